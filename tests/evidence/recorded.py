@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from txcalc.errors import TxcalcError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe, recorded
-from txcalc.sources.huggingface.config import ACTIVATIONS
+from txcalc.sources.huggingface.keys import ACTIVATIONS
 from txcalc.sources.huggingface.neutral import is_neutral
 from txcalc.verify import via
 from txcalc.verify.tracker import Tracker

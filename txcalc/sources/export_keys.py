@@ -9,7 +9,7 @@ from txcalc.model import Model
 from txcalc.num import exact_div
 from txcalc.parts.norm import EPS
 from txcalc.sources.explicit import kinds_in_order
-from txcalc.sources.huggingface.config import ACTIVATIONS
+from txcalc.sources.huggingface.keys import ACTIVATIONS
 
 
 class Facts:

@@ -18,8 +18,9 @@ from typing import Any
 from txcalc.errors import ABSENT, NULL, Fault, InputError, UnknownName, shown
 from txcalc.sources import files
 from txcalc.sources.huggingface import library
-from txcalc.sources.huggingface.config import Config, bare, printable
+from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import BY_CLASS, PREDICTING, PREDICTORS, PUBLISHED, READERS, REFUSED, WRAPPERS
+from txcalc.sources.huggingface.keys import bare, printable
 
 MAX_BYTES = 1 << 24
 

@@ -17,8 +17,7 @@ from txcalc.parts.tower import Projector
 from txcalc.sources import build
 from txcalc.sources.huggingface import janus, projectors, tensors
 from txcalc.sources.huggingface import towers as see
-from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import Raw
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.tensors import Projection, Tower
 from txcalc.sources.spec import MAX_SIZE
 

@@ -3,104 +3,89 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import REQUIRED, Config
-from txcalc.sources.huggingface.shared import (
-    GLOBAL,
-    LOCAL,
-    Raw,
-    decoder,
-    heads,
-    layer_norm,
-    layered,
-    lm_head,
-    one_window,
-    plain,
-    rms,
-    rotary,
-    stack,
-    windows,
-)
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
+from txcalc.sources.huggingface.keys import REQUIRED
 
 
 def arcee(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=False)}
-    raw = decoder(
-        c, raw, attention, mlp=plain(c, act="relu2", bias=c.flag("mlp_bias", default=False)), norm=rms(c, eps=1e-5)
+    raw = c.stack()
+    attention = c.heads(raw, whole=True) | {"bias": c.flag("attention_bias", default=False)}
+    raw = c.decoder(
+        raw, attention, mlp=c.plain(act="relu2", bias=c.flag("mlp_bias", default=False)), norm=c.rms(eps=1e-5)
     )
     return raw
 
 
 def nemotron(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, kv=REQUIRED) | {"bias": c.flag("attention_bias", default=False)}
+    raw = c.stack()
+    attention = c.heads(raw, kv=REQUIRED) | {"bias": c.flag("attention_bias", default=False)}
     return raw | {
         "attention": attention,
-        "feed_forward": plain(c, act="relu2", bias=c.flag("mlp_bias", default=False)),
-        "norm": layer_norm(c, "norm_eps", offset=True),
-        "positions": rotary(c, attention["d_head"], partial=0.5),
-        "head": lm_head(c, tied=False),
+        "feed_forward": c.plain(act="relu2", bias=c.flag("mlp_bias", default=False)),
+        "norm": c.layer_norm("norm_eps", offset=True),
+        "positions": c.rotary(attention["d_head"], partial=0.5),
+        "head": c.lm_head(tied=False),
     }
 
 
 def jais2(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=True)}
-    return decoder(
-        c, raw, attention, mlp=plain(c, act="relu2", bias=c.flag("mlp_bias", default=True)), norm=layer_norm(c)
+    raw = c.stack()
+    attention = c.heads(raw, whole=True) | {"bias": c.flag("attention_bias", default=True)}
+    return c.decoder(
+        raw, attention, mlp=c.plain(act="relu2", bias=c.flag("mlp_bias", default=True)), norm=c.layer_norm()
     )
 
 
 def starcoder2(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     bias = c.flag("use_bias", default=True)
-    attention = heads(c, raw, kv=2) | {"bias": bias}
+    attention = c.heads(raw, kv=2) | {"bias": bias}
     raw |= {
         "attention": attention,
-        "feed_forward": plain(c, act="gelu_pytorch_tanh", bias=bias),
-        "norm": layer_norm(c, "norm_epsilon"),
-        "positions": rotary(c, attention["d_head"]),
-        "head": lm_head(c, tied=True),
+        "feed_forward": c.plain(act="gelu_pytorch_tanh", bias=bias),
+        "norm": c.layer_norm("norm_epsilon"),
+        "positions": c.rotary(attention["d_head"]),
+        "head": c.lm_head(tied=True),
     }
     c.ignore("activation_function")  # hidden_act is what the class reads
     c.only("layer_norm", "norm_type", why="transformers' starcoder2 has LayerNorms")
     c.only("default", "mlp_type", why="transformers' starcoder2 has a plain feed-forward")
     window = c.size("sliding_window", default=None)
-    return layered(raw, one_window(c, raw, window))
+    return layered(raw, c.one_window(raw, window))
 
 
 def phi(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw) | {"bias": True, "qk_norm": "head" if c.flag("qk_layernorm", default=False) else "none"}
+    raw = c.stack()
+    attention = c.heads(raw) | {"bias": True, "qk_norm": "head" if c.flag("qk_layernorm", default=False) else "none"}
     return raw | {
         "attention": attention,
-        "feed_forward": plain(c, act="gelu_new"),
-        "norm": layer_norm(c, parallel="shared"),
-        "positions": rotary(c, attention["d_head"], partial=0.5),
-        "head": lm_head(c, tied=False, bias=True),
+        "feed_forward": c.plain(act="gelu_new"),
+        "norm": c.layer_norm(parallel="shared"),
+        "positions": c.rotary(attention["d_head"], partial=0.5),
+        "head": c.lm_head(tied=False, bias=True),
     }
 
 
 def stablelm(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     bias = ["q", "k", "v"] if c.flag("use_qkv_bias", default=False) else []
-    attention = heads(c, raw, kv=32, width_names=()) | {"bias": bias}
+    attention = c.heads(raw, kv=32, width_names=()) | {"bias": bias}
     if c.flag("qk_layernorm", default=False):
         c.fault("qk_layernorm", True, "false", "norms of Q and K without a bias, beside norms with one, are not read")
     parallel = "shared" if c.flag("use_parallel_residual", default=False) else "no"
-    return decoder(c, raw, attention, norm=layer_norm(c, parallel=parallel), partial=0.25)
+    return c.decoder(raw, attention, norm=c.layer_norm(parallel=parallel), partial=0.25)
 
 
 def persimmon(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": True}
+    raw = c.stack()
+    attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": True}
     attention["qk_norm"] = "head" if c.flag("qk_layernorm", default=True) else "none"
-    return decoder(c, raw, attention, mlp=plain(c, act="relu2"), norm=layer_norm(c), partial=0.5)
+    return c.decoder(raw, attention, mlp=c.plain(act="relu2"), norm=c.layer_norm(), partial=0.5)
 
 
 def _gpt(c: Config) -> Raw:
     """The widths of the GPT-2 generation, and its learned positions."""
-    raw = stack(c, ("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
+    raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     c.ignore("n_ctx", "n_special", "predict_special_tokens")
     return raw
 
@@ -113,11 +98,11 @@ def gpt2(c: Config) -> Raw:
     raw = _gpt(c)
     inner = 4 * raw["d_model"]
     return raw | {
-        "attention": heads(c, raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True},
-        "feed_forward": plain(c, "n_inner", act="gelu_new", act_names=GPT_ACT, default=inner),
-        "norm": layer_norm(c),
+        "attention": c.heads(raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True},
+        "feed_forward": c.plain("n_inner", act="gelu_new", act_names=GPT_ACT, default=inner),
+        "norm": c.layer_norm(),
         "positions": {"form": "learned", "rows": c.size("n_positions", "max_position_embeddings", default=1024)},
-        "head": lm_head(c, tied=True),
+        "head": c.lm_head(tied=True),
     }
 
 
@@ -132,15 +117,15 @@ def gpt_bigcode(c: Config) -> Raw:
 
 def gptj(c: Config) -> Raw:
     raw = _gpt(c)
-    attention = heads(c, raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": False}
+    attention = c.heads(raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": False}
     dims = c.size("rotary_dim", default=64)
     c.only(True, "rotary", why="transformers' gptj is rotary")
     return raw | {
         "attention": attention,
-        "feed_forward": plain(c, "n_inner", act="gelu_new", act_names=GPT_ACT, default=4 * raw["d_model"]),
-        "norm": layer_norm(c, parallel="shared"),
+        "feed_forward": c.plain("n_inner", act="gelu_new", act_names=GPT_ACT, default=4 * raw["d_model"]),
+        "norm": c.layer_norm(parallel="shared"),
         "positions": {"form": "rotary", "rotary_dims": dims, "interleaved": True},
-        "head": lm_head(c, tied=False, bias=True),
+        "head": c.lm_head(tied=False, bias=True),
     }
 
 
@@ -149,39 +134,39 @@ def openai_gpt(c: Config) -> Raw:
     activation = c.activation("afn", default="gelu_new")
     activation = "gelu_tanh" if activation == "gelu" else activation  # transformers' GPT-1 has one gelu, by tanh
     return raw | {
-        "attention": heads(c, raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True},
+        "attention": c.heads(raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True},
         "feed_forward": {"d_ff": 4 * raw["d_model"], "activation": activation, "bias": True},
-        "norm": layer_norm(c, place="post"),
+        "norm": c.layer_norm(place="post"),
         "positions": {"form": "learned", "rows": c.size("n_positions", "max_position_embeddings", default=512)},
-        "head": lm_head(c, tied=True),
+        "head": c.lm_head(tied=True),
     }
 
 
 def ctrl(c: Config) -> Raw:
     raw = _gpt(c)
     return raw | {
-        "attention": heads(c, raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True},
+        "attention": c.heads(raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True},
         "feed_forward": {"d_ff": c.size("dff"), "activation": "relu", "bias": True},
-        "norm": layer_norm(c, eps=1e-6),
+        "norm": c.layer_norm(eps=1e-6),
         "positions": {"form": "sinusoidal"},
         "embedding": {"scale": raw["d_model"] ** 0.5},
-        "head": lm_head(c, tied=True, bias=True),
+        "head": c.lm_head(tied=True, bias=True),
     }
 
 
 def gpt_neo(c: Config) -> Raw:
-    raw = stack(c, n_layers=("num_layers", "num_hidden_layers"))
+    raw = c.stack(n_layers=("num_layers", "num_hidden_layers"))
     n, inner = raw["n_layers"], 4 * raw["d_model"]
     types = _neo_layers(c, n)
     raw |= {
-        "attention": heads(c, raw, names=("num_heads", "num_attention_heads"), kv_names=(), width_names=())
+        "attention": c.heads(raw, names=("num_heads", "num_attention_heads"), kv_names=(), width_names=())
         | {"bias": ["o"]},
-        "feed_forward": plain(c, "intermediate_size", act="gelu_new", act_names=GPT_ACT, default=inner),
-        "norm": layer_norm(c),
+        "feed_forward": c.plain("intermediate_size", act="gelu_new", act_names=GPT_ACT, default=inner),
+        "norm": c.layer_norm(),
         "positions": {"form": "learned", "rows": c.size("max_position_embeddings", default=2048)},
-        "head": lm_head(c, tied=True),
+        "head": c.lm_head(tied=True),
     }
-    return layered(raw, windows(c, raw, c.size("window_size", default=256), types))
+    return layered(raw, c.windows(raw, c.size("window_size", default=256), types))
 
 
 def _neo_layers(c: Config, n: int) -> list[str]:
@@ -208,50 +193,48 @@ def _neo_layers(c: Config, n: int) -> list[str]:
 
 
 def gpt_neox(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, kv_names=(), width_names=(), whole=True) | {
-        "bias": c.flag("attention_bias", default=True)
-    }
+    raw = c.stack()
+    attention = c.heads(raw, kv_names=(), width_names=(), whole=True) | {"bias": c.flag("attention_bias", default=True)}
     parallel = "separate" if c.flag("use_parallel_residual", default=True) else "no"
-    return decoder(c, raw, attention, mlp=plain(c), norm=layer_norm(c, parallel=parallel), partial=0.25)
+    return c.decoder(raw, attention, mlp=c.plain(), norm=c.layer_norm(parallel=parallel), partial=0.25)
 
 
 def gpt_neox_japanese(c: Config) -> Raw:
     """Branches one after the other; no bias but that of the last layer's o."""
-    raw = stack(c)
-    n, attention = raw["n_layers"], heads(c, raw, kv_names=(), width_names=())
+    raw = c.stack()
+    n, attention = raw["n_layers"], c.heads(raw, kv_names=(), width_names=())
     width = raw["d_model"] * c.size("intermediate_multiple_size", default=4)
     raw |= {
         "attention": attention,
         "feed_forward": {"d_ff": width, "activation": c.activation("hidden_act", default="gelu"), "bias": False},
-        "norm": layer_norm(c),
-        "positions": rotary(c, attention["d_head"]),
-        "head": lm_head(c, tied=True),
+        "norm": c.layer_norm(),
+        "positions": c.rotary(attention["d_head"]),
+        "head": c.lm_head(tied=True),
     }
     kinds = ["last" if i == n - 1 else "earlier" for i in range(n)]
     return layered(raw, (kinds, {"earlier": {}, "last": {"attention": {"bias": ["o"]}}}))
 
 
 def bloom(c: Config) -> Raw:
-    raw = stack(c, ("hidden_size", "n_embed", "n_embd"), ("n_layer", "num_hidden_layers"))
+    raw = c.stack(("hidden_size", "n_embed", "n_embd"), ("n_layer", "num_hidden_layers"))
     c.ignore(
         "apply_residual_connection_post_layernorm", "slow_but_exact", "bias_dropout_fusion", "masked_softmax_fusion"
     )
     c.ignore("offset_alibi", "skip_bias_add", "skip_bias_add_qkv", "attention_softmax_in_fp32", "unk_token_id")
     c.only(4 * raw["d_model"], "n_inner", why="transformers' bloom is four times as wide")
     return raw | {
-        "attention": heads(c, raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True},
+        "attention": c.heads(raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True},
         "feed_forward": {"d_ff": 4 * raw["d_model"], "activation": "gelu_tanh", "bias": True},
-        "norm": layer_norm(c),
+        "norm": c.layer_norm(),
         "positions": {"form": "alibi"},
         "embedding": {"norm": True},
-        "head": lm_head(c, tied=True),
+        "head": c.lm_head(tied=True),
     }
 
 
 def falcon(c: Config) -> Raw:
-    raw = stack(c, ("hidden_size", "n_embed"), ("num_hidden_layers", "n_layer"))
-    attention = heads(c, raw, names=("num_attention_heads", "n_head"), kv_names=(), width_names=())
+    raw = c.stack(("hidden_size", "n_embed"), ("num_hidden_layers", "n_layer"))
+    attention = c.heads(raw, names=("num_attention_heads", "n_head"), kv_names=(), width_names=())
     bias = c.flag("bias", default=False)
     new = c.flag("new_decoder_architecture", default=False)
     shared = c.flag("multi_query", default=True)
@@ -274,14 +257,14 @@ def falcon(c: Config) -> Raw:
     return raw | {
         "attention": attention | {"n_kv_heads": groups, "bias": bias},
         "feed_forward": {"d_ff": width, "activation": activation, "bias": bias},
-        "norm": layer_norm(c, parallel=parallel),
-        "positions": {"form": "alibi"} if alibi else rotary(c, attention["d_head"]),
-        "head": lm_head(c, tied=True),
+        "norm": c.layer_norm(parallel=parallel),
+        "positions": {"form": "alibi"} if alibi else c.rotary(attention["d_head"]),
+        "head": c.lm_head(tied=True),
     }
 
 
 def mpt(c: Config) -> Raw:
-    raw = stack(c, ("d_model", "hidden_size"), ("n_layers", "num_hidden_layers"))
+    raw = c.stack(("d_model", "hidden_size"), ("n_layers", "num_hidden_layers"))
     c.ignore("max_seq_len", "learned_pos_emb", "verbose", "init_config", "embedding_fraction", "logit_scale")
     c.only(True, "no_bias", why="transformers' mpt has no biases")
     c.only(4, "expansion_ratio", why="transformers' mpt is four times as wide")
@@ -294,16 +277,16 @@ def mpt(c: Config) -> Raw:
         inner.ignore("tie_word_embeddings")
         inner.only(False, "prefix_lm", "qk_ln", why="transformers' mpt has neither")
     return raw | {
-        "attention": heads(c, raw, names=("n_heads", "num_attention_heads"), kv_names=(), width_names=()),
+        "attention": c.heads(raw, names=("n_heads", "num_attention_heads"), kv_names=(), width_names=()),
         "feed_forward": {"d_ff": 4 * raw["d_model"], "activation": "gelu"},
-        "norm": layer_norm(c, bias=False),
+        "norm": c.layer_norm(bias=False),
         "positions": {"form": "alibi"},
-        "head": lm_head(c, tied=True),
+        "head": c.lm_head(tied=True),
     }
 
 
 def opt(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     bias = c.flag("enable_bias", default=True)
     before = c.flag("do_layer_norm_before", default=True)
     weighted = c.flag("layer_norm_elementwise_affine", default=True)
@@ -311,17 +294,17 @@ def opt(c: Config) -> Raw:
     final = before and not c.flag("_remove_final_layer_norm", default=False)
     rows = c.size("max_position_embeddings", default=2048) + 2
     c.ignore("activation_dropout")
-    head = lm_head(c, tied=True)
+    head = c.lm_head(tied=True)
     narrow = {} if rank == raw["d_model"] else {"embedding": {"rank": rank, "early": True}}
     if narrow and "form" in head:
         c.fault(
             "word_embed_proj_dim", rank, f"hidden_size = {raw['d_model']:,}", "only logits are read of narrow tables"
         )
         narrow = {}
-    norm = layer_norm(c, place="pre" if before else "post", final=final)
+    norm = c.layer_norm(place="pre" if before else "post", final=final)
     return raw | {
-        "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": bias},
-        "feed_forward": plain(c, "ffn_dim", act="relu", act_names=GPT_ACT, bias=bias),
+        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": bias},
+        "feed_forward": c.plain("ffn_dim", act="relu", act_names=GPT_ACT, bias=bias),
         "norm": norm | ({} if weighted else {"weighted": False, "bias": False}),
         "positions": {"form": "learned", "rows": rows},
         "head": head,
@@ -330,25 +313,25 @@ def opt(c: Config) -> Raw:
 
 
 def biogpt(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     c.ignore("activation_dropout", "scale_embedding")
     return raw | {
-        "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": True},
-        "feed_forward": plain(c),
-        "norm": layer_norm(c, eps=1e-12),
+        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": True},
+        "feed_forward": c.plain(),
+        "norm": c.layer_norm(eps=1e-12),
         "positions": {"form": "learned", "rows": c.size("max_position_embeddings", default=1024) + 2},
-        "head": lm_head(c, tied=True),
+        "head": c.lm_head(tied=True),
     }
 
 
 def xglm(c: Config) -> Raw:
-    raw = stack(c, ("d_model", "hidden_size"), ("num_layers", "num_hidden_layers"))
+    raw = c.stack(("d_model", "hidden_size"), ("num_layers", "num_hidden_layers"))
     c.ignore("activation_dropout", "scale_embedding")
     names = ("attention_heads", "num_attention_heads")
     return raw | {
-        "attention": heads(c, raw, names=names, kv_names=(), width_names=()) | {"bias": True},
-        "feed_forward": plain(c, "ffn_dim", act_names=GPT_ACT),
-        "norm": layer_norm(c),
+        "attention": c.heads(raw, names=names, kv_names=(), width_names=()) | {"bias": True},
+        "feed_forward": c.plain("ffn_dim", act_names=GPT_ACT),
+        "norm": c.layer_norm(),
         "positions": {"form": "sinusoidal"},
-        "head": lm_head(c, tied=True),
+        "head": c.lm_head(tied=True),
     }

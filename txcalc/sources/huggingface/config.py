@@ -1,128 +1,51 @@
-"""A config.json as a reader sees it: every key asked for is checked, every key not asked for is accounted for.
+"""A config.json as readers ask it: for widths, heads, windows, feed-forwards, experts, norms and rotary positions.
 
-A reader asks for a key by all its spellings, and says what transformers' configuration class takes when it is absent.
-Faults are collected, not raised, so that all of them are told at once; after a fault the reader goes on with a
-stand-in, and `finish` raises. What is then found wrong may rest on the stand-in: `describe` reads a faulty config a
-second time, with others, and tells what is wrong whatever they are. A key that nobody asked for and that is not known
-to be neutral is a fault too.
+Each method asks for keys and gives a table of a description (`sources.spec`). Defaults are those of transformers'
+configuration classes.
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
-from txcalc.parts.options import REQUIRED as REQUIRED
-from txcalc.sources.huggingface.fields import WHOLE, refuses_null
-from txcalc.sources.huggingface.library import knows, size_of, unnamed
-from txcalc.sources.huggingface.neutral import elsewhere, is_neutral
-from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
+from txcalc.errors import ABSENT
+from txcalc.sources.explicit import folded
+from txcalc.sources.huggingface.answers import Answers
+from txcalc.sources.huggingface.answers import Raw as Raw
+from txcalc.sources.huggingface.families import PREDICTORS
+from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
+from txcalc.sources.spec import PARTS, Wrong, merge, real
 
-MAX_KEYS = 10_000  # of one object
+# Spellings of experts' keys: how many there are, of those of which some are shared, how many a token passes, how wide.
+NAMES = ("num_experts", "num_local_experts")
+ROUTED = ("n_routed_experts", "num_local_experts", "num_experts")
+TOP = ("num_experts_per_tok",)
+WIDTH = ("moe_intermediate_size",)
 
+LOCAL, GLOBAL = "sliding_attention", "full_attention"
+LAYER_NAMES = {LOCAL: "local", GLOBAL: "global"}
 
-# Activations by the names of transformers' table, as those of `parts.COST`.
-ACTIVATIONS = {
-    "gelu": "gelu",
-    "gelu_10": "gelu",
-    "gelu_python": "gelu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_accurate": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-    "gelu_python_tanh": "gelu_tanh",
-    "quick_gelu": "quick_gelu",
-    "relu": "relu",
-    "relu2": "relu2",
-    "sigmoid": "sigmoid",
-    "silu": "silu",
-    "swish": "silu",
-    "tanh": "tanh",
+# Types of which transformers makes an encoder where `is_causal` says so.
+BOTH_WAYS = ("llama", "qwen2", "qwen3")
+
+# What transformers must find beside the name of each way to stretch rotary positions; other names it does not know.
+STRETCHES: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "mrope": (),  # older name of the default, for three axes
+    "axial": (),
+    "proportional": (),
+    "linear": ("factor",),
+    "dynamic": ("factor",),
+    "yarn": ("factor",),
+    "longrope": ("short_factor", "long_factor"),
+    "su": ("short_factor", "long_factor"),  # older name of longrope
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor"),
 }
 
 
-class Config:
-    """One object of a config.json; `path` is where it stands in the file (`text_config.`), faults are its parent's.
-
-    A `partial` one holds no more than what differs from its class's defaults: a size that is absent is the class's.
-    """
-
-    def __init__(
-        self,
-        data: Mapping[str, Any],
-        model_type: str,
-        path: str = "",
-        parent: Config | None = None,
-        *,
-        partial: bool = False,
-        again: bool = False,
-    ) -> None:
-        self.data, self.model_type, self.path, self.partial = data, model_type, path, partial
-        self.again: bool = parent.again if parent else again
-        self.faults: list[Fault | str] = parent.faults if parent else []
-        self.assumptions: list[str] = parent.assumptions if parent else []
-        self.notes: list[str] = parent.notes if parent else []
-        self.asked: set[str] = set()
-        self.taken: dict[str, int] = {}  # sizes that were read or assumed
-        self.listed: set[str] = set()  # those of them whose value is a list
-        self.faulty: set[str] = set()
-        self.inner: list[Config] = []
-        if parent:
-            parent.inner.append(self)
-
-    def __contains__(self, key: str) -> bool:
-        return key in self.data
-
-    def fault(self, key: str, got: object, expected: str, fix: str = "") -> None:
-        self.faulty.add(key)
-        self.faults.append(Fault(self.path + printable(key), NULL if got is None else got, expected, fix))
-
-    def size(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
-        """A whole number above 0. `default` is what the class takes when the key is absent, `null` when it is null."""
-        return self._get(names, size, 1, default, null)
-
-    def count(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
-        """A whole number from 0."""
-        return self._get(names, count, 0, default, null)
-
-    def layers(self, *names: str) -> Any:
-        """The number of layers."""
-        return self._get(names, layers, 1, REQUIRED, REQUIRED)
-
-    def flag(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
-        """True or false."""
-        return self._get(names, flag, False, default, null)
-
-    def text(self, *names: str, default: Any, null: Any = REQUIRED) -> Any:
-        """A text that decides about structure."""
-        return self._get(names, text, "", default, null)
-
-    def real(self, *names: str, default: Any = None) -> Any:
-        """A number that changes what is computed, never a size: its default is no assumption worth a line."""
-        return self._get(names, real, 1.0, default, default, told=False)
-
-    def activation(self, *names: str, default: str) -> str:
-        """An activation, by transformers' name for it."""
-        name = self._get(names, text, "gelu", default, default, told=False)
-        if not isinstance(name, str) or name not in ACTIVATIONS:
-            self.fault(self.spelling(*names), name, f"one of {', '.join(ACTIVATIONS)}")
-            return "silu" if self.again else "gelu"
-        return ACTIVATIONS[name]
-
-    def items(self, *names: str, of: Callable[[Any], Any], length: int | None, default: Any) -> Any:
-        """A list whose items pass `of`, one a layer where `length` is given."""
-
-        def check(value: Any) -> list[Any]:
-            if not isinstance(value, list) or len(value) > MAX_LAYERS:
-                raise Wrong("a list")
-            if length is not None and len(value) != length:
-                raise Wrong(f"a list of {length:,} items, one a layer", f"it has {len(value):,}")
-            return [of(item) for item in value]
-
-        self.listed.update(names)
-        return self._get(names, check, default, default, default, told=False)
+class Config(Answers):
+    """A config.json, or one object of it."""
 
     def table(self, *names: str) -> Config | None:
         """A nested object, or None where it is absent."""
@@ -130,219 +53,346 @@ class Config:
         key = self.spelling(*names)
         return Config(value, self.model_type, f"{self.path}{key}.", self) if value else None
 
-    def only(self, value: Any, *names: str, why: str) -> None:
-        """A feature that this reader cannot express: its key is absent, or has the one value without it."""
-        self.asked.update(names)
-        for name in names:
-            got = self.data.get(name)
-            if got is not None and (type(got) is not type(value) or got != value):
-                self.fault(name, got, f"{_json(value)}", why)
+    def stack(self, d_model: Sequence[str] = ("hidden_size",), n_layers: Sequence[str] = ("num_hidden_layers",)) -> Raw:
+        """The widths of a decoder, and the context it was made for."""
+        self.alone()
+        raw = self.widths("decoder", d_model, n_layers)
+        context = self.size("max_position_embeddings", "n_positions", default=None)
+        return raw | ({"context": context} if context else {})
 
-    def ignore(self, *names: str) -> None:
-        """Keys that change no size in this family."""
-        self.asked.update(names)
-
-    def assume(self, name: str, value: Any) -> None:
-        line = f"{self.path}{name} = {_json(value)}, the default of {self.model_type}"
-        if line not in self.assumptions:
-            self.assumptions.append(line)
-
-    def note(self, line: str) -> None:
-        self.notes.append(line)
-
-    def spelling(self, *names: str) -> str:
-        """The spelling that this file uses."""
-        return next((name for name in names if self.data.get(name) is not None), names[0])
-
-    def divides(self, part: Any, whole: Any, name: str, whole_name: str) -> bool:
-        """A fault unless `part` divides `whole`."""
-        if part and whole % part == 0:
-            return True
-        self.fault(name, part, f"a divisor of {whole_name} = {whole:,}")
-        return False
-
-    def leftovers(self) -> None:
-        """A fault for every key that was not asked for and is not known to be neutral, and for one that was and has a
-        value that transformers refuses, used or not. A key that the type's own code does not name is passed over with a
-        note where its value can be no size, or repeats one that was read."""
-        if len(self.data) > MAX_KEYS:
-            self.faults.append(f"{self.path[:-1] or 'it'} holds {len(self.data):,} keys, expected at most {MAX_KEYS:,}")
-            return
-        passed: list[str] = []
-        nulls = [key for key, value in self.data.items() if value is None and _NUMBERS.search(key)]
-        if nulls and knows(self.model_type):
-            listed = ", ".join(self.path + printable(key) for key in nulls[:8])
-            self.note(f"null, which transformers' {self.model_type} refuses, though no size depends on it: {listed}")
-        unknown = 0
-        for key, value in self.data.items():
-            if key in self.asked and key not in self.faulty:
-                if value is None and refuses_null(self.model_type, key):
-                    self.fault(key, None, "a value", f"transformers makes no {self.model_type} of null")
-                elif value is not None and key in WHOLE - self.listed and type(value) is not int:
-                    self.fault(key, value, "a whole number")
-            if key not in self.asked and not is_neutral(key, value):
-                if whose := elsewhere(self.model_type, key, self.data):
-                    self.note(f"passed over: {self.path}{printable(key)} = {shown(value, 30)}, {whose}")
-                    continue
-                if self._harmless(key, value):
-                    passed.append(f"{printable(key)} = {shown(value, 30)}")
-                    continue
-                unknown += 1
-                if unknown > MOST_UNKNOWN:
-                    continue
-                self.faults.append(
-                    f"{self.path}{printable(key)} is {shown(value)}, a key that is not understood "
-                    f"in a config of {self.model_type} and may change a size "
-                    f"(--ignore {self.path}{printable(key)} if it does not)"
-                )
-        if unknown > MOST_UNKNOWN:
-            more = f"{unknown - MOST_UNKNOWN:,} further keys"
-            self.faults.append(f"{more}{f' of {self.path[:-1]}' if self.path else ''} that are not understood")
-        if passed:
-            more = f" and {len(passed) - 8:,} more" if len(passed) > 8 else ""
-            where = f" in {self.path.rstrip('.')}" if self.path else ""
-            self.note(
-                f"passed over{where}, for transformers' {self.model_type} never looks at them and they hold no further "
-                f"size: {', '.join(passed[:8])}{more}"
-            )
-        for inner in self.inner:
-            inner.leftovers()
-
-    def _take(self, names: tuple[str, ...], value: Any) -> None:
-        if type(value) is int:
-            self.taken |= dict.fromkeys(names, value)
-
-    def _harmless(self, key: str, value: Any) -> bool:
-        """True for a key that transformers' code of this type never names, with a value that is no size, or a twin of
-        a key that was read: the same number under a name that shares a word."""
-        if not (_no_size(value) or (type(value) is int and self._twin(key, value))):
-            return False
-        return unnamed(self.model_type, key)
-
-    def _twin(self, key: str, value: int) -> bool:
-        words = set(key.split("_")) - _COMMON
-        return any(taken == value and words & set(other.split("_")) for other, taken in self.taken.items())
-
-    def finish(self, where: str, other: Config | None = None) -> None:
-        """All faults, if there are any: of those, the ones that this file has when it is read with `other` stand-ins
-        too."""
-        if self.faults:
-            told = dict.fromkeys(map(str, self.faults))
-            both = {str(fault) for fault in other.faults} if other else told.keys()
-            raise InputError(where, [fault for fault in told if fault in both] or told)
-
-    def _get(
+    def widths(
         self,
-        names: tuple[str, ...],
-        check: Callable[[Any], Any],
-        stand_in: Any,
-        default: Any,
-        null: Any,
-        told: bool = True,
-    ) -> Any:
-        self.asked.update(names)
-        given = {name: self.data[name] for name in names if name in self.data}
-        values = {name: value for name, value in given.items() if value is not None}
-        if not values:
-            absent = not given
-            value = default if absent else null if null is not REQUIRED else default if default is None else REQUIRED
-            if value is REQUIRED and absent and self.partial:
-                known = (size_of(self.model_type, name) for name in names)
-                value = next((size for size in known if size is not None), REQUIRED)
-            if value is REQUIRED:
-                self.fault(next(iter(given), names[0]), ABSENT if absent else None, _expected(check))
-                return _other(stand_in, check) if self.again else stand_in
-            self._take(names, value)
-            if told and value is not None:
-                self.assume(next(iter(given), names[0]), value)
-            return value
-        first, value = next(iter(values.items()))
-        for other, twin in values.items():
-            if type(twin) is not type(value) or (twin != value and twin == twin):
-                self.fault(other, twin, f"{shown(value)}, for {first} says the same thing")
-        self._take((first,), value)
-        try:
-            return check(value)
-        except Wrong as wrong:
-            self.fault(first, value, wrong.expected, wrong.fix)
-            return _other(stand_in, check) if self.again else stand_in
+        kind: str,
+        d_model: Sequence[str] = ("hidden_size",),
+        n_layers: Sequence[str] = ("num_hidden_layers",),
+        vocab: Sequence[str] = ("vocab_size",),
+        padding_names: Sequence[str] = (),
+        padding: int | None = None,
+    ) -> Raw:
+        """The widths of a stack; `padding_names` and `padding` are those of `padding_within`."""
+        raw: Raw = {
+            "kind": kind,
+            "d_model": self.size(*d_model),
+            "n_layers": self.layers(*n_layers),
+            "vocab_size": self.size(*vocab),
+        }
+        self.padding_within(raw, *padding_names, default=padding)
+        return raw
+
+    def padding_within(self, raw: Raw, *names: str, default: int | None = None) -> None:
+        """The row that stands for padding is one of the table's; `names` are other keys that say which, `default` is
+        the class's."""
+        for name in ("pad_token_id", *names):
+            padding = self.data.get(name, None if names else default)
+            if type(padding) is int and padding >= raw["vocab_size"]:
+                self.fault(name, padding, f"less than vocab_size = {raw['vocab_size']:,}")
+
+    def heads(
+        self,
+        raw: Raw,
+        kv: Any = None,
+        d_head: Any = None,
+        names: Sequence[str] = ("num_attention_heads",),
+        whole: bool | None = False,
+        kv_names: Sequence[str] = ("num_key_value_heads",),
+        width_names: Sequence[str] = ("head_dim",),
+    ) -> Raw:
+        """Query heads, key/value heads and the width of a head.
+
+        `kv` and `d_head` are the class's defaults; None: as many as query heads, and D/h. `whole`: the class refuses a
+        width that the heads do not divide, even where d_head is given; None: it rounds D/h down.
+        """
+        n_heads = self.size(*names)
+        groups = self.size(*kv_names, default=n_heads if kv is None else kv, null=n_heads) if kv_names else n_heads
+        width = self.size(*width_names, default=d_head, null=None) if width_names else None
+        if whole or (width is None and (whole is False or n_heads > raw["d_model"])):
+            self.divides(n_heads, raw["d_model"], self.spelling(*names), "the width")
+        if width is None:
+            width = max(1, raw["d_model"] // n_heads)
+        self.divides(groups, n_heads, self.spelling(*(kv_names or names)), self.spelling(*names))
+        return {"n_heads": n_heads, "n_kv_heads": groups, "d_head": width}
+
+    def gated(self, name: str = "intermediate_size", act: str = "silu", bias: bool = False) -> Raw:
+        """SwiGLU or GeGLU: three matrices."""
+        activation = self.activation("hidden_act", "hidden_activation", default=act)
+        return {"d_ff": self.size(name), "gated": True, "activation": activation, "bias": bias}
+
+    def plain(
+        self,
+        *names: str,
+        act: str = "gelu",
+        bias: bool = True,
+        act_names: Sequence[str] = ("hidden_act",),
+        default: Any = REQUIRED,
+    ) -> Raw:
+        """Two matrices with an activation between them."""
+        width = self.size(*names or ("intermediate_size",), default=default, null=default)
+        return {"d_ff": width, "gated": False, "activation": self.activation(*act_names, default=act), "bias": bias}
+
+    def rms(self, *names: str, eps: float = 1e-6, **more: Any) -> Raw:
+        return {"form": "rms", "eps": self.real(*names or ("rms_norm_eps",), default=eps), **more}
+
+    def layer_norm(self, *names: str, eps: float = 1e-5, bias: bool = True, **more: Any) -> Raw:
+        known = ("layer_norm_epsilon", "layer_norm_eps", "norm_eps")
+        return {"form": "layer", "eps": self.real(*names or known, default=eps), "bias": bias, **more}
+
+    def decoder(
+        self,
+        raw: Raw,
+        attention: Raw,
+        *,
+        mlp: Raw | None = None,
+        mlp_bias: bool = False,
+        mixed: Raw | None = None,
+        norm: Raw | None = None,
+        positions: Raw | None = None,
+        embedding: Raw | None = None,
+        tied: bool = False,
+        head: Raw | None = None,
+        **turned: Any,
+    ) -> Raw:
+        """The common decoder, but for what is said: SwiGLU (or `mixed` experts), RMSNorm, rotary positions (`turned`
+        says how), and a language-model head, tied or not as the class has it."""
+        made = raw | {
+            "attention": attention,
+            **({"experts": mixed} if mixed else {"feed_forward": mlp or self.gated(bias=mlp_bias)}),
+            "norm": norm or self.rms(),
+            "positions": positions or self.rotary(attention["d_head"], **turned),
+            **({} if embedding is None else {"embedding": embedding}),
+            "head": head or self.lm_head(tied),
+        }
+        return self.both_ways(made)
+
+    def blocks(self) -> Raw:
+        """BigBird's blocks, or all positions (`attention_type`)."""
+        form = self.text("attention_type", default="block_sparse")
+        block, random = self.size("block_size", default=64), self.count("num_random_blocks", default=3)
+        if form == "original_full":
+            return {}
+        if form != "block_sparse":
+            self.fault("attention_type", form, "'block_sparse' or 'original_full'")
+        self.note(
+            f"blocks of {block:,}: past {(5 + 2 * random) * block:,} positions its code multiplies what masked FLOPs "
+            "count; the dense figure is that of all pairs"
+        )
+        return {"block": block, "random_blocks": random}
+
+    def layer_types(self, n_layers: int, default: Sequence[str], allowed: Sequence[str] = (LOCAL, GLOBAL)) -> list[str]:
+        """`layer_types`, one a layer."""
+        given = self.items("layer_types", of=any_of(*allowed), length=n_layers, default=None)
+        return list(default) if given is None else given
+
+    def windows(self, raw: Raw, window: Any, types: Sequence[str], tables: Mapping[str, Raw] | None = None) -> Any:
+        """The axis of local and global layers; `tables` lays more over each kind."""
+        if LOCAL in types and window is None:
+            self.fault("sliding_window", self.data.get("sliding_window", ABSENT), "a window, for layers use one")
+        local: Raw = {"attention": {"window": window}} if window is not None else {}
+        more = tables or {}
+        kinds = [LAYER_NAMES[kind] for kind in types]
+        return kinds, {"local": merge(local, more.get("local", {})), "global": dict(more.get("global", {}))}
+
+    def with_own_bases(self, raw: Raw) -> Raw:
+        """Windows in all but every fourth layer, and a rotary base for each layer; where it is 0, no positions."""
+        n, window = raw["n_layers"], self.size("sliding_window", default=128, null=None)
+        types = self.layer_types(n, [LOCAL if i % 4 else GLOBAL for i in range(n)])
+        bases = self.items("layer_rope_theta", of=real, length=n, default=None) or [1.0] * n
+        return layered(raw, self.windows(raw, window, types), turned(bases))
+
+    def one_window(self, raw: Raw, window: Any) -> Any:
+        """The axis of the same window, or none, in every layer."""
+        return self.windows(raw, window, [GLOBAL if window is None else LOCAL] * raw["n_layers"])
+
+    def square(self, raw: Raw, attention: Raw, why: str) -> None:
+        """A fault where all heads together are not as wide as the model."""
+        if attention["n_heads"] * attention["d_head"] != raw["d_model"]:
+            self.fault("head_dim", attention["d_head"], "hidden_size / num_attention_heads", why)
+
+    def mixture(self, raw: Raw, sparse: Sequence[bool]) -> tuple[list[str], dict[str, Raw]]:
+        """The axis of dense and sparse layers; an all-sparse model drops its dense width."""
+        kinds = ["sparse" if is_sparse else "dense" for is_sparse in sparse]
+        return kinds, {"dense": {"parts": ["attention", "feed_forward"]}, "sparse": {"parts": ["attention", "experts"]}}
+
+    def experts(self, n: Sequence[str], k: Sequence[str], d_ff: Sequence[str], n_default: Any = REQUIRED,
+                k_default: Any = REQUIRED, act: str = "silu", **more: Any) -> Raw:  # fmt: skip
+        """Routed experts: how many, how many a token passes, and their width."""
+        number = self.size(*n, default=n_default)
+        top = self.size(*k, default=k_default)
+        if top > number:
+            self.fault(self.spelling(*k), top, f"at most {self.spelling(*n)} = {number}")
+        activation = self.activation("hidden_act", default=act)
+        return {"n_experts": number, "top_k": top, "d_ff": self.size(*d_ff), "activation": activation, **more}
+
+    def more_heads(self) -> None:
+        """Multi-token-prediction layers: named, not counted among the model's parameters."""
+        number = self.count(*PREDICTORS, default=None)
+        if number:
+            self.note(f"{number:,} multi-token-prediction layer{'s are' if number > 1 else ' is'} not counted")
+
+    def both_ways(self, raw: Raw) -> Raw:
+        """A decoder, or its layers where every position sees every other, as embedding models are made of one."""
+        if self.model_type not in BOTH_WAYS or self.flag("is_causal", default=None, null=None) in (None, True):
+            return raw
+        self.only(False, "use_sliding_window", why="windows that look both ways are not read")
+        self.only(None, "layer_types", "attention_chunk_size", why="windows that look both ways are not read")
+        self.note("is_causal is false: every position sees every other")
+        head = raw["head"]
+        if "form" not in head:
+            head = {"form": "masked-lm", "plain": True, "tied": head["tied"], "bias": False}
+        return raw | {"kind": "encoder", "head": head}
+
+    def chunks(self) -> Raw:
+        """Chunks in every layer, where a config of Llama says so."""
+        chunk = self.size("attention_chunk_size", default=None)
+        if chunk is None:
+            return {}
+        self.note(
+            "attention_chunk_size is read as NeuronX runs it: every layer attends within chunks; transformers does not"
+        )
+        return {"window": chunk, "chunked": True}
+
+    def with_shared(
+        self, mixed: Raw, *names: str, default: Any, groups: tuple[int | None, int | None] = (None, None)
+    ) -> Raw:
+        """Experts that every token passes, each as wide as a routed one; the groups that the choice is narrowed to, and
+        how many there are and are chosen from where the class says it (`groups`)."""
+        number = self.count(*names, default=default, null=0)
+        parted, top = self.size("n_group", default=groups[0]), self.size("topk_group", default=groups[1])
+        if parted:
+            self.divides(parted, mixed["n_experts"], "n_group", "the number of experts")
+            mixed = mixed | {"n_groups": parted, "top_groups": min(parted, top or parted)}
+        return mixed | ({"n_shared": number} if number else {})
+
+    def first_dense(self, raw: Raw, default: int) -> tuple[list[str], dict[str, Raw]]:
+        """The first `first_k_dense_replace` layers are dense."""
+        first = self.count("first_k_dense_replace", default=default)
+        self.only(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
+        return self.dense_where(raw, [i < first for i in range(raw["n_layers"])])
+
+    def typed(self, raw: Raw, default: list[bool]) -> tuple[list[str], dict[str, Raw]]:
+        """`mlp_layer_types`, one a layer: "dense" or "sparse"; `default` says where they are dense."""
+        names = ["dense" if is_dense else "sparse" for is_dense in default]
+        kinds = self.items("mlp_layer_types", of=any_of("dense", "sparse"), length=raw["n_layers"], default=names)
+        return self.dense_where(raw, [kind == "dense" for kind in kinds])
+
+    def dense_where(self, raw: Raw, dense: list[bool]) -> tuple[list[str], dict[str, Raw]]:
+        """Dense layers are `intermediate_size` wide; without any, the key says nothing."""
+        if any(dense):
+            raw["feed_forward"] = self.gated()
+        self.ignore("intermediate_size")
+        return self.mixture(raw, [not is_dense for is_dense in dense])
+
+    def qwen_sparse(self, raw: Raw) -> list[bool]:
+        """Every `decoder_sparse_step`-th layer has experts, unless `mlp_only_layers` names it."""
+        step = self.size("decoder_sparse_step", default=1)
+        only = set(self.items("mlp_only_layers", of=number, length=None, default=[]))
+        sparse = [i not in only and (i + 1) % step == 0 for i in range(raw["n_layers"])]
+        if all(sparse):
+            self.ignore("intermediate_size")
+        else:
+            raw["feed_forward"] = self.gated()
+        return sparse
+
+    def rotary(
+        self,
+        d_head: int,
+        theta: float = 10000.0,
+        partial: float = 1.0,
+        kind: str = "",
+        even: bool = False,
+        names: Sequence[str] = ("rope_theta", "rotary_emb_base"),
+    ) -> Raw:
+        """Rotary positions, in the spelling of transformers 4 (`rope_theta`, `rope_scaling`) or 5 (`rope_parameters`).
+
+        `kind` is the layer type whose parameters are wanted, where a config gives each its own; `names` are the keys of
+        the base where it does not. `even`: the class rotates one dimension more where a part of the head is odd.
+        """
+        outer = self.table("rope_scaling") or self.table("rope_parameters")
+        inner = outer.table(kind) if outer and kind and isinstance(outer.data.get(kind), Mapping) else outer
+        for table in (outer, inner):
+            if table:
+                table.asked.update(table.data)  # scaling factors change angles, no size
+        base = self.real(*names, default=theta)
+        share = self.real("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction", default=partial)
+        if inner:
+            stretched(inner)
+            own = "rope_theta" in inner and (inner is not outer or "rope_theta" in names)
+            base = inner.real("rope_theta", default=base) if own else base
+            share = inner.real("partial_rotary_factor", default=share)
+        if not 0 < share <= 1:
+            self.fault(self.spelling("partial_rotary_factor", "rotary_pct"), share, "above 0 and at most 1")
+            share = 1.0
+        raw: Raw = {"form": "rotary", "theta": base}
+        dims = int(d_head * share)
+        dims += even and dims < d_head and dims % 2
+        if dims % 2:
+            self.fault("rotary width", dims, "an even number")
+        return raw if dims == d_head else raw | {"rotary_dims": max(1, dims)}
 
 
-# Numbers and flags that are no sizes, and that may not be null in strict classes.
-_NUMBERS = re.compile(
-    r"^(?!classifier_).*(dropout|dropout_prob|_eps|epsilon|initializer_range|init_std|loss_coef|drop_path_rate|use_cache)$"
-)
+def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
+    """The description with layer kinds: each axis names the kind of every layer, and what each kind lays over it.
+
+    Axes multiply (`local-sparse`); one whose layers are all alike is laid over the whole description.
+    """
+    mixed = []
+    for kinds, tables in axes:
+        if len(set(kinds)) == 1 and "parts" not in tables[kinds[0]]:
+            raw = merge(raw, tables[kinds[0]])
+        else:
+            mixed.append((kinds, tables))
+    if not mixed:
+        return raw
+    names = ["-".join(row) for row in zip(*(kinds for kinds, _ in mixed), strict=True)]
+    variants: Raw = {}
+    for name, row in zip(names, zip(*(kinds for kinds, _ in mixed), strict=True), strict=True):
+        if name not in variants:
+            table: Raw = {}
+            for kind, (_, tables) in zip(row, mixed, strict=True):
+                table = merge(table, tables[kind])
+            variants[name] = table
+    used = {part for table in variants.values() for part in table.get("parts", ())}
+    used |= {"attention"} & {part.removeprefix("cross_") for part in used}
+    if used:  # a table that no layer uses says nothing about the model
+        raw = {key: value for key, value in raw.items() if key not in PARTS or key in used}
+    return raw | {"layer": variants} | ({"pattern": folded(names)} if len(variants) > 1 else {})
 
 
-def _other(stand_in: Any, check: Callable[[Any], Any]) -> Any:
-    """Another stand-in: a number with many divisors, the other flag."""
-    if isinstance(stand_in, bool):
-        return not stand_in
-    if isinstance(stand_in, int):
-        return 60 if check is layers else 5040
-    return 2.0 if isinstance(stand_in, float) else stand_in
+def periodic(n_layers: int, period: int) -> list[str]:
+    """Every `period`-th layer is global."""
+    return [LOCAL if (i + 1) % period else GLOBAL for i in range(n_layers)]
 
 
-# Words that say nothing about which size a key is.
-_COMMON = frozenset(("num", "n", "size", "of", "per", "dim", "max", "number", "total"))
+def turned(flags: Iterable[Any]) -> tuple[list[str], dict[str, Raw]]:
+    """The axis of layers that rotate their heads, and of those that know no positions."""
+    return ["rotary" if on else "unrotated" for on in flags], {
+        "rotary": {},
+        "unrotated": {"positions": {"form": "none"}},
+    }
 
 
-def _no_size(value: Any) -> bool:
-    """True for what cannot be a size: a flag, 0, a negative number, one with a point, a text, what is empty."""
-    if isinstance(value, bool | str | float) or value is None:
-        return True
-    if isinstance(value, int):
-        return value <= 0
-    if isinstance(value, Mapping):
-        return all(isinstance(inner, Mapping) and not inner for inner in value.values())
-    return bool(value == [])
+def piece(name: str, form: str, *sizes: int, **more: Any) -> Raw:
+    """A leaf of `around` or of a layer's pieces (`parts.forms`)."""
+    return {"name": name, "form": form, "sizes": list(sizes), **more}
+
+
+def stretched(table: Config) -> None:
+    """A fault where transformers does not know how positions are stretched, or misses by how much."""
+    named = {key: value for key, value in table.data.items() if isinstance(value, Mapping)}
+    if named:  # one table a layer type
+        return
+    key = "rope_type" if "rope_type" in table else "type"
+    name = table.data.get(key, "default")
+    if not isinstance(name, str) or name not in STRETCHES:
+        table.fault(key, name, f"one of {', '.join(STRETCHES)}")
+        return
+    for wanted in STRETCHES[name]:
+        if wanted not in table:
+            table.fault(wanted, ABSENT, f"what {name!r} needs")
+    if "rope_theta" in table and table.data["rope_theta"] is None:
+        table.fault("rope_theta", None, "a number")
 
 
 def _table(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
         raise Wrong("an object")
-    return value
-
-
-def _expected(check: Callable[[Any], Any]) -> str:
-    """What a check wants, in its own words."""
-    try:
-        check(None)
-    except Wrong as wrong:
-        return wrong.expected
-    raise AssertionError("every check refuses null")
-
-
-def _json(value: Any) -> str:
-    if value is None:
-        return "nothing"
-    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
-
-
-def printable(key: str) -> str:
-    """A key as it can be printed: cut, and quoted where it is not plain text."""
-    plain = key.isascii() and key.isprintable() and 0 < len(key) <= 60
-    return key if plain else shown(key)
-
-
-def bare(name: str) -> str:
-    """A name without what spellings differ in."""
-    return "".join(letter for letter in name.lower() if letter.isalnum())
-
-
-def any_of(*choices: Any) -> Callable[[Any], Any]:
-    """A check that a list's item is one of `choices`, by type and by value."""
-
-    def check(value: Any) -> Any:
-        if not any(type(value) is type(choice) and value == choice for choice in choices):
-            raise Wrong(f"a list out of {', '.join(map(repr, choices))}")
-        return value
-
-    return check
-
-
-def number(value: Any) -> int:
-    """A check that a list's item is a whole number from 0."""
-    if type(value) is not int or value < 0:
-        raise Wrong("a list of whole numbers")
     return value

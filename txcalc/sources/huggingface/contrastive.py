@@ -7,19 +7,7 @@ from collections.abc import Callable, Mapping
 from txcalc.errors import ABSENT, shown
 from txcalc.sources import build
 from txcalc.sources.huggingface import towers
-from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import (
-    Raw,
-    alone,
-    head_of,
-    heads,
-    labels,
-    layer_norm,
-    padding_within,
-    piece,
-    plain,
-    widths,
-)
+from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.tensors import Tower
 from txcalc.sources.huggingface.vision import pictures
 
@@ -28,9 +16,9 @@ def _layers(c: Config, raw: Raw, act: str, eps: float = 1e-5) -> Raw:
     """Pre-norm layers with biases everywhere."""
     c.ignore("projection_dim", "dropout", "tie_word_embeddings")
     return raw | {
-        "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": True},
-        "feed_forward": plain(c, act=act),
-        "norm": layer_norm(c, "layer_norm_eps", eps=eps),
+        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": True},
+        "feed_forward": c.plain(act=act),
+        "norm": c.layer_norm("layer_norm_eps", eps=eps),
     }
 
 
@@ -43,9 +31,9 @@ def _projected(c: Config, form: str) -> Raw:
 
 def clip_text_model(c: Config, form: str = "") -> Raw:
     """Causal layers over words; the last word's state is projected where the class says so."""
-    alone(c)
-    raw = widths(c, "decoder")
-    head = _projected(c, form or head_of(c, "none", "projected"))
+    c.alone()
+    raw = c.widths("decoder")
+    head = _projected(c, form or c.head_of("none", "projected"))
     if not form:
         c.note("its layers are causal, and run once over a whole text: the cache below is what it could keep")
     rows = c.size("max_position_embeddings", default=77)
@@ -63,18 +51,18 @@ def _seeing(c: Config, read: Callable[[Config], Tower], patch: int, eps: float) 
         c.size(key)
     c.ignore("dropout", "tie_word_embeddings")
     raw = read(c).raw or {}
-    return raw | {"norm": layer_norm(c, "layer_norm_eps", eps=eps) | raw["norm"]}
+    return raw | {"norm": c.layer_norm("layer_norm_eps", eps=eps) | raw["norm"]}
 
 
 def clip_vision_model(c: Config, form: str = "") -> Raw:
     """CLIP's, and the class token's state, projected where the class says so."""
-    head = _projected(c, form or head_of(c, "none", "projected"))
+    head = _projected(c, form or c.head_of("none", "projected"))
     return _seeing(c, towers.clip, 32, 1e-5) | {"head": head | {"norm": True}}
 
 
 def clip(c: Config) -> Raw:
     """Both encoders side by side, each projected; nothing of one is read by the other."""
-    head_of(c, "none")
+    c.head_of("none")
     c.ignore("logit_scale_init_value")
     width, halves = c.size("projection_dim", default=512), {}
     for half, key, reader in (("encoder", "vision", clip_vision_model), ("decoder", "text", clip_text_model)):
@@ -92,15 +80,15 @@ def clip(c: Config) -> Raw:
 
 def siglip_text_model(c: Config) -> Raw:
     """Words that see each other, of which the last one's state is projected."""
-    alone(c)
+    c.alone()
     raw: Raw = {
         "kind": "encoder",
         "d_model": c.size("hidden_size"),
         "n_layers": c.layers("num_hidden_layers"),
         "vocab_size": c.size("vocab_size", default=32000),
     }
-    padding_within(c, raw)
-    head_of(c, "none")
+    c.padding_within(raw)
+    c.head_of("none")
     rows, width = c.size("max_position_embeddings", default=64), c.size("projection_size", default=raw["d_model"])
     return _layers(c, raw, "gelu_pytorch_tanh", 1e-6) | {
         "context": rows,
@@ -111,13 +99,13 @@ def siglip_text_model(c: Config) -> Raw:
 
 def siglip_vision_model(c: Config) -> Raw:
     """SigLIP's."""
-    head_of(c, "none")
+    c.head_of("none")
     return _seeing(c, towers.siglip, 16, 1e-6)
 
 
 def siglip(c: Config) -> Raw:
     """Its pictures' encoder; its words' is held beside it, but for a classifier, which none is beside."""
-    form = head_of(c, "none", "classifier")
+    form = c.head_of("none", "classifier")
     if not c.data.get("architectures"):
         c.fault("architectures", c.data.get("architectures"), '["SiglipModel"]', "transformers makes a classifier of "
                 "pictures where no class is named")  # fmt: skip
@@ -129,7 +117,7 @@ def siglip(c: Config) -> Raw:
     c.ignore("text_config", "text_config_dict")
     raw = siglip_vision_model(halves[0])
     if form == "classifier":
-        classes = piece("classifier", "linear", raw["d_model"], labels(c), kind="head", at=[0, 1, 1])
+        classes = piece("classifier", "linear", raw["d_model"], c.labels(), kind="head", at=[0, 1, 1])
         return raw | {"around": [*raw.get("around", ()), classes]}
     words = siglip_text_model(halves[1])
     held = (0 if c.faults else build(words, "text").params) + 2
@@ -158,7 +146,7 @@ def _table(c: Config, key: str) -> Mapping[str, object]:
 
 def blip(c: Config) -> Raw:
     """A picture's encoder, whose every position a post-norm decoder attends to; its head is BERT's masked one."""
-    form = head_of(c, "lm")
+    form = c.head_of("lm")
     c.only(True, "tie_word_embeddings", why="the head is the table")
     c.ignore("projection_dim", "logit_scale_init_value", "image_text_hidden_size", "label_smoothing")
     parts = [
@@ -178,11 +166,11 @@ def blip(c: Config) -> Raw:
         "n_layers": t.layers("num_hidden_layers"),
         "vocab_size": t.size("vocab_size"),
     }
-    padding_within(t, text)
+    t.padding_within(text)
     decoder = text | {
-        "attention": heads(t, text, kv_names=(), width_names=()) | {"bias": True},
-        "feed_forward": plain(t),
-        "norm": layer_norm(t, "layer_norm_eps", eps=1e-12, place="post"),
+        "attention": t.heads(text, kv_names=(), width_names=()) | {"bias": True},
+        "feed_forward": t.plain(),
+        "norm": t.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
         "positions": {"form": "learned", "rows": t.size("max_position_embeddings", default=512)},
         "embedding": {"norm": True},
         "head": {"form": "masked-lm", "tied": form == "lm"},

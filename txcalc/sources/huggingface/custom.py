@@ -3,37 +3,19 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.config import TOP, WIDTH, Config, Raw, layered, piece
 from txcalc.sources.huggingface.dense import qwen2
 from txcalc.sources.huggingface.latent import mla
 from txcalc.sources.huggingface.leaves import listed
 from txcalc.sources.huggingface.published import of_its_own
-from txcalc.sources.huggingface.shared import (
-    Raw,
-    decoder,
-    experts,
-    gated,
-    heads,
-    labels,
-    layer_norm,
-    layered,
-    lm_head,
-    mixture,
-    named,
-    piece,
-    rms,
-    rotary,
-    stack,
-)
-from txcalc.sources.huggingface.sparse import TOP, WIDTH, first_dense, with_shared
 from txcalc.sources.spec import real, size
 
 
 def phi3small(c: Config) -> Raw:
     """LayerNorms and biases; all but every n-th layer attend in blocks, to near ones and to every so many of all."""
     of_its_own(c)
-    raw = stack(c)
-    attention = heads(c, raw, width_names=()) | {"bias": True}
+    raw = c.stack()
+    attention = c.heads(raw, width_names=()) | {"bias": True}
     c.only("gegelu", "hidden_act", why="the published code has no other")
     c.only(None, "ff_dim_multiplier", why="ff_intermediate_size is what is read")
     c.only(False, "attention_bias", why="all four matrices have biases, and the published code reads no such key")
@@ -45,13 +27,13 @@ def phi3small(c: Config) -> Raw:
     if every != 1:
         c.note("its blocks of keys are a mask that is not read: masked FLOPs are those of all keys before a query")
     width = {"d_ff": c.size("ff_intermediate_size"), "gated": True, "activation": "quick_gelu", "bias": True}
-    return decoder(c, raw, attention, mlp=width, norm=layer_norm(c), positions={"form": "rotary"}, tied=True)
+    return c.decoder(raw, attention, mlp=width, norm=c.layer_norm(), positions={"form": "rotary"}, tied=True)
 
 
 def openelm(c: Config) -> Raw:
     """Heads and widths of each layer's own."""
     of_its_own(c)
-    raw = stack(c, ("model_dim",), ("num_transformer_layers",))
+    raw = c.stack(("model_dim",), ("num_transformer_layers",))
     n, width = raw["n_layers"], c.size("head_dim", default=128)
     queries = c.items("num_query_heads", of=size, length=n, default=None)
     groups = c.items("num_kv_heads", of=size, length=n, default=None)
@@ -70,7 +52,7 @@ def openelm(c: Config) -> Raw:
     activation = c.activation("activation_fn_name", default="silu")
     made = raw | {
         "context": c.size("max_context_length", default=2048),
-        "norm": rms(c),
+        "norm": c.rms(),
         "positions": {"form": "rotary"},
         "head": {"tied": tied},
         "attention": attention | {"n_heads": 1},
@@ -96,7 +78,7 @@ def divisible(width: float, by: int) -> int:
 def jais(c: Config) -> Raw:
     """GPT-2 with ALiBi or learned positions, and SwiGLU beside the plain feed-forwards."""
     of_its_own(c)
-    raw = stack(c, ("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
+    raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     c.ignore("n_ctx", "scale_attn_weights", "reorder_and_upcast_attn", "embeddings_scale", "width_scale")
     c.ignore("scale_qk_dot_by_d", "mup_embeddings_scale", "mup_output_alpha", "mup_width_scale", "alibi_scaling")
     c.ignore("mup_scale_qk_dot_by_d")
@@ -110,108 +92,108 @@ def jais(c: Config) -> Raw:
         c.fault("position_embedding_type", places, "'alibi' or 'learned'")
     rows = c.size("n_positions", "max_position_embeddings", default=1024)
     return raw | {
-        "attention": heads(c, raw, names=("n_head", "num_attention_heads"), kv_names=(), width_names=())
+        "attention": c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=(), width_names=())
         | {"bias": True},
         "feed_forward": wide,
-        "norm": layer_norm(c),
+        "norm": c.layer_norm(),
         "positions": {"form": "alibi"} if places == "alibi" else {"form": "learned", "rows": rows},
-        "head": lm_head(c, tied=True),
+        "head": c.lm_head(tied=True),
     }
 
 
 def plamo(c: Config) -> Raw:
     """Llama with attention and feed-forward side by side after one norm; `n_shared_head` query heads share a key."""
     of_its_own(c)
-    raw = stack(c)
+    raw = c.stack()
     shared = c.size("n_shared_head", default=8)
-    attention = heads(c, raw, kv_names=(), width_names=())
+    attention = c.heads(raw, kv_names=(), width_names=())
     c.only(attention["n_heads"], "num_key_value_heads", why="n_shared_head is what the published code reads")
     c.divides(shared, attention["n_heads"], "n_shared_head", "num_attention_heads")
     attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
-    return decoder(c, raw, attention, norm=rms(c, parallel="shared"))
+    return c.decoder(raw, attention, norm=c.rms(parallel="shared"))
 
 
 def orion(c: Config) -> Raw:
     """Llama with LayerNorms."""
     of_its_own(c)
-    raw = stack(c)
-    attention = heads(c, raw, width_names=())
-    return decoder(c, raw, attention, norm=layer_norm(c, "rms_norm_eps"))
+    raw = c.stack()
+    attention = c.heads(raw, width_names=())
+    return c.decoder(raw, attention, norm=c.layer_norm("rms_norm_eps"))
 
 
 def bailing_moe(c: Config) -> Raw:
     """Ling-lite and Ling-plus: Llama with shared and routed experts."""
     of_its_own(c)
-    raw = stack(c)
+    raw = c.stack()
     bias = c.flag("use_bias", default=False)
     if bias:
         c.fault("use_bias", True, "false", "biases of experts and of o are not read")
     c.only(False, "use_qk_norm", why="norms of Q and K are not read")
     c.ignore("norm_head", "norm_softmax", "moe_router_enable_expert_bias", "max_window_layers", "sliding_window")
     c.only(False, "use_sliding_window", "moe_router_enable_expert_bias", why="it is not read")
-    attention = heads(c, raw, width_names=("head_dim",))
+    attention = c.heads(raw, width_names=("head_dim",))
     attention["bias"] = ["q", "k", "v"] if c.flag("use_qkv_bias", default=False) else []
-    mixed = with_shared(c, experts(c, ("num_experts",), TOP, WIDTH), "num_shared_experts", default=0)
-    made = decoder(c, raw, attention, mixed=mixed)
-    return layered(made, first_dense(c, made, 0))
+    mixed = c.with_shared(c.experts(("num_experts",), TOP, WIDTH), "num_shared_experts", default=0)
+    made = c.decoder(raw, attention, mixed=mixed)
+    return layered(made, c.first_dense(made, 0))
 
 
 def qwen2_reward(c: Config) -> Raw:
     """Qwen2.5-Math-RM and -PRM: Qwen2, a layer with a ReLU, and a score, or one for each label, at every position."""
-    process = named(c, "ProcessRewardModel")
+    process = c.named("ProcessRewardModel")
     c.data = {key: value for key, value in c.data.items() if key not in ("architectures", "tie_word_embeddings")}
     c.model_type = "qwen2"
     raw = qwen2(c)
     c.ignore("alpha", "id2label", "label2id", "num_labels")
     return raw | {
-        "head": {"form": "classifier", "classes": labels(c) if process else 1, "every": True, "transform": "relu"}
+        "head": {"form": "classifier", "classes": c.labels() if process else 1, "every": True, "transform": "relu"}
     }
 
 
 def bailing_moe_v2(c: Config) -> Raw:
     """Ling 2.0: sigmoid scores in groups, whose correction is a buffer; norms of Q and K; half of a head rotated."""
     of_its_own(c)
-    raw = stack(c)
+    raw = c.stack()
     c.only(0, "num_nextn_predict_layers", why="layers that predict further tokens run in its forward pass")
     c.only("sigmoid", "score_function", why="its router's scores are sigmoids")
     c.only(True, "moe_router_enable_expert_bias", "norm_topk_prob", why="the published code does both")
     c.ignore("mtp_loss_scaling_factor", "max_window_layers", "norm_head", "norm_softmax", "router_dtype")
     c.ignore("moe_shared_expert_intermediate_size", "rotary_dim", "use_rmsnorm", "output_dropout")
-    attention = heads(c, raw, d_head=128)
+    attention = c.heads(raw, d_head=128)
     attention["bias"] = ["q", "k", "v"] * c.flag("use_qkv_bias", default=False) + ["o"] * c.flag(
         "use_bias", default=False
     )
     attention["qk_norm"] = "head" if c.flag("use_qk_norm", default=True) else "none"
-    mixed = experts(c, ("num_experts",), TOP, WIDTH, scoring="sigmoid")
-    made = decoder(
-        c, raw, attention, mixed=with_shared(c, mixed, "num_shared_experts", default=1, groups=(8, 4)), theta=6e5
+    mixed = c.experts(("num_experts",), TOP, WIDTH, scoring="sigmoid")
+    made = c.decoder(
+        raw, attention, mixed=c.with_shared(mixed, "num_shared_experts", default=1, groups=(8, 4)), theta=6e5
     )
-    return layered(made, first_dense(c, made, 1))
+    return layered(made, c.first_dense(made, 1))
 
 
 def hunyuan(c: Config) -> Raw:
     """Hunyuan-Large: layers borrow the keys and values of the layer before them, and have one shared expert or none."""
     of_its_own(c)
-    raw = stack(c)
-    attention = heads(c, raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    raw = c.stack()
+    attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
     c.only(attention["d_head"], "attention_head_dim", why="the published code takes hidden_size / num_attention_heads")
     normed = c.flag("use_qk_norm", default=False)
     factor = c.size("cla_share_factor", default=1) if c.flag("use_cla", default=False) else 1
     c.ignore("cla_share_factor", "capacity_factor", "moe_drop_tokens", "moe_random_routing_dropped_token")
     made = raw | {
         "attention": attention | {"qk_norm": "head" if normed else "none"},
-        "norm": rms(c, eps=1e-5),
-        "positions": rotary(c, attention["d_head"]),
-        "head": lm_head(c, tied=False),
+        "norm": c.rms(eps=1e-5),
+        "positions": c.rotary(attention["d_head"]),
+        "head": c.lm_head(tied=False),
     }
     if c.size("num_experts", default=1) > 1:
-        mixed = experts(c, ("num_experts",), ("moe_topk",), ("intermediate_size",), 1, 1)
+        mixed = c.experts(("num_experts",), ("moe_topk",), ("intermediate_size",), 1, 1)
         shared = c.size("num_shared_expert", default=1) if c.flag("use_mixed_mlp_moe", default=False) else 0
         made["experts"] = mixed | ({"n_shared": shared} if shared else {})
         kinds = ["attention", "experts"]
     else:
         c.ignore("moe_topk", "num_shared_expert", "use_mixed_mlp_moe")
-        made["feed_forward"] = gated(c)
+        made["feed_forward"] = c.gated()
         kinds = ["attention", "feed_forward"]
     owned = [i % factor == 0 for i in range(raw["n_layers"])]
     if normed and not all(owned):  # borrowers have a norm of K, too, of what they borrow
@@ -224,9 +206,9 @@ def hunyuan(c: Config) -> Raw:
 def arctic(c: Config) -> Raw:
     """A dense residual beside the experts, as wide as the model; other layers have one feed-forward."""
     of_its_own(c)
-    raw = stack(c)
-    n, attention = raw["n_layers"], heads(c, raw, kv=None, width_names=())
-    mixed = experts(c, ("num_local_experts",), TOP, ("intermediate_size",), 8, 1)
+    raw = c.stack()
+    n, attention = raw["n_layers"], c.heads(raw, kv=None, width_names=())
+    mixed = c.experts(("num_local_experts",), TOP, ("intermediate_size",), 8, 1)
     every = c.size("moe_layer_frequency", default=2)
     c.ignore("use_residual", "moe_eval_capacity_factor", "moe_train_capacity_factor", "moe_min_capacity")
     c.ignore("moe_token_dropping", "enable_expert_tensor_parallelism", "enc_index", "quantization", "sliding_window")
@@ -238,12 +220,12 @@ def arctic(c: Config) -> Raw:
         "attention": attention | {"bias": c.flag("attention_bias", default=False)},
         "experts": mixed,
         "feed_forward": {"d_ff": mixed["d_ff"], "gated": True, "activation": mixed["activation"]},
-        "norm": rms(c, eps=1e-5),
-        "positions": rotary(c, attention["d_head"]),
-        "head": lm_head(c, tied=False),
+        "norm": c.rms(eps=1e-5),
+        "positions": c.rotary(attention["d_head"]),
+        "head": c.lm_head(tied=False),
     }
     if not parallel:
-        return layered(raw, mixture(c, raw, sparse))
+        return layered(raw, c.mixture(raw, sparse))
     c.note("the experts read what their layer reads: their place in it changes no FLOPs, and is not described")
     both = {"parts": ["attention", "feed_forward", "experts"], "feed_forward": {"d_ff": raw["d_model"]}}
     return layered(raw, (["both" if one else "dense" for one in sparse],
@@ -253,21 +235,21 @@ def arctic(c: Config) -> Raw:
 def grok_1(c: Config) -> Raw:
     """Experts with GELU gates, norms before and after every part, capped scores; eight experts, two a token."""
     of_its_own(c, "grok1model", "grok1")
-    raw = stack(c)
-    attention = heads(c, raw, width_names=("head_dim",)) | {"softcap": c.real("max_attn_value", default=30.0)}
+    raw = c.stack()
+    attention = c.heads(raw, width_names=("head_dim",)) | {"softcap": c.real("max_attn_value", default=30.0)}
     c.ignore("attn_output_multiplier", "output_multiplier_scale", "rope_theta")
     c.only("gelu", "hidden_act", why="its experts' gates are GELUs")
     scale = c.real("embedding_multiplier_scale", default=1.0)
-    mixed = experts(c, ("num_experts", "num_local_experts"), TOP, ("intermediate_size",), 8, 2, act="gelu")
-    return decoder(
-        c, raw, attention, mixed=mixed, norm=rms(c, eps=1e-5, place="sandwich"), embedding={"scale": scale}, tied=True
+    mixed = c.experts(("num_experts", "num_local_experts"), TOP, ("intermediate_size",), 8, 2, act="gelu")
+    return c.decoder(
+        raw, attention, mixed=mixed, norm=c.rms(eps=1e-5, place="sandwich"), embedding={"scale": scale}, tied=True
     )
 
 
 def deepseek(c: Config) -> Raw:
     """DeepSeekMoE, before latent attention: Llama with shared and routed experts."""
     of_its_own(c)
-    return _deepseek(c, stack(c), heads_only=True)
+    return _deepseek(c, c.stack(), heads_only=True)
 
 
 def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
@@ -275,19 +257,19 @@ def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
     `n_routed_experts` says so. A correction of the choice is a parameter."""
     c.ignore("ep_size", "aux_loss_alpha", "seq_aux", "lm_head", "rm_head", "multi_head_latent", "use_mla")
     if heads_only:
-        attention = heads(c, raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+        attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
         c.ignore("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")
-        made = raw | {"attention": attention, "positions": rotary(c, attention["d_head"])}
+        made = raw | {"attention": attention, "positions": c.rotary(attention["d_head"])}
     else:
         latent = mla(c, 1536, 512, 128, 64, 128)
-        theta = rotary(c, latent["d_rope"])["theta"]
+        theta = c.rotary(latent["d_rope"])["theta"]
         made = raw | {"latent": latent, "positions": {"form": "rotary", "theta": theta, "interleaved": True}}
-    made |= {"norm": rms(c), "head": lm_head(c, tied=False)}
+    made |= {"norm": c.rms(), "head": c.lm_head(tied=False)}
     if c.data.get("n_routed_experts") is None:
         c.ignore("n_routed_experts", "n_shared_experts", "moe_intermediate_size", "first_k_dense_replace")
         c.ignore("moe_layer_freq", *TOP)
-        return made | {"feed_forward": gated(c)}
-    mixed = with_shared(c, experts(c, ("n_routed_experts",), TOP, WIDTH), "n_shared_experts", default=0)
+        return made | {"feed_forward": c.gated()}
+    mixed = c.with_shared(c.experts(("n_routed_experts",), TOP, WIDTH), "n_shared_experts", default=0)
     method, form = c.text("topk_method", default="greedy"), c.text("scoring_func", default="softmax")
     c.ignore("topk_method", "scoring_func")
     if form not in ("softmax", "sigmoid"):
@@ -298,7 +280,7 @@ def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
         c.fault("topk_method", method, "'greedy', 'group_limited_greedy' or 'noaux_tc'")
     mixed["scoring"] = form
     made["experts"] = mixed
-    return layered(made, first_dense(c, made, 0))
+    return layered(made, c.first_dense(made, 0))
 
 
 def deepseek_vl_v2(c: Config) -> Raw:
@@ -313,7 +295,7 @@ def deepseek_vl_v2(c: Config) -> Raw:
             inner.assume(key, value)
         inner.data = {**absent, **inner.data}
         of_its_own(inner, "deepseekv2")
-        return _deepseek(inner, stack(inner), heads_only=not inner.flag("use_mla", default=True))
+        return _deepseek(inner, inner.stack(), heads_only=not inner.flag("use_mla", default=True))
 
     return inside(c, "language_config", text, "deepseekvlv2", "deepseekocr", "deepseekocr2")
 
@@ -321,7 +303,7 @@ def deepseek_vl_v2(c: Config) -> Raw:
 def step3_text(c: Config) -> Raw:
     """Queries made of a narrow, normed one; one head of keys; experts beside a shared one."""
     of_its_own(c, "step3text")
-    raw = stack(c)
+    raw = c.stack()
     d, several, width = raw["d_model"], c.size("num_attention_heads"), c.size("head_dim", default=256)
     narrow = c.size("share_q_dim", default=2048)
     c.only(1, "num_attention_groups", "num_key_value_heads", why="one head of keys and values is read")
@@ -334,7 +316,7 @@ def step3_text(c: Config) -> Raw:
         piece("o", "linear", several * width, d, bias=False), piece("attention_sum", "sum", d),
     ]  # fmt: skip
     leaves = [{"kind": "attention"} | one for one in attention]
-    mixed = experts(c, ("moe_num_experts",), ("moe_top_k",), WIDTH, 48, 3,
+    mixed = c.experts(("moe_num_experts",), ("moe_top_k",), WIDTH, 48, 3,
                     d_ff_shared=c.size("share_expert_dim", default=5120))  # fmt: skip
     numbers = [str(i) for i in range(raw["n_layers"])]
     said = c.data.get("moe_layers_enum", [i for i in range(4, 60) if i < len(numbers)])
@@ -344,8 +326,8 @@ def step3_text(c: Config) -> Raw:
     if not isinstance(said, str | list) or not chosen <= {*numbers}:
         c.fault("moe_layers_enum", said, f"numbers of layers from 0 to {len(numbers) - 1}, with commas between")
     sparse = [i in chosen for i in numbers]
-    raw |= {"pieces": {"leaves": leaves}, "experts": mixed | {"n_shared": 1}, "feed_forward": gated(c)}
-    raw |= {"norm": rms(c, eps=1e-5), "positions": {"form": "none"}, "head": lm_head(c, tied=False)}
+    raw |= {"pieces": {"leaves": leaves}, "experts": mixed | {"n_shared": 1}, "feed_forward": c.gated()}
+    raw |= {"norm": c.rms(eps=1e-5), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
     kinds = ["sparse" if one else "dense" for one in sparse]
     tables = {"sparse": {"parts": ["pieces", "experts"]}, "dense": {"parts": ["pieces", "feed_forward"]}}
     return layered(raw, (kinds, {kind: tables[kind] for kind in set(kinds)}))
@@ -367,7 +349,7 @@ def yuan(c: Config) -> Raw:
         "use_flash_attention", "reset_attention_mask", "reset_position_ids", "use_loss_mask", "dropout", "eod_token"
     )
     c.ignore("sep_token", "mask_token_id", "attn_mask_type", "attn_dropout", "eod_token_id", "model_max_length")
-    raw = stack(c)
+    raw = c.stack()
     d, h = raw["d_model"], c.size("num_attention_heads")
     inner = c.size("attention_projection_size", default=d, null=d)
     for number, name in ((h, "num_attention_heads"), (2, "2")):
@@ -381,8 +363,8 @@ def yuan(c: Config) -> Raw:
         piece("core", "causal", h, w, w, bias=False), piece("o", "linear", inner, d, bias=False),
         piece("attention_sum", "sum", d), piece("last_two", "state", 2 * d),
     ]  # fmt: skip
-    made = raw | {"pieces": {"leaves": [{"kind": "attention"} | one for one in leaves]}, "feed_forward": gated(c)}
-    made |= {"norm": rms(c), "positions": {"form": "none"}, "head": lm_head(c, tied=False)}
+    made = raw | {"pieces": {"leaves": [{"kind": "attention"} | one for one in leaves]}, "feed_forward": c.gated()}
+    made |= {"norm": c.rms(), "positions": {"form": "none"}, "head": c.lm_head(tied=False)}
     return layered(made, (["layer"] * raw["n_layers"], {"layer": {"parts": ["pieces", "feed_forward"]}}))
 
 
@@ -397,7 +379,7 @@ def rwkv7(c: Config) -> Raw:
     c.only(True, "norm_first", "elementwise_affine", why="norms with weights are read, one before the first layer")
     c.only("sqrelu", "hidden_act", why="its class has no other")
     c.ignore("attn_mode", "fuse_norm", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp", "value_dim")
-    raw = stack(c)
+    raw = c.stack()
     d, n = raw["d_model"], raw["n_layers"]
     if "head_dim" in c and c.data["head_dim"] is None:
         several = c.size("num_heads")
@@ -432,6 +414,6 @@ def rwkv7(c: Config) -> Raw:
         return [norms[0], *made, norms[1], *fed]
 
     c.note("the recurrence itself, its decay and what is normed of its keys are not among the FLOPs")
-    raw |= {"norm": layer_norm(c, "norm_eps", bias=bias, without=["pieces"]), "head": lm_head(c, tied=False)}
+    raw |= {"norm": c.layer_norm("norm_eps", bias=bias, without=["pieces"]), "head": c.lm_head(tied=False)}
     raw["around"] = [piece("first_norm", "layer_norm", d, bias=bias, kind="norm")]
     return listed(raw, {"first": layer(True), "layer": layer(False)}, ["first", *["layer"] * (n - 1)])

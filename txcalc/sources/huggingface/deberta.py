@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.encoder import masked_lm
-from txcalc.sources.huggingface.shared import Raw, heads, layer_norm, layered, plain, widths
 
 
 def deberta(c: Config) -> Raw:
@@ -69,15 +68,15 @@ def _disentangled(c: Config) -> Raw:
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
     c.ignore("cross_attention_hidden_size", "classifier_dropout", "padding_idx", "cls_dropout")
     c.ignore("pooler_dropout", "hidden_dropout_prob")
-    raw = widths(c, "encoder")
+    raw = c.widths("encoder")
     c.only(raw["d_model"], "embedding_size", why="a table as wide as the model is read")
     types = c.count("type_vocab_size", default=0)
-    attention = heads(c, raw, kv_names=(), width_names=())
+    attention = c.heads(raw, kv_names=(), width_names=())
     c.only(attention["d_head"], "attention_head_size", why="it is the width over the heads")
     raw |= {
         "attention": attention | {"bias": True},
-        "feed_forward": plain(c),
-        "norm": layer_norm(c, "layer_norm_eps", eps=1e-7, place="post"),
+        "feed_forward": c.plain(),
+        "norm": c.layer_norm("layer_norm_eps", eps=1e-7, place="post"),
         "embedding": {"norm": True} | ({"types": types} if types else {}),
         "head": masked_lm(c, False, False, dict.fromkeys(("sequence", "choice"), _context_pooler(c, raw))),
         "positions": {"form": "none"},

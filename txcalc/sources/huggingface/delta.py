@@ -3,22 +3,8 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, any_of, number
-from txcalc.sources.huggingface.shared import (
-    GLOBAL,
-    LOCAL,
-    Raw,
-    experts,
-    gated,
-    heads,
-    layered,
-    lm_head,
-    more_heads,
-    rms,
-    rotary,
-    stack,
-)
-from txcalc.sources.huggingface.sparse import NAMES, TOP, WIDTH, qwen_sparse
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, TOP, WIDTH, Config, Raw, layered
+from txcalc.sources.huggingface.keys import any_of, number
 from txcalc.sources.spec import MAX_SIZE
 
 LINEAR = "linear_attention"
@@ -27,13 +13,13 @@ LINEAR = "linear_attention"
 def minimax(c: Config) -> Raw:
     """Lightning attention, and softmax attention in some layers. The residual stream is what the norms give: the first
     stands after the embedding, each other after a sum."""
-    raw = stack(c)
+    raw = c.stack()
     n = raw["n_layers"]
-    attention = heads(c, raw, kv=8)
+    attention = c.heads(raw, kv=8)
     types = c.items("layer_types", of=any_of(LINEAR, GLOBAL), length=n, default=None)
     types = types or [LINEAR if i % 2 else GLOBAL for i in range(n)]
     activation = c.activation("hidden_act", default="silu")
-    mixed = experts(c, ("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 8, 2, scoring="softmax_after")
+    mixed = c.experts(("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 8, 2, scoring="softmax_after")
     c.only(None, "sliding_window", why="windows are not read here")
     c.ignore("block_size", *(f"{part}_{factor}_factor" for part in ("full_attn", "linear_attn", "mlp")
                              for factor in ("alpha", "beta")))  # fmt: skip
@@ -45,10 +31,10 @@ def minimax(c: Config) -> Raw:
             "activation": activation,
         },
         "experts": mixed,
-        "norm": rms(c, eps=1e-5, place="post"),
+        "norm": c.rms(eps=1e-5, place="post"),
         "embedding": {"norm": True},
-        "positions": rotary(c, attention["d_head"], 1e6),
-        "head": lm_head(c, tied=False),
+        "positions": c.rotary(attention["d_head"], 1e6),
+        "head": c.lm_head(tied=False),
     }
     return by_mixer(raw, types, {LINEAR: "linear_attention", GLOBAL: "attention"}, ["experts"] * n)
 
@@ -63,8 +49,8 @@ def _linear_or_full(c: Config, n: int) -> list[str]:
 
 def _qwen_hybrid(c: Config, kv: int) -> Raw:
     """Gated attention, and the gated delta rule in the layers between."""
-    raw = stack(c)
-    attention = heads(c, raw, kv=kv, d_head=256) | {"qk_norm": "head", "gate": "element"}
+    raw = c.stack()
+    attention = c.heads(raw, kv=kv, d_head=256) | {"qk_norm": "head", "gate": "element"}
     attention["bias"] = [*"qkvog"] if c.flag("attention_bias", default=False) else False
     c.only(True, "attn_output_gate", why="the attention of this family is gated")
     c.only("silu", "hidden_act", why="the short convolution's activation is read as silu")
@@ -72,7 +58,7 @@ def _qwen_hybrid(c: Config, kv: int) -> Raw:
     c.ignore("mamba_ssm_dtype", "mtp_use_dedicated_embeddings", "sliding_window", "max_window_layers")
     key, value = c.size("linear_num_key_heads", default=16), c.size("linear_num_value_heads", default=32)
     c.divides(key, value, "linear_num_key_heads", "linear_num_value_heads")
-    more_heads(c)
+    c.more_heads()
     return raw | {
         "attention": attention,
         "delta": {
@@ -82,9 +68,9 @@ def _qwen_hybrid(c: Config, kv: int) -> Raw:
             "d_value": c.size("linear_value_head_dim", default=128),
             "d_conv": c.size("linear_conv_kernel_dim", default=4),
         },
-        "norm": rms(c, offset=True),
-        "positions": rotary(c, attention["d_head"], partial=0.25),
-        "head": lm_head(c, tied=False),
+        "norm": c.rms(offset=True),
+        "positions": c.rotary(attention["d_head"], partial=0.25),
+        "head": c.lm_head(tied=False),
     }
 
 
@@ -101,18 +87,18 @@ DELTA = {LINEAR: "delta", GLOBAL: "attention"}
 
 def _qwen_experts(c: Config, number: int, top: int) -> Raw:
     shared = {"d_ff_shared": c.size("shared_expert_intermediate_size"), "shared_gate": True}
-    return experts(c, NAMES[:1], TOP, WIDTH, number, top, scoring="softmax_after", **shared)
+    return c.experts(NAMES[:1], TOP, WIDTH, number, top, scoring="softmax_after", **shared)
 
 
 def qwen3_next(c: Config) -> Raw:
     raw = _qwen_hybrid(c, kv=2)
     raw["experts"] = _qwen_experts(c, 512, 10)
-    channels = ["experts" if sparse else "feed_forward" for sparse in qwen_sparse(c, raw)]
+    channels = ["experts" if sparse else "feed_forward" for sparse in c.qwen_sparse(raw)]
     return by_mixer(raw, _linear_or_full(c, raw["n_layers"]), DELTA, channels)
 
 
 def qwen3_5_text(c: Config) -> Raw:
-    raw = _qwen_hybrid(c, kv=4) | {"feed_forward": gated(c)}
+    raw = _qwen_hybrid(c, kv=4) | {"feed_forward": c.gated()}
     n = raw["n_layers"]
     c.only([], "mlp_only_layers", why="every layer has a feed-forward")
     return by_mixer(raw, _linear_or_full(c, n), DELTA, ["feed_forward"] * n)
@@ -136,10 +122,10 @@ SHORT = {CONV: "short_convolution", GLOBAL: "attention", LOCAL: "attention"}
 
 def _convolved(c: Config, taps: int = 3, d_head: int | None = None, kv: int = 8) -> Raw:
     """Short convolutions and attention with norms on Q and K; all but the feed-forwards and which layer is what."""
-    raw = stack(c)
-    attention = heads(c, raw, kv=kv, d_head=d_head) | {"qk_norm": "head"}
+    raw = c.stack()
+    attention = c.heads(raw, kv=kv, d_head=d_head) | {"qk_norm": "head"}
     short = {"taps": c.size("conv_L_cache", default=taps), "bias": c.flag("conv_bias", default=False)}
-    head = lm_head(c, tied=True)
+    head = c.lm_head(tied=True)
     if "tie_embedding" in c:  # it goes before the other
         tied = c.flag("tie_embedding")
         head |= {} if head.get("form") == "none" else {"tied": tied}
@@ -148,11 +134,11 @@ def _convolved(c: Config, taps: int = 3, d_head: int | None = None, kv: int = 8)
     c.only(True, "block_use_swiglu", "use_pos_enc", why="transformers reads gated layers with rotary positions")
     c.ignore("block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_xavier_init")
     c.ignore("conv_use_xavier_init", "theta")
-    positions = rotary(c, attention["d_head"], 1000000.0)
+    positions = c.rotary(attention["d_head"], 1000000.0)
     return raw | {
         "attention": attention,
         "short_convolution": short,
-        "norm": rms(c, "norm_eps", "rms_norm_eps", eps=1e-5),
+        "norm": c.rms("norm_eps", "rms_norm_eps", eps=1e-5),
         "positions": positions,
         "head": head,
     }
@@ -194,7 +180,7 @@ def lfm2_moe(c: Config) -> Raw:
     raw = _convolved(c)
     kinds = _kinds(c, raw, CONV, GLOBAL)
     raw["feed_forward"] = {"d_ff": c.size("intermediate_size"), "gated": True, "activation": "silu"}
-    mixed = experts(c, ("num_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 32, 4)
+    mixed = c.experts(("num_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 32, 4)
     raw["experts"] = mixed | {"activation": "silu", "scoring": "sigmoid"}
     c.ignore("use_expert_bias")
     dense = c.count("num_dense_layers", default=2)
@@ -221,8 +207,8 @@ def lfm3(c: Config) -> Raw:
     said = c.data.get("rope_parameters") is not None
     tables: dict[str, Raw] = {
         CONV: {"parts": ["short_convolution", "feed_forward"]},
-        GLOBAL: parts | {"positions": rotary(c, attention["d_head"], 1e6, 1.0 if said else 0.5, GLOBAL)},
-        LOCAL: parts | {"positions": rotary(c, attention["d_head"], 1e4, 1.0, LOCAL), "attention": {"window": window}},
+        GLOBAL: parts | {"positions": c.rotary(attention["d_head"], 1e6, 1.0 if said else 0.5, GLOBAL)},
+        LOCAL: parts | {"positions": c.rotary(attention["d_head"], 1e4, 1.0, LOCAL), "attention": {"window": window}},
     }
     names = [{CONV: "convolution", GLOBAL: "global", LOCAL: "local"}[kind] for kind in kinds]
     by_name = dict(zip(names, kinds, strict=True))

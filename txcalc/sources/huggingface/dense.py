@@ -6,78 +6,55 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import REQUIRED, Config, any_of, number
-from txcalc.sources.huggingface.shared import (
-    GLOBAL,
-    LAYER_NAMES,
-    LOCAL,
-    Raw,
-    chunks,
-    decoder,
-    gated,
-    heads,
-    layer_norm,
-    layer_types,
-    layered,
-    lm_head,
-    one_window,
-    periodic,
-    plain,
-    rms,
-    rotary,
-    square,
-    stack,
-    turned,
-    windows,
-    with_own_bases,
-)
+from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, layered, periodic, turned
+from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
 
 
 def llama(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, whole=True) | {"bias": c.flag("attention_bias", default=False)} | chunks(c)
-    return decoder(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
+    raw = c.stack()
+    attention = c.heads(raw, whole=True) | {"bias": c.flag("attention_bias", default=False)} | c.chunks()
+    return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
 
 
 def emu3_text_model(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     if "pad_token_id" not in c and raw["vocab_size"] <= 151643:
         c.fault("pad_token_id", ABSENT, f"a row of the table: the class's own is 151643, of {raw['vocab_size']:,}")
-    attention = heads(c, raw, kv=8, whole=None) | {"bias": c.flag("attention_bias", default=False)}
-    return decoder(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False), theta=1e6)
+    attention = c.heads(raw, kv=8, whole=None) | {"bias": c.flag("attention_bias", default=False)}
+    return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False), theta=1e6)
 
 
 def diffllama(c: Config) -> Raw:
     """Llama with differential attention."""
-    attention = heads(c, raw := stack(c), whole=None) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw := c.stack(), whole=None) | {"bias": c.flag("attention_bias", default=False)}
     for key, name in (("n_kv_heads", "num_key_value_heads"), ("n_heads", "num_attention_heads")):
         if attention[key] % 2:
             c.fault(name, attention[key], "an even number", "differential attention halves the heads")
     if c.real("attention_dropout", default=0.0) > 0:
         c.fault("attention_dropout", c.data["attention_dropout"], "0", "transformers makes no diffllama with it")
     c.ignore("lambda_std_dev")
-    raw = decoder(c, raw, attention)
-    return raw | {"differential_attention": raw.pop("attention"), "norm": rms(c, eps=1e-5)}
+    raw = c.decoder(raw, attention)
+    return raw | {"differential_attention": raw.pop("attention"), "norm": c.rms(eps=1e-5)}
 
 
 def iquestcoder(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, kv=8, d_head=128, whole=True) | {"bias": c.flag("attention_bias", default=False)}
-    return decoder(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
+    raw = c.stack()
+    attention = c.heads(raw, kv=8, d_head=128, whole=True) | {"bias": c.flag("attention_bias", default=False)}
+    return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
 
 
 def internlm3(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     c.only(False, "bias", "qkv_bias", "attention_bias", "mlp_bias", why="biases are not read here")
-    return decoder(c, raw, heads(c, raw, kv=2, d_head=128, whole=True))
+    return c.decoder(raw, c.heads(raw, kv=2, d_head=128, whole=True))
 
 
 def mistral(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     window = c.size("sliding_window", default=4096, null=None)
     c.only(None, "layer_types", why="transformers ignores it in a mistral config; model_type ministral uses it")
-    raw = decoder(c, raw, heads(c, raw, kv=8))
-    return layered(raw, one_window(c, raw, window))
+    raw = c.decoder(raw, c.heads(raw, kv=8))
+    return layered(raw, c.one_window(raw, window))
 
 
 def _switched_windows(c: Config, raw: Raw, start: int = 28) -> Raw:
@@ -89,95 +66,95 @@ def _switched_windows(c: Config, raw: Raw, start: int = 28) -> Raw:
     if on and first is None:
         c.assume("max_window_layers", first := start)
     default = [LOCAL if on and i >= (first or 0) else GLOBAL for i in range(n)]
-    return layered(raw, windows(c, raw, window if on else None, layer_types(c, n, default)))
+    return layered(raw, c.windows(raw, window if on else None, c.layer_types(n, default)))
 
 
 def qwen2(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, kv=32) | {"bias": ["q", "k", "v"]}
-    return _switched_windows(c, decoder(c, raw, attention))
+    raw = c.stack()
+    attention = c.heads(raw, kv=32) | {"bias": ["q", "k", "v"]}
+    return _switched_windows(c, c.decoder(raw, attention))
 
 
 def qwen3(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, kv=32, d_head=128)
+    raw = c.stack()
+    attention = c.heads(raw, kv=32, d_head=128)
     attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    return _switched_windows(c, decoder(c, raw, attention))
+    return _switched_windows(c, c.decoder(raw, attention))
 
 
 def qwen2_vl_text(c: Config, kv: int = 8) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, kv=kv) | {"bias": ["q", "k", "v"]}
-    return _switched_windows(c, decoder(c, raw, attention, theta=1e6), start=80)
+    raw = c.stack()
+    attention = c.heads(raw, kv=kv) | {"bias": ["q", "k", "v"]}
+    return _switched_windows(c, c.decoder(raw, attention, theta=1e6), start=80)
 
 
 def qwen3_vl_text(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, kv=32, d_head=128)
+    raw = c.stack()
+    attention = c.heads(raw, kv=32, d_head=128)
     attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    return decoder(c, raw, attention, theta=5e5)
+    return c.decoder(raw, attention, theta=5e5)
 
 
 def glm4v_text(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     c.only(True, "attention_bias", why="transformers' glm4v has biases on q, k and v")
-    raw = decoder(c, raw, heads(c, raw, kv=2, width_names=()) | {"bias": ["q", "k", "v"]})
-    raw["positions"] = rotary(c, raw["attention"]["d_head"], partial=0.5) | {"interleaved": True}
+    raw = c.decoder(raw, c.heads(raw, kv=2, width_names=()) | {"bias": ["q", "k", "v"]})
+    raw["positions"] = c.rotary(raw["attention"]["d_head"], partial=0.5) | {"interleaved": True}
     return raw | {"norm": raw["norm"] | {"place": "sandwich"}}
 
 
 def phi3(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     window = c.size("sliding_window", default=None)
-    raw = decoder(c, raw, heads(c, raw))
+    raw = c.decoder(raw, c.heads(raw))
     c.only(False, "attention_bias", "mlp_bias", "lm_head_bias", why="transformers' phi3 has no biases")
     c.ignore("full_attn_mod", "interpolate_factor")
-    return layered(raw, one_window(c, raw, window))
+    return layered(raw, c.one_window(raw, window))
 
 
 def ministral(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     window = c.size("sliding_window", default=4096, null=None)
-    raw = decoder(c, raw, heads(c, raw, kv=8, d_head=REQUIRED))
-    types = layer_types(c, raw["n_layers"], [GLOBAL if window is None else LOCAL] * raw["n_layers"])
-    return layered(raw, windows(c, raw, window, types))
+    raw = c.decoder(raw, c.heads(raw, kv=8, d_head=REQUIRED))
+    types = c.layer_types(raw["n_layers"], [GLOBAL if window is None else LOCAL] * raw["n_layers"])
+    return layered(raw, c.windows(raw, window, types))
 
 
 def ministral3(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     window = c.size("sliding_window", default=None)
     c.only(None, "layer_types", why="transformers' ministral3 has one window for all layers")
-    raw = decoder(c, raw, heads(c, raw, kv=8, d_head=128), theta=1e6)
-    return layered(raw, one_window(c, raw, window))
+    raw = c.decoder(raw, c.heads(raw, kv=8, d_head=128), theta=1e6)
+    return layered(raw, c.one_window(raw, window))
 
 
 def cwm(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     n, window = raw["n_layers"], c.size("sliding_window", default=8192)
-    raw = decoder(c, raw, heads(c, raw, kv=8, d_head=128, whole=True), theta=1e6)
+    raw = c.decoder(raw, c.heads(raw, kv=8, d_head=128, whole=True), theta=1e6)
     c.only(False, "mlp_bias", "attention_bias", why="transformers' cwm has no biases")
-    types = layer_types(c, n, [LOCAL if i % 4 else GLOBAL for i in range(n)])
-    return layered(raw, windows(c, raw, window, types))
+    types = c.layer_types(n, [LOCAL if i % 4 else GLOBAL for i in range(n)])
+    return layered(raw, c.windows(raw, window, types))
 
 
 def nanochat(c: Config) -> Raw:
     """Norms without weights, one of them after the embedding."""
-    raw = stack(c)
-    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    raw = c.stack()
+    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
     return raw | {
         "attention": attention,
-        "feed_forward": plain(c, act="relu2", bias=False),
-        "norm": rms(c, weighted=False),
-        "positions": rotary(c, attention["d_head"]),
+        "feed_forward": c.plain(act="relu2", bias=False),
+        "norm": c.rms(weighted=False),
+        "positions": c.rotary(attention["d_head"]),
         "embedding": {"norm": True},
-        "head": lm_head(c, tied=False, softcap=c.real("final_logit_softcapping", default=15.0)),
+        "head": c.lm_head(tied=False, softcap=c.real("final_logit_softcapping", default=15.0)),
     }
 
 
 def apertus(c: Config) -> Raw:
     """Two matrices, with an activation that learns its slopes."""
-    raw = stack(c)
-    attention = heads(c, raw, whole=None) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    raw = c.stack()
+    attention = c.heads(raw, whole=None) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
     c.only(False, "mlp_bias", "post_norm", why="transformers' apertus has no biases there and pre-norms")
     c.only(True, "qk_norm", why="transformers' apertus normalises Q and K")
     form = c.text("hidden_act", default="xielu")
@@ -185,35 +162,35 @@ def apertus(c: Config) -> Raw:
     return raw | {
         "attention": attention,
         "feed_forward": {"d_ff": c.size("intermediate_size"), "gated": False, "activation": named},
-        "norm": rms(c, eps=1e-5),
-        "positions": rotary(c, attention["d_head"], 12e6),
-        "head": lm_head(c, tied=False),
+        "norm": c.rms(eps=1e-5),
+        "positions": c.rotary(attention["d_head"], 12e6),
+        "head": c.lm_head(tied=False),
     }
 
 
 def olmo(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     c.ignore("clip_qkv")
-    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False)}
-    return decoder(c, raw, attention) | {"norm": {"form": "layer", "bias": False, "weighted": False}}
+    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False)}
+    return c.decoder(raw, attention) | {"norm": {"form": "layer", "bias": False, "weighted": False}}
 
 
 def olmo2(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
-    return decoder(c, raw, attention) | {"norm": rms(c, eps=1e-5, place="after")}
+    raw = c.stack()
+    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
+    return c.decoder(raw, attention) | {"norm": c.rms(eps=1e-5, place="after")}
 
 
 def olmo3(c: Config) -> Raw:
     raw = olmo2(c)
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
-    return layered(raw, windows(c, raw, window, layer_types(c, n, periodic(n, 4))))
+    return layered(raw, c.windows(raw, window, c.layer_types(n, periodic(n, 4))))
 
 
 def exaone4(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, kv=32) | {"qk_norm": "head"}
-    raw = decoder(c, raw, attention) | {"norm": rms(c, eps=1e-5, place="after")}
+    raw = c.stack()
+    attention = c.heads(raw, kv=32) | {"qk_norm": "head"}
+    raw = c.decoder(raw, attention) | {"norm": c.rms(eps=1e-5, place="after")}
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     if c.data.get("layer_types") is not None:
         c.ignore("sliding_window_pattern")
@@ -221,38 +198,38 @@ def exaone4(c: Config) -> Raw:
     else:
         default = [GLOBAL] * n if window is None else periodic(n, c.size("sliding_window_pattern", default=4))
     unrotated: Raw = {} if window is None else {"positions": {"form": "none"}}
-    return layered(raw, windows(c, raw, window, layer_types(c, n, default), {"global": unrotated}))
+    return layered(raw, c.windows(raw, window, c.layer_types(n, default), {"global": unrotated}))
 
 
 def smollm3(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     n = raw["n_layers"]
-    attention = heads(c, raw, kv=4) | {"bias": c.flag("attention_bias", default=False)}
-    raw = decoder(c, raw, attention, tied=True, mlp_bias=c.flag("mlp_bias", default=False), theta=2e6)
+    attention = c.heads(raw, kv=4) | {"bias": c.flag("attention_bias", default=False)}
+    raw = c.decoder(raw, attention, tied=True, mlp_bias=c.flag("mlp_bias", default=False), theta=2e6)
     every = c.size("no_rope_layer_interval", default=4)
     rotated = c.items(
         "no_rope_layers", of=any_of(0, 1), length=n, default=[int((i + 1) % every != 0) for i in range(n)]
     )
     window, on = c.size("sliding_window", default=None), c.flag("use_sliding_window", default=False)
     on = on and window is not None
-    types = layer_types(c, n, [LOCAL if on and not angles else GLOBAL for angles in rotated])
-    return layered(raw, windows(c, raw, window if on else None, types), turned(rotated))
+    types = c.layer_types(n, [LOCAL if on and not angles else GLOBAL for angles in rotated])
+    return layered(raw, c.windows(raw, window if on else None, types), turned(rotated))
 
 
 def helium(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, kv=20, d_head=128)
+    raw = c.stack()
+    attention = c.heads(raw, kv=20, d_head=128)
     attention["bias"] = ["q", "k", "v"] if c.flag("attention_bias", default=False) else []
-    square(c, raw, attention, "transformers' helium has a square o")
-    return decoder(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False), theta=1e5)
+    c.square(raw, attention, "transformers' helium has a square o")
+    return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False), theta=1e5)
 
 
 def glm(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     bias = ["q", "k", "v"] if c.flag("attention_bias", default=True) else []
-    attention = heads(c, raw, kv=2, d_head=128) | {"bias": bias}
-    positions = rotary(c, attention["d_head"], partial=0.5)
-    return decoder(c, raw, attention) | {"positions": positions | {"interleaved": True}}
+    attention = c.heads(raw, kv=2, d_head=128) | {"bias": bias}
+    positions = c.rotary(attention["d_head"], partial=0.5)
+    return c.decoder(raw, attention) | {"positions": positions | {"interleaved": True}}
 
 
 def glm4(c: Config) -> Raw:
@@ -262,29 +239,29 @@ def glm4(c: Config) -> Raw:
 
 def granite_swa(c: Config) -> Raw:
     """Granite with a sink a head, and windows."""
-    raw = stack(c)
-    attention = heads(c, raw, kv=4, whole=True) | {"bias": c.flag("attention_bias", default=False), "sinks": True}
-    return with_own_bases(c, decoder(c, raw, attention, tied=True, mlp_bias=c.flag("mlp_bias", default=False)))
+    raw = c.stack()
+    attention = c.heads(raw, kv=4, whole=True) | {"bias": c.flag("attention_bias", default=False), "sinks": True}
+    return c.with_own_bases(c.decoder(raw, attention, tied=True, mlp_bias=c.flag("mlp_bias", default=False)))
 
 
 def seed_oss(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     bias = ["q", "k", "v"] if c.flag("attention_bias", default=True) else []
     bias += ["o"] if c.flag("attention_out_bias", default=False) else []
-    attention = heads(c, raw, kv=8, d_head=128) | {"bias": bias}
-    return decoder(c, raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
+    attention = c.heads(raw, kv=8, d_head=128) | {"bias": bias}
+    return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
 
 
 def ernie4_5(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     bias = c.flag("use_bias", default=False)
-    return decoder(c, raw, heads(c, raw, kv=2, d_head=128) | {"bias": bias}, tied=True, mlp_bias=bias, theta=5e5)
+    return c.decoder(raw, c.heads(raw, kv=2, d_head=128) | {"bias": bias}, tied=True, mlp_bias=bias, theta=5e5)
 
 
 def hunyuan_v1_dense(c: Config, tied: bool = False, width: Any = REQUIRED) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, d_head=width) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    return decoder(c, raw, attention, tied=tied)
+    raw = c.stack()
+    attention = c.heads(raw, d_head=width) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    return c.decoder(raw, attention, tied=tied)
 
 
 def hyperclovax(c: Config) -> Raw:
@@ -294,15 +271,15 @@ def hyperclovax(c: Config) -> Raw:
 
 def cohere(c: Config) -> Raw:
     """Attention and feed-forward side by side after one LayerNorm without bias."""
-    raw = stack(c)
-    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False)}
+    raw = c.stack()
+    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False)}
     attention["qk_norm"] = "apart" if c.flag("use_qk_norm", default=False) else "none"
     return raw | {
         "attention": attention,
-        "feed_forward": gated(c),
-        "norm": layer_norm(c, bias=False, parallel="shared"),
-        "positions": rotary(c, attention["d_head"], theta=5e5) | {"interleaved": True},
-        "head": lm_head(c, tied=True),
+        "feed_forward": c.gated(),
+        "norm": c.layer_norm(bias=False, parallel="shared"),
+        "positions": c.rotary(attention["d_head"], theta=5e5) | {"interleaved": True},
+        "head": c.lm_head(tied=True),
     }
 
 
@@ -311,17 +288,17 @@ def cohere2(c: Config) -> Raw:
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     default = periodic(n, c.size("sliding_window_pattern", default=4))
     c.ignore("order_of_interleaved_layers", "rotary_pct", "position_embedding_type")
-    types = layer_types(c, n, default)
-    return layered(raw, windows(c, raw, window, types, {"global": {"positions": {"form": "none"}}}))
+    types = c.layer_types(n, default)
+    return layered(raw, c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}}))
 
 
 def cohere_compass_text(c: Config) -> Raw:
     """Windows only where `layer_types` says so; rotary parameters for each kind of layers, null for none."""
-    raw = stack(c)
-    attention = heads(c, raw, whole=None) | {"bias": c.flag("attention_bias", default=False)}
+    raw = c.stack()
+    attention = c.heads(raw, whole=None) | {"bias": c.flag("attention_bias", default=False)}
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     c.ignore("pooling", "sliding_window_pattern")
-    types = layer_types(c, n, [GLOBAL] * n)
+    types = c.layer_types(n, [GLOBAL] * n)
     angles = c.data.get("rope_parameters")
     given = angles if isinstance(angles, Mapping) else {}
     tables: dict[str, Raw] = {}
@@ -330,35 +307,33 @@ def cohere_compass_text(c: Config) -> Raw:
             c.fault(
                 "rope_parameters", angles, f"a table for each layer type, or null for no positions: {kind} is missing"
             )
-        places = rotary(c, attention["d_head"], kind=kind) if given.get(kind) is not None else {"form": "none"}
+        places = c.rotary(attention["d_head"], kind=kind) if given.get(kind) is not None else {"form": "none"}
         tables[LAYER_NAMES[kind]] = {
             "positions": places | {"interleaved": True} if places["form"] == "rotary" else places
         }
     c.ignore("rope_parameters")
     raw |= {
         "attention": attention,
-        "feed_forward": gated(c),
-        "norm": layer_norm(c, bias=False, parallel="shared"),
-        "head": lm_head(c, tied=True),
+        "feed_forward": c.gated(),
+        "norm": c.layer_norm(bias=False, parallel="shared"),
+        "head": c.lm_head(tied=True),
     }
-    return layered(raw, windows(c, raw, window, types, tables))
+    return layered(raw, c.windows(raw, window, types, tables))
 
 
 def bitnet(c: Config) -> Raw:
     """Norms before o and before the last matrix of the feed-forward, too; weights are counted one by one, unpacked."""
-    raw = stack(c)
+    raw = c.stack()
     c.ignore("weight_bits", "input_bits")
-    attention = heads(c, raw, kv=5) | {"bias": c.flag("attention_bias", default=False), "inner_norm": True}
-    square(c, raw, attention, "the norm before o is hidden_size wide")
-    return decoder(
-        c, raw, attention, mlp=gated(c, act="relu2") | {"inner_norm": True}, norm=rms(c, eps=1e-5), theta=5e5
-    )
+    attention = c.heads(raw, kv=5) | {"bias": c.flag("attention_bias", default=False), "inner_norm": True}
+    c.square(raw, attention, "the norm before o is hidden_size wide")
+    return c.decoder(raw, attention, mlp=c.gated(act="relu2") | {"inner_norm": True}, norm=c.rms(eps=1e-5), theta=5e5)
 
 
 def mllama_text_model(c: Config) -> Raw:
     """Llama's layers, and between them layers that attend to a picture and to no word: without one they are held and
     not run, as are eight rows of the table beyond the vocabulary."""
-    raw = stack(c)
+    raw = c.stack()
     n, d = raw["n_layers"], raw["d_model"]
     listed = c.items("cross_attention_layers", of=number, length=None, default=[3, 8, 13, 18, 23, 28, 33, 38])
     across = sorted({index for index in listed if index < n})
@@ -367,8 +342,8 @@ def mllama_text_model(c: Config) -> Raw:
         return raw
     c.only(len(listed), "vision_num_cross_attention_layers", why="the length of cross_attention_layers")
     c.only(False, "tie_word_embeddings", why="its table has eight rows more than its head")
-    attention = heads(c, raw, width_names=())
-    made = decoder(c, raw | {"n_layers": n - len(across)}, attention)
+    attention = c.heads(raw, width_names=())
+    made = c.decoder(raw | {"n_layers": n - len(across)}, attention)
     width, groups = attention["d_head"], attention["n_kv_heads"]
     layer = 2 * d * attention["n_heads"] * width + 2 * d * groups * width + 2 * width + 2 * d + 2
     layer += 3 * d * made["feed_forward"]["d_ff"]

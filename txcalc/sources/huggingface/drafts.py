@@ -4,23 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from txcalc.sources.huggingface.config import Config, bare, number
+from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, layered, piece
+from txcalc.sources.huggingface.keys import bare, number
 from txcalc.sources.huggingface.leaves import listed
-from txcalc.sources.huggingface.shared import (
-    GLOBAL,
-    Raw,
-    alone,
-    gated,
-    heads,
-    layer_types,
-    layered,
-    named,
-    piece,
-    rms,
-    rotary,
-    widths,
-    windows,
-)
 
 # Of Qwen's and others' configs, from which drafts are written: nothing here reads them.
 UNREAD = ("max_window_layers", "use_sliding_window", "decoder_sparse_step", "norm_output")
@@ -28,12 +14,12 @@ UNREAD = ("max_window_layers", "use_sliding_window", "decoder_sparse_step", "nor
 
 def _stack(c: Config, biases: bool = False) -> Raw:
     """The widths of a draft, and what its published code says nothing else of."""
-    alone(c)
-    raw = widths(c, "decoder") | {"context": c.size("max_position_embeddings", default=2048)}
+    c.alone()
+    raw = c.widths("decoder") | {"context": c.size("max_position_embeddings", default=2048)}
     c.only(False, "mlp_bias", *(() if biases else ("attention_bias",)), why="the published code has no biases")
     c.text("target_model_type", default=None)
     c.ignore("architectures", *UNREAD)
-    return raw | {"norm": rms(c), "feed_forward": gated(c)}
+    return raw | {"norm": c.rms(), "feed_forward": c.gated()}
 
 
 def _proposing(c: Config, raw: Raw, default: int) -> Raw:
@@ -92,12 +78,12 @@ def eagle3(c: Config) -> Raw:
         inner.fault(
             "model_type", "qwen3", "'llama'", "norms of Q and K are not read in a layer that reads features too"
         )
-    attention = heads(inner, raw)
+    attention = inner.heads(raw)
     features = _features(c, raw) | {"norm": c.flag("fc_norm", default=False)}
     c.only(False, "norm_before_fc", why="one norm of all features is not read")
     c.only(None, "sliding_window", why="windows are not read in a draft")
     made = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"])
-    made |= {"features": features, "draft_attention": attention, "positions": rotary(inner, attention["d_head"])}
+    made |= {"features": features, "draft_attention": attention, "positions": inner.rotary(attention["d_head"])}
     return _first_reads(made, attention)
 
 
@@ -119,7 +105,7 @@ def peagle(c: Config) -> Raw:
         inner.fault(
             "model_type", "qwen3", "'llama'", "norms of Q and K are not read in a layer that reads features too"
         )
-    attention = heads(inner, raw)
+    attention = inner.heads(raw)
     features = _features(c, raw)
     c.only(False, "fc_norm", "norm_before_fc", why="norms of features are not read here")
     c.flag("norm_before_residual", default=False)
@@ -128,7 +114,7 @@ def peagle(c: Config) -> Raw:
         "idle": 3 * features["width"],
         "drafting": "at-once",
         "draft_attention": attention,
-        "positions": rotary(inner, attention["d_head"]),
+        "positions": inner.rotary(attention["d_head"]),
     }  # fmt: skip
     c.note("the vector of features of tokens ahead is held; that it stands for some of them costs nothing")
     return _first_reads(made, attention)
@@ -140,9 +126,9 @@ def dflash(c: Config) -> Raw:
     inner = _inner(c)
     raw = _stack(inner, biases=True)
     n, d = raw["n_layers"], raw["d_model"]
-    attention = heads(inner, raw) | {"bias": inner.flag("attention_bias", default=False), "qk_norm": "head"}
+    attention = inner.heads(raw) | {"bias": inner.flag("attention_bias", default=False), "qk_norm": "head"}
     window = inner.size("sliding_window", default=None)
-    axis = windows(inner, raw, window, layer_types(inner, n, [GLOBAL] * n))
+    axis = inner.windows(raw, window, inner.layer_types(n, [GLOBAL] * n))
     own = c.table("dflash_config") or Config({}, c.model_type, "dflash_config.", c)
     own.ignore("mask_token_id", "attention_mode", "confidence_head_alpha", "pure_draft_prefix_len", "shift_label")
     listed = (c.data if inner is not c else own.data).get("aux_hidden_state_layer_ids" if inner is not c else
@@ -165,7 +151,7 @@ def dflash(c: Config) -> Raw:
     )
     made = raw | {
         "attention": attention,
-        "positions": rotary(inner, attention["d_head"]),
+        "positions": inner.rotary(attention["d_head"]),
         "idle": read + beside,
         "drafting": "block",
         "norm": raw["norm"] | {"final": True},
@@ -210,13 +196,13 @@ def eagle(c: Config) -> Raw:
     """EAGLE and EAGLE-2: layers on a product of embedding and features, no norm before the first attention, none after
     the last layer, and the head of the model that it drafts for."""
     raw = _stack(c)
-    attention = heads(c, raw)
+    attention = c.heads(raw)
     c.ignore("tie_word_embeddings")
     bias = c.flag("bias", default=True)
     made = raw | {
         "features": {"number": 1, "embedded": True, "bias": bias},
         "attention": attention,
-        "positions": rotary(c, attention["d_head"]),
+        "positions": c.rotary(attention["d_head"]),
         "norm": raw["norm"] | {"final": False},
         "head": {"form": "none"},
     }
@@ -229,7 +215,7 @@ def medusa(c: Config) -> Raw:
     """Heads on the last hidden states of the model that it drafts for: a layer with a SiLU and a sum, and a matrix to
     the vocabulary, each of its own. Its own checkpoints have biases in the layers; vLLM's say so."""
     served = "num_heads" in c
-    if not named(c, "MedusaModel") and c.data.get("architectures"):
+    if not c.named("MedusaModel") and c.data.get("architectures"):
         c.fault("architectures[0]", c.data["architectures"], '["MedusaModel"]', "other classes have other layers")
     c.ignore(
         "architectures", "base_model_name_or_path", "version", "max_paths", "topk", "max_seq_len", "medusa_choices"

@@ -6,12 +6,12 @@ from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.classic import falcon, stablelm
-from txcalc.sources.huggingface.config import Config, any_of
+from txcalc.sources.huggingface.config import GLOBAL, Config, Raw
 from txcalc.sources.huggingface.delta import LINEAR, minimax
 from txcalc.sources.huggingface.encoder import bert_like
+from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.huggingface.modern import gte
 from txcalc.sources.huggingface.published import of_its_own
-from txcalc.sources.huggingface.shared import GLOBAL, Raw, heads, layer_norm, lm_head, plain, rotary, stack
 
 
 def stablelm_epoch(c: Config) -> Raw:
@@ -100,8 +100,8 @@ def minimax_text_01(c: Config) -> Raw:
 def phi_msft(c: Config) -> Raw:
     """Phi-1, 1.5 and 2 before they were transformers': GPT-J's layers under GPT-2's names."""
     of_its_own(c, "phi", "mixformersequential")
-    raw = stack(c, ("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
-    attention = heads(c, raw, names=("n_head", "num_attention_heads"), kv_names=("n_head_kv",), width_names=())
+    raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
+    attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=("n_head_kv",), width_names=())
     c.only(None, "img_processor", why="a tower of pictures is not read")
     c.only(
         {"block_cls": "parallel", "mixer": {}, "mlp": {"mlp_cls": "mlp"}},
@@ -114,23 +114,23 @@ def phi_msft(c: Config) -> Raw:
     turned = {"rotary_dims": dims} if dims < attention["d_head"] else {}
     return raw | {
         "attention": attention | {"bias": True},
-        "feed_forward": plain(
-            c, "n_inner", act="gelu_new", act_names=("activation_function",), default=4 * raw["d_model"]
+        "feed_forward": c.plain(
+            "n_inner", act="gelu_new", act_names=("activation_function",), default=4 * raw["d_model"]
         ),
-        "norm": layer_norm(c, parallel="shared"),
+        "norm": c.layer_norm(parallel="shared"),
         "positions": {"form": "rotary", **turned},
-        "head": lm_head(c, tied=False, bias=True),
+        "head": c.lm_head(tied=False, bias=True),
     }
 
 
 def hf_olmo(c: Config) -> Raw:
     """OLMo and OLMo 1.7 before they were transformers': every choice of its trainer's is a key."""
     of_its_own(c, "olmo")
-    raw = stack(c, ("d_model",), ("n_layers",))
+    raw = c.stack(("d_model",), ("n_layers",))
     d = raw["d_model"]
     context = c.size("max_sequence_length", default=1024)
     several = c.flag("multi_query_attention", default=None, null=None)
-    attention = heads(c, raw, kv=1 if several else None, names=("n_heads",), kv_names=("n_kv_heads",), width_names=())
+    attention = c.heads(raw, kv=1 if several else None, names=("n_heads",), kv_names=("n_kv_heads",), width_names=())
     bias = c.flag("include_bias", default=True)
     attention |= {"bias": bias, "qk_norm": "width" if c.flag("attention_layer_norm", default=False) else "none"}
     if attention["qk_norm"] == "width":
@@ -145,7 +145,7 @@ def hf_olmo(c: Config) -> Raw:
     if form not in ("swiglu", "gelu", "relu"):
         c.fault("activation_type", form, "'swiglu', 'gelu' or 'relu'")
     rope, alibi = c.flag("rope", default=False), c.flag("alibi", default=False)
-    places = rotary(c, attention["d_head"]) if rope else {"form": "learned", "rows": context}
+    places = c.rotary(attention["d_head"]) if rope else {"form": "learned", "rows": context}
     c.ignore("block_group_size", "block_type", "clip_qkv", "emb_init_std", "init_std", "alibi_bias_max", "precision")
     c.ignore("tie_word_embeddings")
     rows = raw["vocab_size"]
@@ -158,7 +158,7 @@ def hf_olmo(c: Config) -> Raw:
         else {"d_ff": wide, "activation": form, "bias": bias},
         "norm": _norm_of_olmo(c, bias),
         "positions": {"form": "alibi"} if alibi else places,
-        "head": lm_head(c, tied=True) | {"tied": c.flag("weight_tying", default=True)},
+        "head": c.lm_head(tied=True) | {"tied": c.flag("weight_tying", default=True)},
     }
 
 
@@ -185,8 +185,8 @@ def _halved(c: Config, both: int, bias: bool) -> Raw:
 def molmo(c: Config) -> Raw:
     """The language model of Molmo: OLMo's code under Llama's names, with 128 further rows of the token table."""
     of_its_own(c)
-    raw = stack(c)
-    attention = heads(c, raw, width_names=())
+    raw = c.stack()
+    attention = c.heads(raw, width_names=())
     attention["bias"] = ["q", "k", "v"] if c.flag("qkv_bias", default=False) else []
     attention["qk_norm"] = "width" if c.flag("attention_layer_norm", default=False) else "none"
     c.only(False, "weight_tying", "tie_word_embeddings", why="its head is a matrix of its own")
@@ -199,7 +199,7 @@ def molmo(c: Config) -> Raw:
         "attention": attention,
         "feed_forward": _halved(c, c.size("intermediate_size"), bias=False),
         "norm": _norm_of_olmo(c, bias=False),
-        "positions": rotary(c, attention["d_head"]),
+        "positions": c.rotary(attention["d_head"]),
         "head": {"tied": False},
     }
 
@@ -207,8 +207,8 @@ def molmo(c: Config) -> Raw:
 def codeshell(c: Config) -> Raw:
     """GPT-2 with keys that groups of queries share, and rotary or learned positions."""
     of_its_own(c)
-    raw = stack(c, ("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
-    attention = heads(c, raw, names=("n_head", "num_attention_heads"), kv_names=(), width_names=()) | {"bias": True}
+    raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
+    attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=(), width_names=()) | {"bias": True}
     if c.flag("group_query_attention", default=True):
         groups = c.size("num_query_groups", default=1)
         c.divides(groups, attention["n_heads"], "num_query_groups", "n_head")
@@ -221,10 +221,10 @@ def codeshell(c: Config) -> Raw:
     learned = {"form": "learned", "rows": c.size("n_positions", "max_position_embeddings", default=8192)}
     return raw | {
         "attention": attention,
-        "feed_forward": plain(
-            c, "n_inner", act="gelu_pytorch_tanh", act_names=("activation_function",), default=4 * raw["d_model"]
+        "feed_forward": c.plain(
+            "n_inner", act="gelu_pytorch_tanh", act_names=("activation_function",), default=4 * raw["d_model"]
         ),
-        "norm": layer_norm(c),
-        "positions": rotary(c, attention["d_head"]) if form == "rope" else learned,
-        "head": lm_head(c, tied=True),
+        "norm": c.layer_norm(),
+        "positions": c.rotary(attention["d_head"]) if form == "rope" else learned,
+        "head": c.lm_head(tied=True),
     }

@@ -5,22 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import (
-    WRITING,
-    Raw,
-    classifier,
-    head_of,
-    heads,
-    labels,
-    layer_norm,
-    named,
-    piece,
-    plain,
-    summary,
-    widths,
-    writes,
-)
+from txcalc.sources.huggingface.answers import WRITING
+from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.spec import size
 
 
@@ -55,17 +41,17 @@ def bert_like(
     are names of a width of the heads that the class takes, whatever the model's; without it, it rounds D/h down.
     Without `n_heads` there is no attention.
     """
-    causal = writes(c)
+    causal = c.writes()
     c.only({}, "pruned_heads", why="pruned heads are not read")
     c.only("absolute", "position_embedding_type", why="learned positions are read")
     c.ignore("cross_attention_hidden_size", "classifier_dropout", "cls_token_id", "mask_token_id", "directionality")
     c.ignore(
         "pooler_fc_size", "pooler_num_attention_heads", "pooler_num_fc_layers", "pooler_size_per_head", "pooler_type"
     )
-    raw = widths(c, "decoder" if causal else "encoder", d_model=(*d_model,), n_layers=(*n_layers,))
+    raw = c.widths("decoder" if causal else "encoder", d_model=(*d_model,), n_layers=(*n_layers,))
     attention: Raw = {}
     if n_heads:
-        width = heads(c, raw, names=n_heads, whole=None if kept else False, kv_names=(), width_names=kept)
+        width = c.heads(raw, names=n_heads, whole=None if kept else False, kv_names=(), width_names=kept)
         attention = {"attention": width | {"bias": True}}
     table: Raw = {"norm": embedded_norm}
     if types:
@@ -79,8 +65,8 @@ def bert_like(
         raw
         | attention
         | {
-            "feed_forward": plain(c, *d_ff, act=act, act_names=act_names),
-            "norm": layer_norm(c, "layer_norm_eps", eps=eps, place=place),
+            "feed_forward": c.plain(*d_ff, act=act, act_names=act_names),
+            "norm": c.layer_norm("layer_norm_eps", eps=eps, place=place),
             "positions": positions,
             "embedding": table,
             "head": masked_lm(
@@ -96,7 +82,7 @@ def masked_lm(
     """`before` is what stands before a classifier, by its task; `untied`: the config says it when None."""
     tasks = [task for task in ("sequence", "token", "question", "choice") if before.get(task) != ""]
     pairs = ("pretraining", "pairs") if pooler else ("pretraining",) if detecting else ()
-    form = head_of(c, "masked-lm", "none", *tasks, *pairs, *(("lm",) if named(c, *WRITING) else ()))
+    form = c.head_of("masked-lm", "none", *tasks, *pairs, *(("lm",) if c.named(*WRITING) else ()))
     form = "masked-lm" if form == "lm" else form
     if form not in ("masked-lm", "pretraining") or (form == "pretraining" and detecting):
         c.ignore("tie_word_embeddings")
@@ -109,8 +95,8 @@ def masked_lm(
     if form in tasks:
         layer = before.get(form)
         more = {} if layer is None else {"pooler": True} if layer == "pooler" else {"transform": layer}
-        return classifier(c, form, **more)
-    both = {"pooler": True, "pairs": labels(c) if c.model_type == "albert" else 2} if form == "pretraining" else {}
+        return c.classifier(form, **more)
+    both = {"pooler": True, "pairs": c.labels() if c.model_type == "albert" else 2} if form == "pretraining" else {}
     if untied is None:
         return {"form": "masked-lm", "tied": c.flag("tie_word_embeddings", default=True), **both}
     why = "the table and the head have different widths" if untied else "untied, it would have a second bias"
@@ -134,7 +120,7 @@ def ernie(c: Config) -> Raw:
 
 def roc_bert(c: Config) -> Raw:
     """BERT that reads a character's shape and sound beside it, through one matrix."""
-    if named(c, "ForPreTraining", "ForNextSentencePrediction"):
+    if c.named("ForPreTraining", "ForNextSentencePrediction"):
         c.fault("architectures", c.data["architectures"], "another class", "its pretraining heads are not read")
     c.only(True, "concat_input", why="tables that are added are not read")
     raw = bert_like(c)
@@ -213,7 +199,7 @@ def layoutlm(c: Config) -> Raw:
 def tapas(c: Config) -> Raw:
     """BERT with tables of where a token stands in a spreadsheet."""
     c.ignore(*_SPREADSHEET.split())
-    asked = named(c, "TapasForQuestionAnswering")
+    asked = c.named("TapasForQuestionAnswering")
     kinds = c.count("num_aggregation_labels", default=0) if asked else 0
     c.ignore("num_aggregation_labels")
     if asked:
@@ -253,7 +239,7 @@ def bert_generation(c: Config) -> Raw:
     causal = c.flag("is_decoder", default=False)
     c.only(False, "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", why="a stack by itself is read")
     c.ignore("type_vocab_size", "position_embedding_type")  # its class has neither
-    form = head_of(c, "lm", "none", "encoder")
+    form = c.head_of("lm", "none", "encoder")
     if form != "lm":
         c.ignore("tie_word_embeddings")
         head: Raw = {"form": "none"}
@@ -261,11 +247,11 @@ def bert_generation(c: Config) -> Raw:
         c.only(True, "tie_word_embeddings", why="untied, it would have a second bias")
         head = {"form": "lm"} if causal else {"form": "masked-lm", "plain": True}
         head |= {"tied": True, "bias": True}
-    raw = widths(c, "decoder" if causal else "encoder")
+    raw = c.widths("decoder" if causal else "encoder")
     return raw | {
-        "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": True},
-        "feed_forward": plain(c),
-        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12, place="post"),
+        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": True},
+        "feed_forward": c.plain(),
+        "norm": c.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
         "positions": {"form": "learned", "rows": c.size("max_position_embeddings", default=512)},
         "embedding": {"norm": True},
         "head": head,
@@ -278,16 +264,15 @@ def xlm(c: Config) -> Raw:
     c.only(True, "is_encoder", why="transformers makes no decoder of it")
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
     c.ignore(*_ASIDE.split())
-    raw = widths(
-        c,
+    raw = c.widths(
         "encoder",
         d_model=("emb_dim", "hidden_size"),
         n_layers=("n_layers", "num_hidden_layers"),
         vocab=("vocab_size", "n_words"),
         padding_names=("pad_index",),
     )
-    form = head_of(c, "lm", "none", "sequence", "token", "question")
-    if form == "question" and not named(c, "Simple"):
+    form = c.head_of("lm", "none", "sequence", "token", "question")
+    if form == "question" and not c.named("Simple"):
         c.fault("architectures[0]", c.data["architectures"][0], "…ForQuestionAnsweringSimple", "its search of several "
                 "answers is not read")  # fmt: skip
     table: Raw = {"norm": True}
@@ -299,17 +284,17 @@ def xlm(c: Config) -> Raw:
         head: Raw = {"form": "masked-lm", "plain": True, "tied": tied, "bias": True}
     else:
         c.ignore("tie_word_embeddings")
-        head = {"form": "none"} if form == "none" else classifier(c, form)
+        head = {"form": "none"} if form == "none" else c.classifier(form)
     if form == "sequence":
         c.only(True, "summary_use_proj", "summary_proj_to_labels", why="one matrix to the classes is read")
         if c.text("summary_type", default="first") == "attn":
             c.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
     activation = "gelu" if c.flag("gelu_activation", default=True) else "relu"
     return raw | {
-        "attention": heads(c, raw, names=("n_heads", "num_attention_heads"), kv_names=(), width_names=())
+        "attention": c.heads(raw, names=("n_heads", "num_attention_heads"), kv_names=(), width_names=())
         | {"bias": True},
         "feed_forward": {"d_ff": 4 * raw["d_model"], "activation": activation, "bias": True},
-        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12, place="post"),
+        "norm": c.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
         "positions": {"form": "learned", "rows": c.size("max_position_embeddings", default=512)},
         "embedding": table,
         "head": head,
@@ -337,7 +322,7 @@ def electra(c: Config) -> Raw:
     rank = c.size("embedding_size", default=128)
     rank = None if rank == c.data.get("hidden_size") else rank
     act = c.activation("hidden_act", default="gelu")
-    return bert_like(c, rank=rank, pooler=False, deciding="gelu", choosing=summary(c, "gelu"), detecting=act)
+    return bert_like(c, rank=rank, pooler=False, deciding="gelu", choosing=c.summary("gelu"), detecting=act)
 
 
 def albert(c: Config) -> Raw:
@@ -374,7 +359,7 @@ def rembert(c: Config) -> Raw:
 
 def splinter(c: Config) -> Raw:
     """BERT whose answers' ends are chosen by what stands at a question's mark, through layers of their own."""
-    answers = named(c, "SplinterForQuestionAnswering", "SplinterForPreTraining")
+    answers = c.named("SplinterForQuestionAnswering", "SplinterForPreTraining")
     c.ignore("question_token_id", "initialize_new_qass", *(("architectures",) if answers else ()))
     if answers or not c.data.get("architectures"):  # it has no language model
         c.data = {**c.data, "architectures": ["SplinterModel"]}

@@ -6,24 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import (
-    GLOBAL,
-    LAYER_NAMES,
-    LOCAL,
-    Raw,
-    experts,
-    heads,
-    layer_types,
-    layered,
-    lm_head,
-    periodic,
-    rms,
-    rotary,
-    stack,
-    stretched,
-    windows,
-)
+from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, layered, periodic, stretched
 from txcalc.sources.spec import Wrong, size
 
 READER = "-reader"
@@ -32,51 +15,51 @@ READER = "-reader"
 def _gemma(c: Config, raw: Raw, kv: int, act_names: tuple[str, ...], whole: bool, place: str = "pre") -> Raw:
     """GeGLU, norms that multiply by 1 + weight, embedding scaled by √D, head of 256, tied."""
     c.only(False, "use_bidirectional_attention", why="a causal model is read")
-    attention = heads(c, raw, kv=kv, d_head=256, whole=whole) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=kv, d_head=256, whole=whole) | {"bias": c.flag("attention_bias", default=False)}
     activation = c.activation(*act_names, default="gelu_pytorch_tanh")
     return raw | {
         "attention": attention,
         "feed_forward": {"d_ff": c.size("intermediate_size"), "gated": True, "activation": activation},
-        "norm": rms(c, offset=True, place=place),
-        "positions": rotary(c, attention["d_head"], kind=GLOBAL),
+        "norm": c.rms(offset=True, place=place),
+        "positions": c.rotary(attention["d_head"], kind=GLOBAL),
         "embedding": {"scale": raw["d_model"] ** 0.5},
-        "head": lm_head(c, tied=True),
+        "head": c.lm_head(tied=True),
     }
 
 
 def gemma(c: Config) -> Raw:
     c.ignore("hidden_activation")
-    return _gemma(c, stack(c), 16, ("hidden_act",), whole=False)
+    return _gemma(c, c.stack(), 16, ("hidden_act",), whole=False)
 
 
 def gemma2(c: Config) -> Raw:
     c.ignore("hidden_act", "query_pre_attn_scalar")
-    raw = _gemma(c, stack(c), 4, ("hidden_activation",), whole=True, place="sandwich")
+    raw = _gemma(c, c.stack(), 4, ("hidden_activation",), whole=True, place="sandwich")
     raw["attention"]["softcap"] = c.real("attn_logit_softcapping", default=50.0)
     raw["head"]["softcap"] = c.real("final_logit_softcapping", default=30.0)
     window = c.size("sliding_window", default=4096, null=None)
-    types = layer_types(c, raw["n_layers"], [GLOBAL if i % 2 else LOCAL for i in range(raw["n_layers"])])
-    return layered(raw, windows(c, raw, window, types))
+    types = c.layer_types(raw["n_layers"], [GLOBAL if i % 2 else LOCAL for i in range(raw["n_layers"])])
+    return layered(raw, c.windows(raw, window, types))
 
 
 def gemma3_text(c: Config) -> Raw:
     c.ignore("hidden_act", "query_pre_attn_scalar")
-    raw = _gemma(c, stack(c), 4, ("hidden_activation",), whole=True, place="sandwich")
+    raw = _gemma(c, c.stack(), 4, ("hidden_activation",), whole=True, place="sandwich")
     raw["attention"]["qk_norm"] = "head"
     n, every = raw["n_layers"], c.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
     window = c.size("sliding_window", default=4096, null=None)
-    types = layer_types(c, n, periodic(n, every))
+    types = c.layer_types(n, periodic(n, every))
     width = raw["attention"]["d_head"]
-    raw["positions"] = rotary(c, width, 1e6, kind=GLOBAL)
-    local = rotary(c, width, kind=LOCAL, names=("rope_local_base_freq",))
-    return layered(raw, windows(c, raw, window, types, {"local": {"positions": local}}))
+    raw["positions"] = c.rotary(width, 1e6, kind=GLOBAL)
+    local = c.rotary(width, kind=LOCAL, names=("rope_local_base_freq",))
+    return layered(raw, c.windows(raw, window, types, {"local": {"positions": local}}))
 
 
 def vaultgemma(c: Config) -> Raw:
     c.ignore("hidden_act", "query_pre_attn_scalar")
-    raw = _gemma(c, stack(c), 4, ("hidden_activation",), whole=True)
+    raw = _gemma(c, c.stack(), 4, ("hidden_activation",), whole=True)
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
-    return layered(raw, windows(c, raw, window, layer_types(c, n, [GLOBAL if i % 2 else LOCAL for i in range(n)])))
+    return layered(raw, c.windows(raw, window, c.layer_types(n, [GLOBAL if i % 2 else LOCAL for i in range(n)])))
 
 
 def _lenders(c: Config, kinds: Sequence[str], shared: int) -> list[str]:
@@ -123,27 +106,27 @@ def gemma4_unified_text(c: Config) -> Raw:
     """Gemma-4 without experts and without layers' own inputs."""
     c.only(0, "hidden_size_per_layer_input", why="its layers have no inputs of their own")
     c.only(False, "enable_moe_block", why="its layers have no experts")
-    return _gemma4(c, stack(c), window=1024)
+    return _gemma4(c, c.stack(), window=1024)
 
 
 def gemma4_text(c: Config) -> Raw:
     mixed = c.flag("enable_moe_block", default=False)
     c.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
     width = c.count("hidden_size_per_layer_input", default=256)
-    return _gemma4(c, stack(c), 512, width, mixed)
+    return _gemma4(c, c.stack(), 512, width, mixed)
 
 
 def _gemma4(c: Config, raw: Raw, window: int, width: Any = 0, mixed: bool = False) -> Raw:
     """Layers by kind: `window` is the class's default, `width` that of layers' own inputs, `mixed` has experts."""
     if c.text("use_bidirectional_attention", default=None) not in (None, "vision"):
         c.only("vision", "use_bidirectional_attention", why="a causal model is read")
-    attention = heads(c, raw, kv=4, d_head=256)
+    attention = c.heads(raw, kv=4, d_head=256)
     attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head", "v_norm": True, "scale": 1}
     activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
     d_ff, n = c.size("intermediate_size"), raw["n_layers"]
     parts = ["attention", "feed_forward"]
-    norms = rms(c, place="sandwich", scalar=True)
-    types = layer_types(c, n, [LOCAL if (i + 1) % 6 else GLOBAL for i in range(n)])
+    norms = c.rms(place="sandwich", scalar=True)
+    types = c.layer_types(n, [LOCAL if (i + 1) % 6 else GLOBAL for i in range(n)])
     types[-1] = GLOBAL  # whatever the list says
     own, wide = _widths(c, types, attention)
     attention |= own
@@ -153,7 +136,7 @@ def _gemma4(c: Config, raw: Raw, window: int, width: Any = 0, mixed: bool = Fals
         "norm": norms,
         "positions": _places(c, LOCAL, 1e4, attention["d_head"]),
         "embedding": {"scale": raw["d_model"] ** 0.5},
-        "head": lm_head(c, tied=True),
+        "head": c.lm_head(tied=True),
     }
     cap = c.real("final_logit_softcapping", default=None)
     if cap is not None and raw["head"].get("form") != "none":
@@ -161,7 +144,7 @@ def _gemma4(c: Config, raw: Raw, window: int, width: Any = 0, mixed: bool = Fals
     if mixed:
         parts.append("experts")
         norms["joint"] = parts[1:]
-        raw["experts"] = experts(c, ("num_experts",), ("top_k_experts",), ("moe_intermediate_size",)) | {
+        raw["experts"] = c.experts(("num_experts",), ("top_k_experts",), ("moe_intermediate_size",)) | {
             "activation": activation,
             "scoring": "softmax_after",
             "router_norm": True,
@@ -221,12 +204,12 @@ def _widths(c: Config, types: Sequence[str], attention: Raw) -> tuple[Raw, Raw]:
 
 
 def gemma3n_text(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     n = raw["n_layers"]
     c.only(False, "use_bidirectional_attention", why="a causal model is read")
     c.only(True, "altup_correct_scale", why="the corrected stream is read with its factors")
     c.ignore("altup_coef_clip", "hidden_act")
-    attention = heads(c, raw, kv=2, d_head=256, whole=True)
+    attention = c.heads(raw, kv=2, d_head=256, whole=True)
     attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head", "v_norm": True, "scale": 1}
     activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
     raw |= {
@@ -236,9 +219,9 @@ def gemma3n_text(c: Config) -> Raw:
         "attention": attention,
         "feed_forward": {"gated": True, "activation": activation},
         "layer_input": _layer_input(c, c.size("hidden_size_per_layer_input", default=256), activation),
-        "norm": rms(c, place="sandwich"),
+        "norm": c.rms(place="sandwich"),
         "embedding": {"scale": raw["d_model"] ** 0.5},
-        "head": lm_head(c, tied=True),
+        "head": c.lm_head(tied=True),
     }
     cap = c.real("final_logit_softcapping", default=30.0)
     if raw["head"].get("form") != "none":
@@ -253,7 +236,7 @@ def gemma3n_text(c: Config) -> Raw:
         "local": {"attention": {"window": window}, "positions": local},
         "global": {"attention": {}, "positions": wide},
     }
-    types = layer_types(c, n, [GLOBAL if (i + 1) % 5 == 0 else LOCAL for i in range(n)])
+    types = c.layer_types(n, [GLOBAL if (i + 1) % 5 == 0 else LOCAL for i in range(n)])
     kinds = _lenders(c, [LAYER_NAMES[kind] for kind in types], c.count("num_kv_shared_layers", default=15))
     for kind in ("local", "global"):
         over[kind + READER] = {**over[kind], "attention": {**over[kind]["attention"], "kv_from": kind}}

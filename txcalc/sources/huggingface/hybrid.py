@@ -5,39 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.sources.huggingface.config import Config, any_of, number
+from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, layered
 from txcalc.sources.huggingface.delta import DELTA, LINEAR, by_mixer
+from txcalc.sources.huggingface.keys import any_of, number
 from txcalc.sources.huggingface.latent import mla
 from txcalc.sources.huggingface.recurrent import granite_mixer
-from txcalc.sources.huggingface.shared import (
-    GLOBAL,
-    Raw,
-    experts,
-    gated,
-    heads,
-    layer_types,
-    layered,
-    lm_head,
-    more_heads,
-    rms,
-    rotary,
-    stack,
-)
-from txcalc.sources.huggingface.sparse import TOP, WIDTH, typed
 from txcalc.sources.spec import real
 
 
 def _bamba_decoder(c: Config, inner: Any, partial: float) -> Raw:
     """What Bamba and Falcon-H1 have in common: all but which layer is what. `inner`: channels, from the width D."""
-    raw = stack(c)
-    attention = heads(c, raw, kv=8) | {"bias": c.flag("attention_bias", default=False)}
+    raw = c.stack()
+    attention = c.heads(raw, kv=8) | {"bias": c.flag("attention_bias", default=False)}
     return raw | {
         "attention": attention,
         "mamba2": granite_mixer(c, raw, inner(raw["d_model"])),
-        "feed_forward": gated(c, bias=c.flag("mlp_bias", default=False)),
-        "norm": rms(c, eps=1e-5),
-        "positions": rotary(c, attention["d_head"], partial=partial),
-        "head": lm_head(c, tied=False),
+        "feed_forward": c.gated(bias=c.flag("mlp_bias", default=False)),
+        "norm": c.rms(eps=1e-5),
+        "positions": c.rotary(attention["d_head"], partial=partial),
+        "head": c.lm_head(tied=False),
     }
 
 
@@ -85,13 +71,13 @@ def falcon_h1(c: Config) -> Raw:
 def olmo_hybrid(c: Config) -> Raw:
     """A gated delta rule with norms before its parts, and attention as OLMo 2 has it, with norms behind them; most
     checkpoints say that nothing is rotated by a base of null."""
-    raw = stack(c)
+    raw = c.stack()
     n = raw["n_layers"]
-    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
+    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
     c.only("silu", "hidden_act", why="the short convolution's activation is read as silu")
     default = [GLOBAL if i % 4 == 3 else LINEAR for i in range(n)]
     default = default if GLOBAL in default else [*default[:-1], GLOBAL]
-    types = layer_types(c, n, default, (LINEAR, GLOBAL))
+    types = c.layer_types(n, default, (LINEAR, GLOBAL))
     if len(set(types)) < 2:
         c.fault("layer_types", types, "layers of both kinds", "transformers makes no model of one")
     number = attention["n_heads"]
@@ -108,10 +94,10 @@ def olmo_hybrid(c: Config) -> Raw:
             "d_conv": c.size("linear_conv_kernel_dim", default=4),
             "signed": c.flag("linear_allow_neg_eigval", default=True),
         },
-        "feed_forward": gated(c),
-        "norm": rms(c),
-        "positions": _unrotated(c) or rotary(c, attention["d_head"]),
-        "head": lm_head(c, tied=False),
+        "feed_forward": c.gated(),
+        "norm": c.rms(),
+        "positions": _unrotated(c) or c.rotary(attention["d_head"]),
+        "head": c.lm_head(tied=False),
     }
     c.ignore("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor")
     tables: dict[str, Raw] = {
@@ -136,11 +122,11 @@ def _kimi_decoder(
 ) -> Raw:
     """Kimi delta attention in some layers and latent attention in the others, the `first` of them dense and the rest
     with experts, where `mlp_layer_types` does not say."""
-    raw = stack(c)
+    raw = c.stack()
     c.only("silu", "hidden_act", why="the short convolution's activation is read as silu")
     c.only(False, "tie_word_embeddings", why="transformers' class ties nothing")
     n_shared, per_token = ("n_shared_experts", "num_shared_experts"), (*TOP, "num_experts_per_token")
-    mixed = experts(c, ("num_experts", "num_local_experts"), per_token, WIDTH, scoring="sigmoid")
+    mixed = c.experts(("num_experts", "num_local_experts"), per_token, WIDTH, scoring="sigmoid")
     groups, top = c.size("n_group", "num_expert_group", default=1), c.size("topk_group", default=1)
     c.divides(groups, mixed["n_experts"], c.spelling("n_group", "num_expert_group"), "the number of experts")
     if top > groups:
@@ -149,13 +135,13 @@ def _kimi_decoder(
         **({"latent": latent} if GLOBAL in types else {}),
         "delta": {"decay": "channel", "gate": "sigmoid", **delta},
         "experts": mixed | {"n_groups": groups, "top_groups": top, "n_shared": c.size(*n_shared, default=1)},
-        "norm": rms(c, eps=eps),
+        "norm": c.rms(eps=eps),
         "positions": positions,
-        "head": lm_head(c, tied=False),
+        "head": c.lm_head(tied=False),
     }
     c.ignore("moe_renormalize", "model_max_length", "moe_router_activation_func", "use_grouped_topk")
-    more_heads(c)
-    seconds, tables = typed(c, raw, [i < first for i in range(raw["n_layers"])])
+    c.more_heads()
+    seconds, tables = c.typed(raw, [i < first for i in range(raw["n_layers"])])
     return by_mixer(raw, types, DELTA, [tables[second]["parts"][1] for second in seconds])
 
 
@@ -195,7 +181,7 @@ def kimi_linear(c: Config) -> Raw:
     }
     first = c.count("first_k_dense_replace", default=1)
     latent = mla(c, None, 512, 128, 64, 128)
-    types = layer_types(c, n, default, (LINEAR, GLOBAL))
+    types = c.layer_types(n, default, (LINEAR, GLOBAL))
     return _kimi_decoder(c, latent, delta, types, first, 1e-5, form="none")
 
 
@@ -203,7 +189,7 @@ def bailing_hybrid(c: Config) -> Raw:
     """Ling 3: latent attention with a gate a head closes each group of layers; decays are bounded."""
     n = _n_layers(c)
     period = c.size("layer_group_size", default=6)
-    types = layer_types(c, n, [LINEAR if (i + 1) % period else GLOBAL for i in range(n)], (LINEAR, GLOBAL))
+    types = c.layer_types(n, [LINEAR if (i + 1) % period else GLOBAL for i in range(n)], (LINEAR, GLOBAL))
     c.only(None, "q_lora_rank", why="queries are projected directly")
     # Saved by transformers, head_dim is the rotated width, and the delta rule's stands under names of its own.
     width = c.size("linear_head_dim", default=None) or c.size("head_dim", default=128)
@@ -218,7 +204,7 @@ def bailing_hybrid(c: Config) -> Raw:
     }
     c.ignore("mtp_loss_scaling_factor", "num_mtp_layers")
     first = c.count("first_k_dense_replace", default=2)
-    theta = rotary(c, latent["d_rope"], 6e6)["theta"]
+    theta = c.rotary(latent["d_rope"], 6e6)["theta"]
     return _kimi_decoder(c, latent, delta, types, first, 1e-6, form="rotary", theta=theta, interleaved=True)
 
 
@@ -255,7 +241,7 @@ def _with_shared_blocks(raw: Raw, kinds: list[str], blocks: int, mixer: str, tab
 
 def zamba(c: Config) -> Raw:
     """Mamba of several heads; some layers read, beside the stream, one Transformer block that they share."""
-    raw = stack(c)
+    raw = c.stack()
     n, d = raw["n_layers"], raw["d_model"]
     c.ignore("num_logits_to_keep", "use_mamba_kernels", "hidden_mamba_act")
     period, offset = c.size("attn_layer_period", default=6), c.count("attn_layer_offset", default=4)
@@ -288,16 +274,16 @@ def zamba(c: Config) -> Raw:
     }
     raw |= {
         "mamba": mamba | ({"n_heads": heads} if heads > 1 else {}),
-        "norm": rms(c, eps=1e-5),
+        "norm": c.rms(eps=1e-5),
         "positions": {"form": "none"},
-        "head": lm_head(c, tied=True),
+        "head": c.lm_head(tied=True),
     }
     return _with_shared_blocks(raw, _kinds(c, n, pattern), 1, "mamba", table)
 
 
 def zamba2(c: Config) -> Raw:
     """Mamba-2; some layers read, beside the stream, one of several shared Transformer blocks, each with adapters."""
-    raw = stack(c)
+    raw = c.stack()
     n, d = raw["n_layers"], raw["d_model"]
     c.ignore("num_logits_to_keep", "use_mamba_kernels", "use_mem_eff_path", "chunk_size", "use_long_context")
     c.ignore("use_conv_bias", "kv_channels", "num_query_groups", "hybrid_layer_ids", "mamba_headdim")
@@ -328,7 +314,7 @@ def zamba2(c: Config) -> Raw:
         "rank": c.size("adapter_rank", default=128),
         "adapted": adapted,
     }
-    positions = rotary(c, width) if c.flag("use_mem_rope", default=False) else {"form": "none"}
+    positions = c.rotary(width) if c.flag("use_mem_rope", default=False) else {"form": "none"}
     c.ignore("rope_theta", "rope_parameters", "rope_scaling")
     raw |= {
         "mamba2": {
@@ -340,8 +326,8 @@ def zamba2(c: Config) -> Raw:
             "bias": bias,
             "conv_bias": True,
         },
-        "norm": rms(c, eps=1e-5),
+        "norm": c.rms(eps=1e-5),
         "positions": positions,
-        "head": lm_head(c, tied=True),
+        "head": c.lm_head(tied=True),
     }
     return _with_shared_blocks(raw, _kinds(c, n, pattern), c.size("num_mem_blocks", default=1), "mamba2", table)

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import pairwise
 
-from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import Raw
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.tensors import Projection, Sizes, Tower, linear
 from txcalc.sources.huggingface.towers import square, stack
 from txcalc.sources.spec import MAX_SIZE, size

@@ -6,10 +6,9 @@ from collections.abc import Callable, Mapping
 
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.sources.huggingface.classic import gpt2
-from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.encoder import bert, roberta
 from txcalc.sources.huggingface.seq2seq import trocr
-from txcalc.sources.huggingface.shared import Raw, head_of
 from txcalc.sources.huggingface.vision import beit, dinov2, vit
 
 Readers = Mapping[str, Callable[[Config], Raw]]
@@ -27,7 +26,7 @@ def encoder_decoder(c: Config, encoders: Readers = BOTH) -> Raw:
     c.only(True, "is_encoder_decoder", why="an encoder and a decoder are read")
     c.only(False, "tie_encoder_decoder", why="halves with weights of their own are read")
     c.ignore("tie_word_embeddings", "vocab_size")  # the decoder's own are what its head has
-    head_of(c, "none")
+    c.head_of("none")
     first, second = _half(c, "encoder", encoders), _half(c, "decoder", WRITERS)
     encoder, decoder = encoders[first.model_type](first), WRITERS[second.model_type](second)
     encoder["embedding"] = {**encoder.get("embedding", {}), "shared": False}

@@ -6,21 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, any_of
-from txcalc.sources.huggingface.shared import (
-    Raw,
-    experts,
-    gated,
-    layered,
-    lm_head,
-    more_heads,
-    piece,
-    rms,
-    rotary,
-    stack,
-    stretched,
-)
-from txcalc.sources.huggingface.sparse import ROUTED, TOP, WIDTH, first_dense, typed, with_shared
+from txcalc.sources.huggingface.config import ROUTED, TOP, WIDTH, Config, Raw, layered, piece, stretched
+from txcalc.sources.huggingface.keys import any_of
 
 
 def mla(c: Config, q: Any, kv: int, nope: int, rope: int, value: Any, also: str = "") -> Raw:
@@ -50,31 +37,31 @@ def _latent_decoder(c: Config, raw: Raw, latent: Raw, tied: bool = False, eps: f
     interleaved = c.flag("rope_interleave", default=True)
     return raw | {
         "latent": latent,
-        "norm": rms(c, eps=eps),
-        "positions": {"form": "rotary", "theta": rotary(c, latent["d_rope"])["theta"], "interleaved": interleaved},
-        "head": lm_head(c, tied),
+        "norm": c.rms(eps=eps),
+        "positions": {"form": "rotary", "theta": c.rotary(latent["d_rope"])["theta"], "interleaved": interleaved},
+        "head": c.lm_head(tied),
     }
 
 
 def deepseek_v2(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
     c.ignore("ep_size")
     raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128))
     c.divides(raw["latent"]["n_heads"], raw["d_model"], "num_attention_heads", "hidden_size")
-    raw["experts"] = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
-    more_heads(c)
-    return layered(raw, first_dense(c, raw, 0))
+    raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
+    c.more_heads()
+    return layered(raw, c.first_dense(raw, 0))
 
 
 def deepseek_v3(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     c.ignore("ep_size")
     raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128))
-    raw["experts"] = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 256, 8), "n_shared_experts", default=1)
+    raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 256, 8), "n_shared_experts", default=1)
     raw["experts"]["scoring"] = "sigmoid"
-    more_heads(c)
-    return layered(raw, first_dense(c, raw, 3))
+    c.more_heads()
+    return layered(raw, c.first_dense(raw, 3))
 
 
 def _indexed(c: Config, heads: int, latent: Raw) -> Raw:
@@ -110,25 +97,25 @@ def _indexed_decoder(
     c.ignore("ep_size", "mlp_bias")
     c.only(True, "rope_interleave", why="transformers' class rotates neighbours")
     raw = _latent_decoder(c, raw, _indexed(c, heads, latent), eps=eps)
-    raw["experts"] = with_shared(c, experts(c, ROUTED, TOP, WIDTH, number, 8), "n_shared_experts", default=1)
+    raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, number, 8), "n_shared_experts", default=1)
     raw["experts"]["scoring"] = "sigmoid"
     c.only(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
-    more_heads(c)
+    c.more_heads()
     listed = c.data.get("mlp_layer_types") is not None
     if first is None:
         first = 0 if listed else c.count("first_k_dense_replace", default=3)
     c.ignore("first_k_dense_replace")
-    return layered(raw, *axes, typed(c, raw, [i < first for i in range(raw["n_layers"])]))
+    return layered(raw, *axes, c.typed(raw, [i < first for i in range(raw["n_layers"])]))
 
 
 def longcat_flash(c: Config) -> Raw:
     """Layers two by two; what the first feed-forward of two reads, experts read too, some of which do nothing."""
-    raw = stack(c, n_layers=("num_layers",))
+    raw = c.stack(n_layers=("num_layers",))
     raw["n_layers"] *= 2
     c.only(raw["n_layers"], "num_hidden_layers", why="it is what the class derives")
     raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128), eps=1e-5)
-    more_heads(c)
-    mixed = experts(c, ("n_routed_experts", "num_local_experts"), ("moe_topk", "num_experts_per_tok"),
+    c.more_heads()
+    mixed = c.experts(("n_routed_experts", "num_local_experts"), ("moe_topk", "num_experts_per_tok"),
                     ("expert_ffn_hidden_size", "moe_intermediate_size"), 512, 12)  # fmt: skip
     mixed |= {
         "router_bias": c.flag("router_bias", default=False),
@@ -144,21 +131,21 @@ def longcat_flash(c: Config) -> Raw:
             f"{idle:,} that do nothing, no checkpoint does, and they are not counted"
         )
     c.ignore("norm_topk_prob", "mla_scale_q_lora", "mla_scale_kv_lora", "attention_method")
-    raw |= {"experts": mixed, "feed_forward": gated(c, c.spelling("ffn_hidden_size", "intermediate_size"))}
+    raw |= {"experts": mixed, "feed_forward": c.gated(c.spelling("ffn_hidden_size", "intermediate_size"))}
     both = {"parts": ["attention", "feed_forward", "experts"], "norm": {"without": ["experts"]}}
     order = ["both", "alone"] * (raw["n_layers"] // 2)
     return layered(raw, (order, {"both": both, "alone": {"parts": ["attention", "feed_forward"]}}))
 
 
 def deepseek_v32(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     return _indexed_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128), heads=64)
 
 
 def axk2(c: Config) -> Raw:
     """DeepSeek-V3.2 with gates of low rank on norms, and on what is read; their matrix, which is that of the queries,
     too, reads the latent before and after its norm."""
-    raw, latent = stack(c), mla(c, 384, 128, 64, 32, 64)
+    raw, latent = c.stack(), mla(c, 384, 128, 64, 32, 64)
     rank, d, h = c.size("gated_norm_rank", default=16), raw["d_model"], latent["n_heads"]
     if "head_dim" in c:
         c.only(latent["d_rope"], "head_dim", why="the rotated part, which transformers' axk2 calls so")
@@ -180,7 +167,7 @@ def axk2(c: Config) -> Raw:
 
 def glm_moe_dsa(c: Config) -> Raw:
     """Neighbours are rotated in the index too; layers may use the keys that an earlier one's index chose."""
-    raw = stack(c)
+    raw = c.stack()
     n, pattern = raw["n_layers"], c.data.get("index_topk_pattern")
     every, offset = c.size("index_topk_freq", default=1), c.count("index_skip_topk_offset", default=2)
     c.ignore("index_topk_pattern")
@@ -204,7 +191,7 @@ def _choices(c: Config, raw: Raw, default: list[str]) -> tuple[list[str], dict[s
 
 def hy_v4(c: Config) -> Raw:
     """GLM's sparse latent attention with gates and sinks, and hyper-connections without a matrix."""
-    raw = stack(c)
+    raw = c.stack()
     n = raw["n_layers"]
     c.ignore(
         "hc_magnitude", "hc_eps", "learnable_sink_init", "swiglu_limit", "index_topk_freq", "first_k_dense_replace"
@@ -217,31 +204,29 @@ def hy_v4(c: Config) -> Raw:
 
 
 def glm4_moe_lite(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     raw = _latent_decoder(c, raw, mla(c, 768, 512, 192, 64, 256, also="head_dim"), eps=1e-5)
-    raw["experts"] = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 64, 4), "n_shared_experts", default=1)
+    raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 64, 4), "n_shared_experts", default=1)
     raw["experts"]["scoring"] = "sigmoid"
     c.only(1, "first_k_dense_replace", why="mlp_layer_types is what transformers reads")
-    more_heads(c)
-    return layered(raw, typed(c, raw, [i == 0 for i in range(raw["n_layers"])]))
+    c.more_heads()
+    return layered(raw, c.typed(raw, [i == 0 for i in range(raw["n_layers"])]))
 
 
 def axk1(c: Config) -> Raw:
     """DeepSeek-V3 with a norm after the experts; which layers have them is a list, or a first one and a period."""
-    raw = stack(c)
+    raw = c.stack()
     raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128))
     if "q_rank" not in raw["latent"]:
         c.fault(
             "q_lora_rank", c.data.get("q_lora_rank"), "a whole number", "transformers' axk1 always has low-rank queries"
         )
-    raw["experts"] = with_shared(
-        c, experts(c, ROUTED, TOP, WIDTH, 192, 8), "n_shared_experts", default=1, groups=(8, 4)
-    )
+    raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 192, 8), "n_shared_experts", default=1, groups=(8, 4))
     raw["experts"]["scoring"] = "sigmoid"
     raw["norm"]["after"] = ["experts"]
     c.only(raw["latent"]["d_rope"], "head_dim", why="the rotated part, which transformers' axk1 calls so")
-    more_heads(c)
-    return layered(raw, typed(c, raw, _before_experts(c, raw["n_layers"])))
+    c.more_heads()
+    return layered(raw, c.typed(raw, _before_experts(c, raw["n_layers"])))
 
 
 def _before_experts(c: Config, n_layers: int) -> list[bool]:
@@ -256,30 +241,28 @@ def _before_experts(c: Config, n_layers: int) -> list[bool]:
 
 def mistral4(c: Config) -> Raw:
     """DeepSeek-V3 whose router takes a softmax, and whose queries grow with their position."""
-    raw = stack(c)
+    raw = c.stack()
     raw = _latent_decoder(c, raw, mla(c, 1024, 256, 64, 64, 128))
-    raw["experts"] = with_shared(
-        c, experts(c, ROUTED, TOP, WIDTH, 128, 4), "n_shared_experts", default=1, groups=(1, 1)
-    )
-    more_heads(c)
-    return layered(raw, first_dense(c, raw, 0))
+    raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 128, 4), "n_shared_experts", default=1, groups=(1, 1))
+    c.more_heads()
+    return layered(raw, c.first_dense(raw, 0))
 
 
 def youtu(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     c.ignore("embedding_initializer_range")
     raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128), tied=True)
-    return raw | {"feed_forward": gated(c)}
+    return raw | {"feed_forward": c.gated()}
 
 
 def minicpm3(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     n_heads = c.size("num_attention_heads")
     c.divides(n_heads, raw["d_model"], "num_attention_heads", "hidden_size")
     raw = _latent_decoder(c, raw, mla(c, 768, 256, 64, 32, max(1, raw["d_model"] // n_heads)), tied=True, eps=1e-5)
     c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
     c.ignore("dim_model_base")
-    return raw | {"feed_forward": gated(c)}
+    return raw | {"feed_forward": c.gated()}
 
 
 WINDOW, SELECTED, POOLED = "sliding_attention", "compressed_sparse_attention", "heavily_compressed_attention"
@@ -289,7 +272,7 @@ RATES = {SELECTED: 4, POOLED: 128}
 def deepseek_v4(c: Config) -> Raw:
     """A window and compressed entries of two rates, of which an index selects the finer; hyper-connections; experts in
     every layer, in the first ones chosen by the token."""
-    raw = stack(c)
+    raw = c.stack()
     n = raw["n_layers"]
     own = "transformers' class has it so"
     c.only(1, "num_key_value_heads", "n_shared_experts", why=own)
@@ -312,9 +295,9 @@ def deepseek_v4(c: Config) -> Raw:
             stretched(table)
     groups = c.size("o_groups", default=8)
     c.divides(groups, heads, "o_groups", "num_attention_heads")
-    mixed = experts(c, ROUTED, TOP, (*WIDTH, "intermediate_size"), 256, 6, n_shared=1, scoring="sigmoid")
+    mixed = c.experts(ROUTED, TOP, (*WIDTH, "intermediate_size"), 256, 6, n_shared=1, scoring="sigmoid")
     c.items("mlp_layer_types", of=any_of("hash_moe", "moe"), length=n, default=None)
-    more_heads(c)
+    c.more_heads()
     rates = _rates(c)
     index = {
         "overlap": True,
@@ -344,9 +327,9 @@ def deepseek_v4(c: Config) -> Raw:
             "window": c.size("sliding_window", default=128),
         },
         "experts": mixed,
-        "norm": rms(c),
+        "norm": c.rms(),
         "positions": {"form": "rotary", "theta": c.real("rope_theta", default=1e4), "interleaved": True},
-        "head": lm_head(c, False),
+        "head": c.lm_head(False),
     }
     tables = {names[kind]: parts | table for kind, table in more.items()}
     return layered(raw, ([names[kind] for kind in types], tables))

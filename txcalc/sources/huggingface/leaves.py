@@ -6,26 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, any_of
+from txcalc.sources.huggingface.config import GLOBAL, TOP, Config, Raw, layered, piece
 from txcalc.sources.huggingface.encoder import bert_like
-from txcalc.sources.huggingface.shared import (
-    GLOBAL,
-    Raw,
-    alone,
-    experts,
-    head_of,
-    heads,
-    labels,
-    layer_types,
-    layered,
-    lm_head,
-    padding_within,
-    piece,
-    rms,
-    rotary,
-    stack,
-)
-from txcalc.sources.huggingface.sparse import TOP
+from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.spec import size
 
 Pieces = list[Raw]
@@ -46,12 +29,12 @@ def _softmax(
 
 def mobilebert(c: Config) -> Raw:
     """BERT whose layers work at a narrow width between a matrix down and one up, with several feed-forwards."""
-    alone(c)
+    c.alone()
     c.only(False, "use_bottleneck_attention", why="values of the narrow width are not read")
     c.only(True, "classifier_activation", why="a pooler without a layer is not read")
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     rows = padded = {"vocab_size": c.size("vocab_size")}
-    padding_within(c, padded)
+    c.padding_within(padded)
     d, v, wide = raw["d_model"], rows["vocab_size"], c.size("intermediate_size")
     narrow = c.flag("use_bottleneck", default=True)
     t = c.size("intra_bottleneck_size", default=128) if narrow else d
@@ -110,7 +93,7 @@ def mobilebert(c: Config) -> Raw:
 def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces, Raw]:
     """MobileBERT's heads: the masked language model's multiplies by the token table and by a matrix beside it."""
     d, tasks = raw["d_model"], ("sequence", "token", "question", "choice", "pretraining", "pairs")
-    form = head_of(c, "masked-lm", "none", *tasks)
+    form = c.head_of("masked-lm", "none", *tasks)
     made: Pieces = []
     if form in ("masked-lm", "pretraining"):
         c.only(True, "tie_word_embeddings", why="the head multiplies by the token table")
@@ -127,19 +110,19 @@ def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces
     c.ignore("tie_word_embeddings")
     head = {"form": "none", "pooler": form in ("none", "pretraining")}
     if form in ("pretraining", "pairs", "sequence", "choice"):
-        classes = 1 if form == "choice" else labels(c) if form == "sequence" else 2
+        classes = 1 if form == "choice" else c.labels() if form == "sequence" else 2
         once = {"at": [0, 1, 1]}
         if form != "pretraining":
             made += [piece("pooler", "linear", d, d, **once), piece("pooler_activation", "tanh", d, **once)]
         made.append(piece("classifier", "linear", d, classes, **once))
     elif form in ("token", "question"):
-        made.append(piece("classifier", "linear", d, labels(c)))
+        made.append(piece("classifier", "linear", d, c.labels()))
     return [one | {"kind": "head"} for one in made], head
 
 
 def swin(c: Config) -> Raw:
     """Stages of layers that attend in windows of a picture's patches, four of which are merged between stages."""
-    alone(c)
+    c.alone()
     c.ignore(
         "encoder_stride", "num_layers", "num_hidden_layers", "stage_names", "out_features", "out_indices", "hidden_size"
     )
@@ -166,8 +149,8 @@ def swin(c: Config) -> Raw:
         )
     kinds, merges, sides = _stages(c, width, heads, window, sides, ratio, act, bias)
     around += [*merges, piece("norm", "layer_norm", last, kind="norm", **_at(sides))]
-    if head_of(c, "classifier", "none") == "classifier":
-        around.append(piece("classifier", "linear", last, labels(c), kind="head", at=[0, 1, 1]))
+    if c.head_of("classifier", "none") == "classifier":
+        around.append(piece("classifier", "linear", last, c.labels(), kind="head", at=[0, 1, 1]))
     c.note("a picture of its own size is read, whatever number of tokens is asked for")
     order = [f"{number}*stage{i + 1}" for i, number in enumerate(depths)]
     return listed(raw | {"around": around, "head": {"form": "none"}}, kinds, order)
@@ -234,7 +217,7 @@ def donut_swin(c: Config) -> Raw:
 
 def deit(c: Config) -> Raw:
     """ViT with a second token, which a distilled model's other classifier reads."""
-    alone(c)
+    c.alone()
     c.ignore("encoder_stride", "pooler_act", "pooler_output_size")
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     d, wide = raw["d_model"], c.size("intermediate_size")
@@ -259,20 +242,20 @@ def deit(c: Config) -> Raw:
     around += [piece("norm", "layer_norm", d, kind="norm", **here)]
     names = c.data.get("architectures")
     twice = isinstance(names, list) and names == ["DeiTForImageClassificationWithTeacher"]
-    form = "teacher" if twice else head_of(c, "classifier", "none")
+    form = "teacher" if twice else c.head_of("classifier", "none")
     c.ignore("architectures")
     if form == "none":
         pooled = c.size("pooler_output_size", default=d, null=d)
         around += [piece("pooler", "linear", d, pooled, **once)]
     else:
-        around += [piece("classifier", "linear", d, labels(c), kind="head", times=1 + twice, **once)]
+        around += [piece("classifier", "linear", d, c.labels(), kind="head", times=1 + twice, **once)]
     c.note("a picture of its own size is read, whatever number of tokens is asked for")
     return listed(raw | {"around": around, "head": {"form": "none"}}, {"layer": layer}, [])
 
 
 def clap(c: Config) -> Raw:
     """RoBERTa's layers over words, Swin's over a spectrogram, and two matrices after each."""
-    head_of(c, "none")
+    c.head_of("none")
     c.ignore("logit_scale_init_value", "num_hidden_layers", "hidden_size")
     # Its class gives both halves its own.
     shared, act = c.size("projection_dim", default=512), c.activation("projection_hidden_act", default="relu")
@@ -337,9 +320,9 @@ def _half(c: Config, key: str) -> Config:
 
 def minimax_m3_vl_text(c: Config) -> Raw:
     """Experts beside a shared one; in some layers an index of few heads selects the blocks of keys that are read."""
-    raw = stack(c)
+    raw = c.stack()
     n, d = raw["n_layers"], raw["d_model"]
-    attention = heads(c, raw, kv=4, d_head=128) | {"qk_norm": "head"}
+    attention = c.heads(raw, kv=4, d_head=128) | {"qk_norm": "head"}
     table = c.table("sparse_attention_config") or Config({}, c.model_type, parent=c)
     table.only(True, "use_sparse_attention", why="sparse_attention_freq is what transformers reads")
     table.ignore(*_INDEX, "sparse_init_block", "sparse_score_type", "sparse_disable_index_value")
@@ -347,13 +330,13 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     few, width = c.size("index_n_heads", default=4), c.size("index_head_dim", default=128)
     c.ignore("index_block_size", "index_topk_blocks", "index_local_blocks", "swiglu_alpha", "swiglu_limit")
     frequent = table.items("sparse_attention_freq", of=any_of(0, 1), length=n, default=[0] * n)
-    types = layer_types(c, n, [_SELECTED if one else GLOBAL for one in frequent], (_SELECTED, GLOBAL))
+    types = c.layer_types(n, [_SELECTED if one else GLOBAL for one in frequent], (_SELECTED, GLOBAL))
     fed = c.items("moe_layer_freq", of=any_of(0, 1), length=n, default=[1] * n)
     names = ["sparse" if one else "dense" for one in fed]
     channels = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
     own: Raw = {"activation": "clamped_silu"}
     c.data = {key: value for key, value in c.data.items() if key != "hidden_act"}  # its class takes none
-    mixed = experts(c, ("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 128, 4) | own
+    mixed = c.experts(("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 128, 4) | own
     mixed |= {"d_ff_shared": c.size("shared_intermediate_size", default=3072), "n_shared": 1, "scoring": "sigmoid"}
     mixed["scale"] = c.real("routed_scaling_factor", default=2.0)
     wide = {"d_ff": c.size("dense_intermediate_size", default=12288), "gated": True} | own
@@ -367,8 +350,8 @@ def minimax_m3_vl_text(c: Config) -> Raw:
         c.note("masked FLOPs of layers that select blocks of keys are those of all keys before a query")
     rotated = c.size("rotary_dim", default=64)
     raw |= {"attention": attention, "experts": mixed, "feed_forward": wide, "pieces": {"leaves": leaves}}
-    raw |= {"norm": rms(c, offset=True, without=["pieces"]), "head": lm_head(c, tied=False)}
-    places = rotary(c, attention["d_head"], 5e6)
+    raw |= {"norm": c.rms(offset=True, without=["pieces"]), "head": c.lm_head(tied=False)}
+    places = c.rotary(attention["d_head"], 5e6)
     raw["positions"] = places | ({"rotary_dims": rotated} if rotated < attention["d_head"] else {})
     kinds = [f"{'selected' if kind == _SELECTED else 'full'}-{fed}" for kind, fed in zip(types, channels, strict=True)]
     tables: dict[str, Raw] = {}

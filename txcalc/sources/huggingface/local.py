@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.encoder import bert_like
 from txcalc.sources.huggingface.seq2seq import bart_like, t5
-from txcalc.sources.huggingface.shared import Raw, layered
 from txcalc.sources.spec import Wrong, size
 
 

@@ -6,10 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, periodic, piece
 from txcalc.sources.huggingface.gemma import gemma3_text
 from txcalc.sources.huggingface.seq2seq import joined
-from txcalc.sources.huggingface.shared import LOCAL, Raw, head_of, layer_types, layered, periodic, piece
 
 
 def t5gemma2(c: Config) -> Raw:
@@ -19,7 +18,7 @@ def t5gemma2(c: Config) -> Raw:
     joined(c)
     c.ignore("dropout_rate", "classifier_dropout_rate", "image_token_index", "eoi_token_index")
     c.only(True, "tie_word_embeddings", why="untied, the halves would not share a table either")
-    form = head_of(c, "lm", "none")
+    form = c.head_of("lm", "none")
     whole = _table(c, "encoder", "t5gemma2_encoder")
     text, behind = _table(whole, "text_config", "t5gemma2_text"), _table(c, "decoder", "t5gemma2_decoder")
     encoder, decoder = _half(text), _half(behind)
@@ -71,7 +70,7 @@ def _half(c: Config) -> Raw:
 
 def _types(c: Config, raw: Raw) -> list[str]:
     n = raw["n_layers"]
-    return layer_types(c, n, periodic(n, c.size("sliding_window_pattern", "_sliding_window_pattern", default=6)))
+    return c.layer_types(n, periodic(n, c.size("sliding_window_pattern", "_sliding_window_pattern", default=6)))
 
 
 def _merged(c: Config, raw: Raw) -> Raw:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.encoder import bert_like
-from txcalc.sources.huggingface.shared import Raw, blocks, named, piece, summary
 
 
 def squeezebert(c: Config) -> Raw:
@@ -27,8 +26,8 @@ def big_bird(c: Config) -> Raw:
     raw["attention"]["bias"] = ["o"]
     if c.flag("use_bias", default=True):
         raw["attention"]["bias"] = True
-    raw["attention"] |= blocks(c)
-    if named(c, "ForQuestionAnswering"):  # through one more feed-forward
+    raw["attention"] |= c.blocks()
+    if c.named("ForQuestionAnswering"):  # through one more feed-forward
         d, wide = raw["d_model"], raw["feed_forward"]["d_ff"]
         layer = [piece("up", "linear", d, wide), piece("up_activation", act, wide), piece("down", "linear", wide, d)]
         layer += [piece("answer_sum", "sum", d), piece("answer_norm", "layer_norm", d)]
@@ -58,7 +57,7 @@ def convbert(c: Config) -> Raw:
     rank = c.size("embedding_size", default=768)
     rank = None if rank == c.data.get("hidden_size") else rank
     act = c.activation("hidden_act", default="gelu")
-    raw = bert_like(c, rank=rank, pooler=False, deciding=act, choosing=summary(c, None, False))
+    raw = bert_like(c, rank=rank, pooler=False, deciding=act, choosing=c.summary(None, False))
     said, ratio = c.size("num_attention_heads"), c.size("head_ratio", default=2)
     heads = max(1, said // ratio)
     width = raw["d_model"] // heads // 2

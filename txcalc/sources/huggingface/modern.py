@@ -4,33 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
 from txcalc.sources.huggingface.encoder import bert_like, masked_lm
-from txcalc.sources.huggingface.shared import (
-    GLOBAL,
-    LOCAL,
-    Raw,
-    classifier,
-    gated,
-    head_of,
-    heads,
-    layer_norm,
-    layer_types,
-    layered,
-    rms,
-    rotary,
-    stack,
-    summary,
-    widths,
-    windows,
-)
 
 
 def _turned(c: Config, theta: float, **more: Any) -> Raw:
     """Rotary positions instead of learned ones."""
     raw = bert_like(c, rows=None, kept=("head_dim",), **more)
     c.ignore("max_position_embeddings", "n_positions")
-    return raw | {"positions": rotary(c, raw["attention"]["d_head"], theta)}
+    return raw | {"positions": c.rotary(raw["attention"]["d_head"], theta)}
 
 
 def jina_embeddings_v3(c: Config) -> Raw:
@@ -77,7 +59,7 @@ def roformer(c: Config) -> Raw:
     rank = c.size("embedding_size", default=None)
     rank = None if rank == c.data.get("hidden_size") else rank
     activation = c.activation("hidden_act", default="gelu")
-    raw = bert_like(c, rows=None, rank=rank, pooler=False, deciding=activation, choosing=summary(c, None, False))
+    raw = bert_like(c, rows=None, rank=rank, pooler=False, deciding=activation, choosing=c.summary(None, False))
     d_head = raw["attention"]["d_head"]
     if d_head % 2:
         c.fault("rotary width", d_head, "an even number")
@@ -91,14 +73,14 @@ def eurobert(c: Config) -> Raw:
     """As Llama, looking both ways."""
     raw = _gated(c, padding=128001)
     c.ignore("classifier_pooling", "clf_pooling", "hidden_dropout")
-    form = head_of(c, "masked-lm", "none", "sequence", "token")
+    form = c.head_of("masked-lm", "none", "sequence", "token")
     if form == "masked-lm":
         tied = c.flag("tie_word_embeddings", default=False)
         return raw | {"head": {"form": form, "plain": True, "tied": tied, "bias": raw["feed_forward"]["bias"]}}
     c.ignore("tie_word_embeddings")
     if form == "none":
         return raw | {"head": {"form": form}}
-    head = classifier(c, form)
+    head = c.classifier(form)
     if form == "sequence":  # "late": the mean of what is said of every position
         head["transform"] = "gelu"
         pooling = c.text("classifier_pooling", default="late")
@@ -111,13 +93,13 @@ def eurobert(c: Config) -> Raw:
 def _gated(c: Config, padding: int) -> Raw:
     """A stack of Llama's layers as an encoder; `padding` is the row of padding in the class."""
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
-    raw = widths(c, "encoder", padding=padding)
-    attention = heads(c, raw, whole=True)
+    raw = c.widths("encoder", padding=padding)
+    attention = c.heads(raw, whole=True)
     return raw | {
         "attention": attention | {"bias": c.flag("attention_bias", default=False)},
-        "feed_forward": gated(c, bias=c.flag("mlp_bias", default=False)),
-        "norm": rms(c, eps=1e-5),
-        "positions": rotary(c, attention["d_head"]),
+        "feed_forward": c.gated(bias=c.flag("mlp_bias", default=False)),
+        "norm": c.rms(eps=1e-5),
+        "positions": c.rotary(attention["d_head"]),
     }
 
 
@@ -129,8 +111,8 @@ def esm(c: Config) -> Raw:
     c.only(False, "is_folding_model", why="ESMFold is not read")
     c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
     c.ignore("esmfold_config", "vocab_list", "hidden_act", "mask_token_id", "classifier_dropout")
-    raw = widths(c, "encoder") | {"contacts": True}
-    attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": True}
+    raw = c.widths("encoder") | {"contacts": True}
+    attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": True}
     form = c.text("position_embedding_type", default="absolute")
     positions: Raw = {}
     if form == "rotary":
@@ -147,7 +129,7 @@ def esm(c: Config) -> Raw:
     return raw | {
         "attention": attention,
         "feed_forward": {"d_ff": c.size("intermediate_size"), "activation": "gelu", "bias": True},
-        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12),
+        "norm": c.layer_norm("layer_norm_eps", eps=1e-12),
         "positions": positions,
         "embedding": table,
         "head": masked_lm(c, True, False, {"sequence": "tanh", "choice": "", "question": ""}),
@@ -164,10 +146,10 @@ def esmc(c: Config) -> Raw:
     heads_of["qk_norm"] = "width"
     raw["norm"] = {"form": "layer", "eps": 1e-5, "final_bias": False, "qk_bias": False}
     c.ignore("tie_word_embeddings", "classifier_dropout")
-    form = head_of(c, "masked-lm", "none", "sequence", "token")
+    form = c.head_of("masked-lm", "none", "sequence", "token")
     if form in ("masked-lm", "none"):
         return raw | {"head": {"form": form} | ({"activation": "gelu"} if form == "masked-lm" else {})}
-    return raw | {"head": classifier(c, form) | ({"transform": "tanh"} if form == "sequence" else {})}
+    return raw | {"head": c.classifier(form) | ({"transform": "tanh"} if form == "sequence" else {})}
 
 
 def modernbert(c: Config) -> Raw:
@@ -177,26 +159,26 @@ def modernbert(c: Config) -> Raw:
     c.ignore("classifier_activation", "classifier_pooling", "sparse_prediction", "sparse_pred_ignore_index")
     c.ignore("deterministic_flash_attn", "reference_compile", "initializer_cutoff_factor", "repad_logits_with_grad")
     c.ignore("position_embedding_type", "global_rope_theta", "local_rope_theta")
-    raw = _modern(c, widths(c, "encoder"))
-    form = head_of(c, "masked-lm", "none", "sequence", "token", "question", "choice")
+    raw = _modern(c, c.widths("encoder"))
+    form = c.head_of("masked-lm", "none", "sequence", "token", "question", "choice")
     raw["head"] = {"form": form}
     biased = c.flag("classifier_bias", default=False)
     if form == "masked-lm":
         raw["head"] |= {"tied": True, "transform_bias": biased}
     elif form != "none":
         activation = c.activation("classifier_activation", default="gelu")
-        raw["head"] = classifier(c, form, transform=activation, transform_norm=True, transform_bias=biased)
+        raw["head"] = c.classifier(form, transform=activation, transform_norm=True, transform_bias=biased)
     every = c.size("global_attn_every_n_layers", default=3)
     return _in_windows(c, raw, every, c.size("local_attention", default=128) // 2 + 1)
 
 
 def modernbert_decoder(c: Config) -> Raw:
     """ModernBERT's layers, causal: no norm before the first attention; a head with a layer and a norm of its own."""
-    raw = _modern(c, stack(c), "global_rope_theta")
+    raw = _modern(c, c.stack(), "global_rope_theta")
     biased, width = c.flag("classifier_bias", default=False), raw["attention"]["d_head"]
     c.only(True, "decoder_bias", "tie_word_embeddings", why="the head is tied, with a bias")
     c.ignore("initializer_cutoff_factor", "sliding_window", "global_rope_theta", "local_rope_theta", "rope_parameters")
-    tied = head_of(c, "lm", "none") == "lm"
+    tied = c.head_of("lm", "none") == "lm"
     raw["head"] = {"form": "masked-lm", "tied": True, "transform_bias": biased} if tied else {"form": "none"}
     if c.activation("classifier_activation", default="gelu") != raw["feed_forward"]["activation"]:
         c.fault("classifier_activation", c.data.get("classifier_activation"), "hidden_activation: one is described")
@@ -205,20 +187,20 @@ def modernbert_decoder(c: Config) -> Raw:
     if reach < 2:
         c.fault("local_attention", reach, "2 or more: half of it is the window")
         reach = 2
-    local = {"positions": rotary(c, width, 10000.0, kind=LOCAL, names=("local_rope_theta",))}
+    local = {"positions": c.rotary(width, 10000.0, kind=LOCAL, names=("local_rope_theta",))}
     return _in_windows(c, raw, every, reach // 2, {"local": local})
 
 
 def _modern(c: Config, raw: Raw, *theta: str) -> Raw:
     """Gated, each kind of bias by a flag of its own, and a norm after the embedding; `theta` names the rotary base."""
     bias = c.flag("mlp_bias", default=False)
-    attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": c.flag("attention_bias", default=False)}
     named: Raw = {"names": theta} if theta else {}
     return raw | {
         "attention": attention,
-        "feed_forward": gated(c, act="gelu", bias=bias),
-        "norm": layer_norm(c, "norm_eps", bias=c.flag("norm_bias", default=False)),
-        "positions": rotary(c, attention["d_head"], 160000.0, kind=GLOBAL, **named),
+        "feed_forward": c.gated(act="gelu", bias=bias),
+        "norm": c.layer_norm("norm_eps", bias=c.flag("norm_bias", default=False)),
+        "positions": c.rotary(attention["d_head"], 160000.0, kind=GLOBAL, **named),
         "embedding": {"norm": True},
     }
 
@@ -226,7 +208,7 @@ def _modern(c: Config, raw: Raw, *theta: str) -> Raw:
 def _in_windows(c: Config, raw: Raw, every: int, reach: int, tables: dict[str, Raw] | None = None) -> Raw:
     """Windows in all layers but every n-th, and no norm before the first one's attention."""
     n = raw["n_layers"]
-    types = layer_types(c, n, [LOCAL if i % every else GLOBAL for i in range(n)])
+    types = c.layer_types(n, [LOCAL if i % every else GLOBAL for i in range(n)])
     starts = ["first" if i == 0 else "later" for i in range(n)]
     kinds: dict[str, Raw] = {"first": {"norm": {"without": ["attention"]}}, "later": {}}
-    return layered(raw, windows(c, raw, reach, types, tables), (starts, kinds))
+    return layered(raw, c.windows(raw, reach, types, tables), (starts, kinds))

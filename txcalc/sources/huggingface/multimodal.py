@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.errors import ABSENT, shown
-from txcalc.sources.huggingface.config import Config, printable
+from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import FLAT, TEXT_DEFAULTS, WRAPPERS
+from txcalc.sources.huggingface.keys import printable
 from txcalc.sources.huggingface.neutral import is_neutral
-from txcalc.sources.huggingface.shared import head_of
 
 
 def language_model(c: Config) -> Config:
     """The text half of a multimodal config; its towers and projectors are not read."""
-    head_of(c, "lm")
+    c.head_of("lm")
     text = c.data.get("text_config")
     default = WRAPPERS[c.model_type]
     if text is None and c.model_type in FLAT:  # the text's keys stand beside vision_config

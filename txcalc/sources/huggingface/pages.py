@@ -6,9 +6,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.sources.huggingface.beside import stack_of
-from txcalc.sources.huggingface.config import Config
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.encoder import bert_like
-from txcalc.sources.huggingface.shared import Raw, alone, classifier, head_of, heads, labels, layer_norm, plain, widths
 from txcalc.sources.huggingface.tensors import linear
 from txcalc.sources.huggingface.towers import clip as clip_tower
 from txcalc.sources.spec import MAX_SIZE
@@ -16,12 +15,12 @@ from txcalc.sources.spec import MAX_SIZE
 
 def git(c: Config) -> Raw:
     """Post-norm layers that write after a picture's patches, which stand before the text like tokens of its own."""
-    alone(c)
+    c.alone()
     c.only("absolute", "position_embedding_type", why="learned positions are read")
     c.ignore("classifier_dropout")
-    raw = widths(c, "decoder")
+    raw = c.widths("decoder")
     head: Raw = {"form": "none"}
-    if head_of(c, "lm", "none") == "lm":
+    if c.head_of("lm", "none") == "lm":
         head = {"tied": c.flag("tie_word_embeddings", default=False), "bias": True}
     else:
         c.ignore("tie_word_embeddings")
@@ -35,9 +34,9 @@ def git(c: Config) -> Raw:
         "position of a picture that is written about is a token more"
     )
     return raw | {
-        "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": True},
-        "feed_forward": plain(c),
-        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12, place="post"),
+        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": True},
+        "feed_forward": c.plain(),
+        "norm": c.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
         "positions": {"form": "learned", "rows": rows},
         "context": rows,
         "embedding": {"norm": True},
@@ -87,9 +86,9 @@ def layoutlmv3(c: Config) -> Raw:
     )
     head = raw["head"]
     if head["form"] == "classifier":
-        form = head_of(c, "none", "sequence", "token", "question")
-        wide = form != "token" or labels(c) >= 10
-        raw["head"] = classifier(c, form) | ({"transform": "tanh"} if wide else {})
+        form = c.head_of("none", "sequence", "token", "question")
+        wide = form != "token" or c.labels() >= 10
+        raw["head"] = c.classifier(form) | ({"transform": "tanh"} if wide else {})
     elif head["form"] != "none":
         raw["head"] = {"form": "none"}
     return raw | {"idle": held}

@@ -7,8 +7,7 @@ from __future__ import annotations
 from math import isqrt
 
 from txcalc.sources.huggingface import tensors
-from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import Raw
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.tensors import Projection, Steps, Tower, area
 from txcalc.sources.huggingface.towers import GELU, shuffled
 from txcalc.sources.spec import MAX_SIZE

@@ -6,23 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, bare
-from txcalc.sources.huggingface.shared import (
-    Raw,
-    alone,
-    decoder,
-    experts,
-    gated,
-    heads,
-    layer_norm,
-    layered,
-    lm_head,
-    named,
-    rms,
-    rotary,
-    stack,
-    widths,
-)
+from txcalc.sources.huggingface.config import Config, Raw, layered
+from txcalc.sources.huggingface.keys import bare
 from txcalc.sources.spec import Wrong, size
 
 # What a class of a model type is called after the type's own name.
@@ -46,13 +31,13 @@ def of_its_own(c: Config, *prefixes: str) -> None:
 def _decoder(c: Config, raw: Raw, attention: Raw, *, tied: bool, mlp: Raw | None = None) -> Raw:
     """RMSNorm, rotary positions, SwiGLU."""
     of_its_own(c)
-    return decoder(c, raw, attention, mlp=mlp or gated(c), tied=tied)
+    return c.decoder(raw, attention, mlp=mlp or c.gated(), tied=tied)
 
 
 def qwen(c: Config) -> Raw:
     """Q, K and V have biases whatever `no_bias` says; each of the two gates is half as wide as `intermediate_size`."""
-    raw = stack(c)
-    attention = heads(c, raw, kv_names=(), width_names=())
+    raw = c.stack()
+    attention = c.heads(raw, kv_names=(), width_names=())
     n_heads, width = attention["n_heads"], c.size("kv_channels", default=128)
     if n_heads * width != raw["d_model"]:
         c.fault("kv_channels", width, "hidden_size / num_attention_heads", "Q, K and V are split at hidden_size")
@@ -68,7 +53,7 @@ def qwen(c: Config) -> Raw:
         tied=False,
         mlp={"d_ff": max(1, both // 2), "gated": True, "activation": "silu", "bias": bias},
     )
-    made |= {"norm": rms(c, "layer_norm_epsilon"), "positions": rotary(c, width, names=("rotary_emb_base",))}
+    made |= {"norm": c.rms("layer_norm_epsilon"), "positions": c.rotary(width, names=("rotary_emb_base",))}
     return _beside(c, made, "visual", "audio")
 
 
@@ -82,9 +67,9 @@ def _beside(c: Config, raw: Raw, *towers: str) -> Raw:
 
 def baichuan(c: Config) -> Raw:
     """The 7B's code has rotary positions and `max_position_embeddings`, the 13B's has ALiBi and `model_max_length`."""
-    raw = stack(c)
+    raw = c.stack()
     c.ignore("z_loss_weight")
-    made = _decoder(c, raw, heads(c, raw, kv_names=(), width_names=()), tied=False)
+    made = _decoder(c, raw, c.heads(raw, kv_names=(), width_names=()), tied=False)
     if "max_position_embeddings" in c:
         return made
     c.note("no max_position_embeddings: the code of Baichuan-13B, whose positions are ALiBi's")
@@ -101,11 +86,11 @@ def chatglm(c: Config) -> Raw:
     c.ignore("prefix_projection", "architectures")
     if "inner_hidden_size" in c:
         return _chatglm_1(c)
-    alone(c)
-    raw = widths(c, "decoder", n_layers=("num_layers", "num_hidden_layers"), vocab=("padded_vocab_size",)) | {
+    c.alone()
+    raw = c.widths("decoder", n_layers=("num_layers", "num_hidden_layers"), vocab=("padded_vocab_size",)) | {
         "context": c.size("seq_length", default=2048)
     }
-    attention = heads(c, raw, kv_names=(), width_names=("kv_channels",))
+    attention = c.heads(raw, kv_names=(), width_names=("kv_channels",))
     if c.flag("multi_query_attention", default=False):
         groups = c.size("multi_query_group_num", default=1)
         c.divides(groups, attention["n_heads"], "multi_query_group_num", "num_attention_heads")
@@ -117,14 +102,14 @@ def chatglm(c: Config) -> Raw:
     c.only(False, "tie_word_embeddings", why="its head is a matrix of its own")
     c.ignore("apply_query_key_layer_scaling", "bias_dropout_fusion", "fp32_residual_connection", "original_rope")
     c.ignore("multi_query_group_num", "vocab_size")
-    form = rms if c.flag("rmsnorm", default=True) else layer_norm
-    places = rotary(c, attention["d_head"], partial=0.5)
+    form = c.rms if c.flag("rmsnorm", default=True) else c.layer_norm
+    places = c.rotary(attention["d_head"], partial=0.5)
     c.ignore("boi_token_id", "eoi_token_id")
     raw = _beside(c, raw, "vision_config")
     return raw | {
         "attention": attention | {"bias": ["q", "k", "v"] * qkv + ["o"] * bias},
         "feed_forward": {"d_ff": c.size("ffn_hidden_size"), "gated": True, "activation": "silu", "bias": bias},
-        "norm": form(c, "layernorm_epsilon", eps=1e-5),
+        "norm": form("layernorm_epsilon", eps=1e-5),
         "positions": places | {"interleaved": True},
         "head": {"tied": False},
     }
@@ -132,14 +117,14 @@ def chatglm(c: Config) -> Raw:
 
 def _chatglm_1(c: Config) -> Raw:
     """The first ChatGLM: LayerNorms, biases but for the head, which is tied; what a norm gives is scaled and added."""
-    raw = stack(c, n_layers=("num_layers",))
+    raw = c.stack(n_layers=("num_layers",))
     c.only(True, "position_encoding_2d", "tie_word_embeddings", why="that is what the published code is used with")
-    attention = heads(c, raw, kv_names=(), width_names=())
+    attention = c.heads(raw, kv_names=(), width_names=())
     return raw | {
         "context": c.size("max_sequence_length", default=2048),
         "attention": attention | {"bias": True},
         "feed_forward": {"d_ff": c.size("inner_hidden_size"), "activation": "gelu_tanh", "bias": True},
-        "norm": layer_norm(c, "layernorm_epsilon"),
+        "norm": c.layer_norm("layernorm_epsilon"),
         "positions": {"form": "rotary"},
         "head": {"tied": True},
     }
@@ -147,22 +132,22 @@ def _chatglm_1(c: Config) -> Raw:
 
 def minicpm(c: Config) -> Raw:
     """Llama, its embedding, residuals and logits scaled; MiniCPM-MoE has experts in every layer."""
-    raw = stack(c)
+    raw = c.stack()
     c.ignore("dim_model_base", "mup_denominator", "sparse_config", "num_experts_per_tok")
     if c.data.get("sparse_config") is not None:
         c.note("sparse_config: blocks of keys that are chosen past dense_len are not read; FLOPs are those of all keys")
-    attention = heads(c, raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
     made = _decoder(c, raw, attention, tied=True)
     if c.count("num_experts", default=None, null=0):
-        made["experts"] = experts(c, ("num_experts",), ("num_experts_per_tok",), ("intermediate_size",))
+        made["experts"] = c.experts(("num_experts",), ("num_experts_per_tok",), ("intermediate_size",))
         del made["feed_forward"]
     return made
 
 
 def internlm(c: Config) -> Raw:
     """Llama with biases on all four matrices of attention."""
-    raw = stack(c)
-    attention = heads(c, raw, kv_names=(), width_names=()) | {"bias": c.flag("bias", default=True)}
+    raw = c.stack()
+    attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": c.flag("bias", default=True)}
     turned = c.table("rotary")
     if turned:
         turned.ignore("base", "type", "scaling_factor")
@@ -170,52 +155,52 @@ def internlm(c: Config) -> Raw:
 
 
 def internlm2(c: Config) -> Raw:
-    raw = stack(c)
-    rewards = named(c, "InternLM2ForRewardModel")
+    raw = c.stack()
+    rewards = c.named("InternLM2ForRewardModel")
     if rewards:
         c.data = {key: value for key, value in c.data.items() if key not in ("architectures", "tie_word_embeddings")}
         c.ignore("reward_token_id")
-    attention = heads(c, raw, width_names=()) | {"bias": c.flag("bias", default=True)}
+    attention = c.heads(raw, width_names=()) | {"bias": c.flag("bias", default=True)}
     made = _decoder(c, raw, attention, tied=False)
     return made | {"head": {"form": "classifier", "classes": 1, "every": True, "bias": False}} if rewards else made
 
 
 def xverse(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     c.ignore("max_tokenizer_truncation")
-    return _decoder(c, raw, heads(c, raw, kv_names=(), width_names=()), tied=False)
+    return _decoder(c, raw, c.heads(raw, kv_names=(), width_names=()), tied=False)
 
 
 def yi(c: Config) -> Raw:
-    raw = stack(c)
-    return _decoder(c, raw, heads(c, raw, width_names=()), tied=False)
+    raw = c.stack()
+    return _decoder(c, raw, c.heads(raw, width_names=()), tied=False)
 
 
 def telechat(c: Config) -> Raw:
     """TeleChat and TeleChat2: Llama under BLOOM's names, with a bias on what each branch adds."""
-    raw = stack(c, n_layers=("n_layer", "num_hidden_layers"))
+    raw = c.stack(n_layers=("n_layer", "num_hidden_layers"))
     c.only(False, "embed_layernorm", why="a norm after the embedding is not read")
     c.only(False, "apply_residual_connection_post_layernorm", why="what is added is what the norm reads")
     c.ignore("base_seqlen", "logn", "offset_alibi", "semi_causal", "seq_length", "training_seqlen", "n_inner")
     c.ignore("skip_bias_add", "skip_bias_add_qkv", "masked_softmax_fusion", "bias_dropout_fusion", "flash_attn")
     c.ignore("slow_but_exact", "attention_softmax_in_fp32", "unk_token_id", "pretraining_tp")
-    attention = heads(c, raw, names=("n_head", "num_attention_heads"), width_names=()) | {"bias": ["o"]}
+    attention = c.heads(raw, names=("n_head", "num_attention_heads"), width_names=()) | {"bias": ["o"]}
     mlp = {"d_ff": c.size("ffn_hidden_size"), "gated": True, "activation": "silu", "down_bias": True}
     made = _decoder(c, raw, attention, tied=True, mlp=mlp)
-    return made | {"norm": rms(c, "layer_norm_epsilon", eps=1e-5), "positions": {"form": "rotary"}}
+    return made | {"norm": c.rms("layer_norm_epsilon", eps=1e-5), "positions": {"form": "rotary"}}
 
 
 def telechat3(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False)}
-    return _decoder(c, raw, attention, tied=False, mlp=gated(c, bias=c.flag("mlp_bias", default=False)))
+    raw = c.stack()
+    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False)}
+    return _decoder(c, raw, attention, tied=False, mlp=c.gated(bias=c.flag("mlp_bias", default=False)))
 
 
 def deci(c: Config) -> Raw:
     """DeciLM: Llama with a number of key/value heads for each layer."""
-    raw = stack(c)
+    raw = c.stack()
     of_its_own(c, "decilm")
-    attention = heads(c, raw, kv_names=(), width_names=())
+    attention = c.heads(raw, kv_names=(), width_names=())
     groups = c.items("num_key_value_heads_per_layer", of=size, length=raw["n_layers"], default=None)
     if groups is None:
         c.fault("num_key_value_heads_per_layer", c.data.get("num_key_value_heads_per_layer", ABSENT), "a list")
@@ -223,29 +208,29 @@ def deci(c: Config) -> Raw:
     for number in set(groups):
         c.divides(number, attention["n_heads"], "num_key_value_heads_per_layer", "num_attention_heads")
     c.ignore("num_key_value_heads", "architectures")
-    made = decoder(c, raw, attention, head={"tied": c.flag("tie_word_embeddings", default=False)})
+    made = c.decoder(raw, attention, head={"tied": c.flag("tie_word_embeddings", default=False)})
     kinds = {f"groups{number}": {"attention": {"n_kv_heads": number}} for number in groups}
     return layered(made, ([f"groups{number}" for number in groups], kinds))
 
 
 def exaone(c: Config) -> Raw:
     """EXAONE 3 and 3.5: Llama under other names."""
-    raw = stack(c, n_layers=("num_layers", "num_hidden_layers"))
-    attention = heads(c, raw, width_names=())
+    raw = c.stack(n_layers=("num_layers", "num_hidden_layers"))
+    attention = c.heads(raw, width_names=())
     c.only(attention["d_head"], "head_dim", why="the published code takes hidden_size / num_attention_heads")
     mlp = {
         "d_ff": c.size("intermediate_size", default=4 * raw["d_model"]),
         "gated": True,
         "activation": c.activation("activation_function", default="silu"),
     }
-    return _decoder(c, raw, attention, tied=True, mlp=mlp) | {"norm": rms(c, "layer_norm_epsilon", eps=1e-5)}
+    return _decoder(c, raw, attention, tied=True, mlp=mlp) | {"norm": c.rms("layer_norm_epsilon", eps=1e-5)}
 
 
 def mimo(c: Config) -> Raw:
     """Qwen2, and beside it the layers that predict further tokens, which the published class holds and does not run."""
-    raw = stack(c)
+    raw = c.stack()
     d = raw["d_model"]
-    attention = heads(c, raw, kv=32, width_names=())
+    attention = c.heads(raw, kv=32, width_names=())
     width, groups = attention["d_head"], attention["n_kv_heads"]
     c.only(width, "head_dim", why="hidden_size / num_attention_heads is read")
     c.only(True, "attention_bias", why="Q, K and V have biases")
@@ -264,7 +249,7 @@ def mimo(c: Config) -> Raw:
 
 def nemotron_nas(c: Config) -> Raw:
     """Llama with a choice for each layer: how many query heads share a key, how wide its feed-forward is, or none."""
-    raw = stack(c)
+    raw = c.stack()
     of_its_own(c, "decilm")
     n_heads, d, n = c.size("num_attention_heads"), raw["d_model"], raw["n_layers"]
     c.divides(n_heads, d, "num_attention_heads", "hidden_size")
@@ -299,9 +284,9 @@ def nemotron_nas(c: Config) -> Raw:
     raw |= {
         "attention": {"n_heads": n_heads, "n_kv_heads": n_heads, "d_head": width, "bias": bias},
         "feed_forward": {"d_ff": d, **common},
-        "norm": rms(c),
-        "positions": rotary(c, width),
-        "head": lm_head(c, tied=False),
+        "norm": c.rms(),
+        "positions": c.rotary(width),
+        "head": c.lm_head(tied=False),
     }
     return raw if c.faults else layered(raw, (kinds, tables))
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import Raw, alone, experts, gated, heads, lm_head, rms, rotary, stack, widths
+from txcalc.sources.huggingface.config import Config, Raw
 
 
 def doge(c: Config) -> Raw:
     """Llama whose values say which keys are kept, and whose stream is scaled as branches are added."""
     c.only(False, "is_moe", why="experts that product keys choose are not read")
     c.ignore("num_experts", "num_experts_per_tok", "norm_topk_prob")
-    raw = stack(c)
-    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    raw = c.stack()
+    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
     if c.data.get("sliding_window") is not None:
         c.fault(
             "sliding_window", c.data["sliding_window"], "none", "a window beside the keys that are kept is not read"
@@ -19,18 +18,18 @@ def doge(c: Config) -> Raw:
     c.ignore("sliding_window")
     return raw | {
         "attention": attention | {"keep": c.size("keep_window_size", default=2048)},
-        "feed_forward": gated(c, bias=c.flag("mlp_bias", default=False)),
-        "norm": rms(c, residual_scale=True),
-        "positions": rotary(c, attention["d_head"]),
-        "head": lm_head(c, tied=False),
+        "feed_forward": c.gated(bias=c.flag("mlp_bias", default=False)),
+        "norm": c.rms(residual_scale=True),
+        "positions": c.rotary(attention["d_head"]),
+        "head": c.lm_head(tied=False),
     }
 
 
 def jetmoe(c: Config) -> Raw:
     """Experts of queries and outputs, on keys and values that they share, and experts of feed-forwards; each sum has a
     bias."""
-    raw = stack(c)
-    mixed = experts(c, ("num_local_experts",), ("num_experts_per_tok",), ("intermediate_size",), 8, 2, sum_bias=True)
+    raw = c.stack()
+    mixed = c.experts(("num_local_experts",), ("num_experts_per_tok",), ("intermediate_size",), 8, 2, sum_bias=True)
     mixed["activation"] = c.activation("activation_function", default="silu")
     groups, width = c.size("num_key_value_heads", default=16), c.size("kv_channels", "head_dim", default=128)
     heads_of_all = groups * mixed["top_k"]
@@ -47,9 +46,9 @@ def jetmoe(c: Config) -> Raw:
             "bias": True,
         },
         "experts": mixed | {"scoring": "softmax_after"},
-        "norm": rms(c),
-        "positions": rotary(c, width),
-        "head": lm_head(c, tied=True),
+        "norm": c.rms(),
+        "positions": c.rotary(width),
+        "head": c.lm_head(tied=True),
     }
 
 
@@ -62,12 +61,12 @@ norm_reduction_force_float32 return_last_states sequence_kernel step_kernel weig
 
 def xlstm(c: Config) -> Raw:
     """A matrix memory and a gated feed-forward in every layer."""
-    alone(c)
+    c.alone()
     c.ignore(*_KERNELS.split())
     c.only(False, "use_bias", why="an RMSNorm with a bias is not read")
     c.only(True, "add_out_norm", why="its class has a norm after the last layer whatever is said")
-    raw = widths(
-        c, "decoder", d_model=("hidden_size", "embedding_dim"), n_layers=("num_hidden_layers", "num_blocks"), padding=1
+    raw = c.widths(
+        "decoder", d_model=("hidden_size", "embedding_dim"), n_layers=("num_hidden_layers", "num_blocks"), padding=1
     )
     d, heads_ = raw["d_model"], c.size("num_heads", default=8)
     per_head = {}
@@ -84,7 +83,7 @@ def xlstm(c: Config) -> Raw:
     return raw | {
         "matrix_memory": {"n_heads": heads_, **per_head, "cap": c.real("gate_soft_cap", default=15.0)},
         "feed_forward": {"d_ff": width, "gated": True, "activation": "silu"},
-        "norm": rms(c, "norm_eps"),
+        "norm": c.rms("norm_eps"),
         "positions": {"form": "none"},
-        "head": lm_head(c, tied=False, softcap=c.real("output_logit_soft_cap", default=30.0)),
+        "head": c.lm_head(tied=False, softcap=c.real("output_logit_soft_cap", default=30.0)),
     }

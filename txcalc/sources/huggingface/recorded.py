@@ -14,9 +14,9 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.expressions import Expression
-from txcalc.sources.huggingface.config import REQUIRED, Config
+from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.keys import REQUIRED
 from txcalc.sources.huggingface.leaves import listed
-from txcalc.sources.huggingface.shared import Raw, labels, piece
 
 # Sizes that a config must say itself, where they are its own and no inner table's.
 PRIMARY = frozenset(
@@ -98,7 +98,7 @@ def _last(path: str) -> str:
 def _size(at: Mapping[str, Config], path: str, default: int, row: Mapping[str, Any]) -> int:
     c, key = _of(at, path), _last(path)
     if key == "num_labels":
-        return labels(c)
+        return c.labels()
     names = (key, *(alias for alias, other in row["aliases"].items() if other == path))
     if path == row["layers"]:
         return int(c.layers(*names)) if not c.path or key in c else default

@@ -3,22 +3,8 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, any_of
-from txcalc.sources.huggingface.shared import (
-    Raw,
-    alone,
-    experts,
-    gated,
-    heads,
-    layer_norm,
-    layered,
-    lm_head,
-    more_heads,
-    rms,
-    rotary,
-    stack,
-)
-from txcalc.sources.huggingface.sparse import TOP, WIDTH
+from txcalc.sources.huggingface.config import TOP, WIDTH, Config, Raw, layered
+from txcalc.sources.huggingface.keys import any_of
 
 
 def _inner(c: Config, raw: Raw, *names: str) -> int:
@@ -56,11 +42,11 @@ def mamba(c: Config) -> Raw:
         "bias": c.flag("use_bias", default=False),
         "conv_bias": c.flag("use_conv_bias", default=True),
     }
-    return raw | {"mamba": mixer, "norm": rms(c, "layer_norm_epsilon", eps=1e-5), "head": lm_head(c, tied=True)}
+    return raw | {"mamba": mixer, "norm": c.rms("layer_norm_epsilon", eps=1e-5), "head": c.lm_head(tied=True)}
 
 
 def _recurrent(c: Config) -> Raw:
-    alone(c)
+    c.alone()
     return {
         "kind": "decoder",
         "d_model": c.size("hidden_size"),
@@ -101,16 +87,16 @@ def mamba2(c: Config) -> Raw:
         bias=c.flag("use_bias", default=False),
         conv_bias=c.flag("use_conv_bias", default=True),
     )
-    return raw | {"mamba2": mixer, "norm": rms(c, "layer_norm_epsilon", eps=1e-5), "head": lm_head(c, tied=False)}
+    return raw | {"mamba2": mixer, "norm": c.rms("layer_norm_epsilon", eps=1e-5), "head": c.lm_head(tied=False)}
 
 
 def jamba(c: Config) -> Raw:
     """Attention without positions in every `attn_layer_period`-th layer, experts in every `expert_layer_period`-th."""
-    raw = stack(c)
+    raw = c.stack()
     n = raw["n_layers"]
     inner = _inner(c, raw, "mamba_expand")
     raw |= {
-        "attention": heads(c, raw, kv=8, width_names=()),
+        "attention": c.heads(raw, kv=8, width_names=()),
         "mamba": {
             "d_inner": inner,
             "d_state": c.size("mamba_d_state", default=16),
@@ -120,13 +106,13 @@ def jamba(c: Config) -> Raw:
             "conv_bias": c.flag("mamba_conv_bias", default=True),
             "norms": True,
         },
-        "feed_forward": gated(c),
-        "norm": rms(c),
+        "feed_forward": c.gated(),
+        "norm": c.rms(),
         "positions": {"form": "none"},
-        "head": lm_head(c, tied=False),
+        "head": c.lm_head(tied=False),
     }
     c.ignore("mamba_inner_layernorms")
-    mixed = experts(c, ("num_experts", "num_local_experts"), ("num_experts_per_tok",), ("intermediate_size",), 16, 2)
+    mixed = c.experts(("num_experts", "num_local_experts"), ("num_experts_per_tok",), ("intermediate_size",), 16, 2)
     period, offset = _every(c, "expert_layer", 2, 1)
     raw["experts"] = mixed
     sparse = [mixed["n_experts"] > 1 and i % period == offset for i in range(n)]
@@ -177,11 +163,11 @@ def granite_mixer(c: Config, raw: Raw, inner: int) -> Raw:
 
 def granitemoehybrid(c: Config) -> Raw:
     """Mamba-2 or attention, then routed experts beside a feed-forward that every token passes."""
-    raw = stack(c)
+    raw = c.stack()
     n = raw["n_layers"]
     kinds = {"mamba": "mamba2", "attention": "attention", "linear_attention": "mamba2", "full_attention": "attention"}
     given = c.items("layer_types", "layers_block_type", of=any_of(*kinds), length=n, default=["mamba"] * n)
-    attention = heads(c, raw) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False)}
     number = c.count("num_local_experts", default=8)
     shared = c.size("shared_intermediate_size", default=1024)
     form = c.text("position_embedding_type", default=None) or "nope"
@@ -190,13 +176,13 @@ def granitemoehybrid(c: Config) -> Raw:
     raw |= {
         "attention": attention,
         "mamba2": granite_mixer(c, raw, _inner(c, raw, "mamba_expand")),
-        "norm": rms(c),
-        "positions": rotary(c, attention["d_head"]) if form == "rope" else {"form": "none"},
-        "head": lm_head(c, tied=False),
+        "norm": c.rms(),
+        "positions": c.rotary(attention["d_head"]) if form == "rope" else {"form": "none"},
+        "head": c.lm_head(tied=False),
     }
     c.ignore("normalization_function", "init_method", "rope_theta", "rope_scaling", "rope_parameters")
     if number:
-        mixed = experts(c, ("num_local_experts",), ("num_experts_per_tok",), ("intermediate_size",), 8, 2)
+        mixed = c.experts(("num_local_experts",), ("num_experts_per_tok",), ("intermediate_size",), 8, 2)
         raw["experts"] = mixed | {"d_ff_shared": shared}
     else:
         c.ignore("num_experts_per_tok", "intermediate_size")
@@ -213,7 +199,7 @@ WORDS = {"mamba": "mamba2", "linear_attention": "mamba2", "attention": "attentio
 
 def nemotron_h(c: Config) -> Raw:
     """Layers of one branch each: Mamba-2, attention, a feed-forward or experts."""
-    alone(c)
+    c.alone()
     names = _branches(c)
     raw: Raw = {
         "kind": "decoder",
@@ -226,7 +212,7 @@ def nemotron_h(c: Config) -> Raw:
         c.fault("num_hidden_layers", number, f"{len(names):,}, the layers that the pattern has")
     inner = c.size("mamba_num_heads", default=128) * c.size("mamba_head_dim", default=64)
     c.ignore("expand", "mamba_hidden_act", "mamba_ssm_cache_dtype", "mamba_dt_limit", "time_step_rank")
-    attention = heads(c, raw, kv=8, d_head=128)
+    attention = c.heads(raw, kv=8, d_head=128)
     c.only(attention["d_head"], "attention_head_dim", why="head_dim is what transformers' nemotron_h reads")
     c.only(False, "attention_bias", "tie_word_embeddings", why="transformers' nemotron_h has neither")
     latent = c.size("moe_latent_size", default=None)
@@ -246,16 +232,16 @@ def nemotron_h(c: Config) -> Raw:
             bias=c.flag("use_bias", "mamba_proj_bias", default=False),
             conv_bias=c.flag("use_conv_bias", "mamba_conv_bias", default=True),
         ),
-        "norm": rms(c, "layer_norm_epsilon", "norm_eps", "rms_norm_eps", eps=1e-5),
+        "norm": c.rms("layer_norm_epsilon", "norm_eps", "rms_norm_eps", eps=1e-5),
         "positions": {"form": "none"},
-        "head": lm_head(c, tied=False),
+        "head": c.lm_head(tied=False),
     }
     if "feed_forward" in names:
         raw["feed_forward"] = {"d_ff": c.size("intermediate_size"), "activation": activation, "bias": bias}
     if "experts" in names:
         if bias:
             c.fault("mlp_bias", True, "false", "it is one of the shared expert, not of the routed ones")
-        mixed = experts(c, ("n_routed_experts", "num_local_experts"), TOP, WIDTH, 8, 2)
+        mixed = c.experts(("n_routed_experts", "num_local_experts"), TOP, WIDTH, 8, 2)
         shared = c.size("moe_shared_expert_intermediate_size", default=7688)
         c.only(1, "n_shared_experts", why="one feed-forward beside the routed ones is read")
         raw["experts"] = mixed | {"activation": activation, "gated": False, "d_ff_shared": shared}
@@ -264,7 +250,7 @@ def nemotron_h(c: Config) -> Raw:
     c.ignore("moe_intermediate_size")
     c.ignore("moe_shared_expert_intermediate_size", "n_shared_experts", "max_position_embeddings", "sliding_window")
     c.ignore("moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern")
-    more_heads(c)
+    c.more_heads()
     return layered(raw, (names, {name: {"parts": [name]} for name in set(names)}))
 
 
@@ -290,9 +276,9 @@ def _branches(c: Config) -> list[str]:
 
 def recurrent_gemma(c: Config) -> Raw:
     """Griffin: blocks with an RG-LRU, and in every third layer attention in a window."""
-    raw = stack(c)
+    raw = c.stack()
     n = raw["n_layers"]
-    attention = heads(c, raw, width_names=())
+    attention = c.heads(raw, width_names=())
     c.only(attention["d_head"], "head_dim", why="transformers derives it")
     attention["window"] = c.size("attention_window_size", "sliding_window", default=2048)
     attention["bias"] = [*"qkvo"] if c.flag("attention_bias", default=False) else ["o"]
@@ -313,10 +299,10 @@ def recurrent_gemma(c: Config) -> Raw:
         "attention": attention,
         "rg_lru": mixer | {"d_conv": c.size("conv1d_width", default=4)},
         "feed_forward": {"d_ff": max(1, inner), "gated": True, "activation": activation, "bias": True},
-        "norm": rms(c, offset=True),
-        "positions": rotary(c, attention["d_head"], partial=0.5),
+        "norm": c.rms(offset=True),
+        "positions": c.rotary(attention["d_head"], partial=0.5),
         "embedding": {"scale": raw["d_model"] ** 0.5},
-        "head": lm_head(c, tied=True) | {"softcap": c.real("logits_soft_cap", default=30.0)},
+        "head": c.lm_head(tied=True) | {"softcap": c.real("logits_soft_cap", default=30.0)},
     }
     kinds = {"recurrent": "rg_lru", "attention": "attention"}
     names = [kinds[cycle[i % len(cycle)]] for i in range(n)]
@@ -333,7 +319,7 @@ def rwkv(c: Config) -> Raw:
     return raw | {
         "time_mix": {},
         "channel_mix": {"d_ff": inner},
-        "norm": layer_norm(c, "layer_norm_epsilon"),
+        "norm": c.layer_norm("layer_norm_epsilon"),
         "embedding": {"norm": True},
-        "head": lm_head(c, tied=False),
+        "head": c.lm_head(tied=False),
     }

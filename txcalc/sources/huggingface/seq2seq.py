@@ -2,24 +2,8 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import ACTIVATIONS, Config
-from txcalc.sources.huggingface.shared import (
-    GLOBAL,
-    LOCAL,
-    Raw,
-    blocks,
-    classifier,
-    gated,
-    head_of,
-    heads,
-    layer_types,
-    layered,
-    named,
-    padding_within,
-    rms,
-    rotary,
-    windows,
-)
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
+from txcalc.sources.huggingface.keys import ACTIVATIONS
 
 
 def joined(c: Config, half: bool = False, crossing: bool = False) -> None:
@@ -28,7 +12,7 @@ def joined(c: Config, half: bool = False, crossing: bool = False) -> None:
     if half:
         c.ignore("is_encoder_decoder", "add_cross_attention", "is_decoder")
     else:
-        if named(c, "ForCausalLM"):
+        if c.named("ForCausalLM"):
             c.fault("architectures[0]", c.data["architectures"][0], "a class of both halves", "the decoder alone is "
                     f"not read in a config of {c.model_type}")  # fmt: skip
         c.only(True, "is_encoder_decoder", why="an encoder and a decoder are read")
@@ -41,7 +25,7 @@ def joined(c: Config, half: bool = False, crossing: bool = False) -> None:
 
 def _head(c: Config, may_untie: bool = False, deciding: int = 0) -> Raw:
     """The decoder's head; `deciding`: how many classes the family's classifiers have when the config does not say."""
-    form = head_of(c, "lm", "none", *(("sequence", "question") if deciding else ()))
+    form = c.head_of("lm", "none", *(("sequence", "question") if deciding else ()))
     if not may_untie:
         c.only(True, "tie_word_embeddings", why="untied, the halves would not share a table either")
     if form == "none":
@@ -49,7 +33,7 @@ def _head(c: Config, may_untie: bool = False, deciding: int = 0) -> Raw:
         return {"form": "none"}
     if form != "lm":  # a classifier of the decoder's states; of sequences, of the last one
         c.ignore("tie_word_embeddings")
-        return classifier(c, form, deciding, **({"transform": "tanh"} if form == "sequence" else {}))
+        return c.classifier(form, deciding, **({"transform": "tanh"} if form == "sequence" else {}))
     return {"tied": c.flag("tie_word_embeddings", default=True) if may_untie else True}
 
 
@@ -66,7 +50,7 @@ _ENCODERS = ("EncoderModel", "ForTokenClassification")
 
 def t5(c: Config, behind: int | None = None, deciding: int = 2, gates: str = "relu") -> Raw:
     """RMSNorms, a relative bias that all layers of a half share, heads whose width is not D/h."""
-    alone = named(c, *_ENCODERS)
+    alone = c.named(*_ENCODERS)
     joined(c, alone)
     projection = c.text("feed_forward_proj", default=gates)
     gate, _, name = projection.rpartition("-")
@@ -109,15 +93,15 @@ def t5(c: Config, behind: int | None = None, deciding: int = 2, gates: str = "re
 def _encoder(c: Config, raw: Raw, deciding: int) -> Raw:
     """The encoder alone, without a head or with a classifier of tokens."""
     c.ignore("tie_word_embeddings")
-    form = head_of(c, "encoder", *(("token",) if deciding else ()))
-    head = {"form": "none"} if form == "encoder" else classifier(c, form, deciding)
+    form = c.head_of("encoder", *(("token",) if deciding else ()))
+    head = {"form": "none"} if form == "encoder" else c.classifier(form, deciding)
     stack = {key: value for key, value in raw.items() if key not in ("encoder", "decoder")}
     return {**stack, "kind": "encoder", **raw["encoder"], "head": head}
 
 
 def umt5(c: Config) -> Raw:
     """As T5, with a table of biases in every layer."""
-    if not named(c, *_ENCODERS):
+    if not c.named(*_ENCODERS):
         c.only(True, "tie_word_embeddings", why="transformers' umt5 is always tied")
     raw = t5(c, deciding=2, gates="gated-gelu")
     return raw | {"positions": raw["positions"] | {"apart": True}}
@@ -149,7 +133,7 @@ def bart_like(
     c: Config, place: str, rows: int, extra: int, embedded_norm: bool, positions: str = "learned", deciding: int = 0
 ) -> Raw:
     """Two stacks with learned positions each, or the decoder by itself; the head's bias is a buffer."""
-    alone = named(c, "ForCausalLM")
+    alone = c.named("ForCausalLM")
     joined(c, alone)
     c.ignore(
         "num_decoder_layers", "scale_embedding", "activation_dropout", "classif_dropout", "static_position_embeddings"
@@ -162,7 +146,7 @@ def bart_like(
         "d_model": c.size("d_model", "hidden_size"),
         "vocab_size": c.size("vocab_size"),
     }
-    padding_within(c, raw, default=_PADDING.get(c.model_type))
+    c.padding_within(raw, default=_PADDING.get(c.model_type))
     table: Raw = {"form": positions}
     if positions == "learned":
         table["rows"] = c.size("max_position_embeddings", default=rows) + extra
@@ -224,7 +208,7 @@ def pegasus(c: Config) -> Raw:
 def bigbird_pegasus(c: Config) -> Raw:
     """Pegasus whose encoder attends in blocks, and whose attention may have no biases."""
     raw = bart_like(c, "pre", 4096, 0, False, deciding=2)
-    bias, sparse = c.flag("use_bias", default=False), blocks(c)
+    bias, sparse = c.flag("use_bias", default=False), c.blocks()
     if raw["kind"] == "decoder":
         c.fault(
             "architectures[0]", c.data["architectures"][0], "a class of both halves", "its decoder alone is not read"
@@ -248,7 +232,7 @@ def fsmt(c: Config) -> Raw:
     """Halves with a vocabulary each; the sinusoids are stored as tables, with rows up to the padding's."""
     joined(c)
     c.ignore("scale_embedding", "activation_dropout", "langs", "decoder")
-    head_of(c, "lm")
+    c.head_of("lm")
     vocabulary = {"encoder": c.size("src_vocab_size"), "decoder": c.size("tgt_vocab_size", "vocab_size")}
     padding = c.count("pad_token_id", default=1)
     if padding >= min(vocabulary.values()):
@@ -279,7 +263,7 @@ def trocr(c: Config) -> Raw:
     c.ignore("scale_embedding", "activation_dropout", "classifier_dropout", "decoder_start_token_id")
     c.only(False, "is_encoder_decoder", why="a decoder is read")
     raw: Raw = {"d_model": c.size("d_model", "hidden_size"), "vocab_size": c.size("vocab_size")}
-    padding_within(c, raw)
+    c.padding_within(raw)
     learned = c.flag("use_learned_position_embeddings", default=True)
     rows = c.size("max_position_embeddings", default=512)
     return raw | {
@@ -293,7 +277,7 @@ def trocr(c: Config) -> Raw:
 
 def trocr_alone(c: Config) -> Raw:
     """TrOCR's decoder without a picture: it holds cross-attentions that nothing runs."""
-    head_of(c, "lm")
+    c.head_of("lm")
     c.ignore("is_decoder", "add_cross_attention", "use_cache")
     raw = trocr(c)
     d, n, read = raw["d_model"], raw["n_layers"], c.size("cross_attention_hidden_size", default=None, null=None)
@@ -311,7 +295,7 @@ def whisper(c: Config) -> Raw:
     c.ignore("use_weighted_layer_sum", "mask_time_prob", "mask_time_length", "mask_time_min_masks", "mask_feature_prob")
     c.ignore("mask_feature_length", "mask_feature_min_masks", "alignment_heads", "lang_ids")
     raw: Raw = {"kind": "audio", "d_model": c.size("d_model", "hidden_size"), "vocab_size": c.size("vocab_size")}
-    padding_within(c, raw)
+    c.padding_within(raw)
     halves = {half: _half(c, raw, half) for half in ("encoder", "decoder")}
     c.only(halves["encoder"]["attention"]["n_heads"], "num_key_value_heads", why="as many as encoder_attention_heads")
     for half in halves.values():
@@ -378,19 +362,19 @@ def _gemma_half(c: Config, half: str) -> Raw:
         "n_layers": c.layers("num_hidden_layers"),
         "vocab_size": c.size("vocab_size"),
     }
-    padding_within(c, raw)
+    c.padding_within(raw)
     n = raw["n_layers"]
-    attention = heads(c, raw, kv=4, d_head=256, whole=True) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=4, d_head=256, whole=True) | {"bias": c.flag("attention_bias", default=False)}
     raw |= {
         "attention": attention | {"softcap": c.real("attn_logit_softcapping", default=50.0)},
-        "feed_forward": gated(c, act="gelu_pytorch_tanh"),
-        "norm": rms(c, offset=True, place="sandwich"),
-        "positions": rotary(c, attention["d_head"], kind=GLOBAL),
+        "feed_forward": c.gated(act="gelu_pytorch_tanh"),
+        "norm": c.rms(offset=True, place="sandwich"),
+        "positions": c.rotary(attention["d_head"], kind=GLOBAL),
     }
     c.ignore("final_logit_softcapping")
     window = c.size("sliding_window", default=4096)
-    types = layer_types(c, n, [GLOBAL if i % 2 else LOCAL for i in range(n)])
-    return layered(raw, windows(c, raw, window if half == "decoder" else window + 1, types))
+    types = c.layer_types(n, [GLOBAL if i % 2 else LOCAL for i in range(n)])
+    return layered(raw, c.windows(raw, window if half == "decoder" else window + 1, types))
 
 
 def switch_transformers(c: Config) -> Raw:

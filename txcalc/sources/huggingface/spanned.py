@@ -2,75 +2,66 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, any_of, number
-from txcalc.sources.huggingface.shared import (
+from txcalc.sources.huggingface.config import (
     GLOBAL,
     LAYER_NAMES,
     LOCAL,
+    NAMES,
+    TOP,
+    WIDTH,
+    Config,
     Raw,
-    decoder,
-    experts,
-    heads,
-    layer_norm,
-    layer_types,
     layered,
-    lm_head,
-    mixture,
-    more_heads,
-    rms,
-    rotary,
-    stack,
     turned,
-    windows,
 )
-from txcalc.sources.huggingface.sparse import NAMES, TOP, WIDTH, dense_where, typed, with_shared
+from txcalc.sources.huggingface.keys import any_of, number
 from txcalc.sources.spec import size
 
 
 def gpt_oss(c: Config) -> Raw:
     """Sinks, biases everywhere, experts whose activation is clamped, every second layer with a window."""
-    raw = stack(c)
-    attention = heads(c, raw, kv=8, d_head=64) | {"bias": c.flag("attention_bias", default=True), "sinks": True}
+    raw = c.stack()
+    attention = c.heads(raw, kv=8, d_head=64) | {"bias": c.flag("attention_bias", default=True), "sinks": True}
     names = ("num_local_experts", "num_experts")
-    mixed = experts(c, names, TOP, ("intermediate_size",), 128, 4, bias=True, router_bias=True)
+    mixed = c.experts(names, TOP, ("intermediate_size",), 128, 4, bias=True, router_bias=True)
     mixed |= {"activation": "clamped_silu", "scoring": "softmax_after"}
     c.ignore("swiglu_alpha", "swiglu_limit", "experts_per_token", "initial_context_length")
-    raw = decoder(c, raw, attention, mixed=mixed, theta=150000.0)
+    raw = c.decoder(raw, attention, mixed=mixed, theta=150000.0)
     n, window = raw["n_layers"], c.size("sliding_window", default=128, null=None)
-    types = layer_types(c, n, [GLOBAL if i % 2 else LOCAL for i in range(n)])
-    return layered(raw, windows(c, raw, window, types))
+    types = c.layer_types(n, [GLOBAL if i % 2 else LOCAL for i in range(n)])
+    return layered(raw, c.windows(raw, window, types))
 
 
 def mellum(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     n, window = raw["n_layers"], c.size("sliding_window", default=1024, null=None)
-    attention = heads(c, raw, kv=4, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    raw = decoder(c, raw, attention, mixed=experts(c, NAMES, TOP, WIDTH, 64, 8), kind=GLOBAL)
-    more_heads(c)
+    attention = c.heads(raw, kv=4, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    raw = c.decoder(raw, attention, mixed=c.experts(NAMES, TOP, WIDTH, 64, 8), kind=GLOBAL)
+    c.more_heads()
     c.ignore("mtp_layer_types", "mtp_mlp_layer_types")
-    axis = windows(c, raw, window, layer_types(c, n, [GLOBAL] * n))
-    return layered(raw, axis, typed(c, raw, [False] * n))
+    axis = c.windows(raw, window, c.layer_types(n, [GLOBAL] * n))
+    return layered(raw, axis, c.typed(raw, [False] * n))
 
 
 def cohere2_moe(c: Config) -> Raw:
     """Attention and experts side by side; the first layers may be dense, with a pattern of windows of their own."""
-    raw = stack(c)
+    raw = c.stack()
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     first = c.count("first_k_dense_replace", default=0) if "first_k_dense_replace" in c else 0
-    attention = heads(c, raw, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
-    mixed = with_shared(c, experts(c, NAMES, TOP, ("intermediate_size",), 8, 2), "num_shared_experts", default=0)
+    attention = c.heads(raw, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    mixed = c.with_shared(c.experts(NAMES, TOP, ("intermediate_size",), 8, 2), "num_shared_experts", default=0)
     c.ignore("shared_expert_combination_strategy")
     if c.text("expert_selection_fn", default="softmax") == "sigmoid":
         mixed["scoring"] = "sigmoid"
-    raw = decoder(c, raw, attention, mixed=mixed, tied=True)
+    raw = c.decoder(raw, attention, mixed=mixed, tied=True)
     raw["positions"]["interleaved"] = True
-    raw["norm"] = layer_norm(c, bias=False) if c.real("rms_norm_eps") is None else rms(c)
+    raw["norm"] = c.layer_norm(bias=False) if c.real("rms_norm_eps") is None else c.rms()
     raw["norm"]["parallel"] = "shared"
     before, after = (
         c.size(f"{name}sliding_window_pattern", default=of) for name, of in (("prefix_dense_", 1), ("", 4))
     )
     places = [(i, before) for i in range(min(first, n))] + [(i, after) for i in range(n - min(first, n))]
-    types = layer_types(c, n, [LOCAL if (i + 1) % every else GLOBAL for i, every in places])
+    types = c.layer_types(n, [LOCAL if (i + 1) % every else GLOBAL for i, every in places])
     names = ["dense" if i < first else "sparse" for i in range(n)]
     kinds = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
     if "dense" in kinds:
@@ -79,16 +70,16 @@ def cohere2_moe(c: Config) -> Raw:
     c.ignore("prefix_dense_intermediate_size")
     # Dense layers turn their heads with a window or without one, unless their windows have a pattern.
     rotated = [kind == LOCAL or (part == "dense" and before == 1) for kind, part in zip(types, kinds, strict=True)]
-    sparse = mixture(c, raw, [kind == "sparse" for kind in kinds])
-    return layered(raw, windows(c, raw, window, types), turned(rotated), sparse)
+    sparse = c.mixture(raw, [kind == "sparse" for kind in kinds])
+    return layered(raw, c.windows(raw, window, types), turned(rotated), sparse)
 
 
 def exaone_moe(c: Config) -> Raw:
-    raw = stack(c)
+    raw = c.stack()
     n = raw["n_layers"]
-    attention = heads(c, raw, kv=32) | {"qk_norm": "head"}
-    mixed = with_shared(c, experts(c, NAMES, TOP, WIDTH, 64, 8), "num_shared_experts", default=1)
-    raw = decoder(c, raw, attention, mixed=mixed | {"scoring": "sigmoid"})
+    attention = c.heads(raw, kv=32) | {"qk_norm": "head"}
+    mixed = c.with_shared(c.experts(NAMES, TOP, WIDTH, 64, 8), "num_shared_experts", default=1)
+    raw = c.decoder(raw, attention, mixed=mixed | {"scoring": "sigmoid"})
     first = 0 if c.data.get("mlp_layer_types") is not None else c.count("first_k_dense_replace", default=1)
     window = c.size("sliding_window", default=4096)
     if c.data.get("layer_types") is not None:
@@ -97,19 +88,19 @@ def exaone_moe(c: Config) -> Raw:
         period = c.size("sliding_window_pattern", default=4)
         default = [LOCAL if (i + 1) % period else GLOBAL for i in range(n)]
     c.ignore("first_k_dense_replace", "sliding_window_pattern")
-    axis = windows(c, raw, window, layer_types(c, n, default), {"global": {"positions": {"form": "none"}}})
-    return layered(raw, axis, typed(c, raw, [i < first for i in range(n)]))
+    axis = c.windows(raw, window, c.layer_types(n, default), {"global": {"positions": {"form": "none"}}})
+    return layered(raw, axis, c.typed(raw, [i < first for i in range(n)]))
 
 
 def llama4_text(c: Config) -> Raw:
     """Layers with chunks and rotation, every fourth with neither; experts in every `interleave_moe_layer_step`-th."""
-    raw = stack(c)
+    raw = c.stack()
     n = raw["n_layers"]
     normed = c.flag("use_qk_norm", default=True)
-    attention = heads(c, raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
-    mixed = experts(c, NAMES[::-1], TOP, ("intermediate_size",), 16, 1)
+    attention = c.heads(raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    mixed = c.experts(NAMES[::-1], TOP, ("intermediate_size",), 16, 1)
     mixed |= {"d_ff_shared": mixed["d_ff"], "scoring": "sigmoid"}
-    raw = decoder(c, raw, attention, mixed=mixed, theta=5e5)
+    raw = c.decoder(raw, attention, mixed=mixed, theta=5e5)
     raw["positions"] |= {"interleaved": True}
     c.ignore("attn_temperature_tuning", "floor_scale", "attn_scale", "for_llm_compressor", "layer_types")
     every = c.size("no_rope_layer_interval", default=4)
@@ -119,7 +110,7 @@ def llama4_text(c: Config) -> Raw:
         c.fault("no_rope_layers", rotated, f"a list of {n:,} items, one a layer")
         rotated = default
     chunked = ["chunked_attention" if on else GLOBAL for on in rotated]
-    types = layer_types(c, n, chunked, ("chunked_attention", GLOBAL))
+    types = c.layer_types(n, chunked, ("chunked_attention", GLOBAL))
     chunk = c.size("attention_chunk_size", default=8192)
     step = c.size("interleave_moe_layer_step", default=1)
     given = c.items("moe_layers", of=number, length=None, default=None)
@@ -134,14 +125,14 @@ def llama4_text(c: Config) -> Raw:
     if normed:
         turning[1]["rotary"] = {"attention": {"qk_norm": "bare"}}
     axis = (spans, {"chunked": local, "global": {}})
-    return layered(raw, axis, turning, mixture(c, raw, [i in sparse for i in range(n)]))
+    return layered(raw, axis, turning, c.mixture(raw, [i in sparse for i in range(n)]))
 
 
 def mimo_v2_flash(c: Config) -> Raw:
     """Values narrower than keys; layers with a window have sinks and twice the key/value heads."""
-    raw = stack(c)
+    raw = c.stack()
     n, window = raw["n_layers"], c.size("sliding_window", default=129)
-    attention = heads(c, raw, kv=4, d_head=192, whole=None)
+    attention = c.heads(raw, kv=4, d_head=192, whole=None)
     attention |= {
         "bias": ["q", "k", "v"] if c.flag("attention_bias", default=False) else [],
         "d_v": c.size("v_head_dim", default=128),
@@ -152,7 +143,7 @@ def mimo_v2_flash(c: Config) -> Raw:
     before = c.size("sliding_window_size", default=None)
     window = window if before is None else before + 1
     names = ("n_routed_experts", "num_local_experts")
-    mixed = with_shared(c, experts(c, names, TOP, WIDTH, 256, 8), "n_shared_experts", default=0, groups=(1, 1))
+    mixed = c.with_shared(c.experts(names, TOP, WIDTH, 256, 8), "n_shared_experts", default=0, groups=(1, 1))
     if mixed.pop("n_shared", 0):
         c.fault(
             "n_shared_experts", c.data["n_shared_experts"], "0", "transformers' mimo_v2_flash has no shared experts"
@@ -160,10 +151,10 @@ def mimo_v2_flash(c: Config) -> Raw:
     raw |= {
         "attention": attention,
         "experts": mixed | {"scoring": "sigmoid"},
-        "norm": rms(c, eps=1e-5),
-        "head": lm_head(c, False),
+        "norm": c.rms(eps=1e-5),
+        "head": c.lm_head(False),
     }
-    types = layer_types(c, n, [GLOBAL if i == 0 or (i + 1) % 6 == 0 else LOCAL for i in range(n)])
+    types = c.layer_types(n, [GLOBAL if i == 0 or (i + 1) % 6 == 0 else LOCAL for i in range(n)])
     twice = 2 * attention["n_kv_heads"]
     if LOCAL in types:
         c.divides(twice, attention["n_heads"], "num_key_value_heads · 2", "num_attention_heads")
@@ -184,26 +175,26 @@ def mimo_v2_flash(c: Config) -> Raw:
             c.fault("rope_parameters", given, "an object with a table for each layer type")
         elif kind in types and given is not None and not isinstance(given.get(kind), dict):
             c.fault("rope_parameters", sorted(map(str, given)), f"a table for each layer type: {kind} has none")
-        places = rotary(c, attention["d_head"], theta, 0.334, kind=kind, names=())
+        places = c.rotary(attention["d_head"], theta, 0.334, kind=kind, names=())
         tables[LAYER_NAMES[kind]] = {"positions": places}
     tables["local"]["attention"] = {"n_kv_heads": twice, "sinks": True}
-    axis = windows(c, raw, window, types, tables)
-    kinds = typed(c, raw, [i == 0 for i in range(n)])
+    axis = c.windows(raw, window, types, tables)
+    kinds = c.typed(raw, [i == 0 for i in range(n)])
     c.only([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq", why=own)
     return layered(raw, axis, kinds)
 
 
 def laguna(c: Config) -> Raw:
     """A gate by softplus on what is read; heads, windows and experts layer by layer; the correction is a parameter."""
-    raw = stack(c)
+    raw = c.stack()
     n = raw["n_layers"]
-    attention = heads(c, raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    attention = c.heads(raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
     width, given = attention["d_head"], c.data["gating"] if "gating" in c else True
     c.ignore("gating")
     if given not in (True, "per-head", "per-element") or type(given) is int:
         c.fault("gating", given, "true, 'per-head' or 'per-element'")
     gate = "element" if given == "per-element" else "head"
-    mixed = experts(c, NAMES, TOP, WIDTH, 256, 8, d_ff_shared=c.size("shared_expert_intermediate_size", default=512))
+    mixed = c.experts(NAMES, TOP, WIDTH, 256, 8, d_ff_shared=c.size("shared_expert_intermediate_size", default=512))
     mixed |= {"scoring": "sigmoid", "correction": True, "scale": c.real("moe_routed_scaling_factor", default=1.0)}
     c.only(False, "moe_apply_router_weight_on_input", why="the experts' results are weighed, not their inputs")
     if c.real("moe_router_logit_softcapping", default=0.0) > 0:
@@ -211,24 +202,24 @@ def laguna(c: Config) -> Raw:
     raw |= {
         "attention": attention | {"gate": gate, "gate_activation": "softplus"},
         "experts": mixed,
-        "norm": rms(c),
-        "head": lm_head(c, False),
+        "norm": c.rms(),
+        "head": c.lm_head(False),
     }
-    types = layer_types(c, n, [GLOBAL] * n)
+    types = c.layer_types(n, [GLOBAL] * n)
     angles = c.data.get("rope_parameters")
     angles_of = {GLOBAL: (5e5, 0.5), LOCAL: (1e4, 1.0)}
     for kind in sorted(set(types)):
         if isinstance(angles, dict) and not isinstance(angles.get(kind), dict):
             c.fault("rope_parameters", sorted(map(str, angles)), f"a table for each layer type: {kind} has none")
     positions = {
-        kind: {"positions": rotary(c, width, theta, partial if angles is None else 1.0, kind=kind)}
+        kind: {"positions": c.rotary(width, theta, partial if angles is None else 1.0, kind=kind)}
         for kind, (theta, partial) in angles_of.items()
         if kind in types
     }
     window = c.size("sliding_window", default=512) if LOCAL in types else None
     c.ignore("sliding_window")
     tables = {"global": positions.get(GLOBAL, {}), "local": positions.get(LOCAL, {})}
-    axis = windows(c, raw, window, types, tables)
+    axis = c.windows(raw, window, types, tables)
     counts = c.items("num_attention_heads_per_layer", of=size, length=n, default=None) or [attention["n_heads"]] * n
     for count in sorted(set(counts)):
         if count % attention["n_kv_heads"]:
@@ -236,22 +227,22 @@ def laguna(c: Config) -> Raw:
                 "num_attention_heads_per_layer", count, f"multiples of num_key_value_heads = {attention['n_kv_heads']}"
             )
     by_heads: dict[str, Raw] = {f"{count}h": {"attention": {"n_heads": count}} for count in counts}
-    return layered(raw, axis, ([f"{count}h" for count in counts], by_heads), typed(c, raw, [i == 0 for i in range(n)]))
+    return layered(raw, axis, ([f"{count}h" for count in counts], by_heads), c.typed(raw, [i == 0 for i in range(n)]))
 
 
 def afmoe(c: Config) -> Raw:
     """Gated attention, sandwich norms, and positions only in the layers with a window."""
-    raw = stack(c)
+    raw = c.stack()
     n = raw["n_layers"]
-    attention = heads(c, raw, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    mixed = experts(c, NAMES, TOP, WIDTH, 64, 6, n_shared=c.size("num_shared_experts", default=2))
+    attention = c.heads(raw, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    mixed = c.experts(NAMES, TOP, WIDTH, 64, 6, n_shared=c.size("num_shared_experts", default=2))
     mixed |= {"scoring": "sigmoid", "correction": True, "scale": c.real("route_scale", default=1.0)}
-    raw = decoder(c, raw, attention | {"gate": "element"}, mixed=mixed)
-    raw["norm"] = rms(c, eps=1e-5, place="sandwich")
+    raw = c.decoder(raw, attention | {"gate": "element"}, mixed=mixed)
+    raw["norm"] = c.rms(eps=1e-5, place="sandwich")
     if c.flag("mup_enabled", default=False, null=False):
         raw["embedding"] = {"scale": raw["d_model"] ** 0.5}
     window, every = c.size("sliding_window", default=1024, null=None), c.size("global_attn_every_n_layers", default=4)
-    types = layer_types(c, n, [LOCAL if (i + 1) % every else GLOBAL for i in range(n)])
+    types = c.layer_types(n, [LOCAL if (i + 1) % every else GLOBAL for i in range(n)])
     first = c.count("num_dense_layers", default=1)
-    axis = windows(c, raw, window, types, {"global": {"positions": {"form": "none"}}})
-    return layered(raw, axis, dense_where(c, raw, [i < first for i in range(n)]))
+    axis = c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}})
+    return layered(raw, axis, c.dense_where(raw, [i < first for i in range(n)]))

@@ -2,20 +2,7 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import (
-    Raw,
-    head_of,
-    heads,
-    labels,
-    layer_norm,
-    lm_head,
-    piece,
-    plain,
-    rms,
-    rotary,
-    stack,
-)
+from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.spec import size
 
 
@@ -25,12 +12,12 @@ def moshi(c: Config) -> Raw:
     if isinstance(names, list) and names and names[0] == "MoshiForConditionalGeneration":
         c.fault("architectures[0]", names[0], "MoshiForCausalLM", "its depth decoder and its codec have no reader yet")
     c.ignore("num_codebooks", "audio_vocab_size", "audio_encoder_config", "depth_decoder_config")
-    raw = stack(c)
-    attention = heads(c, raw)
+    raw = c.stack()
+    attention = c.heads(raw)
     window = c.size("sliding_window", default=3000)
     width = c.size("ffn_dim", default=22528)
     c.divides(2, width, "2", c.spelling("ffn_dim"))
-    head = lm_head(c, False)
+    head = c.lm_head(False)
     if head.get("tied"):
         c.fault("tie_word_embeddings", True, "false", "the table has a row more than the head")
     return raw | {
@@ -40,8 +27,8 @@ def moshi(c: Config) -> Raw:
             "gated": True,
             "activation": c.activation("hidden_act", default="silu"),
         },
-        "norm": rms(c, eps=1e-8),
-        "positions": rotary(c, attention["d_head"]),
+        "norm": c.rms(eps=1e-8),
+        "positions": c.rotary(attention["d_head"]),
         "embedding": {"extra": 1},
         "head": head,
     }
@@ -49,7 +36,7 @@ def moshi(c: Config) -> Raw:
 
 def musicgen_decoder(c: Config) -> Raw:
     """A table and a head for each codebook, whose rows are summed; without a text before it."""
-    head = head_of(c, "lm", "none")
+    head = c.head_of("lm", "none")
     c.ignore("activation_dropout", "layerdrop", "cross_attention_hidden_size", "pad_token_id", "bos_token_id")
     for key in ("scale_embedding", "is_decoder", "add_cross_attention", "tie_word_embeddings"):
         c.flag(key, default=False)  # its class looks at none of them but the first, which is no size
@@ -57,7 +44,7 @@ def musicgen_decoder(c: Config) -> Raw:
     c.size("audio_channels", default=1)
     raw: Raw = {"kind": "decoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     d, rows, books = raw["d_model"], c.size("vocab_size"), c.size("num_codebooks", default=4)
-    attention = heads(c, raw, kv_names=(), width_names=(), whole=True)
+    attention = c.heads(raw, kv_names=(), width_names=(), whole=True)
     idle = raw["n_layers"] * (4 * d * d + 2 * d)
     c.note(f"the decoder alone, without a text: its cross-attentions ({idle:,} parameters) are held and not run")
     more = [piece("further_heads", "linear", d, rows, bias=False, times=books - 1, kind="head")]
@@ -65,7 +52,7 @@ def musicgen_decoder(c: Config) -> Raw:
         "vocab_size": rows,
         "context": c.size("max_position_embeddings", default=2048),
         "attention": attention,
-        "feed_forward": plain(c, "ffn_dim", bias=False, act_names=("activation_function",)),
+        "feed_forward": c.plain("ffn_dim", bias=False, act_names=("activation_function",)),
         "norm": {"form": "layer"},
         "positions": {"form": "sinusoidal"},
         "embedding": {"extra": 1, "tables": [[rows + 1, 1]] * (books - 1)},
@@ -96,7 +83,7 @@ def wav2vec2(c: Config) -> Raw:
     c.ignore(*_ASIDE.split())
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     stable = c.model_type != "data2vec-audio" and c.flag("do_stable_layer_norm", default=False)
-    attention = heads(c, raw, whole=True, kv_names=(), width_names=())
+    attention = c.heads(raw, whole=True, kv_names=(), width_names=())
     last, around = _samples(c, raw)
     around += _in_place(c, raw)
     if not stable:
@@ -105,8 +92,8 @@ def wav2vec2(c: Config) -> Raw:
     c.note("tokens are frames: what its convolutions make of as few samples as give them")
     return raw | {
         "attention": attention | {"bias": True},
-        "feed_forward": plain(c),
-        "norm": layer_norm(c, "layer_norm_eps", place="pre" if stable else "post"),
+        "feed_forward": c.plain(),
+        "norm": c.layer_norm("layer_norm_eps", place="pre" if stable else "post"),
         "positions": {"form": "none"},
         "around": around + read,
         "head": head,
@@ -173,17 +160,17 @@ def _answers(c: Config, raw: Raw, last: int) -> tuple[list[Raw], Raw]:
         raw["d_model"],
         ("ctc", "sequence", "frames", "speaker", *(("pretraining",) * (c.model_type == "wav2vec2"))),
     )
-    form = head_of(c, "none", *tasks)
+    form = c.head_of("none", *tasks)
     if form == "ctc":
         return [], {"form": "classifier", "classes": c.size("vocab_size", default=32), "every": True}
     weighed = c.flag("use_weighted_layer_sum", default=False) and form in ("sequence", "frames", "speaker")
     made = [piece("layer_weights", "held", raw["n_layers"] + 1)] * weighed
     if form == "frames":
-        return made, {"form": "classifier", "classes": labels(c), "every": True}
+        return made, {"form": "classifier", "classes": c.labels(), "every": True}
     if form == "sequence":
         width = c.size("classifier_proj_size", default=256)
         made += [piece("projector", "linear", d, width, kind="head")]
-        made += [piece("classifier", "linear", width, labels(c), kind="head", at=[0, 1, 1])]
+        made += [piece("classifier", "linear", width, c.labels(), kind="head", at=[0, 1, 1])]
     if form == "speaker":
         made += _speaker(c, d)
     if form == "pretraining":
@@ -216,7 +203,7 @@ def _speaker(c: Config, d: int) -> list[Raw]:
         piece("classifier", "linear", width, width, **once),
     ]
     c.note(f"the speaker's head reads sounds of {lost + 1:,} frames and more")
-    return [one | {"kind": "head"} for one in [*made, piece("margins", "held", width * labels(c))]]
+    return [one | {"kind": "head"} for one in [*made, piece("margins", "held", width * c.labels())]]
 
 
 def wavlm(c: Config) -> Raw:

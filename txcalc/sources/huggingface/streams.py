@@ -9,21 +9,10 @@ import math
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, any_of
+from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.huggingface.leaves import Pieces, listed
 from txcalc.sources.huggingface.seq2seq import bart_like, joined
-from txcalc.sources.huggingface.shared import (
-    Raw,
-    alone,
-    classifier,
-    head_of,
-    labels,
-    layer_norm,
-    named,
-    piece,
-    plain,
-    summary,
-)
 from txcalc.sources.spec import size
 
 
@@ -34,11 +23,11 @@ def of(kind: str, *pieces: Raw) -> Pieces:
 
 def xlnet(c: Config) -> Raw:
     """Post-norm layers whose queries meet keys and, through a matrix of their own, distances; read in one stream."""
-    alone(c)
+    c.alone()
     c.only("bi", "attn_type", why="positions that see every other are read")
     c.ignore("mem_len", "reuse_len", "use_mems_eval", "use_mems_train", "bi_data", "clamp_len", "same_length")
     c.ignore("start_n_top", "end_n_top", "summary_last_dropout", "untie_r")
-    summary(c, "tanh")
+    c.summary("tanh")
     d, n = c.size("d_model", "hidden_size"), c.layers("n_layer", "num_hidden_layers")
     raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": n, "vocab_size": c.size("vocab_size", "n_token")}
     h = c.size("n_head", "num_attention_heads")
@@ -52,8 +41,8 @@ def xlnet(c: Config) -> Raw:
     return raw | {
         "pieces": {"leaves": of("attention", *leaves, piece("attention_sum", "sum", d))},
         "layer": {"layer": {"parts": ["pieces", "feed_forward"]}},
-        "feed_forward": plain(c, "d_inner", act_names=("ff_activation",)),
-        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12, place="post"),
+        "feed_forward": c.plain("d_inner", act_names=("ff_activation",)),
+        "norm": c.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
         "positions": {"form": "none"},
         "around": [piece("mask", "held", d, kind="embedding")],
         "head": _answers_of_xlnet(c),
@@ -62,18 +51,18 @@ def xlnet(c: Config) -> Raw:
 
 def _answers_of_xlnet(c: Config) -> Raw:
     """The heads of XLNet: a language model's with a bias, or classes read off one position through a layer."""
-    form = head_of(c, "lm", "none", "sequence", "token", "choice", "question")
+    form = c.head_of("lm", "none", "sequence", "token", "choice", "question")
     if form == "lm":
         tied = c.flag("tie_word_embeddings", default=True)
         return {"form": "masked-lm", "plain": True, "tied": tied, "bias": True}
     c.ignore("tie_word_embeddings")
     if form == "none":
         return {"form": "none"}
-    if form == "question" and not named(c, "Simple"):
+    if form == "question" and not c.named("Simple"):
         c.fault("architectures[0]", c.data["architectures"][0], "…ForQuestionAnsweringSimple", "its search of several "
                 "answers is not read")  # fmt: skip
-    act = summary(c, "tanh") if form in ("sequence", "choice") else None
-    return classifier(c, form) | ({"transform": act} if act else {})
+    act = c.summary("tanh") if form in ("sequence", "choice") else None
+    return c.classifier(form) | ({"transform": act} if act else {})
 
 
 def prophetnet(c: Config) -> Raw:
@@ -107,7 +96,7 @@ def prophetnet(c: Config) -> Raw:
     leaves = of("attention", *own) + fed(d, wide, act, "layer_norm", **on)
     around = [piece("streams", "table", g, d, kind="embedding")]
     head: Raw = {"form": "none"}
-    if head_of(c, "lm", "none") == "lm":
+    if c.head_of("lm", "none") == "lm":
         c.only(True, "tie_word_embeddings", why="its head is the token table")
         head = {"tied": True}
         if g > 1:
@@ -175,7 +164,7 @@ def _near_and_few(d: int, half: Raw, g: int, block: int, more: int) -> Pieces:
 
 def funnel(c: Config) -> Raw:
     """Layers in blocks, of which each has half as many positions as the one before it, then a few with all of them."""
-    alone(c)
+    c.alone()
     c.ignore("pooling_type", "initializer_std", "rel_attn_type")
     sizes = c.items("block_sizes", of=size, length=None, default=[4, 4, 4])
     if not sizes:
@@ -188,8 +177,8 @@ def funnel(c: Config) -> Raw:
     if form not in ("relative_shift", "factorized"):
         c.fault("attention_type", form, "'relative_shift' or 'factorized'")
     queries_only = c.flag("pool_q_only", default=True)
-    task = "base" if named(c, "BaseModel") else head_of(
-        c, "masked-lm", "none", "pretraining", "sequence", "token", "question", "choice")  # fmt: skip
+    tasks = ("masked-lm", "none", "pretraining", "sequence", "token", "question", "choice")
+    task = "base" if c.named("BaseModel") else c.head_of(*tasks)
     c.ignore("architectures")
     inner, factored = h * w, form == "factorized"
     # A first position that is kept apart, and a last one that is not cut off, make one more of a block's positions.
@@ -254,7 +243,7 @@ def _answers_of_funnel(c: Config, task: str, d: int, v: int, act: str) -> tuple[
         return of("head", *layer, piece("replaced", "linear", d, 1)), {"form": "none"}
     if task == "none":
         return [], {"form": "none"}
-    return [], classifier(c, task) | ({"transform": "tanh"} if task in ("sequence", "choice") else {})
+    return [], c.classifier(task) | ({"transform": "tanh"} if task in ("sequence", "choice") else {})
 
 
 def reformer(c: Config) -> Raw:
@@ -269,7 +258,7 @@ def reformer(c: Config) -> Raw:
     )
     c.ignore("is_decoder", "tie_word_embeddings")
     causal = c.data.get("is_decoder") is True
-    if named(c, "ReformerModelWithLMHead") and not causal:
+    if c.named("ReformerModelWithLMHead") and not causal:
         c.fault("is_decoder", c.data.get("is_decoder", ABSENT), "true, which ReformerModelWithLMHead asks for")
     d, v, rows = c.size("hidden_size"), c.size("vocab_size"), c.size("max_position_embeddings", default=4096)
     h, w = c.size("num_attention_heads", default=12), c.size("attention_head_size", default=64)
@@ -319,12 +308,12 @@ def reformer(c: Config) -> Raw:
         c.ignore("axial_pos_shape", "axial_pos_embds_dim")
         around.append(piece("positions", "table", rows, d, kind="embedding", bias=True))
     around.append(piece("norm", "layer_norm", 2 * d, kind="norm"))
-    task = head_of(c, "lm", "none", "sequence", "question", *(["masked-lm"] if not causal else []))
+    task = c.head_of("lm", "none", "sequence", "question", *(["masked-lm"] if not causal else []))
     once = {"at": [0, 1, 1]}
     heads = {
         "lm": [piece("scores", "linear", 2 * d, v)],
         "sequence": [piece("transform", "linear", 2 * d, d, **once), piece("transform_activation", "tanh", d, **once),
-                     piece("classifier", "linear", d, labels(c) if task == "sequence" else 2, **once)],
+                     piece("classifier", "linear", d, c.labels() if task == "sequence" else 2, **once)],
         "question": [piece("answers", "linear", 2 * d, 2)],
     }  # fmt: skip
     around += of("head", *heads.get("lm" if task == "masked-lm" else task, []))

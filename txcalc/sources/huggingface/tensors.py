@@ -8,8 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from txcalc.errors import InputError
-from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import Raw
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.spec import MAX_SIZE
 
 Steps = tuple[Raw, ...]

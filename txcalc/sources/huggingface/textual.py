@@ -5,37 +5,29 @@ from __future__ import annotations
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import Config, any_of
-from txcalc.sources.huggingface.dense import glm4v_text, hunyuan_v1_dense, qwen2_vl_text
-from txcalc.sources.huggingface.shared import (
+from txcalc.sources.huggingface.config import (
     GLOBAL,
     LAYER_NAMES,
     LOCAL,
+    NAMES,
+    ROUTED,
+    TOP,
+    WIDTH,
+    Config,
     Raw,
-    decoder,
-    experts,
-    gated,
-    heads,
-    layer_types,
     layered,
-    lm_head,
-    mixture,
-    plain,
-    rms,
-    rotary,
-    stack,
     turned,
-    windows,
 )
-from txcalc.sources.huggingface.sparse import NAMES, ROUTED, TOP, WIDTH, dense_where, qwen_sparse, typed, with_shared
+from txcalc.sources.huggingface.dense import glm4v_text, hunyuan_v1_dense, qwen2_vl_text
+from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.spec import real, size
 
 
 def glm_ocr_text(c: Config) -> Raw:
     """GLM-4.1V's without biases on q, k and v; the width of a head is its own."""
     raw = glm4v_text(c)
-    raw["attention"] = heads(c, raw, kv=8)
-    raw["positions"] = rotary(c, raw["attention"]["d_head"], partial=0.5) | {"interleaved": True}
+    raw["attention"] = c.heads(raw, kv=8)
+    raw["positions"] = c.rotary(raw["attention"]["d_head"], partial=0.5) | {"interleaved": True}
     return raw
 
 
@@ -53,96 +45,95 @@ def qwen2_5_omni_text(c: Config) -> Raw:
 
 
 def qwen3_omni_moe_text(c: Config) -> Raw:
-    raw = stack(c)
-    attention = heads(c, raw, kv=4, whole=None)
+    raw = c.stack()
+    attention = c.heads(raw, kv=4, whole=None)
     attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
     c.only(None, "sliding_window", why="transformers' qwen3_omni_moe has no windows")
     c.only(False, "use_sliding_window", why="transformers' qwen3_omni_moe has no windows")
     c.ignore("max_window_layers", "shared_expert_intermediate_size")
-    raw = decoder(c, raw, attention, mixed=experts(c, NAMES, TOP, WIDTH, 128, 8), tied=True, theta=1e6)
-    return layered(raw, mixture(c, raw, qwen_sparse(c, raw)))
+    raw = c.decoder(raw, attention, mixed=c.experts(NAMES, TOP, WIDTH, 128, 8), tied=True, theta=1e6)
+    return layered(raw, c.mixture(raw, c.qwen_sparse(raw)))
 
 
 def deepseek_ocr2_text(c: Config) -> Raw:
     """DeepSeek-V2's experts after Llama's attention; which layers have them is a list."""
-    raw = stack(c)
+    raw = c.stack()
     c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
-    attention = heads(c, raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
     c.only(attention["d_head"], "head_dim", why="it is hidden_size over num_attention_heads")
-    mixed = with_shared(c, experts(c, ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
-    raw = decoder(c, raw, attention, mixed=mixed)
+    mixed = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
+    raw = c.decoder(raw, attention, mixed=mixed)
     if c.data.get("mlp_layer_types") is None:
         c.fault("mlp_layer_types", c.data.get("mlp_layer_types", ABSENT), 'a list of "dense" and "sparse", one a layer')
-    return layered(raw, typed(c, raw, [False] * raw["n_layers"]))
+    return layered(raw, c.typed(raw, [False] * raw["n_layers"]))
 
 
 def molmo2_text(c: Config) -> Raw:
     """Qwen3's or OLMo 2's, with further rows of the token table that the head has not."""
-    raw = stack(c)
+    raw = c.stack()
     after, form = c.flag("norm_after", default=False), c.text("qk_norm_type", default="qwen3")
     if form not in ("qwen3", "olmo"):
         c.fault("qk_norm_type", form, "'qwen3' or 'olmo'")
     c.ignore("rope_scaling_layers")
     bias = ["q", "k", "v"] if c.flag("attention_bias", "qkv_bias", default=False) else []
-    attention = heads(c, raw, kv=8, d_head=128)
+    attention = c.heads(raw, kv=8, d_head=128)
     extra = c.count("additional_vocab_size", default=128)
     return raw | {
         "attention": attention | {"bias": bias, "qk_norm": "head" if form == "qwen3" else "width"},
-        "feed_forward": gated(c),
-        "norm": rms(c, "rms_norm_eps", "layer_norm_eps") | ({"place": "after"} if after else {}),
-        "positions": rotary(c, attention["d_head"]),
+        "feed_forward": c.gated(),
+        "norm": c.rms("rms_norm_eps", "layer_norm_eps") | ({"place": "after"} if after else {}),
+        "positions": c.rotary(attention["d_head"]),
         "embedding": {"extra": extra} if extra else {},
-        "head": lm_head(c, False),
+        "head": c.lm_head(False),
     }
 
 
 def cosmos3_edge_text(c: Config) -> Raw:
     """Llama's with two matrices and a squared ReLU."""
-    raw = stack(c)
-    attention = heads(c, raw, kv=8, d_head=128, whole=True) | {"bias": c.flag("attention_bias", default=False)}
+    raw = c.stack()
+    attention = c.heads(raw, kv=8, d_head=128, whole=True) | {"bias": c.flag("attention_bias", default=False)}
     angles = c.data.get("rope_parameters")
     parts = angles.get("mrope_section") if isinstance(angles, dict) else None
     if angles is not None and (not isinstance(parts, list) or sum(parts) != attention["d_head"] // 2):
         c.fault("rope_parameters.mrope_section", parts, f"three numbers whose sum is {attention['d_head'] // 2}")
     return raw | {
         "attention": attention,
-        "feed_forward": plain(c, act="relu2", bias=c.flag("mlp_bias", default=False)),
-        "norm": rms(c, eps=1e-5),
-        "positions": rotary(c, attention["d_head"], 1e8),
-        "head": lm_head(c, False),
+        "feed_forward": c.plain(act="relu2", bias=c.flag("mlp_bias", default=False)),
+        "norm": c.rms(eps=1e-5),
+        "positions": c.rotary(attention["d_head"], 1e8),
+        "head": c.lm_head(False),
     }
 
 
 def muse_glimmer_text(c: Config) -> Raw:
     """Gated attention with bare norms of Q and K, sandwich norms, and positions in the layers with a window alone."""
-    raw = stack(c)
+    raw = c.stack()
     n, window = raw["n_layers"], c.size("sliding_window", default=2048, null=None)
-    attention = heads(c, raw, kv=2, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=2, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
     factor = c.real("qk_scale_factor", default=3.87)
     c.ignore("post_norm_eps")
     c.note("the norm of the embedding, which has no weights, is not among the other FLOPs")
     raw |= {
         "attention": attention | {"qk_norm": "bare", "gate": "element", "scale": factor / attention["d_head"] ** 0.5},
-        "feed_forward": gated(c),
-        "norm": rms(c, eps=1e-5, place="sandwich", offset=True),
-        "positions": rotary(c, attention["d_head"]),
-        "head": lm_head(
-            c,
+        "feed_forward": c.gated(),
+        "norm": c.rms(eps=1e-5, place="sandwich", offset=True),
+        "positions": c.rotary(attention["d_head"]),
+        "head": c.lm_head(
             False,
             softcap=c.real("final_logit_softcapping", default=20.0),
             scale=c.real("output_multiplier", default=0.19611613513818404),
         ),
     }
     full = [(n - 1 - i) % 4 == 0 for i in range(n)]
-    types = layer_types(c, n, [GLOBAL if whole else LOCAL for whole in full])
+    types = c.layer_types(n, [GLOBAL if whole else LOCAL for whole in full])
     default = [0.0 if whole else 1.0 for whole in full]
     bases = c.items("layer_rope_theta", of=real, length=n, default=None) or default
-    return layered(raw, windows(c, raw, window, types), turned(bases))
+    return layered(raw, c.windows(raw, window, types), turned(bases))
 
 
 def ernie4_5_vl_moe_text(c: Config) -> Raw:
     """ERNIE 4.5's experts for text, and beside them as many for pictures, which no text runs through."""
-    raw = stack(c)
+    raw = c.stack()
     n, d = raw["n_layers"], raw["d_model"]
     c.only(False, "use_bias", why="biases of the shared experts, not of the routed ones, are not read")
     widths = c.items("moe_intermediate_size", of=size, length=None, default=[1536, 512])
@@ -153,10 +144,10 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
         c.fault(c.spelling("moe_k", *TOP), top, f"at most {number}, the number of experts")
     activation = c.activation("hidden_act", default="silu")
     mixed: Raw = {"n_experts": number, "top_k": top, "d_ff": widths[0], "activation": activation}
-    mixed = with_shared(c, mixed, "moe_num_shared_experts", default=2) | {"router_bias": True}
+    mixed = c.with_shared(mixed, "moe_num_shared_experts", default=2) | {"router_bias": True}
     c.ignore("moe_norm_min")
-    raw = decoder(c, raw, heads(c, raw, kv=4), mixed=mixed, tied=True, theta=5e5)
-    axis = typed(c, raw, [i == 0 for i in range(n)])
+    raw = c.decoder(raw, c.heads(raw, kv=4), mixed=mixed, tied=True, theta=5e5)
+    axis = c.typed(raw, [i == 0 for i in range(n)])
     of_pictures = mixed["n_experts"] * (3 * d * widths[-1] + d + 1)
     if held := of_pictures * axis[0].count("sparse"):
         raw["idle"] = held
@@ -166,21 +157,21 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
 
 def step3p5(c: Config) -> Raw:
     """Gates a head, more heads in layers with a window; lists by layer go on to the layers that predict further."""
-    raw = stack(c)
+    raw = c.stack()
     n, more = raw["n_layers"], c.count("num_nextn_predict_layers", "num_mtp_layers", default=0, null=0)
     kv_names = ("num_key_value_heads", "num_attention_groups")
-    attention = heads(c, raw, kv=8, d_head=128, kv_names=kv_names) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=8, d_head=128, kv_names=kv_names) | {"bias": c.flag("attention_bias", default=False)}
     c.only(True, "use_head_wise_attn_gate", "use_qk_norm", "use_moe_router_bias", why="transformers' class has it so")
     c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
     c.ignore("swiglu_limits", "swiglu_limits_shared", "mtp_layer_types", "mtp_mlp_layer_types", "moe_every_n_layer")
     c.ignore("yarn_only_types", "use_rope_layers", "per_layer_config", "num_local_experts")
-    mixed = experts(c, ("n_routed_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_top_k"), WIDTH, 288, 8,
+    mixed = c.experts(("n_routed_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_top_k"), WIDTH, 288, 8,
                     d_ff_shared=c.size("share_expert_dim", "share_expert_dims", default=1280))  # fmt: skip
     raw |= {
         "attention": attention | {"qk_norm": "head", "gate": "head"},
         "experts": mixed | {"scoring": "sigmoid", "scale": c.real("moe_router_scaling_factor", default=1.0)},
-        "norm": rms(c, eps=1e-5, offset=True),
-        "head": lm_head(c, False),
+        "norm": c.rms(eps=1e-5, offset=True),
+        "head": c.lm_head(False),
     }
     types = _cut(c, "layer_types", n, more, [GLOBAL] * n, any_of(GLOBAL, LOCAL))
     listed = c.data.get("moe_layers_enum")
@@ -201,8 +192,8 @@ def step3p5(c: Config) -> Raw:
     if count and LOCAL in types:
         tables["local"]["attention"] = {"n_heads": count}
     window = c.size("sliding_window", default=None, null=None)
-    axis = windows(c, raw, window if LOCAL in types else None, types, tables)
-    return layered(raw, axis, dense_where(c, raw, [kind == "dense" for kind in kinds]))
+    axis = c.windows(raw, window if LOCAL in types else None, types, tables)
+    return layered(raw, axis, c.dense_where(raw, [kind == "dense" for kind in kinds]))
 
 
 def _cut(c: Config, key: str, n: int, more: int, default: list[Any], of: Any) -> list[Any]:
@@ -219,7 +210,7 @@ def _angles(c: Config, width: int, kind: str, types: list[str]) -> Raw:
     c.ignore("rope_theta", "partial_rotary_factors", "rope_scaling")
     table = c.data.get("rope_parameters")
     if isinstance(table, dict) and isinstance(table.get(kind), dict):
-        return rotary(c, width, kind=kind, names=())
+        return c.rotary(width, kind=kind, names=())
     c.ignore("rope_parameters")
     place, shares, bases = types.index(kind), c.data.get("partial_rotary_factors"), c.data.get("rope_theta")
     share = shares[place] if isinstance(shares, list) and len(shares) > place else 1.0

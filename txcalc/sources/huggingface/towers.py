@@ -6,8 +6,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import Raw, layered
+from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.tensors import Sizes, Steps, Tower, area, full, grid_of, heard, linear, side_of
 from txcalc.sources.spec import MAX_LAYERS
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.shared import Raw, alone, head_of, heads, labels, layer_norm, plain
+from txcalc.sources.huggingface.config import Config, Raw
 
 
 def pictures(c: Config, patch: int = 16, side: int = 224) -> tuple[Raw, Raw]:
     """Square pictures in square patches: the widths of a stack, and its `vision`."""
-    alone(c)
+    c.alone()
     raw: Raw = {"kind": "vision", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     image, patch = c.size("image_size", default=side), c.size("patch_size", default=patch)
     c.divides(patch, image, "patch_size", "image_size")
@@ -20,12 +19,12 @@ def vit(c: Config) -> Raw:
     raw, vision = pictures(c)
     bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else []
     c.ignore("encoder_stride", "pooler_output_size", "pooler_act")
-    form = head_of(c, "classifier", "none")
-    head = {"form": "classifier", "classes": labels(c)} if form == "classifier" else {"form": "none", "pooler": True}
+    form = c.head_of("classifier", "none")
+    head = {"form": "classifier", "classes": c.labels()} if form == "classifier" else {"form": "none", "pooler": True}
     return raw | {
-        "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": [*bias, "o"]},
-        "feed_forward": plain(c),
-        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12),
+        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": [*bias, "o"]},
+        "feed_forward": c.plain(),
+        "norm": c.layer_norm("layer_norm_eps", eps=1e-12),
         "positions": {"form": "learned"},
         "vision": vision,
         "head": head,
@@ -67,12 +66,12 @@ def dinov2(c: Config) -> Raw:
     else:
         channel = {"d_ff": wide, "activation": c.activation("hidden_act", default="gelu"), "bias": True}
     head: Raw = {"form": "none"}
-    if head_of(c, "classifier", "none") == "classifier":
-        head = {"form": "classifier", "classes": labels(c), "pool": "both"}
+    if c.head_of("classifier", "none") == "classifier":
+        head = {"form": "classifier", "classes": c.labels(), "pool": "both"}
     return raw | {
-        "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": [*bias, "o"]},
+        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": [*bias, "o"]},
         "feed_forward": channel,
-        "norm": layer_norm(c, "layer_norm_eps", eps=1e-6, layer_scale=True),
+        "norm": c.layer_norm("layer_norm_eps", eps=1e-6, layer_scale=True),
         "positions": {"form": "learned"},
         "vision": vision,
         "head": head,
@@ -94,13 +93,13 @@ def beit(c: Config) -> Raw:
     if type(scale) is int:
         c.fault("layer_scale_init_value", scale, "a number with a point")
     head: Raw = {"form": "none"}
-    if head_of(c, "classifier", "none") == "classifier":
-        head = {"form": "classifier", "classes": labels(c)}
+    if c.head_of("classifier", "none") == "classifier":
+        head = {"form": "classifier", "classes": c.labels()}
     head |= {"pool": "mean", "pool_norm": True} if mean else {}
     return raw | {
-        "attention": heads(c, raw, kv_names=(), width_names=()) | {"bias": ["q", "v", "o"]},
-        "feed_forward": plain(c),
-        "norm": layer_norm(c, "layer_norm_eps", eps=1e-12, layer_scale=scale > 0, final=not mean),
+        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": ["q", "v", "o"]},
+        "feed_forward": c.plain(),
+        "norm": c.layer_norm("layer_norm_eps", eps=1e-12, layer_scale=scale > 0, final=not mean),
         "positions": {"form": "learned" if c.flag("use_absolute_position_embeddings", default=False) else "none"},
         "vision": vision,
         "head": head,

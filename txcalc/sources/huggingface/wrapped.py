@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface import library
-from txcalc.sources.huggingface.config import Config, bare, printable
+from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.families import READERS
+from txcalc.sources.huggingface.keys import bare, printable
 from txcalc.sources.huggingface.neutral import is_neutral
-from txcalc.sources.huggingface.shared import Raw
 
 
 class Whole(NamedTuple):

@@ -1,0 +1,151 @@
+"""Heads of a model as a config.json names them: by the class that `architectures[0]` says."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from txcalc.sources.huggingface import library
+from txcalc.sources.huggingface.keys import Keys, bare
+
+Raw = dict[str, Any]
+
+HEADS = {
+    "ForCausalLM": "lm",
+    "LMHeadModel": "lm",
+    "LMHead": "lm",
+    "ForMaskedLM": "masked-lm",
+    "ForConditionalGeneration": "lm",
+    "ForImageClassification": "classifier",
+    "ForSequenceClassification": "sequence",
+    "ForTokenClassification": "token",
+    "ForQuestionAnswering": "question",
+    "ForQuestionAnsweringSimple": "question",
+    "ForMultipleChoice": "choice",
+    "ForPreTraining": "pretraining",
+    "ForCTC": "ctc",
+    "ForAudioFrameClassification": "frames",
+    "ForXVector": "speaker",
+    "ForNextSentencePrediction": "pairs",
+    "MTModel": "lm",
+    "EncoderModel": "encoder",
+    "GenerationDecoder": "lm",
+    "GenerationEncoder": "encoder",
+    "DoubleHeadsModel": "two heads",
+    "WithProjection": "projected",
+    "Model": "none",
+}
+
+WRITING = ("ForCausalLM", "LMHeadModel")
+# What a head that is no language model's decides about: each sequence, each token, the ends of an answer, or which of
+# several sequences.
+TASKS = frozenset({"sequence", "token", "question", "choice", "pretraining", "pairs"})
+# What a decoder's classes with a classifier end in: the layers are the same in all of them.
+_DECIDING = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+
+
+class Answers(Keys):
+    """Keys of which a reader makes the table `head`."""
+
+    def head_of(self, *known: str) -> str:
+        """The head that `architectures[0]` names: a value of `HEADS`, "none" for hidden states; the first of `known`
+        when the config names no class."""
+        self.asked.add("architectures")
+        names = self.data.get("architectures")
+        if names is None or names == [] or "architectures[0]" in self.faulty:
+            return known[0]
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            self.fault("architectures", names, "a list of class names")
+            return known[0]
+        ending = next((ending for ending in HEADS if names[0].endswith(ending)), None)
+        bases = [bare(self.model_type + more) for more in ("model", "textmodel", "")]
+        written = names[0].removesuffix("Model") + "ForConditionalGeneration"
+        if ending == "Model" and bare(names[0]) not in bases and written not in library.classes(self.model_type):
+            ending = None  # …RewardModel and the like
+        elif ending and HEADS[ending] in TASKS and not self._own(names[0], ending):
+            ending = None  # another family's head
+        if ending is None or HEADS[ending] not in known:
+            wanted = " or ".join(f"…{ending}" for ending in HEADS if HEADS[ending] in known)
+            self.fault("architectures[0]", names[0], f"a class that ends in {wanted}", "other heads are not read")
+            return known[0]
+        return HEADS[ending]
+
+    def _own(self, cls: str, ending: str) -> bool:
+        return bare(cls) == bare(self.model_type + ending) or cls in library.classes(self.model_type)
+
+    def named(self, *endings: str) -> bool:
+        """True where `architectures[0]` ends so."""
+        names = self.data.get("architectures")
+        return isinstance(names, list) and bool(names) and isinstance(names[0], str) and names[0].endswith(endings)
+
+    def writes(self) -> bool:
+        """Whether positions see only what is before them: in the classes that write, where `is_decoder` says so."""
+        self.only(False, "is_encoder_decoder", "add_cross_attention", why="a stack by itself is read")
+        if not self.named(*WRITING):
+            self.only(False, "is_decoder", why="an encoder is read")
+            return False
+        causal: bool = self.flag("is_decoder", default=False)
+        if not causal:
+            self.note("is_decoder is not true: every position sees every other, as transformers runs it")
+        return causal
+
+    def labels(self, default: int = 2) -> int:
+        """How many classes a classifier has; `default` when the config does not say."""
+        self.asked |= {"id2label", "label2id", "num_labels"}
+        given, number = self.data.get("id2label"), self.data.get("num_labels")
+        if given is None:
+            return self.size("num_labels", default=default)  # type: ignore[no-any-return]
+        if not isinstance(given, Mapping) or not given:
+            self.fault("id2label", given, "an object with a name for each class")
+            return 1
+        if number is not None and number != len(given):
+            self.fault("num_labels", number, f"{len(given)}, the length of id2label")
+        return len(given)
+
+    def classifier(self, task: str, default: int = 2, **more: Any) -> Raw:
+        """A matrix from hidden states to classes: of every position for tokens and the ends of answers, else of one."""
+        said = "id2label" in self or "num_labels" in self
+        classes = 1 if task == "choice" else 2 if task == "question" and not said else self.labels(default)
+        if task == "question" and classes != 2:
+            self.fault("num_labels", classes, "2, for an answer has a start and an end")
+        return {"form": "classifier", "classes": classes, "every": task in ("token", "question"), **more}
+
+    def lm_head(self, tied: bool, **more: Any) -> Raw:
+        """A language-model head, tied or not as the class has it when the config does not say."""
+        classes = () if self.path else library.classes(self.model_type)
+        tasks = [HEADS[ending] for ending in _DECIDING if any(cls.endswith(ending) for cls in classes)]
+        form = self.head_of("lm", "none", *tasks)
+        if form != "lm":
+            self.ignore("tie_word_embeddings")
+            return {"form": "none"} if form == "none" else self.decision(form)
+        return {"tied": self.flag("tie_word_embeddings", default=tied), **more}
+
+    def summary(self, act: str | None, through: bool = True) -> str | None:
+        """The activation of the layer through which one position is read, None where there is no such layer; `act` and
+        `through` are the class's defaults."""
+        if not self.named("ForMultipleChoice", "ForSequenceClassification"):
+            self.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
+            return act
+        self.only(False, "summary_proj_to_labels", why="a layer as wide as the model is read")
+        if self.text("summary_type", default="last") == "attn":
+            self.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
+        through = self.flag("summary_use_proj", default=through)
+        self.ignore("summary_activation")
+        if not through:
+            return None
+        silent = self.data.get("summary_activation", act) in (None, "")
+        return "none" if silent else self.activation("summary_activation", default=act or "tanh")
+
+    def decision(self, task: str) -> Raw:
+        """A decoder's classifier. It is computed at every position, whichever is read; `score` has no bias."""
+        if task == "token":
+            self.only(True, "token_classification_bias", why="a bias is read")
+        return self.classifier(task) | {"every": True, "bias": task != "sequence"}
+
+    def alone(self) -> None:
+        """A stack by itself: no encoder beside it, no pruned heads."""
+        self.only(
+            False, "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", why="a stack by itself is read"
+        )
+        self.only({}, "pruned_heads", why="pruned heads are not read")
+        self.ignore("is_decoder", "cross_attention_hidden_size")

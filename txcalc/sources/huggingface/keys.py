@@ -1,0 +1,336 @@
+"""A config.json as a reader sees it: every key asked for is checked, every key not asked for is accounted for.
+
+A reader asks for a key by all its spellings, and says what transformers' configuration class takes when it is absent.
+Faults are collected, not raised, so that all of them are told at once; after a fault the reader goes on with a
+stand-in, and `finish` raises. What is then found wrong may rest on the stand-in: `describe` reads a faulty config a
+second time, with others, and tells what is wrong whatever they are. A key that nobody asked for and that is not known
+to be neutral is a fault too.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
+from txcalc.parts.options import REQUIRED as REQUIRED
+from txcalc.sources.huggingface.fields import WHOLE, refuses_null
+from txcalc.sources.huggingface.library import knows, size_of, unnamed
+from txcalc.sources.huggingface.neutral import elsewhere, is_neutral
+from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
+
+MAX_KEYS = 10_000  # of one object
+
+
+# Activations by the names of transformers' table, as those of `parts.COST`.
+ACTIVATIONS = {
+    "gelu": "gelu",
+    "gelu_10": "gelu",
+    "gelu_python": "gelu",
+    "gelu_new": "gelu_tanh",
+    "gelu_fast": "gelu_tanh",
+    "gelu_accurate": "gelu_tanh",
+    "gelu_pytorch_tanh": "gelu_tanh",
+    "gelu_python_tanh": "gelu_tanh",
+    "quick_gelu": "quick_gelu",
+    "relu": "relu",
+    "relu2": "relu2",
+    "sigmoid": "sigmoid",
+    "silu": "silu",
+    "swish": "silu",
+    "tanh": "tanh",
+}
+
+
+class Keys:
+    """One object of a config.json; `path` is where it stands in the file (`text_config.`), faults are its parent's.
+
+    A `partial` one holds no more than what differs from its class's defaults: a size that is absent is the class's.
+    """
+
+    def __init__(
+        self,
+        data: Mapping[str, Any],
+        model_type: str,
+        path: str = "",
+        parent: Keys | None = None,
+        *,
+        partial: bool = False,
+        again: bool = False,
+    ) -> None:
+        self.data, self.model_type, self.path, self.partial = data, model_type, path, partial
+        self.again: bool = parent.again if parent else again
+        self.faults: list[Fault | str] = parent.faults if parent else []
+        self.assumptions: list[str] = parent.assumptions if parent else []
+        self.notes: list[str] = parent.notes if parent else []
+        self.asked: set[str] = set()
+        self.taken: dict[str, int] = {}  # sizes that were read or assumed
+        self.listed: set[str] = set()  # those of them whose value is a list
+        self.faulty: set[str] = set()
+        self.inner: list[Keys] = []
+        if parent:
+            parent.inner.append(self)
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.data
+
+    def fault(self, key: str, got: object, expected: str, fix: str = "") -> None:
+        self.faulty.add(key)
+        self.faults.append(Fault(self.path + printable(key), NULL if got is None else got, expected, fix))
+
+    def size(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
+        """A whole number above 0. `default` is what the class takes when the key is absent, `null` when it is null."""
+        return self._get(names, size, 1, default, null)
+
+    def count(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
+        """A whole number from 0."""
+        return self._get(names, count, 0, default, null)
+
+    def layers(self, *names: str) -> Any:
+        """The number of layers."""
+        return self._get(names, layers, 1, REQUIRED, REQUIRED)
+
+    def flag(self, *names: str, default: Any = REQUIRED, null: Any = REQUIRED) -> Any:
+        """True or false."""
+        return self._get(names, flag, False, default, null)
+
+    def text(self, *names: str, default: Any, null: Any = REQUIRED) -> Any:
+        """A text that decides about structure."""
+        return self._get(names, text, "", default, null)
+
+    def real(self, *names: str, default: Any = None) -> Any:
+        """A number that changes what is computed, never a size: its default is no assumption worth a line."""
+        return self._get(names, real, 1.0, default, default, told=False)
+
+    def activation(self, *names: str, default: str) -> str:
+        """An activation, by transformers' name for it."""
+        name = self._get(names, text, "gelu", default, default, told=False)
+        if not isinstance(name, str) or name not in ACTIVATIONS:
+            self.fault(self.spelling(*names), name, f"one of {', '.join(ACTIVATIONS)}")
+            return "silu" if self.again else "gelu"
+        return ACTIVATIONS[name]
+
+    def items(self, *names: str, of: Callable[[Any], Any], length: int | None, default: Any) -> Any:
+        """A list whose items pass `of`, one a layer where `length` is given."""
+
+        def check(value: Any) -> list[Any]:
+            if not isinstance(value, list) or len(value) > MAX_LAYERS:
+                raise Wrong("a list")
+            if length is not None and len(value) != length:
+                raise Wrong(f"a list of {length:,} items, one a layer", f"it has {len(value):,}")
+            return [of(item) for item in value]
+
+        self.listed.update(names)
+        return self._get(names, check, default, default, default, told=False)
+
+    def only(self, value: Any, *names: str, why: str) -> None:
+        """A feature that this reader cannot express: its key is absent, or has the one value without it."""
+        self.asked.update(names)
+        for name in names:
+            got = self.data.get(name)
+            if got is not None and (type(got) is not type(value) or got != value):
+                self.fault(name, got, f"{_json(value)}", why)
+
+    def ignore(self, *names: str) -> None:
+        """Keys that change no size in this family."""
+        self.asked.update(names)
+
+    def assume(self, name: str, value: Any) -> None:
+        line = f"{self.path}{name} = {_json(value)}, the default of {self.model_type}"
+        if line not in self.assumptions:
+            self.assumptions.append(line)
+
+    def note(self, line: str) -> None:
+        self.notes.append(line)
+
+    def spelling(self, *names: str) -> str:
+        """The spelling that this file uses."""
+        return next((name for name in names if self.data.get(name) is not None), names[0])
+
+    def divides(self, part: Any, whole: Any, name: str, whole_name: str) -> bool:
+        """A fault unless `part` divides `whole`."""
+        if part and whole % part == 0:
+            return True
+        self.fault(name, part, f"a divisor of {whole_name} = {whole:,}")
+        return False
+
+    def leftovers(self) -> None:
+        """A fault for every key that was not asked for and is not known to be neutral, and for one that was and has a
+        value that transformers refuses, used or not. A key that the type's own code does not name is passed over with a
+        note where its value can be no size, or repeats one that was read."""
+        if len(self.data) > MAX_KEYS:
+            self.faults.append(f"{self.path[:-1] or 'it'} holds {len(self.data):,} keys, expected at most {MAX_KEYS:,}")
+            return
+        passed: list[str] = []
+        nulls = [key for key, value in self.data.items() if value is None and _NUMBERS.search(key)]
+        if nulls and knows(self.model_type):
+            listed = ", ".join(self.path + printable(key) for key in nulls[:8])
+            self.note(f"null, which transformers' {self.model_type} refuses, though no size depends on it: {listed}")
+        unknown = 0
+        for key, value in self.data.items():
+            if key in self.asked and key not in self.faulty:
+                if value is None and refuses_null(self.model_type, key):
+                    self.fault(key, None, "a value", f"transformers makes no {self.model_type} of null")
+                elif value is not None and key in WHOLE - self.listed and type(value) is not int:
+                    self.fault(key, value, "a whole number")
+            if key not in self.asked and not is_neutral(key, value):
+                if whose := elsewhere(self.model_type, key, self.data):
+                    self.note(f"passed over: {self.path}{printable(key)} = {shown(value, 30)}, {whose}")
+                    continue
+                if self._harmless(key, value):
+                    passed.append(f"{printable(key)} = {shown(value, 30)}")
+                    continue
+                unknown += 1
+                if unknown > MOST_UNKNOWN:
+                    continue
+                self.faults.append(
+                    f"{self.path}{printable(key)} is {shown(value)}, a key that is not understood "
+                    f"in a config of {self.model_type} and may change a size "
+                    f"(--ignore {self.path}{printable(key)} if it does not)"
+                )
+        if unknown > MOST_UNKNOWN:
+            more = f"{unknown - MOST_UNKNOWN:,} further keys"
+            self.faults.append(f"{more}{f' of {self.path[:-1]}' if self.path else ''} that are not understood")
+        if passed:
+            more = f" and {len(passed) - 8:,} more" if len(passed) > 8 else ""
+            where = f" in {self.path.rstrip('.')}" if self.path else ""
+            self.note(
+                f"passed over{where}, for transformers' {self.model_type} never looks at them and they hold no further "
+                f"size: {', '.join(passed[:8])}{more}"
+            )
+        for inner in self.inner:
+            inner.leftovers()
+
+    def _take(self, names: tuple[str, ...], value: Any) -> None:
+        if type(value) is int:
+            self.taken |= dict.fromkeys(names, value)
+
+    def _harmless(self, key: str, value: Any) -> bool:
+        """True for a key that transformers' code of this type never names, with a value that is no size, or a twin of
+        a key that was read: the same number under a name that shares a word."""
+        if not (_no_size(value) or (type(value) is int and self._twin(key, value))):
+            return False
+        return unnamed(self.model_type, key)
+
+    def _twin(self, key: str, value: int) -> bool:
+        words = set(key.split("_")) - _COMMON
+        return any(taken == value and words & set(other.split("_")) for other, taken in self.taken.items())
+
+    def finish(self, where: str, other: Keys | None = None) -> None:
+        """All faults, if there are any: of those, the ones that this file has when it is read with `other` stand-ins
+        too."""
+        if self.faults:
+            told = dict.fromkeys(map(str, self.faults))
+            both = {str(fault) for fault in other.faults} if other else told.keys()
+            raise InputError(where, [fault for fault in told if fault in both] or told)
+
+    def _get(
+        self,
+        names: tuple[str, ...],
+        check: Callable[[Any], Any],
+        stand_in: Any,
+        default: Any,
+        null: Any,
+        told: bool = True,
+    ) -> Any:
+        self.asked.update(names)
+        given = {name: self.data[name] for name in names if name in self.data}
+        values = {name: value for name, value in given.items() if value is not None}
+        if not values:
+            absent = not given
+            value = default if absent else null if null is not REQUIRED else default if default is None else REQUIRED
+            if value is REQUIRED and absent and self.partial:
+                known = (size_of(self.model_type, name) for name in names)
+                value = next((size for size in known if size is not None), REQUIRED)
+            if value is REQUIRED:
+                self.fault(next(iter(given), names[0]), ABSENT if absent else None, _expected(check))
+                return _other(stand_in, check) if self.again else stand_in
+            self._take(names, value)
+            if told and value is not None:
+                self.assume(next(iter(given), names[0]), value)
+            return value
+        first, value = next(iter(values.items()))
+        for other, twin in values.items():
+            if type(twin) is not type(value) or (twin != value and twin == twin):
+                self.fault(other, twin, f"{shown(value)}, for {first} says the same thing")
+        self._take((first,), value)
+        try:
+            return check(value)
+        except Wrong as wrong:
+            self.fault(first, value, wrong.expected, wrong.fix)
+            return _other(stand_in, check) if self.again else stand_in
+
+
+# Numbers and flags that are no sizes, and that may not be null in strict classes.
+_NUMBERS = re.compile(
+    r"^(?!classifier_).*(dropout|dropout_prob|_eps|epsilon|initializer_range|init_std|loss_coef|drop_path_rate|use_cache)$"
+)
+
+
+def _other(stand_in: Any, check: Callable[[Any], Any]) -> Any:
+    """Another stand-in: a number with many divisors, the other flag."""
+    if isinstance(stand_in, bool):
+        return not stand_in
+    if isinstance(stand_in, int):
+        return 60 if check is layers else 5040
+    return 2.0 if isinstance(stand_in, float) else stand_in
+
+
+# Words that say nothing about which size a key is.
+_COMMON = frozenset(("num", "n", "size", "of", "per", "dim", "max", "number", "total"))
+
+
+def _no_size(value: Any) -> bool:
+    """True for what cannot be a size: a flag, 0, a negative number, one with a point, a text, what is empty."""
+    if isinstance(value, bool | str | float) or value is None:
+        return True
+    if isinstance(value, int):
+        return value <= 0
+    if isinstance(value, Mapping):
+        return all(isinstance(inner, Mapping) and not inner for inner in value.values())
+    return bool(value == [])
+
+
+def _expected(check: Callable[[Any], Any]) -> str:
+    """What a check wants, in its own words."""
+    try:
+        check(None)
+    except Wrong as wrong:
+        return wrong.expected
+    raise AssertionError("every check refuses null")
+
+
+def _json(value: Any) -> str:
+    if value is None:
+        return "nothing"
+    return {True: "true", False: "false"}[value] if isinstance(value, bool) else str(value)
+
+
+def printable(key: str) -> str:
+    """A key as it can be printed: cut, and quoted where it is not plain text."""
+    plain = key.isascii() and key.isprintable() and 0 < len(key) <= 60
+    return key if plain else shown(key)
+
+
+def bare(name: str) -> str:
+    """A name without what spellings differ in."""
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def any_of(*choices: Any) -> Callable[[Any], Any]:
+    """A check that a list's item is one of `choices`, by type and by value."""
+
+    def check(value: Any) -> Any:
+        if not any(type(value) is type(choice) and value == choice for choice in choices):
+            raise Wrong(f"a list out of {', '.join(map(repr, choices))}")
+        return value
+
+    return check
+
+
+def number(value: Any) -> int:
+    """A check that a list's item is a whole number from 0."""
+    if type(value) is not int or value < 0:
+        raise Wrong("a list of whole numbers")
+    return value

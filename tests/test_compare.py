@@ -206,7 +206,7 @@ def test_names_are_folded(name: str, lines: list[str]) -> None:
         (["gpt2"], "compare: 1 given, expected 2 to 8 models"),
         (["gpt2"] * 9, "compare: 9 given, expected 2 to 8 models"),
         (["gpt2", "gpt3"], "source: no preset named 'gpt3' (did you mean"),
-        (["gpt2", "gpt1", "--contexts", "0"], "workload: tokens is 0, expected a whole number from 1"),
+        (["gpt2", "gpt1", "--contexts", "0"], "--contexts is 0, expected a whole number from 1"),
     ],
 )
 def test_refusals(argv: list[str], said: str) -> None:

@@ -176,8 +176,8 @@ def test_csv_is_one_table_of_exact_numbers() -> None:
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
-        (["gpt2", "--contexts", "0"], "workload: tokens is 0, expected a whole number from 1"),
-        (["gpt2", "--batches", "1,0"], "workload: batch is 0, expected a whole number from 1"),
+        (["gpt2", "--contexts", "0"], "--contexts is 0, expected a whole number from 1"),
+        (["gpt2", "--batches", "1,0"], "--batches is 0, expected a whole number from 1"),
         (["gpt2", "--contexts", "1,"], "--contexts is '', expected a whole number such as 2048, 32k or 1M"),
         (["gpt2", "--kv-dtypes", "bf17"], "dtype: no dtype named 'bf17' (did you mean bf16"),
         (["gpt2", "--source", "5"], "workload: source is 5, expected nothing: gpt2 has no encoder apart (drop it)"),

@@ -170,7 +170,8 @@ def test_a_wrong_usage_shows_a_right_one(argv: list[str]) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("show D=512 h=8 L=6", 'a description is one argument, "D=512 h=8 L=6"'),
+        ("show D=512 h=8 L=6", "inline description: F is missing"),
+        ("paramz gpt2", "'paramz' (did you mean txcalc show?)"),
         ("shwo gpt2", "'shwo' (did you mean txcalc show?)"),
         ("gpt2", "'gpt2' (did you mean txcalc show gpt2?)"),
         ("export gpt2", "Choose from: toml, config.json\n"),

@@ -116,10 +116,13 @@ def test_the_command_says_the_loss_and_the_best_size() -> None:
     assert law["best"] == law["asked"]
     assert law["best"]["perplexity"] == pytest.approx(exp(law["best"]["loss"]))
     assert law["best"]["bits_per_byte"] == pytest.approx(law["best"]["loss"] / log(2) / 4)
-    assert any("outside what it was fitted to, 70 M to 16 B" in warning for warning in law["warnings"])
+    assert any(
+        "outside what it knows: N = " in warning and "(fitted to 70 M to 16 B)" in warning
+        for warning in law["warnings"]
+    )
     code, out, err = run("scale", "llama-3.1-8b", "--train-tokens", "15T")
     assert "embeddings too" in out
-    assert "D = 15 T is outside" in err
+    assert "besiroglu: outside what it knows: D = 15 T (fitted to 245 M to 318 B)" in err
     assert max(map(len, out.splitlines())) <= 80
 
 

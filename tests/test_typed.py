@@ -52,6 +52,19 @@ def test_a_name_of_the_hub_needs_no_prefix(monkeypatch: pytest.MonkeyPatch, tmp_
     assert asked == ["Qwen/Qwen3-8B", "meta-llama/Llama-3.1-8B-Instruct"]
 
 
+@pytest.mark.parametrize(
+    ("apart", "whole"),
+    [
+        ("show D=64 L=2 h=4 F=128 plain --tokens 9 ln", ("show", "D=64 L=2 h=4 F=128 plain", "--tokens", "9", "ln")),
+        ("show --json D=64 L=2 h=4 F=128", ("show", "--json", "D=64 L=2 h=4 F=128")),
+        ("show gpt2 --set L=2 --json", ("show", "gpt2", "--set", "L=2", "--json")),
+        ("compare gpt2 D=64 L=2 h=4 F=8*D --set h=2", ("compare", "gpt2", "D=64 L=2 h=4 F=8*D", "--set", "h=2")),
+    ],
+)
+def test_a_description_needs_no_quotes(apart: str, whole: tuple[str, ...]) -> None:
+    assert run(*apart.split()) == run(*whole)
+
+
 def test_names_of_fields_are_letters() -> None:
     said = txcalc.load("width=512 heads=8 layers=6 F=2048 vocab=100 kv_heads=2")
     assert said.params == txcalc.load("D=512 h=8 L=6 F=2048 V=100 h_kv=2").params

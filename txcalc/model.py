@@ -130,7 +130,7 @@ class Model:
         if not self.spec["multimodal"] or (self.beside is not None and not self.text_only):
             return ()
         held = f": {self.beside:,} parameters, {iec(2 * self.beside)} in 16 bits" if self.beside else ""
-        return (f"the towers and projectors of {self.name} are left out{held}",)
+        return (f"{self.name}: its towers and projectors are left out{held}",)
 
     @property
     def held_beside(self) -> tuple[Composite, ...]:

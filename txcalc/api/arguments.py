@@ -137,8 +137,11 @@ def _number(value: Any, flag: str, parse: Any) -> int:
 
 
 def lengths(values: Lengths, flag: str) -> list[int]:
-    """`"4k,32k"`, a number or a list of them, each once. Errors: `InputError`."""
-    return list(dict.fromkeys(length(value, flag) for value in apart(values)))
+    """`"4k,32k"`, a number or a list of them, each once and above 0. Errors: `InputError`."""
+    found = list(dict.fromkeys(length(value, flag) for value in apart(values)))
+    if 0 in found:
+        raise InputError(flag, [Fault(flag, 0, "a whole number from 1")])
+    return found
 
 
 def some(values: Lengths | None, flag: str) -> list[int]:

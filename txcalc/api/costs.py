@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from txcalc.api.arguments import Length, Lengths, Names, models, names, one, some
@@ -350,16 +349,17 @@ def compare(
     >>> found.rows[0].values
     [8030261248, 7896043520]
     """
-    from txcalc.render.compare import Comparison, EqualBudget, report, usual_contexts
+    from txcalc.render.compare import Comparison, EqualBudget, called, report, usual_contexts
 
     if (match is None) != (by is None):
-        raise InputError("options", ["--match and --by go together: what is equal, and the size that makes it so"])
+        raise InputError(
+            "options",
+            ["--match and --by go together: what is equal, and the size that makes it so (--match params --by F)"],
+        )
     if not (2 <= (given := len(sources) + len(variants)) <= MOST and sources):
         raise InputError("compare", [f"{given} given, expected 2 to {MOST} models, or variants of one by --set"])
     compared = models(sources)
-    for changes in variants:
-        variant = load(compared[0], changes)
-        compared.append(replace(variant, name=f"{variant.name} {' '.join(f'{k}={v}' for k, v in changes.items())}"))
+    compared += [called(load(compared[0], changes), changes) for changes in variants]
     wanted = some(contexts, "--context")
     at = wanted or usual_contexts(compared)
     asked = Comparison(at, dtype, kv_dtype, attention, logits, mla)

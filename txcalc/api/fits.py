@@ -135,7 +135,8 @@ def fit(
         for model in tried:
             found += ask.on(model, card, counted)
         keep.append(reserved(kept or left(counted), counted, card))
-    apart = [note for model in tried for note in model.left_out]
+    held = {one.model for one in found if one.fits or sources or every}  # what the table shows
+    apart = [note for model in tried if model.name in held for note in model.left_out]
     told = fit_report(found, cards, keep, long, weights is None, bool(sources) or every, apart)
     return Fit(lambda _: told, failed=not any(one.fits for one in found))
 

@@ -17,12 +17,13 @@ from typing import Annotated, Any
 
 import typer
 from typer.core import TyperGroup
-from typer.main import get_command
 
-from txcalc.cli.options import Command, UsageError, spelt
+from txcalc import COMMANDS
+from txcalc.cli.command import UsageError, spelt
+from txcalc.cli.output import fitted
 from txcalc.errors import TxcalcError, nearest
 
-# Order of the help; each is a module of this package whose `app` holds one command of the same name.
+# Order of the help; each is a function of the module that has the name of the library's.
 NAMES = (
     "show", "compare", "formula", "crossover", "kv", "presets", "sweep", "export", "diff", "deploy", "fit", "design",
     "train", "scale", "entropy", "verify", "prove", "trace",
@@ -64,17 +65,15 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in NAMES:
             return None
-        app = import_module(f"txcalc.cli.{cmd_name}").app
-        for registered in app.registered_commands:
-            registered.cls = registered.cls if issubclass(registered.cls, Command) else Command
-        command = get_command(app)
-        command.name = cmd_name
-        return command
+        return getattr(import_module(f"txcalc.cli.{COMMANDS[cmd_name]}"), cmd_name)()
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         name = args[0]
         if name not in NAMES and not name.startswith("-"):
-            mend = MEANT.get(name) or " or ".join(nearest(name, NAMES)) or f"show {name}"
+            from txcalc.sources.presets import names
+
+            like = [] if name in names() else [name] if name in MEANT else nearest(name, [*NAMES, *MEANT])
+            mend = " or ".join(dict.fromkeys(MEANT.get(each, each) for each in like)) or f"show {name}"
             raise UsageError(f"No such command {name!r} (did you mean txcalc {mend}?)", ctx)
         return super().resolve_command(ctx, args)
 
@@ -90,8 +89,6 @@ class Commands(TyperGroup):
             sys.stdout.flush()
             return result
         except TxcalcError as error:
-            from txcalc.cli.output import fitted
-
             typer.echo(fitted(f"txcalc: {spelt(str(error))}"), err=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:

@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Mapping
-from functools import wraps
-from importlib import import_module
-from inspect import Parameter, Signature, signature
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
-from typer.core import TyperCommand
 
-from txcalc import COMMANDS
 from txcalc.cli import completion
 from txcalc.errors import Fault, InputError
-from txcalc.units import parse_tokens
+from txcalc.units import parse_count, parse_tokens
 
 if TYPE_CHECKING:
     from txcalc.model import Model
 
-UsageError: Any = typer.BadParameter.__base__  # of whichever click typer has
 GROUPS = ("Model", "Workload", "Engine", "Traffic", "Money", "Output")  # of a help, in this order
 
 
@@ -156,71 +150,6 @@ RENAMED = {old: new for new, entry in TABLE.items() for old in entry.before} | {
     "--tokens": "--context",
     "--flops": "--compute",
 }
-# What an option that a command lacks is for, in the options that it may have instead.
-INSTEAD = {
-    "--tokens": ("--context", "--prompt", "--answer"),
-    "--context": ("--tokens", "--past"),
-    "--batch": ("--concurrency", "--micro-batch", "--global-batch"),
-    "--concurrency": ("--batch", "--global-batch"),
-    "--weights": ("--dtype",),
-    "--dtype": ("--weights", "--kv"),
-    "--out": ("--plot", "--format"),
-    "--gpus": ("--gpu",),
-    "--batch-size": ("--batch", "--concurrency", "--global-batch"),
-    **dict.fromkeys(("--context-length", "--seq-len", "--max-model-len"), ("--context", "--tokens")),
-    **dict.fromkeys(("--quantization", "--precision"), ("--weights", "--dtype")),
-    **{f"--{name}-parallel-size": (f"--{name[0]}p", "--layout") for name in ("tensor", "pipeline", "data")},
-}
-_spelt: dict[str, str] = {}  # options by another name than theirs, as the user of this command spelt them
-LENGTHS_BY_CONTEXT = ("kv", "compare")  # whose --tokens is what others call --context
-
-
-class Command(TyperCommand):
-    """A command whose help has its options in groups, as wide as the terminal, and that reads old names of options."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
-        _spelt.clear()
-        try:
-            return super().parse_args(ctx, [self._now(arg, known) for arg in args])
-        except UsageError as error:
-            from txcalc.cli.output import fitted
-
-            example = (self.help or "").partition("Example: ")[2].strip()
-            said = " ".join(error.format_message().split())
-            if not example or "Example: " in said:
-                raise
-            sizes = [arg for arg in args if re.match(r"\w+=\w", arg)]
-            if len(sizes) > 1 and "unexpected extra argument" in said:
-                said = f'{said.rstrip(".")}: a description is one argument, "{" ".join(sizes)}"'
-            elif self.name == "show" and "unexpected extra argument" in said:
-                said = f"{said.rstrip('.')}: compare shows models side by side"
-            asked = getattr(error, "option_name", "")  # of click's NoSuchOption
-            meant = INSTEAD.get(asked) or INSTEAD.get(RENAMED.get(asked, ""), ())
-            if instead := [other for other in meant if other in known]:
-                said = f"No such option: {asked} ({self.name} has {' and '.join(instead)})"
-            raise UsageError(fitted(f"{said}\nExample: {example}"), ctx) from None
-
-    def _now(self, arg: str, known: set[str]) -> str:
-        name, equals, value = arg.partition("=")
-        new = RENAMED.get(name)
-        if name in known or new not in known or (name == "--tokens" and self.name not in LENGTHS_BY_CONTEXT):
-            return arg
-        _spelt[new] = name
-        return f"{new}{equals}{value}"
-
-    def format_options(self, ctx: Any, formatter: Any) -> None:
-        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{group: [] for group in GROUPS}}
-        for param in self.get_params(ctx):
-            entry = TABLE.get(param.opts[0], OTHER)
-            if record := param.get_help_record(ctx):
-                whole = record[1].replace("[default: ", "[default:\xa0")  # which no line breaks
-                groups["Arguments" if param.param_type_name == "argument" else entry.group].append((record[0], whole))
-        for group, records in groups.items():
-            if records:
-                with formatter.section(group):
-                    formatter.write_dl(records)
-        formatter.buffer[:] = [text.replace("\xa0", " ") for text in formatter.buffer]
 
 
 def option(flag: str, more: str = "", several: bool = False, **declared: Any) -> Any:
@@ -231,11 +160,6 @@ def option(flag: str, more: str = "", several: bool = False, **declared: Any) ->
     return typer.Option(flag, **told)
 
 
-def spelt(text: str) -> str:
-    """A message that names options as their user wrote them."""
-    return re.sub(r"--[\w-]+", lambda found: _spelt.get(found[0], found[0]), text)
-
-
 def length(flag: str, more: str = "") -> Any:
     """A whole number as people write lengths: 2048, 32k, 1M."""
 
@@ -243,6 +167,11 @@ def length(flag: str, more: str = "") -> Any:
         return value if isinstance(value, int) else parse_tokens(value, flag)
 
     return option(flag, more, parser=parse, metavar="N")
+
+
+def count(flag: str, more: str = "") -> Any:
+    """A number as people write counts: 8B, 15T, 3.8e25."""
+    return option(flag, more, parser=lambda value: parse_count(value, flag), metavar="N")
 
 
 _SOURCE = (
@@ -262,63 +191,6 @@ Force = Annotated[bool, option("--force")]
 FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
 Format = Annotated[FormatName, option("--format")]
 Json = Annotated[bool, option("--json")]
-
-# Keywords of the library's functions that are options of every command whose function has them.
-EVERYWHERE: dict[str, Any] = {
-    "batch": Annotated[int, length("--batch")],
-    "tokens": Annotated[int, length("--tokens")],
-    "past": Annotated[int, length("--past")],
-    "source_length": Annotated[int | None, length("--source-tokens", "By default as many as tokens.")],
-    "dtype": Annotated[str, option("--dtype")],
-    "kv_dtype": Annotated[str, option("--kv")],
-    "kv": Annotated[str, option("--kv")],
-    "weights": Annotated[str, option("--weights")],
-    "attention": Annotated[Literal["dense", "masked"], option("--attention")],
-    "logits": Annotated[Literal["all", "last"], option("--logits")],
-    "mla": Annotated[Literal["expanded", "absorbed"], option("--mla")],
-    "memory": Annotated[str | None, option("--memory")],
-    "block": Annotated[int, length("--block")],
-    "engine": Annotated[str, option("--engine")],
-    "reserve": Annotated[str | None, option("--reserve", "By default the engine's own, or 10%.")],
-    "ram": Annotated[str | None, option("--ram")],
-    "node": Annotated[int | None, option("--node")],
-    "network": Annotated[str | None, option("--network")],
-    "recompute": Annotated[str | None, option("--recompute")],
-    "optimizer": Annotated[str | None, option("--optimizer")],
-    "text_only": Annotated[bool, option("--text-only")],
-}
-
-
-def follows(name: str, **declared: Any) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A command that has keywords of the library's function of this name as options, with the defaults that they have
-    there: those that are `declared`, and those of `EVERYWHERE`.
-
-    They come after the command's own ones but for those behind its `*`, and reach it as `**asked`: what `answer` takes.
-    """
-
-    def made(command: Callable[..., None]) -> Callable[..., None]:
-        theirs = signature(getattr(import_module(f"txcalc.api.{COMMANDS[name]}"), name)).parameters
-        assert declared.keys() <= theirs.keys(), declared.keys() - theirs.keys()
-        hints = get_type_hints(command, include_extras=True)
-        own = [one.replace(annotation=hints[one.name]) for one in signature(command).parameters.values()]
-        own.pop()  # `asked` itself
-        known = {**EVERYWHERE, **declared}
-        asked = [
-            Parameter(key, Parameter.KEYWORD_ONLY, default=one.default, annotation=known[key])
-            for key, one in theirs.items()
-            if key in known and all(key != other.name for other in own)
-        ]
-        before = [one for one in own if one.kind is Parameter.POSITIONAL_OR_KEYWORD]
-
-        @wraps(command)
-        def run(**values: Any) -> None:  # an option that nobody repeated is a list of none
-            command(**{key: value for key, value in values.items() if value != []})
-
-        vars(run)["__signature__"] = Signature([*before, *asked, *own[len(before) :]])
-        run.__annotations__ = {}
-        return run
-
-    return made
 
 
 def chosen(format_: FormatName, json_: bool) -> FormatName:
@@ -346,6 +218,13 @@ def plotted(place: str | None, format_: FormatName, force: bool) -> str | None:
     if place != "-":
         writable(Path(place), force)
     return place
+
+
+def model(source: str, set_: list[str] | None, ignore: list[str] | None) -> Model:
+    """A model with its changes, and without keys of its config.json."""
+    from txcalc import load
+
+    return load(source, changes(set_), ignore=ignore or ())
 
 
 def models(sources: list[str], ignore: list[str] | None, changes: Mapping[str, Any] | None = None) -> list[Model]:

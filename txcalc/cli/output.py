@@ -58,8 +58,12 @@ def emit(
     tell(wrote)
 
 
-def give(found: Result, format_: str, place: str | None = None) -> None:
-    """One result in one format; exit code 1 where its answer is no."""
+def printed(found: Result | Report | None, format_: str, place: str | None = None) -> None:
+    """What a command found in one format; exit code 1 where a result's answer is no."""
+    if isinstance(found, Report):
+        return emit(found, format_)
+    if found is None:
+        return
     emit(found.report(format_), format_, place, found.picture)
     if found.failed:
         raise typer.Exit(1)

@@ -344,7 +344,8 @@ def choices(
 
     def order(c: Choice) -> tuple[Any, ...]:
         crossed = apart and (c.layout.tp > 1 or c.layout.expert_group > 1)
-        return not c.fits, crossed, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free
+        lacking = 0 if c.max_concurrency else -c.fullest.free  # where not one sequence fits, the least is best
+        return not c.fits, crossed, lacking, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free
 
     return sorted(found, key=order)
 
@@ -385,7 +386,7 @@ def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | 
         divided = engine.towers == "split" and most < towers_bytes(model, engine, 1, 0)
         where = "split over tp" if divided else "on the first GPU" if engine.towers == "first" else "whole on every GPU"
         bytes_said = f"{iec(most)} in {engine.activation_bits} bits"
-        yield f"the towers and projectors of {model.name} are held {where}, {bytes_said} (not: --text-only)"
+        yield f"{model.name}: its towers and projectors are held {where}, {bytes_said} (not: --text-only)"
     if model.context and context > model.context:
         yield f"a context of {context:,} is beyond the {model.context:,} that {model.name} was made for"
     elif model.context and (longest is None or longest > model.context) and not model.fixed_length:

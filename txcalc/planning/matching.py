@@ -127,5 +127,7 @@ class _Search:
             last, reach = size, 2 * reach
         other = self.next(start - step, -step, 1 if step > 0 else self.most)
         if len({self.over(size) for size in (start, last, other) if size}) == 1:
-            raise InputError("--by", [f"what is matched does not change with {self.key}"])
+            raise InputError(
+                "--by", [f"what is matched does not change with {self.key} (name a size that it depends on: L, h_kv)"]
+            )
         return last, None

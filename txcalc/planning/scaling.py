@@ -247,11 +247,12 @@ def ask(law: Law, question: ScalingQuestion) -> ScalingAnswer:
         budget = FLOPS * point[0] * point[1]
         best = law.optimum(budget) if unique is None else law.limited(budget, unique)
     sizes = {"N": (point[0], law.params), "D": (point[1], law.tokens)}
-    warnings = [
-        f"{law.name}: {name} = {short(size)} is outside what it was fitted to, {_range(low, high)}"
+    outside = [
+        f"{name} = {short(size)} (fitted to {_range(low, high)})"
         for name, (size, (low, high)) in sizes.items()
         if not low <= size <= high
     ]
+    warnings = [f"{law.name}: outside what it knows: {' and '.join(outside)}"] if outside else []
     if unique and point[1] / unique > EPOCHS:
         warnings.append(
             f"{law.name}: {point[1] / unique:,.0f} epochs are outside what it was fitted to, up to {EPOCHS}"

@@ -6,7 +6,7 @@ What a model does not have (a cache, positions past its learned table) is an emp
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -44,6 +44,12 @@ class Comparison(NamedTuple):
         return model.ledger(tokens=tokens, logits=self.logits, mla=self.mla, **dtypes)
 
 
+def called(model: Model, changes: Mapping[str, Any]) -> Model:
+    """A model under a name that says what was changed in it, and no note that says it again."""
+    name = " ".join([model.name, *(f"{key}={value}" for key, value in changes.items())])
+    return replace(model, name=name, notes=tuple(note for note in model.notes if not note.startswith("changed: ")))
+
+
 class EqualBudget(NamedTuple):
     """What every further model spends as the first does, the size that is solved for, and the length at which FLOPs
     and caches are counted."""
@@ -64,7 +70,7 @@ class EqualBudget(NamedTuple):
         """The models with that size changed in all but the first, and how near they come."""
         first, *rest = models
         found = [matched(model, self.by, self.cost(first), self.cost) for model in rest]
-        changed = [replace(each.model, name=f"{each.model.name} {self.by}={each.best.value}") for each in found]
+        changed = [called(each.model, {self.by: each.best.value}) for each in found]
         return [first, *changed], Equal(self, first.name, found)
 
 

@@ -38,7 +38,9 @@ def report(
         beside = forms or [None] * len(crossovers)
         rows += [{"model": model.name, **_row(each, form)} for each, form in zip(crossovers, beside, strict=True)]
         contexts += [{"model": model.name, **each._asdict()} for each in balances]
-        tables += [_lengths(model, crossovers), *_closed(model, crossovers, beside, format_)]
+        tables.append(_lengths(model, crossovers))
+        if len({each.why for each in crossovers}) > 1 or forms:  # one reason for all is in the verdict
+            tables += _closed(model, crossovers, beside, format_)
         if balances:
             tables.append(_contexts(model, balances))
     data = {"schema": "txcalc/crossover/1", "convention": convention, "rows": rows, "cache": contexts}
@@ -66,7 +68,10 @@ def report(
 
 
 def _verdict(name: str, first: Sequence[Crossover]) -> str:
-    """The first rule's lengths, in a line."""
+    """The first rule's lengths, in a line; that there are none, and why."""
+    if not any(each.tokens for each in first):
+        why = " or ".join(dict.fromkeys(each.why for each in first if each.why))
+        return f"{name}: attention never outweighs the feed-forward{why and f' ({why})'}"
     dense, masked = (f"from {each.tokens:,} tokens" if each.tokens else "never" for each in first)
     return f"{name}: attention outweighs the feed-forward {dense}{f', masked {masked}' if masked != dense else ''}"
 

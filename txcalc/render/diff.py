@@ -71,7 +71,8 @@ def report(
     counted = [[_name(d), _value(d.one), _value(d.other), *cells(d.cost)] for d in found if d.cost is not None]
     counted.append(["all together", "", "", *cells(whole)])
     headings = ("alone", "from", "to", "parameters", "FLOPs/token", "cache/token")
-    tables = [Table("What each difference alone adds to the first", headings, counted, frozenset({0, 1, 2}), True)]
+    title = "What each difference alone adds to the first"
+    tables = [Table(title, headings, counted, frozenset({0, 1, 2}), True)] if found else []
     rest = [[_name(d), _value(d.one), _value(d.other), d.why] for d in found if d.cost is None]
     if rest:
         whys = {row[-1] for row in rest}
@@ -83,7 +84,7 @@ def report(
     header = [
         _verdict(one.name, other.name, cells(whole)) if found else f"{one.name} and {other.name} differ in nothing",
         f"{places}; 2 FLOPs per multiply-add; {attention} attention; cache in {kv_dtype}",
-        "differences multiply: their costs alone do not add up to that of all together",
+        *["differences multiply: their costs alone do not add up to that of all together"] * bool(found),
     ]
     return Report(facts, tables, header, [*facts["assumptions"], *facts["notes"]])
 

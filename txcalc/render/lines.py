@@ -90,9 +90,9 @@ Chosen = tuple[list[int], list[int], int]  # numbers of columns, their widths, t
 
 def blocks(table: Table, width: int) -> list[Chosen]:
     """The columns that stand beside each other: all, or where that is too wide as few blocks of them as do."""
-    columns: list[Column] = list(
-        zip(*[[cell(value) for value in row] for row in (table.headings, *table.rows)], strict=True)
-    )
+    rows = [[cell(value) for value in row] for row in (table.headings, *table.rows)]
+    wide = [row for row in rows[1:] if not _alone(row)]  # what stands alone has all of its line
+    columns: list[Column] = list(zip(*(rows[:1] + (wide or rows[1:])), strict=True))
     labels = list(range(table.keys))
     groups: list[list[int]] = []
     for i in range(table.keys, len(columns)):  # a column without a heading belongs to the one before it
@@ -105,6 +105,11 @@ def blocks(table: Table, width: int) -> list[Chosen]:
         if all(fits for _, fits in fitted):
             break
     return [chosen for chosen, _ in fitted]
+
+
+def _alone(row: Sequence[TableCell]) -> bool:
+    """Whether a row is the label of those below it."""
+    return len(row) > 1 and not any(each.text for each in row[1:])
 
 
 def _shared_out(groups: list[list[int]], number: int) -> list[list[int]]:
@@ -149,6 +154,10 @@ def _block(table: Table, chosen: list[int], widths: list[int], gap: int) -> Iter
         row = [cell(whole[i]) for i in chosen]
         if not number and not any(c.text for c in row):
             yield _rule(widths, gap)
+            continue
+        if number and _alone([cell(value) for value in whole]):
+            said = wrapped(row[0].text, max(LEAST, sum(widths) + gap * (len(widths) - 1)))
+            yield from ([(text, row[0].style)] for text in said)
             continue
         last = table.total and number == len(table.rows)
         if last:

@@ -105,8 +105,8 @@ def near(figures: Sequence[tuple[str, Found]]) -> list[Table]:
         Table("Kernels of a pass, counted on and run", ("work", "counted on", "ran", "of them"),
               _by_model(kernels, _kernels), frozenset({0, 3})),
         Table(f"Most memory held at once{of_ledger if ledger else ''}",
-              ("work", "ledger", "dry run", "measured", "÷ ledger", "over dry run", "of it"),
-              _by_model(memory, _memory), frozenset({0, 6})),
+              ("work", "ledger", "dry run", "measured", "÷ ledger", "over dry run"),
+              _by_model(memory, _memory, _beyond)),
         Table("What deploy sets aside: weights, pages and activations", ("work", "deploy", "measured", "ratio"),
               _by_model([one for one in memory if one[1].get("planned")], _planned)),
         Table("Training beside train", ("work", "predicted", "measured", "ratio"), _by_model(trained, _trained)),
@@ -117,8 +117,13 @@ def near(figures: Sequence[tuple[str, Found]]) -> list[Table]:
     return [table for table in tables if table.rows]
 
 
-def _by_model(figures: Sequence[tuple[str, Found]], row: Callable[[Found], list[Any]]) -> list[list[Any]]:
-    """A row for each figure, under the name of its model: its work, and of a part's time the part below the whole's."""
+def _by_model(
+    figures: Sequence[tuple[str, Found]],
+    row: Callable[[Found], list[Any]],
+    below: Callable[[Found], str] = lambda figure: "",
+) -> list[list[Any]]:
+    """A row for each figure, under the name of its model: its work, and of a part's time the part below the whole's; a
+    line `below` it."""
     rows: list[list[Any]] = []
     for name, group in groupby(figures, key=itemgetter(0)):
         work = ""
@@ -133,6 +138,7 @@ def _by_model(figures: Sequence[tuple[str, Found]], row: Callable[[Found], list[
             rows.append(
                 [TableCell(label, f"    {figure['part']}" if figure["part"] else f"  {figure['load']}"), *cells]
             )
+            rows += [[TableCell(None, f"    {said}", "dim"), *[None] * len(cells)]] if (said := below(figure)) else []
             work = figure["load"]
     return rows
 
@@ -207,8 +213,12 @@ def _memory(figure: Found) -> list[Any]:
     sizes = [TableCell(figure[key], iec(figure[key])) for key in ("floor", "predicted", "measured")]
     ratio = figure["measured"] / figure["floor"] if figure["floor"] else None
     over = cell(None) if ratio is None else TableCell(ratio, f"{ratio:.2f}")
-    beside = [f"{iec(size)} {name}" for name, size in figure.get("beside", {}).items()]
-    return [*sizes, over, TableCell(gap, share), "; ".join([*figure["gap"], *beside])]
+    return [*sizes, over, TableCell(gap, share)]
+
+
+def _beyond(figure: Found) -> str:
+    """What is held beyond the dry run, and what stands beside it."""
+    return "; ".join([*figure["gap"], *(f"{iec(size)} {name}" for name, size in figure.get("beside", {}).items())])
 
 
 def _planned(figure: Found) -> list[Any]:

@@ -54,7 +54,7 @@ def verdict(found: Training) -> str:
     rank = found.plan.fullest
     held = f"the fullest rank reserves {iec(rank.reserved)} of {iec(found.capacity)}"
     said = f"fits: {held}" if found.fits else f"does not fit: {held}"
-    if found.rate:
+    if found.rate and found.fits:
         how = "measured" if found.measured else "achievable"
         said += f"; {found.rate:,.0f} tokens/s per GPU {how}"
         if best := found.headline:

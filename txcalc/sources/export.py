@@ -7,7 +7,9 @@ family that gives another ledger is refused, so that no key can be forgotten or 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 from txcalc.errors import InputError, MissingExtra, UnknownName
@@ -22,6 +24,7 @@ from txcalc.sources.huggingface.families import READERS, REFUSED, WRAPPERS
 from txcalc.sources.idle import pruned
 
 Raw = dict[str, Any]
+WIDTH = 80  # of a line that is written
 
 
 def to_toml(model: Model) -> str:
@@ -37,19 +40,28 @@ def to_toml(model: Model) -> str:
     if params == model.spec["params"] and model.spec["published"]:
         counts["published"] = model.spec["published"]
     said = [*(f"assumed {line}" for line in model.assumptions), *model.notes]
-    head = "".join(f"# {' '.join(line.split())}\n" for line in (f"{model.name}, written by txcalc export", *said))
+    head = "".join(
+        f"{fill(line, WIDTH, initial_indent='# ', subsequent_indent='# ')}\n"
+        for line in (f"{model.name}, written by txcalc export", *said)
+    )
     tables = {key: value for key, value in raw.items() if isinstance(value, Mapping)}
     flat = {key: value for key, value in raw.items() if key not in tables}
     return head + as_toml({**flat, **counts, **tables})
 
 
 def as_toml(raw: Raw) -> str:
-    """A description as TOML. Errors: `MissingExtra`."""
+    """A description as TOML, in lines no wider than a terminal where texts have spaces. Errors: `MissingExtra`."""
     try:
         import tomli_w
     except ImportError:
         raise MissingExtra("writing TOML", "tomli_w", "export") from None
-    return tomli_w.dumps(raw)
+    return re.sub(rf'^(\S+ = )"(?!"")(.{{{WIDTH},}})"$', _folded, tomli_w.dumps(raw), flags=re.MULTILINE)
+
+
+def _folded(line: re.Match[str]) -> str:
+    """A text that goes on in lines of its own: TOML leaves out the end of a line after a backslash."""
+    pieces = re.findall(rf".{{1,{WIDTH - 4}}}(?:\s+|$)|\S+\s*", line[2])
+    return line[1] + '"""\\\n' + "\\\n".join(pieces) + '"""'
 
 
 # The order in which model types are tried for a description that names none.

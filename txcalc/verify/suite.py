@@ -196,7 +196,7 @@ class Suite:
         named = [item.name for item in self.items]
         for name in only:
             if name not in named:
-                raise UnknownName("measure", "item of the list", name, named, f"one of {', '.join(named)}")
+                raise UnknownName("measure", "item of the list", name, named, f"one of: {'; '.join(named)}")
         self.only = frozenset(only or named)
         self.end, self.measure_ceilings = time.monotonic() + limit, ceilings
         self.longest = 0.0  # seconds of a step: as much must be left to begin another

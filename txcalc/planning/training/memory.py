@@ -106,7 +106,7 @@ def _towers(model: Model) -> tuple[str, ...]:
     """What is said of a multimodal model's towers."""
     if not model.held_beside:
         return model.left_out
-    said = f"the towers and projectors of {model.name} are held, {model.beside:,} parameters"
+    said = f"{model.name}: its towers and projectors are held, {model.beside:,} parameters"
     return (f"{said} (not: --text-only); their activations and the time of their products are not counted",)
 
 

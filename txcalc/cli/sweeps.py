@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import txcalc
 from txcalc.cli import completion
 from txcalc.cli import options as o
+from txcalc.cli.command import Printing, command
+from txcalc.cli.output import progress, save, tell
+from txcalc.errors import InputError
 
 if TYPE_CHECKING:
     from txcalc.api.sweeps import Swept
-
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 _OVER = (
     "A letter, a key or a word of the workload, and its values: T=1k:1M:2x (times 2, the end included), "
@@ -26,9 +30,8 @@ _QUANTITY = (
 )
 
 
-@app.command()
-@o.follows(
-    "sweep",
+@command(
+    drawn=True,
     quantities=Annotated[
         list[str], typer.Option("--quantity", help=_QUANTITY, metavar="NAME", autocompletion=completion.quantity)
     ],
@@ -45,9 +48,6 @@ def sweep(
     set_: o.Set = None,
     ignore: o.Ignore = None,
     *,
-    format_: o.Format = "table",
-    json_: o.Json = False,
-    plot: o.Plot = None,
     out: Annotated[
         Path | None,
         o.option("--out", "a Parquet file, streamed, up to 10^12 rows (pip install 'txcalc[frames]')."),
@@ -57,25 +57,20 @@ def sweep(
         str | None, typer.Option(help="A Dask scheduler whose machines compute --out.", metavar="ADDRESS")
     ] = None,
     force: o.Force = False,
+    printing: Printing,
     **asked: Any,
-) -> None:
+) -> Any:
     """Any quantity over a grid of sizes and lengths. A table to read, CSV of up to 100 million exact rows, or Parquet
     of any size, the same bytes however many --workers. B, T, P and T_src are the workload's batch, tokens, past and
     source; with --set F=8/3*D one size follows another.
 
     Example: txcalc sweep llama-3.1-8b --over T=1k:1M:2x --quantity flops --quantity cache_bytes
     """
-    import sys
-
-    from txcalc import sweep as answer
-    from txcalc.cli.output import give, save, tell
-    from txcalc.errors import InputError
     from txcalc.render.sweep import columns, notes
     from txcalc.sweep import MAX_POINTS
 
-    chosen = o.chosen(format_, json_)
-    place = o.plotted(plot, chosen, force and out is None)
-    found = answer(*sources, over=over, changes=o.changes(set_), ignore=ignore or (), **asked)
+    chosen, place = printing
+    found = txcalc.sweep(*sources, over=over, changes=o.changes(set_), ignore=ignore or (), **asked)
     if out is not None:
         if place or chosen != "table":
             raise InputError("options", ["--out writes a file of its own: without --plot and another --format"])
@@ -92,7 +87,7 @@ def sweep(
 
         plots.drawable([len(axis.values) for axis in grids[0].axes], len(grids), asked["by_kind"])
     if chosen != "csv":
-        return give(found, chosen, place)
+        return found
     wrote = [save(plots.sweep(found.report("json").data), place)] if place else []
     names = [*(["model"] if len(grids) > 1 else []), *columns(grids[0])]
     sys.stdout.write(",".join(names) + "\n")
@@ -108,18 +103,11 @@ def sweep(
 
 def _streamed(found: Swept, out: Path, workers: int, cluster: str | None, force: bool) -> None:
     """The grid in a Parquet file, with a progress bar where stderr is a terminal."""
-    import sys
-
-    from rich.console import Console
-    from rich.progress import Progress
-
-    from txcalc.cli.output import tell
     from txcalc.render.sweep import notes
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
-        task = bar.add_task("points", total=1.0)
+    with progress() as shown:
         written = found.to_parquet(
-            out, workers=workers, cluster=cluster, force=force, tell=lambda share: bar.update(task, completed=share)
+            out, workers=workers, cluster=cluster, force=force, tell=lambda share: shown("points", share)
         )
     typer.echo(f"{written.path}: {written.rows:,} rows in {written.groups:,} row groups, {written.bytes:,} bytes")
     tell(notes(found.grids[0]))
@@ -127,9 +115,6 @@ def _streamed(found: Swept, out: Path, workers: int, cluster: str | None, force:
 
 def _watched(blocks: Iterable[list[Any]], points: int) -> Iterator[list[Any]]:
     """The blocks; with a progress bar on stderr after a second, where that is a terminal and stdout is not."""
-    import sys
-    from time import monotonic
-
     started, done, bar, task = monotonic(), 0, None, None
     wanted = sys.stderr.isatty() and not sys.stdout.isatty()
     try:

@@ -1,16 +1,20 @@
-"""`txcalc report`: one file that explains models and plans, without a server or a network."""
+"""One file that explains models and plans, without a server or a network: `report`."""
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+import txcalc
 from txcalc.cli import completion
 from txcalc.cli import options as o
-
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+from txcalc.cli.command import Tell, command
+from txcalc.cli.output import tell as note
+from txcalc.sources.files import writable
 
 _GPU = (
     "Also plan serving on these: memory, speed, cost, the engines' commands, at every point of a grid. Repeatable."
@@ -20,9 +24,8 @@ _TRAIN = "Also plan training on so many: memory of every rank, the step, the pip
 _LAYOUT = "Of training: tp=8,pp=4,dp=2. Repeatable. Without: the fastest layouts that fit."
 
 
-@app.command()
-@o.follows(
-    "report",
+@command(
+    formats=False,
     gpu=Annotated[list[str], o.option("--gpu", _GPU, metavar="NAME[:N][@PRICE]")],
     contexts=Annotated[str | None, o.option("--context", "Of the grid (default: 2k,8k,32k,128k).", several=True)],
     concurrency=Annotated[
@@ -45,27 +48,20 @@ def report(
     force: o.Force = False,
     set_: o.Set = None,
     ignore: o.Ignore = None,
+    tell: Tell,
     **asked: Any,
-) -> None:
+) -> Any:
     """An interactive page in one file: a model's sizes as sliders, its parts, formulas and theorems; several models
     side by side; serving and training plans. Works offline and can be mailed.
 
     Example: txcalc report llama-3.1-8b qwen3-8b --gpu h100-sxm:2@2.5 --out plan.html
     """
-    import shlex
-    import sys
-
-    from txcalc import report as answer
-    from txcalc.cli.output import progress, tell
-    from txcalc.sources.files import writable
-
     if str(output) != "-":
         writable(output, force)
     command = shlex.join(["txcalc", *sys.argv[1:]]) if sys.argv[1:2] == ["report"] else "txcalc report"
-    with progress() as told:
-        page = answer(*sources, changes=o.changes(set_), ignore=ignore or (), command=command, tell=told, **asked)
+    page = txcalc.report(*sources, changes=o.changes(set_), ignore=ignore or (), command=command, tell=tell, **asked)
     if str(output) == "-":
         sys.stdout.write(page.html)
-        return tell(page.notes)
+        return note(page.notes)
     page.save(output, force=force)
-    tell([*page.notes, f"the page is in {output} ({len(page.html.encode()):,} bytes)"])
+    note([*page.notes, f"the page is in {output} ({len(page.html.encode()):,} bytes)"])

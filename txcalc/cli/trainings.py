@@ -1,4 +1,4 @@
-"""`txcalc train`: memory of every rank, time of a step, and what a whole run costs."""
+"""Memory of every rank, time of a step, and what a whole run costs: `train`."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from typing import Annotated, Any
 
 import typer
 
+import txcalc
 from txcalc.cli import completion
 from txcalc.cli import options as o
-from txcalc.cli.scale import count
+from txcalc.cli.command import command
+from txcalc.cli.output import progress
 from txcalc.errors import InputError
-
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 LAYOUT = "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Without: the fastest."
 
 
-@app.command()
-@o.follows(
-    "train",
+@command(
+    drawn=True,
     lora=Annotated[
         str | None, o.option("--lora", "base=nf4-dq quantises the frozen matrices, dtype=fp32 is the adapters'.")
     ],
@@ -89,10 +88,10 @@ LAYOUT = "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Without: the fastest."
         list[str],
         o.option("--as", "MFU by these alone (those of show)."),
     ],
-    train_tokens=Annotated[int | None, count("--train-tokens")],
-    compute=Annotated[int | None, count("--compute")],
+    train_tokens=Annotated[int | None, o.count("--train-tokens")],
+    compute=Annotated[int | None, o.count("--compute")],
     deadline=Annotated[str | None, typer.Option(help="GPUs that finish within this time: 30d, 4w.", metavar="TIME")],
-    budget=Annotated[int | None, count("--budget", "Tokens that this much money pays for: 1M.")],
+    budget=Annotated[int | None, o.count("--budget", "Tokens that this much money pays for: 1M.")],
     fits_on=Annotated[bool, typer.Option("--fits-on", help="Also list the accelerators on which it fits.")],
     pue=Annotated[float, typer.Option(help="Power of the data centre over that of its computers.")],
     grid=Annotated[float, typer.Option(help="Grams of CO2 per kWh.")],
@@ -105,26 +104,15 @@ def train(
     ],
     set_: o.Set = None,
     layout: Annotated[list[str] | None, o.option("--layout", LAYOUT)] = None,
-    *,
-    format_: o.Format = "table",
-    json_: o.Json = False,
-    plot: o.Plot = None,
-    force: o.Force = False,
     **asked: Any,
-) -> None:
+) -> Any:
     """What training takes: memory of every rank, time of a step, days and cost. Exit code 1: it does not fit.
 
     Example: txcalc train llama-3.1-8b --gpu h100-sxm:8@2.5 --layout fsdp=8 --tokens 8k --train-tokens 1T
     """
-    from txcalc import load
-    from txcalc import train as answer
-    from txcalc.cli.output import give, progress
-
-    chosen = o.chosen(format_, json_)
-    place = o.plotted(plot, chosen, force)
     if len(layout or ()) > 1:
         raise InputError("--layout", ["is given twice, and a run has one"])
     bar: Any = nullcontext() if layout else progress()
     with bar as tell:
-        found = answer(load(source, o.changes(set_)), gpu, layout=layout[0] if layout else None, **asked, tell=tell)
-    give(found, chosen, place)
+        chosen = layout[0] if layout else None
+        return txcalc.train(txcalc.load(source, o.changes(set_)), gpu, layout=chosen, **asked, tell=tell)

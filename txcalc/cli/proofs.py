@@ -1,26 +1,29 @@
-"""`txcalc verify`: the module that a description means, under every profiler, against the calculator."""
+"""What is measured and proved with PyTorch: `verify`, `prove`, `trace`, `calibrate`."""
 
 from __future__ import annotations
 
 import gc
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import txcalc
+from txcalc.api.phrases import adapters
+from txcalc.cli import completion
 from txcalc.cli import options as o
+from txcalc.cli.command import Tell, command
+from txcalc.errors import InputError
 
 if TYPE_CHECKING:
     from txcalc.model import Model
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 MANY = 8  # models that are worth the start of a process for each core
 
 
-@app.command()
-@o.follows(
-    "verify",
+@command(
     oracles=Annotated[
         list[str],
         typer.Option(
@@ -84,21 +87,13 @@ def verify(
         int | None,
         o.option("--workers", "(of many models: one each core)."),
     ] = None,
-    format_: o.Format = "table",
-    json_: o.Json = False,
+    tell: Tell,
     **asked: Any,
-) -> None:
+) -> Any:
     """Predicted and measured side by side, part by part. With exact differences; exit code 0 only when all are equal.
 
     Example: txcalc verify gpt2
     """
-    from txcalc import verify as answer
-    from txcalc.api.phrases import adapters
-    from txcalc.cli.output import give, progress
-    from txcalc.errors import InputError
-    from txcalc.sources.presets import names
-
-    chosen = o.chosen(format_, json_)
     changes = adapters(lora)[0]
     if layout is not None:
         if not sources:
@@ -108,29 +103,34 @@ def verify(
         if torchrun is not None:
             if ranks is not None:
                 raise InputError("verify", ["--ranks is for --layout alone: --torchrun runs all of them"])
-            return _torchrun(models, layout, recipe or "", torchrun, device, chosen)
+            return _torchrun(models, layout, recipe or "", torchrun, device)
         _refuse({"--device": device != "meta"}, "with --layout belongs to --torchrun")
-        return give(answer(*models, layout=layout, recipe=recipe or "", ranks=ranks), chosen)
+        return txcalc.verify(*models, layout=layout, recipe=recipe or "", ranks=ranks)
     alone = {"--recipe": recipe, "--ranks": ranks is not None, "--torchrun": torchrun is not None}
     _refuse(alone, "belongs to --layout")
-    if everything == bool(sources):
-        raise InputError("verify", ["expected models, or --all for every preset" + (", not both" if sources else "")])
+    given = _given("verify", sources, everything)
     if lora and asked["record"]:
         raise InputError("options", ["--record keeps what holds of presets, --lora changes them"])
-    models = o.models(names() if everything else sources or [], ignore, changes)
+    models = o.models(given, ignore, changes)
     if device != "meta":
         gc.freeze()  # what is imported is no garbage: measuring collects often, and need not look at it
     if workers is None:
         workers = os.cpu_count() or 1 if device == "meta" and len(models) >= MANY else 1
-    with progress() as tell:
-        found = answer(*models, device=device, workers=workers, tell=tell, **asked)
-    give(found, chosen)
+    return txcalc.verify(*models, device=device, workers=workers, tell=tell, **asked)
 
 
-def _torchrun(models: Sequence[Model], layout: str, recipe: str, number: int, device: str, chosen: Any) -> None:
+def _given(command: str, sources: list[str] | None, everything: bool) -> list[str]:
+    """The models that are named, or every preset. Errors: `InputError` for none, or for both."""
+    from txcalc.sources.presets import names
+
+    if everything == bool(sources):
+        raise InputError(command, ["expected models, or --all for every preset" + (", not both" if sources else "")])
+    return names() if everything else sources or []
+
+
+def _torchrun(models: Sequence[Model], layout: str, recipe: str, number: int, device: str) -> Any:
     """Every model over real processes; only one of them says what was found."""
     from txcalc.api.proofs import Verify
-    from txcalc.cli.output import give
     from txcalc.planning.layout import parse_layout
     from txcalc.planning.training.recipe import parse_recipe
     from txcalc.verify.real import verify_real
@@ -138,13 +138,87 @@ def _torchrun(models: Sequence[Model], layout: str, recipe: str, number: int, de
     asked = parse_recipe(recipe, parse_layout(layout))
     found = [verify_real(model, asked, number, "cpu" if device == "meta" else device) for model in models]
     verdicts = [verdict for verdict in found if verdict is not None]
-    if len(verdicts) == len(found):
-        give(Verify(verdicts), chosen)
+    return Verify(verdicts) if len(verdicts) == len(found) else None
 
 
 def _refuse(given: dict[str, Any], why: str) -> None:
     """Errors: `InputError` that names every option given for nothing."""
-    from txcalc.errors import InputError
-
     if faults := [f"{name} {why}" for name, value in given.items() if value]:
         raise InputError("verify", faults)
+
+
+@command()
+def prove(
+    sources: o.MaybeSources = None,
+    everything: Annotated[bool, o.option("--all")] = False,
+    set_: o.Set = None,
+    ignore: o.Ignore = None,
+    again: Annotated[bool, typer.Option(help="Also prove again what has a theorem.")] = False,
+    out: Annotated[
+        Path | None, o.option("--out", "a .json for the theorems (default: in your own data folder).")
+    ] = None,
+    *,
+    tell: Tell,
+) -> Any:
+    """Prove a model's formulas for every size. Its structure is traced with symbols for widths, heads, experts, batch
+    and length; every model of that structure inherits the theorem.
+
+    Example: txcalc prove my-model/config.json
+    """
+    given = _given("prove", sources, everything)
+    return txcalc.prove(*(o.model(source, set_, ignore) for source in given), again=again, out=out, tell=tell)
+
+
+@command(
+    inputs=Annotated[
+        list[str],
+        typer.Option(
+            "--input",
+            help="What it takes, if not token ids: sizes are B, T, T_src or numbers. Repeatable.",
+            metavar="NAME=B,T:int64",
+        ),
+    ],
+    batch=Annotated[int | None, o.length("--batch", "Measures at this one, where no formula holds for all.")],
+    tokens=Annotated[int | None, o.length("--tokens", "Measures at this length.")],
+    source_tokens=Annotated[int | None, o.length("--source-tokens", "Measures at this T_src.")],
+    device=Annotated[str, o.option("--device", "The last two measure what depends on data.")],
+)
+def trace(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="FILE.py:factory or module:Class, called without arguments, that makes a module taking token ids.",
+            metavar="FILE.py:NAME",
+        ),
+    ],
+    **asked: Any,
+) -> Any:
+    """Parameters and FLOPs of any PyTorch module, by part. As formulas in batch and length, beside what fvcore counts.
+
+    Exit code 1 where an operator that may cost has no count: the FLOPs are then at least those shown.
+    Example: txcalc trace model.py:build
+    """
+    return txcalc.trace(source, **asked)
+
+
+@command()
+def calibrate(
+    device: Annotated[str, o.option("--device", "Not meta.")] = "cpu",
+    out: Annotated[Path | None, o.option("--out", "a .toml for deploy --gpu FILE.")] = None,
+    force: o.Force = False,
+    like: Annotated[
+        str | None,
+        typer.Option(
+            help="The accelerator whose datasheet it has; without it the best that is measured.",
+            metavar="NAME",
+            autocompletion=completion.accelerator,
+        ),
+    ] = None,
+    *,
+    tell: Tell,
+) -> Any:
+    """Measure what this machine reaches in two minutes: products, copies, attention, starts. For deploy --gpu FILE.
+
+    Example: txcalc calibrate --device cpu --out mine.toml
+    """
+    return txcalc.calibrate(device, out=out, force=force, like=like, tell=tell)

@@ -1,4 +1,4 @@
-"""`txcalc design`: shapes of a decoder that spend a budget of parameters or of memory."""
+"""The inverse questions, which models fit and which shapes spend a budget: `fit`, `design`."""
 
 from __future__ import annotations
 
@@ -6,15 +6,36 @@ from typing import Annotated, Any
 
 import typer
 
+import txcalc
 from txcalc.cli import completion
 from txcalc.cli import options as o
+from txcalc.cli.command import command
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
+
+@command(
+    gpu=Annotated[list[str], o.option("--gpu", "Also 8xh100, 16GB@500GB/s. Repeatable.")],
+    weights=Annotated[
+        str | None,
+        o.option("--weights", "By default native, Q8_0, Q4_K_M, the first that fits.", several=True),
+    ],
+    context=Annotated[int, o.length("--context", "Of the one there is.")],
+    chunk=Annotated[int, o.length("--chunk")],
+    every=Annotated[bool, o.option("--all", "Those that do not fit too, with what they are short of.")],
+)
+def fit(
+    sources: o.MaybeSources = None,
+    **asked: Any,
+) -> Any:
+    """Which models fit on accelerators, by how much, in which format and how fast. Without sources: the presets.
+
+    Exit code 1: none fits.
+
+    Example: txcalc fit qwen3-32b gpt-oss-20b --gpu 4090 --gpu 4090:2 --gpu m4-pro
+    """
+    return txcalc.fit(*(sources or ()), **asked)
 
 
-@app.command()
-@o.follows(
-    "design",
+@command(
     params=Annotated[str | None, o.option("--params", "To spend.")],
     compute=Annotated[str | None, o.option("--compute", "To spend, by 6·N·D with N the active parameters.")],
     train_tokens=Annotated[str | None, o.option("--train-tokens", "D of --compute (default: 20 per parameter).")],
@@ -43,17 +64,10 @@ def design(
         list[str] | None,
         o.option("--set", "Of SOURCE; also an expression: F=8/3*D. Repeatable."),
     ] = None,
-    *,
-    format_: o.Format = "table",
-    json_: o.Json = False,
     **asked: Any,
-) -> None:
+) -> Any:
     """Shapes that spend a budget of parameters, memory or training. L, D, h, h_kv and F, on friendly multiples.
 
     Example: txcalc design --memory 16GB --weights fp16
     """
-    from txcalc import design as answer
-    from txcalc.cli.output import give
-
-    found = answer(source, changes=o.changes(set_), **asked)
-    give(found, o.chosen(format_, json_))
+    return txcalc.design(source, changes=o.changes(set_), **asked)

@@ -1,4 +1,4 @@
-"""`txcalc deploy`: whether a model fits on accelerators, and what the most is that does."""
+"""Whether a model fits on accelerators, how fast it is there and what it costs: `deploy`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from typing import Annotated, Any
 
 import typer
 
+import txcalc
 from txcalc.cli import completion
 from txcalc.cli import options as o
+from txcalc.cli.command import Printing, command
+from txcalc.cli.output import tell
 from txcalc.errors import InputError
-
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
 
 def _ways(flag: str, text: str) -> Any:
@@ -24,9 +25,8 @@ def _limit(flag: str, text: str) -> Any:
     return typer.Option(flag, help=f"Limit of the mean {text} at the load: 200ms, 0.5s.", metavar="TIME")
 
 
-@app.command()
-@o.follows(
-    "deploy",
+@command(
+    drawn=True,
     context=Annotated[int | None, o.length("--context", "By default prompt and answer, or 8,192.")],
     concurrency=Annotated[int, o.length("--concurrency")],
     tp=Annotated[str, _ways("--tp", "Tensor parallel")],
@@ -147,8 +147,6 @@ def deploy(
     set_: o.Set = None,
     ignore: o.Ignore = None,
     *,
-    format_: o.Format = "table",
-    json_: o.Json = False,
     emit_: Annotated[
         str | None,
         typer.Option(
@@ -158,10 +156,9 @@ def deploy(
             autocompletion=completion.served,
         ),
     ] = None,
-    plot: o.Plot = None,
-    force: o.Force = False,
+    printing: Printing,
     **asked: Any,
-) -> None:
+) -> Any:
     """Will it fit, how fast is it, what does it cost: memory of each GPU, most sequences, latency.
 
     Exit code 1: it does not fit, or a limit is missed; of more users than fit at once, the others wait.
@@ -170,21 +167,17 @@ def deploy(
 
     Example: txcalc deploy llama-3.1-70b --gpu h100-sxm:8 --context 32k --weights fp8 --price 2.5 --tpot 20ms
     """
-    from txcalc import deploy as answered
-    from txcalc import load
-    from txcalc.cli.output import give, tell
-
-    chosen = o.chosen(format_, json_)
-    place = o.plotted(plot, chosen, force)
     alone = len(sources) * len(gpu) == 1
-    if emit_ is not None and (not alone or chosen != "table" or place or asked["detail"] or asked["simulate"]):
+    if emit_ is not None and (
+        not alone or printing.form != "table" or printing.place or asked["detail"] or asked["simulate"]
+    ):
         mend = "one source, one --gpu, no other format, neither --detail nor --simulate"
         raise InputError("options", [f"--emit prints one deployment's command: {mend}"])
-    if place and not alone:
+    if printing.place and not alone:
         raise InputError("options", ["--plot draws one deployment: one source and one --gpu"])
-    found = answered([load(source, o.changes(set_), ignore=ignore or ()) for source in sources], gpu, **asked)
+    found = txcalc.deploy([o.model(source, set_, ignore) for source in sources], gpu, **asked)
     if emit_ is None:
-        return give(found, chosen, place)
+        return found
     typer.echo(found.to_command(emit_))
     if found.failed:
         tell(found.report("table").header[:1])

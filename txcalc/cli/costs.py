@@ -1,4 +1,4 @@
-"""`txcalc show`: what one model is and costs."""
+"""What one model is and costs, and models side by side: `show`, `compare`, `diff`."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+import txcalc
+from txcalc.api.phrases import adapters
+from txcalc.cli import completion
 from txcalc.cli import options as o
+from txcalc.cli.command import Command, Printing, command
+from txcalc.cli.output import tell
+from txcalc.errors import InputError
 
 if TYPE_CHECKING:
     from txcalc.render.report import Report
 
 STEP = ("recompute", "optimizer", "layout")  # of a training step
 
-app = typer.Typer(rich_markup_mode=None, add_completion=False)
 
-
-class _Show(o.Command):
+class _Show(Command):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """A bare --weights asks for the checkpoint's headers, as --headers does."""
         after = [*args, "-"][1:]
@@ -25,9 +29,9 @@ class _Show(o.Command):
         return super().parse_args(ctx, ["--headers" if i in bare else arg for i, arg in enumerate(args)])
 
 
-@app.command(cls=_Show)
-@o.follows(
-    "show",
+@command(
+    drawn=True,
+    cls=_Show,
     tokens=Annotated[int | None, o.length("--tokens", "By default all of its context, at most 2,048; with --past 1.")],
     source_length=Annotated[
         int | None,
@@ -65,49 +69,35 @@ def show(
             help="For a config.json that txcalc does not read: measure transformers' own module, on the meta device."
         ),
     ] = None,
-    format_: o.Format = "table",
-    json_: o.Json = False,
-    plot: o.Plot = None,
-    force: o.Force = False,
+    printing: Printing,
     **asked: Any,
-) -> None:
+) -> Any:
     """What a model costs: parameters, FLOPs, cache and memory. And how wrong the rules of thumb are.
 
     Example: txcalc show llama-3.1-8b --tokens 2k
     """
-    from txcalc import load
-    from txcalc.cli.output import emit, give, tell
-    from txcalc.errors import InputError
+    from txcalc.sources import lone_checkpoint
 
     if via:
         usual = {"attention": "dense", "logits": "all", "mla": "expanded"}
         others = {f"--{name}": asked[name] != value for name, value in usual.items()}
-        wanted = {"set": set_, "lora": lora, "ignore": ignore, "headers": headers, "plot": plot}
-        wanted |= {name: asked[name] for name in ("past", "weights", "initial", *STEP)} | {
-            "as": asked.get("conventions")
-        }
+        wanted = {"set": set_, "lora": lora, "ignore": ignore, "headers": headers, "plot": printing.place}
+        wanted |= {name: asked[name] for name in ("past", "weights", "initial", *STEP)}
+        wanted |= {"as": asked.get("conventions")}
         others |= {f"--{name}": bool(value) for name, value in wanted.items()}
-        work = asked["batch"], asked["tokens"] or 1, asked["source_length"]
-        return emit(_via(source, *work, asked["dtype"], others), o.chosen(format_, json_))
-    from txcalc import show as answer
-    from txcalc.api.phrases import adapters
-    from txcalc.sources import lone_checkpoint
-
+        return _via(source, asked["batch"], asked["tokens"] or 1, asked["source_length"], asked["dtype"], others)
     more = "conventions" in asked or any(asked[name] for name in STEP)
     lone = None if set_ or lora or ignore or more else lone_checkpoint(source)
-    chosen = o.chosen(format_, json_)
-    place = o.plotted(plot, chosen, force)
     if lone:
-        if place:
+        if printing.place:
             raise InputError("--plot", [f"draws a model's parts, and {source} holds tensors alone"])
         from txcalc.render import checkpoint
 
-        return emit(checkpoint.report(lone), o.chosen(format_, json_))
+        return checkpoint.report(lone)
     if headers and "/" not in source:
         tell([f"{source} is no repository of the hub, whose headers could be fetched"])
-    model = load(source, o.changes(set_) | adapters(lora)[0], weights=headers, ignore=ignore or ())
-    found = answer(model, **asked)
-    give(found, chosen, place)
+    changes = o.changes(set_) | adapters(lora)[0]
+    return txcalc.show(txcalc.load(source, changes, weights=headers, ignore=ignore or ()), **asked)
 
 
 def _via(
@@ -141,3 +131,55 @@ def _via(
     except TxcalcError:
         described = None
     return report(found, name or data["model_type"], where, data["model_type"], dtype, described)
+
+
+@command(
+    drawn=True,
+    match=Annotated[
+        Literal["params", "flops", "cache"] | None,
+        typer.Option(help="Bring every further model to the first one's budget, by the size that --by names."),
+    ],
+    by=Annotated[
+        str | None,
+        typer.Option(
+            "--by",
+            help="The size that is solved for: F, L, D, h_kv …",
+            metavar="KEY",
+            autocompletion=completion.key_alone,
+        ),
+    ],
+)
+def compare(
+    sources: o.Sources,
+    contexts: Annotated[
+        str | None,
+        o.option("--context", "Lengths of prefills and caches: 1k,8k,32k.", several=True),
+    ] = None,
+    set_: Annotated[
+        list[str] | None,
+        o.option("--set", "A variant of the first model; several at once are h_kv=8,F=12k. Repeatable.", several=True),
+    ] = None,
+    ignore: o.Ignore = None,
+    **asked: Any,
+) -> Any:
+    """Two to eight models side by side, with ratios to the first. Parameters, FLOPs and cache over lengths, and where
+    attention overtakes the rest; also variants of one model, and models of one budget.
+
+    Example: txcalc compare llama-3.1-8b qwen3-8b gemma-2-9b
+    """
+    lengths = o.numbers(contexts, "--context") if contexts else None
+    return txcalc.compare(*o.models(sources, ignore), contexts=lengths, variants=o.variants(set_), **asked)
+
+
+@command()
+def diff(
+    source: o.Source,
+    other: o.Source,
+    ignore: o.Ignore = None,
+    **asked: Any,
+) -> Any:
+    """In what two models differ, and what each difference costs. In parameters, FLOPs and cache, each alone.
+
+    Example: txcalc diff llama-3.1-8b qwen3-8b --tokens 2k
+    """
+    return txcalc.diff(*o.models([source, other], ignore), **asked)

@@ -1,0 +1,207 @@
+"""A command: the options that it has, where its result goes, and how its help and its refusals read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import cache
+from importlib import import_module
+from inspect import Parameter, Signature, signature
+from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+
+import typer
+from typer.core import TyperCommand
+from typer.main import get_command
+
+from txcalc import COMMANDS
+from txcalc.cli import options as o
+from txcalc.cli.output import fitted, printed, progress
+
+UsageError: Any = typer.BadParameter.__base__  # of whichever click typer has
+# What an option that a command lacks is for, in the options that it may have instead.
+INSTEAD = {
+    "--tokens": ("--context", "--prompt", "--answer"),
+    "--context": ("--tokens", "--past"),
+    "--batch": ("--concurrency", "--micro-batch", "--global-batch"),
+    "--concurrency": ("--batch", "--global-batch"),
+    "--weights": ("--dtype",),
+    "--dtype": ("--weights", "--kv"),
+    "--out": ("--plot", "--format"),
+    "--gpus": ("--gpu",),
+    "--batch-size": ("--batch", "--concurrency", "--global-batch"),
+    **dict.fromkeys(("--context-length", "--seq-len", "--max-model-len"), ("--context", "--tokens")),
+    **dict.fromkeys(("--quantization", "--precision"), ("--weights", "--dtype")),
+    **{f"--{name}-parallel-size": (f"--{name[0]}p", "--layout") for name in ("tensor", "pipeline", "data")},
+}
+_spelt: dict[str, str] = {}  # options by another name than theirs, as the user of this command spelt them
+LENGTHS_BY_CONTEXT = ("kv", "compare")  # whose --tokens is what others call --context
+
+
+class Command(TyperCommand):
+    """A command whose help has its options in groups, as wide as the terminal, and that reads old names of options."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
+        _spelt.clear()
+        try:
+            return super().parse_args(ctx, self._whole([self._now(arg, known) for arg in args]))
+        except UsageError as error:
+            example = (self.help or "").partition("Example: ")[2].strip()
+            said = " ".join(error.format_message().split())
+            if not example or "Example: " in said:
+                raise
+            if self.name == "show" and "unexpected extra argument" in said:
+                said = f"{said.rstrip('.')}: compare shows models side by side"
+            asked = getattr(error, "option_name", "")  # of click's NoSuchOption
+            meant = INSTEAD.get(asked) or INSTEAD.get(o.RENAMED.get(asked, ""), ())
+            if instead := [other for other in meant if other in known]:
+                said = f"No such option: {asked} ({self.name} has {' and '.join(instead)})"
+            raise UsageError(fitted(f"{said}\nExample: {example}"), ctx) from None
+
+    def _whole(self, args: list[str]) -> list[str]:
+        """Sizes and words that stand apart (`D=512 h=8 plain`) as the one description that they are."""
+        from txcalc.sources.inline import WORDS
+
+        alone = {
+            name
+            for param in self.params
+            if getattr(param, "is_flag", False)
+            for name in (*param.opts, *param.secondary_opts)
+        }
+        found: list[str] = []
+        inside, free = False, True  # in a description, and where no option waits for its value
+        for arg in args:
+            size = free and re.fullmatch(r"[A-Za-z_]\w*=[^\s=]+", arg)
+            if inside and free and (size or arg in WORDS):
+                found[-1] += f" {arg}"
+            else:
+                found.append(arg)
+                inside = bool(size)
+            free = not arg.startswith("-") or "=" in arg or arg in {*alone, "-"}
+        return found
+
+    def _now(self, arg: str, known: set[str]) -> str:
+        name, equals, value = arg.partition("=")
+        new = o.RENAMED.get(name)
+        if name in known or new not in known or (name == "--tokens" and self.name not in LENGTHS_BY_CONTEXT):
+            return arg
+        _spelt[new] = name
+        return f"{new}{equals}{value}"
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{group: [] for group in o.GROUPS}}
+        for param in self.get_params(ctx):
+            entry = o.TABLE.get(param.opts[0], o.OTHER)
+            if record := param.get_help_record(ctx):
+                whole = record[1].replace("[default: ", "[default:\xa0")  # which no line breaks
+                groups["Arguments" if param.param_type_name == "argument" else entry.group].append((record[0], whole))
+        for group, records in groups.items():
+            if records:
+                with formatter.section(group):
+                    formatter.write_dl(records)
+        formatter.buffer[:] = [text.replace("\xa0", " ") for text in formatter.buffer]
+
+
+def spelt(text: str) -> str:
+    """A message that names options as their user wrote them."""
+    return re.sub(r"--[\w-]+", lambda found: _spelt.get(found[0], found[0]), text)
+
+
+# Keywords of the library's functions that are options of every command whose function has them.
+EVERYWHERE: dict[str, Any] = {
+    "batch": Annotated[int, o.length("--batch")],
+    "tokens": Annotated[int, o.length("--tokens")],
+    "past": Annotated[int, o.length("--past")],
+    "source_length": Annotated[int | None, o.length("--source-tokens", "By default as many as tokens.")],
+    "dtype": Annotated[str, o.option("--dtype")],
+    "kv_dtype": Annotated[str, o.option("--kv")],
+    "kv": Annotated[str, o.option("--kv")],
+    "weights": Annotated[str, o.option("--weights")],
+    "attention": Annotated[Literal["dense", "masked"], o.option("--attention")],
+    "logits": Annotated[Literal["all", "last"], o.option("--logits")],
+    "mla": Annotated[Literal["expanded", "absorbed"], o.option("--mla")],
+    "memory": Annotated[str | None, o.option("--memory")],
+    "block": Annotated[int, o.length("--block")],
+    "engine": Annotated[str, o.option("--engine")],
+    "reserve": Annotated[str | None, o.option("--reserve", "By default the engine's own, or 10%.")],
+    "ram": Annotated[str | None, o.option("--ram")],
+    "node": Annotated[int | None, o.option("--node")],
+    "network": Annotated[str | None, o.option("--network")],
+    "recompute": Annotated[str | None, o.option("--recompute")],
+    "optimizer": Annotated[str | None, o.option("--optimizer")],
+    "text_only": Annotated[bool, o.option("--text-only")],
+}
+
+
+Tell = Callable[[str, float], None]  # of what is done now, and the share that is done
+
+
+class Printing(NamedTuple):
+    """How a result is printed: its format, and the place of its picture."""
+
+    form: o.FormatName
+    place: str | None
+
+
+def command(
+    drawn: bool = False, formats: bool = True, cls: type[Command] = Command, **declared: Any
+) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
+    """A command of the name that its function has: what that returns is printed, a report or a result, whose `failed`
+    is exit code 1; where it returns nothing, it has printed.
+
+    Its options are the function's own; keywords of the library's function of this name, with the defaults that they
+    have there: those that are `declared`, and those of `EVERYWHERE`, which reach it as `**asked`; `--plot` of what is
+    `drawn`, and the `formats`. A parameter `printing` gets these, `tell` what shows how far it is. Nothing of it is
+    made before the command is called for.
+    """
+
+    def made(asking: Callable[..., Any]) -> Callable[[], Any]:
+        @cache
+        def built() -> Any:
+            name, own = asking.__name__, signature(asking).parameters
+            said = _said(name, asking, declared, formats, drawn)
+
+            def run(**values: Any) -> None:
+                form = o.chosen(values.pop("format_"), values.pop("json_")) if formats else "table"
+                over = values.get("force") if "force" in own else values.pop("force", None)
+                place = o.plotted(values.pop("plot"), form, bool(over and not values.get("out"))) if drawn else None
+                values = {key: value for key, value in values.items() if value != []}  # which nobody repeated
+                if "printing" in own:
+                    values["printing"] = Printing(form, place)
+                with progress() if "tell" in own else nullcontext() as tell:
+                    found = asking(**values, **({"tell": tell} if "tell" in own else {}))
+                printed(found, form, place)
+
+            vars(run)["__signature__"], run.__annotations__, run.__doc__ = Signature(said), {}, asking.__doc__
+            app = typer.Typer(rich_markup_mode=None, add_completion=False)
+            app.command(name, cls=cls)(run)
+            return get_command(app)
+
+        return built
+
+    return made
+
+
+def _said(
+    name: str, asking: Callable[..., Any], declared: dict[str, Any], formats: bool, drawn: bool
+) -> list[Parameter]:
+    """What a command is asked: its own, the library's after what is positional, the format and the picture."""
+    theirs = signature(getattr(import_module(f"txcalc.api.{COMMANDS[name]}"), name)).parameters
+    assert declared.keys() <= theirs.keys(), declared.keys() - theirs.keys()
+    hints, known = get_type_hints(asking, include_extras=True), {**EVERYWHERE, **declared}
+    own = {
+        key: one.replace(annotation=hints[key])
+        for key, one in signature(asking).parameters.items()
+        if key not in ("printing", "tell") and one.kind is not Parameter.VAR_KEYWORD
+    }
+    asked = [(key, known[key], one.default) for key, one in theirs.items() if key in known and key not in own]
+    last = [("format_", o.Format, "table"), ("json_", o.Json, False)] if formats else []
+    last += [("plot", o.Plot, None)] if drawn else []
+    last += [("force", o.Force, False)] if drawn and "force" not in own else []
+    asked_, last_ = (
+        [Parameter(key, Parameter.KEYWORD_ONLY, default=default, annotation=hint) for key, hint, default in more]
+        for more in (asked, last)
+    )
+    before = [one for one in own.values() if one.kind is not Parameter.KEYWORD_ONLY]
+    return [*before, *asked_, *[one for one in own.values() if one not in before], *last_]

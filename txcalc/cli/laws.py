@@ -1,0 +1,60 @@
+"""Loss and the best size by scaling laws, and the elementary sums over distributions: `scale`, `entropy`."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+import txcalc
+from txcalc.cli import completion
+from txcalc.cli import options as o
+from txcalc.cli.command import command
+
+
+@command(
+    params=Annotated[int | None, o.count("--params", "Instead of a model's.")],
+    train_tokens=Annotated[int | None, o.count("--train-tokens")],
+    compute=Annotated[int | None, o.count("--compute")],
+    unique_tokens=Annotated[
+        int | None, o.count("--unique-tokens", "Of the tokens, how many are different: the rest is seen again.")
+    ],
+    laws=Annotated[
+        str | None,
+        typer.Option(
+            "--law",
+            help="Laws, separated by commas (default: all that answer).",
+            metavar="NAME,…",
+            autocompletion=completion.law,
+        ),
+    ],
+    bytes_per_token=Annotated[
+        str | None, typer.Option(help="Bytes of text per token of your tokenizer, for bits per byte.", metavar="X")
+    ],
+)
+def scale(
+    source: Annotated[
+        str | None, typer.Argument(help="A model, whose parameters are N.", autocompletion=completion.source)
+    ] = None,
+    **asked: Any,
+) -> Any:
+    """What loss to expect, and which size is best for a budget. By scaling laws whose constants were checked.
+
+    Example: txcalc scale llama-3.1-8b --train-tokens 15T
+    """
+    return txcalc.scale(source, **asked)
+
+
+@command()
+def entropy(
+    p: Annotated[str, typer.Argument(help="Probabilities, separated by commas: 0.5,0.25,1/4.", metavar="P,P,…")],
+    against: Annotated[
+        str | None,
+        o.option("--against", "another distribution q, for cross-entropy and divergence.", metavar="Q,Q,…"),
+    ] = None,
+) -> Any:
+    """Entropy and perplexity of a distribution. Cross-entropy and KL divergence against another, in bits and nats.
+
+    Example: txcalc entropy 0.5,0.5 --against 0.9,0.1
+    """
+    return txcalc.entropy(p, against)

@@ -271,6 +271,7 @@ def test_nobody_is_asked_for_by_name(module: str, tmp_path: Path) -> None:
 CLASSES = {
     "work": "Workload", "branch": "Branch", "group": "LayerGroup", "child": "Child", "place": "Place",
     "norm": "NormOptions", "places": "PositionsOptions", "embedding": "EmbeddingOptions", "vision": "VisionOptions",
+    "at": "Below",
 }  # fmt: skip
 ASKS_STRUCTURE = {"absent"}  # of a number, whether it is a plain 0
 FORBIDDEN = {"abs", "bool", "divmod", "float", "int", "max", "min", "pow", "round", "sum"}
@@ -322,7 +323,8 @@ class Reader(ast.NodeVisitor):
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
         if node.name == "misfits":  # a check of what a description says, which asks `num` of its numbers
             return
-        self.structural = set()
+        named = (*node.args.args, *node.args.kwonlyargs)
+        self.structural = {each.arg for each in named if each.annotation and ast.unparse(each.annotation) == "bool"}
         for statement in node.body:  # annotations and decorators are no formulas
             self.visit(statement)
 

@@ -114,14 +114,16 @@ def test_every_written_key_changes_the_tree_or_is_refused(name: str) -> None:
     [
         ("llama-3.1-8b", {"head.rank": 512}, "it counts with a masked-lm head or embedding.early"),
         ("mixtral-8x7b", {"experts.shared_gate": True}, "it counts with n_shared or d_ff_shared"),
-        ("bert-base", {"head.softcap": 30}, "it counts with an lm head"),
+        ("bert-base", {"head.softcap": 30}, "it counts with head.form = 'lm'"),
         (
             "mamba-2.8b",
             {"positions.form": "alibi"},
             "it counts with attention; 'learned' and 'sinusoidal' with an embedding",
         ),
         ("vit-b", {"vocab_size": 1000}, "it counts where tokens are read, not patches or sound"),
-        ("gpt2", {"positions.theta": 5}, "it counts with rotary positions"),
+        ("gpt2", {"positions.theta": 5}, "it counts with positions.form = 'rotary'"),
+        ("gpt2", {"positions.apart": True}, "it counts with positions.form = 'relative'"),
+        ("gpt2", {"head.plain": True}, "it counts with head.form = 'masked-lm'"),
         ("qwen3-next-80b-a3b", {"n_shared": 2}, "it counts where d_ff_shared, their joint width, is not given"),
         ("llama-3.1-8b", {"positions.rotary_dims": 128}, "it is so already"),
         (

@@ -371,10 +371,6 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
         {"embedding.early": True},
         "embedding.early is True, expected false without embedding.rank and head.form = 'lm'",
     ),
-    "tables of no biases": (
-        {"positions.apart": True},
-        "positions.apart is True, expected false without positions.form = 'relative'",
-    ),
     "bias of an RMSNorm": (
         {"norm.bias": True},
         "norm.bias is True, expected false with form = 'rms' (an RMSNorm has no bias)",
@@ -397,14 +393,6 @@ FAULTS: dict[str, tuple[dict[str, Any], str]] = {
     "an RMSNorm at the end with a bias": (
         {"norm.final_bias": True},
         "norm.final_bias is True, expected false with form = 'rms' (an RMSNorm has no bias)",
-    ),
-    "an activation of no layer": (
-        {"head.activation": "gelu"},
-        "head.activation is 'gelu', expected none but with a layer before a masked-lm head",
-    ),
-    "a plain head of another form": (
-        {"head.plain": True},
-        "head.plain is True, expected false but with head.form = 'masked-lm' as wide as the model",
     ),
     "rows of no table": (
         {"positions.rows": 9},

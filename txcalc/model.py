@@ -190,7 +190,7 @@ class Model:
         """How many tokens are asked about where nobody says: its context, at most 2,048, and no more than its table of
         positions has rows."""
         decoder = next(reversed(self.spec["stacks"].values()))
-        rows = decoder["positions"]["rows"]
+        rows = decoder["positions"].get("rows")
         return min(most for most in (USUAL_TOKENS, self.context, rows) if most)
 
     def workload(

@@ -97,7 +97,7 @@ def symbolic(model: Model) -> Symbolic:
     halves = model.spec["stacks"]
     stacks = {half: _lettered(stack, naming, half) for half, stack in halves.items()}
     places = next(iter(stacks.values()))["positions"]
-    if model.fixed_length and places["rows"] is None:
+    if model.fixed_length and places.get("rows") is None:
         places["rows"] = naming(BY_LETTER["P_max"], model.root.fixed)
     return Symbolic(assemble({**model.spec, "stacks": stacks}).at_length(symbol("T")), naming.made)
 
@@ -109,7 +109,7 @@ def _lettered(stack: Mapping[str, Any], naming: _Naming, half: str) -> dict[str,
     for entry in TABLE:
         section, _, key = entry.key.rpartition(".")
         if section and stack.get(section):  # the others are a layer's
-            result[section] = {**result[section], key: naming(entry, stack[section][key], half)}
+            result[section] = {**result[section], key: naming(entry, stack[section].get(key), half)}
         elif entry.key and not section and key != "n_layers":
             result[key] = naming(entry, stack[key], half)
     number = BY_LETTER["L"]

@@ -251,13 +251,11 @@ class AttentionOptions(Mechanism):
                 yield Wished(name, "none where the values are the keys, or another layer's")
 
     def build(self, place: Place) -> Composite:
-        places = place.positions
-        if places.form == "disentangled":
-            return self._disentangled(place)
-        made = self._multi_head(place, self._span(place))
-        if places.form == "relative" and places.apart:
-            return replace(made, relative_bias=places.relative_bias(self.n_heads, place.role))
-        return made
+        made = place.positions.attention(self, place.d_model)
+        if made is not None:
+            return made
+        bias = place.positions.relative_bias(self.n_heads, place.role, own=True)
+        return replace(self._multi_head(place, self._span(place)), relative_bias=bias)
 
     def across(self, place: Place, memory: Any) -> Attention:
         """Cross-attention to an encoder's result, `memory` wide."""
@@ -281,11 +279,8 @@ class AttentionOptions(Mechanism):
         lender = None if cross else self.kv_from
         value = width if self.d_v is None else self.d_v
         distances = places.form == "relative-projection" and not cross
-        rotary = None
-        if not cross:
-            turned = heads + groups if lender is None else heads
-            dims, how = places.rotary_dims, {"interleaved": places.interleaved, "spread": places.spread}
-            rotary = places.rotary(turned, width, dims, **how)
+        turned = heads + groups if lender is None else heads
+        rotary = None if cross else places.rotary(turned, width, partly=True, paired=True)
         query_norm, key_norm = self._norms(norm)
         core, value_norm = self._core(span, places, value), None
         if self.tied_kv:  # a norm of the one keeps what is the other; without one they are the same, unless K turns
@@ -321,7 +316,7 @@ class AttentionOptions(Mechanism):
         cross = type(span) is Cross
         width = self.d_head
         sizes = {"n_heads": self.n_heads, "n_kv_heads": self.n_kv_heads, "d_qk": width}
-        added = places.form in ("relative", "relative-projection", "alibi") or self.keep is not None
+        added = places.biased or self.keep is not None
         return AttentionCore(
             **sizes,
             d_v=value,
@@ -354,29 +349,3 @@ class AttentionOptions(Mechanism):
         if not self.inner_norm:
             return None
         return replace(norm.over(product((self.n_heads, value))), fused=self.gate == "none")
-
-    def _disentangled(self, place: Place) -> Composite:
-        from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore
-
-        places, heads, width = place.positions, self.n_heads, self.d_head
-        core = DisentangledCore(
-            n_heads=heads,
-            d_head=width,
-            reach=exact_div(places.rows, 2),
-            distance=places.distance,
-            clipped=places.clipped,
-            c2p="c2p" in places.terms,
-            p2c="p2c" in places.terms,
-            scale=self.scale,
-        )
-        biases = self.bias if places.shared else places.bias
-        form = {"d_in": place.d_model, "d_out": product((heads, width)), "keeps": "no", "borrowed": places.shared}
-        return DisentangledAttention(
-            d_model=place.d_model,
-            n_heads=heads,
-            d_head=width,
-            biases=frozenset(self.bias),
-            distance_k=Linear(**form, bias="k" in biases) if "c2p" in places.terms else None,
-            distance_q=Linear(**form, bias="q" in biases) if "p2c" in places.terms else None,
-            core=core,
-        )

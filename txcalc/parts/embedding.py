@@ -228,12 +228,11 @@ class EmbeddingOptions(Options):
             return None
         inner = d_model if self.rank is None else self.rank
         added = d_model if self.early else inner  # what is added to the tokens is as wide
-        rows = places.rows
-        if places.form == "learned" and rows is None:
-            rows = vision.positions if vision is not None else None if audio is None else audio.positions
+        seen = None if vision is None else vision.positions
+        rows = places.table_of(seen if audio is None else audio.positions)
         made = Embedding(
             width=inner,
-            positions=Lookup(rows=rows, width=added, added=True) if places.looked_up else None,
+            positions=Lookup(rows=rows, width=added, added=True) if rows is not None else None,
             fixed=Sum(width=added, sums=1) if places.form == "sinusoidal" else None,
             types=Lookup(rows=self.types, width=added, added=True) if self.types is not None else None,
             norm=norm.over(added) if self.norm else None,

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from txcalc.parts.collectives import Collective
 from txcalc.parts.embedding import EmbeddingOptions, without_class_token
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear, Sum
 from txcalc.parts.norm import Norm, NormOptions
-from txcalc.parts.options import ACTIVATIONS, Options, Wished, flag, key, letter, one_of, real, size
+from txcalc.parts.options import ACTIVATIONS, REQUIRED, Options, Wished, flag, key, letter, one_of, real, size
 from txcalc.parts.part import Child, Composite, on_logits, on_one, optional
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.sharding import Ways
@@ -73,10 +73,22 @@ class Head(Composite):
         return replace(self, projection=projection, gather=ways.gathered(self.projection.d_in), join=join)
 
 
-@final
+class Below(NamedTuple):
+    """What a head stands on: a stream `d_model` wide of a stack of a role, its vocabulary, norms and embedding; the
+    `usual` activation is that of the first layer's feed-forward, `reader` what reads all patches."""
+
+    d_model: Any
+    vocab: Any
+    role: str
+    norm: NormOptions
+    embedding: EmbeddingOptions
+    usual: str
+    reader: AttentionPool | None
+
+
 @frozen
 class HeadOptions(Options):
-    """`[head]`"""
+    """`[head]`: what is read off the last layer, a class for each form."""
 
     section = "head"
     form: str = key(
@@ -86,28 +98,67 @@ class HeadOptions(Options):
         "where there are tokens or classes; 'lm' in a decoder",
     )
     tied: bool = key(flag, False, "the head multiplies by the token table", "with a head over the vocabulary")
-    bias: bool = key(
-        flag,
-        lambda at: at["head"]["form"] == "classifier",
-        "bias of the head",
-        "with an lm head, a classifier, or a plain masked-lm head",
-    )
-    classes: Any = letter(None, "classes of a classifier")
-    every: bool = key(flag, False, "a classifier of every position, not of the first alone")
-    transform: str | None = key(
-        one_of(*ACTIVATIONS), None, "activation of a D×D layer before a classifier; absent: none"
-    )
-    transform_norm: bool = key(flag, False, "norm after that layer")
-    pool: str = key(
-        one_of("first", "mean", "both", "attention"),
-        "first",
-        "what a picture's head reads: its class token, the mean of its patches, both, or all by a learned query",
-    )
-    pool_norm: bool = key(flag, False, "norm of that mean")
+    pooler: bool = key(flag, False, "a D×D layer with tanh on the first position")
+    pairs: Any = key(size, None, "classes of a second head, read off the pooler: of pairs of sentences, in pretraining")
+
+    def misfits(self) -> Iterator[Wished]:
+        if self.pairs is not None and not self.pooler:
+            yield Wished("pairs", "none without head.pooler")
+
+    def build(self, at: Below) -> Head | None:
+        """The head over a vocabulary or classes; None where a stack ends in hidden states."""
+        return None
+
+    def pooled(self, at: Below) -> Head | None:
+        """What one position gives beside it, or in its place."""
+        if not self.pooler:
+            return None
+        return replace(
+            _POOLED,
+            classes=True,
+            projection=None if self.pairs is None else Linear(d_in=at.d_model, d_out=self.pairs, bias=True),
+            transform=Linear(d_in=at.d_model, d_out=at.d_model, bias=True),
+            activation=Activation(width=at.d_model, form="tanh", gated=False),
+        )
+
+
+@final
+@frozen
+class LmHead(HeadOptions, forms="lm"):
+    """Logits over the vocabulary, in a decoder."""
+
+    bias: bool = key(flag, False, "bias of the head", "with an lm head, a classifier, or a plain masked-lm head")
     rank: Any = letter(
         lambda at: at["embedding"]["rank"],
         "width that a masked-lm head works at; absent: d_model",
         "with a masked-lm head or embedding.early",
+        same="embedding.rank",
+    )
+    softcap: Any = key(real, None, "logits are capped at ± this by a tanh")
+    scale: Any = key(real, None, "multiplies the logits")
+
+    def build(self, at: Below) -> Head | None:
+        if at.vocab is None or at.role == "encoder":
+            return None
+        embedding, d_model = at.embedding, at.d_model
+        width = self.rank if embedding.early else d_model
+        return replace(
+            _head(Linear(d_in=width, d_out=at.vocab, bias=self.bias, tied=self.tied)),
+            transform=Linear(d_in=d_model, d_out=width, bias=False) if embedding.early else None,
+            scale=self.scale,
+            softcap=self.softcap,
+        )
+
+
+@final
+@frozen
+class MaskedHead(HeadOptions, forms="masked-lm"):
+    """Logits over the vocabulary of every position, after a layer, as BERT's."""
+
+    bias: bool = key(flag, False, "bias of the head")
+    rank: Any = letter(
+        lambda at: at["embedding"]["rank"],
+        "width that a masked-lm head works at; absent: d_model",
         same="embedding.rank",
     )
     transform_bias: bool = key(
@@ -120,104 +171,107 @@ class HeadOptions(Options):
         one_of(*ACTIVATIONS), None, "activation before a masked-lm head; absent: that of the feed-forward"
     )
     plain: bool = key(flag, False, "a masked-lm head without a layer before it, whose bias is `bias`")
-    pooler: bool = key(flag, False, "a D×D layer with tanh on the first position")
-    pairs: Any = key(size, None, "classes of a second head, read off the pooler: of pairs of sentences, in pretraining")
-    norm: bool = key(flag, False, "norm of the one position that a classifier, or a head of form none, reads")
-    softcap: Any = key(real, None, "logits are capped at ± this by a tanh", "with an lm head")
-    scale: Any = key(real, None, "multiplies the logits", "with an lm head")
 
     def misfits(self) -> Iterator[Wished]:
-        for name in ("classes", "every", "transform", "transform_norm"):
-            if self.form != "classifier" and getattr(self, name):
-                yield Wished(name, f"none with head.form = {self.form!r}")
-        if self.pairs is not None and not self.pooler:
-            yield Wished("pairs", "none without head.pooler")
-        if self.norm and (self.form not in ("classifier", "none") or self.every or self.transform is not None):
-            yield Wished("norm", "false but for a classifier of one position, or no head")
-        if self.transform_norm and self.transform is None:
-            yield Wished("transform_norm", "false without head.transform")
-        if self.activation is not None and (self.form != "masked-lm" or self.plain):
+        yield from super().misfits()
+        if self.plain and self.activation is not None:
             yield Wished("activation", "none but with a layer before a masked-lm head")
-        if self.plain and (self.form != "masked-lm" or self.rank is not None):
-            yield Wished("plain", "false but with head.form = 'masked-lm' as wide as the model")
+        if self.plain and self.rank is not None:
+            yield Wished("plain", "false but in a head as wide as the model")
+
+    def build(self, at: Below) -> Head | None:
+        if at.vocab is None:
+            return None
+        if self.plain:
+            return _head(Linear(d_in=at.d_model, d_out=at.vocab, bias=self.bias, tied=self.tied))
+        inner = at.d_model if self.rank is None else self.rank
+        form = at.usual if self.activation is None else self.activation
+        activation = Activation(width=inner, form=form, gated=False)
+        return replace(
+            _head(Linear(d_in=inner, d_out=at.vocab, bias=True, tied=self.tied)),
+            transform=Linear(d_in=at.d_model, d_out=inner, bias=self.transform_bias),
+            activation=activation,
+            norm=replace(at.norm.over(inner), keeps=not activation.keeps_result),
+        )
+
+
+@frozen
+class PooledHead(HeadOptions):
+    """Of one vector: that of a position, or what is made of all."""
+
+    pool: str = key(
+        one_of("first", "mean", "both", "attention"),
+        "first",
+        "what a picture's head reads: its class token, the mean of its patches, both, or all by a learned query",
+    )
+    pool_norm: bool = key(flag, False, "norm of that mean")
+    norm: bool = key(flag, False, "norm of the one position that is read")
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from super().misfits()
         if self.pool_norm and self.pool != "mean":
             yield Wished("pool_norm", "false without head.pool = 'mean'")
 
-    def build(
-        self,
-        *,
-        d_model: Any,
-        vocab: Any,
-        role: str,
-        norm: NormOptions,
-        embedding: EmbeddingOptions,
-        usual: str,
-        reader: AttentionPool | None,
-    ) -> Head | None:
-        """The head of a stack of this role, over a vocabulary or classes; None where it ends in hidden states.
-        `usual` is the activation of the first layer's feed-forward, `reader` what reads all patches."""
-        inner = d_model if self.rank is None else self.rank
-        if self.form == "classifier":
-            return replace(self._classifier(d_model, norm), reader=reader)
-        if self.form == "none" or vocab is None or (role == "encoder" and self.form == "lm"):
-            return None
-        projection = Linear(d_in=d_model, d_out=vocab, bias=self.bias, tied=self.tied)
-        if self.form == "lm":
-            head = _head(projection)
-            if embedding.early:
-                projection = replace(projection, d_in=inner)
-                head = replace(head, projection=projection, transform=Linear(d_in=d_model, d_out=inner, bias=False))
-            return replace(head, scale=self.scale, softcap=self.softcap)
-        if self.plain:
-            return _head(projection)
-        form = usual if self.activation is None else self.activation
-        activation = Activation(width=inner, form=form, gated=False)
-        return replace(
-            _head(Linear(d_in=inner, d_out=vocab, bias=True, tied=self.tied)),
-            transform=Linear(d_in=d_model, d_out=inner, bias=self.transform_bias),
-            activation=activation,
-            norm=replace(norm.over(inner), keeps=not activation.keeps_result),
-        )
-
-    def pooled(self, d_model: Any, norm: NormOptions, reader: AttentionPool | None) -> Head | None:
-        """What one position gives beside the head, or in its place."""
-        nothing = replace(_head(None), one=True, kind="other")
-        if self.pooler:
-            return replace(
-                nothing,
-                classes=True,
-                projection=None if self.pairs is None else Linear(d_in=d_model, d_out=self.pairs, bias=True),
-                transform=Linear(d_in=d_model, d_out=d_model, bias=True),
-                activation=Activation(width=d_model, form="tanh", gated=False),
-            )
-        if self.form == "none" and self.norm:
-            return replace(nothing, norm=norm.over(d_model))
-        if self.form == "none" and reader is not None:
-            return replace(nothing, reader=reader)
-        if self.form == "none" and self.pool == "mean":
-            return replace(nothing, **self._pool(d_model, norm))
-        return None
-
-    def _pool(self, d_model: Any, norm: NormOptions) -> dict[str, Any]:
+    def pooling(self, at: Below) -> dict[str, Any]:
         """What is read instead of the first position, as the fields of a head say it."""
         if self.pool in ("first", "attention"):
             return {}
-        own = norm.over(d_model) if self.pool_norm else None
-        return {"pool": Sum(width=d_model, sums=1), "pool_norm": own, "joined": self.pool == "both"}
+        own = at.norm.over(at.d_model) if self.pool_norm else None
+        return {"pool": Sum(width=at.d_model, sums=1), "pool_norm": own, "joined": self.pool == "both"}
 
-    def _classifier(self, d_model: Any, norm: NormOptions) -> Head:
-        width = 2 * d_model if self.pool == "both" else d_model
-        head = replace(_head(Linear(d_in=width, d_out=self.classes, bias=self.bias)), one=not self.every, classes=True)
+
+@final
+@frozen
+class Classifier(PooledHead, forms="classifier"):
+    """Logits over classes."""
+
+    classes: Any = letter(REQUIRED, "the number of classes")
+    bias: bool = key(flag, True, "of a classifier true when absent")
+    every: bool = key(flag, False, "a classifier of every position, not of the first alone")
+    transform: str | None = key(
+        one_of(*ACTIVATIONS), None, "activation of a D×D layer before a classifier; absent: none"
+    )
+    transform_norm: bool = key(flag, False, "norm after that layer")
+    transform_bias: bool = key(flag, True, "bias of the layer before a masked-lm head or a classifier")
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from super().misfits()
+        if self.norm and (self.every or self.transform is not None):
+            yield Wished("norm", "false but for a classifier of one position, or no head")
+        if self.transform_norm and self.transform is None:
+            yield Wished("transform_norm", "false without head.transform")
+
+    def build(self, at: Below) -> Head:
+        width = 2 * at.d_model if self.pool == "both" else at.d_model
+        projection = Linear(d_in=width, d_out=self.classes, bias=self.bias)
+        head = replace(_head(projection), one=not self.every, classes=True, reader=at.reader)
+        normed = at.norm.over(at.d_model)
         if self.transform is None:
-            return replace(head, norm=norm.over(d_model) if self.norm else None, **self._pool(d_model, norm))
+            return replace(head, norm=normed if self.norm else None, **self.pooling(at))
         return replace(
             head,
-            transform=Linear(d_in=d_model, d_out=d_model, bias=self.transform_bias),
-            activation=Activation(width=d_model, form=self.transform, gated=False),
-            norm=norm.over(d_model) if self.transform_norm else None,
+            transform=Linear(d_in=at.d_model, d_out=at.d_model, bias=self.transform_bias),
+            activation=Activation(width=at.d_model, form=self.transform, gated=False),
+            norm=normed if self.transform_norm else None,
         )
+
+
+@final
+@frozen
+class NoHead(PooledHead, forms="none"):
+    """Hidden states, or a vector made of them."""
+
+    def pooled(self, at: Below) -> Head | None:
+        if self.pooler or not (self.norm or at.reader or self.pool == "mean"):
+            return super().pooled(at)
+        if self.norm:
+            return replace(_POOLED, norm=at.norm.over(at.d_model))
+        return replace(_POOLED, reader=at.reader, **self.pooling(at))
 
 
 def _head(projection: Linear | None) -> Head:
     """A projection of every position, and nothing else."""
     return Head(projection=projection, transform=None, activation=None, norm=None, one=False)
+
+
+_POOLED = replace(_head(None), one=True, kind="other")

@@ -284,7 +284,7 @@ class LatentOptions(Mechanism):
             yield Wished("index_width", f"at least d_rope = {self.d_rope}, which is rotated")
 
     def build(self, place: Place) -> LatentAttention:
-        places, norm, heads = place.positions, place.norm, self.n_heads
+        norm, heads = place.norm, self.n_heads
         span: Span = Full() if place.role in ("encoder", "vision") else Causal()
         indexer = None
         if self.index_heads is not None:
@@ -294,7 +294,7 @@ class LatentOptions(Mechanism):
             LatentAttention,
             d_model=place.d_model,
             norm_eps=RMS_EPS if norm.eps is None else norm.eps,
-            rotary=places.rotary(heads + 1, self.d_rope, interleaved=places.interleaved),
+            rotary=place.positions.rotary(heads + 1, self.d_rope, paired=True),
             core=LatentCore(
                 n_heads=heads,
                 kv_rank=self.kv_rank,
@@ -311,19 +311,14 @@ class LatentOptions(Mechanism):
 
     def _indexer(self, place: Place, span: Span) -> Indexer:
         heads, width = self.index_heads, self.index_width
-        rotary = Rotary(
-            heads=heads + 1,
-            dims=self.d_rope,
-            theta=place.positions.theta,
-            width=width,
-            interleaved=self.index_interleaved,
-        )
+        rotary = place.positions.rotary(heads + 1, width)
+        assert rotary is not None  # an index stands with rotary positions (`layer_rules`)
         return Indexer(
             d_model=place.d_model,
             q_rank=self.q_rank,
             n_heads=heads,
             width=width,
             key_norm=Norm(width=width, form="layer", bias=True, eps=INDEX_EPS, keeps=False),
-            rotary=rotary,
+            rotary=replace(rotary, dims=self.d_rope, interleaved=self.index_interleaved),
             core=IndexCore(n_heads=heads, width=width, span=span),
         )

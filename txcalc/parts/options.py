@@ -305,9 +305,18 @@ class Place(NamedTuple):
 
 
 class Options:
-    """The options that a table of a description has. Subclasses are `frozen`."""
+    """The options that a table of a description has. Subclasses are `frozen`.
+
+    A table whose `form` decides which keys it has is a union: a class for each form, below one with the keys of all.
+    """
 
     section: ClassVar[str]  # the table's name
+    forms: ClassVar[dict[str, type[Self]]] = {}  # of a union, the class of each form
+
+    def __init_subclass__(cls, forms: str = "") -> None:
+        if "section" in vars(cls):
+            cls.forms = {}
+        cls.forms.update(dict.fromkeys(forms.split(), cls))  # type: ignore[arg-type]
 
     def misfits(self) -> Iterator[Wished]:
         """What no single key shows."""
@@ -316,13 +325,30 @@ class Options:
     @classmethod
     @cache
     def table(cls) -> dict[str, Field]:
-        """The keys of its table."""
-        return {item.name.rstrip("_"): item.metadata["key"] for item in fields(cls)}  # type: ignore[arg-type]
+        """The keys of its table; of a union those of all forms, each with those that have it."""
+        found = {item.name.rstrip("_"): item.metadata["key"] for item in fields(cls)}  # type: ignore[arg-type]
+        forms = cls.forms if "forms" in vars(cls) else {}
+        for key in dict.fromkeys(key for kind in forms.values() for key in kind.table() if key not in found):
+            having = {form: kind.table()[key] for form, kind in forms.items() if key in kind.table()}
+            first, meaning = (
+                next(iter(having.values())),
+                "; ".join(dict.fromkeys(own.meaning for own in having.values())),
+            )
+            when = first.when or f"with {cls.section}.form = {' or '.join(map(repr, having))}"
+            found[key] = first._replace(meaning=meaning, when=when)
+        return found
+
+    @classmethod
+    def chosen(cls, table: Mapping[str, Any]) -> type[Self]:
+        """The class that a table is of; of a form that there is not, the one with the keys of all."""
+        form = table.get("form", cls.table()["form"].default) if cls.forms else None
+        return cls.forms.get(form, cls) if isinstance(form, str) else cls
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Self:
         """The options that a checked table says."""
-        return cls(**{name: table[key] for name, key in cls._keys()})
+        kind = cls.chosen(table)
+        return kind(**{name: table[key] for name, key in kind._keys()})
 
     def into(self, part: type[Made], **more: Any) -> Made:
         """A part with those of its fields that are options by the same name, and with `more`."""
@@ -333,8 +359,9 @@ class Options:
     @classmethod
     def partly(cls, table: Mapping[str, Any]) -> Self:
         """The same of a table that lacks keys; reading one of them raises `AttributeError`."""
-        made = object.__new__(cls)
-        vars(made).update({name: table[key] for name, key in cls._keys() if key in table})
+        kind = cls.chosen(table)
+        made = object.__new__(kind)
+        vars(made).update({name: table[key] for name, key in kind._keys() if key in table})
         return made
 
     @classmethod

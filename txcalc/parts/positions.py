@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from txcalc.num import divides, exceeds
+from txcalc.num import divides, exact_div, exceeds, product
+from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.frozen import frozen
-from txcalc.parts.options import Options, Wished, flag, key, letter, one_of, real, size, some_of
-from txcalc.parts.part import Leaf, Operation, Weight, Workload, elementwise
+from txcalc.parts.linear import Linear, Unused
+from txcalc.parts.norm import NormOptions
+from txcalc.parts.options import REQUIRED, Options, Wished, flag, key, letter, one_of, real, size, some_of
+from txcalc.parts.part import Composite, Leaf, Operation, Weight, Workload, elementwise
 from txcalc.parts.sharding import Ways
+
+if TYPE_CHECKING:
+    from txcalc.parts.attention import AttentionOptions
 
 
 @final
@@ -79,19 +85,65 @@ class RelativeBias(Leaf):
         return replace(self, n_heads=ways.split("n_heads", self.n_heads))
 
 
-@final
 @frozen
 class PositionsOptions(Options):
-    """`[positions]`"""
+    """`[positions]`: how order is known, a class for each form. `biased`: scores get an addition by distance."""
 
     section = "positions"
+    biased: ClassVar[bool] = False
     form: str = key(
         one_of("rotary", "learned", "sinusoidal", "relative", "relative-projection", "disentangled", "alibi", "none"),
         "rotary",
         "how order is known",
         "with attention; 'learned' and 'sinusoidal' with an embedding",
     )
-    theta: Any = key(real, 10000, "base of the rotary frequencies", "with rotary positions")
+
+    def table_of(self, positions: Any) -> Any:
+        """Rows of the learned table of a stack of so many positions (None: as many as are asked for), or None."""
+        return None
+
+    def rotary(self, heads: Any, width: Any, *, partly: bool = False, paired: bool = False) -> Rotary | None:
+        """The rotation of `heads` of a width, where positions turn them: `partly`, of the part of it that is said,
+        `paired`, by the pairs that are said."""
+        return None
+
+    def angles(self, width: Any) -> Unused | None:
+        """Sinusoids of rotated heads that are stored."""
+        return None
+
+    def relative_bias(self, heads: Any, role: str, *, own: bool) -> RelativeBias | None:
+        """The table of biases by distance of a stack of this role, or of each of its layers (`own`)."""
+        return None
+
+    def distances(self, norm: NormOptions, width: Any) -> DistanceTable | None:
+        """The table of vectors by distance."""
+        return None
+
+    def attention(self, options: AttentionOptions, d_model: Any) -> Composite | None:
+        """Attention of another kind."""
+        return None
+
+
+@final
+@frozen
+class UnsaidPositions(PositionsOptions, forms="sinusoidal none"):
+    """Sines and cosines that are added, or nothing."""
+
+
+@final
+@frozen
+class Slopes(PositionsOptions, forms="relative-projection alibi"):
+    """Scores less by a slope of the distance, or more by its projected sinusoids."""
+
+    biased = True
+
+
+@final
+@frozen
+class RotaryPositions(PositionsOptions, forms="rotary"):
+    """Queries and keys are turned."""
+
+    theta: Any = key(real, 10000, "base of the rotary frequencies")
     rotary_dims: Any = letter(
         None, "rotated part of a head; absent: all of it", "with rotary positions of [attention]", even=True
     )
@@ -107,47 +159,69 @@ class PositionsOptions(Options):
         "the rotated part is the first of both halves, at the whole head's frequencies",
         "with rotary positions of [attention]",
     )
-    rows: Any = letter(
-        None,
-        "rows of the learned table, or of one beside an encoder's relative bias; disentangled: of both signs of "
-        "the distances; an encoder's rotary: of a table of sinusoids that is stored and not learnt",
-    )
-    buckets: Any = key(size, 32, "buckets of the relative bias", "with positions.form = 'relative'")
-    distance: Any = key(
-        size,
-        128,
-        "longest distance the buckets, or the table of distances, tell apart",
-        "with positions.form = 'relative' or 'disentangled'",
-    )
-    apart: bool = key(flag, False, "relative: each layer has a table of its own")
-    terms: list[str] = key(
-        some_of("c2p", "p2c"),
-        ["c2p", "p2c"],
-        "disentangled: queries meet distances, keys do",
-        "with positions.form = 'disentangled'",
-    )
-    shared: bool = key(
-        flag, False, "disentangled: q and k project the distances too", "with positions.form = 'disentangled'"
-    )
-    bias: list[str] = key(
-        some_of("q", "k"),
-        [],
-        "disentangled: projections of the distances with a bias",
-        "with positions.form = 'disentangled'",
-    )
-    norm: bool = key(
-        flag, False, "disentangled: norm of the distances' vectors", "with positions.form = 'disentangled'"
-    )
-    clipped: bool = key(
-        flag, False, "disentangled: only the distances that occur are projected", "with positions.form = 'disentangled'"
-    )
+    rows: Any = letter(None, "in an encoder, rows of a table of sinusoids that is stored and not learnt")
+
+    def rotary(self, heads: Any, width: Any, *, partly: bool = False, paired: bool = False) -> Rotary:
+        return Rotary(
+            heads=heads,
+            dims=self.rotary_dims if partly and self.rotary_dims is not None else width,
+            theta=self.theta,
+            width=width,
+            interleaved=paired and self.interleaved,
+            spread=partly and self.spread,
+        )
+
+    def angles(self, width: Any) -> Unused | None:
+        return None if self.rows is None else Unused(d_in=width, d_out=self.rows, bias=False)
+
+
+@final
+@frozen
+class LearnedPositions(PositionsOptions, forms="learned"):
+    """A learned vector for each position."""
+
+    rows: Any = letter(None, "rows of the learned table; absent: a picture's or sound's positions")
+
+    def table_of(self, positions: Any) -> Any:
+        return positions if self.rows is None else self.rows
+
+
+@final
+@frozen
+class RelativePositions(PositionsOptions, forms="relative"):
+    """T5's biases by distance."""
+
+    biased = True
+    buckets: Any = key(size, 32, "buckets of the relative bias")
+    distance: Any = key(size, 128, "longest distance the buckets, or the table of distances, tell apart")
+    apart: bool = key(flag, False, "each layer has a table of its own")
+    rows: Any = letter(None, "one beside an encoder's relative bias")
+
+    def table_of(self, positions: Any) -> Any:
+        return self.rows
+
+    def relative_bias(self, heads: Any, role: str, *, own: bool) -> RelativeBias | None:
+        if (own and not self.apart) or (self.apart and not own):
+            return None
+        two = role == "encoder"
+        return RelativeBias(buckets=self.buckets, n_heads=heads, distance=self.distance, bidirectional=two)
+
+
+@final
+@frozen
+class DisentangledPositions(PositionsOptions, forms="disentangled"):
+    """DeBERTa's vectors for the distances, which meet queries and keys in products of their own."""
+
+    rows: Any = letter(REQUIRED, "disentangled: of both signs of the distances")
+    distance: Any = key(size, 128, "longest distance the buckets, or the table of distances, tell apart")
+    terms: list[str] = key(some_of("c2p", "p2c"), ["c2p", "p2c"], "queries meet distances, keys do")
+    shared: bool = key(flag, False, "q and k project the distances too")
+    bias: list[str] = key(some_of("q", "k"), [], "projections of the distances with a bias")
+    norm: bool = key(flag, False, "norm of the distances' vectors")
+    clipped: bool = key(flag, False, "only the distances that occur are projected")
 
     def misfits(self) -> Iterator[Wished]:
-        if self.apart and self.form != "relative":
-            yield Wished("apart", "false without positions.form = 'relative'")
-        if self.form != "disentangled":
-            return
-        if self.rows is None or not divides(2, self.rows):
+        if not divides(2, self.rows):
             yield Wished("rows", "the rows of the table of distances, an even number")
         elif exceeds(self.rows, 2 * self.distance):
             yield Wished("rows", f"at most twice the distance = {self.distance}")
@@ -160,22 +234,29 @@ class PositionsOptions(Options):
         if self.shared and self.bias:
             yield Wished("bias", "none where q and k project the distances, with the biases they have")
 
-    @property
-    def looked_up(self) -> bool:
-        """Whether positions have a learned table, also one beside a relative bias."""
-        return self.form == "learned" or (self.form == "relative" and self.rows is not None)
+    def distances(self, norm: NormOptions, width: Any) -> DistanceTable:
+        own = replace(norm.over(width), keeps=False) if self.norm else None
+        return DistanceTable(rows=self.rows, width=width, norm=own)
 
-    def rotary(
-        self, heads: Any, width: Any, dims: Any = None, *, interleaved: bool = False, spread: bool = False
-    ) -> Rotary | None:
-        """The rotation of `heads` of a width, or of so many dimensions of it, where positions turn them."""
-        if self.form != "rotary":
-            return None
-        turned = width if dims is None else dims
-        return Rotary(heads=heads, dims=turned, theta=self.theta, width=width, interleaved=interleaved, spread=spread)
-
-    def relative_bias(self, heads: Any, role: str) -> RelativeBias:
-        """The table of biases by distance, in a stack of this role."""
-        return RelativeBias(
-            buckets=self.buckets, n_heads=heads, distance=self.distance, bidirectional=role == "encoder"
+    def attention(self, options: AttentionOptions, d_model: Any) -> DisentangledAttention:
+        heads, width = options.n_heads, options.d_head
+        biases = options.bias if self.shared else self.bias
+        form = {"d_in": d_model, "d_out": product((heads, width)), "keeps": "no", "borrowed": self.shared}
+        return DisentangledAttention(
+            d_model=d_model,
+            n_heads=heads,
+            d_head=width,
+            biases=frozenset(options.bias),
+            distance_k=Linear(**form, bias="k" in biases) if "c2p" in self.terms else None,
+            distance_q=Linear(**form, bias="q" in biases) if "p2c" in self.terms else None,
+            core=DisentangledCore(
+                n_heads=heads,
+                d_head=width,
+                reach=exact_div(self.rows, 2),
+                distance=self.distance,
+                clipped=self.clipped,
+                c2p="c2p" in self.terms,
+                p2c="p2c" in self.terms,
+                scale=options.scale,
+            ),
         )

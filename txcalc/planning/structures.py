@@ -25,6 +25,12 @@ from txcalc.sources.spec import STACK as SECTIONS
 STACK = ("", "embedding", "head", "lora", "features")
 ANY = {"theta": 10000.0, "eps": None}  # numbers that change no shape and no operator
 GROUPED = {"attention", "feed_forward"}
+# What every structure's key says of a table, also where its form has no such keys: as when all forms had them, so that
+# theorems stay.
+NAMED: dict[str, dict[str, Any]] = {
+    "positions": {"theta": 10000.0, "buckets": 32, "distance": 128, "terms": ["c2p", "p2c"]},
+    "head": {"transform_bias": True, "pool": "first"},
+}
 WAVES = ("sinusoidal", "relative-projection")  # sines and cosines of as many angles each
 
 
@@ -220,7 +226,8 @@ def _framed(stack: Mapping[str, Any]) -> dict[str, Any]:
 
 def _bare(stack: Mapping[str, Any], name: str) -> dict[str, Any]:
     """One layer of a kind, of a model without a vocabulary."""
-    head = {**stack["head"], "form": "none", "pooler": False, "pool": "first", "tied": False}
+    head = {**stack["head"], "form": "none", "pooler": False, "pool": "first", "tied": False, "norm": False}
+    head |= {"pool_norm": False}
     norm = {**stack["norm"], "final": False}
     layer = {**stack["layer"][name], "norm": {**stack["layer"][name]["norm"], "final": False}}
     alone = {"layer": {"layer": layer}, "groups": [("layer", (0,))], "n_layers": 1}
@@ -304,8 +311,11 @@ def _said(value: Any) -> Any:
     if isinstance(value, Size):
         return str(value)
     if isinstance(value, Mapping):
+        whole = {
+            key: {**NAMED.get(key, {}), **item} if isinstance(item, Mapping) else item for key, item in value.items()
+        }
         return {
-            key: said for key, item in value.items() if (said := _said(item)) not in (None, False, "none", "no", [], {})
+            key: said for key, item in whole.items() if (said := _said(item)) not in (None, False, "none", "no", [], {})
         }
     if isinstance(value, list):
         return [_said(item) for item in value]

@@ -11,11 +11,10 @@ from txcalc.parts.adapters import LoraOptions
 from txcalc.parts.attention import AttentionOptions
 from txcalc.parts.block import Block, Branch, Laurel, Streams
 from txcalc.parts.cores import AttentionCore
-from txcalc.parts.disentangled import DistanceTable
 from txcalc.parts.drafts import FeaturesOptions
 from txcalc.parts.embedding import AudioOptions, EmbeddingOptions, VisionOptions
 from txcalc.parts.feedforward import FeedForward
-from txcalc.parts.head import HeadOptions
+from txcalc.parts.head import Below, HeadOptions
 from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import LayerScale, Linear, Lookup, Unused, Vector
 from txcalc.parts.mechanisms import mechanism, section_of
@@ -25,7 +24,7 @@ from txcalc.parts.norm import NormOptions
 from txcalc.parts.options import RMS_EPS, Mechanism, Place
 from txcalc.parts.part import Composite
 from txcalc.parts.pooling import AttentionPool
-from txcalc.parts.positions import PositionsOptions, RelativeBias
+from txcalc.parts.positions import PositionsOptions
 from txcalc.parts.projectors import ProjectorOptions
 from txcalc.parts.shared import SharedOptions
 from txcalc.parts.spans import Reading
@@ -71,8 +70,17 @@ def _stack(stack: Table) -> Stack:
     )
     embedding = EmbeddingOptions.of(stack["embedding"])
     first = next(iter(stack["layer"].values()))
+    heads: Table = next((layer["attention"] for layer in stack["layer"].values() if "attention" in layer), {})
     streams = stack["streams"]
-    reader = _reader(first, norm, d_model) if head.pool == "attention" else None
+    below = Below(
+        d_model=d_model,
+        vocab=stack["vocab_size"],
+        role=stack["role"],
+        norm=norm,
+        embedding=embedding,
+        usual=first["feed_forward"]["activation"] if "feed_forward" in first else "gelu",
+        reader=_reader(first, norm, d_model) if stack["head"].get("pool") == "attention" else None,
+    )
     return Stack(
         d_model=d_model,
         embedding=embedding.build(
@@ -83,26 +91,18 @@ def _stack(stack: Table) -> Stack:
             vision=VisionOptions.of(stack["vision"]) if stack["vision"] else None,
             audio=AudioOptions.of(stack["audio"]) if stack["audio"] else None,
         ),
-        relative_bias=_relative_bias(places, stack),
+        relative_bias=places.relative_bias(heads.get("n_heads"), stack["role"], own=False),
         groups=groups,
         final_norm=replace(norm, bias=norm.final_bias).over(d_model) if norm.final else None,
-        pooler=head.pooled(d_model, norm, reader),
-        head=head.build(
-            d_model=d_model,
-            vocab=stack["vocab_size"],
-            role=stack["role"],
-            norm=norm,
-            embedding=embedding,
-            usual=first["feed_forward"]["activation"] if "feed_forward" in first else "gelu",
-            reader=reader,
-        ),
-        distances=_distance_table(places, norm, d_model) if places.form == "disentangled" else None,
+        pooler=head.pooled(below),
+        head=head.build(below),
+        distances=places.distances(norm, d_model),
         layer_inputs=_layer_inputs(stack, norm),
         spread=None if streams is None else StreamEnds(width=d_model, number=streams, first=True),
         merge=None if streams is None else StreamEnds(width=d_model, number=streams, first=False),
         collapse=_hyper(stack, norm, read=True),
         contacts=_contacts(stack) if stack["contacts"] else None,
-        angles=_angles(places, stack),
+        angles=places.angles(heads.get("d_head")),
         idle=Unused(d_in=stack["idle"], d_out=1, bias=False) if stack["idle"] else None,
         around=Pieces(pieces=tuple(stack["around"])) if stack["around"] else None,
         frozen=stack["lora"] is not None,
@@ -124,29 +124,9 @@ def _reader(first: Table, norm: NormOptions, d_model: Any) -> AttentionPool:
     )
 
 
-def _relative_bias(places: PositionsOptions, stack: Table) -> RelativeBias | None:
-    """The table of biases that all layers share: they have as many heads (`resolve`)."""
-    if places.form != "relative" or places.apart:
-        return None
-    heads = next(layer["attention"]["n_heads"] for layer in stack["layer"].values() if "attention" in layer)
-    return places.relative_bias(heads, stack["role"])
-
-
 def _contacts(stack: Table) -> Unused:
     heads = [number * stack["layer"][name]["attention"]["n_heads"] for name, _, number in _counted(stack)]
     return Unused(d_in=total(heads), d_out=1)
-
-
-def _angles(places: PositionsOptions, stack: Table) -> Unused | None:
-    """The sinusoids of rotary positions that are stored: all layers turn heads of one width (`resolve`)."""
-    if places.form != "rotary" or places.rows is None:
-        return None
-    return Unused(d_in=next(iter(stack["layer"].values()))["attention"]["d_head"], d_out=places.rows, bias=False)
-
-
-def _distance_table(places: PositionsOptions, norm: NormOptions, width: Any) -> DistanceTable:
-    own = replace(norm.over(width), keeps=False) if places.norm else None
-    return DistanceTable(rows=places.rows, width=width, norm=own)
 
 
 def _layer_inputs(stack: Table, norm: NormOptions) -> LayerInputs | None:

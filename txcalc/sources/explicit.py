@@ -36,7 +36,7 @@ def _explicit(stack: Mapping[str, Any]) -> Raw:
         kinds[name] = {"parts": layer["parts"]}
         for section, table in tables.items():
             if section in ("norm", "positions"):  # laid over the stack's
-                kinds[name][section] = {key: table[key] for key in table if table[key] != stack[section][key]}
+                kinds[name][section] = {key: said for key, said in table.items() if said != stack[section].get(key)}
             else:
                 kinds[name][section] = _set(section, table, {**done, **tables})
     for section in dict.fromkeys(section for kind in kinds.values() for section in kind if section not in raw):
@@ -59,7 +59,7 @@ def _set(section: str, table: Mapping[str, Any], scope: Mapping[str, Any]) -> Ra
     """The keys of a table that are set and do not follow from the others; the width of a head never does."""
     result: Raw = {}
     for key, field in STACK[section].items():
-        value = table[key]
+        value = table.get(key)
         if value is None:
             continue
         if callable(field.default) and key != "d_head":

@@ -69,25 +69,16 @@ def _borrowed(layer: Tables, stack: Tables, fault: Told) -> None:
 
 
 def _disentangled(layer: Tables, stack: Tables, fault: Told) -> None:
-    """Queries and keys of as many heads meet the distances, in an encoder, and nothing else is done to the scores."""
-    if layer["positions"]["form"] != "disentangled":
-        return
-    if stack["role"] != "encoder" or not has("attention", layer):
+    """Queries and keys meet the distances in an encoder."""
+    apart = layer["positions"]["form"] == "disentangled"
+    if apart and (stack["role"] != "encoder" or not has("attention", layer)):
         fault("positions.form", "disentangled", "another form: it is that of an encoder's attention")
-        return
-    _distant_heads(layer["attention"], fault)
-
-
-def _distant_heads(attention: Tables, fault: Told) -> None:
-    plain = {"window": None, "qk_norm": "none", "sinks": False, "softcap": None, "gate": "none", "d_v": None}
-    plain |= {"v_scale": None, "v_norm": False, "tied_kv": False, "kv_from": None}
-    _nothing_but(plain | {"inner_norm": False}, attention, "disentangled attention", fault)
-    if unequal(attention["n_kv_heads"], attention["n_heads"]):
-        fault("attention.n_kv_heads", attention["n_kv_heads"], f"n_heads = {attention['n_heads']} with distances")
 
 
 def _spread(layer: Tables, stack: Tables, fault: Told) -> None:
     positions = layer["positions"]
+    if positions["form"] != "rotary":
+        return
     if positions["spread"] and (has("latent", layer) or positions["interleaved"] or _odd(positions["rotary_dims"])):
         fault("positions.spread", True, "false with interleaved pairs, latent attention, or an odd rotary_dims")
 
@@ -111,13 +102,23 @@ UNBIASED = {
 
 def _index(layer: Tables, stack: Tables, fault: Told) -> None:
     """An index rotates its keys, and chooses among what came before."""
-    latent, form = layer["latent"], layer["positions"]["form"]
+    latent = layer["latent"]
     given = [key for key in ("index_heads", "index_width", "index_top_k") if key in latent and latent[key] is not None]
-    if given and form != "rotary":
-        fault("positions.form", form, "'rotary' with an index, whose keys are rotated")
+    if given:
+        _turned(layer, "an index, whose keys are rotated", fault)
     if given and stack["role"] in ("encoder", "vision"):
         expected = "none in an encoder: an index chooses among what came before"
         fault(f"latent.{given[0]}", latent[given[0]], expected)
+
+
+def _compressed(layer: Tables, stack: Tables, fault: Told) -> None:
+    _turned(layer, "compressed attention, whose keys are rotated", fault)
+
+
+def _turned(layer: Tables, what: str, fault: Told) -> None:
+    form = layer["positions"]["form"]
+    if form != "rotary":
+        fault("positions.form", form, f"'rotary' with {what}")
 
 
 def _one_form(layer: Tables, stack: Tables, fault: Told) -> None:
@@ -213,6 +214,7 @@ SECTION_RULES: tuple[tuple[str, Callable[[Tables, Tables, Told], None]], ...] = 
     ("shared", _shared_block),
     ("feed_forward", _fed_in_groups),
     ("latent", _index),
+    ("compressed", _compressed),
 )
 LAYER_RULES = (_unbiased, _disentangled, _spread, _one_form, _scaled_streams, _joint, _one_input)
 

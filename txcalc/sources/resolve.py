@@ -14,9 +14,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, nearest, shown
-from txcalc.parts.mechanisms import ATTENTIONS, MIXERS, PART_TABLES, PARTS, mechanism, section_of
+from txcalc.parts.mechanisms import ATTENTIONS, MIXERS, PART_TABLES, PARTS, mechanism, options, section_of
+from txcalc.parts.options import Options, Wrong
 from txcalc.sources.layer_rules import check_layer
-from txcalc.sources.spec import IDENTITY, LAYER_KEYS, MAX_LAYERS, REQUIRED, STACK, Field, Wrong, merge, sets
+from txcalc.sources.spec import LAYER_KEYS, MAX_LAYERS, REQUIRED, STACK, IdentityOptions, StackOptions, merge, sets
 from txcalc.sources.stack_rules import check_halves, check_stack
 from txcalc.sources.tables import SOUND, CheckedTable, Told, Unsound
 
@@ -72,14 +73,15 @@ class Resolver:
     def section(
         self,
         name: str,
-        fields: Mapping[str, Field],
         raw: Any,
         homes: Homes,
         done: dict[str, Any],
         extra: tuple[str, ...] = (),
+        kind: type[Options] = StackOptions,
     ) -> CheckedTable:
-        """One table, checked and completed. The top level's name is empty."""
-        result = CheckedTable()
+        """One table, checked and completed; at the top level, whose name is empty, the keys of a `kind`."""
+        kind, result = options(name) if name else kind, CheckedTable()
+        fields = kind.table()
         done[name] = result
         prefix = f"{name}." if name else ""
         if not isinstance(raw, Mapping):
@@ -95,11 +97,16 @@ class Resolver:
             self.faults.append(f"{shown(written(homes, f'{prefix}{key}'))[1:-1]} is not a key ({mend})")
         if len(unknown) > MOST_UNKNOWN:
             self.faults.append(f"{len(unknown) - MOST_UNKNOWN:,} further keys of {name or 'it'} are none")
-        for key, field in fields.items():
+        own = kind.chosen(raw).table()
+        for key, field in {**fields, **own}.items():
             try:
                 if key in raw:
                     value = field.check(raw[key])
                     result[key] = field.beside(value, done) if field.beside else value
+                elif key not in own:  # of another form
+                    continue
+                elif kind.forms and "form" in result.faulty:  # nobody knows whether it has it
+                    result.faulty.add(key)
                 elif field.default is REQUIRED:
                     raise Wrong(field.meaning)
                 else:
@@ -120,7 +127,7 @@ def resolve(raw: Mapping[str, Any], where: str, spelling: Mapping[str, str] | No
     resolver = Resolver(where, spelling or {})
     whole: Homes = (("", raw),)
     stack_keys = (*STACK[""], *(name for name in STACK if name), "layer")
-    result = resolver.section("", IDENTITY, raw, whole, {}, (*stack_keys, "encoder", "decoder"))
+    result = resolver.section("", raw, whole, {}, (*stack_keys, "encoder", "decoder"), IdentityOptions)
     kind = result.get("kind")
     shared = {key: value for key, value in raw.items() if key in stack_keys}
     halves: tuple[str, ...] = ("encoder", "decoder") if kind in ("encoder-decoder", "audio") else ()
@@ -163,24 +170,24 @@ def _unused(resolver: Resolver, name: str) -> str:
 def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, half: str) -> dict[str, Any]:
     done: dict[str, Any] = {}
     tables = tuple(name for name in STACK if name)
-    base = resolver.section("", STACK[""], raw, homes, done, (*tables, "layer"))
+    base = resolver.section("", raw, homes, done, (*tables, "layer"))
     stack = CheckedTable(base)
     if kind is None:
         stack.faulty.update(("role", "vision", "audio"))
     else:
         stack["role"] = "cross-decoder" if half == "decoder" else half or kind
     for name in ("norm", "positions", "embedding", "head"):
-        stack[name] = resolver.section(name, STACK[name], raw.get(name, {}), homes, done)
+        stack[name] = resolver.section(name, raw.get(name, {}), homes, done)
     for name in ("vision", "audio") if kind is not None else ():
         stack[name] = None
         tower = kind == "encoder" and "projector" in raw
         read = half == "encoder" if name == "vision" else tower
         if (name == kind and half != "decoder") or (read and name in raw):
-            stack[name] = resolver.section(name, STACK[name], raw.get(name, {}), homes, done)
+            stack[name] = resolver.section(name, raw.get(name, {}), homes, done)
         elif name in raw and name != kind:
             resolver.faults.append(f'{written(homes, name)} is a table, expected only where kind is "{name}"')
     for name in ("lora", "features", "projector"):
-        stack[name] = resolver.section(name, STACK[name], raw[name], homes, done) if name in raw else None
+        stack[name] = resolver.section(name, raw[name], homes, done) if name in raw else None
     variants = raw.get("layer", {})
     if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping) for v in variants.values()):
         resolver.fault(written(homes, "layer"), variants, "tables, one a layer kind: [layer.local]")
@@ -279,13 +286,13 @@ def _layer(
         layer["parts"] = parts
     for part in parts or ():
         section = section_of(part, raw)
-        layer[section] = resolver.section(section, STACK[section], raw.get(section, {}), homes, scope)
+        layer[section] = resolver.section(section, raw.get(section, {}), homes, scope)
     for section in own:
         if parts and section in PART_TABLES and section not in layer:
             resolver.faults.append(f"{path}.{section} is a table that its parts ({', '.join(parts)}) do not use")
     resolver.used |= layer.keys() - {"parts"}
     for section in ("norm", "positions"):
-        layer[section] = resolver.section(section, STACK[section], raw.get(section, {}), homes, scope)
+        layer[section] = resolver.section(section, raw.get(section, {}), homes, scope)
     check_layer(layer, stack, resolver.within(homes))
     return layer
 

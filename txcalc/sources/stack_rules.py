@@ -17,9 +17,6 @@ def check_stack(stack: Tables, missing: Callable[[str], bool], fault: Told) -> N
     """A stack whose layers are checked; `missing` says whether nobody wrote a key."""
     with SOUND:
         _learned(stack, missing, fault)
-    with SOUND:
-        if stack["head"]["form"] == "classifier" and missing("head.classes"):
-            fault("head.classes", ABSENT, "the number of classes")
     for section in ("head", "audio"):
         with SOUND:
             if stack[section] is not None:
@@ -58,9 +55,9 @@ def _projected_distances(stack: Tables, fault: Told) -> None:
 
 
 def _apart(stack: Tables, fault: Told) -> None:
-    positions = stack["positions"]
-    if any(layer["positions"]["apart"] != positions["apart"] for layer in stack["layer"].values()):
-        fault("positions.apart", not positions["apart"], "the same in every layer")
+    apart = stack["positions"].get("apart", False)
+    if any(layer["positions"].get("apart", False) != apart for layer in stack["layer"].values()):
+        fault("positions.apart", not apart, "the same in every layer")
 
 
 def _sinusoids(stack: Tables, fault: Told) -> None:
@@ -80,10 +77,8 @@ def _relative(stack: Tables, fault: Told) -> None:
 
 
 def _rows(stack: Tables, fault: Told) -> None:
-    form, rows = stack["positions"]["form"], stack["positions"]["rows"]
-    if rows is None or form == "learned":
-        return
-    if stack["role"] != "encoder" or form not in ("relative", "rotary", "disentangled"):
+    form, rows = stack["positions"]["form"], stack["positions"].get("rows")
+    if rows is not None and form != "learned" and stack["role"] != "encoder":
         fault("positions.rows", rows, f"none with positions.form = {form!r}, which has no table")
 
 
@@ -158,16 +153,16 @@ def _early(stack: Tables, fault: Told) -> None:
 
 
 def _pooled(stack: Tables, fault: Told) -> None:
-    head = stack["head"]
-    if head["pool"] == "attention":
+    head, pool = stack["head"], stack["head"].get("pool", "first")
+    if pool == "attention":
         first = next(iter(stack["layer"].values()))
         alike = "attention" in first and "feed_forward" in first
         if not stack["vision"] or head["form"] not in ("none", "classifier") or not alike:
             fault("head.pool", "attention", "'first' but over patches, in layers of attention and a feed-forward")
-        elif head["transform"] or head["every"] or head["pooler"]:
+        elif head.get("transform") or head.get("every") or head["pooler"]:
             fault("head.pool", "attention", "'first' beside another layer of the head")
-    elif head["pool"] != "first" and not (stack["vision"] and stack["vision"]["class_token"]):
-        fault("head.pool", head["pool"], "'first' where there are no patches after a class token")
+    elif pool != "first" and not (stack["vision"] and stack["vision"]["class_token"]):
+        fault("head.pool", pool, "'first' where there are no patches after a class token")
 
 
 def _contacts(stack: Tables, fault: Told) -> None:

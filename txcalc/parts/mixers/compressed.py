@@ -412,13 +412,9 @@ class CompressedOptions(Mechanism):
         )
 
     def _rotary(self, place: Place, heads: Any) -> Rotary:
-        return Rotary(
-            heads=heads,
-            dims=self.d_rope,
-            theta=place.positions.theta,
-            width=self.d_rope,
-            interleaved=place.positions.interleaved,
-        )
+        rotary = place.positions.rotary(heads, self.d_rope, paired=True)
+        assert rotary is not None  # it stands with rotary positions (`layer_rules`)
+        return rotary
 
     def _compressor(self, place: Place, width: Any, keeps: bool) -> Compressor:
         return Compressor(

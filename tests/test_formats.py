@@ -215,6 +215,20 @@ def test_kimis_int4_is_on_routed_experts_only() -> None:
             8 * 65_536 + 24 * 512 + 32 * 256,
             16 * 196_608,
         ),
+        *(
+            (
+                {"quant_method": "auto-round", "bits": 4, "group_size": 128, **blocks},
+                (wide * 16 + (3 - wide) * (4 + 20 / 128)) * 65_536 / 3,
+                (wide * 16 + (3 - wide) * (4 + 20 / 128)) * 196_608 / 3,
+            )
+            for wide, blocks in (  # of three layers
+                (0, {"block_name_to_quantize": "model.language_model.layers,model.visual.blocks"}),
+                (1, {"block_name_to_quantize": ["model.layers.0", "model.layers.2"]}),
+                (2, {"to_quant_block_names": [["model.layers.1"]]}),
+                (0, {"quant_block_list": [["model.layers.0", "model.layers.1"]]}),  # what both begin with
+                (1, {"quant_block_list": [["model.layers.0"], ["model.layers.1"]]}),
+            )
+        ),
         ({"quant_method": "auto-round", "bits": 8, "group_size": -1}, 8 * 65_536 + 24 * 256, 8 * 196_608 + 24 * 256),
         ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 8 * 65_536 + 32 * 256, 8 * 256 * 768 + 32 * 256),
         (
@@ -435,6 +449,8 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
             {"quant_method": "gptq", "bits": 4, "modules_in_block_to_quantize": [[7]]},
             "modules_in_block_to_quantize is [[7]], expected lists of modules' names",
         ),
+        ({"quant_method": "gptq", "bits": 4, "block_name_to_quantize": "model.visual.blocks"}, "quantises no layer"),
+        ({"quant_method": "auto-round", "bits": 4, "quant_block_list": [3]}, "expected lists of modules' names"),
         ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*up": 5}}, "dynamic.+:.*up is 5, expected a table"),
         ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "mode is 'mxfp4', expected 'affine'"),
         ({"quant_method": "awq", "bits": 4, "w_bit": 8}, "bits is 4, expected 8, as w_bit says"),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
+from os.path import commonprefix
+from typing import Any
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry
@@ -14,8 +16,11 @@ WHERE = "quantization_config"
 
 # Lists of modules that stay wide; vLLM's own quantiser calls its list ignored_layers.
 LEFT = ["modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude", "llm_int8_skip_modules"]
+# Lists of the blocks whose modules are quantised, the first that is there: AutoRound's, optimum's GPTQ.
+BLOCKS = ("quant_block_list", "block_name_to_quantize", "to_quant_block_names")
 # Tables and lists that are read, and those that say nothing of a weight's bytes.
 TABLES = (
+    *BLOCKS,
     *("weight_block_size", "config_groups", "sparsity_config", "quantization", "quantized_layers"),
     *("modules_in_block_to_quantize", "dynamic", "extra_config", "global_quant_config", "layer_quant_config"),
     *("kv_cache_scheme", "kv_cache_quant_config", "producer", "meta", "dataset", "export", "algo_config"),
@@ -142,6 +147,22 @@ class Modules:
                 raise _some(f"has a pattern of some of {experts} experts, not of all")
             self.matched[key] = found.pop()
         return self.matched[key]
+
+
+def listed(value: Any, key: str) -> list[str]:
+    """The patterns of a key's lists of names; none where it has no such lists. Names of blocks (`BLOCKS`), which commas
+    part too, are what those of their modules begin with."""
+    words = value.split(",") if isinstance(value, str) and key in BLOCKS else value
+    held = words if isinstance(words, list) else []
+    apart = [own if isinstance(own, list) else [own] for own in held]
+    if not any(apart) or not all(isinstance(name, str) and name.strip() for own in apart for name in own):
+        return []
+    if key not in BLOCKS:
+        return [name for own in apart for name in own]
+    if key == BLOCKS[0]:  # of each of its lists what the names have in common
+        apart = [[commonprefix(own)] for own in apart]  # noqa: RUF071 - no paths: letter by letter
+    starts = (re.sub(r"(?<![^.])(?:h|blocks)(?![^.])", "layers", name.strip()) for own in apart for name in own)
+    return [f"re:{re.escape(start)}" for start in starts]
 
 
 def _some(fault: str) -> InputError:

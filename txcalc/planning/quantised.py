@@ -9,20 +9,21 @@ Source   transformers' quantizers (`should_convert_module`), compressed-tensors 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
-from txcalc.planning.modules import LEFT, TABLES, WHERE, Modules
+from txcalc.planning.modules import BLOCKS, LEFT, TABLES, WHERE, Modules, listed
 from txcalc.planning.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
 
 Config = Mapping[str, Any]
 
 DIVIDING = ("awq", "mlx", "compressed-tensors")  # whose packers take no group that is not full
-Rule = tuple[Callable[[Entry, int | None], bool], Format | None]  # the first that is true of a leaf decides
+Covers = Callable[[Entry, int | None], bool]
+Rule = tuple[Covers, Format | None]  # the first that is true of a leaf decides
 
 
 def native(model: Model) -> Format:
@@ -56,8 +57,7 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     if read.faults:
         raise InputError(WHERE, read.faults)
 
-    lists = (own for covers, _ in rules if isinstance(own := getattr(covers, "__self__", None), Modules))
-    layered = any(own.numbered or own.exact for own in lists)  # else numbers of as many digits are alike
+    layered = any(own.numbered or own.exact for own in read.lists)  # else numbers of as many digits are alike
 
     def choose(entry: Entry, numbers: Numbers) -> list[Format | None]:
         keys = list(numbers) if layered else [number and len(str(number)) for number in numbers]
@@ -105,7 +105,7 @@ class _Config:
     """Reads one config into rules and gathers its faults."""
 
     def __init__(self, raw: Config, wide: int) -> None:
-        self.raw, self.wide, self.faults = raw, wide, list[Fault | str]()
+        self.raw, self.wide, self.faults, self.lists = raw, wide, list[Fault | str](), list[Modules]()
         method = raw.get("quant_method")
         if method is None and (raw.get("load_in_4bit") or raw.get("load_in_8bit")):
             method = "bitsandbytes"
@@ -121,8 +121,13 @@ class _Config:
         for key, value in self.raw.items():
             if isinstance(value, Mapping | list) and value and key not in (*LEFT, *TABLES) and self.method != "mlx":
                 self.faults.append(Fault(key, f"a {type(value).__name__}", "no table or list that is not read", mend))
-        yield (Modules(self.left(self.raw)).have, None)
+        yield (self.named(self.left(self.raw)), None)
         yield from reader(self)
+
+    def named(self, patterns: Iterable[str]) -> Covers:
+        """The modules of a list of names."""
+        self.lists.append(Modules(patterns))
+        return self.lists[-1].have
 
     def left(self, table: Config) -> Iterator[str]:
         """The names of modules that stay wide."""
@@ -171,10 +176,8 @@ class _Config:
                 self.faults.append(Fault(key, self.raw[key], f"{self.raw[old]}, as {old} says"))
         self.one_of("version", ("gemm", "gemv_fast", "marlin", "exllama", "ipex"))
         bits = self.number("bits" if "bits" in self.raw else "w_bit", (4,))
-        yield (
-            _linear,
-            self.integers(bits, self.group("group_size" if "group_size" in self.raw else "q_group_size"), zero=bits),
-        )
+        group = self.group("group_size" if "group_size" in self.raw else "q_group_size")
+        yield (_linear, self.integers(bits, group, zero=bits))
 
     def gptq(self) -> Iterator[Rule]:
         """AutoGPTQ's files say the group of every input, in 32 bits, whether its order was changed or not."""
@@ -186,15 +189,15 @@ class _Config:
         bits, group = self.number("bits", (4, 2, 3, 8)), self.group("group_size")
         self.one_of("data_type", ("int",))
         for name, here in self.tables("extra_config"):  # AutoRound's modules by name, or by an expression
-            called = Modules([f"re:{name}" if "\\" in name or "*" in name else name]).have
+            called = self.named([f"re:{name}" if "\\" in name or "*" in name else name])
             yield (called, None if here.get("bits", bits) >= 16 else self.other(here, bits, group))
         for name, here in self.tables("dynamic"):  # GPTQModel's expressions; "-:" is of what stays wide
             form = None if name.startswith("-:") else self.other(here, bits, group)
-            yield (Modules([f"re:{name.removeprefix('-:').removeprefix('+:')}"]).have, form)
+            yield (self.named([f"re:{name.removeprefix('-:').removeprefix('+:')}"]), form)
         form = self.integers(bits, group, zero=bits)
         if self.raw.get("lm_head") is True:
             yield (lambda entry, _: entry.kind == "head", form)
-        yield (self.listed("modules_in_block_to_quantize"), form)
+        yield (self.listed(), form)
 
     def other(self, table: Config, bits: int, group: int) -> Format:
         """The format that some modules have instead."""
@@ -202,22 +205,23 @@ class _Config:
         whole = table.get("group_size", group) in (0, -1)
         return self.integers(narrow, 0 if whole else self.number("group_size", (), group, table), zero=narrow)
 
-    def listed(self, key: str) -> Callable[[Entry, int | None], bool]:
-        """The modules that lists of a key name; every linear layer without one."""
-        value = self.raw.get(key)
-        if value is None:
-            return _linear
-        named = [name for own in value if isinstance(own, list) for name in own] if isinstance(value, list) else []
-        if not named or not all(isinstance(name, str) for name in named):
-            self.faults.append(Fault(key, value, "lists of modules' names"))
-        return Modules(map(str, named)).have
+    def listed(self) -> Covers:
+        """The modules that lists name of the blocks that others name; all linear layers of these without one."""
+        found = list[Covers]()
+        blocks, modules = next((key for key in BLOCKS if self.raw.get(key)), ""), "modules_in_block_to_quantize"
+        for key, value in ((key, self.raw[key]) for key in (blocks, modules) if self.raw.get(key) is not None):
+            named = listed(value, key)
+            found.append(self.named(named or ()))
+            self.faults += [] if named else [Fault(key, value, "lists of modules' names")]
+        found += [_linear] if self.raw.get(modules) is None else []
+        return lambda entry, number: all(covers(entry, number) for covers in found)
 
     def mlx(self) -> Iterator[Rule]:
         """MLX: every matrix and table but a router's, with a scale and a bias of 16 bits for each group; modules by
         name have formats of their own, or stay wide."""
         for name, own in self.raw.items():
             if isinstance(own, Mapping) or own is False:
-                yield (Modules([name]).have, self.packed(own) if own else None)
+                yield (self.named([name]), self.packed(own) if own else None)
         yield (lambda entry, _: entry.kind != "router", self.packed(self.raw))
 
     def packed(self, table: Config) -> Format:
@@ -262,15 +266,14 @@ class _Config:
                 self.faults.append(Fault("bnb_4bit_quant_type", kind, "'nf4' or 'fp4'"))
             double = bool(self.raw.get("bnb_4bit_use_double_quant", False))
             plain = FORMATS["nf4"]
-            twice = replace(
-                plain, name=kind, scale=8, pooled=64 * 256
-            )  # scales of 8 bits, 256 of which share one of 32
+            # Twice: scales of 8 bits, 256 of which share one of 32.
+            twice = replace(plain, name=kind, scale=8, pooled=64 * 256)
             yield (_linear, twice if double else replace(plain, name=kind))
 
     def modelopt(self) -> Iterator[Rule]:
         inner = self.table("quantization") or self.raw
         if inner is not self.raw:
-            yield (Modules(self.left(inner)).have, None)
+            yield (self.named(self.left(inner)), None)
         mixed = inner.get("quantized_layers")
         if isinstance(mixed, Mapping):
             alike: dict[str, tuple[Config, list[str]]] = {}
@@ -279,7 +282,7 @@ class _Config:
                 alike.setdefault(repr((table.get("quant_algo"), table.get("group_size"))), (table, []))[1].append(name)
             for table, several in alike.values():
                 if form := self.algorithm(table.get("quant_algo"), table):
-                    yield (Modules(several).have, form)
+                    yield (self.named(several), form)
             return
         if "config_groups" in inner and "quant_algo" not in inner:
             yield from self.groups(inner)
@@ -325,7 +328,7 @@ class _Config:
                 continue
             own = [target for target in targets if target != "Linear"]
             if own:
-                yield (Modules(own).have, form)
+                yield (self.named(own), form)
             if len(own) < len(targets):
                 wide.append((_linear, form))
         yield from wide
@@ -397,7 +400,7 @@ class _Config:
 
     def quark(self) -> Iterator[Rule]:
         for name, own in self.table("layer_quant_config").items():
-            yield (Modules([name]).have, self.quarks(f"layer_quant_config.{name}", own))
+            yield (self.named([name]), self.quarks(f"layer_quant_config.{name}", own))
         yield (_linear, self.quarks("global_quant_config", self.table("global_quant_config")))
 
     def quarks(self, where: str, table: Any) -> Format | None:

@@ -265,21 +265,40 @@ def test_llama_cpps_speeds(card: str, weights: str, prompt: int, measured: float
 
 
 @pytest.mark.parametrize(
-    ("model", "card", "measured"),
+    ("model", "card", "weights", "prompt", "measured"),
     [
-        ("llama-3.1-8b", "rtx-4080", 123.55),  # what the start and the share of ada.toml are of, with the next two
-        ("llama-3.2-3b", "rtx-4080", 237.4),
-        ("llama-3.2-1b", "rtx-4080", 519.27),
-        (
-            "llama-3.1-8b",
-            "rtx-3090",
-            155.02,
-        ),  # ggml-org/llama.cpp pull request 15802 (2025-09), to which nothing is fitted
+        ("llama-3.1-8b", "rtx-4080", "Q4_0", 0, 123.55),  # what ada.toml's start and share are of, with the next two
+        ("llama-3.2-3b", "rtx-4080", "Q4_0", 0, 237.4),
+        ("llama-3.2-1b", "rtx-4080", "Q4_0", 0, 519.27),
+        # Of GitHub, to which nothing is fitted: ggml-org/llama.cpp pull requests 15802 (2025-09) and 10238 (2024-11),
+        # CambrianTech/continuum 1627 (2026-06), brand-o/normiebench issues 40 and 3 (2026-03), geerlingguy/
+        # beowulf-ai-cluster issue 17 (2025-12).
+        ("llama-3.1-8b", "rtx-3090", "Q4_0", 0, 155.02),
+        ("qwen3-8b", "rtx-5090", "Q4_K_M", 0, 221.7),
+        ("llama-3.1-8b", "m1-max", "Q4_K_M", 0, 46.2),
+        ("llama-3.1-8b", "m1-max", "Q4_K_M", 512, 499.6),
+        ("llama-3.1-8b", "m4", "Q4_K_M", 0, 20.87),
+        ("llama-3.1-8b", "m4", "Q4_K_M", 512, 224.8),
+        ("llama-3.3-70b", "m3-ultra", "Q4_K_M", 0, 14.41),
+        ("llama-3.2-3b", "m2-ultra", "fp16", 0, 73.3),
+        ("llama-3.2-3b", "m2-ultra", "fp16", 512, 3282),
+        # What the shares of prompts are of.
+        ("llama-3.1-8b", "rtx-4090", "Q4_K_S", 2048, 9279),
+        ("llama-3.1-8b", "rtx-3090", "Q6_K", 2048, 3596),
+        ("llama-3.1-8b", "rx-7900-xtx", "Q4_K_M", 2048, 3227),
     ],
 )
-def test_later_llama_cpps_speeds(model: str, card: str, measured: float) -> None:
-    """Answers in Q4_0 with captured passes: no start of a server's kernels."""
-    assert rate(model, card, "Q4_0", 0, "b4000") == pytest.approx(measured, rel=0.05)
+def test_later_llama_cpps_speeds(model: str, card: str, weights: str, prompt: int, measured: float) -> None:
+    """Captured passes without a start of a server's kernels, prompts by products of integers."""
+    assert rate(model, card, weights, prompt, "b4000") == pytest.approx(measured, rel=0.25 if prompt else 0.12)
+
+
+def test_types_of_many_bits_cost_more_to_unpack_on_a_mac() -> None:
+    """A head in Q6_K is 6.5 % of the weights of Llama-3.1-8B in Q4_K_S, and its weights take 1.6 times as long."""
+    found = hardware.load("m2-max").efficiency
+    k4, k6 = (found.curve("matmul", name, "llama.cpp") for name in ("k4", "k6"))
+    assert found.curve("matmul", "k4", "llama.cpp", {"k4": 3, "k6": 1}).unpack == (3 * k4.unpack + k6.unpack) / 4
+    assert rate("llama-3.1-8b", "m2-max", "Q4_K_S", 0) > rate("llama-3.1-8b", "m2-max", "Q4_K_M", 0)
 
 
 def test_llamacpps_kernels_read_mxfp4_as_any_type_of_four_bits() -> None:

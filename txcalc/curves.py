@@ -33,7 +33,7 @@ OF = {
 KINDS = ("matmul", "experts", "attention")
 # Dtypes that were not measured, and those whose curves stand for them.
 ALIKE = {"fp6": "fp8", "int8": "fp8", "fp8-block": "fp8", "int4": "fp4", "mxfp4": "w4", "fp4": "fp8"}
-ALIKE |= {"k4": "w4", "decode-fp8": "decode", "latent_decode-fp8": "latent_decode"}
+ALIKE |= {**{f"k{bits}": "w4" for bits in range(1, 8)}, "decode-fp8": "decode", "latent_decode-fp8": "latent_decode"}
 
 
 class Curve(NamedTuple):
@@ -139,13 +139,19 @@ class Efficiency:
     cited: Mapping[str, str]
     host_s: float = 0.0
 
-    def curve(self, kind: str, name: str, engine: str = "") -> Curve:
-        """The curve of a class for an engine; of a dtype that has none, that of the one nearest to it."""
-        for key in (name, ALIKE.get(name, name), "bf16"):
-            for owner in (f"{engine}.{kind}", kind):
-                if found := self.curves.get(f"{owner}.{key}"):
-                    return found
-        raise KeyError(name)
+    def curve(self, kind: str, name: str, engine: str = "", layers: Mapping[str, int] | None = None) -> Curve:
+        """The curve of a class for an engine; of a dtype that has none, that of the one nearest to it. `layers`: the
+        classes of a product's layers with how many are of each, where their weights are packed in several ways."""
+        keys = (
+            f"{owner}.{key}" for key in (name, ALIKE.get(name, name), "bf16") for owner in (f"{engine}.{kind}", kind)
+        )
+        found = next((self.curves[key] for key in keys if key in self.curves), None)
+        if found is None:
+            raise KeyError(name)
+        if found.unpack and layers:
+            costs = sum(self.curve(kind, each, engine).unpack * number for each, number in layers.items())
+            return found._replace(unpack=costs / sum(layers.values()))
+        return found
 
     def transfer(self, kind: str) -> Link:
         """The parameters of a collective of a kind."""

@@ -1,8 +1,8 @@
-"""llama.cpp's measured speeds beside what is predicted, and the fit of `presets/efficiency/apple.toml`.
+"""llama.cpp's measured speeds beside what is predicted, and the fits of `presets/efficiency/apple.toml`, of Apple's.
 
 `python tests/evidence/llamacpp.py` compares tests/data/serving/consumer.csv, of which nothing was fitted to;
-`python tests/evidence/llamacpp.py --fit` fits tests/data/serving/apple.csv (NumPy): three shares of the bandwidth, one
-start, and of each format the median share of the peak.
+`python tests/evidence/llamacpp.py --fit` fits tests/data/serving/apple.csv (NumPy): a share of the bandwidth for each
+chip, one start, and of each format the median share of the peak.
 """
 
 from __future__ import annotations
@@ -84,28 +84,28 @@ def fit() -> None:
             curves[kind] = base.curves[kind]._replace(start_s=start, depth_s=0.0)
         return pace(row, replace(card, calibration=replace(base, curves=curves, launch_s=start)))
 
-    formats, unit = ("fp16", "Q8_0", "Q4_0"), 1e-6
-    found = {(row["gpu"], row["weights"], row["what"]): row for row in rows("apple.csv")}
-    matrix, right, prompts = [], [], []
-    for (_, weights, what), row in found.items():
-        if what == "prompt":
-            prompts.append(row)
-            continue
+    unit, found = 1e-6, rows("apple.csv")
+    chips = list(dict.fromkeys(row["gpu"] for row in found))
+    matrix, right = [], []
+    for row in (row for row in found if row["what"] == "generation"):
         plain, half, late = (
             held(row, 1, *how).step(1, row["tokens"] // 2).achievable for how in ((1, 0), (0.5, 0), (1, unit))
         )
         reads, time = half - plain, 1 / row["rate"]
-        matrix.append([reads / time * (weights == each) for each in formats] + [(late - plain) / time])
+        matrix.append([reads / time * (row["gpu"] == each) for each in chips] + [(late - plain) / time])
         right.append((time - plain + reads) / time)
-    *shares, start = np.linalg.lstsq(np.array(matrix), np.array(right), rcond=None)[0]
-    print("share of the bandwidth", {each: f"{1 / share:.3f}" for each, share in zip(formats, shares, strict=True)})
-    print(f"start {start:.3g} µs")
-    for each in formats:
+    *inverse, start = np.linalg.lstsq(np.array(matrix), np.array(right), rcond=None)[0]
+    shares = {each: float(1 / share) for each, share in zip(chips, inverse, strict=True)}
+    print("share of the bandwidth", {each: f"{share:.3f}" for each, share in shares.items()})
+    print(f"median {median(shares.values()):.3f}, start {start:.3g} µs, largest error", end=" ")
+    print(f"{max(abs(np.array(matrix) @ np.array([*inverse, start]) - np.array(right))):.1%}")
+    for weights in dict.fromkeys(row["weights"] for row in found):
         reached = []
-        for row in (row for row in prompts if row["weights"] == each):
-            whole, half = (held(row, how, 1, start * unit).prefill(row["tokens"]).achievable for how in (1, 0.5))
+        for row in (row for row in found if row["what"] == "prompt" and row["weights"] == weights):
+            share = shares[row["gpu"]]
+            whole, half = (held(row, how, share, start * unit).prefill(row["tokens"]).achievable for how in (1, 0.5))
             reached.append((half - whole) / (row["tokens"] / row["rate"] - 2 * whole + half))
-        print(f"{each}: share of the peak {median(reached):.3f}, {min(reached):.2f} to {max(reached):.2f}")
+        print(f"{weights}: share of the peak {median(reached):.3f}, {min(reached):.2f} to {max(reached):.2f}")
 
 
 if __name__ == "__main__":

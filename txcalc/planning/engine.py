@@ -8,7 +8,7 @@ from math import ceil
 from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
-from txcalc.hardware import Accelerator
+from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.planning.engine_memory import EngineMemory, laid_out, without
@@ -119,11 +119,18 @@ class Engine:
         size = self.weights.bytes_of(entry)
         return self.memory.padded(entry, self.weights, size) if self.memory else size
 
-    def kernel(self, dtype: str) -> str:
-        """The class of the products' kernels that multiply in a dtype: servers have some for MXFP4 alone."""
-        found = self.weights.kernel(dtype)
+    def kernel(self, form: Format, dtype: str) -> str:
+        """The class of a format's kernels of products that multiply in a dtype: servers have some for MXFP4 alone."""
+        found = form.kernel(dtype)
         alike = self.marlin or (self.memory is not None and self.memory.profile.rules.alike)
         return "w4" if found == "mxfp4" and alike else found
+
+    def peak(self, accelerator: Accelerator, dtype: str, narrow: bool) -> int:
+        """FLOPs a second of products in a dtype. Some of llama.cpp's have sums in fp16, or of integers where weights
+        are `narrow`, of which a card does twice as many: its shares are of the former."""
+        halves = self.memory.profile.numbers.get("half_sums", ()) if self.memory else ()
+        times = accelerator.half_sums if accelerator.vendor in halves and (narrow or dtype == "fp16") else 1
+        return peak(accelerator, dtype) * times
 
     @property
     def activation_bits(self) -> int:

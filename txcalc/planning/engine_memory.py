@@ -352,7 +352,7 @@ class EngineMemory:
         if not self.profile.rules.pads or not entry.routed or entry.leaf.matrix is None:
             return size
         (weight, *_), table = entry.leaf.weights(), _data()["mxfp4"]
-        held = next((f for f, _ in form.parts(weight, entry) if f), None) if isinstance(form, Mixed) else form
+        held = next((f for f, _ in form.parts(weight, entry) if f), None)
         if held is None or held.name != "mxfp4" or held.block != 32:
             return size
         own = "hopper" if self.hopper and not self.profile.numbers.get("marlin") else "others"

@@ -164,12 +164,6 @@ class _Config:
         else:
             self.faults.append(Fault("weight_block_size", block, "two whole numbers, rows and columns"))
 
-    def fbgemm(self) -> Iterator[Rule]:
-        yield (_linear, Format("fp8", 8, LAYERS, "fbgemm: an fp32 scale a row", "fp8", row=32))
-
-    def mxfp4(self) -> Iterator[Rule]:
-        yield (_routed, FORMATS["mxfp4"])
-
     def awq(self) -> Iterator[Rule]:
         for key, old in (("bits", "w_bit"), ("group_size", "q_group_size")):
             if {key, old} <= self.raw.keys() and self.raw[key] != self.raw[old]:
@@ -434,8 +428,8 @@ class _Config:
 
 READERS: Mapping[str, Callable[[_Config], Iterator[Rule]]] = {
     "fp8": _Config.fp8,
-    "fbgemm-fp8": _Config.fbgemm,
-    "mxfp4": _Config.mxfp4,
+    "fbgemm-fp8": lambda _: iter([(_linear, Format("fp8", 8, LAYERS, "fbgemm: an fp32 scale a row", "fp8", row=32))]),
+    "mxfp4": lambda _: iter([(_routed, FORMATS["mxfp4"])]),
     "awq": _Config.awq,
     "gptq": _Config.gptq,
     "auto-round": _Config.rounded,

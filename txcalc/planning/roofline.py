@@ -302,7 +302,7 @@ class Rank:
                 size = size / tensors[0].shape[0] if tensors else leaf.row * self.element
             asked = form.dtype_of(entry)
             dtype = asked or self.wide
-            kernel = self.engine.kernel(asked) if asked else self.wide
+            kernel = self.engine.kernel(form, asked) if asked else self.wide
             if not multiplies(self.accelerator, dtype):
                 dtype = self.wide  # the weights are read narrow, and multiplied wide
                 kernel = "w4" if form.bits <= 4 else "w8"
@@ -310,7 +310,8 @@ class Rank:
             chance = float(entry.runs / entry.times * held) if entry.routed else 0.0
             d_in, d_out = leaf.matrix or (0, 0)
             merged = same_input(before, entry)
-            curve = efficiency.curve("experts" if entry.routed else "matmul", kernel, engine)
+            place, layers = "experts" if entry.routed else "matmul", form.kernels(entry, dtype)
+            curve = efficiency.curve(place, kernel, engine, layers)
             inside = entry.routed and not leaf.matrix  # of a grouped kernel
             launched = leaf.launched and not (merged or inside)
             starts = 0 if not launched else entry.layers if entry.routed else entry.runs
@@ -323,7 +324,7 @@ class Rank:
             elif leaf.matrix and not merged:
                 narrowed = curve.quantise * d_in * (self.element + bits_of(dtype) / 8) * float(entry.runs)
             narrowed /= self.accelerator.bandwidth * efficiency.memory
-            at, counted = peak(self.accelerator, dtype), float(starts)
+            at, counted = self.engine.peak(self.accelerator, dtype, bool(asked)), float(starts)
             aside = self.offload is not None and self.offload.holds(entry)
             yield _Leaf(float(size), min(1.0, chance), counted * start, counted, at, curve, row, narrowed, aside)
             before = entry

@@ -62,11 +62,20 @@ class Format:
     def __hash__(self) -> int:
         return hash(self.name)  # of all fields it would cost more than what it is asked for
 
+    def parts(self, weight: Weight, entry: Entry) -> list[tuple[Format | None, int]]:
+        """The formats of a tensor's layers with how many have each; None: it stays wide."""
+        return [(self if self.stores(weight, entry) else None, 1)]
+
     def bits_of(self, weight: Weight, entry: Entry) -> Any:
-        """All bits of one tensor of a leaf. Errors: `InputError` where a row does not divide into its blocks."""
-        if not self.stores(weight, entry):
-            return self.wide * product(weight.shape)
-        return self.matrix_bits(weight, entry.path)
+        """All bits of one tensor of a leaf, on average over the layers that have it. Errors: `InputError` where a row
+        does not divide into its blocks."""
+        parts = [(self._bits(form, weight, entry), number) for form, number in self.parts(weight, entry)]
+        if len(parts) == 1:
+            return parts[0][0]
+        return Fraction(sum(bits * number for bits, number in parts), sum(number for _, number in parts))
+
+    def _bits(self, form: Format | None, weight: Weight, entry: Entry) -> Any:
+        return self.wide * product(weight.shape) if form is None else form.matrix_bits(weight, entry.path)
 
     def matrix_bits(self, weight: Weight, path: str) -> int:
         """All bits of a matrix in this format, with its scales.
@@ -103,14 +112,22 @@ class Format:
 
     def part_filled(self, entries: Iterable[Entry]) -> list[str]:
         """The matrices whose last blocks are not full, by path with their shape: each still has a scale of its own."""
-        long = self.long
-        stored = ((e.path, w.shape) for e in entries for w in e.leaf.weights() if self.stores(w, e))
-        return [f"{path} ({rows:,} × {columns:,})" for path, (rows, columns) in stored if long and columns % long]
+        tensors = ((entry, weight) for entry in entries for weight in entry.leaf.weights())
+        stored = ((e.path, w.shape, form) for e, w in tensors for form, _ in self.parts(w, e) if form)
+        return [
+            f"{path} ({rows:,} × {columns:,})"
+            for path, (rows, columns), form in stored
+            if form.long and columns % form.long
+        ]
 
     def bytes_of(self, entry: Entry) -> int:
         """Bytes of a leaf's tensors, all its copies."""
-        one = sum(ceil_div(self.bits_of(weight, entry), 8) for weight in entry.leaf.weights())
-        return one * entry.times  # type: ignore[no-any-return]
+        total = 0
+        for weight in entry.leaf.weights():
+            parts = self.parts(weight, entry)
+            each = entry.times // sum(number for _, number in parts)
+            total += sum(ceil_div(self._bits(form, weight, entry), 8) * number * each for form, number in parts)
+        return total
 
     def dtype_of(self, entry: Entry) -> str | None:
         """What the accelerator multiplies a leaf's matrix in; None: as it multiplies what stays wide."""
@@ -124,8 +141,16 @@ class Format:
         if self.bits > 8:
             return dtype
         if self.bits < 8 and self.block == 256:  # llama.cpp's K and I types, whose blocks have scales in two steps
-            return "k4"
+            return f"k{self.bits}"
         return "mxfp4" if (self.bits, self.block, self.scale) == (4, 32, 8) else "w4" if self.bits < 8 else "w8"
+
+    def kernels(self, entry: Entry, dtype: str) -> dict[str, int]:
+        """The classes of the products of a leaf's layers with how many are of each; those that are wide are not."""
+        found: dict[str, int] = {}
+        for form, number in self.parts(entry.leaf.weights()[0], entry) if entry.leaf.matrix else ():
+            if form:
+                found[form.kernel(dtype)] = found.get(form.kernel(dtype), 0) + number
+        return found
 
     @property
     def long(self) -> int:
@@ -262,25 +287,6 @@ class Mixed(Format):
             return [(None, 1)]
         return list(_counted([row.get(number) for number in layers_of(entry)]).items())
 
-    def bits_of(self, weight: Weight, entry: Entry) -> Any:
-        """All bits of one tensor of a leaf, on average over the layers that have it."""
-        parts = [(self._bits(form, weight, entry), number) for form, number in self.parts(weight, entry)]
-        if len(parts) == 1:
-            return parts[0][0]
-        return Fraction(sum(bits * number for bits, number in parts), sum(number for _, number in parts))
-
-    def _bits(self, form: Format | None, weight: Weight, entry: Entry) -> Any:
-        return self.wide * product(weight.shape) if form is None else form.matrix_bits(weight, entry.path)
-
-    def bytes_of(self, entry: Entry) -> int:
-        """Bytes of a leaf's tensors, all its copies."""
-        total = 0
-        for weight in entry.leaf.weights():
-            parts = self.parts(weight, entry)
-            each = entry.times // sum(number for _, number in parts)
-            total += sum(ceil_div(self._bits(form, weight, entry), 8) * number * each for form, number in parts)
-        return total
-
     def stores(self, weight: Weight, entry: Entry) -> bool:
         """True for a tensor that has a format in some layer."""
         return any(form for form, _ in self.parts(weight, entry))
@@ -292,21 +298,6 @@ class Mixed(Format):
             return None
         form = max(self.parts(tensors[0], entry), key=lambda item: item[1])[0]
         return form.dtype if form else None
-
-    def part_filled(self, entries: Iterable[Entry]) -> list[str]:
-        """Of each format, the matrices whose last blocks are not full."""
-        held = [
-            (entry, weight, form)
-            for entry in entries
-            for weight in entry.leaf.weights()
-            for form, _ in self.parts(weight, entry)
-            if form
-        ]
-        return [
-            f"{entry.path} ({weight.shape[0]:,} × {weight.shape[1]:,})"
-            for entry, weight, form in held
-            if form.long and weight.shape[1] % form.long
-        ]
 
 
 def _counted(forms: Sequence[Format | None]) -> dict[Format | None, int]:

@@ -50,7 +50,7 @@ ENGINES = ("trtllm", "vllm", "sglang")
 SLOW = {("matmul", "vllm", "fp8-block"), ("experts", "vllm", "fp8")}
 CACHES = {"l40s": 96 << 20}
 # vLLM 0.19's Marlin for INT4 takes twice as long as 0.24's, and SGLang's: left out where the later one was measured.
-REPLACED = {"h200_sxm": ("vllm_marlin_int4",)}
+REPLACED = dict.fromkeys(("h200_sxm", "b200_sxm"), ("vllm_marlin_int4",))
 
 Array = Any
 Table = Mapping[tuple[Any, ...], Mapping[str, float]]

@@ -66,14 +66,11 @@ def test_errors_by_class(found: tuple[Any, Any], figure: str, bounds: dict[str, 
 
 @pytest.mark.slow
 def test_the_largest_throughput() -> None:
-    """TensorRT-LLM's published maxima on one, four and eight GPUs, simulated as its benchmark runs: within 0.75 to 1.3,
-    but for one of 67: Qwen3-235B on H200 with prompts of 20,000 tokens, 1.4 times too many."""
+    """TensorRT-LLM's published maxima on one, four and eight GPUs, simulated as its benchmark runs."""
     import throughput
 
     ratios = {row: throughput.predict(row)[0] / row.rate for row in throughput.rows()}
-    far = [row for row, ratio in ratios.items() if not 0.75 < ratio < 1.3]
-    assert len(ratios) == 67 and [(row.gpu, row.prompt) for row in far] == [("h200", 20000)]
-    assert max(ratios.values()) < 1.45
+    assert len(ratios) == 67 and {row: ratio for row, ratio in ratios.items() if not 0.75 < ratio < 1.3} == {}
 
 
 @pytest.mark.slow

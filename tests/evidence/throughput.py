@@ -8,6 +8,12 @@ parallelism for models of experts (docs/source/performance/perf-overview.md at 0
 ranks: the page's columns are named TP8 (--ep is 1 unless given), where its later versions have DEP8. With whole experts
 on ranks of their own rates come out 1.0 to 1.5 times as high: that the slices are meant was seen with all 27 rows of
 experts in view.
+
+Ranks that share experts wait for the slowest of them in every step. They begin in step, each with as many requests, and
+prompts of one length keep them there; whatever else differs does not (what that costs: docs/source/blogs/tech_blog/
+blog10_ADP_Balance_Strategy.md). A rate is the mean of two runs, of ranks that stay in step and of independent ones: the
+measured one lies between for 12 of the 27; in step it is 1.40 times too high at most (prompts of 20,000), independent
+0.74. That both are taken was decided with these rows in view.
 """
 
 from __future__ import annotations
@@ -16,7 +22,7 @@ import argparse
 import csv
 from functools import cache
 from math import ceil
-from statistics import median
+from statistics import mean, median
 from typing import NamedTuple
 
 from servers import DATA, timer
@@ -27,6 +33,7 @@ from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.engine_memory import EngineMemory, profile
 from txcalc.planning.layout import Layout
 from txcalc.planning.simulation import simulate
+from txcalc.planning.steady import Steady, closed
 from txcalc.planning.traffic import Arrival
 
 # Requests of a run, by prompt and answer.
@@ -82,11 +89,17 @@ def predict(row: Row) -> tuple[float, int, int]:
     (rank, *_) = held.ranks(layout)
     most = pool // rank.pages_bytes(whole)
     sequences, tokens = tuned(most * layout.dp, row.prompt, row.answer)
-    server = timing.server(layout, min(most, sequences))._replace(budget=tokens)
-    mine = ceil(REQUESTS[row.prompt, row.answer] / layout.dp)
-    run = simulate(server, iter([Arrival(0.0, row.prompt, row.answer)] * mine))
-    assert not run.preempted
-    return run.output * layout.dp, min(most, sequences), tokens
+    inside, mine = min(most, sequences), ceil(REQUESTS[row.prompt, row.answer] / layout.dp)
+    loads: list[tuple[float, Steady] | None] = [None]
+    if layout.sharing > 1:
+        loads.append((inside, closed(timing.demand(layout), inside)))
+    rates = []
+    for others in loads:
+        server = timing.server(layout, inside, others)._replace(budget=tokens)
+        run = simulate(server, iter([Arrival(0.0, row.prompt, row.answer)] * mine))
+        assert not run.preempted
+        rates.append(run.output * layout.dp)
+    return mean(rates), inside, tokens
 
 
 def tuned(most: int, prompt: int, answer: int) -> tuple[int, int]:

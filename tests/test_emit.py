@@ -46,6 +46,7 @@ def test_experts_that_copies_share() -> None:
     out = emit(*argv, "--concurrency", "64", "--emit", "sglang")[1]
     assert "--tp-size 16 \\" in out and "--dp-size 16 \\" in out and "--enable-dp-attention \\" in out
     assert "--ep-size 16 \\" in out and "--max-running-requests 64 \\" in out
+    assert "--chunked-prefill-size 131072 \\" in out  # of all 16 copies, 8,192 each
     sliced = (*argv[:-2], "--etp", "16", "--concurrency", "64", "--emit")
     for engine, flags in (
         ("vllm", "--tensor-parallel-size 1 \\\n  --data-parallel-size 16 \\\n  --max-model-len"),

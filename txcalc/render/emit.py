@@ -232,7 +232,8 @@ def _sglang(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
         flags.append(("--ep-size", layout.ep))
     sequences = _running(plan, layout) * (layout.dp if shared else 1)
     flags += [("--context-length", plan.context), ("--max-running-requests", sequences)]
-    flags += [("--chunked-prefill-size", engine.chunk), ("--page-size", engine.block)]
+    # Of copies that share experts it divides the size by their number (server_args.py: _handle_data_parallelism).
+    flags += [("--chunked-prefill-size", engine.chunk * (layout.dp if shared else 1)), ("--page-size", engine.block)]
     if engine.interval > 1:
         flags.append(("--scheduler-recv-interval", engine.interval))
     if engine.cache_bits == 8:

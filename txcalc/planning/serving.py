@@ -36,9 +36,9 @@ DEFINITIONS = {
     "floor": "datasheet peaks, perfect overlap, no start costs anything: no server is faster",
     "achievable": "every operation at its share of the peak, one after the other, with the cost of its start",
 }
-BUNCHES = (
-    "simulated answers of one length end together, and their users' next prompts wait for each other: TTFT above the "
-    "mean of the closed form, which has them evenly spread (--answer 4k±400 draws lengths)"
+ALIKE = (
+    "simulated answers differ by up to a tenth from the one length asked for: those of measured servers do not end "
+    "together as equal ones would (--answer 4k±400 draws lengths)"
 )
 MOST_LAYOUTS = 24  # that are compared for the front
 NODE = 8  # accelerators that usually share a link
@@ -132,8 +132,7 @@ class Serving:
     @property
     def notes(self) -> tuple[str, ...]:
         found = tuple(_notes(self.plan, self.timer, self.chosen))
-        alike = self.simulated and self.request.rate is None and not self.request.answers and self.chosen.sequences > 1
-        return (*found, BUNCHES) if alike else found
+        return (*found, ALIKE) if self.simulated and self.simulated.varied else found
 
     @property
     def prompt(self) -> int:

@@ -245,7 +245,8 @@ def apart(
 
     Of so many clients in a closed loop, or of requests at random, so many a second; at most so many decode at once, and
     others wait for a seat. TPOT is a step alone, for no prompt shares it; TTFT the wait in the line of prompts, the
-    prompt alone, the engine's own share and the transfer. All of all copies.
+    prompt alone, the engine's own share, the transfer, and the steps until the copy that decodes tells its first token:
+    what is left of the running one, those that its engine takes for a new request, and its own. All of all copies.
     """
     fillers, decoders = copies
     each = None if clients is None else clients / fillers
@@ -255,6 +256,9 @@ def apart(
     def tpot(decoding: float) -> float:
         return decode.step(decoding) / decode.tokens
 
+    def told(decoding: float) -> float:
+        return (1.5 + decode.polls) * decode.step(decoding)
+
     def served(decoding: float) -> float:
         return decoders * decoding / answers / tpot(decoding)
 
@@ -262,7 +266,7 @@ def apart(
         first = line.state(x / fillers, 0.0)
         if first is None:
             return None
-        ttft, each = first.ttft + start + handed, tpot(decoding)
+        ttft, each = first.ttft + start + handed + told(decoding), tpot(decoding)
         return Steady(ttft, each, ttft + answers * each, x, first.utilisation, decoders * decoding)
 
     if clients is None:

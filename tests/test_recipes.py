@@ -84,13 +84,7 @@ vocab_size = 50
 narrow = {width = 8}
 feed_forward = {d_ff = 48}
 """
-FAMILY = '''
-
-def toy(c: Config) -> Raw:
-    """Llama's under another name."""
-    c.only(1, "toy_version", why="the first is read")
-    return llama(c)
-'''
+FAMILY = '{"toy": {"like": "llama", "only": [[1, "toy_version", "the first is read"]]},\n'
 CONFIG = {
     "model_type": "toy",
     "hidden_size": 64,
@@ -132,11 +126,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (package / "parts/mixers/narrow.py").write_text(PART)
     (package / "reference/mixers/narrow.py").write_text(MODULE)
     (home / "toy.toml").write_text(DESCRIBED)
-    # A family: a reader, and its entry.
-    edited(package / "sources/huggingface/dense.py", lambda text: text + FAMILY)
-    edited(
-        package / "sources/huggingface/families.py", lambda text: text.replace('_DENSE = """\n', '_DENSE = """\ntoy ')
-    )
+    # A family: a row.
+    edited(package / "sources/huggingface/decoders.json", lambda text: text.replace("{\n", FAMILY, 1))
     (home / "config.json").write_text(json.dumps(CONFIG))
     # An accelerator.
     (home / "presets/hardware/toy.toml").write_text(

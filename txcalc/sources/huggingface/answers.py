@@ -42,6 +42,11 @@ WRITING = ("ForCausalLM", "LMHeadModel")
 TASKS = frozenset({"sequence", "token", "question", "choice", "pretraining", "pairs"})
 # What a decoder's classes with a classifier end in: the layers are the same in all of them.
 _DECIDING = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+# What a class of a model type is called after the type's own name, in code that is published beside weights.
+ENDINGS = (
+    "forcausallm", "forconditionalgeneration", "formaskedlm", "forsequenceclassification", "fortokenclassification",
+    "lmheadmodel", "model",
+)  # fmt: skip
 
 
 class Answers(Keys):
@@ -149,3 +154,13 @@ class Answers(Keys):
         )
         self.only({}, "pruned_heads", why="pruned heads are not read")
         self.ignore("is_decoder", "cross_attention_hidden_size")
+
+    def of_its_own(self, *prefixes: str) -> None:
+        """A fault where `architectures[0]` is no class that the published code of this model type has; `prefixes` are
+        what its classes are called where that is not the type."""
+        names = self.data.get("architectures")
+        cls = names[0] if isinstance(names, list) and names else None
+        known = [prefix + ending for prefix in prefixes or (bare(self.model_type),) for ending in ENDINGS]
+        if isinstance(cls, str) and bare(cls) not in known:
+            wanted = f"a class of {self.model_type}, with a head of its own or none"
+            self.fault("architectures[0]", cls, wanted, "other classes may have other layers")

@@ -4,66 +4,6 @@ from __future__ import annotations
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
-from txcalc.sources.huggingface.keys import REQUIRED
-
-
-def arcee(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, whole=True) | {"bias": c.flag("attention_bias", default=False)}
-    raw = c.decoder(
-        raw, attention, mlp=c.plain(act="relu2", bias=c.flag("mlp_bias", default=False)), norm=c.rms(eps=1e-5)
-    )
-    return raw
-
-
-def nemotron(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv=REQUIRED) | {"bias": c.flag("attention_bias", default=False)}
-    return raw | {
-        "attention": attention,
-        "feed_forward": c.plain(act="relu2", bias=c.flag("mlp_bias", default=False)),
-        "norm": c.layer_norm("norm_eps", offset=True),
-        "positions": c.rotary(attention["d_head"], partial=0.5),
-        "head": c.lm_head(tied=False),
-    }
-
-
-def jais2(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, whole=True) | {"bias": c.flag("attention_bias", default=True)}
-    return c.decoder(
-        raw, attention, mlp=c.plain(act="relu2", bias=c.flag("mlp_bias", default=True)), norm=c.layer_norm()
-    )
-
-
-def starcoder2(c: Config) -> Raw:
-    raw = c.stack()
-    bias = c.flag("use_bias", default=True)
-    attention = c.heads(raw, kv=2) | {"bias": bias}
-    raw |= {
-        "attention": attention,
-        "feed_forward": c.plain(act="gelu_pytorch_tanh", bias=bias),
-        "norm": c.layer_norm("norm_epsilon"),
-        "positions": c.rotary(attention["d_head"]),
-        "head": c.lm_head(tied=True),
-    }
-    c.ignore("activation_function")  # hidden_act is what the class reads
-    c.only("layer_norm", "norm_type", why="transformers' starcoder2 has LayerNorms")
-    c.only("default", "mlp_type", why="transformers' starcoder2 has a plain feed-forward")
-    window = c.size("sliding_window", default=None)
-    return layered(raw, c.one_window(raw, window))
-
-
-def phi(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw) | {"bias": True, "qk_norm": "head" if c.flag("qk_layernorm", default=False) else "none"}
-    return raw | {
-        "attention": attention,
-        "feed_forward": c.plain(act="gelu_new"),
-        "norm": c.layer_norm(parallel="shared"),
-        "positions": c.rotary(attention["d_head"], partial=0.5),
-        "head": c.lm_head(tied=False, bias=True),
-    }
 
 
 def stablelm(c: Config) -> Raw:
@@ -74,13 +14,6 @@ def stablelm(c: Config) -> Raw:
         c.fault("qk_layernorm", True, "false", "norms of Q and K without a bias, beside norms with one, are not read")
     parallel = "shared" if c.flag("use_parallel_residual", default=False) else "no"
     return c.decoder(raw, attention, norm=c.layer_norm(parallel=parallel), partial=0.25)
-
-
-def persimmon(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": True}
-    attention["qk_norm"] = "head" if c.flag("qk_layernorm", default=True) else "none"
-    return c.decoder(raw, attention, mlp=c.plain(act="relu2"), norm=c.layer_norm(), partial=0.5)
 
 
 def _gpt(c: Config) -> Raw:

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import TOP, WIDTH, Config, Raw, layered, piece
-from txcalc.sources.huggingface.dense import qwen2
+from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.latent import mla
 from txcalc.sources.huggingface.leaves import listed
-from txcalc.sources.huggingface.published import of_its_own
 from txcalc.sources.spec import real, size
 
 
 def phi3small(c: Config) -> Raw:
     """LayerNorms and biases; all but every n-th layer attend in blocks, to near ones and to every so many of all."""
-    of_its_own(c)
+    c.of_its_own()
     raw = c.stack()
     attention = c.heads(raw, width_names=()) | {"bias": True}
     c.only("gegelu", "hidden_act", why="the published code has no other")
@@ -32,7 +31,7 @@ def phi3small(c: Config) -> Raw:
 
 def openelm(c: Config) -> Raw:
     """Heads and widths of each layer's own."""
-    of_its_own(c)
+    c.of_its_own()
     raw = c.stack(("model_dim",), ("num_transformer_layers",))
     n, width = raw["n_layers"], c.size("head_dim", default=128)
     queries = c.items("num_query_heads", of=size, length=n, default=None)
@@ -77,7 +76,7 @@ def divisible(width: float, by: int) -> int:
 
 def jais(c: Config) -> Raw:
     """GPT-2 with ALiBi or learned positions, and SwiGLU beside the plain feed-forwards."""
-    of_its_own(c)
+    c.of_its_own()
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     c.ignore("n_ctx", "scale_attn_weights", "reorder_and_upcast_attn", "embeddings_scale", "width_scale")
     c.ignore("scale_qk_dot_by_d", "mup_embeddings_scale", "mup_output_alpha", "mup_width_scale", "alibi_scaling")
@@ -103,7 +102,7 @@ def jais(c: Config) -> Raw:
 
 def plamo(c: Config) -> Raw:
     """Llama with attention and feed-forward side by side after one norm; `n_shared_head` query heads share a key."""
-    of_its_own(c)
+    c.of_its_own()
     raw = c.stack()
     shared = c.size("n_shared_head", default=8)
     attention = c.heads(raw, kv_names=(), width_names=())
@@ -113,67 +112,21 @@ def plamo(c: Config) -> Raw:
     return c.decoder(raw, attention, norm=c.rms(parallel="shared"))
 
 
-def orion(c: Config) -> Raw:
-    """Llama with LayerNorms."""
-    of_its_own(c)
-    raw = c.stack()
-    attention = c.heads(raw, width_names=())
-    return c.decoder(raw, attention, norm=c.layer_norm("rms_norm_eps"))
-
-
-def bailing_moe(c: Config) -> Raw:
-    """Ling-lite and Ling-plus: Llama with shared and routed experts."""
-    of_its_own(c)
-    raw = c.stack()
-    bias = c.flag("use_bias", default=False)
-    if bias:
-        c.fault("use_bias", True, "false", "biases of experts and of o are not read")
-    c.only(False, "use_qk_norm", why="norms of Q and K are not read")
-    c.ignore("norm_head", "norm_softmax", "moe_router_enable_expert_bias", "max_window_layers", "sliding_window")
-    c.only(False, "use_sliding_window", "moe_router_enable_expert_bias", why="it is not read")
-    attention = c.heads(raw, width_names=("head_dim",))
-    attention["bias"] = ["q", "k", "v"] if c.flag("use_qkv_bias", default=False) else []
-    mixed = c.with_shared(c.experts(("num_experts",), TOP, WIDTH), "num_shared_experts", default=0)
-    made = c.decoder(raw, attention, mixed=mixed)
-    return layered(made, c.first_dense(made, 0))
-
-
 def qwen2_reward(c: Config) -> Raw:
     """Qwen2.5-Math-RM and -PRM: Qwen2, a layer with a ReLU, and a score, or one for each label, at every position."""
     process = c.named("ProcessRewardModel")
     c.data = {key: value for key, value in c.data.items() if key not in ("architectures", "tie_word_embeddings")}
     c.model_type = "qwen2"
-    raw = qwen2(c)
+    raw = decoder(c, "qwen2")
     c.ignore("alpha", "id2label", "label2id", "num_labels")
     return raw | {
         "head": {"form": "classifier", "classes": c.labels() if process else 1, "every": True, "transform": "relu"}
     }
 
 
-def bailing_moe_v2(c: Config) -> Raw:
-    """Ling 2.0: sigmoid scores in groups, whose correction is a buffer; norms of Q and K; half of a head rotated."""
-    of_its_own(c)
-    raw = c.stack()
-    c.only(0, "num_nextn_predict_layers", why="layers that predict further tokens run in its forward pass")
-    c.only("sigmoid", "score_function", why="its router's scores are sigmoids")
-    c.only(True, "moe_router_enable_expert_bias", "norm_topk_prob", why="the published code does both")
-    c.ignore("mtp_loss_scaling_factor", "max_window_layers", "norm_head", "norm_softmax", "router_dtype")
-    c.ignore("moe_shared_expert_intermediate_size", "rotary_dim", "use_rmsnorm", "output_dropout")
-    attention = c.heads(raw, d_head=128)
-    attention["bias"] = ["q", "k", "v"] * c.flag("use_qkv_bias", default=False) + ["o"] * c.flag(
-        "use_bias", default=False
-    )
-    attention["qk_norm"] = "head" if c.flag("use_qk_norm", default=True) else "none"
-    mixed = c.experts(("num_experts",), TOP, WIDTH, scoring="sigmoid")
-    made = c.decoder(
-        raw, attention, mixed=c.with_shared(mixed, "num_shared_experts", default=1, groups=(8, 4)), theta=6e5
-    )
-    return layered(made, c.first_dense(made, 1))
-
-
 def hunyuan(c: Config) -> Raw:
     """Hunyuan-Large: layers borrow the keys and values of the layer before them, and have one shared expert or none."""
-    of_its_own(c)
+    c.of_its_own()
     raw = c.stack()
     attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
     c.only(attention["d_head"], "attention_head_dim", why="the published code takes hidden_size / num_attention_heads")
@@ -205,7 +158,7 @@ def hunyuan(c: Config) -> Raw:
 
 def arctic(c: Config) -> Raw:
     """A dense residual beside the experts, as wide as the model; other layers have one feed-forward."""
-    of_its_own(c)
+    c.of_its_own()
     raw = c.stack()
     n, attention = raw["n_layers"], c.heads(raw, kv=None, width_names=())
     mixed = c.experts(("num_local_experts",), TOP, ("intermediate_size",), 8, 1)
@@ -234,7 +187,7 @@ def arctic(c: Config) -> Raw:
 
 def grok_1(c: Config) -> Raw:
     """Experts with GELU gates, norms before and after every part, capped scores; eight experts, two a token."""
-    of_its_own(c, "grok1model", "grok1")
+    c.of_its_own("grok1model", "grok1")
     raw = c.stack()
     attention = c.heads(raw, width_names=("head_dim",)) | {"softcap": c.real("max_attn_value", default=30.0)}
     c.ignore("attn_output_multiplier", "output_multiplier_scale", "rope_theta")
@@ -248,7 +201,7 @@ def grok_1(c: Config) -> Raw:
 
 def deepseek(c: Config) -> Raw:
     """DeepSeekMoE, before latent attention: Llama with shared and routed experts."""
-    of_its_own(c)
+    c.of_its_own()
     return _deepseek(c, c.stack(), heads_only=True)
 
 
@@ -294,7 +247,7 @@ def deepseek_vl_v2(c: Config) -> Raw:
         for key, value in absent.items():
             inner.assume(key, value)
         inner.data = {**absent, **inner.data}
-        of_its_own(inner, "deepseekv2")
+        inner.of_its_own("deepseekv2")
         return _deepseek(inner, inner.stack(), heads_only=not inner.flag("use_mla", default=True))
 
     return inside(c, "language_config", text, "deepseekvlv2", "deepseekocr", "deepseekocr2")
@@ -302,7 +255,7 @@ def deepseek_vl_v2(c: Config) -> Raw:
 
 def step3_text(c: Config) -> Raw:
     """Queries made of a narrow, normed one; one head of keys; experts beside a shared one."""
-    of_its_own(c, "step3text")
+    c.of_its_own("step3text")
     raw = c.stack()
     d, several, width = raw["d_model"], c.size("num_attention_heads"), c.size("head_dim", default=256)
     narrow = c.size("share_q_dim", default=2048)
@@ -342,7 +295,7 @@ def step3_vl(c: Config) -> Raw:
 
 def yuan(c: Config) -> Raw:
     """Yuan 2.0: queries and keys read two convolutions over the last two positions; values read none."""
-    of_its_own(c)
+    c.of_its_own()
     c.only(False, "use_shareqk", "use_moe", why="queries, keys and feed-forwards of their own are read")
     c.only(True, "causal_mask", why="positions see what is before them")
     c.ignore(
@@ -374,7 +327,7 @@ def rwkv7(c: Config) -> Raw:
 
     Source   Peng et al. 2025 (arXiv 2503.14456), section 4
     """
-    of_its_own(c, "rwkv7")
+    c.of_its_own("rwkv7")
     c.only(None, "attn", why="layers of attention among them are not read")
     c.only(True, "norm_first", "elementwise_affine", why="norms with weights are read, one before the first layer")
     c.only("sqrelu", "hidden_act", why="its class has no other")

@@ -1,19 +1,13 @@
-"""Dense decoders in the line of Llama: RMSNorm, rotary positions, gated feed-forwards; the rest is in `shared`."""
+"""Dense decoders in the line of Llama that have more to them than a row of `decoders.json` says."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, layered, periodic, turned
-from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
-
-
-def llama(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, whole=True) | {"bias": c.flag("attention_bias", default=False)} | c.chunks()
-    return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
+from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, layered, turned
+from txcalc.sources.huggingface.decoders import decoder
+from txcalc.sources.huggingface.keys import any_of, number
 
 
 def emu3_text_model(c: Config) -> Raw:
@@ -37,26 +31,6 @@ def diffllama(c: Config) -> Raw:
     return raw | {"differential_attention": raw.pop("attention"), "norm": c.rms(eps=1e-5)}
 
 
-def iquestcoder(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv=8, d_head=128, whole=True) | {"bias": c.flag("attention_bias", default=False)}
-    return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
-
-
-def internlm3(c: Config) -> Raw:
-    raw = c.stack()
-    c.only(False, "bias", "qkv_bias", "attention_bias", "mlp_bias", why="biases are not read here")
-    return c.decoder(raw, c.heads(raw, kv=2, d_head=128, whole=True))
-
-
-def mistral(c: Config) -> Raw:
-    raw = c.stack()
-    window = c.size("sliding_window", default=4096, null=None)
-    c.only(None, "layer_types", why="transformers ignores it in a mistral config; model_type ministral uses it")
-    raw = c.decoder(raw, c.heads(raw, kv=8))
-    return layered(raw, c.one_window(raw, window))
-
-
 def _switched_windows(c: Config, raw: Raw, start: int = 28) -> Raw:
     """Qwen's windows: off unless `use_sliding_window`, then from layer `max_window_layers` on."""
     n = raw["n_layers"]
@@ -67,88 +41,6 @@ def _switched_windows(c: Config, raw: Raw, start: int = 28) -> Raw:
         c.assume("max_window_layers", first := start)
     default = [LOCAL if on and i >= (first or 0) else GLOBAL for i in range(n)]
     return layered(raw, c.windows(raw, window if on else None, c.layer_types(n, default)))
-
-
-def qwen2(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv=32) | {"bias": ["q", "k", "v"]}
-    return _switched_windows(c, c.decoder(raw, attention))
-
-
-def qwen3(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv=32, d_head=128)
-    attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    return _switched_windows(c, c.decoder(raw, attention))
-
-
-def qwen2_vl_text(c: Config, kv: int = 8) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv=kv) | {"bias": ["q", "k", "v"]}
-    return _switched_windows(c, c.decoder(raw, attention, theta=1e6), start=80)
-
-
-def qwen3_vl_text(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv=32, d_head=128)
-    attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    return c.decoder(raw, attention, theta=5e5)
-
-
-def glm4v_text(c: Config) -> Raw:
-    raw = c.stack()
-    c.only(True, "attention_bias", why="transformers' glm4v has biases on q, k and v")
-    raw = c.decoder(raw, c.heads(raw, kv=2, width_names=()) | {"bias": ["q", "k", "v"]})
-    raw["positions"] = c.rotary(raw["attention"]["d_head"], partial=0.5) | {"interleaved": True}
-    return raw | {"norm": raw["norm"] | {"place": "sandwich"}}
-
-
-def phi3(c: Config) -> Raw:
-    raw = c.stack()
-    window = c.size("sliding_window", default=None)
-    raw = c.decoder(raw, c.heads(raw))
-    c.only(False, "attention_bias", "mlp_bias", "lm_head_bias", why="transformers' phi3 has no biases")
-    c.ignore("full_attn_mod", "interpolate_factor")
-    return layered(raw, c.one_window(raw, window))
-
-
-def ministral(c: Config) -> Raw:
-    raw = c.stack()
-    window = c.size("sliding_window", default=4096, null=None)
-    raw = c.decoder(raw, c.heads(raw, kv=8, d_head=REQUIRED))
-    types = c.layer_types(raw["n_layers"], [GLOBAL if window is None else LOCAL] * raw["n_layers"])
-    return layered(raw, c.windows(raw, window, types))
-
-
-def ministral3(c: Config) -> Raw:
-    raw = c.stack()
-    window = c.size("sliding_window", default=None)
-    c.only(None, "layer_types", why="transformers' ministral3 has one window for all layers")
-    raw = c.decoder(raw, c.heads(raw, kv=8, d_head=128), theta=1e6)
-    return layered(raw, c.one_window(raw, window))
-
-
-def cwm(c: Config) -> Raw:
-    raw = c.stack()
-    n, window = raw["n_layers"], c.size("sliding_window", default=8192)
-    raw = c.decoder(raw, c.heads(raw, kv=8, d_head=128, whole=True), theta=1e6)
-    c.only(False, "mlp_bias", "attention_bias", why="transformers' cwm has no biases")
-    types = c.layer_types(n, [LOCAL if i % 4 else GLOBAL for i in range(n)])
-    return layered(raw, c.windows(raw, window, types))
-
-
-def nanochat(c: Config) -> Raw:
-    """Norms without weights, one of them after the embedding."""
-    raw = c.stack()
-    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    return raw | {
-        "attention": attention,
-        "feed_forward": c.plain(act="relu2", bias=False),
-        "norm": c.rms(weighted=False),
-        "positions": c.rotary(attention["d_head"]),
-        "embedding": {"norm": True},
-        "head": c.lm_head(tied=False, softcap=c.real("final_logit_softcapping", default=15.0)),
-    }
 
 
 def apertus(c: Config) -> Raw:
@@ -175,32 +67,6 @@ def olmo(c: Config) -> Raw:
     return c.decoder(raw, attention) | {"norm": {"form": "layer", "bias": False, "weighted": False}}
 
 
-def olmo2(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
-    return c.decoder(raw, attention) | {"norm": c.rms(eps=1e-5, place="after")}
-
-
-def olmo3(c: Config) -> Raw:
-    raw = olmo2(c)
-    n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
-    return layered(raw, c.windows(raw, window, c.layer_types(n, periodic(n, 4))))
-
-
-def exaone4(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv=32) | {"qk_norm": "head"}
-    raw = c.decoder(raw, attention) | {"norm": c.rms(eps=1e-5, place="after")}
-    n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
-    if c.data.get("layer_types") is not None:
-        c.ignore("sliding_window_pattern")
-        default = [GLOBAL] * n
-    else:
-        default = [GLOBAL] * n if window is None else periodic(n, c.size("sliding_window_pattern", default=4))
-    unrotated: Raw = {} if window is None else {"positions": {"form": "none"}}
-    return layered(raw, c.windows(raw, window, c.layer_types(n, default), {"global": unrotated}))
-
-
 def smollm3(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
@@ -216,80 +82,9 @@ def smollm3(c: Config) -> Raw:
     return layered(raw, c.windows(raw, window if on else None, types), turned(rotated))
 
 
-def helium(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv=20, d_head=128)
-    attention["bias"] = ["q", "k", "v"] if c.flag("attention_bias", default=False) else []
-    c.square(raw, attention, "transformers' helium has a square o")
-    return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False), theta=1e5)
-
-
-def glm(c: Config) -> Raw:
-    raw = c.stack()
-    bias = ["q", "k", "v"] if c.flag("attention_bias", default=True) else []
-    attention = c.heads(raw, kv=2, d_head=128) | {"bias": bias}
-    positions = c.rotary(attention["d_head"], partial=0.5)
-    return c.decoder(raw, attention) | {"positions": positions | {"interleaved": True}}
-
-
-def glm4(c: Config) -> Raw:
-    raw = glm(c)
-    return raw | {"norm": raw["norm"] | {"place": "sandwich"}}
-
-
-def granite_swa(c: Config) -> Raw:
-    """Granite with a sink a head, and windows."""
-    raw = c.stack()
-    attention = c.heads(raw, kv=4, whole=True) | {"bias": c.flag("attention_bias", default=False), "sinks": True}
-    return c.with_own_bases(c.decoder(raw, attention, tied=True, mlp_bias=c.flag("mlp_bias", default=False)))
-
-
-def seed_oss(c: Config) -> Raw:
-    raw = c.stack()
-    bias = ["q", "k", "v"] if c.flag("attention_bias", default=True) else []
-    bias += ["o"] if c.flag("attention_out_bias", default=False) else []
-    attention = c.heads(raw, kv=8, d_head=128) | {"bias": bias}
-    return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False))
-
-
-def ernie4_5(c: Config) -> Raw:
-    raw = c.stack()
-    bias = c.flag("use_bias", default=False)
-    return c.decoder(raw, c.heads(raw, kv=2, d_head=128) | {"bias": bias}, tied=True, mlp_bias=bias, theta=5e5)
-
-
-def hunyuan_v1_dense(c: Config, tied: bool = False, width: Any = REQUIRED) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, d_head=width) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    return c.decoder(raw, attention, tied=tied)
-
-
 def hyperclovax(c: Config) -> Raw:
-    raw = llama(c)
+    raw = decoder(c, "llama")
     return raw | {"norm": raw["norm"] | {"place": "sandwich" if c.flag("use_post_norm", default=True) else "pre"}}
-
-
-def cohere(c: Config) -> Raw:
-    """Attention and feed-forward side by side after one LayerNorm without bias."""
-    raw = c.stack()
-    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False)}
-    attention["qk_norm"] = "apart" if c.flag("use_qk_norm", default=False) else "none"
-    return raw | {
-        "attention": attention,
-        "feed_forward": c.gated(),
-        "norm": c.layer_norm(bias=False, parallel="shared"),
-        "positions": c.rotary(attention["d_head"], theta=5e5) | {"interleaved": True},
-        "head": c.lm_head(tied=True),
-    }
-
-
-def cohere2(c: Config) -> Raw:
-    raw = cohere(c)
-    n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
-    default = periodic(n, c.size("sliding_window_pattern", default=4))
-    c.ignore("order_of_interleaved_layers", "rotary_pct", "position_embedding_type")
-    types = c.layer_types(n, default)
-    return layered(raw, c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}}))
 
 
 def cohere_compass_text(c: Config) -> Raw:
@@ -319,15 +114,6 @@ def cohere_compass_text(c: Config) -> Raw:
         "head": c.lm_head(tied=True),
     }
     return layered(raw, c.windows(raw, window, types, tables))
-
-
-def bitnet(c: Config) -> Raw:
-    """Norms before o and before the last matrix of the feed-forward, too; weights are counted one by one, unpacked."""
-    raw = c.stack()
-    c.ignore("weight_bits", "input_bits")
-    attention = c.heads(raw, kv=5) | {"bias": c.flag("attention_bias", default=False), "inner_norm": True}
-    c.square(raw, attention, "the norm before o is hidden_size wide")
-    return c.decoder(raw, attention, mlp=c.gated(act="relu2") | {"inner_norm": True}, norm=c.rms(eps=1e-5), theta=5e5)
 
 
 def mllama_text_model(c: Config) -> Raw:

@@ -11,26 +11,25 @@ from txcalc.sources.huggingface.delta import LINEAR, minimax
 from txcalc.sources.huggingface.encoder import bert_like
 from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.huggingface.modern import gte
-from txcalc.sources.huggingface.published import of_its_own
 
 
 def stablelm_epoch(c: Config) -> Raw:
     """StableLM before it was transformers'."""
-    of_its_own(c)
+    c.of_its_own()
     c.ignore("rope_pct", "rotary_scaling_factor")
     return stablelm(c)
 
 
 def refinedwebmodel(c: Config) -> Raw:
     """Falcon-7B before it was transformers'."""
-    of_its_own(c, "rw", "falcon")
+    c.of_its_own("rw", "falcon")
     c.only(False, "apply_residual_connection_post_layernorm", why="what is added is what the norm reads")
     return falcon(c)
 
 
 def refinedweb(c: Config) -> Raw:
     """Falcon-40B before it was transformers': two norms, and keys that groups of queries share."""
-    of_its_own(c, "rw", "falcon")
+    c.of_its_own("rw", "falcon")
     c.only(False, "apply_residual_connection_post_layernorm", why="what is added is what the norm reads")
     c.data = {**c.data, "new_decoder_architecture": True}
     return falcon(c)
@@ -38,7 +37,7 @@ def refinedweb(c: Config) -> Raw:
 
 def new(c: Config) -> Raw:
     """GTE 1.5 and mGTE before transformers had them."""
-    of_its_own(c)
+    c.of_its_own()
     c.only("rope", "position_embedding_type", why="rotary positions are read")
     c.only("layer_norm", "layer_norm_type", why="LayerNorms are read")
     c.ignore(
@@ -57,7 +56,7 @@ def jina_bert(c: Config) -> Raw:
     code = str(named.get("AutoModel", "")) if isinstance(named, Mapping) else ""
     if "jina-bert-implementation" not in code:
         c.fault("auto_map", code or ABSENT, "jina-bert-implementation's", "other code of Jina's has other norms")
-    of_its_own(c)
+    c.of_its_own()
     c.only("alibi", "position_embedding_type", why="ALiBi is read")
     form = c.text("feed_forward_type", default="original")
     if form not in ("geglu", "reglu"):
@@ -75,7 +74,7 @@ def jina_bert(c: Config) -> Raw:
 
 def minimax_text_01(c: Config) -> Raw:
     """MiniMax-Text-01 and M1, before they were transformers': `attn_type_list` says which layers are linear."""
-    of_its_own(c, "minimaxtext01", "minimaxm1")
+    c.of_its_own("minimaxtext01", "minimaxm1")
     c.only(True, "postnorm", why="the stream is what norms give")
     given = c.items("attn_type_list", of=any_of(0, 1), length=c.layers("num_hidden_layers"), default=None)
     if given is None:
@@ -99,7 +98,7 @@ def minimax_text_01(c: Config) -> Raw:
 
 def phi_msft(c: Config) -> Raw:
     """Phi-1, 1.5 and 2 before they were transformers': GPT-J's layers under GPT-2's names."""
-    of_its_own(c, "phi", "mixformersequential")
+    c.of_its_own("phi", "mixformersequential")
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=("n_head_kv",), width_names=())
     c.only(None, "img_processor", why="a tower of pictures is not read")
@@ -125,7 +124,7 @@ def phi_msft(c: Config) -> Raw:
 
 def hf_olmo(c: Config) -> Raw:
     """OLMo and OLMo 1.7 before they were transformers': every choice of its trainer's is a key."""
-    of_its_own(c, "olmo")
+    c.of_its_own("olmo")
     raw = c.stack(("d_model",), ("n_layers",))
     d = raw["d_model"]
     context = c.size("max_sequence_length", default=1024)
@@ -184,7 +183,7 @@ def _halved(c: Config, both: int, bias: bool) -> Raw:
 
 def molmo(c: Config) -> Raw:
     """The language model of Molmo: OLMo's code under Llama's names, with 128 further rows of the token table."""
-    of_its_own(c)
+    c.of_its_own()
     raw = c.stack()
     attention = c.heads(raw, width_names=())
     attention["bias"] = ["q", "k", "v"] if c.flag("qkv_bias", default=False) else []
@@ -206,7 +205,7 @@ def molmo(c: Config) -> Raw:
 
 def codeshell(c: Config) -> Raw:
     """GPT-2 with keys that groups of queries share, and rotary or learned positions."""
-    of_its_own(c)
+    c.of_its_own()
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=(), width_names=()) | {"bias": True}
     if c.flag("group_query_attention", default=True):

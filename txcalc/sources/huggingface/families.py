@@ -2,140 +2,87 @@
 
 from __future__ import annotations
 
-# Readers named like the model types they read.
-_DENSE = """
-apertus bitnet cohere cohere2 cohere_compass_text cwm diffllama emu3_text_model ernie4_5 exaone4 glm glm4 glm4v_text
-granite_swa helium hunyuan_v1_dense hyperclovax internlm3 iquestcoder llama ministral ministral3 mistral
-mllama_text_model nanochat olmo olmo2 olmo3 phi3 qwen2 qwen2_vl_text qwen3
-qwen3_vl_text seed_oss smollm3
+from txcalc.sources.huggingface.library import table
+
+
+def _listed(text: str) -> dict[str, str]:
+    """Names, each with what stands before its line's colon; a line goes on where it is indented."""
+    lines = (line.partition(": ") for line in text.replace("\n  ", " ").strip().splitlines())
+    return {name: first for first, _, names in lines for name in names.split()}
+
+
+# Readers named like the model types they read, by module.
+_NAMED = """
+classic: biogpt bloom ctrl falcon gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gptj mpt openai-gpt opt stablelm
+  xglm
+contrastive: blip clip clip_text_model clip_vision_model siglip siglip_text_model siglip_vision_model
+custom: arctic deepseek deepseek_vl_v2 grok-1 hunyuan jais openelm phi3small plamo qwen2_reward rwkv7 step3_text
+  step3_vl yuan
+deberta: deberta deberta-v2
+delta: lfm2 lfm2_moe lfm3 minimax qwen3_5_moe_text qwen3_5_text qwen3_next
+dense: apertus cohere_compass_text diffllama emu3_text_model hyperclovax mllama_text_model olmo smollm3
+drafts: dflash eagle eagle3 medusa peagle
+earlier: codeshell hf_olmo jina_bert minimax_text_01 molmo new phi-msft stablelm_epoch
+encoder: albert bert bert-generation distilbert electra ernie flaubert ibert layoutlm megatron-bert mpnet rembert
+  roberta roberta-prelayernorm roc_bert splinter tapas xlm xlm-roberta-xl xmod
+gemma: gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
+hybrid: bailing_hybrid bamba falcon_h1 kimi_linear olmo_hybrid zamba zamba2
+joined: encoder-decoder vision-encoder-decoder
+latent: axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa hy_v4 longcat_flash
+  minicpm3 mistral4 youtu
+leaves: clap deit donut-swin minimax_m3_vl_text mobilebert swin
+local: led longformer longt5
+merged: t5gemma2
+mixing: big_bird convbert fnet mra nystromformer squeezebert yoso
+modern: esm esmc eurobert gte jina_embeddings_v3 modernbert modernbert-decoder nomic_bert roformer
+pages: git layoutlmv3 luke
+published: baichuan chatglm deci exaone internlm internlm2 mimo minicpm nemotron-nas qwen telechat
+rare: doge jetmoe xlstm
+recurrent: falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h recurrent_gemma rwkv
+seq2seq: bart bigbird_pegasus blenderbot blenderbot-small fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart
+  switch_transformers t5 t5gemma umt5 whisper
+spanned: afmoe cohere2_moe exaone_moe laguna llama4_text mimo_v2_flash
+sparse: dbrx dots1 ernie4_5_moe flint granitemoe_swa granitemoeshared minimax_m2 phimoe qwen2_moe
+speech: moshi musicgen_decoder wav2vec2 wavlm
+streams: funnel pegasus_x prophetnet reformer speech_to_text xlnet
+textual: cosmos3_edge_text deepseek_ocr2_text ernie4_5_vl_moe_text glm_ocr_text hunyuan_vl_text molmo2_text
+  muse_glimmer_text step3p5
+vision: beit data2vec-vision dinov2 ijepa vit vit_msn
 """
-_CLASSIC = """
-arcee biogpt bloom ctrl falcon gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gptj jais2 mpt
-nemotron openai-gpt opt persimmon phi stablelm starcoder2 xglm
-"""
-_SPARSE = """
-aria_text dbrx dots1 ernie4_5_moe flex_olmo flint glm4_moe glm4v_moe_text
-granitemoe granitemoe_swa granitemoeshared hunyuan_v1_moe hy_v3 kolibri1
-minimax_m2 mixtral olmoe phimoe qwen2_moe qwen3_moe qwen3_vl_moe_text solar_open
-"""
-_LATENT = """
-axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa hy_v4 longcat_flash
-minicpm3 mistral4 youtu
-"""
-_ENCODER = """
-albert bert bert-generation distilbert electra ernie flaubert ibert
-layoutlm megatron-bert mpnet rembert roberta roberta-prelayernorm roc_bert splinter tapas xlm
-xlm-roberta-xl xmod
-"""
-_MODERN = """
-esm esmc eurobert gte jina_embeddings_v3 modernbert modernbert-decoder nomic_bert roformer
-"""
-_SEQ2SEQ = """
-bart bigbird_pegasus blenderbot blenderbot-small
-fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart switch_transformers t5
-t5gemma umt5 whisper
-"""
-_RECURRENT = """
-falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h
-recurrent_gemma rwkv
-"""
-_HYBRID = """
-bailing_hybrid bamba falcon_h1 kimi_linear olmo_hybrid zamba zamba2
-"""
-_PUBLISHED = """
-baichuan chatglm deci exaone internlm internlm2 mimo minicpm nemotron-nas qwen telechat telechat3 xverse
-"""
-_CUSTOM = """
-arctic bailing_moe bailing_moe_v2 deepseek deepseek_vl_v2 grok-1 hunyuan jais openelm orion phi3small plamo
-qwen2_reward rwkv7 step3_text step3_vl yuan
-"""
-_EARLIER = """
-codeshell hf_olmo jina_bert minimax_text_01 molmo new phi-msft stablelm_epoch
+# By what transformers' classes were seen to run (`recorded.json`), and by the language model that a whole holds.
+_RECORDED = """
+recorded: aimv2_vision_model align_text_model audio-spectrogram-transformer blip_vision_model chinese_clip_text_model
+  chinese_clip_vision_model clap_text_model dinov2_with_registers dinov3_vit dpr flava_image_model flava_text_model
+  lilt markuplm metaclip_2_vision_model mlcd_vision_model owlv2_vision_model owlvit_vision_model pixio
+  siglip2_text_model timesformer videomae visual_bert vit_mae vivit
 """
 _WRAPPED = """
-Keye NemotronH_Nano_VL_V2 dots_ocr h2ovl_chat internvl_chat kimi_vl llava_llama llava_mistral llava_qwen maira2
-minicpmo minicpmv
-multi_modality phi3_v phi4mm sa2va_chat videochat_flash_qwen
+language: Keye NemotronH_Nano_VL_V2 dots_ocr h2ovl_chat internvl_chat kimi_vl llava_llama llava_mistral llava_qwen
+  maira2 minicpmo minicpmv multi_modality phi3_v phi4mm sa2va_chat videochat_flash_qwen
 """
-_MIXING = """
-big_bird convbert fnet mra nystromformer squeezebert yoso
-"""
-_TEXTUAL = """
-cosmos3_edge_text deepseek_ocr2_text ernie4_5_vl_moe_text glm_ocr_text
-hunyuan_vl_text molmo2_text muse_glimmer_text qwen2_5_omni_text qwen3_omni_moe_text step3p5
-"""
-_GEMMA = """
-gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
-"""
-
-# By what transformers' classes were seen to run (`recorded.json`).
-_RECORDED = """
-vit_mae dinov2_with_registers dinov3_vit dpr lilt audio-spectrogram-transformer videomae timesformer vivit
-markuplm visual_bert
-aimv2_vision_model align_text_model blip_vision_model chinese_clip_text_model chinese_clip_vision_model clap_text_model
-flava_image_model flava_text_model metaclip_2_vision_model mlcd_vision_model owlv2_vision_model owlvit_vision_model
-pixio siglip2_text_model
-"""
-
 # Read by the reader of another type, whose layers they have.
-_LIKE = {
-    "gpt2": "gpt-sw3",
-    "gptj": "codegen",
-    "qwen2_vl_text": "qwen2_5_vl_text",
-    "llama": "granite granite4_vision_text granite_docling_text",
-    "roberta": "camembert data2vec-text xlm-roberta",
-    "deepseek_v3": "kimi_k2",
-    "wav2vec2": "data2vec-audio hubert unispeech unispeech-sat",
-    "ernie4_5": "paddleocr_vl_text",
-}
+_LIKE = """
+gpt2: gpt-sw3
+gptj: codegen
+roberta: camembert data2vec-text xlm-roberta
+deepseek_v3: kimi_k2
+wav2vec2: data2vec-audio hubert unispeech unispeech-sat
+"""
 
-# model_type: (module, function)
+# model_type: (module, function); those in the line of Llama are rows of `decoders.json`.
 READERS: dict[str, tuple[str, str]] = {
-    name: (module, name.replace("-", "_"))
-    for module, names in (
-        ("dense", _DENSE),
-        ("classic", _CLASSIC),
-        ("sparse", _SPARSE),
-        ("spanned", "afmoe cohere2_moe exaone_moe gpt_oss laguna llama4_text mellum mimo_v2_flash"),
-        ("latent", _LATENT),
-        ("encoder", _ENCODER),
-        ("deberta", "deberta deberta-v2"),
-        ("modern", _MODERN),
-        ("seq2seq", _SEQ2SEQ),
-        ("recurrent", _RECURRENT),
-        ("delta", "lfm2 lfm2_moe lfm3 minimax qwen3_5_moe_text qwen3_5_text qwen3_next"),
-        ("hybrid", _HYBRID),
-        ("gemma", _GEMMA),
-        ("merged", "t5gemma2"),
-        ("mixing", _MIXING),
-        ("textual", _TEXTUAL),
-        ("local", "led longformer longt5"),
-        ("pages", "git layoutlmv3 luke"),
-        ("rare", "doge jetmoe xlstm"),
-        ("streams", "funnel pegasus_x prophetnet reformer speech_to_text xlnet"),
-        ("leaves", "clap deit donut-swin minimax_m3_vl_text mobilebert swin"),
-        ("speech", "moshi musicgen_decoder wav2vec2 wavlm"),
-        ("published", _PUBLISHED),
-        ("custom", _CUSTOM),
-        ("earlier", _EARLIER),
-        ("drafts", "dflash eagle eagle3 medusa peagle"),
-        ("vision", "beit data2vec-vision dinov2 ijepa vit vit_msn"),
-        ("contrastive", "blip clip clip_text_model clip_vision_model siglip siglip_text_model siglip_vision_model"),
-        ("joined", "encoder-decoder vision-encoder-decoder"),
-    )
-    for name in names.split()
-} | {
-    **dict.fromkeys(_RECORDED.split(), ("recorded", "recorded")),
-    **dict.fromkeys(("Yi", "aquila", "skywork"), ("published", "yi")),
+    **{name: (module, name.replace("-", "_")) for name, module in _listed(_NAMED).items()},
+    **{name: ("published" if "own" in row else "decoders", "decoder") for name, row in table("decoders.json").items()},
+    **dict.fromkeys(_listed(_RECORDED), ("recorded", "recorded")),
+    **dict.fromkeys(_listed(_WRAPPED), ("wrapped", "language")),
     "telechat2": ("published", "telechat"),
     "minimax_m1": ("earlier", "minimax_text_01"),
     "mixformer-sequential": ("earlier", "phi_msft"),
     "RefinedWeb": ("earlier", "refinedweb"),
     "RefinedWebModel": ("earlier", "refinedwebmodel"),
     "trocr": ("seq2seq", "trocr_alone"),
-    **dict.fromkeys(_WRAPPED.split(), ("wrapped", "language")),
 }
-READERS |= {name: READERS[other] for other, names in _LIKE.items() for name in names.split()}
+READERS |= {name: READERS[other] for name, other in _listed(_LIKE).items()}
 # Modules whose readers follow code that is published beside weights, not transformers'.
 PUBLISHED = frozenset(("published", "custom", "earlier", "wrapped", "drafts"))
 
@@ -205,11 +152,7 @@ qwen3_5_text: minicpm_ocr minicpmv4_6 minicpmv4_7
 qwen3_omni_moe_text: qwen3_omni_moe_thinker
 step3p5: step3p7
 """
-WRAPPERS: dict[str, str] = {name: f"{name}_text" for name in _OWN_TEXT.split()} | {
-    name: text
-    for text, _, names in (line.partition(": ") for line in _OTHER_TEXT.replace("\n  ", " ").strip().splitlines())
-    for name in names.split()
-}
+WRAPPERS: dict[str, str] = {name: f"{name}_text" for name in _OWN_TEXT.split()} | _listed(_OTHER_TEXT)
 # What a text_config gets from the whole's class, before its own class is asked.
 TEXT_DEFAULTS: dict[str, dict[str, int]] = {
     "glmasr": {

@@ -13,18 +13,19 @@ from typing import Any
 
 
 @cache
-def _table(name: str) -> dict[str, Any]:
+def table(name: str) -> dict[str, Any]:
+    """A table of data beside this file."""
     return json.loads(Path(__file__).with_name(name).read_text(encoding="utf-8"))  # type: ignore[no-any-return]
 
 
 def knows(model_type: str) -> bool:
     """True for a model type that transformers has."""
-    return bool(model_type) and model_type in _table("classes.json")
+    return bool(model_type) and model_type in table("classes.json")
 
 
 def classes(model_type: str) -> list[str]:
     """transformers' classes of a model type; none where it is not transformers'."""
-    return list(_table("classes.json").get(model_type, ())) if model_type else []
+    return list(table("classes.json").get(model_type, ())) if model_type else []
 
 
 @cache
@@ -33,7 +34,7 @@ def types_of(cls: str) -> tuple[str, ...]:
     folded = cls.casefold()
     return tuple(
         model_type
-        for model_type, names in _table("classes.json").items()
+        for model_type, names in table("classes.json").items()
         if model_type and any(name.casefold() == folded for name in names)
     )
 
@@ -41,12 +42,12 @@ def types_of(cls: str) -> tuple[str, ...]:
 def unnamed(model_type: str, key: str) -> bool:
     """True for a key that neither the code of this model type nor the code that all types share names; False where
     that code is not known."""
-    table = _table("named.json")
-    own = table["named"].get(model_type)
-    return own is not None and key not in table[""] and key not in own
+    found = table("named.json")
+    own = found["named"].get(model_type)
+    return own is not None and key not in found[""] and key not in own
 
 
 def size_of(model_type: str, key: str) -> int | None:
     """The size that the configuration class of a model type takes when it is told nothing."""
-    found: int | None = _table("named.json")["sizes"].get(model_type, {}).get(key)
+    found: int | None = table("named.json")["sizes"].get(model_type, {}).get(key)
     return found

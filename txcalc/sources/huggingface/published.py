@@ -7,30 +7,13 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered
-from txcalc.sources.huggingface.keys import bare
+from txcalc.sources.huggingface.decoders import decoder as decoder
 from txcalc.sources.spec import Wrong, size
-
-# What a class of a model type is called after the type's own name.
-ENDINGS = (
-    "forcausallm", "forconditionalgeneration", "formaskedlm", "forsequenceclassification", "fortokenclassification",
-    "lmheadmodel", "model",
-)  # fmt: skip
-
-
-def of_its_own(c: Config, *prefixes: str) -> None:
-    """A fault where `architectures[0]` is no class that the published code of this model type has; `prefixes` are what
-    its classes are called where that is not the type."""
-    names = c.data.get("architectures")
-    cls = names[0] if isinstance(names, list) and names else None
-    known = [prefix + ending for prefix in prefixes or (bare(c.model_type),) for ending in ENDINGS]
-    if isinstance(cls, str) and bare(cls) not in known:
-        wanted = f"a class of {c.model_type}, with a head of its own or none"
-        c.fault("architectures[0]", cls, wanted, "other classes may have other layers")
 
 
 def _decoder(c: Config, raw: Raw, attention: Raw, *, tied: bool, mlp: Raw | None = None) -> Raw:
     """RMSNorm, rotary positions, SwiGLU."""
-    of_its_own(c)
+    c.of_its_own()
     return c.decoder(raw, attention, mlp=mlp or c.gated(), tied=tied)
 
 
@@ -80,7 +63,7 @@ def baichuan(c: Config) -> Raw:
 def chatglm(c: Config) -> Raw:
     """ChatGLM-2, -3 and GLM-4: every class has the head, half of each head is rotated, in neighbours. The first
     ChatGLM has keys of its own."""
-    of_its_own(c)
+    c.of_its_own()
     c.only(None, "pre_seq_len", why="prefixes are not read")
     c.only(0, "quantization_bit", why="packed weights are not read")
     c.ignore("prefix_projection", "architectures")
@@ -165,17 +148,6 @@ def internlm2(c: Config) -> Raw:
     return made | {"head": {"form": "classifier", "classes": 1, "every": True, "bias": False}} if rewards else made
 
 
-def xverse(c: Config) -> Raw:
-    raw = c.stack()
-    c.ignore("max_tokenizer_truncation")
-    return _decoder(c, raw, c.heads(raw, kv_names=(), width_names=()), tied=False)
-
-
-def yi(c: Config) -> Raw:
-    raw = c.stack()
-    return _decoder(c, raw, c.heads(raw, width_names=()), tied=False)
-
-
 def telechat(c: Config) -> Raw:
     """TeleChat and TeleChat2: Llama under BLOOM's names, with a bias on what each branch adds."""
     raw = c.stack(n_layers=("n_layer", "num_hidden_layers"))
@@ -190,16 +162,10 @@ def telechat(c: Config) -> Raw:
     return made | {"norm": c.rms("layer_norm_epsilon", eps=1e-5), "positions": {"form": "rotary"}}
 
 
-def telechat3(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False)}
-    return _decoder(c, raw, attention, tied=False, mlp=c.gated(bias=c.flag("mlp_bias", default=False)))
-
-
 def deci(c: Config) -> Raw:
     """DeciLM: Llama with a number of key/value heads for each layer."""
     raw = c.stack()
-    of_its_own(c, "decilm")
+    c.of_its_own("decilm")
     attention = c.heads(raw, kv_names=(), width_names=())
     groups = c.items("num_key_value_heads_per_layer", of=size, length=raw["n_layers"], default=None)
     if groups is None:
@@ -250,7 +216,7 @@ def mimo(c: Config) -> Raw:
 def nemotron_nas(c: Config) -> Raw:
     """Llama with a choice for each layer: how many query heads share a key, how wide its feed-forward is, or none."""
     raw = c.stack()
-    of_its_own(c, "decilm")
+    c.of_its_own("decilm")
     n_heads, d, n = c.size("num_attention_heads"), raw["d_model"], raw["n_layers"]
     c.divides(n_heads, d, "num_attention_heads", "hidden_size")
     width = max(1, d // n_heads)

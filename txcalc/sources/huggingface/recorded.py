@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.expressions import Expression
+from txcalc.sources.huggingface import library
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.keys import REQUIRED
 from txcalc.sources.huggingface.leaves import listed
@@ -24,14 +23,9 @@ PRIMARY = frozenset(
 )
 
 
-@cache
-def _rows() -> Mapping[str, Any]:
-    return json.loads(Path(__file__).with_name("recorded.json").read_text())  # type: ignore[no-any-return]
-
-
 def recorded(c: Config) -> Raw:
     """A class as its row says."""
-    classes, names = _rows()[c.model_type], c.data.get("architectures")
+    classes, names = library.table("recorded.json")[c.model_type], c.data.get("architectures")
     c.ignore("architectures", "stage_names", "out_features", "out_indices")
     cls = names[0] if isinstance(names, list) and names else next(iter(classes))
     if not isinstance(cls, str) or cls not in classes:

@@ -18,31 +18,6 @@ from txcalc.sources.huggingface.keys import any_of, number
 from txcalc.sources.spec import size
 
 
-def gpt_oss(c: Config) -> Raw:
-    """Sinks, biases everywhere, experts whose activation is clamped, every second layer with a window."""
-    raw = c.stack()
-    attention = c.heads(raw, kv=8, d_head=64) | {"bias": c.flag("attention_bias", default=True), "sinks": True}
-    names = ("num_local_experts", "num_experts")
-    mixed = c.experts(names, TOP, ("intermediate_size",), 128, 4, bias=True, router_bias=True)
-    mixed |= {"activation": "clamped_silu", "scoring": "softmax_after"}
-    c.ignore("swiglu_alpha", "swiglu_limit", "experts_per_token", "initial_context_length")
-    raw = c.decoder(raw, attention, mixed=mixed, theta=150000.0)
-    n, window = raw["n_layers"], c.size("sliding_window", default=128, null=None)
-    types = c.layer_types(n, [GLOBAL if i % 2 else LOCAL for i in range(n)])
-    return layered(raw, c.windows(raw, window, types))
-
-
-def mellum(c: Config) -> Raw:
-    raw = c.stack()
-    n, window = raw["n_layers"], c.size("sliding_window", default=1024, null=None)
-    attention = c.heads(raw, kv=4, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    raw = c.decoder(raw, attention, mixed=c.experts(NAMES, TOP, WIDTH, 64, 8), kind=GLOBAL)
-    c.more_heads()
-    c.ignore("mtp_layer_types", "mtp_mlp_layer_types")
-    axis = c.windows(raw, window, c.layer_types(n, [GLOBAL] * n))
-    return layered(raw, axis, c.typed(raw, [False] * n))
-
-
 def cohere2_moe(c: Config) -> Raw:
     """Attention and experts side by side; the first layers may be dense, with a pattern of windows of their own."""
     raw = c.stack()

@@ -1,17 +1,11 @@
-"""Decoders with experts."""
+"""Decoders with experts that have more to them than a row of `decoders.json` says."""
 
 from __future__ import annotations
 
 from txcalc.errors import ABSENT, shown
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, layered
+from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.keys import REQUIRED, number
-
-
-def mixtral(c: Config) -> Raw:
-    raw = c.stack()
-    mixed = c.experts(("num_local_experts", "num_experts"), ("num_experts_per_tok",), ("intermediate_size",), 8, 2)
-    raw = c.decoder(raw, c.heads(raw, kv=8), mixed=mixed, theta=1e6)
-    return layered(raw, c.one_window(raw, c.size("sliding_window", default=None)))
 
 
 def _qwen_mixture(c: Config, raw: Raw) -> tuple[list[str], dict[str, Raw]]:
@@ -40,43 +34,6 @@ def qwen2_moe(c: Config) -> Raw:
     return layered(raw, c.windows(raw, window, types), _qwen_mixture(c, raw))
 
 
-def qwen3_moe(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv=4) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    names = ("num_experts", "num_local_experts")
-    mixed = c.experts(names, ("num_experts_per_tok",), ("moe_intermediate_size",), 128, 8)
-    raw = c.decoder(raw, attention, mixed=mixed)
-    c.only(0, "shared_expert_intermediate_size", why="transformers' qwen3_moe has no shared expert")
-    c.only(True, "use_qk_norm", why="transformers' qwen3_moe normalises Q and K")
-    c.only(False, "qkv_bias", why="attention_bias is what transformers' qwen3_moe reads")
-    c.ignore("max_window_layers")
-    on = c.flag("use_sliding_window", default=False)
-    window = c.size("sliding_window", default=4096, null=None) if on else None
-    c.ignore("sliding_window")
-    return layered(raw, c.one_window(raw, window), _qwen_mixture(c, raw))
-
-
-def olmoe(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
-    c.square(raw, attention, "the norm of Q is hidden_size wide")
-    return c.decoder(raw, attention, mixed=c.experts(NAMES, TOP, ("intermediate_size",), 64, 8))
-
-
-def flex_olmo(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
-    raw = c.decoder(raw, attention, mixed=c.experts(NAMES, TOP, ("intermediate_size",), 7, 5), theta=5e5)
-    return raw | {"norm": c.rms(place="after")}
-
-
-def granitemoe(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False)}
-    mixed = c.experts(("num_local_experts",), TOP, ("intermediate_size",), 8, 2)
-    return c.decoder(raw, attention, mixed=mixed)
-
-
 def granitemoe_swa(c: Config) -> Raw:
     raw = granitemoeshared(c)
     raw["attention"]["sinks"] = True
@@ -84,7 +41,7 @@ def granitemoe_swa(c: Config) -> Raw:
 
 
 def granitemoeshared(c: Config) -> Raw:
-    raw = granitemoe(c)
+    raw = decoder(c, "granitemoe")
     width = c.count("shared_intermediate_size", default=0)
     return raw | {"experts": raw["experts"] | ({"d_ff_shared": width} if width else {})}
 
@@ -133,15 +90,6 @@ def ernie4_5_moe(c: Config) -> Raw:
     return layered(raw, c.dense_where(raw, [not is_sparse for is_sparse in sparse]))
 
 
-def hunyuan_v1_moe(c: Config) -> Raw:
-    """A shared feed-forward as wide as a routed expert in every layer."""
-    raw = c.stack()
-    attention = c.heads(raw, d_head=REQUIRED) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    mixed = c.experts(NAMES, ("moe_topk", "num_experts_per_tok"), ("intermediate_size",), 1, 1)
-    c.ignore("eod_token_id")
-    return c.decoder(raw, attention, mixed=mixed | {"n_shared": 1})
-
-
 def flint(c: Config) -> Raw:
     """A sink a head; full attention, without positions, in the first two layers, every fourth and the last."""
     raw = c.stack()
@@ -157,57 +105,6 @@ def flint(c: Config) -> Raw:
     return layered(raw, axis, c.dense_where(raw, dense))
 
 
-def kolibri1(c: Config) -> Raw:
-    """Sandwich norms; positions in the layers with a window alone."""
-    raw = c.stack()
-    n, window = raw["n_layers"], c.size("sliding_window", default=513, null=None)
-    mixed = c.experts(NAMES, TOP, WIDTH, 384, 6, d_ff_shared=c.size("shared_expert_intermediate_size", default=512))
-    raw = c.decoder(raw, c.heads(raw, kv=4, d_head=128) | {"qk_norm": "head"}, mixed=mixed | {"scoring": "sigmoid"})
-    raw["norm"] |= {"place": "sandwich"}
-    types = c.layer_types(n, [LOCAL if (i + 1) % 5 else GLOBAL for i in range(n)])
-    unrotated: Raw = {} if window is None else {"positions": {"form": "none"}}
-    return layered(raw, c.windows(raw, window, types, {"global": unrotated}))
-
-
-def glm4_moe(c: Config) -> Raw:
-    raw = c.stack()
-    bias = ["q", "k", "v"] if c.flag("attention_bias", default=False) else []
-    attention = c.heads(raw, kv=8, whole=None) | {"bias": bias}
-    attention["qk_norm"] = "head" if c.flag("use_qk_norm", default=False) else "none"
-    mixed = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
-    raw = c.decoder(raw, attention, mixed=mixed | {"scoring": "sigmoid"}, partial=0.5, even=True)
-    c.more_heads()
-    return layered(raw, c.first_dense(raw, 1))
-
-
-def glm4v_moe_text(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv=8, whole=None) | {
-        "bias": ["q", "k", "v"] if c.flag("attention_bias", default=True) else []
-    }
-    mixed = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
-    raw = c.decoder(raw, attention, mixed=mixed | {"scoring": "sigmoid"}, partial=0.5, even=True)
-    c.only(False, "use_qk_norm", why="transformers' glm4v_moe has no norms of Q and K")
-    c.more_heads()
-    return layered(raw, c.first_dense(raw, 1))
-
-
-def qwen3_vl_moe_text(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv=16) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    raw = c.decoder(raw, attention, mixed=c.experts(NAMES, TOP, WIDTH, 60, 4), tied=True, theta=5e5)
-    return layered(raw, _qwen_mixture(c, raw))
-
-
-def aria_text(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, whole=True) | {"bias": c.flag("attention_bias", default=False)}
-    names = (("moe_num_experts",), ("moe_topk",), ("intermediate_size", "moe_intermediate_size"))
-    mixed = c.with_shared(c.experts(*names, 8, 2), "moe_num_shared_experts", default=2)
-    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
-    return c.decoder(raw, attention, mixed=mixed)
-
-
 def dots1(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
@@ -217,29 +114,6 @@ def dots1(c: Config) -> Raw:
     window, first = c.size("sliding_window", default=4096, null=None), c.count("max_window_layers", default=62)
     types = c.layer_types(n, [LOCAL if window is not None and i >= first else GLOBAL for i in range(n)])
     return layered(raw, c.windows(raw, window, types), c.first_dense(raw, 0))
-
-
-def solar_open(c: Config) -> Raw:
-    raw = c.stack()
-    bias = ["q", "k", "v"] if c.flag("attention_bias", default=False) else []
-    attention = c.heads(raw, kv=8, d_head=128) | {"bias": bias}
-    mixed = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 128, 8), "n_shared_experts", default=1)
-    c.only(0, "first_k_dense_replace", why="every layer of transformers' solar_open has experts")
-    c.only(False, "use_qk_norm", why="transformers' solar_open has no norms of Q and K")
-    c.ignore("intermediate_size")
-    return c.decoder(raw, attention, mixed=mixed | {"scoring": "sigmoid"}, theta=1e6)
-
-
-def hy_v3(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    mixed = c.with_shared(c.experts(NAMES, TOP, WIDTH, 192, 8), "num_shared_experts", default=1)
-    if "n_shared" not in mixed:
-        c.fault("num_shared_experts", 0, "at least 1", "transformers' hy_v3 makes one of intermediate_size out of none")
-    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
-    c.ignore("router_scaling_factor", "enable_moe_fp32_combine")
-    raw = c.decoder(raw, attention, mixed=mixed | {"scoring": "sigmoid"}, theta=11158840.0)
-    return layered(raw, c.typed(raw, [i == 0 for i in range(raw["n_layers"])]))
 
 
 def dbrx(c: Config) -> Raw:

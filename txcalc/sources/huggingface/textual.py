@@ -18,14 +18,14 @@ from txcalc.sources.huggingface.config import (
     layered,
     turned,
 )
-from txcalc.sources.huggingface.dense import glm4v_text, hunyuan_v1_dense, qwen2_vl_text
+from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.spec import real, size
 
 
 def glm_ocr_text(c: Config) -> Raw:
     """GLM-4.1V's without biases on q, k and v; the width of a head is its own."""
-    raw = glm4v_text(c)
+    raw = decoder(c, "glm4v_text")
     raw["attention"] = c.heads(raw, kv=8)
     raw["positions"] = c.rotary(raw["attention"]["d_head"], partial=0.5) | {"interleaved": True}
     return raw
@@ -33,26 +33,10 @@ def glm_ocr_text(c: Config) -> Raw:
 
 def hunyuan_vl_text(c: Config) -> Raw:
     """HunYuan's dense one; its published configs name some sizes twice."""
-    raw = hunyuan_v1_dense(c, tied=True, width=None)
+    raw = decoder(c, "hunyuan_v1_dense", tied=True, d_head=None)
     c.only(raw["attention"]["d_head"], "attention_head_dim", why="head_dim says the same thing")
     c.only(raw["vocab_size"], "org_vocab_size", why="vocab_size says the same thing")
     return raw
-
-
-def qwen2_5_omni_text(c: Config) -> Raw:
-    """Qwen2.5-VL's, with half as many key/value heads unless told otherwise."""
-    return qwen2_vl_text(c, kv=4)
-
-
-def qwen3_omni_moe_text(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv=4, whole=None)
-    attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    c.only(None, "sliding_window", why="transformers' qwen3_omni_moe has no windows")
-    c.only(False, "use_sliding_window", why="transformers' qwen3_omni_moe has no windows")
-    c.ignore("max_window_layers", "shared_expert_intermediate_size")
-    raw = c.decoder(raw, attention, mixed=c.experts(NAMES, TOP, WIDTH, 128, 8), tied=True, theta=1e6)
-    return layered(raw, c.mixture(raw, c.qwen_sparse(raw)))
 
 
 def deepseek_ocr2_text(c: Config) -> Raw:

@@ -1,0 +1,229 @@
+"""Decoders in the line of Llama: one reader; a row of `decoders.json` says what a family's class has otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from txcalc.sources.huggingface import library
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
+from txcalc.sources.huggingface.keys import REQUIRED
+
+# The kinds of layers: the name of every layer's, and what each lays over the description.
+Axis = tuple[list[str], dict[str, Raw]]
+# The default of a size without which the class cannot be made.
+MUST = "required"
+
+
+def decoder(c: Config, name: str = "", **other: Any) -> Raw:
+    """A config by the row of its model type, or of the type `name` with what is `other`."""
+    row, rows = {"like": name or c.model_type, **other}, library.table("decoders.json")
+    while "like" in row:
+        row = rows[row.pop("like")] | row
+    return Decoder(**row).read(c)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decoder:
+    """What a class has otherwise than Llama's: SwiGLU, RMSNorms before the parts, rotary positions, a head of its own.
+
+    own                 published code has its class, with these names beside the type's
+    kv, d_head, whole   as `Config.heads` takes them; `width_names` spellings of d_head, none: D/h
+    bias                keys of biases, each with its default and whose they are (all four without letters); or the
+                        default of `attention_bias`; `always` those that are there whatever a config says
+    qk_norm, qk_key     the norm of Q and K; the flag that says whether there is one, and its default
+    attention           further keys of the table; `square`: why the heads are together as wide as the model
+    experts             as `Experts` has them
+    plain, act          the activation of two matrices, or of a gated feed-forward; `mlp` further keys
+    mlp_bias, mlp_key   the default of its key of biases, where the class has one; `mlp_always` biases it has anyway
+    norm                arguments of `Config.rms`, or, of the form layer, of `Config.layer_norm`; `keys` spells eps
+    theta … even        as `Config.rotary` takes them; `interleaved` heads turn neighbours, `angles` are ready
+    tied, head          whether the head is tied by default; arguments of `Config.lm_head`, numbers by key and default
+    only, ignore        the one value of keys, and why; keys that change no size
+    window … own_bases  the kinds of layers: with a window (`_near`), by Qwen's switch (`_switched`), `dense` first by
+                        `first_k_dense_replace`, or `typed` by `mlp_layer_types`, or `stepped`, with a base a layer
+    """
+
+    own: str | None = None
+    n_layers: str = "num_hidden_layers"
+    kv: Any = None
+    d_head: Any = None
+    kv_names: str = "num_key_value_heads"
+    width_names: str = "head_dim"
+    whole: bool | None = False
+    bias: bool | Sequence[tuple[str, bool, str]] | None = None
+    always: str | bool = ""
+    qk_norm: str = ""
+    qk_key: tuple[str, bool] | None = None
+    chunks: bool = False
+    attention: Mapping[str, Any] = field(default_factory=dict)
+    square: str = ""
+    experts: Mapping[str, Any] | None = None
+    plain: str = ""
+    act: str = "silu"
+    mlp: Mapping[str, Any] = field(default_factory=dict)
+    mlp_bias: bool | None = None
+    mlp_key: str = "mlp_bias"
+    mlp_always: bool = False
+    norm: Mapping[str, Any] = field(default_factory=dict)
+    theta: float = 10000.0
+    partial: float = 1.0
+    kind: str = ""
+    even: bool = False
+    interleaved: bool = False
+    angles: Mapping[str, Any] | None = None
+    embedding: Mapping[str, Any] | None = None
+    tied: bool = False
+    head: Mapping[str, Any] = field(default_factory=dict)
+    only: Sequence[tuple[Any, str, str]] = ()
+    ignore: str = ""
+    further: bool = False
+    window: Mapping[str, Any] | None = None
+    switched: int | None = None
+    dense: int | None = None
+    typed: int | None = None
+    stepped: bool = False
+    own_bases: bool = False
+
+    def read(self, c: Config) -> Raw:
+        """The description in a config."""
+        if self.own is not None:
+            c.of_its_own(*self.own.split())
+        raw = c.stack(n_layers=self.n_layers.split())
+        attention = self._attention(c, raw)
+        made: Raw = {"mixed": Experts(**self.experts).read(c)} if self.experts else {"mlp": self._channel(c)}
+        made |= {"norm": self._norm(c), "positions": self._positions(c, attention["d_head"])}
+        given = {key: c.real(value[0], default=value[1]) if isinstance(value, list) else value
+                 for key, value in self.head.items()}  # fmt: skip
+        own = None if self.embedding is None else {**self.embedding}
+        raw = c.decoder(raw, attention, embedding=own, head=c.lm_head(self.tied, **given), **made)
+        for value, keys, why in self.only:
+            c.only(value, *keys.split(), why=why)
+        c.ignore(*self.ignore.split())
+        if self.further:
+            c.more_heads()
+        return c.with_own_bases(raw) if self.own_bases else layered(raw, *self._axes(c, raw))
+
+    def _attention(self, c: Config, raw: Raw) -> Raw:
+        table = c.heads(
+            raw, _default(self.kv), _default(self.d_head), whole=self.whole, kv_names=self.kv_names.split(),
+            width_names=self.width_names.split(),
+        )  # fmt: skip
+        if isinstance(self.bias, bool):
+            table["bias"] = c.flag("attention_bias", default=self.bias)
+        elif self.bias is not None:
+            said = [(c.flag(key, default=default), letters) for key, default, letters in self.bias]
+            whose = [letter for on, letters in said if on for letter in letters]
+            table["bias"] = whose if any(letters for _, letters in said) else said[0][0]
+        elif self.always:
+            table["bias"] = self.always if self.always is True else [*self.always]
+        if self.qk_norm:
+            on = self.qk_key is None or c.flag(self.qk_key[0], default=self.qk_key[1])
+            table["qk_norm"] = self.qk_norm if on else "none"
+        if self.square:
+            c.square(raw, table, self.square)
+        return {**table, **self.attention, **(c.chunks() if self.chunks else {})}
+
+    def _channel(self, c: Config) -> Raw:
+        bias = self.mlp_always if self.mlp_bias is None else c.flag(self.mlp_key, default=self.mlp_bias)
+        table: Raw = c.plain(act=self.plain, bias=bias) if self.plain else c.gated(act=self.act, bias=bias)
+        return {**table, **self.mlp}
+
+    def _norm(self, c: Config) -> Raw:
+        given = {**self.norm}
+        form, keys = given.pop("form", "rms"), given.pop("keys", "").split()
+        return (c.layer_norm if form == "layer" else c.rms)(*keys, **given)
+
+    def _positions(self, c: Config, width: int) -> Raw:
+        if self.angles is not None:
+            return {**self.angles}
+        turned = c.rotary(width, self.theta, self.partial, self.kind, self.even)
+        return turned | ({"interleaved": True} if self.interleaved else {})
+
+    def _axes(self, c: Config, raw: Raw) -> list[Axis]:
+        axes: list[Axis] = [] if self.window is None else [_near(c, raw, **self.window)]
+        if self.switched is not None:
+            axes.append(_switched(c, raw, self.switched))
+        if self.dense is not None:
+            axes.append(c.first_dense(raw, self.dense))
+        if self.typed is not None:
+            axes.append(c.typed(raw, [i < self.typed for i in range(raw["n_layers"])]))
+        return [*axes, c.mixture(raw, c.qwen_sparse(raw))] if self.stepped else axes
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experts:
+    """Routed experts: the spellings of their number, of how many a token passes and of their width, and the defaults.
+
+    `shared` is the key of how many every token passes, and its default, `beside` that of the width of one that every
+    token passes; `more` are further keys of the table.
+    """
+
+    n: str = "num_experts num_local_experts"
+    k: str = "num_experts_per_tok"
+    d_ff: str = "moe_intermediate_size"
+    number: Any = MUST
+    top: Any = MUST
+    shared: tuple[str, Any] | None = None
+    groups: tuple[int | None, int | None] = (None, None)
+    beside: tuple[str, Any] | None = None
+    more: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self, c: Config) -> Raw:
+        """The table of experts in a config."""
+        wide = {"d_ff_shared": c.size(self.beside[0], default=_default(self.beside[1]))} if self.beside else {}
+        numbers = _default(self.number), _default(self.top)
+        mixed: Raw = {**c.experts(self.n.split(), self.k.split(), self.d_ff.split(), *numbers), **wide, **self.more}
+        if self.shared is None:
+            return mixed
+        return c.with_shared(mixed, self.shared[0], default=self.shared[1], groups=self.groups)
+
+
+def _default(value: Any) -> Any:
+    return REQUIRED if value == MUST else value
+
+
+def _near(
+    c: Config,
+    raw: Raw,
+    default: int | None = None,
+    null: Any = None,
+    near: str = "",
+    period: int | tuple[str, int] = 1,
+    switch: bool = False,
+    listed: bool = False,
+    unrotated: bool = False,
+) -> Axis:
+    """The axis of a window: in every layer, or, with `near`, in those that `layer_types` names, and where it is absent
+    in all (where there is a window), in none, or but in the first or the last of each `period`, a number or a key with
+    its default, which is not looked at beside a list where that is `listed`. With a `switch` use_sliding_window says
+    whether there is one; `unrotated` layers without one know no positions."""
+    n, on = raw["n_layers"], not switch or c.flag("use_sliding_window", default=False)
+    window = c.size("sliding_window", default=default, null=_default(null)) if on else None
+    c.ignore("sliding_window")
+    if not near:
+        return c.one_window(raw, window)  # type: ignore[no-any-return]
+    if listed and (window is None or c.data.get("layer_types") is not None):
+        near = "none"
+    if listed:
+        c.ignore("sliding_window_pattern")
+    each = period if isinstance(period, int) else 1 if near == "none" else c.size(period[0], default=period[1])
+    places = {"all": [window is not None] * n, "none": [False] * n}
+    places |= {"but last": [bool((i + 1) % each) for i in range(n)]} if near == "but last" else {}
+    places |= {"but first": [bool(i % each) for i in range(n)]} if near == "but first" else {}
+    types = c.layer_types(n, [LOCAL if one else GLOBAL for one in places[near]])
+    unknown: dict[str, Raw] = {"global": {"positions": {"form": "none"}}}
+    return c.windows(raw, window, types, unknown if unrotated and window is not None else None)  # type: ignore[no-any-return]
+
+
+def _switched(c: Config, raw: Raw, start: int) -> Axis:
+    """Qwen's windows: off unless `use_sliding_window`, then from layer `max_window_layers` on."""
+    n = raw["n_layers"]
+    first = c.count("max_window_layers", default=None)
+    window = c.size("sliding_window", default=4096 if c.data.get("use_sliding_window") else None, null=None)
+    on = c.flag("use_sliding_window", default=False) and window is not None
+    if on and first is None:
+        c.assume("max_window_layers", first := start)
+    default = [LOCAL if on and i >= (first or 0) else GLOBAL for i in range(n)]
+    return c.windows(raw, window if on else None, c.layer_types(n, default))  # type: ignore[no-any-return]

@@ -122,8 +122,8 @@ FRAMEWORKS = {
             "parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
             behind=1,  # parallel/pipeline_parallel/engine.py: OneForwardOneBackwardPipelineEngine
             caution="nanotron: activations and buffers are modelled; of 1,126 runs the median error of what is "
-            "reserved is 8 %, of the 459 whose step took at most twice the prediction 6 % (without a pipeline 3 %, "
-            "with one beside tp 12 %); with tp over several nodes runs reserved up to half less",
+            "reserved is 8 %, of the 455 whose step took at most twice the prediction 4 % (with a pipeline beside tp "
+            "6 %); with tp over several nodes runs reserved up to half less",
             by_tensor=True,
             balanced=True,
             regather=True,

@@ -62,17 +62,18 @@ def lent(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
 
     A forward frees what its reductions are still to read and write: each one's summands and share of the sum. The host
     runs ahead of the device by as many layers as the launch queue takes: through the micro-batch that it began with the
-    device, or that one's backward and the next forward; in a pipeline through one forward, behind which it copies what
-    it says of its message to the device, and waits for that (parallel/pipeline_parallel/p2p.py, _send_meta). And ZeRO-1
-    of nanotron gathers all weights into one tensor after the step (distributed.py, all_gather_coalesced), for which no
-    freed block is large enough unless an activation was as large.
+    device, or that one's backward and the next forward; in a pipeline through the forwards before its first backward.
+    (The code at hand waits behind each of these for what it says of its message, p2p.py, _send_meta; the playbook's
+    runs of 1B and 3B reserve as if theirs did not.) And ZeRO-1 of nanotron gathers all weights into one tensor after
+    the step (distributed.py, all_gather_coalesced), for which no freed block is large enough unless an activation was
+    as large.
     """
     rules, layout = recipe.rules, recipe.layout
     if not rules.lends:
         return 0
     found = largest = 0
     layers = sum(len({i for leaf in piece.leaves for i in leaf.layers}) for piece in pieces)
-    rounds = 1 if layout.pp > 1 else min(2, recipe.accumulation)
+    rounds = max(1, min(layout.pp - 1 - pieces[0].number if layout.pp > 1 else 2, recipe.accumulation))
     for piece in pieces if layout.sp > 1 and layers else ():
         for join in piece.joins:
             for transfer in join.entry.transfers:

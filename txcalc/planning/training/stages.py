@@ -173,14 +173,14 @@ class Pipeline:
 
     def _by_cost(self, layers: int) -> list[int]:
         """As nanotron cuts (models/base.py): a stage ends with the first block past its share of all matrices'
-        elements, of which the output layer's are the last block's."""
+        elements, of which the output layer's are the last block's; where it has just that, as runs of its 1B show."""
         linear = [entry for entry in walk(self._whole, self.model.workload()) if entry.leaf.matrix]
         head = sum(product(e.leaf.matrix or ()) for e in linear if e.kind == "head")
         layer = sum(e.params for e in linear if e.kind != "head") // layers
         total, stage, sizes = layers * layer + head, 0, [0] * self._total
         for number in range(layers):
             sizes[stage] += 1
-            if (number + 1) * layer * self._total > total * (stage + 1):
+            if (number + 1) * layer * self._total >= total * (stage + 1):
                 stage += 1
         return sizes
 

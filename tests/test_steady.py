@@ -114,6 +114,16 @@ def test_what_cannot_last() -> None:
     assert isinstance(few, Overload) and few.utilisation < 1 and few.rate == pytest.approx(2 / (99 * 0.012 + 2 * 0.2))
 
 
+def test_requests_at_random_wait_for_a_seat_too() -> None:
+    """Two seats, answers of 100 steps of 10 ms that no other slows down: the queue of two servers (Erlang's C)."""
+    demand = Demand(linear(0.01, 0), 1e-9, 1e-9, 0.0, 101)
+    for busy in (0.3, 0.6, 0.9):
+        found = open_(demand, 2 * busy, 2)
+        assert isinstance(found, Steady) and found.line == pytest.approx(busy**2 / (1 - busy**2), rel=1e-3)
+        assert found.ttft == pytest.approx(found.line, rel=0.05) or busy < 0.5
+    assert getattr(open_(demand, 1.2, 1000), "line", None) == 0
+
+
 @given(DEMANDS, st.floats(1, 2000))
 def test_littles_law_in_a_closed_loop(demand: Demand, clients: float) -> None:
     found = closed(demand, clients)

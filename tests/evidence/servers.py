@@ -265,7 +265,8 @@ def peer() -> dict[Row, tuple[float, float]]:
 
 @cache
 def model(name: str) -> Model:
-    source = PRESETS.get(name) or DATA / "configs" / f"{name.lower()}.json"
+    file = DATA / "configs" / f"{name.lower()}.json"
+    source = PRESETS.get(name) or (file if file.is_file() else name.lower())
     wide = next((modules for start, modules in WIDE.items() if name.startswith(start)), None)
     narrow = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", *(wide or ())]}
     return load(source, {"variants": {"nvfp4": narrow}} if wide else {}, ignore=UNSERVED.get(name, ()))

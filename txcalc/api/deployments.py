@@ -49,12 +49,16 @@ class Deploy(Result, Deployment):
     @checked
     def to_command(self, engine: str) -> str:
         """The command that serves the plan with vllm, sglang, trtllm or dynamo. Errors: `InputError` of several."""
+        from txcalc.planning.simulation import SEQUENCES
         from txcalc.render.emit import command
 
         one, *others = vars(self)["_answers"]
         if others or one.plan is None:
             raise InputError("deploy", ["a command is of one deployment: one model and one kind of accelerator"])
-        return command(one.plan, engine, one.speed.apart if one.speed else None, vars(self)["_asked"].speculation)
+        asked, plan = vars(self)["_asked"], one.plan
+        if asked.rate is not None:  # more run at times than on average
+            plan = replace(plan, concurrency=max(plan.concurrency, min(plan.best.max_concurrency, SEQUENCES)))
+        return command(plan, engine, one.speed.apart if one.speed else None, asked.speculation)
 
     def _rows(self) -> list[dict[str, Any]]:
         """Of one deployment its loads, layout by layout; of several a row for each at the load asked for."""

@@ -30,6 +30,7 @@ from typing import NamedTuple
 # (SemiAnalysisAI/InferenceX, benchmarks, 2026-02).
 ROUNDS = 10
 CLOSE = 1e-6  # relative, of a root
+FEW = 64  # seats that so few may all be taken though less than half are on average
 COUPLED = 8  # rounds in which the prompts of copies that share experts settle
 
 
@@ -213,7 +214,7 @@ def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
 
 
 def open_(demand: Demand, rate: float, most: float) -> Steady | Overload:
-    """Requests that come at random, so many a second; of which at most so many decode at once."""
+    """Requests that come at random, so many a second; of which at most so many decode at once, and the others wait."""
     loop = _Loop(demand, None)
     if demand.answer == 1:
         return loop.state(rate, 0.0) or Overload(rate * demand.prompt, 0.0, 1 / demand.prompt)
@@ -227,7 +228,8 @@ def open_(demand: Demand, rate: float, most: float) -> Steady | Overload:
     if behind(most) >= 0:
         decoding = _root(behind, 0.0, most)
         if found := loop.state(rate, decoding):
-            return found
+            line = loop.line(rate, int(most)) if decoding > most / 2 or most <= FEW else 0.0
+            return found._replace(ttft=found.ttft + line, e2e=found.e2e + line, line=line)
     limit = _root(stuck, 0.0, most) if stuck(most) > 0 else most
     return Overload(rate * demand.prompt, None if behind(most) < 0 else most, loop.rate(limit))
 
@@ -375,6 +377,19 @@ class _Loop:
     def rate(self, decoding: float) -> float:
         """Requests a second where so many decode on average."""
         return decoding / (self.demand.answer - 1) / self.tpot(decoding)
+
+    def line(self, rate: float, seats: int) -> float:
+        """Seconds in line for a seat, of requests at random: n inside are answered at the rate of n that decode, up to
+        the seats (a birth-death chain; of processor sharing it holds whatever the answers' lengths are)."""
+        chance = total = 1.0
+        for n in range(1, seats + 1):
+            chance *= rate / self.rate(n)
+            total += chance
+            if total > 1e200:
+                chance, total = chance / total, 1.0
+        share = min(rate / self.rate(seats), 1 - CLOSE)
+        waiting = chance * share / (1 - share) ** 2
+        return waiting / (total + chance * share / (1 - share)) / rate * (1 + self.demand.bursts) / 2
 
     def service(self, decoding: float) -> float:
         """Seconds that a prompt holds up the next: its own, and the steps of decoding that its chunks share."""

@@ -41,7 +41,10 @@ def headline(serving: Serving) -> list[str]:
 
 def _line(serving: Serving, steady: Steady) -> list[str]:
     """Of users who do not all have seats, or who fit only at their mean length: who waits, and for how long."""
-    if (serving.plan.best.fits and not steady.line) or serving.request.rate is not None:
+    if serving.request.rate is not None:
+        said = f"of TTFT {seconds(steady.line)} are the line for a seat in the cache, on average"
+        return [said] if steady.line > 0.01 * steady.ttft else []
+    if serving.plan.best.fits and not steady.line:
         return []
     users, length = serving.chosen.sequences, f"{serving.request.mean_length:,} tokens on average"
     if not steady.line:

@@ -139,3 +139,23 @@ def mllama_text_model(c: Config) -> Raw:
         "table): held, and not run over a text, whose FLOPs and cache these are"
     )
     return made | {"idle": idle}
+
+
+def doge(c: Config) -> Raw:
+    """Llama whose values say which keys are kept, and whose stream is scaled as branches are added."""
+    c.only(False, "is_moe", why="experts that product keys choose are not read")
+    c.ignore("num_experts", "num_experts_per_tok", "norm_topk_prob")
+    raw = c.stack()
+    attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    if c.data.get("sliding_window") is not None:
+        c.fault(
+            "sliding_window", c.data["sliding_window"], "none", "a window beside the keys that are kept is not read"
+        )
+    c.ignore("sliding_window")
+    return raw | {
+        "attention": attention | {"keep": c.size("keep_window_size", default=2048)},
+        "feed_forward": c.gated(bias=c.flag("mlp_bias", default=False)),
+        "norm": c.rms(residual_scale=True),
+        "positions": c.rotary(attention["d_head"]),
+        "head": c.lm_head(tied=False),
+    }

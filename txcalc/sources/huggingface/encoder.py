@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from txcalc.sources.huggingface.answers import WRITING
@@ -104,12 +105,12 @@ def masked_lm(
     return {"form": "masked-lm", "tied": not untied, **both}
 
 
-def bert(c: Config) -> Raw:
-    return bert_like(c)
-
-
-def roberta(c: Config) -> Raw:
-    return bert_like(c, deciding="tanh")
+# BERT, and those that are otherwise in what `bert_like` is told.
+bert = bert_like
+roberta = partial(bert_like, deciding="tanh")
+megatron_bert = partial(bert_like, place="pre", embedded_norm=False)
+roberta_prelayernorm = partial(bert_like, place="pre", deciding="tanh")
+xlm_roberta_xl = partial(bert_like, place="pre", rows=514, types=1, embedded_norm=False, deciding="tanh")
 
 
 def ernie(c: Config) -> Raw:
@@ -165,18 +166,6 @@ def xmod(c: Config) -> Raw:
         others = (len(tongues) - 1) * (2 * d * narrow + d + narrow)
         around.append(piece("other_languages", "held", others, times=n, kind="feed_forward"))
     return raw | {"around": around}
-
-
-def megatron_bert(c: Config) -> Raw:
-    return bert_like(c, place="pre", embedded_norm=False)
-
-
-def roberta_prelayernorm(c: Config) -> Raw:
-    return bert_like(c, place="pre", deciding="tanh")
-
-
-def xlm_roberta_xl(c: Config) -> Raw:
-    return bert_like(c, place="pre", rows=514, types=1, embedded_norm=False, deciding="tanh")
 
 
 def ibert(c: Config) -> Raw:
@@ -372,3 +361,21 @@ def splinter(c: Config) -> Raw:
             made.append(piece(f"{name}_norm", "layer_norm", d, **on))
         made += [piece(f"{end}_scores", "linear", d, d, bias=False, **once), piece(f"{end}_logits", "product", 1, d, 1)]
     return raw | ({"around": [one | {"kind": "head"} for one in made]} if answers else {})
+
+
+def luke(c: Config) -> Raw:
+    """RoBERTa that has entities beside the words, with a table, positions and queries of their own."""
+    raw = bert_like(c)
+    d, n, narrow = raw["d_model"], raw["n_layers"], c.size("entity_emb_size", default=256)
+    entities = c.size("entity_vocab_size", default=500000)
+    rows, types = raw["positions"]["rows"], raw["embedding"]["types"]
+    held = entities * narrow + (rows + types) * d + 2 * d
+    held += narrow * d if narrow != d else 0
+    if c.flag("use_entity_aware_attention", default=True):
+        held += n * 3 * d * (d + 1)
+    if raw["head"]["form"] == "masked-lm":
+        held += narrow * (d + 1) + 2 * narrow + entities
+        raw["head"] |= {"tied": False, "pooler": True}
+        c.note("its head of words is not the table of words, as transformers 5 makes it")
+    c.note(f"words alone are run: what entities have of their own ({held:,} parameters) is held and not run")
+    return raw | {"idle": held}

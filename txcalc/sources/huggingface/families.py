@@ -15,33 +15,29 @@ def _listed(text: str) -> dict[str, str]:
 _NAMED = """
 classic: biogpt bloom ctrl falcon gpt2 gpt_bigcode gpt_neo gpt_neox gpt_neox_japanese gptj mpt openai-gpt opt stablelm
   xglm
-contrastive: blip clip clip_text_model clip_vision_model siglip siglip_text_model siglip_vision_model
 custom: arctic deepseek deepseek_vl_v2 grok-1 hunyuan jais openelm phi3small plamo qwen2_reward rwkv7 step3_text
   step3_vl yuan
 deberta: deberta deberta-v2
 delta: lfm2 lfm2_moe lfm3 minimax qwen3_5_moe_text qwen3_5_text qwen3_next
-dense: apertus cohere_compass_text diffllama emu3_text_model hyperclovax mllama_text_model olmo smollm3
+dense: apertus cohere_compass_text diffllama doge emu3_text_model hyperclovax mllama_text_model olmo smollm3
 drafts: dflash eagle eagle3 medusa peagle
 earlier: codeshell hf_olmo jina_bert minimax_text_01 molmo new phi-msft stablelm_epoch
-encoder: albert bert bert-generation distilbert electra ernie flaubert ibert layoutlm megatron-bert mpnet rembert
+encoder: albert bert bert-generation distilbert electra ernie flaubert ibert layoutlm luke megatron-bert mpnet rembert
   roberta roberta-prelayernorm roc_bert splinter tapas xlm xlm-roberta-xl xmod
 gemma: gemma gemma2 gemma3_text gemma3n_text gemma4_text gemma4_unified_text vaultgemma
+halves: encoder-decoder t5gemma2 vision-encoder-decoder
 hybrid: bailing_hybrid bamba falcon_h1 kimi_linear olmo_hybrid zamba zamba2
-joined: encoder-decoder vision-encoder-decoder
+image_text: blip clip clip_text_model clip_vision_model git layoutlmv3 siglip siglip_text_model siglip_vision_model
 latent: axk1 axk2 deepseek_v2 deepseek_v3 deepseek_v32 deepseek_v4 glm4_moe_lite glm_moe_dsa hy_v4 longcat_flash
   minicpm3 mistral4 youtu
 leaves: clap deit donut-swin minimax_m3_vl_text mobilebert swin
-local: led longformer longt5
-merged: t5gemma2
-mixing: big_bird convbert fnet mra nystromformer squeezebert yoso
+mixing: big_bird convbert fnet led longformer longt5 mra nystromformer squeezebert yoso
 modern: esm esmc eurobert gte jina_embeddings_v3 modernbert modernbert-decoder nomic_bert roformer
-pages: git layoutlmv3 luke
 published: baichuan chatglm deci exaone internlm internlm2 mimo minicpm nemotron-nas qwen telechat
-rare: doge jetmoe xlstm
-recurrent: falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h recurrent_gemma rwkv
+recurrent: falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h recurrent_gemma rwkv xlstm
 seq2seq: bart bigbird_pegasus blenderbot blenderbot-small fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart
   switch_transformers t5 t5gemma umt5 whisper
-spanned: afmoe cohere2_moe exaone_moe laguna llama4_text mimo_v2_flash
+spanned: afmoe cohere2_moe exaone_moe jetmoe laguna llama4_text mimo_v2_flash
 sparse: dbrx dots1 ernie4_5_moe flint granitemoe_swa granitemoeshared minimax_m2 phimoe qwen2_moe
 speech: moshi musicgen_decoder wav2vec2 wavlm
 streams: funnel pegasus_x prophetnet reformer speech_to_text xlnet

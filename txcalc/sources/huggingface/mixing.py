@@ -1,9 +1,11 @@
-"""BERT's kin whose layers mix tokens otherwise: in groups, by Fourier transforms, by convolutions beside attention."""
+"""BERT's and T5's kin whose layers mix tokens otherwise: near ones alone, groups, Fourier transforms, convolutions."""
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.config import Config, Raw, layered, piece
 from txcalc.sources.huggingface.encoder import bert_like
+from txcalc.sources.huggingface.seq2seq import bart_like, t5
+from txcalc.sources.spec import Wrong, size
 
 
 def squeezebert(c: Config) -> Raw:
@@ -148,3 +150,71 @@ def _with_pieces(raw: Raw, *core: Raw) -> Raw:
 
 def _in_groups(groups: list[int]) -> Raw:
     return {"groups": groups} if any(number != 1 for number in groups) else {}
+
+
+def _even(value: object) -> int:
+    if type(size(value)) is not int or value % 2:  # type: ignore[operator]
+        raise Wrong("an even number above 0, or a list of them, one a layer")
+    return value  # type: ignore[return-value]
+
+
+def _windows(c: Config, raw: Raw) -> Raw:
+    """`attention_window`, half of it to either side, the same in all layers or one a layer; and a second q, k and v,
+    for positions that attend to all others."""
+    n, d = raw["n_layers"], raw["d_model"]
+    if isinstance(c.data.get("attention_window"), list):
+        windows = c.items("attention_window", of=_even, length=n, default=[512] * n)
+    else:
+        width = c.size("attention_window", default=512)
+        if width % 2:
+            c.fault("attention_window", width, "an even number above 0, or a list of them, one a layer")
+        windows = [width] * n
+    idle = 3 * n * d * (d + 1)
+    c.note(
+        f"no position attends to all others: the projections for such ones ({idle:,} parameters) are held and not run; "
+        f"its code fills a text up to whole windows of {max(windows):,} and multiplies windows that overlap"
+    )
+    raw = raw | {"idle": idle}
+    tables = {f"{width}": {"attention": {"window": width // 2 + 1}} for width in windows}
+    return layered(raw, ([f"{width}" for width in windows], tables))
+
+
+def longformer(c: Config) -> Raw:
+    """RoBERTa with windows."""
+    c.ignore("onnx_export", "ignore_attention_mask", "attention_mode", "attention_dilation", "autoregressive")
+    return _windows(c, bert_like(c, deciding="tanh"))
+
+
+def led(c: Config) -> Raw:
+    """BART whose encoder has windows."""
+    raw = bart_like(c, "post", 0, 0, True, positions="sinusoidal", deciding=3)
+    rows = {half: c.size(f"max_{half}_position_embeddings", default=most) for half, most in ROWS.items()}
+    for half, number in rows.items():
+        raw[half]["positions"] = {"form": "learned", "rows": number}
+    raw.pop("positions")
+    raw["encoder"] = _windows(c, raw["encoder"] | {"d_model": raw["d_model"]})
+    raw["encoder"].pop("d_model")
+    return raw
+
+
+ROWS = {"encoder": 16384, "decoder": 1024}
+
+
+def longt5(c: Config) -> Raw:
+    """T5 whose encoder attends to `local_radius` positions to either side."""
+    if c.text("encoder_attention_type", default="local") != "local":
+        c.fault(
+            "encoder_attention_type",
+            c.data["encoder_attention_type"],
+            "'local'",
+            "global tokens that sum up blocks are not supported yet",
+        )
+    c.ignore("global_block_size", "local_attention_dropout")
+    window = c.size("local_radius", default=127) + 1
+    c.note(f"its code fills a text up to whole blocks of {window:,} and multiplies three blocks for each")
+    raw = t5(c, deciding=0)
+    if raw["kind"] == "encoder":
+        raw["attention"] = {**raw["attention"], "window": window}
+    else:
+        raw["encoder"]["attention"] = {**raw["attention"], "window": window}
+    return raw

@@ -323,3 +323,40 @@ def rwkv(c: Config) -> Raw:
         "embedding": {"norm": True},
         "head": c.lm_head(tied=False),
     }
+
+
+# What chooses among kernels, and among the forms of one matrix.
+_KERNELS = """
+autocast_kernel_dtype chunk_size chunkwise_kernel eps inference_state_dtype max_inference_chunksize mode
+norm_reduction_force_float32 return_last_states sequence_kernel step_kernel weight_mode
+"""
+
+
+def xlstm(c: Config) -> Raw:
+    """A matrix memory and a gated feed-forward in every layer."""
+    c.alone()
+    c.ignore(*_KERNELS.split())
+    c.only(False, "use_bias", why="an RMSNorm with a bias is not read")
+    c.only(True, "add_out_norm", why="its class has a norm after the last layer whatever is said")
+    raw = c.widths(
+        "decoder", d_model=("hidden_size", "embedding_dim"), n_layers=("num_hidden_layers", "num_blocks"), padding=1
+    )
+    d, heads_ = raw["d_model"], c.size("num_heads", default=8)
+    per_head = {}
+    for key, name, share in (("d_key", "qk_dim_factor", 0.5), ("d_value", "v_dim_factor", 1.0)):
+        inner = int(d * c.real(name, default=share))
+        if inner < 1 or inner % heads_:
+            c.fault(name, c.data.get(name, share), f"a share of hidden_size = {d:,} that num_heads = {heads_} divides")
+        per_head[key] = max(1, inner // heads_)
+    multiple = c.size("ffn_round_up_to_multiple_of", default=64)
+    width = int((d * c.real("ffn_proj_factor", default=2.667) + multiple - 1) // multiple * multiple)
+    if not 1 <= width <= 10**9:
+        c.fault("ffn_proj_factor", c.data.get("ffn_proj_factor"), "above 0")
+        width = 1
+    return raw | {
+        "matrix_memory": {"n_heads": heads_, **per_head, "cap": c.real("gate_soft_cap", default=15.0)},
+        "feed_forward": {"d_ff": width, "gated": True, "activation": "silu"},
+        "norm": c.rms("norm_eps"),
+        "positions": {"form": "none"},
+        "head": c.lm_head(tied=False, softcap=c.real("output_logit_soft_cap", default=30.0)),
+    }

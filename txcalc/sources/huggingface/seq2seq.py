@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
 from txcalc.sources.huggingface.keys import ACTIVATIONS
 
@@ -107,8 +109,7 @@ def umt5(c: Config) -> Raw:
     return raw | {"positions": raw["positions"] | {"apart": True}}
 
 
-def mt5(c: Config) -> Raw:
-    return t5(c, gates="gated-gelu")
+mt5 = partial(t5, gates="gated-gelu")
 
 
 def _half(c: Config, raw: Raw, half: str, act: str = "gelu") -> Raw:
@@ -138,7 +139,7 @@ def bart_like(
     c.ignore(
         "num_decoder_layers", "scale_embedding", "activation_dropout", "classif_dropout", "static_position_embeddings"
     )
-    c.ignore("add_bias_logits", "extra_pos_embeddings", "save_step", "gradient_checkpointing")
+    c.ignore("add_bias_logits", "extra_pos_embeddings", "save_step", "gradient_checkpointing", "layernorm_variant")
     c.only(place == "pre", "normalize_before", "add_final_layer_norm", why="the norms stand elsewhere in this class")
     c.only(embedded_norm, "normalize_embedding", why="the class has it so")
     raw: Raw = {
@@ -172,37 +173,20 @@ def _decoder(c: Config, raw: Raw) -> Raw:
     return {**stack, "kind": "decoder", **raw["decoder"], "head": head, "idle": idle}
 
 
-def bart(c: Config) -> Raw:
-    return bart_like(c, "post", 1024, 2, True, deciding=3)
-
-
-def plbart(c: Config) -> Raw:
-    return bart_like(c, "post", 1024, 2, True, deciding=2)
+# Of pegasus and marian the positions are sinusoids, stored as a table.
+bart = partial(bart_like, place="post", rows=1024, extra=2, embedded_norm=True, deciding=3)
+plbart = partial(bart_like, place="post", rows=1024, extra=2, embedded_norm=True, deciding=2)
+mbart = partial(bart_like, place="pre", rows=1024, extra=2, embedded_norm=True, deciding=2)
+pegasus = partial(bart_like, place="pre", rows=1024, extra=0, embedded_norm=False)
+m2m_100 = partial(bart_like, place="pre", rows=1024, extra=0, embedded_norm=False, positions="sinusoidal")
+blenderbot = partial(bart_like, place="pre", rows=128, extra=0, embedded_norm=False)
+blenderbot_small = partial(bart_like, place="post", rows=512, extra=0, embedded_norm=True)
 
 
 def mvp(c: Config) -> Raw:
     c.only(False, "use_prompt", why="prompts before every layer have no part")
     c.ignore("prompt_length", "prompt_mid_dim")
     return bart_like(c, "post", 1024, 2, True)
-
-
-def mbart(c: Config) -> Raw:
-    return bart_like(c, "pre", 1024, 2, True, deciding=2)
-
-
-def blenderbot(c: Config) -> Raw:
-    c.ignore("layernorm_variant")
-    return bart_like(c, "pre", 128, 0, False)
-
-
-def blenderbot_small(c: Config) -> Raw:
-    c.ignore("layernorm_variant")
-    return bart_like(c, "post", 512, 0, True)
-
-
-def pegasus(c: Config) -> Raw:
-    """The positions are sinusoids, stored as a table."""
-    return bart_like(c, "pre", 1024, 0, False)
 
 
 def bigbird_pegasus(c: Config) -> Raw:
@@ -252,10 +236,6 @@ def fsmt(c: Config) -> Raw:
     for half, size in vocabulary.items():
         raw[half] = {"vocab_size": size, **_half(c, raw, half, act="relu")}
     return raw
-
-
-def m2m_100(c: Config) -> Raw:
-    return bart_like(c, "pre", 1024, 0, False, positions="sinusoidal")
 
 
 def trocr(c: Config) -> Raw:

@@ -221,3 +221,30 @@ def afmoe(c: Config) -> Raw:
     first = c.count("num_dense_layers", default=1)
     axis = c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}})
     return layered(raw, axis, c.dense_where(raw, [i < first for i in range(n)]))
+
+
+def jetmoe(c: Config) -> Raw:
+    """Experts of queries and outputs, on keys and values that they share, and experts of feed-forwards; each sum has a
+    bias."""
+    raw = c.stack()
+    mixed = c.experts(("num_local_experts",), ("num_experts_per_tok",), ("intermediate_size",), 8, 2, sum_bias=True)
+    mixed["activation"] = c.activation("activation_function", default="silu")
+    groups, width = c.size("num_key_value_heads", default=16), c.size("kv_channels", "head_dim", default=128)
+    heads_of_all = groups * mixed["top_k"]
+    if c.size("num_attention_heads", default=heads_of_all) != heads_of_all:
+        c.fault(
+            "num_attention_heads", c.data["num_attention_heads"], f"{heads_of_all:,}", "it is what the class derives"
+        )
+    return raw | {
+        "expert_attention": {
+            "n_experts": mixed["n_experts"],
+            "top_k": mixed["top_k"],
+            "n_kv_heads": groups,
+            "d_head": width,
+            "bias": True,
+        },
+        "experts": mixed | {"scoring": "softmax_after"},
+        "norm": c.rms(),
+        "positions": c.rotary(width),
+        "head": c.lm_head(tied=True),
+    }

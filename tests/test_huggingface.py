@@ -519,6 +519,15 @@ def test_multimodal_keys_beside_the_tower() -> None:
     assert same(flat, {"model_type": "qwen2_vl", "text_config": text, "vision_config": VISION})
 
 
+def test_kinds_of_layers_by_their_older_names() -> None:
+    config = CONFIGS["deepseek-v3.2"]
+    n = config["num_hidden_layers"]
+    older, newer = (config | {"layer_types": [f"{kind}_attention"] * n} for kind in ("deepseek_sparse", "indexed"))
+    assert same(older, newer) and same(older, config)
+    with pytest.raises(InputError, match="layer_types"):
+        read(config | {"layer_types": ["sparse_attention"] * n})
+
+
 def test_the_head_is_that_of_the_class_named() -> None:
     assert read(LLAMA | {"architectures": ["LlamaModel"]}).params == LLAMA_PARAMS - 6400
     assert read(LLAMA | {"architectures": ["LlamaForCausalLM"]}).params == LLAMA_PARAMS

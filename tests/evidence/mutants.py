@@ -1,10 +1,10 @@
 """Mutated configs beside transformers: `python tests/evidence/mutants.py --number 30000 --seed 1`.
 
 Tiny configs of every model type in tests/data/hf are changed in one to three keys; transformers builds each on the meta
-device, txcalc reads it. Both must have as many parameters, or txcalc refuses. Prints how many agree, are refused, are
-refused by transformers alone (by first key and message), and every one that both answer with different numbers: exit
-code 1 if there is any. `--types bert led` takes these alone; `--sample 20` also compares FLOPs and the elements of the
-cache of every 20th that agrees, where transformers' code can be counted on meta.
+device, txcalc reads it. Both must have as many parameters, of the language model and of all, or txcalc refuses. Prints
+how many agree, are refused, are refused by transformers alone (by first key and message), and every one that both
+answer with different numbers: exit code 1 if there is any. `--types bert led` takes these alone; `--sample 20` also
+compares FLOPs and the elements of the cache of every 20th that agrees, where transformers' code can be counted on meta.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ import random
 import sys
 import warnings
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from txcalc.errors import TxcalcError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
-from txcalc.sources.huggingface.families import READERS
+from txcalc.sources.huggingface.families import READERS, WRAPPERS
 from txcalc.sources.objects import idle_rows
 
 DATA = Path(__file__).parents[1] / "data" / "hf"
@@ -36,7 +37,7 @@ MOST = 1 << 31  # parameters of a model that is worth building here
 
 
 def tiny() -> list[dict[str, Any]]:
-    """The first config of each model type that is read, with two layers."""
+    """The first config of each model type that is read, with two layers; and the small multimodal ones."""
     found: dict[str, dict[str, Any]] = {}
     more = (row["config"] for row in json.loads((DATA / "small.json").read_text()).values())
     for config in (*json.loads((DATA / "configs.json").read_text()).values(), *more):
@@ -49,14 +50,35 @@ def tiny() -> list[dict[str, Any]]:
                     found[config["model_type"]] = small
             except TxcalcError:
                 continue
-    return list(found.values())
+    towers = [row["config"] for row in json.loads((DATA / "towers.json").read_text()).values()]
+    return [*found.values(), *(one for one in towers if one["model_type"] in WRAPPERS)]
+
+
+def places(config: dict[str, Any], path: str = "") -> Iterator[str]:
+    """The keys of a config and of its nested tables, by their paths."""
+    for key, value in config.items():
+        if isinstance(value, dict) and value:
+            yield from places(value, f"{path}{key}.")
+        if key != "model_type":
+            yield path + key
+
+
+def at(config: Any, path: str) -> Any:
+    """What stands at a path; "gone" where nothing does."""
+    for key in path.split("."):
+        config = config.get(key, "gone") if isinstance(config, dict) else "gone"
+    return config
 
 
 def mutate(config: dict[str, Any], draw: random.Random) -> dict[str, Any]:
-    """One to three keys changed: another value of its kind, null, or gone."""
+    """One to three keys, nested ones too, changed: another value of its kind, null, or gone."""
     mutant = copy.deepcopy(config)
-    for key in draw.sample(sorted(set(config) - {"model_type"}), draw.randint(1, 3)):
-        value = mutant[key]
+    for path in draw.sample(sorted(places(config)), draw.randint(1, 3)):
+        *tables, key = path.split(".")
+        inner = at(mutant, ".".join(tables)) if tables else mutant
+        if not isinstance(inner, dict):
+            continue  # its table is gone
+        value = inner[key]
         choices: list[Any] = [None]
         if isinstance(value, bool):
             choices = [not value, None]
@@ -67,37 +89,47 @@ def mutate(config: dict[str, Any], draw: random.Random) -> dict[str, Any]:
         elif isinstance(value, str):
             choices = ["relu", "silu", "gelu", "gated-gelu", "none", None]
         if draw.random() < 0.25:
-            del mutant[key]
+            del inner[key]
         else:
-            mutant[key] = draw.choice(choices)
+            inner[key] = draw.choice(choices)
     return mutant
 
 
-def theirs(config: dict[str, Any]) -> int | str:
-    """The unique parameters of transformers' model, those of experts that do nothing left out; or why there is none."""
-    from txcalc.verify.via import instantiate
+def theirs(config: dict[str, Any]) -> tuple[int, int] | str:
+    """The unique parameters of transformers' model, those of experts that do nothing left out, and of its language
+    model, where there is more; or why there is none."""
+    from txcalc.verify.via import _language, instantiate
 
     try:
         net = instantiate(config, "mutant")
-        return sum(int(weight.numel()) for weight in net.parameters()) - idle_rows(describe(config)[0], net)
+        whole = sum(int(weight.numel()) for weight in net.parameters()) - idle_rows(describe(config)[0], net)
+        language = _language(net)
+        return whole, whole if language is None else language
     except TxcalcError as error:
         return str(error)
 
 
-def ours(config: dict[str, Any]) -> int | str:
+def ours(config: dict[str, Any]) -> tuple[int | None, int] | str:
+    """Those that are read, None where a tower is not, and those of the language model; or why nothing is."""
     try:
-        whole = build(*describe(config)).whole
-        return "its towers are not read" if whole is None else int(whole)
+        model = build(*describe(config))
+        return None if model.whole is None else int(model.whole), int(model.params)
     except TxcalcError as error:
         return str(error)
+
+
+def same(mine: tuple[int | None, int], other: tuple[int, int]) -> bool:
+    """Whether both have as many, of all that is read."""
+    whole, language = mine
+    return whole in (None, other[0]) and (whole == language or language == other[1])
 
 
 # Whose products depend on the implementation: blocks that overlap or are filled up, scans, all experts for all tokens,
-# keys repeated for all heads, kernels that are not there, texts as long as blocks.
+# keys repeated for all heads, kernels that are not there, texts as long as blocks, a row of zeros before the first.
 _OWN = """
 bigbird_pegasus big_bird longt5 falcon_mamba mamba mamba2 jamba bamba zamba zamba2 xlstm nemotron_h granitemoehybrid
 rwkv recurrent_gemma minimax falcon_h1 qwen3_next qwen3_5_text qwen3_5_moe_text kimi_linear olmo_hybrid bailing_hybrid
-lfm2 lfm2_moe lfm3 llama4_text fnet falcon mra reformer
+lfm2 lfm2_moe lfm3 llama4_text fnet falcon mra reformer zaya
 """
 OWN_WAYS = frozenset(_OWN.split())
 
@@ -152,21 +184,21 @@ def run(number: int, seed: int, types: list[str] | None = None, sample: int = 0)
         if isinstance(mine, str):
             counts["refused by txcalc"] += 1
             continue
-        if mine > MOST:
+        if max(mine[1], mine[0] or 0) > MOST:
             counts["not built: too large"] += 1
             continue
         other = theirs(mutant)
-        changed = {key: mutant.get(key, "gone") for key in original if mutant.get(key, "gone") != original[key]}
+        changed = {path: new for path in places(original) if (new := at(mutant, path)) != at(original, path)}
         if isinstance(other, str):
             counts[f"refused by transformers alone: {original['model_type']} {sorted(changed)}: {other[-70:]}"] += 1
-        elif mine == other:
+        elif same(mine, other):
             counts["agree"] += 1
             if sample and counts["agree"] % sample == 0 and original["model_type"] not in OWN_WAYS:
                 counts["agree and sampled"] += 1
                 differ = costs(mutant)
                 wrong += [f"{original['model_type']}: {one}, with {changed}" for one in differ]
         else:
-            wrong.append(f"{original['model_type']}: {mine:,}, not {other:,}, with {changed}")
+            wrong.append(f"{original['model_type']}: {mine}, not {other}, with {changed}")
     return counts, wrong
 
 

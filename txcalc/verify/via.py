@@ -195,6 +195,8 @@ def _automatic(config: Any) -> str:
         *masked,
         auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
         auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
+        auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
+        *joined,
         auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
         auto.MODEL_MAPPING_NAMES,
     ]

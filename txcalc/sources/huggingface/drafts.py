@@ -81,7 +81,9 @@ def eagle3(c: Config) -> Raw:
     attention = inner.heads(raw)
     features = _features(c, raw) | {"norm": c.flag("fc_norm", default=False)}
     c.only(False, "norm_before_fc", why="one norm of all features is not read")
-    c.only(None, "sliding_window", why="windows are not read in a draft")
+    if c.flag("use_sliding_window", default=True):
+        c.only(None, "sliding_window", why="windows are not read in a draft")
+    c.ignore("sliding_window")
     made = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"])
     made |= {"features": features, "draft_attention": attention, "positions": inner.rotary(attention["d_head"])}
     return _first_reads(made, attention)

@@ -135,7 +135,12 @@ def hf_olmo(c: Config) -> Raw:
     if attention["qk_norm"] == "width":
         c.only(True, "attention_layer_norm_with_affine", why="norms of Q and K have weights")
     c.ignore(
-        "attention_layer_norm_with_affine", "init_fn", "rope_full_precision", "init_cutoff_factor", "flash_attention"
+        "attention_layer_norm_with_affine",
+        "init_fn",
+        "rope_full_precision",
+        "init_cutoff_factor",
+        "flash_attention",
+        "scale_emb_init",
     )
     c.only(False, "embedding_layer_norm", "scale_logits", why="it is not read")
     ratio = c.size("mlp_ratio", default=4)

@@ -34,6 +34,7 @@ leaves: clap deit donut-swin minimax_m3_vl_text mobilebert swin
 mixing: big_bird convbert fnet led longformer longt5 mra nystromformer squeezebert yoso
 modern: esm esmc eurobert gte jina_embeddings_v3 modernbert modernbert-decoder nomic_bert roformer
 published: baichuan chatglm deci exaone internlm internlm2 mimo minicpm nemotron-nas qwen telechat
+recent: muse_spark_text openai_privacy_filter zaya
 recurrent: falcon_mamba granitemoehybrid jamba mamba mamba2 nemotron_h recurrent_gemma rwkv xlstm
 seq2seq: bart bigbird_pegasus blenderbot blenderbot-small fsmt m2m_100 marian mbart mt5 mvp nllb-moe pegasus plbart
   switch_transformers t5 t5gemma umt5 whisper
@@ -115,8 +116,8 @@ PREDICTING = frozenset({"deepseek_v3", "glm4_moe"})
 # model type of a config that does not name one.
 _OWN_TEXT = """
 aria cohere_compass cosmos3_edge deepseek_ocr2 ernie4_5_vl_moe gemma3 gemma3n gemma4 gemma4_unified glm4v glm4v_moe
-glm_ocr granite4_vision granite_docling hunyuan_vl llama4 minimax_m3_vl molmo2 muse_glimmer paddleocr_vl qwen2_5_vl
-qwen2_vl qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe voxtral_realtime
+glm_ocr granite4_vision granite_docling hunyuan_vl llama4 minimax_m3_vl molmo2 muse_glimmer muse_spark paddleocr_vl
+qwen2_5_vl qwen2_vl qwen3_5 qwen3_5_moe qwen3_vl qwen3_vl_moe voxtral_realtime
 """
 _OTHER_TEXT = """
 bart: florence2
@@ -236,5 +237,4 @@ REFUSED: dict[str, str] = {name: why for why, names in _OTHERS.items() for name 
     "inkling_text": _RELATIVE,
     "qwen2_5_omni": _SPEAKERS,
     "qwen3_omni_moe": _SPEAKERS,
-    "zaya": "its router of several layers, which reads the former layer's, is not supported yet",
 }

@@ -118,7 +118,7 @@ class Keys:
                 raise Wrong("a list")
             if length is not None and len(value) != length:
                 raise Wrong(f"a list of {length:,} items, one a layer", f"it has {len(value):,}")
-            return [of(item) for item in value]
+            return [of(item) for item in (_renamed(value, of) if "layer_types" in names else value)]
 
         self.listed.update(names)
         return self._get(names, check, default, default, default, told=False)
@@ -265,6 +265,27 @@ class Keys:
 _NUMBERS = re.compile(
     r"^(?!classifier_).*(dropout|dropout_prob|_eps|epsilon|initializer_range|init_std|loss_coef|drop_path_rate|use_cache)$"
 )
+
+
+# Kinds of layers by the names that older files have for them.
+RENAMED = {
+    "mamba": "linear_attention",
+    "attention": "full_attention",
+    "deepseek_sparse_attention": "indexed_attention",
+    "qwen_sparse_attention": "indexed_attention",
+}
+
+
+def _renamed(value: list[Any], of: Callable[[Any], Any]) -> list[Any]:
+    """Kinds of layers by their names of today, but for those that a class knows by the older ones."""
+    known = []
+    for item in value:
+        try:
+            of(item)
+        except Wrong:
+            item = RENAMED.get(item, item) if isinstance(item, str) else item
+        known.append(item)
+    return known
 
 
 def _other(stand_in: Any, check: Callable[[Any], Any]) -> Any:

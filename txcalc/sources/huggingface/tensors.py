@@ -281,7 +281,8 @@ def blip2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 def molmo2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Layers side by side, of which the mean of four patches attends to them, and a gated feed-forward."""
     p = c.table("adapter_config") or Config({}, c.model_type, "adapter_config.", c)
-    layers = p.data.get("vision_feature_layer", p.data.get("vit_layers", [24, 18]))
+    layers = p.data.get("vit_layers", p.data.get("vision_feature_layer"))
+    layers = [24, 18] if layers is None else layers
     p.ignore("vision_feature_layer", "vit_layers", "hidden_act", "attention_dropout", "image_feature_dropout")
     d, h = p.size("hidden_size", default=1152), p.size("num_attention_heads", default=16)
     head, groups = p.size("head_dim", default=72), p.size("num_key_value_heads", default=16)

@@ -1,0 +1,162 @@
+"""Decoders of 2026 whose attention no part says: it is listed leaf by leaf, beside experts that are parts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, TOP, WIDTH, Config, Raw, layered, piece
+from txcalc.sources.huggingface.keys import any_of
+from txcalc.sources.huggingface.leaves import Pieces
+from txcalc.sources.spec import real
+
+NEAR = "hybrid_sliding"
+
+
+def _matrix(name: str, d_in: int, d_out: int, bias: bool = False, **more: Any) -> Raw:
+    return piece(name, "linear", d_in, d_out, **{"bias": bias, "kind": "attention", **more})
+
+
+def _norm(name: str, width: int, **more: Any) -> Raw:
+    return piece(name, "rms_norm", width, **{"kind": "norm", **more})
+
+
+def _core(attention: Raw, window: int | None) -> Raw:
+    """Softmax attention to all keys, or to the latest."""
+    n, width = attention["n_heads"], attention["d_head"]
+    sizes = (n, width, width) if window is None else (n, width, width, window)
+    form = "causal" if window is None else "window"
+    return piece("core", form, *sizes, groups=n // attention["n_kv_heads"], bias=False, kind="attention")
+
+
+def zaya(c: Config) -> Raw:
+    """Queries and keys through two short convolutions, half of the values a token late; a router of several layers,
+    which reads the former layer's, and an expert that does nothing."""
+    raw = c.stack()
+    d, n = raw["d_model"], raw["n_layers"]
+    attention = c.heads(raw, kv=2, d_head=128)
+    width, several, groups = attention["d_head"], attention["n_heads"], attention["n_kv_heads"]
+    bias = c.flag("attention_bias", default=False)
+    taps = c.size("cca_time0", default=2), c.size("cca_time1", default=2)
+    inner, window = c.size("router_hidden_size", default=256), c.size("sliding_window", default=None, null=None)
+    c.only(1, "num_experts_per_tok", why="transformers' class has one expert a token")
+    mixed = c.experts(("num_experts",), TOP, WIDTH, 16, 1) | {"router": False}
+    types = c.items("layer_types", of=any_of("hybrid", NEAR), length=n, default=None) or ["hybrid"] * n
+    if NEAR in types and window is None:
+        c.fault("sliding_window", c.data.get("sliding_window", ABSENT), "a window, for layers use one")
+    if (groups * width) % 2:
+        c.fault("head_dim", width, "a width of all keys that is even, for half of the values is late")
+    places = {"rotary_dims": width} | c.rotary(width, 5e6, 0.5, kind="hybrid")
+    q, kv = several * width, groups * width
+    mixing = q + kv
+
+    def scaled(name: str) -> Pieces:
+        forms = (
+            ("branch_bias", "shift"),
+            ("branch_scale", "scale"),
+            ("residual_bias", "shift"),
+            ("residual_scale", "scale"),
+        )
+        return [piece(f"{name}_{one}", form, d) for one, form in forms]
+
+    def layer(kind: str, first: bool) -> Pieces:
+        before = {"at": [1, taps[1] - 1, 1]}
+        made = [_norm("attention_norm", d), _matrix("q", d, q, bias), _matrix("k", d, kv, bias)]
+        made += [_matrix("v", d, kv // 2 or 1, bias), _matrix("v_late", d, kv // 2 or 1, bias)]
+        made += [
+            piece("near", "convolution", mixing, mixing, taps[0], 1, groups=mixing, kind="attention", **before),
+            piece("across", "convolution", mixing, mixing, taps[1], 1, groups=several + groups, kind="attention"),
+            piece("kept", "state", max(1, mixing * sum(taps) + kv // 2)),
+            piece("key_scale", "held", groups, kind="norm"),
+            piece("rotary", "rotary", several + groups, places["rotary_dims"]),
+            _core(attention, window if kind == NEAR else None),
+            _matrix("o", q, d, bias),
+            *scaled("attention"),
+            piece("attention_sum", "sum", d),
+        ]
+        router = [_matrix("router_down", d, inner, True)]
+        router += [] if first else [piece("router_former", "scale", inner)]
+        router += [_norm("router_norm", inner), _matrix("router_up1", inner, inner, True)]
+        router += [piece("router_gelu1", "gelu", inner), _matrix("router_up2", inner, inner, True)]
+        router += [piece("router_gelu2", "gelu", inner), _matrix("router", inner, mixed["n_experts"] + 1)]
+        return made + [one | {"kind": "router"} for one in router] + scaled("experts")
+
+    raw |= {
+        "experts": mixed,
+        "norm": c.rms(eps=1e-5, without=["pieces"]),
+        "positions": {"form": "none"},
+        "around": [piece("input_shift", "shift", d), piece("input_scale", "scale", d)],
+        "head": c.lm_head(tied=True, bias=c.flag("lm_head_bias", default=False)),
+    }
+    c.note("counted are tokens that pass an expert: those of which the router takes none cost less")
+    names = [f"{'near' if kind == NEAR else 'far'}{'-first' if not i else ''}" for i, kind in enumerate(types)]
+    tables: dict[str, Raw] = {
+        name: {"parts": ["pieces", "experts"], "pieces": {"leaves": layer(kind, not i)}}
+        for i, (name, kind) in enumerate(zip(names, types, strict=True))
+    }
+    return layered(raw, (names, tables))
+
+
+def muse_spark_text(c: Config) -> Raw:
+    """Gates on what attention reads and on what every branch adds; experts between two norms, on a latent."""
+    raw = c.stack()
+    d, n = raw["d_model"], raw["n_layers"]
+    attention = c.heads(raw, kv=16, d_head=64, whole=True)
+    width, several, groups = attention["d_head"], attention["n_heads"], attention["n_kv_heads"]
+    bias, window = c.flag("attention_bias", default=False), c.size("sliding_window", default=2048, null=None)
+    mixed = c.experts(NAMES[::-1], TOP, WIDTH, 256, 8) | {"scoring": "sigmoid"}
+    mixed["latent"] = latent = c.size("moe_hidden_size", default=4096)
+    c.ignore("qk_scale_factor", "output_multiplier", "post_norm_eps", "residual_gate_temperature")
+    back = [(n - 1 - i) % 4 for i in range(n)]
+    bases = c.items("layer_rope_theta", of=real, length=n, default=None) or [float(one > 0) for one in back]
+    types = c.layer_types(n, [LOCAL if one else GLOBAL for one in back])
+    if LOCAL in types and window is None:
+        c.fault("sliding_window", c.data.get("sliding_window", ABSENT), "a window, for layers use one")
+    c.rotary(width, 5e5)
+    raw |= {
+        "experts": mixed,
+        "norm": c.rms(eps=1e-5, without=["pieces"]),
+        "positions": {"form": "none"},
+        "head": c.lm_head(tied=False),
+    }
+    fed, tables = c.typed(raw, [False] * n)
+    q, kv = several * width, groups * width
+
+    def layer(kind: str, base: float, sparse: bool) -> Pieces:
+        made = [_norm("attention_norm", d), _matrix("q", d, q, bias), _matrix("k", d, kv, bias)]
+        made += [
+            _matrix("v", d, kv, bias),
+            _matrix("gate", d, q),
+            piece("gate_sigmoid", "sigmoid", q, kind="attention"),
+        ]
+        made += [piece("rotary", "rotary", several + groups, width)] if base else []
+        made += [_core(attention, window if kind == LOCAL else None), _matrix("o", q, d, bias)]
+        made += [piece("attention_gate", "scale", d), piece("attention_sum", "sum", d)]
+        if sparse:
+            made += [_norm("experts_norm", latent), _norm("each_expert_norm", latent, runs=mixed["top_k"])]
+        return [*made, _norm("fed_norm", d), piece("fed_gate", "scale", d)]
+
+    names = [
+        f"{kind}-{'turned' if base else 'still'}-{part}" for kind, base, part in zip(types, bases, fed, strict=True)
+    ]
+    rows = {
+        name: {
+            "parts": ["pieces", "experts" if "experts" in tables[part]["parts"] else "feed_forward"],
+            "pieces": {"leaves": layer(kind, base, "experts" in tables[part]["parts"])},
+        }
+        for name, kind, base, part in zip(names, types, bases, fed, strict=True)
+    }
+    return layered(raw, (names, rows))
+
+
+def openai_privacy_filter(c: Config) -> Raw:
+    """gpt-oss with a window in every layer that looks both ways, and a name for every token."""
+    raw = c.stack()
+    attention = c.heads(raw, kv=2, d_head=64) | {"bias": c.flag("attention_bias", default=True), "sinks": True}
+    mixed = c.experts(NAMES[::-1], TOP, ("intermediate_size",), 128, 4, bias=True, router_bias=True)
+    mixed |= {"activation": "clamped_silu", "scoring": "softmax_after"}
+    c.ignore("swiglu_alpha", "swiglu_limit", "sliding_window", "tie_word_embeddings")
+    c.note("its window, which looks both ways, is a mask: counted are all pairs")
+    form = c.head_of("none", "token")
+    head = c.classifier("token", 33) if form == "token" else {"form": "none"}
+    return c.decoder(raw, attention, mixed=mixed, theta=150000.0, head=head) | {"kind": "encoder"}

@@ -20,7 +20,7 @@ from strategies import COMPOSITES, LEAVES
 import txcalc
 from txcalc import ledger
 from txcalc.parts import mechanisms, options
-from txcalc.planning.engine_memory import ENGINES
+from txcalc.planning.engines import ENGINES
 from txcalc.planning.training import FRAMEWORKS
 from txcalc.sources.huggingface.families import READERS
 

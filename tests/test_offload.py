@@ -13,7 +13,8 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.deployment import Deployment, beside
 from txcalc.planning.engine import engine
-from txcalc.planning.engine_memory import EngineMemory, profile
+from txcalc.planning.engine_memory import EngineMemory
+from txcalc.planning.engines import profile
 from txcalc.planning.layout import Layout
 from txcalc.planning.offload import Host, Offload, Wish, count, least, wish
 from txcalc.planning.pace import Pace

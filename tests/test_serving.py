@@ -22,7 +22,8 @@ from txcalc.hardware import Accelerator, assumed
 from txcalc.planning.cost import Cost, series
 from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
-from txcalc.planning.engine_memory import EngineMemory, profile
+from txcalc.planning.engine_memory import EngineMemory
+from txcalc.planning.engines import profile
 from txcalc.planning.layout import Layout
 from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding, Stage

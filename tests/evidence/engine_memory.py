@@ -14,7 +14,8 @@ from typing import Any
 from txcalc import hardware, load
 from txcalc.planning.deployment import Deployment, Gpu
 from txcalc.planning.engine import Reserve, engine
-from txcalc.planning.engine_memory import EngineMemory, profile
+from txcalc.planning.engine_memory import EngineMemory
+from txcalc.planning.engines import profile
 from txcalc.planning.layout import Layout
 from txcalc.units import parse_bytes
 

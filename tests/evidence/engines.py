@@ -18,7 +18,7 @@ from typing import NamedTuple
 from servers import DRAWN, SUSPECT, Row, held_by, rows, timer
 
 from txcalc.errors import TxcalcError
-from txcalc.planning.engine_memory import latency
+from txcalc.planning.engines import latency
 from txcalc.planning.layout import Layout
 from txcalc.planning.steady import ROUNDS, Demand, StepCurve, closed
 

@@ -19,7 +19,8 @@ from txcalc import hardware, load
 from txcalc.curves import Curve
 from txcalc.hardware import Accelerator
 from txcalc.planning.engine import engine
-from txcalc.planning.engine_memory import EngineMemory, profile
+from txcalc.planning.engine_memory import EngineMemory
+from txcalc.planning.engines import profile
 from txcalc.planning.layout import Layout
 from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding

@@ -30,7 +30,8 @@ from servers import DATA, timer
 from txcalc import hardware, load
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import Reserve, engine
-from txcalc.planning.engine_memory import EngineMemory, profile
+from txcalc.planning.engine_memory import EngineMemory
+from txcalc.planning.engines import profile
 from txcalc.planning.layout import Layout
 from txcalc.planning.simulation import simulate
 from txcalc.planning.steady import Steady, closed

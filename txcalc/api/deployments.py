@@ -16,7 +16,8 @@ if TYPE_CHECKING:
     from txcalc.model import Model
     from txcalc.planning.deployment import Plan
     from txcalc.planning.engine import Reserve
-    from txcalc.planning.engine_memory import EngineMemory, Profile
+    from txcalc.planning.engine_memory import EngineMemory
+    from txcalc.planning.engines import Profile
     from txcalc.planning.offload import Wish
     from txcalc.planning.serving import Limits, Serving
     from txcalc.planning.timing import Request
@@ -161,7 +162,7 @@ def deploy(
     from txcalc.api import phrases
     from txcalc.planning import serving, timing, traffic
     from txcalc.planning.engine import parse_reserve
-    from txcalc.planning.engine_memory import offloading, profile
+    from txcalc.planning.engines import offloading, profile
     from txcalc.planning.offload import wish
     from txcalc.render.deploy import DeployAnswer
     from txcalc.units import parse_bytes, parse_seconds

@@ -95,8 +95,9 @@ def fit(
     from txcalc import hardware
     from txcalc.api.phrases import accelerators
     from txcalc.planning.engine import Reserve, left, parse_reserve
-    from txcalc.planning.engine_memory import EngineMemory, offloading
-    from txcalc.planning.engine_memory import profile as profiled
+    from txcalc.planning.engine_memory import EngineMemory
+    from txcalc.planning.engines import offloading
+    from txcalc.planning.engines import profile as profiled
     from txcalc.planning.fitting import LADDER, CardSet, checked_context, reserved
     from txcalc.planning.offload import wish
     from txcalc.planning.weights import known_format
@@ -175,7 +176,7 @@ class _Fits:
     def on(self, model: Model, card: CardSet, memory: EngineMemory | None) -> list[Found]:
         """A model on a card, in every format; with RAM's help where it needs it and a card has memory of its own."""
         from txcalc.planning.engine import aside, left
-        from txcalc.planning.engine_memory import without
+        from txcalc.planning.engines import without
         from txcalc.planning.fitting import Fit as Found
         from txcalc.planning.fitting import fits, helped
         from txcalc.planning.offload import divides
@@ -187,7 +188,7 @@ class _Fits:
         for name in self.formats:
             try:
                 own = self.engine(model, name)
-                if memory and (lacking := without(memory.profile.engine, own.weights, memory.accelerator, self.kv)):
+                if memory and (lacking := without(memory.profile, own.weights, memory.accelerator, self.kv)):
                     raise InputError("engine", [lacking])
                 own = replace(own, memory=memory, reserve=self.reserve or left(memory), offload=aside(model, memory))
                 needs = self.needs.setdefault((id(model), name), {})

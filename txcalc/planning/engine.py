@@ -11,7 +11,8 @@ from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
-from txcalc.planning.engine_memory import EngineMemory, laid_out, without
+from txcalc.planning.engine_memory import EngineMemory
+from txcalc.planning.engines import laid_out, without
 from txcalc.planning.offload import Offload, divides
 from txcalc.planning.weights import NATIVE, Format, weights_of
 from txcalc.units import bits_of, parse_bytes
@@ -182,7 +183,7 @@ def engine(
         raise InputError("engine", faults)
     bits_of(kv)
     form = weights_of(model, weights)
-    if memory and (lacking := without(memory.profile.engine, form, memory.accelerator, kv)):
+    if memory and (lacking := without(memory.profile, form, memory.accelerator, kv)):
         raise InputError("engine", [lacking])
     kernels, kept = memory.profile.kernels if memory else "", reserve or left(memory)
     offload = offload or aside(model, memory)

@@ -9,211 +9,33 @@ constants of what their logs print.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache
 from math import ceil
-from typing import Any, NamedTuple
+from typing import Any
 
-from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, same_input
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.model import Stack
 from txcalc.parts.part import Weight
+from txcalc.planning.engines import Profile, data
 from txcalc.planning.layout import Layout
-from txcalc.planning.weights import GGML, Format, Mixed, plain
+from txcalc.planning.weights import Format
 from txcalc.units import iec, parse_bytes
 
 PCIE = 64 * 10**9  # bytes a second of sixteen lanes of PCIe 5.0
 GIB = 2**30
 
 
-class EngineRules(NamedTuple):
-    """What an engine does in every version of it.
-
-    share     of what CUDA reports, what it leaves alone unless told, or a version has another (`left_alone`); its CUDA
-              graphs lie there, captured after the cache was sized, unless a version counts them (`graphs_within`)
-    fixed     activations and graphs live in a part of a fixed size
-    batched   it holds the logits of a whole batch, in fp32, and no step is profiled
-    turns     it keeps the cosines and sines of every position
-    pads      it pads MXFP4 experts to what its kernels take
-    offloads  it computes what the host holds there: the table of tokens, layers, experts
-    alike     one kernel template reads all types of as many bits (ggml-cuda/mmvq.cu)
-    streams   shared experts are computed beside the routed ones while decoding, on a stream of their own
-    """
-
-    title: str
-    share: Fraction = Fraction(0)
-    fixed: bool = False
-    batched: bool = False
-    turns: bool = False
-    pads: bool = False
-    offloads: bool = False
-    alike: bool = False
-    streams: bool = True
-
-
-ENGINES = {
-    "vllm": EngineRules("vLLM", share=Fraction(1, 10), turns=True, pads=True),
-    "sglang": EngineRules("SGLang", fixed=True),
-    "trtllm": EngineRules("TensorRT-LLM"),
-    "llama.cpp": EngineRules("llama.cpp", batched=True, offloads=True, alike=True, streams=False),
-}
-
-
-class Profile(NamedTuple):
-    """An engine's version and its numbers."""
-
-    engine: str
-    version: str
-    source: str
-    numbers: Mapping[str, Any]
-
-    @property
-    def rules(self) -> EngineRules:
-        return ENGINES[self.engine]
-
-    @property
-    def kernels(self) -> str:
-        """Whose measured kernels it has, from the version on that they were measured of; "": what engines share."""
-        named = any("kernels" in row for row in _data()[self.engine.replace(".", "")])
-        return str(self.numbers.get("kernels", "")) if named else self.engine
-
-    def size(self, key: str) -> int:
-        """Bytes of a key; 0 where it is not said."""
-        return parse_bytes(self.numbers[key], key) if key in self.numbers else 0
-
-    def of_card(self, key: str, large: bool) -> int:
-        """A number that large cards may have another of."""
-        return int(self.numbers.get(f"{key}_large" if large else key, self.numbers.get(key, 0)))
-
-    def __str__(self) -> str:
-        return f"{self.rules.title} {self.version}"
-
-
-@cache
-def _data() -> Mapping[str, Any]:
-    from txcalc.sources.presets import folder, read
-
-    return read(folder() / "engines.toml")[0]
-
-
-class Latency(NamedTuple):
-    """An engine's own share of latencies, in seconds.
-
-    own_s       of TTFT, and `steps` decode steps where others decode
-    step_s      of a decode step, and `sequence_s` of it for each sequence: scheduling, sampling, handing tokens on
-    together    share of a closed loop's rounds in which all its prompts come, and are computed, before any answer
-    """
-
-    own_s: float
-    steps: float
-    step_s: float
-    sequence_s: float
-    together: float
-    source: str
-
-
-def latency(name: str) -> Latency:
-    """Of an engine by its name; of one that is not known, or none, vLLM's."""
-    known = _data()["latency"]
-    return Latency(**known.get(name, known["vllm"]))
-
-
-def names() -> list[str]:
-    """Every engine, and each of its versions that is known."""
-    versions = (f"{name}@{row['version']}" for name in ENGINES for row in _data()[name.replace(".", "")])
-    return [*ENGINES, "none", *versions]
-
-
-def profile(text: str) -> Profile | None:
-    """`vllm`, `vllm@0.8`, `none`: an engine and a version of it, or the newest before it.
-
-    Errors: `UnknownName` with the nearest; `InputError` for a version before the first.
-    """
-    name, at, wanted = text.strip().lower().partition("@")
-    name = {"llamacpp": "llama.cpp", "tensorrt-llm": "trtllm"}.get(name, name)
-    if name == "none" and not at:
-        return None
-    if name not in ENGINES:
-        raise UnknownName("--engine", "engine", text, [*ENGINES, "none"], f"one of {', '.join(ENGINES)}, none")
-    rows = _data()[name.replace(".", "")]
-    known = [row for row in rows if not at or _order(row["version"]) <= _order(wanted)]
-    if (at and not wanted) or not known:
-        versions = ", ".join(row["version"] for row in rows)
-        raise InputError(
-            "--engine", [f"{text!r} names no version that is known: from {rows[0]['version']} ({versions})"]
-        )
-    row = known[-1]
-    return Profile(name, row["version"], row["source"], row)
-
-
-def offloading(text: str) -> str:
-    """The engine that leaves layers in RAM, where none is named. Errors: `InputError` for one that does not."""
-    if text == "none":
-        return "llama.cpp"
-    if (found := profile(text)) and not found.rules.offloads:
-        expected = "llama.cpp: the others compute all that they serve on the GPU"
-        raise InputError("--ram", [Fault("--engine", text, expected)])
-    return text
-
-
-def without(name: str, form: Format, accelerator: Accelerator | None, kv: str = "bf16") -> Fault | None:
-    """A fault where an engine has no kernels for a format, or none on a card, which names those that have."""
-    on = f" on {accelerator.title}" if accelerator else ""
-    if not _runs(name, "", accelerator):
-        others = [ENGINES[one].title for one in ENGINES if _runs(one, "", accelerator)]
-        return Fault("--engine", ENGINES[name].title, f"an engine that runs{on}", ", ".join(others) or "--engine none")
-    stored = (one for row in form.table.values() for one in row.values()) if isinstance(form, Mixed) else (form,)
-    for each in sorted({one.name for one in stored if one}):
-        kind = "gguf" if each in GGML and each != "mxfp4" else each.partition("-g")[0]  # groups are of any size
-        if not _runs(name, kind, accelerator):
-            others = [ENGINES[one].title for one in ENGINES if _runs(one, kind, accelerator)]
-            said = form.name if form.name == each else f"{form.name}, with {each}"
-            return Fault("--weights", said, f"a format that {ENGINES[name].title} has{on} ({_have(others)})")
-    kind = plain(kv)
-    if kind not in (*(formats := _data()["formats"])["wide"], *formats[name]["kv"]):
-        others = [ENGINES[one].title for one in ENGINES if kind in formats[one]["kv"]]
-        return Fault("--kv", kv, f"a format of {ENGINES[name].title}'s cache ({_have(others)})")
-    return None
-
-
-def _have(engines: list[str]) -> str:
-    return f"{', '.join(engines)} {'has' if len(engines) == 1 else 'have'} it" if engines else "no engine has it"
-
-
-def _runs(name: str, kind: str, accelerator: Accelerator | None) -> bool:
-    """Whether an engine has a format, "" any, on a card; of one that no table names, by its vendor."""
-    own, ages = _data()["formats"][name], _data()["generations"]
-    if kind and kind not in (*own["names"], *_data()["formats"]["wide"]):
-        return False
-    if accelerator is None or not accelerator.vendor:
-        return True
-    since, order = own.get("since", {}), list(ages)
-    age = next((order.index(age) for age in order if accelerator.name in ages[age]), len(order))
-    least = max((order.index(since[one]) for one in ("any", kind) if one in since), default=0)
-    lacking = own.get("lacks", {}).get(accelerator.vendor, ())
-    return accelerator.vendor in own["vendors"] and age >= least and kind not in lacking
-
-
-def laid_out(name: str) -> str:
-    """How an engine lays out the towers of a multimodal model: `split`, `whole` or `first`."""
-    return str(_data()["towers"][name]["layout"])
-
-
-def _order(version: str) -> tuple[int, ...]:
-    return tuple(int("0" + "".join(filter(str.isdecimal, part))) for part in version.split(".")[:3])
-
-
 def visible(accelerator: Accelerator) -> int:
     """Bytes of it that a CUDA process sees, or that Metal lets a GPU take of unified memory; else all."""
     memory = accelerator.memory
-    if found := _data()["visible"].get(accelerator.name):
+    if found := data()["visible"].get(accelerator.name):
         return min(memory, int(found["value"] * GIB))
-    rule = _data()["visible_else"].get(accelerator.vendor, {})
+    rule = data()["visible_else"].get(accelerator.vendor, {})
     for step in rule.get("shares", ()):
         if memory > parse_bytes(step["above"], "above"):
             times, of = step["share"]
@@ -239,7 +61,7 @@ class EngineMemory:
     @property
     def large(self) -> bool:
         """Whether the card is one of those that the engine gives larger batches."""
-        table = _data()["large"]
+        table = data()["large"]
         return visible(self.accelerator) >= parse_bytes(table["least"], "least") and (
             self.accelerator.name not in table["without"]
         )
@@ -247,7 +69,7 @@ class EngineMemory:
     @property
     def hopper(self) -> bool:
         """Whether the card is one of those with FlashAttention 3 and Triton's kernels for MXFP4."""
-        return self.accelerator.name in _data()["hopper"]["cards"]
+        return self.accelerator.name in data()["hopper"]["cards"]
 
     @property
     def score_bytes(self) -> int:
@@ -351,7 +173,7 @@ class EngineMemory:
         """Bytes of a leaf's weights as the engine keeps them: vLLM pads MXFP4 experts to what its kernels take."""
         if not self.profile.rules.pads or not entry.routed or entry.leaf.matrix is None:
             return size
-        (weight, *_), table = entry.leaf.weights(), _data()["mxfp4"]
+        (weight, *_), table = entry.leaf.weights(), data()["mxfp4"]
         held = next((f for f, _ in form.parts(weight, entry) if f), None)
         if held is None or held.name != "mxfp4" or held.block != 32:
             return size
@@ -395,7 +217,7 @@ class EngineMemory:
                  cache's. Graphs of pieces end before an attention, whole ones hold it
         Buffers  a step of the largest batch; what FlashAttention 3 sums up for each of as many parts of the keys
         """
-        rule, table = self.profile.numbers.get("captured"), _data()["graphs"]
+        rule, table = self.profile.numbers.get("captured"), data()["graphs"]
         if rule is None:
             return 0
         most = table["largest"].get(model.spec["model_type"], table["largest"]["others"])

@@ -15,7 +15,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.planning.cost import BoundedTime
 from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
-from txcalc.planning.engine_memory import latency
+from txcalc.planning.engines import latency
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.pace import Pace
 from txcalc.planning.steady import (

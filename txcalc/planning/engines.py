@@ -1,0 +1,210 @@
+"""What is known of engines by name and version, from `presets/engines.toml`: their rules, latencies and formats."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+from functools import cache
+from typing import Any, NamedTuple
+
+from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.hardware import Accelerator
+from txcalc.planning.weights import GGML, Format, Mixed, plain
+from txcalc.units import parse_bytes
+
+
+class EngineRules(NamedTuple):
+    """What an engine does in every version of it.
+
+    share     of what CUDA reports, what it leaves alone unless told, or a version has another (`left_alone`); its CUDA
+              graphs lie there, captured after the cache was sized, unless a version counts them (`graphs_within`)
+    fixed     activations and graphs live in a part of a fixed size
+    batched   it holds the logits of a whole batch, in fp32, and no step is profiled
+    turns     it keeps the cosines and sines of every position
+    pads      it pads MXFP4 experts to what its kernels take
+    offloads  it computes what the host holds there: the table of tokens, layers, experts
+    alike     one kernel template reads all types of as many bits (ggml-cuda/mmvq.cu)
+    streams   shared experts are computed beside the routed ones while decoding, on a stream of their own
+    """
+
+    title: str
+    share: Fraction = Fraction(0)
+    fixed: bool = False
+    batched: bool = False
+    turns: bool = False
+    pads: bool = False
+    offloads: bool = False
+    alike: bool = False
+    streams: bool = True
+
+
+ENGINES = {
+    "vllm": EngineRules("vLLM", share=Fraction(1, 10), turns=True, pads=True),
+    "sglang": EngineRules("SGLang", fixed=True),
+    "trtllm": EngineRules("TensorRT-LLM"),
+    "llama.cpp": EngineRules("llama.cpp", batched=True, offloads=True, alike=True, streams=False),
+}
+
+
+class Profile(NamedTuple):
+    """An engine's version and its numbers."""
+
+    engine: str
+    version: str
+    source: str
+    numbers: Mapping[str, Any]
+    asked: str = ""  # the version that was asked for, which may be a later one; "": the newest
+
+    @property
+    def named(self) -> str:
+        return f"{self.rules.title} {self.asked}".strip()
+
+    @property
+    def rules(self) -> EngineRules:
+        return ENGINES[self.engine]
+
+    @property
+    def kernels(self) -> str:
+        """Whose measured kernels it has, from the version on that they were measured of; "": what engines share."""
+        named = any("kernels" in row for row in data()[self.engine.replace(".", "")])
+        return str(self.numbers.get("kernels", "")) if named else self.engine
+
+    def size(self, key: str) -> int:
+        """Bytes of a key; 0 where it is not said."""
+        return parse_bytes(self.numbers[key], key) if key in self.numbers else 0
+
+    def of_card(self, key: str, large: bool) -> int:
+        """A number that large cards may have another of."""
+        return int(self.numbers.get(f"{key}_large" if large else key, self.numbers.get(key, 0)))
+
+    def __str__(self) -> str:
+        return f"{self.rules.title} {self.version}"
+
+
+@cache
+def data() -> Mapping[str, Any]:
+    """The whole of `presets/engines.toml`."""
+    from txcalc.sources.presets import folder, read
+
+    return read(folder() / "engines.toml")[0]
+
+
+class Latency(NamedTuple):
+    """An engine's own share of latencies, in seconds.
+
+    own_s       of TTFT, and `steps` decode steps where others decode
+    step_s      of a decode step, and `sequence_s` of it for each sequence: scheduling, sampling, handing tokens on
+    together    share of a closed loop's rounds in which all its prompts come, and are computed, before any answer
+    """
+
+    own_s: float
+    steps: float
+    step_s: float
+    sequence_s: float
+    together: float
+    source: str
+
+
+def latency(name: str) -> Latency:
+    """Of an engine by its name; of one that is not known, or none, vLLM's."""
+    known = data()["latency"]
+    return Latency(**known.get(name, known["vllm"]))
+
+
+def names() -> list[str]:
+    """Every engine, and each of its versions that is known."""
+    versions = (f"{name}@{row['version']}" for name in ENGINES for row in data()[name.replace(".", "")])
+    return [*ENGINES, "none", *versions]
+
+
+def profile(text: str) -> Profile | None:
+    """`vllm`, `vllm@0.8`, `none`: an engine and a version of it, or the newest before it.
+
+    Errors: `UnknownName` with the nearest; `InputError` for a version before the first.
+    """
+    name, at, wanted = text.strip().lower().partition("@")
+    name = {"llamacpp": "llama.cpp", "tensorrt-llm": "trtllm"}.get(name, name)
+    if name == "none" and not at:
+        return None
+    if name not in ENGINES:
+        raise UnknownName("--engine", "engine", text, [*ENGINES, "none"], f"one of {', '.join(ENGINES)}, none")
+    rows = data()[name.replace(".", "")]
+    known = [row for row in rows if not at or _order(row["version"]) <= _order(wanted)]
+    if (at and not wanted) or not known:
+        versions = ", ".join(row["version"] for row in rows)
+        raise InputError(
+            "--engine", [f"{text!r} names no version that is known: from {rows[0]['version']} ({versions})"]
+        )
+    row = known[-1]
+    return Profile(name, row["version"], row["source"], row, wanted)
+
+
+def offloading(text: str) -> str:
+    """The engine that leaves layers in RAM, where none is named. Errors: `InputError` for one that does not."""
+    if text == "none":
+        return "llama.cpp"
+    if (found := profile(text)) and not found.rules.offloads:
+        expected = "llama.cpp: the others compute all that they serve on the GPU"
+        raise InputError("--ram", [Fault("--engine", text, expected)])
+    return text
+
+
+def without(chosen: Profile, form: Format, accelerator: Accelerator | None, kv: str = "bf16") -> Fault | None:
+    """A fault where an engine's version has no kernels for a format of weights or of its cache, or none on a card; it
+    names those that have."""
+    on = f" on {accelerator.title}" if accelerator else ""
+    if not _runs(chosen.engine, "", accelerator):
+        others = [ENGINES[one].title for one in ENGINES if _runs(one, "", accelerator)]
+        fix = ", ".join(others) or "--engine none"
+        return Fault("--engine", chosen.rules.title, f"an engine that runs{on}", fix)
+    stored = (one for row in form.table.values() for one in row.values()) if isinstance(form, Mixed) else (form,)
+    for each in sorted({one.name for one in stored if one}):
+        kind = "gguf" if each in GGML and each != "mxfp4" else each.partition("-g")[0]  # groups are of any size
+        if lacking := _lacking(chosen, kind, accelerator, "weights"):
+            said = form.name if form.name == each else f"{form.name}, with {each}"
+            return Fault("--weights", said, f"a format that {chosen.named} has{on} ({lacking})")
+    if lacking := _lacking(chosen, plain(kv), accelerator, "kv"):
+        return Fault("--kv", kv, f"a format of {chosen.named}'s cache{on} ({lacking})")
+    return None
+
+
+def _lacking(chosen: Profile, kind: str, accelerator: Accelerator | None, of: str) -> str:
+    """Which engines have a format where one's version has not; else nothing."""
+    if _runs(chosen.engine, kind, accelerator, of, chosen.asked):
+        return ""
+    first = _first(chosen.engine, kind, accelerator, of)
+    own = [f"{chosen.rules.title} from {first} on"] if first else []
+    found = own + [ENGINES[one].title for one in ENGINES if one != chosen.engine and _runs(one, kind, accelerator, of)]
+    return f"{', '.join(found)} {'has' if len(found) == 1 else 'have'} it" if found else "no engine has it"
+
+
+def _runs(name: str, kind: str, accelerator: Accelerator | None, of: str = "weights", version: str = "") -> bool:
+    """Whether an engine's version has a format, "" any, on a card; of the newest where none is said."""
+    first = _first(name, kind, accelerator, of)
+    return first is not None and (not version or _order(first) <= _order(version))
+
+
+def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> str | None:
+    """The first version of an engine that has a format on a card; None: none has. Of a card that no table names every
+    generation's are taken, of one without a vendor all."""
+    own, ages = data()["formats"][name], data()["generations"]
+    known = {"": ""} if kind in ("", *data()["formats"]["wide"]) else own[of].get(kind, {})
+    vendor = accelerator.vendor if accelerator else ""
+    if vendor and (
+        vendor not in own["vendors"] or f"{'kv-' * (of == 'kv')}{kind}" in own.get("lacks", {}).get(vendor, ())
+    ):
+        return None
+    order = list(ages)
+    age = next((order.index(one) for one in order if accelerator and accelerator.name in ages[one]), len(order))
+    least = own.get("least", order[0])
+    found = [version for since, version in known.items() if age >= max(order.index(since or least), order.index(least))]
+    return min(found, key=_order, default=None)
+
+
+def laid_out(name: str) -> str:
+    """How an engine lays out the towers of a multimodal model: `split`, `whole` or `first`."""
+    return str(data()["towers"][name]["layout"])
+
+
+def _order(version: str) -> tuple[int, ...]:
+    return tuple(int("0" + "".join(filter(str.isdecimal, part))) for part in version.split(".")[:3])

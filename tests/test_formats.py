@@ -28,6 +28,7 @@ from txcalc.sources.huggingface import describe
 
 GIB = 2**30
 SIZES = json.loads((Path(__file__).parent / "data" / "gguf_sizes.json").read_text())
+QUANTISED = json.loads((Path(__file__).parent / "data" / "quantised.json").read_text())
 SMALL = "D=256 L=3 h=4 h_kv=2 F=768 V=1000 untied"
 ATTENTION, WIDE_FFN = 256 * (256 + 128 + 128 + 256), 3 * 256 * 768
 
@@ -138,7 +139,6 @@ def test_a_checkpoint_in_its_own_dtype() -> None:
 # quantization_config.
 
 INT4 = {"num_bits": 4, "type": "int", "symmetric": True, "strategy": "group", "group_size": 32}
-NVFP4, MXFP4 = ([4 * n + 8 * n // 16 + 32 for n in (65_536, 196_608)], [4 * n + 8 * n // 32 for n in (65_536, 196_608)])
 KIMI = {
     "quant_method": "compressed-tensors",
     "format": "pack-quantized",
@@ -157,139 +157,12 @@ def test_kimis_int4_is_on_routed_experts_only() -> None:
     assert total / 1e9 == pytest.approx(594, abs=1)  # the published folder: 594 GB
 
 
-@pytest.mark.parametrize(
-    ("config", "q", "down"),
-    [
-        ({"quant_method": "fp8"}, 8 * 256 * 256 + 32, 8 * 256 * 768 + 32),
-        ({"quant_method": "fp8", "modules_to_not_convert": ["self_attn"]}, 16 * 256 * 256, 8 * 256 * 768 + 32),
-        ({"quant_method": "fp8", "weight_block_size": [128, 128]}, 8 * 65_536 + 32 * 4, 8 * 256 * 768 + 32 * 12),
-        (
-            {
-                "quant_method": "fp8",
-                "ignored_layers": ["model.layers.0.self_attn.q_proj"]
-                + [f"layers.{i}.self_attn.q_proj" for i in (1, 2)],
-                "activation_scheme": "static",
-            },
-            16 * 65_536,
-            8 * 196_608 + 64,
-        ),
-        (
-            {
-                "quant_method": "auto-round",
-                "bits": 4,
-                "group_size": 64,
-                "extra_config": {"model.layers.*.self_attn.q_proj": {"bits": 8}},
-            },
-            8 * 65_536 + 24 * 1024,
-            4 * 196_608 + 20 * 3072,
-        ),
-        (
-            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_use_double_quant": True},
-            4 * 65_536 + 8 * 1024 + 32 * 4,
-            4 * 196_608 + 8 * 3072 + 32 * 12,
-        ),
-        ({"quant_method": "fbgemm_fp8"}, 8 * 65_536 + 32 * 256, 8 * 256 * 768 + 32 * 256),
-        ({"quant_method": "awq", "bits": 4, "group_size": 128}, 4 * 65_536 + 20 * 512, 4 * 256 * 768 + 20 * 1536),
-        (
-            {"quant_method": "gptq", "bits": 8, "group_size": -1},
-            8 * 65_536 + 24 * 256 + 32 * 256,
-            8 * 256 * 768 + 24 * 256 + 32 * 768,
-        ),
-        (
-            {
-                "quant_method": "gptq",
-                "bits": 4,
-                "group_size": 128,
-                "modules_in_block_to_quantize": [["self_attn.q_proj"]],
-            },
-            4 * 65_536 + 20 * 512 + 32 * 256,
-            16 * 196_608,
-        ),
-        (
-            {
-                "quant_method": "gptq",
-                "bits": 4,
-                "group_size": 128,
-                "dynamic": {"-:.*mlp.*": {}, "+:.*q_proj": {"bits": 8}},
-            },
-            8 * 65_536 + 24 * 512 + 32 * 256,
-            16 * 196_608,
-        ),
-        *(
-            (
-                {"quant_method": "auto-round", "bits": 4, "group_size": 128, **blocks},
-                (wide * 16 + (3 - wide) * (4 + 20 / 128)) * 65_536 / 3,
-                (wide * 16 + (3 - wide) * (4 + 20 / 128)) * 196_608 / 3,
-            )
-            for wide, blocks in (  # of three layers
-                (0, {"block_name_to_quantize": "model.language_model.layers,model.visual.blocks"}),
-                (1, {"block_name_to_quantize": ["model.layers.0", "model.layers.2"]}),
-                (2, {"to_quant_block_names": [["model.layers.1"]]}),
-                (0, {"quant_block_list": [["model.layers.0", "model.layers.1"]]}),  # what both begin with
-                (1, {"quant_block_list": [["model.layers.0"], ["model.layers.1"]]}),
-            )
-        ),
-        ({"quant_method": "auto-round", "bits": 8, "group_size": -1}, 8 * 65_536 + 24 * 256, 8 * 196_608 + 24 * 256),
-        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, 8 * 65_536 + 32 * 256, 8 * 256 * 768 + 32 * 256),
-        (
-            {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
-            4 * 65_536 + 32 * 1024,
-            4 * 256 * 768 + 32 * 3072,
-        ),
-        (
-            {"quant_method": "modelopt", "quant_algo": "NVFP4"},
-            4 * 65_536 + 8 * 4096 + 64,
-            4 * 196_608 + 8 * 12_288 + 64,
-        ),
-        (
-            {"quant_method": "modelopt", "quant_algo": "FP8", "exclude_modules": ["lm_head", "*down_proj*"]},
-            8 * 65_536 + 64,
-            16 * 256 * 768,
-        ),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"g": {"targets": ["re:.*down_proj"], "weights": INT4}},
-            },
-            16 * 65_536,
-            4 * 196_608 + 16 * 6144 + 128,
-        ),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {
-                    "g": {"targets": ["Linear"], "weights": {"num_bits": 8, "type": "float", "strategy": "channel"}}
-                },
-            },
-            8 * 65_536 + 16 * 256,
-            8 * 256 * 768 + 16 * 256,
-        ),
-        *(
-            ({"quant_method": "compressed-tensors", "config_groups": {"g": {"weights": scheme}}}, own[0], own[1])
-            for scheme, own in (
-                # A nvfp4 or mxfp4 of a group's size; blocks; rows; the whole matrix.
-                ({"num_bits": 4, "type": "float", "group_size": 16}, (NVFP4[0], NVFP4[1])),
-                ({"num_bits": 4, "type": "float", "group_size": 32}, (MXFP4[0], MXFP4[1])),
-                ({"num_bits": 8, "type": "float", "group_size": 128}, (8 * 65_536 + 16 * 512, 8 * 196_608 + 16 * 1536)),
-                (
-                    {"num_bits": 8, "type": "float", "strategy": "block", "block_structure": [128, 128]},
-                    (8 * 65_536 + 16 * 4, 8 * 196_608 + 16 * 12),
-                ),
-                ({"num_bits": 8, "group_size": -1}, (8 * 65_536 + 16 * 256 + 128, 8 * 196_608 + 16 * 256 + 128)),
-                ({"num_bits": 8}, (8 * 65_536 + 16 + 128, 8 * 196_608 + 16 + 128)),
-            )
-        ),
-        (
-            {
-                "quant_method": "quark",
-                "global_quant_config": {"weight": {"dtype": "fp8_e4m3", "qscheme": "per_channel"}},
-            },
-            8 * 65_536 + 32 * 256,
-            8 * 196_608 + 32 * 256,
-        ),
-    ],
-)
-def test_a_config_says_the_bits_of_a_matrix(config: dict[str, Any], q: int, down: int) -> None:
+@pytest.mark.parametrize(("config", "formulas"), [(config, texts) for config, *texts in QUANTISED["bits"]])
+def test_a_config_says_the_bits_of_a_matrix(config: dict[str, Any], formulas: list[str]) -> None:
+    q, down = (
+        eval(text, {"n": 256 * columns, "r": 256, "c": columns})
+        for text, columns in ((formulas[0], 256), (formulas[-1], 768))
+    )
     found = bits(config)
     assert (found["layers.0.attention.q"], found["layers.0.feed_forward.down"]) == (3 * q, 3 * down)
     assert found["embedding.tokens"] == found["head.projection"] == 16 * 256 * 1000
@@ -398,78 +271,7 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
     assert sum(Holdings(model, stage, how).weights_bytes * stage.copies for stage in stages) == whole
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        ({"quant_method": "aqlm"}, "quant_method is 'aqlm', expected one of fp8, fbgemm_fp8"),
-        ({"quant_method": "awq", "bits": 16}, "bits is 16, expected one of 4"),
-        ({"quant_method": "bitsandbytes", "load_in_4bit": True, "load_in_8bit": True}, "expected one of them true"),
-        ({"quant_method": "bitsandbytes"}, "expected one of them true"),
-        ({"quant_method": "fp8", "weight_block_size": [128]}, "two whole numbers, rows and columns"),
-        ({"quant_method": "compressed-tensors"}, "config_groups is missing, expected a table"),
-        ({"quant_method": "fp8", "expert_dtype": "fp5"}, "expert_dtype is 'fp5', expected fp8, fp4, or none"),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"g": {"weights": {"num_bits": 4, "strategy": "group"}}},
-            },
-            "group_size is None, expected a whole number above 0, for the strategy is 'group'",
-        ),
-        (
-            {"quant_method": "gptq", "bits": 4, "checkpoint_format": "marlin"},
-            "checkpoint_format is 'marlin', expected one of",
-        ),
-        ({"quant_method": "awq", "bits": 4, "version": "gemv"}, "version is 'gemv', expected one of gemm"),
-        ({"quant_method": "auto-round", "bits": 4, "data_type": "mx_fp"}, "data_type is 'mx_fp', expected one of int"),
-        ({"quant_method": "modelopt", "quant_algo": [[]]}, "quant_algo is [[]], expected one of FP8"),
-        ({"quant_method": "modelopt", "quantization": {"exclude_modules": [1.5]}}, "a list of modules' names"),
-        ({"quant_method": "quark", "global_quant_config": {"weight": -1}}, "global_quant_config.weight is missing"),
-        (
-            {"quant_method": "compressed-tensors", "config_groups": {"g": {"targets": [True], "weights": INT4}}},
-            "config_groups.g.targets is [True], expected a list",
-        ),
-        ({"quant_method": "fp8", "special_layers": ["mlp"]}, "special_layers is 'a list', expected no table or list"),
-        (
-            {"quant_method": "compressed-tensors", "format": "marlin-24", "config_groups": {"g": {"weights": INT4}}},
-            "config_groups.g.weights: is sparse as well",
-        ),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {"g": {"weights": {"num_bits": 8, "strategy": "tensor_group", "group_size": 16}}},
-            },
-            "strategy is 'tensor_group', expected another, for it is of 'float' of 4 bits",
-        ),
-        ({"quant_method": "gptq", "bits": 4, "group_size": 0}, "or -1 for whole rows"),
-        ({"quant_method": "modelopt", "quant_algo": "FP5"}, "quant_algo is 'FP5', expected one of FP8, NVFP4"),
-        ({"quant_method": "fp8", "modules_to_not_convert": ["re:("]}, "a regular expression"),
-        ({"quant_method": "fp8", "modules_to_not_convert": ["mlp", "self_attn"]}, "quantises no layer"),
-        ({"quant_method": "fp8", "ignore": "lm_head"}, "a list of modules' names"),
-        (
-            {"quant_method": "gptq", "bits": 4, "modules_in_block_to_quantize": [[7]]},
-            "modules_in_block_to_quantize is [[7]], expected lists of modules' names",
-        ),
-        ({"quant_method": "gptq", "bits": 4, "block_name_to_quantize": "model.visual.blocks"}, "quantises no layer"),
-        ({"quant_method": "auto-round", "bits": 4, "quant_block_list": [3]}, "expected lists of modules' names"),
-        ({"quant_method": "gptq", "bits": 4, "dynamic": {"+:.*up": 5}}, "dynamic.+:.*up is 5, expected a table"),
-        ({"bits": 4, "group_size": 32, "mode": "mxfp4"}, "mode is 'mxfp4', expected 'affine'"),
-        ({"quant_method": "awq", "bits": 4, "w_bit": 8}, "bits is 4, expected 8, as w_bit says"),
-        (
-            {"quant_method": "awq", "bits": 4, "group_size": 96},
-            "group_size is 96, expected a divisor of every row, also",
-        ),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "config_groups": {
-                    "g": {"weights": {"num_bits": 4, "type": "float", "strategy": "channel", "group_size": 64}}
-                },
-            },
-            "group_size is 64, expected none, for the strategy is 'channel'\n"
-            "  config_groups.g.weights.group_size is 64, expected 16 or 32, for the type is 'float' of 4 bits",
-        ),
-    ],
-)
+@pytest.mark.parametrize(("config", "words"), QUANTISED["refused"])
 def test_a_config_that_is_not_understood_is_refused(config: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as error:
         bits(config)

@@ -181,17 +181,9 @@ def describe(accelerator: Accelerator) -> dict[str, Any]:
         described["notes"] = list(accelerator.notes)
     if accelerator.unified:
         described["unified"] = True
-    described["bandwidth"] = table("bandwidth", f"{accelerator.bandwidth}B")
-    if accelerator.link is not None:
-        described["link"] = table("link", f"{accelerator.link}B")
-    if accelerator.link_between is not None:
-        described["link_between"] = table("link_between", f"{accelerator.link_between}B")
-    if accelerator.node is not None:
-        described["node"] = table("node", accelerator.node)
-    if accelerator.power is not None:
-        described["power"] = table("power", accelerator.power)
-    if accelerator.half_sums != 1:
-        described["half_sums"] = table("half_sums", accelerator.half_sums)
+    for key in ("bandwidth", "link", "link_between", "node", "power", "half_sums"):
+        if (value := getattr(accelerator, key)) not in (None, 1 if key == "half_sums" else None):
+            described[key] = table(key, f"{value}B" if key in ("bandwidth", "link", "link_between") else value)
     described["memory"] = {held.removeprefix("memory."): table(held, f"{accelerator.memory}B")}
     if tera:
         described["peak"] = {
@@ -260,18 +252,11 @@ def _measured(accelerator: Accelerator) -> dict[str, str]:
 def assumed(kernels: str = "") -> Efficiency:
     """What is assumed where nothing was measured, each with its source: `presets/efficiency.toml`, and what the file of
     a generation of kernels in `presets/efficiency/` says instead."""
+    from txcalc.hardware.reader import Reader
     from txcalc.sources.presets import folder, read
 
-    path = folder() / "efficiency.toml"
-    from txcalc.hardware.reader import Reader
-
-    base = Reader(read(path)[0], str(path)).efficiency_alone(None)
-    if not kernels:
-        return base
-    path = folder() / "efficiency" / f"{kernels}.toml"
-    from txcalc.hardware.reader import Reader
-
-    return Reader(read(path)[0], str(path)).efficiency_alone(base)
+    path = folder() / ("efficiency" if kernels else "") / f"{kernels or 'efficiency'}.toml"
+    return Reader(read(path)[0], str(path)).efficiency_alone(assumed() if kernels else None)
 
 
 def generations() -> list[str]:

@@ -47,14 +47,18 @@ class Reader:
         sizes = {key: self.size(f"memory.{key}", memory[key]) for key in memory if self.one_of(key, "memory")}
         if not sizes:
             self.faults.append(Fault("memory", ABSENT, "memory.vendor or memory.driver, such as '80GB'"))
-        found = {key: self.flops(f"peak.{key}", value) for key, value in peaks.items() if self.one_of(key, "peak")}
+        # From TFLOP/s as a datasheet writes them; exact, for all that TOML makes them floats.
+        known = {key: value for key, value in peaks.items() if self.one_of(key, "peak")}
+        found = {key: self.number(f"peak.{key}", value, "dense TFLOP/s", 10**12) for key, value in known.items()}
         bandwidth = self.size("bandwidth", self.raw.get("bandwidth", ABSENT))
-        link = self.size("link", self.raw["link"]) if "link" in self.raw else None
-        between = self.size("link_between", self.raw["link_between"]) if "link_between" in self.raw else None
-        node = self.number("node", self.raw["node"], "accelerators", 1) if "node" in self.raw else None
+        rates = (self.size(key, self.raw[key]) if key in self.raw else None for key in ("link", "link_between"))
+        counts = (
+            self.number(key, self.raw[key], unit, 1) if key in self.raw else None
+            for key, unit in (("node", "accelerators"), ("power", "watts"), ("half_sums", "times"))
+        )
+        (link, between), (node, power, sums) = rates, counts
         if (between is None) != (node is None):
             self.faults.append("link_between and node go together: what is between nodes, and how large these are")
-        power = self.watts("power", self.raw["power"]) if "power" in self.raw else None
         kernels = self.raw.get("kernels", "")
         if kernels not in ("", *generations()):
             self.faults.append(Fault("kernels", kernels, f"one of {', '.join(generations())}"))
@@ -66,7 +70,6 @@ class Reader:
             for key, value in (("title", title), ("vendor", vendor))
             if not isinstance(value, str)
         ]
-        sums = self.number("half_sums", self.raw["half_sums"], "times", 1) if "half_sums" in self.raw else 1
         if not isinstance(notes, list) or not all(isinstance(note, str) for note in notes):
             self.faults.append(Fault("notes", notes, "a list of texts"))
         unified = self.raw.get("unified", False)
@@ -75,8 +78,8 @@ class Reader:
         if self.faults:
             raise InputError(self.where, self.faults)
         held = sizes.get("driver", sizes.get("vendor", 0))
-        known = name, title, held, bandwidth, found, link, power, self.sources, tuple(notes), kernels, calibration
-        return Accelerator(*known, between, node, unified, vendor, sums)
+        first = name, title, held, bandwidth, found, link, power, self.sources, tuple(notes), kernels, calibration
+        return Accelerator(*first, between, node, unified, vendor, sums or 1)
 
     def efficiency_alone(self, base: Efficiency | None) -> Efficiency:
         """A description that is nothing but a calibration: over another, or complete."""
@@ -251,13 +254,6 @@ class Reader:
         if text is not None:
             self.faults.append(Fault(f"{key}.value", text, "a size in bytes such as '80GB' or '81559MiB'"))
         return 0
-
-    def flops(self, key: str, value: Any) -> int:
-        """FLOPs a second, from TFLOP/s as a datasheet writes them; exact, for all that TOML makes them floats."""
-        return self.number(key, value, "dense TFLOP/s", 10**12)
-
-    def watts(self, key: str, value: Any) -> int:
-        return self.number(key, value, "watts", 1)
 
     def number(self, key: str, value: Any, unit: str, factor: int) -> int:
         written = self.sourced(key, value)

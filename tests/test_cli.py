@@ -21,10 +21,10 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-from typer.testing import CliRunner
+from command import Command
 
 from txcalc import __version__, load
-from txcalc.cli import NAMES, Commands, app
+from txcalc.cli import NAMES, Commands
 from txcalc.sources.presets import folder
 
 GOLDEN = Path(__file__).with_name("golden")
@@ -34,10 +34,7 @@ TXCALC = [sys.executable, "-m", "txcalc"]
 ANSI = "\x1b["
 
 
-def run(*argv: str, **environment: str) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of one command, in this process, 80 columns wide."""
-    result = CliRunner(env={"COLUMNS": "80", **environment}).invoke(app, list(argv), prog_name="txcalc")
-    return result.exit_code, result.stdout, result.stderr
+run = Command()
 
 
 def needs(command: str) -> None:
@@ -261,7 +258,7 @@ def test_masked_stands_beside_dense_where_there_is_a_window() -> None:
     dense, masked = (re.search(rf"forward per token, {way} .* ([\d.]+) B", out) for way in ("dense", "masked"))
     assert dense and masked and float(masked[1]) < float(dense[1]) / 2
     assert "forward per token, masked" not in run("show", "llama-3.1-8b")[1]
-    rows = json.loads(run("compare", "llama-3.1-8b", "gemma-3-27b", "--contexts", "100k", "--json")[1])["rows"]
+    rows = run.data("compare", "llama-3.1-8b", "gemma-3-27b", "--contexts", "100k")["rows"]
     per_token = {row["quantity"]: row["values"] for row in rows if row["quantity"].startswith("flops_per_token")}
     assert per_token.keys() == {"flops_per_token", "flops_per_token_masked"}
     assert all(less < more for less, more in zip(*reversed(per_token.values()), strict=True))

@@ -9,10 +9,9 @@ from itertools import product
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command import Command
 
 from txcalc import InputError, load
-from txcalc.cli import app
 from txcalc.planning.matching import _Search
 from txcalc.render.compare import fold, reaches, times_text, usual_contexts
 from txcalc.sources.presets import names
@@ -21,15 +20,11 @@ LONGEST = sorted(names(), key=len)[-8:]
 WINDOWED = "D=512 h=8 F=1376 L=2 window=64"
 
 
-def run(*argv: str, columns: int = 100) -> tuple[int, str, str]:
-    result = CliRunner(env={"COLUMNS": str(columns)}).invoke(app, ["compare", *argv])
-    return result.exit_code, result.stdout, result.stderr
+run = Command("compare", columns=100)
 
 
 def rows(*argv: str) -> dict[tuple[str, int | None], dict[str, Any]]:
-    code, out, err = run(*argv, "--json")
-    assert code == 0, err
-    data = json.loads(out)
+    data = run.data(*argv)
     assert data["schema"] == "txcalc/compare/1"
     return {(row["quantity"], row["tokens"]): row for row in data["rows"]}
 
@@ -137,7 +132,7 @@ def test_the_longest_names_fit_100_columns(number: int) -> None:
 
 @pytest.mark.parametrize("number", [2, 3, 4])
 def test_four_models_fit_80_columns(number: int) -> None:
-    code, out, _ = run(*LONGEST[-number:], columns=80)
+    code, out, _ = run(*LONGEST[-number:], COLUMNS="80")
     assert code == 0
     assert max(map(len, out.splitlines())) <= 80
 
@@ -224,9 +219,7 @@ def test_lengths_beyond_a_context_are_said() -> None:
 
 
 def matched(*argv: str) -> Any:
-    code, out, err = run(*argv, "--json")
-    assert code == 0, err
-    return json.loads(out)["match"]
+    return run.data(*argv)["match"]
 
 
 @pytest.mark.parametrize(
@@ -278,7 +271,7 @@ def test_an_exact_budget_and_one_out_of_reach() -> None:
 
 
 def test_matched_models_are_compared_and_the_difference_is_printed() -> None:
-    code, out, _ = run("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "F", "--contexts", "2k", columns=80)
+    code, out, _ = run("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "F", "--contexts", "2k", COLUMNS="80")
     assert code == 0
     assert "equal parameters by F: 8,030,261,248 of llama-3.1-8b" in out
     assert "mistral-7b: F = 16,341: -131,072; F = 16,342: +262,144" in out

@@ -8,12 +8,11 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from command import Command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import decoders, encoders
-from typer.testing import CliRunner
 
-from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.parts.latent import IndexCore
@@ -268,7 +267,7 @@ def test_whose_head_width() -> None:
 
 
 def test_ours_is_what_show_calls_a_training_step() -> None:
-    data = json.loads(run("llama-3.1-8b", "--tokens", "2k", "--as", "palm", "--json").stdout)
+    data = run.data("llama-3.1-8b", "--tokens", "2k", "--as", "palm")
     assert data["as"]["ours"] == data["flops"]["training"]["matmul"] == 3 * 32_938_104_193_024
 
 
@@ -297,13 +296,12 @@ def test_a_training_step_has_no_past() -> None:
 # The command.
 
 
-def run(*argv: str) -> Any:
-    return CliRunner(env={"COLUMNS": "90", "NO_COLOR": "1"}).invoke(app, ["show", *argv])
+run = Command("show", columns=90, NO_COLOR="1")
 
 
 @pytest.mark.parametrize("name", CONVENTIONS)
 def test_the_command_knows_every_convention(name: str) -> None:
-    data = json.loads(run("gpt2", "--tokens", "1k", "--as", name, "--json").stdout)["as"]
+    data = run.data("gpt2", "--tokens", "1k", "--as", name)["as"]
     found = counted(name, "gpt2", tokens=1024)
     assert (data["name"], data["theirs"], data["ours"]) == (name, found.theirs, found.ours)
     assert sum(each["difference"] for each in data["terms"]) == found.theirs - found.ours

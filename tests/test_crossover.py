@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Command
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from strategies import decoders, encoder_decoders, encoders
-from typer.testing import CliRunner
 
-from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.ledger import walk
 from txcalc.num import ceil_div
@@ -413,13 +412,12 @@ def test_the_closed_form_is_that_of_its_piece() -> None:
 # The command.
 
 
-def run(*argv: str) -> Any:
-    return CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(app, ["crossover", *argv])
+run = Command("crossover", columns=100, NO_COLOR="1")
 
 
 def test_json() -> None:
     pytest.importorskip("sympy")
-    data = json.loads(run("llama-3.1-8b", "mistral-7b", "--json").stdout)
+    data = run.data("llama-3.1-8b", "mistral-7b")
     assert data["schema"] == "txcalc/crossover/1"
     assert len(data["rows"]) == 2 * 2 * len(RULES)
     assert data["rows"][6] == {

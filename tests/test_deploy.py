@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Command
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from txcalc import hardware, load
-from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, walk
@@ -534,15 +533,12 @@ def test_layouts_are_ranked_by_the_rule() -> None:
 # The command.
 
 
-def run(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(app, ["deploy", *argv])
-    return result.exit_code, result.stdout, result.stderr
+run = Command("deploy", columns=100, NO_COLOR="1")
 
 
 def test_the_contract_of_its_json() -> None:
-    code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:8", "--context", "8k", "--concurrency", "32", "--json")
-    found = json.loads(out)
-    assert code == 0 and found["schema"] == "txcalc/deploy/1"
+    found = run.data("llama-3.1-70b", "--gpu", "h100-sxm:8", "--context", "8k", "--concurrency", "32")
+    assert found["schema"] == "txcalc/deploy/1"
     promised = ("fits", "limit", "headroom_bytes", "max_concurrency", "max_context", "min_gpus", "layout", "speed")
     assert set(promised) <= set(found)
     assert found["layout"] == {"tp": 8, "pp": 1, "dp": 1, "ep": 1, "gpus": 8}

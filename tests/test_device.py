@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Command
 from tiny import TINY
-from typer.testing import CliRunner
 
 from txcalc import hardware, load
-from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
 from txcalc.model import Model
 from txcalc.parts.cores import AttentionCore
@@ -314,7 +313,7 @@ def test_a_calibration_is_a_hardware_file(tmp_path: Path, monkeypatch: pytest.Mo
         run("deploy", "gpt2", "--gpu", f"{path}:1", "--context", "512", "--weights", "fp32", "--json")[1]
     )
     assert answer["schema"] == "txcalc/deploy/1" and answer["speed"]
-    answer = json.loads(run("calibrate", "--json")[1])
+    answer = run.data("calibrate")
     assert answer["schema"] == "txcalc/calibrate/1" and len(answer["checks"]) == 3
     assert list(faults(answer, Calibrate, "Calibrate", set())) == []
     assert tomllib.loads(path.read_text())["calibration"].keys() == answer["accelerator"]["calibration"].keys()
@@ -610,15 +609,12 @@ def test_the_list_can_be_made(items: tuple[Item, ...]) -> None:
 # The commands.
 
 
-def run(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, list(argv))
-    return result.exit_code, result.stdout, result.stderr
+run = Command()
 
 
 def test_verify_on_a_device_shows_memory_and_time() -> None:
-    code, out, _ = run("verify", "D=32 L=1 h=4 F=64 V=50", "--device", "cpu", "--gpu", "l4", "--json")
-    answer = json.loads(out)
-    assert code == 0 and answer["ok"]
+    answer = run.data("verify", "D=32 L=1 h=4 F=64 V=50", "--device", "cpu", "--gpu", "l4")
+    assert answer["ok"]
     assert {"params", "flops", "training flops", "bytes of weights"} <= {row["quantity"] for row in answer["rows"]}
     assert {figure["quantity"] for figure in answer["figures"]} == {"peak memory", "time"}
     assert all(figure["floor"] <= figure["measured"] for figure in answer["figures"])

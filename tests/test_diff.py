@@ -6,13 +6,12 @@ import json
 from typing import Any
 
 import pytest
+from command import Command
 from hypothesis import given
 from hypothesis import strategies as st
 from strategies import descriptions
-from typer.testing import CliRunner
 
 import txcalc
-from txcalc.cli import app
 from txcalc.planning.differences import CostChange, Difference, cost, differences
 from txcalc.sources import build
 from txcalc.sources.explicit import explicit
@@ -26,8 +25,7 @@ def diff(one: str, other: str, **work: Any) -> dict[str, Difference]:
     return {d.key: d for d in found}
 
 
-def run(*argv: str) -> Any:
-    return CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(app, ["diff", *argv])
+run = Command("diff", columns=100, NO_COLOR="1")
 
 
 @pytest.mark.slow
@@ -230,15 +228,14 @@ def test_the_json_has_exact_numbers_and_its_schema() -> None:
 
 def test_attention_chooses_what_is_counted() -> None:
     dense, masked = (
-        json.loads(run("gpt2", "gpt2-medium", "--tokens", "64", "--attention", form, "--json").stdout)
-        for form in ("dense", "masked")
+        run.data("gpt2", "gpt2-medium", "--tokens", "64", "--attention", form) for form in ("dense", "masked")
     )
     assert dense["whole"]["flops"] > masked["whole"]["flops"]
     assert dense["whole"]["params"] == masked["whole"]["params"]
 
 
 def test_pictures_are_compared_per_position() -> None:
-    data = json.loads(run("vit-b", "vit-h", "--json").stdout)
+    data = run.data("vit-b", "vit-h")
     mine, theirs = txcalc.load("vit-b").ledger(), txcalc.load("vit-h").ledger()
     assert (mine.work.tokens, theirs.work.tokens) == (197, 257)
     assert data["whole"]["flops_per_token"] == pytest.approx(theirs.total("flops") / 257 - mine.total("flops") / 197)

@@ -6,14 +6,9 @@ import json
 import re
 
 import pytest
-from typer.testing import CliRunner
+from command import Command
 
-from txcalc.cli import app
-
-
-def emit(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["deploy", *argv])
-    return result.exit_code, result.stdout, result.stderr
+emit = Command("deploy")
 
 
 LLAMA = ("llama-3.1-70b", "--gpu", "h100-sxm:8", "--tp", "4", "--context", "8k", "--concurrency", "32")

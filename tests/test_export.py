@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command import Command
 
 import txcalc
-from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import QUANTITIES
 from txcalc.sources import build, huggingface
@@ -38,8 +37,7 @@ def rows(model: txcalc.Model, **work: Any) -> dict[str, list[Any]]:
     return {e.path: [getattr(e, q) for q in QUANTITIES if q != "bytes"] + [e.traffic, e.cache_terms] for e in ledger}
 
 
-def run(*argv: str, **env: str) -> Any:
-    return CliRunner(env=env).invoke(app, [*argv])
+run = Command()
 
 
 @pytest.mark.slow

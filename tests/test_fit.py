@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from command import Command
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -44,9 +45,7 @@ def budget(
     return DesignBudget(family or DesignFamily(), Engine(format_of(weights), reserve=FREE), context, **spend)
 
 
-def run(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner(env={"COLUMNS": "100", "NO_COLOR": "1"}).invoke(app, list(argv))
-    return result.exit_code, result.stdout, result.stderr
+run = Command(columns=100, NO_COLOR="1")
 
 
 # Which presets fit.
@@ -81,9 +80,8 @@ def test_a_format_that_a_model_cannot_have_is_said_not_guessed() -> None:
 
 @pytest.mark.slow
 def test_fit_lists_what_fits() -> None:
-    code, out, _ = run("fit", "--gpu", "l4", "--weights", "bf16,int4", "--json")
-    found = json.loads(out)
-    assert code == 0 and found["schema"] == "txcalc/fit/1"
+    found = run.data("fit", "--gpu", "l4", "--weights", "bf16,int4")
+    assert found["schema"] == "txcalc/fit/1"
     rows = {(row["model"], row["weights"]): row for row in found["rows"]}
     assert rows["llama-3.1-8b", "bf16"]["fits"] and not rows["llama-2-13b", "bf16"]["fits"]
     assert rows["llama-2-13b", "int4"]["fits"] and not rows["llama-3.1-70b", "int4"]["fits"]
@@ -250,9 +248,8 @@ def test_csv_says_the_unit_of_what_it_writes_exact() -> None:
 
 def test_fit_takes_models_and_cards_and_says_by_how_much() -> None:
     argv = ("fit", "qwen3-32b", "llama-3.3-70b", "--gpu", "4090", "--gpu", "4090:2", "--gpu", "8xh100")
-    code, out, _ = run(*argv, "--json")
-    found = json.loads(out)
-    assert code == 0 and [card["name"] for card in found["cards"]] == ["rtx-4090", "2 × rtx-4090", "8 × h100-sxm"]
+    found = run.data(*argv)
+    assert [card["name"] for card in found["cards"]] == ["rtx-4090", "2 × rtx-4090", "8 × h100-sxm"]
     rows = {(row["model"], row["gpu"], row["asked"]): row for row in found["rows"]}
     short = rows["llama-3.3-70b", "rtx-4090", "q4_k_m"]
     assert not short["fits"] and short["short_bytes"] == -short["room_bytes"] > 0
@@ -334,9 +331,7 @@ def test_sizes_of_a_design_may_follow_its_own() -> None:
 def test_a_budget_of_training_is_6nd() -> None:
     """Chinchilla's own: 5.76e23 FLOPs are 69.3 B parameters on 1.39 T tokens at 20 a parameter."""
     assert trainable(576 * 10**21, None) == (69_282_032_302, 20 * 69_282_032_302)
-    code, out, err = run("design", "qwen3-30b-a3b", "--flops", "1e23", "--train-tokens", "2T", "--json")
-    assert code == 0, err
-    found = json.loads(out)
+    found = run.data("design", "qwen3-30b-a3b", "--flops", "1e23", "--train-tokens", "2T")
     assert found["budget"]["params"] == 10**23 // (6 * 2 * 10**12)
     for row in found["rows"]:
         assert row["train_flops"] == 6 * row["active"] * 2 * 10**12
@@ -390,7 +385,7 @@ def test_a_format_that_the_engine_lacks_does_not_fit() -> None:
     """It did: the engine was asked about in `deploy` alone. Its own reserve counts here too."""
     code, _, err = run("fit", "llama-3.1-8b", "--gpu", "h100", "--engine", "trtllm", "--weights", "Q4_K_M")
     assert (code, "expected a format that TensorRT-LLM has" in " ".join(err.split())) == (1, True)
-    data = json.loads(run("fit", "llama-3.1-8b", "--gpu", "4090", "--engine", "llama.cpp", "--json")[1])
+    data = run.data("fit", "llama-3.1-8b", "--gpu", "4090", "--engine", "llama.cpp")
     assert data["reserve_bytes"] < 2**29  # what CUDA does not see of it, no tenth
 
 

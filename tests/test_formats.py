@@ -9,10 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command import Command
 
 from txcalc import hardware, load
-from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
 from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
@@ -33,9 +32,7 @@ SMALL = "D=256 L=3 h=4 h_kv=2 F=768 V=1000 untied"
 ATTENTION, WIDE_FFN = 256 * (256 + 128 + 128 + 256), 3 * 256 * 768
 
 
-def run(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, list(argv))
-    return result.exit_code, result.stdout, result.stderr
+run = Command(NO_COLOR="1")
 
 
 def size(source: Any, weights: str = "native") -> int:
@@ -450,9 +447,7 @@ def test_every_format_is_the_same_bytes_on_a_rank_and_in_fit(name: str) -> None:
 
 
 def test_a_dtype_that_is_a_format_is_that_format() -> None:
-    narrow, wide = (
-        json.loads(run("show", "llama-3.1-8b", "--dtype", dtype, "--json")[1]) for dtype in ("int4", "bf16")
-    )
+    narrow, wide = (run.data("show", "llama-3.1-8b", "--dtype", dtype) for dtype in ("int4", "bf16"))
     assert narrow["memory"]["weights_bytes"] == size("llama-3.1-8b", "int4")
     assert wide["memory"]["weights_bytes"] == 16_060_522_496
     assert narrow["memory"]["native"] == {"format": "bf16", "bytes": 16_060_522_496}

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Command
 from typer.testing import CliRunner
 
 from txcalc import show
@@ -22,14 +23,11 @@ from txcalc.sources import load
 pytest.importorskip("sympy")
 
 
-def run(*argv: str, columns: int = 100) -> Any:
-    return CliRunner(env={"COLUMNS": str(columns), "NO_COLOR": "1"}).invoke(app, ["formula", *argv])
+run = Command("formula", columns=100, NO_COLOR="1")
 
 
 def rows(*argv: str) -> list[dict[str, Any]]:
-    result = run(*argv, "--json")
-    assert result.exit_code == 0, result.output
-    data = json.loads(result.stdout)
+    data = run.data(*argv)
     assert data["schema"] == "txcalc/formula/1"
     return data["rows"]
 
@@ -147,7 +145,7 @@ def test_which_tables() -> None:
 @pytest.mark.parametrize("columns", [80, 100])
 @pytest.mark.parametrize("name", ["deepseek-v3", "jamba-v0.1", "whisper-large-v3", "vit-b"])
 def test_tables_keep_to_their_columns(name: str, columns: int) -> None:
-    result = run(name, columns=columns)
+    result = run(name, COLUMNS=str(columns))
     assert result.exit_code == 0
     assert max(map(len, result.stdout.splitlines())) <= columns
 

@@ -6,26 +6,21 @@ import json
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
+from command import Command
 
 from txcalc import load
 from txcalc.api.caches import CONTEXTS
-from txcalc.cli import app
 from txcalc.planning.generation import FLOPS, FlopsLaw, generations, laws
 from txcalc.sources.presets import names
 
 GIB = 2**30
 
 
-def run(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner(env={"COLUMNS": "100"}).invoke(app, ["kv", *argv])
-    return result.exit_code, result.stdout, result.stderr
+run = Command("kv", columns=100)
 
 
 def rows(*argv: str) -> list[dict[str, int]]:
-    code, out, err = run(*argv, "--json")
-    assert code == 0, err
-    data = json.loads(out)
+    data = run.data(*argv)
     assert data["schema"] == "txcalc/kv/1"
     return data["rows"]
 
@@ -123,16 +118,14 @@ def test_a_window_beyond_the_context_is_no_window() -> None:
     phi = "D=3072 L=32 h=32 F=8192 V=32064 window=262144"
     ledger = load(phi).ledger(tokens=131072)
     assert ledger.cache_now.growth == 32 * 2 * 3072 and ledger.cache_terms.growth == 0
-    data = json.loads(run(phi, "--contexts", "128k", "--json")[1])
+    data = run.data(phi, "--contexts", "128k")
     assert data["cache"] == {"elements_per_token": 32 * 2 * 3072, "constant_elements": 0, "windows_full_at": 262144}
 
 
 def test_equal_layers_are_one_line() -> None:
     """DeepSeek-V3's dense and sparse layers hold the same; Gemma-3's two kinds do not."""
-    assert json.loads(run("deepseek-v3", "--json")[1])["holds"] == [
-        "61 × a latent of every token: (512 + 64) · S elements"
-    ]
-    assert json.loads(run("gemma-3-27b", "--json")[1])["holds"] == [
+    assert run.data("deepseek-v3")["holds"] == ["61 × a latent of every token: (512 + 64) · S elements"]
+    assert run.data("gemma-3-27b")["holds"] == [
         "52 × K and V of the last 1,024 tokens: 2 · 16 · 128 · min(S, 1,024) elements",
         "10 × K and V of every token: 2 · 16 · 128 · S elements",
     ]
@@ -143,7 +136,7 @@ def test_an_index_keeps_a_key_beside_the_latent(tmp_path: Path) -> None:
     index = "index_heads = 2, index_width = 40, index_top_k = 3"
     text = f"d_model = 32\nn_layers = 5\nfeed_forward = {{d_ff = 64}}\nlatent = {{{latent}, {index}}}\n"
     (tmp_path / "indexed.toml").write_text(text)
-    assert json.loads(run(str(tmp_path / "indexed.toml"), "--json")[1])["holds"] == [
+    assert run.data(str(tmp_path / "indexed.toml"))["holds"] == [
         "5 × an index key of every token: 40 · S elements",
         "5 × a latent of every token: (16 + 4) · S elements",
     ]
@@ -196,9 +189,7 @@ def test_beyond_the_context_is_said() -> None:
 @pytest.mark.slow
 def test_without_the_cache_a_thousand_tokens_compute_half_a_million_keys() -> None:
     """The teaching texts' 499,500 redundant computations; FLOPs against the sum of all 2,000 passes."""
-    code, out, err = run("gpt2", "--contexts", "1000", "--without-cache", "--json")
-    assert code == 0, err
-    data = json.loads(out)
+    data = run.data("gpt2", "--contexts", "1000", "--without-cache")
     (row,) = data["generation"]["rows"]
     model = load("gpt2")
     assert row == {

@@ -11,7 +11,7 @@ import random
 import re
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import product
@@ -20,13 +20,12 @@ from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from command import Command
 from test_explorer import KINDS, settings
-from typer.testing import CliRunner
 
 import txcalc
 from txcalc import hardware
 from txcalc.api.trainings import recipe_of
-from txcalc.cli import app
 from txcalc.explorer import Explorer, explore
 from txcalc.ledger import Ledger
 from txcalc.model import Model
@@ -49,8 +48,7 @@ VIEWS = ("learn", "compare", "serve", "train")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-def run(*argv: str) -> Any:
-    return CliRunner().invoke(app, ["report", *argv])
+run = Command("report")
 
 
 def made(place: Path, *argv: str) -> Path:
@@ -139,17 +137,21 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 CONTEXTS, USERS, KVS = (2048, 8192, 32768), (1, 16, 64, 256), ("bf16", "fp8")
 PLANNED, GPUS = ("llama-3.1-8b", "mixtral-8x7b"), ("h100-sxm:2@2.5", "rtx-4090:1")
-LAYOUTS = ("tp=2,pp=4,dp=8", "fsdp=64")
+LAYOUTS = ("tp=2,pp=4,dp=8", "fsdp=64", "tp=8,sp=8,fsdp=8", "pp=8,dp=8", "tp=4,dp=16", "pp=2,vpp=4,dp=32")
+
+
+def grid(contexts: Sequence[int], users: Sequence[int], gpus: Sequence[str]) -> list[str]:
+    """Options of a page that plans serving."""
+    said = {"--context": contexts, "--concurrency": users, "--kv": KVS}
+    words = [word for name, values in said.items() for word in (name, ",".join(map(str, values)))]
+    return [*words, *(word for gpu in gpus for word in ("--gpu", gpu))]
 
 
 @pytest.fixture(scope="module")
 def planned(tmp_path_factory: pytest.TempPathFactory) -> Path:
     place = tmp_path_factory.mktemp("page") / "plan.html"
-    said = {"--context": CONTEXTS, "--concurrency": USERS, "--kv": KVS}
-    grid = [word for name, values in said.items() for word in (name, ",".join(map(str, values)))]
-    gpus = [word for gpu in GPUS for word in ("--gpu", gpu)]
     runs = [word for layout in LAYOUTS for word in ("--layout", layout)]
-    return made(place, *PLANNED, *grid, *gpus, "--train", "h100-sxm:64", *runs)
+    return made(place, *PLANNED, *grid(CONTEXTS, USERS, GPUS), "--train", "h100-sxm:64", *runs)
 
 
 class Tab:
@@ -660,27 +662,33 @@ def deployed(source: str, gpu: str, context: int, prompt: int, kv: str, users: i
 
 
 @pytest.mark.browser
-def test_every_number_of_a_deployment_is_the_librarys(browser: Any, planned: Path) -> None:
-    draw, fitting, answer = random.Random(3), 0, lru_cache(maxsize=None)(deployed)
-    places = {"kv": 2, "context": len(CONTEXTS), "prompt": 2, "users": len(USERS), "engine": 3, "price": 20_000}
+@pytest.mark.parametrize(
+    "source",
+    ["llama-3.1-8b", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mixtral-8x7b", "gemma-3-12b"))],
+)
+def test_every_number_of_a_deployment_is_the_librarys(source: str, browser: Any, tmp_path: Path) -> None:
+    """At 500 settings of a grid whose lengths and users are drawn, too: with its 128 points, of prices and engines."""
+    draw, fitting, answer = random.Random(source), 0, lru_cache(maxsize=None)(deployed)
+    contexts, users_ = (sorted(draw.sample(range(least, most), 4)) for least, most in ((1000, 32_000), (1, 300)))
+    places = {"kv": 2, "context": 4, "prompt": 2, "users": 4, "engine": 3, "price": 20_000}
     states: list[Any] = [
-        {"view": "serve", "serve": draw.randrange(4), "at": {name: draw.randrange(n) for name, n in places.items()}}
-        for _ in range(520)
+        {"view": "serve", "serve": i % 2, "at": {name: draw.randrange(n) for name, n in places.items()}}
+        for i in range(500)
     ]
-    with Tab(browser, planned) as page:
+    with Tab(browser, made(tmp_path / "plan.html", source, *grid(contexts, users_, GPUS))) as page:
         shown = read(page, states)
     for state, got in zip(states, shown, strict=True):
-        at, context, price = state["at"], CONTEXTS[state["at"]["context"]], state["at"]["price"] / 1000
-        gpu, prompt = GPUS[state["serve"] % 2].partition("@")[0] + "@1", context * (4, 7)[at["prompt"]] // 8
-        asked = PLANNED[state["serve"] // 2], gpu, context, prompt, KVS[at["kv"]]
-        found = answer(*asked, USERS[at["users"]])
+        at, context, price = state["at"], contexts[state["at"]["context"]], state["at"]["price"] / 1000
+        gpu, prompt = GPUS[state["serve"]].partition("@")[0] + "@1", context * (4, 7)[at["prompt"]] // 8
+        asked = source, gpu, context, prompt, KVS[at["kv"]]
+        found = answer(*asked, users_[at["users"]])
         if found is None:
             assert not got["figures"], state
             continue
         true, commands = found
-        stage, speed = true["memory"][0], true["speed"]
+        speed = true["speed"]
         # The front is over all batches: where so many users do not fit, it is that of fewer.
-        fewer = speed or next(filter(None, (one[0]["speed"] for n in USERS if (one := answer(*asked, n)))), None)
+        fewer = speed or next(filter(None, (one[0]["speed"] for n in users_ if (one := answer(*asked, n)))), None)
         front = fewer["front"] if fewer else []
         expected = {
             "most": true["max_concurrency"],
@@ -688,13 +696,12 @@ def test_every_number_of_a_deployment_is_the_librarys(browser: Any, planned: Pat
             "least": true["min_gpus"],
             "spare": abs(true["headroom_bytes"]),
             "memory": true["gpu"]["memory_bytes"],
-            "weights of 0": stage["weights_bytes"],
-            "cache of 0": stage["cache_bytes"],
-            "activations of 0": stage["activations_bytes"],
-            "reserve of 0": true["gpu"]["reserve_bytes"] + stage["rest_bytes"],
-            "free of 0": stage["free_bytes"],
             **{f"front users {i}": point["sequences"] for i, point in enumerate(front)},
         }
+        for i, stage in enumerate(true["memory"]):
+            held = ("weights", "cache", "activations", "free")
+            expected |= {f"{name} of {i}": stage[f"{name}_bytes"] for name in held}
+            expected[f"reserve of {i}"] = true["gpu"]["reserve_bytes"] + stage["rest_bytes"]
         assert {name: int(value) for name, value, _ in got["figures"]} == {
             name: value for name, value in expected.items() if value is not None
         }, state

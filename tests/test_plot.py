@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Command
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from txcalc import hardware, load
-from txcalc.cli import app
 from txcalc.render import draw, plot, terminal
 from txcalc.render.picture import Mark, Panel, Picture, PlotAxis, Series
 
@@ -32,9 +31,7 @@ COMMANDS = {
 }
 
 
-def run(*argv: str, **environment: str) -> tuple[int, str, str]:
-    result = CliRunner(env={"COLUMNS": "80", **environment}).invoke(app, list(argv))
-    return result.exit_code, result.stdout, result.stderr
+run = Command()
 
 
 @pytest.fixture

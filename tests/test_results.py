@@ -215,6 +215,9 @@ def test_rows_are_a_data_frame() -> None:
     assert frame.loc[("params", "gpt2"), "value"] == 124_439_808
     assert polars.DataFrame(found).height == len(found.rows) * 2
     assert polars.DataFrame(txcalc.kv("gpt2", "1k", [1, 2]))["bytes"].to_list() == [37748736, 75497472]
+    interchange = pytest.importorskip("pyarrow.interchange")
+    held = interchange.from_dataframe(txcalc.compare("llama-3.1-405b", "gpt2", contexts="1k"))
+    assert held.column("quantity").to_pylist()[:2] == ["params", "params"] and held.num_rows == 20
     with pytest.raises(InputError, match="no rows"):
         txcalc.formula().to_pandas()
 

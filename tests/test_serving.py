@@ -10,12 +10,11 @@ from math import inf
 from typing import Any
 
 import pytest
+from command import Command
 from hypothesis import assume, given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from txcalc import hardware, load
-from txcalc.cli import app
 from txcalc.curves import PEAKS, SECONDS, SHARES, untouched
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, assumed
@@ -56,9 +55,7 @@ def serving(
     return serve(found, request(context, **asked), **wanted)
 
 
-def run(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["deploy", *argv])
-    return result.exit_code, result.stdout, result.stderr
+run = Command("deploy")
 
 
 # Floors, by hand from the published sizes.
@@ -617,7 +614,7 @@ def test_encoders_have_one_latency() -> None:
     for name, positions in (("bert-base", "512"), ("vit-b", "197")):
         code, out, _ = run(name, "--gpu", "l4", "--context", "512")
         assert code == 0 and f"a pass over {positions}" in out and "TPOT," not in out
-    assert json.loads(run("bert-base", "--gpu", "l4", "--json")[1])["speed"]["achievable"]["tpot_s"] is None
+    assert run.data("bert-base", "--gpu", "l4")["speed"]["achievable"]["tpot_s"] is None
 
 
 @pytest.mark.slow
@@ -626,9 +623,9 @@ def test_several_are_one_table() -> None:
     code, out, err = run(*argv)
     assert code == 0 and max(map(len, out.splitlines())) <= 80
     assert "deepseek-v3 on h100-sxm" in err and "8 × h100-sxm" in out
-    rows = json.loads(run(*argv, "--json")[1])["deployments"]
+    rows = run.data(*argv)["deployments"]
     assert [row["model"]["name"] for row in rows] == ["llama-3.1-8b"] * 2 + ["deepseek-v3"] * 2
-    alone = json.loads(run("llama-3.1-8b", "--gpu", "l4:3", "--price", "2", "--json")[1])
+    alone = run.data("llama-3.1-8b", "--gpu", "l4:3", "--price", "2")
     assert rows[1] == {key: value for key, value in alone.items() if key != "schema"}
     assert [row["fits"] for row in rows] == [True, True, False, False]
     assert run("deepseek-v3", "--gpu", "l4", "--gpu", "l40s:2", "--tp", "2", "--pp", "1", "--dp", "1")[0] == 1

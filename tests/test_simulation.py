@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Command
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -246,9 +247,7 @@ def test_bursts_are_drawn_as_they_are_said() -> None:
 # The command.
 
 
-def run_(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["deploy", *argv])
-    return result.exit_code, result.stdout, result.stderr
+run_ = Command("deploy")
 
 
 @pytest.mark.slow

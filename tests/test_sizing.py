@@ -6,10 +6,9 @@ import json
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command import Command
 
 from txcalc import hardware, load
-from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import engine
@@ -18,10 +17,7 @@ from txcalc.planning.serving import Limits, serve, sizes
 from txcalc.planning.sizing import arrange, less, rentable
 from txcalc.planning.timing import request
 
-
-def run(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["deploy", *argv])
-    return result.exit_code, result.stdout, result.stderr
+run = Command("deploy")
 
 
 def test_counts_that_are_rented() -> None:
@@ -89,9 +85,8 @@ def test_the_question_that_ten_gpus_were_the_answer_to() -> None:
     limits = ["--ttft", "2s", "--tpot", "40ms"]
     code, out, _ = run(*asked, *limits, "--gpu", "h100-sxm:16")
     assert code == 1 and out.startswith("misses: TTFT ") and "the most within: " in out.replace("\n", " ")
-    code, out, _ = run(*asked, *limits, "--gpu", "h100-sxm", "--json")
-    data = json.loads(out)
-    assert code == 0 and data["min_gpus"] == 10 and data["layout"]["gpus"] > 16 and data["layout"]["gpus"] % 8 == 0
+    data = run.data(*asked, *limits, "--gpu", "h100-sxm")
+    assert data["min_gpus"] == 10 and data["layout"]["gpus"] > 16 and data["layout"]["gpus"] % 8 == 0
     steady = data["speed"]["steady"]
     assert steady["ttft_s"]["mean"] <= 2 and steady["tpot_s"]["mean"] <= 0.04
 
@@ -112,7 +107,7 @@ def test_users_beyond_the_cache_wait_in_line() -> None:
     out = out.replace("\n", " ")
     assert code == 1 and "the most that fits at once: 174 users on tp=8, TTFT " in out and " per 1M out" in out
     assert out.startswith("holds 174 of 500 sequences at the full context: ") and " have seats in the cache at " in out
-    data: dict[str, Any] = json.loads(run(*argv, "--json")[1])
+    data: dict[str, Any] = run.data(*argv)
     largest, speed, steady = data["largest"], data["speed"], data["speed"]["steady"]
     assert largest["sequences"] == 174 and largest["steady"]["per_gpu"] > 0 and largest["cost_per_million_output"] > 0
     assert not data["fits"] and 174 < speed["seats"] < 500

@@ -7,11 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from command import Command
 from hypothesis import given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
-from txcalc.cli import app
 from txcalc.planning.simulation import Server, simulate
 from txcalc.planning.steady import ROUNDS, Demand, Overload, Steady, StepCurve, _Loop, closed, denser, open_
 from txcalc.planning.traffic import Arrival
@@ -174,9 +173,7 @@ def test_a_curve_is_exact_at_its_knots() -> None:
 # The command.
 
 
-def run(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner(env={"COLUMNS": "80"}).invoke(app, ["deploy", *argv])
-    return result.exit_code, result.stdout, result.stderr
+run = Command("deploy")
 
 
 def test_the_contract_of_steady() -> None:

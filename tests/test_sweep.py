@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import csv
-import json
 import sys
 from itertools import product
 from typing import Any
 
 import pytest
+from command import Command
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 pytest.importorskip("numpy")
 
 import numpy as np
 
 from txcalc import InputError, MissingExtra, UnknownName, load
-from txcalc.cli import app
 from txcalc.planning.memory import cache_bytes, saved_bytes, weights_bytes
 from txcalc.sweep import COLUMNS, WORKLOAD, Sweep, parse_axis
 
@@ -266,16 +264,14 @@ def test_blocks_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
 # The command.
 
 
-def run(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["sweep", *argv])
-    return result.exit_code, result.stdout, result.stderr
+run = Command("sweep")
 
 
 def test_csv_and_json_say_the_same() -> None:
     argv = ["llama-3.1-8b", "--over", "T=1k:1M:4x", "--over", "h_kv=8,32", "--quantity", "flops"]
     code, text, _ = run(*argv, "--format", "csv")
     assert code == 0
-    data = json.loads(run(*argv, "--json")[1])
+    data = run.data(*argv)
     assert data["schema"] == "txcalc/sweep/1"
     assert [{k: int(v) for k, v in row.items()} for row in csv.DictReader(text.splitlines())] == data["rows"]
     assert data["rows"][-1] == {

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Command
 from tiny import TINY
 from typer.testing import CliRunner
 
@@ -379,9 +380,7 @@ def test_a_condition_becomes_part_of_the_theorem(monkeypatch: pytest.MonkeyPatch
 # The command.
 
 
-def run(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["prove", *argv])
-    return result.exit_code, result.stdout, result.stderr
+run = Command("prove")
 
 
 @pytest.mark.slow
@@ -392,7 +391,7 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     code, out, err = run(TOY)
     assert code == 0 and out.splitlines()[0] == "2 of 2 structures proved for every size" and "kept in" in err
     assert inherited(load("D=128 L=1 h=4 h_kv=2 F=72 V=50"), "flops") == ("proved", "all B, T ≥ 1")
-    answer = json.loads(run(TOY, "--json")[1])
+    answer = run.data(TOY)
     assert answer["schema"] == "txcalc/prove/1" and [s["new"] for s in answer["structures"]] == [False, False]
     operations = Linear.operations
     monkeypatch.setattr(Linear, "operations", lambda self, work: operations(self, work) * 2)

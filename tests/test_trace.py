@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from command import Command
 from typer.testing import CliRunner
 
 from txcalc.cli import app
@@ -332,9 +333,7 @@ def test_the_command(file: str) -> None:
     assert refused.exit_code == 1 and refused.stdout == ""
 
 
-def invoke(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["trace", *argv])
-    return result.exit_code, result.stdout, result.stderr
+invoke = Command("trace")
 
 
 def test_grouped_products_are_counted(file: str) -> None:
@@ -369,7 +368,7 @@ def test_an_operator_that_may_cost_makes_it_a_bound(file: str) -> None:
     assert code == 1 and "at least these FLOPs" in " ".join(out.split()) and "aten::_cdist_forward (1 times)" in err
     code, out, _ = invoke(f"{file}:Distances", "--json")
     assert code == 1 and json.loads(out)["complete"] is False
-    assert json.loads(invoke(f"{file}:Tied", "--json")[1])["complete"] is True
+    assert invoke.data(f"{file}:Tied")["complete"] is True
 
 
 def test_a_class_is_not_free_for_its_name(file: str) -> None:
@@ -379,21 +378,20 @@ def test_a_class_is_not_free_for_its_name(file: str) -> None:
 def test_what_no_symbol_can_pass_is_measured(file: str) -> None:
     code, out, err = invoke(f"{file}:Recurrent")
     assert code == 1 and out == "" and "mine.py:" in err and "for t in range(ids.shape[1])" in err
-    code, out, _ = invoke(f"{file}:Recurrent", "--tokens", "7", "--json")
-    answer = json.loads(out)
-    assert code == 0 and answer["domain"] == "B = 3, T = 7" and answer["total"]["flops"] == str(7 * 3 * 2 * 8 * 8)
+    answer = invoke.data(f"{file}:Recurrent", "--tokens", "7")
+    assert answer["domain"] == "B = 3, T = 7" and answer["total"]["flops"] == str(7 * 3 * 2 * 8 * 8)
     assert "--device cpu" in invoke(f"{file}:Routed")[2]
-    answer = json.loads(invoke(f"{file}:Routed", "--device", "cpu", "--batch", "2", "--tokens", "4", "--json")[1])
+    answer = invoke.data(f"{file}:Routed", "--device", "cpu", "--batch", "2", "--tokens", "4")
     assert answer["total"]["params"] == 152 and 0 <= int(answer["total"]["flops"]) <= 2 * 4 * 2 * 64
 
 
 def test_inputs_by_name(file: str) -> None:
     inputs = ["--input", "ids=B,T:int64", "--input", "source=B,T_src:int64"]
-    answer = json.loads(invoke(f"{file}:Translates", *inputs, "--json")[1])
+    answer = invoke.data(f"{file}:Translates", *inputs)
     assert answer["total"]["flops"] == "16·B·T_src·(T + 8)"
     assert answer["point"] == {"batch": 3, "tokens": 5, "source_tokens": 2}
     assert answer["total"]["fvcore_at_point"] is None
-    picture = json.loads(invoke(f"{file}:Pictures", "--input", "B,3,8,8:float32", "--json")[1])
+    picture = invoke.data(f"{file}:Pictures", "--input", "B,3,8,8:float32")
     assert picture["total"]["flops"] == f"{2 * 3 * 9 * 4 * 36}·B"
 
 

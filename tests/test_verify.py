@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import Command
 from strategies import LEAVES
 from tiny import TINY
-from typer.testing import CliRunner
 
 from txcalc import load
 from txcalc import verify as verify_all
-from txcalc.cli import app
 from txcalc.errors import InputError, Refuted, UnknownName
 from txcalc.parts.block import Mix
 from txcalc.parts.convolution import Filter, Product
@@ -1009,15 +1008,12 @@ def test_a_verdict_says_what_was_shown() -> None:
 # The command.
 
 
-def run(*argv: str) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["verify", *argv])
-    return result.exit_code, result.stdout, result.stderr
+run = Command("verify")
 
 
 def test_json_and_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:
-    code, out, _ = run("D=32 L=2 h=4 F=64 V=50", "--json")
-    answer = json.loads(out)
-    assert code == 0 and answer["schema"] == "txcalc/verify/1" and answer["ok"] is True
+    answer = run.data("D=32 L=2 h=4 F=64 V=50")
+    assert answer["schema"] == "txcalc/verify/1" and answer["ok"] is True
     assert answer["rows"][0].keys() >= {"path", "quantity", "predicted", "measured", "equal", "oracle"}
     assert all(row["equal"] is True for row in answer["rows"])
     (flops,) = [row for row in answer["rows"] if row["path"] == "" and row["where"] == "all B, T ≥ 2"]

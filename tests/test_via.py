@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command import Command
 
-from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
@@ -155,8 +154,7 @@ def test_code_and_kernels_that_a_config_names_are_left_alone(tmp_path: Path) -> 
     assert measure(TINY | more, str(tmp_path)).params == measure(TINY, "").params
 
 
-def shown(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["show", *arguments])
+shown = Command("show")
 
 
 @pytest.fixture
@@ -169,7 +167,7 @@ def tiny(tmp_path: Path) -> str:
 def test_the_command(tiny: str) -> None:
     answer = shown(tiny, "--via", "transformers", "--batch", "2", "--tokens", "7", "--json")
     data = json.loads(answer.stdout)
-    ordinary = json.loads(shown(tiny, "--batch", "2", "--tokens", "7", "--json").stdout)
+    ordinary = shown.data(tiny, "--batch", "2", "--tokens", "7")
     assert data["schema"] == ordinary["schema"] == "txcalc/show/1"
     assert set(ordinary) - set(data) == set() and set(ordinary["params"]) - set(data["params"]) == set()
     assert data["params"]["total"] == ordinary["params"]["total"] and data["params"]["active"] is None

@@ -2,6 +2,7 @@
 
 TxcalcError                exit code 2 unless a subclass says otherwise
 ├── InputError             what a user wrote cannot be used: one or more `Fault`s, all of them at once
+│   ├── WrongCall          a function was called with what it does not take (a TypeError too)
 │   └── UnknownName        a preset, key or part that does not exist, with the nearest that do
 ├── MissingExtra           an optional component is not installed (exit code 3)
 └── Refuted                a verification or a plan failed (exit code 1)
@@ -82,6 +83,10 @@ class InputError(TxcalcError):
         return "\n".join(
             [f"{self.where}: {len(self.faults):,} faults", *told, *([f"  and {more:,} more"] if more else [])]
         )
+
+
+class WrongCall(InputError, TypeError):
+    """Arguments that a function does not have, or lacks; also Python's own error for it."""
 
 
 class UnknownName(InputError):

@@ -78,6 +78,17 @@ class Framed:
         """Arrow's PyCapsule protocol: `polars.DataFrame(x)`, `duckdb.sql("from x")`, `pyarrow.table(x)`."""
         return self.to_arrow().__arrow_c_stream__(requested_schema)
 
+    def __dataframe__(self, nan_as_null: bool = False, allow_copy: bool = True) -> Any:
+        """The data frame interchange protocol: `pyarrow.interchange.from_dataframe(x)`, and what draws any frame. It
+        has no decimals: a column of them is floats there."""
+        import pyarrow
+
+        table = self.to_arrow()
+        for i, field in enumerate(table.schema):
+            if pyarrow.types.is_decimal(field.type):
+                table = table.set_column(i, field.name, table.column(i).cast(pyarrow.float64()))
+        return table.__dataframe__(nan_as_null, allow_copy)
+
 
 def html(title: str, rows: Rows) -> str:
     """A table for a notebook: whole numbers with separators, at the right."""

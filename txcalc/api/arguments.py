@@ -11,7 +11,7 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
 
-from txcalc.errors import Fault, InputError
+from txcalc.errors import Fault, InputError, WrongCall, nearest
 from txcalc.model import Model
 from txcalc.num import counted, whole
 from txcalc.sources import load
@@ -29,7 +29,8 @@ R = TypeVar("R")
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which refuses values of other kinds than its annotations say: `InputError`, with every fault."""
+    """The function, which refuses values of other kinds than its annotations say: `InputError`, with every fault;
+    `WrongCall` for arguments that it does not have."""
     taken = signature(function)
 
     @wraps(function)
@@ -38,7 +39,11 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
         try:
             given = taken.bind(*args, **kwargs).arguments
         except TypeError as error:
-            raise TypeError(f"{function.__name__}() {error}") from None
+            unknown = next((key for key in kwargs if key not in taken.parameters), None)
+            if unknown is None:
+                raise WrongCall(function.__name__, [str(error)]) from None
+            mend = " or ".join(nearest(unknown, taken.parameters)) or ", ".join(taken.parameters)
+            raise WrongCall(function.__name__, [f"no argument named {unknown!r} (did you mean {mend}?)"]) from None
         for name, value in given.items():
             several = taken.parameters[name].kind is Parameter.VAR_POSITIONAL
             hint = _hint(function, name)

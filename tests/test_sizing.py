@@ -107,7 +107,7 @@ def test_users_beyond_the_cache_wait_in_line() -> None:
     out = out.replace("\n", " ")
     assert code == 1 and "the most that fits at once: 174 users on tp=8, TTFT " in out and " per 1M out" in out
     assert out.startswith("holds 174 of 500 sequences at the full context: ") and " have seats in the cache at " in out
-    data: dict[str, Any] = run.data(*argv)
+    data: dict[str, Any] = run.data(*argv, code=1)
     largest, speed, steady = data["largest"], data["speed"], data["speed"]["steady"]
     assert largest["sequences"] == 174 and largest["steady"]["per_gpu"] > 0 and largest["cost_per_million_output"] > 0
     assert not data["fits"] and 174 < speed["seats"] < 500

@@ -22,20 +22,12 @@ from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hin
 from txcalc.api.arguments import checked
 from txcalc.errors import Fault, InputError
 from txcalc.frames import Framed
-from txcalc.render.report import Report, as_csv, as_json, as_markdown
+from txcalc.render import FORMATS, written
+from txcalc.render.report import Report
 from txcalc.sources.files import writable, write
 
 if TYPE_CHECKING:
     from txcalc.render.picture import Picture
-
-
-def _as_latex(report: Report) -> str:
-    from txcalc.render.latex import as_latex
-
-    return as_latex(report)
-
-
-FORMATS = {"json": as_json, "csv": as_csv, "markdown": as_markdown, "latex": _as_latex}
 
 
 class Record:
@@ -150,17 +142,15 @@ class Result(Record, Framed):
 
     @cached_property
     def _data(self) -> dict[str, Any]:
-        return json.loads(as_json(self.report("json")))  # type: ignore[no-any-return]
+        return json.loads(written(self.report("json"), "json"))  # type: ignore[no-any-return]
 
     @checked
     def to_text(self, form: str = "table", width: int = 100) -> str:
         """As the command line prints it: table, json, csv, markdown, latex or html. Errors: `InputError`."""
         if form in FORMATS:
-            return FORMATS[form](self.report(form))
-        if form == "html":
-            return import_module("txcalc.render.html").as_html(self.report(form))  # type: ignore[no-any-return]
+            return written(self.report(form), form)
         if form != "table":
-            raise InputError("format", [Fault("format", form, f"table, html, {', '.join(FORMATS)}")])
+            raise InputError("format", [Fault("format", form, f"table, {', '.join(FORMATS)}")])
         from txcalc.render.lines import as_lines
 
         return "\n".join("".join(text for text, _ in line).rstrip() for line in as_lines(self.report(), width))

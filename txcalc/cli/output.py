@@ -12,15 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 import typer
 
+from txcalc.render import FORMATS, written
 from txcalc.render.lines import Line, as_lines, wrapped
-from txcalc.render.report import Report, as_csv, as_json, as_markdown
+from txcalc.render.report import Report
 
 if TYPE_CHECKING:
     from txcalc.api.results import Result
     from txcalc.render.picture import Picture
-
-_PLAIN = {"json": as_json, "csv": as_csv, "markdown": as_markdown}
-
 
 DRAWN = 100  # columns that a drawing has at most; 80 where no terminal says otherwise
 
@@ -35,17 +33,9 @@ def emit(
     """
     image = picture(import_module("txcalc.render.plot")) if place and picture else None
     wrote = [save(image, place)] if image and place and place != "-" else []
-    if format_ == "latex":
-        from txcalc.render.latex import as_latex
-
-        sys.stdout.write(as_latex(report) + "\n")
-    elif format_ in _PLAIN:
-        text = _PLAIN[format_](report)
+    if format_ in FORMATS:
+        text = written(report, format_)
         sys.stdout.write((escaped(text) if format_ == "json" else text) + "\n")
-    elif format_ == "html":
-        from txcalc.render.html import as_html
-
-        sys.stdout.write(as_html(report) + "\n")
     else:
         lines = as_lines(report, get_terminal_size((100, 24)).columns)
         sys.stdout.write(_styled(lines) if _coloured() else _plain(lines))

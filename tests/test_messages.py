@@ -6,7 +6,7 @@ Texts are compared whole: a message is part of the interface.
 from __future__ import annotations
 
 import re
-from copy import deepcopy
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -184,331 +184,22 @@ DECODER: dict[str, Any] = {
     "attention": {"n_heads": 8, "n_kv_heads": 2},
     "feed_forward": {"d_ff": 1376, "gated": True},
 }
-EXPERTS = {"n_experts": 8, "top_k": 2, "d_ff": 64}
-LATENT = {"n_heads": 8, "kv_rank": 64, "d_nope": 32, "d_rope": 16, "d_v": 32}
-INDEX = {"index_heads": 2, "index_width": 16, "index_top_k": 4}
-DROP = object()
-CHOSEN = {"n_experts": 4, "top_k": 2, "n_kv_heads": 2, "d_head": 8}
-SPAN = {"n_heads": 2, "d_head": 8, "taps": 5}
-
 FAULTS: dict[str, tuple[dict[str, Any], str]] = {
-    "missing": ({"d_model": DROP}, "d_model is missing, expected residual width"),
-    "zero": ({"d_model": 0}, f"d_model is 0, {SIZE}"),
-    "negative": ({"n_layers": -2}, "n_layers is -2, expected a whole number from 1 to 1,000,000,000"),
-    "fraction": ({"vocab_size": 1.5}, "vocab_size is 1.5, expected a whole number above 0"),
-    "whole fraction": ({"vocab_size": 8.0}, "vocab_size is 8.0, expected a whole number above 0"),
-    "nan": ({"vocab_size": float("nan")}, "vocab_size is nan, expected a whole number above 0"),
-    "huge": ({"vocab_size": 10**30}, f"vocab_size is {10**30}, {SIZE}"),
-    "text": ({"d_model": "512"}, "d_model is '512', expected a whole number above 0"),
-    "true": ({"d_model": True}, "d_model is True, expected a whole number above 0"),
-    "list": ({"d_model": [1]}, "d_model is [1], expected a whole number above 0"),
-    "too deep": ({"n_layers": 100_001}, "n_layers is 100001, expected a whole number from 1 to 100,000"),
-    "not a table": ({"norm": 3}, "norm is 3, expected a table"),
-    "unknown key": ({"vocab": 3}, "vocab is not a key (did you mean vocab_size?)"),
-    "unknown inner key": (
-        {"attention.heads": 3},
-        "attention.heads is not a key (did you mean n_heads or d_head or n_kv_heads?)",
-    ),
-    "strange key": (
-        {"feed_forward.zzz": 3},
-        "feed_forward.zzz is not a key (known: d_ff, gated, activation, bias, down_bias, inner_norm, groups, sparsity)",
-    ),
-    "kind": (
-        {"kind": "decodr"},
-        "kind is 'decodr', expected one of decoder, encoder, encoder-decoder, vision, audio",
-    ),
-    "choice": ({"norm.form": "batch"}, "norm.form is 'batch', expected 'rms' or 'layer'"),
-    "activation": (
-        {"feed_forward.activation": "softmax"},
-        "feed_forward.activation is 'softmax', expected one of relu, relu2, gelu, gelu_tanh, quick_gelu, silu, "
-        "clamped_silu, sigmoid, tanh, none, xielu",
-    ),
-    "values that are keys": (
-        {"attention.tied_kv": True, "attention.d_v": 3},
-        "attention.d_v is 3, expected none where the values are the keys, or another layer's",
-    ),
-    "an even kernel": (
-        {
-            "kind": "audio",
-            "encoder.audio": {"mels": 8, "positions": 9, "kernel": 4},
-            "encoder.n_layers": 1,
-            "decoder.n_layers": 1,
-        },
-        "encoder.audio.kernel is 4, expected an odd number: as many on either side",
-    ),
-    "halves of an odd number": (
-        {"differential_attention": {"n_heads": 6, "n_kv_heads": 3, "d_head": 8}, "attention": DROP},
-        "differential_attention.n_kv_heads is 3, expected an even number: differential attention halves them",
-    ),
-    "slopes of a difference": (
-        {"differential_attention": {"n_heads": 8}, "attention": DROP, "positions.form": "alibi"},
-        "positions.form is 'alibi', expected another form: differential attention adds no bias to its scores",
-    ),
-    "distances of a difference": (
-        {"differential_attention": {"n_heads": 8}, "attention": DROP, "positions.form": "relative-projection"},
-        "positions.form is 'relative-projection', expected another form: differential attention adds no bias to its "
-        "scores",
-    ),
-    "slopes of chosen heads": (
-        {"expert_attention": CHOSEN, "attention": DROP, "positions.form": "alibi"},
-        "positions.form is 'alibi', expected another form: attention of experts adds no bias to its scores",
-    ),
-    "rotation beside convolutions": (
-        {"kind": "encoder", "span_attention": SPAN, "attention": DROP, "positions.form": "rotary"},
-        "positions.form is 'rotary', expected 'learned', 'sinusoidal' or 'none' with span_attention, which turns no "
-        "heads",
-    ),
-    "bias of no gate beside convolutions": (
-        {
-            "kind": "encoder",
-            "span_attention": {**SPAN, "bias": ["g"]},
-            "attention": DROP,
-            "positions.form": "none",
-        },
-        "span_attention.bias is ['g'], expected a list without \"g\": there is no gate",
-    ),
-    "bias of no gate of a difference": (
-        {"differential_attention": {"n_heads": 8, "bias": ["g"]}, "attention": DROP},
-        "differential_attention.bias is ['g'], expected a list without \"g\": there is no gate",
-    ),
-    "a difference in an encoder": (
-        {"kind": "encoder", "differential_attention": {"n_heads": 8}, "attention": DROP},
-        "differential_attention: differential_attention runs one way, expected only in a decoder",
-    ),
-    "convolutions of attention in a decoder": (
-        {"span_attention": SPAN, "attention": DROP, "positions.form": "none"},
-        "layer.layer.parts is ['attention', 'feed_forward'], expected no span_attention, which reads what comes later: "
-        "it is an encoder's",
-    ),
-    "sinks of a difference": (
-        {"differential_attention": {"n_heads": 8, "sinks": True}, "attention": DROP},
-        "differential_attention.sinks is not a key (known: n_heads, n_kv_heads, d_head, window, bias)",
-    ),
-    "a difference as it was written": (
-        {"attention.differential": True},
-        "attention.differential is not a key (it has a table of its own, [differential_attention])",
-    ),
-    "more experts of attention than there are": (
-        {"expert_attention": {"n_experts": 2, "top_k": 3, "n_kv_heads": 2, "d_head": 8}, "attention": DROP},
-        "expert_attention.top_k is 3, expected at most n_experts = 2",
-    ),
-    "norms after all": (
-        {"norm.place": "sandwich", "norm.after": ["feed_forward"]},
-        "norm.after is ['feed_forward'], expected none unless place = 'pre' (the others have norms after every part)",
-    ),
-    "slopes that a head has not": (
-        {"feed_forward.activation": "xielu", "head.form": "masked-lm"},
-        "feed_forward.activation is 'xielu', expected another with head.form = 'masked-lm', whose layer has no weights "
-        "for it",
-    ),
-    "flag": ({"feed_forward.gated": 1}, "feed_forward.gated is 1, expected true or false"),
-    "real": ({"positions.theta": float("inf")}, "positions.theta is inf, expected a finite number"),
-    "biases": (
-        {"attention.bias": ["q", "z"]},
-        'attention.bias is [\'q\', \'z\'], expected true, false, or a list out of "q", "k", "v", "o", "g"',
-    ),
-    "groups": (
-        {"attention.n_kv_heads": 3},
-        "attention.n_kv_heads is 3, expected a divisor of n_heads = 8 (8 is MHA, 1 is MQA)",
-    ),
-    "width of a head": (
-        {"attention.n_heads": 6},
-        "attention.d_head is missing, expected a key of its own: d_model = 512 is no multiple of n_heads = 6",
-    ),
-    "rotary": ({"positions.rotary_dims": 65}, "positions.rotary_dims is 65, expected at most d_head = 64"),
-    "window": ({"attention.window": 0}, f"attention.window is 0, {SIZE}"),
-    "top k": (
-        {"experts": {**EXPERTS, "top_k": 9}, "feed_forward": DROP},
-        "experts.top_k is 9, expected at most n_experts = 8",
-    ),
-    "experts beside": (
-        {"experts": EXPERTS},
-        "feed_forward is a table that no layer uses (they have attention, experts)",
-    ),
-    "latent beside": (
-        {"latent": LATENT},
-        "attention is a table that no layer uses (they have feed_forward, latent)",
-    ),
-    "groups of Mamba-2": (
-        {"mamba2": {"n_groups": 3}, "attention": DROP, "feed_forward": DROP},
-        "mamba2.n_groups is 3, expected a divisor of n_heads = 16",
-    ),
-    "heads of Mamba-2": (
-        {"mamba2": {"d_head": 60}, "attention": DROP, "feed_forward": DROP},
-        "mamba2.n_heads is missing, expected a key of its own: 2·d_model = 1024 is no multiple of d_head = 60",
-    ),
-    "parts side by side after their sum": (
-        {"norm": {"parallel": ["attention", "feed_forward"], "place": "post"}},
-        "norm.parallel is ['attention', 'feed_forward'], expected parts as they follow one another, attention or "
-        'feed_forward behind the first, with place = "pre"',
-    ),
-    "parts side by side, experts last": (
-        {"norm": {"parallel": ["attention", "experts"]}, "experts": EXPERTS, "feed_forward": DROP},
-        "norm.parallel is ['attention', 'experts'], expected parts as they follow one another, attention or "
-        'feed_forward behind the first, with place = "pre"',
-    ),
-    "key heads of a delta rule": (
-        {"delta": {"n_heads": 4, "n_key_heads": 3}, "attention": DROP, "feed_forward": DROP},
-        "delta.n_key_heads is 3, expected a divisor of n_heads = 4",
-    ),
-    "bias of no gate": (
-        {"attention": {"n_heads": 8, "bias": ["g"]}},
-        "attention.bias is ['g'], expected a list without \"g\": there is no gate",
-    ),
-    "form of no gate": (
-        {"attention": {"n_heads": 8, "gate_activation": "softplus"}},
-        "attention.gate_activation is 'softplus', expected 'sigmoid', the default, where there is no gate",
-    ),
-    "correction of a softmax": (
-        {"experts": {**EXPERTS, "correction": True}, "feed_forward": DROP},
-        "experts.correction is True, expected false without a router whose scoring is 'sigmoid'",
-    ),
-    "contacts of a decoder": (
-        {"contacts": True},
-        "contacts is True, expected false but in an encoder whose layers all have attention",
-    ),
-    "tokens no narrower": (
-        {"embedding.early": True},
-        "embedding.early is True, expected false without embedding.rank and head.form = 'lm'",
-    ),
-    "bias of an RMSNorm": (
-        {"norm.bias": True},
-        "norm.bias is True, expected false with form = 'rms' (an RMSNorm has no bias)",
-    ),
-    "rows": ({"positions.form": "learned"}, "positions.rows is missing, expected the rows of the learned table"),
-    "rows of sinusoids of several widths": (
-        {
-            "kind": "encoder",
-            "n_layers": 2,
-            "positions.rows": 9,
-            "pattern": ["a", "b"],
-            "layer": {"a": {}, "b": {"attention": {"d_head": 16}}},
-        },
-        "positions.rows is 9, expected none: its sinusoids are those of equally wide heads",
-    ),
-    "tables without how often": (
-        {"embedding.tables": [[9, 1], [9]]},
-        "embedding.tables is [[9, 1], [9]], expected a list of pairs: the rows of a table, and how often it is read",
-    ),
-    "an RMSNorm at the end with a bias": (
-        {"norm.final_bias": True},
-        "norm.final_bias is True, expected false with form = 'rms' (an RMSNorm has no bias)",
-    ),
-    "rows of no table": (
-        {"positions.rows": 9},
-        "positions.rows is 9, expected none with positions.form = 'rotary', which has no table",
-    ),
-    "classes": ({"head.form": "classifier"}, "head.classes is missing, expected the number of classes"),
-    "tied to nothing": (
-        {"vocab_size": DROP, "head.tied": True},
-        "head.tied is True, expected false: there is no token table, or no head, to share it",
-    ),
-    "vision elsewhere": (
-        {"vision": {"image": 8, "patch": 2}},
-        'vision is a table, expected only where kind is "vision"',
-    ),
-    "vision without": (
-        {"kind": "vision", "vision": {"image": 8}},
-        "vision.patch is missing, expected side of a patch, pixels",
-    ),
-    "patches": (
-        {"kind": "vision", "vision": {"image": 9, "patch": 2}},
-        "vision.patch is 2, expected a divisor of image = 9",
-    ),
-    "encoder elsewhere": (
-        {"encoder": {"n_layers": 2}},
-        'encoder is a table, expected only where kind is "encoder-decoder" or "audio"',
-    ),
-    "halves of other widths": (
-        {"kind": "encoder-decoder", "encoder": {"d_model": 256}},
-        "decoder.d_model is 512, expected the encoder's 256, for they share a table of tokens",
-    ),
-    "relative of a latent": (
-        {"positions.form": "relative", "attention": DROP, "latent": LATENT},
-        "positions.form is 'relative', expected another form: its table is added to the scores of equal query heads",
-    ),
-    "half an index": (
-        {"attention": DROP, "latent": {**LATENT, "q_rank": 8, "index_heads": 2, "index_width": 16}},
-        "latent.index_top_k is missing, expected a size beside index_heads: an index has index_heads, index_width, "
-        "index_top_k",
-    ),
-    "an index of direct queries": (
-        {"attention": DROP, "latent": {**LATENT, **INDEX}},
-        "latent.q_rank is missing, expected the rank of the queries, which the index reads",
-    ),
-    "a narrow index": (
-        {"attention": DROP, "latent": {**LATENT, **INDEX, "q_rank": 8, "index_width": 15}},
-        "latent.index_width is 15, expected at least d_rope = 16, which is rotated",
-    ),
-    "an index of what is not rotated": (
-        {"attention": DROP, "latent": {**LATENT, **INDEX, "q_rank": 8}, "positions": {"form": "none"}},
-        "positions.form is 'none', expected 'rotary' with an index, whose keys are rotated",
-    ),
-    "an index of nothing": (
-        {"attention": DROP, "latent": {**LATENT, "index_interleaved": True}},
-        "latent.index_interleaved is True, expected false without an index",
-    ),
-    "an index in an encoder": (
-        {"kind": "encoder", "attention": DROP, "latent": {**LATENT, **INDEX, "q_rank": 8}},
-        "latent.index_heads is 2, expected none in an encoder: an index chooses among what came before",
-    ),
-    "pattern": ({"pattern": []}, "pattern is [], expected a list of texts"),
-    "pattern's count": (
-        {"pattern": ["0*a"]},
-        "pattern is '0*a', expected a layer kind, or a number of them: '5*local'",
-    ),
-    "no pattern": (
-        {"layer": {"a": {}, "b": {}}},
-        "pattern is missing, expected a list that orders the layer kinds a, b",
-    ),
-    "not in the pattern": (
-        {"pattern": ["a"], "layer": {"a": {}, "b": {}}},
-        "layer.b is never used in pattern ['a'] over 4 layers",
-    ),
-    "parts": (
-        {"layer": {"a": {"parts": ["atention"]}}},
-        "layer.a.parts is ['atention'], expected a list out of attention, cross_attention, feed_forward, experts, "
-        "mamba, mamba2, delta, rg_lru, linear_attention, matrix_memory, time_mix, short_convolution, rnn, "
-        "hyena, draft_attention, compressed, forgetting, pieces, channel_mix, convolution, fourier, shared, "
-        "layer_input",
-    ),
-    "parts twice": (
-        {"layer": {"a": {"parts": ["attention", "attention", "feed_forward"]}}},
-        "layer.a.parts is ['attention', 'attention', 'feed_forward'], expected each part once",
-    ),
-    "key of a layer": (
-        {"layer": {"a": {"d_model": 8}}},
-        "layer.a.d_model is not a key (a layer has tables of parts, norm, positions, and parts)",
-    ),
-    "table of a layer": (
-        {"layer": {"a": {"parts": ["attention", "feed_forward"], "mamba": {}}}},
-        "layer.a.mamba is a table that its parts (attention, feed_forward) do not use",
-    ),
-    "inside a layer": ({"layer": {"a": {"attention": {"window": 0}}}}, f"layer.a.attention.window is 0, {SIZE}"),
-    "outside a layer": (
-        {"attention.n_kv_heads": 3, "layer": {"a": {"attention": {"window": 8}}}},
-        "attention.n_kv_heads is 3, expected a divisor of n_heads = 8 (8 is MHA, 1 is MQA)",
-    ),
-    "cross-attention to nothing": (
-        {"layer": {"a": {"parts": ["attention", "cross_attention", "feed_forward"]}}},
-        "layer.a.parts is ['attention', 'cross_attention', 'feed_forward'], expected no cross_attention: there is no "
-        "encoder to attend to",
-    ),
+    name: (changes, message)
+    for name, changes, message in tomllib.loads((Path(__file__).parent / "data" / "faults.toml").read_text())["faults"]
 }
 
 
 def described(changes: dict[str, Any]) -> dict[str, Any]:
-    raw = deepcopy(DECODER)
-    for path, value in changes.items():
-        *tables, key = path.split(".")
-        table = raw
-        for name in tables:
-            table = table.setdefault(name, {})
-        if value is DROP:
-            del table[key]
-        else:
-            table[key] = value
-    return raw
+    return _changed(DECODER, changes)
+
+
+def _changed(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
+    kept = {key: value for key, value in table.items() if changes.get(key) != "drop"}
+    for key, value in changes.items():
+        if value != "drop":
+            kept[key] = _changed(kept.get(key, {}), value) if isinstance(value, dict) else value
+    return kept
 
 
 @pytest.mark.parametrize("name", FAULTS)
@@ -606,7 +297,8 @@ def test_the_description_that_is_changed_is_good() -> None:
 
 
 def test_all_faults_at_once_in_the_users_own_spelling() -> None:
-    changes = {"d_model": 0, "vocab": 3, "attention.n_kv_heads": 3, "feed_forward.d_ff": -1, "norm.form": "batch"}
+    changes: dict[str, Any] = {"d_model": 0, "vocab": 3, "attention": {"n_kv_heads": 3}}
+    changes |= {"feed_forward": {"d_ff": -1}, "norm": {"form": "batch"}}
     assert said(build, described(changes), "model.toml").splitlines() == [
         "model.toml: 5 faults",
         "  vocab is not a key (did you mean vocab_size?)",

@@ -23,7 +23,6 @@ from txcalc.parts.options import (
     Wished,
     biases,
     count,
-    divided,
     flag,
     groups_of,
     key,
@@ -236,7 +235,7 @@ class AttentionOptions(Mechanism):
     kv_from: str | None = key(text, None, "layer kind whose last layer lends its keys and values: none of its own")
 
     def misfits(self) -> Iterator[Wished]:
-        for wished in divided("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads):
+        for wished in super().misfits():
             yield wished._replace(fix=f"{self.n_heads} is MHA, 1 is MQA")
         lacking = {"g": self.gate == "none" and "there is no gate"}
         lacking |= {"v": self.tied_kv and "tied_kv leaves it no projection"}

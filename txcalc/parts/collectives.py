@@ -122,10 +122,26 @@ class AllToAll(Leaf):
         return (Transfer(self.kind, self.axis, own, moved, moved, self.narrow),)
 
 
+@frozen
+class Hop(Leaf):
+    """The residual stream from one stage of a pipeline to the next, of which each of its `sharers` ranks, which all
+    have it, passes a share."""
+
+    role = "collective"
+    sends: ClassVar[int] = 0
+    width: Any
+    axis: Axis
+    sharers: Any
+
+    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
+        share = ratio(work.positions * self.width, self.sharers)
+        return (Transfer(str(self.kind), self.axis, share, share * self.sends, share * (1 - self.sends)),)
+
+
 @final
 @frozen
-class Send(Leaf):
-    """A pipeline's stage hands the residual stream on; each of its `sharers` ranks, which all have it, sends a share.
+class Send(Hop):
+    """A stage hands the residual stream on.
 
     Shapes   (B, T, width)
     Unit     B·T·width/sharers elements sent
@@ -133,20 +149,13 @@ class Send(Leaf):
     """
 
     kind = "send"
-    role = "collective"
-    width: Any
-    axis: Axis
-    sharers: Any
-
-    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
-        share = ratio(work.positions * self.width, self.sharers)
-        return (Transfer(self.kind, self.axis, share, share, 0),)
+    sends = 1
 
 
 @final
 @frozen
-class Receive(Leaf):
-    """A pipeline's stage gets the residual stream; each of its `sharers` ranks receives a share.
+class Receive(Hop):
+    """A stage gets the residual stream.
 
     Shapes   (B, T, width)
     Unit     B·T·width/sharers elements received, none sent
@@ -154,14 +163,6 @@ class Receive(Leaf):
     """
 
     kind = "receive"
-    role = "collective"
-    width: Any
-    axis: Axis
-    sharers: Any
-
-    def transfers(self, work: Workload) -> tuple[Transfer, ...]:
-        share = ratio(work.positions * self.width, self.sharers)
-        return (Transfer(self.kind, self.axis, share, 0, share),)
 
 
 Collective = AllReduce | AllGather | ReduceScatter | AllToAll | Send | Receive

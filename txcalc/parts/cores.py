@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import replace
-from typing import Any, final
+from collections.abc import Mapping
+from typing import Any, ClassVar, final
 
 from txcalc.notation import named_by_groups, pair
 from txcalc.num import exact_div
@@ -236,6 +236,7 @@ class DifferentialCore(SoftmaxCore):
     Source   Ye et al. 2024 (arXiv 2410.05258), equation 1
     """
 
+    unlearnt: ClassVar[Mapping[str, Any]] = {"learns": False}
     scale: Any = None
     learns: bool = True
     beyond = "two attentions with the same queries and keys"
@@ -243,10 +244,6 @@ class DifferentialCore(SoftmaxCore):
     def rows_kept(self, work: Workload) -> Any:
         """One of both halves."""
         return exact_div(super().rows_kept(work), 2)
-
-    @property
-    def frozen(self) -> DifferentialCore:
-        return replace(self, learns=False)
 
     def weights(self) -> tuple[Weight, ...]:
         return tuple(Weight(name, (self.d_qk,)) for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"))

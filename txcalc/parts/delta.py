@@ -14,8 +14,6 @@ from txcalc.parts.options import (
     RMS_EPS,
     Mechanism,
     Place,
-    Wished,
-    divided,
     flag,
     key,
     letter,
@@ -162,9 +160,6 @@ class DeltaOptions(Mechanism):
     gate: str = key(one_of("silu", "sigmoid"), "silu", "activation of the gate on what is read")
     signed: bool = key(flag, False, "what is written reaches to twice its value, so that eigenvalues may be negative")
 
-    def misfits(self) -> Iterator[Wished]:
-        yield from divided("n_key_heads", self.n_key_heads, "n_heads", self.n_heads)
-
     def build(self, place: Place) -> DeltaNet:
-        eps = RMS_EPS if place.norm.eps is None else place.norm.eps
+        eps = place.norm.epsilon_or(RMS_EPS)
         return self.into(DeltaNet, d_model=place.d_model, by_channel=self.decay == "channel", norm_eps=eps)

@@ -16,7 +16,6 @@ from txcalc.parts.options import (
     Place,
     Wished,
     biases,
-    divided,
     even,
     key,
     letter,
@@ -45,7 +44,7 @@ class DifferentialOptions(Mechanism):
 
     def misfits(self) -> Iterator[Wished]:
         yield from ungated(self.bias)
-        yield from divided("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
+        yield from super().misfits()
         for name, number in (("n_heads", self.n_heads), ("n_kv_heads", self.n_kv_heads)):
             yield from even(name, number, "differential attention halves them")
 

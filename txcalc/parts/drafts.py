@@ -10,7 +10,7 @@ from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm, NormOptions
-from txcalc.parts.options import REQUIRED, Mechanism, Options, Place, Wished, divided, flag, key, letter
+from txcalc.parts.options import REQUIRED, Mechanism, Options, Place, flag, key, letter
 from txcalc.parts.part import Child, Composite, optional
 from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
@@ -125,9 +125,6 @@ class DraftAttentionOptions(Mechanism):
     n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads")
     n_kv_heads: Any = letter(REQUIRED, "key/value heads")
     d_head: Any = letter(REQUIRED, "width of a head", even=True)
-
-    def misfits(self) -> Iterator[Wished]:
-        yield from divided("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
 
     def build(self, place: Place) -> DraftAttention:
         heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head

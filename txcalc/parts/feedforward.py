@@ -340,8 +340,7 @@ class ExpertsOptions(Mechanism):
     correction: bool = key(flag, False, "what is added to sigmoid scores to choose experts is stored as a parameter")
 
     def misfits(self) -> Iterator[Wished]:
-        if exceeds(self.top_k, self.n_experts):
-            yield Wished("top_k", f"at most n_experts = {self.n_experts}")
+        yield from super().misfits()
         if self.correction and (self.scoring != "sigmoid" or self.router is False):
             yield Wished("correction", "false without a router whose scoring is 'sigmoid'")
         groups = list(divided("n_groups", self.n_groups, "n_experts", self.n_experts))

@@ -293,7 +293,7 @@ class LatentOptions(Mechanism):
         return self.into(
             LatentAttention,
             d_model=place.d_model,
-            norm_eps=RMS_EPS if norm.eps is None else norm.eps,
+            norm_eps=norm.epsilon_or(RMS_EPS),
             rotary=place.positions.rotary(heads + 1, self.d_rope, paired=True),
             core=LatentCore(
                 n_heads=heads,

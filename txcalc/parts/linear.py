@@ -24,6 +24,7 @@ class Linear(Leaf):
     Source   Kaplan et al. 2020 (arXiv 2001.08361), table 1
     """
 
+    unlearnt: ClassVar[Mapping[str, Any]] = {"learns": False}
     role = "product"
     d_in: Any
     d_out: Any
@@ -56,10 +57,6 @@ class Linear(Leaf):
         return self.d_in, self.d_out
 
     @property
-    def frozen(self) -> Linear:
-        return replace(self, learns=False)
-
-    @property
     def input_kept(self) -> str:
         return self.keeps
 
@@ -87,6 +84,7 @@ class BlockLinear(Leaf):
     Source   De et al. 2024 (arXiv 2402.19427), section 2.4
     """
 
+    unlearnt: ClassVar[Mapping[str, Any]] = {"keeps": False}
     n_heads: Any
     width: Any
     keeps: bool = True
@@ -99,10 +97,6 @@ class BlockLinear(Leaf):
         moved = Traffic(inner * self.width, 2 * rows * inner)
         product = MatMul("product", self.n_heads, rows, self.width, self.width, moved)
         return product, elementwise("bias", rows * inner, "add", 0, 0, inner)
-
-    @property
-    def frozen(self) -> BlockLinear:
-        return replace(self, keeps=False)
 
     def saved(self, work: Workload) -> Any:
         return work.positions * self.n_heads * self.width if self.keeps else 0
@@ -119,6 +113,7 @@ class GroupedLinear(Leaf):
     Source   Iandola et al. 2020 (arXiv 2006.11316), section 3: a grouped convolution of one tap
     """
 
+    unlearnt: ClassVar[Mapping[str, Any]] = {"keeps": "no"}
     groups: Any
     d_in: Any
     d_out: Any
@@ -136,10 +131,6 @@ class GroupedLinear(Leaf):
         moved = Traffic(outputs * self.d_in, rows * (self.groups * self.d_in + outputs))
         product = MatMul("product", self.groups, rows, self.d_in, self.d_out, moved)
         return (product, elementwise("bias", rows * outputs, "add", 0, 0, outputs)) if self.bias else (product,)
-
-    @property
-    def frozen(self) -> GroupedLinear:
-        return replace(self, keeps="no")
 
     def saved(self, work: Workload) -> Any:
         kept = self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores)
@@ -303,6 +294,7 @@ class Scale(Leaf):
     Source   Fedus et al. 2021 (arXiv 2101.03961), section 2.1 (an expert's factor)
     """
 
+    unlearnt: ClassVar[Mapping[str, Any]] = {"keeps": False}
     rows: Any
     used: Any
     keeps: bool = True
@@ -313,10 +305,6 @@ class Scale(Leaf):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.used
         return (elementwise("scale", elements, "add", elements, elements, self.rows),)
-
-    @property
-    def frozen(self) -> Scale:
-        return replace(self, keeps=False)
 
     def saved(self, work: Workload) -> Any:
         return work.positions * self.used if self.keeps else 0
@@ -391,6 +379,7 @@ class LayerScale(Leaf):
     Source   Touvron et al. 2021 (arXiv 2103.17239), section 2
     """
 
+    unlearnt: ClassVar[Mapping[str, Any]] = {"keeps": False}
     kind = "other"
     begins: ClassVar[Mapping[str, str]] = {"weight": "one"}
     width: Any
@@ -403,10 +392,6 @@ class LayerScale(Leaf):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width
         return (elementwise("scale", elements, "add", elements, elements, self.width),)
-
-    @property
-    def frozen(self) -> LayerScale:
-        return replace(self, keeps=False)
 
     def saved(self, work: Workload) -> Any:
         return work.positions * self.width if self.keeps else 0

@@ -197,5 +197,5 @@ class MatrixMemoryOptions(Mechanism):
     cap: Any = key(real, None, "logits of the gates are capped at ± this by a tanh")
 
     def build(self, place: Place) -> MatrixMemory:
-        eps = RMS_EPS if place.norm.eps is None else place.norm.eps
+        eps = place.norm.epsilon_or(RMS_EPS)
         return self.into(MatrixMemory, d_model=place.d_model, norm_eps=eps)

@@ -137,10 +137,9 @@ class NormOptions(Options):
         if self.after and self.place != "pre":
             yield Wished("after", "none unless place = 'pre'", "the others have norms after every part")
 
-    @property
-    def epsilon(self) -> Any:
+    def epsilon_or(self, usual: Any) -> Any:
         """What is added to the variance."""
-        return EPS[self.form] if self.eps is None else self.eps
+        return usual if self.eps is None else self.eps
 
     @property
     def alike(self) -> tuple[str, ...]:
@@ -158,7 +157,7 @@ class NormOptions(Options):
             width=width,
             form=self.form,
             bias=self.bias and self.weighted,
-            eps=self.epsilon,
+            eps=self.epsilon_or(EPS[self.form]),
             groups=groups,
             apart=apart,
             weighted=self.weighted,

@@ -15,7 +15,7 @@ from dataclasses import field, fields
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
 
-from txcalc.num import divides, exact_div
+from txcalc.num import divides, exact_div, exceeds
 from txcalc.parts.part import Composite
 
 if TYPE_CHECKING:
@@ -319,8 +319,16 @@ class Options:
         cls.forms.update(dict.fromkeys(forms.split(), cls))  # type: ignore[arg-type]
 
     def misfits(self) -> Iterator[Wished]:
-        """What no single key shows."""
-        yield from ()
+        """What no single key shows: here what its letters are beside others (`FreeSize`)."""
+        for name, known in self.table().items():
+            number = None if known.letter is None else getattr(self, name)
+            if known.letter is None or number is None:
+                continue
+            for least in filter(None, (known.letter.of, known.letter.cut)):
+                if (parts := getattr(self, least)) is not None:
+                    yield from divided(least, parts, name, number)
+            if (chosen := known.letter.chosen) and exceeds(getattr(self, chosen), number):
+                yield Wished(chosen, f"at most {name} = {number}")
 
     @classmethod
     @cache

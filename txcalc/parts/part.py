@@ -10,6 +10,7 @@ width · F feed-forward width · V vocabulary · E experts · k experts per toke
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Self
 
 from txcalc.num import Num, product, total
@@ -246,10 +247,13 @@ class Leaf(Executed):
         """Elements of the one row of its table that a position reads; None: all of its weights are read."""
         return None
 
+    # What is said of the same with weights that nobody learns: what backward needs for their gradient is not kept.
+    unlearnt: ClassVar[Mapping[str, Any]] = {}
+
     @property
-    def frozen(self) -> Leaf:
-        """The same with weights that nobody learns: what backward needs for their gradient alone is not kept."""
-        return self
+    def frozen(self) -> Self:
+        """The same with weights that nobody learns."""
+        return replace(self, **self.unlearnt) if self.unlearnt else self  # type: ignore[type-var]
 
     @property
     def input_kept(self) -> str:

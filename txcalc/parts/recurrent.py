@@ -24,7 +24,6 @@ from txcalc.parts.options import (
     Wished,
     Wrong,
     activation,
-    divided,
     flag,
     key,
     letter,
@@ -207,13 +206,12 @@ class MambaOptions(Mechanism):
     n_heads: Any = key(size, None, "shares of the channels, each with a step size, B and C of its own; absent: one")
 
     def misfits(self) -> Iterator[Wished]:
-        if self.n_heads is not None:
-            yield from divided("n_heads", self.n_heads, "d_inner", self.d_inner)
+        yield from super().misfits()
         if self.n_heads is not None and self.norms:
             yield Wished("n_heads", "none with norms on the step size, B and C")
 
     def build(self, place: Place) -> Mamba:
-        own = RMS_EPS if place.norm.eps is None else place.norm.eps
+        own = place.norm.epsilon_or(RMS_EPS)
         return self.into(Mamba, d_model=place.d_model, norm_eps=own if self.norms else None)
 
 
@@ -282,11 +280,8 @@ class Mamba2Options(Mechanism):
     conv_bias: bool = key(flag, True, "bias of the convolution")
     norm: bool = key(flag, True, "RMSNorm of each group of what is read, after its gate")
 
-    def misfits(self) -> Iterator[Wished]:
-        yield from divided("n_groups", self.n_groups, "n_heads", self.n_heads)
-
     def build(self, place: Place) -> Mamba2:
-        own = LAYER_EPS if place.norm.eps is None else place.norm.eps
+        own = place.norm.epsilon_or(LAYER_EPS)
         return self.into(Mamba2, d_model=place.d_model, norm_eps=own if self.norm else None)
 
 

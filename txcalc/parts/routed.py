@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, final
 
-from txcalc.num import exceeds, product
+from txcalc.num import product
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Shift
-from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, flag, key, letter
+from txcalc.parts.options import REQUIRED, Mechanism, Place, flag, key, letter
 from txcalc.parts.part import Child, Composite, optional
 from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Causal
@@ -79,10 +79,6 @@ class ExpertAttentionOptions(Mechanism):
     n_kv_heads: Any = letter(REQUIRED, "key/value heads, which experts share")
     d_head: Any = letter(REQUIRED, "width of a head", even=True)
     bias: bool = key(flag, False, "a bias of the sum of what experts make")
-
-    def misfits(self) -> Iterator[Wished]:
-        if exceeds(self.top_k, self.n_experts):
-            yield Wished("top_k", f"at most n_experts = {self.n_experts}")
 
     def build(self, place: Place) -> RoutedAttention:
         groups, width, heads = self.n_kv_heads, self.d_head, product((self.n_kv_heads, self.top_k))

@@ -17,7 +17,6 @@ from txcalc.parts.options import (
     Mechanism,
     Place,
     Wished,
-    divided,
     flag,
     key,
     letter,
@@ -101,7 +100,7 @@ class SharedOptions(Mechanism):
     from_: str | None = key(text, None, "layer kind that holds the weights; absent: this one")
 
     def misfits(self) -> Iterator[Wished]:
-        yield from divided("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
+        yield from super().misfits()
         if self.adapted and self.rank is None:
             yield Wished("adapted", "false without a rank")
 

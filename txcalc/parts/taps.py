@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar, final
 
 from txcalc.parts.frozen import frozen
@@ -21,6 +20,7 @@ class Convolution(Leaf):
     Source   Gu and Dao 2023 (arXiv 2312.00752), section 3.4; Radford et al. 2022 (arXiv 2212.04356), section 2.2
     """
 
+    unlearnt: ClassVar[Mapping[str, Any]] = {"keeps": False}
     role = "product"
     begins: ClassVar[Mapping[str, str]] = {"bias": "zero"}
     c_in: Any
@@ -50,10 +50,6 @@ class Convolution(Leaf):
         if not self.bias:
             return (product,)
         return product, elementwise("bias", rows * self.c_out, "add", 0, 0, self.c_out)
-
-    @property
-    def frozen(self) -> Convolution:
-        return replace(self, keeps=False)
 
     def saved(self, work: Workload) -> Any:
         return work.positions * self.stride * self.c_in if self.keeps else 0

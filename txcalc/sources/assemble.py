@@ -184,7 +184,7 @@ def _block(layer: Table, stack: Table) -> Block:
 def _hyper(stack: Table, norm: NormOptions, *, read: bool = False) -> HyperConnection | None:
     if stack["hyper"] is None:
         return None
-    eps = RMS_EPS if norm.eps is None else norm.eps
+    eps = norm.epsilon_or(RMS_EPS)
     sizes = {"width": stack["d_model"], "number": stack["hyper"], "steps": stack["hyper_steps"]}
     return HyperConnection(**sizes, mixed=stack["hyper_steps"] > 0, eps=eps, read=read)
 

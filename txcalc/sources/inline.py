@@ -18,27 +18,12 @@ from txcalc.sources.spec import Wrong, count, layers, size
 from txcalc.symbols import BY_LETTER, OTHER_NAMES
 from txcalc.units import parse_tokens
 
-LETTERS = {
-    "D": "d_model",
-    "L": "n_layers",
-    "h": "attention.n_heads",
-    "h_kv": "attention.n_kv_heads",
-    "d_h": "attention.d_head",
-    "F": "feed_forward.d_ff",
-    "V": "vocab_size",
-    "E": "experts.n_experts",
-    "k": "experts.top_k",
-    "window": "attention.window",
-    "learned": "positions.rows",
-}
-OPPOSITES = (
-    ("plain", "gated"),
-    ("rms", "ln"),
-    ("pre", "post"),
-    ("bias", "nobias"),
-    ("tied", "untied"),
-    ("final", "nofinal"),
-)
+LETTERS = {letter: BY_LETTER[letter].key for letter in ["D", "L", "h", "h_kv", "d_h", "F", "V", "E", "k"]}
+LETTERS |= {"window": BY_LETTER["W"].key, "learned": BY_LETTER["P_max"].key}
+OPPOSITES = [
+    tuple(pair.split("|"))
+    for pair in ["plain|gated", "rms|ln", "pre|post", "bias|nobias", "tied|untied", "final|nofinal"]
+]
 CELLS = ("lstm", "gru", "rnn")  # a mixer in attention's place; the feed-forward is there where F is
 WORDS = (*(word for pair in OPPOSITES for word in pair), "direct", "nonorm", *CELLS)
 SPELLING = {path: letter for letter, path in LETTERS.items()}

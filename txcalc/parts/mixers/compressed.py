@@ -13,7 +13,7 @@ from txcalc.parts.cores import SoftmaxCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import GroupedLinear, Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, Wished, divided, flag, key, letter
+from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, Wished, flag, key, letter
 from txcalc.parts.part import (
     NO_CACHE,
     Cache,
@@ -370,7 +370,7 @@ class CompressedOptions(Mechanism):
     index_top_k: Any = letter(None, "entries that a query selects by it")
 
     def misfits(self) -> Iterator[Wished]:
-        yield from divided("groups", self.groups, "n_heads", self.n_heads)
+        yield from super().misfits()
         if self.rate is None and (self.overlap or self.index_heads is not None):
             yield Wished("rate", "the tokens an entry, beside overlap and an index")
         if self.index_heads is not None and self.index_width is None:
@@ -404,7 +404,7 @@ class CompressedOptions(Mechanism):
             groups=self.groups,
             d_group=product((exact_div(heads, self.groups), width)),
             o_rank=self.o_rank,
-            norm_eps=_eps(place),
+            norm_eps=place.norm.epsilon_or(RMS_EPS),
             rotary=rotary,
             core=CompressedCore(**sizes, span=Window(window=self.window), entries=entries),
             compressor=compressor,
@@ -420,10 +420,6 @@ class CompressedOptions(Mechanism):
         return Compressor(
             d_model=place.d_model,
             pool=Pool(width=width, rate=self.rate, overlap=self.overlap, keeps=keeps),
-            norm=Norm(width=width, form="rms", bias=False, eps=_eps(place), keeps=keeps),
+            norm=Norm(width=width, form="rms", bias=False, eps=place.norm.epsilon_or(RMS_EPS), keeps=keeps),
             rotary=self._rotary(place, 1),
         )
-
-
-def _eps(place: Place) -> Any:
-    return RMS_EPS if place.norm.eps is None else place.norm.eps

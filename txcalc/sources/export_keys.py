@@ -112,17 +112,13 @@ def _heads(key: str, half: str = "last") -> Key:
     return value
 
 
-def _table(section: str, key: str) -> Key:
-    return lambda f: f.one(section)[key]
+def _one(section: str) -> Key:
+    return lambda f: f.one(section)
 
 
 def _real(number: float | None) -> float | None:
     """A number where transformers takes no int."""
     return None if number is None else float(number)
-
-
-def _mixer(key: str) -> Key:
-    return lambda f: f.mixer[key]
 
 
 def _channel(key: str, half: str = "last") -> Key:
@@ -233,29 +229,52 @@ _SAME: dict[Key, str] = {
     (lambda f: f.activation): "hidden_act hidden_activation activation_function activation mlp_hidden_act",
     (lambda f: f.activation.removesuffix("_pytorch_tanh")): "afn",  # GPT-1's gelu is the one by tanh
     (lambda f: f.rotary_share): "partial_rotary_factor rotary_pct",
-    _table("experts", "n_experts"): "num_experts num_local_experts n_routed_experts moe_num_experts",
-    _table("experts", "top_k"): "num_experts_per_tok moe_topk top_k_experts",
-    _table("experts", "d_ff"): "moe_intermediate_size",
-    _table("experts", "latent"): "moe_latent_size",
-    _table("experts", "n_shared"): "n_shared_experts num_shared_experts moe_num_shared_experts",
-    _table("experts", "d_ff_shared"): (
-        "shared_expert_intermediate_size shared_intermediate_size moe_shared_expert_intermediate_size"
-    ),
-    _mixer("d_state"): "state_size mamba_d_state ssm_state_size",
-    _mixer("d_conv"): "conv_kernel mamba_d_conv",
-    _mixer("dt_rank"): "time_step_rank mamba_dt_rank",
-    _mixer("n_groups"): "n_groups mamba_n_groups",
-    _mixer("n_heads"): "mamba_n_heads mamba_num_heads",
-    _mixer("d_head"): "mamba_d_head mamba_head_dim",
-    _mixer("bias"): "mamba_proj_bias",
-    _mixer("conv_bias"): "use_conv_bias mamba_conv_bias",
     _expand: "expand mamba_expand",
-    _table("delta", "n_heads"): "linear_num_value_heads",
-    _table("delta", "n_key_heads"): "linear_num_key_heads",
-    _table("delta", "d_key"): "linear_key_head_dim",
-    _table("delta", "d_value"): "linear_value_head_dim",
-    _table("delta", "d_conv"): "linear_conv_kernel_dim",
 }
+
+
+# Keys that are one of a table's, by where it stands: the config's name, and the table's own.
+_HELD: dict[Key, str] = {
+    (lambda f: f.last): "num_decoder_layers=n_layers decoder_layers=n_layers altup_num_inputs=streams "
+    "altup_active_idx=active_stream laurel_rank=laurel",
+    (lambda f: f.last["head"]): "logits_soft_cap=softcap tie_word_embeddings=tied lm_head_bias=bias num_labels=classes "
+    "classifier_bias=transform_bias use_mean_pooling=pool_norm",
+    (lambda f: f.last["positions"]): "relative_attention_num_buckets=buckets max_target_positions=rows "
+    "relative_attention_max_distance=distance",
+    (lambda f: f.last["embedding"]): "emb_layer_norm_before=norm",
+    (lambda f: f.last["vision"]): "image_size=image patch_size=patch num_channels=channels use_mask_token=mask_token",
+    (lambda f: f.first["audio"]): "num_mel_bins=mels max_source_positions=positions",
+    (lambda f: f.windowless): "global_head_dim=d_head num_global_key_value_heads=n_kv_heads attention_k_eq_v=tied_kv",
+    (
+        lambda f: f.mixer
+    ): "state_size=d_state mamba_d_state=d_state ssm_state_size=d_state conv_kernel=d_conv mamba_d_conv=d_conv "
+    "time_step_rank=dt_rank mamba_dt_rank=dt_rank n_groups=n_groups mamba_n_groups=n_groups "
+    "mamba_n_heads=n_heads mamba_num_heads=n_heads mamba_d_head=d_head mamba_head_dim=d_head "
+    "mamba_proj_bias=bias use_conv_bias=conv_bias mamba_conv_bias=conv_bias",
+    _distances: "pos_att_type=terms max_relative_positions=distance share_att_key=shared",
+    _one("positions"): "rope_theta=theta rope_interleave=interleaved",
+    _one("norm"): "layer_norm_elementwise_affine=weighted norm_bias=bias",
+    _one("attention"): "attention_value_scale=v_scale",
+    _one("latent"): "kv_lora_rank=kv_rank q_lora_rank=q_rank qk_nope_head_dim=d_nope qk_rope_head_dim=d_rope "
+    "index_n_heads=index_heads index_head_dim=index_width index_topk=index_top_k",
+    _one(
+        "experts"
+    ): "num_experts=n_experts num_local_experts=n_experts n_routed_experts=n_experts moe_num_experts=n_experts "
+    "num_experts_per_tok=top_k moe_topk=top_k top_k_experts=top_k moe_intermediate_size=d_ff "
+    "moe_latent_size=latent n_shared_experts=n_shared num_shared_experts=n_shared "
+    "moe_num_shared_experts=n_shared shared_expert_intermediate_size=d_ff_shared "
+    "shared_intermediate_size=d_ff_shared moe_shared_expert_intermediate_size=d_ff_shared "
+    "moe_routed_scaling_factor=scale route_scale=scale",
+    _one("delta"): "linear_num_value_heads=n_heads linear_num_key_heads=n_key_heads linear_key_head_dim=d_key "
+    "linear_value_head_dim=d_value linear_conv_kernel_dim=d_conv",
+    _one("layer_input"): "vocab_size_per_layer_input=rows",
+    _one("short_convolution"): "conv_L_cache=taps conv_bias=bias",
+    _one("rg_lru"): "conv1d_width=d_conv",
+}
+
+
+def _held(table: Key, key: str) -> Key:
+    return lambda f: table(f)[key]
 
 
 def _lru_width(f: Facts) -> Any:
@@ -270,44 +289,35 @@ def _width(f: Facts) -> Any:
     return 2 * f.channel["d_ff"] if f.one("rg_lru") else _channel("d_ff")(f)
 
 
-KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in names.split()} | {
+KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in names.split()}
+KEYS |= {
+    name: _held(table, key)
+    for table, pairs in _HELD.items()
+    for name, key in (pair.split("=") for pair in pairs.split())
+}
+KEYS |= {
     "intermediate_size": _width,
     "lru_width": _lru_width,
-    "conv1d_width": _table("rg_lru", "d_conv"),
     "attention_window_size": lambda f: f.window,
     "block_types": lambda f: [
         "attention" if "attention" in f.layer[kind]["parts"] else "recurrent" for kind in f.kinds
     ],
-    "logits_soft_cap": lambda f: f.last["head"]["softcap"],
-    "num_decoder_layers": lambda f: f.last["n_layers"],
-    "decoder_layers": lambda f: f.last["n_layers"],
     "head_dim": lambda f: (f.one("attention") or f.mixer)["d_head"],
-    "altup_num_inputs": lambda f: f.last["streams"],
-    "altup_active_idx": lambda f: f.last["active_stream"],
-    "laurel_rank": lambda f: f.last["laurel"],
     "activation_sparsity_pattern": lambda f: [f.layer[kind]["feed_forward"]["sparsity"] or 0.0 for kind in f.kinds],
-    "global_head_dim": lambda f: f.windowless["d_head"],
-    "num_global_key_value_heads": lambda f: f.windowless["n_kv_heads"],
-    "attention_k_eq_v": lambda f: f.windowless["tied_kv"],
     "num_kv_shared_layers": lambda f: len(f.readers),
     "use_double_wide_mlp": lambda f: any(f.layer[kind]["feed_forward"] != f.one("feed_forward") for kind in f.readers),
     "enable_moe_block": lambda f: f.one("experts") is not None,
     "hidden_size_per_layer_input": lambda f: (f.one("layer_input") or {"width": 0})["width"],
-    "vocab_size_per_layer_input": _table("layer_input", "rows"),
     "d_kv": _heads("d_head"),
     "attention_head_dim": _heads("d_head"),
     "num_heads": lambda f: (f.one("attention") or f.mixer)["n_heads"],
     "feed_forward_proj": _projection,
     "use_qk_norm": lambda f: f.one("attention")["qk_norm"] != "none",
     "mlp_bias": lambda f: f.channel["bias"],
-    "rope_theta": lambda f: f.one("positions")["theta"],
     "rotary_dim": lambda f: f.one("positions")["rotary_dims"] or f.one("attention")["d_head"],
     "rope_local_base_freq": lambda f: next(
         layer["positions"]["theta"] for layer in f.layer.values() if layer["attention"]["window"]
     ),
-    "rope_interleave": lambda f: f.one("positions")["interleaved"],
-    "tie_word_embeddings": lambda f: f.last["head"]["tied"],
-    "lm_head_bias": lambda f: f.last["head"]["bias"],
     "attn_logit_softcapping": lambda f: _real(f.one("attention")["softcap"]),
     "final_logit_softcapping": lambda f: _real(f.last["head"]["softcap"]),
     "sliding_window": lambda f: f.window,
@@ -324,15 +334,7 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "expert_layer_offset": lambda f: (f.period("experts") or (None, None))[1],
     "attn_layer_period": lambda f: (f.period("attention") or (None,))[0],
     "attn_layer_offset": lambda f: (f.period("attention") or (None, None))[1],
-    "kv_lora_rank": _table("latent", "kv_rank"),
-    "q_lora_rank": _table("latent", "q_rank"),
-    "qk_nope_head_dim": _table("latent", "d_nope"),
-    "qk_rope_head_dim": _table("latent", "d_rope"),
     "v_head_dim": lambda f: (f.one("latent") or f.one("attention"))["d_v"],
-    "attention_value_scale": _table("attention", "v_scale"),
-    "index_n_heads": _table("latent", "index_heads"),
-    "index_head_dim": _table("latent", "index_width"),
-    "index_topk": _table("latent", "index_top_k"),
     "new_decoder_architecture": lambda f: (
         f.one("norm")["parallel"] == "separate"
         or f.one("attention")["n_kv_heads"] not in (1, f.one("attention")["n_heads"])
@@ -343,7 +345,6 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "num_ln_in_parallel_attn": lambda f: {"shared": 1, "separate": 2}.get(str(f.one("norm")["parallel"])),
     "alibi": lambda f: f.last["positions"]["form"] == "alibi",
     "do_layer_norm_before": lambda f: f.one("norm")["place"] == "pre",
-    "layer_norm_elementwise_affine": lambda f: f.one("norm")["weighted"],
     "type_vocab_size": lambda f: f.last["embedding"]["types"] or 0,
     "type_vocab_sizes": lambda f: [rows for rows, _ in f.last["embedding"]["tables"]],
     "max_2d_position_embeddings": lambda f: f.last["embedding"]["tables"][0][0],
@@ -353,48 +354,27 @@ KEYS: dict[str, Key] = {name: key for key, names in _SAME.items() for name in na
     "is_decoder": lambda f: f.last["role"] == "decoder",
     "embedding_size": lambda f: f.last["embedding"]["rank"] or f.last["d_model"],
     "word_embed_proj_dim": lambda f: f.last["embedding"]["rank"] or f.last["d_model"],
-    "relative_attention_num_buckets": lambda f: f.last["positions"]["buckets"],
-    "relative_attention_max_distance": lambda f: f.last["positions"]["distance"],
     "relative_attention": lambda f: f.last["positions"]["form"] == "disentangled",
     "position_biased_input": lambda f: f.last["positions"]["form"] == "learned",
-    "pos_att_type": lambda f: _distances(f)["terms"],
-    "max_relative_positions": lambda f: _distances(f)["distance"],
     "position_buckets": lambda f: _buckets(_distances(f)),
-    "share_att_key": lambda f: _distances(f)["shared"],
     "norm_rel_ebd": lambda f: "layer_norm" if _distances(f)["norm"] else "none",
     "conv_kernel_size": lambda f: (f.one("convolution") or {"taps": 0})["taps"],
     "conv_act": lambda f: f.named(f.one("convolution")["activation"]),
-    "conv_L_cache": lambda f: f.one("short_convolution")["taps"],
-    "conv_bias": lambda f: f.one("short_convolution")["bias"],
     "block_auto_adjust_ff_dim": lambda f: False,
     "num_dense_layers": lambda f: len(f.kinds) - len(f.where("experts")),
     "num_attention_heads_per_layer": lambda f: [f.layer[kind]["attention"]["n_heads"] for kind in f.kinds],
     "gating": lambda f: {"head": "per-head", "element": "per-element"}[f.one("attention")["gate"]],
     "global_attn_every_n_layers": _full_every,
-    "moe_routed_scaling_factor": _table("experts", "scale"),
-    "route_scale": _table("experts", "scale"),
     "position_embedding_type": lambda f: _form_of_positions(f.last),
-    "emb_layer_norm_before": lambda f: f.last["embedding"]["norm"],
     "token_dropout": lambda f: f.last["embedding"]["scale"] is not None,
     "intermediate_multiple_size": lambda f: exact_div(f.channel["d_ff"], f.last["d_model"]),
     # An encoder's window counts the position itself with the half on its one side.
     "local_attention": lambda f: 2 * (f.window - (f.last["role"] == "encoder")),
-    "norm_bias": lambda f: f.one("norm")["bias"],
-    "classifier_bias": lambda f: f.last["head"]["transform_bias"],
     "mup_enabled": lambda f: f.last["embedding"]["scale"] is not None,
     "use_attention_gate": lambda f: f.one("attention")["gate"] == "head",
     "use_sandwich_norm": lambda f: f.one("norm")["place"] == "sandwich",
     "mlp_ratio": lambda f: round(f.channel["d_ff"] * (1.5 if f.channel["gated"] else 1) / f.last["d_model"]),
     "use_swiglu_ffn": lambda f: f.channel["gated"],
-    "use_mask_token": lambda f: f.last["vision"]["mask_token"],
-    "use_mean_pooling": lambda f: f.last["head"]["pool_norm"],
     "use_absolute_position_embeddings": lambda f: f.last["positions"]["form"] == "learned",
     "layer_scale_init_value": lambda f: 0.1 if f.one("norm")["layer_scale"] else 0.0,
-    "num_mel_bins": lambda f: f.first["audio"]["mels"],
-    "max_source_positions": lambda f: f.first["audio"]["positions"],
-    "max_target_positions": lambda f: f.last["positions"]["rows"],
-    "image_size": lambda f: f.last["vision"]["image"],
-    "patch_size": lambda f: f.last["vision"]["patch"],
-    "num_channels": lambda f: f.last["vision"]["channels"],
-    "num_labels": lambda f: f.last["head"]["classes"],
 }

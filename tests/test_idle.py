@@ -122,6 +122,8 @@ def test_every_written_key_changes_the_tree_or_is_refused(name: str) -> None:
         ),
         ("vit-b", {"vocab_size": 1000}, "it counts where tokens are read, not patches or sound"),
         ("gpt2", {"positions.theta": 5}, "it counts with positions.form = 'rotary'"),
+        ("mistral-7b", {"attention.keep": 4}, "it counts without attention.window"),
+        ("gpt2", {"attention.random_blocks": 2}, "it counts with attention.block"),
         ("gpt2", {"positions.apart": True}, "it counts with positions.form = 'relative'"),
         ("gpt2", {"head.plain": True}, "it counts with head.form = 'masked-lm'"),
         ("qwen3-next-80b-a3b", {"n_shared": 2}, "it counts where d_ff_shared, their joint width, is not given"),

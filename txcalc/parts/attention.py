@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from txcalc.num import exact_div, product
 from txcalc.parts.collectives import AllGather, AllReduce
@@ -183,22 +183,19 @@ class Attention(Composite):
         )
 
 
-@final
 @frozen
 class AttentionOptions(Mechanism):
-    """`[attention]`: softmax over keys, and what may be done to its scores, keys and results."""
+    """`[attention]`: softmax over keys, and what may be done to its scores, keys and results; a class for each way of
+    saying which keys a query sees."""
 
     section = "attention"
     kind = "attention"
     stands = ""
     ordered = True
+    masked: ClassVar[bool] = False  # whether a mask that the values make chooses among the keys
     n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads", grows="heads")
     n_kv_heads: Any = letter(lambda at: at["attention"]["n_heads"], "key/value heads", grows="heads")
     d_head: Any = letter(per_head("attention"), "width of a head", even=True, grows="head")
-    window: Any = letter(None, "query i sees key j when 0 ≤ i − j < window; in an encoder when |i − j| < window")
-    chunked: bool = key(
-        flag, False, "windows stand side by side: query i sees key j ≤ i of its own window, or in a tower all of it"
-    )
     bias: list[str] = key(biases, [], "projections with a bias")
     qk_norm: str = key(
         one_of("none", "head", "width", "apart", "bare"),
@@ -218,19 +215,6 @@ class AttentionOptions(Mechanism):
     direct: bool = key(flag, False, "what the heads read is the result: no projection o")
     groups: list[Any] | None = key(
         groups_of(4), None, "groups that q, k, v and o are cut into, each with inputs and outputs of its own"
-    )
-    block: Any = key(
-        size,
-        None,
-        "positions of the blocks in which an encoder attends: a block to itself, those beside it, the first, the "
-        "last and some at random",
-    )
-    # Without blocks nothing, so that no other structure is named by it.
-    random_blocks: Any = key(
-        count, lambda at: None if at["attention"]["block"] is None else 3, "how many at random", "with attention.block"
-    )
-    keep: Any = key(
-        size, None, "keys that each query keeps, by a mask that the values make (Doge); absent: all that it sees"
     )
     kv_from: str | None = key(text, None, "layer kind whose last layer lends its keys and values: none of its own")
 
@@ -254,22 +238,15 @@ class AttentionOptions(Mechanism):
         if made is not None:
             return made
         bias = place.positions.relative_bias(self.n_heads, place.role, own=True)
-        return replace(self._multi_head(place, self._span(place)), relative_bias=bias)
+        return replace(self._multi_head(place, self._span(place.role in ("encoder", "vision"))), relative_bias=bias)
 
     def across(self, place: Place, memory: Any) -> Attention:
         """Cross-attention to an encoder's result, `memory` wide."""
         return replace(self._multi_head(place, Cross()), d_memory=memory)
 
-    def _span(self, place: Place) -> Span:
-        window = self.window
-        if place.role in ("encoder", "vision"):
-            if self.block is not None:
-                return Blocks(block=self.block, random=self.random_blocks)
-            beside = Apart if self.chunked else Around
-            return Full() if window is None else beside(window=window)
-        if self.keep is not None:
-            return Selected(top_k=self.keep)
-        return Causal() if window is None else Chunks(window=window) if self.chunked else Window(window=window)
+    def _span(self, both: bool) -> Span:
+        """What a query sees, of what comes after it too (`both`) or not."""
+        raise NotImplementedError
 
     def _multi_head(self, place: Place, span: Span) -> Attention:
         places, norm = place.positions, place.norm
@@ -307,7 +284,7 @@ class AttentionOptions(Mechanism):
             lender=lender,
             inner_norm=self._inner_norm(norm, value),
             value_scale=None if lender is not None else self.v_scale,
-            mask=None if cross or self.keep is None else DynamicMask(n_kv_heads=groups),
+            mask=DynamicMask(n_kv_heads=groups) if self.masked and not cross else None,
             groups=tuple(self.groups) if self.groups else None,
         )
 
@@ -315,7 +292,7 @@ class AttentionOptions(Mechanism):
         cross = type(span) is Cross
         width = self.d_head
         sizes = {"n_heads": self.n_heads, "n_kv_heads": self.n_kv_heads, "d_qk": width}
-        added = places.biased or self.keep is not None
+        added = places.biased or self.masked
         return AttentionCore(
             **sizes,
             d_v=value,
@@ -348,3 +325,58 @@ class AttentionOptions(Mechanism):
         if not self.inner_norm:
             return None
         return replace(norm.over(product((self.n_heads, value))), fused=self.gate == "none")
+
+
+@final
+@frozen
+class WindowedAttention(AttentionOptions, forms="window"):
+    """All keys, or those in a window."""
+
+    window: Any = letter(None, "query i sees key j when 0 ≤ i − j < window; in an encoder when |i − j| < window")
+    chunked: bool = key(
+        flag, False, "windows stand side by side: query i sees key j ≤ i of its own window, or in a tower all of it"
+    )
+
+    def _span(self, both: bool) -> Span:
+        if self.window is None:
+            return Full() if both else Causal()
+        kind = (Apart if self.chunked else Around) if both else Chunks if self.chunked else Window
+        return kind(window=self.window)
+
+
+@final
+@frozen
+class BlockAttention(AttentionOptions, forms="block"):
+    """BigBird's blocks, in an encoder."""
+
+    block: Any = key(
+        size,
+        None,
+        "positions of the blocks in which an encoder attends: a block to itself, those beside it, the first, the "
+        "last and some at random",
+        "without attention.window",
+    )
+    random_blocks: Any = key(count, 3, "how many at random")
+
+    def _span(self, both: bool) -> Span:
+        return Blocks(block=self.block, random=self.random_blocks)
+
+
+@final
+@frozen
+class MaskedAttention(AttentionOptions, forms="keep"):
+    """Doge's mask of the values, which adds to the scores and chooses among all keys."""
+
+    masked = True
+    keep: Any = key(
+        size, None, "keys that each query keeps, by a mask that the values make (Doge)", "without attention.window"
+    )
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from super().misfits()
+        for name in ("kv_from", "tied_kv", "softcap", "sinks"):
+            if getattr(self, name):
+                yield Wished(name, "none in attention with a mask of its values'")
+
+    def _span(self, both: bool) -> Span:
+        return Selected(top_k=self.keep)

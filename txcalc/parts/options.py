@@ -307,7 +307,8 @@ class Place(NamedTuple):
 class Options:
     """The options that a table of a description has. Subclasses are `frozen`.
 
-    A table whose `form` decides which keys it has is a union: a class for each form, below one with the keys of all.
+    A table whose `form`, or one of whose keys, decides which others it has is a union: a class for each, below one
+    with the keys of all.
     """
 
     section: ClassVar[str]  # the table's name
@@ -342,15 +343,21 @@ class Options:
                 next(iter(having.values())),
                 "; ".join(dict.fromkeys(own.meaning for own in having.values())),
             )
-            when = first.when or f"with {cls.section}.form = {' or '.join(map(repr, having))}"
+            said = "form = " + " or ".join(map(repr, having)) if "form" in found else " or ".join(having)
+            when = first.when or ("" if key in forms else f"with {cls.section}.{said}")
             found[key] = first._replace(meaning=meaning, when=when)
         return found
 
     @classmethod
     def chosen(cls, table: Mapping[str, Any]) -> type[Self]:
-        """The class that a table is of; of a form that there is not, the one with the keys of all."""
-        form = table.get("form", cls.table()["form"].default) if cls.forms else None
-        return cls.forms.get(form, cls) if isinstance(form, str) else cls
+        """The class that a table is of; of a form that there is not, the one with the keys of all. A table without a
+        `form` is of the first class whose own key, by which that one is known, it has; or else of the first."""
+        if not cls.forms:
+            return cls
+        if tag := cls.table().get("form"):
+            form = table.get("form", tag.default)
+            return cls.forms.get(form, cls) if isinstance(form, str) else cls
+        return cls.forms[next((key for key in cls.forms if table.get(key) is not None), next(iter(cls.forms)))]
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Self:

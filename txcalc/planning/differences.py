@@ -236,7 +236,7 @@ def _mixer(part: str, layer: Mapping[str, Any]) -> str:
         return "MLA" if section == "latent" else section
     heads, groups = layer["attention"]["n_heads"], layer["attention"]["n_kv_heads"]
     name = named_by_groups(heads, groups)
-    return name if layer["attention"]["window"] is None else f"{name} in a window"
+    return name if layer["attention"].get("window") is None else f"{name} in a window"
 
 
 def _of_stack(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> tuple[list[_Change], _Together | None]:

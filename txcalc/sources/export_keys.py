@@ -44,14 +44,14 @@ class Facts:
 
     @property
     def window(self) -> Any:
-        found = [layer["attention"]["window"] for layer in self.layer.values() if "attention" in layer]
+        found = [layer["attention"].get("window") for layer in self.layer.values() if "attention" in layer]
         return next((window for window in found if window), None)
 
     @property
     def windowless(self) -> Any:
         """The attention of the first layer without a window."""
         tables = [layer["attention"] for layer in self.layer.values() if "attention" in layer]
-        return next(table for table in tables if table["window"] is None)
+        return next(table for table in tables if table.get("window") is None)
 
     @property
     def readers(self) -> list[str]:
@@ -316,7 +316,7 @@ KEYS |= {
     "mlp_bias": lambda f: f.channel["bias"],
     "rotary_dim": lambda f: f.one("positions")["rotary_dims"] or f.one("attention")["d_head"],
     "rope_local_base_freq": lambda f: next(
-        layer["positions"]["theta"] for layer in f.layer.values() if layer["attention"]["window"]
+        layer["positions"]["theta"] for layer in f.layer.values() if layer["attention"].get("window")
     ),
     "attn_logit_softcapping": lambda f: _real(f.one("attention")["softcap"]),
     "final_logit_softcapping": lambda f: _real(f.last["head"]["softcap"]),

@@ -39,7 +39,7 @@ def _rotated(layer: Tables, stack: Tables, fault: Told) -> None:
 def _chunked(layer: Tables, stack: Tables, fault: Told) -> None:
     attention = layer["attention"]
     alone = stack["role"] in ("encoder", "vision") and not stack["projector"]
-    if attention["chunked"] and (attention["window"] is None or alone):
+    if attention.get("chunked") and (attention["window"] is None or alone):
         fault("attention.chunked", True, "false without a window, and in an encoder that is no tower")
 
 
@@ -51,13 +51,6 @@ def _direct(layer: Tables, stack: Tables, fault: Told) -> None:
     value = attention["d_head"] if attention["d_v"] is None else attention["d_v"]
     if unequal(attention["n_heads"] * value, stack["d_model"]):
         fault("attention.direct", True, "false where n_heads · d_head, or · d_v, is not d_model")
-
-
-def _nothing_but(plain: Tables, attention: Tables, what: str, fault: Told) -> None:
-    for key, without in plain.items():
-        with SOUND:
-            if attention[key] != without:
-                fault(f"attention.{key}", attention[key], f"none in {what}")
 
 
 def _borrowed(layer: Tables, stack: Tables, fault: Told) -> None:
@@ -159,21 +152,16 @@ def _in_groups(layer: Tables, stack: Tables, fault: Told) -> None:
 
 
 def _blocks(layer: Tables, stack: Tables, fault: Told) -> None:
-    attention = layer["attention"]
-    if attention["block"] is not None and (stack["role"] != "encoder" or attention["window"] is not None):
-        fault("attention.block", attention["block"], "none but in an encoder without a window")
+    block = layer["attention"].get("block")
+    if block and stack["role"] != "encoder":
+        fault("attention.block", block, "none but in an encoder")
 
 
 def _kept_keys(layer: Tables, stack: Tables, fault: Told) -> None:
-    """A mask that chooses among the keys stands in a decoder, adds to the scores, and chooses among all of them."""
-    attention = layer["attention"]
-    if attention["keep"] is None:
-        return
-    plain = {"window": None, "chunked": False, "kv_from": None, "tied_kv": False}
-    _nothing_but(plain | {"softcap": None, "sinks": False}, attention, "attention with a mask of its values'", fault)
-    form = layer["positions"]["form"]
-    if stack["role"] != "decoder" or form not in ("rotary", "learned", "sinusoidal", "none"):
-        fault("attention.keep", attention["keep"], "none but in a decoder by itself, without a bias of its scores")
+    """A mask that chooses among the keys stands in a decoder, and adds to the scores."""
+    keep, form = layer["attention"].get("keep"), layer["positions"]["form"]
+    if keep and (stack["role"] != "decoder" or form not in ("rotary", "learned", "sinusoidal", "none")):
+        fault("attention.keep", keep, "none but in a decoder by itself, without a bias of its scores")
 
 
 def _shared_block(layer: Tables, stack: Tables, fault: Told) -> None:

@@ -113,7 +113,7 @@ def _lora(stack: Tables, fault: Told) -> None:
         fault("lora.rank", rank, "none with several residual streams, or layers that read their own vectors")
     parts = {part for layer in stack["layer"].values() for part in layer["parts"]}
     odd = sorted(parts - ADAPTED)
-    odd += ["keep" for table in every("attention", stack) if table["keep"] is not None]
+    odd += ["keep" for table in every("attention", stack) if table.get("keep") is not None]
     odd += ["expert_attention"] if every("expert_attention", stack) else []
     odd += [stack["positions"]["form"]] if stack["positions"]["form"] in ("disentangled", "relative-projection") else []
     if odd:
@@ -204,7 +204,7 @@ def _after_a_lender(stack: Tables, fault: Told, path: str, lent: str, sizes: Seq
                 fault(f"layer.{name}.{path}", wanted, f"a layer kind with {lent} of its own")
             elif first.get(wanted, 0) > first.get(name, 0):
                 fault(f"layer.{name}.{path}", wanted, "a layer kind that stands before its reader")
-            elif any(table[size] != lender[size] for size in sizes):
+            elif any(table.get(size) != lender.get(size) for size in sizes):
                 fault(f"layer.{name}.{path}", wanted, same)
 
 

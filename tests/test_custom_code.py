@@ -15,7 +15,6 @@ from txcalc.errors import InputError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.huggingface.families import READERS
-from txcalc.sources.huggingface.wrapped import WHOLES
 
 Config = dict[str, Any]
 
@@ -59,7 +58,6 @@ def test_every_type_has_a_case() -> None:
     custom = {name for name, (module, _) in READERS.items() if module in ("custom", "earlier")} - twins
     read = {describe(case["config"])[0]["model_type"] for case in CASES.values()}
     assert custom <= read and custom
-    assert set(WHOLES) == {name for name, (module, _) in READERS.items() if module == "wrapped"}
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from txcalc.errors import ABSENT, shown
 from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.families import FLAT, TEXT_DEFAULTS, WRAPPERS
+from txcalc.sources.huggingface.families import FLAT, TEXT_DEFAULTS, TIES, WRAPPERS, listed
 from txcalc.sources.huggingface.keys import printable
 from txcalc.sources.huggingface.neutral import is_neutral
 
@@ -82,54 +82,12 @@ def _causal(c: Config, text: Mapping[str, object]) -> Mapping[str, object]:
 
 
 # Whose `tie_word_embeddings` ties the head, as transformers 5.23 builds these classes with each value of each key: the
-# whole's own, but either's in some, the text's alone in one, nobody's in those that never tie.
-_EITHERS = """
-fast_vlm glm4v glm4v_moe glm_ocr hunyuan_vl llava llava_next_video llava_onevision paddleocr_vl qwen2_5_vl qwen2_vl
-shieldgemma2 video_llama_3
-"""
-_EITHER = frozenset(_EITHERS.split())
-_TEXT = frozenset(("blip-2", "instructblip", "instructblipvideo", "llama4", "vibevoice"))
-_NEVERS = """
-audioflamingo3 cosmos3_edge molmo2 musicflamingo nemotron_h_omni qwen2_audio vibevoice_asr voxtral
-"""
-_NEVER = frozenset(_NEVERS.split())
-# Whose text's key says, too, whether its halves share a table.
-_SHARING = frozenset(("florence2",))
+# whole's own, but either's in some, the text's alone in a few, nobody's in those that never tie; of those whose text's
+# key says, too, whether its halves share a table, both must.
+_EITHER, _TEXT, _NEVER, _SHARING = (frozenset(TIES[kind].split()) for kind in ("either", "text", "never", "sharing"))
 # What the whole's class takes where its key is absent, in those that have no files from before transformers 5, or whose
 # files from before hold the key.
-_YOUNG = {
-    "cohere_compass": False,
-    "deepseek_ocr2": False,
-    "deepseek_vl": True,
-    "deepseek_vl_hybrid": True,
-    "emu3": False,
-    "ernie4_5_vl_moe": True,
-    "cosmos3_omni": False,
-    "fun_asr_nano": True,
-    "fuyu": False,
-    "gemma4_unified": True,
-    "glm46v": False,
-    "glmasr": True,
-    "glmga": False,
-    "granite_speech_plus": True,
-    "granite4_vision": False,
-    "granite_docling": True,
-    "hunyuan_vl": True,
-    "lfm2_vl": True,
-    "lfm3_vl": True,
-    "minicpm_ocr": True,
-    "minicpmv4_6": False,
-    "minicpmv4_7": False,
-    "moss_transcribe_diarize": True,
-    "muse_glimmer": False,
-    "paddleocr_vl": True,
-    "qianfan_ocr": False,
-    "qwen2_5_omni_thinker": False,
-    "qwen3_asr": True,
-    "qwen3_omni_moe_thinker": False,
-    "step3p7": False,
-    "voxtral_realtime": True,
-}
+_YOUNG = {name: kind == "tied" for name, kind in listed(TIES["young"]).items()}
 
 
 def _tie(c: Config, text: Mapping[str, object]) -> dict[str, object]:

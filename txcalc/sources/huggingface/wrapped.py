@@ -4,59 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface import library
 from txcalc.sources.huggingface.config import Config, Raw
-from txcalc.sources.huggingface.families import READERS
+from txcalc.sources.huggingface.families import READERS, WHOLES
 from txcalc.sources.huggingface.keys import bare, printable
 from txcalc.sources.huggingface.neutral import is_neutral
 
 
-class Whole(NamedTuple):
-    """Where a multimodal config has its language model.
+class Whole:
+    """Where a multimodal config has its language model, by a row of `families.WHOLES`.
 
     key      the table with the language model's own config; "" where its keys stand beside the others
     texts    model types that the language model may have; where the keys stand beside, the one that it has
     classes  what `architectures[0]` may be, in small letters; none: one that ends in ForConditionalGeneration or so
-    own      keys of the whole, where the keys stand beside
+    own      beginnings of keys of the whole, where the keys stand beside
     """
 
-    key: str
-    texts: tuple[str, ...]
-    classes: tuple[str, ...]
-    own: tuple[str, ...] = ()
+    def __init__(self, model_type: str) -> None:
+        row = WHOLES[model_type]
+        self.key = row["key"]
+        self.texts, self.classes, self.own = (tuple(row[name].split()) for name in ("texts", "classes", "own"))
 
 
-_LLAVA = ("mm_", "image_", "vision_", "video_", "frame_", "tune_", "freeze_", "unfreeze_", "use_mm_", "tokenizer_")
-_INTERN = ("internlm2", "llama", "mistral", "phi3", "qwen2", "qwen3", "qwen3_moe", "gpt_oss", "internlm3")
-_MINICPM = (
-    "audio_", "batch_", "drop_vision_last_layer", "image_size", "init_", "listen_speak_type", "max_slice_nums",
-    "patch_size", "query_num", "scale_resolution", "slice_", "stream_input", "tts_", "use_image_id", "version",
-    "vision_",
-)  # fmt: skip
-_PHI = ("img_processor", "embd_layer", "audio_processor", "vision_lora", "speech_lora")
-_FLASH = (*_LLAVA, "llm_", "min_slow_num_", "max_num_pixels", "pos_skipping_range")
-WHOLES: dict[str, Whole] = {
-    "Keye": Whole("", ("qwen3",), ("keyeforconditionalgeneration",), ("vision_", "image_", "video_")),
-    "NemotronH_Nano_VL_V2": Whole("llm_config", ("nemotron_h",), ("nemotronhnanovlv2",)),
-    "dots_ocr": Whole("", ("qwen2",), ("dotsocrforcausallm",), ("vision_", "image_", "video_")),
-    "h2ovl_chat": Whole("llm_config", ("mistral", "llama"), ("h2ovlchatmodel",)),
-    "internvl_chat": Whole("llm_config", _INTERN, ("internvlchatmodel",)),
-    "kimi_vl": Whole("text_config", ("deepseek_v3",), ("kimivlforconditionalgeneration",)),
-    "llava_llama": Whole("llm_cfg", ("llama",), ("llavallamaforcausallm", "llavallamamodel"), _LLAVA),
-    "llava_mistral": Whole("", ("mistral",), ("llavamistralforcausallm",), _LLAVA),
-    "llava_qwen": Whole("", ("qwen2",), ("llavaqwenforcausallm",), _LLAVA),
-    "maira2": Whole("text_config", ("llama", "phi3"), ("maira2forconditionalgeneration",)),
-    "minicpmo": Whole("", ("qwen2", "qwen3"), ("minicpmo",), _MINICPM),
-    "minicpmv": Whole("", ("minicpm", "llama", "qwen2", "qwen3"), ("minicpmv",), _MINICPM),
-    "multi_modality": Whole("language_config", ("llama",), ("multimodalitycausallm",)),
-    "phi3_v": Whole("", ("phi3",), ("phi3vforcausallm",), _PHI),
-    "phi4mm": Whole("", ("phi3",), ("phi4mmforcausallm",), _PHI),
-    "sa2va_chat": Whole("llm_config", _INTERN, ("sa2vachatmodel",)),
-    "videochat_flash_qwen": Whole("", ("qwen2",), ("videochatflashqwenforcausallm",), _FLASH),
-}
 # Which language model a version of MiniCPM-V, or of MiniCPM-o, has.
 _VERSIONS = {
     "minicpmv": {"2.0": "minicpm", "2.5": "llama", "2.6": "qwen2", "4.0": "llama", "4.5": "qwen3"},
@@ -66,7 +38,7 @@ _VERSIONS = {
 
 def language(c: Config) -> Raw:
     """The language model in a config of `WHOLES`."""
-    whole = WHOLES[c.model_type]
+    whole = Whole(c.model_type)
     if whole.key and (whole.key in c or not whole.own):
         return inside(c, whole.key, lambda inner: _typed(inner, whole.texts), *whole.classes)
     _called(c, whole.classes)

@@ -15,7 +15,7 @@ import pytest
 from command import Command
 from typer.testing import CliRunner
 
-from txcalc import show
+from txcalc import formula, show
 from txcalc.cli import app
 from txcalc.planning.gradients import training_flops
 from txcalc.sources import load
@@ -228,13 +228,24 @@ def test_a_training_step_in_letters() -> None:
     assert gate["formula"] == "8·D·F/tp"
 
 
+@pytest.mark.parametrize("source", ["gpt2", "gemma-2-9b", "t5-small"])
+def test_layers_that_are_recomputed_are_counted_apart(source: str) -> None:
+    """Each figure is what `show` says; of 8-bit states with their scales, which small tensors have not."""
+    asked: dict[str, Any] = {"tokens": 64, "recompute": "every:5", "optimizer": "adamw-8bit"}
+    found, step = formula(source, **asked).rows, show(source, **asked).training
+    assert step is not None
+    sums = {row.quantity: row for row in found if row.part in ("", "total")}
+    assert sums["training"].value == step.flops > 3 * load(source).ledger(1, 64).total("flops")
+    assert sums["optimizer"].value == step.optimizer_bytes
+    assert "L_" in sums["training"].formula and "⌈" in sums["optimizer"].formula
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [
         (["--recompute", "blok"], "did you mean blocks?"),
         (["--optimizer", "adamx"], "did you mean adamw"),
-        (["--recompute", "every:4"], "expected one of none, core, blocks, in letters"),
-        (["--optimizer", "adamw-8bit"], "not written in letters"),
+        (["--recompute", "layers:0,12"], "expected numbers of layers from 0 to 11"),
         (["--optimizer", "adamw", "--past", "4"], "a training step has no cache"),
     ],
 )

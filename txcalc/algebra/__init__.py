@@ -6,6 +6,7 @@ SymPy lives here only. It adds, multiplies, expands and cancels; how a formula i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cache
 from itertools import chain, count, product
 from typing import Any, NamedTuple
@@ -199,6 +200,8 @@ def formulas(
     one rank holds, computes and sends. With a recipe: FLOPs of a training step and optimizer state too.
     Errors: `UnknownName` where the model has no such part; `InputError` where it cannot be laid out so.
     """
+    if recipe is not None:
+        model = apart(model, recipe)
     tree, root = symbolic(model), model.root
     if layout is not None:
         root, tree = one_rank(model, layout), sharded(tree, layout)
@@ -210,7 +213,8 @@ def formulas(
         ints = walk(root, work._replace(keep_scores=keep_scores))
         ints.at(path)  # refuses a path before the symbols, which have any number of experts, are asked for it
         symbols = walk(tree.root, over._replace(keep_scores=keep_scores))
-        figures, own = _figures(ints, root, keep_scores, recipe), _figures(symbols, tree.root, keep_scores, recipe)
+        figures = _figures(ints, root, keep_scores, recipe)
+        own = _figures(symbols, tree.root, keep_scores, recipe, numbers)
         for node, depth, passes, owners in (*_below(symbols, path), (path, 0, one, one)):
             costs, in_letters = ints.at(node), symbols.at(node)
             for quantity, figure in figures.items():
@@ -223,11 +227,43 @@ def formulas(
     return rows, letters
 
 
+def apart(model: Model, recipe: Recipe) -> Model:
+    """The model, of whose layers those that backward computes again are a kind of their own, where others are not.
+    Errors: `InputError` for numbers of layers that it has not, or that several layers have."""
+    halves, stacks = model.spec["stacks"], dict[str, Any]()
+    if not recipe.recompute.startswith(("every", "layers")):
+        return model
+    for half, stack in halves.items():
+        groups, layer, numbers = [], dict(stack["layer"]), recipe.recomputed(stack["n_layers"])
+        expected = f"numbers of layers from 0 to {stack['n_layers'] - 1}" if max(numbers) >= stack["n_layers"] else ""
+        if stack["shared_layers"] or (len(halves) > 1 and recipe.recompute.startswith("layers")):
+            expected = "none, core or blocks: a number is of more layers than one"
+        if expected:
+            raise InputError("training step", [Fault("--recompute", recipe.recompute, expected)])
+        for name, indices in stack["groups"]:
+            parts = [tuple(i for i in indices if (i in numbers) is again) for again in (True, False)]
+            for word, part in zip(("recomputed", "kept"), parts, strict=True):
+                own = name if () in parts else "_".join(filter(None, (name * (len(stack["groups"]) > 1), word)))
+                groups += [(own, part)] if part else []
+                layer[own] = stack["layer"][name]
+        stacks[half] = {**stack, "groups": sorted(groups, key=lambda group: group[1]), "layer": layer}
+    spec = {**model.spec, "stacks": stacks}
+    return replace(model, spec=spec, root=assemble(spec))
+
+
 def _figures(
-    whole: Ledger, root: Composite, keep_scores: bool, recipe: Recipe | None
+    whole: Ledger,
+    root: Composite,
+    keep_scores: bool,
+    recipe: Recipe | None,
+    numbers: Mapping[Expression, Expression] | None = None,
 ) -> dict[str, Callable[[Ledger], Any]]:
-    """What every part of a ledger is asked for."""
-    more = {} if recipe is None else in_letters(recipe, whole, root.stacks[-1].d_model)
+    """What every part of a ledger is asked for; `numbers` that its letters stand for."""
+
+    def value(size: Any) -> int:
+        return int(sympy.sympify(size).xreplace(numbers or {}))
+
+    more = {} if recipe is None else in_letters(recipe, whole, root.stacks[-1].d_model, value)
     figures = {**FIGURES, **more}
     return {SAVED_SCORES: figures["saved"]} if keep_scores else figures
 

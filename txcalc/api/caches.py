@@ -264,7 +264,7 @@ def formula(
     """The formula behind every figure of a model, or of a part and all below (`layers.0.attention`): in letters, with
     the model's numbers, and its value. Without a model, the textbook's rules derived from the generic block.
 
-    `layout`: of one rank, and what it sends (`tp=8,dp=2`); `recompute` (none, core or blocks), `optimizer`: of a
+    `layout`: of one rank, and what it sends (`tp=8,dp=2`); `recompute` (as `train` has it), `optimizer`: of a
     training step, what is kept for backward and what the optimizer keeps.
     Errors: `InputError`, `UnknownName`, `MissingExtra` (SymPy).
 

@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div, total
-from txcalc.planning.gradients import passes, recomputed, saved_by_core, training_flops
+from txcalc.planning.gradients import passes, recomputed, saved_by_core
 from txcalc.planning.training.activations import kept_by_kind
 from txcalc.planning.training.activations import recomputed as layers_again
 from txcalc.planning.training.memory import RankMemory, memory, width_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
-from txcalc.planning.training.states import OPTIMIZERS, kept_for, sharers, states, tensors
-
-WRITTEN = ("none", "core", "blocks")  # what recomputes leaves whatever the numbers of their layers
+from txcalc.planning.training.states import kept_for, sharers, states, tensors
 
 
 class StepPart(NamedTuple):
@@ -71,17 +68,15 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
     return StepParts(rank, {kind: part for kind, part in found.items() if any(part)}, plan.notes)
 
 
-def in_letters(recipe: Recipe, whole: Ledger, width: Any) -> dict[str, Callable[[Ledger], Any]]:
+def in_letters(
+    recipe: Recipe, whole: Ledger, width: Any, value: Callable[[Any], int] = int
+) -> dict[str, Callable[[Ledger], Any]]:
     """Figures of parts of a whole ledger that the recipe changes, over numbers or letters: FLOPs of a step, elements
-    kept for backward, bytes of optimizer state. A recomputed block's input counts as its first leaf's; `width` is D.
-    Errors: `InputError` for what no letters say."""
-    again: Any = recipe.recompute
-    wrong = [] if again in WRITTEN else [Fault("--recompute", again, f"one of {', '.join(WRITTEN)}, in letters")]
-    if OPTIMIZERS[recipe.optimizer].blockwise:
-        mend = "one without scales of blocks of elements, which are not written in letters"
-        wrong.append(Fault("--optimizer", recipe.optimizer, mend))
-    if wrong:
-        raise InputError("formula", wrong)
+    kept for backward, bytes of optimizer state. A recomputed block's input counts as its first leaf's; `width` is D,
+    `value` what an expression over letters is. Layers that are recomputed are folded with no others."""
+    core = recipe.recompute == "core"
+    last = max((i for entry in whole for i in _layers(entry)), default=-1)
+    numbers = recipe.recomputed(last + 1)
     first: dict[str, Entry] = {}
     for entry in whole:
         inner = [i for i, step in enumerate(entry.steps) if step.name == "layers"]
@@ -89,10 +84,13 @@ def in_letters(recipe: Recipe, whole: Ledger, width: Any) -> dict[str, Callable[
             first.setdefault(".".join(map(str, entry.steps[: inner[0] + 1])), entry)
     inputs = {(entry.name, id(entry.leaf)) for entry in first.values()}
 
+    def again(entry: Entry) -> bool:
+        return recomputed(entry, "core") if core else not numbers.isdisjoint(_layers(entry))
+
     def saved(entry: Entry) -> Any:
-        if not recomputed(entry, again) or entry.work is None:
+        if not again(entry) or entry.work is None:
             return entry.saved
-        if again == "core":
+        if core:
             return saved_by_core(entry) * entry.runs
         held = (entry.name, id(entry.leaf)) in inputs
         return entry.work.positions * width * entry.layers if held else 0
@@ -100,11 +98,15 @@ def in_letters(recipe: Recipe, whole: Ledger, width: Any) -> dict[str, Callable[
     def state(entry: Entry) -> Any:
         hidden = entry.kind != "norm" and any(step.name == "layers" for step in entry.steps)
         shapes = [weight.shape for weight in entry.leaf.weights()] if entry.gradient in ("both", "weights") else []
-        held = [kept_for(shape, recipe, recipe.parameter_bytes, hidden and len(shape) == 2) for shape in shapes]
+        held = [kept_for(shape, recipe, recipe.parameter_bytes, hidden and len(shape) == 2, value) for shape in shapes]
         return total(held) * entry.times
 
     return {
-        "training": lambda ledger: training_flops(ledger, again),
+        "training": lambda ledger: total([entry.flops * (passes(entry) + int(again(entry))) for entry in ledger]),
         "saved": lambda ledger: total(map(saved, ledger)),
         "optimizer": lambda ledger: total(map(state, ledger)),
     }
+
+
+def _layers(entry: Entry) -> Sequence[int]:
+    return next((step.indices for step in entry.steps if step.name == "layers" and step.indices is not None), ())

@@ -14,7 +14,7 @@ from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
 from txcalc.units import bits_of
 
 MOST, LONGEST = 1 << 20, 10**9
-
+BEHIND = 1 << 12  # added to the numbers of a decoder's layers, which begin at 0 as its encoder's do
 
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev")
 V_SHAPED = frozenset({"zbv", "dualpipev"})  # a rank has the n-th piece from the front and the n-th from the back
@@ -149,7 +149,7 @@ class Recipe:
         if self.recompute == "blocks":
             return frozenset(range(layers))
         if self.recompute.startswith("every:"):
-            return frozenset(range(0, layers, int(self.recompute[6:])))
+            return frozenset(i for i in range(layers) if i % BEHIND % int(self.recompute[6:]) == 0)
         if self.recompute.startswith("layers:"):
             return frozenset(map(int, self.recompute[7:].split(",")))
         return frozenset()

@@ -21,10 +21,7 @@ from txcalc.parts.sharding import Ways
 from txcalc.planning import parallelism
 from txcalc.planning.gradients import recomputed
 from txcalc.planning.layout import Layout
-from txcalc.planning.training.recipe import Recipe
-
-# Added to the numbers of a decoder's layers, which begin at 0 as its encoder's do.
-BEHIND = 1 << 12
+from txcalc.planning.training.recipe import BEHIND, Recipe
 
 
 class RankLeaf(NamedTuple):

@@ -101,7 +101,7 @@ class Optimizer(NamedTuple):
 
     what: str
     source: str
-    size: Callable[[Shape, int, bool], int]
+    size: Callable[..., int]
     blockwise: bool = False  # its bytes depend on how many elements a tensor has
     like_gradient: bool = False  # its state is a copy of the first gradient, in the gradient's shape
 
@@ -110,10 +110,10 @@ def _states(number: int) -> Callable[[Shape, int, bool], int]:
     return lambda shape, dtype, hidden: number * dtype * product(shape)
 
 
-def _blockwise(number: int) -> Callable[[Shape, int, bool], int]:
-    def size(shape: Shape, dtype: int, hidden: bool) -> int:
+def _blockwise(number: int) -> Callable[..., int]:
+    def size(shape: Shape, dtype: int, hidden: bool, small: bool) -> int:
         elements = product(shape)
-        if elements < SMALLEST:
+        if small:
             return number * 4 * elements  # type: ignore[no-any-return]
         return number * (elements + 4 * ceil_div(elements, BLOCK))  # type: ignore[no-any-return]
 
@@ -191,11 +191,12 @@ def states(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int =
     return State(parameters, gradients, beside, adapters)
 
 
-def kept_for(shape: Shape, recipe: Recipe, width: int, hidden: bool) -> Any:
+def kept_for(shape: Shape, recipe: Recipe, width: int, hidden: bool, value: Callable[[Any], int] = int) -> Any:
     """What the optimizer keeps for a tensor of `width` bytes an element: its state, and weights in fp32 beside narrower
-    ones where the framework holds these."""
-    master = 4 if recipe.rules.master and recipe.parameter_bytes < 4 else 0
-    return OPTIMIZERS[recipe.optimizer].size(shape, master or width, hidden) + master * product(shape)
+    ones where the framework holds these. A shape may be of letters, whose `value` is asked where a rule needs it."""
+    master, optimizer = 4 if recipe.rules.master and recipe.parameter_bytes < 4 else 0, OPTIMIZERS[recipe.optimizer]
+    small = (value(product(shape)) < SMALLEST,) if optimizer.blockwise else ()
+    return optimizer.size(shape, master or width, hidden, *small) + master * product(shape)
 
 
 def _stored(tensor: RankTensor, elements: int, recipe: Recipe) -> int:

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import builtins
 import functools
 import gc
 import importlib.util
@@ -29,12 +30,12 @@ import random
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from itertools import groupby, zip_longest
 from pathlib import Path
-from types import CodeType, FrameType, FunctionType
+from types import CodeType, FunctionType
 from typing import Any, NamedTuple
 
 import pytest
@@ -162,14 +163,46 @@ def caches() -> list[Any]:
     return [one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper]
 
 
+class Entered(ast.NodeTransformer):
+    """Lets each function of a file say that it is entered, by the name of the outermost one."""
+
+    def __init__(self, file: str) -> None:
+        self.file, self.within, self.outermost = file, list[str](), ""
+
+    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
+        self.within.append(node.name)
+        self.generic_visit(node)
+        self.within.pop()
+        return node
+
+    def _says(self, node: ast.AST, name: str) -> ast.expr:
+        outer = self.outermost
+        self.outermost = own = outer or ".".join([*self.within, name])
+        self.generic_visit(node)
+        self.outermost = outer
+        return ast.parse(f"__entered__({f'{self.file}:{own}'!r})", mode="eval").body
+
+    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
+        said = ast.Expr(self._says(node, node.name))
+        node.body.insert(0 if ast.get_docstring(node, clean=False) is None else 1, said)
+        return node
+
+    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
+        said = self._says(node, "<lambda>")
+        node.body = ast.BoolOp(ast.Or(), [said, node.body])  # it returns None
+        return node
+
+
 class Calls:
     """Maps each test to the functions of `parts/` and `planning/` that it calls, and to its seconds."""
 
     def __init__(self, out: Path) -> None:
-        self.out, self.seen = out, set[CodeType]()
+        self.out, self.seen = out, set[str]()
+        builtins.__entered__ = self.seen.add  # type: ignore[attr-defined]
+        sys.meta_path.insert(0, Sources(self._entering))
 
-    def _called(self, frame: FrameType, event: str, arg: Any) -> None:
-        self.seen.add(frame.f_code)
+    def _entering(self, file: str) -> CodeType | None:
+        return compiled(file, Entered(file)) if str(ROOT / file).startswith(PLACES) else None
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         remembered = caches()
@@ -185,16 +218,10 @@ class Calls:
                 cache.cache_clear()
             self.seen.clear()
             begun = time.perf_counter()
-            sys.settrace(self._called)
-            try:
-                failed = run(item, following)
-            finally:
-                sys.settrace(None)
+            failed = run(item, following)
             seconds = time.perf_counter() - begun
-            ours = {code for code in self.seen if code.co_filename.startswith(PLACES)}
-            names = sorted({f"{Path(code.co_filename).relative_to(ROOT)}:{outermost(code)}" for code in ours})
-            if not failed and names:
-                found.append((item.nodeid, round(seconds, 3), names))
+            if not failed and self.seen:
+                found.append((item.nodeid, round(seconds, 3), sorted(self.seen)))
         known = json.loads(self.out.read_text()) if self.out.is_file() else {}
         self.out.write_text(json.dumps({**known, file: found}, ensure_ascii=False))
         print(f"{file}: {len(found)} of {len(items)} tests, {sum(test[1] for test in found):.1f} s", flush=True)
@@ -207,27 +234,33 @@ def run(item: pytest.Item, following: pytest.Item | None) -> bool:
     return any(report.failed for report in runtestprotocol(item, log=False, nextitem=following))
 
 
-class Source(MetaPathFinder):
-    """Imports one module from another source."""
+class Sources(MetaPathFinder):
+    """Imports modules of txcalc from other code, where there is one."""
 
-    def __init__(self, mutant: Mutant) -> None:
-        self.mutant = mutant
+    def __init__(self, code: Callable[[str], CodeType | None]) -> None:
+        self.code = code
 
     def find_spec(self, name: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        file = self.mutant.file.removesuffix(".py").removesuffix("/__init__")
-        if name != file.replace("/", "."):
+        place = name.replace(".", "/")
+        file = f"{place}/__init__.py" if (ROOT / place).is_dir() else f"{place}.py"
+        code = self.code(file) if name.startswith("txcalc") else None
+        if code is None:
             return None
-        spec = importlib.util.spec_from_file_location(name, ROOT / self.mutant.file)
+        spec = importlib.util.spec_from_file_location(name, ROOT / file)
         assert spec is not None and spec.loader is not None
-        spec.loader.get_code = lambda _: code_of(self.mutant)  # type: ignore[attr-defined]
+        spec.loader.get_code = lambda _: code  # type: ignore[attr-defined]
         return spec
+
+
+def compiled(file: str, change: ast.NodeTransformer) -> CodeType:
+    """A file's code, changed."""
+    tree = ast.fix_missing_locations(change.visit(ast.parse((ROOT / file).read_text())))
+    return compile(tree, str(ROOT / file), "exec", dont_inherit=True)
 
 
 def code_of(mutant: Mutant, wanted: int | None = None) -> CodeType:
     """A file's code with the change, or, where -1 is wanted, as it is."""
-    tree = ast.parse((ROOT / mutant.file).read_text())
-    changed = ast.fix_missing_locations(Places(mutant.place if wanted is None else wanted).visit(tree))
-    return compile(changed, str(ROOT / mutant.file), "exec", dont_inherit=True)
+    return compiled(mutant.file, Places(mutant.place if wanted is None else wanted))
 
 
 def pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
@@ -348,7 +381,7 @@ class Mutants:
         ours = [name for name, module in sys.modules.items() if inside(module)]
         for name in ours:
             del sys.modules[name]
-        sys.meta_path.insert(0, Source(mutant))
+        sys.meta_path.insert(0, Sources(lambda file: code_of(mutant) if file == mutant.file else None))
         first = First()
         pytest.main([*QUIET, "-x", *tests], plugins=[first])
         return first.failed or ""

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from txcalc.hardware import Accelerator
     from txcalc.model import Model
     from txcalc.planning.deployment import Plan
-    from txcalc.planning.engine import Reserve
     from txcalc.planning.engine_memory import EngineMemory
     from txcalc.planning.engines import Profile
     from txcalc.planning.offload import Wish
@@ -214,24 +213,19 @@ def deploy(
         context=held,
         concurrency=length(concurrency, "--concurrency"),
         limits=limits,
-        weights=weights,
-        kv=kv,
-        block=length(block, "--block"),
+        how=dict(
+            weights=weights, kv=kv, block=length(block, "--block"), prefix=prefix, adapters=(adapters, adapter_rank)
+        )
+        | dict(reserve=None if reserve is None else parse_reserve(reserve), **_polling(poll, gather)),
         chunk=maybe(chunk, "--chunk", length),
         profile=known,
         most=most,
-        reserve=None if reserve is None else parse_reserve(reserve),
         host=host,
-        prefix=prefix,
         draft=guess,
-        adapters=(adapters, adapter_rank),
-        polling=_polling(poll, gather),
         ways=phrases.ways({"tp": tp, "pp": pp, "dp": dp, "ep": ep, "etp": "auto" if etp is None else etp}),
         apart=disaggregate is not None,
         fillers=phrases.ways({"disaggregate": disaggregate or "auto"}).get("disaggregate"),
-        simulate=simulate,
-        requests=several,
-        seed=seed,
+        simulated=(seed, several) if simulate else None,
     )
     between = None if network is None else parse_bytes(str(network), "--network")
     kinds = [(cards[name].placed(node, between), gpus, prices[cards[name].name]) for name, gpus, _ in wanted]
@@ -256,11 +250,11 @@ def deploy(
     return Deploy(plans, detail, asked)
 
 
-def _polling(poll: int, gather: int | None) -> tuple[int, bool]:
+def _polling(poll: int, gather: int | None) -> dict[str, int]:
     """Steps between two polls for new requests, and whether copies that share experts poll together."""
     if gather is not None and poll != 1:
         raise InputError("options", ["--poll and --gather contradict each other: both say when requests are taken"])
-    return (poll, False) if gather is None else (gather, True)
+    return {"interval": poll if gather is None else gather, "gathers": gather is not None}
 
 
 def _drafting(model: Model) -> Model:
@@ -279,30 +273,26 @@ def _silent(model: Model) -> InputError:
 
 @dataclass(frozen=True, kw_only=True)
 class _Planner:
-    """What was asked, of every model on every kind of accelerator alike."""
+    """What was asked, of every model on every kind of accelerator alike.
+
+    how         of the engine, but for what depends on the model and the accelerator
+    simulated   the seed and the number of requests; None: no simulation
+    """
 
     request: Request
     context: int
     concurrency: int
     limits: Limits
-    weights: str
-    kv: str
-    block: int
+    how: Mapping[str, Any]
     chunk: int | None
     profile: Profile | None
     most: int | None
-    reserve: Reserve | None
     host: Wish | None
-    prefix: int
     draft: Model | str | None
-    adapters: tuple[int, int]
-    polling: tuple[int, bool]
     ways: Mapping[str, int]
     apart: bool
     fillers: int | None
-    simulate: bool
-    requests: int | None
-    seed: int
+    simulated: tuple[int, int | None] | None
 
     def answer(
         self, model: Model, kind: Accelerator, gpus: int | None, price: float | None, strict: bool = False
@@ -319,8 +309,7 @@ class _Planner:
 
         memory = EngineMemory(self.profile, kind, self.context, self.most, self.chunk) if self.profile else None
         step = self.chunk if self.chunk is not None else memory.most_tokens if memory else CHUNK
-        kept = self.reserve, memory, self.prefix, None, self.adapters, *self.polling
-        how = engine(model, self.weights, self.kv, self.block, step, *kept)
+        how = engine(model, chunk=step, memory=memory, **self.how)
         if self.host:
             how = beside(self.host, model, kind, how, gpus or 1, self.context, self.concurrency)
         deployment = Deployment(model, kind, how, self._drafts(model))
@@ -335,7 +324,7 @@ class _Planner:
                 load = self.request, self.context, found.concurrency
                 two = pools(deployment, *load, counts, self.fillers, self.limits, self.ways)
                 speed = replace(speed, apart=two)
-            speed = self._simulated(speed, memory) if self.simulate else speed
+            speed = self._simulated(speed, memory) if self.simulated else speed
             return DeployAnswer(model, kind, found, speed, instead=instead)
         except InputError as error:
             if strict and (price is not None or self.limits or self.apart):
@@ -365,5 +354,5 @@ class _Planner:
         if not speed.lasts:
             return speed
         most = (memory.at_once if memory else SEQUENCES) or max(1, speed.chosen.sequences)
-        found = simulated(speed.timer, speed.chosen, speed.limits, most, self.seed, self.requests)
+        found = simulated(speed.timer, speed.chosen, speed.limits, most, *self.simulated or ())
         return replace(speed, simulated=found)

@@ -80,11 +80,6 @@ def less(
     return arrange(plan.deployment, alone, plan.context, most, plan.best.layout.gpus, fixed, limits)
 
 
-def _doubled(n: int) -> bool:
-    """Whether a number is a power of two."""
-    return n & (n - 1) == 0
-
-
 class _Sizing:
     """Layouts of one number after the other, each with its steady state."""
 
@@ -123,7 +118,7 @@ class _Sizing:
         if not self.timed or enough(start) or not (self.limits or self.asked.rate):
             return of(start)
         low = start  # is not enough
-        for high in (i for i in range(start + 1, len(counts)) if _doubled(counts[i])):
+        for high in (i for i in range(start + 1, len(counts)) if counts[i].bit_count() == 1):
             if enough(high):
                 break
             low = high

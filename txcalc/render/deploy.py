@@ -49,7 +49,7 @@ def report(
         *(serving.headline(speed) if speed else ()),
         summary(model)[0],
         f"{best.layout.gpus} × {accelerator.title}, {iec(accelerator.memory)} each; {best.layout}",
-        f"{_sequences(plan.concurrency)} of {plan.context:,} tokens; weights {form.name}, cache {engine.kv}",
+        f"{serving.sequences(plan.concurrency)} of {plan.context:,} tokens; weights {form.name}, cache {engine.kv}",
         *_in_ram(plan),
         f"pages of {engine.block} tokens, prefill in chunks of {engine.chunk:,}, "
         f"reserve {engine.reserve} ({engine.reserve.source})",
@@ -145,10 +145,6 @@ def _in_ram(plan: Plan) -> list[str]:
     return [f"in RAM: {offload}, {iec(offload.host.memory - left)} of {iec(offload.host.memory)}"]
 
 
-def _sequences(number: int) -> str:
-    return "1 sequence" if number == 1 else f"{number:,} sequences"
-
-
 def verdict(plan: Plan) -> str:
     """Fits or not, and by how much."""
     gpu = plan.best.fullest
@@ -158,7 +154,8 @@ def verdict(plan: Plan) -> str:
     if plan.best.limit == "RAM":
         lacking = f"{iec(-(plan.best.ram or 0))} too much for the RAM"
     if plan.best.serves:
-        return f"holds {plan.best.max_concurrency:,} of {_sequences(plan.concurrency)} at the full context: {lacking}"
+        asked = serving.sequences(plan.concurrency)
+        return f"holds {plan.best.max_concurrency:,} of {asked} at the full context: {lacking}"
     return f"does not fit: {lacking}"
 
 
@@ -167,7 +164,7 @@ def _answers(plan: Plan) -> Table:
     context = "not limited by memory" if plan.max_context is None else plan.max_context
     rows = [
         (column("most sequences", "", f"most sequences at {plan.context:,} tokens"), best.max_concurrency),
-        (column("longest context", "", f"longest context of {_sequences(plan.concurrency)}"), context),
+        (column("longest context", "", f"longest context of {serving.sequences(plan.concurrency)}"), context),
         ("fewest GPUs with the memory for both", "more than are tried" if plan.min_gpus is None else plan.min_gpus),
         ("limited by", best.limit),
     ]

@@ -170,7 +170,7 @@ def tables(serving: Serving, detail: bool = True) -> list[Table]:
     return [*found, *more]
 
 
-def _sequences(number: int) -> str:
+def sequences(number: int) -> str:
     return "1 sequence" if number == 1 else f"{number:,} sequences"
 
 
@@ -192,7 +192,7 @@ def _latencies(serving: Serving, detail: bool) -> Table:
     gpus, said = point.layout.gpus, f", {serving.cached:,} of them cached" if serving.cached else ""
     rows = [_figure(what[0], f"{what[1]} {serving.prompt:,}{said}", steady and steady.ttft, point.ttft)]
     if point.tpot:
-        held = f", {_sequences(point.held)} of {serving.plan.context:,}"
+        held = f", {sequences(point.held)} of {serving.plan.context:,}"
         rows.append(_figure("TPOT", held, steady and steady.tpot, point.tpot))
         whole = column("end to end", "s", f"end to end, answer of {point.answer:,}")
         rows.append((whole, _time(steady and steady.e2e), *[None] * 3))

@@ -32,7 +32,11 @@ def test_a_dense_model_in_every_engines_words() -> None:
     assert all(f"{flag} \\" in out for flag in ("--tp-size 4", "--dp-size 2", "--max-running-requests 16"))
     _, out, _ = emit(*LLAMA, "--emit", "trtllm")
     assert out.startswith("# 2 of these, each on 4 GPUs, behind a load balancer\ntrtllm-serve ")
-    assert "--tp_size 4 \\" in out and "--max_batch_size 16 \\" in out and out.endswith("--max_num_tokens 8192\n")
+    assert "--tp_size 4 \\" in out and "--max_batch_size 16 \\" in out and "--max_num_tokens 8192 \\" in out
+    kept = [emit(*LLAMA, *more, "--emit", "trtllm")[1].split()[-1] for more in ([], ["--engine", "trtllm"])]
+    assert 0.7 < float(kept[0]) < float(kept[1]) == 0.9  # what weights leave: less a tenth of all, or of itself
+    fraction = float(emit(*LLAMA, "--emit", "sglang")[1].partition("--mem-fraction-static ")[2].split()[0])
+    assert 0.85 < fraction < 0.9  # but for activations
 
 
 def test_experts_that_copies_share() -> None:

@@ -169,6 +169,11 @@ def _kept(plan: Plan) -> list[str]:
     return [f"{float(1 - share):g}"] if share else []
 
 
+def _share(part: int, *others: int) -> str:
+    """A part of the sum."""
+    return f"{part / (part + sum(others)):.3g}"
+
+
 def _vllm(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
     layout = plan.best.layout
     return f"vllm serve {_model(plan)}", _vllm_flags(plan, layout, _running(plan, layout), guess)
@@ -234,6 +239,9 @@ def _sglang(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
     flags += [("--context-length", plan.context), ("--max-running-requests", sequences)]
     # Of copies that share experts it divides the size by their number (server_args.py: _handle_data_parallelism).
     flags += [("--chunked-prefill-size", engine.chunk * (layout.dp if shared else 1)), ("--page-size", engine.block)]
+    held = plan.best.fullest
+    kept = engine.reserve.of(held.memory)
+    flags.append(("--mem-fraction-static", _share(held.weights + held.pool, kept, held.rest, held.peak)))
     if engine.interval > 1:
         flags.append(("--scheduler-recv-interval", engine.interval))
     if engine.cache_bits == 8:
@@ -266,7 +274,9 @@ def _trtllm(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
     if layout.ep > 1:
         flags.append(("--ep_size", layout.ep))
     flags += [("--max_seq_len", plan.context), ("--max_batch_size", _running(plan, layout))]
-    flags += [("--max_num_tokens", engine.chunk)]
+    held = plan.best.fullest
+    kept = engine.reserve.of(held.memory) + held.rank.rest.get("left free", 0)
+    flags += [("--max_num_tokens", engine.chunk), ("--kv_cache_free_gpu_memory_fraction", _share(held.pool, kept))]
     start = f"trtllm-serve {_model(plan)}"
     if options := _options(plan, guess):
         flags.append(("--extra_llm_api_options", "options.yaml"))

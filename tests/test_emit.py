@@ -117,19 +117,6 @@ def test_dynamo_starts_the_workers_of_both_pools() -> None:
     assert code == 2 and "--emit dynamo" in err
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["--emit", "ollama"], "no engine named 'ollama'"),
-        (["--emit", "vllm", "--json"], "--emit prints one deployment's command"),
-        (["--emit", "vllm", "--gpu", "l4"], "--emit prints one deployment's command"),
-    ],
-)
-def test_bad_input_is_one_message(argv: list[str], said: str) -> None:
-    code, out, err = emit("gpt2", "--gpu", "l4:1", *argv)
-    assert (code, out) == (2, "") and said in err, err
-
-
 def test_requests_at_random_may_all_run_at_once() -> None:
     """As many as the cache holds, not as many as there are on average."""
     argv = ("llama-3.1-8b", "--gpu", "h100-sxm:1", "--prompt", "6k", "--answer", "128", "--rate", "2/s")

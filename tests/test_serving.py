@@ -513,34 +513,6 @@ def test_a_deployment_without_a_speed_still_has_its_memory() -> None:
     assert data["speed"] is None and data["fits"] and any("no speed" in note for note in data["notes"])
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["--price", "-1"], "price is -1.0, expected a number above 0"),
-        (["--price", "0"], "price is 0.0"),
-        (["--price", "nan"], "price is nan"),
-        (["--ttft", "3"], "--ttft is '3', expected a time above 0 with its unit"),
-        (["--tpot", "0ms"], "--tpot is '0ms'"),
-        (["--prompt", "9000"], "prompt is 9000, expected a whole number from 1 to the context of 1,024"),
-        (["--prompt", "0"], "--prompt is '0', expected lengths above 0"),
-        (["--prefix-hits", "120%"], "prefix hits is 1.2, expected a share from 0 to 1"),
-        (["--prefix-hits", "x"], "--prefix-hits is 'x'"),
-        (["--prefix-hits", "1e999999999"], "--prefix-hits is '1e999999999'"),
-        (["--draft", "4"], "a draft's tokens need the probability that each is accepted (--acceptance 70%)"),
-        (["--acceptance", "0.5"], "an acceptance is of a draft's tokens, and none are proposed (--draft 4"),
-        (["--draft", "mtp"], "without layers that predict further tokens (--draft 4:SOURCE"),
-        (["--draft", "four", "--acceptance", "0.5"], "--draft is 'four'"),
-        (["--draft", "0", "--acceptance", "1.5"], "acceptance is 1.5, expected a probability from 0 to 1"),
-        (["--draft", "4:gpt5", "--acceptance", "0.5"], "no preset named 'gpt5'"),
-        (["--draft", "mtp", "--acceptance", "0.5"], "without layers that predict further tokens"),
-        (["--adapters", "4"], "adapter rank is 0, expected a whole number from 1 to 4,096 (--adapter-rank 16)"),
-    ],
-)
-def test_bad_input_is_one_message(argv: list[str], said: str) -> None:
-    code, out, err = run("gpt2", "--gpu", "l4", "--context", "1k", *argv)
-    assert code == 2 and out == "" and said in err, err
-
-
 # The report.
 
 
@@ -599,15 +571,6 @@ def test_the_host_works_beside_the_accelerator() -> None:
     assert slow.achievable == slow.host > alone.achievable and slow.bound == "launch"
     assert sum(slow.spent) == pytest.approx(slow.achievable) and slow.floor == alone.floor
     assert slow.host == pytest.approx(1e6 * fast.host) and slow.host / 1e-3 > 16 * 6
-
-
-@pytest.mark.slow
-def test_limits_that_no_point_meets_fail() -> None:
-    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--tpot", "1ms")
-    assert code == 1 and "the floor of its TPOT is 4.64 ms" in out.replace("\n", " ")
-    assert out.startswith("misses: TPOT ")
-    code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--tpot", "20ms", "--ttft", "1s")
-    assert code == 0 and "keeps a TTFT of 1 s and TPOT of 20.0 ms" in out.replace("\n", " ")
 
 
 def test_encoders_have_one_latency() -> None:
@@ -711,14 +674,6 @@ def test_layers_are_split_over_cards_without_a_link() -> None:
     assert found.pace.step(1, 1024).achievable == pytest.approx(alone.step(1, 1024).achievable, rel=0.02)
     with pytest.raises(InputError, match="its link is not known"):
         pace("gpt2", "rtx-4090", Layout(tp=2))
-
-
-def test_a_sum_of_a_parabola_is_exact() -> None:
-    """Of one with a bend too, by halves."""
-    for number, of in ((1000, lambda i: 3 + 2 * i + i * i), (700, lambda i: 5.0 * max(i, 300)), (9, lambda i: 2.0**i)):
-        found = series(lambda i, of=of: Cost(memory=of(i), launch=2 * of(i)), number)  # type: ignore[misc]
-        assert found.memory == pytest.approx(sum(map(of, range(number))), rel=1e-6)
-        assert found.launch == pytest.approx(2 * found.memory) and series(lambda i: Cost(), 0) == Cost()
 
 
 def test_older_flash_kernels_are_as_fast_as_was_measured() -> None:

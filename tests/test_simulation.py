@@ -274,29 +274,6 @@ def test_the_contract_of_a_simulation(tmp_path: Path) -> None:
     assert code == 0 and "Simulated, 50 requests" in out
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["--prompt", "1k±2k"], "--prompt is '1k±2k', expected lengths above 0, the lower one first"),
-        (["--prompt", "500..2k"], "prompt is 2048, expected a whole number from 1 to the context of 1,024"),
-        (["--prompt", "@none.txt"], "--prompt: none.txt cannot be read: no such file"),
-        (["--arrivals", "none.txt"], "--arrivals: none.txt cannot be read"),
-        (["--arrivals", "x", "--rate", "1/s"], "--rate and --arrivals contradict each other"),
-        (["--burstiness", "0.5"], "--burstiness is of requests at a --rate"),
-        (["--rate", "5"], "such as 5/s or 300/min (5/s?)"),
-        (["--prompt", "4k±"], "--prompt is '4k±', expected a length or two"),
-        (["--prompt", "x..5"], "--prompt is 'x..5', expected a length or two"),
-        (["--burstiness", "0", "--rate", "1/s"], "burstiness is 0.0, expected a number from 0.01"),
-        (["--burstiness", "nan", "--rate", "1/s"], "burstiness is nan"),
-        (["--requests", "5"], "--requests and --seed are of a simulation"),
-        (["--simulate", "--requests", "0"], "requests is 0, expected a whole number from 1 to 1,000,000"),
-    ],
-)
-def test_bad_traffic_is_one_message(argv: list[str], said: str) -> None:
-    code, out, err = run_("gpt2", "--gpu", "l4:1", "--context", "1k", *argv)
-    assert code == 2 and out == "" and said in err, err
-
-
 def test_lengths_of_a_list_vary_as_they_do() -> None:
     """Variance over the mean squared: of 1 and 3 a quarter; of every number from 1 to 3 a sixth."""
     assert Lengths(1, 3, (1, 3)).spread == 1 / 4 and Lengths(1, 3).spread == pytest.approx(1 / 6)

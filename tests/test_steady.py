@@ -209,22 +209,6 @@ def test_a_rate_that_does_not_last() -> None:
     assert code == 0 and speed["rate"] == 1 and speed["steady"]["requests_per_s"] == 1
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["--rate", "0/s"], "--rate is '0/s', expected requests above 0 in a time, such as 5/s"),
-        (["--rate", "nan/s"], "--rate is 'nan/s'"),
-        (["--rate", "5"], "--rate is '5'"),
-        (["--answer", "0"], "--answer is '0', expected lengths above 0"),
-        (["--answer", "2k"], "answer is 2048, expected a whole number from 1 to the context of 1,024"),
-        (["--prompt", "1000", "--answer", "100"], "answer is 100, expected at most 24"),
-    ],
-)
-def test_bad_loads(argv: list[str], said: str) -> None:
-    code, out, err = run("gpt2", "--gpu", "l4", "--context", "1k", *argv)
-    assert code == 2 and out == "" and said in err, err
-
-
 def test_requests_that_are_looked_for_rarely_wait_for_half_the_interval_and_each_other() -> None:
     """Ten rounds from one start, answers from 0.8 of a length on: 2.35 times as close as evenly spread, by hand."""
     spread = ((0.2) ** 2 / 12) / 0.9**2

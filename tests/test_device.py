@@ -609,7 +609,7 @@ def test_the_list_can_be_made(items: tuple[Item, ...]) -> None:
 # The commands.
 
 
-run = Command()
+run = Command(columns=100)
 
 
 def test_verify_on_a_device_shows_memory_and_time() -> None:

@@ -37,7 +37,7 @@ def rows(model: txcalc.Model, **work: Any) -> dict[str, list[Any]]:
     return {e.path: [getattr(e, q) for q in QUANTITIES if q != "bytes"] + [e.traffic, e.cache_terms] for e in ledger}
 
 
-run = Command()
+run = Command(columns=100)
 
 
 @pytest.mark.slow

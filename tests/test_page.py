@@ -48,7 +48,7 @@ VIEWS = ("learn", "compare", "serve", "train")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
-run = Command("report")
+run = Command("report", columns=100)
 
 
 def made(place: Path, *argv: str) -> Path:

@@ -264,7 +264,7 @@ def test_blocks_join_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
 # The command.
 
 
-run = Command("sweep")
+run = Command("sweep", columns=100)
 
 
 def test_csv_and_json_say_the_same() -> None:

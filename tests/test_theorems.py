@@ -380,7 +380,7 @@ def test_a_condition_becomes_part_of_the_theorem(monkeypatch: pytest.MonkeyPatch
 # The command.
 
 
-run = Command("prove")
+run = Command("prove", columns=100)
 
 
 @pytest.mark.slow

@@ -333,7 +333,7 @@ def test_the_command(file: str) -> None:
     assert refused.exit_code == 1 and refused.stdout == ""
 
 
-invoke = Command("trace")
+invoke = Command("trace", columns=100)
 
 
 def test_grouped_products_are_counted(file: str) -> None:

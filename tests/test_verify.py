@@ -1008,7 +1008,7 @@ def test_a_verdict_says_what_was_shown() -> None:
 # The command.
 
 
-run = Command("verify")
+run = Command("verify", columns=100)
 
 
 def test_json_and_exit_codes(monkeypatch: pytest.MonkeyPatch) -> None:

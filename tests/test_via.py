@@ -154,7 +154,7 @@ def test_code_and_kernels_that_a_config_names_are_left_alone(tmp_path: Path) -> 
     assert measure(TINY | more, str(tmp_path)).params == measure(TINY, "").params
 
 
-shown = Command("show")
+shown = Command("show", columns=100)
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             raise WrongCall(function.__name__, [f"no argument named {unknown!r} (did you mean {mend}?)"]) from None
         for name, value in given.items():
             several = taken.parameters[name].kind is Parameter.VAR_POSITIONAL
-            hint = _hint(function, name)
+            hint = hint_of(function, name)
             for one in value if several else (value,):
                 if not _fits(one, hint):
                     words = ", ".join(dict.fromkeys(_words(hint)))
@@ -59,7 +59,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 
 @cache
-def _hint(function: Any, name: str) -> Any:
+def hint_of(function: Any, name: str) -> Any:
     """What a function says of an argument; Any where that is known to a type checker alone."""
     try:
         return eval(function.__annotations__[name], function.__globals__)

@@ -16,11 +16,8 @@ from txcalc.errors import InputError
 
 @command(
     drawn=True,
-    without_cache=Annotated[
-        bool,
-        typer.Option("--without-cache", help="What generating so many tokens costs with the cache, and without it."),
-    ],
-    prompt=Annotated[int, o.length("--prompt", "Those of the first pass of --without-cache.")],
+    without_cache=o.own("What generating so many tokens costs with the cache, and without it."),
+    prompt=o.length("--prompt", "Those of the first pass of --without-cache."),
 )
 def kv(
     source: o.Source,
@@ -46,9 +43,7 @@ def kv(
 
 @command(
     drawn=True,
-    formulas=Annotated[
-        bool, typer.Option("--formulas/--no-formulas", help="Closed forms in letters (SymPy, half a second).")
-    ],
+    formulas=typer.Option("--formulas/--no-formulas", help="Closed forms in letters (SymPy, half a second)."),
 )
 def crossover(
     sources: o.Sources,
@@ -64,7 +59,7 @@ def crossover(
     return txcalc.crossover(*(o.model(source, set_, ignore) for source in sources), **asked)
 
 
-@command(layout=Annotated[str | None, o.option("--layout", "Of one of them, and what it sends.")])
+@command(layout=o.option("--layout", "Of one of them, and what it sends."))
 def formula(
     source: Annotated[
         str | None,

@@ -8,13 +8,14 @@ from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, Literal, NamedTuple, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
 from typer.main import get_command
 
 from txcalc import COMMANDS
+from txcalc.api.arguments import hint_of
 from txcalc.cli import options as o
 from txcalc.cli.output import fitted, printed, progress
 
@@ -108,29 +109,30 @@ def spelt(text: str) -> str:
     return re.sub(r"--[\w-]+", lambda found: _spelt.get(found[0], found[0]), text)
 
 
-# Keywords of the library's functions that are options of every command whose function has them.
+# Keywords of the library's functions that are options of every command whose function has them. Their types and their
+# defaults are the function's.
 EVERYWHERE: dict[str, Any] = {
-    "batch": Annotated[int, o.length("--batch")],
-    "tokens": Annotated[int, o.length("--tokens")],
-    "past": Annotated[int, o.length("--past")],
-    "source_length": Annotated[int | None, o.length("--source-tokens", "By default as many as tokens.")],
-    "dtype": Annotated[str, o.option("--dtype")],
-    "kv_dtype": Annotated[str, o.option("--kv")],
-    "kv": Annotated[str, o.option("--kv")],
-    "weights": Annotated[str, o.option("--weights")],
-    "attention": Annotated[Literal["dense", "masked"], o.option("--attention")],
-    "logits": Annotated[Literal["all", "last"], o.option("--logits")],
-    "mla": Annotated[Literal["expanded", "absorbed"], o.option("--mla")],
-    "memory": Annotated[str | None, o.option("--memory")],
-    "block": Annotated[int, o.length("--block")],
-    "engine": Annotated[str, o.option("--engine")],
-    "reserve": Annotated[str | None, o.option("--reserve", "By default the engine's own, or 10%.")],
-    "ram": Annotated[str | None, o.option("--ram")],
-    "node": Annotated[int | None, o.option("--node")],
-    "network": Annotated[str | None, o.option("--network")],
-    "recompute": Annotated[str | None, o.option("--recompute")],
-    "optimizer": Annotated[str | None, o.option("--optimizer")],
-    "text_only": Annotated[bool, o.option("--text-only")],
+    "batch": o.length("--batch"),
+    "tokens": o.length("--tokens"),
+    "past": o.length("--past"),
+    "source_length": o.length("--source-tokens", "By default as many as tokens."),
+    "dtype": o.option("--dtype"),
+    "kv_dtype": o.option("--kv"),
+    "kv": o.option("--kv"),
+    "weights": o.option("--weights"),
+    "attention": o.option("--attention"),
+    "logits": o.option("--logits"),
+    "mla": o.option("--mla"),
+    "memory": o.option("--memory"),
+    "block": o.length("--block"),
+    "engine": o.option("--engine"),
+    "reserve": o.option("--reserve", "By default the engine's own, or 10%."),
+    "ram": o.option("--ram"),
+    "node": o.option("--node"),
+    "network": o.option("--network"),
+    "recompute": o.option("--recompute"),
+    "optimizer": o.option("--optimizer"),
+    "text_only": o.option("--text-only"),
 }
 
 
@@ -187,15 +189,20 @@ def _said(
     name: str, asking: Callable[..., Any], declared: dict[str, Any], formats: bool, drawn: bool
 ) -> list[Parameter]:
     """What a command is asked: its own, the library's after what is positional, the format and the picture."""
-    theirs = signature(getattr(import_module(f"txcalc.api.{COMMANDS[name]}"), name)).parameters
+    answers = getattr(import_module(f"txcalc.api.{COMMANDS[name]}"), name)
+    theirs, known = signature(answers).parameters, {**EVERYWHERE, **declared}
     assert declared.keys() <= theirs.keys(), declared.keys() - theirs.keys()
-    hints, known = get_type_hints(asking, include_extras=True), {**EVERYWHERE, **declared}
+    hints = get_type_hints(asking, include_extras=True)
     own = {
         key: one.replace(annotation=hints[key])
         for key, one in signature(asking).parameters.items()
         if key not in ("printing", "tell") and one.kind is not Parameter.VAR_KEYWORD
     }
-    asked = [(key, known[key], one.default) for key, one in theirs.items() if key in known and key not in own]
+    asked = [
+        (key, _typed(known[key], key, hint_of(answers, key), one.default), one.default)
+        for key, one in theirs.items()
+        if key in known and key not in own
+    ]
     last = [("format_", o.Format, "table"), ("json_", o.Json, False)] if formats else []
     last += [("plot", o.Plot, None)] if drawn else []
     last += [("force", o.Force, False)] if drawn and "force" not in own else []
@@ -205,3 +212,16 @@ def _said(
     )
     before = [one for one in own.values() if one.kind is not Parameter.KEYWORD_ONLY]
     return [*before, *asked_, *[one for one in own.values() if one not in before], *last_]
+
+
+def _typed(option: Any, key: str, hint: Any, default: Any) -> Any:
+    """An option with what its text becomes: what the library's annotation says; a text, wherever it takes one; a whole
+    number, where the option reads one."""
+    if get_origin(option) is Annotated:
+        return option
+    if hint is bool and option.default is ...:
+        option.param_decls = (f"--{key.replace('_', '-')}",)  # no --no- beside it
+    if option.parser or str in get_args(hint) or hint is str:
+        kind = int if option.parser else str
+        hint = kind if default is not None else kind | None
+    return Annotated[hint, option]

@@ -32,15 +32,12 @@ class _Show(Command):
 @command(
     drawn=True,
     cls=_Show,
-    tokens=Annotated[int | None, o.length("--tokens", "By default all of its context, at most 2,048; with --past 1.")],
-    source_length=Annotated[
-        int | None,
-        o.length(
-            "--source-tokens",
-            "By default as many as tokens. Or tokens of a tower's picture of any size: by default 256.",
-        ),
-    ],
-    weights=Annotated[str | None, o.option("--weights", "By default --dtype.")],
+    tokens=o.length("--tokens", "By default all of its context, at most 2,048; with --past 1."),
+    source_length=o.length(
+        "--source-tokens",
+        "By default as many as tokens. Or tokens of a tower's picture of any size: by default 256.",
+    ),
+    weights=o.option("--weights", "By default --dtype."),
     conventions=Annotated[
         list[str],
         o.option(
@@ -49,10 +46,8 @@ class _Show(Command):
             "llama-3, transformers, 2n; and activation bytes as korthikanti.",
         ),
     ],
-    layout=Annotated[str | None, o.option("--layout", "A training step of its fullest rank.")],
-    initial=Annotated[
-        bool, typer.Option("--initial", help="What every parameter begins with, and its standard deviation.")
-    ],
+    layout=o.option("--layout", "A training step of its fullest rank."),
+    initial=o.own("What every parameter begins with, and its standard deviation."),
 )
 def show(
     source: o.Source,
@@ -135,19 +130,8 @@ def _via(
 
 @command(
     drawn=True,
-    match=Annotated[
-        Literal["params", "flops", "cache"] | None,
-        typer.Option(help="Bring every further model to the first one's budget, by the size that --by names."),
-    ],
-    by=Annotated[
-        str | None,
-        typer.Option(
-            "--by",
-            help="The size that is solved for: F, L, D, h_kv …",
-            metavar="KEY",
-            autocompletion=completion.key_alone,
-        ),
-    ],
+    match=o.own("Bring every further model to the first one's budget, by the size that --by names."),
+    by=o.own("The size that is solved for: F, L, D, h_kv …", "KEY", completion.key_alone),
 )
 def compare(
     sources: o.Sources,

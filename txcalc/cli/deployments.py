@@ -13,126 +13,57 @@ from txcalc.cli.command import Printing, command
 from txcalc.cli.output import tell
 from txcalc.errors import InputError
 
-
-def _ways(flag: str, text: str) -> Any:
-    return typer.Option(flag, help=f"{text} (a number, or auto).", metavar="N|auto")
-
-
 _LENGTHS = "N|N±M|N..M|@FILE"
-
-
-def _limit(flag: str, text: str) -> Any:
-    return typer.Option(flag, help=f"Limit of the mean {text} at the load: 200ms, 0.5s.", metavar="TIME")
 
 
 @command(
     drawn=True,
-    context=Annotated[int | None, o.length("--context", "By default prompt and answer, or 8,192.")],
-    concurrency=Annotated[int, o.length("--concurrency")],
-    tp=Annotated[str, _ways("--tp", "Tensor parallel")],
-    pp=Annotated[str, _ways("--pp", "Pipeline parallel")],
-    dp=Annotated[str, _ways("--dp", "Data parallel")],
-    ep=Annotated[str, _ways("--ep", "Expert parallel")],
-    chunk=Annotated[int | None, o.length("--chunk", "By default 8192, or the engine's own.")],
-    max_num_seqs=Annotated[
-        int | None, o.length("--max-num-seqs", "Sequences that the engine runs at once (default: its own).")
-    ],
-    etp=Annotated[
-        int | None,
-        typer.Option("--etp", help="Ranks that slice each expert, also those of --dp replicas.", metavar="N"),
-    ],
-    poll=Annotated[
-        int,
-        typer.Option("--poll", help="Decode steps between two polls for new requests (SGLang).", metavar="N"),
-    ],
-    gather=Annotated[
-        int | None,
-        typer.Option(
-            "--gather",
-            help="Replicas that share experts start prompts together, after at most so many steps (TensorRT-LLM).",
-            metavar="N",
-        ),
-    ],
-    gpu_layers=Annotated[int | None, o.option("--gpu-layers")],
-    n_cpu_moe=Annotated[str | None, o.option("--n-cpu-moe")],
-    pcie=Annotated[str | None, o.option("--pcie")],
-    prompt=Annotated[
-        str | None,
-        o.option(
-            "--prompt",
-            "A number, evenly between two, or drawn from a file (default: half of the context).",
-            metavar=_LENGTHS,
-        ),
-    ],
-    answer=Annotated[
-        str | None,
-        typer.Option(help="Tokens of an answer (default: what the prompt leaves of the context).", metavar=_LENGTHS),
-    ],
-    rate=Annotated[
-        str | None,
-        typer.Option(
-            help="Open loop: requests arrive at random at this rate, instead of users who ask again: 5/s, 300/min.",
-            metavar="N/s",
-        ),
-    ],
-    arrivals=Annotated[
-        str | None,
-        typer.Option(help="Open loop: arrival times from a file, in seconds, one per line.", metavar="FILE"),
-    ],
-    burstiness=Annotated[
-        float,
-        typer.Option(
-            help="Burstiness of --rate: 1 at random (Poisson), below 1 in bursts, above 1 more even.", metavar="B"
-        ),
-    ],
-    simulate=Annotated[
-        bool,
-        typer.Option("--simulate", help="Also simulate the load request by request: percentiles, goodput, queue."),
-    ],
-    requests=Annotated[
-        int | None,
-        o.length("--requests", "Simulated requests (default: 10,000 at a rate; ten per user in a closed loop)."),
-    ],
-    seed=Annotated[int, typer.Option(help="Seed of the simulation.", metavar="N")],
-    prefix_hits=Annotated[
-        str,
-        typer.Option("--prefix-hits", help="Share of a prompt that a prefix cache holds already.", metavar="30%|0.3"),
-    ],
-    shared_prefix=Annotated[
-        int,
-        o.length(
-            "--shared-prefix", "Tokens that all prompts begin with, such as a system prompt: held and computed once."
-        ),
-    ],
-    disaggregate=Annotated[
-        str | None,
-        typer.Option(
-            "--disaggregate",
-            help="Disaggregated serving: so many of the GPUs for prefill, the others for decode.",
-            metavar="N|auto",
-        ),
-    ],
-    adapters=Annotated[
-        int, typer.Option("--adapters", help="LoRA adapters that are loaded, of which a request uses one.", metavar="N")
-    ],
-    adapter_rank=Annotated[int, typer.Option("--adapter-rank", help="Rank of each adapter.", metavar="R")],
-    draft=Annotated[
-        str | None,
-        typer.Option(
-            help="Speculative decoding: tokens proposed per step, and the draft model; mtp: its own prediction layer.",
-            metavar="N[:SOURCE]|mtp",
-        ),
-    ],
-    acceptance=Annotated[
-        str | None, typer.Option(help="Probability that a proposed token is accepted.", metavar="80%|0.8")
-    ],
-    price=Annotated[float | None, typer.Option(help="Price per GPU-hour, for the cost of tokens.", metavar="X")],
-    ttft=Annotated[str | None, _limit("--ttft", "time to first token")],
-    tpot=Annotated[str | None, _limit("--tpot", "time per output token")],
-    detail=Annotated[
-        bool,
-        typer.Option("--detail", help="Every table: layouts, parts of memory and of time, the front, definitions."),
-    ],
+    context=o.length("--context", "By default prompt and answer, or 8,192."),
+    concurrency=o.length("--concurrency"),
+    tp=o.own("Tensor parallel (a number, or auto).", "N|auto"),
+    pp=o.own("Pipeline parallel (a number, or auto).", "N|auto"),
+    dp=o.own("Data parallel (a number, or auto).", "N|auto"),
+    ep=o.own("Expert parallel (a number, or auto).", "N|auto"),
+    chunk=o.length("--chunk", "By default 8192, or the engine's own."),
+    max_num_seqs=o.length("--max-num-seqs", "Sequences that the engine runs at once (default: its own)."),
+    etp=o.own("Ranks that slice each expert, also those of --dp replicas.", "N"),
+    poll=o.own("Decode steps between two polls for new requests (SGLang).", "N"),
+    gather=o.own(
+        "Replicas that share experts start prompts together, after at most so many steps (TensorRT-LLM).", "N"
+    ),
+    gpu_layers=o.option("--gpu-layers"),
+    n_cpu_moe=o.option("--n-cpu-moe"),
+    pcie=o.option("--pcie"),
+    prompt=o.option(
+        "--prompt",
+        "A number, evenly between two, or drawn from a file (default: half of the context).",
+        metavar=_LENGTHS,
+    ),
+    answer=o.own("Tokens of an answer (default: what the prompt leaves of the context).", _LENGTHS),
+    rate=o.own(
+        "Open loop: requests arrive at random at this rate, instead of users who ask again: 5/s, 300/min.", "N/s"
+    ),
+    arrivals=o.own("Open loop: arrival times from a file, in seconds, one per line.", "FILE"),
+    burstiness=o.own("Burstiness of --rate: 1 at random (Poisson), below 1 in bursts, above 1 more even.", "B"),
+    simulate=o.own("Also simulate the load request by request: percentiles, goodput, queue."),
+    requests=o.length("--requests", "Simulated requests (default: 10,000 at a rate; ten per user in a closed loop)."),
+    seed=o.own("Seed of the simulation.", "N"),
+    prefix_hits=o.own("Share of a prompt that a prefix cache holds already.", "30%|0.3"),
+    shared_prefix=o.length(
+        "--shared-prefix", "Tokens that all prompts begin with, such as a system prompt: held and computed once."
+    ),
+    disaggregate=o.own("Disaggregated serving: so many of the GPUs for prefill, the others for decode.", "N|auto"),
+    adapters=o.own("LoRA adapters that are loaded, of which a request uses one.", "N"),
+    adapter_rank=o.own("Rank of each adapter.", "R"),
+    draft=o.own(
+        "Speculative decoding: tokens proposed per step, and the draft model; mtp: its own prediction layer.",
+        "N[:SOURCE]|mtp",
+    ),
+    acceptance=o.own("Probability that a proposed token is accepted.", "80%|0.8"),
+    price=o.own("Price per GPU-hour, for the cost of tokens.", "X"),
+    ttft=o.own("Limit of the mean time to first token at the load: 200ms, 0.5s.", "TIME"),
+    tpot=o.own("Limit of the mean time per output token at the load: 200ms, 0.5s.", "TIME"),
+    detail=o.own("Every table: layouts, parts of memory and of time, the front, definitions."),
 )
 def deploy(
     sources: o.Sources,

@@ -14,13 +14,10 @@ from txcalc.cli.command import command
 
 @command(
     gpu=Annotated[list[str], o.option("--gpu", "Also 8xh100, 16GB@500GB/s. Repeatable.")],
-    weights=Annotated[
-        str | None,
-        o.option("--weights", "By default native, Q8_0, Q4_K_M, the first that fits.", several=True),
-    ],
-    context=Annotated[int, o.length("--context", "Of the one there is.")],
-    chunk=Annotated[int, o.length("--chunk")],
-    every=Annotated[bool, o.option("--all", "Those that do not fit too, with what they are short of.")],
+    weights=o.option("--weights", "By default native, Q8_0, Q4_K_M, the first that fits.", several=True),
+    context=o.length("--context", "Of the one there is."),
+    chunk=o.length("--chunk"),
+    every=o.option("--all", "Those that do not fit too, with what they are short of."),
 )
 def fit(
     sources: o.MaybeSources = None,
@@ -36,19 +33,15 @@ def fit(
 
 
 @command(
-    params=Annotated[str | None, o.option("--params", "To spend.")],
-    compute=Annotated[str | None, o.option("--compute", "To spend, by 6·N·D with N the active parameters.")],
-    train_tokens=Annotated[str | None, o.option("--train-tokens", "D of --compute (default: 20 per parameter).")],
-    vocab=Annotated[int | None, o.length("--vocab", "Rows of the vocabulary (default: 32,000).")],
-    ratio=Annotated[
-        str | None, typer.Option(help="F/D before it is rounded up to a multiple of 256 (default: 8/3).", metavar="R")
-    ],
-    gqa=Annotated[int | None, o.length("--gqa", "Query heads for each key/value head (default: 1).")],
-    head=Annotated[int | None, o.length("--head", "Width of a head (default: 128).")],
-    tied=Annotated[bool, typer.Option("--tied", help="One matrix for embedding and head.")],
-    context=Annotated[
-        int | None, o.length("--context", "Counts its cache and activations too (default: weights only).")
-    ],
+    params=o.option("--params", "To spend."),
+    compute=o.option("--compute", "To spend, by 6·N·D with N the active parameters."),
+    train_tokens=o.option("--train-tokens", "D of --compute (default: 20 per parameter)."),
+    vocab=o.length("--vocab", "Rows of the vocabulary (default: 32,000)."),
+    ratio=o.own("F/D before it is rounded up to a multiple of 256 (default: 8/3).", "R"),
+    gqa=o.length("--gqa", "Query heads for each key/value head (default: 1)."),
+    head=o.length("--head", "Width of a head (default: 128)."),
+    tied=o.own("One matrix for embedding and head."),
+    context=o.length("--context", "Counts its cache and activations too (default: weights only)."),
 )
 def design(
     source: Annotated[

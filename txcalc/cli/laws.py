@@ -13,24 +13,17 @@ from txcalc.cli.command import command
 
 
 @command(
-    params=Annotated[int | None, o.count("--params", "Instead of a model's.")],
-    train_tokens=Annotated[int | None, o.count("--train-tokens")],
-    compute=Annotated[int | None, o.count("--compute")],
-    unique_tokens=Annotated[
-        int | None, o.count("--unique-tokens", "Of the tokens, how many are different: the rest is seen again.")
-    ],
-    laws=Annotated[
-        str | None,
-        typer.Option(
-            "--law",
-            help="Laws, separated by commas (default: all that answer).",
-            metavar="NAME,…",
-            autocompletion=completion.law,
-        ),
-    ],
-    bytes_per_token=Annotated[
-        str | None, typer.Option(help="Bytes of text per token of your tokenizer, for bits per byte.", metavar="X")
-    ],
+    params=o.count("--params", "Instead of a model's."),
+    train_tokens=o.count("--train-tokens"),
+    compute=o.count("--compute"),
+    unique_tokens=o.count("--unique-tokens", "Of the tokens, how many are different: the rest is seen again."),
+    laws=typer.Option(
+        "--law",
+        help="Laws, separated by commas (default: all that answer).",
+        metavar="NAME,…",
+        autocompletion=completion.law,
+    ),
+    bytes_per_token=o.own("Bytes of text per token of your tokenizer, for bits per byte.", "X"),
 )
 def scale(
     source: Annotated[

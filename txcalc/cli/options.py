@@ -160,6 +160,12 @@ def option(flag: str, more: str = "", several: bool = False, **declared: Any) ->
     return typer.Option(flag, **told)
 
 
+def own(text: str, value: str | None = None, completes: completion.Completion | None = None) -> Any:
+    """An option that one command has, called as the keyword is: what it means, the word for its value, what the shell
+    completes."""
+    return typer.Option(help=text, metavar=value, autocompletion=completes)
+
+
 def length(flag: str, more: str = "") -> Any:
     """A whole number as people write lengths: 2048, 32k, 1M."""
 

@@ -6,7 +6,7 @@ import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -33,26 +33,18 @@ MANY = 8  # models that are worth the start of a process for each core
             metavar="NAME",
         ),
     ],
-    symbolic=Annotated[
-        bool | None,
-        typer.Option(
-            "--symbolic/--points",
-            help="Every layer for every batch and length, or refuse; or at points only. By default one layer of each "
-            "kind for every batch and length, and all at a point.",
-            show_default=False,
-        ),
-    ],
-    layers=Annotated[int | None, typer.Option(help="Only the first N layers, for small devices.", metavar="N")],
-    dtype=Annotated[Literal["fp32", "bf16"], o.option("--dtype", "Here fp32 or bf16, of the modules.")],
-    against=Annotated[
-        Literal["transformers"] | None, o.option("--against", "also that library's module of the same config.json.")
-    ],
-    gpu=Annotated[
-        str | None,
-        o.option("--gpu", "For the floor of times; or calibrate's file (default: measured)."),
-    ],
-    zero_cost=Annotated[bool, typer.Option(help="List the operators that may run without a count.")],
-    record=Annotated[bool, typer.Option(help="Store what was found of presets, as show's evidence.")],
+    symbolic=typer.Option(
+        "--symbolic/--points",
+        help="Every layer for every batch and length, or refuse; or at points only. By default one layer of each "
+        "kind for every batch and length, and all at a point.",
+        show_default=False,
+    ),
+    layers=o.own("Only the first N layers, for small devices.", "N"),
+    dtype=o.option("--dtype", "Here fp32 or bf16, of the modules."),
+    against=o.option("--against", "also that library's module of the same config.json."),
+    gpu=o.option("--gpu", "For the floor of times; or calibrate's file (default: measured)."),
+    zero_cost=o.own("List the operators that may run without a count."),
+    record=o.own("Store what was found of presets, as show's evidence."),
 )
 def verify(
     sources: o.MaybeSources = None,
@@ -153,7 +145,7 @@ def prove(
     everything: Annotated[bool, o.option("--all")] = False,
     set_: o.Set = None,
     ignore: o.Ignore = None,
-    again: Annotated[bool, typer.Option(help="Also prove again what has a theorem.")] = False,
+    again: Annotated[bool, typer.Option("--again", help="Also prove again what has a theorem.")] = False,
     out: Annotated[
         Path | None, o.option("--out", "a .json for the theorems (default: in your own data folder).")
     ] = None,
@@ -178,10 +170,10 @@ def prove(
             metavar="NAME=B,T:int64",
         ),
     ],
-    batch=Annotated[int | None, o.length("--batch", "Measures at this one, where no formula holds for all.")],
-    tokens=Annotated[int | None, o.length("--tokens", "Measures at this length.")],
-    source_tokens=Annotated[int | None, o.length("--source-tokens", "Measures at this T_src.")],
-    device=Annotated[str, o.option("--device", "The last two measure what depends on data.")],
+    batch=o.length("--batch", "Measures at this one, where no formula holds for all."),
+    tokens=o.length("--tokens", "Measures at this length."),
+    source_tokens=o.length("--source-tokens", "Measures at this T_src."),
+    device=o.option("--device", "The last two measure what depends on data."),
 )
 def trace(
     source: Annotated[

@@ -27,19 +27,17 @@ _LAYOUT = "Of training: tp=8,pp=4,dp=2. Repeatable. Without: the fastest layouts
 @command(
     formats=False,
     gpu=Annotated[list[str], o.option("--gpu", _GPU, metavar="NAME[:N][@PRICE]")],
-    contexts=Annotated[str | None, o.option("--context", "Of the grid (default: 2k,8k,32k,128k).", several=True)],
-    concurrency=Annotated[
-        str | None, o.option("--concurrency", "Of the grid (default: 1,8,32,128,512).", several=True)
-    ],
-    weights=Annotated[str | None, o.option("--weights", "Of the grid (default: native).", several=True)],
-    kv=Annotated[str | None, o.option("--kv", "Of the grid (default: bf16,fp8).", several=True)],
+    contexts=o.option("--context", "Of the grid (default: 2k,8k,32k,128k).", several=True),
+    concurrency=o.option("--concurrency", "Of the grid (default: 1,8,32,128,512).", several=True),
+    weights=o.option("--weights", "Of the grid (default: native).", several=True),
+    kv=o.option("--kv", "Of the grid (default: bf16,fp8).", several=True),
     train=Annotated[
         list[str], typer.Option("--train", help=_TRAIN, autocompletion=completion.accelerator, metavar="NAME:N[@PRICE]")
     ],
     layouts=Annotated[list[str], o.option("--layout", _LAYOUT)],
-    tokens=Annotated[int | None, o.length("--tokens", "Of training (default: 4,096 or the context).")],
-    global_batch=Annotated[int | None, o.length("--global-batch", "Of training.")],
-    title=Annotated[str | None, typer.Option(help="What the page is called.", metavar="TEXT")],
+    tokens=o.length("--tokens", "Of training (default: 4,096 or the context)."),
+    global_batch=o.length("--global-batch", "Of training."),
+    title=o.own("What the page is called.", "TEXT"),
 )
 def report(
     sources: o.Sources,

@@ -35,12 +35,10 @@ _QUANTITY = (
     quantities=Annotated[
         list[str], typer.Option("--quantity", help=_QUANTITY, metavar="NAME", autocompletion=completion.quantity)
     ],
-    by_kind=Annotated[
-        bool, typer.Option("--by-kind", help="Each quantity apart by kind of part: attention, feed_forward, norm …")
-    ],
-    batch=Annotated[int | None, o.length("--batch", "Unless it is swept (default: 1).")],
-    tokens=Annotated[int | None, o.length("--tokens", "Unless they are swept (default: 1).")],
-    past=Annotated[int | None, o.length("--past", "Unless they are swept (default: 0).")],
+    by_kind=o.own("Each quantity apart by kind of part: attention, feed_forward, norm …"),
+    batch=o.length("--batch", "Unless it is swept (default: 1)."),
+    tokens=o.length("--tokens", "Unless they are swept (default: 1)."),
+    past=o.length("--past", "Unless they are swept (default: 0)."),
 )
 def sweep(
     sources: o.Sources,

@@ -19,82 +19,42 @@ LAYOUT = "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Without: the fastest."
 
 @command(
     drawn=True,
-    lora=Annotated[
-        str | None, o.option("--lora", "base=nf4-dq quantises the frozen matrices, dtype=fp32 is the adapters'.")
-    ],
-    framework=Annotated[
-        str | None,
-        typer.Option(
-            help="Framework whose buffers are counted: fsdp2, megatron, deepspeed, nanotron, litgpt.",
-            metavar="NAME",
-            autocompletion=completion.framework,
-        ),
-    ],
-    zero=Annotated[
-        int | None,
-        typer.Option(
-            help="ZeRO stage, what the ranks of dp shard: 1 optimizer, 2 gradients too, 3 parameters too (default: 0)."
-        ),
-    ],
-    schedule=Annotated[
-        str | None,
-        typer.Option(
-            help="Pipeline schedule: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.",
-            metavar="NAME",
-            autocompletion=completion.schedule,
-        ),
-    ],
-    tokens=Annotated[int | None, o.length("--tokens", "By default 4,096 or the context.")],
-    micro_batch=Annotated[int | None, o.length("--micro-batch", "Sequences per rank and pass.")],
-    global_batch=Annotated[int | None, o.length("--global-batch")],
-    offload=Annotated[
-        str | None,
-        typer.Option(
-            help="Offloaded to the host: optimizer, activations, or both with a +.",
-            metavar="WHAT",
-            autocompletion=completion.offload,
-        ),
-    ],
-    recipe=Annotated[
-        str,
-        o.option(
-            "--recipe",
-            "parameter=bf16,gradient=bf16,reduce=bf16 (dtypes), loss_parallel=off, fused_loss=on, "
-            "eager=on (uncompiled), keep_scores=on, attention=flash1|flash2, reshard=off, "
-            "context=ring|allgather|ulysses, stages=3+4+4+3 (layers of each).",
-        ),
-    ],
-    rank=Annotated[int | None, typer.Option(help="Also show the memory of this rank.", metavar="N")],
-    products=Annotated[str, typer.Option(help="Dtype that linear layers multiply in: bf16, fp8.", metavar="TYPE")],
-    host_link=Annotated[
-        str | None,
-        typer.Option(
-            help="Bandwidth to the host, one way, with --offload: 63GB (default: PCIe 4.0 x16).", metavar="BYTES"
-        ),
-    ],
-    overlap=Annotated[
-        bool,
-        typer.Option(
-            "--overlap/--no-overlap", help="Communication of weights and gradients overlaps with compute, or not."
-        ),
-    ],
-    measured=Annotated[
-        str | None,
-        typer.Option(
-            help="A measured rate, to get its MFU: 1007tok/s, 400TFLOPS (a GPU), 1.42s (a step).", metavar="RATE"
-        ),
-    ],
+    lora=o.option("--lora", "base=nf4-dq quantises the frozen matrices, dtype=fp32 is the adapters'."),
+    framework=o.own(
+        "Framework whose buffers are counted: fsdp2, megatron, deepspeed, nanotron, litgpt.",
+        "NAME",
+        completion.framework,
+    ),
+    zero=o.own("ZeRO stage, what the ranks of dp shard: 1 optimizer, 2 gradients too, 3 parameters too (default: 0)."),
+    schedule=o.own("Pipeline schedule: gpipe, 1f1b, interleaved, zb, zbv, dualpipev.", "NAME", completion.schedule),
+    tokens=o.length("--tokens", "By default 4,096 or the context."),
+    micro_batch=o.length("--micro-batch", "Sequences per rank and pass."),
+    global_batch=o.length("--global-batch"),
+    offload=o.own("Offloaded to the host: optimizer, activations, or both with a +.", "WHAT", completion.offload),
+    recipe=o.option(
+        "--recipe",
+        "parameter=bf16,gradient=bf16,reduce=bf16 (dtypes), loss_parallel=off, fused_loss=on, "
+        "eager=on (uncompiled), keep_scores=on, attention=flash1|flash2, reshard=off, "
+        "context=ring|allgather|ulysses, stages=3+4+4+3 (layers of each).",
+    ),
+    rank=o.own("Also show the memory of this rank.", "N"),
+    products=o.own("Dtype that linear layers multiply in: bf16, fp8.", "TYPE"),
+    host_link=o.own("Bandwidth to the host, one way, with --offload: 63GB (default: PCIe 4.0 x16).", "BYTES"),
+    overlap=typer.Option(
+        "--overlap/--no-overlap", help="Communication of weights and gradients overlaps with compute, or not."
+    ),
+    measured=o.own("A measured rate, to get its MFU: 1007tok/s, 400TFLOPS (a GPU), 1.42s (a step).", "RATE"),
     conventions=Annotated[
         list[str],
         o.option("--as", "MFU by these alone (those of show)."),
     ],
-    train_tokens=Annotated[int | None, o.count("--train-tokens")],
-    compute=Annotated[int | None, o.count("--compute")],
-    deadline=Annotated[str | None, typer.Option(help="GPUs that finish within this time: 30d, 4w.", metavar="TIME")],
-    budget=Annotated[int | None, o.count("--budget", "Tokens that this much money pays for: 1M.")],
-    fits_on=Annotated[bool, typer.Option("--fits-on", help="Also list the accelerators on which it fits.")],
-    pue=Annotated[float, typer.Option(help="Power of the data centre over that of its computers.")],
-    grid=Annotated[float, typer.Option(help="Grams of CO2 per kWh.")],
+    train_tokens=o.count("--train-tokens"),
+    compute=o.count("--compute"),
+    deadline=o.own("GPUs that finish within this time: 30d, 4w.", "TIME"),
+    budget=o.count("--budget", "Tokens that this much money pays for: 1M."),
+    fits_on=o.own("Also list the accelerators on which it fits."),
+    pue=o.own("Power of the data centre over that of its computers."),
+    grid=o.own("Grams of CO2 per kWh."),
 )
 def train(
     source: o.Source,

@@ -19,8 +19,8 @@ from txcalc import cards, hardware
 from txcalc.cli import app
 from txcalc.curves import PEAKS, SECONDS, SHARES
 from txcalc.errors import InputError, UnknownName
-from txcalc.render.hardware import report
 from txcalc.render.report import as_csv
+from txcalc.render.summary import cards as report
 from txcalc.sources.presets import folder
 from txcalc.units import parse_bytes
 

@@ -13,9 +13,8 @@ from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.gradients import Recompute
 from txcalc.planning.training import training_flops
-from txcalc.render.forms import _growth
 from txcalc.render.lines import as_lines
-from txcalc.render.measurements import folder, overview, read, report, shown
+from txcalc.render.measurements import _growth, folder, overview, read, report, shown
 
 pytest.importorskip("torch", reason="torch is not installed: pip install 'txcalc[verify]'")
 

@@ -243,7 +243,7 @@ def show(
     kept = model.ledger(batch, tokens, past, source_length, keep_scores=True, **asked)
     found = report(model, ledger, kept, attention, dtype, kv_dtype, form, usual, towers)
     if conventions:
-        from txcalc.render.conventions import beside
+        from txcalc.render.further import beside
 
         found = beside(found, list(_counted(names(conventions), model, ledger, kept, attention)), ledger)
     found = with_initial(found, model) if initial else found

@@ -74,7 +74,7 @@ def presets(pattern: str = "*", *, hardware: bool = False) -> Presets:
     if hardware:
         from txcalc.hardware import load as accelerator
         from txcalc.hardware import names as accelerators
-        from txcalc.render.hardware import report
+        from txcalc.render.summary import cards as report
 
         cards = [name for name in accelerators() if fnmatchcase(name, wanted)]
         if not cards:

@@ -367,11 +367,11 @@ def calibrate(
     as_toml({})  # that it can be written is known before two minutes are over
     datasheet = hardware.load(like) if like else None
 
-    from txcalc.render.calibrate import report
+    from txcalc.render.measurements import calibrated
     from txcalc.verify.calibrate import calibrate as measured
 
     name = path.stem if path else "this-machine"
     found = measured(device, name=name, like=datasheet, progress=lambda share: tell("measuring", share)).described()
     if path is not None:
         write(path, as_toml(found["accelerator"]), True)
-    return Calibrate(lambda _: report(found, str(path) if path else None))
+    return Calibrate(lambda _: calibrated(found, str(path) if path else None))

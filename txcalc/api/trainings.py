@@ -340,7 +340,7 @@ def with_step(
     if recompute is None and optimizer is None and layout is None:
         return found
     from txcalc.planning.training.parts import by_part
-    from txcalc.render.step import with_step as written
+    from txcalc.render.further import with_step as written
 
     work, recipe = ledger.work, step_of(ledger, recompute, optimizer, layout, dtype)
     usual = model.workload(work.batch, work.tokens).source

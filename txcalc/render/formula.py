@@ -14,10 +14,10 @@ from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, writ
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.training.recipe import Recipe
+from txcalc.render.further import recipe_data, recipe_line
 from txcalc.render.latex import latex_text
 from txcalc.render.report import Report, Table, TableCell, cell
 from txcalc.render.show import convention, workload
-from txcalc.render.step import recipe_data, recipe_line
 from txcalc.render.summary import summary
 
 TITLES = {

@@ -1,4 +1,5 @@
-"""Files of measurements, as `txcalc measure` writes them: read, checked for their form, and shown as tables.
+"""Files of measurements, as `txcalc measure` writes them: read, checked for their form, and shown as tables; and the
+ceilings that `txcalc calibrate` finds.
 
 Every number shown is in the file. What is exact there is counted, what was timed stands beside its floor.
 """
@@ -6,22 +7,24 @@ Every number shown is in the file. What is exact there is counted, what was time
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from itertools import groupby
+from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import groupby, pairwise
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from txcalc.curves import SHARES
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName
-from txcalc.render.calibrate import tables as ceilings
-from txcalc.render.forms import forms
-from txcalc.render.report import Report, Table, TableCell, cell, exact
+from txcalc.render.report import Report, Table, TableCell, cell, error, exact
 from txcalc.units import iec
 
 SCHEMA = "txcalc/measurements/1"
 NEAR = 1.1  # times the ledger's bytes
 KEYS = {"device": dict, "date": str, "command": str, "complete": bool, "items": dict}
 Found = Mapping[str, Any]
+Items = Collection[tuple[str, Found]]
+SHARED = " h_kv="  # in the description of a model that differs from its neighbours in nothing else
+ABSORBED = ", latents absorbed"
 
 
 def folder() -> Path:
@@ -258,3 +261,124 @@ def _length(figure: Found) -> list[Any]:
 def _ratio(figure: Found) -> TableCell:
     ratio = figure["measured"] / figure["predicted"] if figure["predicted"] else None
     return cell(None) if ratio is None else TableCell(ratio, f"{ratio:.2f}")
+
+
+# Beside each other: shared keys and values, a cache as it grows, both forms of latent attention.
+
+
+def forms(items: Items) -> list[Table]:
+    """The tables that have rows."""
+    return [table for table in (_shared(items), _growth(items), _latent(items)) if table.rows]
+
+
+def _decodes(item: Found, quantity: str) -> list[Found]:
+    """Figures of whole decode steps."""
+    figures = [figure for step in item["steps"].values() for figure in step.get("figures", ())]
+    return [f for f in figures if f["quantity"] == quantity and not f["part"] and f["load"].startswith("decode")]
+
+
+def _ratios(figure: Found, other: Found) -> list[TableCell]:
+    """How many times another's a figure is, predicted and measured."""
+    found = (figure[key] / other[key] for key in ("predicted", "measured"))
+    return [TableCell(ratio, f"{ratio:.2f}") for ratio in found]
+
+
+def _cache(item: Found) -> int:
+    """Bytes of the cache that was compared, to the byte; 0: none was."""
+    for step in item["steps"].values():
+        for row in step.get("wholes", ()):
+            said = dict(zip(step["columns"], row, strict=True))
+            if said["quantity"] == "bytes of the cache":
+                return int(said["measured"])
+    return 0
+
+
+def _shared(items: Items) -> Table:
+    """Equal models but for the heads that share a key and a value, beside the first of them."""
+    rows: list[list[Any]] = []
+    some = [(name, item) for name, item in items if SHARED in item["source"] and _cache(item)]
+    for _, group in groupby(some, key=lambda pair: pair[1]["source"].partition(SHARED)[0]):
+        (_, first), *others = group
+        for name, item in others:
+            ratio = _cache(item) / _cache(first)
+            pairs = zip(_decodes(item, "time"), _decodes(first, "time"), strict=False)
+            rows += [[name, TableCell(ratio, f"{ratio:.4f}"), *_ratios(now, then)] for now, then in pairs]
+    return Table("Shared keys and values, over none shared", ("model", "cache", "time expected", "measured"), rows)
+
+
+def _growth(items: Items) -> Table:
+    """What each further token of the past adds to the memory of a decode step."""
+    rows: list[list[Any]] = []
+    for name, item in items:
+        for before, now in pairwise(_decodes(item, "peak memory")):
+            (batch, low), (other, high) = (_batch_and_past(figure["load"]) for figure in (before, now))
+            if batch == other and low < high:
+                each = [(now[key] - before[key]) / (high - low) for key in ("floor", "measured")]
+                rows.append([name, f"{low:,} to {high:,}", *(TableCell(size, f"{size:,.1f}") for size in each)])
+    return Table("Bytes that each further token adds", ("model", "past", "ledger", "measured"), rows, frozenset({0, 1}))
+
+
+def _batch_and_past(load: str) -> tuple[str, int]:
+    """Of a decode step as it is written: `decode B = 2, T = 1, 4,096 past`."""
+    batch, _, rest = load.partition(", T = 1, ")
+    past = rest.partition(" past")[0].replace(",", "")
+    return batch, int(past) if past.isdecimal() else 0
+
+
+def _latent(items: Items) -> Table:
+    """A decode step with absorbed latents over the one that expands them."""
+    rows: list[list[Any]] = []
+    for name, item in items:
+        for quantity in ("peak memory", "time"):
+            found = {figure["load"]: figure for figure in _decodes(item, quantity)}
+            pairs = [(load, found.get(load.replace(ABSORBED, ""))) for load in found if ABSORBED in load]
+            rows += [[f"{name}, {quantity}", *_ratios(found[load], other)] for load, other in pairs if other]
+    return Table("Latents absorbed, over expanded", ("work", "predicted", "measured"), rows)
+
+
+# A machine's ceilings, the shares of them that operations get, and what they predict.
+
+
+def calibrated(found: Mapping[str, Any], file: str | None) -> Report:
+    """What a `Calibration` describes of itself, as tables."""
+    accelerator = found["accelerator"]
+    data = {"schema": "txcalc/calibrate/1", "file": file, **found}
+    said = f"written to {file}: txcalc deploy MODEL --gpu {file}" if file else "nothing was written (--out FILE.toml)"
+    header = [f"{accelerator['title']}: {found['rounds']} rounds, {_which(found)} of each counts"]
+    return Report(data, ceilings(found), header, [said, *accelerator.get("notes", ())])
+
+
+def ceilings(found: Mapping[str, Any]) -> list[Table]:
+    """Rates by kernel, shares and the predicted steps of the reference model, before and after."""
+    shares = found["accelerator"]["calibration"]
+    products = {
+        f"matmul.{dtype}": shares["matmul"][dtype]
+        for dtype in found["accelerator"]["peak"]
+        if dtype in shares["matmul"]
+    }
+    reached = products | {key: shares[key] for key in SHARES if key != "link"}
+    lines = [(key, TableCell(share["value"], f"{share['value']:.3f}")) for key, share in reached.items()]
+    starts = ((key, shares[key]["value"]) for key in ("launch_s", "host_s") if key in shares)
+    lines += [(key, TableCell(start, f"{1e6 * start:.2f} µs")) for key, start in starts]
+    headings = ("step", "measured ms", "before ms", "before", "after ms", "after")
+    title = f"Steps of {found['model']} in {found['dtype']}, before and after calibration"
+    return [
+        Table(f"{_which(found).capitalize()} of each kernel", ("kernel", "dtype", "size", "rate"),
+              [_rate(**rate) for rate in found["rates"]], frozenset({0, 1, 2})),
+        Table("Shares of the ceilings", ("key", "share"), lines),
+        Table(title, headings, [_check(**check) for check in found["checks"]]),
+    ]  # fmt: skip
+
+
+def _which(found: Mapping[str, Any]) -> str:
+    return "the median" if found.get("clocks") else "the fastest"
+
+
+def _rate(kind: str, dtype: str, size: str, rate: float) -> tuple[Any, ...]:
+    unit = "GFLOP/s" if kind in ("matmul", "attention, prefill") else "GB/s"
+    return kind, dtype, size, TableCell(rate, f"{rate / 1e9:,.1f} {unit}")
+
+
+def _check(load: str, before: float, after: float, measured: float) -> tuple[Any, ...]:
+    taken, *predicted = (TableCell(seconds, f"{1e3 * seconds:,.3f}") for seconds in (measured, before, after))
+    return load, taken, predicted[0], error(before, measured), predicted[1], error(after, measured)

@@ -1,15 +1,18 @@
-"""A training step in the answer of `txcalc show`: its FLOPs, saved activations and optimizer state by part."""
+"""Further tables of `txcalc show`: FLOPs as others count them, and a training step by part."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
-from txcalc.ledger import KINDS
+from txcalc.ledger import KINDS, Ledger
+from txcalc.planning.terms import Convention, ConventionTerm
 from txcalc.planning.training.parts import StepParts
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.states import OPTIMIZERS
-from txcalc.render.report import Report, Table, TableCell, cell
+from txcalc.render.report import Report, Table, TableCell, cell, error, rounded
 from txcalc.units import iec, short
 
 
@@ -80,3 +83,42 @@ def with_step(found: Report, recipe: Recipe, step: StepParts) -> Report:
         header=[*found.header, recipe_line(recipe)],
         notes=[*found.notes, *(note for note in step.notes if note not in found.notes)],
     )
+
+
+def beside(report: Report, found: Sequence[Convention], ledger: Ledger) -> Report:
+    """The report with conventions: their tables first, their numbers under `conventions` in JSON, the first under `as`
+    too."""
+    data = [_data(each) for each in found]
+    tables = [_table(each, ledger) for each in found]
+    return replace(report, data={**report.data, "as": data[0], "conventions": data}, tables=[*tables, *report.tables])
+
+
+def _table(found: Convention, ledger: Ledger) -> Table:
+    tokens = ledger.work.positions
+    rows = [[_named(term), cell(term.theirs), cell(term.ours), _share(term, found.ours)] for term in found.terms]
+    rows.append(["total", cell(found.theirs), cell(found.ours), error(found.theirs, found.ours)])
+    if tokens > 1:
+        rows.append(["a token", rounded(Fraction(found.theirs, tokens)), rounded(Fraction(found.ours, tokens)), ""])
+    title = f"As {found.name} counts {found.counts}: {found.formula} ({found.source})"
+    return Table(title, ("term: why they differ", found.name, "txcalc", "off"), rows)
+
+
+def _data(found: Convention) -> dict[str, Any]:
+    return {
+        "name": found.name,
+        "counts": found.counts,
+        "formula": found.formula,
+        "source": found.source,
+        "theirs": found.theirs,
+        "ours": found.ours,
+        "terms": [{**term._asdict(), "difference": term.theirs - term.ours} for term in found.terms],
+    }
+
+
+def _named(term: ConventionTerm) -> str:
+    return f"{term.name}: {term.why}" if term.why else term.name
+
+
+def _share(term: ConventionTerm, whole: int) -> object:
+    """What a term adds to the difference, as a share of txcalc's total."""
+    return error(whole + term.theirs - term.ours, whole) if term.theirs != term.ours else ""

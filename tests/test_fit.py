@@ -19,7 +19,7 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import Engine, Reserve, engine
-from txcalc.planning.fitting import CardSet, _passed, fits, need, reserved
+from txcalc.planning.fitting import CardSet, fits, need, reserved
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
@@ -262,12 +262,13 @@ def test_fit_takes_models_and_cards_and_says_by_how_much() -> None:
     assert len(out.splitlines()) == 7  # a line per model where one accelerator is asked about
 
 
-def test_speed_is_that_of_what_is_read() -> None:
-    """A dense model reads its weights but for the table of tokens, and the cache, at 80 % of the bandwidth."""
-    code, out, _ = run("fit", "llama-3.1-8b", "--gpu", "24GB@900GB/s", "--weights", "bf16", "--json")
-    (row,) = json.loads(out)["rows"]
-    read = 2 * (8_030_261_248 - 128_256 * 4096 + 4096) + 131_072 * 8192
-    assert code == 0 and row["tokens_per_s"] == pytest.approx(900e9 * 0.8 / read)
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "mamba-2.8b"])
+def test_a_card_by_numbers_is_as_fast_as_a_preset_with_these(model: str) -> None:
+    """Of which no peak is known: one token's arithmetic is little of its time, where it has a peak at all."""
+    given, (known,) = fit(model, gpu="24GB@936GB/s@71TFLOPS").rows[0], fit(model, gpu="24GB@936GB/s").rows[:1]
+    assert known.tokens_per_s == pytest.approx(given.tokens_per_s, rel=0.05)
+    half = fit(model, gpu="24GB@468GB/s").rows[0].tokens_per_s
+    assert half and known.tokens_per_s and half < 0.6 * known.tokens_per_s
 
 
 def test_what_was_never_released_is_not_offered() -> None:
@@ -415,11 +416,3 @@ def test_a_ratio_is_a_short_number() -> None:
     assert parse_ratio("3." + "5" * 17) > 3
     with pytest.raises(InputError):
         parse_ratio("3." + "5" * 18)
-
-
-def test_a_token_passes_its_experts_and_a_row() -> None:
-    """Two of Mixtral's eight experts, one row of 32,000, or all of a table that is the head too."""
-    ledger = load("mixtral-8x7b").ledger()
-    assert {_passed(entry, False) for entry in ledger if entry.routed} == {Fraction(1, 4)}
-    (table,) = ledger.at("embedding.tokens").entries
-    assert (_passed(table, False), _passed(table, True)) == (Fraction(1, 32_000), 1)

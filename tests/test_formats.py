@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 from command import Command
 
-from txcalc import hardware, load
+from txcalc import hardware, load, train
 from txcalc.errors import InputError, UnknownName
 from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
@@ -24,6 +25,7 @@ from txcalc.planning.quantised import READERS, configured, native
 from txcalc.planning.weights import FORMATS, GGML, Mixed, format_names, weights_of
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
+from txcalc.sources.presets import names as preset_names
 
 GIB = 2**30
 SIZES = json.loads((Path(__file__).parent / "data" / "gguf_sizes.json").read_text())
@@ -50,38 +52,10 @@ def bits(config: dict[str, Any], source: str = SMALL) -> dict[str, int]:
 
 # Published checkpoints: total_size of their safetensors index.
 
-# metadata.total_size of model.safetensors.index.json, as public repositories quote it (2026-11); of llama-3.2-3b, of
-# both larger Llamas' siblings and of mixtral-8x22b the bytes of their tensors.
-TOTALS = {
-    "bloom-176b": 352_494_542_848,
-    "gpt-oss-20b": 13_761_264_768,
-    "gpt-oss-120b": 65_248_815_744,
-    "gemma-2-9b": 18_483_411_968,
-    "jamba-v0.1": 103_140_646_656,
-    "llama-2-70b": 137_953_316_864 - 80 * 64 * 4,  # less the frequencies of each layer's positions, a buffer
-    "llama-3.1-8b": 16_060_522_496,
-    "llama-3.1-70b": 141_107_412_992,
-    "llama-3.1-405b": 811_706_777_600,
-    "llama-3.2-3b": 6_425_499_648,
-    "llama-3.3-70b": 141_107_412_992,
-    "mistral-7b": 14_483_464_192,
-    "mixtral-8x7b": 93_405_585_408,
-    "mixtral-8x22b": 281_241_268_224,
-    "phi-4": 29_319_014_400,
-    "qwen2.5-7b": 15_231_233_024,
-    "qwen2.5-72b": 145_412_407_296,
-    "qwen3-4b": 8_044_936_192,
-    "qwen3-8b": 16_381_470_720,
-    "qwen3-14b": 29_536_614_400,
-    "qwen3-32b": 65_524_246_528,
-    "qwen3-30b-a3b": 61_064_245_248,
-    "qwen3-235b-a22b": 470_187_269_120,
-}
 
-
-@pytest.mark.parametrize("name", TOTALS)
+@pytest.mark.parametrize("name", QUANTISED["totals"])
 def test_native_bytes_are_the_published_checkpoints(name: str) -> None:
-    assert size(name) == TOTALS[name]
+    assert size(name) == QUANTISED["totals"][name]
 
 
 def test_native_leaves_wide_what_its_makers_left_wide() -> None:
@@ -444,6 +418,28 @@ def test_every_format_is_the_same_bytes_on_a_rank_and_in_fit(name: str) -> None:
         assert need is not None
         besides.add((need - expected, how.activation_bits))
     assert len(besides) == len({bits for _, bits in besides})
+
+
+def test_every_presets_formats_are_the_same_bytes_on_a_rank() -> None:
+    """Each preset in three formats of all, beside its towers; what is refused is refused in both."""
+    for i, name in enumerate(preset_names()):
+        model = load(name)
+        (alone,) = Sharding(model).stages(Layout())
+        for weights in format_names()[i % 14 :: 14]:
+            try:
+                expected = size(model, weights)
+            except InputError as error:
+                with pytest.raises(InputError, match=re.escape(str(error))):
+                    Holdings(model, alone, engine(model, weights))
+                continue
+            rank = Holdings(model, alone, engine(model, weights))
+            assert rank.weights_bytes - rank.towers_bytes == expected, (name, weights)
+
+
+@pytest.mark.parametrize("base", ["bf16", "int8", "nf4"])
+def test_a_frozen_base_has_the_bytes_of_its_format(base: str) -> None:
+    found = train("llama-3.1-8b", gpu="b200:1", lora=f"r=16,base={base}", tokens=512)
+    assert found.ranks[0].bytes["parameters"] == size("llama-3.1-8b", base)
 
 
 def test_a_dtype_that_is_a_format_is_that_format() -> None:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from fractions import Fraction
 from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
-from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.planning.engine import Engine, Reserve
 from txcalc.planning.engine_memory import EngineMemory, visible
@@ -122,7 +120,8 @@ def fits(
         found = found._replace(aside=str(offload), ram=left)
     timed = not (offload and offload.asked) or (host and host.bandwidth)
     if found.fits and card and card.accelerator and ranks[0].caching and timed:
-        found = found._replace(speed=1 / step(model, sharding, layout, card.accelerator, engine, ranks, length))
+        taken = step(model, sharding, layout, card.accelerator, engine, length)
+        found = found._replace(speed=1 / taken if taken else None)
     return found
 
 
@@ -154,37 +153,17 @@ def _split(sharding: Sharding, number: int, linked: bool) -> Layout:
 
 
 def step(
-    model: Model,
-    sharding: Sharding,
-    layout: Layout,
-    accelerator: Accelerator,
-    engine: Engine,
-    ranks: list[Holdings],
-    context: int,
-) -> float:
-    """Seconds of a token of one sequence: achievable, by the roofline; where a peak or the link is not known, the time
-    that its reads take at the share of the bandwidth that kernels reach, stages of layers one after the other."""
-    try:
-        return Pace(model, sharding, layout, accelerator, engine).step(1, context).achievable
-    except InputError:
-        share, seconds, offload = accelerator.efficiency.memory, 0.0, engine.offload
-        host = offload.host if offload and offload.asked else None
-        tied = bool(next(reversed(model.spec["stacks"].values()))["head"]["tied"])
-        for rank in ranks:
-            read = sum(size * float(_passed(entry, tied)) for entry, size in rank.weights) + rank.pages_bytes(context)
-            seconds += read / accelerator.bandwidth / share * rank.stage.copies
-            if host and host.bandwidth:
-                aside = sum(size * float(_passed(entry, tied)) for entry, size in rank.aside)
-                seconds += (aside + rank.aside_pages(context)) / host.bandwidth / share * rank.stage.copies
-        return seconds
-
-
-def _passed(entry: Entry, tied: bool) -> Fraction:
-    """The share of an entry's weights that one token reads: its experts of all, one row of a table that is no head."""
-    if entry.leaf.row is not None:
-        shared = tied and entry.steps[-1].name == "tokens"
-        return Fraction(1) if shared else Fraction(entry.leaf.row, entry.leaf.params or entry.leaf.row)
-    return min(Fraction(1), Fraction(entry.runs) / entry.times) if entry.routed else Fraction(1)
+    model: Model, sharding: Sharding, layout: Layout, accelerator: Accelerator, engine: Engine, context: int
+) -> float | None:
+    """Seconds of a token of one sequence, achievable by the roofline; where a peak is not known, arithmetic is not
+    counted; None where a link is not."""
+    free = replace(accelerator, peaks=dict.fromkeys(("fp32", "bf16", "fp16"), 10**24))
+    for known in (accelerator, free):
+        try:
+            return Pace(model, sharding, layout, known, engine).step(1, context).achievable
+        except InputError:
+            continue
+    return None
 
 
 # Formats that are tried in turn where none is asked for: as published, and what files are commonly made of.

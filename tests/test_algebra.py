@@ -369,7 +369,7 @@ def test_what_a_rank_sends_is_written() -> None:
     assert r"^{k}" in write(tidy(dispatch.expression), LATEX)
 
 
-@pytest.mark.parametrize("layout", [Layout(pp=2, vpp=2), Layout(fsdp=2), Layout(cp=2), Layout(tp=2, sp=2)])
+@pytest.mark.parametrize("layout", [Layout(pp=2, vpp=2), Layout(cp=2), Layout(tp=2, sp=2)])
 def test_what_is_not_written_in_letters_is_refused(layout: Layout) -> None:
     model = load("gpt2")
     with pytest.raises(InputError, match="is 2, expected 1: "):

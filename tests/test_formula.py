@@ -240,6 +240,18 @@ def test_layers_that_are_recomputed_are_counted_apart(source: str) -> None:
     assert "L_" in sums["training"].formula and "⌈" in sums["optimizer"].formula
 
 
+@pytest.mark.parametrize(("source", "layout"), [("gpt2", "fsdp=7"), ("llama-3.1-8b", "fsdp=1000,tp=2")])
+def test_a_share_of_every_weight(source: str, layout: str) -> None:
+    """The first rank's rows of each, which `show` counts in fp32, and its optimizer's state."""
+    asked: dict[str, Any] = {"tokens": 64, "optimizer": "adamw-8bit", "layout": layout}
+    sums = {row.quantity: row for row in formula(source, **asked).rows if row.part in ("", "total")}
+    step = show(source, **asked).training
+    assert step is not None
+    assert 4 * sums["params"].value == step.parameters_bytes
+    assert sums["optimizer"].value == step.optimizer_bytes
+    assert "/fsdp⌉" in sums["params"].formula
+
+
 @pytest.mark.parametrize(
     ("argv", "said"),
     [

@@ -424,6 +424,11 @@ def test_the_json_keeps_its_contract() -> None:
     assert data["layout"]["fsdp"] == 8 and data["sent"]["reduce_scatter"] > 0
 
 
+def test_a_rate_in_flops_of_two_stacks_is_counted_as_transformers_does() -> None:
+    found = txcalc.train("t5-small", "h100-sxm:8", layout="dp=8", measured="300TFLOPS", conventions="transformers")
+    assert found.mfu["transformers"] == pytest.approx(300 / 989, rel=1e-3)
+
+
 def test_uncompiled_norms_and_rotary_cost_what_compiling_saved(llama: Model) -> None:
     """torchtitan b5bcd76, benchmarks/llama3_h100_202412_torchtitan.md, tables 1 and 3: Llama-3.1-8B, 2 × 8,192 tokens,
     5,762 tokens/s eager and 6,667 compiled on 8 H100s, 5,605 and 6,514 on 128. The traffic is counted, not fitted."""

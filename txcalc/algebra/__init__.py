@@ -15,13 +15,14 @@ from txcalc.errors import Fault, InputError, MissingExtra
 from txcalc.ledger import Ledger, walk
 from txcalc.model import Model
 from txcalc.notation import Expression
-from txcalc.num import whole
+from txcalc.num import product as product_of
+from txcalc.num import total, whole
 from txcalc.parts.mechanisms import ATTENTIONS
 from txcalc.parts.part import Composite, Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.training.parts import in_letters
+from txcalc.planning.training.parts import held, in_letters
 from txcalc.planning.training.recipe import Recipe
 from txcalc.sources import build
 from txcalc.sources.assemble import assemble, patches
@@ -213,8 +214,9 @@ def formulas(
         ints = walk(root, work._replace(keep_scores=keep_scores))
         ints.at(path)  # refuses a path before the symbols, which have any number of experts, are asked for it
         symbols = walk(tree.root, over._replace(keep_scores=keep_scores))
-        figures = _figures(ints, root, keep_scores, recipe)
-        own = _figures(symbols, tree.root, keep_scores, recipe, numbers)
+        ways = layout.fsdp if layout else 1
+        figures = _figures(ints, root, keep_scores, recipe, ways)
+        own = _figures(symbols, tree.root, keep_scores, recipe, symbol("fsdp") if ways > 1 else 1, numbers)
         for node, depth, passes, owners in (*_below(symbols, path), (path, 0, one, one)):
             costs, in_letters = ints.at(node), symbols.at(node)
             for quantity, figure in figures.items():
@@ -256,15 +258,23 @@ def _figures(
     root: Composite,
     keep_scores: bool,
     recipe: Recipe | None,
+    shards: Any,
     numbers: Mapping[Expression, Expression] | None = None,
 ) -> dict[str, Callable[[Ledger], Any]]:
-    """What every part of a ledger is asked for; `numbers` that its letters stand for."""
+    """What every part of a ledger is asked for; `numbers` that its letters stand for. Of weights that `shards` ranks
+    share, the first one's rows."""
 
     def value(size: Any) -> int:
         return int(sympy.sympify(size).xreplace(numbers or {}))
 
-    more = {} if recipe is None else in_letters(recipe, whole, root.stacks[-1].d_model, value)
-    figures = {**FIGURES, **more}
+    figures = dict(FIGURES)
+    if shards != 1:
+        figures["params"] = lambda ledger: total(
+            [entry.times * product_of(shape) for entry in ledger for shape in held(entry, shards)]
+        )
+        del figures["active"]
+    if recipe is not None:
+        figures |= in_letters(recipe, whole, root.stacks[-1].d_model, value, shards)
     return {SAVED_SCORES: figures["saved"]} if keep_scores else figures
 
 
@@ -272,15 +282,18 @@ def _figures(
 UNWRITTEN = {
     "pp": "1: a stage's layers are as those of the whole model",
     "vpp": "1: a stage's layers are as those of the whole model",
-    "fsdp": "1: a share of every weight is the weight over fsdp, rounded up row by row",
     "cp": "1: what its ranks share of a sequence is not written in letters yet",
     "sp": "1: what it saves of the activations is not written in letters yet",
 }
 
 
 def one_rank(model: Model, layout: Layout) -> Composite:
-    """What a rank of a layout of tp, dp, ep and etp holds. Errors: `InputError` with every reason why there is none."""
-    if wrong := [Fault(name, n, why) for name, why in UNWRITTEN.items() if (n := getattr(layout, name)) > 1]:
+    """What a rank of a layout of tp, dp, fsdp, ep and etp holds, whole where fsdp shares it. Errors: `InputError` with
+    every reason why there is none."""
+    wrong = [Fault(name, n, why) for name, why in UNWRITTEN.items() if (n := getattr(layout, name)) > 1]
+    if layout.fsdp > 1 < layout.ep:
+        wrong.append(Fault("fsdp", layout.fsdp, "1 beside ep: ranks of one expert share it among themselves"))
+    if wrong:
         raise InputError("--layout", wrong)
     return Sharding(model).stages(layout)[0].root
 
@@ -289,7 +302,7 @@ def sharded(tree: Symbolic, layout: Layout) -> Symbolic:
     """A tree's share on one rank, over letters for the ways that are not 1."""
     made = {
         symbol(name): Letter(symbol(name), number, BY_LETTER[name])
-        for name, number in (("tp", layout.tp), ("ep", layout.ep), ("etp", layout.etp or 1))
+        for name, number in (("tp", layout.tp), ("ep", layout.ep), ("etp", layout.etp or 1), ("fsdp", layout.fsdp))
         if number > 1
     }
     tp, ep, etp = (symbol(name) if symbol(name) in made else sympy.S.One for name in ("tp", "ep", "etp"))

@@ -71,6 +71,10 @@ def report(
     if layout is not None:
         header.append(f"of one rank of {layout}")
         notes += Sharding(model).notes(layout)
+        if layout.fsdp > 1:
+            notes.append(
+                "weights are whole while a layer runs; what fsdp gathers and reduces is not among what is sent"
+            )
     if recipe is not None:
         header.append(recipe_line(recipe))
     return Report(data, tables, header, notes)

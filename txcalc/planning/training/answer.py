@@ -114,7 +114,8 @@ def train(
     share = Fraction(again, layers) if mode == "blocks" else Fraction(1)
     rate_of = step.tokens_s if step else None
     if measured:
-        (ours,) = utilisation(model, ledger, 1, 1, names=("megatron-lm",)) if measured.unit == "tflops" else (None,)
+        theirs = "megatron-lm" if len(model.spec["stacks"]) == 1 else "transformers"  # the first describes one stack
+        (ours,) = utilisation(model, ledger, 1, 1, names=(theirs,)) if measured.unit == "tflops" else (None,)
         rate_of = measured.tokens_s(in_a_step, gpus, ours.mfu if ours else 1.0)
     used = utilisation(model, ledger, rate_of, top, mode, recipe.layout.pp, share, names) if rate_of else []
     terms = terms or Terms()

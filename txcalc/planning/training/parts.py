@@ -69,11 +69,12 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
 
 
 def in_letters(
-    recipe: Recipe, whole: Ledger, width: Any, value: Callable[[Any], int] = int
+    recipe: Recipe, whole: Ledger, width: Any, value: Callable[[Any], int], shards: Any
 ) -> dict[str, Callable[[Ledger], Any]]:
     """Figures of parts of a whole ledger that the recipe changes, over numbers or letters: FLOPs of a step, elements
     kept for backward, bytes of optimizer state. A recomputed block's input counts as its first leaf's; `width` is D,
-    `value` what an expression over letters is. Layers that are recomputed are folded with no others."""
+    `value` what an expression over letters is; `shards` ranks share every weight. Layers that are recomputed are folded
+    with no others."""
     core = recipe.recompute == "core"
     last = max((i for entry in whole for i in _layers(entry)), default=-1)
     numbers = recipe.recomputed(last + 1)
@@ -97,15 +98,21 @@ def in_letters(
 
     def state(entry: Entry) -> Any:
         hidden = entry.kind != "norm" and any(step.name == "layers" for step in entry.steps)
-        shapes = [weight.shape for weight in entry.leaf.weights()] if entry.gradient in ("both", "weights") else []
-        held = [kept_for(shape, recipe, recipe.parameter_bytes, hidden and len(shape) == 2, value) for shape in shapes]
-        return total(held) * entry.times
+        shapes = held(entry, shards) if entry.gradient in ("both", "weights") else []
+        kept = [kept_for(shape, recipe, recipe.parameter_bytes, hidden and len(shape) == 2, value) for shape in shapes]
+        return total(kept) * entry.times
 
     return {
         "training": lambda ledger: total([entry.flops * (passes(entry) + int(again(entry))) for entry in ledger]),
         "saved": lambda ledger: total(map(saved, ledger)),
         "optimizer": lambda ledger: total(map(state, ledger)),
     }
+
+
+def held(entry: Entry, shards: Any) -> list[tuple[Any, ...]]:
+    """The shapes of a leaf's weights, of whose rows each of `shards` ranks has a share: the first one's."""
+    shapes = [weight.shape for weight in entry.leaf.weights()]
+    return shapes if shards == 1 else [(ceil_div(rows, shards), *rest) for rows, *rest in shapes]
 
 
 def _layers(entry: Entry) -> Sequence[int]:

@@ -519,6 +519,16 @@ def test_multimodal_keys_beside_the_tower() -> None:
     assert same(flat, {"model_type": "qwen2_vl", "text_config": text, "vision_config": VISION})
 
 
+def test_a_head_of_the_wholes_own_size_is_refused() -> None:
+    text = {"model_type": "qwen2", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+            "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 128}  # fmt: skip
+    whole = {"model_type": "ovis2", "text_config": text, "hidden_size": 64, "vocab_size": 128}
+    assert read(whole).params > 0
+    for key in ("hidden_size", "vocab_size"):
+        with pytest.raises(InputError, match=rf"\b{key} is missing|\b{key} is \d"):
+            read({name: value for name, value in whole.items() if name != key})
+
+
 def test_kinds_of_layers_by_their_older_names() -> None:
     config = CONFIGS["deepseek-v3.2"]
     n = config["num_hidden_layers"]

@@ -14,6 +14,7 @@ from txcalc.parts.options import (
     RMS_EPS,
     Mechanism,
     Place,
+    Wished,
     flag,
     key,
     letter,
@@ -85,7 +86,7 @@ class DeltaNet(Composite):
     and a gate on it.
 
     `by_channel`: a decay for every channel of the keys, not one a head. `rank`: decays and gate are projected through
-    so few dimensions; None: directly.
+    so few dimensions; None: directly, as the gate is with `whole_gate`.
     Source   Yang et al. 2024 (arXiv 2412.06464), section 3.3; Kimi Linear (arXiv 2510.26692)
     """
 
@@ -101,6 +102,7 @@ class DeltaNet(Composite):
     gate: str
     norm_eps: Any
     signed: bool = False
+    whole_gate: bool = False
 
     def describe(self) -> str:
         return f"delta rule {self.n_heads} × {self.d_key} × {self.d_value}"
@@ -109,8 +111,8 @@ class DeltaNet(Composite):
         values, decays = self.n_heads * self.d_value, self.d_key if self.by_channel else 1
         mixed = 2 * self.n_key_heads * self.d_key + values
         yield Child("in_proj", Linear(d_in=self.d_model, d_out=mixed, bias=False))
-        yield from self._projected("decay", self.n_heads * decays)
-        yield from self._projected("gate", values)
+        yield from self._projected("decay", self.n_heads * decays, self.rank)
+        yield from self._projected("gate", values, None if self.whole_gate else self.rank)
         yield Child("beta_proj", Linear(d_in=self.d_model, d_out=self.n_heads, bias=False, keeps="no"))
         yield Child("conv", short_memory(mixed, self.d_conv, bias=False))
         yield Child("activation", Activation(width=mixed, form="silu", gated=False))
@@ -134,13 +136,13 @@ class DeltaNet(Composite):
         heads = ways.split("n_heads", self.n_heads)
         return replace(self, n_heads=heads, n_key_heads=ways.groups("n_key_heads", self.n_key_heads))
 
-    def _projected(self, name: str, width: Any) -> Iterator[Child]:
+    def _projected(self, name: str, width: Any, rank: Any) -> Iterator[Child]:
         """One projection, or two through the rank."""
-        if self.rank is None:
+        if rank is None:
             yield Child(f"{name}_proj", Linear(d_in=self.d_model, d_out=width, bias=False, keeps="no"))
         else:
-            yield Child(f"{name}_down", Linear(d_in=self.d_model, d_out=self.rank, bias=False, keeps="no"))
-            yield Child(f"{name}_up", Linear(d_in=self.rank, d_out=width, bias=False))
+            yield Child(f"{name}_down", Linear(d_in=self.d_model, d_out=rank, bias=False, keeps="no"))
+            yield Child(f"{name}_up", Linear(d_in=rank, d_out=width, bias=False))
 
 
 @final
@@ -159,6 +161,12 @@ class DeltaOptions(Mechanism):
     rank: Any = key(size, None, "rank of the projections to decays and gate; absent: projected directly")
     gate: str = key(one_of("silu", "sigmoid"), "silu", "activation of the gate on what is read")
     signed: bool = key(flag, False, "what is written reaches to twice its value, so that eigenvalues may be negative")
+    whole_gate: bool = key(flag, False, "the gate is projected directly, whatever the rank of the decays")
+
+    def misfits(self) -> Iterator[Wished]:
+        yield from super().misfits()
+        if self.whole_gate and self.rank is None:
+            yield Wished("whole_gate", "false without a rank, for the gate is projected directly then")
 
     def build(self, place: Place) -> DeltaNet:
         eps = place.norm.epsilon_or(RMS_EPS)

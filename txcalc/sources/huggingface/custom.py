@@ -124,6 +124,14 @@ def qwen2_reward(c: Config) -> Raw:
     }
 
 
+def dream(c: Config) -> Raw:
+    """Qwen2 whose positions see one another: what is masked is written, by the class without a head in its name too."""
+    c.of_its_own()
+    c.data = {key: value for key, value in c.data.items() if key != "architectures"} | {"is_causal": False}
+    c.model_type = "qwen2"
+    return decoder(c, "qwen2")
+
+
 def hunyuan(c: Config) -> Raw:
     """Hunyuan-Large: layers borrow the keys and values of the layer before them, and have one shared expert or none."""
     c.of_its_own()

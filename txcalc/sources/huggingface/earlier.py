@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.classic import falcon, stablelm
+from txcalc.sources.huggingface.classic import falcon, gptj, stablelm
 from txcalc.sources.huggingface.config import GLOBAL, Config, Raw
 from txcalc.sources.huggingface.delta import LINEAR, minimax
 from txcalc.sources.huggingface.encoder import bert_like
@@ -164,6 +164,45 @@ def hf_olmo(c: Config) -> Raw:
         "positions": {"form": "alibi"} if alibi else places,
         "head": c.lm_head(tied=True) | {"tied": c.flag("weight_tying", default=True)},
     }
+
+
+def llada(c: Config) -> Raw:
+    """OLMo's code with Llama's layers, whose positions see one another: what is masked is written."""
+    if not c.named("LLaDAModelLM"):
+        c.of_its_own()
+    raw = c.stack(("d_model",), ("n_layers",))
+    c.only("llama", "block_type", why="that is the one block of its published code")
+    c.only("rms", "layer_norm_type", why="RMSNorms are read")
+    c.only(True, "rope", "layer_norm_with_affine", why="rotary positions and norms with weights are read")
+    off = "alibi", "attention_layer_norm", "bias_for_layer_norm", "include_bias", "input_emb_norm", "scale_logits"
+    c.only(False, *off, why="it is not read")
+    c.only(None, "multi_query_attention", why="n_kv_heads is what is read")
+    c.ignore(*_OLMO, "attention_layer_norm_with_affine", "alibi_bias_max", "mlp_ratio", "tie_word_embeddings")
+    attention = c.heads(raw, names=("n_heads",), kv_names=("n_kv_heads",), width_names=())
+    attention["bias"] = ["q", "k", "v"] if c.flag("include_qkv_bias", default=False) else []
+    return raw | {
+        "kind": "encoder",
+        "context": c.size("max_sequence_length", default=1024),
+        "vocab_size": c.size("embedding_size", default=raw["vocab_size"], null=raw["vocab_size"]),
+        "attention": attention,
+        "feed_forward": {"d_ff": c.size("mlp_hidden_size"), "gated": True,
+                         "activation": c.activation("activation_type", default="silu")},
+        "norm": c.rms(eps=1e-5),
+        "positions": c.rotary(attention["d_head"]),
+        "head": {"form": "masked-lm", "plain": True, "tied": c.flag("weight_tying", default=False), "bias": False},
+    }  # fmt: skip
+
+
+# What changes no size in OLMo's trainer.
+_OLMO = ("block_group_size", "clip_qkv", "emb_init_std", "flash_attention", "init_cutoff_factor", "init_fn",
+         "precision", "rope_full_precision", "scale_emb_init")  # fmt: skip
+
+
+def moss(c: Config) -> Raw:
+    """CodeGen's layers, under another name."""
+    c.of_its_own()
+    c.ignore("wbits", "groupsize")
+    return gptj(c)
 
 
 def _norm_of_olmo(c: Config, bias: bool) -> Raw:

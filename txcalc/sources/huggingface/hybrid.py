@@ -9,6 +9,7 @@ from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, l
 from txcalc.sources.huggingface.delta import DELTA, LINEAR, by_mixer
 from txcalc.sources.huggingface.keys import any_of, number
 from txcalc.sources.huggingface.latent import mla
+from txcalc.sources.huggingface.recent import kimi_k3
 from txcalc.sources.huggingface.recurrent import granite_mixer
 from txcalc.sources.spec import real
 
@@ -182,7 +183,12 @@ def kimi_linear(c: Config) -> Raw:
     first = c.count("first_k_dense_replace", default=1)
     latent = mla(c, None, 512, 128, 64, 128)
     types = c.layer_types(n, default, (LINEAR, GLOBAL))
-    return _kimi_decoder(c, latent, delta, types, first, 1e-5, form="none")
+    if "attn_res_block_size" not in c:
+        return _kimi_decoder(c, latent, delta, types, first, 1e-5, form="none")
+    c.data = {**c.data, "hidden_act": "silu"}
+    c.ignore("activation_situ_beta", "activation_situ_linear_beta")
+    delta |= {"bound": inner.real("gate_lower_bound"), "whole_gate": inner.flag("use_full_rank_gate", default=False)}
+    return kimi_k3(c, _kimi_decoder(c, latent | {"gate": "element"}, delta, types, first, 1e-5, form="none"))
 
 
 def bailing_hybrid(c: Config) -> Raw:

@@ -8,6 +8,7 @@ from txcalc.errors import ABSENT, shown
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import FLAT, TEXT_DEFAULTS, TIES, WRAPPERS, listed
 from txcalc.sources.huggingface.keys import printable
+from txcalc.sources.huggingface.library import size_of
 from txcalc.sources.huggingface.neutral import is_neutral
 
 
@@ -37,6 +38,12 @@ def language_model(c: Config) -> Config:
         own = default
     absent = _absent(c, text, "text_config.")
     inner = Config({**absent, **_causal(c, text), **_tie(c, text)}, own, "text_config.", c, partial=True)
+    for key in _OF_HEAD.get(c.model_type, ()):
+        own_size, size = c.data.get(key, size_of(c.model_type, key)), text.get(key, size_of(own, key))
+        if own_size != size and size is not None:
+            c.fault(
+                key, own_size, f"{shown(size)}, for the class makes its head of {key} and the rest of text_config's"
+            )
     unread = [key for key in c.data if key not in c.asked and key not in ("model_type", "tie_word_embeddings")]
     for key in unread:
         sized = key in text and isinstance(text[key], int) and not is_neutral(key, text[key])
@@ -47,6 +54,8 @@ def language_model(c: Config) -> Config:
     return inner
 
 
+# Those whose head is made of keys of the whole's, beside a table of the text's.
+_OF_HEAD = {"ovis2": ("vocab_size", "hidden_size")}
 # Those whose class looks at no text_config.
 _NO_TEXT = frozenset(("phi4_multimodal",))
 

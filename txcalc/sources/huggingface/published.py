@@ -64,6 +64,9 @@ def chatglm(c: Config) -> Raw:
     """ChatGLM-2, -3 and GLM-4: every class has the head, half of each head is rotated, in neighbours. The first
     ChatGLM has keys of its own."""
     c.of_its_own()
+    if c.named("ForSequenceClassification"):
+        wanted = "a class of chatglm's that writes"
+        c.fault("architectures[0]", c.data["architectures"][0], wanted, "its classifier stands beside the head")
     c.only(None, "pre_seq_len", why="prefixes are not read")
     c.only(0, "quantization_bit", why="packed weights are not read")
     c.ignore("prefix_projection", "architectures")

@@ -160,3 +160,39 @@ def openai_privacy_filter(c: Config) -> Raw:
     form = c.head_of("none", "token")
     head = c.classifier("token", 33) if form == "token" else {"form": "none"}
     return c.decoder(raw, attention, mixed=mixed, theta=150000.0, head=head) | {"kind": "encoder"}
+
+
+def kimi_k3(c: Config, raw: Raw) -> Raw:
+    """Of a Kimi Linear: before and within every layer the stream is a mean of itself and of what blocks of layers gave,
+    weighed by a vector of that place; a norm of what experts make on their latent."""
+    d, n = raw["d_model"], raw["n_layers"]
+    block, latent = c.size("attn_res_block_size"), c.size("routed_expert_hidden_size")
+    c.only(True, "latent_moe_use_norm", "mla_use_output_gate", why="the published code is used with both")
+    c.note("the gates of its feed-forwards (situ) are counted as silu among the other FLOPs")
+
+    def mean(name: str, number: int) -> Pieces:
+        """Of so many vectors a token: blocks that are done, and the stream."""
+        if number < 2:
+            return [piece(f"{name}_held", "held", 2 * d)]
+        several: Raw = {"runs": number}
+        made = [_norm(f"{name}_norm", d, **several), _matrix(f"{name}_query", d, 1, kind="other", **several)]
+        return [*made, piece(f"{name}_mix", "product", 1, number, d)]
+
+    order, tables = [], dict[str, Raw]()
+    kinds = raw["layer"]
+    pattern: Any = raw.get("pattern", kinds)
+    cycle = [one.rpartition("*") for one in pattern]
+    names = [name for times, _, name in cycle for _ in range(int(times or 1))]
+    for i, name in enumerate(names[i % len(names)] for i in range(n)):
+        before = -(-i // block)
+        inside = before + (i % block == 0)
+        leaves = mean("attention_blocks", before + 1) + mean("fed_blocks", inside + 1)
+        if "experts" in kinds[name]["parts"]:
+            leaves.append(_norm("experts_norm", latent))
+        order.append(f"{name}-{before}-{inside}")
+        tables[order[-1]] = {**kinds[name], "parts": ["pieces", *kinds[name]["parts"]], "pieces": {"leaves": leaves}}
+    raw["norm"]["without"] = ["pieces"]
+    around = mean("output_blocks", -(-n // block) + 1)
+    raw["experts"] |= {"latent": latent, "correction": True}
+    return layered({key: value for key, value in raw.items() if key not in ("layer", "pattern")} | {"around": around},
+                   (order, tables))  # fmt: skip

@@ -178,16 +178,6 @@ def test_a_scan_in_closed_form_equals_the_loop(state: bool) -> None:
     torch.testing.assert_close(closed_last, last, **CLOSE)
 
 
-@pytest.mark.parametrize("name", ["deepseek-v2", "deepseek-v3", "deepseek-v3.2"])
-@torch.no_grad()
-def test_latent_attention_absorbed_equals_expanded(name: str) -> None:
-    _, net, inputs = made(name)
-    expanded = net(*inputs)
-    for explicit in (False, True):
-        with reference.mode(absorbed=True, explicit=explicit):
-            torch.testing.assert_close(net(*inputs), expanded, **CLOSE)
-
-
 def test_a_norm_has_the_gradient_of_its_definition() -> None:
     x = torch.randn(3, 4, 5, dtype=torch.float64, requires_grad=True)
     weight = torch.randn(5, dtype=torch.float64, requires_grad=True)
@@ -450,30 +440,7 @@ def test_the_same_on_a_gpu(name: str) -> None:
 # --- lengths may be symbols -------------------------------------------------------------------------------------------
 
 
-FEATURES = [
-    "gemma2",
-    "falcon",
-    "gpt-oss",
-    "deepseek-v3",
-    "albert",
-    "t5",
-    "whisper",
-    "vit",
-    "jamba",
-    "mamba2",
-    "falcon-h1",
-    "qwen3-next",
-    "channel-delta",
-    "kimi-linear",
-    "bailing-hybrid",
-    "recurrent-gemma",
-    "rwkv",
-    "minimax",
-    "chinchilla",
-]
-
-
-@pytest.mark.parametrize("name", FEATURES)
+@pytest.mark.parametrize("name", [*TINY][::5])
 def test_every_size_is_free_in_a_trace(name: str) -> None:
     pytest.importorskip("fvcore", reason="fvcore is not installed: pip install 'txcalc[verify]'")
     from txcalc.verify import verify

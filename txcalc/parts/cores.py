@@ -66,6 +66,21 @@ class CachedCore(Leaf):
         return self.span.paged(work, self.token, block, chunk)
 
 
+def met(
+    heads: Any, tokens: Any, keys: Any, widths: tuple[Any, Any], pairs: Any, moved: tuple[Traffic, Traffic],
+    *between: Operation,
+) -> tuple[Operation, ...]:  # fmt: skip
+    """Scores of queries and keys, what is done to them, their softmax, and the sums of values; `widths` are those of
+    keys and of values, `moved` what both products move."""
+    (d_qk, d_v), (read, written) = widths, moved
+    return (
+        MatMul("scores", heads, tokens, d_qk, keys, read, "attention", pairs * d_qk),
+        *between,
+        elementwise("softmax", heads * tokens * keys, "softmax", 0, 0),
+        MatMul("values", heads, tokens, keys, d_v, written, "attention", pairs * d_v),
+    )
+
+
 class HeadsCore(CachedCore):
     """A softmax of each head over the keys of a span."""
 
@@ -185,17 +200,15 @@ class AttentionCore(SoftmaxCore):
         pairs = self.span.visible(work)
         query, result = heads * tokens * self.d_qk, heads * tokens * self.d_v
         kv, scores = work.batch * self.n_kv_heads * keys, heads * tokens * keys
-        read, written = self.span.moved(query, kv * self.d_qk, self.params), self.span.moved(result, kv * self.d_v)
-        content = MatMul("scores", heads, tokens, self.d_qk, keys, read, "attention", pairs * self.d_qk)
-        distance = content._replace(name="distances", traffic=Traffic(0, heads * keys * self.d_qk))
-        return (
-            content,
+        moved = self.span.moved(query, kv * self.d_qk, self.params), self.span.moved(result, kv * self.d_v)
+        far = Traffic(0, heads * keys * self.d_qk)
+        distance = MatMul("distances", heads, tokens, self.d_qk, keys, far, "attention", pairs * self.d_qk)
+        done = (
             *((distance,) if self.distances else ()),
             *((elementwise("softcap", scores, "tanh", 0, 0),) if self.softcap is not None else ()),
             *((elementwise("bias", scores, "add", 0, 0),) if self.biased else ()),
-            elementwise("softmax", scores, "softmax", 0, 0),
-            MatMul("values", heads, tokens, keys, self.d_v, written, "attention", pairs * self.d_v),
         )
+        return met(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved, *done)
 
     def saved(self, work: Workload) -> Any:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
@@ -252,14 +265,10 @@ class DifferentialCore(SoftmaxCore):
         heads, keys, tokens = 2 * work.batch * self.n_heads, self.span.keys(work), work.tokens
         pairs, width = self.span.visible(work), self.d_qk
         own, kv = heads * tokens * width, 2 * work.batch * self.n_kv_heads * keys * width
-        read, written = self.span.moved(own, kv, self.params), self.span.moved(own, kv)
+        moved = self.span.moved(own, kv, self.params), self.span.moved(own, kv)
         result = work.positions * self.n_heads * width
-        return (
-            MatMul("scores", heads, tokens, width, keys, read, "attention", pairs * width),
-            elementwise("softmax", heads * tokens * keys, "softmax", 0, 0),
-            MatMul("values", heads, tokens, keys, width, written, "attention", pairs * width),
-            *(elementwise("difference", result, "add", result, result) for _ in range(3)),
-        )
+        difference = elementwise("difference", result, "add", result, result)
+        return (*met(heads, tokens, keys, (width, width), pairs, moved), difference, difference, difference)
 
     def saved(self, work: Workload) -> Any:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)

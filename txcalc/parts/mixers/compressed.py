@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, final
 
 from txcalc.num import ceil_div, exact_div, minimum, product, triangle
-from txcalc.parts.cores import SoftmaxCore
+from txcalc.parts.cores import SoftmaxCore, met
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import GroupedLinear, Linear
 from txcalc.parts.norm import Norm
@@ -285,12 +285,8 @@ class CompressedCore(SoftmaxCore):
         pairs = self.span.visible(work)
         pairs = pairs if self.entries is None else pairs + self.entries.visible(work)
         query = heads * tokens * self.d_qk
-        read = Traffic(self.params, query, work.batch * keys * self.d_qk)
-        return (
-            MatMul("scores", heads, tokens, self.d_qk, keys, read, "attention", pairs * self.d_qk),
-            elementwise("softmax", heads * tokens * keys, "softmax", 0, 0),
-            MatMul("values", heads, tokens, keys, self.d_v, Traffic(0, query), "attention", pairs * self.d_v),
-        )
+        moved = Traffic(self.params, query, work.batch * keys * self.d_qk), Traffic(0, query)
+        return met(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved)
 
     def saved(self, work: Workload) -> Any:
         tokens, keys = work.positions * self.n_heads, self.reached(work)

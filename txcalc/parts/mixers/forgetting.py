@@ -11,11 +11,11 @@ from dataclasses import replace
 from typing import Any, final
 
 from txcalc.notation import pair
-from txcalc.parts.cores import SoftmaxCore
+from txcalc.parts.cores import SoftmaxCore, met
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, divided, key, per_head, size
-from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Workload, elementwise
+from txcalc.parts.part import Child, Composite, Leaf, Operation, Workload, elementwise
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal
 
@@ -69,23 +69,9 @@ class ForgettingCore(SoftmaxCore):
         pairs, scores = self.span.visible(work), work.batch * self.n_heads * work.tokens * keys
         query, result = heads * tokens * self.d_qk, heads * tokens * self.d_v
         kv = work.batch * self.n_kv_heads * keys
-        read = self.span.moved(query, kv * self.d_qk + heads * keys)
-        return (
-            MatMul("scores", heads, tokens, self.d_qk, keys, read, "attention", pairs * self.d_qk),
-            elementwise("forgotten", scores, "add", 0, 0),
-            elementwise("forget", scores, "add", 0, 0),
-            elementwise("softmax", scores, "softmax", 0, 0),
-            MatMul(
-                "values",
-                heads,
-                tokens,
-                keys,
-                self.d_v,
-                self.span.moved(result, kv * self.d_v),
-                "attention",
-                pairs * self.d_v,
-            ),
-        )
+        moved = self.span.moved(query, kv * self.d_qk + heads * keys), self.span.moved(result, kv * self.d_v)
+        done = (elementwise(name, scores, "add", 0, 0) for name in ("forgotten", "forget"))
+        return met(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved, *done)
 
     def saved(self, work: Workload) -> Any:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)

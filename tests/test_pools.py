@@ -20,7 +20,7 @@ from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.pools import Pools, pools
 from txcalc.planning.serving import Limits
-from txcalc.planning.steady import Demand, Overload, Steady, apart
+from txcalc.planning.steady import Demand, apart
 from txcalc.planning.timing import request
 
 sys.path.insert(0, str(Path(__file__).parent / "evidence"))
@@ -37,7 +37,7 @@ POOLS = st.tuples(st.integers(1, 20), st.integers(1, 20))
 @given(DEMANDS, POOLS, st.integers(1, 2000), st.floats(0, 0.5))
 def test_clients_wait_are_computed_or_decode(demand: Demand, copies: tuple[int, int], n: int, handed: float) -> None:
     found = apart(demand, demand, copies, handed, float(n))
-    assert isinstance(found, Steady) and found.tpot
+    assert found.lasts and found.tpot
     assert found.inside == pytest.approx(n, rel=1e-4)  # Little's law, to the root's precision
     assert found.decoding == pytest.approx(found.rate * (demand.answer - 1) * found.tpot, rel=1e-9)
     # No step waits for a prompt, and no prompt for a step.
@@ -49,7 +49,7 @@ def test_clients_wait_are_computed_or_decode(demand: Demand, copies: tuple[int, 
 @given(DEMANDS, POOLS, st.integers(1, 300))
 def test_more_clients_are_served_no_less(demand: Demand, copies: tuple[int, int], n: int) -> None:
     few, many = (apart(demand, demand, copies, 0.0, float(clients)) for clients in (n, 2 * n))
-    assert isinstance(few, Steady) and isinstance(many, Steady) and few.tpot and many.tpot
+    assert few.tpot and many.tpot
     assert many.rate >= few.rate * (1 - 1e-4) and many.tpot >= few.tpot * (1 - 1e-4)
 
 
@@ -57,14 +57,14 @@ def test_more_clients_are_served_no_less(demand: Demand, copies: tuple[int, int]
 def test_a_rate_lasts_while_prompts_keep_up(demand: Demand, copies: tuple[int, int], rate: float) -> None:
     found = apart(demand, demand, copies, 0.0, None, rate, 1e9)
     share = rate * demand.prompt / copies[0]
-    if isinstance(found, Overload):
+    if not found.lasts:
         assert share >= 1 or found.rate < rate
     else:
         assert share < 1 and found.rate == rate and found.utilisation == pytest.approx(share)
         step = demand.step(found.decoding / copies[1])
         assert found.decoding == pytest.approx(rate * (demand.answer - 1) * step, rel=1e-4)
     few = apart(demand, demand, copies, 0.0, None, rate, 1e-6)
-    assert isinstance(few, Overload) and few.rate <= rate
+    assert not few.lasts and few.rate <= rate
 
 
 def found(gpus: list[int], prefill: int | None = None, limits: Limits | None = None, **asked: Any) -> Pools:
@@ -77,11 +77,11 @@ def test_seats_of_the_decoding_pool_by_hand() -> None:
     """Of 64 clients 8 decode 99 tokens each at 18 ms, in 1.782 s; the others wait for a seat, not for prompts."""
     demand = demanded(0.01, 1e-3, 0.1, 100)
     found = apart(demand, demand, (1, 1), 0.0, 64.0, most=8.0)
-    assert isinstance(found, Steady) and found.rate == pytest.approx(8 / (99 * 0.018))
+    assert found.rate == pytest.approx(8 / (99 * 0.018))
     assert found.e2e == pytest.approx(64 / found.rate) and found.line > 0.9 * found.ttft
     free = apart(demand, demand, (1, 1), 0.0, 8.0, most=64.0)
     slow = apart(demanded(0.01, 1e-3, 9.0, 100), demand, (1, 1), 0.0, 64.0, most=64.0)  # prompts are the line there
-    assert isinstance(free, Steady) and isinstance(slow, Steady) and free.line == slow.line == 0.0
+    assert free.line == slow.line == 0.0
 
 
 def test_the_transfer_by_hand() -> None:
@@ -100,8 +100,8 @@ def test_the_transfer_by_hand() -> None:
 def test_the_best_split_and_count_are_looked_for() -> None:
     steady = [found([8], n).steady for n in range(1, 6)]  # 64 sequences do not fit on fewer than three
     best = found([8])
-    assert isinstance(best.steady, Steady)
-    assert best.steady.e2e == min(one.e2e for one in steady if isinstance(one, Steady))
+    assert best.steady.lasts
+    assert best.steady.e2e == min(one.e2e for one in steady)
     tight = Limits(best.steady.ttft / 3, None)
     more = found([8, 16, 32, 64], limits=tight)
     assert more.gpus > 8 and more.met(tight) and not found([8], limits=tight).met(tight)

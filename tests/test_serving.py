@@ -28,7 +28,6 @@ from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding, Stage
 from txcalc.planning.roofline import Rank
 from txcalc.planning.serving import Serving, serve, sizes
-from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Speculation, Timer, request
 from txcalc.render.serving import parts as by_part
 from txcalc.sources.presets import names
@@ -446,7 +445,6 @@ def test_no_point_beats_one_of_the_front() -> None:
     assert len({point.layout for point in found.points}) > 3
     for best in found.front:
         for other in found.points:
-            assert isinstance(best.steady, Steady) and isinstance(other.steady, Steady)
             assert best.steady.tpot and other.steady.tpot
             quicker, more = other.steady.tpot < best.steady.tpot, other.served > best.served
             assert not (quicker and other.served >= best.served)
@@ -457,7 +455,7 @@ def test_no_point_beats_one_of_the_front() -> None:
 def test_the_cheapest_point_is_the_largest_load_within_the_limit() -> None:
     found = serving("llama-3.1-8b", context=4096, tpot=0.012, price=2.0)
     point = found.cheapest
-    assert point and isinstance(point.steady, Steady) and point.steady.tpot and point.steady.tpot <= 0.012
+    assert point and point.steady.tpot and point.steady.tpot <= 0.012
     timer = Timer(found.plan.deployment, found.request, 4096)
     assert (timer.steady(ONE, point.sequences + 1).tpot or 0) > 0.012
     assert point.seconds == min(p.seconds for p in found.points if found.limits.met(p))
@@ -470,7 +468,7 @@ def test_costs_are_gpu_time() -> None:
     """A GPU-hour of 3.6 is a thousandth a second; the answers bear all of it, prompt tokens the time they take."""
     found = serving("llama-3.1-70b", gpus=4, concurrency=8, price=3.6)
     point = found.chosen
-    assert isinstance(point.steady, Steady) and point.layout.gpus == 4
+    assert point.layout.gpus == 4
     each = 1e-3 * 4 / point.steady.rate  # of a request
     assert point.million_output(3.6) == pytest.approx(1e6 * each / 1024)
     whole = found.pace.prefill_rate(1024)

@@ -72,7 +72,7 @@ def predict(pair: Pair) -> Steady:
     prefill, decode = (timing.demand(spread(held, layout)) for layout in (pair.prefill, pair.decode))
     # The transfer is below a hundredth of TTFT on these GPUs' links, and is not counted here.
     found = apart(prefill, decode, copies, 0.0, float(row.concurrency))
-    assert isinstance(found, Steady) and found.tpot
+    assert found.tpot
     return found
 
 

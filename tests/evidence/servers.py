@@ -32,7 +32,6 @@ from txcalc.model import Model
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.layout import Layout
-from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Timer, request
 from txcalc.planning.traffic import Lengths
 
@@ -319,7 +318,7 @@ def predict(row: Row) -> Found:
     step = pace.step(each, row.prompt + row.answer // 2, busy=pace.busy(row.concurrency)).achievable
     share = row.concurrency * row.prompt / (row.answer * point.input * layout.gpus)
     steady = point.steady
-    assert isinstance(steady, Steady) and steady.tpot
+    assert steady.tpot
     return Found(row, step, step + share, point.ttft.achievable, steady.tpot, steady.ttft, point.served)
 
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from math import inf
 
 from txcalc.errors import Fault, InputError
 from txcalc.planning.cost import BoundedTime
@@ -19,7 +18,7 @@ from txcalc.planning.deployment import Choice, Deployment
 from txcalc.planning.layout import Group, Layout
 from txcalc.planning.links import seconds
 from txcalc.planning.serving import NODE, Limits
-from txcalc.planning.steady import Answered, Overload, Steady, apart
+from txcalc.planning.steady import Answered, Steady, apart
 from txcalc.planning.timing import Request, Timer
 
 SPLITS = 16  # that are tried at most
@@ -42,7 +41,7 @@ class Pools(Answered):
     transfer: float
     prompt: BoundedTime
     step: BoundedTime
-    steady: Steady | Overload
+    steady: Steady
     answer: int
 
     @property
@@ -50,7 +49,7 @@ class Pools(Answered):
         return self.prefill.layout.gpus + self.decode.layout.gpus
 
     def met(self, limits: Limits) -> bool:
-        return isinstance(self.steady, Steady) and limits.kept(self.steady)
+        return limits.kept(self.steady)
 
 
 def pools(
@@ -104,7 +103,7 @@ def _best(
     found = [one for split in splits for one in _pairs(timer, concurrency, gpus - split, split, fixed)]
 
     def rank(one: Pools) -> tuple[bool, float]:
-        return not one.met(limits), one.steady.e2e if isinstance(one.steady, Steady) else inf
+        return not one.met(limits), one.steady.e2e
 
     return min(found, key=rank, default=None)
 

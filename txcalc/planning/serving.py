@@ -56,12 +56,11 @@ class Limits(NamedTuple):
 
     def met(self, point: Point) -> bool:
         """Whether a point's steady state is within them; one that does not last is not."""
-        steady = point.steady
-        return isinstance(steady, Steady) and self.kept(steady)
+        return self.kept(point.steady)
 
     def kept(self, steady: Steady) -> bool:
         slow = self.ttft is not None and steady.ttft > self.ttft
-        return not slow and (self.tpot is None or steady.tpot is None or steady.tpot <= self.tpot)
+        return steady.lasts and not slow and (self.tpot is None or steady.tpot is None or steady.tpot <= self.tpot)
 
 
 class Ridge(NamedTuple):
@@ -149,7 +148,7 @@ class Serving:
         """Points that no other beats in both TPOT and tokens a second and GPU, the quickest first."""
         found: list[Point] = []
         for _, _, point in sorted(
-            ((p.steady.tpot, -p.served, p) for p in self.points if isinstance(p.steady, Steady) and p.steady.tpot),
+            ((p.steady.tpot, -p.served, p) for p in self.points if p.steady.tpot),
             key=lambda timed: timed[:2],
         ):
             if not found or point.served > found[-1].served:
@@ -172,7 +171,7 @@ class Serving:
     @property
     def lasts(self) -> bool:
         """Whether requests can be answered as fast as they come."""
-        return isinstance(self.chosen.steady, Steady)
+        return self.chosen.steady.lasts
 
     @property
     def unmet(self) -> bool:

@@ -20,7 +20,7 @@ from math import ceil, floor
 from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.errors import Fault, InputError
-from txcalc.planning.steady import ROUNDS, Steady
+from txcalc.planning.steady import ROUNDS
 from txcalc.planning.traffic import Arrival
 
 if TYPE_CHECKING:
@@ -374,7 +374,6 @@ def simulated(
     traffic, layout = timer.asked.traffic, point.layout
     assert traffic is not None
     copies, steady = layout.dp if traffic.rate else min(layout.dp, point.sequences), point.steady
-    assert isinstance(steady, Steady)
     mean = steady._replace(rate=steady.rate / copies, decoding=steady.decoding / copies)
     varied, server = False, timer.server(layout, sequences, (None if traffic.rate else point.sequences / copies, mean))
     if traffic.rate is None:

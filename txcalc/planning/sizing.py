@@ -15,7 +15,7 @@ from txcalc.errors import InputError
 from txcalc.planning.deployment import MOST_GPUS, Choice, Deployment, Plan, check, choices, planned
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving import NODE, Limits
-from txcalc.planning.steady import Overload, Steady
+from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Request, Timer
 
 RULE = "those that fit; within the limits; quickest from question to answer at this load"
@@ -58,7 +58,7 @@ def arrange(
     best = found[0]
     if sizing.timed and best.fits and asked.rate is not None:
         steady = sizing.load(best)
-        inside = ceil(steady.inside) if isinstance(steady, Steady) else concurrency
+        inside = ceil(steady.inside) if steady.lasts else concurrency
         most = max(concurrency, min(inside, best.max_concurrency))
         if most != concurrency:
             order = {choice.layout: i for i, choice in enumerate(found)}
@@ -87,9 +87,9 @@ class _Sizing:
         self.deployment, self.asked, self.context, self.concurrency = deployment, asked, context, concurrency
         self.timer, self.limits = Timer(deployment, asked, context), limits
         self.timed = True
-        self._loads: dict[Layout, Steady | Overload] = {}
+        self._loads: dict[Layout, Steady] = {}
 
-    def load(self, choice: Choice) -> Steady | Overload:
+    def load(self, choice: Choice) -> Steady:
         """Its steady state. Errors: `InputError` where it cannot be timed."""
         if choice.layout not in self._loads:
             if self.asked.rate is None:
@@ -130,9 +130,9 @@ class _Sizing:
         if not self.timed:
             return True
         steady = self._quiet(choice)
-        return isinstance(steady, Steady) and self.limits.kept(steady)
+        return steady is not None and self.limits.kept(steady)
 
-    def _quiet(self, choice: Choice) -> Steady | Overload | None:
+    def _quiet(self, choice: Choice) -> Steady | None:
         """Its steady state; None: it holds no sequence, or needs a link that is not known."""
         return self.load(choice) if choice.serves and self.timer.known(choice.layout) else None
 
@@ -150,5 +150,5 @@ class _Sizing:
 
     def _rank(self, choice: Choice) -> tuple[bool, bool, float]:
         steady = self._quiet(choice)
-        met = isinstance(steady, Steady) and self.limits.kept(steady)
-        return not choice.fits, not met, steady.e2e if isinstance(steady, Steady) else inf
+        met = steady is not None and self.limits.kept(steady)
+        return not choice.fits, not met, steady.e2e if steady else inf

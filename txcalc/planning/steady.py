@@ -92,6 +92,8 @@ class Steady(NamedTuple):
     utilisation   share of the time that prompts take
     decoding      sequences that decode
     line          of TTFT, the wait for a seat in the cache
+    lasts         it can keep up with the requests; else no latency has a mean (inf), rate is what it can keep up with,
+                  utilisation what prompts would take, decoding what would have to decode (inf: no number is enough)
     """
 
     ttft: float
@@ -101,6 +103,7 @@ class Steady(NamedTuple):
     utilisation: float
     decoding: float
     line: float = 0.0
+    lasts: bool = True
 
     @property
     def inside(self) -> float:
@@ -108,23 +111,15 @@ class Steady(NamedTuple):
         return self.rate * self.e2e
 
 
-class Overload(NamedTuple):
-    """A rate that a copy cannot keep up with.
-
-    utilisation   share of the time that its prompts alone would take
-    decoding      sequences that would have to decode at once; None: no number is enough
-    rate          requests a second that it can
-    """
-
-    utilisation: float
-    decoding: float | None
-    rate: float
+def overload(utilisation: float, decoding: float, rate: float) -> Steady:
+    """Of a rate that a copy cannot keep up with."""
+    return Steady(inf, None, inf, rate, utilisation, decoding, lasts=False)
 
 
 class Answered:
     """What `gpus` answer at a load: `steady`, of all of them, with answers of so many tokens."""
 
-    steady: Steady | Overload
+    steady: Steady
     answer: int
 
     @property
@@ -213,11 +208,11 @@ def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
     return found._replace(ttft=found.ttft + waiting, e2e=found.e2e + waiting)
 
 
-def open_(demand: Demand, rate: float, most: float) -> Steady | Overload:
+def open_(demand: Demand, rate: float, most: float) -> Steady:
     """Requests that come at random, so many a second; of which at most so many decode at once, and the others wait."""
     loop = _Loop(demand, None)
     if demand.answer == 1:
-        return loop.state(rate, 0.0) or Overload(rate * demand.prompt, 0.0, 1 / demand.prompt)
+        return loop.state(rate, 0.0) or overload(rate * demand.prompt, 0.0, 1 / demand.prompt)
 
     def behind(decoding: float) -> float:
         return loop.rate(decoding) - rate
@@ -231,7 +226,7 @@ def open_(demand: Demand, rate: float, most: float) -> Steady | Overload:
             line = loop.line(rate, int(most)) if decoding > most / 2 or most <= FEW else 0.0
             return found._replace(ttft=found.ttft + line, e2e=found.e2e + line, line=line)
     limit = _root(stuck, 0.0, most) if stuck(most) > 0 else most
-    return Overload(rate * demand.prompt, None if behind(most) < 0 else most, loop.rate(limit))
+    return overload(rate * demand.prompt, inf if behind(most) < 0 else most, loop.rate(limit))
 
 
 def apart(
@@ -242,7 +237,7 @@ def apart(
     clients: float | None,
     rate: float = 0.0,
     most: float = inf,
-) -> Steady | Overload:
+) -> Steady:
     """Prompts computed by some copies, answers decoded by others, each prompt's cache handed on in so many seconds.
 
     Of so many clients in a closed loop, or of requests at random, so many a second; at most so many decode at once, and
@@ -274,7 +269,7 @@ def apart(
     if clients is None:
         busy, largest = rate * prefill.prompt / fillers, served(most / decoders) if most < inf else inf
         if busy >= 1 or largest < rate:
-            return Overload(busy, most if largest < rate else None, min(fillers / prefill.prompt, largest))
+            return overload(busy, most if largest < rate else inf, min(fillers / prefill.prompt, largest))
         decoding = _root(lambda n: served(n) - rate, 0.0, most / decoders)
         found = state(rate, decoding)
         assert found is not None

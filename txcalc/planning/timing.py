@@ -23,7 +23,6 @@ from txcalc.planning.steady import (
     Among,
     Answered,
     Demand,
-    Overload,
     Steady,
     StepCurve,
     among,
@@ -195,7 +194,7 @@ class Point(Answered):
     output: float
     input: float
     answer: int
-    steady: Steady | Overload
+    steady: Steady
     held: int
 
     def last(self, prompt: int) -> float:
@@ -285,14 +284,11 @@ class Timer:
             self._seats[layout] = max(1.0, float(seats))
         return self._seats[layout]
 
-    def open(self, layout: Layout, rate: float) -> Steady | Overload:
+    def open(self, layout: Layout, rate: float) -> Steady:
         """Requests at random, so many a second, evenly over the copies, of which those decode that have seats."""
         copies = layout.dp
         found = open_(self.demand(layout), rate / copies, self.seats(layout))
-        if isinstance(found, Steady):
-            return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
-        decoding = None if found.decoding is None else found.decoding * copies
-        return found._replace(rate=found.rate * copies, decoding=decoding)
+        return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
 
     def server(self, layout: Layout, sequences: int, load: tuple[float | None, Steady] | None = None) -> Server:
         """One copy as `simulation` sees it, of which so many sequences run at once, with all the pages that it has.

@@ -38,7 +38,7 @@ def _over(speed: Serving) -> Panel:
         if not best.fits or not speed.timer.known(best.layout):
             continue
         steady = speed.timer.point(best.layout, plan.concurrency, speed.request.rate, best.max_concurrency).steady
-        if isinstance(steady, Steady):
+        if steady.lasts:
             found[number] = steady
     xs = list(found)
     series = [
@@ -60,11 +60,7 @@ def _over(speed: Serving) -> Panel:
 
 def _front(speed: Serving) -> Panel:
     """Points that no other beats in both tokens/s of a user and of a GPU."""
-    front = [
-        (1 / point.steady.tpot, point.served)
-        for point in speed.front
-        if isinstance(point.steady, Steady) and point.steady.tpot
-    ]
+    front = [(1 / point.steady.tpot, point.served) for point in speed.front if point.steady.tpot]
     xs, ys = [x for x, _ in front], [y for _, y in front]
     x, y = PlotAxis("tokens/s per user", log=10), PlotAxis("tokens/s per GPU", log=10)
     return Panel("What a user gets against what a GPU gives", x, y, [Series("front", xs, ys, 0, marked=frozenset(xs))])

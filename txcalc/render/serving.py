@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from txcalc.curves import SHARES
@@ -10,7 +11,7 @@ from txcalc.ledger import KINDS
 from txcalc.planning.cost import BoundedTime, Cost
 from txcalc.planning.roofline import ADAPTERS, LINKS
 from txcalc.planning.serving import DEFINITIONS, Limits, Serving
-from txcalc.planning.steady import Overload, Steady
+from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Point
 from txcalc.render.report import Table, TableCell, cell, column
 from txcalc.units import seconds, three
@@ -26,7 +27,7 @@ BATCHES = 6  # shown without detail
 def headline(serving: Serving) -> list[str]:
     """The speed at the load; where that cannot last, of one prompt and one step alone."""
     point, steady = serving.chosen, serving.chosen.steady
-    if isinstance(steady, Steady):
+    if steady.lasts:
         tpot = (
             "" if steady.tpot is None else f", TPOT {seconds(steady.tpot)}, {_rate(point.served).text} tokens/s per GPU"
         )
@@ -68,7 +69,7 @@ def verdict(serving: Serving) -> str | None:
     load that does not."""
     limits, pools = serving.limits, serving.apart
     steady = pools.steady if pools else serving.chosen.steady
-    if isinstance(steady, Overload):
+    if not steady.lasts:
         return _overload(serving, steady)
     if not limits:
         return None
@@ -82,12 +83,12 @@ def verdict(serving: Serving) -> str | None:
     return f"misses: {' and '.join(missed)}" + ("" if pools else f"; {_within(serving)}")
 
 
-def _overload(serving: Serving, over: Overload) -> str:
+def _overload(serving: Serving, over: Steady) -> str:
     number = serving.apart.prefill.layout.gpus if serving.apart else serving.chosen.layout.gpus
     gpus = f"{number} × {serving.plan.deployment.accelerator.name}"
     if over.utilisation >= 1:
         why = f"prompts alone need {100 * over.utilisation:.0f} % of {gpus}"
-    elif over.decoding is None:
+    elif over.decoding == inf:
         why = f"no number of sequences at once keeps up on {gpus}"
     else:
         why = f"more than the {over.decoding:,.0f} sequences that fit would have to decode at once"
@@ -115,7 +116,6 @@ def _within(serving: Serving) -> str:
 def largest(serving: Serving, point: Point) -> str:
     """A load with its speed and cost, in a line."""
     steady = point.steady
-    assert isinstance(steady, Steady)
     tpot = "" if steady.tpot is None else f", TPOT {seconds(steady.tpot)}"
     price = serving.price
     cost = "" if price is None or not point.tpot else f", {_money(point.million_output(price)).text} per 1M out"
@@ -138,7 +138,7 @@ def asked(serving: Serving) -> list[str]:
 def row(serving: Serving) -> list[TableCell]:
     """What a table of several deployments shows of one."""
     point, steady = serving.chosen, serving.chosen.steady
-    if isinstance(steady, Overload):
+    if not steady.lasts:
         return [TableCell(None, "cannot last"), cell(None), _rate(point.served), *_costs_of(serving, point)]
     if steady.tpot is None:
         return [_time(steady.ttft), cell(None), cell(None), *_costs_of(serving, None)]
@@ -188,7 +188,7 @@ def _money(value: float) -> TableCell:
 
 def _latencies(serving: Serving, detail: bool) -> Table:
     point, what = serving.chosen, ("TTFT", ", prompt of") if serving.chosen.tpot else ("a pass", " over")
-    steady = point.steady if isinstance(point.steady, Steady) else None
+    steady = point.steady if point.steady.lasts else None
     gpus, said = point.layout.gpus, f", {serving.cached:,} of them cached" if serving.cached else ""
     rows = [_figure(what[0], f"{what[1]} {serving.prompt:,}{said}", steady and steady.ttft, point.ttft)]
     if point.tpot:
@@ -219,7 +219,7 @@ def _latencies(serving: Serving, detail: bool) -> Table:
 def _apart(serving: Serving, found: Pools) -> Table:
     """Pools of their own for prompts and answers, beside one server that does both."""
     point, both = serving.chosen, serving.chosen.steady
-    one, two = (state if isinstance(state, Steady) else None for state in (found.steady, both))
+    one, two = (state if state.lasts else None for state in (found.steady, both))
     rows: list[tuple[Any, ...]] = [
         ("GPUs for prompts", cell(found.prefill.layout.gpus), cell(point.layout.gpus)),
         ("their layout", cell(str(found.prefill.layout)), cell(str(point.layout))),
@@ -267,7 +267,7 @@ def _batches(serving: Serving, most: int | None) -> Table:
     rows = []
     points = serving.batches if most is None else _spaced(serving.batches, most)
     for point in points:
-        assert point.tpot is not None and isinstance(point.steady, Steady)
+        assert point.tpot is not None
         times = (_time(point.steady.ttft), _time(point.steady.tpot), _time(point.tpot.achievable))
         rows.append([cell(point.sequences), *times, TableCell(*[point.tpot.bound] * 2), *_served(serving, point)])
     times = column("TTFT", "s"), column("TPOT", "s"), column("bare step", "s")
@@ -276,7 +276,6 @@ def _batches(serving: Serving, most: int | None) -> Table:
 
 
 def _served(serving: Serving, point: Point) -> tuple[TableCell, ...]:
-    assert isinstance(point.steady, Steady)
     user = _rate(1 / point.steady.tpot) if point.steady.tpot else cell(None)
     return user, _rate(point.served), *_costs_of(serving, point)
 
@@ -292,7 +291,6 @@ def _costs(serving: Serving) -> tuple[TableCell, ...]:
 def _front(serving: Serving) -> Table:
     rows = []
     for point in _spaced(serving.front, FRONT):
-        assert isinstance(point.steady, Steady)
         times = _time(point.steady.ttft), _time(point.steady.tpot)
         rows.append([f"{point.layout}, {point.sequences:,}", *times, *_served(serving, point)])
     headings = ("layout, users", column("TTFT", "s"), column("TPOT", "s"), *_rates(), *_costs(serving))

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING, Any
 
 from txcalc.ledger import KINDS
 from txcalc.planning.cost import Cost
 from txcalc.planning.roofline import ADAPTERS, LINKS
 from txcalc.planning.serving import DEFINITIONS, Serving
-from txcalc.planning.steady import Overload, Steady
+from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Point
 from txcalc.render.serving import parts
 
@@ -150,9 +151,9 @@ def _steady(point: Point, simulated: Simulated | None = None) -> dict[str, Any]:
     }
 
 
-def _means(steady: Steady | Overload, simulated: Simulated | None = None, answers: bool = True) -> dict[str, Any]:
+def _means(steady: Steady, simulated: Simulated | None = None, answers: bool = True) -> dict[str, Any]:
     spreads = (simulated.ttft, simulated.tpot, simulated.e2e) if simulated else [None] * 3
-    if isinstance(steady, Overload):
+    if not steady.lasts:
         means: list[float | None] = [None] * 3
     else:
         means = [steady.ttft, steady.tpot, steady.e2e if answers else None]
@@ -161,10 +162,10 @@ def _means(steady: Steady | Overload, simulated: Simulated | None = None, answer
             name: {"mean": mean, **{key: getattr(found, key, None) for key in ("p50", "p90", "p99")}}
             for name, mean, found in zip(("ttft_s", "tpot_s", "e2e_s"), means, spreads, strict=True)
         },
-        "lasts": isinstance(steady, Steady),
+        "lasts": steady.lasts,
         "utilisation": steady.utilisation,
-        "decoding": steady.decoding,
-        "line_s": steady.line if isinstance(steady, Steady) else None,
+        "decoding": steady.decoding if steady.decoding < inf else None,
+        "line_s": steady.line if steady.lasts else None,
     }
 
 

@@ -18,7 +18,6 @@ from txcalc.planning.deployment import Deployment, Gpu, Plan
 from txcalc.planning.engine import engine
 from txcalc.planning.serving import Serving, serve
 from txcalc.planning.sizing import arrange
-from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Point
 from txcalc.planning.training.answer import Training
 from txcalc.render.emit import command
@@ -131,7 +130,7 @@ def _speed(point: Point) -> dict[str, Any]:
     """The steady state of a point; without one, that there is none."""
     steady = point.steady
     found: dict[str, Any] = {"layout": str(point.layout), "users": point.sequences, "served": point.served}
-    if isinstance(steady, Steady):
+    if steady.lasts:
         found |= {"ttft": steady.ttft, "tpot": steady.tpot, "e2e": steady.e2e, "rate": steady.rate, "line": steady.line}
     return found
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from command import Command
+from tiny import TINY
 
 from txcalc import hardware, load, train
 from txcalc.errors import InputError, UnknownName
@@ -476,3 +477,10 @@ def test_every_name_is_read_and_every_reader_has_a_test() -> None:
     assert set(MIXTURES) & set(FORMATS) >= {"q8_0", "q6_k", "q4_0"}
     model = load(SMALL)
     assert all(size(model, name) > 0 for name in (*MIXTURES, *FORMATS))
+
+
+def test_a_layer_whose_weights_another_holds_has_no_kernels_of_its_own() -> None:
+    """DeBERTa-v3 projects its distances by q and k; a plan of it times them all the same."""
+    model = build(TINY["deberta-v2"], "deberta-v2")
+    held = [entry for entry in model.ledger() if entry.leaf.matrix and not entry.leaf.weights()]
+    assert held and not any(weights_of(model, "int4").kernels(entry, "bf16") for entry in held)

@@ -147,7 +147,8 @@ class Format:
     def kernels(self, entry: Entry, dtype: str) -> dict[str, int]:
         """The classes of the products of a leaf's layers with how many are of each; those that are wide are not."""
         found: dict[str, int] = {}
-        for form, number in self.parts(entry.leaf.weights()[0], entry) if entry.leaf.matrix else ():
+        own = entry.leaf.weights()[:1] if entry.leaf.matrix else ()  # none where another layer holds them
+        for form, number in (part for weight in own for part in self.parts(weight, entry)):
             if form:
                 found[form.kernel(dtype)] = found.get(form.kernel(dtype), 0) + number
         return found

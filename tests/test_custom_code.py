@@ -94,6 +94,7 @@ def test_every_type_has_a_case() -> None:
         ("eagle3", {"attention_bias": True}, "attention_bias"),
         ("eagle3", {"sliding_window": 64}, "sliding_window is 64"),
         ("llada", {"block_type": "sequential"}, "block_type"),
+        ("openelm", {"architectures": ["OpenELMForSequenceClassification"]}, "architectures"),
         ("Dream", {"architectures": ["Qwen2ForCausalLM"]}, "Qwen2ForCausalLM"),
         ("eagle3", {"architectures": ["MistralForCausalLM"]}, "draft_vocab_size"),
         ("dflash", {"dflash_config": {"target_layer_ids": 3}}, "target_layer_ids is 3"),

@@ -155,12 +155,13 @@ class Answers(Keys):
         self.only({}, "pruned_heads", why="pruned heads are not read")
         self.ignore("is_decoder", "cross_attention_hidden_size")
 
-    def of_its_own(self, *prefixes: str) -> None:
+    def of_its_own(self, *prefixes: str, writes: bool = False) -> None:
         """A fault where `architectures[0]` is no class that the published code of this model type has; `prefixes` are
-        what its classes are called where that is not the type."""
+        what its classes are called where that is not the type; none that classifies where each of them `writes`."""
         names = self.data.get("architectures")
         cls = names[0] if isinstance(names, list) and names else None
         known = [prefix + ending for prefix in prefixes or (bare(self.model_type),) for ending in ENDINGS]
+        known = [name for name in known if not (writes and name.endswith("classification"))]
         if isinstance(cls, str) and bare(cls) not in known:
             wanted = f"a class of {self.model_type}, with a head of its own or none"
             self.fault("architectures[0]", cls, wanted, "other classes may have other layers")

@@ -31,7 +31,7 @@ def phi3small(c: Config) -> Raw:
 
 def openelm(c: Config) -> Raw:
     """Heads and widths of each layer's own."""
-    c.of_its_own()
+    c.of_its_own(writes=True)
     raw = c.stack(("model_dim",), ("num_transformer_layers",))
     n, width = raw["n_layers"], c.size("head_dim", default=128)
     queries = c.items("num_query_heads", of=size, length=n, default=None)
@@ -126,7 +126,7 @@ def qwen2_reward(c: Config) -> Raw:
 
 def dream(c: Config) -> Raw:
     """Qwen2 whose positions see one another: what is masked is written, by the class without a head in its name too."""
-    c.of_its_own()
+    c.of_its_own(writes=True)
     c.data = {key: value for key, value in c.data.items() if key != "architectures"} | {"is_causal": False}
     c.model_type = "qwen2"
     return decoder(c, "qwen2")

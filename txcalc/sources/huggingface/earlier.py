@@ -169,7 +169,7 @@ def hf_olmo(c: Config) -> Raw:
 def llada(c: Config) -> Raw:
     """OLMo's code with Llama's layers, whose positions see one another: what is masked is written."""
     if not c.named("LLaDAModelLM"):
-        c.of_its_own()
+        c.of_its_own(writes=True)
     raw = c.stack(("d_model",), ("n_layers",))
     c.only("llama", "block_type", why="that is the one block of its published code")
     c.only("rms", "layer_norm_type", why="RMSNorms are read")
@@ -227,7 +227,7 @@ def _halved(c: Config, both: int, bias: bool) -> Raw:
 
 def molmo(c: Config) -> Raw:
     """The language model of Molmo: OLMo's code under Llama's names, with 128 further rows of the token table."""
-    c.of_its_own()
+    c.of_its_own(writes=True)
     raw = c.stack()
     attention = c.heads(raw, width_names=())
     attention["bias"] = ["q", "k", "v"] if c.flag("qkv_bias", default=False) else []

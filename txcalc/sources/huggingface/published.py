@@ -63,10 +63,7 @@ def baichuan(c: Config) -> Raw:
 def chatglm(c: Config) -> Raw:
     """ChatGLM-2, -3 and GLM-4: every class has the head, half of each head is rotated, in neighbours. The first
     ChatGLM has keys of its own."""
-    c.of_its_own()
-    if c.named("ForSequenceClassification"):
-        wanted = "a class of chatglm's that writes"
-        c.fault("architectures[0]", c.data["architectures"][0], wanted, "its classifier stands beside the head")
+    c.of_its_own(writes=True)
     c.only(None, "pre_seq_len", why="prefixes are not read")
     c.only(0, "quantization_bit", why="packed weights are not read")
     c.ignore("prefix_projection", "architectures")
@@ -168,7 +165,7 @@ def telechat(c: Config) -> Raw:
 def deci(c: Config) -> Raw:
     """DeciLM: Llama with a number of key/value heads for each layer."""
     raw = c.stack()
-    c.of_its_own("decilm")
+    c.of_its_own("decilm", writes=True)
     attention = c.heads(raw, kv_names=(), width_names=())
     groups = c.items("num_key_value_heads_per_layer", of=size, length=raw["n_layers"], default=None)
     if groups is None:

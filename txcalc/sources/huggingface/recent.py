@@ -89,6 +89,7 @@ def zaya(c: Config) -> Raw:
         "head": c.lm_head(tied=True, bias=c.flag("lm_head_bias", default=False)),
     }
     c.note("counted are tokens that pass an expert: those of which the router takes none cost less")
+    c.note("of a text's first token transformers multiplies a row of zeros for late values, which is not counted")
     names = [f"{'near' if kind == NEAR else 'far'}{'-first' if not i else ''}" for i, kind in enumerate(types)]
     tables: dict[str, Raw] = {
         name: {"parts": ["pieces", "experts"], "pieces": {"leaves": layer(kind, not i)}}

@@ -212,6 +212,28 @@ class Config(Answers):
         kinds = ["sparse" if is_sparse else "dense" for is_sparse in sparse]
         return kinds, {"dense": {"parts": ["attention", "feed_forward"]}, "sparse": {"parts": ["attention", "experts"]}}
 
+    def mla(self, q: Any, kv: int, nope: int, rope: int, value: Any, also: str = "") -> Raw:
+        """MLA: ranks of the queries and of the latent, widths of the parts of a head. The class derives `head_dim`
+        itself, unless it is its other name (`also`) for the rotated part."""
+        n_heads = self.size("num_attention_heads")
+        self.only(n_heads, "num_key_value_heads", why="the latent is expanded for all heads")
+        raw_value = self.size("v_head_dim", default=value, null=value)
+        table = {
+            "n_heads": n_heads,
+            "kv_rank": self.size("kv_lora_rank", default=kv),
+            "d_nope": self.size("qk_nope_head_dim", default=nope),
+            "d_rope": self.size("qk_rope_head_dim", *filter(None, [also]), default=rope),
+            "d_v": raw_value,
+            "bias": self.flag("attention_bias", default=False),
+        }
+        self.ignore("qk_head_dim", "kv_channels")
+        if not also:
+            self.size("head_dim", default=None, null=None)
+        rank = self.size("q_lora_rank", default=q, null=None)
+        if table["d_rope"] % 2:
+            self.fault("qk_rope_head_dim", table["d_rope"], "an even number")
+        return table | ({"q_rank": rank} if rank is not None else {})
+
     def experts(self, n: Sequence[str], k: Sequence[str], d_ff: Sequence[str], n_default: Any = REQUIRED,
                 k_default: Any = REQUIRED, act: str = "silu", **more: Any) -> Raw:  # fmt: skip
         """Routed experts: how many, how many a token passes, and their width."""

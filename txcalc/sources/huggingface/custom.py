@@ -5,7 +5,6 @@ from __future__ import annotations
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import TOP, WIDTH, Config, Raw, layered, piece
 from txcalc.sources.huggingface.decoders import decoder
-from txcalc.sources.huggingface.latent import mla
 from txcalc.sources.huggingface.leaves import listed
 from txcalc.sources.spec import real, size
 
@@ -222,7 +221,7 @@ def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
         c.ignore("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")
         made = raw | {"attention": attention, "positions": c.rotary(attention["d_head"])}
     else:
-        latent = mla(c, 1536, 512, 128, 64, 128)
+        latent = c.mla(1536, 512, 128, 64, 128)
         theta = c.rotary(latent["d_rope"])["theta"]
         made = raw | {"latent": latent, "positions": {"form": "rotary", "theta": theta, "interleaved": True}}
     made |= {"norm": c.rms(), "head": c.lm_head(tied=False)}

@@ -28,17 +28,22 @@ def decoder(c: Config, name: str = "", **other: Any) -> Raw:
 class Decoder:
     """What a class has otherwise than Llama's: SwiGLU, RMSNorms before the parts, rotary positions, a head of its own.
 
+    d_model … names     spellings of the widths and of the heads
     own                 published code has its class, with these names beside the type's
     kv, d_head, whole   as `Config.heads` takes them; `width_names` spellings of d_head, none: D/h
     bias                keys of biases, each with its default and whose they are (all four without letters); or the
                         default of `attention_bias`; `always` those that are there whatever a config says
     qk_norm, qk_key     the norm of Q and K; the flag that says whether there is one, and its default
     attention           further keys of the table; `square`: why the heads are together as wide as the model
+    latent              arguments of `Config.mla`, in the place of attention
     experts             as `Experts` has them
     plain, act          the activation of two matrices, or of a gated feed-forward; `mlp` further keys
+    d_ff, times         spellings of its width, and how many times the model's it is by default
     mlp_bias, mlp_key   the default of its key of biases, where the class has one; `mlp_always` biases it has anyway
     norm                arguments of `Config.rms`, or, of the form layer, of `Config.layer_norm`; `keys` spells eps
-    theta … even        as `Config.rotary` takes them; `interleaved` heads turn neighbours, `angles` are ready
+    theta … even        as `Config.rotary` takes them; `interleaved` heads turn neighbours, `angles` are ready,
+                        `learned` the rows by key, default and how many more, `turned` the key of what is rotated
+    scaled              the embedding is, by √D
     tied, head          whether the head is tied by default; arguments of `Config.lm_head`, numbers by key and default
     only, ignore        the one value of keys, and why; keys that change no size
     window … own_bases  the kinds of layers: with a window (`_near`), by Qwen's switch (`_switched`), `dense` first by
@@ -46,7 +51,9 @@ class Decoder:
     """
 
     own: str | None = None
+    d_model: str = "hidden_size"
     n_layers: str = "num_hidden_layers"
+    names: str = "num_attention_heads"
     kv: Any = None
     d_head: Any = None
     kv_names: str = "num_key_value_heads"
@@ -57,11 +64,15 @@ class Decoder:
     qk_norm: str = ""
     qk_key: tuple[str, bool] | None = None
     chunks: bool = False
+    latent: Sequence[Any] | None = None
     attention: Mapping[str, Any] = field(default_factory=dict)
     square: str = ""
     experts: Mapping[str, Any] | None = None
     plain: str = ""
     act: str = "silu"
+    act_key: str = "hidden_act"
+    d_ff: str = "intermediate_size"
+    times: int | None = None
     mlp: Mapping[str, Any] = field(default_factory=dict)
     mlp_bias: bool | None = None
     mlp_key: str = "mlp_bias"
@@ -73,6 +84,9 @@ class Decoder:
     even: bool = False
     interleaved: bool = False
     angles: Mapping[str, Any] | None = None
+    learned: tuple[str, int, int] | None = None
+    turned: tuple[str, int] | None = None
+    scaled: bool = False
     embedding: Mapping[str, Any] | None = None
     tied: bool = False
     head: Mapping[str, Any] = field(default_factory=dict)
@@ -90,14 +104,16 @@ class Decoder:
         """The description in a config."""
         if self.own is not None:
             c.of_its_own(*self.own.split())
-        raw = c.stack(n_layers=self.n_layers.split())
-        attention = self._attention(c, raw)
-        made: Raw = {"mixed": Experts(**self.experts).read(c)} if self.experts else {"mlp": self._channel(c)}
-        made |= {"norm": self._norm(c), "positions": self._positions(c, attention["d_head"])}
+        raw = c.stack(self.d_model.split(), self.n_layers.split())
+        attention = self._latent(c, raw) if self.latent else self._attention(c, raw)
+        made: Raw = {"mixed": Experts(**self.experts).read(c)} if self.experts else {"mlp": self._channel(c, raw)}
+        made |= {"norm": self._norm(c), "positions": self._positions(c, attention)}
         given = {key: c.real(value[0], default=value[1]) if isinstance(value, list) else value
                  for key, value in self.head.items()}  # fmt: skip
-        own = None if self.embedding is None else {**self.embedding}
+        own = {"scale": raw["d_model"] ** 0.5} if self.scaled else {**self.embedding} if self.embedding else None
         raw = c.decoder(raw, attention, embedding=own, head=c.lm_head(self.tied, **given), **made)
+        if self.latent:
+            raw["latent"] = raw.pop("attention")
         for value, keys, why in self.only:
             c.only(value, *keys.split(), why=why)
         c.ignore(*self.ignore.split())
@@ -107,8 +123,8 @@ class Decoder:
 
     def _attention(self, c: Config, raw: Raw) -> Raw:
         table = c.heads(
-            raw, _default(self.kv), _default(self.d_head), whole=self.whole, kv_names=self.kv_names.split(),
-            width_names=self.width_names.split(),
+            raw, _default(self.kv), _default(self.d_head), self.names.split(), self.whole, self.kv_names.split(),
+            self.width_names.split(),
         )  # fmt: skip
         if isinstance(self.bias, bool):
             table["bias"] = c.flag("attention_bias", default=self.bias)
@@ -125,9 +141,19 @@ class Decoder:
             c.square(raw, table, self.square)
         return {**table, **self.attention, **(c.chunks() if self.chunks else {})}
 
-    def _channel(self, c: Config) -> Raw:
+    def _latent(self, c: Config, raw: Raw) -> Raw:
+        table: Raw = c.mla(*(self.latent or ()))
+        if self.whole:
+            c.divides(table["n_heads"], raw["d_model"], "num_attention_heads", "hidden_size")
+        return table
+
+    def _channel(self, c: Config, raw: Raw) -> Raw:
         bias = self.mlp_always if self.mlp_bias is None else c.flag(self.mlp_key, default=self.mlp_bias)
-        table: Raw = c.plain(act=self.plain, bias=bias) if self.plain else c.gated(act=self.act, bias=bias)
+        if not self.plain:
+            return {**c.gated(act=self.act, bias=bias), **self.mlp}
+        wide = REQUIRED if self.times is None else self.times * raw["d_model"]
+        names = [self.act_key] if self.act_key else []
+        table = c.plain(*self.d_ff.split(), act=self.plain, bias=bias, act_names=names, default=wide)
         return {**table, **self.mlp}
 
     def _norm(self, c: Config) -> Raw:
@@ -135,10 +161,19 @@ class Decoder:
         form, keys = given.pop("form", "rms"), given.pop("keys", "").split()
         return (c.layer_norm if form == "layer" else c.rms)(*keys, **given)
 
-    def _positions(self, c: Config, width: int) -> Raw:
+    def _positions(self, c: Config, attention: Raw) -> Raw:
         if self.angles is not None:
             return {**self.angles}
-        turned = c.rotary(width, self.theta, self.partial, self.kind, self.even)
+        if self.learned:
+            keys, default, more = self.learned
+            return {"form": "learned", "rows": c.size(*keys.split(), default=default) + more}
+        if self.turned:
+            turned: Raw = {"form": "rotary", "rotary_dims": c.size(self.turned[0], default=self.turned[1])}
+        elif self.latent:
+            near = c.flag("rope_interleave", default=True)
+            return {"form": "rotary", "theta": c.rotary(attention["d_rope"])["theta"], "interleaved": near}
+        else:
+            turned = c.rotary(attention["d_head"], self.theta, self.partial, self.kind, self.even)
         return turned | ({"interleaved": True} if self.interleaved else {})
 
     def _axes(self, c: Config, raw: Raw) -> list[Axis]:

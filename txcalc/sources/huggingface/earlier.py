@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.classic import falcon, gptj, stablelm
 from txcalc.sources.huggingface.config import GLOBAL, Config, Raw
+from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.delta import LINEAR, minimax
+from txcalc.sources.huggingface.dense import falcon, stablelm
 from txcalc.sources.huggingface.encoder import bert_like
 from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.huggingface.modern import gte
@@ -202,7 +203,7 @@ def moss(c: Config) -> Raw:
     """CodeGen's layers, under another name."""
     c.of_its_own()
     c.ignore("wbits", "groupsize")
-    return gptj(c)
+    return decoder(c, "gptj")
 
 
 def _norm_of_olmo(c: Config, bias: bool) -> Raw:

@@ -5,11 +5,12 @@ itself and to its encoder in one softmax.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError
-from txcalc.sources.huggingface.classic import gpt2
 from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, periodic, piece
+from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.encoder import bert, roberta
 from txcalc.sources.huggingface.gemma import gemma3_text
 from txcalc.sources.huggingface.seq2seq import joined, trocr
@@ -19,7 +20,7 @@ Readers = Mapping[str, Callable[[Config], Raw]]
 # Those with a class of transformers that has cross-attention, and is an encoder without it.
 BOTH: Readers = {"bert": bert, **dict.fromkeys(("camembert", "roberta", "xlm-roberta"), roberta)}
 PICTURES: Readers = {"beit": beit, "dinov2": dinov2, "vit": vit}
-WRITERS: Readers = {**BOTH, "gpt2": gpt2, "trocr": trocr}
+WRITERS: Readers = {**BOTH, "gpt2": partial(decoder, name="gpt2"), "trocr": trocr}
 # The keys that make a class a decoder with cross-attention; TrOCR's is one whatever they say.
 CROSSING = {**dict.fromkeys(BOTH, ("is_decoder", "add_cross_attention")), "gpt2": ("add_cross_attention",), "trocr": ()}
 BESIDE_THE_READER = ("is_decoder", "add_cross_attention", "cross_attention_hidden_size")

@@ -8,7 +8,6 @@ from typing import Any
 from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, layered
 from txcalc.sources.huggingface.delta import DELTA, LINEAR, by_mixer
 from txcalc.sources.huggingface.keys import any_of, number
-from txcalc.sources.huggingface.latent import mla
 from txcalc.sources.huggingface.recent import kimi_k3
 from txcalc.sources.huggingface.recurrent import granite_mixer
 from txcalc.sources.spec import real
@@ -181,7 +180,7 @@ def kimi_linear(c: Config) -> Raw:
         "rank": width,
     }
     first = c.count("first_k_dense_replace", default=1)
-    latent = mla(c, None, 512, 128, 64, 128)
+    latent = c.mla(None, 512, 128, 64, 128)
     types = c.layer_types(n, default, (LINEAR, GLOBAL))
     if "attn_res_block_size" not in c:
         return _kimi_decoder(c, latent, delta, types, first, 1e-5, form="none")
@@ -199,7 +198,7 @@ def bailing_hybrid(c: Config) -> Raw:
     c.only(None, "q_lora_rank", why="queries are projected directly")
     # Saved by transformers, head_dim is the rotated width, and the delta rule's stands under names of its own.
     width = c.size("linear_head_dim", default=None) or c.size("head_dim", default=128)
-    latent = mla(c, None, 512, 128, 64, 128) | {"gate": "head"}
+    latent = c.mla(None, 512, 128, 64, 128) | {"gate": "head"}
     bounded = c.flag("kda_safe_gate", default=True)
     bound = c.real("kda_lower_bound", default=-5.0)
     delta = {

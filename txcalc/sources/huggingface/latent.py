@@ -10,29 +10,6 @@ from txcalc.sources.huggingface.config import ROUTED, TOP, WIDTH, Config, Raw, l
 from txcalc.sources.huggingface.keys import any_of
 
 
-def mla(c: Config, q: Any, kv: int, nope: int, rope: int, value: Any, also: str = "") -> Raw:
-    """MLA: ranks of the queries and of the latent, widths of the parts of a head. The class derives `head_dim` itself,
-    unless it is its other name (`also`) for the rotated part."""
-    n_heads = c.size("num_attention_heads")
-    c.only(n_heads, "num_key_value_heads", why="the latent is expanded for all heads")
-    raw_value = c.size("v_head_dim", default=value, null=value)
-    table = {
-        "n_heads": n_heads,
-        "kv_rank": c.size("kv_lora_rank", default=kv),
-        "d_nope": c.size("qk_nope_head_dim", default=nope),
-        "d_rope": c.size("qk_rope_head_dim", *filter(None, [also]), default=rope),
-        "d_v": raw_value,
-        "bias": c.flag("attention_bias", default=False),
-    }
-    c.ignore("qk_head_dim", "kv_channels")
-    if not also:
-        c.size("head_dim", default=None, null=None)
-    rank = c.size("q_lora_rank", default=q, null=None)
-    if table["d_rope"] % 2:
-        c.fault("qk_rope_head_dim", table["d_rope"], "an even number")
-    return table | ({"q_rank": rank} if rank is not None else {})
-
-
 def _latent_decoder(c: Config, raw: Raw, latent: Raw, tied: bool = False, eps: float = 1e-6) -> Raw:
     interleaved = c.flag("rope_interleave", default=True)
     return raw | {
@@ -41,27 +18,6 @@ def _latent_decoder(c: Config, raw: Raw, latent: Raw, tied: bool = False, eps: f
         "positions": {"form": "rotary", "theta": c.rotary(latent["d_rope"])["theta"], "interleaved": interleaved},
         "head": c.lm_head(tied),
     }
-
-
-def deepseek_v2(c: Config) -> Raw:
-    raw = c.stack()
-    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
-    c.ignore("ep_size")
-    raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128))
-    c.divides(raw["latent"]["n_heads"], raw["d_model"], "num_attention_heads", "hidden_size")
-    raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
-    c.more_heads()
-    return layered(raw, c.first_dense(raw, 0))
-
-
-def deepseek_v3(c: Config) -> Raw:
-    raw = c.stack()
-    c.ignore("ep_size")
-    raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128))
-    raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 256, 8), "n_shared_experts", default=1)
-    raw["experts"]["scoring"] = "sigmoid"
-    c.more_heads()
-    return layered(raw, c.first_dense(raw, 3))
 
 
 def _indexed(c: Config, heads: int, latent: Raw) -> Raw:
@@ -113,7 +69,7 @@ def longcat_flash(c: Config) -> Raw:
     raw = c.stack(n_layers=("num_layers",))
     raw["n_layers"] *= 2
     c.only(raw["n_layers"], "num_hidden_layers", why="it is what the class derives")
-    raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128), eps=1e-5)
+    raw = _latent_decoder(c, raw, c.mla(1536, 512, 128, 64, 128), eps=1e-5)
     c.more_heads()
     mixed = c.experts(("n_routed_experts", "num_local_experts"), ("moe_topk", "num_experts_per_tok"),
                     ("expert_ffn_hidden_size", "moe_intermediate_size"), 512, 12)  # fmt: skip
@@ -139,13 +95,13 @@ def longcat_flash(c: Config) -> Raw:
 
 def deepseek_v32(c: Config) -> Raw:
     raw = c.stack()
-    return _indexed_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128), heads=64)
+    return _indexed_decoder(c, raw, c.mla(1536, 512, 128, 64, 128), heads=64)
 
 
 def axk2(c: Config) -> Raw:
     """DeepSeek-V3.2 with gates of low rank on norms, and on what is read; their matrix, which is that of the queries,
     too, reads the latent before and after its norm."""
-    raw, latent = c.stack(), mla(c, 384, 128, 64, 32, 64)
+    raw, latent = c.stack(), c.mla(384, 128, 64, 32, 64)
     rank, d, h = c.size("gated_norm_rank", default=16), raw["d_model"], latent["n_heads"]
     if "head_dim" in c:
         c.only(latent["d_rope"], "head_dim", why="the rotated part, which transformers' axk2 calls so")
@@ -177,7 +133,7 @@ def glm_moe_dsa(c: Config) -> Raw:
         if len(default) != n or not set(default) <= {"full", "shared"}:
             c.fault("index_topk_pattern", pattern, f"{n:,} letters out of F and S, one a layer")
             default = ["full"] * n
-    latent = mla(c, 2048, 512, 192, 64, 256) | {"index_interleaved": True}
+    latent = c.mla(2048, 512, 192, 64, 256) | {"index_interleaved": True}
     return _indexed_decoder(c, raw, latent, heads=32, eps=1e-5, axes=[_choices(c, raw, default)])
 
 
@@ -196,27 +152,17 @@ def hy_v4(c: Config) -> Raw:
     c.ignore(
         "hc_magnitude", "hc_eps", "learnable_sink_init", "swiglu_limit", "index_topk_freq", "first_k_dense_replace"
     )
-    latent = mla(c, 1536, 512, 192, 64, 256) | {"gate": "element", "sinks": True}
+    latent = c.mla(1536, 512, 192, 64, 256) | {"gate": "element", "sinks": True}
     raw["hyper"] = c.size("hc_mult", default=4)
     default = ["full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(n)]
     axes = [_choices(c, raw, default)]
     return _indexed_decoder(c, raw, latent, heads=16, eps=1e-5, axes=axes, first=1)
 
 
-def glm4_moe_lite(c: Config) -> Raw:
-    raw = c.stack()
-    raw = _latent_decoder(c, raw, mla(c, 768, 512, 192, 64, 256, also="head_dim"), eps=1e-5)
-    raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 64, 4), "n_shared_experts", default=1)
-    raw["experts"]["scoring"] = "sigmoid"
-    c.only(1, "first_k_dense_replace", why="mlp_layer_types is what transformers reads")
-    c.more_heads()
-    return layered(raw, c.typed(raw, [i == 0 for i in range(raw["n_layers"])]))
-
-
 def axk1(c: Config) -> Raw:
     """DeepSeek-V3 with a norm after the experts; which layers have them is a list, or a first one and a period."""
     raw = c.stack()
-    raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128))
+    raw = _latent_decoder(c, raw, c.mla(1536, 512, 128, 64, 128))
     if "q_rank" not in raw["latent"]:
         c.fault(
             "q_lora_rank", c.data.get("q_lora_rank"), "a whole number", "transformers' axk1 always has low-rank queries"
@@ -239,27 +185,11 @@ def _before_experts(c: Config, n_layers: int) -> list[bool]:
     return [i < first or i % every != 0 for i in range(n_layers)]
 
 
-def mistral4(c: Config) -> Raw:
-    """DeepSeek-V3 whose router takes a softmax, and whose queries grow with their position."""
-    raw = c.stack()
-    raw = _latent_decoder(c, raw, mla(c, 1024, 256, 64, 64, 128))
-    raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 128, 4), "n_shared_experts", default=1, groups=(1, 1))
-    c.more_heads()
-    return layered(raw, c.first_dense(raw, 0))
-
-
-def youtu(c: Config) -> Raw:
-    raw = c.stack()
-    c.ignore("embedding_initializer_range")
-    raw = _latent_decoder(c, raw, mla(c, 1536, 512, 128, 64, 128), tied=True)
-    return raw | {"feed_forward": c.gated()}
-
-
 def minicpm3(c: Config) -> Raw:
     raw = c.stack()
     n_heads = c.size("num_attention_heads")
     c.divides(n_heads, raw["d_model"], "num_attention_heads", "hidden_size")
-    raw = _latent_decoder(c, raw, mla(c, 768, 256, 64, 32, max(1, raw["d_model"] // n_heads)), tied=True, eps=1e-5)
+    raw = _latent_decoder(c, raw, c.mla(768, 256, 64, 32, max(1, raw["d_model"] // n_heads)), tied=True, eps=1e-5)
     c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
     c.ignore("dim_model_base")
     return raw | {"feed_forward": c.gated()}

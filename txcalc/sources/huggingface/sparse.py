@@ -3,9 +3,22 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT, shown
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, layered
+from txcalc.sources.huggingface.config import (
+    GLOBAL,
+    LAYER_NAMES,
+    LOCAL,
+    NAMES,
+    ROUTED,
+    TOP,
+    WIDTH,
+    Config,
+    Raw,
+    layered,
+    turned,
+)
 from txcalc.sources.huggingface.decoders import decoder
-from txcalc.sources.huggingface.keys import REQUIRED, number
+from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
+from txcalc.sources.spec import size
 
 
 def _qwen_mixture(c: Config, raw: Raw) -> tuple[list[str], dict[str, Raw]]:
@@ -149,3 +162,235 @@ def dbrx(c: Config) -> Raw:
     raw = c.decoder(raw, attention, mixed=mixed)
     c.only(False, "tie_word_embeddings", why="transformers' dbrx is never tied")
     return raw | {"norm": c.layer_norm(bias=False)}
+
+
+def cohere2_moe(c: Config) -> Raw:
+    """Attention and experts side by side; the first layers may be dense, with a pattern of windows of their own."""
+    raw = c.stack()
+    n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
+    first = c.count("first_k_dense_replace", default=0) if "first_k_dense_replace" in c else 0
+    attention = c.heads(raw, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    mixed = c.with_shared(c.experts(NAMES, TOP, ("intermediate_size",), 8, 2), "num_shared_experts", default=0)
+    c.ignore("shared_expert_combination_strategy")
+    if c.text("expert_selection_fn", default="softmax") == "sigmoid":
+        mixed["scoring"] = "sigmoid"
+    raw = c.decoder(raw, attention, mixed=mixed, tied=True)
+    raw["positions"]["interleaved"] = True
+    raw["norm"] = c.layer_norm(bias=False) if c.real("rms_norm_eps") is None else c.rms()
+    raw["norm"]["parallel"] = "shared"
+    before, after = (
+        c.size(f"{name}sliding_window_pattern", default=of) for name, of in (("prefix_dense_", 1), ("", 4))
+    )
+    places = [(i, before) for i in range(min(first, n))] + [(i, after) for i in range(n - min(first, n))]
+    types = c.layer_types(n, [LOCAL if (i + 1) % every else GLOBAL for i, every in places])
+    names = ["dense" if i < first else "sparse" for i in range(n)]
+    kinds = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
+    if "dense" in kinds:
+        width = c.size("prefix_dense_intermediate_size", default=mixed["d_ff"], null=mixed["d_ff"])
+        raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": mixed["activation"]}
+    c.ignore("prefix_dense_intermediate_size")
+    # Dense layers turn their heads with a window or without one, unless their windows have a pattern.
+    rotated = [kind == LOCAL or (part == "dense" and before == 1) for kind, part in zip(types, kinds, strict=True)]
+    sparse = c.mixture(raw, [kind == "sparse" for kind in kinds])
+    return layered(raw, c.windows(raw, window, types), turned(rotated), sparse)
+
+
+def exaone_moe(c: Config) -> Raw:
+    raw = c.stack()
+    n = raw["n_layers"]
+    attention = c.heads(raw, kv=32) | {"qk_norm": "head"}
+    mixed = c.with_shared(c.experts(NAMES, TOP, WIDTH, 64, 8), "num_shared_experts", default=1)
+    raw = c.decoder(raw, attention, mixed=mixed | {"scoring": "sigmoid"})
+    first = 0 if c.data.get("mlp_layer_types") is not None else c.count("first_k_dense_replace", default=1)
+    window = c.size("sliding_window", default=4096)
+    if c.data.get("layer_types") is not None:
+        default = [GLOBAL] * n
+    else:
+        period = c.size("sliding_window_pattern", default=4)
+        default = [LOCAL if (i + 1) % period else GLOBAL for i in range(n)]
+    c.ignore("first_k_dense_replace", "sliding_window_pattern")
+    axis = c.windows(raw, window, c.layer_types(n, default), {"global": {"positions": {"form": "none"}}})
+    return layered(raw, axis, c.typed(raw, [i < first for i in range(n)]))
+
+
+def llama4_text(c: Config) -> Raw:
+    """Layers with chunks and rotation, every fourth with neither; experts in every `interleave_moe_layer_step`-th."""
+    raw = c.stack()
+    n = raw["n_layers"]
+    normed = c.flag("use_qk_norm", default=True)
+    attention = c.heads(raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    mixed = c.experts(NAMES[::-1], TOP, ("intermediate_size",), 16, 1)
+    mixed |= {"d_ff_shared": mixed["d_ff"], "scoring": "sigmoid"}
+    raw = c.decoder(raw, attention, mixed=mixed, theta=5e5)
+    raw["positions"] |= {"interleaved": True}
+    c.ignore("attn_temperature_tuning", "floor_scale", "attn_scale", "for_llm_compressor", "layer_types")
+    every = c.size("no_rope_layer_interval", default=4)
+    default = [int((i + 1) % every != 0) for i in range(n)]
+    rotated = c.items("no_rope_layers", of=any_of(0, 1), length=None, default=default) or default
+    if len(rotated) != n:
+        c.fault("no_rope_layers", rotated, f"a list of {n:,} items, one a layer")
+        rotated = default
+    chunked = ["chunked_attention" if on else GLOBAL for on in rotated]
+    types = c.layer_types(n, chunked, ("chunked_attention", GLOBAL))
+    chunk = c.size("attention_chunk_size", default=8192)
+    step = c.size("interleave_moe_layer_step", default=1)
+    given = c.items("moe_layers", of=number, length=None, default=None)
+    sparse = set(range(step - 1, n, step) if given is None else given)
+    if not all(i in sparse for i in range(n)):
+        width = c.size("intermediate_size_mlp")
+        raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": mixed["activation"]}
+    c.ignore("intermediate_size_mlp")
+    local: Raw = {"attention": {"window": chunk, "chunked": True}}
+    spans = ["chunked" if kind == "chunked_attention" else "global" for kind in types]
+    turning = turned(rotated)
+    if normed:
+        turning[1]["rotary"] = {"attention": {"qk_norm": "bare"}}
+    axis = (spans, {"chunked": local, "global": {}})
+    return layered(raw, axis, turning, c.mixture(raw, [i in sparse for i in range(n)]))
+
+
+def mimo_v2_flash(c: Config) -> Raw:
+    """Values narrower than keys; layers with a window have sinks and twice the key/value heads."""
+    raw = c.stack()
+    n, window = raw["n_layers"], c.size("sliding_window", default=129)
+    attention = c.heads(raw, kv=4, d_head=192, whole=None)
+    attention |= {
+        "bias": ["q", "k", "v"] if c.flag("attention_bias", default=False) else [],
+        "d_v": c.size("v_head_dim", default=128),
+        "v_scale": c.real("attention_value_scale", default=0.707),
+    }
+    if "attention_value_scale" in c and c.data["attention_value_scale"] is None:
+        del attention["v_scale"]
+    before = c.size("sliding_window_size", default=None)
+    window = window if before is None else before + 1
+    names = ("n_routed_experts", "num_local_experts")
+    mixed = c.with_shared(c.experts(names, TOP, WIDTH, 256, 8), "n_shared_experts", default=0, groups=(1, 1))
+    if mixed.pop("n_shared", 0):
+        c.fault(
+            "n_shared_experts", c.data["n_shared_experts"], "0", "transformers' mimo_v2_flash has no shared experts"
+        )
+    raw |= {
+        "attention": attention,
+        "experts": mixed | {"scoring": "sigmoid"},
+        "norm": c.rms(eps=1e-5),
+        "head": c.lm_head(False),
+    }
+    types = c.layer_types(n, [GLOBAL if i == 0 or (i + 1) % 6 == 0 else LOCAL for i in range(n)])
+    twice = 2 * attention["n_kv_heads"]
+    if LOCAL in types:
+        c.divides(twice, attention["n_heads"], "num_key_value_heads · 2", "num_attention_heads")
+    # What the file's own code reads, where transformers' has a rule.
+    own = "transformers' class has it so"
+    c.only(attention["n_heads"], "swa_num_attention_heads", why=own)
+    c.only(attention["d_head"], "swa_head_dim", why=own)
+    c.only(attention["d_v"], "swa_v_head_dim", why=own)
+    c.only(twice, "swa_num_key_value_heads", why=own)
+    c.only(True, "add_swa_attention_sink_bias", why=own)
+    c.only(False, "add_full_attention_sink_bias", why=own)
+    c.only([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern", why=own)
+    c.ignore("swa_rope_theta", "attention_chunk_size", "partial_rotary_factor", "rope_theta")
+    given = c.data.get("rope_parameters")
+    tables: dict[str, Raw] = {}
+    for kind, theta in ((GLOBAL, 5e6), (LOCAL, 1e4)):
+        if kind in types and given is not None and not isinstance(given, dict):
+            c.fault("rope_parameters", given, "an object with a table for each layer type")
+        elif kind in types and given is not None and not isinstance(given.get(kind), dict):
+            c.fault("rope_parameters", sorted(map(str, given)), f"a table for each layer type: {kind} has none")
+        places = c.rotary(attention["d_head"], theta, 0.334, kind=kind, names=())
+        tables[LAYER_NAMES[kind]] = {"positions": places}
+    tables["local"]["attention"] = {"n_kv_heads": twice, "sinks": True}
+    axis = c.windows(raw, window, types, tables)
+    kinds = c.typed(raw, [i == 0 for i in range(n)])
+    c.only([int(kind == "sparse") for kind in kinds[0]], "moe_layer_freq", why=own)
+    return layered(raw, axis, kinds)
+
+
+def laguna(c: Config) -> Raw:
+    """A gate by softplus on what is read; heads, windows and experts layer by layer; the correction is a parameter."""
+    raw = c.stack()
+    n = raw["n_layers"]
+    attention = c.heads(raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    width, given = attention["d_head"], c.data["gating"] if "gating" in c else True
+    c.ignore("gating")
+    if given not in (True, "per-head", "per-element") or type(given) is int:
+        c.fault("gating", given, "true, 'per-head' or 'per-element'")
+    gate = "element" if given == "per-element" else "head"
+    mixed = c.experts(NAMES, TOP, WIDTH, 256, 8, d_ff_shared=c.size("shared_expert_intermediate_size", default=512))
+    mixed |= {"scoring": "sigmoid", "correction": True, "scale": c.real("moe_routed_scaling_factor", default=1.0)}
+    c.only(False, "moe_apply_router_weight_on_input", why="the experts' results are weighed, not their inputs")
+    if c.real("moe_router_logit_softcapping", default=0.0) > 0:
+        c.fault("moe_router_logit_softcapping", c.data["moe_router_logit_softcapping"], "0: no part caps them")
+    raw |= {
+        "attention": attention | {"gate": gate, "gate_activation": "softplus"},
+        "experts": mixed,
+        "norm": c.rms(),
+        "head": c.lm_head(False),
+    }
+    types = c.layer_types(n, [GLOBAL] * n)
+    angles = c.data.get("rope_parameters")
+    angles_of = {GLOBAL: (5e5, 0.5), LOCAL: (1e4, 1.0)}
+    for kind in sorted(set(types)):
+        if isinstance(angles, dict) and not isinstance(angles.get(kind), dict):
+            c.fault("rope_parameters", sorted(map(str, angles)), f"a table for each layer type: {kind} has none")
+    positions = {
+        kind: {"positions": c.rotary(width, theta, partial if angles is None else 1.0, kind=kind)}
+        for kind, (theta, partial) in angles_of.items()
+        if kind in types
+    }
+    window = c.size("sliding_window", default=512) if LOCAL in types else None
+    c.ignore("sliding_window")
+    tables = {"global": positions.get(GLOBAL, {}), "local": positions.get(LOCAL, {})}
+    axis = c.windows(raw, window, types, tables)
+    counts = c.items("num_attention_heads_per_layer", of=size, length=n, default=None) or [attention["n_heads"]] * n
+    for count in sorted(set(counts)):
+        if count % attention["n_kv_heads"]:
+            c.fault(
+                "num_attention_heads_per_layer", count, f"multiples of num_key_value_heads = {attention['n_kv_heads']}"
+            )
+    by_heads: dict[str, Raw] = {f"{count}h": {"attention": {"n_heads": count}} for count in counts}
+    return layered(raw, axis, ([f"{count}h" for count in counts], by_heads), c.typed(raw, [i == 0 for i in range(n)]))
+
+
+def afmoe(c: Config) -> Raw:
+    """Gated attention, sandwich norms, and positions only in the layers with a window."""
+    raw = c.stack()
+    n = raw["n_layers"]
+    attention = c.heads(raw, d_head=128) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
+    mixed = c.experts(NAMES, TOP, WIDTH, 64, 6, n_shared=c.size("num_shared_experts", default=2))
+    mixed |= {"scoring": "sigmoid", "correction": True, "scale": c.real("route_scale", default=1.0)}
+    raw = c.decoder(raw, attention | {"gate": "element"}, mixed=mixed)
+    raw["norm"] = c.rms(eps=1e-5, place="sandwich")
+    if c.flag("mup_enabled", default=False, null=False):
+        raw["embedding"] = {"scale": raw["d_model"] ** 0.5}
+    window, every = c.size("sliding_window", default=1024, null=None), c.size("global_attn_every_n_layers", default=4)
+    types = c.layer_types(n, [LOCAL if (i + 1) % every else GLOBAL for i in range(n)])
+    first = c.count("num_dense_layers", default=1)
+    axis = c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}})
+    return layered(raw, axis, c.dense_where(raw, [i < first for i in range(n)]))
+
+
+def jetmoe(c: Config) -> Raw:
+    """Experts of queries and outputs, on keys and values that they share, and experts of feed-forwards; each sum has a
+    bias."""
+    raw = c.stack()
+    mixed = c.experts(("num_local_experts",), ("num_experts_per_tok",), ("intermediate_size",), 8, 2, sum_bias=True)
+    mixed["activation"] = c.activation("activation_function", default="silu")
+    groups, width = c.size("num_key_value_heads", default=16), c.size("kv_channels", "head_dim", default=128)
+    heads_of_all = groups * mixed["top_k"]
+    if c.size("num_attention_heads", default=heads_of_all) != heads_of_all:
+        c.fault(
+            "num_attention_heads", c.data["num_attention_heads"], f"{heads_of_all:,}", "it is what the class derives"
+        )
+    return raw | {
+        "expert_attention": {
+            "n_experts": mixed["n_experts"],
+            "top_k": mixed["top_k"],
+            "n_kv_heads": groups,
+            "d_head": width,
+            "bias": True,
+        },
+        "experts": mixed | {"scoring": "softmax_after"},
+        "norm": c.rms(),
+        "positions": c.rotary(width),
+        "head": c.lm_head(tied=True),
+    }

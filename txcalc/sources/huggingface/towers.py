@@ -369,6 +369,7 @@ def molmo2(v: Config) -> Tower:
     """SigLIP's without the norm after the layers."""
     size = _sizes(v, 1152, 4304, 25, 16)
     v.only(size.heads, "num_key_value_heads", why="as many as query heads")
+    v.only(size.width // size.heads, "head_dim", why="the width over the heads")
     v.only(True, "attention_bias", why="biases are read")
     grid, pixels, channels = grid_of(v, 378, 14)
     vision = {"patch": pixels, "channels": channels, "class_token": False}

@@ -31,11 +31,8 @@ DATA = Path(__file__).parents[1] / "data" / "hf"
 LAYERS = {"num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers",
           "num_decoder_layers"}  # fmt: skip
 # Keys of which txcalc answers otherwise on purpose: T5's later checkpoints own a head that transformers 5 does not
-# make, Nomic's published configs say their sizes in keys that only their own code reads, and multimodal files from
-# before transformers 5, which always writes the whole's key, have it in their text's config.
-ON_PURPOSE = {"nomic_bert": "n_layer"} | dict.fromkeys(
-    ("t5", "mt5", "granite_speech", "janus", "mistral3"), "tie_word_embeddings"
-)
+# make, and Nomic's published configs say their sizes in keys that only their own code reads.
+ON_PURPOSE = {"t5": "tie_word_embeddings", "mt5": "tie_word_embeddings", "nomic_bert": "n_layer"}
 MOST = 1 << 31  # parameters of a model that is worth building here
 
 
@@ -101,6 +98,13 @@ def mutate(config: dict[str, Any], draw: random.Random) -> dict[str, Any]:
             del inner[key]
         else:
             inner[key] = draw.choice(choices)
+    # Multimodal files from before transformers 5, which always writes the whole's key, have it in their text's config.
+    if (
+        config["model_type"] in WRAPPERS
+        and mutant.get("tie_word_embeddings") is None
+        and "tie_word_embeddings" in config
+    ):
+        mutant["tie_word_embeddings"] = config["tie_word_embeddings"]
     return mutant
 
 

@@ -299,6 +299,8 @@ def glm4v(v: Config, ocr: bool = False) -> Tower:
     f = v.size("intermediate_size", default=4096 if ocr else 13696)
     out = v.size("out_hidden_size", default=1536 if ocr else 4096)
     grid = side_of(v, "image_size", 336) // v.size("patch_size", default=14)
+    if not grid and not ocr:
+        v.fault("image_size", v.data.get("image_size"), "at least patch_size, for a table of positions of its patches")
     v.ignore("attention_dropout", "num_hidden_layers", "rms_norm_eps", "window_size", "fullatt_block_indexes")
     biased, act = v.flag("attention_bias", default=ocr), _act(v, "silu")
     own = GATED | {"attention": {"bias": ["q", "k", "v"] if biased else []}, "vision": tower.vision}

@@ -195,7 +195,7 @@ class Selected(Span):
 
 @frozen
 class Unkept(Span):
-    """Positions that see what comes after them too (encoders): nothing is kept for later."""
+    """Nothing is kept for later: of positions that see what comes after them too (encoders), or kept elsewhere."""
 
     holds: ClassVar[str] = "nothing"
     causal: ClassVar[bool] = False

@@ -15,7 +15,6 @@ from txcalc.parts.linear import GroupedLinear, Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, Wished, flag, key, letter
 from txcalc.parts.part import (
-    NO_CACHE,
     Cache,
     Child,
     Composite,
@@ -30,17 +29,18 @@ from txcalc.parts.part import (
     optional,
 )
 from txcalc.parts.positions import Rotary
-from txcalc.parts.spans import Span, Window
+from txcalc.parts.spans import Unkept, Window
 
 
 @final
 @frozen
-class Entries(Span):
+class Entries(Unkept):
     """Query i sees the entries of the groups of `rate` tokens that end at it or before, no more than `top_k` of them.
 
     They are kept where they are made: nothing is kept of them here.
     """
 
+    causal: ClassVar[bool] = True
     rate: Any
     top_k: Any = None
 
@@ -65,21 +65,9 @@ class Entries(Span):
         pairs = self.rate * triangle(full - 1) + full * (growing - self.rate * full + 1)
         return pairs if self.top_k is None else pairs + (n - growing) * self.top_k
 
-    def cache(self, work: Workload, width: Any) -> Cache:
-        return NO_CACHE
-
-    def dense(self, work: Workload, width: Any) -> Any:
-        return 0
-
-    def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
-        return 0
-
     def read(self, work: Workload, width: Any) -> Any:
         seen = self.number(work.keys)
         return width * (seen if self.top_k is None else minimum(seen, self.top_k))
-
-    def kept(self, what: str, width: str) -> str:
-        return ""
 
 
 @final

@@ -38,3 +38,6 @@ class Command:
         ran = self(*argv, "--json")
         assert ran.exit_code == code, ran.stderr
         return json.loads(ran.stdout)
+
+
+typed = Command(columns=100)  # whatever is typed

@@ -6,11 +6,10 @@ from copy import deepcopy
 from typing import Any
 
 import pytest
+from command import typed
 from tiny import TINY
-from typer.testing import CliRunner
 
 from txcalc import load
-from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.parts.adapters import KeptInput, _kept, adaptable
 from txcalc.planning.gradients import training_flops
@@ -120,7 +119,7 @@ def test_the_theorem_of_adapters_is_inherited() -> None:
     ],
 )
 def test_bad_input(argv: list[str], message: str) -> None:
-    result = CliRunner().invoke(app, argv)
+    result = typed(*argv)
     assert result.exit_code == 2 and message in " ".join(result.output.split()), result.output
 
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
+from command import typed
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -91,7 +92,7 @@ def test_sizes_that_follow_from_others_have_names_too() -> None:
     ],
 )
 def test_what_cannot_be_is_said(value: str, said: str) -> None:
-    result = CliRunner().invoke(app, ["show", "llama-3.1-8b", "--set", f"F={value}"])
+    result = typed("show", "llama-3.1-8b", "--set", f"F={value}")
     assert result.exit_code == 2
     assert said in result.stderr
 
@@ -174,7 +175,7 @@ def test_a_kind_alone_and_a_table_of_80_columns() -> None:
     ],
 )
 def test_sweeps_that_cannot_be(argv: list[str], said: str) -> None:
-    result = CliRunner().invoke(app, ["sweep", *argv])
+    result = typed("sweep", *argv)
     assert result.exit_code == 2
     assert said in result.stderr
 

@@ -16,10 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import typed
 from tiny import TINY
-from typer.testing import CliRunner
 
-from txcalc.cli import app
 from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.parts.part import Composite, Workload
@@ -158,7 +157,7 @@ def brief(values: list[Any]) -> Any:
 
 
 def said(line: str) -> dict[str, Any]:
-    ran = CliRunner().invoke(app, [*shlex.split(line), "--json"])
+    ran = typed(*shlex.split(line), "--json")
     assert ran.exit_code in (0, 1), ran.output
     return {key: brief(values) for key, values in numbers(json.loads(ran.stdout), "", {}).items()}
 

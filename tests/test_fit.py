@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from command import Command
+from command import Command, typed
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -241,9 +241,9 @@ def test_ratios_are_exact() -> None:
 
 def test_csv_says_the_unit_of_what_it_writes_exact() -> None:
     argv = ["fit", "--gpu", "l4", "--weights", "bf16", "--format", "csv"]
-    assert CliRunner().invoke(app, argv).stdout.splitlines()[0] == 'model,parameters,tokens,"left, bf16 (bytes)"'
+    assert typed(*argv).stdout.splitlines()[0] == 'model,parameters,tokens,"left, bf16 (bytes)"'
     argv = ["deploy", "gpt2", "mixtral-8x7b", "--gpu", "h100-sxm:2", "--format", "csv"]
-    assert CliRunner().invoke(app, argv).stdout.startswith("deployment,fits,layout,most sequences,TTFT (s),TPOT (s),")
+    assert typed(*argv).stdout.startswith("deployment,fits,layout,most sequences,TTFT (s),TPOT (s),")
 
 
 def test_fit_takes_models_and_cards_and_says_by_how_much() -> None:

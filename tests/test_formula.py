@@ -12,11 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command import Command
-from typer.testing import CliRunner
+from command import Command, typed
 
 from txcalc import formula, show
-from txcalc.cli import app
 from txcalc.planning.gradients import training_flops
 from txcalc.sources import load
 
@@ -183,7 +181,7 @@ def test_what_is_refused(argv: tuple[str, ...], message: str) -> None:
 @pytest.mark.parametrize("name", ["gpt2", "deepseek-v3", "whisper-large-v3", "gemma-3-27b", "jamba-v0.1"])
 def test_a_whole_model_is_a_latex_document_within_its_margins(name: str, tmp_path: Path) -> None:
     """Compiled by a real TeX, where there is one: no error, and no line that is wider than the page."""
-    result = CliRunner().invoke(app, ["formula", name, "--latex"])
+    result = typed("formula", name, "--latex")
     assert result.exit_code == 0, result.output
     assert result.stdout.startswith(r"\documentclass")
     total = next(row for row in result.stdout.splitlines() if row.startswith(r"\texttt{total}"))
@@ -201,7 +199,7 @@ def test_a_whole_model_is_a_latex_document_within_its_margins(name: str, tmp_pat
 
 @pytest.mark.parametrize("argv", [["--latex"], ["gpt2", "--latex", "--json"], ["gpt2", "--latex", "--layout", "tp=2"]])
 def test_a_document_is_of_one_model_alone(argv: list[str]) -> None:
-    result = CliRunner().invoke(app, ["formula", *argv])
+    result = typed("formula", *argv)
     assert result.exit_code == 2
     assert "--latex is a document of one model" in result.stderr
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import struct
 import subprocess
 import sys
@@ -12,13 +11,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import typed
 from hypothesis import example, given
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 import txcalc
 from txcalc.checkpoint import _squeezed
-from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import QUANTITIES
 from txcalc.sources.gguf import MAX_TENSORS
@@ -258,7 +256,7 @@ def test_bits_are_those_stored(dtype: str, bits: float, tmp_path: Path) -> None:
     model = txcalc.load("llama-3.1-8b")
     kind = gguf.GGMLQuantizationType[dtype]
     path = write(tmp_path / "x.gguf", "llama", keys("llama", model), tensors(model, False), kind)
-    data = json.loads(CliRunner().invoke(app, ["show", str(path), "--json"]).stdout)["checkpoint"]
+    data = typed.data("show", str(path))["checkpoint"]
     norms = 65 * 4096
     assert data["format"] == "gguf"
     assert data["by_dtype"]["F16"] == {"tensors": 65, "elements": norms, "bytes": 2 * norms}
@@ -333,7 +331,7 @@ def test_without_the_extra_the_message_installs_it(tmp_path: Path, monkeypatch: 
     path = small(tmp_path)
     for name in ("gguf", "gguf.constants"):
         monkeypatch.setitem(sys.modules, name, None)
-    result = CliRunner().invoke(app, ["show", str(path)])
+    result = typed("show", str(path))
     assert result.exit_code == 3
     assert "txcalc[gguf]" in result.stderr
 

@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command import typed
 
 from txcalc import cards, hardware
-from txcalc.cli import app
 from txcalc.curves import PEAKS, SECONDS, SHARES
 from txcalc.errors import InputError, UnknownName
 from txcalc.render.report import as_csv
@@ -253,7 +252,7 @@ def speeds() -> dict[str, Any]:
     """What deploy and train say of an H100."""
     deploy = ["deploy", "llama-3.1-8b", "--gpu", "h100:1", "--concurrency", "8", "--context", "4k", "--json"]
     train = ["train", "llama-3.2-1b", "--gpu", "h100:1", "--tokens", "2048", "--layout", "dp=1", "--json"]
-    served, trained = (json.loads(CliRunner().invoke(app, argv).stdout) for argv in (deploy, train))
+    served, trained = (json.loads(typed(*argv).stdout) for argv in (deploy, train))
     used = {entry["source"] for entry in served["speed"]["efficiency"].values()}
     return {"tpot": served["speed"]["tpot_s"], "sources": used, "step": trained["step_s"]["achievable"]}
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
 
 import pytest
+from command import typed
 from typer.testing import CliRunner
 
 from txcalc import load
@@ -56,5 +56,5 @@ def test_the_terminal_shows_them() -> None:
     assert result.exit_code == 0
     assert "0.02/√24" in result.stdout and "0.004082  35,389,440" in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
-    data = json.loads(CliRunner().invoke(app, ["show", "gpt2", "--initial", "--json"]).stdout)
+    data = typed.data("show", "gpt2", "--initial")
     assert sum(each["params"] for each in data["initial"]) == data["params"]["total"]

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command import typed
 
 from txcalc import hardware, load
-from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.ledger import walk
 from txcalc.planning import links
@@ -210,17 +208,16 @@ def test_norms_and_steps_over_what_is_split_are_summed_too() -> None:
 
 def test_formulas_of_a_rank_are_printed() -> None:
     pytest.importorskip("sympy")
-    run = CliRunner().invoke(app, ["formula", "llama-3.1-8b", "layers.0", "--layout", "tp=8,dp=2", "--json"])
-    found = json.loads(run.stdout)
+    found = typed.data("formula", "llama-3.1-8b", "layers.0", "--layout", "tp=8,dp=2")
     assert found["layout"] == {"tp": 8, "pp": 1, "dp": 2, "ep": 1}
     (sent,) = [row for row in found["rows"] if row["part"] == "layers.0" and row["quantity"] == "sent"]
     assert (sent["formula"], sent["substituted"]) == ("4·B·T·D·(tp − 1)/tp", "14336·B·T")
     assert sent["value"] == 14_336
     assert {letter["letter"]: letter["value"] for letter in found["letters"]}["tp"] == 8
     for wrong, words in ((["--layout", "tp=3"], "a divisor of n_heads = 32"), (["--layout", "pp=2"], "pp is 2")):
-        refused = CliRunner().invoke(app, ["formula", "llama-3.1-8b", *wrong])
+        refused = typed("formula", "llama-3.1-8b", *wrong)
         assert words in refused.output
-    assert "name one" in CliRunner().invoke(app, ["formula", "--layout", "tp=8"]).output
+    assert "name one" in typed("formula", "--layout", "tp=8").output
 
 
 def test_every_preset_under_two_ranks_sends_what_joins_it() -> None:

@@ -15,11 +15,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command import typed
 
 import txcalc
 from txcalc import InputError
-from txcalc.cli import app
 
 pytest.importorskip("numpy", reason="needs NumPy (pip install 'txcalc[sweep]')")
 arrow = pytest.importorskip("pyarrow.parquet", reason="needs pyarrow (pip install 'txcalc[frames]')")
@@ -145,11 +144,11 @@ def test_bad_input_is_refused(tmp_path: Path) -> None:
 def test_the_command_line_streams_too(tmp_path: Path) -> None:
     place = tmp_path / "grid.parquet"
     command = ["sweep", "gpt2", "--over", "T=1:2000:1", "--out", str(place)]
-    said = CliRunner().invoke(app, command)
+    said = typed(*command)
     assert said.exit_code == 0 and "2,000 rows" in said.stdout
     assert arrow.read_table(place)["T"].to_pylist() == list(range(1, 2001))
-    assert CliRunner().invoke(app, command).exit_code == 2, "the file is there"
-    assert CliRunner().invoke(app, [*command, "--json", "--force"]).exit_code == 2
-    assert CliRunner().invoke(app, [*command[:4], "--workers", "2"]).exit_code == 2
-    large = CliRunner().invoke(app, ["sweep", "gpt2", "--over", "T=1:1M:1", "--over", "B=1:1k:1", "--format", "csv"])
+    assert typed(*command).exit_code == 2, "the file is there"
+    assert typed(*command, "--json", "--force").exit_code == 2
+    assert typed(*command[:4], "--workers", "2").exit_code == 2
+    large = typed("sweep", "gpt2", "--over", "T=1:1M:1", "--over", "B=1:1k:1", "--format", "csv")
     assert large.exit_code == 2 and "--out streams them" in large.stderr

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from command import typed
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -133,31 +133,29 @@ def test_weights_are_held_twice() -> None:
 def test_the_command() -> None:
     load = ["--concurrency", "64", "--prompt", "8k", "--answer", "1k"]
     argv = ["deploy", "llama-3.1-8b", "--gpu", "h100:8", *load, "--disaggregate"]
-    result = CliRunner().invoke(app, [*argv, "4", "--json"])
-    assert result.exit_code == 0
-    speed = json.loads(result.stdout)["speed"]
+    speed = typed.data(*argv, "4")["speed"]
     one, both = speed["disaggregated"], speed["steady"]
     assert one["prefill"]["layout"]["gpus"] == one["decode"]["layout"]["gpus"] == 4
     assert one["steady"]["utilisation"] > both["utilisation"] and one["transfer"]["seconds"] > 0
     shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*argv, "auto", "--tpot", "1ms"])
     assert shown.exit_code == 1 and shown.stdout.startswith("misses: TPOT")
     assert "Prompts and answers apart" in shown.stdout and max(map(len, shown.stdout.splitlines())) <= 80
-    held = json.loads(CliRunner().invoke(app, [*argv, "4", "--tp", "2", "--price", "2", "--json"]).stdout)["speed"]
+    held = typed.data(*argv, "4", "--tp", "2", "--price", "2")["speed"]
     for pool in ("prefill", "decode"):
         assert held["disaggregated"][pool]["layout"]["tp"] == 2
     apart, together = (one["cost_per_million_output"] for one in (held["disaggregated"], held))
     served = [one["steady"]["per_gpu"] for one in (held["disaggregated"], held)]
     assert apart * served[0] == pytest.approx(together * served[1]) == pytest.approx(2 / 3600 * 1e6)
-    kept = CliRunner().invoke(app, [*argv, "auto", "--tpot", "100ms"])
+    kept = typed(*argv, "auto", "--tpot", "100ms")
     assert kept.exit_code == 0 and "keeps a TPOT of 100 ms, prompts and answers apart" in kept.stdout
-    few = json.loads(CliRunner().invoke(app, [*argv, "4", "--engine", "vllm", "--max-num-seqs", "2", "--json"]).stdout)
+    few = typed.data(*argv, "4", "--engine", "vllm", "--max-num-seqs", "2")
     seated = few["speed"]["disaggregated"]
     assert seated["steady"]["line_s"] > 0 and seated["step_s"] < one["step_s"]
     for value, source in (("8", "llama-3.1-8b"), ("x", "llama-3.1-8b"), ("4", "bert-base")):
-        wrong = CliRunner().invoke(app, ["deploy", source, "--gpu", "h100:8", "--disaggregate", value])
+        wrong = typed("deploy", source, "--gpu", "h100:8", "--disaggregate", value)
         assert wrong.exit_code == 2 and "disaggregate" in wrong.stderr
     for more in (["--simulate"], ["--gpu", "h200:8"]):
-        wrong = CliRunner().invoke(app, [*argv, "4", *more])
+        wrong = typed(*argv, "4", *more)
         assert wrong.exit_code == 2 and "--disaggregate" in wrong.stderr
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import typed
 from hypothesis import given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -318,10 +319,7 @@ def test_a_shard_by_itself_lacks_what_the_others_hold(named: str, tmp_path: Path
     assert found.summary() == summary
     shown = CliRunner().invoke(app, ["show", str(place / named)], env={"COLUMNS": "200"}).stdout
     assert summary in shown and "1 of 4 files" in shown and "not in the checkpoint" not in shown
-    assert (
-        json.loads(CliRunner().invoke(app, ["show", str(place / named), "--json"]).stdout)["checkpoint"]["of_files"]
-        == 4
-    )
+    assert typed.data("show", str(place / named))["checkpoint"]["of_files"] == 4
 
 
 def test_a_shard_with_a_tensor_too_many_says_so(tmp_path: Path) -> None:
@@ -402,9 +400,7 @@ def test_a_lone_file_has_no_model_and_a_report(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"config\.json is not beside it"):
         txcalc.load(file)
     for source in (place, file):
-        result = CliRunner().invoke(app, ["show", str(source), "--json"])
-        assert result.exit_code == 0, result.output
-        data = json.loads(result.stdout)
+        data = typed.data("show", str(source))
         assert data["checkpoint"]["check"] is None
         assert data["checkpoint"]["elements"] == 3 * (2 * 4096 + 2 * 2048 + 3 * 6144 + 128) + 2 * 6400 + 64
         assert data["checkpoint"]["by_dtype"] == {
@@ -424,7 +420,7 @@ def test_a_lone_file_has_no_model_and_a_report(tmp_path: Path) -> None:
 
 def test_show_has_the_checkpoint_beside_the_model(tmp_path: Path) -> None:
     place = folder(tmp_path / "whole", llama())
-    data = json.loads(CliRunner().invoke(app, ["show", str(place), "--json"]).stdout)
+    data = typed.data("show", str(place))
     assert data["checkpoint"]["check"] == {
         "agrees": True,
         "expected": data["params"]["total"],
@@ -519,7 +515,7 @@ def test_a_hostile_header_is_one_clear_error(what: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=message) as caught:
         safetensors.read(write(tmp_path / "x.safetensors", listed, room))
     assert len(str(caught.value)) < 500
-    result = CliRunner().invoke(app, ["show", str(tmp_path / "x.safetensors")])
+    result = typed("show", str(tmp_path / "x.safetensors"))
     assert (result.exit_code, result.stdout) == (2, "")
 
 

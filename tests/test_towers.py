@@ -8,12 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import typed
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from typer.testing import CliRunner
 
 from txcalc import deploy, load, train
-from txcalc.cli import app
 from txcalc.errors import TxcalcError
 from txcalc.model import Model
 from txcalc.parts.sharding import Ways
@@ -50,13 +49,11 @@ def test_plans_say_that_towers_are_left_out(argv: tuple[str, ...], tmp_path: Pat
     command, *options = argv
 
     def said(*more: str) -> str:
-        return " ".join(
-            CliRunner().invoke(app, [command, str(tmp_path / "config.json"), *options, *more]).stderr.split()
-        )
+        return " ".join(typed(command, str(tmp_path / "config.json"), *options, *more).stderr.split())
 
     assert "are left out: 87,509,376 parameters, 166.9 MiB in 16 bits" in said("--text-only")
     assert "left out" not in said()
-    assert "left out" not in CliRunner().invoke(app, [command, "gpt2", *options, "--text-only"]).stderr
+    assert "left out" not in typed(command, "gpt2", *options, "--text-only").stderr
 
 
 def test_engines_hold_the_towers() -> None:
@@ -110,7 +107,7 @@ def test_a_decode_step_runs_no_tower(tmp_path: Path) -> None:
 
     def towers(*options: str) -> Any:
         asked = ["show", str(tmp_path / "config.json"), *options, "--json"]
-        return json.loads(CliRunner().invoke(app, asked).stdout).get("towers")
+        return json.loads(typed(*asked).stdout).get("towers")
 
     assert towers("--tokens", "4") and not towers("--tokens", "1", "--past", "4")
 
@@ -255,7 +252,7 @@ def test_the_command(tmp_path: Path) -> None:
 
     def shown(config: Any, *more: str) -> Any:
         path.write_text(json.dumps(config))
-        return CliRunner().invoke(app, ["show", str(path), *more])
+        return typed("show", str(path), *more)
 
     data = json.loads(shown(LLAVA, "--json").stdout)
     assert data["params"]["whole"] == 7_063_427_072 and data["params"]["total"] == 6_738_939_904
@@ -265,7 +262,7 @@ def test_the_command(tmp_path: Path) -> None:
     )
     unknown = json.loads(shown(LLAVA | {"mm_resampler_depth": 3}, "--json").stdout)
     assert unknown["params"]["whole"] is None and unknown["params"]["total"] == data["params"]["total"]
-    assert "whole" not in json.loads(CliRunner().invoke(app, ["show", "gpt2", "--json"]).stdout)["params"]
+    assert "whole" not in typed.data("show", "gpt2")["params"]
     path.write_text(json.dumps(LLAVA))
     assert load(path, {"n_layers": 2}).whole is None
 
@@ -307,11 +304,9 @@ def test_multi_token_prediction_is_counted_apart(tmp_path: Path) -> None:
     assert read(CONFIGS["deepseek-v3"] | {"num_nextn_predict_layers": 0}).predictors == 0
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIGS["deepseek-v3"]))
-    answer = CliRunner().invoke(app, ["show", str(path), "--json"])
+    answer = typed("show", str(path), "--json")
     assert json.loads(answer.stdout)["params"]["mtp"] == model.predictors == 11_610_067_968
-    assert (
-        "multi-token prediction, counted apart: 11,610,067,968" in CliRunner().invoke(app, ["show", str(path)]).stdout
-    )
+    assert "multi-token prediction, counted apart: 11,610,067,968" in typed("show", str(path)).stdout
 
 
 TOWER = {
@@ -326,7 +321,7 @@ def test_a_tower_is_a_tree_by_part(tmp_path: Path) -> None:
     path.write_text(json.dumps(QWEN))
 
     def towers(*more: str) -> Any:
-        return json.loads(CliRunner().invoke(app, ["show", str(path), "--json", *more]).stdout)["towers"]["vision"]
+        return typed.data("show", str(path), *more)["towers"]["vision"]
 
     few, many = towers(), towers("--source-tokens", "1k", "--batch", "2")
     assert few["tokens"] == 256 and many["tokens"] == 1024
@@ -346,7 +341,7 @@ def test_a_tower_is_a_tree_by_part(tmp_path: Path) -> None:
     assert towers()["known"]["flops"] == {"how": "modelled", "where": ""}  # nobody ran that
     path.write_text(json.dumps(LLAVA))
     assert towers()["tokens"] == 576  # of 577 positions
-    refused = CliRunner().invoke(app, ["show", str(path), "--source-tokens", "9"])
+    refused = typed("show", str(path), "--source-tokens", "9")
     assert refused.exit_code == 2
 
 

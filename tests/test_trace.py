@@ -8,10 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from command import Command
-from typer.testing import CliRunner
+from command import Command, typed
 
-from txcalc.cli import app
 from txcalc.errors import InputError, Refuted, UnknownName
 
 pytest.importorskip("torch")
@@ -287,12 +285,12 @@ def test_one_line_is_all_that_is_said(file: str, name: str) -> None:
 
 
 def test_what_a_module_prints_is_no_result(file: str) -> None:
-    result = CliRunner().invoke(app, ["trace", f"{file}:Talks", "--json"])
+    result = typed("trace", f"{file}:Talks", "--json")
     assert json.loads(result.stdout)["total"]["params"] == 992 and "made\ncalled" in result.stderr
 
 
 def test_lengths_that_are_divided_and_lengths_that_end(file: str) -> None:
-    result = CliRunner().invoke(app, ["trace", f"{file}:Strided", "--json"])
+    result = typed("trace", f"{file}:Strided", "--json")
     answer = json.loads(result.stdout)
     assert result.exit_code == 0 and "(T - 3)//2" in answer["total"]["flops"]
     assert answer["total"]["flops_at_point"] == 2 * 3 * 8 * 8 * 3 * 2  # 3 taps; 3 sequences of 2 places
@@ -305,7 +303,7 @@ def test_what_meta_cannot_make_is_made_as_it_is(file: str) -> None:
 
 @pytest.mark.parametrize("source", ["mine.py", "", ":", "mine.py:", ":Tied", "nowhere.py:Tied", "no.such.module:Tied"])
 def test_bad_sources(source: str) -> None:
-    result = CliRunner().invoke(app, ["trace", source])
+    result = typed("trace", source)
     assert result.exit_code == 2 and result.stdout == ""
     assert len(result.stderr.splitlines()) == 1 and "Traceback" not in result.stderr
 
@@ -318,18 +316,18 @@ def test_a_file_that_is_not_python(tmp_path: Path) -> None:
 
 
 def test_the_command(file: str) -> None:
-    result = CliRunner().invoke(app, ["trace", f"{file}:Tied", "--json"])
+    result = typed("trace", f"{file}:Tied", "--json")
     answer = json.loads(result.stdout)
     assert result.exit_code == 0 and answer["schema"] == "txcalc/trace/1"
     total = answer["total"]
     assert (total["params"], total["flops"]) == (992, "32·B·T·(3·T + 53)")
     assert total["flops_at_point"] == 32 * 15 * (15 + 53)
     assert total["flops_at_point"] - total["fvcore_at_point"] == 3 * 4 * 8 * 3 * 25  # the attention that fvcore lost
-    shown = CliRunner().invoke(app, ["trace", f"{file}:Tied"])
+    shown = typed("trace", f"{file}:Tied")
     folded = next(line.split() for line in shown.stdout.splitlines() if line.startswith("layers.*.qkv"))
     assert folded[1] == "3" and "all together" in shown.stdout
     assert "not counted by fvcore: aten::scaled_dot_product_attention (3 times)" in shown.stderr
-    refused = CliRunner().invoke(app, ["trace", f"{file}:Recurrent"])
+    refused = typed("trace", f"{file}:Recurrent")
     assert refused.exit_code == 1 and refused.stdout == ""
 
 

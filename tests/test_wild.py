@@ -8,10 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from command import typed
 
 from txcalc import load
-from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe, library
@@ -123,7 +122,7 @@ def test_ignore(tmp_path: Path) -> None:
         load(file, ignore=["old"])
     with pytest.raises(InputError, match=r"--ignore: leaves keys out of a config\.json, and gpt2 is none"):
         load("gpt2", ignore=["odd"])
-    shown = CliRunner().invoke(app, ["show", str(file), "--ignore", "odd", "--ignore", "even", "--json"])
+    shown = typed("show", str(file), "--ignore", "odd", "--ignore", "even", "--json")
     assert shown.exit_code == 0
     assert "ignored as asked: even = 8" in json.loads(shown.stdout)["notes"]
 

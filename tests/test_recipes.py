@@ -137,8 +137,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     edited(package / "ledger.py", lambda text: text + QUANTITY)
     # An output format.
     edited(package / "render/report.py", lambda text: text + FORMAT)
-    edited(package / "cli/output.py", lambda text: text.replace("as_csv, as_json", "as_csv, as_headlines, as_json"))
-    edited(package / "cli/output.py", lambda text: text.replace("_PLAIN = {", '_PLAIN = {"headlines": as_headlines, '))
+    entry = 'FORMATS = {\n    "headlines": "report:as_headlines",'
+    edited(package / "render/__init__.py", lambda text: text.replace("FORMATS = {", entry))
     edited(package / "cli/options.py", lambda text: text.replace('"latex", "html"]', '"latex", "html", "headlines"]'))
 
     def txcalc(*words: str) -> str:

@@ -3,6 +3,8 @@
 Every row of `tests/data/serving/disaggregated.csv` is predicted from the workers of both pools, their layouts, formats,
 lengths and concurrency alone. Columns are predicted ÷ measured, as in `servers.py`. Rows do not say whether a server
 drafts tokens with the model's own layers (multi-token prediction), which halves TPOT: DeepSeek's on Blackwell often do.
+Nor do they say how many sequences a decoding worker runs at most (a number of each recipe of InferenceX's:
+DECODE_MAX_BATCH_SIZE): of more, the others wait for a seat, seconds of TTFT where the pools are hardly used.
 """
 
 from __future__ import annotations

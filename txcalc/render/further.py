@@ -25,14 +25,8 @@ def recipe_line(recipe: Recipe) -> str:
 
 def recipe_data(recipe: Recipe) -> dict[str, Any]:
     """The same as JSON has it."""
-    return {
-        "framework": recipe.framework,
-        "micro_batch": recipe.micro_batch,
-        "accumulation": recipe.accumulation,
-        "tokens": recipe.tokens,
-        "recompute": recipe.recompute,
-        "optimizer": recipe.optimizer,
-    }
+    names = ("framework", "micro_batch", "accumulation", "tokens", "recompute", "optimizer")
+    return {name: getattr(recipe, name) for name in names}
 
 
 def with_step(found: Report, recipe: Recipe, step: StepParts) -> Report:

@@ -9,7 +9,7 @@ from txcalc.hardware import multiplied
 from txcalc.planning.training.answer import Elsewhere, Training
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankMemory
 from txcalc.planning.training.offload import HOST
-from txcalc.planning.training.run import Terms, TrainingRun
+from txcalc.planning.training.run import Deadline, RunBudget, Terms, TrainingRun
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
 from txcalc.render.summary import summary
 from txcalc.units import iec, seconds, short, si_bytes
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 NAMES = {"in_flight": "in flight (pipeline)", "saved": "saved activations", "gathered": "gathered weights"}
 RANKS = 10  # shown; JSON has them all
+DECIDED = (
+    "framework", "schedule", "micro_batch", "accumulation", "global_batch", "tokens", "recompute", "optimizer",
+    "products", "frozen", "adapter", "offload",
+)  # fmt: skip
 
 
 def report(found: Training, terms: Terms, searched: Searched | None = None, others: Sequence[Elsewhere] = ()) -> Report:
@@ -123,12 +127,9 @@ def _others(others: Sequence[Elsewhere]) -> Table:
 
 def _limits(found: Training) -> Table:
     fewest = found.min_gpus
+    micro = column("largest micro-batch", "sequences", "largest micro-batch (sequences)")
     rows: list[list[Any]] = [
-        [
-            column("largest micro-batch", "sequences", "largest micro-batch (sequences)"),
-            exact(found.max_micro_batch),
-            "",
-        ],
+        [micro, exact(found.max_micro_batch), ""],
         [column("longest sequence", "tokens", "longest sequence (tokens)"), exact(found.max_tokens), ""],
         [
             column("fewest GPUs", "GPUs"),
@@ -142,34 +143,18 @@ def _limits(found: Training) -> Table:
 
 def _memory(rank: RankMemory, which: str) -> Table:
     rows: list[list[Any]] = [
-        [
-            NAMES.get(name, name),
-            exact(rank.bytes[name]),
-            iec(rank.bytes[name]),
-            percent(rank.bytes[name], rank.allocated),
-        ]
+        [NAMES.get(name, name), exact(size), iec(size), percent(size, rank.allocated)]
         for name in CATEGORIES
-        if rank.bytes[name]
+        if (size := rank.bytes[name])
     ]
-    rows.append(["allocated", exact(rank.allocated), iec(rank.allocated), ""])
-    if rank.lent:
-        rows.append(["lent to collectives", exact(rank.lent), iec(rank.lent), ""])
-    rows.append(
-        [
-            column("reserved", "", f"reserved (× {RESERVED[0] / RESERVED[1]})"),
-            exact(rank.reserved),
-            iec(rank.reserved),
-            "",
-        ]
-    )
-    if rank.host:
-        rows.append(["in its host's memory", exact(rank.host), iec(rank.host), ""])
-    where = f"rank {rank.rank:,}, stage {rank.stage}, in the {rank.moment}"
-    if rank.moment in ("end", "step"):
-        where = (
-            f"rank {rank.rank:,}, stage {rank.stage}, "
-            + {"end": "at the end of backward", "step": "in the step"}[rank.moment]
-        )
+    reserved = column("reserved", "", f"reserved (× {RESERVED[0] / RESERVED[1]})")
+    sums: dict[Any, int] = {"allocated": rank.allocated, "lent to collectives": rank.lent, reserved: rank.reserved}
+    sums["in its host's memory"] = rank.host
+    rows += [
+        [name, exact(size), iec(size), ""] for name, size in sums.items() if size or name in ("allocated", reserved)
+    ]
+    when = "at the end of backward" if rank.moment == "end" else f"in the {rank.moment}"
+    where = f"rank {rank.rank:,}, stage {rank.stage}, {when}"
     return Table(f"Memory of {which} ({where})", ("", column("bytes", "bytes"), "", "share"), rows)
 
 
@@ -196,13 +181,8 @@ def _time(found: Training) -> Table:
         [name, _seconds(value), percent(value, step.seconds)] for name, value in step.spent.items() if value > 0
     ]
     rows.append(["step, achievable", _seconds(step.seconds), ""])
-    rows.append(
-        [
-            column("step, floor", "", f"step, floor ({step.floor_bound})"),
-            _seconds(step.floor),
-            percent(step.floor, step.seconds),
-        ]
-    )
+    floor = column("step, floor", "", f"step, floor ({step.floor_bound})")
+    rows.append([floor, _seconds(step.floor), percent(step.floor, step.seconds)])
     hidden = "beside compute" if found.machine.overlap else "apart"
     return Table(
         f"Time of a step, of the busiest stage (weights and gradients {hidden}: what they add)",
@@ -248,9 +228,8 @@ def _run(run: TrainingRun, terms: Terms) -> Table:
         [column("GPU-hours", "h"), TableCell(run.gpu_hours, f"{run.gpu_hours:,.0f}")],
     ]
     if run.cost is not None:
-        rows.append(
-            [column("cost", "", f"cost at {terms.price:g} per GPU-hour"), TableCell(run.cost, f"{run.cost:,.0f}")]
-        )
+        cost = column("cost", "", f"cost at {terms.price:g} per GPU-hour")
+        rows.append([cost, TableCell(run.cost, f"{run.cost:,.0f}")])
     if run.energy_kwh is not None and run.co2_kg is not None:
         spent, gas = _thousands(run.energy_kwh, "kWh", "MWh"), _thousands(run.co2_kg, "kg", "t")
         rows.append([column("energy", "kWh", f"energy, {terms.power} W, PUE {terms.pue:g}"), spent])
@@ -258,12 +237,8 @@ def _run(run: TrainingRun, terms: Terms) -> Table:
     if run.deadline:
         rows.append([column("GPUs in time", "GPUs", f"GPUs for {run.deadline.days:g} days"), exact(run.deadline.gpus)])
     if run.budget:
-        rows.append(
-            [
-                column("tokens for the budget", "tokens", f"tokens for {run.budget.money:,.0f}"),
-                rounded(run.budget.tokens),
-            ]
-        )
+        paid = column("tokens for the budget", "tokens", f"tokens for {run.budget.money:,.0f}")
+        rows.append([paid, rounded(run.budget.tokens)])
     return Table("The whole run", ("quantity", "value"), rows)
 
 
@@ -318,18 +293,9 @@ def data(found: Training) -> dict[str, Any]:
         "gpu": {"name": found.machine.accelerator.name, "count": recipe.layout.gpus, "memory_bytes": found.capacity},
         "layout": {**recipe.layout.record(), "zero": recipe.zero},
         "recipe": {
-            "framework": recipe.framework,
+            **{name: getattr(recipe, name, None) for name in DECIDED},
             "schedule": recipe.schedule if recipe.layout.pp > 1 else None,
-            "micro_batch": recipe.micro_batch,
-            "accumulation": recipe.accumulation,
-            "global_batch": recipe.global_batch,
-            "tokens": recipe.tokens,
-            "recompute": recipe.recompute,
-            "optimizer": recipe.optimizer,
             "products": _products(found),
-            "frozen": recipe.frozen,
-            "adapter": recipe.adapter,
-            "offload": recipe.offload,
         },
         "ranks": [_rank(rank) for rank in found.plan.ranks],
         "rank": _rank(found.rank) if found.rank else None,
@@ -345,18 +311,12 @@ def data(found: Training) -> dict[str, Any]:
         "mfu_headline": found.headline and found.headline.name,
         "hfu": {each.name: each.hfu for each in found.used},
         "sent": dict(step.sent) if step else None,
-        "run": None
-        if run is None
-        else {
-            "train_tokens": run.tokens,
-            "compute": run.compute,
-            "days": run.days,
-            "gpu_hours": run.gpu_hours,
-            "cost": run.cost,
-            "energy_kwh": run.energy_kwh,
-            "co2_kg": run.co2_kg,
-            "deadline": run.deadline._asdict() if run.deadline else None,
-            "budget": run.budget._asdict() if run.budget else None,
+        "run": run
+        and {
+            "train_tokens" if name == "tokens" else name: value._asdict()
+            if isinstance(value, Deadline | RunBudget)
+            else value
+            for name, value in run._asdict().items()
         },
         "known": {
             "allocated_bytes": {

@@ -285,6 +285,8 @@ def molmo2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection
     layers = [24, 18] if layers is None else layers
     p.ignore("vision_feature_layer", "vit_layers", "hidden_act", "attention_dropout", "image_feature_dropout")
     d, h = p.size("hidden_size", default=1152), p.size("num_attention_heads", default=16)
+    if d != tower.width:
+        p.fault("hidden_size", d, f"the tower's {tower.width:,}")
     head, groups = p.size("head_dim", default=72), p.size("num_key_value_heads", default=16)
     f, wide = p.size("intermediate_size", default=18944), tower.width * (len(layers) if isinstance(layers, list) else 1)
     out = p.size("text_hidden_size", default=3584)

@@ -340,9 +340,9 @@ vllm p100-pcie-16gb bf16 bf16: runs on NVIDIA P100 PCIe 16 GB (llama.cpp)
 vllm l40s bf16 q8_0: --kv is 'q8_0', expected a format of vLLM's cache on NVIDIA L40S (llama.cpp has it)
 llama.cpp l40s Q8_0 fp8: llama.cpp's cache on NVIDIA L40S (vLLM, SGLang, TensorRT-LLM have it)
 llama.cpp l40s Q8_0 int6: (no engine has it)
-vllm@0.10 h100-sxm mxfp4 bf16: a format that vLLM 0.10 has on NVIDIA H100 SXM (vLLM from 0.10.1 on, 
+vllm@0.10.0 h100-sxm mxfp4 bf16: a format that vLLM 0.10.0 has on NVIDIA H100 SXM (vLLM from 0.10.1 on, 
 vllm@0.8 a100-80gb-sxm nvfp4 bf16: (vLLM from 0.9 on, SGLang have it)
-vllm@0.5 a100-80gb-sxm fp8 bf16: (vLLM from 0.5.2 on, SGLang have it)
+vllm@0.5.1 a100-80gb-sxm fp8 bf16: (vLLM from 0.5.2 on, SGLang have it)
 llama.cpp@b5000 rtx-4090 mxfp4 bf16: (llama.cpp from b6096 on, vLLM, SGLang have it)
 trtllm h200 fp8 fp4: a format of TensorRT-LLM's cache on NVIDIA H200 SXM (SGLang has it)
 trtllm@1.0 b200 fp8 fp4: TensorRT-LLM 1.0's cache on NVIDIA B200 SXM (TensorRT-LLM from 1.1 on, SGLang
@@ -371,6 +371,7 @@ def test_what_an_engine_lacks_on_a_card_is_refused(asked: str, words: str) -> No
         ("sglang", "rtx-3090", "nvfp4"),
         *(("vllm@0.10.1", card, "mxfp4") for card in ("a100-80gb-sxm", "mi300x")),
         ("vllm@0.4.2", "h100-sxm", "fp8"),
+        ("vllm@0.6", "h200", "fp8-block"),  # 0.6.6 is one
         ("trtllm", "a100-80gb-sxm", "int4"),  # and a cache in fp8
         ("llama.cpp@b6100", "m3-max", "mxfp4"),
     ],

@@ -179,9 +179,11 @@ def _lacking(chosen: Profile, kind: str, accelerator: Accelerator | None, of: st
 
 
 def _runs(name: str, kind: str, accelerator: Accelerator | None, of: str = "weights", version: str = "") -> bool:
-    """Whether an engine's version has a format, "" any, on a card; of the newest where none is said."""
+    """Whether an engine's version has a format, "" any, on a card; of the newest where none is said, and of the last
+    0.6 where it is 0.6."""
     first = _first(name, kind, accelerator, of)
-    return first is not None and (not version or _order(first) <= _order(version))
+    asked = _order(version) if version else ()
+    return first is not None and _order(first)[: len(asked)] <= asked
 
 
 def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> str | None:

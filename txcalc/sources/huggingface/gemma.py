@@ -6,7 +6,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, LAYER_NAMES, LOCAL, Config, Raw, layered, periodic, stretched
+from txcalc.sources.huggingface.config import (
+    GLOBAL,
+    LAYER_NAMES,
+    LOCAL,
+    Config,
+    Raw,
+    layered,
+    periodic,
+    piece,
+    stretched,
+)
 from txcalc.sources.spec import Wrong, size
 
 READER = "-reader"
@@ -169,8 +179,54 @@ def _gemma4(c: Config, raw: Raw, window: int, width: Any = 0, mixed: bool = Fals
     return layered(raw, (kinds, over))
 
 
-def _widths(c: Config, types: Sequence[str], attention: Raw) -> tuple[Raw, Raw]:
-    """Width and number of the key/value heads of local and of global layers: by kind, or written out for each layer."""
+def embedding_gemma2_text(c: Config) -> Raw:
+    """Gemma-4's layers as an encoder, whose layers' own inputs are made of the embeddings alone."""
+    raw = c.stack()
+    d, n = raw["d_model"], raw["n_layers"]
+    c.head_of("none")
+    c.only(False, "attention_k_eq_v", why="transformers' class has a matrix for values")
+    c.size("num_key_value_heads", default=2)  # null is no number here
+    attention = c.heads(raw, kv=2, d_head=256)
+    attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head", "v_norm": True, "scale": 1}
+    activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
+    types = c.layer_types(n, periodic(n, c.size("sliding_window_pattern", default=6)))
+    types[-1] = GLOBAL  # whatever the list says
+    own, wide = _widths(c, types, attention, groups=1)
+    width = c.size("hidden_size_per_layer_input", default=512)
+    c.ignore("hidden_act", "tie_word_embeddings")
+    leaves = [
+        piece("down", "linear", d, width, bias=False),
+        piece("gate", activation, width),
+        piece("up", "linear", width, d, bias=False),
+        piece("norm", "rms_norm", d, kind="norm"),
+        piece("sum", "sum", d),
+    ]
+    raw |= {
+        "kind": "encoder",
+        "attention": attention | own,
+        "feed_forward": {"d_ff": c.size("intermediate_size"), "gated": True, "activation": activation},
+        "norm": c.rms(place="sandwich", scalar=True, without=["pieces"]),
+        "embedding": {"scale": d**0.5},
+        "pieces": {"leaves": leaves},
+        "around": [
+            piece("layer_inputs", "linear", d, n * width, bias=False),
+            piece("layer_inputs_norm", "rms_norm", width, kind="norm", runs=n),
+            piece("projection", "linear", d, c.size("embedding_dim", default=768), bias=False, kind="head"),
+        ],
+        "head": {"form": "none"},
+    }
+    parts: Raw = {"parts": ["attention", "feed_forward", "pieces"]}
+    local: Raw = {"attention": {"window": c.size("sliding_window", default=512) + 1}}
+    over: dict[str, Raw] = {
+        "local": parts | local | {"positions": _places(c, LOCAL, 1e4, own["d_head"])},
+        "global": parts | {"attention": wide, "positions": _places(c, GLOBAL, 1e6, wide["d_head"])},
+    }
+    return layered(raw, ([LAYER_NAMES[kind] for kind in types], over))
+
+
+def _widths(c: Config, types: Sequence[str], attention: Raw, groups: int | None = None) -> tuple[Raw, Raw]:
+    """Width and number of the key/value heads of local and of global layers: by kind, or written out for each layer.
+    `groups` is how many global layers have by default, where that is not for those with tied values alone."""
     base = {key: attention[key] for key in ("d_head", "n_kv_heads")}
     tied = c.flag("attention_k_eq_v", default=False)
     wide: Raw = {"tied_kv": True, "bias": ["q", "k", "o"] if attention["bias"] else False} if tied else {}
@@ -178,12 +234,10 @@ def _widths(c: Config, types: Sequence[str], attention: Raw) -> tuple[Raw, Raw]:
     if written is None and "per_layer_config" in c:  # then transformers gives all layers the widths of local ones
         c.fault("per_layer_config", c.data["per_layer_config"], "an object with the widths of layers, or no such key")
     if written is None:
-        groups = c.size("num_global_key_value_heads", default=None)
-        wide |= (
-            base
-            | {"d_head": c.size("global_head_dim", default=512)}
-            | ({"n_kv_heads": groups} if tied and groups else {})
-        )
+        wide |= base | {"d_head": c.size("global_head_dim", default=512)}
+        several = c.size("num_global_key_value_heads", default=groups)
+        if several and (tied or groups):
+            wide["n_kv_heads"] = several
         c.divides(wide["n_kv_heads"], attention["n_heads"], "num_global_key_value_heads", "num_attention_heads")
         return base, wide
     c.ignore("num_global_key_value_heads", "global_head_dim")

@@ -1,4 +1,4 @@
-"""Decoders of 2026 whose attention no part says: it is listed leaf by leaf, beside experts that are parts."""
+"""Decoders of 2026 whose attention no part says: it is listed leaf by leaf, beside parts where they have them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, TOP, WIDTH, Config, Raw, layered, piece
 from txcalc.sources.huggingface.keys import any_of
-from txcalc.sources.huggingface.leaves import Pieces
+from txcalc.sources.huggingface.leaves import Pieces, listed
 from txcalc.sources.spec import real
 
 NEAR = "hybrid_sliding"
@@ -161,6 +161,48 @@ def openai_privacy_filter(c: Config) -> Raw:
     form = c.head_of("none", "token")
     head = c.classifier("token", 33) if form == "token" else {"form": "none"}
     return c.decoder(raw, attention, mixed=mixed, theta=150000.0, head=head) | {"kind": "encoder"}
+
+
+def hrm_text(c: Config) -> Raw:
+    """Two stacks in turn, of weights that all cycles share: the low one reads the sum of both streams `L_cycles` times,
+    then the high one once, and all of it `H_cycles` times. Norms have no weights, attention a gate."""
+    raw = c.stack()
+    d = raw["d_model"]
+    low, high = c.size("L_cycles", default=3), c.size("H_cycles", default=2)
+    n = c.size("num_layers_per_stack", default=None, null=None)
+    if n is None:  # as a file says it that transformers has not written
+        n = raw["n_layers"]
+    elif raw["n_layers"] != n * high * (low + 1):
+        c.note("num_hidden_layers has no effect: num_layers_per_stack says how many there are")
+    heads, width = c.size("num_attention_heads"), c.size("head_dim", default=128)
+    c.divides(heads, d, "num_attention_heads", "hidden_size")
+    c.rotary(width)
+    c.only(heads, "num_key_value_heads", why="transformers' class has as many as query heads")
+    q, bias, fed = heads * width, c.flag("attention_bias", default=False), c.flag("mlp_bias", default=False)
+    ff, act = c.size("intermediate_size"), c.activation("hidden_act", default="silu")
+    c.ignore("L_bp_cycles", "embedding_scale")
+    if c.flag("prefix_lm", default=True):
+        c.note("prompts are attended to both ways: masked attention is counted as if it were causal")
+    c.note(f"its weights run {high * low:,} and {high:,} times; training is counted with gradients of all cycles")
+
+    def layer() -> Pieces:
+        made = [piece("attention_norm", "rms_again", d, kind="norm")]
+        made += [_matrix(name, d, q, bias) for name in ("q", "k", "v", "gate")]
+        made += [piece("gate_sigmoid", "sigmoid", q, kind="attention")]
+        made += [piece("rotary", "rotary", 2 * heads, width)]
+        made += [piece("core", "causal", heads, width, width, bias=False, kind="attention"), _matrix("o", q, d, bias)]
+        made += [piece("attention_sum", "sum", d), piece("fed_norm", "rms_again", d, kind="norm")]
+        made += [_matrix(name, d, ff, fed, kind="feed_forward") for name in ("gate_up", "up")]
+        made += [piece("activation", act, ff, kind="feed_forward"), _matrix("down", ff, d, fed, kind="feed_forward")]
+        return [*made, piece("fed_sum", "sum", d)]
+
+    around = [piece("low_start", "held", d)]
+    for name, runs in (("low", high * low), ("high", high)):
+        around += [piece(f"{name}_input", "sum", d, runs=runs)]
+        around += [piece(f"{name}_norm", "rms_again", d, kind="norm", runs=runs)]
+    kinds = {"low": [one | {"runs": high * low} for one in layer()], "high": [one | {"runs": high} for one in layer()]}
+    own: Raw = {"n_layers": 2 * n, "around": around, "head": c.lm_head(tied=False)}
+    return listed(raw | own, kinds, ["low"] * n + ["high"] * n)
 
 
 def kimi_k3(c: Config, raw: Raw) -> Raw:

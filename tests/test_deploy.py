@@ -23,10 +23,11 @@ from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, walk
 from txcalc.planning.deployment import Deployment, largest, plan
 from txcalc.planning.engine import Engine, Reserve, engine, parse_reserve
+from txcalc.planning.formats import covering, format_of
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding, Stage
-from txcalc.planning.weights import FORMATS, covering, format_of
+from txcalc.planning.weights import FORMATS
 from txcalc.sources import build
 from txcalc.sources.presets import names
 

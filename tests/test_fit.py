@@ -20,6 +20,7 @@ from txcalc.errors import InputError
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import Engine, Reserve, engine
 from txcalc.planning.fitting import CardSet, fits, need, reserved
+from txcalc.planning.formats import format_of
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
@@ -34,7 +35,6 @@ from txcalc.planning.shapes import (
     parse_ratio,
     trainable,
 )
-from txcalc.planning.weights import format_of
 
 FREE = Reserve.none()
 

@@ -18,12 +18,13 @@ from txcalc.errors import InputError, UnknownName
 from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
 from txcalc.planning.fitting import CardSet, fits
+from txcalc.planning.formats import format_names, weights_of
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.quantised import READERS, configured, native
-from txcalc.planning.weights import FORMATS, GGML, Mixed, format_names, weights_of
+from txcalc.planning.weights import FORMATS, GGML, Mixed
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.presets import names as preset_names

@@ -19,9 +19,8 @@ from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.pools import Pools, pools
-from txcalc.planning.serving import Limits
 from txcalc.planning.steady import Demand, apart
-from txcalc.planning.timing import request
+from txcalc.planning.timing import Limits, request
 
 sys.path.insert(0, str(Path(__file__).parent / "evidence"))
 

@@ -13,9 +13,9 @@ from txcalc.errors import InputError
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import engine
 from txcalc.planning.offload import wish
-from txcalc.planning.serving import Limits, serve, sizes
+from txcalc.planning.serving import serve, sizes
 from txcalc.planning.sizing import arrange, less, rentable
-from txcalc.planning.timing import request
+from txcalc.planning.timing import Limits, request
 
 run = Command("deploy")
 

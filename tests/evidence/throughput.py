@@ -33,7 +33,7 @@ from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.engine_memory import EngineMemory
 from txcalc.planning.engines import profile
 from txcalc.planning.layout import Layout
-from txcalc.planning.simulation import simulate
+from txcalc.planning.simulation import Server, simulate
 from txcalc.planning.steady import Steady, closed
 from txcalc.planning.traffic import Arrival
 
@@ -96,7 +96,7 @@ def predict(row: Row) -> tuple[float, int, int]:
         loads.append((inside, closed(timing.demand(layout), inside)))
     rates = []
     for others in loads:
-        server = timing.server(layout, inside, others)._replace(budget=tokens)
+        server = Server.of(timing, layout, inside, others)._replace(budget=tokens)
         run = simulate(server, iter([Arrival(0.0, row.prompt, row.answer)] * mine))
         assert not run.preempted
         rates.append(run.output * layout.dp)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from txcalc.planning.engine_memory import EngineMemory
     from txcalc.planning.engines import Profile
     from txcalc.planning.offload import Wish
-    from txcalc.planning.serving import Limits, Serving
-    from txcalc.planning.timing import Request
+    from txcalc.planning.serving import Serving
+    from txcalc.planning.timing import Limits, Request
     from txcalc.render.deploy import DeployAnswer
     from txcalc.sources import Source
 
@@ -205,7 +205,7 @@ def deploy(
         times,
         prefix,
     )
-    limits = serving.Limits(time(ttft, "--ttft"), time(tpot, "--tpot"))
+    limits = timing.Limits(time(ttft, "--ttft"), time(tpot, "--tpot"))
     for each in prices.values():
         serving.check_budget(each, *limits)
     planner = _Planner(

@@ -99,8 +99,8 @@ def fit(
     from txcalc.planning.engines import offloading
     from txcalc.planning.engines import profile as profiled
     from txcalc.planning.fitting import LADDER, CardSet, checked_context, reserved
+    from txcalc.planning.formats import known_format
     from txcalc.planning.offload import wish
-    from txcalc.planning.weights import known_format
     from txcalc.render.fit import fit_report
     from txcalc.sources.presets import find, is_own
     from txcalc.sources.presets import names as presets

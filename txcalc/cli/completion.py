@@ -33,7 +33,7 @@ def _names(*places: str, also: tuple[str, ...] = ()) -> Completion:
 
 source = _names("sources.presets:names")
 accelerator = _names("hardware:names")
-weights = _names("planning.weights:format_names")
+weights = _names("planning.formats:format_names")
 dtype = _names("units:DTYPE_BITS")
 cache = _names("units:DTYPE_BITS", "units:CACHE_BITS")
 convention = _names("planning.conventions:CONVENTIONS", also=("korthikanti",))
@@ -42,7 +42,7 @@ served = _names("render.emit:ENGINES")
 framework = _names("planning.training.frameworks:FRAMEWORKS")
 schedule = _names("planning.training.recipe:SCHEDULES")
 offload = _names("planning.training.recipe:OFFLOAD")
-optimizer = _names("planning.training.states:OPTIMIZERS")
+optimizer = _names("planning.training.optimizers:OPTIMIZERS")
 law = _names("planning.scaling:LAWS")
 
 

@@ -13,8 +13,9 @@ from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.planning.engine_memory import EngineMemory
 from txcalc.planning.engines import laid_out, without
+from txcalc.planning.formats import NATIVE, weights_of
 from txcalc.planning.offload import Offload, divides
-from txcalc.planning.weights import NATIVE, Format, weights_of
+from txcalc.planning.weights import Format
 from txcalc.units import bits_of, parse_bytes
 
 

@@ -16,10 +16,9 @@ from txcalc.errors import Fault, InputError
 from txcalc.planning.cost import BoundedTime
 from txcalc.planning.deployment import Choice, Deployment
 from txcalc.planning.layout import Group, Layout
-from txcalc.planning.links import seconds
-from txcalc.planning.serving import NODE, Limits
+from txcalc.planning.links import NODE, seconds
 from txcalc.planning.steady import Answered, Steady, apart
-from txcalc.planning.timing import Request, Timer
+from txcalc.planning.timing import Limits, Request, Timer
 
 SPLITS = 16  # that are tried at most
 LAYOUTS = 12  # of each pool that are tried with each other

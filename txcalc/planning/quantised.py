@@ -16,6 +16,7 @@ from typing import Any
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
+from txcalc.planning.mixtures import stored
 from txcalc.planning.modules import BLOCKS, LEFT, TABLES, WHERE, Modules, listed
 from txcalc.planning.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
 
@@ -30,8 +31,6 @@ def native(model: Model) -> Format:
     """The weights as published. Errors: `InputError` for a config that is not understood or contradicts itself."""
     dtype = model.spec["dtype"]
     if model.checkpoint and model.checkpoint.held.form == "gguf":
-        from txcalc.planning.mixtures import stored
-
         return stored(model)
     config = model.spec["quantization"]
     if config is None:

@@ -15,9 +15,10 @@ from txcalc.curves import Efficiency
 from txcalc.errors import Fault, InputError
 from txcalc.planning.cost import total
 from txcalc.planning.deployment import MOST_SEQUENCES, Choice, Plan, largest
+from txcalc.planning.links import NODE
 from txcalc.planning.pace import Pace
-from txcalc.planning.steady import ROUNDS, Steady
-from txcalc.planning.timing import Point, Request, Timer
+from txcalc.planning.steady import ROUNDS
+from txcalc.planning.timing import Limits, Point, Request, Timer
 
 if TYPE_CHECKING:
     from txcalc.planning.pools import Pools
@@ -41,26 +42,7 @@ ALIKE = (
     "together as equal ones would (--answer 4k±400 draws lengths)"
 )
 MOST_LAYOUTS = 24  # that are compared for the front
-NODE = 8  # accelerators that usually share a link
 MOST_BATCH = 1 << 16  # sequences of one copy that are looked at
-
-
-class Limits(NamedTuple):
-    """The most that mean latencies may be, in seconds; None: whatever."""
-
-    ttft: float | None = None
-    tpot: float | None = None
-
-    def __bool__(self) -> bool:
-        return self.ttft is not None or self.tpot is not None
-
-    def met(self, point: Point) -> bool:
-        """Whether a point's steady state is within them; one that does not last is not."""
-        return self.kept(point.steady)
-
-    def kept(self, steady: Steady) -> bool:
-        slow = self.ttft is not None and steady.ttft > self.ttft
-        return steady.lasts and not slow and (self.tpot is None or steady.tpot is None or steady.tpot <= self.tpot)
 
 
 class Ridge(NamedTuple):

@@ -17,15 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from math import ceil, floor
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
-from txcalc.planning.steady import ROUNDS
+from txcalc.num import ceil_div
+from txcalc.planning.layout import Layout
+from txcalc.planning.steady import ROUNDS, Among, Steady, among
+from txcalc.planning.timing import Limits, Point, Timer
 from txcalc.planning.traffic import Arrival
-
-if TYPE_CHECKING:
-    from txcalc.planning.serving import Limits
-    from txcalc.planning.timing import Point, Timer
 
 REQUESTS = 10_000  # of an open loop
 SEQUENCES = 1024  # at once, unless an engine says: vLLM's max_num_seqs on large cards
@@ -56,6 +55,35 @@ class Server(NamedTuple):
     tokens: float = 1.0
     polls: float = 0.0
     interval: int = 1
+
+    @classmethod
+    def of(
+        cls, timer: Timer, layout: Layout, sequences: int, load: tuple[float | None, Steady] | None = None
+    ) -> Server:
+        """One copy as the simulation sees it, of which so many sequences run at once, with all the pages that it has.
+
+        load   a copy's clients (None: an open loop) and steady state: of what the other copies that share its experts
+               do; without it they do what it does
+        """
+        demand, engine = timer.demand(layout), timer.deployment.engine
+        others = among(demand, *load) if load else Among(demand.prompt, 0.0, demand.interval)
+        away = others.away * demand.tokens / max(1, demand.answer - 1)
+        traffic = timer.asked.traffic
+        longest = min(timer.context, traffic.prompts.high + traffic.answers.high if traffic else timer.context)
+        most = timer.deployment.max_concurrency(layout, longest) // layout.dp
+        computed = max(1, timer.asked.prompt - timer.asked.on(timer.pace(layout), timer.context)[1])
+        return cls(
+            lambda n: demand.step(n) + n * away,
+            others.prompt / computed,
+            demand.alone - (demand.lone or demand.prompt) + demand.own,
+            engine.chunk,
+            sequences,
+            most * ceil_div(longest - engine.shared, engine.block),
+            engine.block,
+            demand.tokens,
+            demand.polls,
+            max(1, round(others.interval)),
+        )
 
 
 class Done(NamedTuple):
@@ -375,7 +403,8 @@ def simulated(
     assert traffic is not None
     copies, steady = layout.dp if traffic.rate else min(layout.dp, point.sequences), point.steady
     mean = steady._replace(rate=steady.rate / copies, decoding=steady.decoding / copies)
-    varied, server = False, timer.server(layout, sequences, (None if traffic.rate else point.sequences / copies, mean))
+    load = (None if traffic.rate else point.sequences / copies, mean)
+    varied, server = False, Server.of(timer, layout, sequences, load)
     if traffic.rate is None:
         clients = ceil(point.sequences / copies)
         if varied := clients > 1 and not timer.asked.answers and timer.demand(layout).together <= 1 / ROUNDS:

@@ -14,9 +14,9 @@ from math import ceil, inf
 from txcalc.errors import InputError
 from txcalc.planning.deployment import MOST_GPUS, Choice, Deployment, Plan, check, choices, planned
 from txcalc.planning.layout import Layout
-from txcalc.planning.serving import NODE, Limits
+from txcalc.planning.links import NODE
 from txcalc.planning.steady import Steady
-from txcalc.planning.timing import Request, Timer
+from txcalc.planning.timing import Limits, Request, Timer
 
 RULE = "those that fit; within the limits; quickest from question to answer at this load"
 

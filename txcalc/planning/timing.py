@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
@@ -20,20 +20,15 @@ from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.pace import Pace
 from txcalc.planning.steady import (
     ROUNDS,
-    Among,
     Answered,
     Demand,
     Steady,
     StepCurve,
-    among,
     closed,
     denser,
     open_,
 )
 from txcalc.planning.traffic import Lengths, Requests
-
-if TYPE_CHECKING:
-    from txcalc.planning.simulation import Server
 
 CONTEXT = 8192  # of a plan that names none
 UNACCEPTED = "a draft's tokens need the probability that each is accepted (--acceptance 70%)"
@@ -173,6 +168,24 @@ def request(
     return Request(round(prompts.mean), round(answers.mean), hits, guess, rate, traffic)
 
 
+class Limits(NamedTuple):
+    """The most that mean latencies may be, in seconds; None: whatever."""
+
+    ttft: float | None = None
+    tpot: float | None = None
+
+    def __bool__(self) -> bool:
+        return self.ttft is not None or self.tpot is not None
+
+    def met(self, point: Point) -> bool:
+        """Whether a point's steady state is within them; one that does not last is not."""
+        return self.kept(point.steady)
+
+    def kept(self, steady: Steady) -> bool:
+        slow = self.ttft is not None and steady.ttft > self.ttft
+        return steady.lasts and not slow and (self.tpot is None or steady.tpot is None or steady.tpot <= self.tpot)
+
+
 @dataclass(frozen=True, eq=False)
 class Point(Answered):
     """A layout with so many sequences at once.
@@ -289,34 +302,6 @@ class Timer:
         copies = layout.dp
         found = open_(self.demand(layout), rate / copies, self.seats(layout))
         return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
-
-    def server(self, layout: Layout, sequences: int, load: tuple[float | None, Steady] | None = None) -> Server:
-        """One copy as `simulation` sees it, of which so many sequences run at once, with all the pages that it has.
-
-        load   a copy's clients (None: an open loop) and steady state: of what the other copies that share its experts
-               do; without it they do what it does
-        """
-        from txcalc.planning.simulation import Server
-
-        demand, engine = self.demand(layout), self.deployment.engine
-        others = among(demand, *load) if load else Among(demand.prompt, 0.0, demand.interval)
-        away = others.away * demand.tokens / max(1, demand.answer - 1)
-        traffic = self.asked.traffic
-        longest = min(self.context, traffic.prompts.high + traffic.answers.high if traffic else self.context)
-        most = self.deployment.max_concurrency(layout, longest) // layout.dp
-        computed = max(1, self.asked.prompt - self.asked.on(self.pace(layout), self.context)[1])
-        return Server(
-            lambda n: demand.step(n) + n * away,
-            others.prompt / computed,
-            demand.alone - (demand.lone or demand.prompt) + demand.own,
-            engine.chunk,
-            sequences,
-            most * ceil_div(longest - engine.shared, engine.block),
-            engine.block,
-            demand.tokens,
-            demand.polls,
-            max(1, round(others.interval)),
-        )
 
     def alone(self, layout: Layout) -> tuple[BoundedTime, BoundedTime | None]:
         """A prompt alone, and a step of one sequence of its length; None: the model does not decode."""

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from txcalc.errors import InputError, UnknownName
+from txcalc.errors import InputError
 from txcalc.ledger import Entry
 from txcalc.num import ceil_div, product
 from txcalc.parts.frozen import record
@@ -20,7 +20,7 @@ from txcalc.parts.part import Weight
 from txcalc.units import ALIASES
 
 if TYPE_CHECKING:
-    from txcalc.model import Model
+    pass
 
 # Kinds whose linear layers a quantiser covers. Routers, heads, embeddings and norms stay wide.
 LAYERS = frozenset({"attention", "feed_forward", "experts", "shared_experts", "recurrent"})
@@ -314,86 +314,7 @@ def _is_matrix(entry: Entry, weight: Weight) -> bool:
     return (leaf.matrix is not None or leaf.blocks) and weight.name == "weight"
 
 
-def format_of(name: str) -> Format:
-    """The format of a name. Errors: `UnknownName` with the nearest."""
-    wanted = plain(name)
-    if wanted in FORMATS:
-        return FORMATS[wanted]
-    raise unknown(name)
-
-
-def stored_narrow(name: str) -> bool:
-    """Whether a dtype is also a format of weights that has scales, or leaves some of them wide."""
-    return plain(name) in FORMATS and FORMATS[plain(name)].bits < 16
-
-
-def known_format(name: str) -> str:
-    """A format's name, checked. Errors: `UnknownName` with the nearest."""
-    wanted = plain(name)
-    if wanted not in ("mxfp4_moe", *format_names()):
-        raise unknown(name)
-    return wanted
-
-
 def plain(name: str) -> str:
     """A format's name as the tables have it; f16 and f32 are llama.cpp's names, and people name methods."""
     wanted = name.strip().lower()
     return METHODS.get(wanted) or ALIASES.get(wanted, wanted)
-
-
-def unknown(name: str) -> UnknownName:
-    """That there is no such format, with those there are."""
-    known = format_names()
-    return UnknownName("weights", "format of weights", name, known, f"one of {', '.join(known)}")
-
-
-def format_names() -> list[str]:
-    """Every format of weights by name, llama.cpp's mixtures too."""
-    from txcalc.planning.mixtures import MIXTURES
-
-    return list(dict.fromkeys((NATIVE, *FORMATS, *MIXTURES)))
-
-
-NATIVE = "native"  # as published
-
-
-def weights_of(model: Model, name: str) -> Format:
-    """The format of a name, for a model: as published, a mixture of llama.cpp, or one format for its layers.
-
-    A format in which the model's own makers have published a checkpoint is that checkpoint's, with what it leaves wide.
-    Errors: `UnknownName` with the nearest; `InputError` for a `quantization_config` that is not understood.
-    """
-    from txcalc.planning import mixtures, quantised
-
-    wanted = plain(name)
-    if wanted == NATIVE:
-        _agree(model)
-        return quantised.native(model)
-    if (found := quantised.published(model, wanted) or mixtures.mixture(model, wanted)) is not None:
-        return found
-    return covering(format_of(name), {entry.kind for entry in model.entries})
-
-
-def _agree(model: Model) -> None:
-    """That a checkpoint's matrices are as its config says. Errors: `InputError` where one alone has a narrow format."""
-    if model.checkpoint is None or model.checkpoint.held.form == "gguf":
-        return
-    config, held = model.spec["quantization"], model.checkpoint.held
-    kinds = {tensor.dtype for tensor in held.tensors if len(tensor.shape) == 2}
-    said = ", ".join(sorted(kinds))
-    if config and kinds and kinds <= {"BF16", "F16", "F32"}:
-        method = config.get("quant_method", "a format")
-        raise InputError(
-            "quantization_config", [f"says {method!r}, and all matrices of its checkpoint are {said} (--weights bf16?)"]
-        )
-    if not config and any(kind.startswith("F8") for kind in kinds):
-        raise InputError(
-            "config.json", [f"has no quantization_config, and matrices of its checkpoint are {said} (--weights fp8?)"]
-        )
-
-
-def covering(form: Format, kinds: Iterable[str]) -> Format:
-    """The format itself; or, of one for experts, the same over every layer where a model has none."""
-    if form.covers is EXPERTS and "experts" not in set(kinds):
-        return replace(form, covers=LAYERS)
-    return form

@@ -19,8 +19,8 @@ from txcalc.errors import InputError, UnknownName
 from txcalc.num import ceil_div
 from txcalc.planning.deployment import Plan
 from txcalc.planning.layout import Layout
+from txcalc.planning.links import NODE
 from txcalc.planning.pools import Pools
-from txcalc.planning.serving import NODE
 from txcalc.planning.timing import Speculation
 
 if TYPE_CHECKING:

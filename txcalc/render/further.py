@@ -9,9 +9,9 @@ from typing import Any
 
 from txcalc.ledger import KINDS, Ledger
 from txcalc.planning.terms import Convention, ConventionTerm
+from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.parts import StepParts
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.states import OPTIMIZERS
 from txcalc.render.report import Report, Table, TableCell, cell, error, rounded
 from txcalc.units import iec, short
 

@@ -10,9 +10,9 @@ from txcalc.curves import SHARES
 from txcalc.ledger import KINDS
 from txcalc.planning.cost import BoundedTime, Cost
 from txcalc.planning.roofline import ADAPTERS, LINKS
-from txcalc.planning.serving import DEFINITIONS, Limits, Serving
+from txcalc.planning.serving import DEFINITIONS, Serving
 from txcalc.planning.steady import Steady
-from txcalc.planning.timing import Point
+from txcalc.planning.timing import Limits, Point
 from txcalc.render.report import Table, TableCell, cell, column
 from txcalc.units import seconds, three
 

@@ -12,9 +12,9 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankMemory, Ranks, memory, rank_of
+from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import SCHEDULES, Recipe
 from txcalc.planning.training.schedules import Action, in_flight, order
-from txcalc.planning.training.states import OPTIMIZERS
 
 __all__ = [
     "CATEGORIES",

@@ -11,6 +11,7 @@ from typing import Any
 from txcalc.errors import Fault, InputError, UnknownName, nearest
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
+from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.units import bits_of
 
 MOST, LONGEST = 1 << 20, 10**9
@@ -34,7 +35,7 @@ class Recipe:
     tokens           length of a sequence
     recompute        none; core (attention); blocks (all of them keep their input alone); every:N (each N-th block);
                      layers:0,2 (those)
-    optimizer        a key of `states.OPTIMIZERS`
+    optimizer        a key of `optimizers.OPTIMIZERS`
     parameter, gradient, compute, reduce   dtypes; None: the framework's
     zero             what dp's ranks split: 1 optimizer state, 2 gradients too, 3 parameters too
     context          how cp's ranks exchange keys and values
@@ -173,8 +174,6 @@ class Recipe:
         ]
 
     def _names(self) -> list[Fault | str]:
-        from txcalc.planning.training.states import OPTIMIZERS
-
         if self.optimizer not in OPTIMIZERS:
             raise UnknownName(
                 "recipe", "optimizer", self.optimizer, list(OPTIMIZERS), f"one of {', '.join(OPTIMIZERS)}"

@@ -19,10 +19,11 @@ from txcalc.planning.training.activations import kept
 from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.machine import Kernels, Machine, ring
 from txcalc.planning.training.memory import RESERVED, Ranks, memory
+from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
-from txcalc.planning.training.states import OPTIMIZERS, tensors
+from txcalc.planning.training.states import tensors
 from txcalc.planning.training.step import Step, StepTimer
 
 ENOUGH = 6  # layouts that fit and are computed exactly

@@ -1,0 +1,88 @@
+"""The format of weights that a name means for a model: as published, a mixture of llama.cpp, or one for its layers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from txcalc.errors import InputError, UnknownName
+from txcalc.planning import mixtures, quantised
+from txcalc.planning.weights import EXPERTS, FORMATS, LAYERS, Format, plain
+
+if TYPE_CHECKING:
+    from txcalc.model import Model
+
+NATIVE = "native"  # as published
+
+
+def format_of(name: str) -> Format:
+    """The format of a name. Errors: `UnknownName` with the nearest."""
+    wanted = plain(name)
+    if wanted in FORMATS:
+        return FORMATS[wanted]
+    raise unknown(name)
+
+
+def stored_narrow(name: str) -> bool:
+    """Whether a dtype is also a format of weights that has scales, or leaves some of them wide."""
+    return plain(name) in FORMATS and FORMATS[plain(name)].bits < 16
+
+
+def known_format(name: str) -> str:
+    """A format's name, checked. Errors: `UnknownName` with the nearest."""
+    wanted = plain(name)
+    if wanted not in ("mxfp4_moe", *format_names()):
+        raise unknown(name)
+    return wanted
+
+
+def unknown(name: str) -> UnknownName:
+    """That there is no such format, with those there are."""
+    known = format_names()
+    return UnknownName("weights", "format of weights", name, known, f"one of {', '.join(known)}")
+
+
+def format_names() -> list[str]:
+    """Every format of weights by name, llama.cpp's mixtures too."""
+    return list(dict.fromkeys((NATIVE, *FORMATS, *mixtures.MIXTURES)))
+
+
+def weights_of(model: Model, name: str) -> Format:
+    """The format of a name, for a model: as published, a mixture of llama.cpp, or one format for its layers.
+
+    A format in which the model's own makers have published a checkpoint is that checkpoint's, with what it leaves wide.
+    Errors: `UnknownName` with the nearest; `InputError` for a `quantization_config` that is not understood.
+    """
+    wanted = plain(name)
+    if wanted == NATIVE:
+        _agree(model)
+        return quantised.native(model)
+    if (found := quantised.published(model, wanted) or mixtures.mixture(model, wanted)) is not None:
+        return found
+    return covering(format_of(name), {entry.kind for entry in model.entries})
+
+
+def _agree(model: Model) -> None:
+    """That a checkpoint's matrices are as its config says. Errors: `InputError` where one alone has a narrow format."""
+    if model.checkpoint is None or model.checkpoint.held.form == "gguf":
+        return
+    config, held = model.spec["quantization"], model.checkpoint.held
+    kinds = {tensor.dtype for tensor in held.tensors if len(tensor.shape) == 2}
+    said = ", ".join(sorted(kinds))
+    if config and kinds and kinds <= {"BF16", "F16", "F32"}:
+        method = config.get("quant_method", "a format")
+        raise InputError(
+            "quantization_config", [f"says {method!r}, and all matrices of its checkpoint are {said} (--weights bf16?)"]
+        )
+    if not config and any(kind.startswith("F8") for kind in kinds):
+        raise InputError(
+            "config.json", [f"has no quantization_config, and matrices of its checkpoint are {said} (--weights fp8?)"]
+        )
+
+
+def covering(form: Format, kinds: Iterable[str]) -> Format:
+    """The format itself; or, of one for experts, the same over every layer where a model has none."""
+    if form.covers is EXPERTS and "experts" not in set(kinds):
+        return replace(form, covers=LAYERS)
+    return form

@@ -1,0 +1,79 @@
+"""What an optimizer keeps beside a tensor, to the byte, each with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+from txcalc.num import ceil_div, product
+
+Shape = tuple[int, ...]
+BLOCK, SMALLEST = 256, 4096  # bitsandbytes: one fp32 scale for so many 8-bit numbers; smaller tensors stay in fp32
+
+
+class Optimizer(NamedTuple):
+    """What an optimizer keeps beside a tensor of this shape, in bytes; `dtype` bytes a state where it can choose.
+
+    Counts   after the first step
+    Omits    a step counter of 4 bytes a tensor, which PyTorch keeps on the CPU
+    """
+
+    what: str
+    source: str
+    size: Callable[..., int]
+    blockwise: bool = False  # its bytes depend on how many elements a tensor has
+    like_gradient: bool = False  # its state is a copy of the first gradient, in the gradient's shape
+
+
+def _states(number: int) -> Callable[[Shape, int, bool], int]:
+    return lambda shape, dtype, hidden: number * dtype * product(shape)
+
+
+def _blockwise(number: int) -> Callable[..., int]:
+    def size(shape: Shape, dtype: int, hidden: bool, small: bool) -> int:
+        elements = product(shape)
+        if small:
+            return number * 4 * elements  # type: ignore[no-any-return]
+        return number * (elements + 4 * ceil_div(elements, BLOCK))  # type: ignore[no-any-return]
+
+    return size
+
+
+def _muon(shape: Shape, dtype: int, hidden: bool) -> int:
+    return product(shape) * dtype * (1 if hidden else 2)  # type: ignore[no-any-return]
+
+
+def _adafactor(shape: Shape, dtype: int, hidden: bool) -> int:
+    if len(shape) < 2:
+        return dtype * product(shape)  # type: ignore[no-any-return]
+    *outer, rows, columns = shape
+    return dtype * product(outer) * (rows + columns) if product(shape) else 0
+
+
+OPTIMIZERS = {
+    "adamw": Optimizer("two moments", "Loshchilov and Hutter 2017 (arXiv 1711.05101)", _states(2)),
+    "adamw-bf16": Optimizer(
+        "two moments in bf16",
+        "torchtitan docs/bf16_optimizer_states.md",
+        lambda shape, dtype, hidden: 4 * product(shape),
+    ),
+    "adamw-8bit": Optimizer(
+        f"two moments in 8 bits, an fp32 scale for {BLOCK} of each; tensors under {SMALLEST:,} elements in fp32",
+        "Dettmers et al. 2021 (arXiv 2110.02861); bitsandbytes 0.45: block size 256, min_8bit_size 4096",
+        _blockwise(2),
+        blockwise=True,
+    ),
+    "sgd": Optimizer("nothing", "Robbins and Monro 1951", _states(0)),
+    "sgd-momentum": Optimizer("a momentum", "Polyak 1964; torch.optim.SGD", _states(1), like_gradient=True),
+    "lion": Optimizer("one moment", "Chen et al. 2023 (arXiv 2302.06675)", _states(1)),
+    "muon": Optimizer(
+        "a momentum for matrices between hidden vectors, AdamW's two moments for all else",
+        "Jordan et al. 2024; torch.optim.Muon",
+        _muon,
+    ),
+    "adafactor": Optimizer(
+        "of a matrix its rows' and its columns' second moments, of a vector all",
+        "Shazeer and Stern 2018 (arXiv 1804.04235); torch.optim.Adafactor",
+        _adafactor,
+    ),
+}

@@ -329,8 +329,7 @@ class Mutants:
     def importing(self, file: str) -> list[str]:
         """The quick tests that call nothing of parts or planning, of the files that import a module: they may read its
         tables."""
-        module = file.removesuffix(".py").replace("/", ".")
-        mapped = {test for test, _, _ in self.tests}
+        module, mapped = module_of(file), {test for test, _, _ in self.tests}
         return [
             test
             for test, item in self.items.items()
@@ -343,7 +342,9 @@ class Mutants:
         swapped = [pair for pair in changed if pair[0] in self.live]
         names = {f"{mutant.file}:{outermost(old)}" for old, _ in changed}
         if not swapped:  # a module's or a class's own lines
-            names = {name for _, _, called in self.tests for name in called if name.startswith(mutant.file + ":")}
+            every = {name for _, _, called in self.tests for name in called}
+            names = {name for name in every if name.startswith(mutant.file + ":")}
+            names = names or {name for name in every if f"{module_of(mutant.file)} import" in _text(place_of(name))}
         tests, seconds = self.chosen(names)
         tests += [] if swapped else [test for test in self.importing(mutant.file) if test not in tests]
         if not tests:
@@ -385,6 +386,14 @@ class Mutants:
         first = First()
         pytest.main([*QUIET, "-x", *tests], plugins=[first])
         return first.failed or ""
+
+
+def module_of(file: str) -> str:
+    return file.removesuffix(".py").replace("/", ".")
+
+
+def place_of(function: str) -> Path:
+    return ROOT / function.partition(":")[0]
 
 
 @functools.cache

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 import pytest
@@ -109,7 +110,9 @@ def test_what_cannot_last() -> None:
     assert not over.lasts and over.utilisation == pytest.approx(1.2) and 3 < over.rate < 5
     assert open_(demand, over.rate * 0.99, 1e6).lasts
     assert not open_(demand, over.rate * 1.01, 1e6).lasts
+    assert over.decoding == inf and open_(demand, over.rate * 1.01, 1e6).decoding == inf  # prompts are the limit
     few = open_(demand, 2, 2)
+    assert few.decoding == 2 < open_(demand, 2, 1e6).decoding  # seats are: more of them keep up
     assert not few.lasts and few.utilisation < 1 and few.rate == pytest.approx(2 / (99 * 0.012 + 2 * 0.2))
 
 

@@ -30,7 +30,8 @@ from typing import NamedTuple
 # (SemiAnalysisAI/InferenceX, benchmarks, 2026-02).
 ROUNDS = 10
 CLOSE = 1e-6  # relative, of a root
-FEW = 64  # seats that so few may all be taken though less than half are on average
+MANY = 1e6  # sequences: what these do not keep up with, no number does
+FEW = 64  # seats, all of which may be taken at times though on average less than half are
 COUPLED = 8  # rounds in which the prompts of copies that share experts settle
 
 
@@ -226,7 +227,8 @@ def open_(demand: Demand, rate: float, most: float) -> Steady:
             line = loop.line(rate, int(most)) if decoding > most / 2 or most <= FEW else 0.0
             return found._replace(ttft=found.ttft + line, e2e=found.e2e + line, line=line)
     limit = _root(stuck, 0.0, most) if stuck(most) > 0 else most
-    return overload(rate * demand.prompt, inf if behind(most) < 0 else most, loop.rate(limit))
+    more = behind(most) < 0 <= behind(max(most, MANY))  # further seats would do
+    return overload(rate * demand.prompt, most if more else inf, loop.rate(limit))
 
 
 def apart(

@@ -91,7 +91,7 @@ def _overload(serving: Serving, over: Steady) -> str:
     elif over.decoding == inf:
         why = f"no number of sequences at once keeps up on {gpus}"
     else:
-        why = f"more than the {over.decoding:,.0f} sequences that fit would have to decode at once"
+        why = f"more than the {over.decoding:,.0f} sequences with a seat would have to decode at once"
     return f"cannot last: {why}; at most {three(over.rate)} requests/s"
 
 
@@ -204,7 +204,7 @@ def _latencies(serving: Serving, detail: bool) -> Table:
     rows.append((prompts, _rate(point.rate * serving.prompt / gpus), _rate(point.input), None, None))
     rows.append(("requests/s", _rate(point.rate), None, None, None))
     share = point.steady.utilisation
-    rows.append(("share of the time for prompts", TableCell(share, f"{100 * share:.3g} %"), None, None, None))
+    rows.append(("share of the time for prompts", TableCell(share, f"{three(100 * share)} %"), None, None, None))
     if steady and serving.request.rate is not None:
         rows.append(("requests in the system, on average", _rate(steady.inside), None, None, None))
     if detail and point.tpot and point.sequences > 1:
@@ -232,7 +232,7 @@ def _apart(serving: Serving, found: Pools) -> Table:
         ("tokens/s per GPU", _rate(found.served), _rate(point.served)),
         ("requests/s", _rate(found.rate), _rate(point.rate)),
     ]
-    shares = (TableCell(state.utilisation, f"{100 * state.utilisation:.3g} %") for state in (found.steady, both))
+    shares = (TableCell(state.utilisation, f"{three(100 * state.utilisation)} %") for state in (found.steady, both))
     rows.append(("share of the time for prompts", *shares))
     if serving.price is not None:
         rows.append(("cost of 1M out", *(_money(one.million_output(serving.price)) for one in (found, point))))

@@ -408,7 +408,8 @@ def simulated(
     if traffic.rate is None:
         clients = ceil(point.sequences / copies)
         if varied := clients > 1 and not timer.asked.answers and timer.demand(layout).together <= 1 / ROUNDS:
-            traffic = traffic._replace(answers=traffic.answers.varied)
+            traffic, alike = traffic._replace(answers=traffic.answers.varied), traffic.answers
+            varied = traffic.answers != alike  # no whole number is a tenth of fewer than ten tokens
         run = simulate(server, traffic.jobs(requests or ROUNDS * clients, seed), clients)
     elif traffic.times:
         mine = traffic._replace(times=traffic.times[::copies])

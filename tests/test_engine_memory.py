@@ -290,8 +290,10 @@ def test_llama_cpps_speeds(card: str, weights: str, prompt: int, measured: float
     ],
 )
 def test_later_llama_cpps_speeds(model: str, card: str, weights: str, prompt: int, measured: float) -> None:
-    """Captured passes without a start of a server's kernels, prompts by products of integers."""
-    assert rate(model, card, weights, prompt, "b4000") == pytest.approx(measured, rel=0.25 if prompt else 0.12)
+    """Captured passes without a start of a server's kernels, prompts by products of integers: answers within 5 % on
+    NVIDIA's cards, else as the rows of 2024."""
+    near = 0.25 if prompt else 0.05 if card.startswith("rtx") else 0.12
+    assert rate(model, card, weights, prompt, "b4000") == pytest.approx(measured, rel=near)
 
 
 def test_types_of_many_bits_cost_more_to_unpack_on_a_mac() -> None:
@@ -330,6 +332,8 @@ LACKING = """
 trtllm a100-80gb-sxm nvfp4 bf16: has on NVIDIA A100 80GB SXM (vLLM, SGLang have it)
 trtllm@1.0 h100-sxm nvfp4 bf16: (TensorRT-LLM from 1.3 on, vLLM, SGLang have it)
 vllm v100-sxm-32gb fp8 bf16: has on NVIDIA V100 SXM2 32 GB (no engine has it)
+vllm@0.8 mi300x nvfp4 bf16: has on AMD Instinct MI300X (vLLM from 0.11 on has it)
+vllm@0.8 rx-7900-xtx nf4 bf16: (vLLM from 0.12 on has it)
 sglang mi300x nvfp4 bf16: has on AMD Instinct MI300X (vLLM has it)
 trtllm mi300x bf16 bf16: runs on AMD Instinct MI300X (vLLM, SGLang, llama.cpp)
 sglang tpu-v5e int4 bf16: has on Google TPU v5e (vLLM has it)

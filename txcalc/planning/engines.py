@@ -188,7 +188,7 @@ def _runs(name: str, kind: str, accelerator: Accelerator | None, of: str = "weig
 
 def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> str | None:
     """The first version of an engine that has a format on a card; None: none has. Of a card that no table names every
-    generation's are taken, of one without a vendor all."""
+    generation's are taken, unless its vendor has a version of its own; of one without a vendor all."""
     own, ages = data()["formats"][name], data()["generations"]
     known = {"": ""} if kind in ("", *data()["formats"]["wide"]) else own[of].get(kind, {})
     vendor = accelerator.vendor if accelerator else ""
@@ -196,10 +196,16 @@ def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> st
         vendor not in own["vendors"] or f"{'kv-' * (of == 'kv')}{kind}" in own.get("lacks", {}).get(vendor, ())
     ):
         return None
+    if vendor in known:
+        return str(known[vendor])
     order = list(ages)
     age = next((order.index(one) for one in order if accelerator and accelerator.name in ages[one]), len(order))
     least = own.get("least", order[0])
-    found = [version for since, version in known.items() if age >= max(order.index(since or least), order.index(least))]
+    found = [
+        version
+        for since, version in known.items()
+        if since in ("", *ages) and age >= max(order.index(since or least), order.index(least))
+    ]
     return min(found, key=_order, default=None)
 
 

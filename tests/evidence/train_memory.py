@@ -1,7 +1,9 @@
 """Predicted and measured memory of training runs: `python tests/evidence/train_memory.py [--rows]`.
 
-Every row of `tests/data/training/memory.csv` is predicted from its model, layout and recipe alone. Nothing is fitted:
-the rules are read off the frameworks' sources. Columns are predicted less measured, in per cent.
+Every row of `tests/data/training/memory.csv` is predicted from its model, layout and recipe alone. The rules are read
+off the frameworks' sources, but for two of nanotron's pipelines, which its rows of 1B and 3B chose: how many forwards
+the first stages' hosts run ahead, and that a stage may end at just its share of the cost. Its figures are of these rows
+too. Columns are predicted less measured, in per cent.
 
 megatron   the fullest rank's max_memory_allocated, SimuMax's runs of Megatron-LM 0.14 with Transformer Engine on B200
 nanotron   what rank 0 reserved, as the playbook plots it: the benchmark writes rank 0's counters down after the third

@@ -492,25 +492,27 @@ def test_multimodal_gives_its_language_model() -> None:
 
 @pytest.mark.parametrize(
     ("model_type", "ties"),
-    [  # whether the head is tied by the whole's key and the text's: true true, true false, false true, false false
-        ("llava", "yyyn"),
-        ("internvl", "yynn"),
-        ("idefics3", "yynn"),
-        ("voxtral", "nnnn"),
+    [  # whether the head is tied by the whole's key (true, false, absent), of each by the text's (true, false)
+        ("llava", "yyynyn"),
+        ("internvl", "yynnyy"),
+        ("idefics3", "yynnnn"),
+        ("mistral3", "yynnyy"),
+        ("minimax_m3_vl", "yyynyn"),
+        ("muse_spark", "nnnnnn"),
+        ("voxtral", "nnnnnn"),
     ],
 )
 def test_which_key_ties_a_multimodal_head(model_type: str, ties: str) -> None:
     """As transformers 5.23 builds these classes on meta."""
     heads = LLAMA | {"num_key_value_heads": 4, "head_dim": 16}
-    pairs = [(whole, text) for whole in (True, False) for text in (True, False)]
+    pairs = [(whole, text) for whole in (True, False, None) for text in (True, False)]
     for tied, (whole, text) in zip(ties, pairs, strict=True):
-        inner = heads | {"tie_word_embeddings": text}
-        model = read({"model_type": model_type, "tie_word_embeddings": whole, "text_config": inner})
+        given = {} if whole is None else {"tie_word_embeddings": whole}
+        model = read({"model_type": model_type, **given, "text_config": heads | {"tie_word_embeddings": text}})
         assert model.params == LLAMA_PARAMS - (6400 if tied == "y" else 0), (whole, text)
-        overruled = text != (tied == "y")
-        assert any("no effect" in note for note in model.notes) or not overruled
-    older = {"model_type": model_type, "text_config": heads}  # without the whole's key: the text's own decides
-    assert read(older).params == LLAMA_PARAMS
+        notes = [note for note in model.notes if "no effect" in note]
+        assert notes or text == (tied == "y")
+        assert all(("its default: say" in note) == (whole is None) for note in notes if "y" in ties)
 
 
 def test_multimodal_keys_beside_the_tower() -> None:

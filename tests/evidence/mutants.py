@@ -98,13 +98,6 @@ def mutate(config: dict[str, Any], draw: random.Random) -> dict[str, Any]:
             del inner[key]
         else:
             inner[key] = draw.choice(choices)
-    # Multimodal files from before transformers 5, which always writes the whole's key, have it in their text's config.
-    if (
-        config["model_type"] in WRAPPERS
-        and mutant.get("tie_word_embeddings") is None
-        and "tie_word_embeddings" in config
-    ):
-        mutant["tie_word_embeddings"] = config["tie_word_embeddings"]
     return mutant
 
 

@@ -94,16 +94,14 @@ def _causal(c: Config, text: Mapping[str, object]) -> Mapping[str, object]:
 # whole's own, but either's in some, the text's alone in a few, nobody's in those that never tie; of those whose text's
 # key says, too, whether its halves share a table, both must.
 _EITHER, _TEXT, _NEVER, _SHARING = (frozenset(TIES[kind].split()) for kind in ("either", "text", "never", "sharing"))
-# What the whole's class takes where its key is absent, in those that have no files from before transformers 5, or whose
-# files from before hold the key.
-_YOUNG = {name: kind == "tied" for name, kind in listed(TIES["young"]).items()}
+# What the whole's class takes where its key is absent; in the others the text's own key decides.
+_ABSENT = {name: kind == "tied" for name, kind in listed(TIES["absent"]).items()}
 
 
 def _tie(c: Config, text: Mapping[str, object]) -> dict[str, object]:
-    """What the whole says of its half's head. Without its key, which transformers 5 always writes, the text's own
-    decides, as it did before."""
+    """What the whole says of its half's head; without its key, which transformers 4 left out, its class's default."""
     key = "tie_word_embeddings"
-    given = c.flag(key, default=_YOUNG.get(c.model_type))
+    given = c.flag(key, default=_ABSENT.get(c.model_type))
     if c.model_type in _SHARING and text.get(key) is False:
         return {}
     if c.model_type in _NEVER:
@@ -113,7 +111,9 @@ def _tie(c: Config, text: Mapping[str, object]) -> dict[str, object]:
     if given is None or c.model_type in _TEXT or (c.model_type in _EITHER and not given):
         return {}
     if text.get(key, given) != given:
-        c.note(f"text_config.{key} has no effect: transformers' {c.model_type} looks at {key} = {str(given).lower()}")
+        absent = "" if key in c else f", its default: say {key} beside text_config where the weights are otherwise"
+        looked = f"transformers' {c.model_type} looks at {key} = {str(given).lower()}{absent}"
+        c.note(f"text_config.{key} has no effect: {looked}")
     return {key: given}
 
 

@@ -119,6 +119,13 @@ def test_what_the_code_cannot_be_is_refused(name: str, change: Config, message: 
         describe({**CASES[name]["config"], **change})
 
 
+def test_kimi_k3_may_be_dense_in_all_layers() -> None:
+    whole = CASES["kimi_k3"]["config"]
+    dense = {**whole, "text_config": {**whole["text_config"], "first_k_dense_replace": 5}}
+    made = build(*describe(dense)).ledger()
+    assert not any("experts" in entry.path for entry in made.entries) and made.total("params") > 0
+
+
 def test_kimi_vl_counts_the_correction_of_its_own_code() -> None:
     text = {**LLAMA, **MIXED, "model_type": "deepseek_v3", "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
     text |= {"kv_lora_rank": 12, "q_lora_rank": None, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 14}

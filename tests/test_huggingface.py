@@ -531,6 +531,22 @@ def test_a_head_of_the_wholes_own_size_is_refused() -> None:
             read({name: value for name, value in whole.items() if name != key})
 
 
+@pytest.mark.parametrize(
+    ("name", "table", "key", "value"),
+    [
+        ("default-hy-v3", "", "num_shared_experts", 0),  # its class makes one of another width then
+        ("glm_moe_dsa of a pattern", "", "index_topk_pattern", 7.5),
+        ("jamba-v0.1", "", "layers_block_type", 7),
+        ("donut-swin", "", "depths", []),
+        ("ernie4_5_vl_moe", "text_config", "moe_intermediate_size", []),
+    ],
+)
+def test_values_of_an_odd_kind_are_refused(name: str, table: str, key: str, value: Any) -> None:
+    config = CONFIGS.get(name) or SMALL[name]["config"]
+    with pytest.raises(InputError, match=key):
+        read(config | ({table: config[table] | {key: value}} if table else {key: value}))
+
+
 def test_kinds_of_layers_by_their_older_names() -> None:
     config = CONFIGS["deepseek-v3.2"]
     n = config["num_hidden_layers"]

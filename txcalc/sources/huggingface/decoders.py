@@ -191,8 +191,8 @@ class Decoder:
 class Experts:
     """Routed experts: the spellings of their number, of how many a token passes and of their width, and the defaults.
 
-    `shared` is the key of how many every token passes, and its default, `beside` that of the width of one that every
-    token passes; `more` are further keys of the table.
+    `shared` is the key of how many every token passes, and its default, where there is `always` one or more or may be
+    none; `beside` that of the width of one that every token passes; `more` are further keys of the table.
     """
 
     n: str = "num_experts num_local_experts"
@@ -201,6 +201,7 @@ class Experts:
     number: Any = MUST
     top: Any = MUST
     shared: tuple[str, Any] | None = None
+    always: bool = False
     groups: tuple[int | None, int | None] = (None, None)
     beside: tuple[str, Any] | None = None
     more: Mapping[str, Any] = field(default_factory=dict)
@@ -212,6 +213,8 @@ class Experts:
         mixed: Raw = {**c.experts(self.n.split(), self.k.split(), self.d_ff.split(), *numbers), **wide, **self.more}
         if self.shared is None:
             return mixed
+        if self.always:
+            c.size(self.shared[0], default=self.shared[1])
         return c.with_shared(mixed, self.shared[0], default=self.shared[1], groups=self.groups)
 
 

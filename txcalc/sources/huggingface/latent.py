@@ -129,7 +129,8 @@ def glm_moe_dsa(c: Config) -> Raw:
     c.ignore("index_topk_pattern")
     default = ["shared" if max(i - offset + 1, 0) % every else "full" for i in range(n)]
     if c.data.get("indexer_types") is None and pattern is not None:
-        default = [{"F": "full", "S": "shared"}.get(str(letter), str(letter)) for letter in pattern]
+        letters = pattern if isinstance(pattern, str | list) else ()
+        default = [{"F": "full", "S": "shared"}.get(str(letter), str(letter)) for letter in letters]
         if len(default) != n or not set(default) <= {"full", "shared"}:
             c.fault("index_topk_pattern", pattern, f"{n:,} letters out of F and S, one a layer")
             default = ["full"] * n

@@ -212,7 +212,7 @@ def donut_swin(c: Config) -> Raw:
     """Swin without a norm after the last stage, of a picture that may be a rectangle."""
     c.only(False, "use_absolute_embeddings", why="its class's table has a row more than there are patches")
     raw = swin(c)
-    return raw | {"around": [one for one in raw["around"] if one["name"] != "norm"]}
+    return raw | {"around": [one for one in raw.get("around", []) if one["name"] != "norm"]}
 
 
 def deit(c: Config) -> Raw:

@@ -236,6 +236,7 @@ def kimi_k3(c: Config, raw: Raw) -> Raw:
         tables[order[-1]] = {**kinds[name], "parts": ["pieces", *kinds[name]["parts"]], "pieces": {"leaves": leaves}}
     raw["norm"]["without"] = ["pieces"]
     around = mean("output_blocks", -(-n // block) + 1)
-    raw["experts"] |= {"latent": latent, "correction": True}
+    if "experts" in raw:
+        raw["experts"] |= {"latent": latent, "correction": True}
     return layered({key: value for key, value in raw.items() if key not in ("layer", "pattern")} | {"around": around},
                    (order, tables))  # fmt: skip

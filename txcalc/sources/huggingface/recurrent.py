@@ -119,7 +119,7 @@ def jamba(c: Config) -> Raw:
     period, offset = _every(c, "attn_layer", 8, 4)
     if c.data.get("layers_block_type") is not None:
         kinds = {"attention": "attention", "mamba": "mamba", "full_attention": "attention", "linear_attention": "mamba"}
-        given = c.items("layers_block_type", of=any_of(*kinds), length=n, default=[])
+        given = c.items("layers_block_type", of=any_of(*kinds), length=n, default=["mamba"] * n)
         mixing = [kinds[kind] for kind in given]
     else:
         mixing = ["attention" if i % period == offset else "mamba" for i in range(n)]

@@ -123,6 +123,7 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
     widths = c.items("moe_intermediate_size", of=size, length=None, default=[1536, 512])
     if len(widths) < 2:
         c.fault("moe_intermediate_size", widths, "two widths: of the experts for text and for pictures")
+        widths = [1, 1]
     number, top = c.size(*NAMES, "moe_num_experts", default=64), c.size("moe_k", *TOP, default=6)
     if top > number:
         c.fault(c.spelling("moe_k", *TOP), top, f"at most {number}, the number of experts")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, TOP, WIDTH, Config, Raw, layered, piece
-from txcalc.sources.huggingface.keys import any_of
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, ROUTED, TOP, WIDTH, Config, Raw, layered, piece
+from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
 from txcalc.sources.huggingface.leaves import Pieces, listed
 from txcalc.sources.spec import real
 
@@ -205,6 +205,84 @@ def hrm_text(c: Config) -> Raw:
     return listed(raw | own, kinds, ["low"] * n + ["high"] * n)
 
 
+def inkling_text(c: Config) -> Raw:
+    """Short convolutions behind keys, values and every branch; scores that a bank of distances shifts, mixed by what a
+    matrix makes of each token; a router that weighs the shared experts, too."""
+    raw = c.stack()
+    d, n = raw["d_model"], raw["n_layers"]
+    window, inner = c.size("sliding_window_size", "sliding_window", default=512), c.size("d_rel", default=16)
+    spans = {"near": window, "far": c.size("rel_extent", default=1024)}
+    taps = c.size("conv_kernel_size", "sconv_kernel_size", default=4)
+    shared = c.size("n_shared_experts", default=2)
+    local = c.items("local_layer_ids", of=number, length=None, default=None)
+    usual = ["hybrid_sliding" if (i in local if local is not None else (i + 1) % 6) else "hybrid" for i in range(n)]
+    types = c.items("layer_types", of=any_of("hybrid", "hybrid_sliding"), length=n, default=usual) or usual
+    width, dense = "moe_intermediate_size", "intermediate_size"
+    if c.size("dense_intermediate_size", default=None, null=None):  # the key of the dense ones is that of experts then
+        c.ignore(width)
+        width, dense = dense, "dense_intermediate_size"
+    mixed = c.experts(ROUTED[:2], TOP, (width,), 256, 6) | {"router": False, "n_shared": shared}
+    for name in {"sliding_window", "sconv_kernel_size"} & c.data.keys():
+        c.size(name)  # null is no number, of an other name neither
+    for name in {"shared_expert_sink", "chain_hidden_post_norm", "mtp_hidden_states_first"} & c.data.keys():
+        c.flag(name)  # no size follows from them
+    c.ignore("route_scale", "logits_mup_width_multiplier", "unpadded_vocab_size", dense)
+    c.ignore("rms_norm_eps_moe_gate", "mtp_local_layer_ids")
+    c.ignore("log_scaling_alpha", "log_scaling_n_floor", "number_of_conv_states")
+    c.more_heads()
+    first = c.count("dense_mlp_idx", default=0)
+    names = ["dense" if i < first else "sparse" for i in range(n)]
+    fed = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names) or names
+    if "dense" in fed:
+        raw["feed_forward"] = c.gated(dense)
+
+    def heads(prefix: str, several: Any, groups: int) -> tuple[int, int, int]:
+        found = c.size(f"{prefix}num_attention_heads", default=several)
+        kv = c.size(f"{prefix}num_key_value_heads", default=groups)
+        c.divides(kv, found, f"{prefix}num_key_value_heads", f"{prefix}num_attention_heads")
+        return found, kv, c.size(f"{prefix}head_dim", default=128)
+
+    def mixed_in(name: str, over: int) -> Pieces:
+        made = piece(f"{name}_conv", "convolution", over, over, taps, 1, groups=over, bias=False, kind="attention")
+        return [made, piece(f"{name}_conv_sum", "sum", over)]
+
+    sizes = {"near": heads("swa_", 64, 16), "far": heads("", REQUIRED, 8)}
+
+    def layer(kind: str, part: str) -> Pieces:
+        several, groups, one = sizes[kind]
+        q, kv = several * one, groups * one
+        attention = {"n_heads": several, "n_kv_heads": groups, "d_head": one}
+        made = [_norm("attention_norm", d), _matrix("q", d, q), _matrix("k", d, kv), _matrix("v", d, kv)]
+        made += [*mixed_in("k", kv), *mixed_in("v", kv), _matrix("r", d, several * inner)]
+        made += [_norm("q_norm", one, runs=several), _norm("k_norm", one, runs=groups)]
+        made += [_matrix("distances", inner, spans[kind], runs=several)]
+        made += [_core(attention, window if kind == "near" else None), _matrix("o", q, d)]
+        made += [*mixed_in("attention", d), piece("attention_sum", "sum", d), *mixed_in("fed", d)]
+        made += [piece("kept", "state", taps * (2 * kv + 2 * d)), piece("fed_scale", "held", 1)]
+        return made + ([_matrix("router", d, mixed["n_experts"] + shared, kind="router")] if part == "sparse" else [])
+
+    head = c.lm_head(tied=False)
+    if head.get("tied"):
+        c.note("tie_word_embeddings has no effect: transformers' class never ties its head")
+        head["tied"] = False
+    raw |= {
+        "experts": mixed,
+        "norm": c.rms(without=["pieces"]),
+        "positions": {"form": "none"},
+        "around": [_norm("embedding_norm", d)],
+        "head": head,
+    }
+    kinds = ["near" if kind == "hybrid_sliding" else "far" for kind in types]
+    tables: dict[str, Raw] = {
+        f"{kind}-{part}": {
+            "parts": ["pieces", "experts" if part == "sparse" else "feed_forward"],
+            "pieces": {"leaves": layer(kind, part)},
+        }
+        for kind, part in zip(kinds, fed, strict=True)
+    }
+    return layered(raw, ([f"{kind}-{part}" for kind, part in zip(kinds, fed, strict=True)], tables))
+
+
 def kimi_k3(c: Config, raw: Raw) -> Raw:
     """Of a Kimi Linear: before and within every layer the stream is a mean of itself and of what blocks of layers gave,
     weighed by a vector of that place; a norm of what experts make on their latent."""
@@ -213,13 +291,13 @@ def kimi_k3(c: Config, raw: Raw) -> Raw:
     c.only(True, "latent_moe_use_norm", "mla_use_output_gate", why="the published code is used with both")
     c.note("the gates of its feed-forwards (situ) are counted as silu among the other FLOPs")
 
-    def mean(name: str, number: int) -> Pieces:
+    def mean(name: str, several: int) -> Pieces:
         """Of so many vectors a token: blocks that are done, and the stream."""
-        if number < 2:
+        if several < 2:
             return [piece(f"{name}_held", "held", 2 * d)]
-        several: Raw = {"runs": number}
-        made = [_norm(f"{name}_norm", d, **several), _matrix(f"{name}_query", d, 1, kind="other", **several)]
-        return [*made, piece(f"{name}_mix", "product", 1, number, d)]
+        times: Raw = {"runs": several}
+        made = [_norm(f"{name}_norm", d, **times), _matrix(f"{name}_query", d, 1, kind="other", **times)]
+        return [*made, piece(f"{name}_mix", "product", 1, several, d)]
 
     order, tables = [], dict[str, Raw]()
     kinds = raw["layer"]

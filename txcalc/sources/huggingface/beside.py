@@ -144,6 +144,7 @@ _BESIDE: dict[str, tuple[Beside, ...]] = {
     "deepseek_vl": (Beside(see.siglip, projectors.deepseek_vl, AUTO),),
     "ernie4_5_vl_moe": (Beside(see.ernie4_5_vl, projectors.ernie),),
     "exaone4_5": (Beside(lambda v: see.qwen2_5_vl(v, grouped=True), projectors.none),),
+    "florence2": (Beside(tensors.florence2, tensors.florence2_projector),),
     "fuyu": (Beside(see.fuyu, projectors.one, key=""),),
     "gemma3 shieldgemma2 t5gemma2_encoder": (Beside(see.siglip, projectors.gemma3, dict(list(AUTO.items())[:2])),),
     "gemma4": (Beside(see.gemma4, projectors.gemma4),),

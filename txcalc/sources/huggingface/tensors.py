@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from txcalc.errors import InputError
 from txcalc.sources.huggingface.config import Config, Raw
-from txcalc.sources.spec import MAX_SIZE
+from txcalc.sources.spec import MAX_SIZE, flag, size
 
 Steps = tuple[Raw, ...]
 
@@ -106,6 +106,42 @@ def grid_of(v: Config, image: int, patch: int) -> tuple[int, int, int]:
 
 
 # Towers.
+
+
+def florence2(v: Config) -> Tower:
+    """DaViT: stages of pairs of layers behind a convolution, one that attends in windows and one among channels."""
+    widths = v.items("embed_dim", of=size, length=None, default=[128, 256, 512, 1024])
+    n = len(widths)
+    usual = {"depths": [1, 1, 9, 1], "patch_size": [7, 3, 3, 3], "num_heads": [4, 8, 16, 32]}
+    lists = {key: v.items(key, of=size, length=None, default=given) for key, given in usual.items()}
+    lists["num_groups"] = v.items("num_groups", of=size, length=None, default=usual["num_heads"])
+    before = v.items("patch_prenorm", of=flag, length=None, default=[False, True, True, True])
+    for key, given in {**lists, "patch_prenorm": before}.items():
+        if not n or len(given) != n:
+            v.fault(key, given, f"a list as long as embed_dim, which has {n:,}")
+            return Tower(1)
+    v.ignore("patch_stride", "patch_padding", "window_size", "drop_path_rate", "activation_function")
+    v.ignore("projection_dim", "max_temporal_embeddings", "max_position_embeddings")
+    for key in (key for key in v.asked & v.data.keys() if v.data[key] is None):
+        v.fault(key, None, "a value, which transformers wants")
+    ratio, bias = v.real("mlp_ratio", default=4.0), v.flag("qkv_bias", default=True)
+    if not min(widths) * ratio >= 1:
+        v.fault("mlp_ratio", ratio, "a number with which feed-forwards have a width")
+    params, d_in = 0, v.size("in_channels", default=3)
+    for d, depth, side, pre in zip(widths, lists["depths"], lists["patch_size"], before, strict=True):
+        params += linear(d_in * side**2, d) + 2 * (d_in if pre else d)
+        attention = linear(d, 3 * d, bias) + linear(d, d)
+        params += 2 * depth * (block(d, int(d * ratio), attention) + 2 * linear(9, d))
+        d_in = d
+    return Tower(d_in, params=params)
+
+
+def florence2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """A table of rows and one of columns, a matrix and a norm."""
+    width, d = tower.width, v.size("projection_dim", default=1024)
+    return Projection(
+        (), params=v.size("max_position_embeddings", default=50) * width + linear(width, d, False) + 2 * d
+    )
 
 
 def got_ocr2(v: Config) -> Tower:

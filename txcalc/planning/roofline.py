@@ -324,7 +324,7 @@ class Rank:
             elif leaf.matrix and not merged:
                 narrowed = curve.quantise * d_in * (self.element + bits_of(dtype) / 8) * float(entry.runs)
             narrowed /= self.accelerator.bandwidth * efficiency.memory
-            at, counted = self.engine.peak(self.accelerator, dtype, bool(asked)), float(starts)
+            at, counted = self.engine.peak(self.accelerator, dtype, bool(asked) and form.bits < 16), float(starts)
             aside = self.offload is not None and self.offload.holds(entry)
             yield _Leaf(float(size), min(1.0, chance), counted * start, counted, at, curve, row, narrowed, aside)
             before = entry

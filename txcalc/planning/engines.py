@@ -161,7 +161,7 @@ def without(chosen: Profile, form: Format, accelerator: Accelerator | None, kv: 
     for each in sorted({one.name for one in stored if one}):
         kind = "gguf" if each in GGML and each != "mxfp4" else each.partition("-g")[0]  # groups are of any size
         if lacking := _lacking(chosen, kind, accelerator, "weights"):
-            said = form.name if form.name == each else f"{form.name}, with {each}"
+            said = form.name if form.name.lower() == each else f"{form.name}, with {each}"
             return Fault("--weights", said, f"a format that {chosen.named} has{on} ({lacking})")
     if lacking := _lacking(chosen, plain(kv), accelerator, "kv"):
         return Fault("--kv", kv, f"a format of {chosen.named}'s cache{on} ({lacking})")

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from txcalc.errors import InputError, UnknownName
 from txcalc.num import ceil_div
 from txcalc.planning.deployment import Plan
+from txcalc.planning.engines import profile, without
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.pools import Pools
@@ -52,6 +53,9 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
         raise UnknownName("--emit", "engine", engine, list(ENGINES), f"one of {', '.join(ENGINES)}")
     written = ENGINES[engine]
     layout, held = plan.best.layout, plan.deployment.engine
+    served = profile(engine if written.write else "vllm")  # dynamo's workers are vLLM
+    if served and (lacking := without(served, held.weights, plan.deployment.accelerator, held.kv)):
+        raise InputError("--emit", [lacking])
     comments = []
     if held.asked != "native":
         comments.append(f"# the checkpoint's weights are {held.weights.name}")

@@ -39,7 +39,7 @@ def _rotated(layer: Tables, stack: Tables, fault: Told) -> None:
 def _chunked(layer: Tables, stack: Tables, fault: Told) -> None:
     attention = layer["attention"]
     alone = stack["role"] in ("encoder", "vision") and not stack["projector"]
-    if attention.get("chunked") and (attention["window"] is None or alone):
+    if attention.get("chunked") and (attention.get("window") is None or alone):
         fault("attention.chunked", True, "false without a window, and in an encoder that is no tower")
 
 

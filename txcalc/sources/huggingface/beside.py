@@ -71,7 +71,7 @@ def _described(plan: Beside, tower: Tower, projection: Projection) -> tuple[Raw,
     """The towers that are descriptions, and the parameters of what is none; what there is, in words. Errors:
     `InputError`."""
     steps, held = [*tower.steps, *projection.steps], tower.params + projection.params
-    names = ("audio",) if plan.key in ("audio_config", "encoder_config") else ("vision", "video")[: plan.copies]
+    names = ("vision", "video")[: plan.copies] if plan.key in ("vision_config", "") else ("audio",)
     alone = None if tower.raw is None else stack_of(tower.raw)
     made = projector(tower.width if alone is None else alone.spec["stacks"][""]["d_model"], steps)
     stacks, own = (0 if alone is None else len(names) * alone.params), _params(made)
@@ -194,6 +194,15 @@ _BESIDE: dict[str, tuple[Beside, ...]] = {
         Beside(lambda v: tensors.qwen3_asr(v, 1280, 5120, 32, 20), projectors.qwen3_asr, key="audio_config"),
     ),
     "step3p7": (Beside(see.step3p7, projectors.step3p7),),
+    "vibevoice": (
+        Beside(lambda v: tensors.vibevoice_encoder(v, both=True), tensors.vibevoice_projector, key="audio_config"),
+        Beside(tensors.vibevoice_encoder, tensors.vibevoice_projector, key="semantic_model_config"),
+        Beside(tensors.diffusing, tensors.diffusing_projector, key="diffusion_head_config"),
+    ),
+    "vibevoice_asr": tuple(
+        Beside(tensors.vibevoice_encoder, tensors.vibevoice_projector, key=f"{kind}_tokenizer_encoder_config")
+        for kind in ("acoustic", "semantic")
+    ),
     "video_llama_3": (Beside(lambda v: see.ragged(v, None, 768, 3072, 12, 12), projectors.deepseek_vl),),
     "video_llava": (Beside(see.clip, projectors.llava, AUTO, copies=2),),
     "vipllava": (Beside(see.clip, projectors.vipllava, AUTO),),

@@ -108,6 +108,61 @@ def grid_of(v: Config, image: int, patch: int) -> tuple[int, int, int]:
 # Towers.
 
 
+def vibevoice_encoder(v: Config, both: bool = False) -> Tower:
+    """Convolutions that take a wave's samples together, stage by stage, each before blocks of a filter and two
+    matrices; with `both` a decoder, too, of the same stages backwards."""
+    width, f, taps = (
+        v.size("hidden_size", default=64),
+        v.size("num_filters", default=32),
+        v.size("kernel_size", default=7),
+    )
+    channels, wide = v.size("channels", default=1), v.size("ffn_expansion", default=4)
+    ratios = v.items("downsampling_ratios", of=size, length=None, default=[2, 2, 4, 5, 5, 8])
+    depths = v.items("depths", of=size, length=None, default=[3, 3, 3, 3, 3, 3, 8])
+    v.ignore("hidden_act", "layer_scale_init_value", "vae_std")
+    if len(depths) != len(ratios) + 1 or len(ratios) > 20:
+        v.fault("depths", depths, f"a list of {len(ratios) + 1:,} items, one more than downsampling_ratios")
+        return Tower(width)
+
+    def blocks(d: int, depth: int) -> int:
+        return depth * (4 * d + linear(d, wide * d) + linear(wide * d, d) + linear(taps, d))
+
+    params, back = linear(channels * taps, f) + blocks(f, depths[0]), blocks(f, depths[0]) + linear(f * taps, channels)
+    for ratio, depth in zip(ratios, depths[1:], strict=True):
+        params += linear(f * 2 * ratio, 2 * f) + blocks(2 * f, depth)
+        back += linear(2 * f * 2 * ratio, f) + blocks(2 * f, depth)
+        f *= 2
+    params, back = params + linear(f * taps, width), back + linear(width * taps, f)
+    return Tower(width, params=params + back if both else params)
+
+
+def vibevoice_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """Two matrices with a norm between them."""
+    d = raw["d_model"]
+    return Projection((), params=linear(tower.width, d) + d + linear(d, d))
+
+
+def diffusing(v: Config) -> Tower:
+    """VibeVoice's diffusion head, but for the matrices of the text's width: see `diffusing_projector`."""
+    v.ignore("hidden_size", "latent_size", "hidden_act", "diffusion_max_period")
+    return Tower(1)
+
+
+def diffusing_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """Layers of a feed-forward under a norm, each shifted, scaled and gated by matrices of what they are told; and two
+    factors of the latents."""
+    d, f, n = raw["d_model"], v.size("intermediate_size", default=4608), v.size("num_hidden_layers", default=4)
+    audio, bias = c.data.get("audio_config"), v.flag("mlp_bias", default=False)
+    latent = audio.get("hidden_size", 64) if isinstance(audio, Mapping) else 1
+    latent = latent if type(latent) is int else 1  # what is no size is a fault of its own table
+    for key, wanted in (("hidden_size", d), ("latent_size", latent)):
+        if v.data.get(key, wanted) != wanted:
+            v.fault(key, v.data[key], f"{wanted:,}, which the class derives")
+    layer = 2 * linear(d, f, bias) + linear(f, d, bias) + d + 3 * d * d
+    ends = 2 * latent * d + d * d + v.size("frequency_embedding_size", default=256) * d + d * d + 2 * d * d
+    return Projection((), params=n * layer + ends + 2)
+
+
 def florence2(v: Config) -> Tower:
     """DaViT: stages of pairs of layers behind a convolution, one that attends in windows and one among channels."""
     widths = v.items("embed_dim", of=size, length=None, default=[128, 256, 512, 1024])

@@ -270,6 +270,16 @@ def test_frozen_weights_by_format() -> None:
     assert _stored(tensor._replace(adapter=True), 5120, Recipe(Layout(), frozen="nf4", adapter="fp32")) == 20480
 
 
+@pytest.mark.parametrize(
+    ("model", "numbers", "said"),
+    [("t5-small", "2", "of either stack"), ("albert-base-v2", "0,12", "from 0 to 11"), ("vit-b", "12", "from 0 to 11")],
+)
+def test_numbers_of_layers_that_are_not_there(model: str, numbers: str, said: str) -> None:
+    """Of what no pipeline cuts too: nothing was recomputed, without a word."""
+    with pytest.raises(InputError, match=said):
+        Pipeline(load(model), Recipe(recompute=f"layers:{numbers}"))
+
+
 @pytest.mark.parametrize(("recompute", "gathers"), [("none", 1), ("layers:1", 1.5), ("blocks", 2)])
 def test_keys_and_values_of_the_whole_sequence_are_gathered(recompute: str, gathers: float) -> None:
     """Of two layers with 4 heads of 8 for 64 tokens in 16 bits, K and V each; again where forward runs again; their

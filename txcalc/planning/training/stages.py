@@ -138,9 +138,11 @@ class Pipeline:
             yield Fault("stages", "+".join(map(str, self.recipe.stages)), expected)
         elif total > max(1, sharding.layers) and self.recipe.stages is None:
             yield Fault("pp · pieces", total, f"at most the {sharding.layers} layers")
-        text, layers = self.recipe.recompute, sharding.layers
-        if text.startswith("layers:") and 0 < layers <= max(map(int, text[7:].split(","))):
-            yield Fault("recompute", text, f"numbers of layers from 0 to {layers - 1}")
+        text, stacks = self.recipe.recompute, [stack["n_layers"] for stack in self.model.spec["stacks"].values()]
+        if text.startswith("layers:") and len(stacks) > 1:
+            yield Fault("recompute", text, "none, core, blocks or every:N: a number is of a layer of either stack")
+        elif text.startswith("layers:") and max(map(int, text[7:].split(","))) >= stacks[0]:
+            yield Fault("recompute", text, f"numbers of layers from 0 to {stacks[0] - 1}")
         if layout.ep > 1 and not sharding.has_experts:
             yield Fault("ep", layout.ep, "1: the model has no experts")
 

@@ -337,6 +337,11 @@ class WindowedAttention(AttentionOptions, forms="window"):
         flag, False, "windows stand side by side: query i sees key j ≤ i of its own window, or in a tower all of it"
     )
 
+    def misfits(self) -> Iterator[Wished]:
+        yield from super().misfits()
+        if self.chunked and self.window is None:
+            yield Wished("chunked", "false without a window")
+
     def _span(self, both: bool) -> Span:
         if self.window is None:
             return Full() if both else Causal()

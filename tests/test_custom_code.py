@@ -252,7 +252,7 @@ def test_a_language_model_in_a_whole(whole: Config, text: str) -> None:
         ({"model_type": "internvl_chat", "llm_config": {**SMALL, "model_type": "opt"}}, "llm_config.model_type"),
         ({"model_type": "internvl_chat"}, "llm_config is missing"),
         ({"base_model_name_or_path": "lmsys/vicuna-7b-v1.3", "medusa_num_heads": 5}, "hidden_size is missing"),
-        ({"model_type": "rwkv6", "architectures": ["Rwkv6ForCausalLM"], "auto_map": {}}, r"seventh \(rwkv7\)"),
+        ({"model_type": "rwkv5", "architectures": ["Rwkv5ForCausalLM"], "auto_map": {}}, "sixth and seventh"),
         (
             {"model_type": "internvl_chat", "llm_config": {**TEXTS["internlm2"], "model_type": "qwen2"}},
             r"llm_config.architectures\[0\]",

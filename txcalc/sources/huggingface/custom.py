@@ -377,3 +377,39 @@ def rwkv7(c: Config) -> Raw:
     raw |= {"norm": c.layer_norm("norm_eps", bias=bias, without=["pieces"]), "head": c.lm_head(tied=False)}
     raw["around"] = [piece("first_norm", "layer_norm", d, bias=bias, kind="norm")]
     return listed(raw, {"first": layer(True), "layer": layer(False)}, ["first", *["layer"] * (n - 1)])
+
+
+def rwkv6(c: Config) -> Raw:
+    """RWKV-6 as its published class has it: what is mixed with the position before, and the decay, depend on the token
+    by matrices of low rank, of which a width of 4,096 has twice the rank.
+
+    Source   Peng et al. 2024 (arXiv 2404.05892), section 4 and appendix: 13·D²·L + D·(464·L + 4) + 2·D·V parameters
+    """
+    c.of_its_own("rwkv6")
+    c.ignore("num_attention_heads", "head_size_divisor", "rescale_every", "model_version")
+    raw = c.stack()
+    d = raw["d_model"]
+    w, wide = c.size("head_size", default=64), c.size("intermediate_size", default=None, null=None)
+    context = c.size("context_length", "max_context_length", default=None)
+    raw |= {"context": context} if context else {}
+    c.divides(w, d, "head_size", "hidden_size")
+    c.only(d, "attention_hidden_size", why="its norm of heads is hidden_size wide")
+    wide = wide or max(1, d * 7 // 2 // 32 * 32)
+    mix, decay = (64, 128) if d == 4096 else (32, 64)
+    made = [piece(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "gate", "o")]
+    made += [piece("gate_silu", "silu", d), piece("mix_down", "linear", d, 5 * mix, bias=False)]
+    made += [piece("mix_tanh", "tanh", 5 * mix), piece("mix_up", "grouped", 5 * mix, 5 * d, groups=5, bias=False)]
+    made += [piece("decay_down", "linear", d, decay, bias=False), piece("decay_tanh", "tanh", decay)]
+    made += [piece("decay_up", "linear", decay, d, bias=False), piece("mixes", "held", 6 * d)]
+    made += [piece("decay_and_first", "held", 2 * d), piece("scale", "scale", d), piece("shift", "shift", d)]
+    made += [piece("state", "state", d * w + d), piece("sum", "sum", d)]
+    fed = [piece("mix", "held", 2 * d), piece("up", "linear", d, wide, bias=False), piece("squared", "relu2", wide)]
+    fed += [piece("down", "linear", wide, d, bias=False), piece("receptance", "linear", d, d, bias=False)]
+    fed += [piece("receptance_sigmoid", "sigmoid", d), piece("fed_sum", "sum", d), piece("last", "state", d)]
+    norms = [piece(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("mixing", "feeding")]
+    made, fed = ([{"kind": kind} | one for one in some] for kind, some in (("recurrent", made), ("feed_forward", fed)))
+    c.note("the recurrence itself and what is normed of its heads are not among the FLOPs")
+    ends = [piece(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("first", "last")]
+    head = {"tied": c.flag("tie_word_embeddings", default=False)}
+    c.ignore("layer_norm_epsilon")
+    return listed(raw | {"around": ends, "head": head}, {"layer": [norms[0], *made, norms[1], *fed]}, [])

@@ -538,6 +538,7 @@ def test_a_head_of_the_wholes_own_size_is_refused() -> None:
         ("glm_moe_dsa of a pattern", "", "index_topk_pattern", 7.5),
         ("jamba-v0.1", "", "layers_block_type", 7),
         ("donut-swin", "", "depths", []),
+        ("videomae", "", "num_frames", 3),  # 36² · 3 / 6² / 2 is whole, and no number of patches
         ("ernie4_5_vl_moe", "text_config", "moe_intermediate_size", []),
     ],
 )

@@ -1,6 +1,7 @@
 """What transformers makes of some types, as formulas of their keys: `python tests/evidence/recorded.py [TYPE…]`.
 
-`recorded_types.json` says of which, with settings of keys that are no others' (null: the default).
+`recorded_types.json` says of which, with settings of keys that are no others' (null: the default), and the quotients
+that must be whole where only their product is a size.
 Every class named is built on the meta device at several settings of its keys and run; each product, norm, table and
 activation becomes a row of txcalc/sources/huggingface/recorded.json whose sizes are expressions that hold at all of
 them. A key that changes what is built, and that no expression has, is pinned to its default: a config with another
@@ -482,6 +483,7 @@ def main() -> None:
             made.setdefault(model_type, {}).pop(cls, None)
             try:
                 made[model_type][cls] = record(model_type, cls, TYPES[model_type].get("sizes", {}))
+                made[model_type][cls] |= {key: TYPES[model_type][key] for key in ("whole",) if key in TYPES[model_type]}
                 done.append((model_type, cls))
                 print(
                     model_type,

@@ -54,6 +54,8 @@ def recorded(c: Config) -> Raw:
             fault.fault(_last(path), sizes[path], "a number with which sizes are whole", f"{text} is one")
         return int(number)
 
+    for quotient in row.get("whole", ()):  # of which only the product is a size
+        value(quotient)
     layer, around = list[Raw](), list[Raw]()
     for name, kind, bias, form, shape, groups, where, times, runs in row["pieces"]:
         if form == "held" and value(shape[0]) == 0:

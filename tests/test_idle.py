@@ -109,6 +109,23 @@ def test_every_written_key_changes_the_tree_or_is_refused(name: str) -> None:
         assert so or repr(model.root) != repr(without.root), (path, value)
 
 
+def test_chunks_of_attention_without_windows_are_refused() -> None:
+    llama = TINY["llama"]
+    masked = {**llama, "attention": {**llama["attention"], "keep": 3}}
+    assert build(masked, "model", written=True).params > 0
+    with pytest.raises(InputError, match=r"attention\.chunked is True, which changes nothing"):
+        build({**masked, "attention": {**masked["attention"], "chunked": True}}, "model", written=True)
+
+
+def test_a_list_of_numbers_that_nobody_reads_is_refused() -> None:
+    """Whose neighbours are all refused: shorter, longer or empty."""
+    bert = {**TINY["bert"], "positions": {"form": "disentangled", "rows": 8}}
+    groups = {**bert, "attention": {**bert["attention"], "groups": [2, 2, 2, 2]}}
+    assert build(bert, "model", written=True).params > 0
+    with pytest.raises(InputError, match=r"attention\.groups is .*, which changes nothing"):
+        build(groups, "model", written=True)
+
+
 @pytest.mark.parametrize(
     ("name", "change", "why"),
     [

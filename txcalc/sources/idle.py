@@ -143,6 +143,8 @@ def others(field: Field, value: Any) -> Iterator[Any]:
         yield from ([], value[:-1], value[1:])
         if all(isinstance(item, str) for item in value):
             yield [item + "-2" for item in value]
+        elif all(type(item) is int for item in value):
+            yield from ([2 * item for item in value], [1] * len(value))
 
 
 def _made(raw: Raw) -> Made | None:

@@ -221,6 +221,7 @@ PIECE: dict[str, Any] = {"name": "a", "form": "linear", "sizes": [64, 64]}
         ({"at": [0, 0, 1]}, AT),
         ({"keys": [1, 0, 1]}, "[a, b, c] as keys of a piece 'reading' or 'scores'"),
         ({"form": "scores", "sizes": [2, 4]}, "[a, b, c] as keys of a piece"),
+        ({"form": "scores", "sizes": [2, 4], "keys": "batch", "at": [0, 1, 1]}, "[a, b, c] as keys of a piece"),
         ({"shared": 1}, "true or false"),
         ({"at": [1, 0, True]}, AT),
         ({"form": "grouped", "groups": 7}, "as groups of a piece 'grouped' a divisor of d_in = 64"),

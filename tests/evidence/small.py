@@ -2,7 +2,7 @@
 
 tests/data/hf/small.json holds small configs of model types without a published one among those of truth.json: `config`,
 and of transformers' class for it on the meta device `params` (unique; of a multimodal model those of its language
-model), `whole` (where there is more to it) and `flops` of a forward pass at "BxT" (of ids, on the CPU, where
+model), `whole` (where there is more to it) and `flops` of a forward pass at "BxT" (with values, on the CPU, where
 transformers' code asks for values, which meta has not); `points` says other batches and lengths than those usually
 taken. Without NAME those that have no `params` yet are made. tests/data/hf/towers.json holds small multimodal configs,
 with `whole`.
@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from txcalc.verify.via import instantiate, measure
+from txcalc.verify.via import _blank, _inputs, instantiate, measure
 
 FOLDER = Path(__file__).parents[1] / "data" / "hf"
 
@@ -32,7 +32,7 @@ def truth(config: dict[str, Any], points: list[list[int]] | None = None) -> dict
     flops = {
         f"{batch}x{tokens}": number
         for (batch, tokens), one in zip(points, found, strict=True)
-        if (number := one.flops or _on_cpu(config, 2 if choice else 1, batch, tokens))
+        if (number := one.flops or _on_cpu(config, batch, tokens))
     }
     whole = {} if found[0].whole is None else {"whole": found[0].whole}
     if config["model_type"] in ("clap", "siglip"):  # read with both encoders
@@ -40,16 +40,21 @@ def truth(config: dict[str, Any], points: list[list[int]] | None = None) -> dict
     return {"params": found[0].params, **whole, "flops": flops}
 
 
-def _on_cpu(config: dict[str, Any], choices: int, batch: int, tokens: int) -> int:
-    """FLOPs of random ids; 0 where the class takes none."""
+def _on_cpu(config: dict[str, Any], batch: int, tokens: int) -> int:
+    """FLOPs with values, zeros but for the ids; 0 where it is not known what the class takes."""
     net: Any = instantiate(config, "small").to_empty(device="cpu").eval()
-    if net.main_input_name != "input_ids":
+    given = _inputs(net, batch, tokens, None)
+    if isinstance(given, str):
         return 0
     for weight in net.parameters():
         torch.nn.init.normal_(weight)
-    shape = (batch // choices, choices, tokens) if choices > 1 else (batch, tokens)
+    for buffer in net.buffers():
+        buffer.zero_()
+    values = {one.name: torch.zeros_like(_blank(one, one.shape), device="cpu") for one in given}
+    if "input_ids" in values:
+        values["input_ids"].random_(10)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
-        net(torch.randint(0, 10, shape))
+        net(**values)
     return counter.get_total_flops()
 
 

@@ -113,9 +113,10 @@ CROSSING: Final = ("crossed",)  # they meet the encoder's positions
 def pieces(value: Any) -> list[dict[str, Any]]:
     """Leaves, each a table of `name`, `form`, `sizes` (`FORMS` names them), `bias`, `groups`, `at`, `keys`, `shared`,
     `times`, `runs`, `least` and `kind`. One works at ⌈(a·T + b)/c⌉ positions for T of the stack's, where `at` is
-    [a, b, c], at the encoder's where it is "source", else at each, and meets `keys`, said so of S, past and new; with
-    `shared` it works once for all sequences. `times` is how many there are, each with weights of its own, `runs` how
-    often each runs; what they say holds for texts of `least` tokens and more."""
+    [a, b, c], at the encoder's where it is "source", else at each, and meets `keys`, said so of S, past and new, or,
+    where that is "batch", once for each sequence all of them; with `shared` it works once for all sequences. `times` is
+    how many there are, each with weights of its own, `runs` how often each runs; what they say holds for texts of
+    `least` tokens and more."""
     if not isinstance(value, list) or not all(isinstance(piece, Mapping) for piece in value):
         raise Wrong("a list of tables, each a piece")
     found = [_piece(piece) for piece in value]
@@ -147,10 +148,10 @@ def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
             raise Wrong(f"as groups of a piece {form!r} a divisor of {name} = {number}")
     if at not in (None, "source") and not _somewhere(at):
         raise Wrong("'source' or [a, b, c] as at: whole numbers, a from 0, c from 1, b from 1 where a is 0")
-    if (form in KEYED) != (keys is not None) or not (keys is None or _somewhere(keys)):
-        raise Wrong(
-            f"[a, b, c] as keys of a piece {' or '.join(map(repr, KEYED))}, whole numbers as in at, and no other's"
-        )
+    each = form == "scores" and keys == "batch" and at is None
+    if (form in KEYED) != (keys is not None) or not (keys is None or each or _somewhere(keys)):
+        named = " or ".join(map(repr, KEYED))
+        raise Wrong(f"[a, b, c] as keys of a piece {named}, whole numbers as in at, or 'batch' of scores without at")
     return found
 
 
@@ -164,8 +165,9 @@ def _somewhere(at: Any) -> bool:
 
 def steps(piece: Mapping[str, Any]) -> list[str]:
     """What a piece says of where it works, in the order in which it counts."""
-    said = {"source": piece["at"] == "source", "keys": piece["keys"] is not None, "at": isinstance(piece["at"], list)}
-    said |= {"shared": piece["shared"], "windows": piece["form"] == "windows"}
+    met, at = piece["keys"], piece["at"]
+    said = {"source": at == "source", "keys": isinstance(met, list), "batch": met == "batch"}
+    said |= {"at": isinstance(at, list), "shared": piece["shared"], "windows": piece["form"] == "windows"}
     return [name for name, is_so in said.items() if is_so]
 
 

@@ -118,11 +118,15 @@ class _Traced(NamedTuple):
 
 
 class _Input(NamedTuple):
-    """A tensor that the model is given, with the letter of each size that may vary."""
+    """A tensor that the model is given, with the letter of each size that may vary: `frames` of them a T_src."""
 
     name: str
     shape: tuple[int, ...]
     letters: tuple[Any, ...]
+    frames: int = 1
+
+    def sizes(self) -> tuple[SymbolicSize | None, ...]:
+        return tuple(x and SymbolicSize(x, self.frames if x is T_SRC else 1) for x in self.letters)
 
 
 def _transformers() -> Any:
@@ -210,7 +214,8 @@ def _built(config: Any, cls: Any, where: str) -> nn.Module:
     for attention in ("eager", "sdpa"):
         try:
             with torch.device("meta"):
-                net: nn.Module = cls._from_config(config, attn_implementation=attention).eval()
+                made = cls._from_config(config, attn_implementation=attention)
+            net: nn.Module = made.to("meta").eval()  # torch.FloatTensor makes weights elsewhere
             break
         except Exception as error:  # whatever its classes refuse, in whatever way
             reason = reason or _line(error)
@@ -236,9 +241,10 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
         return _pictures(config, batch)
     if net.main_input_name == "input_values" and hasattr(config, "num_mel_bins"):  # a spectrogram's patches
         return (_Input("input_values", (batch, config.max_length, config.num_mel_bins), (B, None, None)),)
-    if net.main_input_name == "input_features" and hasattr(config, "feature_projection_input_dim"):
-        width = config.feature_projection_input_dim
-        return (_Input("input_features", (batch, tokens, width), (B, T, None)),)
+    if net.main_input_name == "input_features" and (heard := _bands(config, batch, tokens, source)):
+        if getattr(config, "is_encoder_decoder", False):
+            return (heard, _Input("decoder_input_ids", (batch, tokens), (B, T)))
+        return (heard,)
     if net.main_input_name == "input_values" and hasattr(config, "conv_kernel"):
         samples = tokens  # as few as make so many frames
         for taps, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride), strict=True):
@@ -250,6 +256,11 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
         return (_Input("input_ids", (batch, 1, tokens), (B, None, T)),)
     if not getattr(config, "is_encoder_decoder", False):
         words = _Input("input_ids", (batch, tokens), (B, T))
+        if "lang_ids" in taken:  # of what is computed for each language: all of the first
+            return (words, _Input("lang_ids", (batch,), (B,)))
+        if "input_features" in taken and (heard := _bands(getattr(config, "audio_config", None), batch, tokens, None)):
+            longer = (_Input("is_longer", (batch, 1), (B, None)),) if "is_longer" in taken else ()
+            return (words, heard, *longer)
         if "pixel_values" not in taken or not (hasattr(net, "logit_scale") or config.model_type == "vilt"):
             return (words,)
         seen = _pictures(getattr(config, "vision_config", config), batch)  # two encoders, or one of both
@@ -259,6 +270,22 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
         _Input("input_ids", (batch, length), (B, T_SRC)),
         _Input("decoder_input_ids", (batch, tokens), (B, T)),
     )
+
+
+def _bands(config: Any, batch: int, tokens: int, source: int | None) -> _Input | None:
+    """A sound's bands at each of its frames, as many as the encoder makes so many positions of; None where its config
+    does not say how wide they are."""
+    if width := getattr(config, "feature_projection_input_dim", 0):
+        return _Input("input_features", (batch, tokens, width), (B, T, None))
+    if width := getattr(config, "input_feat_per_channel", 0):  # each convolution halves them
+        frames, wide = 2**config.num_conv_layers, width * config.input_channels
+        shape = (batch, (tokens if source is None else source) * frames, wide)
+        return _Input("input_features", shape, (B, T_SRC, None), frames)
+    if side := getattr(config, "spec_size", 0):  # bands and frames that make a square picture
+        crops = 4 if getattr(config, "enable_fusion", False) else 1
+        shape = (batch, crops, side * (side // config.num_mel_bins), config.num_mel_bins)
+        return _Input("input_features", shape, (B, None, None, None))
+    return None
 
 
 def _pictures(config: Any, batch: int) -> tuple[_Input, ...] | str:
@@ -287,11 +314,11 @@ def _traced(net: nn.Module, inputs: tuple[_Input, ...] | str) -> _Traced:
     if isinstance(inputs, str):
         return _Traced(None, why=inputs)
     try:
+        sizes = tuple(one.sizes() for one in inputs)
         given = [
-            _blank(one, tuple(TRACED.get(letter, size) for letter, size in zip(one.letters, one.shape, strict=True)))
-            for one in inputs
+            _blank(one, tuple(TRACED[x.letter] * x.factor if x else n for x, n in zip(varying, one.shape, strict=True)))
+            for one, varying in zip(inputs, sizes, strict=True)
         ]
-        sizes = tuple(tuple(None if x is None else SymbolicSize(x, 1) for x in one.letters) for one in inputs)
         symbols = Symbols(tuple(given), sizes)
         names = tuple(one.name for one in inputs)
         with symbols.mode:
@@ -367,8 +394,8 @@ def _summed(
     )
 
 
-def _varying(one: Any) -> Iterator[tuple[Any, int]]:
-    yield from ((letter, size) for letter, size in zip(one.letters, one.shape, strict=True) if letter is not None)
+def _varying(one: _Input) -> Iterator[tuple[Any, int]]:
+    yield from ((x.letter, size // x.factor) for x, size in zip(one.sizes(), one.shape, strict=True) if x)
 
 
 def _language(net: Any) -> int | None:

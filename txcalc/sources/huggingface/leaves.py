@@ -303,6 +303,7 @@ def clap(c: Config) -> Raw:
     for name, inputs in (("text", raw["d_model"]), ("audio", last)):
         for form, *more in (("linear", inputs, shared), (act, shared), ("linear", shared, shared)):
             around.append(piece(f"{name}_projection{len(around)}", form, *more, kind="projector", at=[0, 1, 1]))
+    around.append(piece("alike", "scores", 1, shared, kind="projector", keys="batch", runs=2))
     c.note("a text of the tokens asked for and one spectrogram are read")
     return raw | {"around": around, "head": {"form": "none", "pooler": True}}
 

@@ -12,7 +12,7 @@ from tiny import TINY
 from txcalc import load
 from txcalc.errors import InputError
 from txcalc.parts.adapters import KeptInput, _kept, adaptable
-from txcalc.planning.gradients import training_flops
+from txcalc.planning.gradients import PASSES, training_flops
 from txcalc.sources import build
 
 LLAMA = "D=64 L=4 h=4 h_kv=2 F=96 V=512"
@@ -130,3 +130,19 @@ def test_an_adapter_keeps_the_first_input_of_its_width() -> None:
     assert _kept(8, [wide, narrow, last], ()) == ("eager", [narrow, last], ())
     assert _kept(8, [narrow], (last, wide, narrow)) == ("eager", [narrow], (last, narrow))
     assert _kept(5, [narrow], (wide,)) == ("no", [narrow], (wide,))
+
+
+@pytest.mark.parametrize(
+    ("of_input", "of_weight", "gradient"),
+    [(True, True, "both"), (False, True, "weights"), (True, False, "input"), (False, False, "none")],
+)
+def test_products_of_a_step_are_those_that_autograd_runs(of_input: bool, of_weight: bool, gradient: str) -> None:
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    read, weight = torch.ones(2, 3, requires_grad=of_input), torch.ones(3, 5, requires_grad=of_weight)
+    with FlopCounterMode(display=False) as counter:
+        made = read @ weight
+        if made.requires_grad:
+            made.sum().backward()
+    assert counter.get_total_flops() == PASSES[gradient] * (2 * 2 * 3 * 5)

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
@@ -96,6 +97,9 @@ def test_no_schedule_waits_for_itself(schedule: str, stages: int) -> None:
         assert all(a.end <= b.start for a, b in pairwise(events))
         forwards = [event for event in events if event.action.kind == "F"]
         assert len(forwards) == len({event.action for event in forwards}) == recipe.accumulation * recipe.pieces
+        for kinds in ("BI", "BW"):  # gradients of inputs and of weights, together or apart, of each once
+            back = Counter(event.action[1:] for event in events if event.action.kind in kinds)
+            assert back == Counter(event.action[1:] for event in forwards), kinds
     assert line.seconds >= line.busy(0) == pytest.approx(3 * recipe.accumulation * recipe.pieces)
 
 

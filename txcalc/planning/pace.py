@@ -73,7 +73,7 @@ class Pace:
             whole = self.model.workload(batch, tokens, source=source, logits="last")
             return (lambda i: whole), 1
         base = self.model.workload(batch, prompt, logits="last")
-        size = prompt - cached if batch > 1 else min(self.engine.chunk, prompt - cached)
+        size = prompt if batch > 1 else self.engine.chunk
 
         def work(i: int) -> Workload:
             past = cached + i * size

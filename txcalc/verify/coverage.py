@@ -23,12 +23,12 @@ _GROUPS = {
     """,
     "element by element": """
         __and__ __or__ abs acos add addcdiv addcmul bitwise_and bitwise_not bitwise_or ceil clamp clamp_max clamp_min
-        cos div dropout elu eq erf exp exp2 expm1 floor floor_divide fmod ge gelu gelu_backward gt hardtanh isinf isnan
-        le leaky_relu lerp log log1p log2 log_sigmoid
+        cos div dropout elu eq erf exp exp2 expm1 floor floor_divide fmod ge gelu gelu_backward glu gt hardtanh
+        isinf isnan le leaky_relu lerp log log1p log2 log_sigmoid
         log_sigmoid_forward logical_and logical_not logical_or lt masked_fill maximum
         minimum mish mul native_dropout native_dropout_backward ne neg pow reciprocal relu relu6 remainder round
         rsqrt rsub sigmoid sigmoid_backward sign silu silu_backward sin softplus softplus_backward sqrt square sub
-        tanh tanh_backward threshold_backward trunc where
+        tanh tanh_backward threshold_backward trunc where xlogy
     """,
     "reductions, sorts and scans": """
         _log_softmax _log_softmax_backward_data _safe_softmax _softmax _softmax_backward_data all amax amin any argmax

@@ -283,8 +283,8 @@ def _bands(config: Any, batch: int, tokens: int, source: int | None) -> _Input |
         return _Input("input_features", shape, (B, T_SRC, None), frames)
     if side := getattr(config, "spec_size", 0):  # bands and frames that make a square picture
         crops = 4 if getattr(config, "enable_fusion", False) else 1
-        shape = (batch, crops, side * (side // config.num_mel_bins), config.num_mel_bins)
-        return _Input("input_features", shape, (B, None, None, None))
+        bands = config.num_mel_bins
+        return _Input("input_features", (batch, crops, side * (side // bands), bands), (B, None, None, None))
     return None
 
 
@@ -376,7 +376,7 @@ def _summed(
         if params[path] or (at or {}).get(path, 0) or (traced.flops or {}).get(path, 0)
     ]
     total, language = sum(params.values()), _language(net)
-    sizes = {letter: size for one in inputs if not isinstance(inputs, str) for letter, size in _varying(one)}
+    sizes = {letter: size for one in inputs if isinstance(one, _Input) for letter, size in _varying(one)}
     uncounted = sum(found.uncounted.values(), Counter[str]()) if found else Counter[str]()
     return TransformersCost(
         library,

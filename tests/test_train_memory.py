@@ -281,17 +281,22 @@ def test_numbers_of_layers_that_are_not_there(model: str, numbers: str, said: st
 
 
 @pytest.mark.parametrize(("recompute", "gathers"), [("none", 1), ("layers:1", 1.5), ("blocks", 2)])
-def test_keys_and_values_of_the_whole_sequence_are_gathered(recompute: str, gathers: float) -> None:
-    """Of two layers with 4 heads of 8 for 64 tokens in 16 bits, K and V each; again where forward runs again; their
+@pytest.mark.parametrize(
+    ("name", "changes", "widths"),
+    [("D=64 L=2 h=8 h_kv=4 F=96 V=250", {}, 4 * (8 + 8)), ("deepseek-v2", {"L": 2}, 128 * (192 + 128))],
+)
+def test_keys_and_values_of_the_whole_sequence_are_gathered(
+    recompute: str, gathers: float, name: str, changes: dict[str, Any], widths: int
+) -> None:
+    """Of two layers for 64 tokens in 16 bits, K and V each, of their own widths; again where forward runs again; their
     gradients are reduced."""
-    model, sent = load("D=64 L=2 h=8 h_kv=4 F=96 V=250"), []
+    model, sent = load(name, changes), []
     for context in ("ring", "allgather"):
         recipe = Recipe(Layout(cp=2), tokens=64, recompute=recompute, context=context)
         sent.append(collectives(Pipeline(model, recipe).pieces, recipe, 64))
-    each = 64 * 4 * 8 * 2
-    for kind, times in (("all_gather", 4 * gathers), ("reduce_scatter", 4)):
+    for kind, times in (("all_gather", 2 * gathers), ("reduce_scatter", 2)):
         ring, gathered = (found.get(kind, Sent(0, 0)) for found in sent)
-        assert (gathered.times - ring.times, gathered.bytes - ring.bytes) == (times, times * each)
+        assert (gathered.times - ring.times, gathered.bytes - ring.bytes) == (2 * times, times * 64 * widths * 2)
 
 
 def test_a_moment_holds_what_is_said_of_it() -> None:

@@ -8,7 +8,7 @@ forms, and which sizes are equal or come from others (h = h_kv·g, a rotated hea
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from functools import cache
 from importlib import import_module
@@ -169,6 +169,14 @@ def _plus(one: Size, other: Size) -> Size:
 def units(model: Model) -> list[Unit]:
     """The structures of a model, each once."""
     return list({unit.key: unit for unit in pieces(model)}.values())
+
+
+def listed(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """The leaves that a description lists one by one."""
+    for stack in spec["stacks"].values():
+        yield from stack["around"]
+        for layer in stack["layer"].values():
+            yield from layer["pieces"]["leaves"] if "pieces" in layer["parts"] else ()
 
 
 def pieces(model: Model) -> list[Unit]:

@@ -24,6 +24,7 @@ from txcalc.planning.gradients import step_flops
 from txcalc.planning.structures import Size as Size
 from txcalc.planning.structures import Unit as Unit
 from txcalc.planning.structures import fingerprint
+from txcalc.planning.structures import listed as listed
 from txcalc.planning.structures import probe as probe
 from txcalc.planning.structures import units as units
 from txcalc.sources.presets import folder
@@ -281,7 +282,10 @@ def obstacle(unit: Unit) -> str:
     """Why a structure at its sizes has no theorem to inherit; "" where it has."""
     theorem = theorems().get(unit.key)
     if theorem is None:
-        return "it has no theorem yet"
+        leaf = next(listed(unit.spec), None)
+        return (
+            f"{leaf['name']} is a leaf by itself, which has no module" if leaf else "no theorem yet: txcalc prove tries"
+        )
     if failed := _outside(theorem.conditions, unit):
         return f"its sizes are outside the theorem's: {', '.join(failed)}"
     now = digests(unit, theorem.digests)

@@ -17,6 +17,7 @@ from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import product
 from txcalc.planning.modules import ATTENTION, HEAD, MLP, names
+from txcalc.planning.structures import listed
 from txcalc.sources import huggingface
 from txcalc.sources.export import to_config
 from txcalc.sources.objects import with_idle_rows
@@ -68,15 +69,7 @@ POINT = {"batch": 2, "tokens": 7, "source": 5}  # all different
 
 def of_pieces(model: Model) -> bool:
     """Whether some of its leaves are listed one by one: they have no module here."""
-    return any(True for _ in _pieces(model))
-
-
-def _pieces(model: Model) -> Iterator[Mapping[str, Any]]:
-    """The leaves that are listed one by one, as the description has them."""
-    for stack in model.spec["stacks"].values():
-        yield from stack["around"]
-        for layer in stack["layer"].values():
-            yield from layer["pieces"]["leaves"] if "pieces" in layer["parts"] else ()
+    return any(True for _ in listed(model.spec))
 
 
 def _in_total(ledger: Ledger, weights: Sequence[StoredTensor]) -> str:
@@ -114,7 +107,7 @@ def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[
     """FLOPs of a forward pass at `POINT`, or at as many tokens as its pieces hold for; where both count the same."""
     point: dict[str, Any] = {
         **POINT,
-        "tokens": max([POINT["tokens"], *(piece["least"] for piece in _pieces(model))]),
+        "tokens": max([POINT["tokens"], *(piece["least"] for piece in listed(model.spec))]),
         "source": POINT["source"] if model.has_encoder_apart and not model.reads_no_ids else None,
     }
     ledger = model.ledger(**point)

@@ -515,6 +515,15 @@ def test_which_key_ties_a_multimodal_head(model_type: str, ties: str) -> None:
         assert all(("its default: say" in note) == (whole is None) for note in notes if "y" in ties)
 
 
+@pytest.mark.parametrize(("tie", "saved"), [({}, 0), ({"tie_word_embeddings": True}, 6400)])
+def test_a_multimodal_file_of_transformers_4_is_tied_as_its_text_says(tie: dict[str, bool], saved: int) -> None:
+    """Mistral Small 3.1's, whose checkpoint has a head of its own: transformers 5 ties its class where nothing does."""
+    text = LLAMA | {"num_key_value_heads": 4, "head_dim": 16, **tie}
+    model = read({"model_type": "mistral3", "transformers_version": "4.50.0", "text_config": text})
+    assert model.params == LLAMA_PARAMS - saved
+    assert any("transformers 5 takes true" in note for note in model.assumptions + model.notes) is not bool(tie)
+
+
 def test_multimodal_keys_beside_the_tower() -> None:
     text = {key: value for key, value in LLAMA.items() if key != "model_type"} | {"num_key_value_heads": 2}
     flat = {"model_type": "qwen2_vl", **text, "vision_config": VISION}

@@ -117,7 +117,9 @@ def _read(c: Config, where: str) -> tuple[Config, dict[str, Any]]:
         raw["predictors"] = next((text.data[key] for key in PREDICTORS if type(text.data.get(key)) is int), 0)
     if text is not c:
         from txcalc.sources.huggingface.beside import beside
+        from txcalc.sources.huggingface.multimodal import tie_told
 
+        tie_told(c, raw.get("head", {}).get("tied"))
         raw |= beside(c, text, raw)
     raw |= _stored(c, text)
     _remarks(c, text)

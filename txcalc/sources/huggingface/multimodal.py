@@ -94,14 +94,16 @@ def _causal(c: Config, text: Mapping[str, object]) -> Mapping[str, object]:
 # whole's own, but either's in some, the text's alone in a few, nobody's in those that never tie; of those whose text's
 # key says, too, whether its halves share a table, both must.
 _EITHER, _TEXT, _NEVER, _SHARING = (frozenset(TIES[kind].split()) for kind in ("either", "text", "never", "sharing"))
-# What the whole's class takes where its key is absent; in the others the text's own key decides.
+# What the whole's class takes where its key is absent; in the others the text's own key decides, as it did in
+# transformers 4, whose files left the key out where a type is as old.
 _ABSENT = {name: kind == "tied" for name, kind in listed(TIES["absent"]).items()}
+_OLDER = frozenset(TIES["older"].split())
 
 
 def _tie(c: Config, text: Mapping[str, object]) -> dict[str, object]:
-    """What the whole says of its half's head; without its key, which transformers 4 left out, its class's default."""
+    """What the whole says of its half's head; without its key its class's default, or what its file's release took."""
     key = "tie_word_embeddings"
-    given = c.flag(key, default=_ABSENT.get(c.model_type))
+    given = c.flag(key, default=None if _by_text(c) else _ABSENT.get(c.model_type))
     if c.model_type in _SHARING and text.get(key) is False:
         return {}
     if c.model_type in _NEVER:
@@ -115,6 +117,22 @@ def _tie(c: Config, text: Mapping[str, object]) -> dict[str, object]:
         looked = f"transformers' {c.model_type} looks at {key} = {str(given).lower()}{absent}"
         c.note(f"text_config.{key} has no effect: {looked}")
     return {key: given}
+
+
+def _by_text(c: Config) -> bool:
+    """Whether transformers 4 wrote the file of a type in which the text's key decided then."""
+    release = str(c.data.get("transformers_version", ""))
+    return c.model_type in _OLDER and "tie_word_embeddings" not in c and release.startswith("4.")
+
+
+def tie_told(c: Config, tied: bool | None) -> None:
+    """That the head is as the text's key has it, where the class of today takes another value."""
+    if tied is not None and _by_text(c) and tied != (today := _ABSENT[c.model_type]):
+        was, now = str(tied).lower(), str(today).lower()
+        c.note(
+            f"assumed tie_word_embeddings = {was}, as text_config has it: transformers 4 wrote this file and looked "
+            f"there; transformers 5 takes {now} for {c.model_type}, unless the weights hold a head"
+        )
 
 
 def _said(c: Config, unread: list[str]) -> None:

@@ -31,18 +31,6 @@ def diffllama(c: Config) -> Raw:
     return raw | {"differential_attention": raw.pop("attention"), "norm": c.rms(eps=1e-5)}
 
 
-def _switched_windows(c: Config, raw: Raw, start: int = 28) -> Raw:
-    """Qwen's windows: off unless `use_sliding_window`, then from layer `max_window_layers` on."""
-    n = raw["n_layers"]
-    first = c.count("max_window_layers", default=None)
-    window = c.size("sliding_window", default=4096 if c.data.get("use_sliding_window") else None, null=None)
-    on = c.flag("use_sliding_window", default=False) and window is not None
-    if on and first is None:
-        c.assume("max_window_layers", first := start)
-    default = [LOCAL if on and i >= (first or 0) else GLOBAL for i in range(n)]
-    return layered(raw, c.windows(raw, window if on else None, c.layer_types(n, default)))
-
-
 def apertus(c: Config) -> Raw:
     """Two matrices, with an activation that learns its slopes."""
     raw = c.stack()

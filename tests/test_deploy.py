@@ -620,6 +620,7 @@ def test_a_context_beyond_the_models_is_a_note() -> None:
         ("gpt2 --context 1k --gpu l4@1e", "--gpu is 'l4@1e', expected a price per GPU-hour after @"),
         ("gpt2 --context 1k --gpu l4@-2", "--gpu is 'l4@-2', expected a price per GPU-hour after @ (h100-sxm:8@2.5)"),
         ("gpt2 --context 1k --gpu l4 --tpot 20", "(20ms?)"),
+        ("gpt2 --context 1k --gpu l4 --ttft 2", "(2s?)"),
         ("gpt2 --context 1k --gpu l4 --draft 3 --acceptance eighty", "--acceptance is 'eighty', expected a share"),
         ("gpt2 --context 1k --gpu l4 --draft 3 --acceptance 180%", "acceptance is 1.8, expected a probability"),
         ("--prompt 1k±2k", "--prompt is '1k±2k', expected lengths above 0, the lower one first"),

@@ -117,7 +117,7 @@ def parse_seconds(text: str, what: str = "time") -> float:
     found = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*(us|µs|ms|s)\s*", text, re.ASCII)
     if not found or not Fraction(found[1]):
         bare = re.fullmatch(r"\s*(\d{1,12}(?:\.\d{1,12})?)\s*", text, re.ASCII)
-        mend = f"{text.strip()}ms?" if bare and Fraction(bare[1]) else ""
+        mend = f"{text.strip()}{'ms' if Fraction(bare[1]) >= 10 else 's'}?" if bare and Fraction(bare[1]) else ""
         raise InputError(what, [Fault(what, text, "a time above 0 with its unit, such as 200ms or 0.5s", mend)])
     return float(Fraction(found[1]) * _SECONDS[found[2]])
 

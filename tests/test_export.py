@@ -67,7 +67,9 @@ def test_an_explicit_description_leaves_nothing_to_a_default(preset: str) -> Non
     assert explicit(back.spec) == explicit(model.spec)
 
 
-@each_preset
+@pytest.mark.parametrize(
+    "preset", [pytest.param(name, marks=[pytest.mark.slow] if i % 4 else []) for i, name in enumerate(names())]
+)
 def test_a_config_comes_back_to_the_same_ledger_or_is_refused(preset: str) -> None:
     model = txcalc.load(preset)
     if preset in NO_CONFIG:

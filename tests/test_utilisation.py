@@ -60,6 +60,7 @@ def test_papers() -> None:
         assert figure.off <= within.get(figure.source, 0.0015 * figure.published), figure
 
 
+@pytest.mark.slow
 def test_the_evidence_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     evidence.main()
     lines = capsys.readouterr().out.splitlines()

@@ -66,7 +66,7 @@ class CachedCore(Leaf):
         return self.span.paged(work, self.token, block, chunk)
 
 
-def met(
+def attend(
     heads: Any, tokens: Any, keys: Any, widths: tuple[Any, Any], pairs: Any, moved: tuple[Traffic, Traffic],
     *between: Operation,
 ) -> tuple[Operation, ...]:  # fmt: skip
@@ -208,7 +208,7 @@ class AttentionCore(SoftmaxCore):
             *((elementwise("softcap", scores, "tanh", 0, 0),) if self.softcap is not None else ()),
             *((elementwise("bias", scores, "add", 0, 0),) if self.biased else ()),
         )
-        return met(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved, *done)
+        return attend(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved, *done)
 
     def saved(self, work: Workload) -> Any:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
@@ -268,7 +268,7 @@ class DifferentialCore(SoftmaxCore):
         moved = self.span.moved(own, kv, self.params), self.span.moved(own, kv)
         result = work.positions * self.n_heads * width
         difference = elementwise("difference", result, "add", result, result)
-        return (*met(heads, tokens, keys, (width, width), pairs, moved), difference, difference, difference)
+        return (*attend(heads, tokens, keys, (width, width), pairs, moved), difference, difference, difference)
 
     def saved(self, work: Workload) -> Any:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from txcalc.num import exceeds, minimum
-from txcalc.parts.cores import Gate, HeadsCore, SelectingCore, gate, met
+from txcalc.parts.cores import Gate, HeadsCore, SelectingCore, attend, gate
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
@@ -94,7 +94,7 @@ class LatentCore(HeadsCore):
         latents = work.batch * needed * (self.kv_rank + self.d_rope) if work.absorbed else 0
         expanded = 0 if work.absorbed else heads * keys * (self.d_nope + self.d_rope + self.d_v)
         moved = self.span.moved(query + expanded, latents, self.params), self.span.moved(result, 0)
-        return met(heads, tokens, keys, (d_qk, d_v), pairs, moved)
+        return attend(heads, tokens, keys, (d_qk, d_v), pairs, moved)
 
     def saved(self, work: Workload) -> Any:
         tokens, keys = work.batch * work.tokens * self.n_heads, work.batch * self.span.keys(work) * self.n_heads

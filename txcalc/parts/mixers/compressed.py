@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, final
 
 from txcalc.num import ceil_div, exact_div, minimum, product, triangle
-from txcalc.parts.cores import SoftmaxCore, met
+from txcalc.parts.cores import SoftmaxCore, attend
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import GroupedLinear, Linear
 from txcalc.parts.norm import Norm
@@ -274,7 +274,7 @@ class CompressedCore(SoftmaxCore):
         pairs = pairs if self.entries is None else pairs + self.entries.visible(work)
         query = heads * tokens * self.d_qk
         moved = Traffic(self.params, query, work.batch * keys * self.d_qk), Traffic(0, query)
-        return met(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved)
+        return attend(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved)
 
     def saved(self, work: Workload) -> Any:
         tokens, keys = work.positions * self.n_heads, self.reached(work)

@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, final
 
 from txcalc.notation import pair
-from txcalc.parts.cores import SoftmaxCore, met
+from txcalc.parts.cores import SoftmaxCore, attend
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, divided, key, per_head, size
@@ -71,7 +71,7 @@ class ForgettingCore(SoftmaxCore):
         kv = work.batch * self.n_kv_heads * keys
         moved = self.span.moved(query, kv * self.d_qk + heads * keys), self.span.moved(result, kv * self.d_v)
         done = (elementwise(name, scores, "add", 0, 0) for name in ("forgotten", "forget"))
-        return met(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved, *done)
+        return attend(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved, *done)
 
     def saved(self, work: Workload) -> Any:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)

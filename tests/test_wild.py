@@ -13,7 +13,7 @@ from command import typed
 from txcalc import load
 from txcalc.errors import InputError
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe, library
+from txcalc.sources.huggingface import describe, release
 
 judge = runpy.run_path(str(Path(__file__).parent / "evidence" / "configs.py"))["judge"]
 
@@ -89,7 +89,7 @@ def test_a_twin_of_a_key_that_was_read_passes_and_a_like_number_does_not() -> No
 
 @pytest.mark.parametrize("key", ["is_causal", "attention_chunk_size", "head_dims", "num_experts"])
 def test_a_key_that_the_code_names_is_a_fault_whatever_it_holds(key: str) -> None:
-    named = not library.unnamed("qwen3", key)
+    named = not release.unnamed("qwen3", key)
     assert named == (key in ("is_causal", "attention_chunk_size"))
     if named:
         with pytest.raises(InputError, match=key):
@@ -106,7 +106,7 @@ def test_keys_of_other_peoples_code_pass_only_beside_what_makes_them_harmless() 
 
 
 def test_keys_of_types_whose_code_is_not_known_are_faults() -> None:
-    assert not library.unnamed("kimi_k2", "anything") and not library.unnamed("", "anything")
+    assert not release.unnamed("kimi_k2", "anything") and not release.unnamed("", "anything")
 
 
 def test_ignore(tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from txcalc.errors import TxcalcError
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe, library
+from txcalc.sources.huggingface import describe, release
 from txcalc.sources.huggingface.keys import ACTIVATIONS
 from txcalc.sources.huggingface.neutral import is_neutral
 from txcalc.verify import via
@@ -458,7 +458,7 @@ def _piece(key: tuple[str, str, int], rows: list[dict[str, Any]], known: Any) ->
 
 def difference(model_type: str, cls: str, more: dict[str, Any]) -> str:
     """What txcalc says otherwise than transformers of sizes that no row was made with, and of a longer text."""
-    library.table.cache_clear()
+    release.table.cache_clear()
     columns = {path: [values[-1]] for path, values in columns_of(model_type, cls, more)[2].items()}
     config = setting(model_type, cls, columns, 0)
     try:

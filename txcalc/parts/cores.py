@@ -342,11 +342,10 @@ class DynamicMask(Leaf):
 
 
 @frozen
-class SelectingCore(CachedCore):
-    """What scores that select keys have: queries of a few heads, and one key of every token, which is cached."""
+class VectorCore(CachedCore):
+    """What keeps one vector of every token, and calls it by a name of its own."""
 
-    role = "selection"
-    n_heads: Any
+    vector: ClassVar[str]
     width: Any
     span: Span
 
@@ -355,7 +354,16 @@ class SelectingCore(CachedCore):
         return self.width
 
     def kept(self) -> str:
-        return self.span.kept("an index key", f"{self.width:,}")
+        return self.span.kept(self.vector, f"{self.width:,}")
+
+
+@frozen
+class SelectingCore(VectorCore):
+    """What scores that select keys have: queries of a few heads, and one key of every token, which is cached."""
+
+    role = "selection"
+    vector = "an index key"
+    n_heads: Any
 
 
 @final
@@ -406,19 +414,11 @@ class MatrixProduct(Leaf):
 
 @final
 @frozen
-class Stored(CachedCore):
+class Stored(VectorCore):
     """What is kept of every token that is neither key nor value: a layer's input, of which both are made again.
 
     Unit     elements of a token; no FLOPs
     Source   Kitaev et al. 2020 (arXiv 2001.04451), section 2: keys are the queries, of texts in chunks
     """
 
-    width: Any
-    span: Span
-
-    @property
-    def token(self) -> Any:
-        return self.width
-
-    def kept(self) -> str:
-        return self.span.kept("a state", f"{self.width:,}")
+    vector = "a state"

@@ -17,7 +17,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT, NULL, Fault, InputError, UnknownName, shown
 from txcalc.sources import files
-from txcalc.sources.huggingface import library
+from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import BY_CLASS, PREDICTING, PREDICTORS, PUBLISHED, READERS, REFUSED, WRAPPERS
 from txcalc.sources.huggingface.keys import bare, printable
@@ -159,9 +159,9 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
         return "medusa", []
     if isinstance(model_type, str):
         known = model_type in READERS or model_type in WRAPPERS or model_type in REFUSED
-        if known or library.knows(model_type) or (model_type and "auto_map" in data):
+        if known or release.knows(model_type) or (model_type and "auto_map" in data):
             return model_type, []
-    types = [one for one in library.types_of(cls) if one in READERS or one in WRAPPERS]
+    types = [one for one in release.types_of(cls) if one in READERS or one in WRAPPERS]
     if len(types) > 1:
         types = [one for one in types if bare(cls).startswith(bare(one))]
     if len(types) == 1:
@@ -181,13 +181,13 @@ def agreed(c: Config) -> None:
     other code, which may have other layers."""
     names = c.data.get("architectures")
     cls = names[0] if isinstance(names, list) and names else None
-    if not isinstance(cls, str) or not library.knows(c.model_type):
+    if not isinstance(cls, str) or not release.knows(c.model_type):
         return
-    types = library.types_of(RENAMED.get(cls, cls))
-    spelled = {bare(one) for one in library.classes(c.model_type)}  # Kimi_K25 is KimiK25 in the type's own repository
+    types = release.types_of(RENAMED.get(cls, cls))
+    spelled = {bare(one) for one in release.classes(c.model_type)}  # Kimi_K25 is KimiK25 in the type's own repository
     if not {c.model_type, WRAPPERS.get(c.model_type)} & set(types) and bare(cls) not in spelled:
         owner = f"that is a class of {types[0]}" if types else "that is a class of other code"
-        wanted = ", ".join([one for one in library.classes(c.model_type) if "For" in one or "Model" in one][:3])
+        wanted = ", ".join([one for one in release.classes(c.model_type) if "For" in one or "Model" in one][:3])
         c.fault("architectures[0]", cls, f"a class of {c.model_type} such as {wanted}", f"{owner}; --ignore "
                 f"architectures reads transformers' {c.model_type}")  # fmt: skip
 
@@ -204,7 +204,7 @@ def reader_of(where: str, c: Config) -> Any:
                 where,
                 [f"model_type is {shown(c.model_type)}, whose code auto_map names and txcalc never runs"],
             )
-        if library.knows(c.model_type):
+        if release.knows(c.model_type):
             raise InputError(where, [f"model_type is {c.model_type!r}, which is not read: {_part(c)}{way_out(c)}"])
         known = sorted({*READERS, *WRAPPERS})
         raise UnknownName(where, "reader for model_type", c.model_type, known, "see the README's list", way_out(c))
@@ -224,7 +224,7 @@ def _part(c: Config) -> str:
 
 def way_out(c: Config) -> str:
     """Where to go with a model type that is not read, if transformers is there to go to and has it."""
-    there = library.knows(c.model_type) and find_spec("transformers")
+    there = release.knows(c.model_type) and find_spec("transformers")
     return "; txcalc show … --via transformers measures transformers' own" if there else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.sources.huggingface import library
+from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.keys import Keys, bare
 
 Raw = dict[str, Any]
@@ -65,7 +65,7 @@ class Answers(Keys):
         ending = next((ending for ending in HEADS if names[0].endswith(ending)), None)
         bases = [bare(self.model_type + more) for more in ("model", "textmodel", "")]
         written = names[0].removesuffix("Model") + "ForConditionalGeneration"
-        if ending == "Model" and bare(names[0]) not in bases and written not in library.classes(self.model_type):
+        if ending == "Model" and bare(names[0]) not in bases and written not in release.classes(self.model_type):
             ending = None  # …RewardModel and the like
         elif ending and HEADS[ending] in TASKS and not self._own(names[0], ending):
             ending = None  # another family's head
@@ -76,7 +76,7 @@ class Answers(Keys):
         return HEADS[ending]
 
     def _own(self, cls: str, ending: str) -> bool:
-        return bare(cls) == bare(self.model_type + ending) or cls in library.classes(self.model_type)
+        return bare(cls) == bare(self.model_type + ending) or cls in release.classes(self.model_type)
 
     def named(self, *endings: str) -> bool:
         """True where `architectures[0]` ends so."""
@@ -117,7 +117,7 @@ class Answers(Keys):
 
     def lm_head(self, tied: bool, **more: Any) -> Raw:
         """A language-model head, tied or not as the class has it when the config does not say."""
-        classes = () if self.path else library.classes(self.model_type)
+        classes = () if self.path else release.classes(self.model_type)
         tasks = [HEADS[ending] for ending in _DECIDING if any(cls.endswith(ending) for cls in classes)]
         form = self.head_of("lm", "none", *tasks)
         if form != "lm":

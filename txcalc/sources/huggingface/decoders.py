@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from txcalc.sources.huggingface import library
+from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
 from txcalc.sources.huggingface.keys import REQUIRED
 
@@ -18,7 +18,7 @@ MUST = "required"
 
 def decoder(c: Config, name: str = "", **other: Any) -> Raw:
     """A config by the row of its model type, or of the type `name` with what is `other`."""
-    row, rows = {"like": name or c.model_type, **other}, library.table("decoders.json")
+    row, rows = {"like": name or c.model_type, **other}, release.table("decoders.json")
     while "like" in row:
         row = rows[row.pop("like")] | row
     return Decoder(**row).read(c)

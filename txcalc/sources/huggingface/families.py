@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.sources.huggingface.library import table
+from txcalc.sources.huggingface.release import table
 
 _TABLE = table("families.json")
 

@@ -15,8 +15,8 @@ from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
 from txcalc.parts.options import REQUIRED as REQUIRED
-from txcalc.sources.huggingface.library import knows, size_of, unnamed
 from txcalc.sources.huggingface.neutral import WHOLE, elsewhere, is_neutral, refuses_null
+from txcalc.sources.huggingface.release import knows, size_of, unnamed
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
 
 MAX_KEYS = 10_000  # of one object

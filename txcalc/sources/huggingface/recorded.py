@@ -12,7 +12,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.expressions import Expression
-from txcalc.sources.huggingface import library
+from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.keys import REQUIRED
 from txcalc.sources.huggingface.leaves import listed
@@ -25,7 +25,7 @@ PRIMARY = frozenset(
 
 def recorded(c: Config) -> Raw:
     """A class as its row says."""
-    classes, names = library.table("recorded.json")[c.model_type], c.data.get("architectures")
+    classes, names = release.table("recorded.json")[c.model_type], c.data.get("architectures")
     c.ignore("architectures", "stage_names", "out_features", "out_indices")
     cls = names[0] if isinstance(names, list) and names else next(iter(classes))
     if not isinstance(cls, str) or cls not in classes:

@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface import library
+from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.families import READERS, WHOLES
 from txcalc.sources.huggingface.keys import bare, printable
@@ -81,13 +81,13 @@ def _typed(inner: Config, texts: tuple[str, ...]) -> Raw:
     """A language model by the reader of its own type."""
     names, given = inner.data.get("architectures"), inner.data.get("model_type")
     cls = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
-    known = [text for text in texts if text in library.types_of(cls)]
+    known = [text for text in texts if text in release.types_of(cls)]
     if given is None:
         given = texts[0] if len(texts) == 1 else known[0] if known else ABSENT
     if given not in texts or given not in READERS:
         inner.fault("model_type", given, f"one of {', '.join(texts)}")
         given = texts[0]
-    if cls and library.knows(given) and bare(cls) not in [bare(one) for one in library.classes(given)]:
+    if cls and release.knows(given) and bare(cls) not in [bare(one) for one in release.classes(given)]:
         inner.fault("architectures[0]", cls, f"a class of {given}")
     inner.model_type = given
     module, function = READERS[given]

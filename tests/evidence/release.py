@@ -1,4 +1,4 @@
-"""What transformers' code says about each model type, as data: `python tests/evidence/library.py`.
+"""What transformers' code says about each model type, as data: `python tests/evidence/release.py`.
 
 Writes beside the readers
 - `classes.json`: the classes of each model type (those that take its configuration),

@@ -21,9 +21,10 @@ from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model
 from txcalc.render.summary import make, summary
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe, families, reader_of
+from txcalc.sources.huggingface import describe, families, reader_of, release
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import PUBLISHED, READERS, WRAPPERS
+from txcalc.sources.huggingface.neutral import ASIDE
 
 DATA = Path(__file__).parent / "data" / "hf"
 CONFIGS: dict[str, dict[str, Any]] = json.loads((DATA / "configs.json").read_text())
@@ -628,6 +629,15 @@ def test_families() -> None:
     assert {model_type for model_type in read_types if table[model_type] != "exact"} == set()
 
 
+def test_keys_are_set_aside_for_types_that_are_there() -> None:
+    types = {place.partition("/")[0] for place in ASIDE}
+    assert [name for name in types if name not in READERS and not release.knows(name)] == []
+    rows = release.table("aside.json")
+    assert list(rows) == sorted(rows)
+    with pytest.raises(InputError, match=re.escape("rope_scaling_layers is 7, a key that is not understood")):
+        read(CONFIGS["codellama-13b"] | {"rope_scaling_layers": 7})  # Molmo 2's code alone names it
+
+
 def test_every_reader_exists_and_is_light() -> None:
     code = """
 import json, sys
@@ -636,7 +646,7 @@ from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import READERS, REFUSED, WRAPPERS
 describe(json.loads(sys.argv[1]))
 loaded = {name.rpartition(".")[2] for name in sys.modules if name.startswith("txcalc.sources.huggingface.")}
-assert loaded == {"answers", "config", "decoders", "families", "keys", "library", "neutral"}, loaded
+assert loaded == {"answers", "config", "decoders", "families", "keys", "neutral", "release"}, loaded
 assert not {"torch", "numpy", "sympy", "transformers"} & set(sys.modules)
 for model_type in READERS:
     assert callable(reader_of("", Config({}, model_type))), model_type

@@ -14,11 +14,6 @@ def phi3small(c: Config) -> Raw:
     c.of_its_own()
     raw = c.stack()
     attention = c.heads(raw, width_names=()) | {"bias": True}
-    c.only("gegelu", "hidden_act", why="the published code has no other")
-    c.only(None, "ff_dim_multiplier", why="ff_intermediate_size is what is read")
-    c.only(False, "attention_bias", why="all four matrices have biases, and the published code reads no such key")
-    c.ignore("gegelu_limit", "gegelu_pad_to_256", "mup_attn_multiplier", "mup_use_scaling", "mup_width_multiplier")
-    c.ignore("mup_embedding_multiplier", "rope_embedding_base", "rope_position_scale", "pad_sequence_to_multiple_of_64")
     blocks = [key for key in c.data if key.startswith("blocksparse_")]
     c.ignore(*blocks)
     every = c.count("dense_attention_every_n_layers", default=0, null=0)
@@ -39,9 +34,6 @@ def openelm(c: Config) -> Raw:
     for name, given in (("num_query_heads", queries), ("num_kv_heads", groups), ("ffn_multipliers", shares)):
         if given is None:
             c.fault(name, c.data.get(name, ABSENT), "a list, one a layer")
-    c.ignore("qkv_multipliers", "num_gqa_groups", "rope_max_length", "max_context_length", "rope_freq_constant")
-    c.only(True, "ffn_with_glu", why="gated feed-forwards are read")
-    c.only("rms_norm", "normalization_layer_name", why="RMSNorms are read")
     divisor = c.size("ffn_dim_divisor", default=256)
     normed = c.flag("normalize_qk_projections", default=False)
     tied = c.flag("share_input_output_layers", default=False)
@@ -77,9 +69,6 @@ def jais(c: Config) -> Raw:
     """GPT-2 with ALiBi or learned positions, and SwiGLU beside the plain feed-forwards."""
     c.of_its_own()
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
-    c.ignore("n_ctx", "scale_attn_weights", "reorder_and_upcast_attn", "embeddings_scale", "width_scale")
-    c.ignore("scale_qk_dot_by_d", "mup_embeddings_scale", "mup_output_alpha", "mup_width_scale", "alibi_scaling")
-    c.ignore("mup_scale_qk_dot_by_d")
     form = c.text("activation_function", default="gelu")
     inner = c.size("n_inner", default=4 * raw["d_model"], null=4 * raw["d_model"])
     wide: Raw = {"d_ff": inner, "bias": True, "gated": form == "swiglu", "activation": "silu"}
@@ -139,7 +128,6 @@ def hunyuan(c: Config) -> Raw:
     c.only(attention["d_head"], "attention_head_dim", why="the published code takes hidden_size / num_attention_heads")
     normed = c.flag("use_qk_norm", default=False)
     factor = c.size("cla_share_factor", default=1) if c.flag("use_cla", default=False) else 1
-    c.ignore("cla_share_factor", "capacity_factor", "moe_drop_tokens", "moe_random_routing_dropped_token")
     made = raw | {
         "attention": attention | {"qk_norm": "head" if normed else "none"},
         "norm": c.rms(eps=1e-5),
@@ -170,7 +158,6 @@ def arctic(c: Config) -> Raw:
     n, attention = raw["n_layers"], c.heads(raw, kv=None, width_names=())
     mixed = c.experts(("num_local_experts",), TOP, ("intermediate_size",), 8, 1)
     every = c.size("moe_layer_frequency", default=2)
-    c.ignore("use_residual", "moe_eval_capacity_factor", "moe_train_capacity_factor", "moe_min_capacity")
     c.ignore("moe_token_dropping", "enable_expert_tensor_parallelism", "enc_index", "quantization", "sliding_window")
     if c.data.get("sliding_window") is not None:
         c.fault("sliding_window", c.data["sliding_window"], "nothing", "windows are not read here")
@@ -197,8 +184,6 @@ def grok_1(c: Config) -> Raw:
     c.of_its_own("grok1model", "grok1")
     raw = c.stack()
     attention = c.heads(raw, width_names=("head_dim",)) | {"softcap": c.real("max_attn_value", default=30.0)}
-    c.ignore("attn_output_multiplier", "output_multiplier_scale", "rope_theta")
-    c.only("gelu", "hidden_act", why="its experts' gates are GELUs")
     scale = c.real("embedding_multiplier_scale", default=1.0)
     mixed = c.experts(("num_experts", "num_local_experts"), TOP, ("intermediate_size",), 8, 2, act="gelu")
     return c.decoder(
@@ -215,7 +200,6 @@ def deepseek(c: Config) -> Raw:
 def _deepseek(c: Config, raw: Raw, heads_only: bool) -> Raw:
     """DeepSeek's own code of its first two models: attention with heads of its own, or latent; experts where
     `n_routed_experts` says so. A correction of the choice is a parameter."""
-    c.ignore("ep_size", "aux_loss_alpha", "seq_aux", "lm_head", "rm_head", "multi_head_latent", "use_mla")
     if heads_only:
         attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
         c.ignore("kv_lora_rank", "q_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim", "head_dim")
@@ -266,8 +250,6 @@ def step3_text(c: Config) -> Raw:
     raw = c.stack()
     d, several, width = raw["d_model"], c.size("num_attention_heads"), c.size("head_dim", default=256)
     narrow = c.size("share_q_dim", default=2048)
-    c.only(1, "num_attention_groups", "num_key_value_heads", why="one head of keys and values is read")
-    c.ignore("max_seq_len", "max_position_embedding", "norm_expert_weight", "rope_theta", "rope_scaling")
     attention = [
         piece("q_a", "linear", d, narrow, bias=False), piece("q_norm", "rms_norm", narrow, kind="norm"),
         piece("q_b", "linear", narrow, several * width, bias=False), piece("k", "linear", d, width, bias=False),
@@ -303,12 +285,6 @@ def step3_vl(c: Config) -> Raw:
 def yuan(c: Config) -> Raw:
     """Yuan 2.0: queries and keys read two convolutions over the last two positions; values read none."""
     c.of_its_own()
-    c.only(False, "use_shareqk", "use_moe", why="queries, keys and feed-forwards of their own are read")
-    c.only(True, "causal_mask", why="positions see what is before them")
-    c.ignore(
-        "use_flash_attention", "reset_attention_mask", "reset_position_ids", "use_loss_mask", "dropout", "eod_token"
-    )
-    c.ignore("sep_token", "mask_token_id", "attn_mask_type", "attn_dropout", "eod_token_id", "model_max_length")
     raw = c.stack()
     d, h = raw["d_model"], c.size("num_attention_heads")
     inner = c.size("attention_projection_size", default=d, null=d)
@@ -335,9 +311,6 @@ def rwkv7(c: Config) -> Raw:
     Source   Peng et al. 2025 (arXiv 2503.14456), section 4
     """
     c.of_its_own("rwkv7")
-    c.only(None, "attn", why="layers of attention among them are not read")
-    c.only(True, "norm_first", "elementwise_affine", why="norms with weights are read, one before the first layer")
-    c.only("sqrelu", "hidden_act", why="its class has no other")
     c.ignore("attn_mode", "fuse_norm", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp", "value_dim")
     raw = c.stack()
     d, n = raw["d_model"], raw["n_layers"]
@@ -386,7 +359,6 @@ def rwkv6(c: Config) -> Raw:
     Source   Peng et al. 2024 (arXiv 2404.05892), section 4 and appendix: 13·D²·L + D·(464·L + 4) + 2·D·V parameters
     """
     c.of_its_own("rwkv6")
-    c.ignore("num_attention_heads", "head_size_divisor", "rescale_every", "model_version")
     raw = c.stack()
     d = raw["d_model"]
     w, wide = c.size("head_size", default=64), c.size("intermediate_size", default=None, null=None)
@@ -411,5 +383,4 @@ def rwkv6(c: Config) -> Raw:
     c.note("the recurrence itself and what is normed of its heads are not among the FLOPs")
     ends = [piece(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("first", "last")]
     head = {"tied": c.flag("tie_word_embeddings", default=False)}
-    c.ignore("layer_norm_epsilon")
     return listed(raw | {"around": ends, "head": head}, {"layer": [norms[0], *made, norms[1], *fed]}, [])

@@ -12,7 +12,6 @@ from txcalc.sources.huggingface.encoder import masked_lm
 
 def deberta(c: Config) -> Raw:
     """Distances in products of their own, of no more than occur; a fused projection with biases on Q and V alone."""
-    c.only(False, "talking_head", why="heads that are mixed are not read")
     raw = _disentangled(c)
     raw["attention"]["bias"] = ["q", "v", "o"]
     if raw["positions"]["form"] == "disentangled":
@@ -46,7 +45,6 @@ def deberta_v2(c: Config) -> Raw:
         c.ignore("position_buckets")
         if has_norm:
             c.fault("norm_rel_ebd", c.data["norm_rel_ebd"], "'none' without relative_attention")
-    c.only(1, "conv_groups", why="a convolution of all channels is read")
     taps = c.count("conv_kernel_size", default=0)
     if not taps:
         c.ignore("conv_act")
@@ -65,9 +63,6 @@ def _letters(terms: Sequence[str]) -> list[str]:
 
 
 def _disentangled(c: Config) -> Raw:
-    c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
-    c.ignore("cross_attention_hidden_size", "classifier_dropout", "padding_idx", "cls_dropout")
-    c.ignore("pooler_dropout", "hidden_dropout_prob")
     raw = c.widths("encoder")
     c.only(raw["d_model"], "embedding_size", why="a table as wide as the model is read")
     types = c.count("type_vocab_size", default=0)

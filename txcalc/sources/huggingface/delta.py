@@ -20,7 +20,6 @@ def minimax(c: Config) -> Raw:
     types = types or [LINEAR if i % 2 else GLOBAL for i in range(n)]
     activation = c.activation("hidden_act", default="silu")
     mixed = c.experts(("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 8, 2, scoring="softmax_after")
-    c.only(None, "sliding_window", why="windows are not read here")
     c.ignore("block_size", *(f"{part}_{factor}_factor" for part in ("full_attn", "linear_attn", "mlp")
                              for factor in ("alpha", "beta")))  # fmt: skip
     raw |= {
@@ -42,7 +41,6 @@ def minimax(c: Config) -> Raw:
 def _linear_or_full(c: Config, n: int) -> list[str]:
     """Which layers are linear: `layer_types`, or all but every `full_attention_interval`-th."""
     interval = c.size("full_attention_interval", default=4) if c.data.get("layer_types") is None else 0
-    c.ignore("full_attention_interval")
     default = [LINEAR if (i + 1) % interval else GLOBAL for i in range(n)] if interval else [GLOBAL] * n
     return c.items("layer_types", of=any_of(LINEAR, GLOBAL), length=n, default=default)  # type: ignore[no-any-return]
 
@@ -52,10 +50,6 @@ def _qwen_hybrid(c: Config, kv: int) -> Raw:
     raw = c.stack()
     attention = c.heads(raw, kv=kv, d_head=256) | {"qk_norm": "head", "gate": "element"}
     attention["bias"] = [*"qkvog"] if c.flag("attention_bias", default=False) else False
-    c.only(True, "attn_output_gate", why="the attention of this family is gated")
-    c.only("silu", "hidden_act", why="the short convolution's activation is read as silu")
-    c.only(False, "use_sliding_window", why="the attention of this family has no window")
-    c.ignore("mamba_ssm_dtype", "mtp_use_dedicated_embeddings", "sliding_window", "max_window_layers")
     key, value = c.size("linear_num_key_heads", default=16), c.size("linear_num_value_heads", default=32)
     c.divides(key, value, "linear_num_key_heads", "linear_num_value_heads")
     c.more_heads()
@@ -100,7 +94,6 @@ def qwen3_next(c: Config) -> Raw:
 def qwen3_5_text(c: Config) -> Raw:
     raw = _qwen_hybrid(c, kv=4) | {"feed_forward": c.gated()}
     n = raw["n_layers"]
-    c.only([], "mlp_only_layers", why="every layer has a feed-forward")
     return by_mixer(raw, _linear_or_full(c, n), DELTA, ["feed_forward"] * n)
 
 
@@ -108,9 +101,6 @@ def qwen3_5_moe_text(c: Config) -> Raw:
     raw = _qwen_hybrid(c, kv=2)
     raw["experts"] = _qwen_experts(c, 256, 8)
     n = raw["n_layers"]
-    c.only([], "mlp_only_layers", why="every layer has experts")
-    c.only(1, "decoder_sparse_step", why="every layer has experts")
-    c.ignore("intermediate_size")
     return by_mixer(raw, _linear_or_full(c, n), DELTA, ["experts"] * n)
 
 
@@ -131,9 +121,6 @@ def _convolved(c: Config, taps: int = 3, d_head: int | None = None, kv: int = 8)
         head |= {} if head.get("form") == "none" else {"tied": tied}
     c.only(raw["d_model"], "block_dim", "conv_dim", "conv_dim_out", why="transformers' convolutions are that wide")
     c.only(attention["n_heads"], "num_heads", why="num_attention_heads is what transformers reads")
-    c.only(True, "block_use_swiglu", "use_pos_enc", why="transformers reads gated layers with rotary positions")
-    c.ignore("block_mlp_init_scale", "block_norm_eps", "block_out_init_scale", "block_use_xavier_init")
-    c.ignore("conv_use_xavier_init", "theta")
     positions = c.rotary(attention["d_head"], 1000000.0)
     return raw | {
         "attention": attention,
@@ -161,7 +148,6 @@ def lfm2(c: Config) -> Raw:
     default = [GLOBAL if attending is None or i in attending else CONV for i in range(n)]
     kinds = _kinds(c, raw, CONV, GLOBAL, default=default)
     width = c.size("block_ff_dim") if "block_ff_dim" in c else c.size("intermediate_size")
-    c.ignore("intermediate_size")
     adjusted = c.flag("block_auto_adjust_ff_dim", default=True)
     factor, multiple = c.real("block_ffn_dim_multiplier", default=1.0), c.size("block_multiple_of", default=256)
     if adjusted:
@@ -182,7 +168,6 @@ def lfm2_moe(c: Config) -> Raw:
     raw["feed_forward"] = {"d_ff": c.size("intermediate_size"), "gated": True, "activation": "silu"}
     mixed = c.experts(("num_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 32, 4)
     raw["experts"] = mixed | {"activation": "silu", "scoring": "sigmoid"}
-    c.ignore("use_expert_bias")
     dense = c.count("num_dense_layers", default=2)
     seconds = ["feed_forward" if i < dense else "experts" for i in range(raw["n_layers"])]
     names = [f"{SHORT[kind]}-{second}" for kind, second in zip(kinds, seconds, strict=True)]

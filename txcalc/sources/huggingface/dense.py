@@ -26,7 +26,6 @@ def diffllama(c: Config) -> Raw:
             c.fault(name, attention[key], "an even number", "differential attention halves the heads")
     if c.real("attention_dropout", default=0.0) > 0:
         c.fault("attention_dropout", c.data["attention_dropout"], "0", "transformers makes no diffllama with it")
-    c.ignore("lambda_std_dev")
     raw = c.decoder(raw, attention)
     return raw | {"differential_attention": raw.pop("attention"), "norm": c.rms(eps=1e-5)}
 
@@ -35,8 +34,6 @@ def apertus(c: Config) -> Raw:
     """Two matrices, with an activation that learns its slopes."""
     raw = c.stack()
     attention = c.heads(raw, whole=None) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
-    c.only(False, "mlp_bias", "post_norm", why="transformers' apertus has no biases there and pre-norms")
-    c.only(True, "qk_norm", why="transformers' apertus normalises Q and K")
     form = c.text("hidden_act", default="xielu")
     named = form if form == "xielu" else c.activation("hidden_act", default="xielu")
     return raw | {
@@ -50,7 +47,6 @@ def apertus(c: Config) -> Raw:
 
 def olmo(c: Config) -> Raw:
     raw = c.stack()
-    c.ignore("clip_qkv")
     attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False)}
     return c.decoder(raw, attention) | {"norm": {"form": "layer", "bias": False, "weighted": False}}
 
@@ -80,7 +76,6 @@ def cohere_compass_text(c: Config) -> Raw:
     raw = c.stack()
     attention = c.heads(raw, whole=None) | {"bias": c.flag("attention_bias", default=False)}
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
-    c.ignore("pooling", "sliding_window_pattern")
     types = c.layer_types(n, [GLOBAL] * n)
     angles = c.data.get("rope_parameters")
     given = angles if isinstance(angles, Mapping) else {}
@@ -115,7 +110,6 @@ def mllama_text_model(c: Config) -> Raw:
         c.fault("cross_attention_layers", across, "fewer layers than there are")
         return raw
     c.only(len(listed), "vision_num_cross_attention_layers", why="the length of cross_attention_layers")
-    c.only(False, "tie_word_embeddings", why="its table has eight rows more than its head")
     attention = c.heads(raw, width_names=())
     made = c.decoder(raw | {"n_layers": n - len(across)}, attention)
     width, groups = attention["d_head"], attention["n_kv_heads"]
@@ -131,8 +125,6 @@ def mllama_text_model(c: Config) -> Raw:
 
 def doge(c: Config) -> Raw:
     """Llama whose values say which keys are kept, and whose stream is scaled as branches are added."""
-    c.only(False, "is_moe", why="experts that product keys choose are not read")
-    c.ignore("num_experts", "num_experts_per_tok", "norm_topk_prob")
     raw = c.stack()
     attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
     if c.data.get("sliding_window") is not None:
@@ -162,7 +154,6 @@ def stablelm(c: Config) -> Raw:
 def _gpt(c: Config) -> Raw:
     """The widths of the GPT-2 generation, and its learned positions."""
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
-    c.ignore("n_ctx", "n_special", "predict_special_tokens")
     return raw
 
 
@@ -175,7 +166,6 @@ def gpt_bigcode(c: Config) -> Raw:
     shared = c.flag("multi_query", default=True)
     attention = raw["attention"] | ({"n_kv_heads": 1} if shared else {})
     c.only(attention["n_kv_heads"], "num_key_value_heads", why="multi_query says so")
-    c.ignore("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32")
     return raw | {"attention": attention}
 
 
@@ -255,10 +245,6 @@ def gpt_neox_japanese(c: Config) -> Raw:
 
 def bloom(c: Config) -> Raw:
     raw = c.stack(("hidden_size", "n_embed", "n_embd"), ("n_layer", "num_hidden_layers"))
-    c.ignore(
-        "apply_residual_connection_post_layernorm", "slow_but_exact", "bias_dropout_fusion", "masked_softmax_fusion"
-    )
-    c.ignore("offset_alibi", "skip_bias_add", "skip_bias_add_qkv", "attention_softmax_in_fp32", "unk_token_id")
     c.only(4 * raw["d_model"], "n_inner", why="transformers' bloom is four times as wide")
     return raw | {
         "attention": c.heads(raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True},
@@ -303,10 +289,6 @@ def falcon(c: Config) -> Raw:
 
 def mpt(c: Config) -> Raw:
     raw = c.stack(("d_model", "hidden_size"), ("n_layers", "num_hidden_layers"))
-    c.ignore("max_seq_len", "learned_pos_emb", "verbose", "init_config", "embedding_fraction", "logit_scale")
-    c.only(True, "no_bias", why="transformers' mpt has no biases")
-    c.only(4, "expansion_ratio", why="transformers' mpt is four times as wide")
-    c.only("low_precision_layernorm", "norm_type", why="LayerNorms without bias are read")
     inner = c.table("attn_config")
     if inner:
         inner.ignore("attn_impl", "attn_pdrop", "softmax_scale", "attn_uses_sequence_id", "alibi_bias_max", "clip_qkv")
@@ -331,7 +313,6 @@ def opt(c: Config) -> Raw:
     rank = c.size("word_embed_proj_dim", default=raw["d_model"], null=raw["d_model"])
     final = before and not c.flag("_remove_final_layer_norm", default=False)
     rows = c.size("max_position_embeddings", default=2048) + 2
-    c.ignore("activation_dropout")
     head = c.lm_head(tied=True)
     narrow = {} if rank == raw["d_model"] else {"embedding": {"rank": rank, "early": True}}
     if narrow and "form" in head:

@@ -80,10 +80,8 @@ def eagle3(c: Config) -> Raw:
         )
     attention = inner.heads(raw)
     features = _features(c, raw) | {"norm": c.flag("fc_norm", default=False)}
-    c.only(False, "norm_before_fc", why="one norm of all features is not read")
     if c.flag("use_sliding_window", default=True):
         c.only(None, "sliding_window", why="windows are not read in a draft")
-    c.ignore("sliding_window")
     made = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"])
     made |= {"features": features, "draft_attention": attention, "positions": inner.rotary(attention["d_head"])}
     return _first_reads(made, attention)
@@ -109,7 +107,6 @@ def peagle(c: Config) -> Raw:
         )
     attention = inner.heads(raw)
     features = _features(c, raw)
-    c.only(False, "fc_norm", "norm_before_fc", why="norms of features are not read here")
     c.flag("norm_before_residual", default=False)
     made = raw | _proposing(c, raw, 32000 if inner is not c else raw["vocab_size"]) | {
         "features": features,
@@ -132,13 +129,8 @@ def dflash(c: Config) -> Raw:
     window = inner.size("sliding_window", default=None)
     axis = inner.windows(raw, window, inner.layer_types(n, [GLOBAL] * n))
     own = c.table("dflash_config") or Config({}, c.model_type, "dflash_config.", c)
-    own.ignore("mask_token_id", "attention_mode", "confidence_head_alpha", "pure_draft_prefix_len", "shift_label")
     listed = (c.data if inner is not c else own.data).get("aux_hidden_state_layer_ids" if inner is not c else
                                                           "target_layer_ids")  # fmt: skip
-    c.ignore(
-        "aux_hidden_state_layer_ids", "num_target_layers", "block_size", "tie_word_embeddings", "target_hidden_size"
-    )
-    own.ignore("target_layer_ids")
     if not isinstance(listed, list | None) or listed == []:
         c.fault("target_layer_ids", listed, "a list of layers")
     several = len(listed) if isinstance(listed, list) else n
@@ -199,7 +191,6 @@ def eagle(c: Config) -> Raw:
     the last layer, and the head of the model that it drafts for."""
     raw = _stack(c)
     attention = c.heads(raw)
-    c.ignore("tie_word_embeddings")
     bias = c.flag("bias", default=True)
     made = raw | {
         "features": {"number": 1, "embedded": True, "bias": bias},
@@ -222,8 +213,6 @@ def medusa(c: Config) -> Raw:
     c.ignore(
         "architectures", "base_model_name_or_path", "version", "max_paths", "topk", "max_seq_len", "medusa_choices"
     )
-    c.only(1, "medusa_num_layers", "num_hidden_layers", why="a layer in each head is read")
-    c.only(False, "original_lm_head", why="a matrix in each head is read")
     d, v = c.size("hidden_size"), c.size("vocab_size")
     c.only(v, "truncated_vocab_size", why="all tokens are proposed")
     number = c.size("num_heads", "medusa_num_heads", default=5)

@@ -17,21 +17,18 @@ from txcalc.sources.huggingface.modern import gte
 def stablelm_epoch(c: Config) -> Raw:
     """StableLM before it was transformers'."""
     c.of_its_own()
-    c.ignore("rope_pct", "rotary_scaling_factor")
     return stablelm(c)
 
 
 def refinedwebmodel(c: Config) -> Raw:
     """Falcon-7B before it was transformers'."""
     c.of_its_own("rw", "falcon")
-    c.only(False, "apply_residual_connection_post_layernorm", why="what is added is what the norm reads")
     return falcon(c)
 
 
 def refinedweb(c: Config) -> Raw:
     """Falcon-40B before it was transformers': two norms, and keys that groups of queries share."""
     c.of_its_own("rw", "falcon")
-    c.only(False, "apply_residual_connection_post_layernorm", why="what is added is what the norm reads")
     c.data = {**c.data, "new_decoder_architecture": True}
     return falcon(c)
 
@@ -40,10 +37,6 @@ def new(c: Config) -> Raw:
     """GTE 1.5 and mGTE before transformers had them."""
     c.of_its_own()
     c.only("rope", "position_embedding_type", why="rotary positions are read")
-    c.only("layer_norm", "layer_norm_type", why="LayerNorms are read")
-    c.ignore(
-        "logn_attention_clip1", "logn_attention_scale", "pack_qkv", "unpad_inputs", "use_memory_efficient_attention"
-    )
     stretch = c.data.get("rope_scaling")
     if isinstance(stretch, Mapping) and stretch.get("type", stretch.get("rope_type")) == "ntk":
         c.data = {key: value for key, value in c.data.items() if key != "rope_scaling"}
@@ -62,7 +55,6 @@ def jina_bert(c: Config) -> Raw:
     form = c.text("feed_forward_type", default="original")
     if form not in ("geglu", "reglu"):
         c.fault("feed_forward_type", form, "'geglu' or 'reglu'")
-    c.ignore("emb_pooler", "attn_implementation", "hidden_act", "max_position_embeddings")
     names = c.data.get("architectures")
     c.data = {**c.data, "architectures": [names[0].replace("JinaBert", "Bert")]} if isinstance(names, list) else c.data
     c.data = {key: value for key, value in c.data.items() if key != "position_embedding_type"}
@@ -76,7 +68,6 @@ def jina_bert(c: Config) -> Raw:
 def minimax_text_01(c: Config) -> Raw:
     """MiniMax-Text-01 and M1, before they were transformers': `attn_type_list` says which layers are linear."""
     c.of_its_own("minimaxtext01", "minimaxm1")
-    c.only(True, "postnorm", why="the stream is what norms give")
     given = c.items("attn_type_list", of=any_of(0, 1), length=c.layers("num_hidden_layers"), default=None)
     if given is None:
         c.fault("attn_type_list", c.data.get("attn_type_list", ABSENT), "a list, one a layer")
@@ -102,14 +93,6 @@ def phi_msft(c: Config) -> Raw:
     c.of_its_own("phi", "mixformersequential")
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=("n_head_kv",), width_names=())
-    c.only(None, "img_processor", why="a tower of pictures is not read")
-    c.only(
-        {"block_cls": "parallel", "mixer": {}, "mlp": {"mlp_cls": "mlp"}},
-        "architecture",
-        why="other blocks are not read",
-    )
-    c.only("default", "embd_layer", why="other embeddings are not read")
-    c.ignore("phyagi_version", "flash_attn", "flash_rotary", "fused_dense", "n_ctx")
     dims = c.size("rotary_dim", default=32)
     turned = {"rotary_dims": dims} if dims < attention["d_head"] else {}
     return raw | {
@@ -135,15 +118,6 @@ def hf_olmo(c: Config) -> Raw:
     attention |= {"bias": bias, "qk_norm": "width" if c.flag("attention_layer_norm", default=False) else "none"}
     if attention["qk_norm"] == "width":
         c.only(True, "attention_layer_norm_with_affine", why="norms of Q and K have weights")
-    c.ignore(
-        "attention_layer_norm_with_affine",
-        "init_fn",
-        "rope_full_precision",
-        "init_cutoff_factor",
-        "flash_attention",
-        "scale_emb_init",
-    )
-    c.only(False, "embedding_layer_norm", "scale_logits", why="it is not read")
     ratio = c.size("mlp_ratio", default=4)
     wide = c.size("mlp_hidden_size", default=ratio * d, null=ratio * d)
     form = c.text("activation_type", default="swiglu")
@@ -151,8 +125,6 @@ def hf_olmo(c: Config) -> Raw:
         c.fault("activation_type", form, "'swiglu', 'gelu' or 'relu'")
     rope, alibi = c.flag("rope", default=False), c.flag("alibi", default=False)
     places = c.rotary(attention["d_head"]) if rope else {"form": "learned", "rows": context}
-    c.ignore("block_group_size", "block_type", "clip_qkv", "emb_init_std", "init_std", "alibi_bias_max", "precision")
-    c.ignore("tie_word_embeddings")
     rows = raw["vocab_size"]
     return raw | {
         "context": context,
@@ -172,13 +144,8 @@ def llada(c: Config) -> Raw:
     if not c.named("LLaDAModelLM"):
         c.of_its_own(writes=True)
     raw = c.stack(("d_model",), ("n_layers",))
-    c.only("llama", "block_type", why="that is the one block of its published code")
-    c.only("rms", "layer_norm_type", why="RMSNorms are read")
-    c.only(True, "rope", "layer_norm_with_affine", why="rotary positions and norms with weights are read")
     off = "alibi", "attention_layer_norm", "bias_for_layer_norm", "include_bias", "input_emb_norm", "scale_logits"
     c.only(False, *off, why="it is not read")
-    c.only(None, "multi_query_attention", why="n_kv_heads is what is read")
-    c.ignore(*_OLMO, "attention_layer_norm_with_affine", "alibi_bias_max", "mlp_ratio", "tie_word_embeddings")
     attention = c.heads(raw, names=("n_heads",), kv_names=("n_kv_heads",), width_names=())
     attention["bias"] = ["q", "k", "v"] if c.flag("include_qkv_bias", default=False) else []
     return raw | {
@@ -202,7 +169,6 @@ _OLMO = ("block_group_size", "clip_qkv", "emb_init_std", "flash_attention", "ini
 def moss(c: Config) -> Raw:
     """CodeGen's layers, under another name."""
     c.of_its_own()
-    c.ignore("wbits", "groupsize")
     return decoder(c, "gptj")
 
 
@@ -233,8 +199,6 @@ def molmo(c: Config) -> Raw:
     attention = c.heads(raw, width_names=())
     attention["bias"] = ["q", "k", "v"] if c.flag("qkv_bias", default=False) else []
     attention["qk_norm"] = "width" if c.flag("attention_layer_norm", default=False) else "none"
-    c.only(False, "weight_tying", "tie_word_embeddings", why="its head is a matrix of its own")
-    c.ignore("clip_qkv", "use_position_ids")
     c.note("multimodal: the language model alone is counted")
     return raw | {
         "multimodal": True,
@@ -257,8 +221,6 @@ def codeshell(c: Config) -> Raw:
         groups = c.size("num_query_groups", default=1)
         c.divides(groups, attention["n_heads"], "num_query_groups", "n_head")
         attention["n_kv_heads"] = groups
-    c.ignore("num_query_groups", "n_ctx", "scale_attn_weights", "attention_softmax_in_fp32")
-    c.ignore("scale_attention_softmax_in_fp32", "attention_type")
     form = c.text("position_embedding_type", default="learned_absolute")
     if form not in ("learned_absolute", "rope"):
         c.fault("position_embedding_type", form, "'learned_absolute' or 'rope'")

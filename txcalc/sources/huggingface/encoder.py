@@ -114,8 +114,6 @@ xlm_roberta_xl = partial(bert_like, place="pre", rows=514, types=1, embedded_nor
 
 
 def ernie(c: Config) -> Raw:
-    c.only(False, "use_task_id", why="a table of tasks is not read")
-    c.ignore("task_type_vocab_size")
     return bert_like(c)
 
 
@@ -123,7 +121,6 @@ def roc_bert(c: Config) -> Raw:
     """BERT that reads a character's shape and sound beside it, through one matrix."""
     if c.named("ForPreTraining", "ForNextSentencePrediction"):
         c.fault("architectures", c.data["architectures"], "another class", "its pretraining heads are not read")
-    c.only(True, "concat_input", why="tables that are added are not read")
     raw = bert_like(c)
     d, around, read = raw["d_model"], [], raw["d_model"]
     for name, rows, wide in (("pronunciation", 910, 768), ("shape", 24858, 512)):
@@ -141,7 +138,6 @@ def roc_bert(c: Config) -> Raw:
 
 def xmod(c: Config) -> Raw:
     """RoBERTa with an adapter of each language after every feed-forward, of which a token passes one."""
-    c.only(False, "pre_norm", why="norms before the parts are not read here")
     c.ignore("default_language", "languages", "ln_before_adapter")
     raw = bert_like(c, deciding="tanh")
     d, n, tongues = raw["d_model"], raw["n_layers"], c.data.get("languages", ["en_XX"])
@@ -170,9 +166,6 @@ def xmod(c: Config) -> Raw:
 
 def ibert(c: Config) -> Raw:
     """I-BERT before its weights are rounded to integers."""
-    c.only(False, "quant_mode", why="sums of floating point are counted")
-    c.only("gelu", "hidden_act", why="its class has no other")
-    c.ignore("force_dequant")
     return bert_like(c, deciding="tanh")
 
 
@@ -187,10 +180,8 @@ def layoutlm(c: Config) -> Raw:
 
 def tapas(c: Config) -> Raw:
     """BERT with tables of where a token stands in a spreadsheet."""
-    c.ignore(*_SPREADSHEET.split())
     asked = c.named("TapasForQuestionAnswering")
     kinds = c.count("num_aggregation_labels", default=0) if asked else 0
-    c.ignore("num_aggregation_labels")
     if asked:
         c.data = {**c.data, "architectures": ["TapasModel"]}
     raw = bert_like(c, types=None, rows=1024, without=("token", "question", "choice"))
@@ -226,8 +217,6 @@ def mpnet(c: Config) -> Raw:
 def bert_generation(c: Config) -> Raw:
     """BERT without types; its decoder has a head that is the table alone, and looks both ways unless told otherwise."""
     causal = c.flag("is_decoder", default=False)
-    c.only(False, "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", why="a stack by itself is read")
-    c.ignore("type_vocab_size", "position_embedding_type")  # its class has neither
     form = c.head_of("lm", "none", "encoder")
     if form != "lm":
         c.ignore("tie_word_embeddings")
@@ -249,10 +238,6 @@ def bert_generation(c: Config) -> Raw:
 
 def xlm(c: Config) -> Raw:
     """Norms after the sums, a table of languages where there are several, a head that is the table alone."""
-    c.only(False, "causal", "asm", why="a head over all tokens, which looks both ways, is read")
-    c.only(True, "is_encoder", why="transformers makes no decoder of it")
-    c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
-    c.ignore(*_ASIDE.split())
     raw = c.widths(
         "encoder",
         d_model=("emb_dim", "hidden_size"),
@@ -316,13 +301,10 @@ def electra(c: Config) -> Raw:
 
 def albert(c: Config) -> Raw:
     """One layer's weights for all, a table narrower than the model."""
-    c.only(1, "num_hidden_groups", "inner_group_num", why="one set of weights for all layers is read")
-    c.ignore("down_scale_factor", "gap_size", "net_structure_type", "num_memory_blocks")
     return bert_like(c, rank=c.size("embedding_size", default=128)) | {"shared_layers": True}
 
 
 def distilbert(c: Config) -> Raw:
-    c.ignore("sinusoidal_pos_embds", "tie_weights_")  # the table is learned or filled, stored either way
     return bert_like(
         c,
         ("dim", "hidden_size"),

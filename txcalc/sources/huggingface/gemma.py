@@ -24,7 +24,6 @@ READER = "-reader"
 
 def _gemma(c: Config, raw: Raw, kv: int, act_names: tuple[str, ...], whole: bool, place: str = "pre") -> Raw:
     """GeGLU, norms that multiply by 1 + weight, embedding scaled by √D, head of 256, tied."""
-    c.only(False, "use_bidirectional_attention", why="a causal model is read")
     attention = c.heads(raw, kv=kv, d_head=256, whole=whole) | {"bias": c.flag("attention_bias", default=False)}
     activation = c.activation(*act_names, default="gelu_pytorch_tanh")
     return raw | {
@@ -38,12 +37,10 @@ def _gemma(c: Config, raw: Raw, kv: int, act_names: tuple[str, ...], whole: bool
 
 
 def gemma(c: Config) -> Raw:
-    c.ignore("hidden_activation")
     return _gemma(c, c.stack(), 16, ("hidden_act",), whole=False)
 
 
 def gemma2(c: Config) -> Raw:
-    c.ignore("hidden_act", "query_pre_attn_scalar")
     raw = _gemma(c, c.stack(), 4, ("hidden_activation",), whole=True, place="sandwich")
     raw["attention"]["softcap"] = c.real("attn_logit_softcapping", default=50.0)
     raw["head"]["softcap"] = c.real("final_logit_softcapping", default=30.0)
@@ -53,7 +50,6 @@ def gemma2(c: Config) -> Raw:
 
 
 def gemma3_text(c: Config) -> Raw:
-    c.ignore("hidden_act", "query_pre_attn_scalar")
     raw = _gemma(c, c.stack(), 4, ("hidden_activation",), whole=True, place="sandwich")
     raw["attention"]["qk_norm"] = "head"
     n, every = raw["n_layers"], c.size("sliding_window_pattern", "_sliding_window_pattern", default=6)
@@ -66,7 +62,6 @@ def gemma3_text(c: Config) -> Raw:
 
 
 def vaultgemma(c: Config) -> Raw:
-    c.ignore("hidden_act", "query_pre_attn_scalar")
     raw = _gemma(c, c.stack(), 4, ("hidden_activation",), whole=True)
     n, window = raw["n_layers"], c.size("sliding_window", default=4096, null=None)
     return layered(raw, c.windows(raw, window, c.layer_types(n, [GLOBAL if i % 2 else LOCAL for i in range(n)])))
@@ -114,14 +109,11 @@ def _layer_input(c: Config, width: Any, activation: str) -> Raw:
 
 def gemma4_unified_text(c: Config) -> Raw:
     """Gemma-4 without experts and without layers' own inputs."""
-    c.only(0, "hidden_size_per_layer_input", why="its layers have no inputs of their own")
-    c.only(False, "enable_moe_block", why="its layers have no experts")
     return _gemma4(c, c.stack(), window=1024)
 
 
 def gemma4_text(c: Config) -> Raw:
     mixed = c.flag("enable_moe_block", default=False)
-    c.ignore("num_experts", "top_k_experts", "moe_intermediate_size")
     width = c.count("hidden_size_per_layer_input", default=256)
     return _gemma4(c, c.stack(), 512, width, mixed)
 
@@ -161,11 +153,9 @@ def _gemma4(c: Config, raw: Raw, window: int, width: Any = 0, mixed: bool = Fals
             "router_scale": raw["d_model"] ** -0.5,
             "expert_scales": True,
         }
-    c.ignore("hidden_act")
     if width:
         parts.append("layer_input")
         raw["layer_input"] = _layer_input(c, width, activation)
-    c.ignore("vocab_size_per_layer_input")
     places = _places(c, GLOBAL, 1e6, wide["d_head"], "proportional", 0.25)
     local: Raw = {"window": c.size("sliding_window", default=window)}
     over: dict[str, Raw] = {
@@ -184,7 +174,6 @@ def embedding_gemma2_text(c: Config) -> Raw:
     raw = c.stack()
     d, n = raw["d_model"], raw["n_layers"]
     c.head_of("none")
-    c.only(False, "attention_k_eq_v", why="transformers' class has a matrix for values")
     c.size("num_key_value_heads", default=2)  # null is no number here
     attention = c.heads(raw, kv=2, d_head=256)
     attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head", "v_norm": True, "scale": 1}
@@ -193,7 +182,6 @@ def embedding_gemma2_text(c: Config) -> Raw:
     types[-1] = GLOBAL  # whatever the list says
     own, wide = _widths(c, types, attention, groups=1)
     width = c.size("hidden_size_per_layer_input", default=512)
-    c.ignore("hidden_act", "tie_word_embeddings")
     leaves = [
         piece("down", "linear", d, width, bias=False),
         piece("gate", activation, width),
@@ -260,9 +248,6 @@ def _widths(c: Config, types: Sequence[str], attention: Raw, groups: int | None 
 def gemma3n_text(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
-    c.only(False, "use_bidirectional_attention", why="a causal model is read")
-    c.only(True, "altup_correct_scale", why="the corrected stream is read with its factors")
-    c.ignore("altup_coef_clip", "hidden_act")
     attention = c.heads(raw, kv=2, d_head=256, whole=True)
     attention |= {"bias": c.flag("attention_bias", default=False), "qk_norm": "head", "v_norm": True, "scale": 1}
     activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")

@@ -28,9 +28,6 @@ BESIDE_THE_READER = ("is_decoder", "add_cross_attention", "cross_attention_hidde
 
 def encoder_decoder(c: Config, encoders: Readers = BOTH) -> Raw:
     """Halves with tables and heads of their own: the encoder as its class without a head, the decoder with one."""
-    c.only(True, "is_encoder_decoder", why="an encoder and a decoder are read")
-    c.only(False, "tie_encoder_decoder", why="halves with weights of their own are read")
-    c.ignore("tie_word_embeddings", "vocab_size")  # the decoder's own are what its head has
     c.head_of("none")
     first, second = _half(c, "encoder", encoders), _half(c, "decoder", WRITERS)
     encoder, decoder = encoders[first.model_type](first), WRITERS[second.model_type](second)
@@ -80,8 +77,6 @@ def t5gemma2(c: Config) -> Raw:
     from txcalc.sources.huggingface.beside import beside
 
     joined(c)
-    c.ignore("dropout_rate", "classifier_dropout_rate", "image_token_index", "eoi_token_index")
-    c.only(True, "tie_word_embeddings", why="untied, the halves would not share a table either")
     form = c.head_of("lm", "none")
     whole = _table(c, "encoder", "t5gemma2_encoder")
     text, behind = _table(whole, "text_config", "t5gemma2_text"), _table(c, "decoder", "t5gemma2_decoder")
@@ -124,7 +119,6 @@ def _table(c: Config, key: str, model_type: str) -> Config:
 
 def _gemma3(c: Config) -> Raw:
     """A Gemma 3 without what both halves have."""
-    c.only(None, "attn_logit_softcapping", why="scores without a cap are read")
     c.ignore("final_logit_softcapping", "tie_word_embeddings", "dropout_rate", "sliding_window")
     raw = gemma3_text(c)
     if c.data.get("sliding_window", 0) is None:

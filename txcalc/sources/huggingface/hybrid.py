@@ -30,7 +30,6 @@ def _bamba_decoder(c: Config, inner: Any, partial: float) -> Raw:
 def bamba(c: Config) -> Raw:
     """Mamba-2, and attention in the layers that `attn_layer_indices` lists; half of a head is rotated."""
     raw = _bamba_decoder(c, lambda width: c.size("mamba_expand", default=2) * width, 0.5)
-    c.ignore("attn_rotary_emb")  # the class rotates what partial_rotary_factor says
     listed = c.items("attn_layer_indices", of=number, length=None, default=[])
     names = ["attention" if i in listed else "mamba2" for i in range(raw["n_layers"])]
     return layered(raw, (names, {name: {"parts": [name, "feed_forward"]} for name in set(names)}))
@@ -50,16 +49,10 @@ def falcon_h1(c: Config) -> Raw:
     if outward != bias:
         c.fault("projectors_bias", outward, f"mamba_proj_bias = {bias}", "biases on one side alone are not read")
     raw["mamba2"]["norm"] = c.flag("mamba_rms_norm", default=False)
-    c.ignore("mamba_norm_before_gate")  # where the norm stands, not whether there is one
     for key, length in (("mlp_multipliers", 2), ("ssm_multipliers", 5)):
         given = c.items(key, of=real, length=None, default=None)
         if given is not None and len(given) != length:
             c.fault(key, given, f"a list of {length} numbers")
-    c.ignore("attention_in_multiplier", "attention_out_multiplier", "key_multiplier")
-    c.ignore("ssm_in_multiplier", "ssm_out_multiplier")
-    c.only(True, "mamba_use_mlp", why="every layer has a feed-forward")
-    c.only([], "attn_layer_indices", why="every layer has attention")
-    c.ignore("mlp_expansion_factor")  # intermediate_size says the width
     raw["norm"]["parallel"] = ["mamba2", "attention"]
     embedding = c.real("embedding_multiplier", default=1.0)
     raw |= {"embedding": {"scale": embedding}} if embedding != 1 else {}
@@ -74,7 +67,6 @@ def olmo_hybrid(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
     attention = c.heads(raw) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "width"}
-    c.only("silu", "hidden_act", why="the short convolution's activation is read as silu")
     default = [GLOBAL if i % 4 == 3 else LINEAR for i in range(n)]
     default = default if GLOBAL in default else [*default[:-1], GLOBAL]
     types = c.layer_types(n, default, (LINEAR, GLOBAL))
@@ -99,7 +91,6 @@ def olmo_hybrid(c: Config) -> Raw:
         "positions": _unrotated(c) or c.rotary(attention["d_head"]),
         "head": c.lm_head(tied=False),
     }
-    c.ignore("linear_a_log_min", "linear_a_log_max", "linear_dt_min", "linear_dt_max", "linear_dt_init_floor")
     tables: dict[str, Raw] = {
         LINEAR: {"parts": ["delta", "feed_forward"]},
         GLOBAL: {"parts": ["attention", "feed_forward"], "norm": {"place": "after"}},
@@ -123,8 +114,6 @@ def _kimi_decoder(
     """Kimi delta attention in some layers and latent attention in the others, the `first` of them dense and the rest
     with experts, where `mlp_layer_types` does not say."""
     raw = c.stack()
-    c.only("silu", "hidden_act", why="the short convolution's activation is read as silu")
-    c.only(False, "tie_word_embeddings", why="transformers' class ties nothing")
     n_shared, per_token = ("n_shared_experts", "num_shared_experts"), (*TOP, "num_experts_per_token")
     mixed = c.experts(("num_experts", "num_local_experts"), per_token, WIDTH, scoring="sigmoid")
     groups, top = c.size("n_group", "num_expert_group", default=1), c.size("topk_group", default=1)
@@ -139,7 +128,6 @@ def _kimi_decoder(
         "positions": positions,
         "head": c.lm_head(tied=False),
     }
-    c.ignore("moe_renormalize", "model_max_length", "moe_router_activation_func", "use_grouped_topk")
     c.more_heads()
     seconds, tables = c.typed(raw, [i < first for i in range(raw["n_layers"])])
     return by_mixer(raw, types, DELTA, [tables[second]["parts"][1] for second in seconds])
@@ -153,8 +141,6 @@ def _n_layers(c: Config) -> int:
 def kimi_linear(c: Config) -> Raw:
     """Nothing is rotated. Published configs say in `linear_attn_config` what the class has keys of its own for."""
     n = _n_layers(c)
-    c.only(True, "mla_use_nope", why="nothing is rotated in transformers' class")
-    c.only(1, "moe_layer_freq", why="mlp_layer_types is what transformers reads")
     table = c.table("linear_attn_config")
     inner = table or Config({}, c.model_type, "linear_attn_config.", c)
     listed = [inner.items(key, of=number, length=None, default=None) for key in ("full_attn_layers", "kda_layers")]
@@ -195,7 +181,6 @@ def bailing_hybrid(c: Config) -> Raw:
     n = _n_layers(c)
     period = c.size("layer_group_size", default=6)
     types = c.layer_types(n, [LINEAR if (i + 1) % period else GLOBAL for i in range(n)], (LINEAR, GLOBAL))
-    c.only(None, "q_lora_rank", why="queries are projected directly")
     # Saved by transformers, head_dim is the rotated width, and the delta rule's stands under names of its own.
     width = c.size("linear_head_dim", default=None) or c.size("head_dim", default=128)
     latent = c.mla(None, 512, 128, 64, 128) | {"gate": "head"}
@@ -207,7 +192,6 @@ def bailing_hybrid(c: Config) -> Raw:
         "d_conv": c.size("linear_conv_kernel_dim", "short_conv_kernel_size", default=4),
         **({"bound": bound} if bounded else {}),
     }
-    c.ignore("mtp_loss_scaling_factor", "num_mtp_layers")
     first = c.count("first_k_dense_replace", default=2)
     theta = c.rotary(latent["d_rope"], 6e6)["theta"]
     return _kimi_decoder(c, latent, delta, types, first, 1e-6, form="rotary", theta=theta, interleaved=True)
@@ -248,7 +232,6 @@ def zamba(c: Config) -> Raw:
     """Mamba of several heads; some layers read, beside the stream, one Transformer block that they share."""
     raw = c.stack()
     n, d = raw["n_layers"], raw["d_model"]
-    c.ignore("num_logits_to_keep", "use_mamba_kernels", "hidden_mamba_act")
     period, offset = c.size("attn_layer_period", default=6), c.count("attn_layer_offset", default=4)
     pattern = [HYBRID if i == 2 or (i > 2 and (i - 3) % period == offset) else LINEAR for i in range(n)]
     inner, heads = c.size("mamba_expand", default=2) * d, c.size("n_mamba_heads", default=2)
@@ -290,8 +273,6 @@ def zamba2(c: Config) -> Raw:
     """Mamba-2; some layers read, beside the stream, one of several shared Transformer blocks, each with adapters."""
     raw = c.stack()
     n, d = raw["n_layers"], raw["d_model"]
-    c.ignore("num_logits_to_keep", "use_mamba_kernels", "use_mem_eff_path", "chunk_size", "use_long_context")
-    c.ignore("use_conv_bias", "kv_channels", "num_query_groups", "hybrid_layer_ids", "mamba_headdim")
     pattern = [LINEAR, *([LINEAR] * 5 + [HYBRID]) * 7, *[LINEAR] * 4, HYBRID, *[LINEAR] * 3, HYBRID, *[LINEAR] * 2]
     heads = c.size("n_mamba_heads", default=8)
     inner = int(c.real("mamba_expand", default=2) * d)
@@ -320,7 +301,6 @@ def zamba2(c: Config) -> Raw:
         "adapted": adapted,
     }
     positions = c.rotary(width) if c.flag("use_mem_rope", default=False) else {"form": "none"}
-    c.ignore("rope_theta", "rope_parameters", "rope_scaling")
     raw |= {
         "mamba2": {
             "d_head": max(1, inner // heads),

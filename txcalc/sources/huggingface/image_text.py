@@ -69,7 +69,6 @@ def clip_vision_model(c: Config, form: str = "") -> Raw:
 def clip(c: Config) -> Raw:
     """Both encoders side by side, each projected; nothing of one is read by the other."""
     c.head_of("none")
-    c.ignore("logit_scale_init_value")
     width, halves = c.size("projection_dim", default=512), {}
     for half, key, reader in (("encoder", "vision", clip_vision_model), ("decoder", "text", clip_text_model)):
         table = _table(c, key)
@@ -115,12 +114,10 @@ def siglip(c: Config) -> Raw:
     if not c.data.get("architectures"):
         c.fault("architectures", c.data.get("architectures"), '["SiglipModel"]', "transformers makes a classifier of "
                 "pictures where no class is named")  # fmt: skip
-    c.ignore("tie_word_embeddings")
     halves = [
         Config({**_table(c, key), "architectures": None}, f"siglip_{key}_model", f"{key}_config.", c, partial=True)
         for key in (("vision",) if form == "classifier" else ("vision", "text"))
     ]
-    c.ignore("text_config", "text_config_dict")
     raw = siglip_vision_model(halves[0])
     if form == "classifier":
         classes = piece("classifier", "linear", raw["d_model"], c.labels(), kind="head", at=[0, 1, 1])
@@ -153,8 +150,6 @@ def _table(c: Config, key: str) -> Mapping[str, object]:
 def blip(c: Config) -> Raw:
     """A picture's encoder, whose every position a post-norm decoder attends to; its head is BERT's masked one."""
     form = c.head_of("lm")
-    c.only(True, "tie_word_embeddings", why="the head is the table")
-    c.ignore("projection_dim", "logit_scale_init_value", "image_text_hidden_size", "label_smoothing")
     parts = [
         Config(_table(c, key), f"blip_{key}_model", f"{key}_config.", c, partial=True) for key in ("vision", "text")
     ]
@@ -164,9 +159,7 @@ def blip(c: Config) -> Raw:
     raw, vision = pictures(v, 16, 384)
     encoder = _layers(v, raw, "gelu") | {"positions": {"form": "learned"}, "vision": vision}
     encoder |= {"embedding": {"shared": False}}
-    t.only(True, "is_decoder", "tie_word_embeddings", why="a decoder is read, whose head is its table")
     t.only(encoder["d_model"], "encoder_hidden_size", why="the width of vision_config, which the class takes")
-    t.ignore("is_encoder_decoder", "add_cross_attention", "projection_dim", "dropout", "sep_token_id")
     text: Raw = {
         "d_model": t.size("hidden_size"),
         "n_layers": t.layers("num_hidden_layers"),
@@ -191,8 +184,6 @@ def blip(c: Config) -> Raw:
 def git(c: Config) -> Raw:
     """Post-norm layers that write after a picture's patches, which stand before the text like tokens of its own."""
     c.alone()
-    c.only("absolute", "position_embedding_type", why="learned positions are read")
-    c.ignore("classifier_dropout")
     raw = c.widths("decoder")
     head: Raw = {"form": "none"}
     if c.head_of("lm", "none") == "lm":
@@ -228,14 +219,12 @@ def _seen(c: Config) -> Config:
         c.fault("vision_config", table, "an object, the encoder's own config")
         table = {}
     v = Config({"patch_size": 16, **table}, "git_vision_model", "vision_config.", c, partial=True)
-    v.ignore("dropout", "tie_word_embeddings")
     return v
 
 
 def layoutlmv3(c: Config) -> Raw:
     """RoBERTa with biases by distance, in the text and on the page, tables of places, and a picture's patches."""
     raw = bert_like(c, deciding="tanh", without=("choice",), pooler=False, eps=1e-5)
-    c.only(True, "text_embed", why="a model of text is read")
     d, n_heads, rows = raw["d_model"], raw["attention"]["n_heads"], c.size("max_2d_position_embeddings", default=1024)
     places = [c.size(key, default=128) for key in ("coordinate_size", "shape_size")]
     if 4 * places[0] + 2 * places[1] != d:
@@ -245,7 +234,6 @@ def layoutlmv3(c: Config) -> Raw:
     if c.flag("has_relative_attention_bias", default=True):
         raw["positions"] |= {"form": "relative", "buckets": buckets, "distance": reach}
     on_page = c.size("rel_2d_pos_bins", default=64)
-    c.ignore("max_rel_2d_pos", "second_input_size")
     if c.flag("has_spatial_attention_bias", default=True):
         held += 2 * on_page * n_heads
     side, patch = c.size("input_size", default=224), c.size("patch_size", default=16)

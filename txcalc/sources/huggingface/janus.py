@@ -22,8 +22,6 @@ def tower(v: Config) -> Tower:
         v.real("mlp_ratio", default=4.0),
     )
     v.divides(heads, d, "num_attention_heads", "hidden_size")
-    v.only(False, "use_qk_norm", why="norms of whole queries and keys are not read")
-    v.ignore("attention_dropout", "hidden_dropout_rate", "projection_dropout", "num_image_tokens")
     if not 1 <= int(ratio * d) <= MAX_SIZE:
         v.fault("mlp_ratio", ratio, "a ratio that gives a width above 0")
         ratio = 1.0
@@ -45,7 +43,6 @@ def projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
         c.fault("vq_config", data, "an object, the codec's own config")
         data = {}
     q = Config(data, "janus_vqgan", "vq_config.", c)
-    q.ignore("dropout", "num_patches", "hidden_act")
     return Projection((), params=_codec(q) + _maker(q))
 
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
 from txcalc.parts.options import REQUIRED as REQUIRED
-from txcalc.sources.huggingface.neutral import WHOLE, elsewhere, is_neutral, refuses_null
+from txcalc.sources.huggingface.neutral import ASIDE, WHOLE, elsewhere, is_neutral, refuses_null
 from txcalc.sources.huggingface.release import knows, size_of, unnamed
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
 
@@ -59,6 +59,7 @@ class Keys:
         again: bool = False,
     ) -> None:
         self.data, self.model_type, self.path, self.partial = data, model_type, path, partial
+        self.parent = parent
         self.again: bool = parent.again if parent else again
         self.faults: list[Fault | str] = parent.faults if parent else []
         self.assumptions: list[str] = parent.assumptions if parent else []
@@ -161,6 +162,7 @@ class Keys:
         if len(self.data) > MAX_KEYS:
             self.faults.append(f"{self.path[:-1] or 'it'} holds {len(self.data):,} keys, expected at most {MAX_KEYS:,}")
             return
+        self.set_aside()
         passed: list[str] = []
         nulls = [key for key, value in self.data.items() if value is None and _NUMBERS.search(key)]
         if nulls and knows(self.model_type):
@@ -200,6 +202,17 @@ class Keys:
             )
         for inner in self.inner:
             inner.leftovers()
+
+    def set_aside(self) -> None:
+        """Look at the keys that are set aside in configs of this type: in this table of theirs, where it is in one."""
+        outer: Keys = self
+        while outer.parent and outer.parent.model_type == self.model_type:
+            outer = outer.parent
+        inner = self.path[len(outer.path) : -1]
+        for row in ASIDE.get(f"{self.model_type}/{inner}" if inner else self.model_type, ()):
+            self.ignore(*row.get("ignore", "").split())
+            for value, names, why in row.get("only", ()):
+                self.only(value, *names.split(), why=why)
 
     def _take(self, names: tuple[str, ...], value: Any) -> None:
         if type(value) is int:

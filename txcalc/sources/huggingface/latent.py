@@ -50,17 +50,13 @@ def _indexed_decoder(
     number: int = 256,
 ) -> Raw:
     """DeepSeek-V3.2 and what is built like it."""
-    c.ignore("ep_size", "mlp_bias")
-    c.only(True, "rope_interleave", why="transformers' class rotates neighbours")
     raw = _latent_decoder(c, raw, _indexed(c, heads, latent), eps=eps)
     raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, number, 8), "n_shared_experts", default=1)
     raw["experts"]["scoring"] = "sigmoid"
-    c.only(1, "moe_layer_freq", why="every layer after the first dense ones has experts")
     c.more_heads()
     listed = c.data.get("mlp_layer_types") is not None
     if first is None:
         first = 0 if listed else c.count("first_k_dense_replace", default=3)
-    c.ignore("first_k_dense_replace")
     return layered(raw, *axes, c.typed(raw, [i < first for i in range(raw["n_layers"])]))
 
 
@@ -78,7 +74,6 @@ def longcat_flash(c: Config) -> Raw:
         "scale": c.real("routed_scaling_factor", default=6.0),
     }
     mixed["n_idle"] = idle = c.count("zero_expert_num", default=256, null=0)
-    c.only("identity", "zero_expert_type", why="experts that hand on what they get are read")
     top, number = mixed["top_k"], mixed["n_experts"]
     if idle:
         c.note(
@@ -86,7 +81,6 @@ def longcat_flash(c: Config) -> Raw:
             f"as likely: counted are {top} (--set k=… for another number); transformers' class holds weights for the "
             f"{idle:,} that do nothing, no checkpoint does, and they are not counted"
         )
-    c.ignore("norm_topk_prob", "mla_scale_q_lora", "mla_scale_kv_lora", "attention_method")
     raw |= {"experts": mixed, "feed_forward": c.gated(c.spelling("ffn_hidden_size", "intermediate_size"))}
     both = {"parts": ["attention", "feed_forward", "experts"], "norm": {"without": ["experts"]}}
     order = ["both", "alone"] * (raw["n_layers"] // 2)
@@ -150,9 +144,6 @@ def hy_v4(c: Config) -> Raw:
     """GLM's sparse latent attention with gates and sinks, and hyper-connections without a matrix."""
     raw = c.stack()
     n = raw["n_layers"]
-    c.ignore(
-        "hc_magnitude", "hc_eps", "learnable_sink_init", "swiglu_limit", "index_topk_freq", "first_k_dense_replace"
-    )
     latent = c.mla(1536, 512, 192, 64, 256) | {"gate": "element", "sinks": True}
     raw["hyper"] = c.size("hc_mult", default=4)
     default = ["full" if i == 0 or (i - 1) % 4 == 0 else "shared" for i in range(n)]
@@ -191,8 +182,6 @@ def minicpm3(c: Config) -> Raw:
     n_heads = c.size("num_attention_heads")
     c.divides(n_heads, raw["d_model"], "num_attention_heads", "hidden_size")
     raw = _latent_decoder(c, raw, c.mla(768, 256, 64, 32, max(1, raw["d_model"] // n_heads)), tied=True, eps=1e-5)
-    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
-    c.ignore("dim_model_base")
     return raw | {"feed_forward": c.gated()}
 
 
@@ -208,7 +197,6 @@ def deepseek_v4(c: Config) -> Raw:
     own = "transformers' class has it so"
     c.only(1, "num_key_value_heads", "n_shared_experts", why=own)
     c.only(False, "attention_bias", "mlp_bias", why=own)
-    c.ignore("expert_dtype", "swiglu_limit", "hc_eps", "num_hash_layers", "compress_rope_theta", "index_topk_freq")
     drafting = [key for key in c.data if key.startswith("dspark_")]
     c.ignore(*drafting)
     if drafting:
@@ -217,7 +205,6 @@ def deepseek_v4(c: Config) -> Raw:
     heads = c.size("num_attention_heads", default=64)
     share = c.real("partial_rotary_factor", default=None)
     turned = int(width * share) if share is not None else c.size("qk_rope_head_dim", default=width * 64 // 512)
-    c.ignore("qk_rope_head_dim")
     if not 0 < turned <= width or turned % 2:
         c.fault("qk_rope_head_dim", turned, f"an even number up to head_dim = {width:,}")
     for name in ("rope_scaling", "rope_parameters"):

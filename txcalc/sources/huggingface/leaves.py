@@ -30,8 +30,6 @@ def _softmax(
 def mobilebert(c: Config) -> Raw:
     """BERT whose layers work at a narrow width between a matrix down and one up, with several feed-forwards."""
     c.alone()
-    c.only(False, "use_bottleneck_attention", why="values of the narrow width are not read")
-    c.only(True, "classifier_activation", why="a pooler without a layer is not read")
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     rows = padded = {"vocab_size": c.size("vocab_size")}
     c.padding_within(padded)
@@ -41,7 +39,6 @@ def mobilebert(c: Config) -> Raw:
     c.only(t, "true_hidden_size", why="it is what the class derives")
     if narrow:
         c.only(True, "key_query_shared_bottleneck", why="queries and keys of the model's width are not read")
-    c.ignore("intra_bottleneck_size", "key_query_shared_bottleneck", "classifier_dropout")
     heads, act = c.size("num_attention_heads", default=4), c.activation("hidden_act", default="relu")
     c.divides(heads, t, "num_attention_heads", "the narrow width")
     form = c.text("normalization_type", default="no_norm")
@@ -107,7 +104,6 @@ def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces
             piece("scores", "tied", inner, rows),
             piece("more_scores", "linear", max(1, d - inner), rows),
         ]
-    c.ignore("tie_word_embeddings")
     head = {"form": "none", "pooler": form in ("none", "pretraining")}
     if form in ("pretraining", "pairs", "sequence", "choice"):
         classes = 1 if form == "choice" else c.labels() if form == "sequence" else 2
@@ -123,9 +119,6 @@ def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces
 def swin(c: Config) -> Raw:
     """Stages of layers that attend in windows of a picture's patches, four of which are merged between stages."""
     c.alone()
-    c.ignore(
-        "encoder_stride", "num_layers", "num_hidden_layers", "stage_names", "out_features", "out_indices", "hidden_size"
-    )
     patch, channels = c.size("patch_size", default=4), c.size("num_channels", default=3)
     sides = _sides(c, patch)
     depths = c.items("depths", of=size, length=None, default=[2, 2, 6, 2])
@@ -210,7 +203,6 @@ def _windowed(d: int, heads: int, window: int, sides: tuple[int, int], wide: int
 
 def donut_swin(c: Config) -> Raw:
     """Swin without a norm after the last stage, of a picture that may be a rectangle."""
-    c.only(False, "use_absolute_embeddings", why="its class's table has a row more than there are patches")
     raw = swin(c)
     return raw | {"around": [one for one in raw.get("around", []) if one["name"] != "norm"]}
 
@@ -218,7 +210,6 @@ def donut_swin(c: Config) -> Raw:
 def deit(c: Config) -> Raw:
     """ViT with a second token, which a distilled model's other classifier reads."""
     c.alone()
-    c.ignore("encoder_stride", "pooler_act", "pooler_output_size")
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     d, wide = raw["d_model"], c.size("intermediate_size")
     patch, channels = c.size("patch_size", default=16), c.size("num_channels", default=3)
@@ -256,7 +247,6 @@ def deit(c: Config) -> Raw:
 def clap(c: Config) -> Raw:
     """RoBERTa's layers over words, Swin's over a spectrogram, and two matrices after each."""
     c.head_of("none")
-    c.ignore("logit_scale_init_value", "num_hidden_layers", "hidden_size")
     # Its class gives both halves its own.
     shared, act = c.size("projection_dim", default=512), c.activation("projection_hidden_act", default="relu")
     text, audio = _half(c, "text"), _half(c, "audio")
@@ -275,7 +265,6 @@ def clap(c: Config) -> Raw:
     if stride not in (patch, [patch, patch]) or spec % patch:
         audio.fault("patch_stride", stride, f"{patch}, the patch's own sides, which divide spec_size = {spec}")
     audio.ignore("patch_stride", "num_classes", "fusion_type", "aff_block_r", "num_hidden_layers", "vocab_size")
-    audio.only(True, "flatten_patch_embeds", why="a row of patches is read")
     fused = audio.flag("enable_fusion", default=False)
     if fused and audio.data.get("fusion_type") == "channel_map":
         audio.fault("fusion_type", "channel_map", "another: four channels in one are not read")
@@ -325,11 +314,8 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     n, d = raw["n_layers"], raw["d_model"]
     attention = c.heads(raw, kv=4, d_head=128) | {"qk_norm": "head"}
     table = c.table("sparse_attention_config") or Config({}, c.model_type, parent=c)
-    table.only(True, "use_sparse_attention", why="sparse_attention_freq is what transformers reads")
-    table.ignore(*_INDEX, "sparse_init_block", "sparse_score_type", "sparse_disable_index_value")
     c.data = {**c.data, **{new: table.data[old] for old, new in _INDEX.items() if old in table}}
     few, width = c.size("index_n_heads", default=4), c.size("index_head_dim", default=128)
-    c.ignore("index_block_size", "index_topk_blocks", "index_local_blocks", "swiglu_alpha", "swiglu_limit")
     frequent = table.items("sparse_attention_freq", of=any_of(0, 1), length=n, default=[0] * n)
     types = c.layer_types(n, [_SELECTED if one else GLOBAL for one in frequent], (_SELECTED, GLOBAL))
     fed = c.items("moe_layer_freq", of=any_of(0, 1), length=n, default=[1] * n)

@@ -22,7 +22,6 @@ def squeezebert(c: Config) -> Raw:
 
 def big_bird(c: Config) -> Raw:
     """BERT that attends in blocks; its classifier has a layer with its own activation."""
-    c.ignore("rescale_embeddings")
     act = c.activation("hidden_act", default="gelu_new")
     raw = bert_like(c, rows=4096, act="gelu_new", deciding=act)
     raw["attention"]["bias"] = ["o"]
@@ -41,10 +40,6 @@ def big_bird(c: Config) -> Raw:
 
 def fnet(c: Config) -> Raw:
     """BERT with a Fourier transform for attention, a projection after the embedding's norm; its pooler always runs."""
-    c.only(
-        False, "use_tpu_fourier_optimizations", why="a fast Fourier transform is counted, no product with its matrix"
-    )
-    c.ignore("tpu_short_seq_length")
     raw = bert_like(c, n_heads=(), types=4, act="gelu_new")
     raw["embedding"]["rank"] = raw["d_model"]
     raw["head"]["pooler"] = True
@@ -81,7 +76,6 @@ def nystromformer(c: Config) -> Raw:
     act = c.activation("hidden_act", default="gelu_new")
     raw = bert_like(c, rows=510, act="gelu_new", pooler=False, deciding=act, choosing="relu", eps=1e-5)
     raw["positions"]["rows"] += 2
-    c.ignore("inv_coeff_init_option", "inv_init_coeff_option")
     marks, length = c.size("num_landmarks", default=64), c.size("segment_means_seq_len", default=64)
     taps = c.size("conv_kernel_size", default=65, null=0)
     raw = _convolved(raw, taps)
@@ -105,7 +99,6 @@ def yoso(c: Config) -> Raw:
     act = c.activation("hidden_act", default="gelu")
     raw = bert_like(c, rows=4096, types=1, pooler=False, deciding=act, choosing="relu")
     raw["positions"]["rows"] += 2
-    c.ignore("use_fast_hash", "lsh_backward", "num_hash", "hash_code_len")
     raw = _convolved(raw, c.size("conv_window", default=None))
     if c.flag("use_expectation", default=True):
         return raw
@@ -121,7 +114,6 @@ def mra(c: Config) -> Raw:
     raw["positions"]["rows"] += 2
     if form not in ("full", "sparse"):
         c.fault("approx_mode", form, "'full' or 'sparse'")
-    c.ignore("initial_prior_first_n_blocks", "initial_prior_diagonal_n_blocks")
     number = min(rows // 32 * c.size("block_per_row", default=4), (rows // 32) ** 2)
     c.note(f"{number:,} blocks of 32 by 32 scores, as many as its code takes of a text of {rows:,} tokens")
     h, w = raw["attention"]["n_heads"], max(32, raw["d_model"] // raw["attention"]["n_heads"])
@@ -181,7 +173,6 @@ def _windows(c: Config, raw: Raw) -> Raw:
 
 def longformer(c: Config) -> Raw:
     """RoBERTa with windows."""
-    c.ignore("onnx_export", "ignore_attention_mask", "attention_mode", "attention_dilation", "autoregressive")
     return _windows(c, bert_like(c, deciding="tanh"))
 
 
@@ -209,7 +200,6 @@ def longt5(c: Config) -> Raw:
             "'local'",
             "global tokens that sum up blocks are not supported yet",
         )
-    c.ignore("global_block_size", "local_attention_dropout")
     window = c.size("local_radius", default=127) + 1
     c.note(f"its code fills a text up to whole blocks of {window:,} and multiplies three blocks for each")
     raw = t5(c, deciding=0)

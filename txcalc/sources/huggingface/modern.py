@@ -11,7 +11,6 @@ from txcalc.sources.huggingface.encoder import bert_like, masked_lm
 def _turned(c: Config, theta: float, **more: Any) -> Raw:
     """Rotary positions instead of learned ones."""
     raw = bert_like(c, rows=None, kept=("head_dim",), **more)
-    c.ignore("max_position_embeddings", "n_positions")
     return raw | {"positions": c.rotary(raw["attention"]["d_head"], theta)}
 
 
@@ -23,11 +22,6 @@ def nomic_bert(c: Config) -> Raw:
     """Gated, without biases; also in GPT-2's spelling, as its first checkpoints have it."""
     off = "prenorm", "use_rms_norm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "causal", "parallel_block"
     c.only(False, *off, why="the models that were published are read")
-    c.only("swiglu", "activation_function", why="the models that were published are read")
-    c.only(0, "num_experts", why="experts are not read")
-    c.only(False, "rotary_emb_interleaved", why="pairs of halves are read")
-    c.ignore("dense_seq_output", "fused_dropout_add_ln", "max_trained_positions", "pad_vocab_size_multiple")
-    c.ignore("parallel_block_tied_norm", "use_xentropy")
     raw = _turned(
         c,
         1000.0,
@@ -55,7 +49,6 @@ def gte(c: Config) -> Raw:
 
 def roformer(c: Config) -> Raw:
     """Rotary positions, whose sinusoids are stored; a table that may be narrower than the model."""
-    c.only(False, "rotary_value", why="values are not turned")
     rank = c.size("embedding_size", default=None)
     rank = None if rank == c.data.get("hidden_size") else rank
     activation = c.activation("hidden_act", default="gelu")
@@ -72,7 +65,6 @@ def roformer(c: Config) -> Raw:
 def eurobert(c: Config) -> Raw:
     """As Llama, looking both ways."""
     raw = _gated(c, padding=128001)
-    c.ignore("classifier_pooling", "clf_pooling", "hidden_dropout")
     form = c.head_of("masked-lm", "none", "sequence", "token")
     if form == "masked-lm":
         tied = c.flag("tie_word_embeddings", default=False)
@@ -92,7 +84,6 @@ def eurobert(c: Config) -> Raw:
 
 def _gated(c: Config, padding: int) -> Raw:
     """A stack of Llama's layers as an encoder; `padding` is the row of padding in the class."""
-    c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
     raw = c.widths("encoder", padding=padding)
     attention = c.heads(raw, whole=True)
     return raw | {
@@ -108,9 +99,6 @@ def esm(c: Config) -> Raw:
 
     Tokens are scaled by the share that training left unmasked: 1 − 0.15 · 0.8, in the class.
     """
-    c.only(False, "is_folding_model", why="ESMFold is not read")
-    c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
-    c.ignore("esmfold_config", "vocab_list", "hidden_act", "mask_token_id", "classifier_dropout")
     raw = c.widths("encoder") | {"contacts": True}
     attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": True}
     form = c.text("position_embedding_type", default="absolute")
@@ -145,7 +133,6 @@ def esmc(c: Config) -> Raw:
         c.fault("num_key_value_heads", heads_of["n_kv_heads"], f"num_attention_heads = {heads_of['n_heads']}")
     heads_of["qk_norm"] = "width"
     raw["norm"] = {"form": "layer", "eps": 1e-5, "final_bias": False, "qk_bias": False}
-    c.ignore("tie_word_embeddings", "classifier_dropout")
     form = c.head_of("masked-lm", "none", "sequence", "token")
     if form in ("masked-lm", "none"):
         return raw | {"head": {"form": form} | ({"activation": "gelu"} if form == "masked-lm" else {})}
@@ -154,11 +141,6 @@ def esmc(c: Config) -> Raw:
 
 def modernbert(c: Config) -> Raw:
     """Rotary positions, a window around each position in most layers, no norm before the first attention."""
-    c.only(False, "is_decoder", "is_encoder_decoder", why="an encoder is read")
-    c.only(True, "tie_word_embeddings", "decoder_bias", why="the head is tied, with a bias")
-    c.ignore("classifier_activation", "classifier_pooling", "sparse_prediction", "sparse_pred_ignore_index")
-    c.ignore("deterministic_flash_attn", "reference_compile", "initializer_cutoff_factor", "repad_logits_with_grad")
-    c.ignore("position_embedding_type", "global_rope_theta", "local_rope_theta")
     raw = _modern(c, c.widths("encoder"))
     form = c.head_of("masked-lm", "none", "sequence", "token", "question", "choice")
     raw["head"] = {"form": form}
@@ -176,8 +158,6 @@ def modernbert_decoder(c: Config) -> Raw:
     """ModernBERT's layers, causal: no norm before the first attention; a head with a layer and a norm of its own."""
     raw = _modern(c, c.stack(), "global_rope_theta")
     biased, width = c.flag("classifier_bias", default=False), raw["attention"]["d_head"]
-    c.only(True, "decoder_bias", "tie_word_embeddings", why="the head is tied, with a bias")
-    c.ignore("initializer_cutoff_factor", "sliding_window", "global_rope_theta", "local_rope_theta", "rope_parameters")
     tied = c.head_of("lm", "none") == "lm"
     raw["head"] = {"form": "masked-lm", "tied": True, "transform_bias": biased} if tied else {"form": "none"}
     if c.activation("classifier_activation", default="gelu") != raw["feed_forward"]["activation"]:

@@ -7,6 +7,10 @@ numbers where a reader does not look at them, too; and keys that other people's 
 it no weights where another key has this value. What is refused was written down from transformers 5.23 (annotations,
 and null in a config of each family built on meta); a test holds it against the classes.
 
+`aside.json` has keys that the code of some model types names, by those types and, after a stroke, the table in which
+they stand: `ignore` those from which no size follows, or none where the reader does not ask for them; `only` the one
+value of others, and why.
+
 A reader looks at its own keys first; only what it did not ask for is looked up here.
 """
 
@@ -30,6 +34,13 @@ _NULL: dict[str, tuple[bool, frozenset[str]]] = {
     key: (listed.startswith("but "), frozenset(listed.split()) - {"but"})
     for key, listed in table("neutral.json")["null"].items()
 }
+
+
+# By model type and table, the rows of keys that are set aside there.
+ASIDE: dict[str, list[dict[str, Any]]] = {}
+for _places, _row in table("aside.json").items():
+    for _place in _places.split():
+        ASIDE.setdefault(_place, []).append(_row)
 
 
 def elsewhere(model_type: str, key: str, config: Mapping[str, Any]) -> str:

@@ -28,7 +28,6 @@ def qwen(c: Config) -> Raw:
     both = c.size("intermediate_size")
     if both % 2:
         c.fault("intermediate_size", both, "an even number: the width of both gates")
-    c.ignore("fp32", "softmax_in_fp32", "use_dynamic_ntk", "use_logn_attn")
     made = _decoder(
         c,
         raw,
@@ -51,7 +50,6 @@ def _beside(c: Config, raw: Raw, *towers: str) -> Raw:
 def baichuan(c: Config) -> Raw:
     """The 7B's code has rotary positions and `max_position_embeddings`, the 13B's has ALiBi and `model_max_length`."""
     raw = c.stack()
-    c.ignore("z_loss_weight")
     made = _decoder(c, raw, c.heads(raw, kv_names=(), width_names=()), tied=False)
     if "max_position_embeddings" in c:
         return made
@@ -64,9 +62,6 @@ def chatglm(c: Config) -> Raw:
     """ChatGLM-2, -3 and GLM-4: every class has the head, half of each head is rotated, in neighbours. The first
     ChatGLM has keys of its own."""
     c.of_its_own(writes=True)
-    c.only(None, "pre_seq_len", why="prefixes are not read")
-    c.only(0, "quantization_bit", why="packed weights are not read")
-    c.ignore("prefix_projection", "architectures")
     if "inner_hidden_size" in c:
         return _chatglm_1(c)
     c.alone()
@@ -151,11 +146,6 @@ def internlm2(c: Config) -> Raw:
 def telechat(c: Config) -> Raw:
     """TeleChat and TeleChat2: Llama under BLOOM's names, with a bias on what each branch adds."""
     raw = c.stack(n_layers=("n_layer", "num_hidden_layers"))
-    c.only(False, "embed_layernorm", why="a norm after the embedding is not read")
-    c.only(False, "apply_residual_connection_post_layernorm", why="what is added is what the norm reads")
-    c.ignore("base_seqlen", "logn", "offset_alibi", "semi_causal", "seq_length", "training_seqlen", "n_inner")
-    c.ignore("skip_bias_add", "skip_bias_add_qkv", "masked_softmax_fusion", "bias_dropout_fusion", "flash_attn")
-    c.ignore("slow_but_exact", "attention_softmax_in_fp32", "unk_token_id", "pretraining_tp")
     attention = c.heads(raw, names=("n_head", "num_attention_heads"), width_names=()) | {"bias": ["o"]}
     mlp = {"d_ff": c.size("ffn_hidden_size"), "gated": True, "activation": "silu", "down_bias": True}
     made = _decoder(c, raw, attention, tied=True, mlp=mlp)
@@ -173,7 +163,6 @@ def deci(c: Config) -> Raw:
         return raw
     for number in set(groups):
         c.divides(number, attention["n_heads"], "num_key_value_heads_per_layer", "num_attention_heads")
-    c.ignore("num_key_value_heads", "architectures")
     made = c.decoder(raw, attention, head={"tied": c.flag("tie_word_embeddings", default=False)})
     kinds = {f"groups{number}": {"attention": {"n_kv_heads": number}} for number in groups}
     return layered(made, ([f"groups{number}" for number in groups], kinds))
@@ -199,9 +188,6 @@ def mimo(c: Config) -> Raw:
     attention = c.heads(raw, kv=32, width_names=())
     width, groups = attention["d_head"], attention["n_kv_heads"]
     c.only(width, "head_dim", why="hidden_size / num_attention_heads is read")
-    c.only(True, "attention_bias", why="Q, K and V have biases")
-    c.only(False, "use_sliding_window", why="windows are not read here")
-    c.ignore("sliding_window", "max_window_layers")
     made = _decoder(c, raw, attention | {"bias": ["q", "k", "v"]}, tied=False)
     further = c.count("num_nextn_predict_layers", default=0)
     if further:

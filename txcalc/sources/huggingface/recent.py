@@ -39,7 +39,6 @@ def zaya(c: Config) -> Raw:
     bias = c.flag("attention_bias", default=False)
     taps = c.size("cca_time0", default=2), c.size("cca_time1", default=2)
     inner, window = c.size("router_hidden_size", default=256), c.size("sliding_window", default=None, null=None)
-    c.only(1, "num_experts_per_tok", why="transformers' class has one expert a token")
     mixed = c.experts(("num_experts",), TOP, WIDTH, 16, 1) | {"router": False}
     types = c.items("layer_types", of=any_of("hybrid", NEAR), length=n, default=None) or ["hybrid"] * n
     if NEAR in types and window is None:
@@ -107,7 +106,6 @@ def muse_spark_text(c: Config) -> Raw:
     bias, window = c.flag("attention_bias", default=False), c.size("sliding_window", default=2048, null=None)
     mixed = c.experts(NAMES[::-1], TOP, WIDTH, 256, 8) | {"scoring": "sigmoid"}
     mixed["latent"] = latent = c.size("moe_hidden_size", default=4096)
-    c.ignore("qk_scale_factor", "output_multiplier", "post_norm_eps", "residual_gate_temperature")
     back = [(n - 1 - i) % 4 for i in range(n)]
     bases = c.items("layer_rope_theta", of=real, length=n, default=None) or [float(one > 0) for one in back]
     types = c.layer_types(n, [LOCAL if one else GLOBAL for one in back])
@@ -156,7 +154,6 @@ def openai_privacy_filter(c: Config) -> Raw:
     attention = c.heads(raw, kv=2, d_head=64) | {"bias": c.flag("attention_bias", default=True), "sinks": True}
     mixed = c.experts(NAMES[::-1], TOP, ("intermediate_size",), 128, 4, bias=True, router_bias=True)
     mixed |= {"activation": "clamped_silu", "scoring": "softmax_after"}
-    c.ignore("swiglu_alpha", "swiglu_limit", "sliding_window", "tie_word_embeddings")
     c.note("its window, which looks both ways, is a mask: counted are all pairs")
     form = c.head_of("none", "token")
     head = c.classifier("token", 33) if form == "token" else {"form": "none"}
@@ -180,7 +177,6 @@ def hrm_text(c: Config) -> Raw:
     c.only(heads, "num_key_value_heads", why="transformers' class has as many as query heads")
     q, bias, fed = heads * width, c.flag("attention_bias", default=False), c.flag("mlp_bias", default=False)
     ff, act = c.size("intermediate_size"), c.activation("hidden_act", default="silu")
-    c.ignore("L_bp_cycles", "embedding_scale")
     if c.flag("prefix_lm", default=True):
         c.note("prompts are attended to both ways: masked attention is counted as if it were causal")
     c.note(f"its weights run {high * low:,} and {high:,} times; training is counted with gradients of all cycles")
@@ -227,8 +223,6 @@ def inkling_text(c: Config) -> Raw:
     for name in {"shared_expert_sink", "chain_hidden_post_norm", "mtp_hidden_states_first"} & c.data.keys():
         c.flag(name)  # no size follows from them
     c.ignore("route_scale", "logits_mup_width_multiplier", "unpadded_vocab_size", dense)
-    c.ignore("rms_norm_eps_moe_gate", "mtp_local_layer_ids")
-    c.ignore("log_scaling_alpha", "log_scaling_n_floor", "number_of_conv_states")
     c.more_heads()
     first = c.count("dense_mlp_idx", default=0)
     names = ["dense" if i < first else "sparse" for i in range(n)]

@@ -32,8 +32,6 @@ def mamba(c: Config) -> Raw:
     given = c.size("intermediate_size", default=None)
     if given is not None and given != inner:
         c.fault("intermediate_size", given, f"expand × hidden_size = {inner:,}", "it is what transformers derives")
-    c.ignore("d_inner", "d_model", "n_layer", "ssm_cfg", "rms_norm", "fused_add_norm", "pad_vocab_size_multiple")
-    c.ignore("hidden_act")
     mixer = {
         "d_inner": inner,
         "d_state": c.size("state_size", default=16),
@@ -58,7 +56,6 @@ def _recurrent(c: Config) -> Raw:
 
 def falcon_mamba(c: Config) -> Raw:
     """Mamba with norms on Δ, B and C that have no weights."""
-    c.ignore("mixer_rms_eps")
     return mamba(c)
 
 
@@ -73,7 +70,6 @@ def _mamba2(c: Config, n_heads: int, d_head: int, inner: int, key: str, **more: 
 def mamba2(c: Config) -> Raw:
     raw = _recurrent(c)
     inner = _inner(c, raw, "expand")
-    c.ignore("hidden_act", "rms_norm", "time_step_rank")
     n_heads, d_head = c.size("num_heads", default=128), c.size("head_dim", default=64)
     mixer = _mamba2(
         c,
@@ -111,7 +107,6 @@ def jamba(c: Config) -> Raw:
         "positions": {"form": "none"},
         "head": c.lm_head(tied=False),
     }
-    c.ignore("mamba_inner_layernorms")
     mixed = c.experts(("num_experts", "num_local_experts"), ("num_experts_per_tok",), ("intermediate_size",), 16, 2)
     period, offset = _every(c, "expert_layer", 2, 1)
     raw["experts"] = mixed
@@ -180,7 +175,6 @@ def granitemoehybrid(c: Config) -> Raw:
         "positions": c.rotary(attention["d_head"]) if form == "rope" else {"form": "none"},
         "head": c.lm_head(tied=False),
     }
-    c.ignore("normalization_function", "init_method", "rope_theta", "rope_scaling", "rope_parameters")
     if number:
         mixed = c.experts(("num_local_experts",), ("num_experts_per_tok",), ("intermediate_size",), 8, 2)
         raw["experts"] = mixed | {"d_ff_shared": shared}
@@ -211,10 +205,8 @@ def nemotron_h(c: Config) -> Raw:
     if number != len(names):
         c.fault("num_hidden_layers", number, f"{len(names):,}, the layers that the pattern has")
     inner = c.size("mamba_num_heads", default=128) * c.size("mamba_head_dim", default=64)
-    c.ignore("expand", "mamba_hidden_act", "mamba_ssm_cache_dtype", "mamba_dt_limit", "time_step_rank")
     attention = c.heads(raw, kv=8, d_head=128)
     c.only(attention["d_head"], "attention_head_dim", why="head_dim is what transformers' nemotron_h reads")
-    c.only(False, "attention_bias", "tie_word_embeddings", why="transformers' nemotron_h has neither")
     latent = c.size("moe_latent_size", default=None)
     activation = c.activation("mlp_hidden_act", default="relu2")
     bias = c.flag("mlp_bias", default=False)
@@ -246,10 +238,6 @@ def nemotron_h(c: Config) -> Raw:
         c.only(1, "n_shared_experts", why="one feed-forward beside the routed ones is read")
         raw["experts"] = mixed | {"activation": activation, "gated": False, "d_ff_shared": shared}
         raw["experts"] |= {"scoring": "sigmoid"} | ({"latent": latent} if latent is not None else {})
-    c.ignore("intermediate_size", "num_experts_per_tok", "n_routed_experts", "num_local_experts")
-    c.ignore("moe_intermediate_size")
-    c.ignore("moe_shared_expert_intermediate_size", "n_shared_experts", "max_position_embeddings", "sliding_window")
-    c.ignore("moe_shared_expert_overlap", "mtp_layers_block_type", "mtp_hybrid_override_pattern")
     c.more_heads()
     return layered(raw, (names, {name: {"parts": [name]} for name in set(names)}))
 
@@ -292,8 +280,6 @@ def recurrent_gemma(c: Config) -> Raw:
     if left or not inner:
         c.fault("intermediate_size", 2 * inner + left, "an even number", "each matrix is half as wide")
     activation = c.activation("hidden_activation", default="gelu_pytorch_tanh")
-    c.ignore("embeddings_scale_by_sqrt_dim", "w_init_variance_scale", "final_w_init_variance_scale", "layer_types")
-    c.ignore("layers_block_type")
     mixer = {"n_heads": attention["n_heads"], "d_head": max(1, width // attention["n_heads"]), "activation": activation}
     raw |= {
         "attention": attention,
@@ -335,9 +321,6 @@ norm_reduction_force_float32 return_last_states sequence_kernel step_kernel weig
 def xlstm(c: Config) -> Raw:
     """A matrix memory and a gated feed-forward in every layer."""
     c.alone()
-    c.ignore(*_KERNELS.split())
-    c.only(False, "use_bias", why="an RMSNorm with a bias is not read")
-    c.only(True, "add_out_norm", why="its class has a norm after the last layer whatever is said")
     raw = c.widths(
         "decoder", d_model=("hidden_size", "embedding_dim"), n_layers=("num_hidden_layers", "num_blocks"), padding=1
     )

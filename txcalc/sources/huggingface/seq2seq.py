@@ -60,7 +60,6 @@ def t5(c: Config, behind: int | None = None, deciding: int = 2, gates: str = "re
         c.fault("feed_forward_proj", projection, "an activation such as 'relu', or 'gated-gelu'")
         name = "relu"
     c.only(gate == "gated", "is_gated_act", why="feed_forward_proj says so")
-    c.ignore("dense_act_fn", "n_positions", "output_past", "scale_decoder_outputs")
     n_layers = c.layers("num_layers", "num_hidden_layers")
     behind = c.size("num_decoder_layers", default=behind or n_layers, null=n_layers)
     activation = "gelu_tanh" if projection == "gated-gelu" else ACTIVATIONS[name]
@@ -184,8 +183,6 @@ blenderbot_small = partial(bart_like, place="post", rows=512, extra=0, embedded_
 
 
 def mvp(c: Config) -> Raw:
-    c.only(False, "use_prompt", why="prompts before every layer have no part")
-    c.ignore("prompt_length", "prompt_mid_dim")
     return bart_like(c, "post", 1024, 2, True)
 
 
@@ -206,7 +203,6 @@ def bigbird_pegasus(c: Config) -> Raw:
 
 def marian(c: Config) -> Raw:
     """The positions are sinusoids, stored as a table."""
-    c.only(True, "share_encoder_decoder_embeddings", why="one table for both halves is read")
     raw = bart_like(c, "post", 1024, 0, False)
     c.only(raw["vocab_size"], "decoder_vocab_size", why="one table for both halves is read")
     return raw
@@ -215,7 +211,6 @@ def marian(c: Config) -> Raw:
 def fsmt(c: Config) -> Raw:
     """Halves with a vocabulary each; the sinusoids are stored as tables, with rows up to the padding's."""
     joined(c)
-    c.ignore("scale_embedding", "activation_dropout", "langs", "decoder")
     c.head_of("lm")
     vocabulary = {"encoder": c.size("src_vocab_size"), "decoder": c.size("tgt_vocab_size", "vocab_size")}
     padding = c.count("pad_token_id", default=1)
@@ -240,8 +235,6 @@ def fsmt(c: Config) -> Raw:
 
 def trocr(c: Config) -> Raw:
     """BART's decoder alone, with a head tied to its table."""
-    c.ignore("scale_embedding", "activation_dropout", "classifier_dropout", "decoder_start_token_id")
-    c.only(False, "is_encoder_decoder", why="a decoder is read")
     raw: Raw = {"d_model": c.size("d_model", "hidden_size"), "vocab_size": c.size("vocab_size")}
     c.padding_within(raw)
     learned = c.flag("use_learned_position_embeddings", default=True)
@@ -269,11 +262,6 @@ def trocr_alone(c: Config) -> Raw:
 def whisper(c: Config) -> Raw:
     """Two convolutions over mel bands, an encoder of fixed length, k without a bias."""
     joined(c)
-    c.ignore(
-        "classifier_proj_size", "apply_spec_augment", "median_filter_width", "scale_embedding", "activation_dropout"
-    )
-    c.ignore("use_weighted_layer_sum", "mask_time_prob", "mask_time_length", "mask_time_min_masks", "mask_feature_prob")
-    c.ignore("mask_feature_length", "mask_feature_min_masks", "alignment_heads", "lang_ids")
     raw: Raw = {"kind": "audio", "d_model": c.size("d_model", "hidden_size"), "vocab_size": c.size("vocab_size")}
     c.padding_within(raw)
     halves = {half: _half(c, raw, half) for half in ("encoder", "decoder")}
@@ -296,9 +284,6 @@ def _halves(names: list[bool], second: str) -> tuple[list[str], dict[str, Raw]]:
 def nllb_moe(c: Config) -> Raw:
     """M2M-100 with experts in every `*_sparse_step`-th layer, of which a token passes two."""
     raw = bart_like(c, "pre", 1024, 0, False, positions="sinusoidal")
-    c.only(False, "router_bias", why="a router without a bias is read")
-    c.ignore("expert_capacity", "second_expert_policy", "batch_prioritized_routing", "moe_eval_capacity_token_fraction")
-    c.ignore("normalize_router_prob_before_dropping", "moe_token_dropout", "router_ignore_padding_tokens")
     number = c.size("num_experts", default=128)
     if number < 2:
         c.fault("num_experts", number, "at least 2, for a token passes two")
@@ -315,7 +300,6 @@ def nllb_moe(c: Config) -> Raw:
 def t5gemma(c: Config) -> Raw:
     """Gemma-2 layers in both halves, each with a table of its own; the head is tied to the decoder's."""
     joined(c)
-    c.ignore("dropout_rate", "classifier_dropout_rate")
     halves: Raw = {}
     for half in ("encoder", "decoder"):
         table = c.table(half)
@@ -325,7 +309,6 @@ def t5gemma(c: Config) -> Raw:
         halves[half] = _gemma_half(table, half)
     decoder = halves["decoder"]
     c.only(decoder["vocab_size"], "vocab_size", why="the decoder's table")
-    c.ignore("query_pre_attn_scalar")
     return {
         "kind": "encoder-decoder",
         "embedding": {"shared": False, "scale": decoder["d_model"] ** 0.5},
@@ -336,7 +319,6 @@ def t5gemma(c: Config) -> Raw:
 
 def _gemma_half(c: Config, half: str) -> Raw:
     """One Gemma-2 stack; the encoder's windows reach both ways."""
-    c.ignore("query_pre_attn_scalar", "hidden_act", "cross_attention_hidden_size", "tie_word_embeddings", "is_decoder")
     raw: Raw = {
         "d_model": c.size("hidden_size"),
         "n_layers": c.layers("num_hidden_layers"),
@@ -351,7 +333,6 @@ def _gemma_half(c: Config, half: str) -> Raw:
         "norm": c.rms(offset=True, place="sandwich"),
         "positions": c.rotary(attention["d_head"], kind=GLOBAL),
     }
-    c.ignore("final_logit_softcapping")
     window = c.size("sliding_window", default=4096)
     types = c.layer_types(n, [GLOBAL if i % 2 else LOCAL for i in range(n)])
     return layered(raw, c.windows(raw, window if half == "decoder" else window + 1, types))
@@ -359,11 +340,7 @@ def _gemma_half(c: Config, half: str) -> Raw:
 
 def switch_transformers(c: Config) -> Raw:
     """T5 with experts in every so many layers of each half, of which a token passes one."""
-    c.only(False, "router_bias", "add_router_probs", why="a router without a bias is read")
-    c.ignore("expert_capacity", "router_type", "num_selected_experts", "router_ignore_padding_tokens")
     act = c.activation("dense_act_fn", default="relu")
-    c.ignore("feed_forward_proj")
-    c.only(True, "tie_word_embeddings", why="untied, the halves would not share a table either")
     raw = t5(c, behind=12, deciding=0)
     raw["feed_forward"]["activation"] = act
     number = c.size("num_experts", default=8)

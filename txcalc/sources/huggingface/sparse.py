@@ -42,7 +42,6 @@ def qwen2_moe(c: Config) -> Raw:
     on = c.flag("use_sliding_window", default=False)
     window = c.size("sliding_window", default=4096, null=None) if on else None
     top = c.count("max_window_layers", default=28) if on else 0
-    c.ignore("sliding_window", "max_window_layers")
     types = c.layer_types(n, [LOCAL if on and i % 2 == 0 and i < top else GLOBAL for i in range(n)])
     return layered(raw, c.windows(raw, window, types), _qwen_mixture(c, raw))
 
@@ -132,7 +131,6 @@ def dots1(c: Config) -> Raw:
 def dbrx(c: Config) -> Raw:
     raw = c.stack(("d_model", "hidden_size"), ("n_layers", "num_hidden_layers"))
     inner, channel = c.table("attn_config"), c.table("ffn_config")
-    c.ignore("max_seq_len")
     attention = c.heads(raw, names=("n_heads", "num_attention_heads"), kv_names=(), width_names=())
     if inner:
         attention["n_kv_heads"] = inner.size("kv_n_heads", default=1)
@@ -160,7 +158,6 @@ def dbrx(c: Config) -> Raw:
     else:
         c.fault("ffn_config", ABSENT, "an object with ffn_hidden_size and moe_num_experts")
     raw = c.decoder(raw, attention, mixed=mixed)
-    c.only(False, "tie_word_embeddings", why="transformers' dbrx is never tied")
     return raw | {"norm": c.layer_norm(bias=False)}
 
 
@@ -171,7 +168,6 @@ def cohere2_moe(c: Config) -> Raw:
     first = c.count("first_k_dense_replace", default=0) if "first_k_dense_replace" in c else 0
     attention = c.heads(raw, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
     mixed = c.with_shared(c.experts(NAMES, TOP, ("intermediate_size",), 8, 2), "num_shared_experts", default=0)
-    c.ignore("shared_expert_combination_strategy")
     if c.text("expert_selection_fn", default="softmax") == "sigmoid":
         mixed["scoring"] = "sigmoid"
     raw = c.decoder(raw, attention, mixed=mixed, tied=True)
@@ -188,7 +184,6 @@ def cohere2_moe(c: Config) -> Raw:
     if "dense" in kinds:
         width = c.size("prefix_dense_intermediate_size", default=mixed["d_ff"], null=mixed["d_ff"])
         raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": mixed["activation"]}
-    c.ignore("prefix_dense_intermediate_size")
     # Dense layers turn their heads with a window or without one, unless their windows have a pattern.
     rotated = [kind == LOCAL or (part == "dense" and before == 1) for kind, part in zip(types, kinds, strict=True)]
     sparse = c.mixture(raw, [kind == "sparse" for kind in kinds])
@@ -208,7 +203,6 @@ def exaone_moe(c: Config) -> Raw:
     else:
         period = c.size("sliding_window_pattern", default=4)
         default = [LOCAL if (i + 1) % period else GLOBAL for i in range(n)]
-    c.ignore("first_k_dense_replace", "sliding_window_pattern")
     axis = c.windows(raw, window, c.layer_types(n, default), {"global": {"positions": {"form": "none"}}})
     return layered(raw, axis, c.typed(raw, [i < first for i in range(n)]))
 
@@ -223,7 +217,6 @@ def llama4_text(c: Config) -> Raw:
     mixed |= {"d_ff_shared": mixed["d_ff"], "scoring": "sigmoid"}
     raw = c.decoder(raw, attention, mixed=mixed, theta=5e5)
     raw["positions"] |= {"interleaved": True}
-    c.ignore("attn_temperature_tuning", "floor_scale", "attn_scale", "for_llm_compressor", "layer_types")
     every = c.size("no_rope_layer_interval", default=4)
     default = [int((i + 1) % every != 0) for i in range(n)]
     rotated = c.items("no_rope_layers", of=any_of(0, 1), length=None, default=default) or default
@@ -239,7 +232,6 @@ def llama4_text(c: Config) -> Raw:
     if not all(i in sparse for i in range(n)):
         width = c.size("intermediate_size_mlp")
         raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": mixed["activation"]}
-    c.ignore("intermediate_size_mlp")
     local: Raw = {"attention": {"window": chunk, "chunked": True}}
     spans = ["chunked" if kind == "chunked_attention" else "global" for kind in types]
     turning = turned(rotated)
@@ -288,7 +280,6 @@ def mimo_v2_flash(c: Config) -> Raw:
     c.only(True, "add_swa_attention_sink_bias", why=own)
     c.only(False, "add_full_attention_sink_bias", why=own)
     c.only([int(kind == LOCAL) for kind in types], "hybrid_layer_pattern", why=own)
-    c.ignore("swa_rope_theta", "attention_chunk_size", "partial_rotary_factor", "rope_theta")
     given = c.data.get("rope_parameters")
     tables: dict[str, Raw] = {}
     for kind, theta in ((GLOBAL, 5e6), (LOCAL, 1e4)):
@@ -317,7 +308,6 @@ def laguna(c: Config) -> Raw:
     gate = "element" if given == "per-element" else "head"
     mixed = c.experts(NAMES, TOP, WIDTH, 256, 8, d_ff_shared=c.size("shared_expert_intermediate_size", default=512))
     mixed |= {"scoring": "sigmoid", "correction": True, "scale": c.real("moe_routed_scaling_factor", default=1.0)}
-    c.only(False, "moe_apply_router_weight_on_input", why="the experts' results are weighed, not their inputs")
     if c.real("moe_router_logit_softcapping", default=0.0) > 0:
         c.fault("moe_router_logit_softcapping", c.data["moe_router_logit_softcapping"], "0: no part caps them")
     raw |= {
@@ -338,7 +328,6 @@ def laguna(c: Config) -> Raw:
         if kind in types
     }
     window = c.size("sliding_window", default=512) if LOCAL in types else None
-    c.ignore("sliding_window")
     tables = {"global": positions.get(GLOBAL, {}), "local": positions.get(LOCAL, {})}
     axis = c.windows(raw, window, types, tables)
     counts = c.items("num_attention_heads_per_layer", of=size, length=n, default=None) or [attention["n_heads"]] * n

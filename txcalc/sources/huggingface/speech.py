@@ -11,7 +11,6 @@ def moshi(c: Config) -> Raw:
     names = c.data.get("architectures")
     if isinstance(names, list) and names and names[0] == "MoshiForConditionalGeneration":
         c.fault("architectures[0]", names[0], "MoshiForCausalLM", "its depth decoder and its codec have no reader yet")
-    c.ignore("num_codebooks", "audio_vocab_size", "audio_encoder_config", "depth_decoder_config")
     raw = c.stack()
     attention = c.heads(raw)
     window = c.size("sliding_window", default=3000)
@@ -37,10 +36,8 @@ def moshi(c: Config) -> Raw:
 def musicgen_decoder(c: Config) -> Raw:
     """A table and a head for each codebook, whose rows are summed; without a text before it."""
     head = c.head_of("lm", "none")
-    c.ignore("activation_dropout", "layerdrop", "cross_attention_hidden_size", "pad_token_id", "bos_token_id")
     for key in ("scale_embedding", "is_decoder", "add_cross_attention", "tie_word_embeddings"):
         c.flag(key, default=False)  # its class looks at none of them but the first, which is no size
-    c.only(False, "is_encoder_decoder", why="a decoder is read")
     c.size("audio_channels", default=1)
     raw: Raw = {"kind": "decoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     d, rows, books = raw["d_model"], c.size("vocab_size"), c.size("num_codebooks", default=4)
@@ -75,12 +72,8 @@ hidden_dropout tokenizer_class max_bucket_distance
 
 def wav2vec2(c: Config) -> Raw:
     """Convolutions over samples, a grouped one in place of positions, and BERT's or GPT's layers."""
-    c.only(False, "add_adapter", why="convolutions after the layers are not read")
-    c.only(None, "adapter_attn_dim", why="adapters in the layers are not read")
     if c.model_type == "data2vec-audio":
         c.ignore("do_stable_layer_norm", "feat_extract_norm", "conv_pos_kernel_size")
-    c.only(False, "is_decoder", "is_encoder_decoder", "add_cross_attention", why="an encoder is read")
-    c.ignore(*_ASIDE.split())
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     stable = c.model_type != "data2vec-audio" and c.flag("do_stable_layer_norm", default=False)
     attention = c.heads(raw, whole=True, kv_names=(), width_names=())

@@ -24,9 +24,6 @@ def of(kind: str, *pieces: Raw) -> Pieces:
 def xlnet(c: Config) -> Raw:
     """Post-norm layers whose queries meet keys and, through a matrix of their own, distances; read in one stream."""
     c.alone()
-    c.only("bi", "attn_type", why="positions that see every other are read")
-    c.ignore("mem_len", "reuse_len", "use_mems_eval", "use_mems_train", "bi_data", "clamp_len", "same_length")
-    c.ignore("start_n_top", "end_n_top", "summary_last_dropout", "untie_r")
     c.summary("tanh")
     d, n = c.size("d_model", "hidden_size"), c.layers("n_layer", "num_hidden_layers")
     raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": n, "vocab_size": c.size("vocab_size", "n_token")}
@@ -72,7 +69,6 @@ def prophetnet(c: Config) -> Raw:
     d, v = c.size("hidden_size", "d_model"), c.size("vocab_size")
     rows, act = c.size("max_position_embeddings", default=512), c.activation("activation_function", default="gelu")
     g, buckets = c.size("ngram", default=2), c.size("num_buckets", default=32)
-    c.ignore("relative_max_distance", "disable_ngram_loss", "eps")
     halves: dict[str, Raw] = {}
     for half in ("encoder", "decoder"):
         h, wide = c.size(f"num_{half}_attention_heads"), c.size(f"{half}_ffn_dim")
@@ -101,7 +97,6 @@ def prophetnet(c: Config) -> Raw:
         head = {"tied": True}
         if g > 1:
             around.append(piece("further_scores", "tied", d, v, at=[g - 1, 0, 1], kind="head"))
-    c.ignore("tie_word_embeddings")
     halves["decoder"] |= {
         "layer": {"layer": {"parts": ["pieces"], "pieces": {"leaves": leaves}}},
         "norm": {"without": ["pieces"]}, "around": around, "head": head,
@@ -165,7 +160,6 @@ def _near_and_few(d: int, half: Raw, g: int, block: int, more: int) -> Pieces:
 def funnel(c: Config) -> Raw:
     """Layers in blocks, of which each has half as many positions as the one before it, then a few with all of them."""
     c.alone()
-    c.ignore("pooling_type", "initializer_std", "rel_attn_type")
     sizes = c.items("block_sizes", of=size, length=None, default=[4, 4, 4])
     if not sizes:
         c.fault("block_sizes", sizes, "a list of layers, a number for each block")
@@ -179,7 +173,6 @@ def funnel(c: Config) -> Raw:
     queries_only = c.flag("pool_q_only", default=True)
     tasks = ("masked-lm", "none", "pretraining", "sequence", "token", "question", "choice")
     task = "base" if c.named("BaseModel") else c.head_of(*tasks)
-    c.ignore("architectures")
     inner, factored = h * w, form == "factorized"
     # A first position that is kept apart, and a last one that is not cut off, make one more of a block's positions.
     apart, cut = c.flag("separate_cls", default=True), c.flag("truncate_seq", default=True)
@@ -223,7 +216,6 @@ def funnel(c: Config) -> Raw:
     if task not in ("base", "sequence", "choice"):  # those have no decoder
         kinds["last"] = layer(0, False, 1)
         order += ["block0" if repeats[0] == 1 else "last"] * c.count("num_decoder_layers", default=2)
-    c.ignore("num_decoder_layers")
     if len(sizes) > 1:
         c.note(f"exact from {least:,} tokens on: fewer are not halved so often")
     around = [piece("tokens", "table", v, d, kind="embedding")]
@@ -249,13 +241,6 @@ def _answers_of_funnel(c: Config, task: str, d: int, v: int, act: str) -> tuple[
 def reformer(c: Config) -> Raw:
     """Two streams, of which layers add to one what they make of the other; positions meet those of their chunk and its
     neighbours, of the text or of it sorted by hashes; the head reads both."""
-    c.only(False, "is_encoder_decoder", "add_cross_attention", "tie_encoder_decoder", why="a stack by itself is read")
-    c.ignore(
-        "axial_norm_std", "chunk_size_lm_head", "hash_seed", "lsh_attention_probs_dropout_prob", "num_chunks_before"
-    )
-    c.ignore(
-        "local_attention_probs_dropout_prob", "chunk_size_feed_forward", "num_chunks_after", "sinusoidal_pos_embds"
-    )
     c.ignore("is_decoder", "tie_word_embeddings")
     causal = c.data.get("is_decoder") is True
     if c.named("ReformerModelWithLMHead") and not causal:
@@ -330,7 +315,6 @@ def speech_to_text(c: Config) -> Raw:
     d, mid, n = raw["d_model"], c.size("conv_channels", default=1024), c.size("num_conv_layers", default=2)
     taps = c.items("conv_kernel_sizes", of=size, length=None, default=[5, 5])
     bands = c.size("input_feat_per_channel", default=80) * c.size("input_channels", default=1)
-    c.ignore("max_source_positions", "max_target_positions")
     c.only(n, "num_conv_layers", why="it is the length of conv_kernel_sizes")
     if len(taps) != n or n > 20:
         c.fault("conv_kernel_sizes", taps, f"a list of num_conv_layers = {n:,} lengths, at most 20")

@@ -57,7 +57,6 @@ def heard(v: Config, *defaults: int) -> Sizes:
         v.size("encoder_attention_heads", "num_attention_heads", default=defaults[3]),
     )
     v.divides(size.heads, size.width, "heads", "the width")
-    v.ignore("activation_dropout", "attention_dropout", "scale_embedding", "vocab_size", "head_dim")
     return size
 
 
@@ -119,7 +118,6 @@ def vibevoice_encoder(v: Config, both: bool = False) -> Tower:
     channels, wide = v.size("channels", default=1), v.size("ffn_expansion", default=4)
     ratios = v.items("downsampling_ratios", of=size, length=None, default=[2, 2, 4, 5, 5, 8])
     depths = v.items("depths", of=size, length=None, default=[3, 3, 3, 3, 3, 3, 8])
-    v.ignore("hidden_act", "layer_scale_init_value", "vae_std")
     if len(depths) != len(ratios) + 1 or len(ratios) > 20:
         v.fault("depths", depths, f"a list of {len(ratios) + 1:,} items, one more than downsampling_ratios")
         return Tower(width)
@@ -144,7 +142,6 @@ def vibevoice_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Project
 
 def diffusing(v: Config) -> Tower:
     """VibeVoice's diffusion head, but for the matrices of the text's width: see `diffusing_projector`."""
-    v.ignore("hidden_size", "latent_size", "hidden_act", "diffusion_max_period")
     return Tower(1)
 
 
@@ -206,7 +203,6 @@ def got_ocr2(v: Config) -> Tower:
     heads, out = v.size("num_attention_heads", default=12), v.size("output_channels", default=256)
     grid, patch, channels = grid_of(v, 1024, 16)
     v.divides(heads, d, "num_attention_heads", "the width")
-    v.ignore("hidden_act", "attention_dropout", "mlp_ratio", "num_pos_feats")
     window, every = v.size("window_size", default=14), v.data.get("global_attn_indexes", [2, 5, 8, 11])
     v.asked.add("global_attn_indexes")
     if not isinstance(every, list) or not all(type(i) is int and 0 <= i < n for i in every):
@@ -226,7 +222,6 @@ def gemma4_unified(v: Config) -> Tower:
     side = v.size("patch_size", default=16) * v.size("pooling_kernel_size", default=3)
     d, rows = v.size("mm_embed_dim", default=3840), v.size("mm_posemb_size", default=1120)
     v.only(side, "model_patch_size", why="patch_size · pooling_kernel_size")
-    v.ignore("num_soft_tokens")
     wide = 3 * side**2
     return Tower(d, params=2 * wide + linear(wide, d) + 2 * rows * d + 4 * d)
 
@@ -235,14 +230,6 @@ def qwen3_asr(v: Config, *defaults: int) -> Tower:
     """Three convolutions of 3 × 3 with a stride of 2 over bands and time, and layers with biases everywhere."""
     d, f, n, _ = heard(v, *(defaults or (1024, 4096, 24, 16)))
     bands, channels = v.size("num_mel_bins", default=128), v.size("downsample_hidden_size", default=480)
-    v.ignore(
-        "activation_function",
-        "n_window",
-        "n_window_infer",
-        "max_position_embeddings",
-        "max_source_positions",
-        "conv_chunksize",
-    )
     for _ in range(3):
         bands = (bands + 1) // 2
     ends = linear(9, channels) + 2 * linear(9 * channels, channels) + linear(channels * bands, d, False) + 2 * d
@@ -296,7 +283,6 @@ def idefics2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projecti
     c.ignore("use_cache")
     d = int(raw["d_model"])
     p = c.table("perceiver_config") or Config({}, c.model_type, "perceiver_config.", c)
-    p.ignore("hidden_act", "hidden_size", "attention_dropout", "rms_norm_eps")
     heads, groups = p.size("resampler_n_heads", default=16), p.size("num_key_value_heads", default=4)
     head, n = p.size("resampler_head_dim", default=96), p.size("resampler_depth", default=3)
     p.divides(groups, heads, "num_key_value_heads", "resampler_n_heads")
@@ -313,8 +299,6 @@ def conformer(a: Config, out: int) -> int:
     d, n = a.size("hidden_size", default=1024), a.size("num_hidden_layers", default=12)
     heads, taps = a.size("num_attention_heads", default=8), a.size("conv_kernel_size", default=5)
     a.divides(heads, d, "num_attention_heads", "the width")
-    a.ignore("hidden_act", "residual_weight", "attention_context_left", "attention_context_right")
-    a.ignore("attention_chunk_size", "attention_logit_cap", "attention_invalid_logits_value", "use_clipped_linears")
     a.ignore("gradient_clipping", "subsampling_conv_channels")
     channels = a.data.get("subsampling_conv_channels", [128, 32])
     if not isinstance(channels, list) or len(channels) != 2 or not all(type(n) is int and n > 0 for n in channels):
@@ -334,9 +318,6 @@ def granite_speech_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Pr
     c.ignore("has_lora_adapter")
     queries = c.size("window_size", default=15) // c.size("downsample_rate", default=5)
     p = c.table("projector_config") or Config({}, "blip_2_qformer", "projector_config.", c)
-    p.only("blip_2_qformer", "model_type", why="a Q-Former is read")
-    p.only(False, "use_qformer_text_input", why="a Q-Former without words is read")
-    p.ignore("vocab_size", "hidden_act", "max_position_embeddings", "position_embedding_type")
     read = p.size("encoder_hidden_size", default=1408)
     layers = v.data.get("cat_hidden_layers") if c.model_type == "granite_speech_plus" else None
     v.asked |= {"cat_hidden_layers"} if c.model_type == "granite_speech_plus" else set()
@@ -359,7 +340,6 @@ def blip2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A Q-Former; InstructBLIP's reads words too, which have a table and feed-forwards of their own."""
     c.ignore("image_text_hidden_size", "use_decoder_only_language_model", "initializer_factor")
     p = c.table("qformer_config") or Config({}, c.model_type, "qformer_config.", c)
-    p.ignore("hidden_act", "position_embedding_type", "dropout", "encoder_hidden_size")
     held = _qformer(p, tower.width, c.size("num_query_tokens", default=32), raw["d_model"])
     words, rows = p.size("vocab_size", default=30522), p.size("max_position_embeddings", default=512)
     if c.model_type == "blip-2":
@@ -381,8 +361,6 @@ def molmo2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection
     head, groups = p.size("head_dim", default=72), p.size("num_key_value_heads", default=16)
     f, wide = p.size("intermediate_size", default=18944), tower.width * (len(layers) if isinstance(layers, list) else 1)
     out = p.size("text_hidden_size", default=3584)
-    p.only(True, "attention_bias", why="biases are read")
-    p.only(False, "mlp_bias", why="no biases are read")
     pool = linear(wide, h * head) + 2 * linear(wide, groups * head) + linear(h * head, d)
     return Projection((), params=int(pool + 2 * linear(d, f, False) + linear(f, out, False)))
 

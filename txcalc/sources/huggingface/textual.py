@@ -42,7 +42,6 @@ def hunyuan_vl_text(c: Config) -> Raw:
 def deepseek_ocr2_text(c: Config) -> Raw:
     """DeepSeek-V2's experts after Llama's attention; which layers have them is a list."""
     raw = c.stack()
-    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
     attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
     c.only(attention["d_head"], "head_dim", why="it is hidden_size over num_attention_heads")
     mixed = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
@@ -58,7 +57,6 @@ def molmo2_text(c: Config) -> Raw:
     after, form = c.flag("norm_after", default=False), c.text("qk_norm_type", default="qwen3")
     if form not in ("qwen3", "olmo"):
         c.fault("qk_norm_type", form, "'qwen3' or 'olmo'")
-    c.ignore("rope_scaling_layers")
     bias = ["q", "k", "v"] if c.flag("attention_bias", "qkv_bias", default=False) else []
     attention = c.heads(raw, kv=8, d_head=128)
     extra = c.count("additional_vocab_size", default=128)
@@ -95,7 +93,6 @@ def muse_glimmer_text(c: Config) -> Raw:
     n, window = raw["n_layers"], c.size("sliding_window", default=2048, null=None)
     attention = c.heads(raw, kv=2, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
     factor = c.real("qk_scale_factor", default=3.87)
-    c.ignore("post_norm_eps")
     c.note("the norm of the embedding, which has no weights, is not among the other FLOPs")
     raw |= {
         "attention": attention | {"qk_norm": "bare", "gate": "element", "scale": factor / attention["d_head"] ** 0.5},
@@ -119,7 +116,6 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
     """ERNIE 4.5's experts for text, and beside them as many for pictures, which no text runs through."""
     raw = c.stack()
     n, d = raw["n_layers"], raw["d_model"]
-    c.only(False, "use_bias", why="biases of the shared experts, not of the routed ones, are not read")
     widths = c.items("moe_intermediate_size", of=size, length=None, default=[1536, 512])
     if len(widths) < 2:
         c.fault("moe_intermediate_size", widths, "two widths: of the experts for text and for pictures")
@@ -130,7 +126,6 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
     activation = c.activation("hidden_act", default="silu")
     mixed: Raw = {"n_experts": number, "top_k": top, "d_ff": widths[0], "activation": activation}
     mixed = c.with_shared(mixed, "moe_num_shared_experts", default=2) | {"router_bias": True}
-    c.ignore("moe_norm_min")
     raw = c.decoder(raw, c.heads(raw, kv=4), mixed=mixed, tied=True, theta=5e5)
     axis = c.typed(raw, [i == 0 for i in range(n)])
     of_pictures = mixed["n_experts"] * (3 * d * widths[-1] + d + 1)
@@ -146,10 +141,6 @@ def step3p5(c: Config) -> Raw:
     n, more = raw["n_layers"], c.count("num_nextn_predict_layers", "num_mtp_layers", default=0, null=0)
     kv_names = ("num_key_value_heads", "num_attention_groups")
     attention = c.heads(raw, kv=8, d_head=128, kv_names=kv_names) | {"bias": c.flag("attention_bias", default=False)}
-    c.only(True, "use_head_wise_attn_gate", "use_qk_norm", "use_moe_router_bias", why="transformers' class has it so")
-    c.only(False, "mlp_bias", why="biases of the feed-forward are not read here")
-    c.ignore("swiglu_limits", "swiglu_limits_shared", "mtp_layer_types", "mtp_mlp_layer_types", "moe_every_n_layer")
-    c.ignore("yarn_only_types", "use_rope_layers", "per_layer_config", "num_local_experts")
     mixed = c.experts(("n_routed_experts", "moe_num_experts"), ("num_experts_per_tok", "moe_top_k"), WIDTH, 288, 8,
                     d_ff_shared=c.size("share_expert_dim", "share_expert_dims", default=1280))  # fmt: skip
     raw |= {

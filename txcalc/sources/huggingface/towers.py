@@ -66,14 +66,12 @@ def clip(v: Config) -> Tower:
     """CLIP's: a class token, patches without a bias, a norm before and after."""
     size = _sizes(v, 768, 3072, 12, 12)
     vision = square(v, 224, 32, patch_bias=False)
-    v.ignore("projection_dim")
     ends: Raw = {"embedding": {"norm": True}, "norm": {"final": False}, "head": {"norm": True}}
     return Tower(size.width, stack(size, _act(v, "quick_gelu"), vision=vision, **ends), first=1)
 
 
 def siglip(v: Config) -> Tower:
     """SigLIP's: no class token; a head that pools by attention, unless `vision_use_head` is false."""
-    v.ignore("projection_dim", "projector_hidden_act", "num_image_tokens")  # PaliGemma's and Gemma 3's own
     return pooling(v, headless(v, 16))
 
 
@@ -93,7 +91,6 @@ def headless(v: Config, patch: int, width: int = 768, heads: int = 12) -> Tower:
 
 def idefics3(v: Config) -> Tower:
     """SigLIP's without the head, under Idefics3 and SmolVLM."""
-    v.ignore("max_image_size", "size", "use_base_siglip")
     return headless(v, 32, 1152, 16)
 
 
@@ -103,7 +100,6 @@ def ragged(v: Config, rows: int | None, *sizes: int, patch: int = 16) -> Tower:
     size = _sizes(v, *sizes)
     vision = {"patch": side_of(v, "patch_size", patch), "class_token": False}
     vision["channels"] = v.size("num_channels", default=3)
-    v.ignore("rope_parameters", "rope_theta")
     places: Raw = ROTARY if rows is None else {"form": "learned", "rows": rows}
     return Tower(size.width, stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places))
 
@@ -120,7 +116,6 @@ def paddleocr_vl(v: Config) -> Tower:
 def kimi_k25(v: Config) -> Tower:
     """MoonViT: a table of positions by height and width."""
     rows = v.size("pos_emb_height", default=64) * v.size("pos_emb_width", default=64)
-    v.ignore("pos_emb_time")
     return ragged(v, rows, 1152, 4304, 27, 16, patch=14)
 
 
@@ -129,7 +124,6 @@ def pixtral(v: Config) -> Tower:
     size = _sizes(v, 1024, 4096, 24, 16)
     vision = square(v, 1024, 16, class_token=False, patch_bias=False)
     del vision["image"]
-    v.ignore("rope_theta", "image_token_id")
     own = GATED | {"norm": {"form": "rms", "final": False}, "embedding": {"norm": True}, "positions": ROTARY}
     return Tower(size.width, stack(size, _act(v, "gelu"), vision=vision, **own))
 
@@ -137,7 +131,6 @@ def pixtral(v: Config) -> Tower:
 def ovis2(v: Config) -> Tower:
     """AIMv2: RMSNorms, gated, and a matrix to a vocabulary of visual words, less the indicators."""
     size = _sizes(v, 1024, 2816, 24, 8)
-    v.ignore("tokenize_function")
     own: dict[str, Raw] = {
         "attention": {"bias": v.flag("qkv_bias", default=False)},
         "feed_forward": {"gated": True, "bias": v.flag("mlp_bias", default=False)},
@@ -154,7 +147,6 @@ def ovis2(v: Config) -> Tower:
 def internvl(v: Config, bias: bool = False) -> Tower:
     """InternViT: a scale on each branch; biases and norms as its config says, or else its class."""
     size = _sizes(v, 1024, 4096, 24, 16)
-    v.ignore("layer_scale_init_value", "projection_dropout", "hidden_dropout_prob")
     norm = {"layer_norm": "layer", "rms_norm": "rms"}.get(v.text("norm_type", default="layer_norm"))
     if norm is None:
         v.fault("norm_type", v.data["norm_type"], "'layer_norm' or 'rms_norm'")
@@ -177,9 +169,6 @@ def internvl(v: Config, bias: bool = False) -> Tower:
 def llama4(v: Config) -> Tower:
     """Llama 4's, with its adapter."""
     size = _sizes(v, 768, 5632, 34, 16)
-    v.ignore("projector_dropout", "vision_feature_select_strategy", "vision_feature_layer")
-    v.ignore("rope_theta", "rope_parameters")
-    v.only(False, "multi_modal_projector_bias", why="a projector without a bias is read")
     before, after = v.size("projector_input_dim", default=4096), v.size("projector_output_dim", default=4096)
     vision = square(v, 448, 14, patch_bias=False)
     raw = stack(size, _act(v, "gelu"), vision=vision, embedding={"norm": True})
@@ -278,7 +267,6 @@ def qwen3_vl(v: Config, deep: bool = True) -> Tower:
     """Qwen3-VL's, with its merger and one more for each layer that is handed on; Qwen3.5 hands none on."""
     tower = _qwen(v, 16, 1152, 16, 27)
     f, out = v.size("intermediate_size", default=4304), v.size("out_hidden_size", default=3584)
-    v.ignore("window_size", "fullatt_block_indexes")
     places = {"form": "learned", "rows": v.size("num_position_embeddings", default=2304)}
     act = _act(v, "gelu_pytorch_tanh")
     raw = stack(tower.of(f), act, vision=tower.vision, positions=places, norm={"final": False})
@@ -301,7 +289,6 @@ def glm4v(v: Config, ocr: bool = False) -> Tower:
     grid = side_of(v, "image_size", 336) // v.size("patch_size", default=14)
     if not grid and not ocr:
         v.fault("image_size", v.data.get("image_size"), "at least patch_size, for a table of positions of its patches")
-    v.ignore("attention_dropout", "num_hidden_layers", "rms_norm_eps", "window_size", "fullatt_block_indexes")
     biased, act = v.flag("attention_bias", default=ocr), _act(v, "silu")
     own = GATED | {"attention": {"bias": ["q", "k", "v"] if biased else []}, "vision": tower.vision}
     own |= {"positions": {"form": "learned", "rows": max(1, grid**2)}, "embedding": {"norm": True}}
@@ -318,7 +305,6 @@ def glm4v(v: Config, ocr: bool = False) -> Tower:
 def ernie4_5_vl(v: Config) -> Tower:
     """ERNIE 4.5's, whose frames are merged by its resampler."""
     tower = _qwen(v, 14, 1280, 16, 32, frames=1)
-    v.ignore("rms_norm_eps", "rope_parameters", "temporal_merge_size")
     own: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "positions": ROTARY}
     size = tower.of(v.size("intermediate_size", default=5120))
     return Tower(tower.width, stack(size, _act(v, "quick_gelu"), **own))
@@ -329,7 +315,6 @@ def step3p7(v: Config) -> Tower:
     that double the channels."""
     size = _sizes(v, 1536, 8960, 47, 16)
     d, size = size.width, size._replace(d_ff=_ratio(v, size.width, 8960 / 1536))
-    v.ignore("layer_scale_init_value", "max_position_embeddings", "rope_parameters")
     vision = square(v, 728, 14, class_token=False, patch_bias=False)
     norm: Raw = {"layer_scale": True, "final": False}
     raw = stack(size, _act(v, "quick_gelu"), vision=vision, embedding={"norm": True}, norm=norm)
@@ -340,7 +325,6 @@ def step3p7(v: Config) -> Tower:
 def muse_glimmer(v: Config) -> Tower:
     """Windows as large as the table of positions in most layers; patches over two frames."""
     size, side = _sizes(v, 1536, 8960, 50, 16), v.size("pos_emb_height", default=32)
-    v.ignore("rope_parameters", "max_position_embeddings")
     channels = 3 * v.size("patch_temporal", default=2)
     vision = {"patch": v.size("patch_size", default=14), "channels": channels, "class_token": False}
     places = {"form": "learned", "rows": side * v.size("pos_emb_width", default=32)}
@@ -372,7 +356,6 @@ def molmo2(v: Config) -> Tower:
     size = _sizes(v, 1152, 4304, 25, 16)
     v.only(size.heads, "num_key_value_heads", why="as many as query heads")
     v.only(size.width // size.heads, "head_dim", why="the width over the heads")
-    v.only(True, "attention_bias", why="biases are read")
     grid, pixels, channels = grid_of(v, 378, 14)
     vision = {"patch": pixels, "channels": channels, "class_token": False}
     places = {"rows": v.size("num_position_embeddings", default=grid**2)}
@@ -408,7 +391,6 @@ def glmasr(v: Config) -> Tower:
     groups = v.size("num_key_value_heads", default=size.heads, null=size.heads)
     v.divides(groups, size.heads, "num_key_value_heads", "num_attention_heads")
     v.only(size.width // size.heads, "head_dim", why="the width over the heads")
-    v.ignore("rope_parameters", "partial_rotary_factor")
     positions = v.size("max_position_embeddings", default=1500)
     sound = {"mels": v.size("num_mel_bins", default=128), "positions": positions}
     attention = {"n_kv_heads": groups, "bias": ["q", "v", "o"]}
@@ -420,8 +402,6 @@ def gemma4(v: Config) -> Tower:
     size = _sizes(v, 768, 3072, 16, 12)
     groups, patch = v.size("num_key_value_heads", default=12), v.size("patch_size", default=16)
     v.divides(groups, size.heads, "num_key_value_heads", "num_attention_heads")
-    v.ignore("attention_bias", "default_output_length", "global_head_dim")
-    v.ignore("rope_parameters", "standardize", "use_clipped_linears", "max_position_embeddings")
     width = v.size("head_dim", default=64)
     attention = {"n_kv_heads": groups, "d_head": width, "bias": False, "qk_norm": "head", "v_norm": True}
     raw = stack(
@@ -440,7 +420,6 @@ def minicpmv(v: Config) -> Tower:
     """SigLIP's, whose patches are merged by windows in the middle."""
     tower = headless(v, 16)
     d, f = tower.width, v.size("intermediate_size", default=3072)
-    v.ignore("insert_layer_id")
     merged = area(v, "window_kernel_size")
     merger = full(d) + 2 * d + 2 * merged * d + linear(merged * d, merged * f) + linear(merged * f, d)
     return tower._replace(params=merger, runs=False)

@@ -18,7 +18,6 @@ def vit(c: Config) -> Raw:
     """Square patches and a class token; the classifier has a row a label."""
     raw, vision = pictures(c)
     bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else []
-    c.ignore("encoder_stride", "pooler_output_size", "pooler_act")
     form = c.head_of("classifier", "none")
     head = {"form": "classifier", "classes": c.labels()} if form == "classifier" else {"form": "none", "pooler": True}
     return raw | {
@@ -56,8 +55,6 @@ def dinov2(c: Config) -> Raw:
     raw, vision = pictures(c, 14)
     bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else []
     vision["mask_token"] = c.flag("use_mask_token", default=True)
-    c.ignore("layerscale_value", "apply_layernorm", "reshape_hidden_states", "stage_names")
-    c.ignore("out_features", "out_indices")
     ratio = c.size("mlp_ratio", default=4)
     wide = raw["d_model"] * ratio
     if c.flag("use_swiglu_ffn", default=False):
@@ -81,13 +78,7 @@ def dinov2(c: Config) -> Raw:
 def beit(c: Config) -> Raw:
     """Keys without a bias, scales on what the branches add, and a norm of the patches' mean in place of a final one."""
     raw, vision = pictures(c)
-    c.only(True, "qkv_bias", why="transformers' beit has biases on queries and values")
-    c.only(False, "use_relative_position_bias", "use_shared_relative_position_bias", why="biases by distance in two "
-           "dimensions are not supported yet")  # fmt: skip
     vision["mask_token"] = c.flag("use_mask_token", default=False)
-    c.ignore("vocab_size", "pool_scales", "use_auxiliary_head", "auxiliary_channels", "auxiliary_num_convs")
-    c.ignore("auxiliary_concat_input", "out_features", "out_indices", "add_fpn", "reshape_hidden_states", "stage_names")
-    c.ignore("segmentation_indices")
     mean = c.flag("use_mean_pooling", default=True)
     scale = c.real("layer_scale_init_value", default=0.1)
     if type(scale) is int:

@@ -145,14 +145,20 @@ def test_every_preset_compares(name: str) -> None:
     assert "parameters" in out
 
 
-def test_csv_has_a_row_a_quantity_and_a_column_a_model() -> None:
+def test_descriptions_need_no_quotes() -> None:
+    """A size that is given again begins the next model; words go with the sizes before them."""
+    argv = "D=512 h=8 F=1376 L=2 plain D=512 h=4 F=1376 L=2 gpt2 D=768 F=1376 L=2 --context 1k"
+    names = [model["name"] for model in run.data(*argv.split())["models"]]
+    assert names == ["D=512 h=8 F=1376 L=2 plain", "D=512 h=4 F=1376 L=2", "gpt2", "D=768 F=1376 L=2"]
+
+
+def test_csv_has_a_row_for_each_value_of_each_model() -> None:
     code, out, _ = run("llama-3.1-8b", "qwen3-8b", "--contexts", "1k", "--format", "csv")
     assert code == 0
-    found = {row["quantity"]: row for row in csv.DictReader(out.splitlines())}
-    assert found["params"]["qwen3-8b"] == str(load("qwen3-8b").params)
-    assert list(found)[:4] == ["params", "active", "weights_bytes", "flops_per_token at 1024"]
-    assert list(found["params"]) == ["quantity", "llama-3.1-8b", "qwen3-8b"]
-    assert 0 < float(found["attention_core_share at 1024"]["qwen3-8b"]) < 1, "a share is called one"
+    found = {(row["row"], row["column"]): row["value"] for row in csv.DictReader(out.splitlines())}
+    assert found["params", "qwen3-8b"] == str(load("qwen3-8b").params)
+    assert list(found)[:3] == [("params", "llama-3.1-8b"), ("params", "qwen3-8b"), ("active", "llama-3.1-8b")]
+    assert 0 < float(found["attention_core_share at 1024", "qwen3-8b"]) < 1, "a share is called one"
 
 
 def test_markdown_keeps_names_whole() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import subprocess
 import sys
@@ -240,10 +241,14 @@ def test_ratios_are_exact() -> None:
 
 
 def test_csv_says_the_unit_of_what_it_writes_exact() -> None:
-    argv = ["fit", "--gpu", "l4", "--weights", "bf16", "--format", "csv"]
-    assert typed(*argv).stdout.splitlines()[0] == 'model,parameters,tokens,"left, bf16 (bytes)"'
+    rows = list(csv.DictReader(typed("fit", "--gpu", "l4", "--weights", "bf16", "--format", "csv").stdout.splitlines()))
+    assert [(row["column"], row["unit"]) for row in rows[:3]] == [
+        ("parameters", ""),
+        ("tokens", ""),
+        ("left, bf16", "bytes"),
+    ]
     argv = ["deploy", "gpt2", "mixtral-8x7b", "--gpu", "h100-sxm:2", "--format", "csv"]
-    assert typed(*argv).stdout.startswith("deployment,fits,layout,most sequences,TTFT (s),TPOT (s),")
+    assert typed(*argv).stdout.startswith("id,deployment,fits,layout,most sequences,TTFT (s),TPOT (s),")
 
 
 def test_fit_takes_models_and_cards_and_says_by_how_much() -> None:

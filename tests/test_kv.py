@@ -160,9 +160,9 @@ def test_csv_is_one_table_of_exact_numbers() -> None:
     assert code == 0
     share = 1107296256 / 4160749568
     assert out.splitlines() == [
-        "dtype,context,batch,bytes,dense_bytes,of dense",
-        f"bf16,8192,1,1107296256,4160749568,{share}",
-        f"bf16,8192,64,70866960384,266287972352,{share}",
+        "id,dtype,context,batch,bytes,dense_bytes,of dense",
+        f'"bf16, 8192, 1",bf16,8192,1,1107296256,4160749568,{share}',
+        f'"bf16, 8192, 64",bf16,8192,64,70866960384,266287972352,{share}',
     ]
 
 

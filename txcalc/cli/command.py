@@ -61,7 +61,8 @@ class Command(TyperCommand):
             raise UsageError(fitted(f"{said}\nExample: {example}"), ctx) from None
 
     def _whole(self, args: list[str]) -> list[str]:
-        """Sizes and words that stand apart (`D=512 h=8 plain`) as the one description that they are."""
+        """Sizes and words that stand apart (`D=512 h=8 plain`) as the descriptions that they are: a size that is given
+        again begins the next."""
         from txcalc.sources.inline import WORDS
 
         alone = {
@@ -71,14 +72,18 @@ class Command(TyperCommand):
             for name in (*param.opts, *param.secondary_opts)
         }
         found: list[str] = []
-        inside, free = False, True  # in a description, and where no option waits for its value
+        inside: set[str] = set()  # the sizes of the description so far
+        free = True  # no option waits for its value
         for arg in args:
-            size = free and re.fullmatch(r"[A-Za-z_]\w*=[^\s=]+", arg)
-            if inside and free and (size or arg in WORDS):
+            size = re.match(r"([A-Za-z_]\w*)=[^\s=]+$", arg) if free else None
+            goes_on = size[1] not in inside if size else arg in WORDS
+            if inside and free and goes_on:
                 found[-1] += f" {arg}"
             else:
                 found.append(arg)
-                inside = bool(size)
+                inside = set()
+            if size:
+                inside.add(size[1])
             free = not arg.startswith("-") or "=" in arg or arg in {*alone, "-"}
         return found
 

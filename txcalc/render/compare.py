@@ -295,7 +295,7 @@ def report(models: Sequence[Model], asked: Comparison, equal: Equal | None = Non
         "one sequence; FLOPs per token: a prefill's by its length; core: scores and values",
         *(equal.lines() if equal else ()),
     ]
-    return Report(data, [Table("", headings, lines)], header, _notes(models, asked))
+    return Report(data, [Table("", headings, lines, name="comparison", crossed=True)], header, _notes(models, asked))
 
 
 def _cell(row: QuantityRow, i: int, dim: bool) -> TableCell:

@@ -84,9 +84,12 @@ def fit_report(
     formats = list(dict.fromkeys(fit.asked or fit.weights for fit in found))
     names = [card.name for card in cards] if folded else [f"left, {name}" for name in formats]
     headings: list[Any] = ["model", "parameters", "tokens", *(column(name, "bytes") for name in names)]
-    if ladder and len(cards) == 1:
+    crossed = not (ladder and len(cards) == 1)
+    if not crossed:
         headings[3:] = ["format", *["tokens/s"] * timed, column("left", "bytes")]
-    return Report(data, [Table("", headings, rows)], header, [*apart, *notes], good=count > 0)
+    return Report(
+        data, [Table("", headings, rows, name="fit", crossed=crossed)], header, [*apart, *notes], good=count > 0
+    )
 
 
 def _row(fit: Fit) -> dict[str, Any]:

@@ -72,7 +72,7 @@ def report(model: Model, ledgers: Sequence[Ledger], batches: Sequence[int], dtyp
     headings: list[Any] = ["dtype", "context", "batch", "bytes", "", TableCell("dense_bytes", "dense"), "of dense"]
     if apart:
         headings.append(TableCell("cross_bytes", "of it cross"))
-    table = Table("", headings, [_line(row, apart) for row in found], keys=3)
+    table = Table("", headings, [_line(row, apart) for row in found], keys=3, name="cache")
     data = {
         "schema": "txcalc/kv/1",
         "model": {"name": model.name, "kind": model.kind, "source": model.spec["source"] or model.origin},

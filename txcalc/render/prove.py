@@ -51,7 +51,9 @@ def report(answers: Sequence[ProofAnswer], path: Path) -> Report:
     }
     good = [answer for answer in answers if answer.theorem]
     rows = [[answer.model, answer.unit.name, _how(answer), _where(answer)] for answer in answers]
-    table = Table("", ("model", "structure", "parameters, FLOPs", "for"), rows, left=frozenset({0, 1, 2, 3}))
+    table = Table(
+        "", ("model", "structure", "parameters, FLOPs", "for"), rows, left=frozenset({0, 1, 2, 3}), name="structures"
+    )
     more = [
         [answer.model, answer.unit.name, quantity, shown.how, shown.where]
         for answer in good

@@ -95,7 +95,7 @@ class Table:
 
     A heading is a text, or a cell whose text is broken into lines; so may other cells be. The first `keys` columns tell
     the rows apart. `name` is what data calls it where its title says more; `known` is how the figures of a column are
-    known.
+    known; `crossed`: each further column is a thing (a model, a card), not something that is said of the rows.
     """
 
     title: str
@@ -106,6 +106,7 @@ class Table:
     keys: int = 1
     name: str = ""
     known: Mapping[str, str] = field(default_factory=dict)
+    crossed: bool = False
 
 
 @record
@@ -132,8 +133,8 @@ def as_json(report: Report) -> str:
 
 
 def as_csv(report: Report) -> str:
-    """One table: a row for each of its own, with exact values; the first columns tell them apart. Several: a row for
-    each of their values, with an id of its own; `value` is a number, what is none is `text`.
+    """One table: a row for each of its own, with exact values. Several, or one that is `crossed`: a row for each of
+    their values; `value` is a number, what is none is `text`. Every row has an id of its own.
 
     A column without a heading repeats the one before it in short, and a row without a label is a heading of those below
     it; both are left out.
@@ -143,11 +144,12 @@ def as_csv(report: Report) -> str:
 
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    if len(report.tables) == 1:
+    if len(report.tables) == 1 and not report.tables[0].crossed:
         (table,) = report.tables
         headings = [_unit(heading) for heading in table.headings]
-        for row in (headings, *(row for row in table.rows if cell(row[0]).value is not None)):
-            writer.writerow([_plain(value) for name, value in zip(table.headings, row, strict=True) if _name(name)])
+        for label, row in (("id", headings), *_labelled(table)):
+            cells = zip(table.headings, row, strict=True)
+            writer.writerow([label, *(_plain(value) for name, value in cells if _name(name))])
         return out.getvalue().rstrip("\n")
     writer.writerow(Value._fields)
     short = [_called(table) for table in report.tables]
@@ -174,17 +176,21 @@ def _called(table: Table) -> str:
     return table.name or re.split(r"[:;,(]", table.title)[0].strip()
 
 
-def values(table: Table, name: str) -> Iterator[Value]:
-    """Every value of a table; rows are told apart by its first columns, and, where these repeat, by a number."""
-    evidence = [_name(heading) for heading in table.headings]
+def _labelled(table: Table) -> Iterator[tuple[str, Sequence[Any]]]:
+    """The rows, told apart by their first columns, and, where these repeat, by a number; headings of rows are none."""
     seen: dict[str, int] = {}
     for row in table.rows:
         label = ", ".join(str(_plain(each)) for each in row[: table.keys] if cell(each).value is not None)
-        if not label:
-            continue
-        unit, copies = cell(row[0]).unit, seen.setdefault(label, 0) + 1
-        seen[label] = copies
-        label += f" ({copies})" * (copies > 1)
+        if label:
+            copies = seen[label] = seen.get(label, 0) + 1
+            yield label + f" ({copies})" * (copies > 1), row
+
+
+def values(table: Table, name: str) -> Iterator[Value]:
+    """Every value of a table."""
+    evidence = [_name(heading) for heading in table.headings]
+    for label, row in _labelled(table):
+        unit = cell(row[0]).unit
         how = next((str(cell(each).value) for each, what in zip(row, evidence, strict=True) if what == KNOWN), "")
         for heading, each in zip(table.headings[table.keys :], row[table.keys :], strict=True):
             column, found = _name(heading), _plain(each)
@@ -193,7 +199,7 @@ def values(table: Table, name: str) -> Iterator[Value]:
             number = isinstance(found, int | float) and not isinstance(found, bool)
             known = how or table.known.get(column, "")
             said = (found, cell(heading).unit or unit, known, "") if number else ("", "", known, str(found))
-            yield Value(f"{name}/{label}/{column}", name, label, column, *said)
+            yield Value("/".join(filter(None, (name, label, column))), name, label, column, *said)
 
 
 KNOWN = "evidence"  # the heading of how a row's figures are known

@@ -45,7 +45,7 @@ def report(trace: Trace) -> Report:
     )
     least = "" if trace.complete else "at least these "
     header = [f"{trace.name}: {least}FLOPs of matrix products, 2 per multiply-add, for {trace.domain}"]
-    table = Table("", headings, rows, left=frozenset({0, 2}), total=True)
+    table = Table("", headings, rows, left=frozenset({0, 2}), total=True, name="parts")
     return Report(data, [table], header, _notes(trace))
 
 

@@ -170,4 +170,4 @@ def _overview(verdicts: Sequence[Verdict]) -> Table:
             ]
         )
     headings = ("model", "parameters", "figures", "unequal", "how known")
-    return Table("", headings, lines, left=frozenset({0, 4}))
+    return Table("", headings, lines, left=frozenset({0, 4}), name="figures")

@@ -12,6 +12,7 @@ from tiny import TINY
 
 from txcalc import InputError, load
 from txcalc.model import Model
+from txcalc.parts.mechanisms import PARTS
 from txcalc.sources import build, presets, spec
 from txcalc.sources.idle import OFF, idle_keys
 
@@ -286,6 +287,8 @@ KINDS = "expected one of decoder, encoder, encoder-decoder, vision, audio"
         ("t5", {"kind": 1}, [f"kind is 1, {KINDS}"]),
         ("vit", {"vision.image": 0}, [f"vision.image is 0, {SIZE}"]),
         ("deepseek-v3.2", {"latent.index_width": 0}, [f"latent.index_width is 0, {SIZE}"]),
+        ("gemma4", {"layer.local.attention.window": -3}, [f"layer.local.attention.window is -3, {SIZE}"]),
+        ("gemma4", {"layer.local.parts": 5}, [f"layer.local.parts is 5, expected a list out of {', '.join(PARTS)}"]),
     ],
 )
 def test_no_fault_rests_on_another(name: str, changes: dict[str, Any], faults: list[str]) -> None:

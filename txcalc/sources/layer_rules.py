@@ -23,8 +23,9 @@ def check_layer(layer: Tables, stack: Tables, fault: Told) -> None:
 def check_table(section: str, table: CheckedTable, fault: Told) -> None:
     """What the options of one table say of each other, as far as a faulty key lets them."""
     try:
-        for key, expected, fix in options(section).partly(table).misfits():
-            fault(f"{section}.{key}", ABSENT if table[key] is None else table[key], expected, fix)
+        with SOUND:
+            for key, expected, fix in options(section).partly(table).misfits():
+                fault(f"{section}.{key}", ABSENT if table[key] is None else table[key], expected, fix)
     except AttributeError:
         if not table.faulty:
             raise

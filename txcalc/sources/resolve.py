@@ -128,7 +128,7 @@ def resolve(raw: Mapping[str, Any], where: str, spelling: Mapping[str, str] | No
     whole: Homes = (("", raw),)
     stack_keys = (*STACK[""], *(name for name in STACK if name), "layer")
     result = resolver.section("", raw, whole, {}, (*stack_keys, "encoder", "decoder"), IdentityOptions)
-    kind = result.get("kind")
+    kind = None if "kind" in result.faulty else result["kind"]
     shared = {key: value for key, value in raw.items() if key in stack_keys}
     halves: tuple[str, ...] = ("encoder", "decoder") if kind in ("encoder-decoder", "audio") else ()
     if kind is None:
@@ -194,7 +194,7 @@ def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, 
         variants = {}
         resolver.all_used = False
     cycle = _cycle(resolver, base, variants, homes)
-    stack["groups"] = _groups(resolver, base.get("n_layers"), cycle)
+    stack["groups"] = [] if "n_layers" in base.faulty else _groups(resolver, base["n_layers"], cycle)
     tables_here = {key: raw[key] for key in STACK if key and key in raw}
     stack["layer"] = {}
     for name in dict.fromkeys([name for name, _ in stack["groups"]] or cycle or variants or ["layer"]):
@@ -234,7 +234,7 @@ def _cycle(resolver: Resolver, base: CheckedTable, variants: Mapping[str, Any], 
 
 def _groups(resolver: Resolver, number: Any, cycle: list[str]) -> list[tuple[str, tuple[int, ...]]]:
     """Layer kinds with the indices at which they stand, by first appearance."""
-    if number is None or not cycle:
+    if not cycle:
         return []
     if len(cycle) == 1:
         return [(cycle[0], range(number) if type(number) is int else range(1))]  # type: ignore[list-item]
@@ -263,7 +263,7 @@ def _layer(
             near = nearest(str(key), LAYER_KEYS) if isinstance(own[key], Mapping) else []
             mend = f"did you mean {near[0]}?" if near else "a layer has tables of parts, norm, positions, and parts"
             resolver.faults.append(f"{path}.{key} is not a key ({mend})")
-    role = stack.get("role")
+    role = None if "role" in stack.faulty else stack["role"]
     mixing = [key for key in MIXERS if key in raw and not raw.keys() & {"attention", *ATTENTIONS}]
     crossing = ["cross_attention"] if role == "cross-decoder" else []
     parts = own.get("parts")
@@ -281,7 +281,7 @@ def _layer(
         _places(resolver, parts or [], raw, f"{path}.parts" if "parts" in own else "", f"{path}.parts", role, homes)
     layer, scope = CheckedTable(), dict(done)
     if parts is None:
-        layer.faulty.add("parts")
+        layer.faulty.update(("parts", *PART_TABLES))
     else:
         layer["parts"] = parts
     for part in parts or ():

@@ -21,7 +21,8 @@ SOUND = suppress(Unsound)  # around one rule
 
 
 class CheckedTable(dict[str, Any]):
-    """A checked table, and what was `written` in it. A faulty key has no value; reading it raises `Unsound`."""
+    """A checked table, and what was `written` in it. A faulty key has no value: reading it, by `get` too, raises
+    `Unsound`."""
 
     def __init__(self, values: Mapping[str, Any] | None = None) -> None:
         super().__init__(values or {})
@@ -30,6 +31,10 @@ class CheckedTable(dict[str, Any]):
 
     def __missing__(self, key: str) -> Any:
         raise Unsound(key) if key in self.faulty else KeyError(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Its value, or a default where a table of its form has no such key."""
+        return self[key] if key in self or key in self.faulty else default
 
 
 Tables = Mapping[str, Any]

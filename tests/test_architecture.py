@@ -149,6 +149,8 @@ LIGHT = [
 
 def test_nothing_heavy_is_loaded_by_import_load_or_ledger() -> None:
     assert loaded("import txcalc; txcalc.load('gpt2').ledger(tokens=8).by_kind('flops')") == set()
+    refused = "import txcalc\ntry: txcalc.verify('gpt2', oracles='nope')\nexcept txcalc.UnknownName: print()"
+    assert loaded(refused) == set()
 
 
 def test_nothing_heavy_is_loaded_by_commands_that_do_not_need_it() -> None:

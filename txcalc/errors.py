@@ -10,9 +10,13 @@ TxcalcError                exit code 2 unless a subclass says otherwise
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from functools import wraps
+from inspect import BoundArguments, Signature, signature
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
+P = ParamSpec("P")
+R = TypeVar("R")
 MOST_TOLD = 40  # faults that a message lists
 MOST_UNKNOWN = 20  # of them, of keys that are not known
 
@@ -87,6 +91,33 @@ class InputError(TxcalcError):
 
 class WrongCall(InputError, TypeError):
     """Arguments that a function does not have, or lacks; also Python's own error for it."""
+
+    @classmethod
+    def unless(cls, name: str, taken: Signature, args: Any, kwargs: Any) -> BoundArguments:
+        """The arguments of a function, by name. Errors: this one, with the nearest of the names that it has."""
+        try:
+            return taken.bind(*args, **kwargs)
+        except TypeError as error:
+            known = [key for key in taken.parameters if key != "self"]
+            unknown = next((key for key in kwargs if key not in known), None)
+            if unknown is None:
+                raise cls(name, [str(error)]) from None
+            mend = " or ".join(nearest(unknown, known)) or ", ".join(known)
+            raise cls(name, [f"no argument named {unknown!r} (did you mean {mend}?)"]) from None
+
+
+def called(function: Callable[P, R]) -> Callable[P, R]:
+    """The function, which says by `WrongCall` which arguments it does not have, or lacks."""
+
+    @wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return function(*args, **kwargs)
+        except TypeError:
+            WrongCall.unless(function.__name__, signature(function), args, kwargs)
+            raise
+
+    return call
 
 
 class UnknownName(InputError):

@@ -7,7 +7,7 @@ from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from txcalc.errors import Fault, InputError
+from txcalc.errors import Fault, InputError, called
 from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
 from txcalc.num import counted, is_array, spread, usable, whole
@@ -193,6 +193,7 @@ class Model:
         rows = decoder["positions"].get("rows")
         return min(most for most in (USUAL_TOKENS, self.context, rows) if most)
 
+    @called
     def workload(
         self,
         batch: Any = 1,

@@ -9,9 +9,9 @@ from inspect import Parameter, signature
 from os import PathLike
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Any, Literal, ParamSpec, TypeVar, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin
 
-from txcalc.errors import Fault, InputError, WrongCall, nearest
+from txcalc.errors import Fault, InputError, P, R, WrongCall
 from txcalc.model import Model
 from txcalc.num import counted, whole
 from txcalc.sources import load
@@ -24,9 +24,6 @@ Length = int | str
 Lengths = int | str | Sequence[int | str]
 Names = str | Sequence[str]
 
-P = ParamSpec("P")
-R = TypeVar("R")
-
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
     """The function, which refuses values of other kinds than its annotations say: `InputError`, with every fault;
@@ -36,15 +33,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         faults = []
-        try:
-            given = taken.bind(*args, **kwargs).arguments
-        except TypeError as error:
-            unknown = next((key for key in kwargs if key not in taken.parameters), None)
-            if unknown is None:
-                raise WrongCall(function.__name__, [str(error)]) from None
-            mend = " or ".join(nearest(unknown, taken.parameters)) or ", ".join(taken.parameters)
-            raise WrongCall(function.__name__, [f"no argument named {unknown!r} (did you mean {mend}?)"]) from None
-        for name, value in given.items():
+        for name, value in WrongCall.unless(function.__name__, taken, args, kwargs).arguments.items():
             several = taken.parameters[name].kind is Parameter.VAR_POSITIONAL
             hint = hint_of(function, name)
             for one in value if several else (value,):

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from txcalc.api.arguments import Length, Names, length, maybe, models, names
 from txcalc.api.results import Known, Record, Result
 from txcalc.errors import Fault, InputError, Refuted
+from txcalc.planning.evidence import MEASURES, ORACLES, oracles_of
 
 if TYPE_CHECKING:
     from txcalc.hardware import Accelerator
@@ -112,7 +113,7 @@ def verify(
     >>> txcalc.verify("D=32 h=2 F=64 L=1 V=50", oracles="parameters").ok
     True
     """
-    wanted = names(oracles)
+    wanted = oracles_of(names(oracles), (*ORACLES, *MEASURES, "all"))
     if not sources:
         what = "models" if layout is None else "models whose --layout is verified"
         raise InputError("verify", [f"expected {what}"])
@@ -137,13 +138,13 @@ def verify(
     given = models(sources)
 
     from txcalc.processes import processes
-    from txcalc.verify import DEFAULT, ORACLES, shortened
+    from txcalc.verify import DEFAULT, shortened
     from txcalc.verify import verify as verified
     from txcalc.verify.coverage import ZERO_COST
     from txcalc.verify.device import DTYPES
     from txcalc.verify.record import proofs, store
     from txcalc.verify.witness import of_pieces
-    from txcalc.verify.workloads import MEASURES, DeviceModel, measure
+    from txcalc.verify.workloads import DeviceModel, measure
 
     real = device != "meta"
     usual = [*DEFAULT, "bytes", "training", *MEASURES] if real else list(DEFAULT)

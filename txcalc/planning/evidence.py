@@ -10,13 +10,13 @@ description by another name does. So it is with towers, which were run beside tr
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from txcalc.errors import Fault, InputError
+from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.model import Model
 from txcalc.planning import theorems
 from txcalc.planning.structures import fingerprint
@@ -33,6 +33,37 @@ PROMPT: dict[str, Any] = {"batch": 2, "tokens": 7}
 DECODE: dict[str, Any] = {"batch": 1, "tokens": 3, "past": 5000}
 FAR: dict[str, Any] = {**DECODE, "past": 3_000_000}  # past every window
 SOURCE = 11  # encoder positions: as many as no probe has tokens
+
+
+# Who can be asked, of `txcalc.verify`: module, function, what it shows.
+ORACLES = {
+    "parameters": ("parameters", "rows", "every weight's path and shape"),
+    "bytes": ("storage", "rows", "bytes of every weight and of the cache, and what the device's allocator has of them"),
+    "fvcore": ("macs", "rows", "forward FLOPs, from fvcore's trace"),
+    "flops": ("flops", "rows", "forward FLOPs, from PyTorch's counter, for every batch and length"),
+    "training": ("flops", "training_rows", "FLOPs of forward and backward, without and with blocks recomputed"),
+    "saved": ("saved", "rows", "elements that autograd keeps, with the attention matrix and without"),
+    "cache": ("cache", "rows", "elements of the cache and FLOPs after a prompt and after each further token"),
+    "mask": ("mask", "rows", "FLOPs of attention's visible pairs, from the masks themselves"),
+    "traffic": ("operators", "traffic_rows", "elements that parts read and write, each once"),
+    "other": ("operators", "other_rows", "FLOPs of norms, activations, sums and softmax, operator by operator"),
+    "memory": ("memory", "rows", "a training step's weights, gradients, optimizer state and kept tensors"),
+    "transformers": ("witness", "rows", "the weights of transformers' own module of the same config.json"),
+}
+# And on a device, of prefill, decode and a training step.
+MEASURES = {
+    "peak": "the most memory, beside that of fake tensors",
+    "time": "of prefill and decode by kind of part, beside the roofline's floor and what is expected",
+}
+
+
+def oracles_of(names: Iterable[str], known: Collection[str]) -> list[str]:
+    """Each once. Errors: `UnknownName`."""
+    wanted = list(dict.fromkeys(names))
+    for name in wanted:
+        if name not in known:
+            raise UnknownName("verify", "oracle", name, [*known], f"one of {', '.join(known)}")
+    return wanted
 
 
 class Probe(NamedTuple):

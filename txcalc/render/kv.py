@@ -167,7 +167,7 @@ def _times(without: int, with_cache: int) -> TableCell:
 def _line(row: CacheRow, apart: bool) -> list[Any]:
     share = Fraction(row.bytes, row.dense_bytes)
     style = "dim" if share == 1 else "green"
-    held = TableCell(float(share), "all" if share == 1 else f"{float(100 * share):.1f} %", style)
+    held = TableCell(float(share), "100 %" if share == 1 else f"{float(100 * share):.1f} %", style)
     cells: list[Any] = [row.dtype, exact(row.context), exact(row.batch), exact(row.bytes), iec(row.bytes)]
     cells += [TableCell(row.dense_bytes, iec(row.dense_bytes)), held]
     return [*cells, TableCell(row.cross_bytes, iec(row.cross_bytes))] if apart else cells

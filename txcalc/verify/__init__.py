@@ -12,8 +12,9 @@ from collections.abc import Iterable
 from dataclasses import replace
 from importlib import import_module
 
-from txcalc.errors import Fault, InputError, MissingExtra, UnknownName
+from txcalc.errors import Fault, InputError, MissingExtra
 from txcalc.model import Model
+from txcalc.planning.evidence import ORACLES, oracles_of
 
 try:
     import fvcore  # noqa: F401
@@ -28,21 +29,7 @@ from txcalc.verify.subject import Lengths, Subject
 from txcalc.verify.symbolic import NotForAll
 from txcalc.verify.verdict import Row, Verdict
 
-# What can be asked for: (module, function, what it shows). Those `ON_FAKES` need no device, and use none.
-ORACLES = {
-    "parameters": ("parameters", "rows", "every weight's path and shape"),
-    "bytes": ("storage", "rows", "bytes of every weight and of the cache, and what the device's allocator has of them"),
-    "fvcore": ("macs", "rows", "forward FLOPs, from fvcore's trace"),
-    "flops": ("flops", "rows", "forward FLOPs, from PyTorch's counter, for every batch and length"),
-    "training": ("flops", "training_rows", "FLOPs of forward and backward, without and with blocks recomputed"),
-    "saved": ("saved", "rows", "elements that autograd keeps, with the attention matrix and without"),
-    "cache": ("cache", "rows", "elements of the cache and FLOPs after a prompt and after each further token"),
-    "mask": ("mask", "rows", "FLOPs of attention's visible pairs, from the masks themselves"),
-    "traffic": ("operators", "traffic_rows", "elements that parts read and write, each once"),
-    "other": ("operators", "other_rows", "FLOPs of norms, activations, sums and softmax, operator by operator"),
-    "memory": ("memory", "rows", "a training step's weights, gradients, optimizer state and kept tensors"),
-    "transformers": ("witness", "rows", "the weights of transformers' own module of the same config.json"),
-}
+# They need no device, and use none.
 ON_FAKES = {"saved", "traffic", "other", "memory", "transformers"}
 DEFAULT = ("parameters", "fvcore", "flops")
 CUT = "only the first"
@@ -72,10 +59,7 @@ def verify(
     Errors: `UnknownName` for an oracle; `NoDevice`; `NotForAll` where `lengths` is "symbolic" and a trace fixes a size;
     `Refuted`, with the number of layers that would fit, where the device's memory does not suffice.
     """
-    wanted = list(dict.fromkeys(oracles))
-    for name in wanted:
-        if name not in ORACLES:
-            raise UnknownName("verify", "oracle", name, list(ORACLES), f"one of {', '.join(ORACLES)}")
+    wanted = oracles_of(oracles, ORACLES)
     devices.check(device)
     if lengths == "symbolic" and device != "meta" and not ON_FAKES.issuperset(wanted):
         raise InputError("verify", [Fault("--device", device, "meta, for --symbolic", "real tensors have sizes")])

@@ -329,12 +329,6 @@ def overtaking(subject: DeviceModel, tokens: Sequence[int], accelerator: Acceler
             yield Figure("attention outweighs the feed-forward", f"by {how}", "", "tokens", None, where, met)
 
 
-MEASURES = {
-    "peak": "the most memory of prefill, decode and a training step, beside that of fake tensors",
-    "time": "of prefill and decode by kind of part, beside the roofline's floor and what is expected",
-}
-
-
 def common(model: Model, device: str) -> tuple[Load, ...]:
     """What is measured of any model where nothing else is asked: sizes that suit the device and the model."""
     cuda = devices.is_cuda(device)

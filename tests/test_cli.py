@@ -268,45 +268,6 @@ def test_masked_stands_beside_dense_where_there_is_a_window() -> None:
 # Refusals.
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["show", "lama-3.1-8b"], "source: no preset named 'lama-3.1-8b' (did you mean llama-3.1-8b"),
-        (["show", "gpt2", "--set", "hkv=3"], "--set: no key named 'hkv' (did you mean h_kv"),
-        (["show", "D=512 h=8 L=1"], "inline description: F is missing, expected feed-forward width"),
-        (["show", "gpt2", "--tokens", "0"], "workload: tokens is 0, expected a whole number from 1"),
-        (["show", "gpt2", "--tokens", "-1"], "--tokens is '-1', expected a whole number such as 2048, 32k or 1M"),
-        (["show", "gpt2", "--tokens", "1.5"], "--tokens is '1.5', expected a whole number such as 2048, 32k or 1M"),
-        (["show", "gpt2", "--tokens", "nan"], "--tokens is 'nan', expected a whole number such as 2048, 32k or 1M"),
-        (["show", "gpt2", "--tokens", "32q"], "--tokens is '32q', expected a whole number such as 2048, 32k or 1M"),
-        (["show", "gpt2", "--tokens", "1" + 30 * "0"], "workload: tokens is 1000000000000000000000000000000, expected"),
-        (["show", "D=512 h=8 h_kv=3 F=1376 L=1"], "inline description: h_kv is 3, expected a divisor of"),
-        (["show", "D=512 h=8 F=1376 L=1 E=4 k=5"], "inline description: k is 5, expected at most"),
-        (["show", "D=512 h=8 F=1376 L=1 window=0"], "inline description: window is '0', expected a whole number"),
-        (["show", "gpt2", "--json", "--format", "csv"], "options: --json and --format csv contradict each other"),
-        (["show", "gpt2", "--set", "h=6", "--set", "h=12"], "options: --set h is given twice"),
-        (["show", "gpt2", "--dtype", "bf17"], "dtype: no dtype named 'bf17' (did you mean bf16"),
-        (["show", "gpt2", "--source", "5"], "workload: source is 5, expected nothing: gpt2 has no encoder apart"),
-        (["show", "bert-base", "--past", "5"], "workload: past is 5, expected 0: bert-base is an encoder"),
-        (["show", "FOLDER"], "FOLDER/config.json: cannot be read: no such file or directory"),
-        (["show", "FOLDER/empty.toml"], "FOLDER/empty.toml: is empty, expected a description (.toml)"),
-        (["show", "FOLDER/binary.toml"], "FOLDER/binary.toml: is not text, expected a description (.toml)"),
-        (["show", "FOLDER/wrong.toml"], "FOLDER/wrong.toml: is not valid TOML"),
-        (["show", "FOLDER/none.toml"], "FOLDER/none.toml: cannot be read: no such file or directory"),
-        (["presets", "nothing-like-it"], "presets: no preset named 'nothing-like-it'"),
-    ],
-)
-def test_bad_input_is_one_error_and_exit_code_2(argv: list[str], said: str, tmp_path: Path) -> None:
-    (tmp_path / "empty.toml").write_text("\n")
-    (tmp_path / "binary.toml").write_bytes(bytes(range(256)))
-    (tmp_path / "wrong.toml").write_text('d_model = 512\nkind = "decoder\n')
-    code, out, err = run(*(word.replace("FOLDER", str(tmp_path)) for word in argv))
-    assert (code, out) == (2, "")
-    assert err.startswith("txcalc: " + said.replace("FOLDER", str(tmp_path))), err
-    assert "Traceback" not in err
-    assert "wrong.toml" not in err or "line 2" in err
-
-
 def test_all_faults_of_a_file_at_once(tmp_path: Path) -> None:
     path = tmp_path / "model.toml"
     path.write_text("d_model = 0\nn_layers = 1.5\nvocabulary = 3\n[attention]\nn_heads = 'x'\n[feed_forward]\n")

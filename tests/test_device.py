@@ -620,30 +620,6 @@ def test_verify_on_a_device_shows_memory_and_time() -> None:
     assert all(figure["floor"] <= figure["measured"] for figure in answer["figures"])
 
 
-@pytest.mark.parametrize(
-    ("argv", "code", "said"),
-    [
-        (["measure", "--device", "meta"], 2, "--device is 'meta', expected cpu or cuda"),
-        (["measure", "--only", "gpt3"], 2, "did you mean gpt2"),
-        (["measurements", "README.md"], 2, "cannot be read"),
-        (["measure", "--limit", "nan"], 2, "--limit is nan, expected seconds"),
-        (["measurements", "cpus"], 2, "did you mean cpu?"),
-        (["measure", "--out", "tests"], 2, "--out tests cannot be written"),
-        (["measure", "--out", "nowhere/x.json"], 2, "cannot be written"),
-        (["calibrate", "--out", "nowhere/mine.toml"], 2, "there is no folder"),
-        (["verify", "gpt2", "--oracle", "peak"], 2, "expected cpu or cuda, for --oracle peak"),
-        (["calibrate", "--device", "meta"], 2, "expected cpu or cuda"),
-        (["calibrate", "--out", "mine.json"], 2, "ends in .toml"),
-        (["calibrate", "--like", "h2000"], 2, "did you mean"),
-        (["measure", "--out", "pyproject.toml"], 2, "no file of measurements"),
-    ],
-)
-def test_bad_input(argv: list[str], code: int, said: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(Path(__file__).parent.parent)
-    got, out, err = run(*argv)
-    assert got == code and out == "" and said in err
-
-
 @pytest.mark.parametrize("argv", [["measure", "--device", "cuda"], ["calibrate", "--device", "cuda"]])
 def test_a_device_that_is_not_there(argv: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)

@@ -166,20 +166,6 @@ def test_a_kind_alone_and_a_table_of_80_columns() -> None:
     assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["gpt2", "--over", "T=1,2", "--quantity", "params.bias"], "no kind of part named 'bias'"),
-        (["gpt2", "--over", "D=768,1536", "--over", "T=1,2", "--by-kind", "--plot", "a.svg"], "(sweep one)"),
-        (["gpt2", "--over", "D=768", "--set", "F=D/(D-768)"], "F = D/(D-768) divides by 0"),
-    ],
-)
-def test_sweeps_that_cannot_be(argv: list[str], said: str) -> None:
-    result = typed("sweep", *argv)
-    assert result.exit_code == 2
-    assert said in result.stderr
-
-
 def test_a_line_may_have_expressions_in_any_order() -> None:
     said = load("F=ceil(8/3*D,256) h_kv=heads/4 heads=D/64 D=512 L=8 V=100")
     assert said.params == load("D=512 L=8 h=8 h_kv=2 F=1536 V=100").params

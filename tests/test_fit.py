@@ -208,34 +208,6 @@ def test_the_json_of_a_design() -> None:
     assert load(first["inline"]).params == first["params"] == 8_030_261_248
 
 
-@pytest.mark.parametrize(
-    ("argv", "words"),
-    [
-        (("fit",), "give one of --gpu and --memory"),
-        (("fit", "--gpu", "l4", "--memory", "16GB"), "give one of"),
-        (("fit", "--memory", "16Gb"), "may mean bits"),
-        (("fit", "--gpu", "l5"), "no accelerator named 'l5'"),
-        (("fit", "--gpu", "16@500"), "expected a size and a bandwidth with their units"),
-        (("fit", "qwen3-9b", "--gpu", "l4"), "no preset named 'qwen3-9b'"),
-        (("fit", "--gpu", "l4", "--weights", "Q4_K_X"), "did you mean q4_k_s or q4_k_m"),
-        (("fit", "--gpu", "l4", "--weights", "int4,,"), "no format of weights named ''"),
-        (("fit", "--gpu", "l4", "--context", "0"), "context is 0"),
-        (("design",), "give one of --params, --memory and --compute"),
-        (("design", "--memory", "16GB", "--params", "1B"), "give one of"),
-        (("design", "--memory", "1MB"), "not one layer of D = 256 fits into 1,000,000"),
-        (("design", "--params", "0"), "--params is '0'"),
-        (("design", "--params", "8B", "--ratio", "1/0"), "--ratio is '1/0'"),
-        (("design", "--params", "8B", "--ratio", "0"), "ratio is '0', expected F/D, above 0"),
-        (("design", "--params", "8B", "--gqa", "0", "--vocab", "0"), "design: 2 faults"),
-        (("design", "--params", "8B", "--head", "257", "--gqa", "512"), "more than the 32,768 tried"),
-        (("design", "--params", "8B", "--context", "0"), "--context is 0"),
-    ],
-)
-def test_bad_input_is_one_clear_message(argv: tuple[str, ...], words: str) -> None:
-    code, out, err = run(*argv)
-    assert (code, out) == (2, "") and words in err, err
-
-
 def test_ratios_are_exact() -> None:
     assert (parse_ratio("8/3"), parse_ratio("3.5")) == (Fraction(8, 3), Fraction(7, 2))
 

@@ -160,23 +160,6 @@ def test_other_formats() -> None:
     assert r"feed\_forward & $L$ & $3 \cdot D \cdot F$ & $3 \cdot 4096 \cdot 14336$ & 176,160,768 \\" in latex
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (("nope",), "no preset named 'nope'"),
-        (("gpt2", "layers.12"), "no part named 'layers.12'"),
-        (("gpt2", "layers.0.atention"), "did you mean layers.0.attention"),
-        (("gpt2", "--tokens", "0"), "tokens is 0"),
-        (("bert-base", "--past", "1"), "bert-base is an encoder, it has no cache"),
-        (("gpt2", "--json", "--format", "csv"), "contradict"),
-    ],
-)
-def test_what_is_refused(argv: tuple[str, ...], message: str) -> None:
-    result = run(*argv)
-    assert result.exit_code == 2 and not result.stdout
-    assert message in result.stderr
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpt2", "deepseek-v3", "whisper-large-v3", "gemma-3-27b", "jamba-v0.1"])
 def test_a_whole_model_is_a_latex_document_within_its_margins(name: str, tmp_path: Path) -> None:
@@ -195,13 +178,6 @@ def test_a_whole_model_is_a_latex_document_within_its_margins(name: str, tmp_pat
     assert done.returncode == 0, done.stdout[-2000:]
     assert (tmp_path / "model.pdf").is_file()
     assert "Overfull" not in (tmp_path / "model.log").read_text(errors="replace")
-
-
-@pytest.mark.parametrize("argv", [["--latex"], ["gpt2", "--latex", "--json"], ["gpt2", "--latex", "--layout", "tp=2"]])
-def test_a_document_is_of_one_model_alone(argv: list[str]) -> None:
-    result = typed("formula", *argv)
-    assert result.exit_code == 2
-    assert "--latex is a document of one model" in result.stderr
 
 
 def test_a_training_step_in_letters() -> None:
@@ -248,18 +224,3 @@ def test_a_share_of_every_weight(source: str, layout: str) -> None:
     assert 4 * sums["params"].value == step.parameters_bytes
     assert sums["optimizer"].value == step.optimizer_bytes
     assert "/fsdp⌉" in sums["params"].formula
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["--recompute", "blok"], "did you mean blocks?"),
-        (["--optimizer", "adamx"], "did you mean adamw"),
-        (["--recompute", "layers:0,12"], "expected numbers of layers from 0 to 11"),
-        (["--optimizer", "adamw", "--past", "4"], "a training step has no cache"),
-    ],
-)
-def test_what_no_training_step_is(argv: list[str], said: str) -> None:
-    result = run("gpt2", *argv)
-    assert result.exit_code == 2
-    assert said in " ".join(result.stderr.split())

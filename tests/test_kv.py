@@ -166,22 +166,6 @@ def test_csv_is_one_table_of_exact_numbers() -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["gpt2", "--contexts", "0"], "--contexts is 0, expected a whole number from 1"),
-        (["gpt2", "--batches", "1,0"], "--batches is 0, expected a whole number from 1"),
-        (["gpt2", "--contexts", "1,"], "--contexts is '', expected a whole number such as 2048, 32k or 1M"),
-        (["gpt2", "--kv-dtypes", "bf17"], "dtype: no dtype named 'bf17' (did you mean bf16"),
-        (["gpt2", "--source", "5"], "workload: source is 5, expected nothing: gpt2 has no encoder apart (drop it)"),
-    ],
-)
-def test_refusals(argv: list[str], said: str) -> None:
-    code, out, err = run(*argv)
-    assert (code, out) == (2, "")
-    assert err.startswith(f"txcalc: {said}")
-
-
 def test_beyond_the_context_is_said() -> None:
     assert run("gpt2", "--contexts", "4k")[2] == "note: 4,096 tokens are beyond its context of 1,024\n"
 
@@ -244,20 +228,6 @@ def test_chunks_of_attention_have_figures_and_no_formula() -> None:
     assert code == 0, err
     assert "FLOPs of all passes" in out
     assert "FLOPs without it" not in out
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["t5-small", "--without-cache"], "is no decoder by itself"),
-        (["gpt2", "--without-cache", "--contexts", "10", "--prompt", "20"], "--prompt is 20, expected"),
-        (["gpt2", "--prompt", "20"], "add --without-cache"),
-    ],
-)
-def test_a_generation_that_cannot_be_is_refused(argv: list[str], said: str) -> None:
-    code, _, err = run(*argv)
-    assert code == 2
-    assert said in err
 
 
 def test_a_text_of_a_polynomial() -> None:

@@ -10,7 +10,6 @@ from multiprocessing.pool import Pool
 from pathlib import Path
 
 import pytest
-from test_cli import run
 
 pytest.importorskip("torch")
 
@@ -98,19 +97,3 @@ def test_a_wrong_value_is_seen() -> None:
 def test_names_of_a_piece() -> None:
     assert _renamed("layers.1.attention.q.weight", "12") == "layers.13.attention.q.weight"
     assert _renamed("head.projection.weight", "12") == "head.projection.weight"
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ((MODEL, "--layout", "fsdp=2", "--torchrun", "3"), "--torchrun 3 is not the 2 ranks of fsdp=2"),
-        (("llama-3.1-8b", "--layout", "fsdp=2", "--torchrun", "2"), "at most 200,000,000 parameters"),
-        ((MODEL, "--layout", "cp=2", "--torchrun", "2"), "cp is run over ranks that fsdp joins"),
-        ((MODEL, "--torchrun", "2"), "--torchrun belongs to --layout"),
-        ((MODEL, "--layout", "fsdp=2", "--workers", "2"), "--workers belongs to models without --layout"),
-        ((MODEL + " tied", "--layout", "pp=2", "--recipe", "accumulation=2", "--torchrun", "2"), "head.tied = false"),
-    ],
-)
-def test_what_is_not_run_is_refused(argv: tuple[str, ...], message: str) -> None:
-    code, out, err = run("verify", *argv)
-    assert code == 2 and not out and message in " ".join(err.split()), err

@@ -126,29 +126,6 @@ def test_the_command_says_the_loss_and_the_best_size() -> None:
     assert max(map(len, out.splitlines())) <= 80
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        ([], "give one or two of --params, --train-tokens and --compute"),
-        (["--train-tokens", "0"], "--train-tokens is 0, expected a number above 0"),
-        (["--params", "8B", "--train-tokens", "1T", "--compute", "1e24"], "any two of them fix the third"),
-        (["llama-3.1-8b", "--params", "8B"], "give a model or --params, not both"),
-        (["--params", "8B", "--law", "chinchila"], "no law named 'chinchila' (did you mean chinchilla?)"),
-        (["--compute", "1e21", "--law", "chinchilla", "--unique-tokens", "1B"], "seen again in chinchilla"),
-        (["--params", "8B", "--unique-tokens", "1B"], "--unique-tokens with --params alone: give --compute"),
-        (["mixtral-8x7b", "--train-tokens", "1T"], "the laws describe dense models"),
-        (["bert-base", "--train-tokens", "1T"], "the laws describe decoders"),
-        (["--params", "8B", "--bytes-per-token", "0"], "--bytes-per-token is '0', expected a number above 0"),
-        (["--compute", "1e-3"], "--compute is '1e-3', expected a count such as"),
-        (["--compute", "1"], "--compute is 1, expected at least 6,000 FLOPs"),
-    ],
-)
-def test_bad_questions(argv: list[str], message: str) -> None:
-    code, out, err = run("scale", *argv)
-    assert (code, out) == (2, "")
-    assert message in err
-
-
 def test_entropy_is_its_definition() -> None:
     half, skewed = distribution("0.5,0.5", "p"), distribution("0.9,0.1", "q")
     found = entropy(half, skewed)
@@ -161,24 +138,6 @@ def test_entropy_is_its_definition() -> None:
     assert (never.cross, never.kl) == (None, None)
     same = entropy(skewed, skewed)
     assert (same.kl, same.cross) == (0, pytest.approx(same.entropy))
-
-
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["0.5,0.6"], "the sum of p is 1.1, expected 1 exactly"),
-        (["0.33,0.33,0.33"], "(write thirds as 1/3)"),
-        (["0.5,x"], "p is 'x', expected probabilities such as 0.25 or 1/4"),
-        (["1/0"], "p is '1/0', expected probabilities"),
-        (["-0.5,1.5"], "No such option"),
-        (["0.5,0.5", "--against", "0.2,0.3,0.5"], "p has 2 probabilities and --against 3"),
-        (["0.5,0.5", "--against", "0.2,0.3"], "the sum of --against is 0.5"),
-    ],
-)
-def test_bad_distributions(argv: list[str], message: str) -> None:
-    code, out, err = run("entropy", *argv)
-    assert (code, out) == (2, "")
-    assert message in err
 
 
 def test_what_cannot_be_coded_is_infinite_and_no_number() -> None:

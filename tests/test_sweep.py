@@ -287,21 +287,6 @@ def test_the_table_shows_every_digit_and_a_short_form() -> None:
     assert "32,938,104,193,024  32.9 T  268,435,456  256 MiB" in text
 
 
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["gpt2", "--over", "T=1:3k:1"], "sweep: 3,072 points are more than --format table writes (2,000): choose"),
-        (["gpt2", "--over", "T=1,2", "--tokens", "5"], "options: tokens is swept, and given a value too"),
-        (["gpt2", "--over", "h=4,8", "--set", "h=12"], "options: attention.n_heads is swept, and given a value too"),
-        (["gpt2", "--over", "T=1,2", "--json", "--format", "csv"], "options: --json and --format csv contradict"),
-    ],
-)
-def test_refusals(argv: list[str], said: str) -> None:
-    code, out, err = run(*argv)
-    assert (code, out) == (2, "")
-    assert err.startswith(f"txcalc: {said}")
-
-
 def test_without_numpy_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in [name for name in sys.modules if name in ("txcalc.sweep", "txcalc.render.sweep")]:
         monkeypatch.delitem(sys.modules, name)

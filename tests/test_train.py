@@ -496,54 +496,6 @@ def test_a_table_reads_in_80_columns() -> None:
     assert "GPUs for 60 days" in out and "pipeline bubble" in out
 
 
-@pytest.mark.parametrize(
-    ("argv", "message"),
-    [
-        (["--layout", "tp=4,dp=4"], "is 16, expected the 8 GPUs of --gpu (its ways multiply)"),
-        (["--layout", "fsdp=8", "--layout", "tp=8"], "--layout: is given twice"),
-        (["--layout", "tp=8,tp=4"], "tp is given twice"),
-        (["--layout", "tp=3,dp=1"], "expected the 8 GPUs"),
-        (["--layout", "fsdp=8", "--global-batch", "12"], "--global-batch is 12, expected a multiple of micro-batch"),
-        (["--layout", "pp=8", "--framework", "fsdp2", "--global-batch", "7"], "at least 8: the schedule 1f1b of fsdp2"),
-        (
-            ["--layout", "pp=8", "--framework", "nanotron", "--global-batch", "6"],
-            "at least 7: the schedule 1f1b of nanotron",
-        ),
-        (["--layout", "pp=8", "--schedule", "zb", "--global-batch", "4"], "needs as many micro-batches at pp = 8"),
-        (["--layout", "fsdp=4,cp=2", "--tokens", "4097"], "tokens is 4097, expected a multiple of cp = 2"),
-        (["--layout", "fsdp=8", "--optimizer", "adamv"], "no optimizer named 'adamv' (did you mean adamw or"),
-        (["--layout", "fsdp=8", "--framework", "megatrom"], "(did you mean megatron or nanotron?)"),
-        (["--layout", "fsdp=8", "--train-tokens", "0"], "--train-tokens is 0, expected a number above 0"),
-        (["--layout", "fsdp=8", "--train-tokens", "1T", "--compute", "1e24"], "say the same thing twice"),
-        (["--layout", "fsdp=8", "--compute", "5"], "--compute is 5, expected at least"),
-        (["--layout", "fsdp=8", "--tokens", "0"], "--tokens is 0, expected a whole number from 1"),
-        (["--layout", "dp=8,ep=8"], "expected 1: the model has no experts"),
-        (["--layout", "fsdp=8", "--measured", "fast"], "--measured is 'fast', expected a rate"),
-        (["--layout", "fsdp=8", "--as", "pall"], "no convention named 'pall' (did you mean palm?)"),
-        (["--layout", "fsdp=8", "--as", "2n"], "counts a forward pass"),
-        (["--layout", "fsdp=8", "--budget", "1000"], "--budget needs a price per GPU-hour"),
-        (["--layout", "fsdp=8", "--deadline", "soon"], "--deadline is 'soon', expected a time such as 30d"),
-        (["--layout", "fsdp=8", "--pue", "0.5"], "--pue is 0.5, expected a factor from 1 to 10"),
-        (["--layout", "fsdp=8", "--products", "fp7"], "dtype of the peak is 'fp7'"),
-        (["--layout", "fsdp=8", "--node", "0"], "--node is 0, expected a whole number from 1"),
-        (["--layout", "fsdp=8", "--zero", "2"], "zero is 2, expected"),
-        (["--layout", "fsdp=8", "--rank", "8"], "--rank is 8, expected a rank from 0 to 7 of fsdp=8"),
-        (["--layout", "fsdp=8", "--recipe", "tokens=9"], "--recipe: tokens has an option of its own"),
-        (["--layout", "pp=8", "--recipe", "stages=4+28"], "stages is '4+28', expected 8 numbers of layers"),
-        (["--layout", "pp=8", "--recipe", "stages=1+1+1+1+1+1+1+1"], "expected numbers that add up to the 32 layers"),
-        (["--layout", "fsdp=8", "--recipe", "losparallel=on"], "no part of a recipe (did you mean loss_parallel?)"),
-        (["--layout", "fsdp=8", "--recompute", "layers:0,32"], "expected numbers of layers from 0 to 31"),
-        (["--layout", "fsdp=8", "--offload", "disk"], "offload is 'disk', expected one of none, optimizer"),
-        (["--layout", "fsdp=8", "--host-link", "0"], "--host-link is 0, expected a rate above 0"),
-        (["--layout", "fsdp=8", "--recompute", "some"], "recompute is 'some', expected one of none, core"),
-    ],
-)
-def test_bad_input(argv: list[str], message: str) -> None:
-    code, out, err = run("train", "llama-3.1-8b", "--gpu", "h100-sxm:8", *argv)
-    assert (code, out) == (2, ""), out
-    assert message in " ".join(err.split())
-
-
 def test_classes_are_no_vocabulary_that_megatron_pads() -> None:
     """Two labels stay two, one a rank: a BERT of 30,522 words has 30,720 rows there, and nothing else more."""
     bert = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "num_labels": 2}

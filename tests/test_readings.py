@@ -7,8 +7,6 @@ and a leaf's figures, sums of a few positive products, stay within 1e-15.
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,13 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from strategies import COMPOSITES, FAMILIES, LEAVES, renumbered, workloads
 
-from txcalc import parts
 from txcalc.ledger import QUANTITIES, Ledger, walk
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.latent import LatentCore
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.part import Composite, Leaf, Workload
+from txcalc.parts.part import Workload
 from txcalc.parts.spans import Causal, Window
 from txcalc.parts.taps import Convolution
 from txcalc.sources import build
@@ -52,23 +49,6 @@ def variant(j: int) -> Any:
 
 def reading(part: Any, work: Workload, number: Any) -> dict[str, Any]:
     return figures(walk(renumbered(part, number), renumbered(work, number)))
-
-
-def test_every_part_is_drawn() -> None:
-    def subclasses(cls: type) -> Iterator[type]:
-        subclass: type
-        for subclass in cls.__subclasses__():
-            yield subclass
-            yield from subclasses(subclass)
-
-    defined = {
-        cls
-        for base in (Leaf, Composite)
-        for cls in subclasses(base)
-        if cls.__module__.startswith(parts.__name__) and not cls.__subclasses__()
-    }
-    assert defined == set(PARTS)
-    assert all(inspect.getdoc(cls) for cls in defined)
 
 
 class Letters(dict[Any, Any]):

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -20,7 +19,6 @@ from torch import Tensor, nn  # noqa: E402
 
 import txcalc  # noqa: E402
 from txcalc import reference  # noqa: E402
-from txcalc.ledger import Entry  # noqa: E402
 from txcalc.model import Model  # noqa: E402
 from txcalc.parts.part import Workload  # noqa: E402
 from txcalc.parts.spans import Around, Causal, Chunks, Window  # noqa: E402
@@ -28,6 +26,7 @@ from txcalc.reference.linear import RootMeanSquare, Xielu  # noqa: E402
 from txcalc.reference.recurrent import scan  # noqa: E402
 from txcalc.sources import build as described  # noqa: E402
 from txcalc.sources import presets  # noqa: E402
+from txcalc.verify.verdict import module_paths  # noqa: E402
 
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 DECODERS = [name for name in TINY if TINY[name].get("kind", "decoder") in ("decoder", "encoder-decoder", "audio")]
@@ -56,15 +55,6 @@ def logits(made: Any) -> Tensor:
     return made[0] if isinstance(made, tuple) else made
 
 
-def copies(entry: Entry) -> Iterator[str]:
-    """The paths of every copy that an entry stands for and that has weights of its own."""
-    own = [
-        [step.name] if step.indices is None else [f"{step.name}.{i}" for i in step.indices[: step.times]]
-        for step in entry.steps
-    ]
-    return (".".join(path) for path in product(*own))
-
-
 # --- what there is ---------------------------------------------------------------------------------------------------
 
 
@@ -75,7 +65,7 @@ def test_every_weight_of_a_preset_by_path_and_shape(name: str) -> None:
     wanted = {
         f"{path}.{weight.name}": weight.shape
         for entry in model.ledger()
-        for path in copies(entry)
+        for path in module_paths(entry, experts=True)
         for weight in entry.leaf.weights()
     }
     assert {path: tuple(weight.shape) for path, weight in net.named_parameters()} == wanted
@@ -222,7 +212,7 @@ def test_pieces_with_a_cache_equal_the_whole_and_hold_what_the_ledger_says(name:
             with reference.mode(explicit=forms[0], absorbed=forms[1]):
                 pieces.append(logits(net(ids[:, past : past + tokens], *(() if past else source), cache=cache)))
             ledger = model.ledger(B, tokens, past, None if model.kind == "audio" else positions)
-            wanted = {path: e.cache // e.runs for e in ledger if e.cache for path in copies(e)}
+            wanted = {path: e.cache // e.runs for e in ledger if e.cache for path in module_paths(e, experts=True)}
             assert cache.elements() == wanted
         torch.testing.assert_close(torch.cat(pieces, 1), whole, **CLOSE)
 

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from txcalc.parts import convolution as parts
 from txcalc.parts.taps import Convolution as ConvolutionPart
+from txcalc.parts.taps import short_memory
 from txcalc.reference.attention import AttentionCore
 from txcalc.reference.linear import Activation, Convolution, Linear, padded
 from txcalc.reference.mode import current
@@ -45,9 +46,7 @@ class ShortConvolution(nn.Module):
         width, bias = part.d_model, part.bias
         self.in_proj = Linear(width, 3 * width, bias, like)
         self.write = Product()
-        self.conv = Convolution(
-            ConvolutionPart(c_in=width, c_out=width, taps=part.taps, bias=bias, depthwise=True, causal=True), like
-        )
+        self.conv = Convolution(short_memory(width, part.taps, bias=bias), like)
         self.read = Product()
         self.out_proj = Linear(width, width, bias, like)
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from txcalc.parts import delta as parts
 from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.norm import Norm as NormPart
-from txcalc.parts.taps import Convolution as ConvolutionPart
+from txcalc.parts.taps import short_memory
 from txcalc.reference.linear import Activation, Convolution, Linear, Norm
 from txcalc.reference.mode import current
 from txcalc.reference.recurrent import summed
@@ -81,9 +81,7 @@ class DeltaNet(nn.Module):
         for child in part.parts:
             if isinstance(child.part, LinearPart):
                 self.add_module(child.name, Linear(child.part.d_in, child.part.d_out, False, like))
-        self.conv = Convolution(
-            ConvolutionPart(c_in=mixed, c_out=mixed, taps=part.d_conv, bias=False, depthwise=True, causal=True), like
-        )
+        self.conv = Convolution(short_memory(mixed, part.d_conv, bias=False), like)
         self.activation = Activation("silu")
         decays = part.d_key if part.by_channel else 1
         self.scan = DeltaRule(

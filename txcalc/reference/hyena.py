@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.parts import hyena as parts
-from txcalc.parts.taps import Convolution as ConvolutionPart
+from txcalc.parts.taps import short_memory
 from txcalc.reference.convolution import Product
 from txcalc.reference.linear import Convolution, Linear
 from txcalc.reference.mode import current
@@ -156,8 +156,7 @@ class Hyena(nn.Module):
         super().__init__()
         width = part.d_model
         self.in_proj = Linear(width, 3 * width, part.bias, like)
-        conv = ConvolutionPart(c_in=3 * width, c_out=3 * width, taps=part.taps, bias=True, depthwise=True, causal=True)
-        self.conv = Convolution(conv, like)
+        self.conv = Convolution(short_memory(3 * width, part.taps, bias=True), like)
         self.filter = None if part.filter is None else ImplicitFilter(part.filter, like)
         self.write, self.read = Product(), Product()
         self.long: LongConvolution | ModalConvolution

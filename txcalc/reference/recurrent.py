@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from txcalc.parts import recurrent as parts
 from txcalc.parts.norm import Norm as NormPart
-from txcalc.parts.taps import Convolution as ConvolutionPart
+from txcalc.parts.taps import short_memory
 from txcalc.reference.linear import Activation, BlockLinear, Convolution, Linear, Norm, RootMeanSquare, linear
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Remembers, Run
@@ -120,19 +120,15 @@ class Mamba(nn.Module):
         super().__init__()
         inner, states, rank = part.d_inner, part.d_state, part.dt_rank
         self.in_proj = Linear(part.d_model, 2 * inner, part.bias, like)
-        self.conv = Convolution(
-            ConvolutionPart(
-                c_in=inner, c_out=inner, taps=part.d_conv, bias=part.conv_bias, depthwise=True, causal=True
-            ),
-            like,
-        )
+        self.conv = Convolution(short_memory(inner, part.d_conv, bias=part.conv_bias), like)
         heads = part.n_heads or 1
         self.x_proj = linear(inner, heads * (rank + 2 * states), False, like, part.n_heads)
         self.dt_norm = self.b_norm = self.c_norm = None
         if part.norm_eps is not None:
-            self.dt_norm = Norm(NormPart(width=rank, form="rms", bias=False, eps=part.norm_eps), like)
-            self.b_norm = Norm(NormPart(width=states, form="rms", bias=False, eps=part.norm_eps), like)
-            self.c_norm = Norm(NormPart(width=states, form="rms", bias=False, eps=part.norm_eps), like)
+            self.dt_norm, self.b_norm, self.c_norm = (
+                Norm(NormPart(width=width, form="rms", bias=False, eps=part.norm_eps), like)
+                for width in (rank, states, states)
+            )
         self.dt_proj = linear(heads * rank, inner, True, like, part.n_heads)
         self.scan = SelectiveScan(parts.SelectiveScan(channels=inner, states=states, heads=heads), like)
         self.out_proj = Linear(inner, part.d_model, part.bias, like)
@@ -168,12 +164,7 @@ class Mamba2(nn.Module):
         inner, shared = part.n_heads * part.d_head, part.n_groups * part.d_state
         mixed = inner + 2 * shared
         self.in_proj = Linear(part.d_model, inner + mixed + part.n_heads, part.bias, like)
-        self.conv = Convolution(
-            ConvolutionPart(
-                c_in=mixed, c_out=mixed, taps=part.d_conv, bias=part.conv_bias, depthwise=True, causal=True
-            ),
-            like,
-        )
+        self.conv = Convolution(short_memory(mixed, part.d_conv, bias=part.conv_bias), like)
         self.scan = HeadScan(
             parts.HeadScan(heads=part.n_heads, width=part.d_head, groups=part.n_groups, states=part.d_state), like
         )
@@ -201,12 +192,7 @@ class Griffin(nn.Module):
         inner, heads, width = part.n_heads * part.d_head, part.n_heads, part.d_head
         self.in_proj = Linear(part.d_model, inner, part.bias, like)
         self.gate_proj = Linear(part.d_model, inner, part.bias, like)
-        self.conv = Convolution(
-            ConvolutionPart(
-                c_in=inner, c_out=inner, taps=part.d_conv, bias=part.conv_bias, depthwise=True, causal=True
-            ),
-            like,
-        )
+        self.conv = Convolution(short_memory(inner, part.d_conv, bias=part.conv_bias), like)
         self.input_gate, self.decay_gate = BlockLinear(heads, width, like), BlockLinear(heads, width, like)
         self.scan = GatedRecurrence(parts.GatedRecurrence(channels=inner), like)
         self.gate = Activation(part.activation)

@@ -271,22 +271,6 @@ def test_ours_is_what_show_calls_a_training_step() -> None:
     assert data["as"]["ours"] == data["flops"]["training"]["matmul"] == 3 * 32_938_104_193_024
 
 
-REFUSED = {
-    ("palm", "t5-small"): "--as palm: describes one stack over one text",
-    ("2n", "vit-b"): "--as 2n: describes one stack over one text",
-    ("palm", "jamba-v0.1"): "--as palm: takes every layer for attention",
-    ("megatron", "deepseek-v3"): "--as megatron: knows one head width",
-    ("chinchilla", "mixtral-8x7b"): "--as chinchilla: knows no experts",
-}
-
-
-@pytest.mark.parametrize(("convention", "model"), REFUSED)
-def test_what_a_formula_cannot_describe(convention: str, model: str) -> None:
-    result = run(model, "--as", convention)
-    assert result.exit_code == 2 and not result.stdout
-    assert REFUSED[convention, model] in result.stderr
-
-
 def test_a_training_step_has_no_past() -> None:
     result = run("gpt2", "--past", "5", "--as", "nanogpt")
     assert result.exit_code == 2 and "--as nanogpt: counts a training step, which has no past" in result.stderr

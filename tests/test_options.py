@@ -76,30 +76,6 @@ def test_an_error_has_the_name_that_was_typed() -> None:
     assert run("show t5-small --source x")[2].startswith("txcalc: --source is 'x'")
 
 
-@pytest.mark.parametrize(
-    ("typed", "said"),
-    [
-        ("show gpt2 --context 5", "No such option: --context (show has --tokens and --past)"),
-        (
-            "deploy gpt2 --gpu l4 --tokens 5",
-            "No such option: --tokens (deploy has --context and --prompt and --answer)",
-        ),
-        ("deploy gpt2 --gpu l4 --max-model-len 5", "No such option: --max-model-len (deploy has --context)"),
-        ("deploy gpt2 --gpu l4 --tensor-parallel-size 2", "No such option: --tensor-parallel-size (deploy has --tp)"),
-        ("train gpt2 --gpus 8", "No such option: --gpus (train has --gpu)"),
-        ("list", "No such command 'list' (did you mean txcalc presets?)"),
-        ("version", "No such command 'version' (did you mean txcalc --version?)"),
-        ("compare gpt2,gpt2-xl", "'gpt2,gpt2-xl' is several names (a space between them)"),
-        ("deploy gpt2 --gpu l4 --batch 5", "No such option: --batch (deploy has --concurrency)"),
-        ("train gpt2 --gpu l4:8 --context 5", "No such option: --context (train has --tokens)"),
-        ("deploy gpt2 --gpu l4 --dtype fp8", "No such option: --dtype (deploy has --weights and --kv)"),
-    ],
-)
-def test_a_refused_option_names_what_the_command_has(typed: str, said: str) -> None:
-    code, _, err = run(typed)
-    assert code == 2 and said in " ".join(err.split())
-
-
 @pytest.mark.parametrize("columns", [60, 80, 150])
 @pytest.mark.parametrize("command", NAMES)
 def test_help_is_in_groups_and_as_wide_as_the_terminal(
@@ -157,26 +133,3 @@ def test_the_shell_is_answered() -> None:
     result = CliRunner(env=words).invoke(app, [], prog_name="txcalc")
     assert set(result.stdout.split()) == {"q4_k_s", "q4_k_m"}
     assert json.loads(run("presets l4 --hardware --json")[1])["hardware"]
-
-
-@pytest.mark.parametrize(
-    "argv", [["deploy", "gpt2"], ["entropy", "0.5", "0.5"], ["report", "gpt2"], ["show", "--toks", "2"]]
-)
-def test_a_wrong_usage_shows_a_right_one(argv: list[str]) -> None:
-    result = CliRunner(env={"COLUMNS": "200"}).invoke(app, argv)
-    assert (result.exit_code, result.stdout) == (2, "") and f"Example: txcalc {argv[0]} " in result.stderr
-
-
-@pytest.mark.parametrize(
-    ("line", "said"),
-    [
-        ("show D=512 h=8 L=6", "inline description: F is missing"),
-        ("paramz gpt2", "'paramz' (did you mean txcalc show?)"),
-        ("shwo gpt2", "'shwo' (did you mean txcalc show?)"),
-        ("gpt2", "'gpt2' (did you mean txcalc show gpt2?)"),
-        ("export gpt2", "Choose from: toml, config.json\n"),
-    ],
-)
-def test_a_wrong_command_says_the_right_one(line: str, said: str) -> None:
-    result = CliRunner().invoke(app, line.split())
-    assert (result.exit_code, result.stdout) == (2, "") and said in result.stderr

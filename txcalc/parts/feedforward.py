@@ -130,7 +130,6 @@ class Experts(Composite):
 
     A token's FLOPs are the router's, k experts' and the shared ones'; parameters are all of them. `latent`: the routed
     experts share a projection to fewer dimensions and one back; router and shared experts do not use it.
-    A token's FLOPs are the router's, k experts' and the shared ones'; parameters are all of them.
     `router_norm` is a norm of the router's own, where the experts read what `norm` makes of the same input; `scales`
     are learned factors of the experts' weights (Gemma-4). `correction` is added to the scores when experts are chosen,
     where it is stored as a parameter; its gradient is 0 (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).

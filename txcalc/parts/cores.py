@@ -98,6 +98,9 @@ class HeadsCore(CachedCore):
     def rows_kept(self, work: Workload) -> Any:
         return 0 if work.keep_scores else self.n_heads
 
+    def statistics(self, work: Workload) -> Any:
+        return 0 if work.keep_scores else work.positions * self.n_heads
+
 
 @frozen
 class SoftmaxCore(HeadsCore):
@@ -121,9 +124,6 @@ class SoftmaxCore(HeadsCore):
     @property
     def attended(self) -> Attended:
         return Attended(self.n_heads, self.n_kv_heads, self.d_qk, self.d_v)
-
-    def statistics(self, work: Workload) -> Any:
-        return 0 if work.keep_scores else work.positions * self.n_heads
 
     def unlike(self, work: Workload) -> str:
         fused = self.plain or work.keep_scores

@@ -102,9 +102,6 @@ class LatentCore(HeadsCore):
         scores = keys * work.tokens + tokens if self.sinks else keys * work.tokens
         return query + kv + (scores if work.keep_scores else tokens * self.d_v)
 
-    def statistics(self, work: Workload) -> Any:
-        return 0 if work.keep_scores else work.positions * self.n_heads
-
     @property
     def token(self) -> Any:
         return self.kv_rank + self.d_rope

@@ -339,10 +339,8 @@ class Options:
         forms = cls.forms if "forms" in vars(cls) else {}
         for key in dict.fromkeys(key for kind in forms.values() for key in kind.table() if key not in found):
             having = {form: kind.table()[key] for form, kind in forms.items() if key in kind.table()}
-            first, meaning = (
-                next(iter(having.values())),
-                "; ".join(dict.fromkeys(own.meaning for own in having.values())),
-            )
+            first = next(iter(having.values()))
+            meaning = "; ".join(dict.fromkeys(own.meaning for own in having.values()))
             said = "form = " + " or ".join(map(repr, having)) if "form" in found else " or ".join(having)
             when = first.when or ("" if key in forms else f"with {cls.section}.{said}")
             found[key] = first._replace(meaning=meaning, when=when)

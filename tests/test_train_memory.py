@@ -227,7 +227,7 @@ def test_nanotron_by_its_source() -> None:
     ahead = (2 * 4 + 1) * rows * (64 + 32) * 2  # a block's two reductions and the embedding's
     assert (at(accumulation=1).lent, whole.lent) == (ahead, 2 * ahead)
     first = memory(model, replace(recipe, layout=Layout(tp=2, sp=2, pp=2), accumulation=8)).ranks[0]
-    assert first.lent == (2 * 3 + 1) * rows * (64 + 32) * 2  # of the one forward before its first backward
+    assert first.lent == 2 * (2 * 3 + 1) * rows * (64 + 32) * 2  # of the two forwards before its first gradient
     deep = memory(load("D=64 L=80 h=8 F=96 V=256"), recipe).fullest
     assert deep.lent == (2 * 80 + 1) * rows * (64 + 32) * 2 * 22 // 80  # no further ahead than the launch queue
     assert sharded.lent - whole.lent == sharded.state.parameters * 3 // 2

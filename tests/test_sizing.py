@@ -191,7 +191,7 @@ def test_what_fits_nowhere_is_shown_on_one() -> None:
 
 
 def test_a_limit_that_is_just_met_is_kept() -> None:
-    from txcalc.planning.steady import Steady
+    from txcalc.planning.demand import Steady
 
     point = Steady(0.5, 0.5, 0.5, 0.5, 0.5, 0.5)
     assert Limits(0.5, 0.5).kept(point) and not Limits(0.49).kept(point) and not Limits(None, 0.49).kept(point)

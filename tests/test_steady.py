@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from math import inf
+from math import exp, factorial, inf
 from typing import Any
 
 import pytest
@@ -12,8 +12,9 @@ from command import Command
 from hypothesis import given
 from hypothesis import strategies as st
 
+from txcalc.planning.demand import ROUNDS, Demand, StepCurve, denser
 from txcalc.planning.simulation import Server, simulate
-from txcalc.planning.steady import ROUNDS, Demand, StepCurve, _Loop, closed, denser, open_
+from txcalc.planning.steady import _Loop, closed, open_
 from txcalc.planning.traffic import Arrival
 
 
@@ -116,14 +117,34 @@ def test_what_cannot_last() -> None:
     assert not few.lasts and few.utilisation < 1 and few.rate == pytest.approx(2 / (99 * 0.012 + 2 * 0.2))
 
 
-def test_requests_at_random_wait_for_a_seat_too() -> None:
-    """Two seats, answers of 100 steps of 10 ms that no other slows down: the queue of two servers (Erlang's C)."""
-    demand = Demand(linear(0.01, 0), 1e-9, 1e-9, 0.0, 101)
-    for busy in (0.3, 0.6, 0.9):
-        found = open_(demand, 2 * busy, 2)
-        assert found.lasts and found.line == pytest.approx(busy**2 / (1 - busy**2), rel=1e-3)
-        assert found.ttft == pytest.approx(found.line, rel=0.05) or busy < 0.5
-    assert open_(demand, 1.2, 1000).line == 0
+def test_those_that_decode_are_a_birth_death_chain() -> None:
+    """Answers of 100 steps of 10 ms that no other slows down: Poisson, with Erlang's share of full seats; of steps as
+    long as those that share them are many: a queue of one server."""
+    loop = _Loop(Demand(linear(0.01, 0), 1e-9, 1e-9, 1e-9, 101), None)
+    assert loop.population(5, 1e6) == (pytest.approx(5), 0.0)
+    poisson = [5.0**n / factorial(n) for n in range(11)]
+    assert loop.population(5, 10.01)[1] == pytest.approx(poisson[-1] / sum(poisson), rel=1e-3)
+    shared = _Loop(Demand(linear(1e-5, 0.01), 1e-9, 1e-9, 1e-9, 101), None)
+    assert shared.population(0.8, 1e6)[0] == pytest.approx(0.8 / 0.2, rel=2e-3)
+    assert loop.population(500, 1e6)[0] == pytest.approx(500, rel=0.01)  # by several at a time
+
+
+def test_prompts_that_share_a_step_are_done_together() -> None:
+    """By hand at half of the time: what is left of a step and its prompts, all that came in it, and the own step."""
+    demand = Demand(linear(0.01, 0), 0.02, 0.02, 1e-6, 10_001)
+    left = (0.01 / 0.5 + 0.02 * 0.5 / (1 - 0.25)) / 2
+    assert open_(demand, 25, 1e6).ttft == pytest.approx(left + 25 * 2 * left * 0.02 + 0.01 + 0.02, rel=1e-3)
+    alone = open_(demand._replace(chunks=2.0), 0.01, 1e6)  # beside others a prompt of two chunks takes three steps
+    decodes = 1 - exp(-alone.decoding)
+    assert alone.ttft == pytest.approx(0.02 + decodes * 0.035, rel=0.01)
+
+
+def test_near_its_limit_an_open_loop_has_no_means() -> None:
+    demand = Demand(linear(0.01, 0.001), 0.2, 0.2, 0.1, 100)
+    most = open_(demand, 1e9, 40).rate
+    states = [open_(demand, most * share, 40) for share in (0.3, 0.99, 1.01)]
+    assert [(one.lasts, one.timed) for one in states] == [(True, True), (True, False), (False, False)]
+    assert states[1].tpot is None and states[1].rate == pytest.approx(most * 0.99)
 
 
 @given(DEMANDS, st.floats(1, 2000))

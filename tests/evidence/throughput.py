@@ -28,13 +28,14 @@ from typing import NamedTuple
 from servers import DATA, timer
 
 from txcalc import hardware, load
+from txcalc.planning.demand import Steady
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.engine_memory import EngineMemory
 from txcalc.planning.engines import profile
 from txcalc.planning.layout import Layout
 from txcalc.planning.simulation import Server, simulate
-from txcalc.planning.steady import Steady, closed
+from txcalc.planning.steady import closed
 from txcalc.planning.traffic import Arrival
 
 # Requests of a run, by prompt and answer.

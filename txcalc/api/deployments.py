@@ -355,4 +355,6 @@ class _Planner:
             return speed
         most = (memory.at_once if memory else SEQUENCES) or max(1, speed.chosen.sequences)
         found = simulated(speed.timer, speed.chosen, speed.limits, most, *self.simulated or ())
-        return replace(speed, simulated=found)
+        timed = speed.chosen.steady.timed
+        chosen = speed.chosen if timed else replace(speed.chosen, steady=found.means(speed.chosen.steady))
+        return replace(speed, chosen=chosen, simulated=found)

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 
 from txcalc.errors import Fault, InputError
 from txcalc.planning.cost import BoundedTime
+from txcalc.planning.demand import Answered, Steady
 from txcalc.planning.deployment import Choice, Deployment
 from txcalc.planning.layout import Group, Layout
 from txcalc.planning.links import NODE, seconds
-from txcalc.planning.steady import Answered, Steady, apart
+from txcalc.planning.steady import apart
 from txcalc.planning.timing import Limits, Request, Timer
 
 SPLITS = 16  # that are tried at most

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 from txcalc.curves import Efficiency
 from txcalc.errors import Fault, InputError
 from txcalc.planning.cost import total
+from txcalc.planning.demand import ROUNDS
 from txcalc.planning.deployment import MOST_SEQUENCES, Choice, Plan, largest
 from txcalc.planning.links import NODE
 from txcalc.planning.pace import Pace
-from txcalc.planning.steady import ROUNDS
 from txcalc.planning.timing import Limits, Point, Request, Timer
 
 if TYPE_CHECKING:

@@ -21,8 +21,9 @@ from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
+from txcalc.planning.demand import ROUNDS, Steady
 from txcalc.planning.layout import Layout
-from txcalc.planning.steady import ROUNDS, Among, Steady, among
+from txcalc.planning.steady import Among, among
 from txcalc.planning.timing import Limits, Point, Timer
 from txcalc.planning.traffic import Arrival
 
@@ -376,6 +377,12 @@ class Simulated(NamedTuple):
     @property
     def e2e(self) -> Spread | None:
         return spread([one.e2e for one in self.run.done])
+
+    def means(self, steady: Steady) -> Steady:
+        """A steady state with the latencies that were found."""
+        ttft, tpot, e2e = self.ttft, self.tpot, self.e2e
+        assert ttft and e2e
+        return steady._replace(ttft=ttft.mean, tpot=tpot.mean if tpot else None, e2e=e2e.mean)
 
     @property
     def output(self) -> float:

@@ -12,10 +12,10 @@ from dataclasses import replace
 from math import ceil, inf
 
 from txcalc.errors import InputError
+from txcalc.planning.demand import Steady
 from txcalc.planning.deployment import MOST_GPUS, Choice, Deployment, Plan, check, choices, planned
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
-from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Limits, Request, Timer
 
 RULE = "those that fit; within the limits; quickest from question to answer at this load"
@@ -58,8 +58,9 @@ def arrange(
     best = found[0]
     if sizing.timed and best.fits and asked.rate is not None:
         steady = sizing.load(best)
-        inside = ceil(steady.inside) if steady.lasts else concurrency
-        most = max(concurrency, min(inside, best.max_concurrency))
+        full = best.max_concurrency if steady.lasts else concurrency
+        inside = min(ceil(steady.inside), best.max_concurrency) if steady.timed else full
+        most = max(concurrency, inside)
         if most != concurrency:
             order = {choice.layout: i for i, choice in enumerate(found)}
             again = choices(deployment, best.layout.gpus, context, most, held)

@@ -12,173 +12,33 @@ TTFT     the wait in line, the prompt alone, the decode steps that its chunks sh
 wait     M/G/1 (Pollaczek and Khinchine; of bursts Kingman) with a prompt's time in a step that decodes too, and what is
          left of the running step, a server's vacation. Of N clients in a closed loop each sees (N − 1)/N of the others
          (Schweitzer), and all start at once, as benchmarks do, with `ROUNDS` requests each: then half of all come
-         first, and so in every round that they come `together`
-x        open loop: the rate asked for, which lasts while ρ < 1 and D fits; closed loop: of N clients,
-         N = x·(TTFT + (answer − 1)·TPOT)
+         first, and so in every round that they come `together`. In an open loop a step serves all prompts that came
+         in the one before, as far as they go into it (`gate`)
+x        open loop: the rate asked for, which lasts while ρ < 1 and D fits, D being the mean of a birth-death chain
+         (`population`); closed loop: of N clients, N = x·(TTFT + (answer − 1)·TPOT)
 
-Source   Little 1961; Kleinrock 1975 (Queueing Systems I, 5.6) and Schweitzer 1979 for the wait; Agrawal et al. 2024
+An open loop has no means here where all seats are taken for more than `FULL` of the time, or prompts then come faster
+than steps take them up: what waits there depends on how answers end, and sequences lose their pages again. Elsewhere
+TTFT was 0.88 to 1.04 of the simulation's and TPOT 0.95 to 1.06 (`tests/test_simulation.py`).
+
+Source   Little 1961; Kleinrock 1975 (Queueing Systems I, 5.6) and Schweitzer 1979 for the wait; Takagi 1991 (Queueing
+         Analysis 1, gated service) and Kelly 1979 (3.3, processor sharing) for an open loop; Agrawal et al. 2024
          (arXiv 2403.02310) for chunks of prompts that share their steps with decoding
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import exp, inf, sqrt
+from math import ceil, exp, floor, inf, log
 from typing import NamedTuple
 
-# A benchmark's clients send so many requests each: --num-prompts is 10 · --max-concurrency in InferenceX's runs
-# (SemiAnalysisAI/InferenceX, benchmarks, 2026-02).
-ROUNDS = 10
+from txcalc.planning.demand import ROUNDS, Demand, Steady, overload
+
 CLOSE = 1e-6  # relative, of a root
 MANY = 1e6  # sequences: what these do not keep up with, no number does
-FEW = 64  # seats, all of which may be taken at times though on average less than half are
+FULL = 2e-4  # of the time: where a sum of rare states is still none (above, TTFT fell to 0.8 of simulations and less)
+GRID = 128  # points of a chain up to its mean
 COUPLED = 8  # rounds in which the prompts of copies that share experts settle
-
-
-class Demand(NamedTuple):
-    """What requests ask of one copy of the model.
-
-    step     seconds of a decode step of so many sequences at their mean length
-    tokens   expected of a sequence in a step: 1, or more by speculation
-    prompt   seconds of the copy's time that a prompt takes among others: τ
-    alone    seconds from a prompt's first token in to its first one out, with nothing else to do
-    chunks   steps that a prompt takes where each holds a full chunk: of prompts that share one, a part
-    answer   tokens of an answer, the first of which comes with the prompt
-    own      seconds of TTFT that an engine takes for itself
-    polls    decode steps of others that it takes besides
-    interval decode steps between two polls for new requests: a request waits for half of them, and for the prompts
-             that came meanwhile
-    spread   variance of a prompt's time over its mean squared
-    bursts   variance of the time between requests of an open loop over its mean squared: 1 at random
-    together    share of the rounds in which all prompts of a closed loop are computed before any answer: the first of
-             `ROUNDS`, and more where an engine computes prompts first and answers are of one length: they end together
-    dense    of a closed loop: how many times as close as evenly spread requests come (`denser`)
-    sharing  copies that share experts, whose steps all wait for the slowest of them
-    lone     seconds of a prompt where no other of these copies computes one
-    gathers  of these copies, prompts wait for each other: until all copies have one, at most `interval` steps
-    """
-
-    step: Callable[[float], float]
-    prompt: float
-    alone: float
-    chunks: float
-    answer: int
-    tokens: float = 1.0
-    own: float = 0.0
-    polls: float = 0.0
-    spread: float = 0.0
-    bursts: float = 1.0
-    together: float = 1 / ROUNDS
-    interval: int = 1
-    dense: float = 1.0
-    sharing: int = 1
-    lone: float = 0.0
-    gathers: bool = False
-
-
-def denser(spread: float) -> float:
-    """How many times as close as evenly spread the requests of a closed loop come, of `ROUNDS` that begin together:
-    answers of lengths evenly from one number to another end over so much of an answer's time, which grows with the
-    root of the rounds (a random walk) until it is all of it. `spread`: variance of an answer's length over its mean
-    squared; 0: 1, for those that are `together` are told apart.
-    """
-    width = sqrt(12 * spread)
-    return sum(max(1.0, 1 / (width * sqrt(i))) for i in range(1, ROUNDS)) / (ROUNDS - 1) if width else 1.0
-
-
-class Steady(NamedTuple):
-    """Means of a copy of the model at a load, in seconds; tpot: None where an answer is one token.
-
-    rate          requests a second
-    utilisation   share of the time that prompts take
-    decoding      sequences that decode
-    line          of TTFT, the wait for a seat in the cache
-    lasts         it can keep up with the requests; else no latency has a mean (inf), rate is what it can keep up with,
-                  utilisation what prompts would take, decoding what would have to decode (inf: no number is enough)
-    """
-
-    ttft: float
-    tpot: float | None
-    e2e: float
-    rate: float
-    utilisation: float
-    decoding: float
-    line: float = 0.0
-    lasts: bool = True
-
-    @property
-    def inside(self) -> float:
-        """Requests that wait, are computed or decode: Little's law."""
-        return self.rate * self.e2e
-
-
-def overload(utilisation: float, decoding: float, rate: float) -> Steady:
-    """Of a rate that a copy cannot keep up with."""
-    return Steady(inf, None, inf, rate, utilisation, decoding, lasts=False)
-
-
-class Answered:
-    """What `gpus` answer at a load: `steady`, of all of them, with answers of so many tokens."""
-
-    steady: Steady
-    answer: int
-
-    @property
-    def gpus(self) -> int:
-        raise NotImplementedError
-
-    @property
-    def rate(self) -> float:
-        """Requests a second that are answered."""
-        return self.steady.rate
-
-    @property
-    def served(self) -> float:
-        """Tokens of answers a second and GPU."""
-        return self.rate * self.answer / self.gpus
-
-    @property
-    def seconds(self) -> float:
-        """GPU-seconds of a request."""
-        return self.gpus / self.rate
-
-    def million_output(self, price: float) -> float:
-        """Cost of everything, prompts too, over a million tokens of answers, at a price of a GPU-hour."""
-        return price / 3600 * 1e6 / self.served
-
-
-class StepCurve:
-    """A step's seconds by the sequences that decode: exact up to 8, then linear between numbers 2^(1/2) apart."""
-
-    def __init__(self, exact: Callable[[int], float]) -> None:
-        self.exact = exact
-        self._known: dict[int, float] = {}
-
-    def __call__(self, sequences: float) -> float:
-        n = max(1.0, sequences)
-        low = int(n) if n < 8 else _knot(_index(n))
-        if low == n:
-            return self._at(low)
-        high = low + 1 if n < 8 else _knot(_index(n) + 1)
-        first = self._at(low)
-        return first + (self._at(high) - first) * (n - low) / (high - low)
-
-    def _at(self, n: int) -> float:
-        if n not in self._known:
-            self._known[n] = self.exact(n)
-        return self._known[n]
-
-
-def _knot(i: int) -> int:
-    return round(8 * 2 ** (i / 2))
-
-
-def _index(n: float) -> int:
-    """The last knot that is not above n."""
-    i = 0
-    while _knot(i + 1) <= n:
-        i += 1
-    return i
 
 
 def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
@@ -221,11 +81,10 @@ def open_(demand: Demand, rate: float, most: float) -> Steady:
     def stuck(decoding: float) -> float:
         return 1.0 if loop.state(loop.rate(decoding), decoding) is None else -1.0
 
-    if behind(most) >= 0:
-        decoding = _root(behind, 0.0, most)
-        if found := loop.state(rate, decoding):
-            line = loop.line(rate, int(most)) if decoding > most / 2 or most <= FEW else 0.0
-            return found._replace(ttft=found.ttft + line, e2e=found.e2e + line, line=line)
+    if behind(most) >= 0 and loop.state(rate, _root(behind, 0.0, most)):
+        decoding, full = loop.population(rate, most)
+        found = loop.state(rate, decoding)
+        return found if found and full <= FULL else Steady(inf, None, inf, rate, rate * demand.prompt, decoding)
     limit = _root(stuck, 0.0, most) if stuck(most) > 0 else most
     more = behind(most) < 0 <= behind(max(most, MANY))  # further seats would do
     return overload(rate * demand.prompt, most if more else inf, loop.rate(limit))
@@ -265,17 +124,18 @@ def apart(
         first = line.state(x / fillers, 0.0)
         if first is None:
             return None
-        ttft, each = first.ttft + start + handed + told(decoding), tpot(decoding)
+        ttft, each = first.ttft + start + handed + told(decoding), decoders * decoding / answers / x
         return Steady(ttft, each, ttft + answers * each, x, first.utilisation, decoders * decoding)
 
     if clients is None:
         busy, largest = rate * prefill.prompt / fillers, served(most / decoders) if most < inf else inf
         if busy >= 1 or largest < rate:
             return overload(busy, most if largest < rate else inf, min(fillers / prefill.prompt, largest))
-        decoding = _root(lambda n: served(n) - rate, 0.0, most / decoders)
+        steps = _Loop(decode._replace(prompt=0.0, chunks=0.0), None)
+        decoding, full = steps.population(rate / decoders, most / decoders)
         found = state(rate, decoding)
         assert found is not None
-        return found
+        return found if full <= FULL else found._replace(ttft=inf, tpot=None, e2e=inf)
 
     def excess(decoding: float) -> float:
         found = state(served(decoding), decoding)
@@ -375,18 +235,68 @@ class _Loop:
         """Requests a second where so many decode on average."""
         return decoding / (self.demand.answer - 1) / self.tpot(decoding)
 
-    def line(self, rate: float, seats: int) -> float:
-        """Seconds in line for a seat, of requests at random: n inside are answered at the rate of n that decode, up to
-        the seats (a birth-death chain; of processor sharing it holds whatever the answers' lengths are)."""
-        chance = total = 1.0
-        for n in range(1, seats + 1):
-            chance *= rate / self.rate(n)
-            total += chance
-            if total > 1e200:
-                chance, total = chance / total, 1.0
-        share = min(rate / self.rate(seats), 1 - CLOSE)
-        waiting = chance * share / (1 - share) ** 2
-        return waiting / (total + chance * share / (1 - share)) / rate * (1 + self.demand.bursts) / 2
+    def population(self, rate: float, most: float) -> tuple[float, float]:
+        """Sequences that decode on average of requests at random, and the share of the time in which no more can, or
+        prompts come faster than they are served.
+
+        A birth-death chain: each of n has its steps, prompts that take their share of the time, and those that its own
+        prompt's step found waiting. A request holds up what decodes, for 1/(1 − ρ) births in all: so births have that
+        spread, and the chain goes by as many at a time as have the births' and deaths' together.
+        """
+        demand = self.demand
+        steps, mean = (demand.answer - 1) / demand.tokens, _root(lambda n: self.rate(n) - rate, 0.0, most)
+
+        def lasts(n: float) -> float:
+            share = min(rate * self.held(rate, n), 1 - CLOSE)
+            even = demand.step(n) / (1 - share)
+            cycle = demand.step(n) + demand.prompt * (1 + 2 * rate * self.rest(rate, demand.step(n)))
+            ahead: float = share * (1 - share**steps) / (1 - share)
+            return steps * even + max(0.0, cycle - even) * ahead
+
+        held = rate * demand.prompt / (1 - rate * demand.prompt)
+        each = (demand.bursts * (1 + held) ** 2 + demand.spread * held**2 + 1) / 2
+        stride, logs, ns = max(each, mean / GRID), [0.0], [0.0]
+        top = 0.0
+        while ns[-1] + stride <= most and (ns[-1] <= mean or logs[-1] > top - 25):
+            ns.append(ns[-1] + stride)
+            n = ns[-1] - (stride - each) / 2
+            logs.append(logs[-1] + stride / each * log(rate * lasts(n) / n))
+            top = max(top, logs[-1])
+        shares = [exp(one - top) * (stride / each if i else 1.0) for i, one in enumerate(logs)]
+        ends = ns[-1] + stride > most
+        full = sum(x for n, x in zip(ns, shares, strict=True) if rate * self.service(n) >= 0.99)
+        full += shares[-1] * each / stride if ends else 0.0
+        decoding = sum(n * x for n, x in zip(ns, shares, strict=True))
+        return decoding / sum(shares), full / sum(shares)
+
+    def rest(self, rate: float, step: float) -> float:
+        """Seconds that are left of a step when a request comes at random, where each serves the prompts that came in
+        the one before: half of the mean of its square over its mean."""
+        demand = self.demand
+        share = rate * demand.prompt
+        prompts = demand.prompt * share * (demand.bursts + demand.spread) / (1 - share**2)
+        return (step / (1 - share) + prompts) / 2
+
+    def gate(self, rate: float, step: float, queue: float) -> float:
+        """Seconds from a request's coming at random until its prompt's last step is done, beside its own time.
+
+        Steps take up all prompts that came in the one before: what is left of that one, and all that it found. Where
+        these do not go into a step, `queue` is the wait in line; a prompt's last step is not full of it alone, then.
+        """
+        demand = self.demand
+        share, service = rate * demand.prompt, demand.prompt + demand.chunks * step
+        if demand.chunks < 1:
+            return max((1 + 2 * share) * self.rest(rate, step), queue) + step
+        busy, least = rate * service, floor(demand.chunks) if step else ceil(demand.chunks) - 1
+        chunk = demand.prompt / demand.chunks
+        alone = (1 - exp(-rate * (step / 2 + least * (step + chunk)))) * (1 + least - demand.chunks)
+        behind = (1 - exp(-rate * (queue + service))) / 2
+        steps = (1 - busy) * (least + 1) + busy * (demand.chunks + 0.5)
+        return queue + steps * step + ((1 - busy) * alone + busy * behind) * chunk
+
+    def held(self, rate: float, decoding: float) -> float:
+        """Seconds for which steps wait for a prompt of this copy."""
+        return self.held_up(self.beside(rate, decoding)) if self.demand.sharing > 1 else self.demand.prompt
 
     def service(self, decoding: float) -> float:
         """Seconds that a prompt holds up the next: its own, and the steps of decoding that its chunks share."""
@@ -411,6 +321,10 @@ class _Loop:
         beside = 1 - exp(-decoding) if self.clients is None else min(1.0, others * decoding)
         wait = others * busy * service / 2 * (demand.bursts + demand.spread) / (1 - others * busy)
         wait += beside * step / 2
+        if self.clients is None and demand.answer > 1:
+            wait = self.gate(rate, beside * step, wait)
+        else:
+            wait += max(1.0, demand.chunks) * beside * step
         if self.clients is not None and demand.answer > 1:
             wait += max(0.0, self.clients - 1) / 2 * self.service(self.clients / 2) * demand.together
         wait += self.crowd(decoding) * demand.prompt + max(0.0, self.interval(decoding) - 1) / 2 * self.polled(decoding)
@@ -418,10 +332,10 @@ class _Loop:
             chance = self.beside(rate, decoding)
             away = rate * (self.held_up(chance) - self.lasts(chance))  # others' prompts, none of this copy
             wait += away * self.lasts(chance) / max(1.0, demand.chunks) / 2 + self.lasts(chance) - demand.lone
-        ttft = demand.own + wait + demand.alone + (max(1.0, demand.chunks) + demand.polls) * beside * step
+        ttft = demand.own + wait + demand.alone + demand.polls * beside * step
         if demand.answer == 1:
             return Steady(ttft, None, ttft, rate, utilisation, 0.0)
-        tpot = self.tpot(decoding)
+        tpot = self.tpot(decoding) if self.clients is not None else decoding / rate / (demand.answer - 1)
         return Steady(ttft, tpot, ttft + (demand.answer - 1) * tpot, rate, utilisation, decoding)
 
 

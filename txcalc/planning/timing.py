@@ -14,20 +14,12 @@ from typing import NamedTuple
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.planning.cost import BoundedTime
+from txcalc.planning.demand import ROUNDS, Answered, Demand, Steady, StepCurve, denser
 from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
 from txcalc.planning.engines import latency
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.pace import Pace
-from txcalc.planning.steady import (
-    ROUNDS,
-    Answered,
-    Demand,
-    Steady,
-    StepCurve,
-    closed,
-    denser,
-    open_,
-)
+from txcalc.planning.steady import closed, open_
 from txcalc.planning.traffic import Lengths, Requests
 
 CONTEXT = 8192  # of a plan that names none
@@ -169,7 +161,7 @@ def request(
 
 
 class Limits(NamedTuple):
-    """The most that mean latencies may be, in seconds; None: whatever."""
+    """The most that mean latencies may be, in seconds; None: whatever. What has no means is within none."""
 
     ttft: float | None = None
     tpot: float | None = None
@@ -183,7 +175,8 @@ class Limits(NamedTuple):
 
     def kept(self, steady: Steady) -> bool:
         slow = self.ttft is not None and steady.ttft > self.ttft
-        return steady.lasts and not slow and (self.tpot is None or steady.tpot is None or steady.tpot <= self.tpot)
+        late = self.tpot is not None and (not steady.timed or (steady.tpot is not None and steady.tpot > self.tpot))
+        return steady.lasts and not slow and not late
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import takewhile
 
 from txcalc.errors import InputError
+from txcalc.planning.demand import Steady
 from txcalc.planning.serving import Serving
 from txcalc.planning.sizing import arrange, rentable
-from txcalc.planning.steady import Steady
 from txcalc.render.picture import Mark, Panel, PlotAxis, Series
 from txcalc.units import seconds
 
@@ -38,7 +38,7 @@ def _over(speed: Serving) -> Panel:
         if not best.fits or not speed.timer.known(best.layout):
             continue
         steady = speed.timer.point(best.layout, plan.concurrency, speed.request.rate, best.max_concurrency).steady
-        if steady.lasts:
+        if steady.timed:
             found[number] = steady
     xs = list(found)
     series = [

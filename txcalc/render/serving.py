@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from txcalc.curves import SHARES
 from txcalc.ledger import KINDS
 from txcalc.planning.cost import BoundedTime, Cost
+from txcalc.planning.demand import Steady
 from txcalc.planning.roofline import ADAPTERS, LINKS
 from txcalc.planning.serving import DEFINITIONS, Serving
-from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Limits, Point
 from txcalc.render.report import Table, TableCell, cell, column
 from txcalc.units import seconds, three
@@ -22,12 +22,13 @@ if TYPE_CHECKING:
 
 FRONT = 12  # points shown; JSON has them all
 BATCHES = 6  # shown without detail
+CROWDED = "all seats are taken at times and no mean of TTFT and TPOT has a closed form"
 
 
 def headline(serving: Serving) -> list[str]:
     """The speed at the load; where that cannot last, of one prompt and one step alone."""
     point, steady = serving.chosen, serving.chosen.steady
-    if steady.lasts:
+    if steady.timed:
         tpot = (
             "" if steady.tpot is None else f", TPOT {seconds(steady.tpot)}, {_rate(point.served).text} tokens/s per GPU"
         )
@@ -42,10 +43,7 @@ def headline(serving: Serving) -> list[str]:
 
 def _line(serving: Serving, steady: Steady) -> list[str]:
     """Of users who do not all have seats, or who fit only at their mean length: who waits, and for how long."""
-    if serving.request.rate is not None:
-        said = f"of TTFT {seconds(steady.line)} are the line for a seat in the cache, on average"
-        return [said] if steady.line > 0.01 * steady.ttft else []
-    if serving.plan.best.fits and not steady.line:
+    if serving.request.rate is not None or (serving.plan.best.fits and not steady.line):
         return []
     users, length = serving.chosen.sequences, f"{serving.request.mean_length:,} tokens on average"
     if not steady.line:
@@ -71,6 +69,8 @@ def verdict(serving: Serving) -> str | None:
     steady = pools.steady if pools else serving.chosen.steady
     if not steady.lasts:
         return _overload(serving, steady)
+    if not steady.timed:
+        return f"lasts, but near its limit, where {CROWDED}" + ("" if pools else ": --simulate has them")
     if not limits:
         return None
     if limits.kept(steady):
@@ -138,8 +138,9 @@ def asked(serving: Serving) -> list[str]:
 def row(serving: Serving) -> list[TableCell]:
     """What a table of several deployments shows of one."""
     point, steady = serving.chosen, serving.chosen.steady
-    if not steady.lasts:
-        return [TableCell(None, "cannot last"), cell(None), _rate(point.served), *_costs_of(serving, point)]
+    if not steady.timed:
+        why = "full at times" if steady.lasts else "cannot last"
+        return [TableCell(None, why), cell(None), _rate(point.served), *_costs_of(serving, point)]
     if steady.tpot is None:
         return [_time(steady.ttft), cell(None), cell(None), *_costs_of(serving, None)]
     return [_time(steady.ttft), _time(steady.tpot), _rate(point.served), *_costs_of(serving, point)]
@@ -188,7 +189,7 @@ def _money(value: float) -> TableCell:
 
 def _latencies(serving: Serving, detail: bool) -> Table:
     point, what = serving.chosen, ("TTFT", ", prompt of") if serving.chosen.tpot else ("a pass", " over")
-    steady = point.steady if point.steady.lasts else None
+    steady = point.steady if point.steady.timed else None
     gpus, said = point.layout.gpus, f", {serving.cached:,} of them cached" if serving.cached else ""
     rows = [_figure(what[0], f"{what[1]} {serving.prompt:,}{said}", steady and steady.ttft, point.ttft)]
     if point.tpot:
@@ -219,7 +220,7 @@ def _latencies(serving: Serving, detail: bool) -> Table:
 def _apart(serving: Serving, found: Pools) -> Table:
     """Pools of their own for prompts and answers, beside one server that does both."""
     point, both = serving.chosen, serving.chosen.steady
-    one, two = (state if state.lasts else None for state in (found.steady, both))
+    one, two = (state if state.timed else None for state in (found.steady, both))
     rows: list[tuple[Any, ...]] = [
         ("GPUs for prompts", cell(found.prefill.layout.gpus), cell(point.layout.gpus)),
         ("their layout", cell(str(found.prefill.layout)), cell(str(point.layout))),

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 from txcalc.ledger import KINDS
 from txcalc.planning.cost import Cost
+from txcalc.planning.demand import Steady
 from txcalc.planning.roofline import ADAPTERS, LINKS
 from txcalc.planning.serving import DEFINITIONS, Serving
-from txcalc.planning.steady import Steady
 from txcalc.planning.timing import Point
 from txcalc.render.serving import parts
 
@@ -153,7 +153,7 @@ def _steady(point: Point, simulated: Simulated | None = None) -> dict[str, Any]:
 
 def _means(steady: Steady, simulated: Simulated | None = None, answers: bool = True) -> dict[str, Any]:
     spreads = (simulated.ttft, simulated.tpot, simulated.e2e) if simulated else [None] * 3
-    if not steady.lasts:
+    if not steady.timed:
         means: list[float | None] = [None] * 3
     else:
         means = [steady.ttft, steady.tpot, steady.e2e if answers else None]
@@ -165,7 +165,7 @@ def _means(steady: Steady, simulated: Simulated | None = None, answers: bool = T
         "lasts": steady.lasts,
         "utilisation": steady.utilisation,
         "decoding": steady.decoding if steady.decoding < inf else None,
-        "line_s": steady.line if steady.lasts else None,
+        "line_s": steady.line if steady.timed else None,
     }
 
 

@@ -130,7 +130,7 @@ def _speed(point: Point) -> dict[str, Any]:
     """The steady state of a point; without one, that there is none."""
     steady = point.steady
     found: dict[str, Any] = {"layout": str(point.layout), "users": point.sequences, "served": point.served}
-    if steady.lasts:
+    if steady.timed:
         found |= {"ttft": steady.ttft, "tpot": steady.tpot, "e2e": steady.e2e, "rate": steady.rate, "line": steady.line}
     return found
 

@@ -1,0 +1,162 @@
+"""What requests ask of a server, and what they get: the values of `steady` and of what is made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import inf, sqrt
+from typing import NamedTuple
+
+# A benchmark's clients send so many requests each: --num-prompts is 10 · --max-concurrency in InferenceX's runs
+# (SemiAnalysisAI/InferenceX, benchmarks, 2026-02).
+ROUNDS = 10
+
+
+class Demand(NamedTuple):
+    """What requests ask of one copy of the model.
+
+    step     seconds of a decode step of so many sequences at their mean length
+    tokens   expected of a sequence in a step: 1, or more by speculation
+    prompt   seconds of the copy's time that a prompt takes among others: τ
+    alone    seconds from a prompt's first token in to its first one out, with nothing else to do
+    chunks   steps that a prompt takes where each holds a full chunk: of prompts that share one, a part
+    answer   tokens of an answer, the first of which comes with the prompt
+    own      seconds of TTFT that an engine takes for itself
+    polls    decode steps of others that it takes besides
+    interval decode steps between two polls for new requests: a request waits for half of them, and for the prompts
+             that came meanwhile
+    spread   variance of a prompt's time over its mean squared
+    bursts   variance of the time between requests of an open loop over its mean squared: 1 at random
+    together    share of the rounds in which all prompts of a closed loop are computed before any answer: the first of
+             `ROUNDS`, and more where an engine computes prompts first and answers are of one length: they end together
+    dense    of a closed loop: how many times as close as evenly spread requests come (`denser`)
+    sharing  copies that share experts, whose steps all wait for the slowest of them
+    lone     seconds of a prompt where no other of these copies computes one
+    gathers  of these copies, prompts wait for each other: until all copies have one, at most `interval` steps
+    """
+
+    step: Callable[[float], float]
+    prompt: float
+    alone: float
+    chunks: float
+    answer: int
+    tokens: float = 1.0
+    own: float = 0.0
+    polls: float = 0.0
+    spread: float = 0.0
+    bursts: float = 1.0
+    together: float = 1 / ROUNDS
+    interval: int = 1
+    dense: float = 1.0
+    sharing: int = 1
+    lone: float = 0.0
+    gathers: bool = False
+
+
+def denser(spread: float) -> float:
+    """How many times as close as evenly spread the requests of a closed loop come, of `ROUNDS` that begin together:
+    answers of lengths evenly from one number to another end over so much of an answer's time, which grows with the
+    root of the rounds (a random walk) until it is all of it. `spread`: variance of an answer's length over its mean
+    squared; 0: 1, for those that are `together` are told apart.
+    """
+    width = sqrt(12 * spread)
+    return sum(max(1.0, 1 / (width * sqrt(i))) for i in range(1, ROUNDS)) / (ROUNDS - 1) if width else 1.0
+
+
+class Steady(NamedTuple):
+    """Means of a copy of the model at a load, in seconds; tpot: None where an answer is one token.
+
+    rate          requests a second
+    utilisation   share of the time that prompts take
+    decoding      sequences that decode
+    line          of TTFT, the wait for a seat in the cache, of a closed loop
+    lasts         it can keep up with the requests; else no latency has a mean (inf), rate is what it can keep up with,
+                  utilisation what prompts would take, decoding what would have to decode (inf: no number is enough)
+    """
+
+    ttft: float
+    tpot: float | None
+    e2e: float
+    rate: float
+    utilisation: float
+    decoding: float
+    line: float = 0.0
+    lasts: bool = True
+
+    @property
+    def timed(self) -> bool:
+        """Whether latencies have means, and these a closed form."""
+        return self.e2e < inf
+
+    @property
+    def inside(self) -> float:
+        """Requests that wait, are computed or decode: Little's law."""
+        return self.rate * self.e2e
+
+
+def overload(utilisation: float, decoding: float, rate: float) -> Steady:
+    """Of a rate that a copy cannot keep up with."""
+    return Steady(inf, None, inf, rate, utilisation, decoding, lasts=False)
+
+
+class Answered:
+    """What `gpus` answer at a load: `steady`, of all of them, with answers of so many tokens."""
+
+    steady: Steady
+    answer: int
+
+    @property
+    def gpus(self) -> int:
+        raise NotImplementedError
+
+    @property
+    def rate(self) -> float:
+        """Requests a second that are answered."""
+        return self.steady.rate
+
+    @property
+    def served(self) -> float:
+        """Tokens of answers a second and GPU."""
+        return self.rate * self.answer / self.gpus
+
+    @property
+    def seconds(self) -> float:
+        """GPU-seconds of a request."""
+        return self.gpus / self.rate
+
+    def million_output(self, price: float) -> float:
+        """Cost of everything, prompts too, over a million tokens of answers, at a price of a GPU-hour."""
+        return price / 3600 * 1e6 / self.served
+
+
+class StepCurve:
+    """A step's seconds by the sequences that decode: exact up to 8, then linear between numbers 2^(1/2) apart."""
+
+    def __init__(self, exact: Callable[[int], float]) -> None:
+        self.exact = exact
+        self._known: dict[int, float] = {}
+
+    def __call__(self, sequences: float) -> float:
+        n = max(1.0, sequences)
+        low = int(n) if n < 8 else _knot(_index(n))
+        if low == n:
+            return self._at(low)
+        high = low + 1 if n < 8 else _knot(_index(n) + 1)
+        first = self._at(low)
+        return first + (self._at(high) - first) * (n - low) / (high - low)
+
+    def _at(self, n: int) -> float:
+        if n not in self._known:
+            self._known[n] = self.exact(n)
+        return self._known[n]
+
+
+def _knot(i: int) -> int:
+    return round(8 * 2 ** (i / 2))
+
+
+def _index(n: float) -> int:
+    """The last knot that is not above n."""
+    i = 0
+    while _knot(i + 1) <= n:
+        i += 1
+    return i

@@ -135,8 +135,10 @@ def profile(text: str) -> Profile | None:
         raise InputError(
             "--engine", [f"{text!r} names no version that is known: from {rows[0]['version']} ({versions})"]
         )
-    row = known[-1]
-    return Profile(name, row["version"], row["source"], row, wanted)
+    numbers: dict[str, Any] = {}
+    for row in known:
+        numbers = {key: value for key, value in numbers.items() if key not in row.get("without", ())} | row
+    return Profile(name, numbers["version"], numbers["source"], numbers, wanted)
 
 
 def offloading(text: str) -> str:

@@ -140,7 +140,8 @@ def _files() -> dict[str, Path]:
 
 
 def parse(raw: Mapping[str, Any], name: str, where: str) -> Accelerator:
-    """An accelerator's description: every value a table of `value` and `source`, a key of `[sources]`.
+    """An accelerator's description: every value a table of `value` and `source`, a key of `[sources]` or
+    of what presets share (`presets/sources.toml`).
 
     `memory.driver` (what the driver reports) goes before `memory.vendor`; sizes are texts such as "80GB", bandwidth and
     link such texts a second, peaks numbers of dense TFLOP/s, power watts. `link_between` and `node`, a number of

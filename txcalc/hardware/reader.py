@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from functools import cache
 from math import inf
 from typing import Any
 
 from txcalc.curves import KINDS, PEAKS, SECONDS, SHARES, Curve, Efficiency, Link
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName, shown
 from txcalc.hardware import KEYS, Accelerator, assumed, generations, short_key
+from txcalc.sources.presets import folder, read
 from txcalc.units import parse_bytes
 
 # What a complete description of kernels has.
@@ -32,6 +34,12 @@ BOUNDS = {
 }
 
 
+@cache
+def _shared() -> Mapping[str, Any]:
+    """Sources that several descriptions have."""
+    return read(folder() / "sources.toml")[0]
+
+
 class Reader:
     """Reads one description and gathers its faults."""
 
@@ -39,7 +47,7 @@ class Reader:
         self.raw, self.where = raw, where
         self.faults: list[Fault | str] = []
         self.sources: dict[str, str] = {}
-        self.cited = self.table("sources")
+        self.cited = {**_shared(), **self.table("sources")}
 
     def accelerator(self, name: str) -> Accelerator:
         self.keys(KEYS)

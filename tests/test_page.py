@@ -41,6 +41,7 @@ from txcalc.planning.training.run import Terms
 from txcalc.planning.training.run import run as whole_run
 from txcalc.render.page import MOST_BYTES, MOST_MODELS
 from txcalc.render.page.models import KNOWN
+from txcalc.render.page.plans import MOST_EVENTS
 from txcalc.sources import build, spec
 from txcalc.units import bits_of
 
@@ -571,7 +572,7 @@ def test_files_are_saved(browser: Any, file: Path, tmp_path: Path) -> None:
             ("SVG", b"<svg"),
             ("PNG", b"\x89PNG"),
             ("CSV", b"tokens,gpt2"),
-            ("LaTeX", rb"\begin{tabular}"),
+            ("LaTeX", b"% \\usepackage{booktabs}"),
         ):
             with page.expect_download() as download:
                 page.click(f"figure >> nth=0 >> button:has-text('{kind}')")
@@ -738,8 +739,10 @@ def test_a_price_changes_the_cost_and_the_engine_the_command(browser: Any, plann
 
 
 def timeline(step: Any) -> dict[str, float]:
-    """How long every stage works, and the share of the step that it does not."""
+    """How long every stage works, and the share of the step that it does not, of a pipeline that can be drawn."""
     ranks = step.timeline.ranks
+    if len(ranks) < 2 or sum(map(len, ranks)) > MOST_EVENTS:
+        return {}
     end = max(event.end for events in ranks for event in events)
     busy = [sum(event.end - event.start for event in events) for events in ranks]
     return {f"busy {i}": one for i, one in enumerate(busy)} | {f"idle {i}": 1 - one / end for i, one in enumerate(busy)}
@@ -761,19 +764,41 @@ def of_a_run(true: dict[str, Any]) -> tuple[dict[str, int], dict[str, float]]:
     return found, wanted | {f"spent share {name}": seconds / step["achievable"] for name, seconds in spent.items()}
 
 
+def laid_out(draw: random.Random, gpus: int, number: int) -> list[str]:
+    """Layouts of so many GPUs, which 32 layers and 8 key/value heads can be cut by."""
+    found: dict[str, None] = {}
+    while len(found) < number:
+        tp, pp = draw.choice((1, 2, 4, 8)), draw.choice((1, 1, 2, 4, 8))
+        axes = {"tp": tp, "sp": draw.choice((1, tp)), "pp": pp, "vpp": draw.choice((1, 2, 4)) if pp > 1 else 1}
+        axes["dp" if pp > 1 else draw.choice(("dp", "fsdp"))] = gpus // (tp * pp)
+        found[",".join(f"{axis}={n}" for axis, n in axes.items() if n > 1)] = None
+    return [*found]
+
+
 @pytest.mark.browser
-def test_every_number_of_a_training_run_is_the_librarys(browser: Any, planned: Path) -> None:
-    draw, machine, true = random.Random(4), Machine.of(hardware.load("h100-sxm")), {}
-    places = {"run": len(LAYOUTS), "amount": len(TOKENS), "hourly": 80}
+@pytest.mark.parametrize("seed", [4, pytest.param(5, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow)])
+def test_every_number_of_a_training_run_is_the_librarys(seed: int, browser: Any, tmp_path: Path) -> None:
+    """At 500 settings of a page whose GPUs, layouts, lengths and batch are drawn, too."""
+    draw, machine, true = random.Random(seed), Machine.of(hardware.load("h100-sxm")), {}
+    gpus, tokens = draw.choice((64, 128, 256)), 64 * draw.randrange(8, 129)
+    batch, ways = gpus * draw.randrange(1, 9), laid_out(draw, gpus, 6)
+    places = {"run": len(ways), "amount": len(TOKENS), "hourly": 80}
     states: list[Any] = [
         {"view": "train", "train": draw.randrange(2), "at": {name: draw.randrange(n) for name, n in places.items()}}
-        for _ in range(520)
+        for _ in range(500)
     ]
-    for (i, model), (j, layout) in product(enumerate(map(txcalc.load, PLANNED)), enumerate(LAYOUTS)):
-        whole, others = of_a_run(txcalc.train(model, "h100-sxm:64", layout=layout).to_dict())
-        step = answer(model, recipe_of(layout, 64, None, 4096, "adamw", {}), machine).step
-        true[i, j] = model, whole, others | (timeline(step) if "pp" in layout else {})
-    with Tab(browser, planned) as page:
+    asked = {"tokens": tokens, "global_batch": batch}
+    for (i, model), (j, layout) in product(enumerate(map(txcalc.load, PLANNED)), enumerate(ways)):
+        whole, others = of_a_run(txcalc.train(model, f"h100-sxm:{gpus}", layout=layout, **asked).to_dict())
+        step = answer(model, recipe_of(layout, gpus, batch, tokens, "adamw", {}), machine).step
+        true[i, j] = model, whole, others | timeline(step)
+    argv = [
+        f"--train=h100-sxm:{gpus}",
+        f"--tokens={tokens}",
+        f"--global-batch={batch}",
+        *(f"--layout={w}" for w in ways),
+    ]
+    with Tab(browser, made(tmp_path / "plan.html", *PLANNED, *argv)) as page:
         shown = read(page, states)
     for state, got in zip(states, shown, strict=True):
         at = state["at"]
@@ -781,7 +806,7 @@ def test_every_number_of_a_training_run_is_the_librarys(browser: Any, planned: P
         assert {name: int(value) for name, value, _ in got["figures"]} == whole
         assert all(text == f"{int(value):,}" or is_rounded(text, Fraction(value)) for _, value, text in got["figures"])
         terms = Terms(price=(at["hourly"] + 1) / 4)
-        run = whole_run(model, TOKENS[at["amount"]], others["tokens/s"], 64, 1, terms)
+        run = whole_run(model, TOKENS[at["amount"]], others["tokens/s"], gpus, 1, terms)
         spent = {"run days": run.days, "run hours": run.gpu_hours, "run cost": run.cost or 0.0}
         check_reals(got["real"], others | spent, lambda name: 1e-12 if name[:4] in ("run ", "busy", "idle") else 0)
 

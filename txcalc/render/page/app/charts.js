@@ -58,16 +58,9 @@ const texCell = (cell) =>
   String((cell?.real ? cell.text : plain(cell)) ?? cell?.text ?? "").replace(/[\\%&#_${}~^·×²≥≤−]/g, (sign) => TEX[sign]);
 function asLatex(table) {
   const lines = [table.head, ...table.rows].map((row) => `${row.map(texCell).join(" & ")} \\\\`);
-  return [
-    "\\begin{tabular}{l" + "r".repeat(table.head.length - 1) + "}",
-    "\\hline",
-    lines[0],
-    "\\hline",
-    ...lines.slice(1),
-    "\\hline",
-    "\\end{tabular}",
-    "",
-  ].join("\n");
+  const [start, end] = [`\\begin{tabular}{l${"r".repeat(table.head.length - 1)}}`, "\\end{tabular}\n"];
+  const rules = ["\\toprule", lines[0], "\\midrule", ...lines.slice(1), "\\bottomrule"];
+  return ["% \\usepackage{booktabs}", start, ...rules, end].join("\n");
 }
 
 function png(svg, width, height, done) {

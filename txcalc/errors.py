@@ -134,7 +134,7 @@ class UnknownName(InputError):
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
     """Up to three of the known names: those that begin so, punctuation aside (`llama3`), or else the most alike."""
-    known = list(known)
+    known = list(dict.fromkeys(known))
     start = _letters(name)
     begun = [other for other in known if start and _letters(other).startswith(start)]
     if begun:

@@ -56,7 +56,7 @@ def _memory(found: Training) -> Panel:
     marks = [Mark(f"memory: {iec(found.capacity)}", y=found.capacity)]
     return Panel(
         "Memory of the fullest rank of each stage",
-        PlotAxis("stage"),
+        PlotAxis("stage", "sizes"),
         PlotAxis("memory", "bytes"),
         series,
         marks,
@@ -79,5 +79,9 @@ def _timeline(found: Training) -> Panel:
             xs, ys = zip(*spans, strict=True)
             series.append(Series(word, xs, ys, len(series)))
     return Panel(
-        f"The pipeline, {found.recipe.schedule}", PlotAxis("time", "seconds"), PlotAxis("stage"), series, kind="spans"
+        f"The pipeline, {found.recipe.schedule}",
+        PlotAxis("time", "seconds"),
+        PlotAxis("stage", "sizes"),
+        series,
+        kind="spans",
     )

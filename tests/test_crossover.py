@@ -113,42 +113,43 @@ def test_the_first_length_and_no_earlier(raw: dict[str, Any], data: st.DataObjec
             assert each.tokens == 1 or not any(holds(prefills, each.rule, each.attention, n) for n in shorter)
 
 
-@pytest.mark.parametrize("width", [6, 7, 40, 90])
-def test_blocks_against_brute_force(width: int) -> None:
-    """BigBird's blocks: what is let through jumps where they begin, and then at each block."""
-    prefills = small({
-        "d_model": 16,
-        "kind": "encoder",
-        "n_layers": 2,
-        "attention": {"n_heads": 2, "d_head": 8, "block": 5, "random_blocks": 1},
-        "feed_forward": {"d_ff": width},
-    })  # fmt: skip
-    assert prefills.filled == 5
-    for each in crossovers(prefills):
-        brute = next((n for n in range(1, 500) if holds(prefills, each.rule, each.attention, n)), None)
-        assert each.tokens == brute
+BLOCKS = {
+    "d_model": 16,
+    "kind": "encoder",
+    "n_layers": 2,
+    "attention": {"n_heads": 2, "d_head": 8, "block": 5, "random_blocks": 1},
+}
+CHUNKS = {
+    "d_model": 16,
+    "n_layers": 4,
+    "attention": {"n_heads": 2, "d_head": 8},
+    "layer": {"local": {"attention": {"window": 16, "chunked": True}}},
+}
+MIXED = CHUNKS | {"pattern": ["global", "3*local"], "layer": {"global": {}, **CHUNKS["layer"]}}
+# Past `index_top_k` the core of selected keys grows by its index alone.
+INDEX = {"index_heads": 2, "index_width": 4, "index_top_k": 10}
+LATENT = {"n_heads": 2, "q_rank": 4, "kv_rank": 6, "d_nope": 2, "d_rope": 2, "d_v": 2, **INDEX}
+SEARCHED = {
+    "blocks": (BLOCKS, (6, 7, 40, 90)),  # what is let through jumps where they begin, and then at each
+    "chunks alone": (CHUNKS | {"pattern": ["local"]}, (8, 24, 60)),
+    "a global layer in four": (MIXED, (8, 24, 60)),
+    "selected keys": ({"d_model": 16, "n_layers": 1, "latent": LATENT}, (64,)),
+}
 
 
-@pytest.mark.parametrize("share", [1, 4], ids=["chunks alone", "a global layer in four"])
-@pytest.mark.parametrize("width", [8, 24, 60])
-def test_chunks_against_brute_force(share: int, width: int) -> None:
-    attention = {"n_heads": 2, "d_head": 8}
-    raw: dict[str, Any] = {
-        "d_model": 16,
-        "n_layers": 4,
-        "pattern": ["global", "3*local"] if share == 4 else ["local"],
-        "attention": attention,
-        "feed_forward": {"d_ff": width},
-        "layer": {"global": {}, "local": {"attention": {"window": 16, "chunked": True}}},
-    }
-    if share == 1:
-        del raw["layer"]["global"]
-    model = build(raw, "chunks")
+@pytest.mark.parametrize(
+    ("kind", "width"), [(kind, width) for kind, (_, widths) in SEARCHED.items() for width in widths]
+)
+def test_the_first_length_is_that_of_a_search(kind: str, width: int) -> None:
+    model = build(SEARCHED[kind][0] | {"feed_forward": {"d_ff": width}}, kind)
+    prefills = lengths(model)
+    assert prefills.filled == (5 if kind == "blocks" else 1)
     ledgers = {tokens: model.ledger(tokens=tokens) for tokens in range(1, 800)}
-    for answer in crossovers(lengths(model)):
+    for answer in crossovers(prefills):
         quantity = "flops" if answer.attention == "dense" else "flops_masked"
         sides = ((tokens, *answer.rule.sides(ledger.by_kind(quantity))) for tokens, ledger in ledgers.items())
-        assert answer.tokens == next((tokens for tokens, left, right in sides if left >= right > 0), None)
+        assert answer.tokens == next((tokens for tokens, left, right in sides if left >= right > 0 and left), None)
+        assert kind != "selected keys" or answer.tokens > 10  # type: ignore[operator]
 
 
 def test_never_is_exact_at_the_edge() -> None:
@@ -275,9 +276,7 @@ def test_llama_reads_its_weights_but_the_token_table() -> None:
 
 def test_of_selected_keys_only_the_chosen_latents_are_read() -> None:
     """Past `index_top_k` a step reads one more key of the index a token, and no more of the latent."""
-    index = {"index_heads": 2, "index_width": 4, "index_top_k": 10}
-    latent = {"n_heads": 2, "q_rank": 4, "kv_rank": 6, "d_nope": 2, "d_rope": 2, "d_v": 2, **index}
-    model = build({"d_model": 4, "n_layers": 1, "latent": latent, "feed_forward": {"d_ff": 4}}, "small")
+    model = build({"d_model": 4, "n_layers": 1, "latent": LATENT, "feed_forward": {"d_ff": 4}}, "small")
     for row in balances(lengths(model)):
         weights = model.params
         context = -(-weights // (12 * row.batch))  # 8 of the latent and 4 of the index, in as many bits
@@ -285,22 +284,6 @@ def test_of_selected_keys_only_the_chosen_latents_are_read() -> None:
             context = -(-(weights - 80 * row.batch) // (4 * row.batch))
         assert row.context == context
         assert row.cache_bytes == 2 * row.batch * (8 * min(context, 10) + 4 * context)
-
-
-def test_crossovers_of_selected_keys_are_those_of_a_search() -> None:
-    """The masked length lies past `index_top_k`, where the core grows by its index alone."""
-    index = {"index_heads": 2, "index_width": 4, "index_top_k": 10}
-    latent = {"n_heads": 2, "q_rank": 4, "kv_rank": 6, "d_nope": 2, "d_rope": 2, "d_v": 2, **index}
-    model = build({"d_model": 16, "n_layers": 1, "latent": latent, "feed_forward": {"d_ff": 64}}, "small")
-    for found in crossovers(lengths(model)):
-        quantity = "flops" if found.attention == "dense" else "flops_masked"
-
-        def over(tokens: int, rule: Any = found.rule, quantity: str = quantity) -> bool:
-            left, right = rule.sides(model.ledger(tokens=tokens).by_kind(quantity))
-            return left >= right
-
-        assert found.tokens is not None and found.tokens > 10
-        assert over(found.tokens) and not any(map(over, range(1, found.tokens)))
 
 
 def test_a_tied_head_is_read() -> None:

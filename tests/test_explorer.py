@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tiny import TINY
 
 import txcalc
-from txcalc.explorer import Explorer, explore
+from txcalc.explorer import TOTALS, Explorer, explore
 from txcalc.model import Model
 from txcalc.num import ceil_div, divides, exact_div, exceeds, maximum, minimum, triangle
 from txcalc.planning import theorems
@@ -51,23 +51,23 @@ def settings(explorer: Explorer, number: int, seed: int = 0) -> list[dict[str, i
     return found
 
 
+def workload(explorer: Explorer, values: dict[str, int]) -> dict[str, Any]:
+    """What a ledger is asked for at these values of sliders."""
+    work = {"B": "batch", "T": "tokens", "T_src": "source"}
+    return {work[s.letter]: values.get(s.letter, s.value) for s in explorer.sliders if s.letter in work}
+
+
 def library(source: str, explorer: Explorer, values: dict[str, int]) -> dict[str, Any] | None:
     """What the library says of the model at these values of sliders; None where it refuses them."""
     try:
         model = txcalc.load(source, explorer.changes(values))
     except txcalc.InputError:
         return None
-    work = {"B": "batch", "T": "tokens", "T_src": "source"}
-    lengths: dict[str, Any] = {
-        work[s.letter]: values.get(s.letter, s.value) for s in explorer.sliders if s.letter in work
-    }
-    ledger = model.ledger(**lengths)
-    found: dict[str, Any] = {
-        name: ledger.total(name) for name in ("params", "active", "flops", "flops_masked", "saved")
-    }
-    found |= {f"flops {kind}": value for kind, value in ledger.by_kind("flops").items()}
-    found |= {f"params {kind}": value for kind, value in ledger.by_kind("params").items()}
-    found |= {"cache": ledger.total("cache"), "cache_growth": ledger.cache_terms.growth}
+    ledger = model.ledger(**workload(explorer, values))
+    found: dict[str, Any] = {name: ledger.total(name) for name in TOTALS}
+    for quantity in ("flops", "params"):
+        found |= {f"{quantity} {kind}": value for kind, value in ledger.by_kind(quantity).items()}
+    found["cache_growth"] = ledger.cache_terms.growth
     found["parts"] = [(entry.params, entry.flops, entry.cache) for entry in ledger]
     found["proved"] = theorems.inherited(model, "params") is not None
     return found
@@ -126,13 +126,8 @@ def test_every_architecture_gives_what_the_library_gives(name: str) -> None:
             assert mine is None, chosen
             continue
         assert mine is not None, chosen
-        work = {"B": "batch", "T": "tokens", "T_src": "source"}
-        lengths: dict[str, Any] = {
-            work[s.letter]: chosen.get(s.letter, s.value) for s in explorer.sliders if s.letter in work
-        }
-        ledger = Model(name, assemble(resolved), raw, resolved, name).ledger(**lengths)
-        quantities = ("params", "active", "flops", "flops_masked", "flops_other", "saved", "cache")
-        assert {q: mine[q] for q in quantities} == {q: ledger.total(q) for q in quantities}, chosen
+        ledger = Model(name, assemble(resolved), raw, resolved, name).ledger(**workload(explorer, chosen))
+        assert {q: mine[q] for q in TOTALS} == {q: ledger.total(q) for q in TOTALS}, chosen
 
 
 @pytest.mark.slow

@@ -268,8 +268,13 @@ def _bars(axes: Any, panel: Panel) -> None:
     axes.set_yticks(range(len(names)), [said(name) for name in names])
     axes.invert_yaxis()
     axes.set_xlim(low, high * 1.08)
-    axes.set_xticks([float(tick) for tick in found], [panel.y.write(tick) for tick in found])
-    axes.set_xlabel(panel.y.label)
+    _along(axes, panel, panel.y, found, handles)
+
+
+def _along(axes: Any, panel: Panel, axis: PlotAxis, found: Sequence[Fraction], handles: list[Any]) -> None:
+    """The axis along which bars and spans are as long as what they show."""
+    axes.set_xticks([float(tick) for tick in found], [axis.write(tick) for tick in found])
+    axes.set_xlabel(axis.label)
     axes.grid(False, axis="y")
     _legend(axes, handles, [line.label for line in panel.series])
 
@@ -297,10 +302,7 @@ def _spans(axes: Any, panel: Panel) -> None:
     axes.set_yticks(range(0, number, -(-number // 16)))
     axes.set_ylabel(panel.y.label)
     axes.set_xlim(0, end)
-    axes.set_xticks([float(tick) for tick in found], [panel.x.write(tick) for tick in found])
-    axes.set_xlabel(panel.x.label)
-    axes.grid(False, axis="y")
-    _legend(axes, handles, [line.label for line in panel.series])
+    _along(axes, panel, panel.x, found, handles)
 
 
 # Terminals.

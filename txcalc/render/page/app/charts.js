@@ -185,3 +185,12 @@ const LENGTHS = Array.from({ length: 41 }, (_, i) =>
 )
   .filter((n, i, all) => all.indexOf(n) === i)
   .sort((a, b) => (a < b ? -1 : 1));
+const overLengths = (name) => ({
+  type: "log",
+  name,
+  nameGap: 30,
+  logBase: 2,
+  axisLabel: { formatter: tickTokens },
+  min: 1,
+  max: Number(LENGTHS.at(-1)),
+});

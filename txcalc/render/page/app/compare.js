@@ -68,15 +68,7 @@ function Curves({ seen }) {
     tooltip: { trigger: "axis", valueFormatter: name.startsWith("cache") ? inBytes : tick },
     legend: {},
     grid: { left: 84 },
-    xAxis: {
-      type: "log",
-      name: "tokens T",
-      nameGap: 30,
-      logBase: 2,
-      axisLabel: { formatter: tickTokens },
-      min: 1,
-      max: Number(LENGTHS.at(-1)),
-    },
+    xAxis: overLengths("tokens T"),
     yAxis: {
       type: "log",
       name: titleOf(name),

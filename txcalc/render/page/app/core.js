@@ -162,14 +162,16 @@ function first(excess, ends = []) {
 function firstInChunks(excess, chunk) {
   const number = first((n) => excess(n * chunk));
   if (number === null) return null;
-  let low = (number - 1n) * chunk,
-    high = number * chunk;
-  if (low === 0n && excess(1n) >= 0n) return 1n;
-  if (low < 1n) low = 1n;
+  if (number === 1n && excess(1n) >= 0n) return 1n;
+  return least((number - 1n) * chunk || 1n, number * chunk, (n) => excess(n) >= 0n);
+}
+
+// The least number above `low` of which something holds that holds of `high` and of all between.
+function least(low, high, holds) {
   while (high - low > 1n) {
     const middle = (low + high) / 2n;
-    if (excess(middle) < 0n) low = middle;
-    else high = middle;
+    if (holds(middle)) high = middle;
+    else low = middle;
   }
   return high;
 }
@@ -186,13 +188,7 @@ function reachesZero(values, most) {
   else while (value(top) < 0n) top *= 2n;
   if (most !== null && top > most) top = most;
   if (value(top) < 0n) return null;
-  let below = 0n;
-  while (top - below > 1n) {
-    const middle = (below + top) / 2n;
-    if (value(middle) < 0n) below = middle;
-    else top = middle;
-  }
-  return top;
+  return least(0n, top, (i) => value(i) >= 0n);
 }
 
 // ---- Rules of thumb: planning/rules.py ----

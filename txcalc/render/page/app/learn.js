@@ -232,15 +232,7 @@ function Crossing({ model, found }) {
     tooltip: { trigger: "axis", valueFormatter: tick },
     legend: {},
     grid: {},
-    xAxis: {
-      type: "log",
-      name: "tokens T",
-      nameGap: 30,
-      axisLabel: { formatter: tickTokens },
-      logBase: 2,
-      min: 1,
-      max: Number(LENGTHS.at(-1)),
-    },
+    xAxis: overLengths("tokens T"),
     yAxis: { type: "log", name: "FLOPs per token", nameGap: 50, axisLabel: { formatter: tick } },
     series: groups.map(([name, kinds], i) => ({
       name,
@@ -290,15 +282,7 @@ function Growing({ model, found }) {
     tooltip: { trigger: "axis", valueFormatter: inBytes },
     legend: {},
     grid: { left: 84 },
-    xAxis: {
-      type: "log",
-      name: "tokens held",
-      nameGap: 30,
-      logBase: 2,
-      axisLabel: { formatter: tickTokens },
-      min: 1,
-      max: Number(LENGTHS.at(-1)),
-    },
+    xAxis: overLengths("tokens held"),
     yAxis: { type: "log", logBase: 2, name: "bytes", nameGap: 66, axisLabel: { formatter: inBytes } },
     series: [
       {

@@ -31,6 +31,7 @@ MANY = 8  # models that are worth the start of a process for each core
             help="parameters, fvcore, flops (the default), bytes, training, saved, cache, mask, traffic, other, "
             "memory, or all; on a device also peak and time, and by default all that takes no fakes. Repeatable.",
             metavar="NAME",
+            autocompletion=completion.oracle,
         ),
     ],
     symbolic=typer.Option(

@@ -113,13 +113,13 @@ def test_the_first_length_and_no_earlier(raw: dict[str, Any], data: st.DataObjec
             assert each.tokens == 1 or not any(holds(prefills, each.rule, each.attention, n) for n in shorter)
 
 
-BLOCKS = {
+BLOCKS: dict[str, Any] = {
     "d_model": 16,
     "kind": "encoder",
     "n_layers": 2,
     "attention": {"n_heads": 2, "d_head": 8, "block": 5, "random_blocks": 1},
 }
-CHUNKS = {
+CHUNKS: dict[str, Any] = {
     "d_model": 16,
     "n_layers": 4,
     "attention": {"n_heads": 2, "d_head": 8},

@@ -780,7 +780,7 @@ def test_every_number_of_a_training_run_is_the_librarys(seed: int, browser: Any,
         {"view": "train", "train": draw.randrange(2), "at": {name: draw.randrange(n) for name, n in places.items()}}
         for _ in range(500)
     ]
-    asked = {"tokens": tokens, "global_batch": batch}
+    asked: dict[str, Any] = {"tokens": tokens, "global_batch": batch}
     for (i, model), (j, layout) in product(enumerate(map(txcalc.load, PLANNED)), enumerate(ways)):
         whole, others = of_a_run(txcalc.train(model, f"h100-sxm:{gpus}", layout=layout, **asked).to_dict())
         step = answer(model, recipe_of(layout, gpus, batch, tokens, "adamw", {}), machine).step

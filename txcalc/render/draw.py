@@ -47,7 +47,7 @@ def ticks(axis: PlotAxis, low: float, high: float, most: int = TICKS) -> list[Fr
     else:
         decade = Fraction(10) ** math.floor(math.log10(rough))
         width = next(decade * n for n in (1, 2, 5, 10) if decade * n >= rough)
-        width = max(width, 1) if axis.unit == "sizes" else width  # there is no half of a stage
+        width = max(width, Fraction(1)) if axis.unit == "sizes" else width  # there is no half of a stage
     return [width * n for n in range(math.ceil(low / width), math.floor(high / width) + 1)]
 
 

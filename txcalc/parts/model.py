@@ -263,10 +263,6 @@ class EncoderDecoder(Composite):
         yield Child("memory", Memory(width=self.encoder.d_model), on=on_source, kind="other")
         yield Child("decoder", self.decoder)
 
-    def shard(self, ways: Ways) -> EncoderDecoder:
-        """The shares of both."""
-        return replace(self, encoder=self.encoder.shard(ways), decoder=self.decoder.shard(ways))
-
 
 @final
 @frozen
@@ -294,10 +290,6 @@ class FixedLength(Composite):
     def children(self) -> Iterator[Child]:
         for child in self.stack.parts:
             yield child._replace(on=_fixed(child.on, self.positions))
-
-    def shard(self, ways: Ways) -> FixedLength:
-        """The share of its stack."""
-        return replace(self, stack=self.stack.shard(ways))
 
 
 def _fixed(inner: Stream, positions: Any) -> Stream:

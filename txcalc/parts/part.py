@@ -193,7 +193,6 @@ class Cache(NamedTuple):
 
 NO_CACHE = Cache()
 
-
 # What a leaf is to those who plan: a product of what it reads with its weights; a table, of which rows are looked up; a
 # norm; an activation; attention's core; what selects the keys of one; what ranks send each other; anything else.
 Role = Literal["product", "table", "norm", "activation", "attention", "selection", "collective", "other"]
@@ -436,7 +435,9 @@ class Composite:
         return False
 
     def shard(self, ways: Ways) -> Self:
-        """A share on one rank: fewer heads, columns, channels or experts. What stands in the way is said to `ways`."""
+        """A share on one rank: of stacks theirs, else fewer heads, columns, experts; `ways` hears what prevents it."""
+        if self.halves:
+            return self.with_stacks(lambda stack: stack.shard(ways))
         ways.whole(type(self).__name__)
         return self
 

@@ -5,8 +5,9 @@ A key that a tower or projector does not know makes the whole unknown, and never
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
+from typing import Any, NamedTuple
 
 from txcalc.errors import ABSENT, InputError, shown
 from txcalc.ledger import walk
@@ -15,9 +16,8 @@ from txcalc.parts.part import Workload
 from txcalc.parts.projectors import projector
 from txcalc.parts.tower import Projector
 from txcalc.sources import build
-from txcalc.sources.huggingface import janus, projectors, tensors
-from txcalc.sources.huggingface import towers as see
 from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.release import table
 from txcalc.sources.huggingface.tensors import Projection, Tower
 from txcalc.sources.spec import MAX_SIZE
 
@@ -27,13 +27,15 @@ SAID_TWICE = frozenset({"hidden_size", "vocab_size", "num_hidden_layers", "num_a
 
 class Beside(NamedTuple):
     """How a model type is put together: its tower (where it may have others, that of a config without a model type),
-    its projector, those others by model type, and the key of its config (none: its sizes stand in the whole's)."""
+    its projector, those others by model type, the key of its config (none: its sizes stand in the whole's), how many of
+    it there are, and keys of the whole from which no size follows."""
 
     tower: Callable[[Config], Tower]
     projector: Callable[[Config, Config, Tower, Raw], Projection]
     others: Mapping[str, Callable[[Config], Tower]] = {}
     key: str = "vision_config"
     copies: int = 1
+    ignore: str = ""
 
 
 def beside(c: Config, text: Config, raw: Raw) -> Raw:
@@ -112,6 +114,7 @@ def _without_weights(c: Config) -> None:
 def _read(own: Config, plan: Beside, raw: Raw) -> tuple[Tower, Projection]:
     """The tower and the projector. Errors: `InputError` where a table or a tower is not read."""
     _without_weights(own)
+    own.ignore(*plan.ignore.split())
     if not plan.key:
         tower = plan.tower(own)
         return tower, plan.projector(own, own, tower, raw)
@@ -130,82 +133,26 @@ def _read(own: Config, plan: Beside, raw: Raw) -> tuple[Tower, Projection]:
     return tower, plan.projector(own, v, tower, raw)
 
 
-AUTO = {"clip_vision_model": see.clip, "siglip_vision_model": see.siglip, "pixtral": see.pixtral}
-_BESIDE: dict[str, tuple[Beside, ...]] = {
-    "aria": (Beside(see.idefics3, tensors.aria_projector),),
-    "audioflamingo3": (Beside(see.whisper, projectors.audioflamingo3, key="audio_config"),),
-    "aya_vision": (Beside(see.siglip, projectors.aya, AUTO),),
-    "blip-2 instructblip instructblipvideo": (Beside(see.blip2, tensors.blip2_projector),),
-    "cohere2_vision": (Beside(see.siglip, projectors.cohere2, AUTO),),
-    "cohere_compass qwen3_vl qwen3_vl_moe": (Beside(see.qwen3_vl, projectors.none),),
-    "cosmos3_edge": (
-        Beside(lambda v: see.ragged(v, v.size("num_patches", default=256), 1152, 4304, 27, 16), projectors.cosmos3),
-    ),
-    "deepseek_vl": (Beside(see.siglip, projectors.deepseek_vl, AUTO),),
-    "ernie4_5_vl_moe": (Beside(see.ernie4_5_vl, projectors.ernie),),
-    "exaone4_5": (Beside(lambda v: see.qwen2_5_vl(v, grouped=True), projectors.none),),
-    "florence2": (Beside(tensors.florence2, tensors.florence2_projector),),
-    "fuyu": (Beside(see.fuyu, projectors.one, key=""),),
-    "gemma3 shieldgemma2 t5gemma2_encoder": (Beside(see.siglip, projectors.gemma3, dict(list(AUTO.items())[:2])),),
-    "gemma4": (Beside(see.gemma4, projectors.gemma4),),
-    "gemma4_unified": (Beside(tensors.gemma4_unified, tensors.gemma4_unified_projector),),
-    "glm46v glm4v glm4v_moe glmga": (Beside(see.glm4v, projectors.none),),
-    "glm_ocr": (Beside(lambda v: see.glm4v(v, ocr=True), projectors.none),),
-    "glmasr": (Beside(see.glmasr, projectors.glmasr, key="audio_config"),),
-    "got_ocr2": (Beside(tensors.got_ocr2, projectors.got_ocr2),),
-    "granite_speech granite_speech_plus": (
-        Beside(tensors.granite_speech, tensors.granite_speech_projector, key="encoder_config"),
-    ),
-    "hyperclovax_vision_v2": (Beside(see.qwen2_5_vl, projectors.one),),
-    "idefics2": (Beside(lambda v: see.headless(v, 32), tensors.idefics2_projector),),
-    "idefics3 smolvlm": (Beside(see.idefics3, projectors.idefics3),),
-    "internvl": (Beside(see.internvl, projectors.internvl),),
-    "janus": (Beside(janus.tower, janus.projector),),
-    "kimi_k25": (Beside(see.kimi_k25, projectors.kimi),),
-    "lfm2_vl": (Beside(see.siglip2, projectors.lfm2_vl),),
-    "lighton_ocr mistral3": (Beside(see.pixtral, projectors.mistral3, AUTO),),
-    "llama4": (Beside(see.llama4, projectors.llama4),),
-    "llava": (Beside(see.clip, projectors.llava, AUTO),),
-    "llava_next llava_next_video": (Beside(see.clip, projectors.llava_next, AUTO),),
-    "llava_onevision": (Beside(see.siglip, projectors.llava_onevision, AUTO),),
-    "minicpm_ocr minicpmv4_6 minicpmv4_7": (Beside(see.minicpmv, tensors.minicpmv_projector),),
-    "mllama": (Beside(tensors.mllama, projectors.one),),
-    "molmo2": (Beside(see.molmo2, tensors.molmo2_projector),),
-    "moss_transcribe_diarize": (
-        Beside(lambda v: see.whisper(v, 1024, 4096, 24, 16, bands=80), projectors.moss, key="audio_config"),
-    ),
-    "muse_glimmer": (Beside(see.muse_glimmer, projectors.muse),),
-    "musicflamingo": (Beside(see.whisper, projectors.musicflamingo, key="audio_config"),),
-    "ovis2": (Beside(see.ovis2, projectors.ovis2),),
-    "paddleocr_vl": (Beside(see.paddleocr_vl, projectors.paddleocr),),
-    "paligemma": (Beside(see.siglip, projectors.paligemma, AUTO),),
-    "qianfan_ocr": (Beside(lambda v: see.internvl(v, bias=True), projectors.internvl),),
-    "qwen2_5_omni_thinker": (
-        Beside(see.qwen2_5_vl, projectors.none),
-        Beside(see.qwen2_5_omni, projectors.qwen2_5_omni, key="audio_config"),
-    ),
-    "qwen2_5_vl": (Beside(see.qwen2_5_vl, projectors.none),),
-    "qwen2_audio": (Beside(see.whisper, projectors.qwen2_audio, key="audio_config"),),
-    "qwen2_vl": (Beside(see.qwen2_vl, projectors.none),),
-    "qwen3_5 qwen3_5_moe": (Beside(lambda v: see.qwen3_vl(v, deep=False), projectors.none),),
-    "qwen3_asr": (Beside(tensors.qwen3_asr, projectors.qwen3_asr, key="audio_config"),),
-    "qwen3_omni_moe_thinker": (
-        Beside(see.qwen3_vl, projectors.none),
-        Beside(lambda v: tensors.qwen3_asr(v, 1280, 5120, 32, 20), projectors.qwen3_asr, key="audio_config"),
-    ),
-    "step3p7": (Beside(see.step3p7, projectors.step3p7),),
-    "vibevoice": (
-        Beside(lambda v: tensors.vibevoice_encoder(v, both=True), tensors.vibevoice_projector, key="audio_config"),
-        Beside(tensors.vibevoice_encoder, tensors.vibevoice_projector, key="semantic_model_config"),
-        Beside(tensors.diffusing, tensors.diffusing_projector, key="diffusion_head_config"),
-    ),
-    "vibevoice_asr": tuple(
-        Beside(tensors.vibevoice_encoder, tensors.vibevoice_projector, key=f"{kind}_tokenizer_encoder_config")
-        for kind in ("acoustic", "semantic")
-    ),
-    "video_llama_3": (Beside(lambda v: see.ragged(v, None, 768, 3072, 12, 12), projectors.deepseek_vl),),
-    "video_llava": (Beside(see.clip, projectors.llava, AUTO, copies=2),),
-    "vipllava": (Beside(see.clip, projectors.vipllava, AUTO),),
-    "voxtral": (Beside(see.whisper, projectors.voxtral, key="audio_config"),),
+def _function(name: str, module: str) -> Any:
+    """By its name, in this module, or in the one that is named before it."""
+    *other, own = name.split(".")
+    return getattr(import_module(f"txcalc.sources.huggingface.{'.'.join(other) or module}"), own)
+
+
+def _plan(
+    tower: str, projector: str, others: str = "", key: str = "vision_config", copies: int = 1,
+    ignore: str = "", sizes: Sequence[Any] = (), **more: Any,
+) -> Beside:  # fmt: skip
+    """A row of `beside.json`: the names of both functions, the model types that the tower's config may have instead,
+    and what the tower's function is told: sizes by default where they are not its own, and more."""
+    read = _function(tower, "towers")
+    own = (lambda v: read(v, *sizes, **more)) if sizes or more else read
+    instead = {name: _function(OTHERS[name], "towers") for name in others.split()}
+    return Beside(own, _function(projector, "projectors"), instead, key, copies, ignore)
+
+
+# Readers of towers that stand in the place of others.
+OTHERS = {"clip_vision_model": "clip", "siglip_vision_model": "siglip", "pixtral": "pixtral"}
+BESIDE = {
+    name: tuple(_plan(**row) for row in rows) for names, rows in table("beside.json").items() for name in names.split()
 }
-BESIDE = {name: plans for names, plans in _BESIDE.items() for name in names.split()}

@@ -161,11 +161,6 @@ def llada(c: Config) -> Raw:
     }  # fmt: skip
 
 
-# What changes no size in OLMo's trainer.
-_OLMO = ("block_group_size", "clip_qkv", "emb_init_std", "flash_attention", "init_cutoff_factor", "init_fn",
-         "precision", "rope_full_precision", "scale_emb_init")  # fmt: skip
-
-
 def moss(c: Config) -> Raw:
     """CodeGen's layers, under another name."""
     c.of_its_own()

@@ -195,17 +195,6 @@ def tapas(c: Config) -> Raw:
     return raw | {"around": around}
 
 
-# What decides about TAPAS's losses and answers.
-_SPREADSHEET = """
-positive_label_weight aggregation_loss_weight use_answer_as_supervision answer_loss_importance
-use_normalized_answer_loss huber_loss_delta aggregation_temperature use_gumbel_for_cells use_gumbel_for_aggregation
-average_approximation_function cell_selection_preference answer_loss_cutoff max_num_rows max_num_columns
-average_logits_per_cell select_one_column allow_empty_column_selection init_cell_selection_weights_to_zero
-reset_position_index_per_cell disable_per_token_loss aggregation_labels no_aggregation_label_index softmax_temperature
-type_vocab_size
-"""
-
-
 def mpnet(c: Config) -> Raw:
     """A learned table of positions, and a bias by distance that all layers share."""
     raw = bert_like(c, types=None, deciding="tanh")
@@ -273,15 +262,6 @@ def xlm(c: Config) -> Raw:
         "embedding": table,
         "head": head,
     }
-
-
-# What XLM's and FlauBERT's training left in their configs.
-_ASIDE = """
-amp bptt clip_grad_norm encoder_only group_by_size id2lang lang2id lang_id langs lg_sampling_factor lgs max_batch_size
-max_vocab min_count mlm_steps same_enc_dec sample_alpha share_inout_emb sinusoidal_embeddings start_n_top end_n_top
-tokens_per_batch word_blank word_dropout word_keep word_mask word_mask_keep_rand word_pred word_rand word_shuffle
-embed_init_std init_std
-"""
 
 
 def flaubert(c: Config) -> Raw:

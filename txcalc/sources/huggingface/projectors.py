@@ -38,8 +38,6 @@ def _two(width: int, bias: bool = True) -> Steps:
 
 def llava(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Two matrices."""
-    c.ignore("projector_hidden_act", "image_grid_pinpoints", "vision_aspect_ratio")
-    c.ignore("spatial_pool_mode", "spatial_pool_stride")
     wide: Raw = {"merge": 1, "to": tower.width * _layers_read(c)}
     bias = c.flag("multimodal_projector_bias", default=True)
     return Projection((wide, *_two(raw["d_model"], bias)), _dropped(c, "default"))
@@ -47,7 +45,6 @@ def llava(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def llava_next(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """And a vector that stands for the end of a row."""
-    c.ignore("use_image_newline_parameter")
     steps, dropped, _ = llava(c, v, tower, raw)
     return Projection((*steps, {"vectors": 1}), dropped)
 
@@ -59,7 +56,6 @@ def llava_onevision(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def vipllava(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A norm over five layers' features before the two matrices."""
-    c.ignore("projector_hidden_act", "projector_layernorm_eps")
     layers = c.data.get("vision_feature_layers", c.data.get("vision_feature_layer", [-2, -5, -8, -11, 6]))
     c.ignore("vision_feature_layers", "vision_feature_layer")
     wide = tower.width * (len(layers) if isinstance(layers, list) else 1)
@@ -67,7 +63,6 @@ def vipllava(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def paligemma(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    c.ignore("hidden_size", "vocab_size")
     return Projection(({"linear": c.size("projection_dim", default=2048)},))
 
 
@@ -84,7 +79,6 @@ def gemma3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def mistral3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A norm, patches merged, two matrices."""
-    c.ignore("projector_hidden_act")
     own = c.model_type == "mistral3"
     merge, bias = (
         c.size("spatial_merge_size", default=2) ** 2,
@@ -96,21 +90,11 @@ def mistral3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def internvl(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    c.ignore("projector_hidden_act", "vision_feature_layer")
     steps: Steps = ({"merge": shuffled(c, "downsample_ratio")}, {"norm": "layer"}, *_two(raw["d_model"]))
     return Projection(steps, _dropped(c, "default"))
 
 
-# What LFM2-VL's processor cuts a picture by.
-TILES = (
-    "encoder_patch_size", "tile_size", "min_tiles", "max_tiles", "min_image_tokens", "max_image_tokens",
-    "max_num_patches", "do_image_splitting", "use_thumbnail", "use_image_special_tokens", "max_pixels_tolerance",
-    "vision_feature_layer",
-)  # fmt: skip
-
-
 def lfm2_vl(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    c.ignore("projector_hidden_act", *TILES)
     bias, wide = c.flag("projector_bias", default=True), c.size("projector_hidden_size", default=2560)
     norm: Steps = ({"norm": "layer"},) if c.flag("projector_use_layernorm", default=True) else ()
     then: Steps = ({"linear": wide, "bias": bias}, GELU, {"linear": raw["d_model"], "bias": bias})
@@ -132,14 +116,12 @@ def deepseek_vl(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def idefics3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    c.ignore("use_cache")
     merge: Raw = {"merge": c.size("scale_factor", default=2) ** 2}
     return Projection((merge, {"linear": raw["d_model"], "bias": False}))
 
 
 def ovis2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A table of visual words."""
-    c.ignore("visual_indicator_token_ids")
     for key, name, default in (("hidden_size", "d_model", 1536), ("vocab_size", "vocab_size", 151643)):
         c.asked.add(key)  # the head's sizes, whatever the language model's are
         if c.data.get(key, default) != raw[name]:
@@ -171,7 +153,6 @@ def cohere2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def aya(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """The same after a norm."""
-    c.ignore("vision_feature_layer", "adapter_layer_norm_eps")
     inner = c.size("alignment_intermediate_size", default=raw["d_model"])
     merge: Raw = {"merge": c.size("downsample_factor", default=2) ** 2}
     return Projection((merge, {"norm": "layer"}, *_gated(c, inner, raw)), _dropped(c, "full"))
@@ -181,7 +162,6 @@ def kimi(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     merged = area(v, "merge_kernel_size")
     if c.size("projection_hidden_size", default=1152) != tower.width:
         c.fault("projection_hidden_size", c.data.get("projection_hidden_size", 1152), f"the tower's {tower.width:,}")
-    c.ignore("projection_hidden_act", "projection_layer_norm_eps")
     return _merging(tower, merged, raw)
 
 
@@ -194,7 +174,6 @@ def got_ocr2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def voxtral(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Four frames side by side, two matrices without biases."""
-    c.ignore("projector_hidden_act", "hidden_size")
     return Projection((_together(v, tower, v.size("intermediate_size", default=5120)), *_two(raw["d_model"], False)))
 
 
@@ -204,7 +183,6 @@ def _together(v: Config, tower: Tower, wide: int) -> Raw:
 
 
 def audioflamingo3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    c.ignore("projector_hidden_act")
     return Projection(({"pool": 2}, *_two(raw["d_model"], c.flag("projector_bias", default=True))))
 
 
@@ -220,33 +198,28 @@ def one(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def gemma4(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A matrix for pictures; where there is an audio_config its Conformer, and a matrix for sounds."""
-    c.ignore("vision_soft_tokens_per_image")
     d, sound = int(raw["d_model"]), c.table("audio_config")
     return Projection(({"linear": d, "bias": False},), params=tensors.conformer(sound, d) if sound else 0)
 
 
 def moss(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Frames side by side, two matrices and a norm."""
-    c.ignore("projector_hidden_act", "audio_chunk_size")
     merge: Raw = {"merge": c.size("audio_merge_size", default=4)}
     return Projection((merge, *_two(raw["d_model"], c.flag("projector_bias", default=True)), {"norm": "layer"}))
 
 
 def musicflamingo(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Audio Flamingo 3's; the times of its frames are rotary positions."""
-    c.ignore("rope_parameters", "partial_rotary_factor", "max_position_embeddings", "head_dim", "audio_frame_step")
     return audioflamingo3(c, v, tower, raw)
 
 
 def glmasr(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """As many frames side by side as make the tower's feed-forward width, and two matrices."""
-    c.ignore("projector_hidden_act")
     frames, d = _together(v, tower, v.size("intermediate_size", default=5120)), raw["d_model"]
     return Projection((frames, {"linear": 2 * d}, GELU, {"linear": d}))
 
 
 def qwen3_asr(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    c.ignore("token_classification_bias")  # of another class's head
     return Projection(({"linear": tower.width}, GELU, {"linear": v.size("output_dim", default=3584)}))
 
 
@@ -266,7 +239,6 @@ def ernie(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def muse(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    c.ignore("projector_hidden_act")
     c.only(tower.width, "out_hidden_size", why="the width of merged patches")
     inner = c.size("projector_hidden_size", default=4096)
     return Projection((*_two(inner, False), GELU, {"linear": raw["d_model"], "bias": False}))

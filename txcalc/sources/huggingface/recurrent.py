@@ -311,13 +311,6 @@ def rwkv(c: Config) -> Raw:
     }
 
 
-# What chooses among kernels, and among the forms of one matrix.
-_KERNELS = """
-autocast_kernel_dtype chunk_size chunkwise_kernel eps inference_state_dtype max_inference_chunksize mode
-norm_reduction_force_float32 return_last_states sequence_kernel step_kernel weight_mode
-"""
-
-
 def xlstm(c: Config) -> Raw:
     """A matrix memory and a gated feed-forward in every layer."""
     c.alone()

@@ -59,17 +59,6 @@ def musicgen_decoder(c: Config) -> Raw:
     }
 
 
-# What its training, its losses and heads that are not read leave in a config of wav2vec 2.0 and its kin.
-_ASIDE = """
-apply_spec_augment mask_time_length mask_time_min_masks mask_feature_length mask_feature_min_masks
-num_feat_extract_layers num_negatives contrastive_logits_temperature ctc_loss_reduction ctc_zero_infinity tdnn_dim
-tdnn_kernel tdnn_dilation xvector_output_dim adapter_kernel_size adapter_stride num_adapter_layers
-output_hidden_size num_ctc_classes replace_prob num_clusters num_codevectors_per_group num_codevector_groups
-codevector_dim proj_codevector_dim classifier_proj_size diversity_loss_weight use_weighted_layer_sum vocab_size
-hidden_dropout tokenizer_class max_bucket_distance
-"""
-
-
 def wav2vec2(c: Config) -> Raw:
     """Convolutions over samples, a grouped one in place of positions, and BERT's or GPT's layers."""
     if c.model_type == "data2vec-audio":

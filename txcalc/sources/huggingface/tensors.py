@@ -280,7 +280,6 @@ QFORMER = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 1
 
 def idefics2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A gated matrix triple to the language model's width, and a resampler of latents that attend to what they read."""
-    c.ignore("use_cache")
     d = int(raw["d_model"])
     p = c.table("perceiver_config") or Config({}, c.model_type, "perceiver_config.", c)
     heads, groups = p.size("resampler_n_heads", default=16), p.size("num_key_value_heads", default=4)
@@ -315,7 +314,6 @@ def conformer(a: Config, out: int) -> int:
 def granite_speech_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Learned queries that attend to windows of frames (a Q-Former), and a matrix. Granite Speech Plus hands on some
     of the tower's layers beside the last, with no weights of its own."""
-    c.ignore("has_lora_adapter")
     queries = c.size("window_size", default=15) // c.size("downsample_rate", default=5)
     p = c.table("projector_config") or Config({}, "blip_2_qformer", "projector_config.", c)
     read = p.size("encoder_hidden_size", default=1408)
@@ -338,7 +336,6 @@ def _qformer(p: Config, read: int, queries: int, out: int) -> int:
 
 def blip2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A Q-Former; InstructBLIP's reads words too, which have a table and feed-forwards of their own."""
-    c.ignore("image_text_hidden_size", "use_decoder_only_language_model", "initializer_factor")
     p = c.table("qformer_config") or Config({}, c.model_type, "qformer_config.", c)
     held = _qformer(p, tower.width, c.size("num_query_tokens", default=32), raw["d_model"])
     words, rows = p.size("vocab_size", default=30522), p.size("max_position_embeddings", default=512)
@@ -382,8 +379,6 @@ def aria_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def minicpmv_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Norms and two matrices on four patches side by side, once or more."""
-    c.ignore("insert_layer_id", "image_size", "patch_size", "drop_vision_last_layer", "downsample_mode")
-    c.ignore("merge_kernel_size", "image_start_id", "image_end_id", "slice_start_id", "slice_end_id", "newline_id")
     d, wide, times = int(raw["d_model"]), 4 * tower.width, c.size("merger_times", default=1)
     held = times * (2 * wide + linear(wide, wide)) + (times - 1) * linear(wide, tower.width) + linear(wide, d)
     return Projection((), params=held)

@@ -108,6 +108,10 @@ def siglip2(v: Config) -> Tower:
     return pooling(v, ragged(v, v.size("num_patches", default=256), 768, 3072, 12, 12))
 
 
+def cosmos3(v: Config) -> Tower:
+    return ragged(v, v.size("num_patches", default=256), 1152, 4304, 27, 16)
+
+
 def paddleocr_vl(v: Config) -> Tower:
     grid, _, _ = grid_of(v, 384, 14)
     return ragged(v, grid**2, 1152, 4304, 27, 16, patch=14)
@@ -381,7 +385,6 @@ def qwen2_5_omni(v: Config) -> Tower:
 
 def fuyu(v: Config) -> Tower:
     """No tower: a picture's patches are handed on as they are."""
-    v.ignore("image_size", "text_model_type")
     return Tower(v.size("num_channels", default=3) * v.size("patch_size", default=30) ** 2)
 
 

@@ -53,10 +53,15 @@ class Config(Answers):
         key = self.spelling(*names)
         return Config(value, self.model_type, f"{self.path}{key}.", self) if value else None
 
-    def stack(self, d_model: Sequence[str] = ("hidden_size",), n_layers: Sequence[str] = ("num_hidden_layers",)) -> Raw:
+    def stack(
+        self,
+        d_model: Sequence[str] = ("hidden_size",),
+        n_layers: Sequence[str] = ("num_hidden_layers",),
+        padding: int | None = None,
+    ) -> Raw:
         """The widths of a decoder, and the context it was made for."""
         self.alone()
-        raw = self.widths("decoder", d_model, n_layers)
+        raw = self.widths("decoder", d_model, n_layers, padding=padding)
         context = self.size("max_position_embeddings", "n_positions", default=None)
         return raw | ({"context": context} if context else {})
 

@@ -78,14 +78,9 @@ def jais(c: Config) -> Raw:
     if places not in ("alibi", "learned"):
         c.fault("position_embedding_type", places, "'alibi' or 'learned'")
     rows = c.size("n_positions", "max_position_embeddings", default=1024)
-    return raw | {
-        "attention": c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=(), width_names=())
-        | {"bias": True},
-        "feed_forward": wide,
-        "norm": c.layer_norm(),
-        "positions": {"form": "alibi"} if places == "alibi" else {"form": "learned", "rows": rows},
-        "head": c.lm_head(tied=True),
-    }
+    attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=(), width_names=()) | {"bias": True}
+    own = {"form": "alibi"} if places == "alibi" else {"form": "learned", "rows": rows}
+    return c.decoder(raw, attention, mlp=wide, norm=c.layer_norm(), positions=own, tied=True)
 
 
 def plamo(c: Config) -> Raw:

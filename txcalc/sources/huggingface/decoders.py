@@ -28,7 +28,8 @@ def decoder(c: Config, name: str = "", **other: Any) -> Raw:
 class Decoder:
     """What a class has otherwise than Llama's: SwiGLU, RMSNorms before the parts, rotary positions, a head of its own.
 
-    d_model … names     spellings of the widths and of the heads
+    d_model … names     spellings of the widths and of the heads; `padding` the row of it in the class; `tables` stand
+                        beside the keys
     own                 published code has its class, with these names beside the type's
     kv, d_head, whole   as `Config.heads` takes them; `width_names` spellings of d_head, none: D/h
     bias                keys of biases, each with its default and whose they are (all four without letters); or the
@@ -38,21 +39,25 @@ class Decoder:
     latent              arguments of `Config.mla`, in the place of attention
     experts             as `Experts` has them
     plain, act          the activation of two matrices, or of a gated feed-forward; `mlp` further keys
-    d_ff, times         spellings of its width, and how many times the model's it is by default
+    d_ff, times         spellings of its width, and how many times the model's it is by default, or, without any, always
     mlp_bias, mlp_key   the default of its key of biases, where the class has one; `mlp_always` biases it has anyway
-    norm                arguments of `Config.rms`, or, of the form layer, of `Config.layer_norm`; `keys` spells eps
+    norm                arguments of `Config.rms`, or, of the form layer, of `Config.layer_norm`; `keys` spells eps;
+                        where a flag says what one is: its key, its default and both values
     theta … even        as `Config.rotary` takes them; `interleaved` heads turn neighbours, `angles` are ready,
                         `learned` the rows by key, default and how many more, `turned` the key of what is rotated
     scaled              the embedding is, by √D
     tied, head          whether the head is tied by default; arguments of `Config.lm_head`, numbers by key and default
     only, ignore        the one value of keys, and why; keys that change no size
     window … own_bases  the kinds of layers: with a window (`_near`), by Qwen's switch (`_switched`), `dense` first by
-                        `first_k_dense_replace`, or `typed` by `mlp_layer_types`, or `stepped`, with a base a layer
+                        `first_k_dense_replace`, or `typed` by `mlp_layer_types` (without it so many first, or as many
+                        as a key says), or `stepped`, with a base a layer
     """
 
     own: str | None = None
     d_model: str = "hidden_size"
     n_layers: str = "num_hidden_layers"
+    padding: int | None = None
+    tables: str = ""
     names: str = "num_attention_heads"
     kv: Any = None
     d_head: Any = None
@@ -96,7 +101,7 @@ class Decoder:
     window: Mapping[str, Any] | None = None
     switched: int | None = None
     dense: int | None = None
-    typed: int | None = None
+    typed: int | tuple[str, int] | None = None
     stepped: bool = False
     own_bases: bool = False
 
@@ -104,7 +109,9 @@ class Decoder:
         """The description in a config."""
         if self.own is not None:
             c.of_its_own(*self.own.split())
-        raw = c.stack(self.d_model.split(), self.n_layers.split())
+        raw = c.stack(self.d_model.split(), self.n_layers.split(), self.padding)
+        for name in self.tables.split():
+            c.table(name)
         attention = self._latent(c, raw) if self.latent else self._attention(c, raw)
         made: Raw = {"mixed": Experts(**self.experts).read(c)} if self.experts else {"mlp": self._channel(c, raw)}
         made |= {"norm": self._norm(c), "positions": self._positions(c, attention)}
@@ -153,11 +160,14 @@ class Decoder:
             return {**c.gated(act=self.act, bias=bias), **self.mlp}
         wide = REQUIRED if self.times is None else self.times * raw["d_model"]
         names = [self.act_key] if self.act_key else []
+        if not self.d_ff:
+            return {"d_ff": wide, "activation": c.activation(*names, default=self.plain), "bias": bias}
         table = c.plain(*self.d_ff.split(), act=self.plain, bias=bias, act_names=names, default=wide)
         return {**table, **self.mlp}
 
     def _norm(self, c: Config) -> Raw:
-        given = {**self.norm}
+        given = {key: value[2 if c.flag(value[0], default=value[1]) else 3] if isinstance(value, list) else value
+                 for key, value in self.norm.items()}  # fmt: skip
         form, keys = given.pop("form", "rms"), given.pop("keys", "").split()
         return (c.layer_norm if form == "layer" else c.rms)(*keys, **given)
 
@@ -183,7 +193,10 @@ class Decoder:
         if self.dense is not None:
             axes.append(c.first_dense(raw, self.dense))
         if self.typed is not None:
-            axes.append(c.typed(raw, [i < self.typed for i in range(raw["n_layers"])]))
+            first = self.typed
+            if not isinstance(first, int):
+                first = 0 if c.data.get("mlp_layer_types") is not None else c.count(first[0], default=first[1])
+            axes.append(c.typed(raw, [i < first for i in range(raw["n_layers"])]))
         return [*axes, c.mixture(raw, c.qwen_sparse(raw))] if self.stepped else axes
 
 

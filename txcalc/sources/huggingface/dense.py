@@ -10,14 +10,6 @@ from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.keys import any_of, number
 
 
-def emu3_text_model(c: Config) -> Raw:
-    raw = c.stack()
-    if "pad_token_id" not in c and raw["vocab_size"] <= 151643:
-        c.fault("pad_token_id", ABSENT, f"a row of the table: the class's own is 151643, of {raw['vocab_size']:,}")
-    attention = c.heads(raw, kv=8, whole=None) | {"bias": c.flag("attention_bias", default=False)}
-    return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False), theta=1e6)
-
-
 def diffllama(c: Config) -> Raw:
     """Llama with differential attention."""
     attention = c.heads(raw := c.stack(), whole=None) | {"bias": c.flag("attention_bias", default=False)}
@@ -36,13 +28,8 @@ def apertus(c: Config) -> Raw:
     attention = c.heads(raw, whole=None) | {"bias": c.flag("attention_bias", default=False), "qk_norm": "head"}
     form = c.text("hidden_act", default="xielu")
     named = form if form == "xielu" else c.activation("hidden_act", default="xielu")
-    return raw | {
-        "attention": attention,
-        "feed_forward": {"d_ff": c.size("intermediate_size"), "gated": False, "activation": named},
-        "norm": c.rms(eps=1e-5),
-        "positions": c.rotary(attention["d_head"], 12e6),
-        "head": c.lm_head(tied=False),
-    }
+    mlp = {"d_ff": c.size("intermediate_size"), "gated": False, "activation": named}
+    return c.decoder(raw, attention, mlp=mlp, norm=c.rms(eps=1e-5), theta=12e6)
 
 
 def olmo(c: Config) -> Raw:
@@ -64,11 +51,6 @@ def smollm3(c: Config) -> Raw:
     on = on and window is not None
     types = c.layer_types(n, [LOCAL if on and not angles else GLOBAL for angles in rotated])
     return layered(raw, c.windows(raw, window if on else None, types), turned(rotated))
-
-
-def hyperclovax(c: Config) -> Raw:
-    raw = decoder(c, "llama")
-    return raw | {"norm": raw["norm"] | {"place": "sandwich" if c.flag("use_post_norm", default=True) else "pre"}}
 
 
 def cohere_compass_text(c: Config) -> Raw:
@@ -132,23 +114,8 @@ def doge(c: Config) -> Raw:
             "sliding_window", c.data["sliding_window"], "none", "a window beside the keys that are kept is not read"
         )
     c.ignore("sliding_window")
-    return raw | {
-        "attention": attention | {"keep": c.size("keep_window_size", default=2048)},
-        "feed_forward": c.gated(bias=c.flag("mlp_bias", default=False)),
-        "norm": c.rms(residual_scale=True),
-        "positions": c.rotary(attention["d_head"]),
-        "head": c.lm_head(tied=False),
-    }
-
-
-def stablelm(c: Config) -> Raw:
-    raw = c.stack()
-    bias = ["q", "k", "v"] if c.flag("use_qkv_bias", default=False) else []
-    attention = c.heads(raw, kv=32, width_names=()) | {"bias": bias}
-    if c.flag("qk_layernorm", default=False):
-        c.fault("qk_layernorm", True, "false", "norms of Q and K without a bias, beside norms with one, are not read")
-    parallel = "shared" if c.flag("use_parallel_residual", default=False) else "no"
-    return c.decoder(raw, attention, norm=c.layer_norm(parallel=parallel), partial=0.25)
+    attention["keep"] = c.size("keep_window_size", default=2048)
+    return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False), norm=c.rms(residual_scale=True))
 
 
 def _gpt(c: Config) -> Raw:
@@ -173,27 +140,21 @@ def openai_gpt(c: Config) -> Raw:
     raw = _gpt(c)
     activation = c.activation("afn", default="gelu_new")
     activation = "gelu_tanh" if activation == "gelu" else activation  # transformers' GPT-1 has one gelu, by tanh
-    return raw | {
-        "attention": c.heads(raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True},
-        "feed_forward": {"d_ff": 4 * raw["d_model"], "activation": activation, "bias": True},
-        "norm": c.layer_norm(place="post"),
-        "positions": {"form": "learned", "rows": c.size("n_positions", "max_position_embeddings", default=512)},
-        "head": c.lm_head(tied=True),
-    }
+    attention = c.heads(raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True}
+    mlp = {"d_ff": 4 * raw["d_model"], "activation": activation, "bias": True}
+    places = {"form": "learned", "rows": c.size("n_positions", "max_position_embeddings", default=512)}
+    return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(place="post"), positions=places, tied=True)
 
 
 def gpt_neo(c: Config) -> Raw:
     raw = c.stack(n_layers=("num_layers", "num_hidden_layers"))
     n, inner = raw["n_layers"], 4 * raw["d_model"]
     types = _neo_layers(c, n)
-    raw |= {
-        "attention": c.heads(raw, names=("num_heads", "num_attention_heads"), kv_names=(), width_names=())
-        | {"bias": ["o"]},
-        "feed_forward": c.plain("intermediate_size", act="gelu_new", act_names=GPT_ACT, default=inner),
-        "norm": c.layer_norm(),
-        "positions": {"form": "learned", "rows": c.size("max_position_embeddings", default=2048)},
-        "head": c.lm_head(tied=True),
-    }
+    attention = c.heads(raw, names=("num_heads", "num_attention_heads"), kv_names=(), width_names=())
+    mlp = c.plain("intermediate_size", act="gelu_new", act_names=GPT_ACT, default=inner)
+    places = {"form": "learned", "rows": c.size("max_position_embeddings", default=2048)}
+    own = attention | {"bias": ["o"]}
+    raw = c.decoder(raw, own, mlp=mlp, norm=c.layer_norm(), positions=places, tied=True)
     return layered(raw, c.windows(raw, c.size("window_size", default=256), types))
 
 
@@ -220,25 +181,13 @@ def _neo_layers(c: Config, n: int) -> list[str]:
     return types
 
 
-def gpt_neox(c: Config) -> Raw:
-    raw = c.stack()
-    attention = c.heads(raw, kv_names=(), width_names=(), whole=True) | {"bias": c.flag("attention_bias", default=True)}
-    parallel = "separate" if c.flag("use_parallel_residual", default=True) else "no"
-    return c.decoder(raw, attention, mlp=c.plain(), norm=c.layer_norm(parallel=parallel), partial=0.25)
-
-
 def gpt_neox_japanese(c: Config) -> Raw:
     """Branches one after the other; no bias but that of the last layer's o."""
     raw = c.stack()
     n, attention = raw["n_layers"], c.heads(raw, kv_names=(), width_names=())
     width = raw["d_model"] * c.size("intermediate_multiple_size", default=4)
-    raw |= {
-        "attention": attention,
-        "feed_forward": {"d_ff": width, "activation": c.activation("hidden_act", default="gelu"), "bias": False},
-        "norm": c.layer_norm(),
-        "positions": c.rotary(attention["d_head"]),
-        "head": c.lm_head(tied=True),
-    }
+    mlp = {"d_ff": width, "activation": c.activation("hidden_act", default="gelu"), "bias": False}
+    raw = c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), tied=True)
     kinds = ["last" if i == n - 1 else "earlier" for i in range(n)]
     return layered(raw, (kinds, {"earlier": {}, "last": {"attention": {"bias": ["o"]}}}))
 
@@ -246,14 +195,10 @@ def gpt_neox_japanese(c: Config) -> Raw:
 def bloom(c: Config) -> Raw:
     raw = c.stack(("hidden_size", "n_embed", "n_embd"), ("n_layer", "num_hidden_layers"))
     c.only(4 * raw["d_model"], "n_inner", why="transformers' bloom is four times as wide")
-    return raw | {
-        "attention": c.heads(raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True},
-        "feed_forward": {"d_ff": 4 * raw["d_model"], "activation": "gelu_tanh", "bias": True},
-        "norm": c.layer_norm(),
-        "positions": {"form": "alibi"},
-        "embedding": {"norm": True},
-        "head": c.lm_head(tied=True),
-    }
+    attention = c.heads(raw, names=GPT_HEADS, kv_names=(), width_names=()) | {"bias": True}
+    mlp = {"d_ff": 4 * raw["d_model"], "activation": "gelu_tanh", "bias": True}
+    places, first = {"form": "alibi"}, {"norm": True}
+    return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), positions=places, embedding=first, tied=True)
 
 
 def falcon(c: Config) -> Raw:
@@ -278,31 +223,10 @@ def falcon(c: Config) -> Raw:
     width = c.size("ffn_hidden_size", "ff_factor_hidden_size", default=inner, null=inner)
     activation = c.activation("activation", default="gelu")
     alibi = c.flag("alibi", default=False)
-    return raw | {
-        "attention": attention | {"n_kv_heads": groups, "bias": bias},
-        "feed_forward": {"d_ff": width, "activation": activation, "bias": bias},
-        "norm": c.layer_norm(parallel=parallel),
-        "positions": {"form": "alibi"} if alibi else c.rotary(attention["d_head"]),
-        "head": c.lm_head(tied=True),
-    }
-
-
-def mpt(c: Config) -> Raw:
-    raw = c.stack(("d_model", "hidden_size"), ("n_layers", "num_hidden_layers"))
-    inner = c.table("attn_config")
-    if inner:
-        inner.ignore("attn_impl", "attn_pdrop", "softmax_scale", "attn_uses_sequence_id", "alibi_bias_max", "clip_qkv")
-        inner.only("multihead_attention", "attn_type", why="transformers' mpt has as many K/V heads as Q heads")
-        inner.only(True, "alibi", why="transformers' mpt is always biased by distance")
-        inner.ignore("tie_word_embeddings")
-        inner.only(False, "prefix_lm", "qk_ln", why="transformers' mpt has neither")
-    return raw | {
-        "attention": c.heads(raw, names=("n_heads", "num_attention_heads"), kv_names=(), width_names=()),
-        "feed_forward": {"d_ff": 4 * raw["d_model"], "activation": "gelu"},
-        "norm": c.layer_norm(bias=False),
-        "positions": {"form": "alibi"},
-        "head": c.lm_head(tied=True),
-    }
+    attention |= {"n_kv_heads": groups, "bias": bias}
+    mlp = {"d_ff": width, "activation": activation, "bias": bias}
+    places = {"form": "alibi"} if alibi else None
+    return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(parallel=parallel), positions=places, tied=True)
 
 
 def opt(c: Config) -> Raw:

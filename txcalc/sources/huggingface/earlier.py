@@ -8,16 +8,10 @@ from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import GLOBAL, Config, Raw
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.delta import LINEAR, minimax
-from txcalc.sources.huggingface.dense import falcon, stablelm
+from txcalc.sources.huggingface.dense import falcon
 from txcalc.sources.huggingface.encoder import bert_like
 from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.huggingface.modern import gte
-
-
-def stablelm_epoch(c: Config) -> Raw:
-    """StableLM before it was transformers'."""
-    c.of_its_own()
-    return stablelm(c)
 
 
 def refinedwebmodel(c: Config) -> Raw:

@@ -26,14 +26,9 @@ def _gemma(c: Config, raw: Raw, kv: int, act_names: tuple[str, ...], whole: bool
     """GeGLU, norms that multiply by 1 + weight, embedding scaled by √D, head of 256, tied."""
     attention = c.heads(raw, kv=kv, d_head=256, whole=whole) | {"bias": c.flag("attention_bias", default=False)}
     activation = c.activation(*act_names, default="gelu_pytorch_tanh")
-    return raw | {
-        "attention": attention,
-        "feed_forward": {"d_ff": c.size("intermediate_size"), "gated": True, "activation": activation},
-        "norm": c.rms(offset=True, place=place),
-        "positions": c.rotary(attention["d_head"], kind=GLOBAL),
-        "embedding": {"scale": raw["d_model"] ** 0.5},
-        "head": c.lm_head(tied=True),
-    }
+    mlp = {"d_ff": c.size("intermediate_size"), "gated": True, "activation": activation}
+    norm, first = c.rms(offset=True, place=place), {"scale": raw["d_model"] ** 0.5}
+    return c.decoder(raw, attention, mlp=mlp, norm=norm, embedding=first, tied=True, kind=GLOBAL)
 
 
 def gemma(c: Config) -> Raw:

@@ -188,12 +188,18 @@ def _at(sides: tuple[int, int], window: int = 1) -> Raw:
 
 def _windowed(d: int, heads: int, window: int, sides: tuple[int, int], wide: int, act: str, bias: bool) -> Pieces:
     """A layer of Swin: attention in square windows with biases by distance, and a feed-forward."""
-    inside, here, own = _at(sides, window), _at(sides), {"kind": "attention"}
-    width = max(1, d // heads)
+    inside, width = _at(sides, window), max(1, d // heads)
+    core = [piece("distances", "held", (2 * window - 1) ** 2 * heads)]
+    core.append(piece("core", "windows", heads, width, width, window**2, bias=True, **inside))
+    return _preceded(d, core, wide, act, bias, inside, _at(sides))
+
+
+def _preceded(d: int, core: Pieces, wide: int, act: str, bias: bool, inside: Raw, here: Raw) -> Pieces:
+    """Attention and a feed-forward, each after a norm; the attention's matrices run `inside`, all else `here`."""
+    own = {"kind": "attention"}
     made = [piece("attention_norm", "layer_norm", d, kind="norm", **here)]
     made += [piece(name, "linear", d, d, bias=bias, **inside, **own) for name in "qkv"]
-    made += [piece("distances", "held", (2 * window - 1) ** 2 * heads, **own)]
-    made += [piece("core", "windows", heads, width, width, window**2, bias=True, **inside, **own)]
+    made += [one | own for one in core]
     made += [piece("o", "linear", d, d, **inside, **own), piece("attention_sum", "sum", d, **here)]
     made += [piece("feed_forward_norm", "layer_norm", d, kind="norm", **here)]
     both = [piece("up", "linear", d, wide, **here), piece("activation", act, wide, **here)]
@@ -217,16 +223,10 @@ def deit(c: Config) -> Raw:
     c.divides(several, d, "num_attention_heads", "hidden_size")
     sides, bias = _sides(c, patch), c.flag("qkv_bias", default=True)
     seen = sides[0] * sides[1] + 2
-    here, own, once = {"at": [0, seen, 1]}, {"kind": "attention"}, {"at": [0, 1, 1]}
+    here, once = {"at": [0, seen, 1]}, {"at": [0, 1, 1]}
     width = max(1, d // several)
-    layer = [piece("attention_norm", "layer_norm", d, kind="norm", **here)]
-    layer += [piece(name, "linear", d, d, bias=bias, **here, **own) for name in "qkv"]
-    layer += [piece("core", "attention", several, width, width, bias=False, **here, **own)]
-    layer += [piece("o", "linear", d, d, **here, **own), piece("attention_sum", "sum", d, **here)]
-    layer += [piece("feed_forward_norm", "layer_norm", d, kind="norm", **here)]
-    both = [piece("up", "linear", d, wide, **here), piece("activation", act, wide, **here)]
-    both += [piece("down", "linear", wide, d, **here), piece("feed_forward_sum", "sum", d, **here)]
-    layer += [one | {"kind": "feed_forward"} for one in both]
+    core = piece("core", "attention", several, width, width, bias=False, **here)
+    layer = _preceded(d, [core], wide, act, bias, here, here)
     around = [piece("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **_at(sides))]
     around += [piece("tokens", "held", 2 * d, kind="embedding")]
     around += [piece("positions", "table", seen, d, kind="embedding", bias=True, **here)]

@@ -122,16 +122,6 @@ def minicpm(c: Config) -> Raw:
     return made
 
 
-def internlm(c: Config) -> Raw:
-    """Llama with biases on all four matrices of attention."""
-    raw = c.stack()
-    attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": c.flag("bias", default=True)}
-    turned = c.table("rotary")
-    if turned:
-        turned.ignore("base", "type", "scaling_factor")
-    return _decoder(c, raw, attention, tied=False)
-
-
 def internlm2(c: Config) -> Raw:
     raw = c.stack()
     rewards = c.named("InternLM2ForRewardModel")

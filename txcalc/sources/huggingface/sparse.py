@@ -190,23 +190,6 @@ def cohere2_moe(c: Config) -> Raw:
     return layered(raw, c.windows(raw, window, types), turned(rotated), sparse)
 
 
-def exaone_moe(c: Config) -> Raw:
-    raw = c.stack()
-    n = raw["n_layers"]
-    attention = c.heads(raw, kv=32) | {"qk_norm": "head"}
-    mixed = c.with_shared(c.experts(NAMES, TOP, WIDTH, 64, 8), "num_shared_experts", default=1)
-    raw = c.decoder(raw, attention, mixed=mixed | {"scoring": "sigmoid"})
-    first = 0 if c.data.get("mlp_layer_types") is not None else c.count("first_k_dense_replace", default=1)
-    window = c.size("sliding_window", default=4096)
-    if c.data.get("layer_types") is not None:
-        default = [GLOBAL] * n
-    else:
-        period = c.size("sliding_window_pattern", default=4)
-        default = [LOCAL if (i + 1) % period else GLOBAL for i in range(n)]
-    axis = c.windows(raw, window, c.layer_types(n, default), {"global": {"positions": {"form": "none"}}})
-    return layered(raw, axis, c.typed(raw, [i < first for i in range(n)]))
-
-
 def llama4_text(c: Config) -> Raw:
     """Layers with chunks and rotation, every fourth with neither; experts in every `interleave_moe_layer_step`-th."""
     raw = c.stack()

@@ -19,18 +19,9 @@ def moshi(c: Config) -> Raw:
     head = c.lm_head(False)
     if head.get("tied"):
         c.fault("tie_word_embeddings", True, "false", "the table has a row more than the head")
-    return raw | {
-        "attention": attention | {"window": window},
-        "feed_forward": {
-            "d_ff": max(1, width // 2),
-            "gated": True,
-            "activation": c.activation("hidden_act", default="silu"),
-        },
-        "norm": c.rms(eps=1e-8),
-        "positions": c.rotary(attention["d_head"]),
-        "embedding": {"extra": 1},
-        "head": head,
-    }
+    mlp = {"d_ff": max(1, width // 2), "gated": True, "activation": c.activation("hidden_act", default="silu")}
+    attention["window"] = window
+    return c.decoder(raw, attention, mlp=mlp, norm=c.rms(eps=1e-8), embedding={"extra": 1}, head=head)
 
 
 def musicgen_decoder(c: Config) -> Raw:

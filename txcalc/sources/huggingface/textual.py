@@ -60,14 +60,9 @@ def molmo2_text(c: Config) -> Raw:
     bias = ["q", "k", "v"] if c.flag("attention_bias", "qkv_bias", default=False) else []
     attention = c.heads(raw, kv=8, d_head=128)
     extra = c.count("additional_vocab_size", default=128)
-    return raw | {
-        "attention": attention | {"bias": bias, "qk_norm": "head" if form == "qwen3" else "width"},
-        "feed_forward": c.gated(),
-        "norm": c.rms("rms_norm_eps", "layer_norm_eps") | ({"place": "after"} if after else {}),
-        "positions": c.rotary(attention["d_head"]),
-        "embedding": {"extra": extra} if extra else {},
-        "head": c.lm_head(False),
-    }
+    attention |= {"bias": bias, "qk_norm": "head" if form == "qwen3" else "width"}
+    norm = c.rms("rms_norm_eps", "layer_norm_eps") | ({"place": "after"} if after else {})
+    return c.decoder(raw, attention, norm=norm, embedding={"extra": extra} if extra else {})
 
 
 def cosmos3_edge_text(c: Config) -> Raw:
@@ -78,13 +73,8 @@ def cosmos3_edge_text(c: Config) -> Raw:
     parts = angles.get("mrope_section") if isinstance(angles, dict) else None
     if angles is not None and (not isinstance(parts, list) or sum(parts) != attention["d_head"] // 2):
         c.fault("rope_parameters.mrope_section", parts, f"three numbers whose sum is {attention['d_head'] // 2}")
-    return raw | {
-        "attention": attention,
-        "feed_forward": c.plain(act="relu2", bias=c.flag("mlp_bias", default=False)),
-        "norm": c.rms(eps=1e-5),
-        "positions": c.rotary(attention["d_head"], 1e8),
-        "head": c.lm_head(False),
-    }
+    mlp = c.plain(act="relu2", bias=c.flag("mlp_bias", default=False))
+    return c.decoder(raw, attention, mlp=mlp, norm=c.rms(eps=1e-5), theta=1e8)
 
 
 def muse_glimmer_text(c: Config) -> Raw:
@@ -94,17 +84,13 @@ def muse_glimmer_text(c: Config) -> Raw:
     attention = c.heads(raw, kv=2, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
     factor = c.real("qk_scale_factor", default=3.87)
     c.note("the norm of the embedding, which has no weights, is not among the other FLOPs")
-    raw |= {
-        "attention": attention | {"qk_norm": "bare", "gate": "element", "scale": factor / attention["d_head"] ** 0.5},
-        "feed_forward": c.gated(),
-        "norm": c.rms(eps=1e-5, place="sandwich", offset=True),
-        "positions": c.rotary(attention["d_head"]),
-        "head": c.lm_head(
-            False,
-            softcap=c.real("final_logit_softcapping", default=20.0),
-            scale=c.real("output_multiplier", default=0.19611613513818404),
-        ),
-    }
+    attention |= {"qk_norm": "bare", "gate": "element", "scale": factor / attention["d_head"] ** 0.5}
+    cap, scale = (
+        c.real("final_logit_softcapping", default=20.0),
+        c.real("output_multiplier", default=0.19611613513818404),
+    )
+    norm, head = c.rms(eps=1e-5, place="sandwich", offset=True), c.lm_head(False, softcap=cap, scale=scale)
+    raw = c.decoder(raw, attention, norm=norm, head=head)
     full = [(n - 1 - i) % 4 == 0 for i in range(n)]
     types = c.layer_types(n, [GLOBAL if whole else LOCAL for whole in full])
     default = [0.0 if whole else 1.0 for whole in full]

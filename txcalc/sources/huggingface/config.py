@@ -384,6 +384,15 @@ def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
     return raw | {"layer": variants} | ({"pattern": folded(names)} if len(variants) > 1 else {})
 
 
+def by_mixer(raw: Raw, mixers: list[str], channels: list[str] | None = None) -> Raw:
+    """Layers of a mixer each, and then a feed-forward, or what `channels` has for each."""
+    channels = channels or ["feed_forward"] * len(mixers)
+    pairs = list(zip(mixers, channels, strict=True))
+    one = len(set(channels)) == 1
+    names = [mixer if one else f"{mixer}-{channel}" for mixer, channel in pairs]
+    return layered(raw, (names, {name: {"parts": list(pair)} for name, pair in zip(names, pairs, strict=True)}))
+
+
 def periodic(n_layers: int, period: int) -> list[str]:
     """Every `period`-th layer is global."""
     return [LOCAL if (i + 1) % period else GLOBAL for i in range(n_layers)]

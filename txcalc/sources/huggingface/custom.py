@@ -158,14 +158,9 @@ def arctic(c: Config) -> Raw:
         c.fault("sliding_window", c.data["sliding_window"], "nothing", "windows are not read here")
     parallel = c.flag("parallel_attn_mlp_res", default=False)
     sparse = [(i + 1) % every == 0 for i in range(n)]
-    raw |= {
-        "attention": attention | {"bias": c.flag("attention_bias", default=False)},
-        "experts": mixed,
-        "feed_forward": {"d_ff": mixed["d_ff"], "gated": True, "activation": mixed["activation"]},
-        "norm": c.rms(eps=1e-5),
-        "positions": c.rotary(attention["d_head"]),
-        "head": c.lm_head(tied=False),
-    }
+    raw["feed_forward"] = {"d_ff": mixed["d_ff"], "gated": True, "activation": mixed["activation"]}
+    attention["bias"] = c.flag("attention_bias", default=False)
+    raw = c.decoder(raw, attention, mixed=mixed, norm=c.rms(eps=1e-5))
     if not parallel:
         return layered(raw, c.mixture(raw, sparse))
     c.note("the experts read what their layer reads: their place in it changes no FLOPs, and is not described")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, TOP, WIDTH, Config, Raw, layered
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, TOP, WIDTH, Config, Raw, by_mixer, layered
 from txcalc.sources.huggingface.keys import any_of, number
 from txcalc.sources.spec import MAX_SIZE
 
@@ -22,27 +22,17 @@ def minimax(c: Config) -> Raw:
     mixed = c.experts(("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 8, 2, scoring="softmax_after")
     c.ignore("block_size", *(f"{part}_{factor}_factor" for part in ("full_attn", "linear_attn", "mlp")
                              for factor in ("alpha", "beta")))  # fmt: skip
-    raw |= {
-        "attention": attention,
-        "linear_attention": {
-            "n_heads": attention["n_heads"],
-            "d_head": attention["d_head"],
-            "activation": activation,
-        },
-        "experts": mixed,
-        "norm": c.rms(eps=1e-5, place="post"),
-        "embedding": {"norm": True},
-        "positions": c.rotary(attention["d_head"], 1e6),
-        "head": c.lm_head(tied=False),
-    }
-    return by_mixer(raw, types, {LINEAR: "linear_attention", GLOBAL: "attention"}, ["experts"] * n)
+    raw["linear_attention"] = {key: attention[key] for key in ("n_heads", "d_head")} | {"activation": activation}
+    norm = c.rms(eps=1e-5, place="post")
+    raw = c.decoder(raw, attention, mixed=mixed, norm=norm, embedding={"norm": True}, theta=1e6)
+    return by_mixer(raw, [LINEAR if kind == LINEAR else "attention" for kind in types], ["experts"] * n)
 
 
 def _linear_or_full(c: Config, n: int) -> list[str]:
     """Which layers are linear: `layer_types`, or all but every `full_attention_interval`-th."""
     interval = c.size("full_attention_interval", default=4) if c.data.get("layer_types") is None else 0
     default = [LINEAR if (i + 1) % interval else GLOBAL for i in range(n)] if interval else [GLOBAL] * n
-    return c.items("layer_types", of=any_of(LINEAR, GLOBAL), length=n, default=default)  # type: ignore[no-any-return]
+    return [DELTA[kind] for kind in c.items("layer_types", of=any_of(LINEAR, GLOBAL), length=n, default=default)]
 
 
 def _qwen_hybrid(c: Config, kv: int) -> Raw:
@@ -68,14 +58,6 @@ def _qwen_hybrid(c: Config, kv: int) -> Raw:
     }
 
 
-def by_mixer(raw: Raw, types: list[str], mixers: dict[str, str], channels: list[str]) -> Raw:
-    """Layers of a mixer each, by its type, and then a feed-forward or experts."""
-    pairs = [(mixers[kind], channel) for kind, channel in zip(types, channels, strict=True)]
-    one = len(set(channels)) == 1
-    names = [mixer if one else f"{mixer}-{channel}" for mixer, channel in pairs]
-    return layered(raw, (names, {name: {"parts": list(pair)} for name, pair in zip(names, pairs, strict=True)}))
-
-
 DELTA = {LINEAR: "delta", GLOBAL: "attention"}
 
 
@@ -88,20 +70,20 @@ def qwen3_next(c: Config) -> Raw:
     raw = _qwen_hybrid(c, kv=2)
     raw["experts"] = _qwen_experts(c, 512, 10)
     channels = ["experts" if sparse else "feed_forward" for sparse in c.qwen_sparse(raw)]
-    return by_mixer(raw, _linear_or_full(c, raw["n_layers"]), DELTA, channels)
+    return by_mixer(raw, _linear_or_full(c, raw["n_layers"]), channels)
 
 
 def qwen3_5_text(c: Config) -> Raw:
     raw = _qwen_hybrid(c, kv=4) | {"feed_forward": c.gated()}
     n = raw["n_layers"]
-    return by_mixer(raw, _linear_or_full(c, n), DELTA, ["feed_forward"] * n)
+    return by_mixer(raw, _linear_or_full(c, n))
 
 
 def qwen3_5_moe_text(c: Config) -> Raw:
     raw = _qwen_hybrid(c, kv=2)
     raw["experts"] = _qwen_experts(c, 256, 8)
     n = raw["n_layers"]
-    return by_mixer(raw, _linear_or_full(c, n), DELTA, ["experts"] * n)
+    return by_mixer(raw, _linear_or_full(c, n), ["experts"] * n)
 
 
 CONV = "conv"
@@ -157,8 +139,7 @@ def lfm2(c: Config) -> Raw:
         c.fault("block_ffn_dim_multiplier", factor, "above 0, and no more than makes a size")
         width = 1
     raw["feed_forward"] = {"d_ff": width, "gated": True, "activation": "silu"}
-    names = [SHORT[kind] for kind in kinds]
-    return layered(raw, (names, {name: {"parts": [name, "feed_forward"]} for name in set(names)}))
+    return by_mixer(raw, [SHORT[kind] for kind in kinds])
 
 
 def lfm2_moe(c: Config) -> Raw:

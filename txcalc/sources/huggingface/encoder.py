@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
 
+from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.answers import WRITING
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.spec import size
@@ -21,7 +20,8 @@ def bert_like(
     act: str = "gelu",
     rows: int | None = 512,
     types: int | None = 2,
-    rank: Any = None,
+    narrow: tuple[str, int | None] | None = None,
+    projected: bool = False,
     place: str = "post",
     embedded_norm: bool = True,
     pooler: bool = True,
@@ -35,12 +35,13 @@ def bert_like(
 ) -> Raw:
     """Learned positions and types, biases everywhere, a head tied to the token table.
 
-    `rows` and `types` are the class's defaults; None: no such table. `rank` is the width of a table that a projection
-    follows. `deciding` is what stands between the layers and a classifier of sequences: the pooler, or a layer with
-    this activation; `choosing` the same for a choice of several, None: nothing; `detecting` that of a layer before the
-    scores of tokens that were replaced, ELECTRA's pretraining. `without` are tasks of which no class is read. `kept`
-    are names of a width of the heads that the class takes, whatever the model's; without it, it rounds D/h down.
-    Without `n_heads` there is no attention.
+    `rows` and `types` are the class's defaults; None: no such table. `narrow` is the key of the width of a table that
+    a projection follows, and its default; of one as wide as the model, where it is `projected`. `deciding` is what
+    stands between the layers and a classifier of sequences: the pooler, or a layer with this activation; `choosing` the
+    same for a choice of several, None: nothing; `detecting` that of a layer before the scores of tokens that were
+    replaced, ELECTRA's pretraining. `without` are tasks of which no class is read. `kept` are names of a width of the
+    heads that the class takes, whatever the model's; without it, it rounds D/h down. Without `n_heads` there is no
+    attention.
     """
     causal = c.writes()
     c.only({}, "pruned_heads", why="pruned heads are not read")
@@ -57,8 +58,9 @@ def bert_like(
     table: Raw = {"norm": embedded_norm}
     if types:
         table["types"] = c.size("type_vocab_size", default=types)
-    if rank is not None:
-        table["rank"] = rank
+    if narrow:
+        rank = c.size(narrow[0], default=narrow[1])
+        table |= {} if rank is None or (rank == raw["d_model"] and not projected) else {"rank": rank}
     positions: Raw = {"form": "none"}
     if rows:
         positions = {"form": "learned", "rows": c.size("max_position_embeddings", default=rows)}
@@ -105,16 +107,12 @@ def masked_lm(
     return {"form": "masked-lm", "tied": not untied, **both}
 
 
-# BERT, and those that are otherwise in what `bert_like` is told.
-bert = bert_like
-roberta = partial(bert_like, deciding="tanh")
-megatron_bert = partial(bert_like, place="pre", embedded_norm=False)
-roberta_prelayernorm = partial(bert_like, place="pre", deciding="tanh")
-xlm_roberta_xl = partial(bert_like, place="pre", rows=514, types=1, embedded_norm=False, deciding="tanh")
-
-
-def ernie(c: Config) -> Raw:
-    return bert_like(c)
+def encoder(c: Config) -> Raw:
+    """A config by the row of its model type in `encoders.json`: what `bert_like` is told, and `shared_layers`, where
+    all layers have one set of weights."""
+    row = {**release.table("encoders.json")[c.model_type]}
+    shared = {"shared_layers": True} if row.pop("shared_layers", False) else {}
+    return bert_like(c, **row) | shared
 
 
 def roc_bert(c: Config) -> Raw:
@@ -162,11 +160,6 @@ def xmod(c: Config) -> Raw:
         others = (len(tongues) - 1) * (2 * d * narrow + d + narrow)
         around.append(piece("other_languages", "held", others, times=n, kind="feed_forward"))
     return raw | {"around": around}
-
-
-def ibert(c: Config) -> Raw:
-    """I-BERT before its weights are rounded to integers."""
-    return bert_like(c, deciding="tanh")
 
 
 def layoutlm(c: Config) -> Raw:
@@ -273,35 +266,13 @@ def flaubert(c: Config) -> Raw:
 
 
 def electra(c: Config) -> Raw:
-    rank = c.size("embedding_size", default=128)
-    rank = None if rank == c.data.get("hidden_size") else rank
-    act = c.activation("hidden_act", default="gelu")
-    return bert_like(c, rank=rank, pooler=False, deciding="gelu", choosing=c.summary("gelu"), detecting=act)
-
-
-def albert(c: Config) -> Raw:
-    """One layer's weights for all, a table narrower than the model."""
-    return bert_like(c, rank=c.size("embedding_size", default=128)) | {"shared_layers": True}
-
-
-def distilbert(c: Config) -> Raw:
-    return bert_like(
-        c,
-        ("dim", "hidden_size"),
-        ("n_layers", "num_hidden_layers"),
-        ("n_heads", "num_attention_heads"),
-        ("hidden_dim",),
-        ("activation",),
-        types=None,
-        pooler=False,
-        deciding="relu",
-        choosing="relu",
-    )
+    act, narrow = c.activation("hidden_act", default="gelu"), ("embedding_size", 128)
+    return bert_like(c, narrow=narrow, pooler=False, deciding="gelu", choosing=c.summary("gelu"), detecting=act)
 
 
 def rembert(c: Config) -> Raw:
     """A narrow table, and a head that works at a width of its own."""
-    raw = bert_like(c, rank=c.size("input_embedding_size", default=256), untied=True)
+    raw = bert_like(c, narrow=("input_embedding_size", 256), projected=True, untied=True)
     width = c.size("output_embedding_size", default=1664)
     if raw["head"]["form"] == "masked-lm":
         raw["head"]["rank"] = width

@@ -28,10 +28,11 @@ def listed(groups: Mapping[str, str]) -> dict[str, str]:
     return {name: key for key, names in groups.items() for name in names.split()}
 
 
-# model_type: (module, function); those in the line of Llama are rows of `decoders.json`.
+# model_type: (module, function); those in the line of Llama are rows of `decoders.json`, in BERT's of `encoders.json`.
 READERS: dict[str, tuple[str, str]] = {
     **{name: (module, name.replace("-", "_")) for name, module in listed(_TABLE["readers"]).items()},
     **{name: ("published" if "own" in row else "decoders", "decoder") for name, row in table("decoders.json").items()},
+    **dict.fromkeys(table("encoders.json"), ("encoder", "encoder")),
     **dict.fromkeys(_TABLE["recorded"].split(), ("recorded", "recorded")),
     **dict.fromkeys(_TABLE["wholes"], ("wrapped", "language")),
     **{name: (module, function) for name, (module, function) in _TABLE["called"].items()},

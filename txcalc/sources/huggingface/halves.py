@@ -11,14 +11,14 @@ from typing import Any
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, periodic, piece
 from txcalc.sources.huggingface.decoders import decoder
-from txcalc.sources.huggingface.encoder import bert, roberta
+from txcalc.sources.huggingface.encoder import encoder
 from txcalc.sources.huggingface.gemma import gemma3_text
 from txcalc.sources.huggingface.seq2seq import joined, trocr
 from txcalc.sources.huggingface.vision import beit, dinov2, vit
 
 Readers = Mapping[str, Callable[[Config], Raw]]
 # Those with a class of transformers that has cross-attention, and is an encoder without it.
-BOTH: Readers = {"bert": bert, **dict.fromkeys(("camembert", "roberta", "xlm-roberta"), roberta)}
+BOTH: Readers = dict.fromkeys(("bert", "camembert", "roberta", "xlm-roberta"), encoder)
 PICTURES: Readers = {"beit": beit, "dinov2": dinov2, "vit": vit}
 WRITERS: Readers = {**BOTH, "gpt2": partial(decoder, name="gpt2"), "trocr": trocr}
 # The keys that make a class a decoder with cross-attention; TrOCR's is one whatever they say.

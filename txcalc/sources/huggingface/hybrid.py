@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, layered
-from txcalc.sources.huggingface.delta import DELTA, LINEAR, by_mixer
+from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, by_mixer, layered
+from txcalc.sources.huggingface.delta import DELTA, LINEAR
 from txcalc.sources.huggingface.keys import any_of, number
 from txcalc.sources.huggingface.recent import kimi_k3
-from txcalc.sources.huggingface.recurrent import granite_mixer
+from txcalc.sources.huggingface.recurrent import granite_mixer, mamba_mixer
 from txcalc.sources.spec import real
 
 
@@ -17,22 +17,15 @@ def _bamba_decoder(c: Config, inner: Any, partial: float) -> Raw:
     """What Bamba and Falcon-H1 have in common: all but which layer is what. `inner`: channels, from the width D."""
     raw = c.stack()
     attention = c.heads(raw, kv=8) | {"bias": c.flag("attention_bias", default=False)}
-    return raw | {
-        "attention": attention,
-        "mamba2": granite_mixer(c, raw, inner(raw["d_model"])),
-        "feed_forward": c.gated(bias=c.flag("mlp_bias", default=False)),
-        "norm": c.rms(eps=1e-5),
-        "positions": c.rotary(attention["d_head"], partial=partial),
-        "head": c.lm_head(tied=False),
-    }
+    raw["mamba2"] = granite_mixer(c, raw, inner(raw["d_model"]))
+    return c.decoder(raw, attention, mlp_bias=c.flag("mlp_bias", default=False), norm=c.rms(eps=1e-5), partial=partial)
 
 
 def bamba(c: Config) -> Raw:
     """Mamba-2, and attention in the layers that `attn_layer_indices` lists; half of a head is rotated."""
     raw = _bamba_decoder(c, lambda width: c.size("mamba_expand", default=2) * width, 0.5)
     listed = c.items("attn_layer_indices", of=number, length=None, default=[])
-    names = ["attention" if i in listed else "mamba2" for i in range(raw["n_layers"])]
-    return layered(raw, (names, {name: {"parts": [name, "feed_forward"]} for name in set(names)}))
+    return by_mixer(raw, ["attention" if i in listed else "mamba2" for i in range(raw["n_layers"])])
 
 
 def falcon_h1(c: Config) -> Raw:
@@ -76,21 +69,15 @@ def olmo_hybrid(c: Config) -> Raw:
     keys, values = (c.size(f"linear_num_{side}_heads", default=number, null=number) for side in ("key", "value"))
     wide = int(0.75 * raw["d_model"] / keys)
     d_key = c.size("linear_key_head_dim", default=wide, null=wide)
-    raw |= {
-        "attention": attention,
-        "delta": {
-            "n_heads": values,
-            "n_key_heads": keys,
-            "d_key": d_key,
-            "d_value": c.size("linear_value_head_dim", default=2 * d_key, null=2 * d_key),
-            "d_conv": c.size("linear_conv_kernel_dim", default=4),
-            "signed": c.flag("linear_allow_neg_eigval", default=True),
-        },
-        "feed_forward": c.gated(),
-        "norm": c.rms(),
-        "positions": _unrotated(c) or c.rotary(attention["d_head"]),
-        "head": c.lm_head(tied=False),
+    raw["delta"] = {
+        "n_heads": values,
+        "n_key_heads": keys,
+        "d_key": d_key,
+        "d_value": c.size("linear_value_head_dim", default=2 * d_key, null=2 * d_key),
+        "d_conv": c.size("linear_conv_kernel_dim", default=4),
+        "signed": c.flag("linear_allow_neg_eigval", default=True),
     }
+    raw = c.decoder(raw, attention, positions=_unrotated(c))
     tables: dict[str, Raw] = {
         LINEAR: {"parts": ["delta", "feed_forward"]},
         GLOBAL: {"parts": ["attention", "feed_forward"], "norm": {"place": "after"}},
@@ -130,7 +117,7 @@ def _kimi_decoder(
     }
     c.more_heads()
     seconds, tables = c.typed(raw, [i < first for i in range(raw["n_layers"])])
-    return by_mixer(raw, types, DELTA, [tables[second]["parts"][1] for second in seconds])
+    return by_mixer(raw, [DELTA[kind] for kind in types], [tables[second]["parts"][1] for second in seconds])
 
 
 def _n_layers(c: Config) -> int:
@@ -252,16 +239,8 @@ def zamba(c: Config) -> Raw:
         "d_ff": c.size("intermediate_size"),
         "activation": c.activation("hidden_act", default="gelu"),
     }
-    mamba = {
-        "d_inner": inner,
-        "d_state": c.size("mamba_d_state", default=16),
-        "d_conv": c.size("mamba_d_conv", default=4),
-        "dt_rank": rank,
-        "bias": c.flag("mamba_proj_bias", default=False),
-        "conv_bias": c.flag("mamba_conv_bias", default=True),
-    }
     raw |= {
-        "mamba": mamba | ({"n_heads": heads} if heads > 1 else {}),
+        "mamba": mamba_mixer(c, inner, rank) | ({"n_heads": heads} if heads > 1 else {}),
         "norm": c.rms(eps=1e-5),
         "positions": {"form": "none"},
         "head": c.lm_head(tied=True),

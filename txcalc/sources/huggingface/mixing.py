@@ -51,10 +51,8 @@ def fnet(c: Config) -> Raw:
 
 def convbert(c: Config) -> Raw:
     """ELECTRA with as many heads of attention, a fraction of those said, as of convolutions that positions make."""
-    rank = c.size("embedding_size", default=768)
-    rank = None if rank == c.data.get("hidden_size") else rank
-    act = c.activation("hidden_act", default="gelu")
-    raw = bert_like(c, rank=rank, pooler=False, deciding=act, choosing=c.summary(None, False))
+    act, narrow = c.activation("hidden_act", default="gelu"), ("embedding_size", 768)
+    raw = bert_like(c, narrow=narrow, pooler=False, deciding=act, choosing=c.summary(None, False))
     said, ratio = c.size("num_attention_heads"), c.size("head_ratio", default=2)
     heads = max(1, said // ratio)
     width = raw["d_model"] // heads // 2

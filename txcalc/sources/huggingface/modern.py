@@ -49,10 +49,8 @@ def gte(c: Config) -> Raw:
 
 def roformer(c: Config) -> Raw:
     """Rotary positions, whose sinusoids are stored; a table that may be narrower than the model."""
-    rank = c.size("embedding_size", default=None)
-    rank = None if rank == c.data.get("hidden_size") else rank
-    activation = c.activation("hidden_act", default="gelu")
-    raw = bert_like(c, rows=None, rank=rank, pooler=False, deciding=activation, choosing=c.summary(None, False))
+    act, narrow = c.activation("hidden_act", default="gelu"), ("embedding_size", None)
+    raw = bert_like(c, rows=None, narrow=narrow, pooler=False, deciding=act, choosing=c.summary(None, False))
     d_head = raw["attention"]["d_head"]
     if d_head % 2:
         c.fault("rotary width", d_head, "an even number")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import TOP, WIDTH, Config, Raw, layered
+from txcalc.sources.huggingface.config import TOP, WIDTH, Config, Raw, by_mixer, layered
 from txcalc.sources.huggingface.keys import any_of
 
 
@@ -32,15 +32,23 @@ def mamba(c: Config) -> Raw:
     given = c.size("intermediate_size", default=None)
     if given is not None and given != inner:
         c.fault("intermediate_size", given, f"expand × hidden_size = {inner:,}", "it is what transformers derives")
-    mixer = {
-        "d_inner": inner,
-        "d_state": c.size("state_size", default=16),
-        "d_conv": c.size("conv_kernel", default=4),
-        "dt_rank": _rank(c, raw, "time_step_rank"),
-        "bias": c.flag("use_bias", default=False),
-        "conv_bias": c.flag("use_conv_bias", default=True),
-    }
+    mixer = mamba_mixer(c, inner, _rank(c, raw, "time_step_rank"), "state_size conv_kernel use_bias use_conv_bias")
     return raw | {"mamba": mixer, "norm": c.rms("layer_norm_epsilon", eps=1e-5), "head": c.lm_head(tied=True)}
+
+
+def mamba_mixer(
+    c: Config, inner: int, rank: int, names: str = "mamba_d_state mamba_d_conv mamba_proj_bias mamba_conv_bias"
+) -> Raw:
+    """Mamba's table, of `inner` channels; `names` spells the state's width, the taps and both biases."""
+    state, taps, bias, conv_bias = names.split()
+    return {
+        "d_inner": inner,
+        "d_state": c.size(state, default=16),
+        "d_conv": c.size(taps, default=4),
+        "dt_rank": rank,
+        "bias": c.flag(bias, default=False),
+        "conv_bias": c.flag(conv_bias, default=True),
+    }
 
 
 def _recurrent(c: Config) -> Raw:
@@ -91,22 +99,8 @@ def jamba(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
     inner = _inner(c, raw, "mamba_expand")
-    raw |= {
-        "attention": c.heads(raw, kv=8, width_names=()),
-        "mamba": {
-            "d_inner": inner,
-            "d_state": c.size("mamba_d_state", default=16),
-            "d_conv": c.size("mamba_d_conv", default=4),
-            "dt_rank": _rank(c, raw, "mamba_dt_rank"),
-            "bias": c.flag("mamba_proj_bias", default=False),
-            "conv_bias": c.flag("mamba_conv_bias", default=True),
-            "norms": True,
-        },
-        "feed_forward": c.gated(),
-        "norm": c.rms(),
-        "positions": {"form": "none"},
-        "head": c.lm_head(tied=False),
-    }
+    raw["mamba"] = mamba_mixer(c, inner, _rank(c, raw, "mamba_dt_rank")) | {"norms": True}
+    raw = c.decoder(raw, c.heads(raw, kv=8, width_names=()), positions={"form": "none"})
     mixed = c.experts(("num_experts", "num_local_experts"), ("num_experts_per_tok",), ("intermediate_size",), 16, 2)
     period, offset = _every(c, "expert_layer", 2, 1)
     raw["experts"] = mixed
@@ -181,9 +175,7 @@ def granitemoehybrid(c: Config) -> Raw:
     else:
         c.ignore("num_experts_per_tok", "intermediate_size")
         raw["feed_forward"] = {"d_ff": shared, "gated": True, "activation": c.activation("hidden_act", default="silu")}
-    second = "experts" if number else "feed_forward"
-    names = [kinds[kind] for kind in given]
-    return layered(raw, (names, {name: {"parts": [name, second]} for name in set(names)}))
+    return by_mixer(raw, [kinds[kind] for kind in given], ["experts" if number else "feed_forward"] * n)
 
 
 LETTERS = {"M": "mamba2", "*": "attention", "-": "feed_forward", "E": "experts"}

@@ -208,14 +208,16 @@ def bert_generation(c: Config) -> Raw:
         head = {"form": "lm"} if causal else {"form": "masked-lm", "plain": True}
         head |= {"tied": True, "bias": True}
     raw = c.widths("decoder" if causal else "encoder")
-    return raw | {
-        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": True},
-        "feed_forward": c.plain(),
-        "norm": c.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
-        "positions": {"form": "learned", "rows": c.size("max_position_embeddings", default=512)},
-        "embedding": {"norm": True},
-        "head": head,
-    }
+    return _learned(c, raw, c.heads(raw, kv_names=(), width_names=()), c.plain(), {"norm": True}, head)
+
+
+def _learned(c: Config, raw: Raw, attention: Raw, mlp: Raw, embedding: Raw, head: Raw) -> Raw:
+    """Norms after the sums, learned positions, biases everywhere."""
+    norm = c.layer_norm("layer_norm_eps", eps=1e-12, place="post")
+    places = {"form": "learned", "rows": c.size("max_position_embeddings", default=512)}
+    return c.decoder(
+        raw, attention | {"bias": True}, mlp=mlp, norm=norm, positions=places, embedding=embedding, head=head
+    )
 
 
 def xlm(c: Config) -> Raw:
@@ -246,15 +248,9 @@ def xlm(c: Config) -> Raw:
         if c.text("summary_type", default="first") == "attn":
             c.fault("summary_type", "attn", "'first', 'last', 'mean' or 'cls_index'")
     activation = "gelu" if c.flag("gelu_activation", default=True) else "relu"
-    return raw | {
-        "attention": c.heads(raw, names=("n_heads", "num_attention_heads"), kv_names=(), width_names=())
-        | {"bias": True},
-        "feed_forward": {"d_ff": 4 * raw["d_model"], "activation": activation, "bias": True},
-        "norm": c.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
-        "positions": {"form": "learned", "rows": c.size("max_position_embeddings", default=512)},
-        "embedding": table,
-        "head": head,
-    }
+    attention = c.heads(raw, names=("n_heads", "num_attention_heads"), kv_names=(), width_names=())
+    mlp = {"d_ff": 4 * raw["d_model"], "activation": activation, "bias": True}
+    return _learned(c, raw, attention, mlp, table, head)
 
 
 def flaubert(c: Config) -> Raw:

@@ -31,6 +31,7 @@ from txcalc.planning.training.activations import kept
 from txcalc.planning.training.answer import train
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, latency, ring
 from txcalc.planning.training.memory import width_of
+from txcalc.planning.training.parts import by_part
 from txcalc.planning.training.run import Terms, parse_days, tokens_of
 from txcalc.planning.training.run import run as whole_run
 from txcalc.planning.training.search import Search
@@ -122,6 +123,18 @@ def test_a_collective_has_the_links_of_its_ranks() -> None:
     assert real.transfer(ring("all_reduce", Group(1, 1), 1e9)) == 0
     with pytest.raises(InputError, match="its link is not known"):
         Floor(Machine.of(hardware.load("rtx-4090"), node=8)).transfer(Message("all_gather", Group(16, 8), 1e9))
+
+
+@pytest.mark.parametrize("context", ["ring", "allgather", "ulysses"])
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-2-9b"])
+def test_ranks_of_cp_share_what_a_sequence_takes(name: str, context: str) -> None:
+    """Keys of all ranks, and windows that reach into another's share: FLOPs add up to one rank's, and so does time."""
+    model, whole = load(name), Recipe(tokens=8192)
+    part = replace(whole, layout=Layout(cp=8), context=context)
+    alone, shared = by_part(model, whole).total, by_part(model, part).total
+    assert 8 * shared.flops == alone.flops
+    one, eighth = (timed(model, recipe).spent["attention"] for recipe in (whole, part))
+    assert 0.95 * one < 8 * eighth < 1.6 * one  # more starts, and bytes of keys and values
 
 
 def test_many_ranks_take_longer_to_start() -> None:

@@ -57,7 +57,7 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
     for piece, flights in zip(pieces, rank.held, strict=True):
         numbers = layers_again(piece, recipe)
         for leaf in piece.leaves:
-            of_step = leaf.entry.flops * recipe.accumulation
+            of_step = leaf.flops(layout) * recipe.accumulation
             repeated = ceil_div(of_step * leaf.again(recipe.recompute, numbers), len(leaf.layers) or 1)
             again[leaf.entry.kind] += repeated
             flops[leaf.entry.kind] += ceil_div(of_step * passes(leaf.entry), 1) + repeated

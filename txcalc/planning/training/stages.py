@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields, replace
+from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import Any, NamedTuple, cast
@@ -33,6 +34,7 @@ class RankLeaf(NamedTuple):
     layers   the numbers of the layers it stands in; () outside of all
     beside   of a tower, which is held and not run
     sent     it stands in a branch whose tokens are sent to their experts: each rank of tp has a share of them
+    sequence   with cp: it over whole sequences, of whose products the ranks do even shares
     """
 
     entry: Entry
@@ -41,6 +43,14 @@ class RankLeaf(NamedTuple):
     layers: tuple[int, ...]
     beside: bool = False
     sent: bool = False
+    sequence: Entry | None = None
+
+    def flops(self, layout: Layout, masked: bool = False) -> Any:
+        """Of one forward. Of cp's ranks each has as many of the pairs of attention: a chunk from the front of a
+        sequence and one from its back (Megatron-LM, get_batch_on_this_cp_rank; torch, context_parallel; Llama 3,
+        arXiv 2407.21783, section 3.3.2), or all of some heads (Ulysses)."""
+        entry = self.sequence or self.entry
+        return Fraction(entry.flops_masked if masked else entry.flops) / (layout.cp if self.sequence else 1)
 
     @property
     def branch(self) -> tuple[Any, ...]:
@@ -190,6 +200,9 @@ class Pipeline:
         tokens = recipe.local_tokens
         gathered = recipe.tokens - tokens if recipe.context == "allgather" else 0
         work = self.model.workload(recipe.micro_batch, tokens, gathered, decoding=False, keep_scores=recipe.keep_scores)
+        sequence = None
+        if recipe.layout.cp > 1:
+            sequence = self.model.workload(recipe.micro_batch, recipe.tokens, keep_scores=recipe.keep_scores)
         pairs = zip(self._cut(self._whole), self._cut(self.rank), strict=True)
         sends = recipe.layout.exchanges
         return [
@@ -197,7 +210,7 @@ class Pipeline:
                 i,
                 i == 0,
                 i == self._total - 1,
-                tuple(_held(whole, rank, work, sends)),
+                tuple(_held(whole, rank, work, sends, sequence)),
                 work,
                 tuple(_joins(rank, work)),
                 () if i else tuple(self._beside(work)),
@@ -233,7 +246,9 @@ class Pipeline:
             yield parallelism.piece(stack, range(start, end), number == 0, number == self._total - 1)
 
 
-def _held(whole: Composite, rank: Composite, work: Workload, sends: bool = False) -> Iterator[RankLeaf]:
+def _held(
+    whole: Composite, rank: Composite, work: Workload, sends: bool = False, sequence: Workload | None = None
+) -> Iterator[RankLeaf]:
     beside = {id(leaf) for leaf in _between(rank)}
     leaves = [entry for entry in walk(rank, work) if entry.leaf.role != "collective"]
     held = [
@@ -241,7 +256,9 @@ def _held(whole: Composite, rank: Composite, work: Workload, sends: bool = False
         for own, all_of_it in zip(leaves, walk(whole, work), strict=True)
     ]
     sending = {leaf.branch for leaf in held if leaf.entry.routed and leaf.entry.kind == "experts"} if sends else set()
-    yield from (leaf._replace(sent=leaf.branch in sending) for leaf in held)
+    wide = [None] * len(held) if sequence is None else [e for e in walk(rank, sequence) if e.leaf.role != "collective"]
+    for leaf, over in zip(held, wide, strict=True):
+        yield leaf._replace(sent=leaf.branch in sending, sequence=over)
 
 
 def _joins(rank: Composite, work: Workload) -> Iterator[RankLeaf]:

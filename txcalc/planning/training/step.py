@@ -208,7 +208,7 @@ class StepTimer:
         entry = held.entry
         runs = float(entry.runs)
         fused = entry.kind != "attention_core" or (entry.work is not None and not entry.work.keep_scores)
-        flops = float(entry.flops_masked if fused else entry.flops)
+        flops = float(held.flops(self.recipe.layout, masked=fused))
         elements = sum(float(op.traffic.activations) for op in entry.operations) * runs
         elements += sum(float(op.traffic.cache) for op in entry.operations) * runs
         copies = float(entry.times) if entry.routed else runs
@@ -423,5 +423,5 @@ class StepTimer:
                 continue
             rate = self.least.rate(entry.kind == "attention_core")
             times = passes(entry) + self._again(held, numbers)
-            total += float(entry.flops_masked) * times / rate
+            total += float(held.flops(self.recipe.layout, masked=True)) * times / rate
         return total

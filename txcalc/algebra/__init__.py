@@ -278,12 +278,12 @@ def _figures(
     return {SAVED_SCORES: figures["saved"]} if keep_scores else figures
 
 
-# What formulas of a rank leave out, and why.
+# What formulas of a rank leave out, and what to ask instead.
 UNWRITTEN = {
-    "pp": "1: a stage's layers are as those of the whole model",
-    "vpp": "1: a stage's layers are as those of the whole model",
-    "cp": "1: what its ranks share of a sequence is not written in letters yet",
-    "sp": "1: what it saves of the activations is not written in letters yet",
+    "pp": "1: a stage's layers are as those of the whole model, fewer times",
+    "vpp": "1: a stage's layers are as those of the whole model, fewer times",
+    "cp": "1: its ranks work as one does on T/cp tokens, but that each has 1/cp of a sequence's pairs in attention",
+    "sp": "1: norms and sums beside the residual stream keep 1/sp of what they keep here (show --layout)",
 }
 
 

@@ -10,7 +10,7 @@ Omits    a pipeline's sends, the numbers of tokens that go to each expert, conte
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -21,6 +21,9 @@ from txcalc.planning.training.stages import RankLeaf, StagePiece
 from txcalc.planning.training.states import RankTensor, sharers, tensors
 
 LOSS_REDUCTIONS = 3  # the maximum, the sum of exponentials and the label's logit, one fp32 number a position each
+
+
+Add = Callable[[str, int, int], None]  # so many collectives of a kind, of so many bytes each
 
 
 class Sent(NamedTuple):
@@ -34,18 +37,23 @@ def collectives(pieces: Sequence[StagePiece], recipe: Recipe, width: int, rank: 
     """Of the rank-th of tp, for one micro-batch through its pieces, `width` the model's; empty kinds left out."""
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
+
+    def add(kind: str, times: int, size: int) -> None:
+        counts[kind] += times
+        sizes[kind] += times * size
+
     for piece in pieces:
         if recipe.layout.tp > 1:
-            _tensor_parallel(piece, recipe, width, counts, sizes)
+            _tensor_parallel(piece, recipe, width, add)
         if recipe.layout.cp > 1 and recipe.context == "allgather":
-            _keys(piece, recipe, counts, sizes)
-        _of_experts(piece, recipe, width, counts, sizes)
+            _keys(piece, recipe, add)
+        _of_experts(piece, recipe, width, add)
         if recipe.shards > 1:
-            _fully_sharded(list(tensors(piece, recipe, rank)), recipe, counts, sizes)
+            _fully_sharded(list(tensors(piece, recipe, rank)), recipe, add)
     return {kind: Sent(counts[kind], sizes[kind]) for kind in sorted(counts) if counts[kind]}
 
 
-def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, counts: Counter[str], sizes: Counter[str]) -> None:
+def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) -> None:
     """A branch's input is gathered and its gradient reduced, its output reduced and that gradient gathered; without
     sequence parallel the output and the input's gradient are all-reduced. Norms between have partial gradients, which
     FSDP adds up."""
@@ -57,10 +65,6 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, counts: Coun
     entrances, exits = _crossings(piece, recipe.layout.sp > 1)
     sent = {held.branch for held in piece.leaves if held.sent}
     alone = unstyled(piece)
-
-    def add(kind: str, times: int, size: int) -> None:
-        counts[kind] += times
-        sizes[kind] += times * size
 
     for number, held in enumerate(piece.leaves):
         axes, times, again = [axis for _, _, axis in held.axes()], 0, None
@@ -81,7 +85,7 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, counts: Coun
                 if partial or (axis is None and not held.between and held.branch in alone):
                     add("all_reduce", copies, weight.size * recipe.compute_bytes)
         if held.entry.kind == "head" and held.widened:
-            _loss(held, recipe, rows, counts, sizes)
+            _loss(held, recipe, rows, add)
     for join in piece.joins:
         inside = join.layers and len(join.entry.steps) > len(join.branch)  # of a branch: forward and backward
         if inside and join.branch not in sent:
@@ -122,7 +126,7 @@ def unstyled(piece: StagePiece) -> set[tuple[Any, ...]]:
     } & split
 
 
-def _keys(piece: StagePiece, recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:
+def _keys(piece: StagePiece, recipe: Recipe, add: Add) -> None:
     """Keys and values of a whole sequence, gathered for every core of attention; their gradients are reduced."""
     numbers = recomputed(piece, recipe)
     for held in piece.leaves:
@@ -131,21 +135,16 @@ def _keys(piece: StagePiece, recipe: Recipe, counts: Counter[str], sizes: Counte
             continue
         rows = piece.work.positions * recipe.layout.cp * recipe.compute_bytes
         for kind, again in (("all_gather", len(numbers.intersection(held.layers))), ("reduce_scatter", 0)):
-            times = len(held.layers) + again
-            counts[kind] += 2 * times
-            sizes[kind] += times * rows * attended.groups * (attended.d_qk + attended.d_v)
+            for width in (attended.d_qk, attended.d_v):
+                add(kind, len(held.layers) + again, rows * attended.groups * width)
 
 
-def _of_experts(piece: StagePiece, recipe: Recipe, width: int, counts: Counter[str], sizes: Counter[str]) -> None:
+def _of_experts(piece: StagePiece, recipe: Recipe, width: int, add: Add) -> None:
     """Every choice of every token to the ranks that hold the expert and back, forward and backward: to one of them,
     whose results the others gather. Without sequence parallel ranks of tp take shares of the same tokens, which are
     gathered behind. What the ranks of one expert hold whole has partial gradients."""
     layout, numbers = recipe.layout, recomputed(piece, recipe)
     branches = set[Any]()
-
-    def add(kind: str, times: int, size: int) -> None:
-        counts[kind] += times
-        sizes[kind] += times * size
 
     for held in piece.leaves:
         if not held.entry.routed:
@@ -172,15 +171,13 @@ def _of_experts(piece: StagePiece, recipe: Recipe, width: int, counts: Counter[s
             add("reduce_scatter", copies if beside else 0, stream)
 
 
-def _loss(held: RankLeaf, recipe: Recipe, rows: int, counts: Counter[str], sizes: Counter[str]) -> None:
+def _loss(held: RankLeaf, recipe: Recipe, rows: int, add: Add) -> None:
     if recipe.loss_parallel:
-        counts["all_reduce"] += LOSS_REDUCTIONS
-        sizes["all_reduce"] += LOSS_REDUCTIONS * rows * 4
+        add("all_reduce", LOSS_REDUCTIONS, rows * 4)
     else:
         ways = recipe.layout.tp
         columns = ceil_div(held.whole.matrix[1], ways) * ways  # type: ignore[index]
-        counts["all_gather"] += 1
-        sizes["all_gather"] += rows * columns * recipe.compute_bytes
+        add("all_gather", 1, rows * columns * recipe.compute_bytes)
 
 
 def _inside_a_branch(held: RankLeaf) -> bool:
@@ -192,7 +189,7 @@ def per_head(held: RankLeaf) -> bool:
     return bool(held.entry.leaf.shared_by != held.whole.shared_by)
 
 
-def _fully_sharded(held: Sequence[RankTensor], recipe: Recipe, counts: Counter[str], sizes: Counter[str]) -> None:
+def _fully_sharded(held: Sequence[RankTensor], recipe: Recipe, add: Add) -> None:
     """A block's weights are gathered for its forward and again for its backward, the root's once; gradients are reduced
     once. Rows are padded to as many for every rank."""
     groups: Counter[tuple[int, bool]] = Counter()
@@ -209,15 +206,12 @@ def _fully_sharded(held: Sequence[RankTensor], recipe: Recipe, counts: Counter[s
     for (layer, away), elements in groups.items():
         gathers = 1 if layer == root or not recipe.reshard else 2
         if sharers(recipe, away) > 1:
-            counts["all_gather"] += gathers
-            sizes["all_gather"] += gathers * elements * recipe.compute_bytes
+            add("all_gather", gathers, elements * recipe.compute_bytes)
     for (_, away), elements in learning.items():
         if not elements:
             continue
         ways = sharers(recipe, away)
         if ways > 1:
-            counts["reduce_scatter"] += 1
-            sizes["reduce_scatter"] += elements * recipe.reduce_bytes
+            add("reduce_scatter", 1, elements * recipe.reduce_bytes)
         if layout.dp > 1:
-            counts["all_reduce"] += 1
-            sizes["all_reduce"] += elements // ways * recipe.reduce_bytes
+            add("all_reduce", 1, elements // ways * recipe.reduce_bytes)

@@ -27,9 +27,8 @@ from txcalc.ledger import same_input
 from txcalc.model import Model
 from txcalc.parts.part import MatMul
 from txcalc.planning.gradients import passes
-from txcalc.planning.layout import Group
 from txcalc.planning.training import timeline
-from txcalc.planning.training.activations import STATISTIC
+from txcalc.planning.training.activations import STATISTIC, recomputed
 from txcalc.planning.training.collectives import LOSS_REDUCTIONS
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, ring
 from txcalc.planning.training.memory import Ranks
@@ -103,8 +102,7 @@ class StepTimer:
         self.least = Floor(machine)
         layout = recipe.layout
         self.tp = layout.group("tp", machine.node)
-        self.ep, self.cp = layout.group("ep", machine.node), layout.group("cp", machine.node)
-        self.stages = layout.group("pp", machine.node)
+        self.cp, self.stages = layout.group("cp", machine.node), layout.group("pp", machine.node)
         self.copies = machine.beside(layout.cp * layout.copies, layout.tp)
         self.shards = machine.beside(recipe.shards, layout.tp)
         self.width = next(reversed(model.spec["stacks"].values()))["d_model"]
@@ -112,14 +110,11 @@ class StepTimer:
 
     # A piece of the pipeline.
 
-    def _group(self, axis: str) -> Group:
-        return self.recipe.layout.group(axis, self.machine.node)
-
     def work(self, piece: StagePiece, kernels: Kernels) -> Work:
         """What one micro-batch takes in a piece."""
         forward, backward, again = (dict.fromkeys(SPENT, 0.0) for _ in range(3))
         weights = issued = 0.0
-        numbers = self._recomputed(piece)
+        numbers = recomputed(piece, self.recipe)
         for before, held in pairwise((None, *piece.leaves)):
             assert held is not None
             merged = same_input(before and before.entry, held.entry)
@@ -225,10 +220,6 @@ class StepTimer:
         heads = entry.leaf.n_heads  # type: ignore[attr-defined]
         return float(entry.work.positions * entry.work.keys * heads * entry.runs)
 
-    def _recomputed(self, piece: StagePiece) -> frozenset[int]:
-        layers = [i for held in piece.leaves for i in held.layers]
-        return self.recipe.recomputed(max(layers) + 1) if layers else frozenset()
-
     def _again(self, held: RankLeaf, numbers: frozenset[int]) -> float:
         """How much of its forward is computed again."""
         return held.again(self.recipe.recompute, numbers) / (len(held.layers) or 1)
@@ -238,7 +229,7 @@ class StepTimer:
     def exchanged(self, held: RankLeaf) -> Iterator[Message]:
         """One forward of one of the collectives that join a rank's shares."""
         for transfer in held.entry.transfers:
-            group = {"tp": self.tp, "ep": self.ep}.get(transfer.axis.name) or self._group(transfer.axis.name)
+            group = self.recipe.layout.group(transfer.axis.name, self.machine.node)
             width = bits_of(self.machine.products) / 8 if transfer.narrow else self.element
             yield Message(transfer.kind, group, float(transfer.sent) * width)
 
@@ -299,12 +290,7 @@ class StepTimer:
 
     @cached_property
     def works(self) -> list[Work]:
-        return [self.work(piece, self.kernels) for piece in self._distinct]
-
-    @cached_property
-    def _distinct(self) -> list[StagePiece]:
-        """Every piece; equal ones share their leaves, so that each is timed once."""
-        return list(self.pipeline.pieces)
+        return [self.work(piece, self.kernels) for piece in self.pipeline.pieces]
 
     def step(self, plan: Ranks) -> Step:
         """The step of the ranks whose memory `plan` says."""
@@ -382,7 +368,7 @@ class StepTimer:
             found[moved.kind] = found.get(moved.kind, 0.0) + times * moved.sent
 
         for piece in pieces:
-            numbers = self._recomputed(piece)
+            numbers = recomputed(piece, self.recipe)
             for held in (*piece.joins, *piece.leaves):
                 passed = 1 + (not held.logits) + self._again(held, numbers)
                 times = passed * float(held.entry.runs) * recipe.accumulation
@@ -416,7 +402,7 @@ class StepTimer:
     def _arithmetic(self, piece: StagePiece) -> float:
         """Seconds of a micro-batch's FLOPs at full peaks: forward, backward and what is computed again, of attention
         the masked pairs alone."""
-        numbers, total = self._recomputed(piece), 0.0
+        numbers, total = recomputed(piece, self.recipe), 0.0
         for held in piece.leaves:
             entry = held.entry
             if entry.work is None or not entry.flops:

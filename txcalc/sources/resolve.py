@@ -56,7 +56,7 @@ class Resolver:
 
     def fault(self, key: str, got: object, expected: str, fix: str = "") -> None:
         """A fault. Its key and those it compares with (`a divisor of n_heads = 8`) are spelt as their user did."""
-        expected = re.sub(r"\w+(?= = )", lambda name: self.names.get(name[0], name[0]), expected)
+        expected = re.sub(r"[\w.]+(?= = )", lambda name: self.names.get(name[0].rpartition(".")[2], name[0]), expected)
         steps = key.split(".")
         ends = (".".join(steps[i:]) for i in range(len(steps)))  # in whichever layer kind it stands
         name = next((self.spelling[end] for end in ends if end in self.spelling), key)

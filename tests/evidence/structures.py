@@ -1,10 +1,12 @@
 """Random valid descriptions of every family against every oracle that needs no device:
 
-    python tests/evidence/structures.py [--number 2000] [--seed 1] [--first 0] [--seconds 500] [--oracle NAME …]
+    python tests/evidence/structures.py RESULTS.jsonl [--number 2000] [--seed 1] [--seconds 500] [--oracle NAME …]
 
 Hypothesis draws them as the tests' strategies say, each by itself from the seed and its number; the modules that each
-means are run at points. Prints every description that an oracle refutes, then how many were tried and how many figures
-were compared. What is refused is counted apart. Exit code 1 where one is refuted, or its modules do not run.
+means are run at points. A line of RESULTS is written for each; what is there already is not run again, so a run goes on
+where one of the same seed ended. Prints every description that an oracle refutes, and at the end of all lines how many
+different ones were tried, and how many figures compared; what is refused is counted apart. Exit code 1 where one is
+refuted, or its modules do not run.
 """
 
 from __future__ import annotations
@@ -49,40 +51,47 @@ def drawn(chance: int) -> dict[str, Any]:
     return made[-1]
 
 
-def tried(description: dict[str, Any], oracles: list[str], found: Counter[str], number: int) -> None:
-    """What the oracles say of it, counted; a refutation is printed."""
+def tried(description: dict[str, Any], oracles: list[str]) -> dict[str, Any]:
+    """What the oracles say of it."""
     try:
         verdict = verify(build(description, "drawn"), oracles, lengths="points")
     except TxcalcError as error:
-        found[f"refused: {str(error)[:60]}"] += 1
-        return
+        return {"said": f"refused: {str(error)[:60]}"}
     except Exception as error:  # its module cannot be run, though the description is taken
-        found["crashed"] += 1
-        print(f"{number}:", json.dumps(description), repr(error), sep="\n  ", flush=True)
-        return
-    found["tried"] += 1
-    found["figures"] += len(verdict.rows)
-    if verdict.failures:
-        found["refuted"] += 1
-        print(f"{number}:", json.dumps(description), *verdict.failures[:3], sep="\n  ", flush=True)
+        return {"said": "crashed", "why": repr(error)}
+    said = "refuted" if verdict.failures else "held"
+    return {"said": said, "figures": len(verdict.rows), "why": [str(row) for row in verdict.failures[:3]]}
 
 
 def main() -> int:
     about = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    about.add_argument("results", type=Path)
     about.add_argument("--number", type=int, default=2000)
     about.add_argument("--seed", type=int, default=1)
-    about.add_argument("--first", type=int, default=0, help="the number of the first of them")
     about.add_argument("--seconds", type=float, default=500, help="after which no other is tried")
     about.add_argument("--oracle", nargs="+", default=[name for name in ORACLES if name not in WITHOUT])
     asked = about.parse_args()
-    found, end = Counter[str](), time.monotonic() + asked.seconds
-    for number in range(asked.first, asked.first + asked.number):
+    done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.is_file() else []
+    known, end = {one["description"] for one in done}, time.monotonic() + asked.seconds
+    first = 1 + max((one["number"] for one in done if one["seed"] == asked.seed), default=-1)
+    for number in range(first, asked.number):
         if time.monotonic() > end:
             break
-        tried(drawn(1_000_000 * asked.seed + number), asked.oracle, found, number)
-    counts = ", ".join(f"{name} {times:,}" for name, times in found.most_common())
-    print(f"seed {asked.seed}, {asked.first} to {number}: {counts}")
-    return int(found["refuted"] + found["crashed"] > 0)
+        description = drawn(1_000_000 * asked.seed + number)
+        text = json.dumps(description, sort_keys=True)
+        if text in known:
+            continue
+        known.add(text)
+        done.append({"seed": asked.seed, "number": number, **tried(description, asked.oracle), "description": text})
+        with asked.results.open("a") as out:
+            out.write(json.dumps(done[-1], ensure_ascii=False) + "\n")
+    for one in done:
+        if one["said"] in ("refuted", "crashed"):
+            print(one["seed"], one["number"], one["said"], one["why"], one["description"], sep="\n  ")
+    counts = Counter(one["said"] for one in done)
+    print(", ".join(f"{said} {times:,}" for said, times in counts.most_common()), end="; ")
+    print(f"{len(known):,} different, {sum(one.get('figures', 0) for one in done):,} figures")
+    return int(counts["refuted"] + counts["crashed"] > 0)
 
 
 if __name__ == "__main__":

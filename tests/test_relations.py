@@ -22,9 +22,11 @@ from txcalc.planning.fitting import checked_context
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.quantised import READERS, configured
+from txcalc.planning.scaling import ScalingQuestion
 from txcalc.planning.serving import Serving, check_budget
 from txcalc.planning.shapes import DesignFamily
 from txcalc.planning.timing import request
+from txcalc.planning.traffic import lengths
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
 from txcalc.planning.training.run import Terms
 
@@ -123,6 +125,9 @@ ENDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]] =
     "context": (lambda n: check(n, 1, None, {}), (1, MAX_TOKENS), (0, MAX_TOKENS + 1, 1.5)),
     "concurrency": (lambda n: check(1, n, None, {}), (1, MOST_SEQUENCES), (0, MOST_SEQUENCES + 1)),
     "gpus": (lambda n: check(1, 1, n, {}), (None, 1, MOST_GPUS), (0, MOST_GPUS + 1)),
+    "compute": (lambda n: ScalingQuestion(compute=n).checked(), (6000, 1e30), (5999, 0)),
+    "compute of a size": (lambda n: ScalingQuestion(params=2000, compute=n).checked(), (12_000,), (11_999,)),
+    "length of a prompt": (lambda n: lengths(f"{n}..5", "--prompt"), (1, 5), (0, 6)),
     "held": (lambda n: check(1, 1, None, {"tp": n}), (1, MOST_GPUS), (0, MOST_GPUS + 1)),
     "context that fits": (checked_context, (1, MAX_TOKENS), (0, MAX_TOKENS + 1)),
     "micro-batch": (lambda n: Recipe(micro_batch=n).check(), (1, MOST), (0, MOST + 1, True)),

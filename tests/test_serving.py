@@ -295,9 +295,11 @@ def test_chunks_are_added_up_one_by_one() -> None:
 @given(st.integers(0, 3000), st.lists(st.integers(0, 3000), max_size=3))
 def test_a_series_with_bends(number: int, bends: list[int]) -> None:
     def term(i: int) -> Cost:
-        return Cost(compute=1 + 0.25 * i + sum(max(0, i - bend) for bend in bends))
+        return Cost(compute=1 + 0.25 * i + sum(max(0, i - bend) for bend in bends), memory=3 + i + 0.5 * i * i)
 
-    assert series(term, number).compute == pytest.approx(sum(term(i).compute for i in range(number)), rel=1e-6)
+    found = series(term, number)
+    assert found.compute == pytest.approx(sum(term(i).compute for i in range(number)), rel=1e-6)
+    assert found.memory == pytest.approx(sum(term(i).memory for i in range(number)), rel=1e-6)
 
 
 def test_a_prompt_of_any_length_is_quick_to_time() -> None:
@@ -450,6 +452,8 @@ def test_no_point_beats_one_of_the_front() -> None:
             assert not (quicker and other.served >= best.served)
             assert not (more and other.steady.tpot <= best.steady.tpot)
     assert {p.sequences for p in found.batches} >= {1, 2, 4, 16, found.plan.best.max_concurrency}
+    three, rate = serving("llama-3.1-8b", concurrency=3), serving("llama-3.1-8b", concurrency=3, rate=1.0)
+    assert three.chosen in three.batches and rate.chosen not in rate.batches
 
 
 def test_the_cheapest_point_is_the_largest_load_within_the_limit() -> None:

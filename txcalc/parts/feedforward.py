@@ -20,6 +20,7 @@ from txcalc.parts.options import (
     absent,
     count,
     divided,
+    every,
     flag,
     groups_of,
     key,
@@ -185,8 +186,7 @@ class Experts(Composite):
             times=self.n_experts,
             runs=self.top_k,
             routed=True,
-            # Over symbols or arrays how many there are is not known, and any number stands for all.
-            indices=range(self.n_experts) if type(self.n_experts) is int else range(10**9),
+            indices=every(self.n_experts),
             kind="experts",
         )
         yield from optional("bias", self.bias, kind="experts")

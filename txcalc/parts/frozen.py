@@ -53,10 +53,10 @@ def _hashed(self: Any) -> int:
 
 def _made(self: Any, **values: Any) -> None:
     given = {**self._defaults, **values}
-    if given.keys() != self._names:
-        wrong = given.keys() - self._names
-        said = f"no field {min(wrong)!r}" if wrong else f"its field {min(self._names - given.keys())!r} is missing"
-        raise TypeError(f"{type(self).__name__}: {said}")
+    if wrong := given.keys() ^ self._names:
+        raise TypeError(
+            f"{type(self).__name__}: {', '.join(sorted(wrong))}: fields that it has not, or that are missing"
+        )
     self.__dict__.update(given)
 
 

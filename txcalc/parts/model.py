@@ -21,6 +21,7 @@ from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import Linear, Lookup, Sum, Unused
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.norm import Norm
+from txcalc.parts.options import every
 from txcalc.parts.part import Child, Composite, Leaf, Stream, Workload, on_source, optional
 from txcalc.parts.positions import RelativeBias
 from txcalc.parts.sharding import Ways
@@ -84,9 +85,8 @@ class StreamEnds(Composite):
 
     def children(self) -> Iterator[Child]:
         others = self.number - 1
-        every = range(others) if type(self.number) is int else range(10**9)
         projection = Linear(d_in=self.width, d_out=self.width, bias=False, keeps="no" if self.first else "yes")
-        yield Child("projections", projection, times=others, indices=every)
+        yield Child("projections", projection, times=others, indices=every(others))
         yield Child("match", Sum(width=self.width * self.number, sums=3))
 
 

@@ -249,9 +249,14 @@ def absent(number: Any) -> bool:
     return type(number) is int and number == 0
 
 
+def every(number: Any) -> range:
+    """The numbers of so many copies; where that is a symbol or an array, any stands for all."""
+    return range(number if type(number) is int else 10**9)
+
+
 def numbered(times: Any) -> range | None:
     """The numbers that so many copies have in a path; a single one has none."""
-    return (None if times == 1 else range(times)) if type(times) is int else range(10**9)
+    return None if type(times) is int and times == 1 else every(times)
 
 
 class Wished(NamedTuple):

@@ -9,7 +9,7 @@ from txcalc.num import product
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Shift
-from txcalc.parts.options import REQUIRED, Mechanism, Place, flag, key, letter
+from txcalc.parts.options import REQUIRED, Mechanism, Place, every, flag, key, letter
 from txcalc.parts.part import Child, Composite, optional
 from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Causal
@@ -28,8 +28,8 @@ class ChosenExperts(Composite):
     expert: Linear
 
     def children(self) -> Iterator[Child]:
-        every = range(self.n_experts) if type(self.n_experts) is int else range(10**9)
-        yield Child("routed", self.expert, times=self.n_experts, runs=self.top_k, routed=True, indices=every)
+        numbers = every(self.n_experts)
+        yield Child("routed", self.expert, times=self.n_experts, runs=self.top_k, routed=True, indices=numbers)
 
 
 @final

@@ -200,9 +200,9 @@ class ScalingQuestion(NamedTuple):
         if self.unique is not None and len(given) == 1 and self.compute is None:
             faults.append(f"--unique-tokens with {given[0]} alone: give --compute, or two of the three")
         if not faults and self.compute is not None:
-            least = FLOPS * (self.params or self.tokens or 1)
-            if self.compute < 6000 or self.compute < least:
-                faults.append(Fault("--compute", self.compute, f"at least {max(6000, least):,} FLOPs"))
+            least = max(1000, self.params or self.tokens or 1) * FLOPS
+            if self.compute < least:
+                faults.append(Fault("--compute", self.compute, f"at least {least:,} FLOPs"))
         if faults:
             raise InputError("scale", faults)
         return self

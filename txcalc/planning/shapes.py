@@ -143,7 +143,7 @@ class Likeness:
         """One round; of an order that does not repeat all layers until its last kind, which then goes on."""
         if self.repeats:
             return len(cycle(self.order))
-        return next(i for i in range(len(self.order), 0, -1) if i == 1 or self.order[i - 2] != self.order[-1])
+        return next(i for i in range(len(self.order), 1, -1) if self.order[i - 2] != self.order[-1])
 
     @property
     def round(self) -> int:

@@ -27,7 +27,7 @@ Step = Callable[[Mapping[str, Any], Any], Stream]
 STEPS: Final[dict[str, Step]] = {
     "source": lambda piece, leaf: on_source,
     "keys": lambda piece, leaf: lambda work: work._replace(source=_positions(work.keys, piece["keys"])),
-    "batch": lambda piece, leaf: lambda work: work._replace(batch=1, tokens=work.batch, past=0, source=work.batch),
+    "batch": lambda piece, leaf: lambda work: work._replace(batch=1, tokens=work.batch, source=work.batch),
     "at": lambda piece, leaf: lambda work: work._replace(tokens=_positions(work.tokens, piece["at"]), past=0),
     "shared": lambda piece, leaf: lambda work: work._replace(batch=1),
     "windows": lambda piece, leaf: leaf.span.at,

@@ -1,0 +1,212 @@
+"""Laws that times obey whatever the numbers are: of a rank's pass, a step of training, and a server at a load.
+
+A unit of time is no number: where all that an accelerator does takes half as long, every answer is half. And no
+answer gets better where one rate is lower or one cost higher, while at least one gets worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+import pytest
+
+from txcalc import hardware, load
+from txcalc.curves import Curve, Link
+from txcalc.hardware import Accelerator
+from txcalc.planning.engine import engine
+from txcalc.planning.layout import Layout
+from txcalc.planning.pace import Pace
+from txcalc.planning.parallelism import Sharding
+from txcalc.planning.steady import Demand, Steady, closed, open_
+from txcalc.planning.training import Recipe, memory
+from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.step import StepTimer
+
+RATES = ("bandwidth", "link", "link_between")
+SHARES = ("compute", "memory", "share")
+# What is asked of a class of kernels, or of a link.
+ASKED = {
+    "matmul.": ("compute", "memory", "start_s", "depth_s", "quantise"),
+    "experts.": ("compute", "memory", "start_s", "depth_s", "tile", "gathered"),
+    "attention.": ("compute", "memory", "start_s", "depth_s", "score"),
+    "link.": ("share", "start_s", "rank_s", "crowd"),
+}
+
+
+def h200() -> Accelerator:
+    """In nodes of four, of a host that is waited for, and every cost of a curve present."""
+    found = hardware.load("h200")
+    curves = {
+        key: curve._replace(
+            quantise=curve.quantise or 1.0,
+            tile=curve.tile or 8.0,
+            gathered=curve.gathered or 1.0,
+            score=600.0,
+            depth_s=curve.depth_s or 2e-10,
+        )
+        for key, curve in found.efficiency.curves.items()
+    }
+    links = {
+        key: link._replace(crowd=link.crowd or 0.1, growth=link.growth or 0.1)
+        for key, link in found.efficiency.links.items()
+    }
+    efficiency = replace(found.efficiency, curves=curves, links=links)
+    return replace(found.placed(4, 5 * 10**10), calibration=efficiency)
+
+
+def curved(found: Accelerator, change: Callable[[str, Curve | Link], Any], **rest: float) -> Accelerator:
+    """With every curve and every link changed."""
+    own = found.efficiency
+    curves: dict[str, Any] = {key: change(key, curve) for key, curve in own.curves.items()}
+    links: dict[str, Any] = {key: change(f"link.{key}", link) for key, link in own.links.items()}
+    return replace(found, calibration=replace(own, curves=curves, links=links, **rest))
+
+
+def twice_as_fast(found: Accelerator) -> Accelerator:
+    """All that it does takes half as long."""
+
+    def change(key: str, one: Curve | Link) -> Curve | Link:
+        if isinstance(one, Link):
+            return one._replace(start_s=one.start_s / 2, rank_s=one.rank_s / 2)
+        return one._replace(start_s=one.start_s / 2, depth_s=one.depth_s / 2)
+
+    own = found.efficiency
+    rates = {key: 2 * getattr(found, key) for key in RATES}
+    peaks = {dtype: 2 * peak for dtype, peak in found.peaks.items()}
+    rest = {"launch_s": own.launch_s / 2, "host_s": own.host_s / 2}
+    return replace(curved(found, change, **rest), peaks=peaks, **rates)
+
+
+PLANS: dict[str, tuple[str, Layout, dict[str, Any]]] = {
+    "dense": ("llama-3.1-8b", Layout(tp=8), {}),
+    "experts": ("mixtral-8x7b", Layout(tp=2, dp=4, ep=8), {"weights": "fp8", "kv": "fp8"}),
+    "latent": ("deepseek-v3", Layout(tp=8, pp=2), {"weights": "fp8", "chunk": 512}),
+    "adapters": ("llama-3.1-8b", Layout(pp=4), {"weights": "int4", "adapters": (8, 16)}),
+}
+
+
+@cache
+def asked(plan: str) -> tuple[Any, ...]:
+    source, layout, how = PLANS[plan]
+    model, how = load(source), dict(how)
+    adapters = how.pop("adapters", None)
+    found = engine(model, **{"weights": "bf16", **how})
+    if adapters:
+        found = replace(found, adapters=adapters[0], rank=adapters[1])
+    return model, Sharding(model), layout, found
+
+
+def paced(plan: str, accelerator: Accelerator) -> dict[str, float]:
+    """Seconds of prompts and steps, floors and parts too."""
+    model, sharding, layout, how = asked(plan)
+    one, found = Pace(model, sharding, layout, accelerator, how), dict[str, float]()
+    for name, time in (
+        ("prompt", one.prefill(3000)),
+        ("rest of a prompt", one.prefill(3000, 1000)),
+        ("step", one.step(2, 2048)),
+        ("large step", one.step(512, 300, 2)),
+    ):
+        found |= {name: time.achievable, f"floor of {name}": time.floor}
+    found |= {f"{kind} of a step": cost.achievable for kind, cost in one.decode_parts(64, 2048).items()}
+    found |= {f"{kind} of a prompt": cost.achievable for kind, cost in one.prefill_parts(3000).items()}
+    return found
+
+
+RECIPES = {
+    "fsdp": Recipe(Layout(fsdp=16), tokens=4096, micro_batch=2),
+    "megatron": Recipe(Layout(tp=2, sp=2, pp=2, dp=4), tokens=4096, framework="megatron", zero=1, accumulation=4),
+    "context": Recipe(Layout(fsdp=2, cp=8), tokens=32_768, accumulation=2, recompute="blocks"),
+}
+
+
+def trained(name: str, accelerator: Accelerator) -> dict[str, float]:
+    """Seconds of a step of training."""
+    model, recipe = load("llama-3.1-8b"), RECIPES[name]
+    found = StepTimer(model, recipe, Machine.of(accelerator)).step(memory(model, recipe))
+    return {"floor": found.floor, "step": found.seconds}
+
+
+@pytest.mark.parametrize("plan", PLANS)
+def test_all_that_is_twice_as_fast_takes_half_as_long(plan: str) -> None:
+    slow, fast = paced(plan, h200()), paced(plan, twice_as_fast(h200()))
+    assert {name: 2 * seconds for name, seconds in fast.items()} == pytest.approx(slow, rel=1e-12)  # powers are rounded
+
+
+def slower(found: Accelerator) -> Iterator[tuple[str, Accelerator]]:
+    """With one rate lower or one cost higher, each in turn."""
+    for rate in RATES:
+        yield rate, replace(found, **{rate: getattr(found, rate) * 9 // 10})
+    yield "peaks", replace(found, peaks={dtype: peak * 9 // 10 for dtype, peak in found.peaks.items()})
+    own = found.efficiency
+    for field, factor in (("memory", 0.9), ("launch_s", 1.1)):
+        yield field, replace(found, calibration=replace(own, **{field: getattr(own, field) * factor}))
+    for kind, fields in ASKED.items():
+        for field in fields:
+
+            def change(key: str, one: Any, kind: str = kind, field: str = field) -> Any:
+                value = getattr(one, field, 0.0) if key.startswith(kind) else 0.0
+                return one._replace(**{field: value * (0.9 if field in SHARES else 1.1)}) if value else one
+
+            yield f"{kind}{field}", curved(found, change)
+
+
+def test_what_is_slower_makes_nothing_faster() -> None:
+    """Of every change at least one answer of one plan or recipe gets worse: none of the figures is left out."""
+    usual = {("plan", plan): paced(plan, h200()) for plan in PLANS}
+    usual |= {("recipe", name): trained(name, h200()) for name in RECIPES}
+    for what, accelerator in slower(h200()):
+        worse = False
+        for (kind, name), before in usual.items():
+            now = paced(name, accelerator) if kind == "plan" else trained(name, accelerator)
+            assert now.keys() == before.keys()
+            assert all(seconds >= before[key] * (1 - 1e-12) for key, seconds in now.items()), (what, name)
+            worse |= any(seconds > before[key] * (1 + 1e-9) for key, seconds in now.items())
+        assert worse, what
+
+
+TIMES = ("prompt", "alone", "own", "lone")
+GROWING = ("prompt", "alone", "own", "chunks", "polls")
+DEMANDS = {
+    "plain": Demand(lambda n: 0.01 + 1e-4 * n, 0.05, 0.06, 0.3, 200, own=0.02, polls=1.0, spread=0.5),
+    "polled": Demand(lambda n: 0.01 + 1e-4 * n, 0.02, 0.03, 0.1, 200, 2.0, interval=8, dense=1.5),
+    "shared": Demand(lambda n: 0.01 + 1e-4 * n, 0.03, 0.03, 0.2, 500, sharing=4, lone=0.02, interval=30, gathers=True),
+    "one token": Demand(lambda n: 0.0, 0.05, 0.06, 0.3, 1, own=0.02, spread=0.5),
+}
+
+
+def loaded(demand: Demand, pace: float = 1.0) -> list[Steady]:
+    """At four loads; where time goes by another pace, the rates that are asked for too."""
+    return [
+        closed(demand, 1),
+        closed(demand, 24),
+        closed(demand, 48, 16),
+        open_(demand, 3 * pace, 1e4),
+        open_(demand, 3 * pace, 48),
+    ]
+
+
+@pytest.mark.parametrize("name", DEMANDS)
+def test_a_server_twice_as_fast_answers_twice_as_much(name: str) -> None:
+    slow = DEMANDS[name]
+    step = slow.step
+    fast = slow._replace(step=lambda n: step(n) / 2, **{field: getattr(slow, field) / 2 for field in TIMES})
+    for one, other in zip(loaded(slow), loaded(fast, 2.0), strict=True):
+        assert one.lasts and one.ttft == 2 * other.ttft and one.e2e == 2 * other.e2e and one.line == 2 * other.line
+        assert one.tpot == (2 * other.tpot if other.tpot else None) and other.rate == 2 * one.rate
+        assert (one.utilisation, one.decoding) == (other.utilisation, other.decoding)
+
+
+@pytest.mark.parametrize("name", DEMANDS)
+def test_a_server_that_is_asked_for_more_answers_no_sooner(name: str) -> None:
+    usual = DEMANDS[name]
+    step = usual.step
+    more = {field: usual._replace(**{field: getattr(usual, field) * 1.1}) for field in GROWING}
+    more |= {"spread": usual._replace(spread=usual.spread + 0.5), "bursts": usual._replace(bursts=2.0)}
+    more |= {"step": usual._replace(step=lambda n: step(n) * 1.1)}
+    for what, demand in more.items():
+        for before, now in zip(loaded(usual), loaded(demand), strict=True):
+            assert now.e2e >= before.e2e * (1 - 1e-5), what
+            assert now.rate <= before.rate * (1 + 1e-5), what

@@ -16,11 +16,14 @@ import pytest
 from txcalc import hardware, load
 from txcalc.curves import Curve, Link
 from txcalc.hardware import Accelerator
+from txcalc.planning.demand import Demand, Steady
 from txcalc.planning.engine import engine
+from txcalc.planning.engine_memory import EngineMemory
+from txcalc.planning.engines import profile
 from txcalc.planning.layout import Layout
 from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.steady import Demand, Steady, closed, open_
+from txcalc.planning.steady import closed, open_
 from txcalc.planning.training import Recipe, memory
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.step import StepTimer
@@ -57,7 +60,7 @@ def h200() -> Accelerator:
     return replace(found.placed(4, 5 * 10**10), calibration=efficiency)
 
 
-def curved(found: Accelerator, change: Callable[[str, Curve | Link], Any], **rest: float) -> Accelerator:
+def curved(found: Accelerator, change: Callable[[str, Curve | Link], Any], **rest: Any) -> Accelerator:
     """With every curve and every link changed."""
     own = found.efficiency
     curves: dict[str, Any] = {key: change(key, curve) for key, curve in own.curves.items()}
@@ -91,12 +94,8 @@ PLANS: dict[str, tuple[str, Layout, dict[str, Any]]] = {
 @cache
 def asked(plan: str) -> tuple[Any, ...]:
     source, layout, how = PLANS[plan]
-    model, how = load(source), dict(how)
-    adapters = how.pop("adapters", None)
-    found = engine(model, **{"weights": "bf16", **how})
-    if adapters:
-        found = replace(found, adapters=adapters[0], rank=adapters[1])
-    return model, Sharding(model), layout, found
+    model = load(source)
+    return model, Sharding(model), layout, engine(model, **{"weights": "bf16", **how})
 
 
 def paced(plan: str, accelerator: Accelerator) -> dict[str, float]:
@@ -113,6 +112,42 @@ def paced(plan: str, accelerator: Accelerator) -> dict[str, float]:
     found |= {f"{kind} of a step": cost.achievable for kind, cost in one.decode_parts(64, 2048).items()}
     found |= {f"{kind} of a prompt": cost.achievable for kind, cost in one.prefill_parts(3000).items()}
     return found
+
+
+def test_a_draft_s_proposals_are_decoded() -> None:
+    """Of a token and up to 63 proposals; more are a prompt's."""
+
+    def dearer(key: str, one: Curve | Link) -> Curve | Link:
+        return one._replace(start_s=one.start_s + 1) if key == "attention.decode" else one
+
+    model, sharding, layout, how = asked("dense")
+    usual, dear = (Pace(model, sharding, layout, card, how) for card in (h200(), curved(h200(), dearer)))
+    for tokens, decoded in ((1, True), (64, True), (65, False)):
+        more = dear.step(1, 2048, tokens).achievable - usual.step(1, 2048, tokens).achievable
+        assert (more > 1) == decoded
+
+
+def test_scores_that_kernels_do_not_fuse_go_through_memory() -> None:
+    """llama.cpp without flash attention: of every score so many bytes, of a prompt of 65 tokens or more."""
+    found = profile("llama.cpp@b2824")
+    assert found
+    card = hardware.load("rtx-4090")
+    model, memory_ = load("llama-3.1-8b"), EngineMemory(found, card, 8192)
+    how = engine(model, "q8_0", memory=memory_)
+    rank = Pace(model, Sharding(model), Layout(), card, how).ranks[0]
+    for tokens in (64, 65, 100):
+        (core,) = (entry for entry in model.ledger(1, tokens) if entry.kind == "attention_core")
+        scores = 32 * 32 * tokens * tokens * memory_.score_bytes
+        assert core.work and rank._scores(core, core.work) == (scores if tokens > 64 else 0)
+
+
+def test_products_that_sum_in_half_precision_are_twice_as_fast() -> None:
+    """In fp16, and of narrow weights as integers, where an engine has them; of others none."""
+    newer, card, model = profile("llama.cpp@b4000"), hardware.load("rtx-4090"), load("llama-3.1-8b")
+    assert newer and card.half_sums == 2
+    halves, plain = engine(model, "q8_0", memory=EngineMemory(newer, card, 8192)), engine(model, "bf16")
+    for dtype, narrow, times in (("fp16", False, 2), ("fp16", True, 2), ("bf16", False, 1), ("bf16", True, 2)):
+        assert halves.peak(card, dtype, narrow) == times * card.peak(dtype) == times * plain.peak(card, dtype, narrow)
 
 
 RECIPES = {

@@ -10,14 +10,15 @@ from typing import Any
 import pytest
 from tiny import TINY
 
-from txcalc import load
+from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.model import MAX_TOKENS
 from txcalc.parts.mechanisms import ATTENTIONS, MIXERS, mechanism
 from txcalc.parts.options import REQUIRED
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.conventions import CONVENTIONS
-from txcalc.planning.deployment import MOST_GPUS, MOST_SEQUENCES, Choice, check
+from txcalc.planning.deployment import MOST_GPUS, MOST_SEQUENCES, Choice, Deployment, check
+from txcalc.planning.engine import engine
 from txcalc.planning.fitting import checked_context
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
@@ -97,6 +98,17 @@ def test_no_value_of_a_quantisation_is_a_traceback(method: str, value: Any) -> N
             continue
 
 
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-3-12b", "deepseek-v3", "jamba-v0.1"])
+def test_a_shared_prefix_is_held_once(name: str) -> None:
+    """The first sequence holds all its pages, and every further one all but those of the prefix."""
+    model, card = load(name), hardware.load("h200")
+    for rank in Deployment(model, card, engine(model, prefix=1000)).ranks(Layout()):
+        held = [rank.cache_bytes(4096, n) for n in range(4)]
+        own = rank.pages_bytes(4096) - rank.shared_bytes(4096)
+        assert held == [0, *(rank.pages_bytes(4096) + n * own for n in range(3))]
+        assert 0 < own < rank.pages_bytes(4096)
+
+
 def served(**asked: Any) -> Any:
     return request(1000, 100, answer=10, **asked)
 
@@ -137,6 +149,19 @@ ENDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]] =
     "tile": (
         lambda n: configured(load("D=256 L=1 h=4 F=256 V=50"), {"quant_method": "fp8", "weight_block_size": [n, 128]}),
         (1, 128),
+        (0, -1),
+    ),
+    "bits of MLX": (
+        lambda n: configured(load("D=256 L=1 h=4 F=256 V=50"), {"bits": n, "group_size": 64}),
+        (2, 3, 4, 5, 6, 8),
+        (1, 7),
+    ),
+    "group of Quark's": (
+        lambda n: configured(
+            load("D=256 L=1 h=4 F=256 V=50"),
+            {"quant_method": "quark", "global_quant_config": {"weight": {"dtype": "int4", "group_size": n}}},
+        ),
+        (1, 32),
         (0, -1),
     ),
     "rows of distances": (

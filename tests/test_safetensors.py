@@ -294,6 +294,10 @@ def test_a_config_that_contradicts_the_headers_is_refused(tmp_path: Path) -> Non
         with pytest.raises(InputError, match=re.escape(words)):
             weights_of(model, "native")
         assert weights_of(model, "bf16").name == "bf16"
+    (tmp_path / "c").mkdir()  # norms stay wide
+    wide = {name: "BF16" for name in llama() if "norm" in name}
+    mixed = {name: (wide.get(name, dtype), shape) for name, (dtype, shape) in llama(dtype="F8_E4M3").items()}
+    assert weights_of(txcalc.load(folder(tmp_path / "c", mixed, config=said)), "native").name == "fp8"
 
 
 def test_shards_are_one_checkpoint(tmp_path: Path) -> None:

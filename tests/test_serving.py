@@ -20,9 +20,10 @@ from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, assumed
 from txcalc.planning.cost import Cost, series
 from txcalc.planning.deployment import Deployment, plan
-from txcalc.planning.engine import engine
+from txcalc.planning.engine import Engine, engine
 from txcalc.planning.engine_memory import EngineMemory
 from txcalc.planning.engines import profile
+from txcalc.planning.formats import weights_of
 from txcalc.planning.layout import Layout
 from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding, Stage
@@ -691,6 +692,7 @@ def test_defaults_of_a_plan() -> None:
     """One sequence; where nothing fits, as many GPUs as a layout asks for, or one."""
     model = load("D=512 L=8 h=8 F=1376 V=32000")
     whole = Deployment(model, hardware.load("l4"), engine(model))
+    assert whole.engine == Engine(weights_of(model, "native"))
     assert plan(whole, 4096).best == plan(whole, 4096, 1).best
     small = Deployment(model, replace(hardware.load("l4"), memory=1 << 20), engine(model))
     for held, gpus in (({}, 1), ({"tp": 2}, 2), ({"tp": 2, "pp": 2}, 4), ({"dp": 3}, 3)):

@@ -16,7 +16,7 @@ from txcalc.planning.training import Layout, Ranks, Recipe, in_flight, largest, 
 from txcalc.planning.training.activations import leaf_bytes
 from txcalc.planning.training.collectives import Sent, collectives
 from txcalc.planning.training.inverse import _last
-from txcalc.planning.training.memory import RankMemory
+from txcalc.planning.training.memory import RankMemory, rank_of
 from txcalc.planning.training.profiles import Moment
 from txcalc.planning.training.recipe import OFFLOAD
 from txcalc.planning.training.stages import Pipeline
@@ -58,6 +58,9 @@ def test_shards_add_up_to_the_model(layout: Layout) -> None:
     norms = sum(entry.params for entry in model.ledger() if entry.kind == "norm")
     once = sum(elements * count for elements, count in parameters(plan))
     assert once == layout.dp * (model.params + norms * (layout.tp - 1))
+    for rank in plan.ranks:
+        asked = rank_of(model, plan.recipe, rank.rank)
+        assert (asked.state, asked.reserved) == (rank.state, rank.reserved)
 
 
 def test_zero_by_stage() -> None:
@@ -67,6 +70,11 @@ def test_zero_by_stage() -> None:
     for zero, held in ((0, 16 * params), (1, 4 * params + 12 * params // n), (2, 2 * params + 14 * params // n)):
         (rank,) = memory(model, Recipe(Layout(dp=n), framework="deepspeed", zero=zero, tokens=64)).ranks
         assert 0 <= sum(rank.state) - held < 16
+    (rank,) = memory(load("llama-3.1-8b"), Recipe(Layout(dp=8), framework="deepspeed", zero=3, tokens=64)).ranks
+    assert (rank.bytes["gathered"], rank.bytes["buffers"]) == (
+        2 * 10**9,
+        10**9,
+    )  # its own limits
 
 
 @pytest.mark.parametrize("layout", [Layout(fsdp=8), Layout(pp=4, fsdp=2)])
@@ -297,6 +305,19 @@ def test_keys_and_values_of_the_whole_sequence_are_gathered(
     for kind, times in (("all_gather", 2 * gathers), ("reduce_scatter", 2)):
         ring, gathered = (found.get(kind, Sent(0, 0)) for found in sent)
         assert (gathered.times - ring.times, gathered.bytes - ring.bytes) == (2 * times, times * 64 * widths * 2)
+
+
+def test_gradients_are_there_throughout_where_they_are_accumulated() -> None:
+    recipe = Recipe(framework="litgpt", tokens=64)
+    (once,), (twice,) = (memory(load(LLAMA), replace(recipe, accumulation=n)).ranks for n in (1, 2))
+    for moment in ("loss", "backward"):
+        assert twice.moments[moment] - once.moments[moment] == twice.state.gradients > 0
+
+
+def test_what_copies_reduce_is_sent_once_a_step() -> None:
+    """By no piece of a micro-batch."""
+    model, recipe = load(LLAMA), Recipe(Layout(dp=4))
+    assert collectives(Pipeline(model, recipe).pieces, recipe, 64) == {}
 
 
 def test_a_moment_holds_what_is_said_of_it() -> None:

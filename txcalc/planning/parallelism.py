@@ -151,13 +151,13 @@ class Sharding:
             faults.append(Fault("layout", str(layout), expected))
         if self.serving and layout.etp not in (1, None) and not self.has_experts:
             faults.append(Fault("etp", layout.etp, "1: there are no experts to slice"))
-        stages = layout.pp * layout.vpp
+        stages, most = layout.pp * layout.vpp, self.layers - self.outside
         if stages > 1 and not self.layers:
             expected = "1: only a single stack of layers is cut into stages, where each reads the one before alone"
             faults.append(Fault("pp", layout.pp, expected))
-        elif stages > 1 and stages > self.layers - self.outside:
+        elif stages > max(1, most):
             key = "pp" if layout.vpp == 1 else "pp · vpp"
-            faults.append(Fault(key, stages, f"at most the {self.layers - self.outside} layers"))
+            faults.append(Fault(key, stages, f"at most the {most} layers"))
         return faults or self._rank(layout).faults
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:

@@ -125,7 +125,7 @@ class _Sizing:
             low = high
         else:
             return of(start)
-        return of(next(i for i in range(low + 1, high + 1) if enough(i)))
+        return of(next((i for i in range(low + 1, high) if enough(i)), high))
 
     def _met(self, choice: Choice) -> bool:
         if not self.timed:

@@ -89,17 +89,6 @@ def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
     assert place.read_text() != "mine"
 
 
-@pytest.mark.parametrize(
-    ("place", "said"),
-    [("absent/plan.html", "there is no folder"), (".", "is a folder"), ("/proc/plan.html", "cannot be written")],
-)
-def test_a_place_that_cannot_be_written(place: str, said: str, tmp_path: Path) -> None:
-    result = run("gpt2", "-o", str(tmp_path / place))
-    assert result.exit_code == 2
-    assert said in result.output
-    assert "Traceback" not in result.output
-
-
 def test_a_page_on_standard_output() -> None:
     found = run("gpt2", "-o", "-")
     assert found.exit_code == 0 and found.stdout.startswith("<!doctype html>") and "</html>" in found.stdout
@@ -109,12 +98,10 @@ def test_fifty_models_are_too_many(tmp_path: Path) -> None:
     result = run(*["gpt2"] * 50, "-o", str(tmp_path / "plan.html"))
     assert result.exit_code == 2
     assert f"models is 50, expected at most {MOST_MODELS} in one page" in result.output
-
-
-def test_a_model_that_is_unknown_writes_nothing(tmp_path: Path) -> None:
-    place = tmp_path / "plan.html"
-    assert run("gpt3", "-o", str(place)).exit_code == 2
-    assert not place.exists()
+    result = run(
+        "gpt2", "--gpu", "h100-sxm", "--concurrency", ",".join(map(str, range(1, 600))), "-o", str(tmp_path / "x")
+    )
+    assert result.exit_code == 2 and "expected at most 2,000" in result.output
 
 
 # In a browser.
@@ -812,29 +799,6 @@ def test_a_run_begins_at_the_price_that_was_asked_for(browser: Any, tmp_path: Pa
         shown = [{name: float(value) for name, value, _ in got["real"]} for got in read(page, states)]
     for figures, price in zip(shown, (2.37, 1.13, 0.25), strict=True):
         assert figures["run cost"] == pytest.approx(figures["run hours"] * price)
-
-
-@pytest.mark.parametrize(
-    ("argv", "said"),
-    [
-        (["--gpu", "h1000"], "h1000"),
-        (["--gpu", "h100-sxm:2@0"], "price is 0.0, expected a number above 0"),
-        (["--gpu", "h100-sxm", "--concurrency", ",".join(map(str, range(1, 600)))], "expected at most 2,000"),
-        (["--gpu", "h100:0"], "--gpu is 'h100:0', expected one or more of it"),
-        (["--gpu", "h100", "--context", "0"], "context is 0"),
-        (["--layout", "tp=2"], "--layout is of a plan of training (add --train NAME:N)"),
-        (["--weights", "fp8"], "--weights is of a plan of serving (add --gpu NAME)"),
-        (["--train", "h100-sxm"], "--train: without --layout it needs a number"),
-        (["--train", "h100-sxm:8", "--layout", "tp=2"], "the 8 GPUs of --train"),
-        (["--train", "h100-sxm:8@0"], "price is 0.0, expected a number above 0"),
-        (["--gpu", "h100-sxm", "--kv", "int3"], "int3"),
-    ],
-)
-def test_a_plan_that_cannot_be_is_refused(argv: list[str], said: str, tmp_path: Path) -> None:
-    result = run("gpt2", *argv, "-o", str(tmp_path / "plan.html"))
-    assert result.exit_code == 2, result.output
-    assert said in result.output
-    assert not (tmp_path / "plan.html").exists()
 
 
 def test_a_model_that_fits_no_training_plan_leaves_the_others(tmp_path: Path) -> None:

@@ -406,23 +406,6 @@ def test_a_backend_that_is_none_is_refused(tmp_path: Path) -> None:
     assert len(done.stderr.splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("over", "message"),
-    [
-        (["h=4,6", "F=64,128", "T=1,2"], "3 axes are more than a picture has (sweep one or two)"),
-        (["F=1:13:+1", "T=1:20:+1"], "13 lines are more than can be told apart (12)"),
-        (["T=1:20001:+1"], "20,001 points are more than a picture shows (20,000)"),
-    ],
-)
-def test_a_grid_that_is_no_picture_is_refused(over: list[str], message: str, tmp_path: Path) -> None:
-    pytest.importorskip("numpy")
-    pytest.importorskip("matplotlib")
-    axes = [word for axis in over for word in ("--over", axis)]
-    result = run("sweep", "gpt2", *axes, "--format", "csv", "--plot", str(tmp_path / "a.svg"))
-    assert result == (2, "", f"txcalc: --plot: {message}\n")
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_more_lines_than_can_be_told_apart() -> None:
     pytest.importorskip("plotille")
     batches = ",".join(map(str, range(1, 26)))

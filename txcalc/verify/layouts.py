@@ -107,11 +107,10 @@ def _of_experts(model: Model, recipe: Recipe) -> Iterator[str]:
 
 def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory, affine: bool) -> Iterator[Row]:
     pieces = pipeline.of_stage(rank.stage)
-    inner = replace(recipe, layout=recipe.layout)
     models = {piece.number: replace(model, root=pipeline.root(piece.number)) for piece in pieces}
     apart = recipe.recompute in ("none", "core", "blocks")  # else layers differ by their numbers
     points = [p for n, one in models.items() for p in (_points(n, one, affine) if apart else [_Point(n, ())])]
-    local = replace(inner, accumulation=max(1, recipe.accumulation))
+    local = replace(recipe, accumulation=max(1, recipe.accumulation))
     jobs = [RankJob(folded(models[p.piece], p.counts), local, rank.rank) for p in points]
     (found,) = measure([jobs])
     measured = dict(zip(points, found, strict=True))

@@ -194,6 +194,17 @@ def test_seats_and_looks_are_the_closed_forms(clients: int, seats: int, interval
     assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.25)
 
 
+def test_a_note_says_where_users_prompts_take_nearly_all_of_the_time() -> None:
+    """Their sum is near the simulation's there, TTFT and TPOT are not."""
+    argv = ["llama-3.1-8b", "--gpu", "h100-sxm:1", "--prompt", "16k", "--answer", "120..136", "--concurrency", "20"]
+    data = run_.data(*argv, "--simulate")
+    steady, found = data["speed"]["steady"], data["speed"]["simulation"]
+    assert any("prompts take 81 % of the time: of users who ask again" in note for note in data["notes"])
+    assert steady["e2e_s"]["mean"] == pytest.approx(found["e2e_s"]["mean"], rel=0.1)
+    assert steady["tpot_s"]["mean"] < 0.9 * found["tpot_s"]["mean"]
+    assert "of the time: of users" not in run_(*argv[:5], "--answer", "2k", "--concurrency", "8")[2]
+
+
 def test_answers_of_one_length_differ_a_little() -> None:
     """So that a closed form and a simulation agree, and said in a note; where prompts are computed first, not."""
     argv = ["deploy", "llama-3.1-8b", "--gpu", "h100-sxm:1", "--concurrency", "8", "--prompt", "1k", "--simulate"]

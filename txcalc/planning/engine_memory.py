@@ -69,7 +69,7 @@ class EngineMemory:
     @property
     def hopper(self) -> bool:
         """Whether the card is one of those with FlashAttention 3 and Triton's kernels for MXFP4."""
-        return self.accelerator.name in data()["hopper"]["cards"]
+        return self.accelerator.name in data()["generations"]["hopper"]
 
     @property
     def score_bytes(self) -> int:

@@ -41,6 +41,11 @@ ALIKE = (
     "simulated answers differ by up to a tenth from the one length asked for: those of measured servers do not end "
     "together as equal ones would (--answer 4k±400 draws lengths)"
 )
+BUSY = 0.7  # share of the time for prompts from which TPOT was less than nine tenths of the simulation's
+TOGETHER = (
+    "of users who ask again they come when an answer ends, not at random, so that TTFT is too long here and TPOT too "
+    "short, their sum near enough (--simulate)"
+)
 MOST_LAYOUTS = 24  # that are compared for the front
 MOST_BATCH = 1 << 16  # sequences of one copy that are looked at
 
@@ -216,6 +221,8 @@ def _notes(plan: Plan, timer: Timer, chosen: Point) -> Iterator[str]:
         yield f"all transfers are timed over the link of one node, which {chosen.layout.gpus} GPUs may not share"
     if chosen.layout.pp > 1 and accelerator.link is None:
         yield "stages hand on over the host, at 8 GB/s each way (PCIe 4.0 of four lanes): no link is known"
+    if timer.asked.rate is None and chosen.tpot and (share := chosen.steady.utilisation) > BUSY:
+        yield f"prompts take {100 * share:.0f} % of the time: {TOGETHER}"
     if len(plan.choices) > MOST_LAYOUTS:
         yield f"the front compares the best {MOST_LAYOUTS} layouts of {len(plan.choices)}"
     if any(not timer.known(choice.layout) for choice in plan.choices):

@@ -19,7 +19,7 @@ x        open loop: the rate asked for, which lasts while ρ < 1 and D fits, D b
 
 An open loop has no means here where all seats are taken for more than `FULL` of the time, or prompts then come faster
 than steps take them up: what waits there depends on how answers end, and sequences lose their pages again. Elsewhere
-TTFT was 0.88 to 1.04 of the simulation's and TPOT 0.95 to 1.06 (`tests/test_simulation.py`).
+TTFT was 0.87 to 1.04 of the simulation's and TPOT 0.95 to 1.06 (`tests/test_simulation.py`).
 
 Source   Little 1961; Kleinrock 1975 (Queueing Systems I, 5.6) and Schweitzer 1979 for the wait; Takagi 1991 (Queueing
          Analysis 1, gated service) and Kelly 1979 (3.3, processor sharing) for an open loop; Agrawal et al. 2024
@@ -36,7 +36,7 @@ from txcalc.planning.demand import ROUNDS, Demand, Steady, overload
 
 CLOSE = 1e-6  # relative, of a root
 MANY = 1e6  # sequences: what these do not keep up with, no number does
-FULL = 2e-4  # of the time: where a sum of rare states is still none (above, TTFT fell to 0.8 of simulations and less)
+FULL = 2e-4  # of the time: above it TTFT fell to 0.8 of the simulation's and less (36 drawn models, cards and lengths)
 GRID = 128  # points of a chain up to its mean
 COUPLED = 8  # rounds in which the prompts of copies that share experts settle
 
@@ -237,37 +237,37 @@ class _Loop:
 
     def population(self, rate: float, most: float) -> tuple[float, float]:
         """Sequences that decode on average of requests at random, and the share of the time in which no more can, or
-        prompts come faster than they are served.
+        prompts come faster than steps take them up.
 
-        A birth-death chain: each of n has its steps, prompts that take their share of the time, and those that its own
-        prompt's step found waiting. A request holds up what decodes, for 1/(1 − ρ) births in all: so births have that
-        spread, and the chain goes by as many at a time as have the births' and deaths' together.
+        A birth-death chain: where n decode, each takes its steps, the prompts' share of the time whatever n is, and the
+        prompts that came while its own was computed. A request that comes holds up all that decode, so that for a while
+        fewer end: a birth counts as 1/(1 − ρ) of them. The chain goes by as many at a time as births and deaths spread.
         """
         demand = self.demand
         steps, mean = (demand.answer - 1) / demand.tokens, _root(lambda n: self.rate(n) - rate, 0.0, most)
 
-        def lasts(n: float) -> float:
-            share = min(rate * self.held(rate, n), 1 - CLOSE)
-            even = demand.step(n) / (1 - share)
-            cycle = demand.step(n) + demand.prompt * (1 + 2 * rate * self.rest(rate, demand.step(n)))
+        def taken(n: float) -> float:
+            """Seconds in which one of n decodes its answer."""
+            step, share = demand.step(n), min(rate * self.held(rate, n), 1 - CLOSE)
+            even = step / (1 - share)
+            own = step + demand.prompt * (1 + 2 * rate * self.rest(rate, step))  # of the step of its own prompt
             ahead: float = share * (1 - share**steps) / (1 - share)
-            return steps * even + max(0.0, cycle - even) * ahead
+            return steps * even + max(0.0, own - even) * ahead
 
-        held = rate * demand.prompt / (1 - rate * demand.prompt)
-        each = (demand.bursts * (1 + held) ** 2 + demand.spread * held**2 + 1) / 2
-        stride, logs, ns = max(each, mean / GRID), [0.0], [0.0]
-        top = 0.0
+        counts = 1 / (1 - rate * demand.prompt)
+        each = (demand.bursts * counts**2 + demand.spread * (counts - 1) ** 2 + 1) / 2
+        stride, logs, ns, top = max(each, mean / GRID), [0.0], [0.0], 0.0
         while ns[-1] + stride <= most and (ns[-1] <= mean or logs[-1] > top - 25):
             ns.append(ns[-1] + stride)
             n = ns[-1] - (stride - each) / 2
-            logs.append(logs[-1] + stride / each * log(rate * lasts(n) / n))
+            logs.append(logs[-1] + stride / each * log(rate * taken(n) / n))
             top = max(top, logs[-1])
-        shares = [exp(one - top) * (stride / each if i else 1.0) for i, one in enumerate(logs)]
-        ends = ns[-1] + stride > most
-        full = sum(x for n, x in zip(ns, shares, strict=True) if rate * self.service(n) >= 0.99)
-        full += shares[-1] * each / stride if ends else 0.0
-        decoding = sum(n * x for n, x in zip(ns, shares, strict=True))
-        return decoding / sum(shares), full / sum(shares)
+        chances = [exp(one - top) * (stride / each if i else 1.0) for i, one in enumerate(logs)]
+        full = sum(chance for n, chance in zip(ns, chances, strict=True) if rate * self.service(n) >= 0.99)
+        if ns[-1] + stride > most:
+            full += chances[-1] * each / stride
+        decoding = sum(n * chance for n, chance in zip(ns, chances, strict=True))
+        return decoding / sum(chances), full / sum(chances)
 
     def rest(self, rate: float, step: float) -> float:
         """Seconds that are left of a step when a request comes at random, where each serves the prompts that came in

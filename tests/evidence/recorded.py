@@ -83,7 +83,11 @@ class Listener(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        self.heard(func.overloadpacket, args, kwargs or {}, out)
+        if func.overloadpacket is aten.mm and not self.tracker.path and tuple(out.shape) == (BATCH, BATCH):
+            # of texts and pictures, all with all
+            self.found.append(("", "scores", (1, args[0].shape[1]), 1, {"keys": "batch"}))
+        else:
+            self.heard(func.overloadpacket, args, kwargs or {}, out)
         return out
 
     def heard(self, op: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -461,12 +465,13 @@ def difference(model_type: str, cls: str, more: dict[str, Any]) -> str:
     release.table.cache_clear()
     columns = {path: [values[-1]] for path, values in columns_of(model_type, cls, more)[2].items()}
     config = setting(model_type, cls, columns, 0)
+    tokens = min(57, *(values[0] for path, values in columns.items() if path.endswith("max_position_embeddings")), 57)
     try:
         model = build(*describe(config))
-        found = via.measure(config, "a setting", 1, 57, formulas=False)
+        found = via.measure(config, "a setting", 1, tokens, formulas=False)
     except TxcalcError as error:
         return str(error)
-    wanted, flops = found.params if found.whole is None else found.whole, model.ledger(1, 57).total("flops")
+    wanted, flops = found.params if found.whole is None else found.whole, model.ledger(1, tokens).total("flops")
     if found.flops is None:
         return f"no FLOPs are known: {found.why}"
     same = model.params == wanted and flops == found.flops

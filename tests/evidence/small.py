@@ -4,8 +4,8 @@ tests/data/hf/small.json holds small configs of model types without a published 
 and of transformers' class for it on the meta device `params` (unique; of a multimodal model those of its language
 model), `whole` (where there is more to it) and `flops` of a forward pass at "BxT" (with values, on the CPU, where
 transformers' code asks for values, which meta has not); `points` says other batches and lengths than those usually
-taken. Without NAME those that have no `params` yet are made. tests/data/hf/towers.json holds small multimodal configs,
-with `whole`.
+taken, and `cache`, where a row has it, elements of the cache at these lengths, none of which fills a window. Without
+NAME those that have no `params` yet are made. tests/data/hf/towers.json holds small multimodal configs, with `whole`.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from txcalc.verify.via import _blank, _inputs, instantiate, measure
 FOLDER = Path(__file__).parents[1] / "data" / "hf"
 
 
-def truth(config: dict[str, Any], points: list[list[int]] | None = None) -> dict[str, Any]:
-    """What transformers makes of a config, its FLOPs at these batches and tokens."""
+def truth(
+    config: dict[str, Any], points: list[list[int]] | None = None, cache: dict[str, int] | None = None
+) -> dict[str, Any]:
+    """What transformers makes of a config, its FLOPs at these batches and tokens, its cache at these lengths."""
     choice = str(config.get("architectures", "")).endswith("MultipleChoice']")
     points = points or ([[8, 5]] if choice else [[1, 5], [2, 8]])
     rows = config.get("num_codebooks", 4) if config["model_type"] == "musicgen_decoder" else 1  # of one sequence
@@ -35,21 +37,37 @@ def truth(config: dict[str, Any], points: list[list[int]] | None = None) -> dict
         if (number := one.flops or _on_cpu(config, batch, tokens))
     }
     whole = {} if found[0].whole is None else {"whole": found[0].whole}
-    if config["model_type"] in ("clap", "siglip"):  # read with both encoders
+    if config["model_type"] in ("altclip", "chinese_clip", "clap", "siglip"):  # read with both encoders
         return {"params": found[0].whole, "flops": flops}
-    return {"params": found[0].params, **whole, "flops": flops}
+    kept = {"cache": {tokens: _kept(config, int(tokens)) for tokens in cache}} if cache else {}
+    return {"params": found[0].params, **whole, "flops": flops, **kept}
 
 
-def _on_cpu(config: dict[str, Any], batch: int, tokens: int) -> int:
-    """FLOPs with values, zeros but for the ids; 0 where it is not known what the class takes."""
+def _kept(config: dict[str, Any], tokens: int) -> int:
+    """Elements of all tensors that the layers of a cache hold after so many tokens."""
+    with torch.no_grad():
+        layers = _with_values(config)(torch.zeros(1, tokens, dtype=torch.long), use_cache=True).past_key_values.layers
+    held = [value for layer in layers for value in vars(layer).values()]
+    held += [inner for value in held if isinstance(value, dict) for inner in value.values()]
+    return sum(value.numel() for value in held if torch.is_tensor(value) and value.dim())
+
+
+def _with_values(config: dict[str, Any]) -> Any:
+    """Its model with values, zeros in its buffers."""
     net: Any = instantiate(config, "small").to_empty(device="cpu").eval()
-    given = _inputs(net, batch, tokens, None)
-    if isinstance(given, str):
-        return 0
     for weight in net.parameters():
         torch.nn.init.normal_(weight)
     for buffer in net.buffers():
         buffer.zero_()
+    return net
+
+
+def _on_cpu(config: dict[str, Any], batch: int, tokens: int) -> int:
+    """FLOPs with values, zeros but for the ids; 0 where it is not known what the class takes."""
+    net = _with_values(config)
+    given = _inputs(net, batch, tokens, None)
+    if isinstance(given, str):
+        return 0
     values = {one.name: torch.zeros_like(_blank(one, one.shape), device="cpu") for one in given}
     if "input_ids" in values:
         values["input_ids"].random_(10)
@@ -69,8 +87,8 @@ def main() -> None:
     rows = json.loads(place.read_text())
     for name in sys.argv[1 + towers :] or [name for name, row in rows.items() if {"params", "whole"}.isdisjoint(row)]:
         config = rows[name]["config"]
-        points = {"points": rows[name]["points"]} if "points" in rows[name] else {}
-        rows[name] = {"config": config, **points, **(whole(config) if towers else truth(config, **points))}
+        asked = {key: rows[name][key] for key in ("points", "cache") if key in rows[name]}
+        rows[name] = {"config": config, **asked, **(whole(config) if towers else truth(config, **asked))}
         print(name, {key: value for key, value in rows[name].items() if key != "config"})
     lines = (f"{json.dumps(name)}: {json.dumps(row, separators=(',', ':'))}" for name, row in sorted(rows.items()))
     place.write_text("{\n" + ",\n".join(lines) + "\n}\n")

@@ -278,11 +278,11 @@ class Config(Answers):
         return {"window": chunk, "chunked": True}
 
     def with_shared(
-        self, mixed: Raw, *names: str, default: Any, groups: tuple[int | None, int | None] = (None, None)
+        self, mixed: Raw, *names: str, default: Any = None, groups: tuple[int | None, int | None] = (None, None)
     ) -> Raw:
         """Experts that every token passes, each as wide as a routed one; the groups that the choice is narrowed to, and
         how many there are and are chosen from where the class says it (`groups`)."""
-        number = self.count(*names, default=default, null=0)
+        number = self.count(*names, default=default, null=0) if names else 0
         parted, top = self.size("n_group", default=groups[0]), self.size("topk_group", default=groups[1])
         if parted:
             self.divides(parted, mixed["n_experts"], "n_group", "the number of experts")

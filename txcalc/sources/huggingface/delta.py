@@ -2,8 +2,21 @@
 
 from __future__ import annotations
 
+from math import isqrt
+
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, LOCAL, NAMES, TOP, WIDTH, Config, Raw, by_mixer, layered
+from txcalc.sources.huggingface.config import (
+    GLOBAL,
+    LOCAL,
+    NAMES,
+    TOP,
+    WIDTH,
+    Config,
+    Raw,
+    by_mixer,
+    layered,
+    piece,
+)
 from txcalc.sources.huggingface.keys import any_of, number
 from txcalc.sources.spec import MAX_SIZE
 
@@ -35,7 +48,7 @@ def _linear_or_full(c: Config, n: int) -> list[str]:
     return [DELTA[kind] for kind in c.items("layer_types", of=any_of(LINEAR, GLOBAL), length=n, default=default)]
 
 
-def _qwen_hybrid(c: Config, kv: int) -> Raw:
+def _qwen_hybrid(c: Config, kv: int, partial: float = 0.25) -> Raw:
     """Gated attention, and the gated delta rule in the layers between."""
     raw = c.stack()
     attention = c.heads(raw, kv=kv, d_head=256) | {"qk_norm": "head", "gate": "element"}
@@ -53,7 +66,7 @@ def _qwen_hybrid(c: Config, kv: int) -> Raw:
             "d_conv": c.size("linear_conv_kernel_dim", default=4),
         },
         "norm": c.rms(offset=True),
-        "positions": c.rotary(attention["d_head"], partial=0.25),
+        "positions": c.rotary(attention["d_head"], partial=partial),
         "head": c.lm_head(tied=False),
     }
 
@@ -84,6 +97,136 @@ def qwen3_5_moe_text(c: Config) -> Raw:
     raw["experts"] = _qwen_experts(c, 256, 8)
     n = raw["n_layers"]
     return by_mixer(raw, _linear_or_full(c, n), ["experts"] * n)
+
+
+def qwen4_exp_text(c: Config) -> Raw:
+    """Several streams, of which each branch reads a mix by shares that a narrow layer makes of them; an index of
+    attention over means of keys; and in some layers features of hashed n-grams of tokens."""
+    raw = _qwen_hybrid(c, kv=2, partial=1.0)
+    raw["experts"] = _qwen_experts(c, 512, 10)
+    d, n = raw["d_model"], raw["n_layers"]
+    several, narrow = c.size("hc_count", default=4), c.size("hc_lowrank", default=320)
+    if several < 2:
+        c.fault("hc_count", several, "2 or more")
+    gates = c.text("output_gate_type", default=None) or "silu"
+    if gates not in ("silu", "sigmoid"):
+        c.fault("output_gate_type", gates, "'silu' or 'sigmoid'")
+    c.ignore("norm_topk_prob", "seed", "split_ngram_parts", "number_of_conv_states")
+    every = c.size("full_attention_interval", default=4) if c.data.get("layer_types") is None else 1
+    usual = [LINEAR if (i + 1) % every else INDEXED for i in range(n)]
+    types = c.items("layer_types", of=any_of(LINEAR, INDEXED, GLOBAL), length=n, default=usual) or usual
+
+    def mixed(name: str, injecting: bool) -> list[Raw]:
+        made = [piece(f"{name}_norm", "rms_norm", d, times=several, kind="norm")]
+        made += [
+            piece(f"{name}_down", "linear", several * d, narrow, bias=False),
+            piece(f"{name}_silu", "silu", narrow),
+        ]
+        made += [piece(f"{name}_up", "linear", narrow, several * d, bias=False)]
+        made += [piece(f"{name}_sigmoid", "sigmoid", several * d), piece(f"{name}_mean", "sum", d, groups=2 * several)]
+        if injecting:
+            made.append(piece(f"{name}_shares", "linear", several * d, several, bias=False))
+            made += [
+                piece(f"{name}_shares_sigmoid", "sigmoid", several),
+                piece(f"{name}_added", "sum", several * d, groups=2),
+            ]
+        return made
+
+    index = _pooled_index(c, raw, set(types) != {LINEAR})
+    both = mixed("mixer_mix", True) + mixed("experts_mix", True)
+    tables: dict[str, Raw] = {"delta": {"parts": ["pieces", "delta", "experts"], "pieces": {"leaves": both}}}
+    tables["attention"] = {
+        "parts": ["pieces", "attention", "experts"],
+        "pieces": {"leaves": both + index},
+    }
+    names = ["delta" if kind == LINEAR else "attention" for kind in types]
+    for order, layer in enumerate(sorted(set(c.items("ple_layer_ids", of=number, length=None, default=[]) or []))):
+        if not 1 <= layer <= n or types[layer - 1] != LINEAR:
+            c.fault("ple_layer_ids", layer, f"numbers of linear layers, from 1 to {n:,}")
+            break
+        names[layer - 1] = f"delta-{order}"
+        tables[names[layer - 1]] = {**tables["delta"], "pieces": {"leaves": both + _hashed(c, order, d, several)}}
+    c.ignore("ple_embed_dim", "ple_conv_kernel_size", "ngram_size", "heads_per_ngram", "ngram_vocab_size_base")
+    c.ignore("make_ngram_vocab_size_divisible_by")
+    own: Raw = {"form": "rms", "final": False, "without": ["pieces", "delta", "attention", "experts"]}
+    return layered(raw | {"norm": raw["norm"] | own, "around": mixed("output_mix", False)}, (names, tables))
+
+
+INDEXED = "indexed_attention"
+
+
+_INDEX = ("indexer_n_heads", "indexer_head_dim", "indexer_compress_ratio", "indexer_budget", "indexer_kv_heads")
+
+
+def _pooled_index(c: Config, raw: Raw, needed: bool) -> list[Raw]:
+    """Queries of an index and one key a token, whose means over blocks are scored; its keys are kept one a token."""
+    d, width = raw["d_model"], raw["attention"]["d_head"]
+    sizes = {name: c.size(name, default=None, null=None) for name in _INDEX}
+    several, inner, block, top, _ = sizes.values()
+    if None in sizes.values():
+        if needed or set(sizes.values()) != {None}:
+            lacking = next(name for name, number in sizes.items() if number is None)
+            c.fault(lacking, c.data.get(lacking, ABSENT), "a size: an index has " + ", ".join(_INDEX))
+        return []
+    c.only(1, _INDEX[-1], why="its class has one head of keys")
+    c.divides(block, top, "indexer_compress_ratio", "indexer_budget")
+    if (turned := raw["positions"].get("rotary_dims", width)) > inner:
+        c.fault("indexer_head_dim", inner, f"at least {turned}", "that much of it is rotated")
+    if not needed:
+        return []
+    c.note(f"dense and masked FLOPs of attention are those of all keys, of which an index chooses {top:,}")
+    leaves = [
+        piece("index_q", "linear", d, several * inner, bias=False),
+        piece("index_k", "linear", d, inner, bias=False),
+        piece("index_q_norm", "rms_norm", inner, groups=several, kind="norm"),
+        piece("index_k_norm", "rms_norm", inner, kind="norm"),
+        piece("index_scores", "scores", several, inner, keys=[1, 1 - block, block]),
+        piece("index_keys", "stored", inner),
+    ]
+    return [{"kind": "attention"} | one for one in leaves]
+
+
+def _hashed(c: Config, order: int, d: int, several: int) -> list[Raw]:
+    """Tables of n-grams' hashes, as many rows as primes add up to, and what is made of them for all streams."""
+    inner, taps = c.size("ple_embed_dim", default=d, null=d), c.size("ple_conv_kernel_size", default=4)
+    longest, each = c.size("ngram_size", default=3), c.size("heads_per_ngram", default=8)
+    base, whole = (
+        c.size("ngram_vocab_size_base", default=20_000_000),
+        c.size("make_ngram_vocab_size_divisible_by", default=128),
+    )
+    tables = (longest - 1) * each
+    if not 0 < tables <= 1 << 10 or inner % max(1, tables):
+        c.fault(
+            "ple_embed_dim",
+            inner,
+            f"a number that (ngram_size - 1) * heads_per_ngram = {tables:,}, at most 1,024, divides",
+        )
+        return []
+    if c.data.get("eos_token_id") in (None, []):
+        c.fault("eos_token_id", c.data.get("eos_token_id", ABSENT), "a token, for n-grams end at it")
+    prime, rows = base - 1, 0
+    for i in range((order + 1) * tables):
+        prime = _next_prime(prime)
+        rows += prime if i >= order * tables else 0
+    wide, late = several * d, (taps - 1) * longest
+    leaves = [
+        piece("ngrams", "table", -(-rows // whole) * whole, inner // tables, kind="embedding", runs=tables),
+        piece("ngram_keys", "linear", inner, wide, bias=False),
+        piece("ngram_values", "linear", inner, d, bias=False),
+        *(piece(f"ngram_{name}_norm", "rms_norm", d, times=several, kind="norm") for name in ("key", "query", "conv")),
+        piece("ngram_gates", "sigmoid", several),
+        piece("ngram_conv", "convolution", wide, wide, taps, 1, groups=wide, bias=False),
+        piece("ngram_silu", "silu", wide),
+        piece("ngram_sum", "sum", wide, groups=2),
+    ]
+    return [*leaves, piece("ngram_kept", "state", wide * late + longest - 1)]
+
+
+def _next_prime(value: int) -> int:
+    value += 1
+    while value < 2 or any(value % k == 0 for k in range(2, isqrt(value) + 1)):
+        value += 1
+    return value
 
 
 CONV = "conv"

@@ -113,8 +113,34 @@ def gemma4_text(c: Config) -> Raw:
     return _gemma4(c, c.stack(), 512, width, mixed)
 
 
-def _gemma4(c: Config, raw: Raw, window: int, width: Any = 0, mixed: bool = False) -> Raw:
-    """Layers by kind: `window` is the class's default, `width` that of layers' own inputs, `mixed` has experts."""
+def diffusion_gemma_text(c: Config) -> Raw:
+    """Gemma-4's layers with experts, which read a text and then refine all tokens of a canvas together; what the canvas
+    was before passes a feed-forward first."""
+    raw = c.stack()
+    c.only(False, "attention_bias", why="the biases of its two stacks, which share their weights, are not read")
+    c.only("vision", "use_bidirectional_attention", why="a text that is read once, in order, is read")
+    c.only(0, "num_kv_shared_layers", why="its layers lend no keys and values")
+    c.only(False, "use_double_wide_mlp", why="its layers lend no keys and values")
+    raw = _gemma4(c, raw, 512, mixed=True, tied=True)
+    d, fed = raw["d_model"], raw["feed_forward"]
+    around = [piece("canvas_norm", "rms_norm", d, kind="norm")]
+    around += [
+        piece(f"canvas_{name}", "linear", d, fed["d_ff"], bias=False, kind="feed_forward") for name in ("gate", "up")
+    ]
+    around += [
+        piece("canvas_activation", fed["activation"], fed["d_ff"], kind="feed_forward"),
+        piece("canvas_down", "linear", fed["d_ff"], d, bias=False, kind="feed_forward"),
+    ]
+    c.note(
+        "counted is the first pass over a canvas of so many tokens, which see each other; the next ones also multiply "
+        f"its probabilities by the embedding, {2 * raw['vocab_size'] * d:,} FLOPs a token"
+    )
+    return raw | {"around": around}
+
+
+def _gemma4(c: Config, raw: Raw, window: int, width: Any = 0, mixed: bool = False, tied: bool = False) -> Raw:
+    """Layers by kind: `window` is the class's default, `width` that of layers' own inputs, `mixed` has experts, and of
+    `tied` ones values are keys without the config's saying so."""
     if c.text("use_bidirectional_attention", default=None) not in (None, "vision"):
         c.only("vision", "use_bidirectional_attention", why="a causal model is read")
     attention = c.heads(raw, kv=4, d_head=256)
@@ -125,7 +151,7 @@ def _gemma4(c: Config, raw: Raw, window: int, width: Any = 0, mixed: bool = Fals
     norms = c.rms(place="sandwich", scalar=True)
     types = c.layer_types(n, [LOCAL if (i + 1) % 6 else GLOBAL for i in range(n)])
     types[-1] = GLOBAL  # whatever the list says
-    own, wide = _widths(c, types, attention)
+    own, wide = _widths(c, types, attention, tied=tied)
     attention |= own
     raw |= {
         "attention": attention,
@@ -157,10 +183,11 @@ def _gemma4(c: Config, raw: Raw, window: int, width: Any = 0, mixed: bool = Fals
         "local": {"parts": parts, "attention": local},
         "global": {"parts": parts, "attention": wide, "positions": places},
     }
-    wider = {"feed_forward": {"d_ff": 2 * d_ff}} if c.flag("use_double_wide_mlp", default=False) else {}
+    lent = 0 if tied else c.count("num_kv_shared_layers", default=0)
+    wider = {"feed_forward": {"d_ff": 2 * d_ff}} if not tied and c.flag("use_double_wide_mlp", default=False) else {}
     for kind in ("local", "global"):
         over[kind + READER] = {**over[kind], "attention": {**over[kind]["attention"], "kv_from": kind}, **wider}
-    kinds = _lenders(c, [LAYER_NAMES[kind] for kind in types], c.count("num_kv_shared_layers", default=0))
+    kinds = _lenders(c, [LAYER_NAMES[kind] for kind in types], lent)
     return layered(raw, (kinds, over))
 
 
@@ -207,11 +234,13 @@ def embedding_gemma2_text(c: Config) -> Raw:
     return layered(raw, ([LAYER_NAMES[kind] for kind in types], over))
 
 
-def _widths(c: Config, types: Sequence[str], attention: Raw, groups: int | None = None) -> tuple[Raw, Raw]:
+def _widths(
+    c: Config, types: Sequence[str], attention: Raw, groups: int | None = None, tied: bool = False
+) -> tuple[Raw, Raw]:
     """Width and number of the key/value heads of local and of global layers: by kind, or written out for each layer.
     `groups` is how many global layers have by default, where that is not for those with tied values alone."""
     base = {key: attention[key] for key in ("d_head", "n_kv_heads")}
-    tied = c.flag("attention_k_eq_v", default=False)
+    tied = tied or c.flag("attention_k_eq_v", default=False)
     wide: Raw = {"tied_kv": True, "bias": ["q", "k", "o"] if attention["bias"] else False} if tied else {}
     written = c.table("per_layer_config")
     if written is None and "per_layer_config" in c:  # then transformers gives all layers the widths of local ones

@@ -61,12 +61,17 @@ def recorded(c: Config) -> Raw:
         if form == "held" and value(shape[0]) == 0:
             continue
         made = piece(name, acts[form[1:]] if form[0] == "$" else form, *map(value, shape), kind=kind)
-        made |= {"at": [int(where[0]), value(where[1]), int(where[2])], "runs": value(runs), "groups": value(groups)}
+        place = {"keys": "batch"} if form == "scores" else {"at": [int(where[0]), value(where[1]), int(where[2])]}
+        made |= {**place, "runs": value(runs), "groups": value(groups)}
         made |= {} if bias is None else {"bias": bias}
         if times == row["layers"]:
             layer.append(made)
         else:
             around.append(made | {"times": value(times), "runs": value(runs)})
+    if any(form == "scores" for _, _, _, form, *_ in row["pieces"]):
+        c.note(
+            "two encoders side by side: a picture of its own size and a text of so many tokens, all compared with all"
+        )
     if row["fixed"]:
         c.note("an input of its own size is read, whatever number of tokens is asked for")
     width = next(size for path, size in sizes.items() if _last(path) in ("hidden_size", "d_model", "embed_dim"))

@@ -14,6 +14,7 @@ from txcalc.sources.huggingface.config import (
     Config,
     Raw,
     layered,
+    piece,
     turned,
 )
 from txcalc.sources.huggingface.decoders import decoder
@@ -339,6 +340,27 @@ def afmoe(c: Config) -> Raw:
     first = c.count("num_dense_layers", default=1)
     axis = c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}})
     return layered(raw, axis, c.dense_where(raw, [i < first for i in range(n)]))
+
+
+def beam(c: Config) -> Raw:
+    """Gates with a bias a head; full attention, without positions, in every sixth layer and the last."""
+    raw = c.stack()
+    n = raw["n_layers"]
+    attention = c.heads(raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    attention |= {"qk_norm": "head", "gate": "element"}
+    mixed = c.with_shared(c.experts(NAMES[:1], TOP, WIDTH, 256, 8), groups=(8, 4))
+    mixed |= {"scoring": "sigmoid", "scale": c.real("routed_scaling_factor", default=2.5)}
+    norm = c.rms(place="sandwich", without=["pieces"])
+    head = c.lm_head(False, softcap=c.real("final_logit_softcapping", default=30.0))
+    raw = c.decoder(raw, attention, mixed=mixed, norm=norm, head=head, kind=LOCAL)
+    window = c.size("sliding_window", default=512, null=None)
+    types = c.layer_types(n, [GLOBAL if i == n - 1 or i % 6 == 5 else LOCAL for i in range(n)])
+    axis = c.windows(raw, window, types, {"global": {"positions": {"form": "none"}}})
+    names, tables = c.typed(raw, [i < 3 for i in range(n)])
+    shift = piece("gate_bias", "shift", attention["n_heads"], kind="attention", runs=attention["d_head"])
+    for table in tables.values():
+        table |= {"parts": ["pieces", *table["parts"]], "pieces": {"leaves": [shift]}}
+    return layered(raw, axis, (names, tables))
 
 
 def jetmoe(c: Config) -> Raw:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.keys import REQUIRED
+from txcalc.sources.huggingface.leaves import listed
 from txcalc.sources.spec import size
 
 
@@ -134,14 +136,15 @@ def _answers(c: Config, raw: Raw, last: int) -> tuple[list[Raw], Raw]:
         ("ctc", "sequence", "frames", "speaker", *(("pretraining",) * (c.model_type == "wav2vec2"))),
     )
     form = c.head_of("none", *tasks)
+    own = REQUIRED if c.model_type == "wav2vec2-bert" else 32
     if form == "ctc":
-        return [], {"form": "classifier", "classes": c.size("vocab_size", default=32), "every": True}
+        return [], {"form": "classifier", "classes": c.size("vocab_size", default=own), "every": True}
     weighed = c.flag("use_weighted_layer_sum", default=False) and form in ("sequence", "frames", "speaker")
     made = [piece("layer_weights", "held", raw["n_layers"] + 1)] * weighed
     if form == "frames":
         return made, {"form": "classifier", "classes": c.labels(), "every": True}
     if form == "sequence":
-        width = c.size("classifier_proj_size", default=256)
+        width = c.size("classifier_proj_size", default=768 if c.model_type == "wav2vec2-bert" else 256)
         made += [piece("projector", "linear", d, width, kind="head")]
         made += [piece("classifier", "linear", width, c.labels(), kind="head", at=[0, 1, 1])]
     if form == "speaker":
@@ -186,3 +189,70 @@ def wavlm(c: Config) -> Raw:
     gates = piece("gates", "linear", attention["d_head"], 8, times=n, at=[h, 0, 1], kind="attention")
     table = piece("distances", "held", c.size("num_buckets", default=320) * h, kind="attention")
     return raw | {"around": [*raw["around"], gates, piece("gate_scales", "held", h, times=n), table]}
+
+
+def wav2vec2_bert(c: Config) -> Raw:
+    """Conformer layers on a spectrum's frames, two of which are one: half a feed-forward before and after attention,
+    whose queries meet a table of distances too, and a convolution over the past."""
+    raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
+    d, ff, bands = raw["d_model"], c.size("intermediate_size"), c.size("feature_projection_input_dim", default=160)
+    attention = c.heads(raw, kv_names=(), width_names=())
+    c.only(d, "output_hidden_size", why="an adapter alone makes another width")
+    heads, width, act = attention["n_heads"], attention["d_head"], c.activation("hidden_act", default="silu")
+    form = c.text("position_embeddings_type", default="relative_key", null=None)
+    before, after = (
+        c.count("left_max_position_embeddings", default=64),
+        c.count("right_max_position_embeddings", default=8),
+    )
+    if form not in ("relative_key", "rotary", None):
+        c.fault("position_embeddings_type", form, "'relative_key' or 'rotary'")
+    taps = c.size("conv_depthwise_kernel_size", default=31)
+    if not taps % 2:
+        c.fault("conv_depthwise_kernel_size", taps, "an odd number")
+
+    def fed(name: str) -> list[Raw]:
+        two = [piece(f"{name}_norm", "layer_norm", d, kind="norm"), piece(f"{name}_up", "linear", d, ff)]
+        two += [
+            piece(f"{name}_activation", act, ff),
+            piece(f"{name}_down", "linear", ff, d),
+            piece(f"{name}_sum", "sum", d),
+        ]
+        return [one | {"kind": one.get("kind", "feed_forward")} for one in two]
+
+    mixed = [piece("attention_norm", "layer_norm", d, kind="norm"), *(piece(name, "linear", d, d) for name in "qkv")]
+    if form == "relative_key":
+        mixed += [piece("distances", "held", (before + after + 1) * width)]
+        mixed += [piece("distance_scores", "scores", heads, width, keys=[1, 0, 1])]
+    elif form == "rotary":
+        mixed.append(piece("rotary", "rotary", heads, width))
+    mixed += [piece("core", "attention", heads, width, width, bias=False), piece("o", "linear", d, d)]
+    mixed.append(piece("attention_sum", "sum", d))
+    convolved = [
+        piece("conv_norm", "layer_norm", d, kind="norm"),
+        piece("conv_gates", "linear", d, 2 * d, bias=False),
+        piece("conv_sigmoid", "sigmoid", d),
+        piece("conv", "convolution", d, d, taps, 1, groups=d, bias=False),
+        piece("conv_inner_norm", "layer_norm", d, kind="norm"),
+        piece("conv_activation", act, d),
+        piece("conv_out", "linear", d, d, bias=False),
+        piece("conv_sum", "sum", d),
+    ]
+    layer = [
+        *fed("first"),
+        *(one | {"kind": one.get("kind", "attention")} for one in mixed),
+        *convolved,
+        *fed("second"),
+    ]
+    around = [
+        piece("frames_norm", "layer_norm", bands, kind="norm"),
+        piece("frames", "linear", bands, d, kind="embedding"),
+    ]
+    if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
+        around.append(piece("mask_token", "held", d))
+    read, head = _answers(c, raw, d)
+    c.note("tokens are frames: two of a spectrum's, one after the other")
+    return listed(
+        raw | {"around": around + read, "head": head},
+        {"layer": [*layer, piece("norm", "layer_norm", d, kind="norm")]},
+        [],
+    )

@@ -329,3 +329,43 @@ def speech_to_text(c: Config) -> Raw:
     raw["encoder"]["around"] = around
     c.note(f"--source counts the encoder's positions, one for {2**n} frames of sound")
     return raw
+
+
+def moonshine(c: Config) -> Raw:
+    """Three convolutions over samples; halves with rotary positions and norms without a bias, the decoder's gated."""
+    joined(c)
+    raw: Raw = {"kind": "encoder-decoder", "d_model": c.size("hidden_size"), "vocab_size": c.size("vocab_size")}
+    c.padding_within(raw)
+    d, ff, bias = raw["d_model"], c.size("intermediate_size"), c.flag("attention_bias", default=False)
+    halves: dict[str, Raw] = {}
+    for half, usual in (("encoder", "gelu"), ("decoder", "silu")):
+        keys = ("num_attention_heads", "num_key_value_heads", "num_hidden_layers", "hidden_act")
+        heads, groups, layers, acts = ((f"{half}_{key}", *([key] if half == "decoder" else [])) for key in keys)
+        attention = c.heads(raw, names=heads, kv_names=groups, width_names=())
+        act = c.activation(*acts, default=usual)
+        halves[half] = {
+            "n_layers": c.layers(*layers),
+            "attention": attention | {"bias": ["q", "k", "v"] if bias else False},
+            "feed_forward": {"d_ff": ff, "gated": half == "decoder", "activation": act, "bias": True},
+            "positions": c.rotary(attention["d_head"], partial=0.9) | {"interleaved": True},
+        }
+    several = halves["encoder"]["attention"]["n_heads"]
+    for half in halves:
+        for key in ("num_attention_heads", "num_key_value_heads"):
+            c.only(several, f"{half}_{key}", why="transformers' class has as many everywhere")
+    if c.size("pad_head_dim_to_multiple_of", default=None, null=None):
+        c.note("pad_head_dim_to_multiple_of fills heads up with zeros for some kernels, which are not counted")
+    around = [
+        piece("conv1", "convolution", 1, d, 127, 64, bias=False, at=[6, 7, 1]),
+        piece("conv1_tanh", "tanh", d, at=[6, 7, 1]),
+        piece("conv1_norm", "layer_norm", d, kind="norm", at=[6, 7, 1]),
+        piece("conv2", "convolution", d, 2 * d, 7, 3, at=[2, 1, 1]),
+        piece("conv2_gelu", "gelu", 2 * d, at=[2, 1, 1]),
+        piece("conv3", "convolution", 2 * d, d, 3, 2),
+        piece("conv3_gelu", "gelu", d),
+    ]
+    halves["encoder"]["around"] = around
+    c.note("--source counts the encoder's positions, one for 384 samples of sound")
+    form = c.head_of("lm", "none")
+    head: Raw = {"form": "none"} if form == "none" else {"tied": c.flag("tie_word_embeddings", default=True)}
+    return raw | {"norm": {"form": "layer", "bias": False}, "head": head, **halves}

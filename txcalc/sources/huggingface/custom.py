@@ -40,14 +40,9 @@ def openelm(c: Config) -> Raw:
     c.only(tied, "tie_word_embeddings", why="share_input_output_layers says so")
     attention = {"d_head": width, "qk_norm": "head" if normed else "none"}
     activation = c.activation("activation_fn_name", default="silu")
-    made = raw | {
-        "context": c.size("max_context_length", default=2048),
-        "norm": c.rms(),
-        "positions": {"form": "rotary"},
-        "head": {"tied": tied},
-        "attention": attention | {"n_heads": 1},
-        "feed_forward": {"d_ff": 1, "gated": True, "activation": activation},
-    }
+    raw["context"] = c.size("max_context_length", default=2048)
+    attention["n_heads"], mlp = 1, {"d_ff": 1, "gated": True, "activation": activation}
+    made = c.decoder(raw, attention, mlp=mlp, positions={"form": "rotary"}, head={"tied": tied})
     if c.faults:
         return made
     kinds, tables = [], dict[str, Raw]()

@@ -238,18 +238,12 @@ def opt(c: Config) -> Raw:
     final = before and not c.flag("_remove_final_layer_norm", default=False)
     rows = c.size("max_position_embeddings", default=2048) + 2
     head = c.lm_head(tied=True)
-    narrow = {} if rank == raw["d_model"] else {"embedding": {"rank": rank, "early": True}}
-    if narrow and "form" in head:
-        c.fault(
-            "word_embed_proj_dim", rank, f"hidden_size = {raw['d_model']:,}", "only logits are read of narrow tables"
-        )
-        narrow = {}
+    first = None if rank == raw["d_model"] else {"rank": rank, "early": True}
+    if first and "form" in head:
+        why = "only logits are read of narrow tables"
+        c.fault("word_embed_proj_dim", rank, f"hidden_size = {raw['d_model']:,}", why)
     norm = c.layer_norm(place="pre" if before else "post", final=final)
-    return raw | {
-        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": bias},
-        "feed_forward": c.plain("ffn_dim", act="relu", act_names=GPT_ACT, bias=bias),
-        "norm": norm | ({} if weighted else {"weighted": False, "bias": False}),
-        "positions": {"form": "learned", "rows": rows},
-        "head": head,
-        **narrow,
-    }
+    norm |= {} if weighted else {"weighted": False, "bias": False}
+    attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": bias}
+    mlp, places = c.plain("ffn_dim", act="relu", act_names=GPT_ACT, bias=bias), {"form": "learned", "rows": rows}
+    return c.decoder(raw, attention, mlp=mlp, norm=norm, positions=places, embedding=first, head=head)

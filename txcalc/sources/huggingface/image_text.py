@@ -199,16 +199,11 @@ def git(c: Config) -> Raw:
         f"text alone is run: the picture's encoder and its projection ({seen:,} parameters) are held and not run; each "
         "position of a picture that is written about is a token more"
     )
-    return raw | {
-        "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": True},
-        "feed_forward": c.plain(),
-        "norm": c.layer_norm("layer_norm_eps", eps=1e-12, place="post"),
-        "positions": {"form": "learned", "rows": rows},
-        "context": rows,
-        "embedding": {"norm": True},
-        "head": head,
-        "idle": seen,
-    }
+    attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": True}
+    norm, places = c.layer_norm("layer_norm_eps", eps=1e-12, place="post"), {"form": "learned", "rows": rows}
+    raw |= {"context": rows, "idle": seen}
+    first = {"norm": True}
+    return c.decoder(raw, attention, mlp=c.plain(), norm=norm, positions=places, embedding=first, head=head)
 
 
 def _seen(c: Config) -> Config:

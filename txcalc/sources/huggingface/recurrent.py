@@ -67,30 +67,30 @@ def falcon_mamba(c: Config) -> Raw:
     return mamba(c)
 
 
-def _mamba2(c: Config, n_heads: int, d_head: int, inner: int, key: str, **more: object) -> Raw:
+def _mamba2(c: Config, n_heads: int, d_head: int, inner: int, names: str, groups: int, state: int) -> Raw:
+    """Mamba-2's table, of `inner` channels. `names` spells the heads, the groups, the state's width, the taps and both
+    biases, some of them two ways; `groups` and `state` are the class's defaults."""
+    key, *(several, wide, taps, bias, conv_bias) = (name.split("|") for name in names.split())
     if n_heads * d_head != inner:
-        c.fault(
-            key, n_heads, f"so many that heads × width = {inner:,}", f"{n_heads:,} × {d_head:,} = {n_heads * d_head:,}"
-        )
-    return {"n_heads": n_heads, "d_head": d_head, **more}
+        said = f"{n_heads:,} × {d_head:,} = {n_heads * d_head:,}"
+        c.fault(key[0], n_heads, f"so many that heads × width = {inner:,}", said)
+    return {
+        "n_heads": n_heads,
+        "d_head": d_head,
+        "n_groups": c.size(*several, default=groups),
+        "d_state": c.size(*wide, default=state),
+        "d_conv": c.size(*taps, default=4),
+        "bias": c.flag(*bias, default=False),
+        "conv_bias": c.flag(*conv_bias, default=True),
+    }
 
 
 def mamba2(c: Config) -> Raw:
     raw = _recurrent(c)
     inner = _inner(c, raw, "expand")
     n_heads, d_head = c.size("num_heads", default=128), c.size("head_dim", default=64)
-    mixer = _mamba2(
-        c,
-        n_heads,
-        d_head,
-        inner,
-        "num_heads",
-        n_groups=c.size("n_groups", default=8),
-        d_state=c.size("state_size", default=128),
-        d_conv=c.size("conv_kernel", default=4),
-        bias=c.flag("use_bias", default=False),
-        conv_bias=c.flag("use_conv_bias", default=True),
-    )
+    names = "num_heads n_groups state_size conv_kernel use_bias use_conv_bias"
+    mixer = _mamba2(c, n_heads, d_head, inner, names, 8, 128)
     return raw | {"mamba2": mixer, "norm": c.rms("layer_norm_epsilon", eps=1e-5), "head": c.lm_head(tied=False)}
 
 
@@ -136,18 +136,8 @@ def granite_mixer(c: Config, raw: Raw, inner: int) -> Raw:
         width = max(1, inner // n_heads)
     else:
         width = c.size("mamba_d_head")
-    return _mamba2(
-        c,
-        n_heads,
-        width,
-        inner,
-        "mamba_n_heads",
-        n_groups=c.size("mamba_n_groups", default=1),
-        d_state=c.size("mamba_d_state", default=256),
-        d_conv=c.size("mamba_d_conv", default=4),
-        bias=c.flag("mamba_proj_bias", default=False),
-        conv_bias=c.flag("mamba_conv_bias", default=True),
-    )
+    names = "mamba_n_heads mamba_n_groups mamba_d_state mamba_d_conv mamba_proj_bias mamba_conv_bias"
+    return _mamba2(c, n_heads, width, inner, names, 1, 256)
 
 
 def granitemoehybrid(c: Config) -> Raw:
@@ -183,6 +173,12 @@ WORDS = {"mamba": "mamba2", "linear_attention": "mamba2", "attention": "attentio
          "mlp": "feed_forward", "dense": "feed_forward", "moe": "experts", "sparse": "experts"}  # fmt: skip
 
 
+_NEMOTRON = (
+    "mamba_num_heads n_groups|mamba_n_groups ssm_state_size conv_kernel|mamba_d_conv use_bias|mamba_proj_bias "
+    "use_conv_bias|mamba_conv_bias"
+)
+
+
 def nemotron_h(c: Config) -> Raw:
     """Layers of one branch each: Mamba-2, attention, a feed-forward or experts."""
     c.alone()
@@ -196,7 +192,7 @@ def nemotron_h(c: Config) -> Raw:
     number = c.layers("num_hidden_layers") if "num_hidden_layers" in c else len(names)
     if number != len(names):
         c.fault("num_hidden_layers", number, f"{len(names):,}, the layers that the pattern has")
-    inner = c.size("mamba_num_heads", default=128) * c.size("mamba_head_dim", default=64)
+    several, width = c.size("mamba_num_heads", default=128), c.size("mamba_head_dim", default=64)
     attention = c.heads(raw, kv=8, d_head=128)
     c.only(attention["d_head"], "attention_head_dim", why="head_dim is what transformers' nemotron_h reads")
     latent = c.size("moe_latent_size", default=None)
@@ -204,18 +200,7 @@ def nemotron_h(c: Config) -> Raw:
     bias = c.flag("mlp_bias", default=False)
     raw |= {
         "attention": attention,
-        "mamba2": _mamba2(
-            c,
-            c.size("mamba_num_heads", default=128),
-            c.size("mamba_head_dim", default=64),
-            inner,
-            "mamba_num_heads",
-            n_groups=c.size("n_groups", "mamba_n_groups", default=8),
-            d_state=c.size("ssm_state_size", default=128),
-            d_conv=c.size("conv_kernel", "mamba_d_conv", default=4),
-            bias=c.flag("use_bias", "mamba_proj_bias", default=False),
-            conv_bias=c.flag("use_conv_bias", "mamba_conv_bias", default=True),
-        ),
+        "mamba2": _mamba2(c, several, width, several * width, _NEMOTRON, 8, 128),
         "norm": c.rms("layer_norm_epsilon", "norm_eps", "rms_norm_eps", eps=1e-5),
         "positions": {"form": "none"},
         "head": c.lm_head(tied=False),

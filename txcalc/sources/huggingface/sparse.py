@@ -22,29 +22,18 @@ from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
 from txcalc.sources.spec import size
 
 
-def _qwen_mixture(c: Config, raw: Raw) -> tuple[list[str], dict[str, Raw]]:
-    return c.mixture(raw, c.qwen_sparse(raw))
-
-
 def qwen2_moe(c: Config) -> Raw:
     raw = c.stack()
     n = raw["n_layers"]
-    mixed = c.experts(
-        ("num_experts", "num_local_experts"),
-        ("num_experts_per_tok",),
-        ("moe_intermediate_size",),
-        60,
-        4,
-        d_ff_shared=c.size("shared_expert_intermediate_size"),
-        shared_gate=True,
-    )
+    shared = {"d_ff_shared": c.size("shared_expert_intermediate_size"), "shared_gate": True}
+    mixed = c.experts(NAMES, TOP, WIDTH, 60, 4, **shared)
     bias = ["q", "k", "v"] if c.flag("qkv_bias", default=True) else False
     raw = c.decoder(raw, c.heads(raw, kv=16) | {"bias": bias}, mixed=mixed)
     on = c.flag("use_sliding_window", default=False)
     window = c.size("sliding_window", default=4096, null=None) if on else None
     top = c.count("max_window_layers", default=28) if on else 0
     types = c.layer_types(n, [LOCAL if on and i % 2 == 0 and i < top else GLOBAL for i in range(n)])
-    return layered(raw, c.windows(raw, window, types), _qwen_mixture(c, raw))
+    return layered(raw, c.windows(raw, window, types), c.mixture(raw, c.qwen_sparse(raw)))
 
 
 def granitemoe_swa(c: Config) -> Raw:

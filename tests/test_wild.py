@@ -105,6 +105,16 @@ def test_keys_of_other_peoples_code_pass_only_beside_what_makes_them_harmless() 
             describe(bert | {"encoder_width": 32} | more)
 
 
+@pytest.mark.parametrize(
+    ("keys", "like"), [("num_hidden_groups inner_group_num", "albert"), ("type_vocab_size", "bert"), ("", "")]
+)
+def test_a_file_without_a_type_is_asked_about_by_its_keys(keys: str, like: str) -> None:
+    sizes = {key: value for key, value in QWEN.items() if key != "model_type"} | dict.fromkeys(keys.split(), 1)
+    with pytest.raises(InputError, match="model_type is missing") as error:
+        describe(sizes)
+    assert (f'add "model_type": "{like}" if it is one' in str(error.value)) == bool(like)
+
+
 def test_keys_of_types_whose_code_is_not_known_are_faults() -> None:
     assert not release.unnamed("kimi_k2", "anything") and not release.unnamed("", "anything")
 

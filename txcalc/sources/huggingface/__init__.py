@@ -19,7 +19,16 @@ from txcalc.errors import ABSENT, NULL, Fault, InputError, UnknownName, shown
 from txcalc.sources import files
 from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.families import BY_CLASS, PREDICTING, PREDICTORS, PUBLISHED, READERS, REFUSED, WRAPPERS
+from txcalc.sources.huggingface.families import (
+    BY_CLASS,
+    PREDICTING,
+    PREDICTORS,
+    PUBLISHED,
+    READERS,
+    REFUSED,
+    SIGNS,
+    WRAPPERS,
+)
 from txcalc.sources.huggingface.keys import bare, printable
 
 MAX_BYTES = 1 << 24
@@ -168,7 +177,9 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
         return types[0], [f"model_type = {types[0]!r}, which has the class {cls}"]
     if not isinstance(model_type, str) or not model_type:
         got = ABSENT if "model_type" not in data else NULL if model_type is None else model_type
-        raise InputError(where, [Fault("model_type", got, "the name of an architecture, such as 'llama'")])
+        like = next((name for name, keys in SIGNS.items() if keys <= data.keys()), "")
+        fix = f'its keys are like those of {like}: add "model_type": "{like}" if it is one' if like else ""
+        raise InputError(where, [Fault("model_type", got, "the name of an architecture, such as 'llama'", fix)])
     return model_type, []
 
 

@@ -4,6 +4,8 @@ readers        names of readers, by module; `recorded` those read by what transf
                (`recorded.json`), `like` those read by the reader of another type, `called` those by one of another name
 by class       model types of which a file of another type is one by its class: code that people run under the name of
                what it extends
+signs          keys by which a file without a model type looks like one of a type, the surest first: others may have
+               them too, so it is asked about, never read
 own text       multimodal types whose language model's type is the type's own; `other text`: the text model type, of a
                config that does not name one, of the others; `text defaults` what a text_config gets from the whole's
                class before its own is asked
@@ -39,8 +41,9 @@ READERS: dict[str, tuple[str, str]] = {
 }
 READERS |= {name: READERS[other] for name, other in listed(_TABLE["like"]).items()}
 # Modules whose readers follow code that is published beside weights, not transformers'.
-PUBLISHED = frozenset(("published", "custom", "earlier", "wrapped", "drafts"))
+PUBLISHED = frozenset(("published", "custom", "earlier", "wrapped", "drafts", "flash"))
 BY_CLASS = listed(_TABLE["by class"])
+SIGNS = {name: frozenset(keys.split()) for name, keys in _TABLE["signs"].items()}
 
 # How many multi-token-prediction layers there are, and the model types whose layers are known to be like DeepSeek-V3's.
 PREDICTORS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")

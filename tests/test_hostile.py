@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 from test_wild import QWEN
 
+from txcalc.errors import InputError
+from txcalc.planning.modules import Modules
+
 SECONDS, MEMORY = 10.0, 1 << 30  # of a processor, and at most resident
 RUN = """
 import resource, sys
@@ -55,6 +58,18 @@ def config(**more: object) -> bytes:
     return json.dumps(QWEN | more).encode()
 
 
+def repeating(*names: str) -> dict[str, object]:
+    """What a quantiser says that leaves out modules by these names."""
+    form = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+    groups = {"group_0": {"targets": ["Linear"], "weights": form}}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "ignore": [*names],
+        "config_groups": groups,
+    }
+
+
 class Bomb:
     """What runs when it is unpickled."""
 
@@ -84,6 +99,8 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "layers.json": (lambda: config(num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
     "types.json": (lambda: config(layer_types=["full_attention"] * 500_000), "layer_types"),
+    "utf16.json": (lambda: config(hidden_size=None).decode().encode("utf-16"), "hidden_size is null"),
+    "repeats.json": (lambda: config(quantization_config=repeating("re:(.*)*(.*)*(.*)*x$")), ""),
     "dotted.toml": (lambda: b"a." * 500_000 + b"a = 1", "nested too deep"),
     "table.toml": (lambda: b"[" + b"a." * 500_000 + b"a]", "nested too deep"),
     "array.toml": (lambda: b"a = " + b"[" * 500_000, "not valid TOML"),
@@ -103,6 +120,14 @@ def test_a_file_is_answered_or_refused_in_time(name: str, tmp_path: Path) -> Non
     code, _, said = run("show", str(tmp_path / name))
     assert code in (0, 2) and wanted in said
     assert len(said) < 20_000
+
+
+@pytest.mark.parametrize("name", ["(a+)+$", "(.*)*x", "a?" * 30, ".*.*.*.*zz", "x" * 5000])
+def test_expressions_that_may_run_for_ever_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="repeat too often"):
+        Modules([f"re:{name}"])
+    real = [r".*mlp\.(gate|up|gate_up|down)_proj.*", r"model\.layers\.(?:[0-9]|[12]\d)\..*", ".*self_attn.*"]
+    assert len(Modules([f"re:{one}" for one in real * 30]).patterns) == 90
 
 
 def test_what_a_message_lists_is_capped(tmp_path: Path) -> None:

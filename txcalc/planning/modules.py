@@ -72,6 +72,8 @@ MODULES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 HEAD, TABLE = ("lm_head",), ("embed_tokens", "embeddings", "wte")
 NONE: frozenset[str] = frozenset()
+# What all expressions of a list may try on a name of 64 letters, and the repeats that are always too many.
+MOST_TRIALS, MANY = 8 * 64**3, 4
 PREFIXES = ("model", "model.language_model", "language_model.model", "transformer", "backbone")
 
 
@@ -113,6 +115,8 @@ class Modules:
                     template = f"{short[: digits.start()]}#{short[digits.end() :]}"
                     self.numbered.setdefault(int(digits[0]), set()).add(template)
 
+        if sum(64 ** _repeats(pattern.pattern) for pattern in self.patterns) > MOST_TRIALS:
+            raise InputError(WHERE, ["has expressions of modules that repeat too often: they may run for ever"])
         self.exact = any(char.isdecimal() for pattern in self.patterns for char in pattern.pattern)
 
     def have(self, entry: Entry, number: int | None) -> bool:
@@ -184,6 +188,15 @@ def _short(name: str) -> str:
     """A name from its layer on."""
     at = re.search(r"(?:^|\.)(?:layers|h|blocks)\.(?=\d)", name)
     return ("layers." + name[at.end() :] if at else name.removeprefix("model.")).removesuffix(".weight")
+
+
+def _repeats(pattern: str) -> int:
+    """How many parts of an expression may be of any length, a last one apart: a name of n letters is tried in up to
+    n ** repeats ways. As many as never end where what repeats is itself made of parts."""
+    bare = re.sub(r"\\.|\[[^\]]*\]", "x", pattern)
+    if len(pattern) > 4096 or re.search(r"\)[*+{]", bare):
+        return MANY
+    return min(MANY, len(re.findall(r"[*+{]|(?<!\()\?", bare.removesuffix("$").removesuffix(".*"))))
 
 
 def _compiled(text: str) -> re.Pattern[str]:

@@ -83,7 +83,7 @@ def parsed(data: bytes, where: str) -> Any:
     if not data.strip():
         raise InputError(where, ["is empty, expected a config.json"])
     try:
-        return json.loads(data.decode("utf-8-sig"), object_pairs_hook=_once)
+        return json.loads(data.decode(json.detect_encoding(data)), object_pairs_hook=_once)
     except UnicodeDecodeError:
         raise InputError(where, ["is not text, expected a config.json"]) from None
     except (ValueError, RecursionError) as error:
@@ -228,7 +228,10 @@ PARTS = ("vision", "vision_model", "vision_encoder", "audio", "audio_model", "en
 
 
 def _part(c: Config) -> str:
-    """Why a type of transformers' own has no reader: it is a part of another that has one, or nobody wrote one."""
+    """Why a type of transformers' own has no reader here: it is a whole in a language model's place, a part of another
+    that has one, or nobody wrote one."""
+    if c.model_type in WRAPPERS:
+        return "it has more than the language model that is read here"
     whole = next((one for one in (*WRAPPERS, *READERS) if c.model_type in [f"{one}_{part}" for part in PARTS]), "")
     return f"it is a part of {whole}, in whose config it is read" if whole else "it has no reader yet"
 

@@ -58,6 +58,8 @@ def bert_like(
     table: Raw = {"norm": embedded_norm}
     if types:
         table["types"] = c.size("type_vocab_size", default=types)
+    if c.model_type == "bert":
+        c.only(raw["d_model"], "embedding_size", "emb_size", why="a table as wide as the model is read")
     if narrow:
         rank = c.size(narrow[0], default=narrow[1])
         table |= {} if rank is None or (rank == raw["d_model"] and not projected) else {"rank": rank}

@@ -20,6 +20,7 @@ def _decoder(c: Config, raw: Raw, attention: Raw, *, tied: bool, mlp: Raw | None
 def qwen(c: Config) -> Raw:
     """Q, K and V have biases whatever `no_bias` says; each of the two gates is half as wide as `intermediate_size`."""
     raw = c.stack()
+    c.only(raw["vocab_size"], "padded_vocab_size", why="the table has vocab_size rows")
     attention = c.heads(raw, kv_names=(), width_names=())
     n_heads, width = attention["n_heads"], c.size("kv_channels", default=128)
     if n_heads * width != raw["d_model"]:

@@ -88,16 +88,10 @@ def phi_msft(c: Config) -> Raw:
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=("n_head_kv",), width_names=())
     dims = c.size("rotary_dim", default=32)
-    turned = {"rotary_dims": dims} if dims < attention["d_head"] else {}
-    return raw | {
-        "attention": attention | {"bias": True},
-        "feed_forward": c.plain(
-            "n_inner", act="gelu_new", act_names=("activation_function",), default=4 * raw["d_model"]
-        ),
-        "norm": c.layer_norm(parallel="shared"),
-        "positions": {"form": "rotary", **turned},
-        "head": c.lm_head(tied=False, bias=True),
-    }
+    places: Raw = {"form": "rotary"} | ({"rotary_dims": dims} if dims < attention["d_head"] else {})
+    mlp = c.plain("n_inner", act="gelu_new", act_names=("activation_function",), default=4 * raw["d_model"])
+    norm, head = c.layer_norm(parallel="shared"), c.lm_head(tied=False, bias=True)
+    return c.decoder(raw, attention | {"bias": True}, mlp=mlp, norm=norm, positions=places, head=head)
 
 
 def hf_olmo(c: Config) -> Raw:
@@ -119,18 +113,11 @@ def hf_olmo(c: Config) -> Raw:
         c.fault("activation_type", form, "'swiglu', 'gelu' or 'relu'")
     rope, alibi = c.flag("rope", default=False), c.flag("alibi", default=False)
     places = c.rotary(attention["d_head"]) if rope else {"form": "learned", "rows": context}
-    rows = raw["vocab_size"]
-    return raw | {
-        "context": context,
-        "vocab_size": c.size("embedding_size", default=50304, null=rows),
-        "attention": attention,
-        "feed_forward": _halved(c, wide, bias)
-        if form == "swiglu"
-        else {"d_ff": wide, "activation": form, "bias": bias},
-        "norm": _norm_of_olmo(c, bias),
-        "positions": {"form": "alibi"} if alibi else places,
-        "head": c.lm_head(tied=True) | {"tied": c.flag("weight_tying", default=True)},
-    }
+    raw |= {"context": context, "vocab_size": c.size("embedding_size", default=50304, null=raw["vocab_size"])}
+    mlp = _halved(c, wide, bias) if form == "swiglu" else {"d_ff": wide, "activation": form, "bias": bias}
+    head = c.lm_head(tied=True) | {"tied": c.flag("weight_tying", default=True)}
+    own = {"form": "alibi"} if alibi else places
+    return c.decoder(raw, attention, mlp=mlp, norm=_norm_of_olmo(c, bias), positions=own, head=head)
 
 
 def llada(c: Config) -> Raw:
@@ -214,12 +201,6 @@ def codeshell(c: Config) -> Raw:
     if form not in ("learned_absolute", "rope"):
         c.fault("position_embedding_type", form, "'learned_absolute' or 'rope'")
     learned = {"form": "learned", "rows": c.size("n_positions", "max_position_embeddings", default=8192)}
-    return raw | {
-        "attention": attention,
-        "feed_forward": c.plain(
-            "n_inner", act="gelu_pytorch_tanh", act_names=("activation_function",), default=4 * raw["d_model"]
-        ),
-        "norm": c.layer_norm(),
-        "positions": c.rotary(attention["d_head"]) if form == "rope" else learned,
-        "head": c.lm_head(tied=True),
-    }
+    mlp = c.plain("n_inner", act="gelu_pytorch_tanh", act_names=("activation_function",), default=4 * raw["d_model"])
+    places = None if form == "rope" else learned
+    return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), positions=places, tied=True)

@@ -18,6 +18,7 @@ from txcalc.model import Model
 from txcalc.planning.layout import parse_layout
 from txcalc.planning.training.recipe import parse_recipe
 from txcalc.sources import build
+from txcalc.verify.branches import NoParallel
 from txcalc.verify.real import RankResult, _renamed, _rows, started, verify_real
 
 
@@ -62,6 +63,13 @@ LATENT = {
 @pytest.mark.parametrize("layout", ["tp=2,sp=2,fsdp=2,ep=4", "fsdp=4,ep=2", "dp=2,fsdp=2,ep=2"])
 def test_latents_and_experts_are_those_of_one_process(layout: str) -> None:
     _equal(build(LATENT, "latent"), layout, "")
+
+
+@pytest.mark.slow
+def test_rows_that_torch_deals_out_to_no_ranks_are_told() -> None:
+    """tp and fsdp both cut them; `--layout` without `--torchrun` compares their bytes."""
+    with pytest.raises(NoParallel, match="has 510 rows, which its 4 ranks of tp and fsdp do not divide"):
+        _equal(load(MODEL.replace("512", "510")), "tp=2,sp=2,fsdp=2", "")
 
 
 def _equal(model: Model, layout: str, recipe: str, pool: Pool | None = None) -> None:

@@ -242,6 +242,10 @@ def _fill(net: nn.Module, values: dict[str, nn.Parameter], prefix: str = "") -> 
     for name, p in net.named_parameters():
         value = values[_renamed(name, prefix)].detach()
         if isinstance(p, DTensor):
+            ranks = p.device_mesh.size()
+            if p.shape[0] % ranks and [getattr(cut, "dim", None) for cut in p.placements].count(0) > 1:
+                said = f"{name} has {p.shape[0]:,} rows, which its {ranks} ranks of tp and fsdp do not divide"
+                raise NoParallel(f"{said}: torch's distribute_tensor deals out no such")
             own = distribute_tensor(value.clone(), p.device_mesh, p.placements)
             p.to_local().copy_(own.to_local())
         else:

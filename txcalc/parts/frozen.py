@@ -53,10 +53,11 @@ def _hashed(self: Any) -> int:
 
 def _made(self: Any, **values: Any) -> None:
     given = {**self._defaults, **values}
-    if wrong := given.keys() ^ self._names:
-        raise TypeError(
-            f"{type(self).__name__}: {', '.join(sorted(wrong))}: fields that it has not, or that are missing"
+    if given.keys() != self._names:
+        lacks, unknown = (
+            ", ".join(sorted(names)) or "none" for names in (self._names - given.keys(), given.keys() - self._names)
         )
+        raise TypeError(f"{type(self).__name__}: fields missing: {lacks}; fields it has not: {unknown}")
     self.__dict__.update(given)
 
 

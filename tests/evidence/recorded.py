@@ -517,6 +517,9 @@ def write(made: dict[str, Any]) -> None:
     # The class of a config that names none comes first.
     usual = {name: via._automatic(via._transformers().CONFIG_MAPPING[name]()) for name in made}
     made = {name: dict(sorted(rows.items(), key=lambda row: row[0] != usual[name])) for name, rows in made.items()}
+    for name, rows in made.items():  # where that is not recorded, a config must say its class
+        for row in rows.values():
+            row |= {"named": True} if usual[name] and usual[name] not in rows else {}
     lines = (f"{json.dumps(name)}: {json.dumps(rows, separators=(',', ':'))}" for name, rows in made.items())
     PLACE.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 

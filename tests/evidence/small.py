@@ -37,7 +37,15 @@ def truth(
         if (number := one.flops or _on_cpu(config, batch, tokens))
     }
     whole = {} if found[0].whole is None else {"whole": found[0].whole}
-    if config["model_type"] in ("altclip", "chinese_clip", "clap", "siglip"):  # read with both encoders
+    if config["model_type"] in (
+        "altclip",
+        "chinese_clip",
+        "clap",
+        "metaclip_2",
+        "owlv2",
+        "owlvit",
+        "siglip",
+    ):  # read with both encoders
         return {"params": found[0].whole, "flops": flops}
     kept = {"cache": {tokens: _kept(config, int(tokens)) for tokens in cache}} if cache else {}
     return {"params": found[0].params, **whole, "flops": flops, **kept}

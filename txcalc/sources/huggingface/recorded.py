@@ -32,6 +32,8 @@ def recorded(c: Config) -> Raw:
         c.fault("architectures[0]", cls, f"one of {', '.join(classes)}", "other classes are not read")
         cls = next(iter(classes))
     row = classes[cls]
+    if row.get("named") and not names:
+        c.fault("architectures", names, f"[{cls!r}]", "transformers makes another class where none is named")
     at = {"": c}
     for table in dict.fromkeys(path.rpartition(".")[0] for path in (*row["keys"], *row["pinned"], *row["free"])):
         at[table] = at.get(table) or _inner(c, table)

@@ -673,6 +673,7 @@ SAID: dict[str, dict[str, Any]] = {  # what a class lacks, or would make wide
     "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}},
     "deepseek_v2": {"num_experts_per_tok": 2},
     "deepseek_ocr2_text": {"num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]},
+    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "num_key_value_heads": 8},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
@@ -680,7 +681,16 @@ SAID: dict[str, dict[str, Any]] = {  # what a class lacks, or would make wide
     "hunyuan_v1_moe": {"head_dim": 64},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
     "ministral": {"head_dim": 64},
+    "metaclip_2": {"architectures": ["MetaClip2Model"]},
     "nemotron": {"num_key_value_heads": 8},
+    "qwen4_exp_text": {
+        "indexer_n_heads": 2,
+        "indexer_kv_heads": 1,
+        "indexer_head_dim": 256,
+        "indexer_budget": 64,
+        "indexer_compress_ratio": 16,
+    },
+    "wav2vec2-bert": {"vocab_size": 32},
     "gemma3n_text": {"num_kv_shared_layers": 0},
     "zamba": {"layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"]},
     "zamba2": {"layers_block_type": ["hybrid", "hybrid", "linear_attention", "hybrid"]},
@@ -733,7 +743,15 @@ def test_what_transformers_writes_is_read_and_its_nulls_are_kept(model_type: str
                 read(full | {key: None})
 
 
-ODD = {"cohere_compass", "deepseek_ocr2", "ovis2", "phi4_multimodal", "qwen3_omni_moe_thinker"}
+ODD = {
+    "cohere_compass",
+    "deepseek_ocr2",
+    "diffusion_gemma",
+    "ovis2",
+    "phi4_multimodal",
+    "qwen3_omni_moe_thinker",
+    "qwen4_exp",
+}
 
 
 @pytest.mark.parametrize("model_type", sorted(set(WRAPPERS) - ODD))

@@ -111,7 +111,10 @@ def qwen4_exp_text(c: Config) -> Raw:
     gates = c.text("output_gate_type", default=None) or "silu"
     if gates not in ("silu", "sigmoid"):
         c.fault("output_gate_type", gates, "'silu' or 'sigmoid'")
-    c.ignore("norm_topk_prob", "seed", "split_ngram_parts", "number_of_conv_states")
+    c.ignore("number_of_conv_states")
+    c.flag("norm_topk_prob", default=True)
+    for key, usual_size in _NGRAMS.items():
+        c.size(key, default=usual_size)  # null is no number here
     every = c.size("full_attention_interval", default=4) if c.data.get("layer_types") is None else 1
     usual = [LINEAR if (i + 1) % every else INDEXED for i in range(n)]
     types = c.items("layer_types", of=any_of(LINEAR, INDEXED, GLOBAL), length=n, default=usual) or usual
@@ -146,13 +149,23 @@ def qwen4_exp_text(c: Config) -> Raw:
             break
         names[layer - 1] = f"delta-{order}"
         tables[names[layer - 1]] = {**tables["delta"], "pieces": {"leaves": both + _hashed(c, order, d, several)}}
-    c.ignore("ple_embed_dim", "ple_conv_kernel_size", "ngram_size", "heads_per_ngram", "ngram_vocab_size_base")
-    c.ignore("make_ngram_vocab_size_divisible_by")
+    c.ignore("ple_embed_dim")
     own: Raw = {"form": "rms", "final": False, "without": ["pieces", "delta", "attention", "experts"]}
     return layered(raw | {"norm": raw["norm"] | own, "around": mixed("output_mix", False)}, (names, tables))
 
 
 INDEXED = "indexed_attention"
+# Keys that a file of Qwen4-Exp may not leave empty, with what its class takes.
+_NGRAMS = {
+    "num_key_value_heads": 2,
+    "ple_conv_kernel_size": 4,
+    "ngram_size": 3,
+    "heads_per_ngram": 8,
+    "ngram_vocab_size_base": 20_000_000,
+    "make_ngram_vocab_size_divisible_by": 128,
+    "seed": 1234,
+    "split_ngram_parts": 512,
+}
 
 
 _INDEX = ("indexer_n_heads", "indexer_head_dim", "indexer_compress_ratio", "indexer_budget", "indexer_kv_heads")

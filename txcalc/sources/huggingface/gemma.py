@@ -117,6 +117,7 @@ def diffusion_gemma_text(c: Config) -> Raw:
     """Gemma-4's layers with experts, which read a text and then refine all tokens of a canvas together; what the canvas
     was before passes a feed-forward first."""
     raw = c.stack()
+    c.size("num_key_value_heads", default=4)  # null is no number here
     c.only(False, "attention_bias", why="the biases of its two stacks, which share their weights, are not read")
     c.only("vision", "use_bidirectional_attention", why="a text that is read once, in order, is read")
     c.only(0, "num_kv_shared_layers", why="its layers lend no keys and values")

@@ -335,6 +335,8 @@ def beam(c: Config) -> Raw:
     """Gates with a bias a head; full attention, without positions, in every sixth layer and the last."""
     raw = c.stack()
     n = raw["n_layers"]
+    for key, usual in (("num_key_value_heads", 8), ("head_dim", 128)):
+        c.size(key, default=usual)  # null is no number here
     attention = c.heads(raw, kv=8, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
     attention |= {"qk_norm": "head", "gate": "element"}
     mixed = c.with_shared(c.experts(NAMES[:1], TOP, WIDTH, 256, 8), groups=(8, 4))

@@ -334,6 +334,8 @@ def speech_to_text(c: Config) -> Raw:
 def moonshine(c: Config) -> Raw:
     """Three convolutions over samples; halves with rotary positions and norms without a bias, the decoder's gated."""
     joined(c)
+    c.flag("is_encoder_decoder", default=True)
+    c.count("decoder_start_token_id", default=1)
     raw: Raw = {"kind": "encoder-decoder", "d_model": c.size("hidden_size"), "vocab_size": c.size("vocab_size")}
     c.padding_within(raw)
     d, ff, bias = raw["d_model"], c.size("intermediate_size"), c.flag("attention_bias", default=False)

@@ -101,6 +101,11 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "types.json": (lambda: config(layer_types=["full_attention"] * 500_000), "layer_types"),
     "utf16.json": (lambda: config(hidden_size=None).decode().encode("utf-16"), "hidden_size is null"),
     "repeats.json": (lambda: config(quantization_config=repeating("re:(.*)*(.*)*(.*)*x$")), ""),
+    "everywhere.json": (
+        lambda: config(num_hidden_layers=5000, quantization_config=repeating(*["re:.*.*.*7!"] * 8)),
+        "",
+    ),
+    "parens.json": (lambda: config(quantization_config=repeating("re:" + "(" * 9000 + ")" * 9000)), ""),
     "dotted.toml": (lambda: b"a." * 500_000 + b"a = 1", "nested too deep"),
     "table.toml": (lambda: b"[" + b"a." * 500_000 + b"a]", "nested too deep"),
     "array.toml": (lambda: b"a = " + b"[" * 500_000, "not valid TOML"),
@@ -122,11 +127,15 @@ def test_a_file_is_answered_or_refused_in_time(name: str, tmp_path: Path) -> Non
     assert len(said) < 20_000
 
 
-@pytest.mark.parametrize("name", ["(a+)+$", "(.*)*x", "a?" * 30, ".*.*.*.*zz", "x" * 5000])
+@pytest.mark.parametrize(
+    "name", ["(a+)+$", "(.*)*x", "a?" * 30, ".*.*.*.*zz", "x" * 5000, r"(?x)([\w.]+) +!", r"(?:.|\w)" * 28]
+)
 def test_expressions_that_may_run_for_ever_are_refused(name: str) -> None:
     with pytest.raises(InputError, match="repeat too often"):
         Modules([f"re:{name}"])
-    real = [r".*mlp\.(gate|up|gate_up|down)_proj.*", r"model\.layers\.(?:[0-9]|[12]\d)\..*", ".*self_attn.*"]
+    with pytest.raises(InputError, match="expected a regular expression"):
+        Modules(["re:a{99999999999999}"])
+    real = [r".*?mlp\.(gate|up|gate_up|down)_proj.*", r"model\.layers\.(?:[0-9]|[12]\d)\..*", ".*self_attn.*"]
     assert len(Modules([f"re:{one}" for one in real * 30]).patterns) == 90
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import cache
+from math import prod
 from os.path import commonprefix
 from typing import Any
 
@@ -72,8 +73,8 @@ MODULES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 }
 HEAD, TABLE = ("lm_head",), ("embed_tokens", "embeddings", "wte")
 NONE: frozenset[str] = frozenset()
-# What all expressions of a list may try on a name of 64 letters, and the repeats that are always too many.
-MOST_TRIALS, MANY = 8 * 64**3, 4
+# What all expressions of a list may try on a name of 64 letters, and on all names: some seconds.
+MOST_TRIALS, MOST_IN_ALL = 8 * 64**3, 1 << 33
 PREFIXES = ("model", "model.language_model", "language_model.model", "transformer", "backbone")
 
 
@@ -115,8 +116,9 @@ class Modules:
                     template = f"{short[: digits.start()]}#{short[digits.end() :]}"
                     self.numbered.setdefault(int(digits[0]), set()).add(template)
 
-        if sum(64 ** _repeats(pattern.pattern) for pattern in self.patterns) > MOST_TRIALS:
-            raise InputError(WHERE, ["has expressions of modules that repeat too often: they may run for ever"])
+        self.trials, self.left = sum(_trials(pattern.pattern) for pattern in self.patterns), MOST_IN_ALL
+        if self.trials > MOST_TRIALS:
+            raise _long()
         self.exact = any(char.isdecimal() for pattern in self.patterns for char in pattern.pattern)
 
     def have(self, entry: Entry, number: int | None) -> bool:
@@ -143,9 +145,13 @@ class Modules:
         """Whether a pattern is of names; one that has no digit is of all numbers that are as long."""
         alike = number if self.exact else "1" * len(number)
         if (key := (names, alike, experts)) not in self.matched:
+            each_of = {0, experts // 2, experts - 1}
+            self.left -= self.trials * len(names) * len(each_of)
+            if self.left < 0:
+                raise _long()
             found = {
                 any(p.match(name.replace("#", alike).replace("*", str(each))) for p in self.patterns for name in names)
-                for each in {0, experts // 2, experts - 1}
+                for each in each_of
             }
             if len(found) > 1:
                 raise _some(f"has a pattern of some of {experts} experts, not of all")
@@ -190,17 +196,24 @@ def _short(name: str) -> str:
     return ("layers." + name[at.end() :] if at else name.removeprefix("model.")).removesuffix(".weight")
 
 
-def _repeats(pattern: str) -> int:
-    """How many parts of an expression may be of any length, a last one apart: a name of n letters is tried in up to
-    n ** repeats ways. As many as never end where what repeats is itself made of parts."""
+def _trials(pattern: str) -> int:
+    """In how many ways an expression may be tried on a name of 64 letters: 64 for each part that is of any length, a
+    last one apart, and for each choice as many as it has. Too many where what repeats is itself made of parts, or
+    where blanks may stand between it and its repeat."""
     bare = re.sub(r"\\.|\[[^\]]*\]", "x", pattern)
-    if len(pattern) > 4096 or re.search(r"\)[*+{]", bare):
-        return MANY
-    return min(MANY, len(re.findall(r"[*+{]|(?<!\()\?", bare.removesuffix("$").removesuffix(".*"))))
+    if len(pattern) > 4096 or re.search(r"\)[*+{]|\(\?[a-zA-Z-]*x", bare):
+        return MOST_TRIALS + 1
+    repeats = re.findall(r"(?<!\()(?:[*+?]|\{[^}]*\})[?+]?", bare.removesuffix("$").removesuffix(".*"))
+    choices = prod(1 + part.count("|") for part in re.split(r"[()]", bare))
+    return choices << 6 * len(repeats)
+
+
+def _long() -> InputError:
+    return InputError(WHERE, ["has expressions of modules that repeat too often: they may run for ever"])
 
 
 def _compiled(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
-    except re.error:
+    except (re.error, OverflowError, RecursionError):
         raise InputError(WHERE, [Fault("a name of modules", text, "a regular expression")]) from None

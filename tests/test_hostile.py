@@ -58,6 +58,13 @@ def config(**more: object) -> bytes:
     return json.dumps(QWEN | more).encode()
 
 
+def hashed() -> bytes:
+    """Qwen4-Exp with n-grams in as many layers, by as many hashes and of as many rows as are read."""
+    small = json.loads((Path(__file__).parent / "data" / "hf" / "small.json").read_text())["qwen4_exp_text"]["config"]
+    layers = {"num_hidden_layers": 128, "ple_layer_ids": [4 * i + 1 for i in range(32)], "ple_embed_dim": 256}
+    return json.dumps(small | layers | {"heads_per_ngram": 128, "ngram_vocab_size_base": 10**9}).encode()
+
+
 def repeating(*names: str) -> dict[str, object]:
     """What a quantiser says that leaves out modules by these names."""
     form = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
@@ -106,6 +113,7 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
         "",
     ),
     "parens.json": (lambda: config(quantization_config=repeating("re:" + "(" * 9000 + ")" * 9000)), ""),
+    "ngrams.json": (hashed, ""),
     "dotted.toml": (lambda: b"a." * 500_000 + b"a = 1", "nested too deep"),
     "table.toml": (lambda: b"[" + b"a." * 500_000 + b"a]", "nested too deep"),
     "array.toml": (lambda: b"a = " + b"[" * 500_000, "not valid TOML"),

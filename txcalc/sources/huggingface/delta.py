@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from math import isqrt
+from collections.abc import Iterator
+from itertools import count, islice
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import (
@@ -143,12 +144,14 @@ def qwen4_exp_text(c: Config) -> Raw:
         "pieces": {"leaves": both + index},
     }
     names = ["delta" if kind == LINEAR else "attention" for kind in types]
-    for order, layer in enumerate(sorted(set(c.items("ple_layer_ids", of=number, length=None, default=[]) or []))):
-        if not 1 <= layer <= n or types[layer - 1] != LINEAR:
-            c.fault("ple_layer_ids", layer, f"numbers of linear layers, from 1 to {n:,}")
+    with_ngrams = sorted(set(c.items("ple_layer_ids", of=number, length=None, default=[]) or []))
+    primes = _primes(c.size("ngram_vocab_size_base", default=20_000_000))
+    for layer in with_ngrams:
+        if not 1 <= layer <= n or types[layer - 1] != LINEAR or len(with_ngrams) > 32:
+            c.fault("ple_layer_ids", layer, f"at most 32 numbers of linear layers, from 1 to {n:,}")
             break
-        names[layer - 1] = f"delta-{order}"
-        tables[names[layer - 1]] = {**tables["delta"], "pieces": {"leaves": both + _hashed(c, order, d, several)}}
+        names[layer - 1] = f"delta-{layer}"
+        tables[names[layer - 1]] = {**tables["delta"], "pieces": {"leaves": both + _hashed(c, primes, d, several)}}
     c.ignore("ple_embed_dim")
     own: Raw = {"form": "rms", "final": False, "without": ["pieces", "delta", "attention", "experts"]}
     return layered(raw | {"norm": raw["norm"] | own, "around": mixed("output_mix", False)}, (names, tables))
@@ -199,28 +202,20 @@ def _pooled_index(c: Config, raw: Raw, needed: bool) -> list[Raw]:
     return [{"kind": "attention"} | one for one in leaves]
 
 
-def _hashed(c: Config, order: int, d: int, several: int) -> list[Raw]:
-    """Tables of n-grams' hashes, as many rows as primes add up to, and what is made of them for all streams."""
+def _hashed(c: Config, primes: Iterator[int], d: int, several: int) -> list[Raw]:
+    """Tables of n-grams' hashes, as many rows as the next `primes` add up to, and what is made of them for all
+    streams."""
     inner, taps = c.size("ple_embed_dim", default=d, null=d), c.size("ple_conv_kernel_size", default=4)
     longest, each = c.size("ngram_size", default=3), c.size("heads_per_ngram", default=8)
-    base, whole = (
-        c.size("ngram_vocab_size_base", default=20_000_000),
-        c.size("make_ngram_vocab_size_divisible_by", default=128),
-    )
+    whole = c.size("make_ngram_vocab_size_divisible_by", default=128)
     tables = (longest - 1) * each
-    if not 0 < tables <= 1 << 10 or inner % max(1, tables):
-        c.fault(
-            "ple_embed_dim",
-            inner,
-            f"a number that (ngram_size - 1) * heads_per_ngram = {tables:,}, at most 1,024, divides",
-        )
+    if not 0 < tables <= 256 or inner % max(1, tables):
+        said = f"a number that (ngram_size - 1) * heads_per_ngram = {tables:,}, at most 256, divides"
+        c.fault("ple_embed_dim", inner, said)
         return []
     if c.data.get("eos_token_id") in (None, []):
         c.fault("eos_token_id", c.data.get("eos_token_id", ABSENT), "a token, for n-grams end at it")
-    prime, rows = base - 1, 0
-    for i in range((order + 1) * tables):
-        prime = _next_prime(prime)
-        rows += prime if i >= order * tables else 0
+    rows = sum(islice(primes, tables))
     wide, late = several * d, (taps - 1) * longest
     leaves = [
         piece("ngrams", "table", -(-rows // whole) * whole, inner // tables, kind="embedding", runs=tables),
@@ -235,11 +230,19 @@ def _hashed(c: Config, order: int, d: int, several: int) -> list[Raw]:
     return [*leaves, piece("ngram_kept", "state", wide * late + longest - 1)]
 
 
-def _next_prime(value: int) -> int:
-    value += 1
-    while value < 2 or any(value % k == 0 for k in range(2, isqrt(value) + 1)):
-        value += 1
-    return value
+def _primes(start: int) -> Iterator[int]:
+    """The primes from a number on: what passes Miller's and Rabin's test by 2, 3, 5 and 7, as below 3,215,031,751
+    primes alone do (Pomerance, Selfridge and Wagstaff 1980)."""
+    for value in count(max(start, 2)):
+        odd, twos = value - 1, 0
+        while not odd % 2:
+            odd, twos = odd // 2, twos + 1
+        if value in (2, 3, 5, 7) or all(
+            value % base
+            and (pow(base, odd, value) == 1 or value - 1 in (pow(base, odd << i, value) for i in range(twos)))
+            for base in (2, 3, 5, 7)
+        ):
+            yield value
 
 
 CONV = "conv"

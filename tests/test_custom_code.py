@@ -52,6 +52,12 @@ def test_rwkv7_without_sizes_that_its_class_derives() -> None:
         describe(config | ranks | {"head_dim": None})
 
 
+@pytest.mark.parametrize("value", [False, None])
+def test_a_delta_rule_without_its_gate_is_refused(value: object) -> None:
+    with pytest.raises(InputError, match="use_gate is"):
+        describe(CASES["gated_deltanet"]["config"] | {"use_gate": value})
+
+
 def test_every_type_has_a_case() -> None:
     # Another name of one that has a case, and what has a test of its own.
     twins = {"minimax_m1", "mixformer-sequential", "rwkv7", "step3_text", "step3_vl"}

@@ -646,6 +646,19 @@ def test_keys_are_set_aside_for_types_that_are_there() -> None:
         read(CONFIGS["codellama-13b"] | {"rope_scaling_layers": 7})  # Molmo 2's code alone names it
 
 
+@pytest.mark.parametrize(
+    ("name", "key", "value"),
+    [
+        ("diffusion_gemma", "tie_word_embeddings", False),
+        ("Wav2Vec2BertForCTC", "use_intermediate_ffn_before_adapter", True),
+    ],
+)
+def test_weights_that_a_key_adds_and_that_are_not_read_are_refused(name: str, key: str, value: bool) -> None:
+    assert read(SMALL[name]["config"] | {key: not value}).params == SMALL[name]["params"]
+    with pytest.raises(InputError, match=f"{key} is {value}, expected {str(not value).lower()}"):
+        read(SMALL[name]["config"] | {key: value})
+
+
 def test_every_reader_exists_and_is_light() -> None:
     code = """
 import json, sys

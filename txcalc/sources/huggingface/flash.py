@@ -12,7 +12,7 @@ def _stack(c: Config) -> Raw:
     """The widths, norms, feed-forward and head that the models share."""
     c.of_its_own()
     c.alone()
-    c.only(True, "elementwise_affine", why="norms with weights are read")
+    _on(c, "elementwise_affine", "norms with weights are read")
     c.only(None, "attn", "attnres_block_size", why="layers of one kind without residuals over layers are read")
     c.ignore(*KERNELS)
     d, ratio = c.size("hidden_size", default=2048), c.size("hidden_ratio", null=4)  # no other code has this key
@@ -28,6 +28,12 @@ def _stack(c: Config) -> Raw:
         "norm": c.rms("norm_eps"),
         "head": c.lm_head(tied=False),
     }
+
+
+def _on(c: Config, key: str, why: str) -> None:
+    """A part that there is unless its key says no, as null does too."""
+    if not c.flag(key, default=True):
+        c.fault(key, False, "true", why)
 
 
 def transformer(c: Config) -> Raw:
@@ -50,7 +56,8 @@ def gated_deltanet(c: Config) -> Raw:
     wide = width * c.real("expand_v", default=2.0)
     if wide != int(wide) or wide < 1:
         c.fault("expand_v", c.data["expand_v"], "so much that a head of values is a whole number wide")
-    c.only(True, "use_gate", "use_short_conv", why="a gate and short convolutions are read")
+    for key in ("use_gate", "use_short_conv"):
+        _on(c, key, "a gate and short convolutions are read")
     delta = {"n_heads": values, "n_key_heads": keys, "d_key": width, "d_value": max(1, int(wide)),
              "d_conv": c.size("conv_size", default=4), "signed": c.flag("allow_neg_eigval", default=False)}  # fmt: skip
     raw |= {"delta": delta, "positions": {"form": "none"}}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from txcalc import load
 from txcalc.errors import InputError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
@@ -15,6 +16,7 @@ from txcalc.sources.huggingface.families import READERS
 
 DATA = Path(__file__).parent / "data" / "hf"
 ROWS: dict[str, dict[str, Any]] = json.loads((DATA / "published.json").read_text())
+ORIGINAL: dict[str, dict[str, Any]] = json.loads((DATA / "original.json").read_text())  # params.json
 WILD: dict[str, dict[str, Any]] = json.loads((DATA / "wild.json").read_text())
 TYPES = {name for name, (module, _) in READERS.items() if module == "published"}
 EVERY = {name: row["config"] for name, row in ROWS.items()} | {
@@ -102,3 +104,28 @@ def test_a_layers_choice(part: str, change: dict[str, Any], message: str) -> Non
 def test_choices_that_are_none(blocks: Any) -> None:
     with pytest.raises(InputError, match="block_configs"):
         describe({**EVERY[NAS], "block_configs": blocks})
+
+
+@pytest.mark.parametrize("name", sorted(ORIGINAL))
+def test_a_params_json_has_the_parameters_that_were_published(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name / "params.json"
+    file.parent.mkdir()
+    file.write_text(json.dumps(ORIGINAL[name]["config"]))
+    model = load(file)
+    assert (model.name, model.params) == (name, ORIGINAL[name]["params"])
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("llama-2-7b", {"vocab_size": -1}),
+        ("llama-2-7b", {"ffn_dim_multiplier": 0}),
+        ("llama-2-7b", {"hidden_dim": 11008}),
+        ("llama-3-8b", {"moe_args": {"num_experts": 16}}),
+        ("mistral-7b", {"head_dim": None}),
+        ("mixtral-8x7b", {"moe": {"num_experts": 8}}),
+    ],
+)
+def test_a_params_json_is_refused_by_its_own_keys(name: str, change: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match=rf"params\.json: {next(iter(change))}\b"):
+        describe({**ORIGINAL[name]["config"], **change}, "params.json")

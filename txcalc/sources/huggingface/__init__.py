@@ -38,6 +38,9 @@ MAX_BYTES = 1 << 24
 QUANTISED = ("quantization_config", "quantization", "compression_config")
 BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
 
+# The keys of a params.json, as Meta's and Mistral's own code read it.
+PARAMS = frozenset({"dim", "n_layers", "n_heads", "norm_eps", "vocab_size"})
+
 Description = tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]]
 
 
@@ -59,7 +62,7 @@ def parsed_file(source: str | Path) -> tuple[Any, str, str]:
     path = Path(source)
     path = path / "config.json" if path.is_dir() else path
     data = files.read(path, MAX_BYTES)
-    name = path.resolve().parent.name if path.name == "config.json" else path.stem
+    name = path.resolve().parent.name if path.name in ("config.json", "params.json") else path.stem
     return _beside(parsed(data, str(path)), path), str(path), name
 
 
@@ -105,12 +108,17 @@ def describe(data: Any, where: str = "config.json", name: str = "", ignore: Sequ
     if not isinstance(data, Mapping):
         raise InputError(where, [f"holds {shown(data)}, expected an object with model_type"])
     data, left_out = without(data, where, ignore)
+    told: list[str] = []
+    if data.keys() >= PARAMS and not data.keys() & {"model_type", "architectures"}:
+        from txcalc.sources.huggingface.original import translated
+
+        data, told = translated(data, where)
     model_type, inferred = type_of(data, where)
     c, raw = _read(Config(data, model_type), where)
     if c.faults:
         c.finish(where, _read(Config(data, model_type, again=True), where)[0])
     raw = {"name": name or data.get("model_type") or model_type, "model_type": model_type, **raw}
-    return raw, where, (*inferred, *c.assumptions), (*left_out, *c.notes)
+    return raw, where, (*told, *inferred, *c.assumptions), (*left_out, *c.notes)
 
 
 def _read(c: Config, where: str) -> tuple[Config, dict[str, Any]]:

@@ -137,6 +137,14 @@ def test_ranks_of_cp_share_what_a_sequence_takes(name: str, context: str) -> Non
     assert 0.95 * one < 8 * eighth < 1.6 * one  # more starts, and bytes of keys and values
 
 
+def test_a_picture_has_its_positions_whatever_length_is_said() -> None:
+    """And a step of a power of two of them, so that micro-batches can be larger than one."""
+    data = json.loads(run("train", "vit-b", "--gpu", "h100-sxm:1", "--tokens", "4096", "--json")[1])
+    recipe, positions = data["recipe"], load("vit-b").workload().tokens
+    assert recipe["tokens"] == data["max_tokens"] == positions == 197
+    assert recipe["micro_batch"] > 1 and 2**20 <= recipe["global_batch"] * positions < 2**21
+
+
 def test_many_ranks_take_longer_to_start() -> None:
     """NCCL's own model: hops around a ring, and of an all-reduce the depth of a tree if that is less."""
     starts = [latency(Message("all_gather", Group(8 * nodes, 8), 0)) for nodes in (1, 2, 16, 64)]

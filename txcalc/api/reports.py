@@ -155,7 +155,7 @@ def _training(
     """
     from txcalc import hardware
     from txcalc.api.phrases import priced
-    from txcalc.api.trainings import recipe_of, search, usual_tokens
+    from txcalc.api.trainings import recipe_of, search, tokens_of_sequence
     from txcalc.planning.serving import check_budget
     from txcalc.planning.training.answer import train as answer
     from txcalc.planning.training.machine import Machine
@@ -166,7 +166,7 @@ def _training(
     machine = Machine.of(hardware.load(name))
     found, refused = [], []
     for i, model in enumerate(models):
-        each = tokens if tokens is not None else usual_tokens(model)
+        each = tokens_of_sequence(model, tokens)
         try:
             if layouts:
                 recipes = [recipe_of(one, number, batch, each, "adamw", {}, "--train") for one in layouts]

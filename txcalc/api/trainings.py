@@ -282,7 +282,7 @@ def train(
     run = tokens_of(model, maybe(train_tokens, "--train-tokens", count), maybe(compute, "--compute", count))
     rate = None if measured is None else parse_measured(measured)
     counted = _conventions(names(conventions)) if conventions else REPORTED
-    long = usual_tokens(model) if tokens is None else length(tokens, "--tokens")
+    long = tokens_of_sequence(model, maybe(tokens, "--tokens", length))
     micro, batch = maybe(micro_batch, "--micro-batch", length), maybe(global_batch, "--global-batch", length)
     asked: dict[str, Any] = {"framework": framework, "schedule": schedule, "recompute": recompute, "micro_batch": micro}
     asked["offload"] = offload
@@ -356,9 +356,11 @@ def _picture(found: Training, searched: Searched | None) -> Picture:
     return picture(found, searched)
 
 
-def usual_tokens(model: Model) -> int:
-    """The length of a sequence where nobody says one."""
-    return min(TOKENS, model.context or TOKENS)
+def tokens_of_sequence(model: Model, said: int | None) -> int:
+    """The length of a sequence: what is said, or the usual; of a model of pictures its positions, whatever is said."""
+    if model.fixed_length:
+        return int(model.workload().tokens)
+    return min(TOKENS, model.context or TOKENS) if said is None else said
 
 
 def _conventions(asked: Sequence[str]) -> tuple[str, ...]:
@@ -371,10 +373,11 @@ def _conventions(asked: Sequence[str]) -> tuple[str, ...]:
 
 
 def _batch(batch: int | None, together: int, tokens: int) -> int:
-    """Sequences of a step: said, or so many that it has 2^20 tokens at least. Errors: `InputError`."""
+    """Sequences of a step: said, or a power of two for each of `together` so that it has 2^20 tokens at least. Errors:
+    `InputError`."""
     if tokens < 1:
         raise InputError("train", [Fault("--tokens", tokens, "a whole number from 1")])
-    return together * max(1, -(-BATCH // (together * tokens))) if batch is None else batch
+    return together << (-(-BATCH // (together * tokens)) - 1).bit_length() if batch is None else batch
 
 
 def search(

@@ -27,8 +27,10 @@ def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
         )
         return memory(model, changed).fullest.reserved
 
-    most = model.context or LONGEST if what == "tokens" else MOST
-    return step * _last(held, max(1, most // step) if what == "tokens" else most, capacity)
+    if what == "micro_batch":
+        return _last(held, MOST, capacity)
+    most = model.workload().tokens if model.fixed_length else model.context or LONGEST
+    return step * _last(held, max(1, most // step), capacity)
 
 
 def fewest(model: Model, recipe: Recipe, layouts: Iterable[Layout], capacity: int) -> Layout | None:

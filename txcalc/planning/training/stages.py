@@ -155,6 +155,8 @@ class Pipeline:
             yield Fault("recompute", text, f"numbers of layers from 0 to {stacks[0] - 1}")
         if layout.ep > 1 and not sharding.has_experts:
             yield Fault("ep", layout.ep, "1: the model has no experts")
+        if layout.cp > 1 and (fixed := self.model.root.fixed or self.model.encoded(0)):
+            yield Fault("cp", layout.cp, f"1: the {fixed:,} positions of a picture or a sound are not shared out")
 
     def _repeated(self) -> Iterator[Fault | str]:
         """What several ranks of tp would hold alike: PyTorch cuts, and repeats no share of a matrix."""

@@ -257,6 +257,8 @@ class _Loop:
         counts = 1 / (1 - rate * demand.prompt)
         each = (demand.bursts * counts**2 + demand.spread * (counts - 1) ** 2 + 1) / 2
         stride, logs, ns, top = max(each, mean / GRID), [0.0], [0.0], 0.0
+        if stride > most:
+            return mean, 1.0
         while ns[-1] + stride <= most and (ns[-1] <= mean or logs[-1] > top - 25):
             ns.append(ns[-1] + stride)
             n = ns[-1] - (stride - each) / 2

@@ -111,6 +111,18 @@ def test_an_open_loop_is_the_closed_forms(rate: float) -> None:
     assert run.inside == pytest.approx(form.inside, rel=0.03)
 
 
+@pytest.mark.parametrize("burstiness", [0.03, 0.3, 4.0])
+@pytest.mark.parametrize("busy", [0.05, 0.3, 0.8])
+def test_a_line_of_bursts_is_the_closed_forms(busy: float, burstiness: float) -> None:
+    """Of prompts that take a step each. Kingman's formula for any times between requests has a quarter of it at 0.05:
+    those of a burst wait for each other however idle the server is."""
+    server, one = Server(linear(0.0, 0.0), 0.02 / 1024, 0.0, 1024, 1024, 1 << 30), Lengths(1, 1)
+    rate = busy / 0.02
+    run = ran(server, Requests(Lengths(1024, 1024), one, 0, rate, burstiness), 40_000)
+    form = open_(Demand(linear(0.0, 0.0), 0.02, 0.02, 1.0, 1, bursts=1 / burstiness), rate, 1024)
+    assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.08)
+
+
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(

@@ -145,6 +145,7 @@ def test_near_its_limit_an_open_loop_has_no_means() -> None:
     states = [open_(demand, most * share, 40) for share in (0.3, 0.99, 1.01)]
     assert [(one.lasts, one.timed) for one in states] == [(True, True), (True, False), (False, False)]
     assert states[1].tpot is None and states[1].rate == pytest.approx(most * 0.99)
+    assert closed(demand, 8) == closed(demand._replace(bursts=100.0), 8)  # which are of an open loop alone
     few = open_(demand._replace(bursts=100.0), most / 8, 4)  # more come at once than there are seats
     assert few.lasts and not few.timed and 0.4 < few.decoding < 4
 

@@ -180,6 +180,7 @@ class _Loop:
         self.demand, self.clients = demand, clients
         # What one request sees of the others.
         self.others = 1.0 if clients is None else max(0.0, 1 - 1 / max(1.0, clients))
+        self.bursts = demand.bursts if clients is None else 1.0
 
     def tpot(self, decoding: float) -> float:
         """A step, and its share of the others' prompts."""
@@ -256,7 +257,7 @@ class _Loop:
             return steps * even + max(0.0, own - even) * ahead
 
         counts = 1 / (1 - rate * demand.prompt)
-        each = (demand.bursts * counts**2 + demand.spread * (counts - 1) ** 2 + 1) / 2
+        each = (self.bursts * counts**2 + demand.spread * (counts - 1) ** 2 + 1) / 2
         stride, logs, ns, top = max(each, mean / GRID), [0.0], [0.0], 0.0
         if stride > most:
             return mean, 1.0
@@ -277,7 +278,7 @@ class _Loop:
         the one before: half of the mean of its square over its mean."""
         demand = self.demand
         share = rate * demand.prompt
-        prompts = demand.prompt * share * (demand.bursts + demand.spread) / (1 - share**2)
+        prompts = demand.prompt * share * (self.bursts + demand.spread) / (1 - share**2)
         return (step / (1 - share) + prompts) / 2
 
     def gate(self, rate: float, step: float, queue: float) -> float:
@@ -308,7 +309,7 @@ class _Loop:
     def found_busy(self, busy: float) -> float:
         """The share of requests that find a prompt before theirs where prompts take a share of the time: as much at
         random; in bursts more (of times between them that are a gamma's, GI/M/1)."""
-        bursts = self.demand.bursts
+        bursts = self.bursts
         if bursts == 1 or not busy:
             return busy
         return _root(lambda found: found - (1 + (1 - found) * bursts / busy) ** (-1 / bursts), 0.0, 1 - CLOSE)
@@ -331,7 +332,7 @@ class _Loop:
         # Whether another decodes: of a closed loop's few for sure, of those that come at random perhaps none.
         beside = 1 - exp(-decoding) if self.clients is None else min(1.0, others * decoding)
         found = self.found_busy(others * busy)
-        wait = found * service / (1 - found) * (demand.bursts + demand.spread) / (demand.bursts + 1)
+        wait = found * service / (1 - found) * (self.bursts + demand.spread) / (self.bursts + 1)
         wait += beside * step / 2
         if self.clients is None and demand.answer > 1:
             wait = self.gate(rate, beside * step, wait)

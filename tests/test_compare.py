@@ -159,6 +159,8 @@ def test_csv_has_a_row_for_each_value_of_each_model() -> None:
     assert found["params", "qwen3-8b"] == str(load("qwen3-8b").params)
     assert list(found)[:3] == [("params", "llama-3.1-8b"), ("params", "qwen3-8b"), ("active", "llama-3.1-8b")]
     assert 0 < float(found["attention_core_share at 1024", "qwen3-8b"]) < 1, "a share is called one"
+    rows = list(csv.DictReader(run("gpt2", "gpt2", "--contexts", "1k", "--format", "csv")[1].splitlines()))
+    assert len({row["id"] for row in rows}) == len(rows) and rows[1]["column"] == "gpt2 (2)"
 
 
 def test_markdown_keeps_names_whole() -> None:

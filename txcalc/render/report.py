@@ -176,28 +176,35 @@ def _called(table: Table) -> str:
     return table.name or re.split(r"[:;,(]", table.title)[0].strip()
 
 
-def _labelled(table: Table) -> Iterator[tuple[str, Sequence[Any]]]:
-    """The rows, told apart by their first columns, and, where these repeat, by a number; headings of rows are none."""
+def _apart(names: Iterable[str]) -> Iterator[str]:
+    """Names, where one repeats with a number; what has none stays so."""
     seen: dict[str, int] = {}
-    for row in table.rows:
-        label = ", ".join(str(_plain(each)) for each in row[: table.keys] if cell(each).value is not None)
-        if label:
-            copies = seen[label] = seen.get(label, 0) + 1
-            yield label + f" ({copies})" * (copies > 1), row
+    for name in names:
+        copies = seen[name] = seen.get(name, 0) + 1
+        yield f"{name} ({copies})" if name and copies > 1 else name
+
+
+def _labelled(table: Table) -> Iterator[tuple[str, Sequence[Any]]]:
+    """The rows, told apart by their first columns; headings of rows are none."""
+    labels = (
+        ", ".join(str(_plain(each)) for each in row[: table.keys] if cell(each).value is not None) for row in table.rows
+    )
+    return ((label, row) for label, row in zip(_apart(labels), table.rows, strict=True) if label)
 
 
 def values(table: Table, name: str) -> Iterator[Value]:
     """Every value of a table."""
-    evidence = [_name(heading) for heading in table.headings]
+    columns = [*_apart(map(_name, table.headings))]
     for label, row in _labelled(table):
         unit = cell(row[0]).unit
-        how = next((str(cell(each).value) for each, what in zip(row, evidence, strict=True) if what == KNOWN), "")
-        for heading, each in zip(table.headings[table.keys :], row[table.keys :], strict=True):
-            column, found = _name(heading), _plain(each)
+        how = next((str(cell(each).value) for each, what in zip(row, columns, strict=True) if what == KNOWN), "")
+        cells = list(zip(columns, table.headings, row, strict=True))
+        for column, heading, each in cells[table.keys :]:
+            found = _plain(each)
             if column in ("", KNOWN) or found in (None, ""):
                 continue
             number = isinstance(found, int | float) and not isinstance(found, bool)
-            known = how or table.known.get(column, "")
+            known = how or table.known.get(_name(heading), "")
             said = (found, cell(heading).unit or unit, known, "") if number else ("", "", known, str(found))
             yield Value("/".join(filter(None, (name, label, column))), name, label, column, *said)
 

@@ -170,9 +170,11 @@ def test_where_no_closed_form_holds_the_simulation_answers() -> None:
     assert code == 0 and steady["lasts"] and steady["ttft_s"]["mean"] is steady["tpot_s"]["mean"] is None
     assert steady["requests_per_s"] == 4.6 and steady["output_tokens_per_s"] == pytest.approx(64 * 4.6)
     code, out, _ = run_(*argv, "--tpot", "10s")
-    assert code == 1 and out.startswith("lasts, but near its limit, where all seats are taken at times")
+    assert code == 1 and out.startswith("lasts, but near its limit: all seats are taken at times")
     code, out, _ = run_(*argv, "--tpot", "10s", "--simulate", "--requests", "2000", "--json")
-    speed = json.loads(out)["speed"]
+    data = json.loads(out)
+    speed = data["speed"]
+    assert any("are means of the 2,000 requests that were simulated" in note for note in data["notes"])
     assert code == 0 and speed["steady"]["ttft_s"]["mean"] == speed["simulation"]["ttft_s"]["mean"] > 0.5
 
 

@@ -11,7 +11,7 @@ from txcalc.ledger import KINDS
 from txcalc.planning.cost import BoundedTime, Cost
 from txcalc.planning.demand import Steady
 from txcalc.planning.roofline import ADAPTERS, LINKS
-from txcalc.planning.serving import DEFINITIONS, Serving
+from txcalc.planning.serving import DEFINITIONS, FULL, Serving
 from txcalc.planning.timing import Limits, Point
 from txcalc.render.report import Table, TableCell, cell, column
 from txcalc.units import seconds, three
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 FRONT = 12  # points shown; JSON has them all
 BATCHES = 6  # shown without detail
-CROWDED = "all seats are taken at times and no mean of TTFT and TPOT has a closed form"
 
 
 def headline(serving: Serving) -> list[str]:
@@ -70,7 +69,7 @@ def verdict(serving: Serving) -> str | None:
     if not steady.lasts:
         return _overload(serving, steady)
     if not steady.timed:
-        return f"lasts, but near its limit, where {CROWDED}" + ("" if pools else ": --simulate has them")
+        return f"lasts, but near its limit: {FULL}" + ("" if pools else " (--simulate has TTFT and TPOT)")
     if not limits:
         return None
     if limits.kept(steady):

@@ -198,9 +198,9 @@ def _short(name: str) -> str:
 
 def _trials(pattern: str) -> int:
     """In how many ways an expression may be tried on a name of 64 letters: 64 for each part that is of any length, a
-    last one apart, and for each choice as many as it has. Too many where what repeats is itself made of parts, or
-    where blanks may stand between it and its repeat."""
-    bare = re.sub(r"\\.|\[[^\]]*\]", "x", pattern)
+    last one and digits, of which names have few, apart, and for each choice as many as it has. Too many where what
+    repeats is itself made of parts, or where blanks may stand between it and its repeat."""
+    bare = re.sub(r"(\\d|\[0-9\])[+*]|\\.|\[[^\]]*\]", "x", pattern)
     if len(pattern) > 4096 or re.search(r"\)[*+{]|\(\?[a-zA-Z-]*x", bare):
         return MOST_TRIALS + 1
     repeats = re.findall(r"(?<!\()(?:[*+?]|\{[^}]*\})[?+]?", bare.removesuffix("$").removesuffix(".*"))

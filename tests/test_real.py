@@ -70,6 +70,7 @@ def test_rows_that_torch_deals_out_to_no_ranks_are_told() -> None:
     """tp and fsdp both cut them; `--layout` without `--torchrun` compares their bytes."""
     with pytest.raises(NoParallel, match="has 510 rows, which its 4 ranks of tp and fsdp do not divide"):
         _equal(load(MODEL.replace("512", "510")), "tp=2,sp=2,fsdp=2", "")
+    _equal(load(MODEL.replace("512", "508")), "dp=2,tp=2,sp=2,fsdp=2", "")  # which dp need not divide
 
 
 def _equal(model: Model, layout: str, recipe: str, pool: Pool | None = None) -> None:

@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import replace
+from math import prod
 from multiprocessing.pool import Pool
 from typing import Any, NamedTuple
 
@@ -242,8 +243,8 @@ def _fill(net: nn.Module, values: dict[str, nn.Parameter], prefix: str = "") -> 
     for name, p in net.named_parameters():
         value = values[_renamed(name, prefix)].detach()
         if isinstance(p, DTensor):
-            ranks = p.device_mesh.size()
-            if p.shape[0] % ranks and [getattr(cut, "dim", None) for cut in p.placements].count(0) > 1:
+            cuts = [p.device_mesh.size(i) for i, cut in enumerate(p.placements) if getattr(cut, "dim", None) == 0]
+            if len(cuts) > 1 and p.shape[0] % (ranks := prod(cuts)):
                 said = f"{name} has {p.shape[0]:,} rows, which its {ranks} ranks of tp and fsdp do not divide"
                 raise NoParallel(f"{said}: torch's distribute_tensor deals out no such")
             own = distribute_tensor(value.clone(), p.device_mesh, p.placements)

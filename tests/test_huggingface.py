@@ -647,15 +647,16 @@ def test_keys_are_set_aside_for_types_that_are_there() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "key", "value"),
+    ("name", "key", "value", "only"),
     [
-        ("diffusion_gemma", "tie_word_embeddings", False),
-        ("Wav2Vec2BertForCTC", "use_intermediate_ffn_before_adapter", True),
+        ("diffusion_gemma", "tie_word_embeddings", False, True),
+        ("Wav2Vec2BertForCTC", "use_intermediate_ffn_before_adapter", True, False),
+        ("qwen4_exp_text", "hidden_act", "relu", "silu"),
     ],
 )
-def test_weights_that_a_key_adds_and_that_are_not_read_are_refused(name: str, key: str, value: bool) -> None:
-    assert read(SMALL[name]["config"] | {key: not value}).params == SMALL[name]["params"]
-    with pytest.raises(InputError, match=f"{key} is {value}, expected {str(not value).lower()}"):
+def test_what_a_key_makes_otherwise_and_is_not_read_is_refused(name: str, key: str, value: Any, only: Any) -> None:
+    assert read(SMALL[name]["config"] | {key: only}).params == SMALL[name]["params"]
+    with pytest.raises(InputError, match=f"{key} is {value!r}, expected {str(only).lower()}"):
         read(SMALL[name]["config"] | {key: value})
 
 

@@ -219,6 +219,11 @@ def test_csv_says_the_unit_of_what_it_writes_exact() -> None:
         ("tokens", ""),
         ("left, bf16", "bytes"),
     ]
+    argv = ["fit", "gpt2", "--gpu", "l4", "--gpu", "t4"]
+    (one, *_), said = run.data(*argv)["rows"], list(csv.DictReader(typed(*argv, "--format", "csv").stdout.splitlines()))
+    of = {row["column"]: (row["value"] or row["text"], row["unit"]) for row in said}
+    assert of["l4"] == (str(one["room_bytes"]), "bytes") and of["l4, format"] == (one["weights"], "")
+    assert of["l4, tokens/s"] == (str(one["tokens_per_s"]), "")
     argv = ["deploy", "gpt2", "mixtral-8x7b", "--gpu", "h100-sxm:2", "--format", "csv"]
     assert typed(*argv).stdout.startswith("id,deployment,fits,layout,most sequences,TTFT (s),TPOT (s),")
 

@@ -21,7 +21,8 @@ def _room(fit: Fit, formatted: bool = False) -> TableCell:
     if not formatted:
         return TableCell(fit.room, "\n".join([iec(lacks) if fit.fits else f"short {iec(-lacks)}", *where]), style)
     lines = [fit.weights, *([f"{three(fit.speed)} tok/s"] if fit.speed else []), iec(lacks).replace("-", "−")]
-    return TableCell(fit.room, "\n".join([*lines, *where]), style)
+    said = {"": fit.room, "format": fit.weights, "tokens/s": fit.speed}
+    return TableCell(said, "\n".join([*lines, *where]), style)
 
 
 def fit_report(

@@ -95,7 +95,8 @@ class Table:
 
     A heading is a text, or a cell whose text is broken into lines; so may other cells be. The first `keys` columns tell
     the rows apart. `name` is what data calls it where its title says more; `known` is how the figures of a column are
-    known; `crossed`: each further column is a thing (a model, a card), not something that is said of the rows.
+    known; `crossed`: each further column is a thing (a model, a card), not something that is said of the rows, and the
+    value of a cell may be several by name, the first by none.
     """
 
     title: str
@@ -200,13 +201,16 @@ def values(table: Table, name: str) -> Iterator[Value]:
         how = next((str(cell(each).value) for each, what in zip(row, columns, strict=True) if what == KNOWN), "")
         cells = list(zip(columns, table.headings, row, strict=True))
         for column, heading, each in cells[table.keys :]:
-            found = _plain(each)
-            if column in ("", KNOWN) or found in (None, ""):
+            if column in ("", KNOWN):
                 continue
-            number = isinstance(found, int | float) and not isinstance(found, bool)
-            known = how or table.known.get(_name(heading), "")
-            said = (found, cell(heading).unit or unit, known, "") if number else ("", "", known, str(found))
-            yield Value("/".join(filter(None, (name, label, column))), name, label, column, *said)
+            known, several = how or table.known.get(_name(heading), ""), cell(each).value
+            for what, one in several.items() if isinstance(several, Mapping) else (("", each),):
+                found, named = _plain(one), f"{column}, {what}" if what else column
+                if found in (None, ""):
+                    continue
+                of = "" if what else cell(heading).unit or unit
+                said = (found, of, known, "") if isinstance(found, int | float) else ("", "", known, str(found))
+                yield Value("/".join(filter(None, (name, label, named))), name, label, named, *said)
 
 
 KNOWN = "evidence"  # the heading of how a row's figures are known

@@ -63,7 +63,7 @@ _SHARED = {
     "--past": Flag("Workload", "Tokens already in the cache; above 0 is a decode step.", "N"),
     "--source-tokens": Flag("Workload", "Encoder positions of an encoder–decoder.", "N", before=("--source",)),
     "--context": Flag("Workload", "Tokens that a sequence holds, past and new.", "N", before=("--contexts",)),
-    "--global-batch": Flag("Workload", "Sequences of a step, of all ranks (default: 2^20 tokens).", "N"),
+    "--global-batch": Flag("Workload", "Sequences of a step, of all ranks (default: 2^20 tokens or more).", "N"),
     "--attention": Flag("Workload", "FLOPs of all T×S products, or only of the pairs that the mask lets through."),
     "--logits": Flag("Workload", "Logits for every position, or for the last."),
     "--mla": Flag("Workload", "How latent attention is computed (MLA)."),

@@ -10,6 +10,7 @@ from txcalc.sources.spec import MAX_SIZE
 
 # Each code, by the key that it alone has.
 META, MISTRAL = "multiple_of", "hidden_dim"
+TIED = {(2048, 16): "Llama 3.2 1B", (3072, 28): "Llama 3.2 3B"}  # by width and layers: no key says it
 
 
 def translated(data: Mapping[str, object], where: str) -> tuple[Raw, list[str]]:
@@ -20,15 +21,16 @@ def translated(data: Mapping[str, object], where: str) -> tuple[Raw, list[str]]:
         expected = "as many as the tokenizer has, 32000 in Llama 2"
         raise InputError(where, [Fault("vocab_size", -1, expected, "Meta's code asks the tokenizer")])
     d, n_heads = c.size("dim"), c.size("n_heads")
+    n_layers = c.layers("n_layers")
     raw = {
         "hidden_size": d,
-        "num_hidden_layers": c.layers("n_layers"),
+        "num_hidden_layers": n_layers,
         "num_attention_heads": n_heads,
         "vocab_size": c.size("vocab_size"),
         "rms_norm_eps": data["norm_eps"],
         "tie_word_embeddings": False,
     }
-    raw |= _meta(c, d, n_heads) if META in c else _mistral(c)
+    raw |= _meta(c, d, n_heads, n_layers) if META in c else _mistral(c)
     if "rope_theta" in c:
         raw["rope_theta"] = data["rope_theta"]
     c.leftovers()
@@ -37,8 +39,9 @@ def translated(data: Mapping[str, object], where: str) -> tuple[Raw, list[str]]:
     return raw, [read, *c.assumptions]
 
 
-def _meta(c: Config, d: int, n_heads: int) -> Raw:
-    """Two thirds of four widths, times a factor, up to a multiple of a number."""
+def _meta(c: Config, d: int, n_heads: int, n_layers: int) -> Raw:
+    """A feed-forward of two thirds of four widths, times a factor, up to a multiple of a number; the output matrix is
+    its own, as in Meta's code, but in the two models that are published without one."""
     several, factor = c.size(META), c.real("ffn_dim_multiplier", default=None)
     wide = int(2 * 4 * d / 3)
     if factor is not None:
@@ -46,10 +49,12 @@ def _meta(c: Config, d: int, n_heads: int) -> Raw:
         if not 0 < wide <= MAX_SIZE:
             c.fault("ffn_dim_multiplier", factor, "a factor of the width of the feed-forward, such as 1.3")
     groups = c.size("n_kv_heads", default=n_heads, null=n_heads)
+    known = TIED.get((d, n_layers)) if c.data.get("use_scaled_rope") is True else None
     c.assumptions.append(
-        "tie_word_embeddings = false, as in Meta's code; the file does not say that Llama 3.2 1B's and 3B's are tied"
+        f"tie_word_embeddings = true, as in {known}" if known else "tie_word_embeddings = false, as in Meta's code"
     )
-    return {"model_type": "llama", "num_key_value_heads": groups, "intermediate_size": -(-wide // several) * several}
+    sizes = {"num_key_value_heads": groups, "intermediate_size": -(-wide // several) * several}
+    return {"model_type": "llama", "tie_word_embeddings": known is not None, **sizes}
 
 
 def _mistral(c: Config) -> Raw:

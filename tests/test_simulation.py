@@ -123,6 +123,16 @@ def test_a_line_of_bursts_is_the_closed_forms(busy: float, burstiness: float) ->
     assert mean(run, "ttft") == pytest.approx(form.ttft, rel=0.08)
 
 
+def test_requests_that_come_evenly_wait_least() -> None:
+    """A file's times are even but for what is lost in them, and those of a gamma's may be as even as one likes."""
+    waits = [
+        open_(Demand(linear(0.0, 0.0), 0.02, 0.02, 1.0, 1, spread=0.5, bursts=bursts), 25, 1024).ttft - 0.02
+        for bursts in (0.0, 1e-300, 1e-18, 1e-9, 1e-3, 0.1, 1.0)
+    ]
+    assert waits[:4] == pytest.approx([waits[0]] * 4, rel=1e-6)
+    assert 0 < waits[3] < waits[4] < waits[5] < waits[6]
+
+
 @pytest.mark.slow
 @settings(max_examples=15)
 @given(

@@ -30,7 +30,7 @@ Source   Little 1961; Kleinrock 1975 (Queueing Systems I, 5.6; 6.4 for bursts) a
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import ceil, exp, floor, inf, log
+from math import ceil, exp, floor, inf, log, log1p
 from typing import NamedTuple
 
 from txcalc.planning.demand import ROUNDS, Demand, Steady, overload
@@ -312,7 +312,12 @@ class _Loop:
         bursts = self.bursts
         if bursts == 1 or not busy:
             return busy
-        return _root(lambda found: found - (1 + (1 - found) * bursts / busy) ** (-1 / bursts), 0.0, 1 - CLOSE)
+
+        def above(found: float) -> float:
+            served = (1 - found) / busy  # in the time between two requests
+            return found - exp(-(log1p(served * bursts) / bursts if bursts else served))
+
+        return _root(above, 0.0, 1 - CLOSE)
 
     def crowd(self, decoding: float) -> float:
         """Prompts that one waits for of those that were found by the same poll, in steps of whole chunks."""

@@ -115,7 +115,7 @@ def test_completion() -> None:
     assert completion.key_alone("h_k") == ["h_kv"]
     assert completion.quantity("flops_m") == ["flops_masked"]
     assert completion.convention("palm,6") == ["palm,6n"]
-    assert completion.oracle("f") == ["fvcore", "flops"]
+    assert completion.oracle("f") == ["fvcore", "flops"] and completion.oracle("p") == ["parameters", "peak"]
     assert "llama.cpp" in completion.engine("") and completion.engine("vllm@0.8") == ["vllm@0.8"]
     others = (completion.served, completion.framework, completion.schedule, completion.offload, completion.law)
     assert [names("")[0] for names in others] == ["vllm", "fsdp2", "gpipe", "none", "besiroglu"]

@@ -212,6 +212,12 @@ def test_what_has_no_module_is_named(tmp_path: Path) -> None:
     assert "prove tries" not in said
 
 
+def test_what_has_no_theorem_yet_is_sent_to_prove_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(theorems, "theorems", dict)
+    said = " ".join(CliRunner().invoke(app, ["show", TOY]).output.split())
+    assert "it has no theorem yet" in said and said.count("prove tries") == 1
+
+
 # What is proved.
 
 pytest.importorskip("torch")

@@ -355,6 +355,7 @@ class _Planner:
             return speed
         most = (memory.at_once if memory else SEQUENCES) or max(1, speed.chosen.sequences)
         found = simulated(speed.timer, speed.chosen, speed.limits, most, *self.simulated or ())
-        timed = speed.chosen.steady.timed
-        chosen = speed.chosen if timed else replace(speed.chosen, steady=found.means(speed.chosen.steady))
-        return replace(speed, chosen=chosen, simulated=found)
+        if (steady := speed.chosen.steady).timed:
+            return replace(speed, simulated=found)
+        chosen = replace(speed.chosen, steady=found.means(steady))
+        return replace(speed, chosen=chosen, simulated=found._replace(told=True))

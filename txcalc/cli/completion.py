@@ -44,7 +44,7 @@ schedule = _names("planning.training.recipe:SCHEDULES")
 offload = _names("planning.training.recipe:OFFLOAD")
 optimizer = _names("planning.training.optimizers:OPTIMIZERS")
 law = _names("planning.scaling:LAWS")
-oracle = _names("planning.evidence:ORACLES")
+oracle = _names("planning.evidence:ORACLES", "planning.evidence:MEASURES", also=("all",))
 
 
 def key(incomplete: str) -> list[str]:

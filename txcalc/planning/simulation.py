@@ -358,6 +358,7 @@ class Simulated(NamedTuple):
 
     good     share of the requests within the limits
     varied   its answers differ, where those asked for are of one length
+    told     its means are told in place of a closed form's, which has none there
     """
 
     run: SimulatedRun
@@ -365,6 +366,7 @@ class Simulated(NamedTuple):
     seed: int
     good: float
     varied: bool
+    told: bool = False
 
     @property
     def ttft(self) -> Spread | None:

@@ -283,9 +283,7 @@ def obstacle(unit: Unit) -> str:
     theorem = theorems().get(unit.key)
     if theorem is None:
         leaf = next(listed(unit.spec), None)
-        return (
-            f"{leaf['name']} is a leaf by itself, which has no module" if leaf else "no theorem yet: txcalc prove tries"
-        )
+        return f"{leaf['name']} is a leaf by itself, which has no module" if leaf else "it has no theorem yet"
     if failed := _outside(theorem.conditions, unit):
         return f"its sizes are outside the theorem's: {', '.join(failed)}"
     now = digests(unit, theorem.digests)

@@ -11,7 +11,7 @@ from txcalc.ledger import KINDS
 from txcalc.planning.cost import BoundedTime, Cost
 from txcalc.planning.demand import Steady
 from txcalc.planning.roofline import ADAPTERS, LINKS
-from txcalc.planning.serving import DEFINITIONS, FULL, Serving
+from txcalc.planning.serving import DEFINITIONS, SEATED, Serving
 from txcalc.planning.timing import Limits, Point
 from txcalc.render.report import Table, TableCell, cell, column
 from txcalc.units import seconds, three
@@ -69,7 +69,7 @@ def verdict(serving: Serving) -> str | None:
     if not steady.lasts:
         return _overload(serving, steady)
     if not steady.timed:
-        return f"lasts, but near its limit: {FULL}" + ("" if pools else " (--simulate has TTFT and TPOT)")
+        return f"lasts, but near its limit: {SEATED}" + ("" if pools else " (--simulate has TTFT and TPOT)")
     if not limits:
         return None
     if limits.kept(steady):

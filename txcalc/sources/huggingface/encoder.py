@@ -32,6 +32,7 @@ def bert_like(
     without: Sequence[str] = (),
     eps: float = 1e-12,
     kept: Sequence[str] = (),
+    twins: Sequence[str] = (),
 ) -> Raw:
     """Learned positions and types, biases everywhere, a head tied to the token table.
 
@@ -41,7 +42,7 @@ def bert_like(
     same for a choice of several, None: nothing; `detecting` that of a layer before the scores of tokens that were
     replaced, ELECTRA's pretraining. `without` are tasks of which no class is read. `kept` are names of a width of the
     heads that the class takes, whatever the model's; without it, it rounds D/h down. Without `n_heads` there is no
-    attention.
+    attention. `twins` are keys that may say the model's width again.
     """
     causal = c.writes()
     c.only({}, "pruned_heads", why="pruned heads are not read")
@@ -58,8 +59,7 @@ def bert_like(
     table: Raw = {"norm": embedded_norm}
     if types:
         table["types"] = c.size("type_vocab_size", default=types)
-    if c.model_type == "bert":
-        c.only(raw["d_model"], "embedding_size", "emb_size", why="a table as wide as the model is read")
+    c.only(raw["d_model"], *twins, why="a table as wide as the model is read")
     if narrow:
         rank = c.size(narrow[0], default=narrow[1])
         table |= {} if rank is None or (rank == raw["d_model"] and not projected) else {"rank": rank}

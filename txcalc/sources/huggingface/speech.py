@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.keys import REQUIRED
 from txcalc.sources.huggingface.leaves import listed
@@ -129,22 +131,21 @@ def _in_place(c: Config, raw: Raw) -> list[Raw]:
     ]
 
 
-def _answers(c: Config, raw: Raw, last: int) -> tuple[list[Raw], Raw]:
-    """What is read off the layers, as pieces and a head."""
+def _answers(c: Config, raw: Raw, last: int, classes: Any = 32, wide: int = 256) -> tuple[list[Raw], Raw]:
+    """What is read off the layers, as pieces and a head; `classes` and `wide` are the class's defaults."""
     d, tasks = (
         raw["d_model"],
         ("ctc", "sequence", "frames", "speaker", *(("pretraining",) * (c.model_type == "wav2vec2"))),
     )
     form = c.head_of("none", *tasks)
-    own = REQUIRED if c.model_type == "wav2vec2-bert" else 32
     if form == "ctc":
-        return [], {"form": "classifier", "classes": c.size("vocab_size", default=own), "every": True}
+        return [], {"form": "classifier", "classes": c.size("vocab_size", default=classes), "every": True}
     weighed = c.flag("use_weighted_layer_sum", default=False) and form in ("sequence", "frames", "speaker")
     made = [piece("layer_weights", "held", raw["n_layers"] + 1)] * weighed
     if form == "frames":
         return made, {"form": "classifier", "classes": c.labels(), "every": True}
     if form == "sequence":
-        width = c.size("classifier_proj_size", default=768 if c.model_type == "wav2vec2-bert" else 256)
+        width = c.size("classifier_proj_size", default=wide)
         made += [piece("projector", "linear", d, width, kind="head")]
         made += [piece("classifier", "linear", width, c.labels(), kind="head", at=[0, 1, 1])]
     if form == "speaker":
@@ -249,7 +250,7 @@ def wav2vec2_bert(c: Config) -> Raw:
     ]
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
         around.append(piece("mask_token", "held", d))
-    read, head = _answers(c, raw, d)
+    read, head = _answers(c, raw, d, REQUIRED, 768)
     c.note("tokens are frames: two of a spectrum's, one after the other")
     return listed(
         raw | {"around": around + read, "head": head},

@@ -11,7 +11,7 @@ import inspect
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -31,6 +31,8 @@ from txcalc.verify.symbolic import T_SRC, B, SymbolicSize, Symbols, T, unlogged
 LEFT_OUT = ("model_type", "auto_map", "quantization_config", "compression_config", "torchscript", "use_kernels")
 
 KERNEL_ALONE = ("mra",)  # transformers gives zeros for its attention where the kernel is not there
+DECIDED = "what it computes depends on data"
+MOST_DRAWN = 5 * 10**8  # weights that are made on the CPU, 2 GB of them
 
 
 class TransformersModule(NamedTuple):
@@ -98,10 +100,16 @@ def instantiate(data: Any, where: str) -> nn.Module:
         return _built(*_chosen(transformers, data, where), where)
 
 
-def forward_flops(net: Any, batch: int, tokens: int, source: int | None) -> tuple[dict[str, int] | None, str]:
-    """FLOPs of a forward pass of a model of transformers by innermost module; or None, and why there are none."""
+def forward_flops(
+    net: Any, batch: int, tokens: int, source: int | None, drawn: bool = False
+) -> tuple[dict[str, int] | None, str]:
+    """FLOPs of a forward pass of a model of transformers by innermost module; or None, and why there are none. Where
+    data decides what is computed, with `drawn` those of weights and ids drawn at random, on the CPU."""
     with _quietly(), _offline():
-        found, why = _point(net, _inputs(net, batch, tokens, source))
+        inputs = _inputs(net, batch, tokens, source)
+        found, why = _point(net, inputs)
+        if drawn and why == DECIDED and [one.name for one in inputs if isinstance(one, _Input)] == ["input_ids"]:
+            found, why = _drawn(net, inputs)
     if found is None:
         return None, why
     if missed := sorted(set().union(*found.uncounted.values())):
@@ -345,7 +353,19 @@ def _point(net: nn.Module, inputs: tuple[_Input, ...] | str) -> tuple[flops.Coun
             return found, ""
     except Exception as error:
         if "data-dependent" in str(error) or type(error).__name__ == "GuardOnDataDependentSymNode":
-            return None, "what it computes depends on data"
+            return None, DECIDED
+        return None, _line(error)
+
+
+def _drawn(net: Any, text: Iterable[Any]) -> tuple[flops.Count | None, str]:
+    """The same of the model made again, with its weights."""
+    if sum(weight.numel() for weight in net.parameters()) > MOST_DRAWN:
+        return None, f"{DECIDED}, and it has more than {MOST_DRAWN:,} weights"
+    try:
+        again = type(net)._from_config(net.config, attn_implementation=net.config._attn_implementation)
+        real, ids = countable(again.eval()), tuple(torch.randint(net.config.vocab_size, one.shape) for one in text)
+        return flops.count(real, partial(_forward, real, ("input_ids",), ids)), ""
+    except Exception as error:  # a text that its code refuses
         return None, _line(error)
 
 

@@ -113,7 +113,7 @@ def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[
     ledger = model.ledger(**point)
     found, why = None, "scans are computed in chunks or step by step there"
     if not any(entry.kind == "recurrent" for entry in ledger):
-        found, why = via.forward_flops(theirs, **point)
+        found, why = via.forward_flops(theirs, **point, drawn=of_pieces(model))
     if found is None:
         notes.append(f"flops, by {ORACLE}: not compared: {why}")
         return

@@ -1,0 +1,573 @@
+"""A training step piece by piece, each number worked out by hand, by summation or by another reading of the source."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txcalc import hardware, load
+from txcalc.curves import Curve
+from txcalc.hardware import Accelerator
+from txcalc.planning.layout import Group
+from txcalc.planning.training import Layout, Recipe, memory, order
+from txcalc.planning.training.machine import FLASH, NEWER, PCIE, SLOWED, Floor, Kernels, Machine, Message, latency
+from txcalc.planning.training.memory import RankMemory
+from txcalc.planning.training.offload import HOST, hosted
+from txcalc.planning.training.optimizers import OPTIMIZERS
+from txcalc.planning.training.recipe import BEHIND
+from txcalc.planning.training.run import Terms, run
+from txcalc.planning.training.schedules import Action
+from txcalc.planning.training.states import RankTensor, State, chunk, level, sharers, states, turns
+from txcalc.planning.training.step import Step, StepTimer
+from txcalc.planning.training.timeline import PieceTime, number, simulate
+
+# Actions of ranks as torch 2.13's classes of schedules list them (`_calculate_single_rank_operations`; test_layouts.py
+# asks them of many more): schedule, stages, pieces, micro-batches, rank, and kind, piece of the model and micro-batch.
+ACTIONS = json.loads((Path(__file__).parent / "data" / "training" / "schedules.json").read_text())
+
+
+@pytest.mark.parametrize(("schedule", "stages", "pieces", "batches", "rank", "actions"), ACTIONS)
+def test_a_rank_works_in_torch_s_order(
+    schedule: str, stages: int, pieces: int, batches: int, rank: int, actions: str
+) -> None:
+    recipe = Recipe(Layout(pp=stages, vpp=pieces), schedule=schedule)
+    found = order(schedule, stages, rank, batches, pieces)
+    assert " ".join(f"{kind}{number(recipe, rank, piece)}.{batch}" for kind, piece, batch in found) == actions
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_simple_schedules_are_two_loops(rank: int) -> None:
+    """GPipe: all forwards, then all backwards. 1F1B: forwards before the first gradient is there, then by turns. On one
+    stage each micro-batch by itself, whatever the schedule."""
+
+    def said(schedule: str, stages: int) -> str:
+        return " ".join(f"{kind}{batch}" for kind, _, batch in order(schedule, stages, rank % stages, 4))
+
+    assert said("gpipe", 3) == "F0 F1 F2 F3 B0 B1 B2 B3"
+    by_rank = "F0 F1 F2 B0 F3 B1 B2 B3", "F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"
+    assert said("1f1b", 3) == by_rank[rank]
+    assert said("zb", 1) == said("gpipe", 1) == "F0 B0 F1 B1 F2 B2 F3 B3"
+
+
+def relaxed(recipe: Recipe, pieces: list[PieceTime], waits: float) -> dict[tuple[int, int], tuple[float, float]]:
+    """When each action of each rank begins and ends, by going over all of them until nothing moves."""
+    stages, last = recipe.layout.pp, len(pieces) - 1
+    tables = [order(recipe.schedule, stages, rank, recipe.accumulation, recipe.pieces) for rank in range(stages)]
+    held = [[number(recipe, rank, piece) for piece in range(recipe.pieces)] for rank in range(stages)]
+    home = {n: rank for rank, own in enumerate(held) for n in own}
+    times: dict[tuple[int, int], tuple[float, float]] = {}
+    while True:
+        there = {
+            (held[rank][a.piece], "F" if a.kind == "F" else "G", a.batch): (rank, times[rank, i][1])
+            for rank, table in enumerate(tables)
+            for i, a in enumerate(table)
+            if (rank, i) in times and a.kind != "W"
+        }
+        now: dict[tuple[int, int], tuple[float, float]] = {}
+        for rank, table in enumerate(tables):
+            free = 0.0
+            for i, (kind, piece, batch) in enumerate(table):
+                n = held[rank][piece]
+                came = {"F": (n - 1, "F"), "W": None}.get(kind, (n + 1, "G") if n < last else (n, "F"))
+                start = free
+                if came and came[0] >= 0:
+                    if (*came, batch) not in there:
+                        break
+                    giver, done = there[(*came, batch)]
+                    if giver != rank:
+                        start = max(free + waits, done + waits + pieces[min(n, came[0])].send)
+                    else:
+                        start = max(free, done + (0 if home[n] == rank else waits))
+                one = pieces[n]
+                took = {"F": one.forward, "I": one.inputs, "W": one.weights, "B": one.inputs + one.weights}[kind]
+                now[rank, i] = start, start + took
+                to = n + 1 if kind == "F" else n - 1
+                free = start + took + (waits if kind != "W" and home.get(to, rank) != rank else 0)
+        if now == times:
+            return times
+        times = now
+
+
+@pytest.mark.parametrize("waits", [0.0, 5.0])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev"])
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_events_are_those_of_the_longest_way(schedule: str, stages: int, waits: float) -> None:
+    """Of uneven pieces and messages, whole numbers of seconds."""
+    vpp = 2 if schedule == "interleaved" and stages > 1 else 1
+    recipe = Recipe(Layout(pp=stages, vpp=vpp), accumulation=2 * stages, schedule=schedule)
+    pieces = [PieceTime(3 + 5 * n, 7 + n, 2 + 3 * n, 11 + n) for n in range(stages * recipe.pieces)]
+    line, expected = simulate(recipe, pieces, waits), relaxed(recipe, pieces, waits)
+    found = {(rank, i): (e.start, e.end) for rank, events in enumerate(line.ranks) for i, e in enumerate(events)}
+    assert found == expected
+    assert line.seconds == max(end for _, end in expected.values())
+    for rank in range(stages):
+        assert line.busy(rank) == sum(end - start for (own, _), (start, end) in expected.items() if own == rank)
+
+
+def test_what_cannot_begin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from txcalc.errors import InputError
+    from txcalc.planning.training import timeline
+
+    monkeypatch.setattr(timeline, "order", lambda *asked: [Action("B", 0, 0), Action("F", 0, 0)])
+    with pytest.raises(InputError, match="1f1b with 1 micro-batches waits for itself at pp = 1"):
+        simulate(Recipe(), [PieceTime(1, 1, 1, 0)])
+
+
+# A machine whose figures are round: a second is a FLOP, a byte, a start or a term of a sum, as it is asked for.
+
+
+def card(peak: int = 10**30, bandwidth: int = 10**30, **curve: float) -> Accelerator:
+    """One with all classes of kernels alike; what is not said takes no time."""
+    one = hardware.load("h100-sxm")
+    own, peaks = one.efficiency, {"bf16": peak, "fp8": 4 * peak, "fp16": peak}
+    curves = {key: Curve(**curve) for key in own.curves}
+    efficiency = replace(own, curves=curves, memory=1.0, launch_s=curve.get("start_s", 0.0), host_s=0.0)
+    return replace(one, peaks=peaks, bandwidth=bandwidth, calibration=efficiency)
+
+
+def kernels(wide: str = "bf16", products: str = "bf16", flash: str | None = None, **made: Any) -> Kernels:
+    return Kernels(Machine.of(card(**made), products=products), wide, flash)
+
+
+def test_a_product_takes_what_its_curve_says() -> None:
+    """800 FLOPs at 10 a second of which a half is reached are 160 s, 60 bytes at 5 of which a quarter 48 s; three
+    starts of 2 s, of 7 terms at half a second each."""
+    shares: dict[str, Any] = {"compute": 0.5, "memory": 0.25, "start_s": 2.0, "depth_s": 0.5}
+    assert kernels(peak=10, bandwidth=5, **shares).product(800, 60, 3, 7) == 160 + 3 * (2 + 3.5)
+    assert kernels(peak=10, bandwidth=5, blend=1, **shares).product(800, 60, 3, 7) == 160 + 48 + 16.5
+    assert kernels(peak=10, bandwidth=5, **shares).product(100, 60, 3, 7) == 48 + 16.5
+    # In 8 bits at four times the peak; of 9 rows of 7 terms 16 bits are read and 8 written, twice, at 5 bytes a second.
+    narrow = kernels(products="fp8", peak=10, bandwidth=5, quantise=2, **shares)
+    assert narrow.product(800, 0, 3, 7, 9) == 40 + 16.5 + 2 * 9 * 7 * 3 / 5
+    assert Floor(Machine.of(card(10, 5, **shares))).product(800, 60, 3, 7) == 80
+
+
+def test_attention_takes_what_its_curve_says() -> None:
+    """Of heads so narrow that a score costs 3 times its products; FlashAttention's own share where it is less."""
+    shares: dict[str, Any] = {"compute": 0.5, "memory": 0.25, "start_s": 2.0, "depth_s": 0.5, "score": 96.0}
+    one = kernels(peak=10, bandwidth=5, **shares)
+    assert one.core(800, 60, 3, 7, 32, False) == one.core(800, 60, 3, 7, 32, True) == 3 * 160 + 16.5
+    assert one.core(800, 60, 3, 7, 192, False) == 160 + 16.5
+    assert one.core(0, 60, 3, 7, 32, False) == 48 + 16.5
+    slow = kernels(flash="flash1", peak=10, bandwidth=5, **shares)
+    assert slow.core(800, 0, 0, 7, 96, False) == pytest.approx(80 / (0.325 * NEWER))
+    assert slow.core(800, 0, 0, 7, 96, True) == 160
+    assert slow.flash == FLASH["flash1"] * NEWER
+    fast = kernels(flash="flash2", peak=10, bandwidth=5, **{**shares, "compute": 0.01})
+    assert fast.core(800, 0, 0, 7, 96, False) == 8000
+    older = replace(card(), kernels="ampere")
+    assert Kernels(Machine.of(older), flash="flash2").flash == 0.615
+    # Scores that go through memory: four kernels one after the other, of whose bytes and FLOPs none is hidden.
+    assert one.scores(800, 60, 3, 7) == 160 + 60 / 5 + 4 * 16.5
+
+
+def test_all_else_moves_bytes() -> None:
+    efficiency = replace(card(bandwidth=5).efficiency, memory=0.5, launch_s=3.0)
+    machine = Machine.of(replace(card(bandwidth=5), calibration=efficiency))
+    assert Kernels(machine).stream(60, 4) == 24 + 12
+    assert Floor(machine).stream(60, 4) == 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "local", "seconds"),
+    [
+        ("all_gather", 4, 4, 14 + 3 * 1.9),
+        ("reduce_scatter", 16, 8, 14 + 13 * 1.9 + 2 * 4.0),  # of 15 hops two between nodes
+        ("all_gather", 3, 1, 14 + 3 * 4.0),
+        ("all_reduce", 2, 2, 14 + 2 * 1 * 1.25),  # the tree's, of a hop
+        ("all_reduce", 4, 1, 14 + 2 * 4 * 4.0),  # the ring's: less than two steps of a tree between nodes
+        ("all_reduce", 32, 4, 14 + 2 * (3 * 1.25 + 3 * 8.5)),
+        ("all_to_all", 8, 8, 14 + 1.9),
+        ("send", 2, 1, 14 + 4.0),
+    ],
+)
+def test_a_collective_starts_as_nccl_s_model_says(kind: str, size: int, local: int, seconds: float) -> None:
+    assert latency(Message(kind, Group(size, local), 0)) == pytest.approx(seconds * 1e-6)
+
+
+def test_what_a_machine_says() -> None:
+    assert Machine.of(card()).host == PCIE == 16 * 16 * 10**9 * 128 // 130 // 8
+    assert Machine.of(card(), host=1).host == 1
+    assert pytest.approx(0.189 / 0.310278) == SLOWED
+    assert Machine.lost(10, 100) == pytest.approx(10 * SLOWED) and Machine.lost(10, 1) == 9
+    four = Machine.of(card(), node=4)
+    assert [four.beside(8, stride) for stride in (1, 2, 4, 8)] == [Group(8, n) for n in (4, 2, 1, 1)]
+    assert Machine.of(replace(card(), node=None)).beside(8, 2) == Group(8, 8)
+    # Ten bytes from one node to the next, and within one; nothing of one rank alone.
+    near, far = replace(card(), link=10), replace(card(), link=10, link_between=5, node=1)
+    for one, seconds in ((near, 1), (far, 2)):
+        assert Floor(Machine.of(one)).transfer(Message("send", Group(4, 4 if one is near else 1), 10)) == seconds
+    assert Kernels(Machine.of(near)).transfer(Message("send", Group(1, 1), 10)) == 0
+    assert Kernels(Machine.of(near)).transfer(Message("all_gather", Group(2, 2), 0)) == 0
+    whole = Kernels(Machine.of(near)).transfer(Message("all_gather", Group(2, 2), 10, 3))
+    assert whole == pytest.approx(1 / 0.82 + 3 * 15.9e-6)
+
+
+# What a host holds.
+
+
+def rank(state: State, away: int = 0) -> RankMemory:
+    return RankMemory(0, 1, 0, 0, {}, "", {}, state, (), away=away)
+
+
+@pytest.mark.parametrize(
+    ("layout", "zero", "link", "processors"),
+    [
+        (Layout(fsdp=4), 0, 30 + 40, 30 + 2 * 50 + 40),  # gradients there, weights back
+        (Layout(dp=4), 0, 30 + 40, 30 + 2 * 50 + 40),
+        (Layout(dp=4), 1, 7 + 10, 7 + 2 * 50 + 10),  # whole on every rank, of which each hands on its share
+        (Layout(dp=2, cp=2), 2, 30 + 10, 30 + 2 * 50 + 10),
+        (Layout(dp=4), 3, 30 + 40, 30 + 2 * 50 + 40),
+    ],
+)
+def test_an_optimizer_s_state_in_the_host(layout: Layout, zero: int, link: int, processors: int) -> None:
+    recipe = Recipe(layout, framework="deepspeed", zero=zero, offload="optimizer")
+    held = [rank(State(40, 30, 50)), rank(State(4, 3, 5))]
+    assert hosted(recipe, held, 2, 0, 0) == (link / 2, processors / HOST)
+    tuned = [rank(State(400, 30, 50, adapters=40))]
+    assert hosted(recipe, tuned, 2, 0, 0) == (link / 2, processors / HOST)
+
+
+def test_activations_in_the_host() -> None:
+    """60 bytes at 2 a second each way, of which compute hides 10 s and 25 s, of each micro-batch."""
+    recipe = Recipe(accumulation=3, offload="activations")
+    held = [rank(State(40, 30, 50), away) for away in (60, 8)]
+    assert hosted(recipe, held, 2, 10, 25) == (3 * (20 + 5), 0)
+    assert hosted(recipe, held, 2, 31, 40) == (0, 0)
+    both = replace(recipe, offload="optimizer+activations")
+    assert hosted(both, held, 2, 10, 25) == (35 + 75, 170 / HOST)
+
+
+# Weights, gradients and optimizer state.
+
+
+@pytest.mark.parametrize(
+    ("name", "vector", "matrix", "cube"),
+    [
+        ("adamw", 2 * 4 * 6, 2 * 4 * 15, 2 * 4 * 30),
+        ("adamw-bf16", 2 * 2 * 6, 2 * 2 * 15, 2 * 2 * 30),
+        ("sgd", 0, 0, 0),
+        ("sgd-momentum", 4 * 6, 4 * 15, 4 * 30),
+        ("lion", 4 * 6, 4 * 15, 4 * 30),
+        ("muon", 2 * 4 * 6, 4 * 15, 2 * 4 * 30),  # a matrix between hidden vectors alone
+        ("adafactor", 4 * 6, 4 * (3 + 5), 4 * 2 * (3 + 5)),
+    ],
+)
+def test_what_an_optimizer_keeps(name: str, vector: int, matrix: int, cube: int) -> None:
+    size = OPTIMIZERS[name].size
+    shapes = (((6,), False), ((3, 5), True), ((2, 3, 5), False))
+    assert [size(shape, 4, hidden) for shape, hidden in shapes] == [vector, matrix, cube]
+    assert size((3, 0), 4, False) == 0
+
+
+def test_eight_bits_have_a_scale_for_256() -> None:
+    size = OPTIMIZERS["adamw-8bit"].size
+    assert [size(shape, 4, False, False) for shape in ((16, 256), (4097,))] == [2 * (4096 + 64), 2 * (4097 + 4 * 17)]
+    assert size((4095,), 4, False, True) == 2 * 4 * 4095
+    recipe = Recipe(optimizer="adamw-8bit")
+    for elements, kept in ((4095, 8 * 4095), (4096, 2 * (4096 + 64))):
+        made = RankTensor((elements,), 1, None, False, False, ())
+        assert states([made], recipe, 0).optimizer == kept
+
+
+def test_pieces_of_a_number() -> None:
+    """As torch.chunk cuts 10 over 4 and 7 over 6, and as even as can be."""
+    assert [chunk(10, 4, rank) for rank in range(4)] == [3, 3, 3, 1]
+    assert [chunk(7, 6, rank) for rank in range(6)] == [2, 2, 2, 1, 0, 0]
+    assert [level(10, 4, rank) for rank in range(4)] == [3, 3, 2, 2]
+    assert [level(8, 4, rank) for rank in range(4)] == [2] * 4
+
+
+MATRIX = RankTensor((10, 8), 3, None, False, True, (0, 1, 2))
+VECTOR = RankTensor((5,), 1, None, False, False, ())
+FROZEN = RankTensor((6,), 1, None, False, False, (), learns=False)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "shard", "elements"),
+    [
+        (Recipe(), 0, (251, 245, 245)),
+        (Recipe(Layout(fsdp=4)), 0, (3 * 24 + 2 + 2, 74, 74)),  # rows, as torch.chunk cuts them
+        (Recipe(Layout(fsdp=4)), 3, (3 * 8, 24, 24)),
+        (Recipe(Layout(fsdp=2, cp=2)), 3, (24, 24, 24)),
+        (Recipe(Layout(dp=4), framework="megatron"), 0, (251, 245, 245)),
+        (Recipe(Layout(dp=4), framework="megatron", zero=1), 3, (251, 245, 62)),  # of one buffer, padded
+        (Recipe(Layout(dp=4), framework="deepspeed", zero=2), 1, (251, 62, 62)),
+        (Recipe(Layout(dp=4), framework="deepspeed", zero=3), 1, (62 + 2, 62, 62)),  # what is frozen apart
+        (Recipe(Layout(dp=3), framework="nanotron", zero=1), 0, (251, 245, 3 * 27 + 2)),  # each tensor by itself
+        (Recipe(Layout(dp=3), framework="nanotron", zero=1), 2, (251, 245, 3 * 26 + 1)),
+        (Recipe(Layout(dp=3), framework="nanotron"), 2, (251, 245, 245)),
+    ],
+)
+def test_a_rank_holds_its_share(recipe: Recipe, shard: int, elements: tuple[int, int, int]) -> None:
+    """Three matrices of ten rows, a vector of five, and one of six that is frozen: weights, gradients, AdamW's state
+    with fp32 weights beside narrower ones."""
+    state = states([MATRIX, VECTOR, FROZEN], recipe, shard)
+    weights, gradients, learnt = elements
+    own, kept = recipe.parameter_bytes, recipe.gradient_bytes
+    assert state == State(weights * own, gradients * kept, learnt * (8 if own == 4 else 12))
+    wide = replace(recipe, parameter="fp32", gradient="fp32", optimizer="sgd")
+    assert states([MATRIX, VECTOR, FROZEN], wide, shard) == State(4 * weights, 4 * gradients, 0)
+
+
+def test_a_gradient_that_comes_out_whole_is_kept_whole() -> None:
+    table = RankTensor((5, 8), 1, 0, False, False, (), gradient=(10, 8))
+    assert states([table], Recipe(Layout(tp=2)), 0) == State(160, 320, 320)
+    momentum = Recipe(Layout(tp=2), optimizer="sgd-momentum")  # a copy of the first gradient
+    assert states([table], momentum, 0) == State(160, 320, 320)
+    assert states([table], replace(momentum, optimizer="lion"), 0) == State(160, 320, 160)
+
+
+def test_adapters_are_counted_apart() -> None:
+    adapter = RankTensor((4, 8), 2, None, False, True, (0, 1), adapter=True)
+    recipe = Recipe(parameter="bf16", adapter="fp32")
+    assert states([VECTOR, adapter], recipe, 0) == State(10, 10 + 256, 20 + 512, 256)
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "all_else", "experts"),
+    [
+        (Layout(fsdp=8), {}, 8, 8),
+        (Layout(fsdp=4, cp=2), {}, 8, 8),
+        (Layout(fsdp=8, ep=4), {}, 8, 2),
+        (Layout(tp=2, fsdp=4, ep=8), {}, 4, 1),
+        (Layout(tp=4, fsdp=4, ep=2), {}, 4, 4),
+        (Layout(dp=8), {"framework": "megatron"}, 1, 1),
+        (Layout(dp=8, cp=2), {"framework": "megatron", "zero": 1}, 16, 16),
+        (Layout(dp=8, ep=4), {"framework": "megatron", "zero": 1}, 8, 2),
+    ],
+)
+def test_ranks_that_share(layout: Layout, changes: dict[str, Any], all_else: int, experts: int) -> None:
+    recipe = Recipe(layout, **changes)
+    assert (sharers(recipe, False), sharers(recipe, True)) == (all_else, experts)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        *(Recipe(Layout(fsdp=n)) for n in (2, 3, 4, 7, 11, 24)),
+        *(Recipe(Layout(dp=n), framework="nanotron", zero=1) for n in (2, 3, 7)),
+        *(Recipe(Layout(tp=2, fsdp=n, ep=4)) for n in (2, 4, 6)),
+        Recipe(Layout(dp=4), framework="megatron", zero=1),
+    ],
+    ids=str,
+)
+def test_turns_are_where_ranks_begin_to_differ(recipe: Recipe) -> None:
+    """By asking all of them."""
+    expert = RankTensor((9, 8), 1, None, True, True, (0,))
+    held = [MATRIX, VECTOR, expert]
+    for column in range(recipe.layout.tp):
+        found = turns(held, recipe, column)
+        each = [states(held, recipe, shard, column) for shard in range(sharers(recipe, False))]
+        for start, end in zip(found, [*found[1:], len(each)], strict=True):
+            assert len(set(each[start:end])) == 1
+        assert found[0] == 0 and sorted(set(found)) == found
+
+
+# A whole run.
+
+
+def test_a_whole_run_by_hand() -> None:
+    """36 million tokens at 1,000 a second are ten hours, on 20 GPUs half an hour; ten hours of 500 W and 1.2 times that
+    for the building are 6 kWh."""
+    model = load("gpt2")
+    found = run(model, 36_000_000, 1000.0, 20, 4, Terms(3.0, 500, 1.2, 100.0, 0.125, 60.0))
+    assert (found.tokens, found.compute) == (36_000_000, 6 * model.active * 36_000_000)
+    assert (found.days, found.gpu_hours, found.cost) == (0.5 / 24, 10, 30)
+    assert (found.energy_kwh, found.co2_kg) == (pytest.approx(6), pytest.approx(0.6))
+    assert found.deadline == (0.125, 5)  # three hours: four GPUs, of copies of five
+    assert found.budget == (60.0, 72_000_000)
+    bare = run(model, 36_000_000, 1000.0, 20, 4, Terms(budget=1.0))
+    assert bare[4:] == (None, None, None, None, None)
+
+
+@pytest.mark.parametrize(
+    ("recompute", "layers"),
+    [("none", ""), ("core", ""), ("blocks", "01234"), ("every:2", "024"), ("every:3", "03"), ("layers:1,4", "14")],
+)
+def test_which_blocks_are_computed_again(recompute: str, layers: str) -> None:
+    assert Recipe(recompute=recompute).recomputed(5) == {int(digit) for digit in layers}
+    if recompute.startswith("every"):  # a decoder's begin at 0 again
+        found = Recipe(recompute=recompute).recomputed(BEHIND + 5)
+        assert {n - BEHIND for n in found if n >= BEHIND} == {int(digit) for digit in layers}
+
+
+# The step of a model of four layers: three sequences of 32 tokens, a second for each FLOP, byte, start or term.
+
+DECODER = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
+ROWS = 3 * 32
+LAYER, HEAD = 64 * (64 + 32 + 32 + 64) + 3 * 64 * 96, 64 * 250  # elements of matrices
+NORMED = 4 * (LAYER + 2 * 64)  # the layers with their norms
+WEIGHTS = NORMED + 64 + 2 * HEAD
+PASSED = ROWS * (64 + 64 + 2 * (64 + 32) + 64 + 64 + 3 * (64 + 96))  # elements into and out of a layer's products
+PRODUCTS = 2 * ROWS * (4 * LAYER + HEAD)  # FLOPs of a forward
+CORE = 4 * 3 * 8 * 4 * 8 * (32 * 33 // 2)  # FLOPs of all that attention sees
+DENSE = 4 * 3 * 8 * 4 * 8 * 32 * 32
+CORE_BYTES = 4 * 2 * ROWS * 2 * (64 + 32)  # queries, results, keys and values
+NORM, ROTARY, ACTIVATION, SUMS = 2 * (2 * 64 * ROWS + 64), 4 * ROWS * 96, 4 * ROWS * 3 * 160, 2 * 6 * ROWS * 64
+OTHERS = 9 * NORM + 4 * (ROTARY + ACTIVATION // 2 + SUMS) + 2 * ROWS * 64  # and what is looked up
+ADAPTERS = 4 * (4 * (64 + 64) + 4 * (64 + 32))
+ADAPTED = 4 * ROWS * (3 * 68 + 36)
+WEIGHT_BYTES = 2 * (4 * LAYER + HEAD)
+MOVED = 2 * (4 * PASSED + ROWS * (64 + 250)) + WEIGHT_BYTES
+NARROW = MOVED - WEIGHT_BYTES // 2
+LOSS = 24 * ROWS * 250
+LAYERS_BYTES = 2 * 4 * (PASSED + LAYER) + CORE_BYTES + 8 * NORM + 4 * (ROTARY + ACTIVATION // 2 + SUMS)
+SCORES = 3 * 8 * 32 * 32 * 4
+
+
+def stepped(changes: dict[str, Any], units: dict[str, Any]) -> Step:
+    """A step whose links, if nothing is said of them, take no time."""
+    changes, units = dict(changes), {"link": 10**30, "link_between": 10**30, **units}
+    model = load(DECODER, changes.pop("set", {}))
+    recipe = Recipe(**{"micro_batch": 3, "tokens": 32, **changes})
+    places = {key: units.pop(key) for key in ("link", "link_between")}
+    told = {key: units.pop(key) for key in ("products", "node", "overlap") if key in units}
+    host = units.pop("host_s", 0.0)
+    made = replace(card(**units), **places)
+    made = replace(made, calibration=replace(made.efficiency, host_s=host))
+    return StepTimer(model, recipe, Machine.of(made, **told)).step(memory(model, recipe))
+
+
+FLOP, BYTE, START, TERM, HOSTED = {"peak": 1}, {"bandwidth": 1}, {"start_s": 1.0}, {"depth_s": 1.0}, {"host_s": 1.0}
+LORA = {"set": {"lora.rank": 4}, "frozen": "nf4", "parameter": "bf16"}
+TIMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, float]]] = [
+    ({}, FLOP, {"products": 3 * PRODUCTS, "attention": 3.5 * CORE, "floor": 3 * PRODUCTS + 3 * CORE}),
+    ({"accumulation": 2}, FLOP, {"products": 6 * PRODUCTS, "attention": 7 * CORE, "floor": 6 * PRODUCTS + 6 * CORE}),
+    ({"recompute": "core"}, FLOP, {"computed again": CORE, "floor": 3 * PRODUCTS + 4 * CORE}),
+    ({"recompute": "blocks"}, FLOP, {"computed again": CORE + 8 * ROWS * LAYER}),
+    ({"recompute": "layers:1,3"}, FLOP, {"computed again": CORE / 2 + 4 * ROWS * LAYER}),
+    ({"keep_scores": True}, FLOP, {"attention": 3 * DENSE}),
+    ({"keep_scores": True, "recompute": "core"}, FLOP, {"computed again": DENSE}),
+    ({}, {"products": "fp8", **FLOP},
+     {"products": 0.75 * PRODUCTS, "attention": 3.5 * CORE, "floor": 0.75 * PRODUCTS + 3 * CORE}),
+    (LORA, FLOP, {"products": 2 * PRODUCTS + 6 * ROWS * ADAPTERS, "attention": 3.5 * CORE}),
+    ({}, BYTE, {"products": 3 * MOVED, "attention": 3 * CORE_BYTES, "other kernels": 3 * OTHERS + LOSS}),
+    ({}, BYTE, {"optimizer": 28 * WEIGHTS, "floor": 28 * WEIGHTS}),
+    ({"accumulation": 2}, BYTE, {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD), "optimizer": 28 * WEIGHTS}),
+    ({"recompute": "core"}, BYTE, {"computed again": CORE_BYTES}),
+    ({"recompute": "blocks"}, BYTE, {"computed again": LAYERS_BYTES}),
+    ({"keep_scores": True}, BYTE, {"attention": 3 * (CORE_BYTES + 10 * SCORES)}),
+    ({"eager": True}, BYTE, {"other kernels": 3 * (OTHERS + 9 * 9 * NORM + 4 * 4 * ROTARY) + LOSS}),
+    ({}, {"products": "fp8", **BYTE}, {"products": 3 * NARROW}),
+    ({}, {"products": "fp8", "quantise": 1.0, **BYTE},
+     {"products": 3 * (NARROW + ROWS * (4 * (288 + 448) + 64 + 250))}),
+    (LORA, BYTE, {"products": 2 * MOVED + 6 * (ADAPTED + ADAPTERS) + 2 * 3 * 4 * LAYER, "optimizer": 14 * ADAPTERS}),
+    ({"offload": "optimizer"}, BYTE, {"optimizer": 0, "floor": 0}),
+    # Of q, k and v, of gate and up one product; two norms, rotary positions, an activation and the sums; attention's
+    # backward in two.
+    ({}, START, {"products": 3 * (4 * 4 + 1), "attention": 3 * 4, "other kernels": 3 * (4 * 5 + 2)}),
+    ({"recompute": "blocks"}, START, {"computed again": 4 * (4 + 1 + 5)}),
+    ({"keep_scores": True}, START, {"attention": 3 * 4 * 4}),
+    (LORA, START, {"products": 4 * (4 * 6 + 3 * 2) + 2}),
+    ({}, TERM, {"products": 4 * (4 * (64 + ROWS) + 64 + 64 + 96 + 96) + 64 + 250 + ROWS, "attention": 3 * 4 * 32}),
+    ({"recompute": "blocks"}, TERM, {"computed again": 4 * (64 + 64 + 64 + 96 + 32)}),
+    ({"keep_scores": True}, TERM, {"attention": 3 * 4 * 4 * 8}),
+    ({}, HOSTED, {"waiting for the host": 3 * (4 * 9 + 3)}),  # the sums stand in other kernels
+    ({"accumulation": 2}, HOSTED, {"waiting for the host": 6 * (4 * 9 + 3)}),
+    ({"recompute": "blocks"}, HOSTED, {"waiting for the host": 3 * (4 * 9 + 3) + 4 * 9}),
+    ({"recompute": "core"}, HOSTED, {"waiting for the host": 3 * (4 * 9 + 3) + 4}),
+    ({}, {**HOSTED, **START}, {"waiting for the host": 0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "units", "expected"), TIMES)
+def test_a_step_is_counted(changes: dict[str, Any], units: dict[str, Any], expected: dict[str, float]) -> None:
+    step = stepped(changes, units)
+    for kind, count in expected.items():
+        assert (step.floor if kind == "floor" else step.spent[kind]) == pytest.approx(count, rel=1e-12, abs=1e-9), kind
+
+
+STREAM = ROWS * 64 * 2  # bytes of what layers hand on
+PADDED = WEIGHTS + 2 * 6 * 64  # of 256 words
+SENT: list[tuple[dict[str, Any], dict[str, float]]] = [
+    ({"layout": Layout(tp=2)}, {"all_reduce": (2 * 8 + 2) * STREAM}),
+    ({"layout": Layout(tp=2), "recompute": "blocks"}, {"all_reduce": (3 * 8 + 2) * STREAM}),
+    ({"layout": Layout(tp=4)}, {"all_reduce": (2 * 8 + 2) * STREAM * 3 / 2}),
+    ({"layout": Layout(tp=2, sp=2)}, dict.fromkeys(("all_gather", "reduce_scatter"), 9 * STREAM)),
+    ({"layout": Layout(cp=2)}, {"all_gather": 4 * 2 * ROWS * 64, "all_reduce": WEIGHTS * 4}),
+    ({"layout": Layout(cp=2), "recompute": "core"}, {"all_gather": 4 * 3 * ROWS * 64, "all_reduce": WEIGHTS * 4}),
+    ({"layout": Layout(pp=2), "accumulation": 2}, {"send": 2 * STREAM}),
+    ({"layout": Layout(pp=2, tp=2), "accumulation": 2}, {"send": STREAM, "all_reduce": 2 * 2 * (4 + 1) * STREAM}),
+    ({"layout": Layout(pp=4), "accumulation": 4}, {"send": 4 * STREAM}),
+    ({"layout": Layout(dp=4)}, {"all_reduce": 6 * WEIGHTS}),
+    ({"layout": Layout(dp=4), "accumulation": 3}, {"all_reduce": 6 * WEIGHTS}),
+    ({"layout": Layout(fsdp=4)}, {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * WEIGHTS}),
+    ({"layout": Layout(fsdp=4), "reshard": False}, {"all_gather": 1.5 * WEIGHTS, "reduce_scatter": 3 * WEIGHTS}),
+    ({"layout": Layout(fsdp=4), "accumulation": 3},
+     {"all_gather": 4.5 * (WEIGHTS + NORMED), "reduce_scatter": 9 * WEIGHTS}),
+    ({"layout": Layout(fsdp=4), "reduce": "bf16"},
+     {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 1.5 * WEIGHTS}),
+    ({"layout": Layout(dp=2, fsdp=2)},
+     {"all_gather": WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS, "all_reduce": 2 * WEIGHTS}),
+    ({"layout": Layout(pp=2, fsdp=2), "accumulation": 2},
+     {"all_gather": NORMED / 2 + HEAD, "reduce_scatter": NORMED + 2 * HEAD, "send": 2 * STREAM}),
+    ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1},
+     {"reduce_scatter": 3 * PADDED, "all_gather": 1.5 * PADDED}),
+    ({"layout": Layout(dp=4), "framework": "nanotron", "zero": 1},
+     {"all_reduce": 6 * WEIGHTS, "all_gather": 1.5 * WEIGHTS}),
+    ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 2},
+     {"reduce_scatter": 1.5 * WEIGHTS, "all_gather": 1.5 * WEIGHTS}),
+    ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 3},
+     {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * WEIGHTS}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "sent"), SENT)
+def test_what_a_rank_sends_is_counted(changes: dict[str, Any], sent: dict[str, float]) -> None:
+    """And at the datasheet of a link of a byte a second takes as many seconds, where it is among copies."""
+    step = stepped(changes, {"link": 1})
+    assert step.sent == sent
+    layout = changes["layout"]
+    if layout.tp * layout.pp * layout.cp == 1 and changes.get("accumulation", 1) == 1:
+        assert step.floor == sum(sent.values()) and step.floor_bound == "link"
+
+
+GATHER, AGAIN, REDUCE = 1.5 * WEIGHTS, 1.5 * NORMED, 3 * WEIGHTS  # bytes of four ranks with fsdp
+
+
+@pytest.mark.parametrize(
+    ("changes", "idle", "busy", "alone"),
+    [
+        ({"layout": Layout(fsdp=4), "accumulation": 3},
+         3 * (AGAIN + 0.75 * (GATHER + REDUCE)) + (GATHER + REDUCE) / 4,
+         SLOWED * 3 * (AGAIN + 0.75 * (GATHER + REDUCE)) + (GATHER + REDUCE) / 4,
+         3 * (GATHER + AGAIN + REDUCE)),
+        ({"layout": Layout(fsdp=2, pp=2), "accumulation": 2},  # two layers once; the busier stage has the last norm
+         3 * (NORMED / 2 + HEAD), (SLOWED * 0.5 + 0.5) * 3 * (NORMED / 2 + HEAD + 64), 3 * (NORMED / 2 + HEAD + 64)),
+        ({"layout": Layout(dp=4), "accumulation": 3},
+         6 * WEIGHTS, 6 * WEIGHTS * (0.75 * SLOWED + 0.25), 6 * WEIGHTS),
+        ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1},
+         4.5 * PADDED, 4.5 * PADDED * (0.75 * SLOWED + 0.25), 4.5 * PADDED),
+        ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 1},  # which gathers behind its step
+         3 * WEIGHTS, 1.5 * WEIGHTS * (0.75 * SLOWED + 1.25), 3 * WEIGHTS),
+        ({"layout": Layout(dp=4), "framework": "nanotron", "zero": 1}, *[7.5 * WEIGHTS] * 3),
+        ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 3},
+         GATHER + AGAIN + REDUCE, SLOWED * (AGAIN + 0.75 * (GATHER + REDUCE)) + (GATHER + REDUCE) / 4,
+         GATHER + AGAIN + REDUCE),
+    ],
+)  # fmt: skip
+def test_what_copies_wait_for(changes: dict[str, Any], idle: float, busy: float, alone: float) -> None:
+    """Of what goes on beside compute all, where that takes no time, and the share by which compute is slower, where it
+    takes long; never of the first block's gathering and of the last one's reduction."""
+    for expected, units in ((idle, {}), (busy, {"peak": 1}), (alone, {"peak": 1, "overlap": False})):
+        spent = stepped(changes, {"link": 1, **units}).spent["weights and gradients"]
+        assert spent == pytest.approx(expected / 0.82, abs=0.01)  # the starts of collectives
+
+
+@pytest.mark.parametrize(
+    ("changes", "moved"),
+    [
+        ({"layout": Layout(fsdp=4)}, 7 * WEIGHTS + 28 * 64),  # of 250 rows of two tables 63
+        ({"layout": Layout(dp=4)}, 28 * WEIGHTS),
+        ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1}, PADDED * (4 + 2 * 2 + 2 * 12) / 4),
+        ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 2}, WEIGHTS * (2 / 4 + 2 * 2 + 2 * 12) / 4),
+        ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 3}, WEIGHTS * (2 + 2 * 2 + 2 * 12) / 4),
+    ],
+)
+def test_an_optimizer_moves_its_share(changes: dict[str, Any], moved: float) -> None:
+    assert stepped(changes, BYTE).spent["optimizer"] == moved

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from itertools import pairwise
@@ -257,6 +258,139 @@ def test_a_request_by_hand() -> None:
     # Its first token computes with the second's prompt in one step, which decodes too; then it decodes alone.
     assert second.first == second.last == pytest.approx(0.5 + 0.3 + 0.01 + 0.05)
     assert first.last == pytest.approx(0.5 + 0.3 + 0.06 + 0.01)
+
+
+class _Sequence:
+    """A request of `_Stepped`: what its pages hold when it decodes, since which step it does, tokens still to come."""
+
+    def __init__(self, job: Arrival) -> None:
+        self.job, self.prompt, self.answer, self.first, self.late = job, job.prompt, job.answer, -1.0, 0.0
+        self.base = self.since = self.left = 0
+
+
+class _Stepped:
+    """The same simulation one step after the other, without a heap or a sum that is carried on."""
+
+    def __init__(self, server: Server, jobs: list[Arrival], clients: int | None) -> None:
+        self.server, self.left, self.clients = server, list(jobs), clients
+        self.line, self.filling, self.decoding = list[_Sequence](), list[_Sequence](), list[_Sequence]()
+        self.asking, self.done = [0.0] * (clients or 0), list[Any]()
+        self.now = self.waited = self.inside = self.busy = 0.0
+        self.step = self.looked = self.preempted = self.most = 0
+
+    @property
+    def running(self) -> int:
+        return len(self.filling) + len(self.decoding)
+
+    def due(self) -> float:
+        if self.clients is None:
+            return self.left[0].at if self.left else math.inf
+        return min(self.asking) if self.left and self.asking else math.inf
+
+    def fits(self, more: float, running: int) -> bool:
+        held = sum(one.base for one in self.filling) + more
+        held += sum(one.base + (self.step - one.since) * self.server.tokens for one in self.decoding)
+        return running <= 1 or held + running * self.server.block / 2 <= self.server.pages * self.server.block
+
+    def come(self) -> None:
+        if self.running and (self.step - self.looked) % self.server.interval:
+            return
+        self.looked = self.step
+        while (came := self.due()) <= self.now:
+            self.waited, self.inside = self.waited + self.now - came, self.inside + self.now - came
+            self.line.append(_Sequence(self.left.pop(0)._replace(at=came)))
+            self.most = max(self.most, len(self.line) + len(self.filling))
+            if self.clients is not None:
+                self.asking.remove(came)
+
+    def admit(self) -> None:
+        while self.line and self.running < self.server.sequences:
+            one = self.line[0]
+            base = one.prompt + one.job.cached + 1
+            if not self.fits(base + len(self.decoding) * self.server.tokens, self.running + 1):
+                return
+            one.base, one.left = base, one.prompt
+            self.filling.append(self.line.pop(0))
+
+    def give_back(self) -> None:
+        while not self.fits(len(self.decoding) * self.server.tokens, self.running):
+            last = (self.filling or self.decoding).pop()
+            if last.since:
+                told = min(last.answer - 1, int((self.step - last.since) * self.server.tokens))
+                last.prompt, last.answer, last.since = last.base - last.job.cached + told, last.answer - told, 0
+            self.line.insert(0, last)
+            self.preempted += 1
+
+    def compute(self) -> float:
+        """Seconds of a step."""
+        room = max(1, self.server.budget - math.ceil(len(self.decoding) * self.server.tokens))
+        computed = 0
+        for one in self.filling:
+            chunk = min(one.left, room - computed)
+            one.left, computed = one.left - chunk, computed + chunk
+        return (self.server.step(len(self.decoding)) if self.decoding else 0) + computed * self.server.token
+
+    def ends(self, one: _Sequence) -> None:
+        self.done.append((one.job.at, one.first, self.now + one.late, one.job.answer))
+        self.asking.append(self.now + one.late)
+
+    def tell(self) -> None:
+        for one in list(self.decoding):
+            if (self.step - one.since) * self.server.tokens >= one.answer:
+                self.decoding.remove(one)
+                self.ends(one)
+        while self.filling and not self.filling[0].left:
+            one = self.filling.pop(0)
+            if one.first < 0:
+                polls = self.server.polls * self.server.step(len(self.decoding)) if self.decoding else 0
+                one.late = self.server.delay + polls
+                one.first = self.now + one.late
+            one.answer, one.since = one.answer - 1, self.step
+            if one.answer:
+                self.decoding.append(one)
+            else:
+                self.ends(one)
+
+    def run(self) -> tuple[Any, ...]:
+        while True:
+            self.come()
+            self.admit()
+            works = bool(self.running)
+            if not works and self.due() == math.inf:
+                break
+            if works:
+                self.give_back()
+            seconds = self.compute() if works else self.due() - self.now
+            self.waited += (len(self.line) + len(self.filling)) * seconds
+            self.inside += (len(self.line) + self.running) * seconds
+            self.busy, self.now, self.step = self.busy + seconds * works, self.now + seconds, self.step + works
+            self.tell()
+        shares = [value / (self.now or 1.0) for value in (self.waited, self.inside, self.busy)]
+        return sorted(self.done), self.now, *shares, self.most, self.preempted, self.step
+
+
+# Halves of halves, of which no sum is rounded.
+@settings(max_examples=150)
+@given(
+    st.builds(
+        lambda fixed, each, delay, *rest: Server(linear(fixed / 64, each / 256), 1 / 1024, delay / 8, *rest),
+        st.integers(1, 8), st.integers(0, 8), st.integers(0, 3), st.integers(1, 40), st.integers(1, 6),
+        st.integers(8, 20), st.sampled_from([2, 8]), st.sampled_from([1.0, 1.5, 2.0]), st.integers(0, 2),
+        st.integers(1, 5),
+    ),
+    st.lists(st.builds(Arrival, st.just(0.0), st.integers(1, 30), st.integers(1, 12), st.integers(0, 4)), max_size=14),
+    st.lists(st.integers(0, 40), min_size=14, max_size=14),
+    st.one_of(st.none(), st.integers(1, 6)),
+)  # fmt: skip
+def test_steps_that_are_taken_at_once_are_those_one_by_one(
+    server: Server, jobs: list[Arrival], gaps: list[int], clients: int | None
+) -> None:
+    """Of whatever server, whose pages may be short, in a closed loop or an open one: every figure, exactly."""
+    came = [job._replace(at=sum(gaps[: i + 1]) / 32) for i, job in enumerate(jobs)] if clients is None else jobs
+    jobs = [job for job in came if job.prompt + job.cached + job.answer <= server.pages * server.block]
+    run = simulate(server, iter(jobs), clients)
+    found = run.seconds, run.waiting, run.inside, run.busy, run.most_waiting, run.preempted, run.steps
+    assert (sorted(map(tuple, run.done)), *found) == _Stepped(server, jobs, clients).run()
 
 
 def test_pages_that_are_short_are_given_back() -> None:

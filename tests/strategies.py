@@ -19,13 +19,13 @@ from hypothesis import strategies as st
 from txcalc import parts
 from txcalc.parts.adapters import Adapters
 from txcalc.parts.block import Branch
-from txcalc.parts.collectives import Axis
 from txcalc.parts.forms import pieces
 from txcalc.parts.mixers.compressed import Entries
 from txcalc.parts.model import LayerGroup
 from txcalc.parts.part import Composite, Leaf, Workload
 from txcalc.parts.spans import Apart, Around, Causal, Chunks, Cross, Full, Reading, Selected, Window
 from txcalc.parts.tower import ProjectorStep
+from txcalc.parts.work import Axis
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")
 

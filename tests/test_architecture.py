@@ -10,6 +10,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
@@ -19,7 +20,7 @@ from strategies import COMPOSITES, LEAVES
 
 import txcalc
 from txcalc import ledger
-from txcalc.parts import mechanisms, options
+from txcalc.parts import mechanisms, options, place
 from txcalc.planning.engines import ENGINES
 from txcalc.planning.training import FRAMEWORKS
 from txcalc.sources.huggingface.families import READERS
@@ -87,6 +88,39 @@ def test_a_module_imports_only_those_above_it(path: Path) -> None:
             assert LAYERS.index(rest[0]) <= LAYERS.index(module), f"{module} imports {name}"
         else:
             assert module == "cli", f"{module} imports txcalc's front door"
+
+
+def circle(package: Path) -> list[str]:
+    """Modules that import each other in a circle, wherever the imports stand: on top, for types alone, in a function.
+
+    Only a front door may name the modules behind it in its functions, which load them when they are asked for.
+    """
+    paths = {
+        ".".join((package.name, *path.relative_to(package).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in package.rglob("*.py")
+    }
+    graph: dict[str, set[str]] = {}
+    for name, path in paths.items():
+        tree = parsed(path)
+        froms = {node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        if path.stem == "__init__":
+            inside = {node for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) for node in ast.walk(each)}
+            froms -= {node for node in froms & inside if (node.module or "").startswith(name)}
+        named = {(node.module or "", alias.name) for node in froms for alias in node.names}
+        graph[name] = {own if (own := f"{module}.{each}") in paths else module for module, each in named} & {*paths}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as found:
+        return list(found.args[1])
+    return []
+
+
+def test_imports_go_round_in_no_circle(tmp_path: Path) -> None:
+    assert circle(PACKAGE) == []
+    one, other = tmp_path / "one.py", tmp_path / "other.py"
+    one.write_text(f"from {tmp_path.name}.other import Stack\nclass Part: pass\n")
+    other.write_text(f"if TYPE_CHECKING:\n    from {tmp_path.name} import one\n")
+    assert {*circle(tmp_path)} == {f"{tmp_path.name}.one", f"{tmp_path.name}.other"}
 
 
 def test_every_module_is_there() -> None:
@@ -169,7 +203,7 @@ def test_nothing_heavy_is_loaded_by_commands_that_do_not_need_it() -> None:
 # The language of formulas.
 
 # All of `parts` but what decides only structure: how a part is made, described, shared out, frozen beside adapters.
-NOT_FORMULAS = {"__init__", "adapters", "forms", "frozen", "mechanisms", "options", "projectors", "sharding"}
+NOT_FORMULAS = {"__init__", "adapters", "forms", "frozen", "mechanisms", "options", "place", "projectors", "sharding"}
 MODULES = [
     import_module(".".join(("txcalc", *path.relative_to(PACKAGE).with_suffix("").parts)))
     for path in sorted((PACKAGE / "parts").rglob("*.py"))
@@ -212,8 +246,8 @@ def test_a_table_says_all_of_itself(section: str) -> None:
     """Its keys and what they build are in its options, which stand beside the part."""
     found = mechanisms.options(section)
     assert {field.kw_only for field in dataclasses.fields(found)} <= {True}  # type: ignore[arg-type]
-    assert issubclass(found, options.Mechanism) == (section in mechanisms.PART_TABLES)
-    if issubclass(found, options.Mechanism):
+    assert issubclass(found, place.Mechanism) == (section in mechanisms.PART_TABLES)
+    if issubclass(found, place.Mechanism):
         assert found.kind in ledger.KINDS
         assert vars(found)["build"].__annotations__["return"] in vars(sys.modules[found.__module__])
 
@@ -284,7 +318,7 @@ Fields = dict[str, dict[str, str]]
 def fields() -> Fields:
     """The annotations of every part, with its properties and what it inherits: {"Linear": {"d_in": "Any", …}, …}."""
     found: Fields = {}
-    for module in (options, *MODULES):
+    for module in (options, place, *MODULES):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
             if isinstance(node, ast.ClassDef):
                 inherited = {key: kind for base in node.bases for key, kind in found.get(ast.unparse(base), {}).items()}

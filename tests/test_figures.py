@@ -99,7 +99,7 @@ def computed(root: Any) -> dict[str, str]:
                     said = [getattr(leaf, method)(at) for method in methods]
                     found.setdefault(topic, []).append((entry.path, said, leaf.paged(at, 4, 16)))
     found["parts"] = [
-        (type(part).__name__, part.describe(), part.alive(), part.cuttable, part.complete, part.fixed)
+        (type(part).__name__, part.describe(), part.alive(), part.cuttable, part.complete, getattr(part, "fixed", None))
         for part in composites(root)
     ] + [(leaf.describe(), callable(leaf.kept) and leaf.kept()) for leaf in root.leaves()]
     return {topic: sha256(repr(said).encode()).hexdigest()[:4] for topic, said in found.items()}

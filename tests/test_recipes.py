@@ -26,7 +26,8 @@ from typing import Any, final
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
-from txcalc.parts.options import Mechanism, Place, letter
+from txcalc.parts.options import letter
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.part import Child, Composite
 from txcalc.parts.sharding import Ways
 

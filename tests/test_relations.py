@@ -13,8 +13,9 @@ from tiny import TINY
 from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.model import MAX_TOKENS
-from txcalc.parts.mechanisms import ATTENTIONS, MIXERS, mechanism
+from txcalc.parts.mechanisms import ATTENTIONS, MIXERS
 from txcalc.parts.options import REQUIRED
+from txcalc.parts.place import mechanism
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.conventions import CONVENTIONS
 from txcalc.planning.deployment import MOST_GPUS, MOST_SEQUENCES, Choice, Deployment, check

@@ -14,10 +14,10 @@ from typing import Any, ClassVar, NamedTuple
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.frames import Framed, html
 from txcalc.num import ceil_div, each, exact_div, minimum, product, ratio, spread, total
-from txcalc.parts.collectives import Transfer
 from txcalc.parts.frozen import once
 from txcalc.parts.options import LEAF_KINDS
 from txcalc.parts.part import NO_CACHE, Cache, Gradient, Leaf, Operation, Part, Stream, Traffic, Workload, everywhere
+from txcalc.parts.work import Transfer
 
 QUANTITIES = {
     "params": "parameters, a tied weight once",

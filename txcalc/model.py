@@ -12,8 +12,9 @@ from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
 from txcalc.num import counted, is_array, spread, usable, whole
 from txcalc.parts.frozen import record
-from txcalc.parts.mechanisms import mechanism
+from txcalc.parts.model import Whole
 from txcalc.parts.part import Composite, Workload
+from txcalc.parts.place import mechanism
 from txcalc.parts.tower import Counted
 from txcalc.units import bits_of, iec, parse_tokens, short
 
@@ -46,7 +47,7 @@ class Model:
     """
 
     name: str
-    root: Composite
+    root: Whole
     raw: Mapping[str, Any]
     spec: Mapping[str, Any]
     origin: str

@@ -18,7 +18,8 @@ from txcalc.notation import Expression
 from txcalc.num import product as product_of
 from txcalc.num import total, whole
 from txcalc.parts.mechanisms import ATTENTIONS
-from txcalc.parts.part import Composite, Workload
+from txcalc.parts.model import Whole
+from txcalc.parts.part import Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
@@ -53,7 +54,7 @@ class Letter(NamedTuple):
 class Symbolic(NamedTuple):
     """A tree whose sizes are symbols, and the letter of each."""
 
-    root: Composite
+    root: Whole
     letters: Mapping[Expression, Letter]
 
 
@@ -255,7 +256,7 @@ def apart(model: Model, recipe: Recipe) -> Model:
 
 def _figures(
     whole: Ledger,
-    root: Composite,
+    root: Whole,
     keep_scores: bool,
     recipe: Recipe | None,
     shards: Any,
@@ -287,7 +288,7 @@ UNWRITTEN = {
 }
 
 
-def one_rank(model: Model, layout: Layout) -> Composite:
+def one_rank(model: Model, layout: Layout) -> Whole:
     """What a rank of a layout of tp, dp, fsdp, ep and etp holds, whole where fsdp shares it. Errors: `InputError` with
     every reason why there is none."""
     wrong = [Fault(name, n, why) for name, why in UNWRITTEN.items() if (n := getattr(layout, name)) > 1]

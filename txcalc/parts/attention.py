@@ -18,8 +18,6 @@ from txcalc.parts.linear import Linear, Sum, linear
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import (
     REQUIRED,
-    Mechanism,
-    Place,
     Wished,
     biases,
     count,
@@ -34,6 +32,7 @@ from txcalc.parts.options import (
     text,
 )
 from txcalc.parts.part import Child, Composite, Workload, everywhere, on_source, optional
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import PositionsOptions, RelativeBias, Rotary
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Apart, Around, Blocks, Causal, Chunks, Cross, Full, Selected, Span, Window
@@ -234,7 +233,7 @@ class AttentionOptions(Mechanism):
                 yield Wished(name, "none where the values are the keys, or another layer's")
 
     def build(self, place: Place) -> Composite:
-        made = place.positions.attention(self, place.d_model)
+        made = place.positions.attention(place.d_model, self.n_heads, self.d_head, bias=self.bias, scale=self.scale)
         if made is not None:
             return made
         bias = place.positions.relative_bias(self.n_heads, place.role, own=True)

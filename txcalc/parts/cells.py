@@ -11,7 +11,7 @@ from typing import Any, final
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
-from txcalc.parts.options import Mechanism, Place, key, letter, one_of, up_to
+from txcalc.parts.options import key, letter, one_of, up_to
 from txcalc.parts.part import (
     COST,
     Child,
@@ -24,6 +24,7 @@ from txcalc.parts.part import (
     Workload,
     elementwise,
 )
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.recurrence import Recurrence
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}

@@ -7,36 +7,12 @@ Source   Thakur et al. 2005 (Optimization of collective communication operations
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, NamedTuple, final
+from typing import Any, ClassVar, final
 
 from txcalc.num import power, ratio
 from txcalc.parts.frozen import frozen
-from txcalc.parts.part import Leaf, Workload
-
-
-class Axis(NamedTuple):
-    """The ranks of one axis of a layout (tp, ep, …), and how many there are."""
-
-    name: str
-    size: Any
-
-
-class Transfer(NamedTuple):
-    """One collective of a forward pass, of one rank.
-
-    kind       all_reduce, all_gather, reduce_scatter, all_to_all, send or receive
-    axis       whose ranks take part
-    message    elements of the whole tensor that is shared
-    sent       elements that this rank sends, and `received` that it receives
-    narrow     whether it may be sent in the dtype of the products that read it
-    """
-
-    kind: str
-    axis: Axis
-    message: Any
-    sent: Any
-    received: Any
-    narrow: bool = False
+from txcalc.parts.leaf import Leaf
+from txcalc.parts.work import Axis, Transfer, Workload
 
 
 @frozen

@@ -9,21 +9,9 @@ from txcalc.num import exact_div, product
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear
-from txcalc.parts.options import (
-    REQUIRED,
-    Mechanism,
-    Place,
-    Wished,
-    activation,
-    biases,
-    flag,
-    key,
-    letter,
-    odd,
-    size,
-    ungated,
-)
+from txcalc.parts.options import REQUIRED, Wished, activation, biases, flag, key, letter, odd, size, ungated
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.spans import Full
 from txcalc.parts.taps import Convolution, short_memory
 

@@ -9,20 +9,9 @@ from typing import Any, final
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import (
-    REQUIRED,
-    RMS_EPS,
-    Mechanism,
-    Place,
-    Wished,
-    flag,
-    key,
-    letter,
-    one_of,
-    real,
-    size,
-)
+from txcalc.parts.options import REQUIRED, RMS_EPS, Wished, flag, key, letter, one_of, real, size
 from txcalc.parts.part import COST, Child, Composite, Elementwise, Operation, Traffic, Weight, Workload
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 from txcalc.parts.taps import short_memory

@@ -10,18 +10,8 @@ from txcalc.num import exact_div
 from txcalc.parts.attention import Attention
 from txcalc.parts.cores import DifferentialCore
 from txcalc.parts.frozen import frozen
-from txcalc.parts.options import (
-    REQUIRED,
-    Mechanism,
-    Place,
-    Wished,
-    biases,
-    even,
-    key,
-    letter,
-    per_head,
-    ungated,
-)
+from txcalc.parts.options import REQUIRED, Wished, biases, even, key, letter, per_head, ungated
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.spans import Causal, Window
 
 

@@ -10,8 +10,9 @@ from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm, NormOptions
-from txcalc.parts.options import REQUIRED, Mechanism, Options, Place, flag, key, letter
+from txcalc.parts.options import REQUIRED, Options, flag, key, letter
 from txcalc.parts.part import Child, Composite, optional
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal

@@ -14,8 +14,6 @@ from txcalc.parts.norm import Norm
 from txcalc.parts.options import (
     ACTIVATIONS,
     REQUIRED,
-    Mechanism,
-    Place,
     Wished,
     absent,
     count,
@@ -30,6 +28,7 @@ from txcalc.parts.options import (
     size,
 )
 from txcalc.parts.part import Child, Composite, optional
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.sharding import Ways
 
 

@@ -15,8 +15,9 @@ from txcalc.num import ceil_log2, triangle
 from txcalc.parts.convolution import Product
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
-from txcalc.parts.options import Mechanism, Place, Wished, absent, count, flag, key, letter, one_of, size, up_to
+from txcalc.parts.options import Wished, absent, count, flag, key, letter, one_of, size, up_to
 from txcalc.parts.part import Cache, Child, Composite, Elementwise, Leaf, MatMul, Operation, Traffic, Weight, Workload
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.taps import short_memory
 

@@ -1,15 +1,14 @@
 """How a leaf runs: as which kernels, and what of it its module shows to those who measure.
 
-Nothing here is a formula of a cost; `part.Leaf` has all of it.
+Nothing here is a formula of a cost; `leaf.Leaf` has all of it.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
-if TYPE_CHECKING:
-    from txcalc.parts.part import Workload
-    from txcalc.parts.spans import Attended, Span
+from txcalc.parts.spans import Attended, Span
+from txcalc.parts.work import Workload
 
 
 class Executed:

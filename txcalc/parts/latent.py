@@ -11,7 +11,7 @@ from txcalc.parts.cores import Gate, HeadsCore, SelectingCore, attend, gate
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, Wished, flag, key, letter, one_of, real
+from txcalc.parts.options import REQUIRED, RMS_EPS, Wished, flag, key, letter, one_of, real
 from txcalc.parts.part import (
     Child,
     Composite,
@@ -24,6 +24,7 @@ from txcalc.parts.part import (
     on_all_keys,
     optional,
 )
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Attended, Causal, Full, Selected, Span

@@ -14,8 +14,9 @@ from txcalc.parts.collectives import AllReduce
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, activation, flag, key, letter, per_head, real
+from txcalc.parts.options import REQUIRED, RMS_EPS, activation, flag, key, letter, per_head, real
 from txcalc.parts.part import Child, Composite, Elementwise, Operation, Traffic, Workload
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 

@@ -11,7 +11,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from txcalc.parts.options import Mechanism, Options, Wrong, one_of
+from txcalc.parts.options import Options, Wrong, one_of
 
 # In the place of attention.
 MIXERS = {
@@ -96,10 +96,3 @@ def options(section: str) -> type[Options]:
     module = import_module(f"txcalc.parts.{ALL[section]}")
     found = (each for each in vars(module).values() if isinstance(each, type) and issubclass(each, Options))
     return next(each for each in found if vars(each).get("section") == section)
-
-
-def mechanism(part: str, tables: Collection[str] = ()) -> type[Mechanism]:
-    """The options of a part of a layer, by its name, and by the tables that the layer has."""
-    found = options(section_of(part, tables))
-    assert issubclass(found, Mechanism), part
-    return found

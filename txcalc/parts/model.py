@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, Self, final
 
 from txcalc.parts.adapters import around
 from txcalc.parts.block import Block
@@ -35,6 +35,42 @@ class LayerGroup(NamedTuple):
     indices: tuple[int, ...]
     count: Any
     shared: bool = False
+
+
+class Whole(Composite):
+    """A model, or a tower of one: a composite that is made of stacks."""
+
+    @property
+    def halves(self) -> Mapping[str, Stack]:
+        """The stacks it is made of, in the order in which they compute, by what their paths begin with."""
+        return {}
+
+    @property
+    def stacks(self) -> tuple[Stack, ...]:
+        """The same without the paths."""
+        return tuple(self.halves.values())
+
+    @property
+    def alone(self) -> Stack | None:
+        """The stack that it is, where it is one and nothing else."""
+        return None
+
+    def with_stacks(self, change: Callable[[Stack], Stack]) -> Self:
+        """The same with each of its stacks changed."""
+        return self
+
+    def at_length(self, positions: Any) -> Self:
+        """The same over so many positions, where their number is part of it."""
+        return self
+
+    @property
+    def fixed(self) -> Any:
+        """Positions that are part of the model, whatever is asked, as of a picture; None: as many as are asked for."""
+        return None
+
+    def shard(self, ways: Ways) -> Self:
+        """The shares of its stacks."""
+        return self.with_stacks(lambda stack: stack.shard(ways))
 
 
 @final
@@ -109,7 +145,7 @@ class Join(Composite):
 
 @final
 @frozen
-class Stack(Composite):
+class Stack(Whole):
     """Embedding, layers, final norm and heads: a decoder, an encoder, or a half of both.
 
     `relative_bias` is a table of biases by distance that all layers share, `distances` one of vectors. Head None: the
@@ -236,7 +272,7 @@ class Memory(Leaf):
 
 @final
 @frozen
-class EncoderDecoder(Composite):
+class EncoderDecoder(Whole):
     """An encoder over `source` positions, and a decoder over `tokens` that attends to it.
 
     `positions` is how many the encoder has where that is part of the model (a picture's patches).
@@ -266,7 +302,7 @@ class EncoderDecoder(Composite):
 
 @final
 @frozen
-class FixedLength(Composite):
+class FixedLength(Whole):
     """A stack whose number of positions is part of the model (a picture's patches): the workload's is ignored."""
 
     stack: Stack

@@ -9,21 +9,15 @@ unchecked. Nothing here is a formula.
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields
 from functools import cache
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from txcalc.num import divides, exact_div, exceeds
-from txcalc.parts.part import Composite
-
-if TYPE_CHECKING:
-    from txcalc.parts.norm import Norm, NormOptions
-    from txcalc.parts.positions import PositionsOptions
 
 MAX_SIZE = 10**9
-Made = TypeVar("Made", bound=Composite)
+Made = TypeVar("Made")
 
 
 class Wrong(ValueError):
@@ -291,24 +285,6 @@ def ungated(bias: list[str]) -> Iterator[Wished]:
         yield Wished("bias", 'a list without "g": there is no gate')
 
 
-class Place(NamedTuple):
-    """Where a part of a layer stands, which its own options do not know.
-
-    d_model       width of the stream
-    norm          how the layer norms, and `pre` the norm before the part, if it has one
-    positions     how the layer knows order
-    role          of the stack: "decoder", "encoder", "cross-decoder", "vision"
-    keeps_input   False where an earlier part keeps the input that both read
-    """
-
-    d_model: Any
-    norm: NormOptions
-    positions: PositionsOptions
-    role: str
-    keeps_input: bool = True
-    pre: Norm | None = None
-
-
 class Options:
     """The options that a table of a description has. Subclasses are `frozen`.
 
@@ -387,28 +363,3 @@ class Options:
     def _keys(cls) -> list[tuple[str, str]]:
         """The names of its fields, each with its key in the table."""
         return [(item.name, item.name.rstrip("_")) for item in fields(cls)]  # type: ignore[arg-type]
-
-
-class Mechanism(Options):
-    """The options of one part of a layer, which stands in paths by its table's name.
-
-    kind      what its leaves count as (`ledger.KINDS`)
-    stands    where it may: in a "decoder" alone, for it reads only what came before; in an "encoder" alone, for it
-              reads what comes later too; "" in either
-    ordered   whether it turns queries and keys, or biases scores, as `[positions]` says
-    sums      how often the stream is added to what it gives: 0 where its own leaves do so
-    """
-
-    kind: ClassVar[str] = "recurrent"
-    stands: ClassVar[str] = "decoder"
-    ordered: ClassVar[bool] = False
-    sums: ClassVar[int] = 1
-
-    @property
-    def takes_norm(self) -> bool:
-        """Whether the norm before it stands within it, for not all of it reads what is normed."""
-        return False
-
-    @abstractmethod
-    def build(self, place: Place) -> Composite:
-        """The part."""

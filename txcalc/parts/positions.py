@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, final
+from typing import Any, ClassVar, final
 
 from txcalc.num import divides, exact_div, exceeds, product
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
@@ -14,9 +14,6 @@ from txcalc.parts.norm import NormOptions
 from txcalc.parts.options import REQUIRED, Options, Wished, flag, key, letter, one_of, real, size, some_of
 from txcalc.parts.part import Composite, Leaf, Operation, Weight, Workload, elementwise
 from txcalc.parts.sharding import Ways
-
-if TYPE_CHECKING:
-    from txcalc.parts.attention import AttentionOptions
 
 
 @final
@@ -119,7 +116,7 @@ class PositionsOptions(Options):
         """The table of vectors by distance."""
         return None
 
-    def attention(self, options: AttentionOptions, d_model: Any) -> Composite | None:
+    def attention(self, d_model: Any, heads: Any, width: Any, *, bias: list[str], scale: Any) -> Composite | None:
         """Attention of another kind."""
         return None
 
@@ -238,15 +235,14 @@ class DisentangledPositions(PositionsOptions, forms="disentangled"):
         own = replace(norm.over(width), keeps=False) if self.norm else None
         return DistanceTable(rows=self.rows, width=width, norm=own)
 
-    def attention(self, options: AttentionOptions, d_model: Any) -> DisentangledAttention:
-        heads, width = options.n_heads, options.d_head
-        biases = options.bias if self.shared else self.bias
+    def attention(self, d_model: Any, heads: Any, width: Any, *, bias: list[str], scale: Any) -> DisentangledAttention:
+        biases = bias if self.shared else self.bias
         form = {"d_in": d_model, "d_out": product((heads, width)), "keeps": "no", "borrowed": self.shared}
         return DisentangledAttention(
             d_model=d_model,
             n_heads=heads,
             d_head=width,
-            biases=frozenset(options.bias),
+            biases=frozenset(bias),
             distance_k=Linear(**form, bias="k" in biases) if "c2p" in self.terms else None,
             distance_q=Linear(**form, bias="q" in biases) if "p2c" in self.terms else None,
             core=DisentangledCore(
@@ -257,6 +253,6 @@ class DisentangledPositions(PositionsOptions, forms="disentangled"):
                 clipped=self.clipped,
                 c2p="c2p" in self.terms,
                 p2c="p2c" in self.terms,
-                scale=options.scale,
+                scale=scale,
             ),
         )

@@ -19,8 +19,6 @@ from txcalc.parts.options import (
     LAYER_EPS,
     REQUIRED,
     RMS_EPS,
-    Mechanism,
-    Place,
     Wished,
     Wrong,
     activation,
@@ -31,6 +29,7 @@ from txcalc.parts.options import (
     size,
 )
 from txcalc.parts.part import COST, Child, Composite, Elementwise, Operation, Traffic, Weight, Workload, optional
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 from txcalc.parts.taps import short_memory

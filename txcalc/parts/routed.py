@@ -9,8 +9,9 @@ from txcalc.num import product
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Shift
-from txcalc.parts.options import REQUIRED, Mechanism, Place, every, flag, key, letter
+from txcalc.parts.options import REQUIRED, every, flag, key, letter
 from txcalc.parts.part import Child, Composite, optional
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Causal
 

@@ -8,8 +8,9 @@ from typing import Any, final
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear
-from txcalc.parts.options import REQUIRED, Mechanism, Place, letter
+from txcalc.parts.options import REQUIRED, letter
 from txcalc.parts.part import Child, Composite, Elementwise, Operation, Traffic, Weight, Workload
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 

@@ -14,7 +14,8 @@ from typing import Any
 
 from txcalc.errors import Fault
 from txcalc.num import ceil_div, exact_div, power, ratio, whole
-from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Axis, Collective, ReduceScatter
+from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
+from txcalc.parts.work import Axis
 
 Named = tuple[tuple[str, Collective], ...]
 

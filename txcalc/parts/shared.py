@@ -11,20 +11,9 @@ from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Sum
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import (
-    ACTIVATIONS,
-    REQUIRED,
-    Mechanism,
-    Place,
-    Wished,
-    flag,
-    key,
-    letter,
-    one_of,
-    real,
-    text,
-)
+from txcalc.parts.options import ACTIVATIONS, REQUIRED, Wished, flag, key, letter, one_of, real, text
 from txcalc.parts.part import Child, Composite
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Causal
 

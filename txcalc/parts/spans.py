@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple, final
 
 from txcalc.num import ceil_div, maximum, minimum, triangle
 from txcalc.parts.frozen import frozen
-from txcalc.parts.part import NO_CACHE, Cache, Traffic, Workload
+from txcalc.parts.work import NO_CACHE, Cache, Traffic, Workload
 
 
 class Attended(NamedTuple):

@@ -23,10 +23,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, Ledger, walk
 from txcalc.model import Model
-from txcalc.parts.collectives import Axis, Receive, Send
-from txcalc.parts.model import Stack
-from txcalc.parts.part import Composite, Weight, Workload
+from txcalc.parts.collectives import Receive, Send
+from txcalc.parts.model import Stack, Whole
+from txcalc.parts.part import Weight, Workload
 from txcalc.parts.sharding import Ways
+from txcalc.parts.work import Axis
 from txcalc.planning.layout import Layout, unserved
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Stage:
 
     first: int
     copies: int
-    root: Composite
+    root: Whole
     alive: dict[tuple[int, bool], Any] = field(default_factory=dict, init=False, repr=False)
     _walked: dict[Workload, Ledger] = field(default_factory=dict, init=False, repr=False)
 
@@ -58,7 +59,7 @@ class Stage:
 class RankShare(NamedTuple):
     """What one rank of tp and ep holds of a model, why it cannot, and what is held twice or padded."""
 
-    root: Composite
+    root: Whole
     faults: list[Fault | str]
     notes: list[str]
 
@@ -242,7 +243,7 @@ def piece(root: Stack, layers: Iterable[int], first: bool, last: bool) -> Stack:
     )
 
 
-def parted(root: Composite, cuts: Iterable[int]) -> Stack:
+def parted(root: Whole, cuts: Iterable[int]) -> Stack:
     """The same layers, no group of equal ones on both sides of a cut; a tied head has weights of its own."""
     stack, head = cast(Stack, root), cast(Stack, root).head
     groups = list(stack.groups)
@@ -256,7 +257,7 @@ def parted(root: Composite, cuts: Iterable[int]) -> Stack:
     return replace(stack, groups=tuple(groups), head=head)
 
 
-def _stages(root: Composite, layout: Layout, outside: int = 0) -> Iterator[Stage]:
+def _stages(root: Whole, layout: Layout, outside: int = 0) -> Iterator[Stage]:
     """The layers of every stage, contiguous; with vpp above 1 those of every pp-th of pp · vpp pieces (Narayanan et al.
     2021, section 2.2). The first `outside` are with the first stage, beside its own."""
     pp, vpp, tp = layout.pp, layout.vpp, layout.tp

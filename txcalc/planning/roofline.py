@@ -43,8 +43,8 @@ from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import Entry, same_input, walk
 from txcalc.model import Model
-from txcalc.parts.collectives import Transfer
 from txcalc.parts.part import MatMul, Workload
+from txcalc.parts.work import Transfer
 from txcalc.planning.cost import Cost, total
 from txcalc.planning.engine import Engine, multiplies
 from txcalc.planning.layout import SERVING_ORDER, Layout

@@ -7,7 +7,7 @@ from fractions import Fraction
 
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
-from txcalc.parts.mechanisms import mechanism
+from txcalc.parts.place import mechanism
 from txcalc.render.report import Report, Table, TableCell, cell, rounded
 
 

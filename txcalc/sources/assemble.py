@@ -17,12 +17,12 @@ from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.head import Below, HeadOptions
 from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import LayerScale, Linear, Lookup, Unused, Vector
-from txcalc.parts.mechanisms import mechanism, section_of
+from txcalc.parts.mechanisms import section_of
 from txcalc.parts.mixers.pieces import Pieces
-from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Stack, StreamEnds
+from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Stack, StreamEnds, Whole
 from txcalc.parts.norm import NormOptions
-from txcalc.parts.options import RMS_EPS, Mechanism, Place
-from txcalc.parts.part import Composite
+from txcalc.parts.options import RMS_EPS
+from txcalc.parts.place import Mechanism, Place, mechanism
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import PositionsOptions
 from txcalc.parts.projectors import ProjectorOptions
@@ -32,7 +32,7 @@ from txcalc.parts.spans import Reading
 Table = Mapping[str, Any]
 
 
-def assemble(spec: Table) -> Composite:
+def assemble(spec: Table) -> Whole:
     """The tree of a resolved description (`resolve.resolve`)."""
     memory = spec["stacks"].get("encoder", {}).get("d_model")
     stacks = {half: _stack({**stack, "d_memory": memory}) for half, stack in spec["stacks"].items()}

@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, nearest, shown
-from txcalc.parts.mechanisms import ATTENTIONS, MIXERS, PART_TABLES, PARTS, mechanism, options, section_of
+from txcalc.parts.mechanisms import ATTENTIONS, MIXERS, PART_TABLES, PARTS, options, section_of
 from txcalc.parts.options import Options, Wrong
+from txcalc.parts.place import mechanism
 from txcalc.sources.layer_rules import check_layer
 from txcalc.sources.spec import LAYER_KEYS, MAX_LAYERS, REQUIRED, STACK, IdentityOptions, StackOptions, merge, sets
 from txcalc.sources.stack_rules import check_halves, check_stack

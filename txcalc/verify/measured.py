@@ -16,7 +16,8 @@ from txcalc.ledger import QUANTITIES, Entry, Ledger, PathStep
 from txcalc.model import Model
 from txcalc.num import whole
 from txcalc.parts.frozen import frozen, record
-from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Weight, Workload
+from txcalc.parts.model import Whole
+from txcalc.parts.part import Child, Leaf, MatMul, Operation, Traffic, Weight, Workload
 from txcalc.verify import flops
 from txcalc.verify.parameters import owned
 from txcalc.verify.trace import MOST, Input, made_of, module, run_on, taken, theirs_at_work
@@ -54,7 +55,7 @@ class Undescribed(Mapping[str, Any]):
 
 @final
 @frozen
-class Unbuilt(Composite):
+class Unbuilt(Whole):
     """The tree of a model that has none. Errors: `InputError`."""
 
     name: str

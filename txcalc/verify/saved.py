@@ -13,9 +13,10 @@ from torch.autograd.graph import saved_tensors_hooks
 from txcalc.errors import InputError
 from txcalc.ledger import Ledger
 from txcalc.notation import tidy, write
-from txcalc.parts.mechanisms import MIXERS, mechanism
+from txcalc.parts.mechanisms import MIXERS
 from txcalc.parts.options import absent
 from txcalc.parts.part import Leaf, Workload
+from txcalc.parts.place import mechanism
 from txcalc.planning.activations import korthikanti
 from txcalc.reference import mode
 from txcalc.verify.sizes import SizeSymbols

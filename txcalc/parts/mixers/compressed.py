@@ -13,7 +13,7 @@ from txcalc.parts.cores import SoftmaxCore, attend
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import GroupedLinear, Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import REQUIRED, RMS_EPS, Mechanism, Place, Wished, flag, key, letter
+from txcalc.parts.options import REQUIRED, RMS_EPS, Wished, flag, key, letter
 from txcalc.parts.part import (
     Cache,
     Child,
@@ -28,6 +28,7 @@ from txcalc.parts.part import (
     elementwise,
     optional,
 )
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Unkept, Window
 

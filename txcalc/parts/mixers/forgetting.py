@@ -14,8 +14,9 @@ from txcalc.notation import pair
 from txcalc.parts.cores import SoftmaxCore, attend
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
-from txcalc.parts.options import REQUIRED, Mechanism, Place, Wished, divided, key, per_head, size
+from txcalc.parts.options import REQUIRED, Wished, divided, key, per_head, size
 from txcalc.parts.part import Child, Composite, Leaf, Operation, Workload, elementwise
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal
 

@@ -11,8 +11,9 @@ from typing import Any, Final, final
 from txcalc.num import ceil_div, maximum
 from txcalc.parts.forms import FORMS, pieces, steps
 from txcalc.parts.frozen import frozen
-from txcalc.parts.options import REQUIRED, Mechanism, Place, key, numbered
+from txcalc.parts.options import REQUIRED, key, numbered
 from txcalc.parts.part import Child, Composite, Stream, Workload, on_source
+from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.sharding import Ways
 
 

@@ -1,0 +1,216 @@
+"""What is asked of a part, and what it answers: a workload; weights, operations, what is kept, what ranks send.
+
+One rule: arithmetic only. A formula here uses `+ - *` and the helpers of `num`, so that the same line gives an exact
+int, a symbolic expression or a sweep. Elements are counted here; bits and bytes come later (`units`, `ledger`).
+
+Letters: B batch · T new tokens · S keys attended to (past + T) · D d_model · h heads · h_kv key/value heads · d_h head
+width · F feed-forward width · V vocabulary · E experts · k experts per token · W window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from txcalc.num import Num, product
+
+
+class Workload(NamedTuple):
+    """What is asked of a model, and the conventions under which it is counted.
+
+    batch, tokens   B sequences of T new tokens each (decoder positions, in an encoder–decoder)
+    past            tokens already in the cache
+    source          encoder positions
+    decoding        True in a decode step: the encoder and the cross-attention's K and V are not computed again
+    last_logits     logits for the last position only
+    absorbed        MLA without expanding its latents (the decode kernels' form)
+    keep_scores     the attention matrix is stored for backward (eager), not recomputed (flash-like)
+    """
+
+    batch: Any
+    tokens: Any
+    past: Any
+    source: Any
+    decoding: bool = False
+    last_logits: bool = False
+    absorbed: bool = False
+    keep_scores: bool = False
+
+    @property
+    def positions(self) -> Any:
+        """B·T, the rows of every linear layer."""
+        return self.batch * self.tokens
+
+    @property
+    def keys(self) -> Any:
+        """S = past + T."""
+        return self.past + self.tokens
+
+
+# Where a child works: each function turns its parent's workload into its own, or None when it has nothing to do.
+Stream = Callable[[Workload], Workload | None]
+
+
+def everywhere(work: Workload) -> Workload:
+    """At every new token."""
+    return work
+
+
+def on_source(work: Workload) -> Workload | None:
+    """At every encoder position, once: not in a decode step."""
+    return None if work.decoding else work._replace(tokens=work.source, past=0)
+
+
+def on_all_keys(work: Workload) -> Workload:
+    """At every position attended to, the cached ones computed again (MLA expanded); new tokens only when absorbed."""
+    return work if work.absorbed else work._replace(tokens=work.keys)
+
+
+def on_logits(work: Workload) -> Workload:
+    """At the positions that get logits."""
+    return work._replace(tokens=1) if work.last_logits else work
+
+
+def on_one(work: Workload) -> Workload:
+    """Once a sequence: a pooler, a classifier."""
+    return work._replace(tokens=1)
+
+
+class Weight(NamedTuple):
+    """One tensor of parameters."""
+
+    name: str
+    shape: tuple[Any, ...]
+
+    @property
+    def size(self) -> Any:
+        return product(self.shape)
+
+
+class Traffic(NamedTuple):
+    """Elements that an operation moves to and from memory, each tensor once; weights and cache have their own dtype."""
+
+    weights: Any = 0
+    activations: Any = 0
+    cache: Any = 0
+
+
+class MatMul(NamedTuple):
+    """`count` products of an (m × k) by a (k × n) matrix; a mask leaves `visible` of each (None: all)."""
+
+    name: str
+    count: Any
+    m: Any
+    k: Any
+    n: Any
+    traffic: Traffic
+    kind: str = "matmul"
+    visible: Any = None
+
+    @property
+    def flops(self) -> Any:
+        """FLOPs, two per multiply-add, of the dense product."""
+        return 2 * self.count * self.m * self.k * self.n
+
+    @property
+    def flops_masked(self) -> Any:
+        """FLOPs of what the mask leaves."""
+        return self.flops if self.visible is None else 2 * self.count * self.visible
+
+    @property
+    def flops_other(self) -> Any:
+        return 0
+
+
+class Elementwise(NamedTuple):
+    """`elements` results at `cost` FLOPs each (the table is `COST`); never part of the headline FLOPs."""
+
+    name: str
+    elements: Any
+    cost: int
+    traffic: Traffic
+    kind: str = "elementwise"
+
+    @property
+    def flops_other(self) -> Any:
+        return self.elements * self.cost
+
+    @property
+    def flops(self) -> Any:
+        return 0
+
+    @property
+    def flops_masked(self) -> Any:
+        return 0
+
+
+Operation = MatMul | Elementwise
+
+# FLOPs an element of what is not a matrix product, each a plain count of its textbook formula (an exp is one).
+COST = {
+    "add": 1,  # residual, bias, position, scale
+    "layer_norm": 7,  # mean, subtract, square, mean, scale, weight, bias
+    "layer_norm_nobias": 6,
+    "rms_norm": 4,  # square, mean, scale, weight
+    "softmax": 5,  # scale, subtract the maximum, exp, sum, divide
+    "rotary": 3,  # two multiplies and an add
+    "relu": 1,
+    "relu2": 2,  # relu, square
+    "gelu": 5,  # 0.5·x·(1 + erf(x/√2)): scale, erf, add, two multiplies
+    "gelu_tanh": 9,  # 0.5·x·(1 + tanh(c·(x + a·x³)))
+    "quick_gelu": 4,  # x·sigmoid(1.702·x)
+    "silu": 4,  # x·sigmoid(x): negate, exp, add, divide
+    "clamped_silu": 8,  # gpt-oss: x·sigmoid(1.702·x) on clamped operands, up + 1
+    "sigmoid": 3,
+    "tanh": 1,
+    "softplus": 2,
+    "xielu": 6,  # α·(exp(x) − 1 − x) + β·x: exp, two subtractions, two multiplies, an add
+    "cut": 6,  # square, two means, deviation from the mean, cut-off, relu
+    "none": 0,
+}
+
+
+def elementwise(name: str, elements: Num, cost: str, reads: Num, writes: Num, weights: Num = 0) -> Elementwise:
+    """`elements` results at `COST[cost]` each, reading and writing so many elements."""
+    return Elementwise(name, elements, COST[cost], Traffic(weights=weights, activations=reads + writes))
+
+
+class Cache(NamedTuple):
+    """Elements kept for later tokens, of one sequence.
+
+    growth     what each further token adds once every window is full
+    constant   full windows, recurrent states, the cross-attention's K and V
+    held       exactly what is there at past + T
+    """
+
+    growth: Any = 0
+    constant: Any = 0
+    held: Any = 0
+
+
+NO_CACHE = Cache()
+
+
+class Axis(NamedTuple):
+    """The ranks of one axis of a layout (tp, ep, …), and how many there are."""
+
+    name: str
+    size: Any
+
+
+class Transfer(NamedTuple):
+    """One collective of a forward pass, of one rank.
+
+    kind       all_reduce, all_gather, reduce_scatter, all_to_all, send or receive
+    axis       whose ranks take part
+    message    elements of the whole tensor that is shared
+    sent       elements that this rank sends, and `received` that it receives
+    narrow     whether it may be sent in the dtype of the products that read it
+    """
+
+    kind: str
+    axis: Axis
+    message: Any
+    sent: Any
+    received: Any
+    narrow: bool = False

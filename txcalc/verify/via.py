@@ -284,7 +284,13 @@ def _bands(config: Any, batch: int, tokens: int, source: int | None) -> _Input |
     """A sound's bands at each of its frames, as many as the encoder makes so many positions of; None where its config
     does not say how wide they are."""
     if width := getattr(config, "feature_projection_input_dim", 0):
-        return _Input("input_features", (batch, tokens, width), (B, T, None))
+        if not config.is_encoder_decoder:
+            return _Input("input_features", (batch, tokens, width), (B, T, None))
+        frames = tokens if source is None else source
+        for _ in range(config.num_adapter_layers if config.add_adapter else 0):  # as many as make no position more
+            stride = config.adaptor_stride
+            frames = frames * stride + config.adaptor_kernel_size - 2 * (stride // 2) - 1
+        return _Input("input_features", (batch, frames, width), (B, None, None))
     if width := getattr(config, "input_feat_per_channel", 0):  # each convolution halves them
         frames, wide = 2**config.num_conv_layers, width * config.input_channels
         shape = (batch, (tokens if source is None else source) * frames, wide)

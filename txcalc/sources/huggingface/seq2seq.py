@@ -130,8 +130,9 @@ _PADDING = {"marian": 58100} | dict.fromkeys(_FIRST, 1)
 
 
 def bart_like(
-    c: Config, place: str, rows: int, extra: int, embedded_norm: bool, positions: str = "learned", deciding: int = 0
-) -> Raw:
+    c: Config, place: str, rows: int, extra: int, embedded_norm: bool, positions: str = "learned", deciding: int = 0,
+    act: str = "gelu",
+) -> Raw:  # fmt: skip
     """Two stacks with learned positions each, or the decoder by itself; the head's bias is a buffer."""
     alone = c.named("ForCausalLM")
     joined(c, alone)
@@ -156,8 +157,8 @@ def bart_like(
         "norm": {"form": "layer", "place": place},
         "positions": table,
         "embedding": {"norm": embedded_norm},
-        "encoder": _half(c, raw, "encoder"),
-        "decoder": _half(c, raw, "decoder"),
+        "encoder": _half(c, raw, "encoder", act),
+        "decoder": _half(c, raw, "decoder", act),
     }
     return _decoder(c, raw) if alone else _headed(raw, _head(c, deciding=deciding))
 

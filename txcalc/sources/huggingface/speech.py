@@ -211,15 +211,6 @@ def wav2vec2_bert(c: Config) -> Raw:
     if not taps % 2:
         c.fault("conv_depthwise_kernel_size", taps, "an odd number")
 
-    def fed(name: str) -> list[Raw]:
-        two = [piece(f"{name}_norm", "layer_norm", d, kind="norm"), piece(f"{name}_up", "linear", d, ff)]
-        two += [
-            piece(f"{name}_activation", act, ff),
-            piece(f"{name}_down", "linear", ff, d),
-            piece(f"{name}_sum", "sum", d),
-        ]
-        return [one | {"kind": one.get("kind", "feed_forward")} for one in two]
-
     mixed = [piece("attention_norm", "layer_norm", d, kind="norm"), *(piece(name, "linear", d, d) for name in "qkv")]
     if form == "relative_key":
         mixed += [piece("distances", "held", (before + after + 1) * width)]
@@ -228,22 +219,6 @@ def wav2vec2_bert(c: Config) -> Raw:
         mixed.append(piece("rotary", "rotary", heads, width))
     mixed += [piece("core", "attention", heads, width, width, bias=False), piece("o", "linear", d, d)]
     mixed.append(piece("attention_sum", "sum", d))
-    convolved = [
-        piece("conv_norm", "layer_norm", d, kind="norm"),
-        piece("conv_gates", "linear", d, 2 * d, bias=False),
-        piece("conv_sigmoid", "sigmoid", d),
-        piece("conv", "convolution", d, d, taps, 1, groups=d, bias=False),
-        piece("conv_inner_norm", "layer_norm", d, kind="norm"),
-        piece("conv_activation", act, d),
-        piece("conv_out", "linear", d, d, bias=False),
-        piece("conv_sum", "sum", d),
-    ]
-    layer = [
-        *fed("first"),
-        *(one | {"kind": one.get("kind", "attention")} for one in mixed),
-        *convolved,
-        *fed("second"),
-    ]
     around = [
         piece("frames_norm", "layer_norm", bands, kind="norm"),
         piece("frames", "linear", bands, d, kind="embedding"),
@@ -254,6 +229,35 @@ def wav2vec2_bert(c: Config) -> Raw:
     c.note("tokens are frames: two of a spectrum's, one after the other")
     return listed(
         raw | {"around": around + read, "head": head},
-        {"layer": [*layer, piece("norm", "layer_norm", d, kind="norm")]},
+        {"layer": conformer(d, ff, act, mixed, taps, [piece("conv_inner_norm", "layer_norm", d, kind="norm")])},
         [],
     )
+
+
+def conformer(d: int, ff: int, act: str, mixed: list[Raw], taps: int, inner: list[Raw]) -> list[Raw]:
+    """A layer: half a feed-forward, what mixes positions, a convolution with a norm (`inner`) in it, the other half."""
+    convolved = [
+        piece("conv_norm", "layer_norm", d, kind="norm"),
+        piece("conv_gates", "linear", d, 2 * d, bias=False),
+        piece("conv_sigmoid", "sigmoid", d),
+        piece("conv", "convolution", d, d, taps, 1, groups=d, bias=False),
+        *inner,
+        piece("conv_activation", act, d),
+        piece("conv_out", "linear", d, d, bias=False),
+        piece("conv_sum", "sum", d),
+    ]
+    mixing = [{"kind": "attention"} | one for one in mixed]
+    around = [piece("norm", "layer_norm", d, kind="norm")]
+    return [*fed("first", d, ff, act), *mixing, *convolved, *fed("second", d, ff, act), *around]
+
+
+def fed(name: str, d: int, ff: int, act: str) -> list[Raw]:
+    """A norm and the two matrices after it."""
+    two = [
+        piece(f"{name}_norm", "layer_norm", d, kind="norm"),
+        piece(f"{name}_up", "linear", d, ff),
+        piece(f"{name}_activation", act, ff),
+        piece(f"{name}_down", "linear", ff, d),
+        piece(f"{name}_sum", "sum", d),
+    ]
+    return [{"kind": "feed_forward"} | one for one in two]

@@ -309,9 +309,7 @@ def reformer(c: Config) -> Raw:
 def speech_to_text(c: Config) -> Raw:
     """BART's halves; the encoder reads what gated convolutions, each of which halves the positions, make of a sound's
     bands, and adds sinusoids."""
-    if "activation_function" not in c:
-        c.data = {**c.data, "activation_function": "relu"}  # its class's own
-    raw = bart_like(c, "pre", 1024, 0, False, "sinusoidal")
+    raw = bart_like(c, "pre", 1024, 0, False, "sinusoidal", act="relu")
     d, mid, n = raw["d_model"], c.size("conv_channels", default=1024), c.size("num_conv_layers", default=2)
     taps = c.items("conv_kernel_sizes", of=size, length=None, default=[5, 5])
     bands = c.size("input_feat_per_channel", default=80) * c.size("input_channels", default=1)

@@ -7,7 +7,7 @@ nothing here is fitted to a measurement.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import StagePiece
@@ -186,7 +186,7 @@ def _megatron(
     sequence parallel, that input gathered again; the first block's, in its activation or in the product before.
     """
     width, layout = recipe.compute_bytes, recipe.layout
-    dummies = width * sum(_products(pieces)) + WORKSPACE
+    dummies = width * _products(pieces) + WORKSPACE
     leaves = [held for piece in pieces for held in piece.leaves]
     stream = width * model_width * pieces[0].work.positions
     shared = stream // layout.sp
@@ -204,21 +204,16 @@ def _megatron(
     }
 
 
-def _products(pieces: Sequence[StagePiece]) -> set[int]:
-    """The sizes of the distinct weights of linear layers, of which those that read one input are one matrix."""
-    shapes: set[tuple[int, int]] = set()
+def _products(pieces: Sequence[StagePiece]) -> int:
+    """Elements of the weights of linear layers, of each shape once; those that read one input are one matrix."""
+    shapes = set[tuple[int, int]]()
     for piece in pieces:
-        rows, before = 0, None
+        made: list[tuple[Any, int]] = []  # where it stands and what it reads, and its rows
         for held in piece.leaves:
-            leaf = held.entry.leaf
-            if leaf.matrix is None:
-                continue
-            d_in, d_out = leaf.matrix
-            key = (held.entry.steps[:-1], d_in)
-            if leaf.input_kept != "no" or key != before:
-                rows = 0
-            else:
-                shapes.discard((rows, d_in))
-            rows, before = rows + d_out, key
-            shapes.add((rows, d_in))
-    return {rows * columns for rows, columns in shapes}
+            if held.entry.leaf.matrix is not None:
+                d_in, d_out = held.entry.leaf.matrix
+                key = held.entry.steps[:-1], d_in
+                joined = made.pop()[1] if held.entry.leaf.input_kept == "no" and made and made[-1][0] == key else 0
+                made.append((key, joined + d_out))
+        shapes |= {(rows, d_in) for (_, d_in), rows in made}
+    return sum(rows * columns for rows, columns in shapes)

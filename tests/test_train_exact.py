@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,18 @@ from txcalc import hardware, load
 from txcalc.curves import Curve
 from txcalc.hardware import Accelerator
 from txcalc.planning.layout import Group
-from txcalc.planning.training import Layout, Recipe, memory, order
+from txcalc.planning.training import Layout, Recipe, memory, order, profiles
+from txcalc.planning.training.activations import INPUTS, kept, kept_by_kind, leaf_bytes
 from txcalc.planning.training.machine import FLASH, NEWER, PCIE, SLOWED, Floor, Kernels, Machine, Message, latency
 from txcalc.planning.training.memory import RankMemory
 from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
+from txcalc.planning.training.profiles import WORKSPACE
 from txcalc.planning.training.recipe import BEHIND
 from txcalc.planning.training.run import Terms, run
 from txcalc.planning.training.schedules import Action
-from txcalc.planning.training.states import RankTensor, State, chunk, level, sharers, states, turns
+from txcalc.planning.training.stages import Pipeline, StagePiece
+from txcalc.planning.training.states import RankTensor, State, chunk, level, sharers, states, tensors, turns
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.training.timeline import PieceTime, number, simulate
 
@@ -57,12 +61,12 @@ def relaxed(recipe: Recipe, pieces: list[PieceTime], waits: float) -> dict[tuple
     """When each action of each rank begins and ends, by going over all of them until nothing moves."""
     stages, last = recipe.layout.pp, len(pieces) - 1
     tables = [order(recipe.schedule, stages, rank, recipe.accumulation, recipe.pieces) for rank in range(stages)]
-    held = [[number(recipe, rank, piece) for piece in range(recipe.pieces)] for rank in range(stages)]
-    home = {n: rank for rank, own in enumerate(held) for n in own}
+    own = [[number(recipe, rank, piece) for piece in range(recipe.pieces)] for rank in range(stages)]
+    home = {n: rank for rank, numbers in enumerate(own) for n in numbers}
     times: dict[tuple[int, int], tuple[float, float]] = {}
     while True:
         there = {
-            (held[rank][a.piece], "F" if a.kind == "F" else "G", a.batch): (rank, times[rank, i][1])
+            (own[rank][a.piece], "F" if a.kind == "F" else "G", a.batch): (rank, times[rank, i][1])
             for rank, table in enumerate(tables)
             for i, a in enumerate(table)
             if (rank, i) in times and a.kind != "W"
@@ -71,7 +75,7 @@ def relaxed(recipe: Recipe, pieces: list[PieceTime], waits: float) -> dict[tuple
         for rank, table in enumerate(tables):
             free = 0.0
             for i, (kind, piece, batch) in enumerate(table):
-                n = held[rank][piece]
+                n = own[rank][piece]
                 came = {"F": (n - 1, "F"), "W": None}.get(kind, (n + 1, "G") if n < last else (n, "F"))
                 start = free
                 if came and came[0] >= 0:
@@ -226,8 +230,8 @@ def rank(state: State, away: int = 0) -> RankMemory:
 )
 def test_an_optimizer_s_state_in_the_host(layout: Layout, zero: int, link: int, processors: int) -> None:
     recipe = Recipe(layout, framework="deepspeed", zero=zero, offload="optimizer")
-    held = [rank(State(40, 30, 50)), rank(State(4, 3, 5))]
-    assert hosted(recipe, held, 2, 0, 0) == (link / 2, processors / HOST)
+    hosts = [rank(State(40, 30, 50)), rank(State(4, 3, 5))]
+    assert hosted(recipe, hosts, 2, 0, 0) == (link / 2, processors / HOST)
     tuned = [rank(State(400, 30, 50, adapters=40))]
     assert hosted(recipe, tuned, 2, 0, 0) == (link / 2, processors / HOST)
 
@@ -235,11 +239,11 @@ def test_an_optimizer_s_state_in_the_host(layout: Layout, zero: int, link: int, 
 def test_activations_in_the_host() -> None:
     """60 bytes at 2 a second each way, of which compute hides 10 s and 25 s, of each micro-batch."""
     recipe = Recipe(accumulation=3, offload="activations")
-    held = [rank(State(40, 30, 50), away) for away in (60, 8)]
-    assert hosted(recipe, held, 2, 10, 25) == (3 * (20 + 5), 0)
-    assert hosted(recipe, held, 2, 31, 40) == (0, 0)
+    hosts = [rank(State(40, 30, 50), away) for away in (60, 8)]
+    assert hosted(recipe, hosts, 2, 10, 25) == (3 * (20 + 5), 0)
+    assert hosted(recipe, hosts, 2, 31, 40) == (0, 0)
     both = replace(recipe, offload="optimizer+activations")
-    assert hosted(both, held, 2, 10, 25) == (35 + 75, 170 / HOST)
+    assert hosted(both, hosts, 2, 10, 25) == (35 + 75, 170 / HOST)
 
 
 # Weights, gradients and optimizer state.
@@ -269,9 +273,9 @@ def test_eight_bits_have_a_scale_for_256() -> None:
     assert [size(shape, 4, False, False) for shape in ((16, 256), (4097,))] == [2 * (4096 + 64), 2 * (4097 + 4 * 17)]
     assert size((4095,), 4, False, True) == 2 * 4 * 4095
     recipe = Recipe(optimizer="adamw-8bit")
-    for elements, kept in ((4095, 8 * 4095), (4096, 2 * (4096 + 64))):
+    for elements, sizes in ((4095, 8 * 4095), (4096, 2 * (4096 + 64))):
         made = RankTensor((elements,), 1, None, False, False, ())
-        assert states([made], recipe, 0).optimizer == kept
+        assert states([made], recipe, 0).optimizer == sizes
 
 
 def test_pieces_of_a_number() -> None:
@@ -308,8 +312,8 @@ def test_a_rank_holds_its_share(recipe: Recipe, shard: int, elements: tuple[int,
     with fp32 weights beside narrower ones."""
     state = states([MATRIX, VECTOR, FROZEN], recipe, shard)
     weights, gradients, learnt = elements
-    own, kept = recipe.parameter_bytes, recipe.gradient_bytes
-    assert state == State(weights * own, gradients * kept, learnt * (8 if own == 4 else 12))
+    own = recipe.parameter_bytes
+    assert state == State(weights * own, gradients * recipe.gradient_bytes, learnt * (8 if own == 4 else 12))
     wide = replace(recipe, parameter="fp32", gradient="fp32", optimizer="sgd")
     assert states([MATRIX, VECTOR, FROZEN], wide, shard) == State(4 * weights, 4 * gradients, 0)
 
@@ -359,10 +363,10 @@ def test_ranks_that_share(layout: Layout, changes: dict[str, Any], all_else: int
 def test_turns_are_where_ranks_begin_to_differ(recipe: Recipe) -> None:
     """By asking all of them."""
     expert = RankTensor((9, 8), 1, None, True, True, (0,))
-    held = [MATRIX, VECTOR, expert]
+    tensors_ = [MATRIX, VECTOR, expert]
     for column in range(recipe.layout.tp):
-        found = turns(held, recipe, column)
-        each = [states(held, recipe, shard, column) for shard in range(sharers(recipe, False))]
+        found = turns(tensors_, recipe, column)
+        each = [states(tensors_, recipe, shard, column) for shard in range(sharers(recipe, False))]
         for start, end in zip(found, [*found[1:], len(each)], strict=True):
             assert len(set(each[start:end])) == 1
         assert found[0] == 0 and sorted(set(found)) == found
@@ -571,3 +575,206 @@ def test_what_copies_wait_for(changes: dict[str, Any], idle: float, busy: float,
 )
 def test_an_optimizer_moves_its_share(changes: dict[str, Any], moved: float) -> None:
     assert stepped(changes, BYTE).spent["optimizer"] == moved
+
+
+# What a rank of that model holds for backward, and beside it.
+
+
+def held(changes: dict[str, Any], column: int = 0) -> tuple[Recipe, list[StagePiece], list[list[RankTensor]]]:
+    """The first stage's."""
+    changes = dict(changes)
+    model = load(changes.pop("source", DECODER), changes.pop("set", {}))
+    recipe = Recipe(**{"micro_batch": 3, "tokens": 32, **changes})
+    pieces = Pipeline(model, recipe).of_stage(0)
+    return recipe, pieces, [list(tensors(piece, recipe, column)) for piece in pieces]
+
+
+WIDE, INNER = 4 * ROWS * 64, 4 * ROWS * 96  # elements of the stream in four layers, and within their feed-forward
+CORES, STATED = WIDE * 3, 4 * ROWS * 8  # queries, keys, values and results; sums of every head's rows
+SAVED: list[tuple[dict[str, Any], dict[str, int]]] = [
+    ({}, {}),
+    ({"framework": "megatron"}, {"activation": 2 * 2 * INNER}),  # in one kernel
+    ({"framework": "litgpt"},
+     {"norm": 4 * WIDE + 16 * ROWS, "core": 3 * CORES + 4 * STATED, "final_norm": WIDE + 4 * ROWS}),
+    ({"keep_scores": True}, {"core": 2 * (2 * WIDE + 4 * 3 * 8 * 32 * 32), "o": 2 * WIDE}),
+    ({"recompute": "core"}, {"core": 2 * CORES}),
+    ({"recompute": "core", "keep_scores": True}, {"core": 2 * 2 * WIDE, "o": 2 * WIDE}),
+    ({"layout": Layout(tp=2)},
+     {"core": CORES + 2 * STATED, "activation": 3 * INNER, "down": INNER}),
+    ({"layout": Layout(tp=2, sp=2)},
+     {"norm": WIDE + 8 * ROWS, "core": CORES + 2 * STATED, "activation": 3 * INNER, "down": INNER,
+      "final_norm": WIDE // 4 + 2 * ROWS}),
+    ({"layout": Layout(tp=2, sp=2), "framework": "megatron"},  # its own share of what is gathered again
+     {"norm": WIDE + 8 * ROWS, "q": WIDE, "gate": WIDE, "core": CORES + 2 * STATED, "activation": 2 * INNER,
+      "down": INNER, "final_norm": WIDE // 4 + 2 * ROWS, "projection": WIDE // 4}),
+    ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "regather": False},
+     {"norm": WIDE + 8 * ROWS, "core": CORES + 2 * STATED, "activation": 2 * INNER, "down": INNER,
+      "final_norm": WIDE // 4 + 2 * ROWS}),
+    ({"framework": "nanotron", "source": "D=64 L=4 h=8 F=96 V=250"},  # q, k and v as one, and k and v once more
+     {"core": 2 * (4 * WIDE + 2 * WIDE) + 4 * STATED}),
+    ({"source": "D=64 L=4 h=8 F=96 V=250"}, {"core": 2 * 4 * WIDE + 4 * STATED}),
+    ({"set": {"lora.rank": 4}, "frozen": "nf4"},  # four-bit products keep inputs that no gradient needs
+     {"q": 0, "lora_a": 2 * WIDE, "lora_b": 2 * 2 * 4 * ROWS * 4, "o": 2 * WIDE, "projection": 0}),
+    ({"set": {"lora.rank": 4}, "frozen": "bf16"},
+     {"q": 0, "gate": 0, "down": 0, "lora_a": 2 * WIDE, "lora_b": 2 * 2 * 4 * ROWS * 4, "projection": 0}),
+    ({"set": {"lora.rank": 4}, "frozen": "nf4", "framework": "litgpt"},  # a dropout's result and mask before adapters
+     {"norm": 4 * WIDE + 16 * ROWS, "core": 3 * CORES + 4 * STATED, "final_norm": WIDE + 4 * ROWS, "q": 2 * WIDE,
+      "lora_a": 3 * WIDE, "lora_b": 2 * 2 * 4 * ROWS * 4, "o": 2 * WIDE, "projection": 0}),
+    ({"layout": Layout(cp=2), "context": "ulysses"},
+     {"norm": WIDE + 8 * ROWS, "q": WIDE, "gate": WIDE, "core": CORES + 2 * STATED, "o": WIDE, "activation": 3 * INNER,
+      "down": INNER, "final_norm": WIDE // 4 + 2 * ROWS, "projection": WIDE // 4}),
+    ({"layout": Layout(cp=2), "context": "allgather"},  # keys and values of all
+     {"norm": WIDE + 8 * ROWS, "q": WIDE, "gate": WIDE, "core": CORES + WIDE + 2 * STATED, "activation": 3 * INNER,
+      "down": INNER, "final_norm": WIDE // 4 + 2 * ROWS, "projection": WIDE // 4}),
+]  # fmt: skip
+USUAL = {
+    "norm": 2 * WIDE + 16 * ROWS, "q": 2 * WIDE, "core": 2 * CORES + 4 * STATED, "gate": 2 * WIDE,
+    "activation": 3 * 2 * INNER, "down": 2 * INNER, "final_norm": WIDE // 2 + 4 * ROWS, "projection": WIDE // 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "expected"), SAVED)
+def test_what_each_leaf_keeps(changes: dict[str, Any], expected: dict[str, int]) -> None:
+    """Bytes of all four layers: of a norm its input and a statistic of every row, of q and gate theirs, of attention
+    queries, keys, values and results with a statistic of every head's rows, of the activation its two inputs and its
+    result, of down and of the head theirs."""
+    recipe, (piece, *_), _ = held(changes)
+    found: dict[str, int] = {}
+    for leaf in piece.leaves:
+        name = leaf.entry.steps[-1].name
+        name = leaf.entry.steps[-2].name if name == "base" else re.sub("^(feed_forward|attention)_", "", name)
+        found[name] = found.get(name, 0) + leaf_bytes(leaf, recipe)
+    assert {name: size for name, size in found.items() if size} == {
+        name: size * (2 if name == "norm" else 1) for name, size in (USUAL | expected).items() if size
+    }
+    kinds = kept_by_kind(piece, recipe, 64)
+    assert sum(kinds.values()) == sum(found.values()) == kept(piece, recipe, 64).saved
+
+
+@pytest.mark.parametrize(
+    ("changes", "saved", "again", "away"),
+    [
+        ({}, 4, 0, 2),
+        ({"recompute": "layers:1,2"}, 2 + 2j, 1, 2j),
+        ({"recompute": "blocks"}, 4j, 1, 2j),
+        ({"recompute": "every:3"}, 2 + 2j, 1, 2j),
+    ],
+)
+def test_what_blocks_keep(changes: dict[str, Any], saved: complex, again: int, away: complex) -> None:
+    """In whole blocks, and blocks' inputs (j). The host may hold all but the two largest."""
+    recipe, (piece,), _ = held(changes)
+    entrance, outside = WIDE // 2, USUAL["final_norm"] + USUAL["projection"]
+    block = (sum(USUAL.values()) + USUAL["norm"] - outside) // 4
+
+    def size(said: complex) -> int:
+        return int(said.real) * block + int(said.imag) * entrance
+
+    assert kept(piece, recipe, 64) == (outside + size(saved), again * (block - entrance), size(away))
+    inputs = kept_by_kind(piece, recipe, 64)[INPUTS]
+    assert inputs == int(complex(saved).imag) * entrance
+
+
+@pytest.mark.parametrize(
+    ("changes", "again"),
+    [
+        ({"recompute": "core"}, 2 * ROWS * 64 + 4 * ROWS * 8),  # a layer's result and its statistics
+        ({"recompute": "core", "keep_scores": True}, 2 * (3 * 8 * 32 * 32 + ROWS * 64)),  # scores, scaled queries
+    ],
+)
+def test_a_core_that_is_computed_again(changes: dict[str, Any], again: int) -> None:
+    recipe, (piece,), _ = held(changes)
+    assert kept(piece, recipe, 64).again == again
+
+
+ROOT, BLOCK = 64 + 2 * HEAD, LAYER + 2 * 64
+ALL, STAGE = 2 * WEIGHTS, 2 * (HEAD + 2 * BLOCK)
+DUMMIES = 2 * (128 * 64 + 64 * 64 + 2 * 96 * 64 + 96 * 64 + 256 * 64) + WORKSPACE
+HALVES = 2 * (64 * 64 + 32 * 64 + 96 * 64 + 48 * 64 + 128 * 64) + WORKSPACE
+G = 1000  # bytes of gradients
+MOMENTS: list[tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = [
+    ({"layout": Layout(fsdp=4)},
+     {"loss": (0, 2 * ROOT, 0, 12 * ROWS * 250), "backward": (0, 2 * ROOT + 4 * BLOCK, 6 * BLOCK + 2 * ROOT, 0),
+      "end": (G, 2 * ROOT, 6 * ROOT, 0), "step": (G, 0, 0, 0)}),
+    ({"layout": Layout(fsdp=4), "reshard": False, "accumulation": 2, "reduce": "bf16"},
+     {"loss": (G, ALL, 0, 12 * ROWS * 250), "backward": (G, ALL, 4 * BLOCK + 2 * ROOT, 0),
+      "end": (G, 2 * ROOT, 4 * ROOT, 0)}),
+    ({"layout": Layout(fsdp=2), "source": "D=64 L=1 h=8 h_kv=4 F=96 V=250"},  # no next block
+     {"backward": (0, 2 * ROOT + 2 * BLOCK, 6 * BLOCK + 2 * ROOT, 0)}),
+    ({"layout": Layout(fsdp=2, pp=2), "schedule": "gpipe"},
+     {"loss": (0, STAGE, 0, 0), "backward": (0, STAGE, 6 * BLOCK + 2 * HEAD, 0), "end": (G, 2 * HEAD, 6 * HEAD, 0)}),
+    ({"layout": Layout(fsdp=2, pp=2), "accumulation": 2},
+     {"loss": (0, STAGE, 2 * STAGE, 0), "backward": (0, STAGE, 2 * STAGE, 0), "end": (G, 2 * HEAD, 6 * HEAD, 0)}),
+    ({}, {"loss": (0, 0, 0, 12 * ROWS * 250), "backward": (0, 0, 0, 0), "end": (G, 0, 0, 0), "step": (G, 0, 0, 0)}),
+    ({"fused_loss": True}, {"loss": (0, 0, 0, 2 * ROWS * 250)}),
+    ({"accumulation": 2}, {"loss": (G, 0, 0, 12 * ROWS * 250), "backward": (G, 0, 0, 0)}),
+    ({"layout": Layout(dp=2)}, {"loss": (0, 0, G, 12 * ROWS * 250), "end": (G, 0, G, 0), "step": (G, 0, G, 0)}),
+    ({"layout": Layout(dp=2), "framework": "litgpt"}, {"loss": (0, 0, 0, 6 * ROWS * 250), "end": (G, 0, 0, 0)}),
+    ({"layout": Layout(dp=2), "framework": "nanotron"},
+     {"loss": (G, 0, ALL, 8 * ROWS * 250), "end": (G, 0, 2 * ALL, 0), "step": (G, 0, ALL, 0)}),
+    ({"layout": Layout(dp=2), "framework": "nanotron", "zero": 1},
+     {"loss": (G, 0, 0, 8 * ROWS * 250), "end": (G, 0, ALL, 0), "step": (G, 0, 0, 0)}),
+    ({"framework": "nanotron"}, {"loss": (G, 0, 0, 8 * ROWS * 250), "end": (G, 0, ALL, 0)}),
+    ({"layout": Layout(tp=2, sp=2), "framework": "nanotron"},
+     {"loss": (G, 0, 4 * ROWS * 64, 8 * ROWS * 125), "backward": (G, 0, 4 * ROWS * 64, 0)}),
+    ({"layout": Layout(tp=2, sp=2), "framework": "nanotron", "regather": False},
+     {"backward": (G, 0, 2 * ROWS * 64, 0)}),
+    ({"layout": Layout(tp=2), "framework": "nanotron"}, {"backward": (G, 0, 0, 0)}),
+    ({"layout": Layout(dp=2), "framework": "deepspeed"}, {"loss": (G, 0, 0, 12 * ROWS * 250), "end": (G, 0, 0, 0)}),
+    ({"layout": Layout(dp=2), "framework": "deepspeed", "zero": 2},
+     {"loss": (G, 0, ALL, 12 * ROWS * 250), "end": (G, 0, ALL, 0), "step": (G, 0, ALL, 0)}),
+    ({"layout": Layout(dp=2), "framework": "deepspeed", "zero": 3},
+     {"loss": (G, ALL, ALL, 12 * ROWS * 250), "end": (G, ALL, ALL, 0), "step": (G, 0, ALL, 0)}),
+    ({"framework": "megatron"},
+     {"loss": (G, 0, DUMMIES, 6 * ROWS * 256), "output layer": (G, 0, DUMMIES + 4 * ROWS * 64, 2 * ROWS * 256),
+      "backward": (G, 0, DUMMIES + 2 * ROWS * 64 + 4 * ROWS * 96, 0), "end": (G, 0, DUMMIES, 0)}),
+    ({"framework": "megatron", "layout": Layout(tp=2)},
+     {"loss": (G, 0, HALVES, 6 * ROWS * 128), "output layer": (G, 0, HALVES + 4 * ROWS * 64, 2 * ROWS * 128),
+      "backward": (G, 0, HALVES + 2 * ROWS * 64 + 2 * ROWS * 96, 0)}),
+    ({"framework": "megatron", "layout": Layout(tp=2, sp=2)},
+     {"output layer": (G, 0, HALVES + 5 * ROWS * 64, 2 * ROWS * 128),
+      "backward": (G, 0, HALVES + ROWS * 64 + 2 * ROWS * 96, 0)}),
+    ({"framework": "megatron", "layout": Layout(tp=2, sp=2), "source": "D=64 L=4 h=8 h_kv=4 F=32 V=250"},
+     {"backward": (G, 0, HALVES - 2 * (64 + 32) * 64 + ROWS * 64 + 4 * ROWS * 64 - ROWS * 32, 0)}),
+    ({"framework": "megatron", "source": "D=64 L=4 h=8 F=96 V=250 plain"},  # up and down, each of its own shape
+     {"loss": (G, 0, 2 * (192 * 64 + 64 * 64 + 2 * 96 * 64 + 256 * 64) + WORKSPACE, 6 * ROWS * 256)}),
+    ({"framework": "megatron", "layout": Layout(pp=2), "accumulation": 2},
+     {"loss": (G, 0, DUMMIES - 2 * 256 * 64, 0), "output layer": (G, 0, DUMMIES - 2 * 256 * 64, 0),
+      "backward": (G, 0, DUMMIES - 2 * 256 * 64 + 4 * ROWS * 64 + 4 * ROWS * 96, 0)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "expected"), MOMENTS)
+def test_what_a_framework_holds_beside(changes: dict[str, Any], expected: dict[str, tuple[int, ...]]) -> None:
+    """At each moment: gradients, gathered weights, buffers, logits."""
+    recipe, pieces, tensors_ = held(changes)
+    found = profiles.moments(recipe, pieces, tensors_, State(0, G), 0, 64)
+    for name, numbers in expected.items():
+        assert found[name][:4] == numbers, name
+    for name, moment in found.items():
+        assert (moment.saved, moment.again) == (name not in ("end", "step"), name == "backward")
+
+
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        ({}, [250]),
+        ({"layout": Layout(tp=4)}, [63, 63, 63, 61]),  # as torch.chunk cuts
+        ({"layout": Layout(tp=4), "loss_parallel": False}, [250] * 4),
+        ({"layout": Layout(tp=4), "framework": "megatron"}, [128] * 4),
+        ({"layout": Layout(tp=4), "framework": "nanotron"}, [63] * 4),
+    ],
+)
+def test_logits_of_a_rank(changes: dict[str, Any], columns: list[int]) -> None:
+    for column, number_ in enumerate(columns):
+        recipe, pieces, _ = held(changes, column)
+        assert profiles.logits(recipe, pieces, column) == ROWS * number_
+
+
+@pytest.mark.parametrize(
+    ("parameters", "zero", "joined"),
+    [(2 * ROWS * 250 * 2, 1, 0), (2 * ROWS * 250 * 2 + 2, 1, 72_001 + 72_002), (10**6, 0, 0), (10**6, 1, 1_500_000)],
+)
+def test_a_tensor_of_all_weights_needs_a_block_of_its_own(parameters: int, zero: int, joined: int) -> None:
+    """Unless an activation was as large: here the logits, in fp32."""
+    recipe, pieces, _ = held({"layout": Layout(dp=2), "framework": "nanotron", "zero": zero})
+    assert profiles.lent(recipe, pieces, State(parameters)) == joined

@@ -31,6 +31,7 @@ CASES: list[tuple[str, Layout, dict[str, Any]]] = [
     (SMALL, Layout(fsdp=4, dp=2), {}),
     (SMALL, Layout(fsdp=3, dp=5), {}),
     (SMALL, Layout(fsdp=4, cp=2), {}),
+    (SMALL, Layout(cp=4), {}),
     (SMALL, Layout(fsdp=4), {"reshard": False}),
     (SMALL, Layout(fsdp=4), {"parameter": "bf16"}),
     (SMALL, Layout(fsdp=4), {"reduce": "bf16"}),

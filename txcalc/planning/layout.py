@@ -44,7 +44,8 @@ class Layout:
     dp     data parallel: dp copies of everything but the experts, each with sequences of its own
     fsdp   fully sharded data parallel: ranks with sequences of their own that hold a share of every weight each and
            gather it when it is used; with dp above 1 there are dp copies of such groups (hybrid sharding)
-    cp     context parallel: the positions of a sequence are split over cp ranks
+    cp     context parallel: the positions of a sequence are split over cp ranks; with --framework fsdp2 these
+           hold a share of every weight each, as those of fsdp do
     ep     expert parallel: whole experts are spread over ep ranks of a stage, whatever else these are; 1: experts are
            split like any feed-forward
     etp    ranks over which one expert is split; None: tp/ep where ep < tp, else 1

@@ -113,8 +113,8 @@ def exchanged(piece: StagePiece, recipe: Recipe) -> Counter[str]:
 def faults(model: Model, recipe: Recipe) -> Iterator[str]:
     """Why a model's sequences are not cut over processes."""
     layout = recipe.layout
-    if layout.fsdp == 1 or layout.gpus > layout.fsdp * layout.cp:
-        yield "cp is run over ranks that fsdp joins, beside no other axis: fsdp=2,cp=2"
+    if layout.gpus > layout.fsdp * layout.cp:
+        yield "cp is run over ranks that fsdp joins, beside no other axis: fsdp=2,cp=2 or cp=4"
     found: list[Any] = [entry.leaf for entry in model.ledger() if entry.kind == "attention_core"]
     if not all(leaf.exchanges and leaf.turns == () for leaf in found):
         yield "cp is run with attention of a softmax over all keys"

@@ -103,7 +103,7 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
         faults.append(
             "experts that are sent tokens are run whole, over the ranks of fsdp and tp; --layout shows others"
         )
-    if layout.dp > 1 and layout.fsdp == 1:
+    if layout.dp > 1 and recipe.shards == 1:
         faults.append("dp without fsdp is DistributedDataParallel, which is not run: fsdp=N")
     if layout.tp > 1 and any(entry.kind == "recurrent" for entry in model.ledger()):
         faults.append("tp of recurrent mixers: each part of a packed projection is cut, and torch cuts all as one")

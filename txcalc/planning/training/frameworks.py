@@ -19,8 +19,8 @@ class Framework:
     behind      1F1B needs as many micro-batches as stages, less so many; None: any number
     source      where the rules stand
     caution     what is known of how far its rules are from its runs (tests/evidence/train_memory.py)
-    dtensor     PyTorch's own: fsdp shards weights by rows; a split dimension is cut like `torch.chunk`, and nothing is
-                padded or repeated
+    dtensor     PyTorch's own: fsdp and cp shard weights by rows; a split dimension is cut like `torch.chunk`,
+                nothing is padded or repeated
     by_tensor   ZeRO shares out each tensor's elements by themselves; the others pad one buffer of all
     balanced    a pipeline is cut by the elements of the matrices, not by layers
     regather    with sequence parallel, a split product keeps its slice of the input and gathers it again in backward

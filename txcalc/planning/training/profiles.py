@@ -39,7 +39,7 @@ def moments(
     loss = recipe.logit_bytes[1] * logits(recipe, pieces, column)
     if recipe.rules.fuses_gradients:
         return _megatron(recipe, pieces, state, logits(recipe, pieces, column), width)
-    if recipe.layout.fsdp > 1:
+    if recipe.shards > 1:
         return _fsdp2(recipe, held, state, loss)
     return _unsharded(recipe, held, state, loss, gathering(recipe, pieces, width))
 

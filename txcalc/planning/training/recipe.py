@@ -142,8 +142,9 @@ class Recipe:
 
     @property
     def shards(self) -> int:
-        """Ranks among which FSDP splits what is no expert's: fsdp's, and cp's, which hold the same weights."""
-        return self.layout.fsdp * self.layout.cp if self.layout.fsdp > 1 else 1
+        """Ranks among which FSDP splits what is no expert's: fsdp's, and cp's, which hold the same weights (torchtitan,
+        distributed/parallel_dims.py: the mesh of dp_shard and cp)."""
+        return self.layout.fsdp * self.layout.cp if self.rules.dtensor else 1
 
     def recomputed(self, layers: int) -> frozenset[int]:
         """The numbers of the layers whose blocks are computed again."""

@@ -251,12 +251,12 @@ class Search:
         for number, sharers in zip(
             elements, (copies, max(1, copies * recipe.layout.tp // recipe.layout.ep)), strict=True
         ):
-            sharded = recipe.layout.fsdp > 1
+            sharded = recipe.shards > 1
             shares = sharers if sharded or recipe.zero else 1
             on_it = 0.0 if recipe.offloads("optimizer") else beside / shares
             held += number * ((width + gradient) / (shares if sharded else 1) + on_it)
             moved += number * (gradient + 2 * width + 2 * beside) / shares
-        if recipe.layout.fsdp > 1 and recipe.layout.pp > 1:
+        if recipe.shards > 1 and recipe.layout.pp > 1:
             held += sum(elements) * (recipe.compute_bytes + recipe.reduce_bytes)
         return moved, held
 
@@ -271,7 +271,7 @@ class Search:
                 continue
             group = self.machine.beside(size, step)
             layers = max(1, self.n_layers // layout.pp)
-            if layout.fsdp > 1:
+            if recipe.shards > 1:
                 rounds = recipe.accumulation if layout.pp == 1 else 1
                 moved = 2 * kernels.transfer(ring("all_gather", group, number * recipe.compute_bytes, layers))
                 moved += kernels.transfer(ring("reduce_scatter", group, number * recipe.reduce_bytes, layers))

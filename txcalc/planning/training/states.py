@@ -62,7 +62,7 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
     # torch 2.13: the gradient of a table whose rows tp splits comes out whole, on every rank, and stays so until FSDP
     # reduces it; without FSDP it is kept so, unless it is the output layer's too, whose gradient it joins.
     tied = any(held.entry.leaf.untied is not held.entry.leaf for held in piece.leaves)
-    inflated = exact and recipe.layout.fsdp == 1 and not tied
+    inflated = exact and recipe.shards == 1 and not tied
     for held in (*piece.leaves, *piece.beside):
         # Beside adapters, towers are frozen as all else is, and stay as published (bitsandbytes told to skip them).
         fixed = recipe.frozen is not None and held.beside
@@ -107,7 +107,7 @@ class State(NamedTuple):
 def states(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int = 0) -> State:
     """Of all tensors of a rank, the shard-th of those that share them and the column-th of tp."""
     optimizer = OPTIMIZERS[recipe.optimizer]
-    zero = 3 if recipe.layout.fsdp > 1 else recipe.zero
+    zero = 3 if recipe.shards > 1 else recipe.zero
     parameters = gradients = beside = adapters = 0
     for tensor, mine in _cuts(held, recipe, shard, column):
         whole = tensor.shape
@@ -150,14 +150,14 @@ def _stored(tensor: RankTensor, elements: int, recipe: Recipe) -> int:
 def sharers(recipe: Recipe, expert: bool) -> int:
     """Ranks among which the data-parallel group splits a tensor: for experts those that hold the same experts."""
     layout = recipe.layout
-    ways = recipe.shards if layout.fsdp > 1 else layout.dp * layout.cp if recipe.zero else 1
+    ways = layout.dp * layout.cp if recipe.zero else recipe.shards
     return max(1, ways * layout.tp // layout.expert_group) if expert else ways
 
 
 def _cuts(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int) -> Iterator[tuple[RankTensor, Shape]]:
     """Each tensor with what the shard-th rank has of it: rows (FSDP2) or a run of its elements (nanotron). The others
     cut one flat buffer of all, padded to whole pieces: all its tensors are one."""
-    rows = recipe.layout.fsdp > 1
+    rows = recipe.shards > 1
     if rows or recipe.rules.by_tensor:
         for tensor in held:
             ways = sharers(recipe, tensor.expert)
@@ -180,7 +180,7 @@ def turns(held: Iterable[RankTensor], recipe: Recipe, column: int = 0) -> list[i
     most, points, layout = sharers(recipe, False), {0}, recipe.layout
     for tensor in held:
         ways, cuts = sharers(recipe, tensor.expert), list[int]()
-        if layout.fsdp > 1:
+        if recipe.shards > 1:
             rows = tensor.shape[0]
             full = rows // max(1, -(-rows // ways))
             cuts = [full, full + 1]

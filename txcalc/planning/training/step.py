@@ -267,13 +267,13 @@ class StepTimer:
         for number, inner, group in zip(whole, blocks, (self.copies, experts), strict=True):
             if not number or group.size == 1:
                 continue
-            if layout.fsdp > 1 or recipe.zero == 3:
-                shards = self.shards if group is self.copies and layout.fsdp > 1 else group
+            if recipe.shards > 1 or recipe.zero == 3:
+                shards = self.shards if group is self.copies and recipe.shards > 1 else group
                 yield ring("all_gather", shards, number * self.element, layers + 1), "gather"
                 if recipe.reshard and layout.pp == 1:
                     yield ring("all_gather", shards, inner * self.element, layers), "again"
                 yield ring("reduce_scatter", shards, number * recipe.reduce_bytes, layers + 1), "reduce"
-                if layout.dp > 1 and layout.fsdp > 1:
+                if layout.dp > 1 and recipe.shards > 1:
                     rest = number * recipe.reduce_bytes / shards.size
                     yield ring("all_reduce", layout.group("dp", self.machine.node), rest), "reduce"
                 continue
@@ -343,7 +343,7 @@ class StepTimer:
     @property
     def _moving(self) -> bool:
         """Whether weights are gathered for every micro-batch."""
-        return (self.recipe.layout.fsdp > 1 or self.recipe.zero == 3) and self.recipe.layout.pp == 1
+        return (self.recipe.shards > 1 or self.recipe.zero == 3) and self.recipe.layout.pp == 1
 
     def optimizer(self, plan: Ranks, kernels: Kernels) -> float:
         """Gradients and state read, state and parameters written: of the rank that has most."""

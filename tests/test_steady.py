@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from math import exp, factorial, inf
+from math import exp, factorial, floor, inf
 from typing import Any
 
 import pytest
@@ -160,6 +160,126 @@ def test_littles_law_in_a_closed_loop(demand: Demand, clients: float) -> None:
         assert found.decoding == pytest.approx(found.rate * (demand.answer - 1) * found.tpot, rel=1e-6)
         share = (clients - 1) / clients * found.decoding * demand.prompt / (demand.answer - 1) * 0.95
         assert found.tpot == pytest.approx(demand.step(found.decoding) / demand.tokens + share, rel=1e-6)
+
+
+WHOLE = st.builds(
+    lambda fixed, each, prompt, slower, chunks, answer, *rest: Demand(
+        linear(fixed, each), prompt, prompt * slower, chunks, answer, *rest
+    ),
+    st.floats(1e-3, 0.1),
+    st.floats(1e-5, 1e-3),
+    st.floats(1e-3, 2),
+    st.floats(1, 3),
+    st.floats(0.01, 20),
+    st.integers(2, 3000),
+    st.floats(1, 5),  # tokens a step
+    st.floats(0, 0.5),  # of the engine's own
+    st.floats(0, 5),  # polls
+    st.floats(0, 2),  # spread
+    st.floats(0.1, 20),  # bursts
+    st.floats(0, 1),  # together
+    st.integers(1, 40),  # interval
+    st.floats(1, 4),  # dense
+)
+
+
+@given(WHOLE, st.floats(1, 500))
+def test_a_closed_loop_is_what_its_formulas_say(one: Demand, n: float) -> None:
+    """The docstring's formulas again, at the rate and the number that decode."""
+    found = closed(one, n)
+    d, x, others, more = found.decoding, found.rate, (n - 1) / n, one.answer - 1
+    step, share = one.step(d), others * d / more
+    assert found.tpot == pytest.approx(step / one.tokens + share * (1 - one.together / 2) * one.prompt, rel=1e-9)
+    assert found.tpot and x == pytest.approx(d / more / found.tpot, rel=1e-9)
+    assert found.utilisation == pytest.approx(x * one.prompt, rel=1e-9)
+    service = one.prompt + one.chunks * step
+    busy, beside = others * x * service, min(1, others * d)
+    line = busy * service / (1 - busy) * (1 + one.spread) / 2
+    steps = beside * step * (0.5 + max(1, one.chunks) + one.polls)
+    first = (n - 1) / 2 * (one.prompt + one.chunks * one.step(n / 2)) * one.together
+    looks = (one.interval - 1) / 2 * (step + share * one.tokens * one.prompt)
+    if one.interval > 1:
+        come = min(n, one.dense * d * one.tokens * one.interval / more) * others + 1
+        looks += ((come + min(come, max(1, 1 / one.chunks))) / 2 - 1) * one.prompt
+    ttft = one.own + line + steps + first + looks + one.alone
+    assert found.e2e == pytest.approx(found.ttft + more * found.tpot, rel=1e-9)
+    slack = max(0.0, n / x - ttft - more * found.tpot)  # of prompts that take all of a copy's time
+    assert found.ttft == pytest.approx(ttft + slack, rel=1e-9)
+
+
+@given(WHOLE, st.floats(0.05, 0.95))
+def test_a_line_of_prompts_is_what_its_formulas_say(whole: Demand, busy: float) -> None:
+    """GI/M/1: who finds another is the fixed point of the transform of a gamma's times; its wait by Kingman's
+    variances."""
+    one = whole._replace(answer=1)
+    found = open_(one, busy / one.prompt, 100)
+    late = found.ttft - one.own - one.alone
+    held = late / one.prompt * (one.bursts + 1) / (one.bursts + one.spread)  # found/(1 − found)
+    finds = held / (1 + held)
+    assert finds == pytest.approx((1 + one.bursts * (1 - finds) / busy) ** (-1 / one.bursts), rel=1e-4)
+    assert (found.tpot, found.e2e, found.decoding) == (None, found.ttft, 0)
+    assert (found.rate, found.utilisation) == (busy / one.prompt, pytest.approx(busy))
+
+
+@given(WHOLE, st.floats(0.01, 0.9), st.floats(0.01, 30))
+def test_an_open_loop_is_what_its_formulas_say(one: Demand, busy: float, d: float) -> None:
+    """At so many that decode, beside the wait in line (of M/G/1, for one that comes at random)."""
+    one = one._replace(bursts=1.0, interval=1)
+    step, more = one.step(d), one.answer - 1
+    service = one.prompt + one.chunks * step
+    x = busy / service
+    found, beside = _Loop(one, None).state(x, d), 1 - exp(-d)
+    assert found is not None
+    shared = beside * step
+    queue = busy * service / (1 - busy) * (1 + one.spread) / 2 + shared / 2
+    full = x * one.prompt
+    left = (shared / (1 - full) + one.prompt * full * (1 + one.spread) / (1 - full**2)) / 2
+    if one.chunks < 1:
+        waits = max(left * (1 + 2 * full), queue) + shared
+    else:
+        own = one.prompt + one.chunks * shared
+        part, most, full_of = one.prompt / one.chunks, floor(one.chunks), x * own
+        by_itself = (1 - exp(-x * (shared / 2 + most * (shared + part)))) * (1 + most - one.chunks)
+        behind = (1 - exp(-x * (queue + own))) / 2
+        steps = (1 - full_of) * (most + 1) + full_of * (one.chunks + 0.5)
+        waits = queue + steps * shared + ((1 - full_of) * by_itself + full_of * behind) * part
+    assert found.ttft == pytest.approx(one.own + waits + one.alone + one.polls * shared, rel=1e-9)
+    assert found.tpot == pytest.approx(d / x / more) and found.e2e == pytest.approx(found.ttft + d / x)
+    assert (found.rate, found.decoding, found.utilisation) == (x, d, pytest.approx(full))
+
+
+@given(WHOLE, st.floats(0.05, 0.8), st.floats(2, 30))
+def test_a_population_is_its_chain_s(one: Demand, busy: float, most: float) -> None:
+    """Birth by birth: that of n over n − 1 is the rate times the seconds that one of n takes, over n."""
+    rate = busy / one.prompt
+    loop = _Loop(one, None)
+    counts = 1 / (1 - busy)
+    each = (one.bursts * counts**2 + one.spread * (counts - 1) ** 2 + 1) / 2
+    steps = (one.answer - 1) / one.tokens
+
+    def taken(n: float) -> float:
+        step = one.step(n)
+        left = step / (1 - busy) + one.prompt * busy * (one.bursts + one.spread) / (1 - busy**2)
+        own = step + one.prompt * (1 + rate * left)
+        even = step / (1 - busy)
+        return steps * even + max(0, own - even) * busy * (1 - busy**steps) / (1 - busy)
+
+    # As many as the mean has, where it has one, are within the grid: steps of the chain are births.
+    states, chance = [0.0], [1.0]
+    while states[-1] + each <= most:
+        states.append(states[-1] + each)
+        chance.append(chance[-1] * rate * taken(states[-1]) / states[-1])
+    found, full = loop.population(rate, most)
+    if each > most:
+        assert full == 1
+        return
+    crowded = sum(
+        c
+        for n, c in zip(states, chance, strict=True)
+        if rate * (one.prompt + one.chunks * one.step(n) * (n > 0)) >= 0.99
+    )
+    assert found == pytest.approx(sum(n * c for n, c in zip(states, chance, strict=True)) / sum(chance), rel=1e-6)
+    assert full == pytest.approx((crowded + chance[-1]) / sum(chance), rel=1e-6)
 
 
 @given(DEMANDS, st.floats(1, 1000), st.floats(1.05, 3))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -22,11 +23,13 @@ from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
 from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
-from txcalc.planning.engine_memory import EngineMemory, rotary_table, step_elements, visible
+from txcalc.planning.engine_memory import EngineMemory, _sizes, rotary_table, step_elements, visible
 from txcalc.planning.engines import profile
+from txcalc.planning.formats import weights_of
 from txcalc.planning.layout import Layout
 from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
+from txcalc.planning.weights import FORMATS
 from txcalc.sources import presets
 
 GIB = 2**30
@@ -408,3 +411,166 @@ def test_shared_heads_take_two_kernels_more() -> None:
     assert (memory.attention_kernels(True), memory.attention_kernels(False)) == (12, 10)
     bare = EngineMemory(found, hardware.load("m3-max"), 8192)
     assert bare.attention_kernels(True) == bare.attention_kernels(False) == 0
+
+
+def kept(name: str, card: Any, context: int = 8192, **more: Any) -> EngineMemory:
+    """What an engine keeps of a card, by their names."""
+    found = profile(name)
+    assert found
+    return EngineMemory(found, hardware.load(card) if isinstance(card, str) else card, context, **more)
+
+
+@pytest.mark.parametrize(
+    ("name", "card", "context", "tokens", "sequences"),
+    [
+        ("vllm@0.5", "l4", 1000, 2048, 256),
+        ("vllm@0.5", "l4", 40_000, 40_000, 256),
+        ("vllm@0.6", "h100-sxm", 32_768, 32_768, 256),
+        ("vllm@0.6", "h100-sxm", 32_769, 2048, 256),
+        ("vllm@0.7", "l4", 2047, 2048, 256),
+        ("vllm@0.8", "l4", 8192, 2048, 1024),
+        ("vllm@0.8", "a100-80gb-sxm", 8192, 2048, 1024),
+        ("vllm@0.8", "h100-sxm", 8192, 8192, 1024),
+        ("vllm@0.9", "a100-80gb-sxm", 8192, 2048, 256),
+        ("vllm@0.9", "b200", 8192, 8192, 1024),
+        ("sglang", "l4", 8192, 4096, 2048),
+        ("sglang", "h200", 8192, 8192, 2048),
+        ("trtllm", "l40s", 8192, 8192, 2048),
+        ("llama.cpp", "rtx-4090", 8192, 512, 1),
+    ],
+)
+def test_the_step_that_an_engine_profiles(name: str, card: str, context: int, tokens: int, sequences: int) -> None:
+    memory = kept(name, card, context)
+    assert (memory.most_tokens, memory.most_sequences) == (tokens, sequences)
+    assert (memory.at_once is None) == (name == "llama.cpp")
+    told = kept(name, card, context, sequences=3, tokens=77)
+    assert (told.most_tokens, told.most_sequences, told.at_once) == (77, 3, 3)
+
+
+def test_what_a_gpu_sees_by_its_vendor() -> None:
+    """Half a GiB less than NVIDIA's cards have, and of the smallest half; three quarters of more than 35 GB that Apple
+    unifies, else two thirds; never more than there is."""
+    nvidia, apple, l4 = hardware.load("rtx-3060"), hardware.load("m3-max"), hardware.load("l4")
+    for memory, seen in ((12 * GIB, 12 * GIB - GIB // 2), (GIB, GIB // 2), (800 * 2**20, 400 * 2**20)):
+        assert visible(replace(nvidia, memory=memory)) == seen
+    for memory, seen in ((35 * 10**9, 70 * 10**9 // 3), (35 * 10**9 + 4, 105 * 10**9 // 4 + 3), (16, 10)):
+        assert visible(replace(apple, memory=memory)) == seen
+    assert visible(replace(l4, memory=5)) == 5 and visible(l4) == int(22.03 * GIB)
+
+
+@pytest.mark.parametrize(
+    ("name", "link", "layouts"),
+    [
+        ("vllm@0.5", 0, [550, 2048, 2048, 2048]),
+        ("vllm@0.7", 0, [120, 210, 210, 210]),
+        ("vllm@0.7", 64 * 10**9, [120, 210, 210, 210]),
+        ("vllm@0.7", 64 * 10**9 + 1, [120, 950, 950, 950]),
+        ("vllm@0.20", 9 * 10**11, [256, 2130, 72, 2130]),
+        ("vllm@0.20", 0, [256, 210, 72, 210]),
+        ("vllm@0.21", 9 * 10**11, [256, 2130, 2130, 2130]),
+        ("trtllm", 0, [600, 1600, 1600, 1600]),
+        ("llama.cpp", 0, [350, 350, 350, 350]),
+    ],
+)
+def test_memory_outside_torch_by_layout(name: str, link: int, layouts: list[int]) -> None:
+    """MiB of one GPU, tp = 2, two stages, and both: what channels take depends on whether they go over a bus."""
+    card, model = replace(hardware.load("h100-sxm"), link=link or None), load("llama-3.1-8b")
+    memory = kept(name, card)
+    found = [
+        memory.rest(model, layout, 0)["outside torch"]
+        for layout in (Layout(), Layout(tp=2), Layout(pp=2), Layout(tp=2, pp=2))
+    ]
+    assert found == [mib * 2**20 for mib in layouts]
+    wide = load("mixtral-8x7b")
+    assert memory.rest(wide, Layout(dp=2, ep=2), 0)["outside torch"] == layouts[1] * 2**20
+
+
+def test_sglangs_fixed_part_by_hand() -> None:
+    """Of at least 2,048 tokens; 10 GiB at least of more than 60 GiB."""
+    model, h100 = load("llama-3.1-8b"), hardware.load("h100-sxm")
+    small = replace(h100, memory=60 * GIB)
+    for card, tokens, layout, mib in (
+        (small, 100, Layout(), 512 + 3072 + 2 * 7 + 128),
+        (small, 4000, Layout(tp=2, pp=3), 512 + 6000 + 2 * 7 + 768),
+        (replace(h100, memory=60 * GIB + 1), 100, Layout(), 10 * 1024),
+        (replace(h100, memory=60 * GIB + 1), 8000, Layout(), 512 + 12_000 + 14 + 128),
+    ):
+        memory = kept("sglang", card, tokens=tokens, sequences=7)
+        assert memory.rest(model, layout, 0) == {"activations and graphs": mib * 2**20}
+        assert memory.activations(model.root, 1, model.ledger(), FORMATS["bf16"]) == {"step": 0}
+
+
+@pytest.mark.parametrize(("name", "logit"), [("vllm@0.7", 39), ("vllm@0.11", 18), ("vllm@0.17", 15), ("trtllm", 4)])
+@pytest.mark.parametrize(("sequences", "tokens"), [(100, 1000), (1000, 100)])
+def test_a_profile_run_by_hand(name: str, logit: int, sequences: int, tokens: int) -> None:
+    """A step, then logits of as many sequences as have a token in it, and its stream; without a head none."""
+    model, memory = load("llama-3.1-8b"), kept(name, "h100-sxm", sequences=sequences, tokens=tokens)
+    step = 2 * tokens * (3 * 14_336 + 4 * 4096)
+    sampler = 100 * 128_256 * logit + 2 * tokens * 4096
+    ledger = model.ledger()
+    assert memory.activations(model.root, 128_256, ledger, FORMATS["bf16"]) == {"step": step, "sampler": sampler}
+    assert memory.activations(model.root, 0, ledger, FORMATS["bf16"]) == {"step": step, "sampler": 0}
+
+
+@pytest.mark.parametrize(("weights", "counted"), [("bf16", 1), ("fp8", 1), ("int4", 0)])
+def test_what_kernels_of_experts_keep_by_hand(weights: str, counted: int) -> None:
+    """Of two experts a token, gate and up or the stream, and what lies between, in 16 bits: where weights have eight
+    bits or more."""
+    for source, most in (
+        ("mixtral-8x7b", 2 * (2 * 14_336 + 14_336)),
+        ("D=512 L=2 h=8 F=128 V=50 E=4 k=3", 3 * (512 + 128)),
+    ):
+        model, memory = load(source), kept("vllm@0.17", "h100-sxm", sequences=1, tokens=10)
+        form = weights_of(model, weights)
+        assert memory.workspace(model.ledger(), form) == counted * 2 * 10 * most
+        vocab = model.spec["stacks"][""]["vocab_size"]
+        found = memory.activations(model.root, vocab, model.ledger(), form)["sampler"]
+        assert found == vocab * 15 + 2 * 10 * model.spec["stacks"][""]["d_model"] + counted * 20 * most
+
+
+@pytest.mark.parametrize(
+    ("name", "card", "ff", "stream"),
+    [
+        ("vllm@0.11", "h100-sxm", 64, 1), ("vllm@0.18", "h100-sxm", 128, 256), ("vllm@0.11", "l40s", 128, 256),
+        ("vllm@0.11", "b200", 256, 256), ("vllm@0.11", "rtx-5090", 128, 256),
+    ],
+)  # fmt: skip
+def test_padded_experts_by_hand(name: str, card: str, ff: int, stream: int) -> None:
+    """gpt-oss-20b's, of 2,880 both ways: 17 bytes for every 32 of what a row and a column are filled up to."""
+    model, memory = load("gpt-oss-20b"), kept(name, card)
+    form = weights_of(model, "native")
+    for entry in model.ledger():
+        if not entry.routed or entry.leaf.matrix is None:
+            assert memory.padded(entry, form, 5) == 5
+            continue
+        down = entry.steps[-1].name == "down"
+        rows, columns = (-(-2880 // n) * n for n in ((stream, ff) if down else (ff, stream)))
+        plain, wide = 2880 * 2880, rows * -(-columns // 32) * 32
+        assert memory.padded(entry, form, 5) == 5 + (wide - plain) * 17 // 32 * 12 * 32  # of either kind of layers
+        assert kept("trtllm", card).padded(entry, form, 5) == 5
+        assert memory.padded(entry, weights_of(model, "bf16"), 5) == 5
+
+
+def test_batches_that_are_captured() -> None:
+    """1, 2, 4, every eighth up to where they are fine, and every sixteenth: counted one by one."""
+    for fine in (256, 512):
+        for largest in (0, 1, 3, 4, 8, 17, 255, 256, 264, 272, 300, 512, 1024):
+            sizes = {1, 2, 4, *range(8, fine + 1, 8), *range(fine + 16, 1025, 16)}
+            assert _sizes(largest, fine) == sum(size <= largest for size in sizes)
+
+
+def test_llama_cpps_scores_by_hand() -> None:
+    """Without flash attention: those of a batch with its mask and stream, in 32 bits."""
+    model, memory = load("llama-3.1-8b"), kept("llama.cpp@b2900", "rtx-4090", 3000)
+    found = memory.activations(model.root, 7, model.ledger(), FORMATS["bf16"])
+    assert found == {"batch": 512 * 4 * (7 + 4096), "scores": 512 * 4 * (32 * 3000 + 3000 + 4 * 4096)}
+    assert memory.score_bytes == 24 and kept("llama.cpp@b2900", "m3-max").score_bytes == 16
+
+
+def test_what_tensorrt_llm_leaves_free_by_hand() -> None:
+    memory, model = kept("trtllm", "h100-sxm"), load("llama-3.1-8b")
+    free = visible(memory.accelerator) - 12_345 - 600 * 2**20
+    assert memory.rest(model, Layout(), 12_345) == {"outside torch": 600 * 2**20, "left free": -(-free // 10)}
+    assert memory.rest(model, Layout(), 10**15)["left free"] == 0
+    graphed = kept("vllm@0.21", "h100-sxm").rest(model, Layout(), 0, 99)
+    assert graphed == {"outside torch": 256 * 2**20, "rotary table": 131_072 * 128 * 2, "CUDA graphs": 99}

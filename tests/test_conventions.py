@@ -17,6 +17,7 @@ from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.parts.latent import IndexCore
 from txcalc.planning.conventions import CONVENTIONS
+from txcalc.planning.rules import rules_of_thumb, sums_of
 from txcalc.planning.terms import Convention
 from txcalc.sources import build, load
 from txcalc.sources.presets import names
@@ -24,7 +25,7 @@ from txcalc.sources.presets import names
 
 def counted(name: str, model: str | Model, batch: int = 1, tokens: int = 2048, attention: str = "dense") -> Convention:
     made = load(model) if isinstance(model, str) else model
-    return CONVENTIONS[name](made, made.ledger(batch, tokens), attention)
+    return CONVENTIONS[name](made, made.ledger(batch, tokens), attention, 1)
 
 
 def term(found: Convention, name: str) -> int:
@@ -41,7 +42,7 @@ def test_terms_sum_to_both_totals(name: str, attention: str) -> None:
     described = 0
     for convention in CONVENTIONS.values():
         try:
-            found = convention(model, ledger, attention)
+            found = convention(model, ledger, attention, 1)
         except InputError as error:
             assert str(error).startswith(f"--as {convention_name(convention)}: ")
             continue
@@ -69,7 +70,7 @@ def test_any_description_is_counted_or_refused(raw: dict[str, Any], tokens: int)
     ledger = model.ledger(2, tokens)
     for name, convention in CONVENTIONS.items():
         try:
-            found = convention(model, ledger, "dense")
+            found = convention(model, ledger, "dense", 1)
         except InputError:
             indexed = any(isinstance(entry.leaf, IndexCore) for entry in ledger)
             assert name not in ("2n", "6n", "llama-3", "transformers") and (indexed or name != "torchtitan")
@@ -111,6 +112,98 @@ def test_palm_table_22(name: str, a_token: str, tokens: float | None, in_all: st
     assert f"{per_token / 1e12:.{digits}f}" == a_token
     if tokens:
         assert f"{per_token * tokens:.2e}" == in_all
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("tied", [False, True])
+def test_every_formula_by_hand(sparse: bool, tied: bool) -> None:
+    """Two sequences of nine tokens, of a model whose heads are not D/h wide, of which groups share keys."""
+    experts = " E=5 k=2" if sparse else ""
+    text = f"D=48 L=3 h=4 h_kv=2 d_h=20 F=100 V=70 plain ln bias learned=40 {'tied' if tied else 'untied'}{experts}"
+    model, t = load(text), 9
+    d, wide, v, table, positions = 48, 4 * 20, 70, 70 * 48, 40 * 48
+    linear = 3 * (2 * d * wide + 2 * d * wide // 2 + (2 if sparse else 1) * 2 * d * 100)
+    idle = 3 * 3 * (2 * d * 100 + 100 + d) if sparse else 0  # of five experts a token passes two
+    whole = model.params
+    routers = 3 * 5 * d if sparse else 0
+    biases_and_norms = 3 * (4 * d + wide + wide + d + (5 if sparse else 1) * (100 + d)) + 2 * d
+    matrices = linear + idle - 3 * 3 * (100 + d) * sparse + routers
+    assert whole == matrices + biases_and_norms + positions + (1 if tied else 2) * table
+    left_out = 0 if tied else table + positions
+    by_hand = {
+        "palm": 6 * whole + 12 * 3 * wide * t,
+        "llm-foundry": 6 * whole + 12 * 3 * d * t,
+        "nanotron": 6 * whole + 12 * 3 * d * t,
+        "nanogpt": 6 * (whole - positions) + 12 * 3 * 4 * (d // 4) * t,
+        "torchtitan": 6 * (whole - idle - left_out) + 6 * 3 * 4 * (20 + 20) * t,
+        "megatron-lm": 6 * (linear + table) + 3 * 3 * 4 * (20 + 20) * t,
+        "6n": 6 * (whole - idle),
+        "llama-3": 6 * (whole - idle),
+        "2n": 2 * (whole - idle),
+        "transformers": 6 * (whole - table - positions),
+        "megatron": 96 * 3 * d * d * (1 + Fraction(t, 6 * d) + Fraction(v, 16 * 3 * d)),
+        "megatron-model": 72 * 3 * d * d * (1 + Fraction(t, 6 * d) + Fraction(v, 12 * 3 * d)),
+    }
+    if not sparse:
+        a_layer = 6 * d * wide + 4 * t * wide + 3 * 4 * t + 2 * wide * d + 4 * d * 100
+        by_hand["chinchilla"] = 3 * (4 * v * d + 3 * a_layer)
+    assert {name: counted(name, model, 2, t).theirs for name in by_hand} == {
+        name: 18 * each for name, each in by_hand.items()
+    }
+    assert by_hand.keys() == CONVENTIONS.keys() - ({"chinchilla"} if sparse else set())
+    # What is computed again, and a utilisation of it.
+    for name, each in by_hand.items():
+        found = counted(name, model, 2, t)
+        blocks = {"megatron": 24 * 3 * d * d + 4 * 3 * d * t, "2n": 0}
+        blocks["megatron-model"] = blocks["megatron"]
+        cores = {"palm": 3 * wide * t, "torchtitan": 3 * wide * t, "llm-foundry": 3 * d * t, "nanotron": 3 * d * t}
+        cores |= {
+            "nanogpt": 3 * d * t,
+            "megatron": 3 * d * t,
+            "megatron-model": 3 * d * t,
+            "megatron-lm": 3 * wide * t / 2,
+        }
+        again = {
+            "none": 0,
+            "blocks": 18 * blocks.get(name, Fraction(each) / 3) // 1,
+            "core": 18 * 4 * cores.get(name, 0),
+        }
+        if name == "megatron":
+            assert found.model_flops == 18 * (each - blocks[name])
+        if name not in ("chinchilla", "2n"):
+            assert {how: found.hardware_flops(how) - found.model_flops for how in again} == again, name
+
+
+def test_rules_of_thumb_by_hand() -> None:
+    """Each with what it claims and the truth, of two sequences of nine tokens."""
+    model = load("D=48 L=3 h=4 h_kv=2 d_h=20 F=100 V=70 plain ln bias learned=40 untied")
+    ledger = model.ledger(2, 9)
+    d, layers, square = 48, 3, 48 * 48
+    found = {rule.what: (rule.formula, rule.gives, rule.truth) for rule in rules_of_thumb(model, ledger)}
+    truth = {kind: sum(e.params for e in ledger if e.kind == kind) for kind in {e.kind for e in ledger}}
+    fed = layers * (2 * 48 * 100 + 100 + 48)
+    attended = layers * (48 * 80 + 80 + 2 * (48 * 40 + 40) + 80 * 48 + 48)
+    bare = attended + fed + layers * 4 * 48 + 2 * 48
+    products = 2 * (attended + fed - layers * (80 + 80 + 48 + 100 + 48) + 70 * 48) + 4 * layers * 80 * 9
+    assert truth["attention"] == attended and truth["feed_forward"] == fed
+    assert found == {
+        "attention of all layers": ("4·L·D²", 4 * layers * square, attended),
+        "feed-forward of all layers": ("8·L·D²", 8 * layers * square, fed),
+        "parameters, no embeddings": ("12·L·D²", 12 * layers * square, bare),
+        "parameters": ("12·L·D² + 2·V·D", 12 * layers * square + 2 * 70 * d, bare + 2 * 70 * 48 + 40 * 48),
+        "forward FLOPs per token": ("2·N", 2 * model.params, products),
+        "training FLOPs per token": ("6·N", 6 * model.params, 3 * products),
+    }
+    assert sums_of(ledger) == {
+        "without embedding and head": bare,
+        "blocks: all layers": bare - 2 * 48,
+        "feed-forward of all layers": fed,
+    }
+    recurrent = load("mamba-130m")
+    bare_rules = {rule.what for rule in rules_of_thumb(recurrent, recurrent.ledger(1, 2))}
+    assert not {"attention of all layers", "feed-forward of all layers"} & bare_rules
+    headless = load("D=64 L=2 h=2 F=256")
+    assert "parameters" not in {rule.what for rule in rules_of_thumb(headless, headless.ledger(1, 2))}
 
 
 def test_nanogpts_notebook() -> None:
@@ -254,7 +347,7 @@ def test_an_encoder_decoder_as_transformers_counts_it() -> None:
     """T5-small has 60,506,624 parameters, of which 16,449,536 are the shared table, to which its head is tied, and 512
     the two tables of relative positions, `nn.Embedding`s too."""
     model = load("t5-small")
-    found = CONVENTIONS["transformers"](model, model.ledger(2, 100, source=400), "dense")
+    found = CONVENTIONS["transformers"](model, model.ledger(2, 100, source=400), "dense", 1)
     assert found.theirs == 6 * (60_506_624 - 16_449_536 - 512) * 2 * 400
 
 

@@ -75,7 +75,7 @@ def test_seats_are_those_of_every_copy() -> None:
 def test_without_a_vocabulary_there_are_no_logits(name: str) -> None:
     model = load("D=64 L=2 h=2 F=256")
     try:
-        found = CONVENTIONS[name](model, model.ledger(2, 8), "dense")
+        found = CONVENTIONS[name](model, model.ledger(2, 8), "dense", 1)
     except InputError:
         return
     assert all(each.theirs == 0 for each in found.terms if each.name in ("logits", "embeddings"))

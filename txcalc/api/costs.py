@@ -260,7 +260,7 @@ def _counted(asked: Sequence[str], model: Model, ledger: Ledger, kept: Ledger, a
     for name in dict.fromkeys(asked):
         if name not in known:
             raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
-        yield korthikanti(model, kept) if name == "korthikanti" else CONVENTIONS[name](model, ledger, attention)
+        yield korthikanti(model, kept) if name == "korthikanti" else CONVENTIONS[name](model, ledger, attention, 1)
 
 
 class Compared(Record):

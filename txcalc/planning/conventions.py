@@ -42,7 +42,7 @@ from txcalc.planning.terms import (
 )
 
 
-def palm(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+def palm(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
     """6·N + 12·L·H·Q·T per token of a training step; N is every parameter, embeddings too.
 
     Source   Chowdhery et al. 2022 (arXiv 2204.02311), appendix B
@@ -53,7 +53,7 @@ def palm(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Conventio
     return trained("palm", formula, "Chowdhery et al. 2022, appendix B", [*weights(ledger, 3), core])
 
 
-def llm_foundry(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+def llm_foundry(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
     """6·N + 12·L·D·T per token of a training step; N is every parameter, embeddings too. With activation checkpointing
     the hardware's FLOPs are 4/3 of it.
 
@@ -66,7 +66,7 @@ def llm_foundry(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Co
     return trained("llm-foundry", "6·N + 12·L·D·T per token", source, [*weights(ledger, 3), core])
 
 
-def nanotron(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+def nanotron(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
     """6·N + 12·L·D·T per token of a training step; N summed over the ranks, so that a tied table counts twice where a
     pipeline holds it on two.
 
@@ -82,7 +82,7 @@ def nanotron(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Conve
     return trained("nanotron", formula, "nanotron, ultra-scale playbook", [*weights(ledger, 3), twice, core])
 
 
-def six_n(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+def six_n(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
     """6·N per token of a training step, N the parameters a token passes, embeddings too; nothing for scores and values.
 
     Source   as it is quoted; in Kaplan et al. 2020 (arXiv 2001.08361), section 2.1, N is without embeddings
@@ -90,7 +90,7 @@ def six_n(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Conventi
     return _six_n("6n", "as quoted after Kaplan et al. 2020", model, ledger, attention)
 
 
-def llama_3(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+def llama_3(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
     """6·N per token: what gives the paper's 3.8e25 FLOPs for 405 B parameters and 15.6 T tokens.
 
     Source   Grattafiori et al. 2024 (arXiv 2407.21783), section 3.2 and table 4, which does not say how it counts
@@ -104,7 +104,7 @@ def _six_n(name: str, source: str, model: Model, ledger: Ledger, attention: str)
     return trained(name, "6·N per token", source, [*weights(ledger, 3, (IDLE,)), core])
 
 
-def nanogpt(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+def nanogpt(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
     """6·N + 12·L·H·Q·T per token of a training step; N without the position table, Q = D/H, T the length trained on.
 
     Source   karpathy/nanoGPT (3adf61e), model.py: get_num_params, estimate_mfu
@@ -116,7 +116,7 @@ def nanogpt(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Conven
     return trained("nanogpt", formula, "karpathy/nanoGPT, model.py", [*weights(ledger, 3, ("position table",)), cores])
 
 
-def torchtitan(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+def torchtitan(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
     """6·N + 6·L·H·(d_qk + d_v)·T per token of a training step, L the layers that have attention.
 
     N is the parameters a token passes (routed experts times k/E), without the embedding tables unless the head is tied.
@@ -130,7 +130,7 @@ def torchtitan(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Con
     return trained("torchtitan", formula, "pytorch/torchtitan, models/utils.py", terms)
 
 
-def megatron_lm(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+def megatron_lm(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
     """Three forwards of the linear layers, the head once, and half of all pairs of attention, whatever the window; no
     routers, no norms but those of MLA's latents.
 
@@ -154,7 +154,7 @@ def megatron_lm(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Co
     return trained("megatron-lm", formula, "NVIDIA/Megatron-LM, training.py", [*terms, latents, core])
 
 
-def hugging_face(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+def hugging_face(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
     """6·N per token that goes in, N without embedding tables and a head tied to them; of an encoder–decoder, the
     encoder's tokens times the parameters of both.
 
@@ -180,7 +180,7 @@ def hugging_face(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> C
     return trained("transformers", formula, "transformers, floating_point_ops", [*terms, core])
 
 
-def two_n(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+def two_n(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
     """2·N per token of a forward pass, N the parameters a token passes, embeddings too; nothing for scores and values.
 
     Source   as it is quoted; in Kaplan et al. 2020 (arXiv 2001.08361), section 2.1, N is without embeddings
@@ -190,7 +190,7 @@ def two_n(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Conventi
     return convention("2n", "a forward pass", "2·N per token", "as quoted after Kaplan et al. 2020", terms)
 
 
-def megatron(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+def megatron(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
     """96·B·s·l·h²·(1 + s/(6·h) + V/(16·l·h)), a training step that computes the layers' forward twice.
 
     Every layer has 4·h² of attention and 8·h² of feed-forward, whatever the model's has.
@@ -201,7 +201,7 @@ def megatron(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Conve
     return _megatron("megatron", formula, "Narayanan et al. 2021, equation 3", model, ledger, attention, "blocks")
 
 
-def megatron_model(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+def megatron_model(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
     """72·B·s·l·h²·(1 + s/(6·h) + V/(12·l·h)), a training step in which nothing is computed again.
 
     Source   Korthikanti et al. 2022 (arXiv 2205.05198), appendix A, equation 7
@@ -230,7 +230,7 @@ def _megatron(
     return convention(name, "a training step", formula, source, terms)._replace(again=again, holds=holds)
 
 
-def chinchilla(model: Model, ledger: Ledger, attention: str, pp: int = 1) -> Convention:
+def chinchilla(model: Model, ledger: Ledger, attention: str, pp: int) -> Convention:
     """Three forwards of embeddings 2·T·V·D, logits 2·T·D·V, and in each layer: QKV 6·T·D·(d·H), scores 2·T²·(d·H),
     softmax 3·H·T², reduction 2·T²·(d·H), projection 2·T·(d·H)·D, dense block 4·T·D·F.
 

@@ -58,7 +58,7 @@ class Prefills(NamedTuple):
     coupled: bool  # an encoder apart is as long
     windows: tuple[int, ...]
     chunk: int | None  # the length of chunked attention's windows, which stand side by side
-    filled: int = 1  # the multiple of positions that attention in blocks computes
+    filled: int  # the multiple of positions that attention in blocks computes
 
     def first(self, excess: Callable[[int], int]) -> int | None:
         """The smallest length at which a cost is not below 0, or None where there is none."""

@@ -238,14 +238,14 @@ class _Config:
         self.faults.append(Fault(key, value, "a whole number above 0, or -1 for whole rows"))
         return 128
 
-    def integers(self, bits: int, group: int, zero: int = 0, scale: int = 16) -> Format:
+    def integers(self, bits: int, group: int, zero: int = 0) -> Format:
         """Integers with a scale, and a zero point where `zero` is its bits, for every group of a row."""
         name = f"int{bits}" + (f"-g{group}" if group and group != 128 else "")
         if bits == 4 and zero == 4 and group in (128, 64, 32):
             return FORMATS[name]
         if not group:
-            return Format(name, bits, LAYERS, WHERE, row=scale + zero)
-        return Format(name, bits, LAYERS, WHERE, block=group, scale=scale + zero)
+            return Format(name, bits, LAYERS, WHERE, row=16 + zero)
+        return Format(name, bits, LAYERS, WHERE, block=group, scale=16 + zero)
 
     def bitsandbytes(self) -> Iterator[Rule]:
         four, eight = (self.raw.get(key, False) for key in ("load_in_4bit", "load_in_8bit"))

@@ -355,7 +355,7 @@ class Timer:
             )
         return self._demands[layout, busy]
 
-    def _tpot(self, layout: Layout, sequences: int, busy: float = 1.0, context: int | None = None) -> BoundedTime:
+    def _tpot(self, layout: Layout, sequences: int, busy: float, context: int | None = None) -> BoundedTime:
         """A decode step over the tokens that it is expected to yield."""
         pace, guess, context = self.pace(layout), self.asked.speculation, context or self.context
         if guess is None:

@@ -15,9 +15,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from txcalc import hardware, load
-from txcalc.curves import PEAKS, SECONDS, SHARES, untouched
+from txcalc.curves import PEAKS, SECONDS, SHARES, Curve, Efficiency, Link, untouched
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, assumed
+from txcalc.parts.part import Workload
 from txcalc.planning.cost import Cost, series
 from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import Engine, engine
@@ -96,6 +97,134 @@ def test_decode_of_experts_reads_at_least_those_of_a_token() -> None:
     untouched = (2.4 * 3.4 * 4.4 * 5.4) / (3.2 * 4.2 * 5.2 * 6.2)
     assert one == pytest.approx(2 * 2 * expert / 4 / 2.039e12, rel=0.02)  # and activations
     assert few == pytest.approx(2 * 8 * (1 - untouched) * expert / 4 / 2.039e12, rel=0.02)
+
+
+# A pass by hand, of kernels whose every parameter counts.
+
+CURVES = {
+    "matmul.fp8": Curve(0.4, 0.8, 1e-6, 1e-9, 2.0, quantise=1.5),
+    "matmul.w4": Curve(0.5, 0.6, 5e-6, 3e-9, 1.0, unpack=20.0),
+    "matmul.bf16": Curve(0.6, 0.7, 3e-6, 2e-9),
+    "experts.bf16": Curve(0.3, 0.9, 7e-6, 4e-9, 3.0, tile=6.0, gathered=2.5),
+    "attention.decode": Curve(0.3, 0.9, 4e-6, 1e-9, 1.0, score=128.0, apart=1.0),
+    "attention.prefill": Curve(0.2, 0.5, 6e-6, 5e-9, score=16.0),
+}
+LINKS = {"all_to_all": Link(0.5, 0.0, 0.0, 1e-5, 1e-6)}
+
+
+def handled() -> Accelerator:
+    found = hardware.load("h200")
+    return replace(found, calibration=Efficiency(CURVES, LINKS, 0.5, 2e-6, 2.0, {}))
+
+
+def by_hand_pass(text: str, weights: str, work: Workload, layout: Layout = ONE) -> tuple[dict[str, Cost], Accelerator]:
+    model, card = load(text), handled()
+    rank = Pace(model, Sharding(model), layout, card, engine(model, weights)).ranks[0]
+    return rank.parts(work), card
+
+
+def test_a_decode_step_by_hand() -> None:
+    """Five sequences of 101 tokens; fp8 with a scale a tensor, all else in 16 bits."""
+    work = Workload(5, 1, 100, 0, decoding=True)
+    found, card = by_hand_pass("D=64 L=3 h=4 h_kv=2 F=96 V=50 untied", "fp8", work)
+    bw, narrow, wide = card.bandwidth, card.peak("fp8"), card.peak("bf16")
+
+    def product(d_in: int, d_out: int) -> float:
+        memory = 3 * (d_in * d_out + 4 + 5 * 2 * (d_in + d_out)) / bw / 0.8
+        compute = 3 * 5 * 2 * d_in * d_out / narrow / 0.4
+        return (memory**2 + compute**2) ** 0.5
+
+    def narrowing(d_in: int) -> float:
+        return 3 * 5 * 1.5 * d_in * (2 + 1) / bw / 0.5
+
+    fed = 2 * product(64, 96) + product(96, 64) + narrowing(64) + narrowing(96) + 3 * 5 * 2 * (3 * 96) / bw / 0.5
+    projected = 2 * product(64, 64) + 2 * product(64, 32) + 2 * narrowing(64) + 3 * 5 * 2 * 192 / bw / 0.5
+    cache = 3 * 5 * 2 * 2 * 101 * 2 * 16
+    scored = 3 * 5 * 4 * 64 * 101 / (wide / (128 / 64)) / 0.3
+    times = {
+        "feed_forward": fed,
+        "attention": projected,
+        "attention_core": (2 * cache + 3 * 5 * 2 * 128) / bw / 0.9 + scored,  # two heads share keys, each reads them
+        "norm": 7 * 2 * (64 + 5 * 128) / bw / 0.5,
+        "other": 3 * 5 * 2 * 384 / bw / 0.5,
+        "embedding": 5 * 2 * (64 + 64) / bw / 0.5,
+        "head": max(2 * (64 * 50 + 5 * 114) / bw / 0.7, 5 * 2 * 64 * 50 / wide / 0.6),
+    }
+    starts = {
+        "feed_forward": 3 * (2e-6 + (64 + 96) * 1e-9 + 2e-6),
+        "attention": 3 * (2e-6 + 2 * 64 * 1e-9 + 2e-6),
+        "attention_core": 3 * (4e-6 + 101 * 1e-9),
+        "norm": 7 * 2e-6,
+        "other": 0.0,
+        "embedding": 2e-6,
+        "head": 3e-6 + 64 * 2e-9,
+    }
+    assert {kind: cost.compute + cost.memory for kind, cost in found.items()} == pytest.approx(times, rel=1e-12)
+    assert {kind: cost.launch for kind, cost in found.items()} == pytest.approx(starts, rel=1e-12)
+    floors = {kind: cost.least for kind, cost in found.items()}
+    assert floors["feed_forward"] == pytest.approx((3 * 5 * 6 * 64 * 96 / narrow, 3 * (3 * 64 * 96 + 12) / bw, 0))
+    assert floors["attention_core"] == pytest.approx((3 * 5 * 4 * 64 * 101 / wide, cache / bw, 0))
+    assert floors["embedding"] == pytest.approx((0, 5 * 2 * 64 / bw, 0))
+
+
+def test_a_prompt_by_hand() -> None:
+    """Seven tokens: of a core the pairs that the mask leaves, of a head one position's logits."""
+    work = Workload(1, 7, 0, 0, last_logits=True)
+    found, card = by_hand_pass("D=64 L=3 h=4 F=96 V=50 untied", "bf16", work)
+    bw, wide = card.bandwidth, card.peak("bf16")
+    core, head = found["attention_core"], found["head"]
+    memory, compute = 3 * 2 * (7 * 128 + 2 * 64 * 7) / bw / 0.5, 3 * 4 * 64 * 28 / wide / 0.2
+    assert core.memory + core.compute == pytest.approx(max(memory, compute), rel=1e-12)
+    assert core.launch == pytest.approx(3 * (6e-6 + 7 * 5e-9)) and core.least_compute == pytest.approx(compute * 0.2)
+    assert head.memory + head.compute == pytest.approx(2 * (64 * 50 + 114) / bw / 0.7, rel=1e-12)
+    fed = 3 * sum(
+        max(2 * (64 * 96 + 7 * 160) / bw / 0.7, 7 * 2 * 64 * 96 / wide / 0.6) for _ in range(3)
+    ) + 3 * 7 * 2 * 3 * 96 / bw / 0.5  # fmt: skip
+    assert found["feed_forward"].memory + found["feed_forward"].compute == pytest.approx(fed, rel=1e-12)
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_packed_weights_by_hand(rows: int) -> None:
+    """Four bits and a scale of 20 for each row's group; with one row a sequence what unpacks them decides."""
+    work = Workload(5, rows, 100, 0, decoding=True)
+    found, card = by_hand_pass("D=64 L=3 h=4 F=96 V=50 untied", "int4", work)
+    bw, wide = card.bandwidth, card.peak("bf16")
+    slow = 20 / 2 * 0.5 if rows == 1 else 1.0
+
+    def product(d_in: int, d_out: int) -> float:
+        memory = 3 * ((d_in * d_out * 4 + d_out * 20) / 8 + 5 * rows * 2 * (d_in + d_out)) / bw / 0.6
+        return memory + 3 * 5 * rows * 2 * d_in * d_out / wide / 0.5 * slow
+
+    fed = 2 * product(64, 96) + product(96, 64) + 3 * 5 * rows * 2 * (3 * 96) / bw / 0.5
+    cost = found["feed_forward"]
+    assert cost.memory + cost.compute == pytest.approx(fed, rel=1e-12)
+    assert cost.launch == pytest.approx(3 * (2 * 5e-6 + (64 + 96) * 3e-9 + 2e-6), rel=1e-12)
+
+
+@pytest.mark.parametrize("copies", [1, 4])
+def test_experts_by_hand(copies: int) -> None:
+    """Two of eight experts a token, popular as a Beta distribution of 2 and 6 has it; of four copies that share them
+    each holds two of a layer, the fullest gets more, and passes over all ranks' inputs."""
+    layout = Layout(dp=copies, ep=copies)
+    work = Workload(5, 1, 100, 0, decoding=True)
+    found, card = by_hand_pass("D=64 L=3 h=4 F=96 V=50 E=8 k=2 untied", "bf16", work, layout)
+    bw, wide, touched = card.bandwidth, card.peak("bf16"), 1.0
+    for i in range(5 * copies):
+        touched *= (6 + i) / (8 + i)
+    held = 3 * 8 // copies * (1 - touched)
+    fullest = 1 + 0.56 * 2**0.82 / (2 * 2) ** 0.5 if copies > 1 else 1.0
+
+    def product(d_in: int, d_out: int) -> float:
+        memory = 2 * (held * d_in * d_out + 3 * 2 * 5 * fullest * (d_in + d_out)) / bw / 0.9
+        rows = 3 * 2 * 5 * fullest + held * 6 / 2
+        return (memory**3 + (rows * 2 * d_in * d_out / wide / 0.3) ** 3) ** (1 / 3)
+
+    gathered = 2 * 2.5 * (1 - 1 / copies) * copies * 5 * 64 * 3 / bw / 0.5  # before gate and up, and before down
+    cost = found["experts"]
+    assert cost.memory + cost.compute == pytest.approx(2 * product(64, 96) + product(96, 64) + gathered, rel=1e-9)
+    assert cost.launch == pytest.approx(3 * (2 * 7e-6 + (64 + 96) * 4e-9), rel=1e-12)
+    least = 3 * 8 // copies * min(0.25, 1 - touched) * 3 * 64 * 96
+    assert cost.least_weights == pytest.approx(2 * least / bw, rel=1e-9)
 
 
 def test_what_tokens_leave_untouched() -> None:

@@ -130,7 +130,7 @@ def test_every_formula_by_hand(sparse: bool, tied: bool) -> None:
     matrices = linear + idle - 3 * 3 * (100 + d) * sparse + routers
     assert whole == matrices + biases_and_norms + positions + (1 if tied else 2) * table
     left_out = 0 if tied else table + positions
-    by_hand = {
+    by_hand: dict[str, Any] = {
         "palm": 6 * whole + 12 * 3 * wide * t,
         "llm-foundry": 6 * whole + 12 * 3 * d * t,
         "nanotron": 6 * whole + 12 * 3 * d * t,
@@ -154,15 +154,11 @@ def test_every_formula_by_hand(sparse: bool, tied: bool) -> None:
     # What is computed again, and a utilisation of it.
     for name, each in by_hand.items():
         found = counted(name, model, 2, t)
-        blocks = {"megatron": 24 * 3 * d * d + 4 * 3 * d * t, "2n": 0}
+        blocks: dict[str, Any] = {"megatron": 24 * 3 * d * d + 4 * 3 * d * t, "2n": 0}
         blocks["megatron-model"] = blocks["megatron"]
-        cores = {"palm": 3 * wide * t, "torchtitan": 3 * wide * t, "llm-foundry": 3 * d * t, "nanotron": 3 * d * t}
-        cores |= {
-            "nanogpt": 3 * d * t,
-            "megatron": 3 * d * t,
-            "megatron-model": 3 * d * t,
-            "megatron-lm": 3 * wide * t / 2,
-        }
+        cores: dict[str, Any] = dict.fromkeys(("palm", "torchtitan"), 3 * wide * t)
+        cores |= dict.fromkeys(("llm-foundry", "nanotron", "nanogpt", "megatron", "megatron-model"), 3 * d * t)
+        cores["megatron-lm"] = 3 * wide * t / 2
         again = {
             "none": 0,
             "blocks": 18 * blocks.get(name, Fraction(each) / 3) // 1,

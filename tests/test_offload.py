@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
 from txcalc import hardware, load
 from txcalc.cli import app
+from txcalc.curves import Curve, Efficiency
 from txcalc.errors import InputError
+from txcalc.parts.part import Workload
 from txcalc.planning.deployment import Deployment, beside
 from txcalc.planning.engine import engine
 from txcalc.planning.engine_memory import EngineMemory
@@ -18,6 +21,7 @@ from txcalc.planning.engines import profile
 from txcalc.planning.layout import Layout
 from txcalc.planning.offload import Host, Offload, Wish, count, least, wish
 from txcalc.planning.pace import Pace
+from txcalc.planning.parallelism import Sharding
 
 CARD = hardware.load("rtx-4090")
 HOST = Host(64 * 10**9, 80 * 10**9)
@@ -187,3 +191,96 @@ def test_as_little_as_fits_lies_in_ram(sparse: bool) -> None:
     for i, wanted in enumerate(tried):
         assert least(HOST, 4, sparse, lambda offload, i=i: tried.index(offload) >= i) == wanted  # type: ignore[misc]
     assert least(HOST, 4, sparse, lambda offload: False) == tried[-1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "wanted"),
+    [
+        (("64GB", None, None, None), (64 * 10**9, None, None, 25 * 10**9, None, None)),
+        (("64GB@80GB/s", "12GB/s", 0, None), (64 * 10**9, 80 * 10**9, None, 12 * 10**9, 0, None)),
+        (("2GiB@1GB/s@3TFLOPS", None, 20, "all"), (2**31, 10**9, 3 * 10**12, 25 * 10**9, 20, -1)),
+        (("64GB", None, None, "999999"), (64 * 10**9, None, None, 25 * 10**9, None, 999_999)),
+    ],
+)
+def test_what_is_asked_for_of_ram(asked: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
+    found = wish(*asked)
+    assert found is not None and (*found.host, found.gpu_layers, found.cpu_moe) == wanted
+    with pytest.raises(InputError):
+        wish("64GB", None, None, "1000000")
+
+
+@pytest.mark.parametrize(
+    ("asked", "cuts", "said", "bytes_"),
+    [
+        (Offload(HOST), (), "the table of tokens", 0),
+        (Offload(HOST, 2), (2,), "2 layers", 2 * 1),
+        (Offload(HOST, 0, 3), (3,), "3 layers' experts", 3j),
+        (Offload(HOST, 1, 3), (1, 3), "1 layers and 3 layers' experts", 1 + 2j),
+        (Offload(HOST, 3, 3), (3,), "3 layers", 3),
+        (Offload(HOST, 4, 4, True), (4,), "4 layers and the head", 4),
+    ],
+)
+def test_what_lies_in_ram_by_hand(asked: Offload, cuts: tuple[int, ...], said: str, bytes_: complex) -> None:
+    """Of four layers: the table always, whole layers with their caches, experts (√−1) of more, a head that is told."""
+    assert (asked.cuts, asked.asked, str(asked)) == (cuts, bool(cuts), said)
+    model = load("D=64 L=4 h=4 F=96 V=50 E=4 k=2 untied")
+    (rank,) = Deployment(model, CARD, replace(engine(model, "bf16", block=1), offload=asked)).ranks(Layout())
+    table, experts = 50 * 64, 4 * 3 * 64 * 96
+    layer = experts + 4 * 64 * 64 + 4 * 64 + 2 * 64
+    elements = table + int(bytes_.real) * layer + int(bytes_.imag) * experts + table * asked.head
+    assert rank.ram(1000, 0) == 2 * elements and rank.weights_bytes == 2 * (model.params - elements)
+    assert rank.aside_pages(1000) == 2 * 2 * 64 * 1000 * int(bytes_.real)
+    assert rank.ram(1000, 3) == 2 * elements + 3 * rank.aside_pages(1000)
+    assert rank.pages_bytes(1000) == 2 * 2 * 64 * 1000 * (4 - int(bytes_.real))
+    where = {"layers": asked.layers, "experts_of_layers": asked.experts, "head": asked.head, "free_bytes": 7}
+    assert asked.facts(7) == {**where, "host": HOST._asdict()} and Offload().facts(None)["host"] is None
+    assert bool(list(asked.notes())) == bool(cuts) and not list(Offload(None, 2).notes())
+
+
+def test_layers_that_are_left_as_they_are_counted() -> None:
+    """--gpu-layers counts the head, --n-cpu-moe experts of the first layers: as many as there are at most."""
+    model = load("D=64 L=4 h=4 F=96 V=50 E=4 k=2 untied")
+    for gpu_layers, cpu_moe, wanted in (
+        (None, -1, (0, 4, False)), (None, 9, (0, 4, False)), (None, 3, (0, 3, False)), (3, None, (2, 0, False)),
+        (0, None, (4, 0, True)), (1, 2, (4, 2, False)), (9, 0, (0, 0, False)),
+    ):  # fmt: skip
+        found = Wish(HOST, gpu_layers, cpu_moe).of(model, lambda _: True)
+        assert found == Offload(HOST, *wanted)
+    assert Wish(HOST).of(model, lambda offload: offload.experts >= 2) == Offload(HOST, 0, 2)
+
+
+@pytest.mark.parametrize("tokens", [1, 31, 32, 100])
+@pytest.mark.parametrize("peak", [None, 10**12, 10**7])
+def test_times_of_layers_in_ram_by_hand(tokens: int, peak: int | None) -> None:
+    """Both layers in RAM, of which the host reads half of its bandwidth: few tokens are its own; for many the weights
+    are copied to the card, but not what attention reads of the cache."""
+    half = {"matmul.bf16": Curve(0.5, 0.25), "attention.prefill": Curve()}
+    card = replace(CARD, calibration=Efficiency(half, {}, 0.5, 0.0, 1.0, {}))
+    model, host = load("D=64 L=2 h=4 F=96 V=50 untied"), Host(64 * 10**9, 10**9, peak, 2 * 10**9)
+    aside = Offload(host, 2)
+    how = replace(engine(model, "bf16"), offload=aside)
+    rank = Pace(model, Sharding(model, True, aside), Layout(), card, how).ranks[0]
+    work = Workload(1, tokens, 0, 0)
+    if tokens >= 32 and peak is None:
+        with pytest.raises(InputError, match="attention of layers in RAM is the host's"):
+            rank.parts(work)
+        return
+    found = rank.parts(work)
+    fed, core = found["feed_forward"], found["attention_core"]
+    weights, flops = 2 * 2 * 64 * 96, 2 * tokens * 2 * 64 * 96
+    read, acted = 3 * weights, 2 * tokens * 2 * 3 * 96
+    moved = 3 * 2 * tokens * 2 * (64 + 96)
+    assert fed.least_ram == pytest.approx(read / 1e9) and fed.least_weights == fed.launch == 0
+    assert fed.least_compute == pytest.approx(3 * flops / card.peak("bf16"))
+    if tokens >= 32:
+        on_card = max((weights + moved / 3) / card.bandwidth / 0.25, flops / card.peak("bf16") / 0.5)
+        assert fed.link == pytest.approx(read / 2e9)
+        assert fed.memory == pytest.approx(3 * on_card + acted / card.bandwidth / 0.5) and fed.compute == 0
+    else:
+        matrix, computed = (weights + moved / 3) / 1e9 / 0.5, flops / peak if peak else 0
+        assert fed.link == 0 and fed.compute == pytest.approx(3 * computed if computed > matrix else 0)
+        assert fed.memory == pytest.approx(acted / 1e9 / 0.5 + (3 * matrix if computed <= matrix else 0))
+    pairs, keys = tokens * (tokens + 1) // 2, 2 * 2 * 2 * 64 * tokens
+    scored, cached = 2 * 4 * 64 * pairs / peak if peak else 0, (keys + 2 * 2 * 128 * tokens) / 1e9 / 0.5
+    assert (core.compute, core.memory) == pytest.approx((scored, 0) if scored > cached else (0, cached))
+    assert core.least_ram == pytest.approx(keys / 1e9) and core.link == 0

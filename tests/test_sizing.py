@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from command import Command
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
-from txcalc.planning.deployment import Deployment
+from txcalc.planning.deployment import Choice, Deployment, taken
 from txcalc.planning.engine import engine
+from txcalc.planning.layout import Layout
 from txcalc.planning.offload import wish
 from txcalc.planning.serving import serve, sizes
 from txcalc.planning.sizing import arrange, less, rentable
@@ -26,6 +27,27 @@ def test_counts_that_are_rented() -> None:
     assert rentable(1, {"tp": 3})[:2] == [24, 48] and rentable(1, {"tp": 16})[:2] == [16, 32]
     assert rentable(1, {"tp": 3, "pp": 5})[:2] == [15, 30]
     assert rentable(1, {}, 4)[:5] == [1, 2, 4, 8, 12] and rentable(1, {}, 72)[:5] == [1, 2, 4, 8, 16]
+
+
+def test_how_many_are_rented_at_most() -> None:
+    """Parts of a node and whole nodes up to 1,024; of a layout that is given, multiples of what it takes."""
+    assert rentable(1, {}) == [1, 2, 4, *range(8, 1025, 8)] and rentable(1024, {}) == [1024] and not rentable(1025, {})
+    assert rentable(1, {}, 3) == [1, 2, *range(3, 1025, 3)]
+    assert rentable(1, {"tp": 1024}) == [1024] and rentable(1, {"tp": 512, "dp": 3}) == []
+    assert rentable(1, {"pp": 12}) == [*range(12, 1025, 12)] and rentable(9, {"pp": 3, "tp": 2}) == [
+        *range(24, 1025, 24)
+    ]
+    assert rentable(1, {"pp": 341, "dp": 3}) == [1023]
+
+
+@pytest.mark.parametrize("held", [{}, {"tp": 2}, {"tp": 2, "pp": 3, "dp": 4}])
+def test_the_accelerators_of_ways_that_are_given(held: dict[str, int]) -> None:
+    assert taken(held) == {0: 1, 1: 2, 3: 24}[len(held)]
+
+
+def test_a_choice_serves_where_it_holds_one() -> None:
+    for most in (0, 1):
+        assert Choice(Layout(), cast("Any", None), most).serves == (most == 1)
 
 
 def test_ranks_of_smaller_nodes_are_apart() -> None:

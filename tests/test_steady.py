@@ -315,6 +315,17 @@ def test_a_curve_is_exact_at_its_knots() -> None:
     for n in (1.5, 9, 100.3, 3000):
         assert curve(n) == pytest.approx(3.0 + n**0.5, rel=5e-3)
     assert len(set(calls)) < 20
+    square = StepCurve(lambda n: float(n * n))
+    for n, low, high in (
+        (7.5, 7, 8),
+        (8.5, 8, 11),
+        (10.9, 8, 11),
+        (12, 11, 16),
+        (20, 16, 23),
+        (44, 32, 45),
+        (60, 45, 64),
+    ):
+        assert square(n) == pytest.approx(low * low + (high + low) * (n - low))
 
 
 # The command.

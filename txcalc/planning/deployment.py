@@ -302,8 +302,13 @@ def plan(
     held = fixed or {}
     check(context, concurrency, gpus, held)
     least = deployment.min_gpus(context, concurrency, held)
-    number = gpus or least or max(1, held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1))
+    number = gpus or least or taken(held)
     return planned(deployment, context, concurrency, choices(deployment, number, context, concurrency, held), least)
+
+
+def taken(held: Mapping[str, int]) -> int:
+    """The accelerators of a layout whose ways are given, one of each that is not."""
+    return held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1)
 
 
 def check(context: int, concurrency: int, gpus: int | None, held: Mapping[str, int]) -> None:
@@ -367,7 +372,7 @@ def planned(
 
 def _reasons(sharding: Sharding, gpus: int, held: Mapping[str, int]) -> list[Fault | str]:
     """Why there is no layout of so many accelerators."""
-    given = held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1)
+    given = taken(held)
     if gpus % given:
         return [f"tp · pp · dp = {given} does not divide {gpus} GPUs"]
     if len(held.keys() & {"tp", "pp", "dp"}) == 3 and gpus != given:

@@ -13,7 +13,7 @@ from math import ceil, inf
 
 from txcalc.errors import InputError
 from txcalc.planning.demand import Steady
-from txcalc.planning.deployment import MOST_GPUS, Choice, Deployment, Plan, check, choices, planned
+from txcalc.planning.deployment import MOST_GPUS, Choice, Deployment, Plan, check, choices, planned, taken
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.timing import Limits, Request, Timer
@@ -24,7 +24,7 @@ RULE = "those that fit; within the limits; quickest from question to answer at t
 def rentable(least: int, held: Mapping[str, int], node: int | None = None) -> list[int]:
     """Counts that are rented, from the least: parts of a node, whole nodes; or multiples of what a layout that is given
     takes, where that is neither."""
-    given = held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1)
+    given = taken(held)
     whole = min(node or NODE, NODE)  # of a rack, as many as stand in one node
     parts = [n for n in (1, 2, 4) if n < whole]
     counts = [n for n in (*parts, *range(whole, MOST_GPUS + 1, whole)) if n % given == 0]
@@ -53,7 +53,7 @@ def arrange(
     counts = [gpus] if gpus else rentable(least, held, deployment.accelerator.node) if least else []
     found = sizing.first(counts, held) if counts else None
     if found is None:
-        number = gpus or least or max(1, held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1))
+        number = gpus or least or taken(held)
         found = choices(deployment, number, context, concurrency, held)
     best = found[0]
     if sizing.timed and best.fits and asked.rate is not None:

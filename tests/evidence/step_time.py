@@ -47,6 +47,7 @@ def rows() -> Iterator[Row]:
     yield from foundry()
     yield from nanotron()
     yield from megatron()
+    yield from torchtitan()
 
 
 def foundry() -> Iterator[Row]:
@@ -134,6 +135,28 @@ def megatron() -> Iterator[Row]:
         seconds = measured(row, recipe, gpus)
         what = f"{row['model'][:24]} {row['gpu']}:{gpus} {recipe.layout} mbs={micro} {row['precision']}"
         yield Row(row["source"], what, seconds, row["model"], recipe, machine)
+
+
+def torchtitan() -> Iterator[Row]:
+    """Compiled, blocks computed again, on H100s of 2.4 TB/s (of 500 W, which is not modelled). Torch's own attention
+    is FlashAttention-2, and torchtitan let nothing faster be chosen beside context parallelism (9dec370,
+    distributed/utils.py, get_train_context); later versions of torch choose cuDNN's first."""
+    accelerator = replace(hardware.load("h100-sxm"), bandwidth=2_400_000_000_000)
+    for row in published.rows("torchtitan.csv"):
+        sizes = ("fsdp", "tp", "pp", "cp", "tokens", "micro_batch", "accumulation")
+        fsdp, tp, pp, cp, tokens, micro, accumulation = (int(row[key]) for key in sizes)
+        recipe = Recipe(
+            Layout(fsdp=fsdp, tp=tp, sp=tp, pp=pp, cp=cp),
+            micro_batch=micro,
+            accumulation=accumulation,
+            tokens=tokens,
+            recompute="blocks",
+            attention="flash2",
+        )
+        seconds = recipe.global_batch * tokens / float(row["tokens_s"]) / recipe.layout.gpus
+        machine = Machine.of(accelerator, products=row["precision"])
+        what = f"{row['model']} h100-sxm {recipe.layout} T={tokens} {row['precision']}"
+        yield Row("torchtitan", what, seconds, row["model"], recipe, machine)
 
 
 def measured(row: dict[str, str], recipe: Recipe, gpus: int) -> float:

@@ -281,6 +281,59 @@ def test_a_planted_test_of_a_type_is_noticed(planted: str, tmp_path: Path) -> No
     assert len(parts_asked(path)) == 1
 
 
+def places_asked(path: Path) -> list[str]:
+    """Where a module asks how a path, or the name of a step of it or of a child, is spelled."""
+    asking = {"startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix", "get"}
+
+    def spelled(node: ast.AST) -> bool:
+        if not (isinstance(node, ast.Attribute) and node.attr in ("name", "path")):
+            return False
+        owner = node.value.value if isinstance(node.value, ast.Subscript) else node.value
+        return ast.unparse(owner).rpartition(".")[2] in ("step", "steps", "child", "children", "parts", "entry", "spot")
+
+    def known(node: ast.AST) -> bool:
+        if isinstance(node, ast.Tuple | ast.List | ast.Set):
+            return any(map(known, node.elts))
+        text = isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != "."
+        return text or (isinstance(node, ast.Name) and node.id.isupper())
+
+    found = []
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in asking:
+            sides = [node.func.value, *node.args]
+        else:
+            continue
+        if any(spelled(one) and any(known(two) for two in sides if two is not one) for one in sides):
+            found.append(ast.unparse(node))
+    return found
+
+
+@pytest.mark.parametrize("path", ASKING_NOTHING, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_no_path_is_asked_how_it_is_spelled(path: Path) -> None:
+    assert places_asked(path) == []
+
+
+@pytest.mark.parametrize(
+    "planted",
+    [
+        'step.name == "layers"',
+        "entry.steps[-1].name == 'tokens'",
+        'entry.steps[-1].name in ("q_norm", "kv_norm")',
+        'entry.name.endswith("latent_up")',
+        'TABLES.get(entry.steps[-1].name, "further tables")',
+        "step.name == ROUTED",
+        '"down" == child.name',
+        'held.entry.path.startswith("head.")',
+    ],
+)
+def test_a_planted_test_of_a_name_is_noticed(planted: str, tmp_path: Path) -> None:
+    path = tmp_path / "planted.py"
+    path.write_text(f"answer = {planted}\n")
+    assert len(places_asked(path)) == 1
+
+
 def names_asked(path: Path) -> list[str]:
     """Where a module asks for a framework, an engine, a vendor or a model by its name, and not for what it does."""
     known = {*FRAMEWORKS, *ENGINES, *READERS, "NVIDIA", "AMD", "Apple", "GeForce"}

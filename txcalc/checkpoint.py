@@ -250,13 +250,12 @@ def check(held: Checkpoint, ledger: Ledger) -> CheckpointCheck:
 
 def _expect(entry: Entry, pieces: dict[Any, list[ExpectedWeights]], tied: set[tuple[int, ...]]) -> None:
     """The weights of one entry, one piece for each layer that it stands in."""
-    half = entry.steps[0].name if entry.steps[0].name in ("encoder", "decoder") else ""
-    layer = next((step for step in entry.steps if step.name == "layers" and step.indices is not None), None)
+    half = entry.steps[0].name if entry.steps[0].duty in ("encoder", "decoder") else ""
     copies = entry.times
     numbers: Sequence[int | None] = [None]
     kind = "attention" if entry.kind == "attention_core" else entry.kind
-    if layer is not None:
-        numbers = list(layer.indices or ())[: layer.times]  # shared layers own their weights once
+    if layer := entry.layer:
+        numbers = list(entry.numbers)[: layer.times]  # shared layers own their weights once
         copies //= layer.times
     before, _, after = entry.path.partition(f"layers.{numbers[0]}.")
     leaf = entry.leaf

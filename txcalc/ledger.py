@@ -16,7 +16,19 @@ from txcalc.frames import Framed, html
 from txcalc.num import ceil_div, each, exact_div, minimum, product, ratio, spread, total
 from txcalc.parts.frozen import once
 from txcalc.parts.options import LEAF_KINDS
-from txcalc.parts.part import NO_CACHE, Cache, Gradient, Leaf, Operation, Part, Stream, Traffic, Workload, everywhere
+from txcalc.parts.part import (
+    NO_CACHE,
+    Cache,
+    Duty,
+    Gradient,
+    Leaf,
+    Operation,
+    Part,
+    Stream,
+    Traffic,
+    Workload,
+    everywhere,
+)
 from txcalc.parts.work import Transfer
 
 QUANTITIES = {
@@ -45,13 +57,14 @@ FEED_FORWARD = ("feed_forward", "experts", "shared_experts", "router")
 
 class PathStep(NamedTuple):
     """One segment of a path: a name, and its numbers where there are several: `number` of them (over symbols, more than
-    `indices` can say), `times` with their own weights. `gradient` as in `Child`."""
+    `indices` can say), `times` with their own weights. `gradient` and `duty` as in `Child`."""
 
     name: str
     indices: Sequence[int] | None
     times: Any
     number: Any
     gradient: Gradient = "both"
+    duty: Duty = ""
 
     def __str__(self) -> str:
         return self.name if self.indices is None else f"{self.name}.{self.indices[0]}"
@@ -103,7 +116,22 @@ class Entry:
     @property
     def layers(self) -> Any:
         """How many layers it stands for."""
-        return product([step.number for step in self.steps if step.name == "layers"])
+        return product([step.number for step in self.steps if step.duty == "layer"])
+
+    @property
+    def layer(self) -> PathStep | None:
+        """The layers that it stands in, or None."""
+        return next((step for step in self.steps if step.duty == "layer"), None)
+
+    @property
+    def numbers(self) -> Sequence[int]:
+        """Of these layers."""
+        return () if self.layer is None else self.layer.indices or ()
+
+    @property
+    def duty(self) -> Duty:
+        """What it is to the part that it stands in."""
+        return self.steps[-1].duty if self.steps else ""
 
     @once
     def live(self) -> Any:
@@ -363,7 +391,7 @@ def _found(
         number = child.times if child.routed else runs
         yield from _found(
             child.part,
-            (*steps, PathStep(child.name, child.indices, child.times, number, child.gradient)),
+            (*steps, PathStep(child.name, child.indices, child.times, number, child.gradient, child.duty)),
             child.kind or kind,
             (times * child.times, active * (runs if child.routed else child.times), passes * runs),
             child.forced,

@@ -60,9 +60,9 @@ class LowRank(Composite):
     data: bool = False  # x is data that nobody learns
 
     def children(self) -> Iterator[Child]:
-        yield Child("base", self.base, gradient="none" if self.data else "input")
+        yield Child("base", self.base, gradient="none" if self.data else "input", duty="base")
         down = Linear(d_in=self.base.d_in, d_out=self.rank, bias=False, keeps=self.keeps)
-        yield Child("lora_a", down, kind="adapters", gradient="weights" if self.data else "both")
+        yield Child("lora_a", down, kind="adapters", gradient="weights" if self.data else "both", duty="adapts")
         yield Child("lora_b", Linear(d_in=self.rank, d_out=self.base.d_out, bias=False), kind="adapters")
         yield Child("lora_sum", Sum(width=self.base.d_out, sums=2), kind="adapters")
 
@@ -125,7 +125,7 @@ def freeze(
 def around(children: Iterable[Child]) -> Iterator[Child]:
     """What stands around layers that have adapters, frozen; nothing before the layers gets a gradient."""
     for child in children:
-        if child.name == "layers":
+        if child.duty == "layer":
             yield child
         elif isinstance(child.part, Composite):
             yield child._replace(part=Frozen(part=child.part, apart=child.name == "embedding"))

@@ -101,13 +101,13 @@ class Attention(Composite):
         at = {"on": on_source} if cross else {}
         read = self.d_model if self.d_memory is None else self.d_memory
         of_q, of_k, of_v, of_o = self.groups or (None, None, None, None)
-        yield Child("q", linear(self.d_model, queries, bias="q" in self.biases, keeps=keeps, groups=of_q))
+        yield Child("q", linear(self.d_model, queries, bias="q" in self.biases, keeps=keeps, groups=of_q), duty="reads")
         if self.lender is None:
             made = linear(read, pairs, bias="k" in self.biases, keeps="no", groups=of_k)
-            yield Child("k", made, **at)  # type: ignore[arg-type]
+            yield Child("k", made, **at, duty="reads")  # type: ignore[arg-type]
         if self.lender is None and not self.tied_kv:
             made = linear(read, values, bias="v" in self.biases, keeps="no", groups=of_v)
-            yield Child("v", made, **at)  # type: ignore[arg-type]
+            yield Child("v", made, **at, duty="reads")  # type: ignore[arg-type]
         if self.gate:
             yield Child(
                 "g",
@@ -134,7 +134,7 @@ class Attention(Composite):
             return
         keeps = "yes" if self.gate or self.inner_norm else "eager"
         read = self.n_heads * self.core.d_v
-        yield Child("o", linear(read, self.d_model, bias="o" in self.biases, keeps=keeps, groups=of_o))
+        yield Child("o", linear(read, self.d_model, bias="o" in self.biases, keeps=keeps, groups=of_o), duty="writes")
 
     def alive(self) -> Any:
         """Queries, keys, values and what attention gives."""

@@ -102,7 +102,7 @@ class RecurrentCell(Composite):
         yield Child("in_proj", Linear(d_in=self.d_model, d_out=gates, bias=self.bias))
         yield Child("cell", Cell(form=self.form, width=self.d_hidden, bias=self.second_bias))
         if self.projected:
-            yield Child("out_proj", Linear(d_in=self.d_hidden, d_out=self.d_model, bias=self.bias))
+            yield Child("out_proj", Linear(d_in=self.d_hidden, d_out=self.d_model, bias=self.bias), duty="writes")
 
     def describe(self) -> str:
         return f"{self.form.upper()} {self.d_hidden:,}"

@@ -108,7 +108,7 @@ class ShortConvolution(Composite):
         yield Child("write", Product(width=width, read=3 * width))
         yield Child("conv", short_memory(width, self.taps, bias=self.bias))
         yield Child("read", Product(width=width, read=width))
-        yield Child("out_proj", Linear(d_in=width, d_out=width, bias=self.bias))
+        yield Child("out_proj", Linear(d_in=width, d_out=width, bias=self.bias), duty="writes")
 
 
 @final
@@ -243,9 +243,9 @@ class SpanAttention(Composite):
 
     def children(self) -> Iterator[Child]:
         d, width = self.d_model, self.n_heads * self.d_head
-        yield Child("q", Linear(d_in=d, d_out=width, bias="q" in self.biases))
-        yield Child("k", Linear(d_in=d, d_out=width, bias="k" in self.biases, keeps="no"))
-        yield Child("v", Linear(d_in=d, d_out=width, bias="v" in self.biases, keeps="no"))
+        yield Child("q", Linear(d_in=d, d_out=width, bias="q" in self.biases), duty="reads")
+        yield Child("k", Linear(d_in=d, d_out=width, bias="k" in self.biases, keeps="no"), duty="reads")
+        yield Child("v", Linear(d_in=d, d_out=width, bias="v" in self.biases, keeps="no"), duty="reads")
         yield Child("core", self.core)
         yield Child("depthwise", self.depthwise)
         yield Child("pointwise", Linear(d_in=d, d_out=width, bias=True))
@@ -253,7 +253,7 @@ class SpanAttention(Composite):
         yield Child("kernel", Linear(d_in=width, d_out=self.n_heads * self.taps, bias=True))
         yield Child("values", Linear(d_in=d, d_out=width, bias=True, keeps="no"))
         yield Child("span", SpanCore(n_heads=self.n_heads, d_head=self.d_head, taps=self.taps))
-        yield Child("o", Linear(d_in=2 * width, d_out=d, bias="o" in self.biases))
+        yield Child("o", Linear(d_in=2 * width, d_out=d, bias="o" in self.biases), duty="writes")
 
     @property
     def core(self) -> AttentionCore:

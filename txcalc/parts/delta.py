@@ -117,7 +117,7 @@ class DeltaNet(Composite):
         yield Child("scan", rule)
         yield Child("norm", Norm(width=self.d_value, form="rms", bias=False, eps=self.norm_eps, groups=self.n_heads))
         yield Child("gate", Activation(width=values, form=self.gate, gated=True))
-        yield Child("out_proj", Linear(d_in=values, d_out=self.d_model, bias=False))
+        yield Child("out_proj", Linear(d_in=values, d_out=self.d_model, bias=False), duty="writes")
 
     def shard(self, ways: Ways) -> DeltaNet:
         """Its heads, and their heads of queries and keys, or one that other ranks have too; what projects to a low rank

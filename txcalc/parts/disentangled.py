@@ -117,14 +117,14 @@ class DisentangledAttention(Composite):
 
     def children(self) -> Iterator[Child]:
         width = self.n_heads * self.d_head
-        yield Child("q", Linear(d_in=self.d_model, d_out=width, bias="q" in self.biases))
-        yield Child("k", Linear(d_in=self.d_model, d_out=width, bias="k" in self.biases, keeps="no"))
-        yield Child("v", Linear(d_in=self.d_model, d_out=width, bias="v" in self.biases, keeps="no"))
+        yield Child("q", Linear(d_in=self.d_model, d_out=width, bias="q" in self.biases), duty="reads")
+        yield Child("k", Linear(d_in=self.d_model, d_out=width, bias="k" in self.biases, keeps="no"), duty="reads")
+        yield Child("v", Linear(d_in=self.d_model, d_out=width, bias="v" in self.biases, keeps="no"), duty="reads")
         yield from optional("distance_k", self.distance_k, on=self._at_distances)
         if self.distance_q:
             yield Child("distance_q", self.distance_q, on=self._at_distances)
         yield Child("core", self.core)
-        yield Child("o", Linear(d_in=width, d_out=self.d_model, bias="o" in self.biases, keeps="eager"))
+        yield Child("o", Linear(d_in=width, d_out=self.d_model, bias="o" in self.biases, keeps="eager"), duty="writes")
 
     def _at_distances(self, work: Workload) -> Workload:
         return work._replace(batch=1, tokens=self.core.distances(work))

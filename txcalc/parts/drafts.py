@@ -72,13 +72,15 @@ class DraftAttention(Composite):
     def children(self) -> Iterator[Child]:
         read, keys = 2 * self.d_model, self.n_kv_heads * self.d_head
         yield Child("norm", self.norm)
-        yield Child("q", Linear(d_in=read, d_out=self.n_heads * self.d_head, bias=False))
-        yield Child("k", Linear(d_in=read, d_out=keys, bias=False, keeps="no"))
-        yield Child("v", Linear(d_in=read, d_out=keys, bias=False, keeps="no"))
+        yield Child("q", Linear(d_in=read, d_out=self.n_heads * self.d_head, bias=False), duty="reads")
+        yield Child("k", Linear(d_in=read, d_out=keys, bias=False, keeps="no"), duty="reads")
+        yield Child("v", Linear(d_in=read, d_out=keys, bias=False, keeps="no"), duty="reads")
         if self.rotary:
             yield Child("rotary", self.rotary)
         yield Child("core", self.core)
-        yield Child("o", Linear(d_in=self.n_heads * self.d_head, d_out=self.d_model, bias=False, keeps="eager"))
+        yield Child(
+            "o", Linear(d_in=self.n_heads * self.d_head, d_out=self.d_model, bias=False, keeps="eager"), duty="writes"
+        )
 
     def shard(self, ways: Ways) -> DraftAttention:
         """Its query heads, and its key/value heads or one that other ranks have too."""

@@ -93,7 +93,7 @@ class Embedding(Composite):
     join: Collective | None = None
 
     def children(self) -> Iterator[Child]:
-        yield from optional("tokens", self.tokens)
+        yield from optional("tokens", self.tokens, duty="tokens")
         if self.tokens and self.join:
             yield Child("join", self.join)
         if self.projection and self.early:
@@ -118,10 +118,10 @@ class Embedding(Composite):
             yield Child(
                 "scale", Sum(width=self.projection.d_out if self.projection and self.early else self.width, sums=1)
             )
-        yield from optional("types", self.types)
+        yield from optional("types", self.types, duty="types")
         for i, (table, reads) in enumerate(self.tables):
             yield Child(f"table{i + 1}", table, runs=reads)
-        yield from optional("positions", self.positions)
+        yield from optional("positions", self.positions, duty="positions")
         yield from optional("positions", self.fixed)
         yield from optional("norm", self.norm)
         if self.projection and not self.early:

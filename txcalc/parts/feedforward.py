@@ -81,7 +81,9 @@ class FeedForward(Composite):
         bias = self.bias if self.down_bias is None else self.down_bias
         keeps = "no" if kept else "yes"
         yield Child(
-            "down", linear(self.d_ff, self.d_model, bias=bias, keeps=keeps, groups=last, borrowed=self.borrowed)
+            "down",
+            linear(self.d_ff, self.d_model, bias=bias, keeps=keeps, groups=last, borrowed=self.borrowed),
+            duty="writes",
         )
 
     def describe(self) -> str:
@@ -116,7 +118,7 @@ class LayerInput(Composite):
     def children(self) -> Iterator[Child]:
         yield Child("gate", Linear(d_in=self.d_model, d_out=self.width, bias=False))
         yield Child("activation", Activation(width=self.width, form=self.activation, gated=True))
-        yield Child("down", Linear(d_in=self.width, d_out=self.d_model, bias=False))
+        yield Child("down", Linear(d_in=self.width, d_out=self.d_model, bias=False), duty="writes")
 
     def shard(self, ways: Ways) -> LayerInput:
         """All of it: it is small, and every rank has what it reads."""
@@ -187,12 +189,18 @@ class Experts(Composite):
             routed=True,
             indices=every(self.n_experts),
             kind="experts",
+            duty="expert",
         )
         yield from optional("bias", self.bias, kind="experts")
         for name, collective in self.leave:
             yield Child(name, collective)
         if self.latent is not None:
-            yield Child("latent_up", Linear(d_in=self.latent, d_out=self.d_model, bias=False), kind="feed_forward")
+            yield Child(
+                "latent_up",
+                Linear(d_in=self.latent, d_out=self.d_model, bias=False),
+                kind="feed_forward",
+                duty="widens",
+            )
         yield from optional("shared_gate", self.shared_gate, kind="router")
         if self.shared and self.shared_gather:
             yield Child("shared_gather", self.shared_gather)

@@ -62,7 +62,7 @@ class Head(Composite):
         yield from optional("projection", self.projection, on=on)
         if self.projection and self.softcap is not None:
             yield Child("softcap", Activation(width=self.projection.d_out, form="tanh", gated=False), on=on)
-        yield from optional("join", self.join, on=on)
+        yield from optional("join", self.join, on=on, duty="logits")
 
     def shard(self, ways: Ways) -> Head:
         """Its rows of the vocabulary or of the classes; what stands before them is whole."""

@@ -219,7 +219,7 @@ class Hyena(Composite):
         yield Child("write", Product(width=width, read=2 * width))
         yield Child("long", self.long)
         yield Child("read", Product(width=width, read=2 * width))
-        yield Child("out_proj", Linear(d_in=width, d_out=width, bias=self.bias))
+        yield Child("out_proj", Linear(d_in=width, d_out=width, bias=self.bias), duty="writes")
 
     def describe(self) -> str:
         return f"Hyena{self.long.way()}"

@@ -161,10 +161,12 @@ class Indexer(Composite):
     core: IndexCore
 
     def children(self) -> Iterator[Child]:
-        yield Child("q", Linear(d_in=self.q_rank, d_out=self.n_heads * self.width, bias=False, keeps="no"))
-        yield Child("k", Linear(d_in=self.d_model, d_out=self.width, bias=False, keeps="no"))
+        yield Child(
+            "q", Linear(d_in=self.q_rank, d_out=self.n_heads * self.width, bias=False, keeps="no"), duty="reads"
+        )
+        yield Child("k", Linear(d_in=self.d_model, d_out=self.width, bias=False, keeps="no"), duty="reads")
         yield Child("k_norm", self.key_norm)
-        yield Child("weights", Linear(d_in=self.d_model, d_out=self.n_heads, bias=False, keeps="no"))
+        yield Child("weights", Linear(d_in=self.d_model, d_out=self.n_heads, bias=False, keeps="no"), duty="weighs")
         yield Child("rotary", self.rotary)
         yield Child("core", self.core)
 
@@ -196,7 +198,7 @@ class LatentAttention(Composite):
     def children(self) -> Iterator[Child]:
         queries = self.n_heads * (self.d_nope + self.d_rope)
         if self.q_rank is None:
-            yield Child("q", Linear(d_in=self.d_model, d_out=queries, bias=False))
+            yield Child("q", Linear(d_in=self.d_model, d_out=queries, bias=False), duty="reads")
         else:
             yield Child("q_a", Linear(d_in=self.d_model, d_out=self.q_rank, bias=self.bias))
             yield Child("q_norm", Norm(width=self.q_rank, form="rms", bias=False, eps=self.norm_eps))
@@ -214,7 +216,9 @@ class LatentAttention(Composite):
         yield Child("core", self.core)
         yield from optional("gate", self.gate)
         keeps = "yes" if self.gate else "eager"
-        yield Child("o", Linear(d_in=self.n_heads * self.d_v, d_out=self.d_model, bias=self.bias, keeps=keeps))
+        yield Child(
+            "o", Linear(d_in=self.n_heads * self.d_v, d_out=self.d_model, bias=self.bias, keeps=keeps), duty="writes"
+        )
 
     def alive(self) -> Any:
         """Queries and keys, values and what attention gives, of all heads."""

@@ -119,7 +119,7 @@ class LinearAttention(Composite):
         if self.join:
             yield Child("norm_join", self.join)
         yield Child("gate", Activation(width=inner, form="sigmoid", gated=True))
-        yield Child("out_proj", Linear(d_in=inner, d_out=self.d_model, bias=False))
+        yield Child("out_proj", Linear(d_in=inner, d_out=self.d_model, bias=False), duty="writes")
 
     def shard(self, ways: Ways) -> LinearAttention:
         """Its heads."""
@@ -163,16 +163,16 @@ class MatrixMemory(Composite):
 
     def children(self) -> Iterator[Child]:
         d, keys, values = self.d_model, self.n_heads * self.d_key, self.n_heads * self.d_value
-        yield Child("q", Linear(d_in=d, d_out=keys, bias=self.bias))
-        yield Child("k", Linear(d_in=d, d_out=keys, bias=self.bias, keeps="no"))
-        yield Child("v", Linear(d_in=d, d_out=values, bias=self.bias, keeps="no"))
+        yield Child("q", Linear(d_in=d, d_out=keys, bias=self.bias), duty="reads")
+        yield Child("k", Linear(d_in=d, d_out=keys, bias=self.bias, keeps="no"), duty="reads")
+        yield Child("v", Linear(d_in=d, d_out=values, bias=self.bias, keeps="no"), duty="reads")
         yield Child("gate_proj", Linear(d_in=d, d_out=values, bias=self.bias, keeps="no"))
         yield Child("input_gate", Linear(d_in=d, d_out=self.n_heads, bias=True, keeps="no"))
         yield Child("forget_gate", Linear(d_in=d, d_out=self.n_heads, bias=True, keeps="no"))
         yield Child("scan", MatrixScan(n_heads=self.n_heads, d_key=self.d_key, d_value=self.d_value))
         yield Child("norm", self.norm)
         yield Child("gate", Activation(width=values, form="sigmoid", gated=True))
-        yield Child("out_proj", Linear(d_in=values, d_out=d, bias=self.bias))
+        yield Child("out_proj", Linear(d_in=values, d_out=d, bias=self.bias), duty="writes")
 
     @property
     def norm(self) -> Norm:

@@ -93,7 +93,7 @@ class LayerInputs(Composite):
 
     def children(self) -> Iterator[Child]:
         everything = self.count * self.width
-        yield Child("tokens", self.tokens, kind="embedding")
+        yield Child("tokens", self.tokens, kind="embedding", duty="tokens")
         if self.join:
             yield Child("join", self.join)
         yield Child("scale", Sum(width=everything, sums=2))
@@ -213,7 +213,7 @@ class Stack(Whole):
         yield from optional("spread", self.spread, kind="other")
         for group in self.groups:
             times = 1 if group.shared else group.count
-            yield Child("layers", group.block, times=times, runs=group.count, indices=group.indices)
+            yield Child("layers", group.block, times=times, runs=group.count, indices=group.indices, duty="layer")
         yield from optional("merge", self.merge, kind="other")
         yield from optional("collapse", self.collapse, kind="other")
         yield from optional("final_norm", self.final_norm)
@@ -295,9 +295,9 @@ class EncoderDecoder(Whole):
         return self.positions
 
     def children(self) -> Iterator[Child]:
-        yield Child("encoder", self.encoder, on=on_source)
+        yield Child("encoder", self.encoder, on=on_source, duty="encoder")
         yield Child("memory", Memory(width=self.encoder.d_model), on=on_source, kind="other")
-        yield Child("decoder", self.decoder)
+        yield Child("decoder", self.decoder, duty="decoder")
 
 
 @final

@@ -33,12 +33,21 @@ from txcalc.parts.work import (
 )
 
 __all__ = [
-    "COST", "NO_CACHE", "Axis", "Cache", "Child", "Composite", "Elementwise", "Gradient", "Leaf", "MatMul", "Operation",
-    "Part", "Role", "Stream", "Traffic", "Transfer", "Weight", "Workload", "elementwise", "everywhere", "on_all_keys",
-    "on_logits", "on_one", "on_source", "optional",
+    "COST", "NO_CACHE", "Axis", "Cache", "Child", "Composite", "Duty", "Elementwise", "Gradient", "Leaf", "MatMul",
+    "Operation", "Part", "Role", "Stream", "Traffic", "Transfer", "Weight", "Workload", "elementwise", "everywhere",
+    "on_all_keys", "on_logits", "on_one", "on_source", "optional",
 ]  # fmt: skip
 
 Gradient = Literal["both", "weights", "input", "none"]
+
+# What a child is to the part that it stands in, where somebody asks: one of a stack's layers; a half of a model; what a
+# table's rows are of; one of the experts; a product of a branch that reads the stream, or the last, which writes to it;
+# the projection to a mixer's step sizes; what pools keys, or weighs an index's heads; the way back from the experts'
+# latent; what an adapter stands beside, and its first factor; what brings together logits. "": nothing of these.
+Duty = Literal[
+    "", "layer", "encoder", "decoder", "tokens", "positions", "types", "expert", "reads", "writes", "steps", "pools",
+    "weighs", "widens", "base", "adapts", "logits",
+]  # fmt: skip
 
 
 class Child(NamedTuple):
@@ -52,6 +61,7 @@ class Child(NamedTuple):
     kind      what its leaves are counted as, unless they say otherwise (`forced`: whatever they say)
     gradient  what the model's loss gives one of: "both", its input and its weights; "weights" alone, where the input is
               data that nobody learns (a picture, sinusoids); "input" alone, of frozen weights; "none", nothing in it
+    duty      what it is to the parent
     """
 
     name: str
@@ -64,6 +74,7 @@ class Child(NamedTuple):
     kind: str | None = None
     forced: bool = False
     gradient: Gradient = "both"
+    duty: Duty = ""
 
 
 def optional(name: str, part: Part | None, **more: Any) -> Iterator[Child]:

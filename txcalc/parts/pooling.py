@@ -37,11 +37,11 @@ class AttentionPool(Composite):
     def children(self) -> Iterator[Child]:
         width, inner = self.d_model, self.core.n_heads * self.core.d_qk
         yield Child("probe", self.probe)
-        yield Child("q", Linear(d_in=width, d_out=inner, bias=True, keeps="no"), on=on_one)
-        yield Child("k", Linear(d_in=width, d_out=inner, bias=True))
-        yield Child("v", Linear(d_in=width, d_out=inner, bias=True, keeps="no"))
+        yield Child("q", Linear(d_in=width, d_out=inner, bias=True, keeps="no"), on=on_one, duty="reads")
+        yield Child("k", Linear(d_in=width, d_out=inner, bias=True), duty="reads")
+        yield Child("v", Linear(d_in=width, d_out=inner, bias=True, keeps="no"), duty="reads")
         yield Child("core", self.core, on=_over_all)
-        yield Child("o", Linear(d_in=inner, d_out=width, bias=True, keeps="eager"), on=on_one)
+        yield Child("o", Linear(d_in=inner, d_out=width, bias=True, keeps="eager"), on=on_one, duty="writes")
         yield Child("norm", self.norm, on=on_one)
         yield Child("feed_forward", self.feed_forward, on=on_one)
         yield Child("residual", Sum(width=width, sums=1), on=on_one)

@@ -177,9 +177,9 @@ class Mamba(Composite):
             yield Child("dt_norm", Norm(width=self.dt_rank, form="rms", bias=False, eps=self.norm_eps))
             yield Child("b_norm", Norm(width=self.d_state, form="rms", bias=False, eps=self.norm_eps))
             yield Child("c_norm", Norm(width=self.d_state, form="rms", bias=False, eps=self.norm_eps))
-        yield Child("dt_proj", linear(heads * self.dt_rank, self.d_inner, bias=True, groups=self.n_heads))
+        yield Child("dt_proj", linear(heads * self.dt_rank, self.d_inner, bias=True, groups=self.n_heads), duty="steps")
         yield Child("scan", SelectiveScan(channels=self.d_inner, states=self.d_state, heads=heads))
-        yield Child("out_proj", Linear(d_in=self.d_inner, d_out=self.d_model, bias=self.bias))
+        yield Child("out_proj", Linear(d_in=self.d_inner, d_out=self.d_model, bias=self.bias), duty="writes")
 
     def shard(self, ways: Ways) -> Mamba:
         """Its channels; Δ, B and C, which all of them share, are whole."""
@@ -247,7 +247,7 @@ class Mamba2(Composite):
             yield Child("norm", Norm(width=inner, form="rms", bias=False, eps=self.norm_eps))
             if self.join:
                 yield Child("norm_join", self.join)
-        yield Child("out_proj", Linear(d_in=inner, d_out=self.d_model, bias=self.bias))
+        yield Child("out_proj", Linear(d_in=inner, d_out=self.d_model, bias=self.bias), duty="writes")
 
     def shard(self, ways: Ways) -> Mamba2:
         """Its heads, and their groups of B and C, or one that other ranks have too."""
@@ -312,7 +312,7 @@ class Griffin(Composite):
         yield Child("decay_gate", BlockLinear(n_heads=self.n_heads, width=self.d_head, keeps=False))
         yield Child("scan", GatedRecurrence(channels=inner))
         yield Child("gate", Activation(width=inner, form=self.activation, gated=True))
-        yield Child("out_proj", Linear(d_in=inner, d_out=self.d_model, bias=self.bias))
+        yield Child("out_proj", Linear(d_in=inner, d_out=self.d_model, bias=self.bias), duty="writes")
 
     def shard(self, ways: Ways) -> Griffin:
         """Its heads, each with its channels and gates."""

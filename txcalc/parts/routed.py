@@ -30,7 +30,9 @@ class ChosenExperts(Composite):
 
     def children(self) -> Iterator[Child]:
         numbers = every(self.n_experts)
-        yield Child("routed", self.expert, times=self.n_experts, runs=self.top_k, routed=True, indices=numbers)
+        yield Child(
+            "routed", self.expert, times=self.n_experts, runs=self.top_k, routed=True, indices=numbers, duty="expert"
+        )
 
 
 @final
@@ -54,13 +56,13 @@ class RoutedAttention(Composite):
     def children(self) -> Iterator[Child]:
         d, width = self.d_model, self.n_kv_heads * self.d_head
         yield Child("router", Linear(d_in=d, d_out=self.n_experts, bias=False), kind="router")
-        yield Child("q", self._choice(Linear(d_in=d, d_out=width, bias=False)))
-        yield Child("k", Linear(d_in=d, d_out=width, bias=False, keeps="no"))
-        yield Child("v", Linear(d_in=d, d_out=width, bias=False, keeps="no"))
+        yield Child("q", self._choice(Linear(d_in=d, d_out=width, bias=False)), duty="reads")
+        yield Child("k", Linear(d_in=d, d_out=width, bias=False, keeps="no"), duty="reads")
+        yield Child("v", Linear(d_in=d, d_out=width, bias=False, keeps="no"), duty="reads")
         if self.rotary:
             yield Child("rotary", self.rotary)
         yield Child("core", self.core)
-        yield Child("o", self._choice(Linear(d_in=width, d_out=d, bias=False)))
+        yield Child("o", self._choice(Linear(d_in=width, d_out=d, bias=False)), duty="writes")
         yield from optional("bias", self.bias)
 
     def _choice(self, part: Linear) -> ChosenExperts:

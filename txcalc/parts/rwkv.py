@@ -98,12 +98,12 @@ class TimeMix(Composite):
 
     def children(self) -> Iterator[Child]:
         yield Child("shift", TokenShift(width=self.d_model, uses=("key", "value", "receptance")))
-        yield Child("k", Linear(d_in=self.d_model, d_out=self.d_inner, bias=False))
-        yield Child("v", Linear(d_in=self.d_model, d_out=self.d_inner, bias=False))
+        yield Child("k", Linear(d_in=self.d_model, d_out=self.d_inner, bias=False), duty="reads")
+        yield Child("v", Linear(d_in=self.d_model, d_out=self.d_inner, bias=False), duty="reads")
         yield Child("r", Linear(d_in=self.d_model, d_out=self.d_inner, bias=False))
         yield Child("scan", WeightedSum(channels=self.d_inner))
         yield Child("gate", Activation(width=self.d_inner, form="sigmoid", gated=True))
-        yield Child("out_proj", Linear(d_in=self.d_inner, d_out=self.d_model, bias=False))
+        yield Child("out_proj", Linear(d_in=self.d_inner, d_out=self.d_model, bias=False), duty="writes")
 
     def shard(self, ways: Ways) -> TimeMix:
         """Its channels; the shift, which they all read, is whole."""
@@ -140,7 +140,7 @@ class ChannelMix(Composite):
         yield Child("shift", TokenShift(width=self.d_model, uses=("key", "receptance")))
         yield Child("up", Linear(d_in=self.d_model, d_out=self.d_ff, bias=False))
         yield Child("activation", Activation(width=self.d_ff, form="relu2", gated=False))
-        yield Child("down", Linear(d_in=self.d_ff, d_out=self.d_model, bias=False))
+        yield Child("down", Linear(d_in=self.d_ff, d_out=self.d_model, bias=False), duty="writes")
         yield Child("r", Linear(d_in=self.d_model, d_out=self.d_model, bias=False))
         yield Child("gate", Activation(width=self.d_model, form="sigmoid", gated=True))
 

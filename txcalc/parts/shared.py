@@ -46,7 +46,7 @@ class SharedBlock(Composite):
         yield Child("norm", self.norm)
         for name, width in widths.items():
             part = Linear(d_in=2 * d, d_out=width, bias=False, keeps=keeps[name], borrowed=borrowed)
-            yield Child(name, part, kind="attention")
+            yield Child(name, part, kind="attention", duty="reads")
         if self.rank is not None and self.adapted:
             for name, width in widths.items():
                 yield from self._adapter(name, 2 * d, width, "attention")
@@ -54,7 +54,7 @@ class SharedBlock(Composite):
             yield Child("rotary", self.rotary, kind="attention")
         yield Child("core", core)
         o = Linear(d_in=core.n_heads * core.d_v, d_out=d, bias=False, keeps="eager", borrowed=borrowed)
-        yield Child("o", o, kind="attention")
+        yield Child("o", o, kind="attention", duty="writes")
         yield Child("feed_forward_norm", self.feed_forward_norm)
         yield Child("feed_forward", self.feed_forward, kind="feed_forward")
         if self.rank is not None:

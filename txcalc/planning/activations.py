@@ -24,29 +24,31 @@ def korthikanti(model: Model, ledger: Ledger) -> Convention:
     Source   Korthikanti et al. 2022 (arXiv 2205.05198), section 4.1, equation 1
     Errors   `InputError` for layers that it does not describe
     """
-    layers = [entry for entry in ledger if entry.steps[0].name == "layers"]
+    layers = [entry for entry in ledger if entry.steps[0].duty == "layer"]
     _describes(model, ledger, layers)
     core = next(entry for entry in layers if entry.leaf.attended)
     assert core.leaf.attended is not None
     heads: Any = core.leaf.attended.heads
     wide = ledger.work.positions * next(iter(model.spec["stacks"].values()))["d_model"] * core.runs
     square = ledger.work.positions * ledger.work.tokens * heads * core.runs
-    kept = {entry.steps[-1].name: 0 for entry in layers}
-    for entry in layers:
-        kept[entry.steps[-1].name] += 2 * entry.saved
+
+    def kept(kind: str, duty: str = "", *, activation: bool = False) -> Any:
+        own = (entry for entry in layers if entry.kind == kind and entry.duty == duty)
+        return total(2 * entry.saved for entry in own if (entry.leaf.role == "activation") == activation)
+
     norms = total(2 * entry.saved for entry in layers if entry.leaf.role == "norm")
     terms = (
         ConventionTerm("layer norms", 4 * wide, norms),
-        ConventionTerm("input of Q, K and V", 2 * wide, kept["q"] + kept["k"] + kept["v"]),
-        ConventionTerm("Q, K and V", 6 * wide, kept["core"] - 2 * square),
+        ConventionTerm("input of Q, K and V", 2 * wide, kept("attention", "reads")),
+        ConventionTerm("Q, K and V", 6 * wide, kept("attention_core") - 2 * square),
         ConventionTerm("softmax", 2 * square, 2 * square),
         ConventionTerm("mask of the softmax's dropout", square, 0, MASK),
         ConventionTerm("what that dropout gives", 2 * square, 0, DROPPED),
-        ConventionTerm("input of the projection", 2 * wide, kept["o"]),
+        ConventionTerm("input of the projection", 2 * wide, kept("attention", "writes")),
         ConventionTerm("mask of the attention's dropout", wide, 0, MASK),
-        ConventionTerm("input of the feed-forward", 2 * wide, kept["up"]),
-        ConventionTerm("input of GeLU", 8 * wide, kept["activation"]),
-        ConventionTerm("input of the second matrix", 8 * wide, kept["down"]),
+        ConventionTerm("input of the feed-forward", 2 * wide, kept("feed_forward")),
+        ConventionTerm("input of GeLU", 8 * wide, kept("feed_forward", activation=True)),
+        ConventionTerm("input of the second matrix", 8 * wide, kept("feed_forward", "writes")),
         ConventionTerm("mask of the feed-forward's dropout", wide, 0, MASK),
     )
     source = "Korthikanti et al. 2022, equation 1"

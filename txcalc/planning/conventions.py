@@ -30,7 +30,6 @@ from txcalc.planning.terms import (
     cores_term,
     describes,
     flops_of,
-    last,
     only_stack,
     parameters,
     term,
@@ -75,7 +74,7 @@ def nanotron(model: Model, ledger: Ledger, attention: str, pp: int) -> Conventio
     describes("nanotron", model, ledger, recurrent=False, latent=False)
     width = only_stack(model)["d_model"]
     core = cores_term(ledger, 3, attention, lambda core: 2 * width)
-    tables = [entry.params for entry in ledger if entry.leaf.row is not None and last(entry) == "tokens"]
+    tables = [entry.params for entry in ledger if entry.duty == "tokens"]
     again = 6 * sum(tables) * ledger.work.positions if pp > 1 and tied_table(ledger) else 0
     twice = term("the tied table on the last stage", again, 0, "held on two stages, and counted on both")
     formula = "6·N + 12·L·D·T per token; N as the ranks hold it"
@@ -143,7 +142,7 @@ def megatron_lm(model: Model, ledger: Ledger, attention: str, pp: int) -> Conven
     half = 3 * sum(widths(own) * runs for own, runs in cores) * ledger.work.positions * ledger.work.tokens
     core = term(CORE, half, 3 * own.pop("attention_core", 0), "theirs: half of all pairs, as a causal kernel computes")
     latent = any(entry.leaf.kernels == "latent" for entry in ledger)
-    inner = [entry for entry in ledger if latent and last(entry) in ("q_norm", "kv_norm")]
+    inner = [entry for entry in ledger if latent and entry.kind == "norm" and entry.within == "attention"]
     norms = 6 * sum(entry.params for entry in inner) * ledger.work.positions
     terms = [
         term(name, 0 if kind == "router" else 3 * own.get(kind, 0), 3 * own.get(kind, 0), NOTHING)
@@ -244,17 +243,19 @@ def chinchilla(model: Model, ledger: Ledger, attention: str, pp: int) -> Convent
     joint = rows * sum(core.heads * core.d_qk * runs for core, runs in cores)
     pairs = rows * ledger.work.tokens * sum(core.heads * runs for core, runs in cores)
     scores = joint * ledger.work.tokens
-    downs = [(entry.leaf.matrix, entry.runs) for entry in ledger if last(entry) == "down"]
+    downs = [
+        (entry.leaf.matrix, entry.runs) for entry in ledger if entry.duty == "writes" and entry.kind == "feed_forward"
+    ]
     inner = rows * sum(matrix[0] * runs for matrix, runs in downs if matrix)
     own = by_product(ledger, attention)
     table = 6 * rows * vocab * width
     terms = (
         term("embeddings", table, 0, "a lookup multiplies nothing"),
-        term("QKV", 18 * width * joint, 3 * sum(own.pop(name, 0) for name in "qkv"), "theirs: h_kv = h"),
+        term("QKV", 18 * width * joint, 3 * own.pop("reads", 0), "theirs: h_kv = h"),
         term("scores (key·query logits)", 6 * scores, 3 * own.pop("scores", 0), why_core(ledger, attention)),
         term("softmax", 9 * pairs, 0, "no matrix product"),
         term("reduction (softmax·value)", 6 * scores, 3 * own.pop("values", 0), why_core(ledger, attention)),
-        term("projection", 6 * joint * width, 3 * own.pop("o", 0)),
+        term("projection", 6 * joint * width, 3 * own.pop("writes", 0)),
         term("dense block", 12 * width * inner, 3 * own.pop("feed_forward", 0), "theirs: two matrices of D × F"),
         term("logits", table, 3 * own.pop("head", 0), HEAD),
         term("other products", 0, 3 * sum(own.values()), NOTHING),

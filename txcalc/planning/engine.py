@@ -100,9 +100,9 @@ class Engine:
     def adapted(self, entry: Entry) -> int:
         """Elements of one adapter beside all of an entry's weights: two factors of every linear layer of a block but
         routed experts and routers, each as much as the rank's share of the layer has of its inputs and outputs."""
-        if not self.adapters or entry.routed or entry.leaf.matrix is None or entry.kind == "router":
+        if not self.adapters or entry.routed or entry.kind == "router" or entry.layer is None:
             return 0
-        if all(step.name != "layers" for step in entry.steps):
+        if entry.leaf.matrix is None:
             return 0
         return self.rank * sum(entry.leaf.matrix) * entry.times  # type: ignore[no-any-return]
 

@@ -133,7 +133,7 @@ class EngineMemory:
         what lies between, in 16 bits."""
         most = Fraction(0)
         for entry in ledger:
-            if entry.routed and entry.leaf.matrix and entry.steps[-1].name == "down":
+            if entry.routed and entry.leaf.matrix and entry.duty == "writes":
                 wide, stream = entry.leaf.matrix
                 if form.bits_of(entry.leaf.weights()[0], entry) < 8 * wide * stream:
                     continue
@@ -180,7 +180,7 @@ class EngineMemory:
         own = "hopper" if self.hopper and not self.profile.numbers.get("marlin") else "others"
         kind = "blackwell" if self.accelerator.name in table["blackwell"]["cards"] else own
         ff, stream = table[kind]["d_ff"], table[kind]["d_model"]
-        tall, long = (stream, ff) if entry.steps[-1].name == "down" else (ff, stream)
+        tall, long = (stream, ff) if entry.duty == "writes" else (ff, stream)
         rows, columns = weight.shape
         wide = Weight(weight.name, (ceil_div(rows, tall) * tall, ceil_div(columns, long) * long))
         more: int = (held.matrix_bits(wide, entry.path) - held.matrix_bits(weight, entry.path)) // 8 * entry.times

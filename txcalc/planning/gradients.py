@@ -43,7 +43,7 @@ def recomputed(entry: Entry, recompute: Recompute) -> bool:
     """Whether backward computes this leaf again."""
     if recompute == "core":
         return entry.kind == "attention_core" and entry.gradient != "none"
-    return recompute == "blocks" and any(step.name == "layers" for step in entry.steps)
+    return recompute == "blocks" and entry.layer is not None
 
 
 def core_result(entry: Entry) -> Any:

@@ -14,8 +14,6 @@ from txcalc.ledger import Entry
 from txcalc.model import Model
 
 STD = Fraction(2, 100)
-STEPS = ("dt_proj",)  # a mixer's step sizes
-WRITERS = ("o", "down", "out_proj")  # the last product of a branch
 
 
 class Initial(NamedTuple):
@@ -42,14 +40,14 @@ def initial(model: Model) -> list[Initial]:
 
 
 def _rule(entry: Entry, weight: str, branches: int) -> tuple[str, float | None]:
-    name, begins = entry.steps[-1].name, entry.leaf.begins.get(weight, "own")
+    begins = entry.leaf.begins.get(weight, "own")
     if begins == "one" and getattr(entry.leaf, "offset", False):
         begins = "zero"  # a norm that multiplies by 1 + weight
-    if begins == "own" or name in STEPS:
+    if begins == "own" or entry.duty == "steps":
         return "as the mixer's paper has it", None
     if begins != "normal":
         return {"one": "1", "zero": "0"}[begins], 0.0
-    if name in WRITERS and branches:
+    if entry.duty == "writes" and branches:
         return f"N(0, σ²), σ = 0.02/√{branches}", float(STD) / branches**0.5
     return "N(0, σ²), σ = 0.02", float(STD)
 

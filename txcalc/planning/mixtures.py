@@ -246,17 +246,13 @@ def _shape(model: Model) -> tuple[Mapping[str, Any], Layer]:
 
 def _role(model: Model, entry: Entry) -> str:
     """What the rules call a matrix: q, k, v, o, qkv, gate, up, down; "" for all others."""
-    name = entry.name
-    own, inside = entry.steps[-1].name, any(step.name in ("attention", "delta") for step in entry.steps)
-    if inside and own in ("q", "k", "v", "o"):
-        return "qkv" if own != "o" and model.spec["model_type"] in FUSED else own
-    if name.endswith("delta.in_proj"):
-        return "v"
-    return own if entry.kind in ("feed_forward", "experts", "shared_experts") and own in ("gate", "up", "down") else ""
+    tensors = _tensors(entry.name) if entry.layer and entry.kind != "other" else []
+    role = next((ROLES.get(tensor.removesuffix("_exps").removesuffix("_shexp"), "") for tensor in tensors), "")
+    return "qkv" if role in ("q", "k", "v") and model.spec["model_type"] in FUSED else role
 
 
 def _stacked(entry: Entry) -> bool:
-    return entry.kind == "experts" or entry.steps[-1].name == "kv_b"
+    return entry.kind == "experts" or "attn_kv_b" in _tensors(entry.name)
 
 
 @cache
@@ -287,6 +283,19 @@ def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]
     return Mixed.of(name.upper() if name in MIXTURES else name, f"llama.cpp's mixture {name.upper()}", ledger, form, 32)
 
 
+# What the rules call a tensor.
+ROLES = {
+    "attn_q": "q",
+    "indexer.attn_q_b": "q",
+    "indexer.attn_k": "k",
+    "attn_k": "k",
+    "attn_v": "v",
+    "attn_qkv": "v",
+    "attn_output": "o",
+    "ffn_gate": "gate",
+    "ffn_up": "up",
+    "ffn_down": "down",
+}
 # The ends of paths that a tensor of a .gguf file holds, by its name in a layer.
 TENSORS: Mapping[str, tuple[str, ...]] = {
     "attn_q": ("attention.q",),
@@ -299,9 +308,11 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
     "attn_kv_a_mqa": ("attention.kv_a",),
     "attn_kv_b": ("attention.kv_b",),
     "attn_v_b": ("attention.kv_b",),
+    "indexer.attn_q_b": ("attention.indexer.q",),
+    "indexer.attn_k": ("attention.indexer.k",),
     "ffn_gate": ("feed_forward.gate",),
-    "ffn_up": ("feed_forward.up", "feed_forward.gate"),
-    "ffn_down": ("feed_forward.down",),
+    "ffn_up": ("feed_forward.up", "feed_forward.gate", "pieces.up"),
+    "ffn_down": ("feed_forward.down", "pieces.down"),
     "ffn_gate_exps": ("experts.routed.gate",),
     "ffn_up_exps": ("experts.routed.up",),
     "ffn_down_exps": ("experts.routed.down",),
@@ -316,14 +327,16 @@ TENSORS: Mapping[str, tuple[str, ...]] = {
 }
 
 
+@cache
+def _tensors(name: str) -> list[str]:
+    """The tensors that may hold a leaf of this name."""
+    return [tensor for tensor, ends in TENSORS.items() if any(name.endswith("." + end) for end in ends)]
+
+
 def stored(model: Model) -> Format:
     """The types that a .gguf file has, tensor by tensor."""
     assert model.checkpoint is not None
     held = {tensor.name: tensor.dtype.lower() for tensor in model.checkpoint.held.tensors}
-    places: dict[str, list[str]] = {}
-    for name, ends in TENSORS.items():
-        for end in ends:
-            places.setdefault(end, []).append(name)
 
     def form(entry: Entry, number: int | None) -> Format | None:
         if entry.leaf.row is not None:
@@ -331,8 +344,7 @@ def stored(model: Model) -> Format:
         elif entry.kind == "head":
             names = ["output.weight", "token_embd.weight"]
         else:
-            own = next((found for end, found in places.items() if entry.name.endswith("." + end)), [])
-            names = [f"blk.{number}.{name}.weight" for name in own]
+            names = [f"blk.{number}.{name}.weight" for name in _tensors(entry.name)]
         kind = next((held[name] for name in names if name in held), None)
         if kind is None or kind == "f32":
             return None

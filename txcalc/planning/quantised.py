@@ -88,12 +88,12 @@ def _routed(entry: Entry, _: int | None) -> bool:
 
 def _pooling(entry: Entry, _: int | None) -> bool:
     """What pools keys and values into one, and what weighs the heads of an index."""
-    return any(step.name == "compressor" for step in entry.steps) or entry.steps[-1].name == "weights"
+    return any(step.duty == "pools" for step in entry.steps) or entry.duty == "weighs"
 
 
 def _mixing(entry: Entry, _: int | None) -> bool:
     """What mixes residual streams, the places in a pool, and sinks."""
-    return entry.kind in ("other", "attention_core") or entry.steps[-1].name == "pool"
+    return entry.kind in ("other", "attention_core") or entry.duty == "pools"
 
 
 def _table(value: Any) -> Config:

@@ -24,7 +24,7 @@ def sums_of(ledger: Ledger) -> dict[str, Any]:
     """Sums of parameters that are quoted for all of them: without embedding and head, of all layers, of their
     feed-forward."""
     kinds = ledger.by_kind("params")
-    blocks = total(entry.params for entry in ledger if any(step.name == "layers" for step in entry.steps))
+    blocks = total(entry.params for entry in ledger if entry.layer)
     return {
         "without embedding and head": ledger.total("params") - kinds.get("embedding", 0) - kinds.get("head", 0),
         "blocks: all layers": blocks,

@@ -55,7 +55,7 @@ class Convention(NamedTuple):
 
 
 IDLE = "experts a token does not pass"
-TABLES = {"tokens": "token table", "positions": "position table", "types": "token-type table"}
+TABLES: Mapping[str, str] = {"tokens": "token table", "positions": "position table", "types": "token-type table"}
 MATRICES = {
     "attention": "attention projections",
     "feed_forward": "feed-forward",
@@ -141,7 +141,7 @@ def parameters(entry: Entry, tied: bool) -> Iterator[tuple[str, int]]:
     """The parameters of a leaf, by the term they are in."""
     for weight in entry.leaf.weights():
         if entry.leaf.row is not None:
-            name = "head" if tied and last(entry) == "tokens" else TABLES.get(last(entry), "further tables")
+            name = "head" if tied and entry.duty == "tokens" else TABLES.get(entry.duty, "further tables")
         elif entry.leaf.role == "product":
             name = "biases" if weight.name == "bias" else MATRICES[entry.kind]
         else:
@@ -184,18 +184,14 @@ def flops_of(entry: Entry, attention: str) -> int:
 
 
 def by_product(ledger: Ledger, attention: str) -> Counter[str]:
-    """FLOPs by projection or by product of a core; of all else by kind."""
+    """FLOPs of attention by what a projection does, or by product of a core; of all else by kind."""
     result = Counter[str]()
     for entry in ledger:
         for op in entry.operations:
             flops = (op.flops if attention == "dense" else op.flops_masked) * entry.runs
-            names = {"attention": last(entry), "attention_core": op.name}
+            names = {"attention": entry.duty, "attention_core": op.name}
             result[names.get(entry.kind, entry.kind)] += flops
     return result
-
-
-def last(entry: Entry) -> str:
-    return entry.steps[-1].name
 
 
 def tied_table(ledger: Ledger) -> bool:

@@ -97,11 +97,8 @@ class Format:
 
     def stores(self, weight: Weight, entry: Entry) -> bool:
         """True for a tensor in this format, False for one that stays wide."""
-        leaf = entry.leaf
-        matrix = (leaf.matrix is not None or leaf.blocks) and weight.name == "weight"
-        if self.covers is EVERY_MATRIX and leaf.row is not None:
-            matrix = entry.steps[-1].name == "tokens"
-        return matrix and entry.kind in self.covers
+        covered = entry.kind in self.covers and (self.covers is EVERY_MATRIX or entry.leaf.row is None)
+        return covered and _is_matrix(entry, weight)
 
     def stays_wide(self, entries: Iterable[Entry]) -> list[str]:
         """The kinds whose matrices are not stored in the format; norms and biases never are."""
@@ -239,10 +236,7 @@ Numbers = Sequence[int | None]  # of layers; None: what stands in none
 
 def layers_of(entry: Entry) -> Numbers:
     """The layers that an entry's weights stand in; a layer that others share is named once."""
-    for step in entry.steps:
-        if step.name == "layers" and step.indices is not None:
-            return list(step.indices)[: step.times]
-    return (None,)
+    return (None,) if entry.layer is None else list(entry.numbers)[: entry.layer.times]
 
 
 @record
@@ -310,7 +304,7 @@ def _is_matrix(entry: Entry, weight: Weight) -> bool:
     """True for what a quantiser may store: a linear layer's matrix, the table of tokens."""
     leaf = entry.leaf
     if leaf.row is not None:
-        return entry.steps[-1].name == "tokens"
+        return entry.duty == "tokens"
     return (leaf.matrix is not None or leaf.blocks) and weight.name == "weight"
 
 

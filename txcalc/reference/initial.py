@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor, nn
 
-from txcalc.planning.initial import STD, WRITERS
+from txcalc.planning.initial import STD
 from txcalc.reference.attention import DifferentialCore
 from txcalc.reference.linear import Activation, Convolution, LayerScale, LowRank, Norm, Shift
 from txcalc.reference.model import Block, Stack
@@ -18,6 +18,7 @@ from txcalc.reference.recurrent import GatedRecurrence, Mamba, SelectiveScan
 from txcalc.reference.rwkv import TokenShift, WeightedSum
 
 STEPS = 0.001, 0.1
+WRITERS = ("o", "down", "out_proj")  # modules of the leaves whose duty it is to write to the stream
 
 
 @torch.no_grad()

@@ -223,7 +223,7 @@ def _shared_out(module: Any, mesh: Any, between: Any) -> None:
 def _summed(rank: Composite, model: Model) -> Iterator[str]:
     """The modules within a branch whose results are summed over the ranks."""
     for before, entry in pairwise(walk(rank, model.workload())):
-        inner = any(step.name == "layers" for step in entry.steps[:-2])
+        inner = any(step.duty == "layer" for step in entry.steps[:-2])
         if entry.leaf.kind == "all_reduce" and inner and before.leaf.matrix is not None:
             yield from paths(before.steps)
 
@@ -245,7 +245,7 @@ def spread(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, Any]) -> Iter
         yield list(own.values())
     for held in experts if etp.size() > 1 else ():
         every = (
-            step._replace(indices=range(ep.size() * len(step.indices or ()))) if step.name == "routed" else step
+            step._replace(indices=range(ep.size() * len(step.indices or ()))) if step.duty == "expert" else step
             for step in held.entry.steps
         )
         for path in paths(tuple(every)):

@@ -101,7 +101,7 @@ def _of_experts(model: Model, recipe: Recipe) -> Iterator[str]:
     if layout.exchanges and layout.tp > layout.sp:
         if recipe.local_tokens % layout.tp:
             yield f"{recipe.local_tokens} tokens are no multiple of tp, whose ranks send a share each to the experts"
-        if any(entry.name.endswith("latent_up") for entry in model.ledger()):
+        if any(entry.duty == "widens" for entry in model.ledger()):
             yield "experts on a latent that are sent tokens, beside tp without sp: what is gathered behind is modelled"
 
 

@@ -126,7 +126,7 @@ def module_paths(entry: Entry, experts: bool = False) -> list[str]:
     paths = [""]
     for step in entry.steps:
         names = [step.name]
-        together = step.name == ROUTED and not experts
+        together = step.duty == "expert" and not experts
         if step.indices is not None and not together:
             shared = whole(step.times) and step.times == 1
             names = [f"{step.name}.{i}" for i in (step.indices[:1] if shared else step.indices)]

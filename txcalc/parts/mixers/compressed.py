@@ -155,7 +155,7 @@ class Compressor(Composite):
     def children(self) -> Iterator[Child]:
         for name in ("kv", "gate"):
             yield Child(name, Linear(d_in=self.d_model, d_out=self.pool.series, bias=False, keeps="no"))
-        yield Child("pool", self.pool)
+        yield Child("pool", self.pool, duty="pools")
         yield Child("norm", self.norm, on=self._on_entries)
         yield Child("rotary", self.rotary, on=self._on_entries)
 
@@ -212,9 +212,9 @@ class Selector(Composite):
 
     def children(self) -> Iterator[Child]:
         heads, width = self.core.n_heads, self.core.width
-        yield Child("compressor", self.compressor)
-        yield Child("q", Linear(d_in=self.q_rank, d_out=heads * width, bias=False, keeps="no"))
-        yield Child("weights", Linear(d_in=self.d_model, d_out=heads, bias=False, keeps="no"))
+        yield Child("compressor", self.compressor, duty="pools")
+        yield Child("q", Linear(d_in=self.q_rank, d_out=heads * width, bias=False, keeps="no"), duty="reads")
+        yield Child("weights", Linear(d_in=self.d_model, d_out=heads, bias=False, keeps="no"), duty="weighs")
         yield Child("rotary", self.rotary)
         yield Child("core", self.core)
 
@@ -319,7 +319,7 @@ class CompressedAttention(Composite):
         yield Child("kv", Linear(d_in=self.d_model, d_out=width, bias=False, keeps="no"))
         yield Child("kv_norm", Norm(width=width, **rms))
         yield Child("rotary", self.rotary)
-        yield from optional("compressor", self.compressor)
+        yield from optional("compressor", self.compressor, duty="pools")
         if self.selector:
             # It learns from a loss of its own, not from the model's.
             yield Child("selector", self.selector, gradient="none")

@@ -102,13 +102,13 @@ class ForgettingAttention(Composite):
 
     def children(self) -> Iterator[Child]:
         d, queries, pairs = self.d_model, self.n_heads * self.d_head, self.n_kv_heads * self.d_head
-        yield Child("q", Linear(d_in=d, d_out=queries, bias=False))
-        yield Child("k", Linear(d_in=d, d_out=pairs, bias=False, keeps="no"))
-        yield Child("v", Linear(d_in=d, d_out=pairs, bias=False, keeps="no"))
+        yield Child("q", Linear(d_in=d, d_out=queries, bias=False), duty="reads")
+        yield Child("k", Linear(d_in=d, d_out=pairs, bias=False, keeps="no"), duty="reads")
+        yield Child("v", Linear(d_in=d, d_out=pairs, bias=False, keeps="no"), duty="reads")
         yield Child("f", Linear(d_in=d, d_out=self.n_heads, bias=True, keeps="no"))
         yield Child("forget", ForgetGate(n_heads=self.n_heads))
         yield Child("core", self.core)
-        yield Child("o", Linear(d_in=queries, d_out=d, bias=False, keeps="eager"))
+        yield Child("o", Linear(d_in=queries, d_out=d, bias=False, keeps="eager"), duty="writes")
 
     def alive(self) -> Any:
         """Queries, keys, values and what attention gives."""

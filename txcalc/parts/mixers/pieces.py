@@ -12,7 +12,7 @@ from txcalc.num import ceil_div, maximum
 from txcalc.parts.forms import FORMS, pieces, steps
 from txcalc.parts.frozen import frozen
 from txcalc.parts.options import REQUIRED, key, numbered
-from txcalc.parts.part import Child, Composite, Stream, Workload, on_source
+from txcalc.parts.part import Child, Composite, Duty, Stream, Workload, on_source
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.sharding import Ways
 
@@ -23,6 +23,11 @@ def _positions(tokens: Any, at: list[int]) -> Any:
     return ceil_div(maximum(0, tokens * a + b), c)
 
 
+# What a piece is to its layer, by its name.
+DUTIES: Final[Mapping[str, Duty]] = {
+    "q": "reads", "k": "reads", "v": "reads", "o": "writes", "down": "writes", "out_proj": "writes",
+    "tokens": "tokens", "positions": "positions", "types": "types",
+}  # fmt: skip
 Step = Callable[[Mapping[str, Any], Any], Stream]
 # What each thing that a piece says of where it works (`forms.steps`) makes of its stack's workload.
 STEPS: Final[dict[str, Step]] = {
@@ -64,7 +69,8 @@ class Pieces(Composite):
             leaf = FORMS[piece["form"]].make(piece["bias"], piece["groups"], *piece["sizes"])
             times = piece["times"]
             copies = {"times": times, "runs": times * piece["runs"], "indices": numbered(times)}
-            yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=_stream(piece, leaf))
+            duty = DUTIES.get(piece["name"], "")
+            yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=_stream(piece, leaf), duty=duty)
 
     def shard(self, ways: Ways) -> Pieces:
         """Whole on every rank."""

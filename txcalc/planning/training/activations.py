@@ -135,7 +135,7 @@ def _eager(held: RankLeaf, elements: int, width: int) -> tuple[int, int]:
         return elements, STATISTIC
     if entry.leaf.role == "attention":  # half of q, k, v and the result, as wide as q together: q and k once more
         return elements + elements // 2, width
-    dropped = entry.kind == "adapters" and entry.steps[-1].name == "lora_a"
+    dropped = entry.duty == "adapts"
     return elements, width + 1 if dropped else width
 
 
@@ -154,7 +154,7 @@ def _packed(held: RankLeaf, recipe: Recipe) -> bool:
     entry, four = held.entry, recipe.frozen is not None and recipe.frozen.startswith("nf4")
     if not four or entry.gradient != "input" or entry.leaf.input_kept not in ("yes", "eager") or not held.layers:
         return False
-    return recipe.rules.eager or entry.steps[-1].name != "base"
+    return recipe.rules.eager or entry.duty != "base"
 
 
 def _share(held: RankLeaf, recipe: Recipe) -> int:

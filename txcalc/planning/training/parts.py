@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from txcalc.ledger import Entry, Ledger
@@ -76,17 +76,17 @@ def in_letters(
     `value` what an expression over letters is; `shards` ranks share every weight. Layers that are recomputed are folded
     with no others."""
     core = recipe.recompute == "core"
-    last = max((i for entry in whole for i in _layers(entry)), default=-1)
+    last = max((i for entry in whole for i in entry.numbers), default=-1)
     numbers = recipe.recomputed(last + 1)
     first: dict[str, Entry] = {}
     for entry in whole:
-        inner = [i for i, step in enumerate(entry.steps) if step.name == "layers"]
+        inner = [i for i, step in enumerate(entry.steps) if step.duty == "layer"]
         if inner and entry.work is not None:
             first.setdefault(".".join(map(str, entry.steps[: inner[0] + 1])), entry)
     inputs = {(entry.name, id(entry.leaf)) for entry in first.values()}
 
     def again(entry: Entry) -> bool:
-        return recomputed(entry, "core") if core else not numbers.isdisjoint(_layers(entry))
+        return recomputed(entry, "core") if core else not numbers.isdisjoint(entry.numbers)
 
     def saved(entry: Entry) -> Any:
         if not again(entry) or entry.work is None:
@@ -97,7 +97,7 @@ def in_letters(
         return entry.work.positions * width * entry.layers if held else 0
 
     def state(entry: Entry) -> Any:
-        hidden = entry.kind != "norm" and any(step.name == "layers" for step in entry.steps)
+        hidden = entry.kind != "norm" and entry.layer is not None
         shapes = held(entry, shards) if entry.gradient in ("both", "weights") else []
         kept = [kept_for(shape, recipe, recipe.parameter_bytes, hidden and len(shape) == 2, value) for shape in shapes]
         return total(kept) * entry.times
@@ -113,7 +113,3 @@ def held(entry: Entry, shards: Any) -> list[tuple[Any, ...]]:
     """The shapes of a leaf's weights, of whose rows each of `shards` ranks has a share: the first one's."""
     shapes = [weight.shape for weight in entry.leaf.weights()]
     return shapes if shards == 1 else [(ceil_div(rows, shards), *rest) for rows, *rest in shapes]
-
-
-def _layers(entry: Entry) -> Sequence[int]:
-    return next((step.indices for step in entry.steps if step.name == "layers" and step.indices is not None), ())

@@ -56,13 +56,13 @@ class RankLeaf(NamedTuple):
     def branch(self) -> tuple[Any, ...]:
         """The steps to the branch of a layer that it stands in; () outside of all."""
         steps = self.entry.steps
-        inner = next((i for i, step in enumerate(steps) if step.name == "layers"), None)
+        inner = next((i for i, step in enumerate(steps) if step.duty == "layer"), None)
         return () if inner is None else steps[: inner + 2]
 
     @property
     def logits(self) -> bool:
         """Whether it gathers logits, of whose gradient each rank takes its share by itself."""
-        return [step.name for step in self.entry.steps[-2:]] == ["head", "join"]
+        return self.entry.duty == "logits"
 
     def cut(self, layout: Layout) -> int:
         """Among how many ranks of tp the positions are cut that it works on; those of experts are in their `runs`."""
@@ -271,9 +271,8 @@ def _joins(rank: Composite, work: Workload) -> Iterator[RankLeaf]:
 
 def _numbers(entry: Entry) -> tuple[int, ...]:
     """Of the layers that a leaf stands in; a decoder's come after those of any encoder."""
-    numbered = [step.indices for step in entry.steps if step.name == "layers" and step.indices is not None]
-    later = BEHIND if entry.steps[0].name == "decoder" else 0
-    return tuple(number + later for number in numbered[0]) if numbered else ()
+    later = BEHIND if entry.steps[0].duty == "decoder" else 0
+    return tuple(number + later for number in entry.numbers)
 
 
 def _alone(root: Whole) -> Stack | None:

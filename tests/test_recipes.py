@@ -60,6 +60,18 @@ class NarrowOptions(Mechanism):
     def build(self, place: Place) -> Narrow:
         return Narrow(d_model=place.d_model, width=self.width)
 '''
+# A leaf that says no more than its cache, under what already stands there.
+KEEPER = '''
+@final
+@frozen
+class Keeper(Leaf):
+    """So many elements of every token, and five."""
+
+    width: Any
+
+    def cache(self, work: Workload) -> Cache:
+        return Cache(self.width, 5, self.width * work.keys + 5)
+'''
 MODULE = '''"""The module of `parts.mixers.narrow`."""
 
 from torch import Tensor, nn
@@ -127,6 +139,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     (package / "parts/mixers/narrow.py").write_text(PART)
     (package / "reference/mixers/narrow.py").write_text(MODULE)
     (home / "toy.toml").write_text(DESCRIBED)
+    # The same with a leaf that keeps something.
+    kept = PART.replace("import Child, Composite", "import Cache, Child, Composite, Leaf, Workload") + KEEPER
+    kept = kept.replace(
+        '        yield Child("up"', '        yield Child("keeper", Keeper(width=self.width))\n        yield Child("up"'
+    )
+    (package / "parts/mixers/keeping.py").write_text(kept.replace("Narrow", "Keeping").replace("narrow", "keeping"))
+    (home / "keeping.toml").write_text(DESCRIBED.replace("narrow", "keeping"))
     # A family: a row.
     edited(package / "sources/huggingface/decoders.json", lambda text: text.replace("{\n", FAMILY, 1))
     (home / "config.json").write_text(json.dumps(CONFIG))
@@ -162,6 +181,20 @@ def test_a_mechanism_counts_shards_and_plans(run: Run) -> None:
     assert shown["params"]["by_kind"]["attention"] == 2 * 2 * 32 * 8
     assert "16·D" in run("formula", "toy.toml", "layers.0.narrow")
     assert json.loads(run("deploy", "toy.toml", "--gpu", "toy:2", "--tp", "2", "--json"))["fits"]
+
+
+@pytest.mark.slow
+def test_a_leaf_that_keeps_something_is_planned_for_as_what_it_is(run: Run) -> None:
+    held = 2 * 2 * (8 * 1024 + 5)  # bytes of two layers, in 16 bits
+    kept = json.loads(run("kv", "keeping.toml", "--context", "1k", "--batch", "1", "--json"))
+    assert kept["rows"][0]["bytes"] == held and kept["cache"]["elements_per_token"] == 2 * 8
+    assert kept["holds"] == ["2 × Keeper: 8 elements per token and 5 more"]
+    shown = json.loads(run("show", "keeping.toml", "--tokens", "1k", "--json"))
+    assert shown["cache"]["bytes"] == held and shown["cache"]["constant_elements"] == 2 * 5
+    plan = json.loads(run("deploy", "keeping.toml", "--gpu", "l4", "--context", "1k", "--concurrency", "3", "--json"))
+    assert plan["memory"][0]["cache_bytes"] == 3 * held
+    assert "16·D" in run("formula", "keeping.toml", "layers.0.keeping")
+    assert json.loads(run("train", "keeping.toml", "--gpu", "l4:2", "--layout", "fsdp=2", "--json"))["fits"]
 
 
 @pytest.mark.slow

@@ -45,7 +45,8 @@ def holders(ledger: Ledger) -> list[str]:
     layers: dict[str, int] = {}
     for entry in ledger:
         if entry.cache:
-            what = entry.leaf.kept()
+            growth, constant, _ = entry.leaf.cache(entry.work or ledger.work)
+            what = entry.leaf.kept() or f"{entry.leaf.called}: {growth:,} elements per token and {constant:,} more"
             layers[what] = layers.get(what, 0) + entry.runs
     return [f"{number:,} × {what}" for what, number in layers.items()]
 

@@ -6,6 +6,8 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +17,11 @@ from tiny import TINY
 
 from txcalc import hardware, load, train
 from txcalc.errors import InputError, UnknownName
+from txcalc.parts.part import Weight
 from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
 from txcalc.planning.fitting import CardSet, fits
-from txcalc.planning.formats import format_names, weights_of
+from txcalc.planning.formats import format_names, stored_narrow, weights_of
 from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer
@@ -488,3 +491,79 @@ def test_a_layer_whose_weights_another_holds_has_no_kernels_of_its_own() -> None
     model = build(TINY["deberta-v2"], "deberta-v2")
     held = [entry for entry in model.ledger() if entry.leaf.matrix and not entry.leaf.weights()]
     assert held and not any(weights_of(model, "int4").kernels(entry, "bf16") for entry in held)
+
+
+KERNELS = {
+    "fp32": "bf16 fp16 fp32", "bf16": "bf16 fp16 fp32", "fp16": "bf16 fp16 fp32", "fp8": "w8 w8 w8",
+    "fp8-block": "w8 w8 w8", "int8": "w8 w8 w8", "int4": "w4 w4 w4", "nf4": "w4 w4 w4", "mxfp4": "mxfp4 mxfp4 mxfp4",
+    "nvfp4": "w4 w4 w4", "q8_0": "w8 w8 w8", "q4_0": "w4 w4 w4", "q4_k": "k4 k4 k4", "iq4_xs": "k4 k4 k4",
+    "q6_k": "k6 k6 k6", "iq1_s": "k1 k1 k1", "q5_1": "w4 w4 w4",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_the_kernels_of_a_format(name: str) -> None:
+    """By the dtype that is multiplied in: narrow ones by themselves, wide ones by how weights are packed."""
+    form = FORMATS[name]
+    assert " ".join(map(form.kernel, ("bf16", "fp16", "fp32"))) == KERNELS[name]
+    assert [form.kernel(dtype) for dtype in ("fp8", "int8", "fp4")] == [
+        "fp8-block" if name == "fp8-block" else "fp8", "int8", "fp4"
+    ]  # fmt: skip
+    assert stored_narrow(name) == (name not in ("fp32", "bf16", "fp16")) and not stored_narrow("x")
+
+
+def test_kernels_of_a_leaf_s_layers() -> None:
+    """Of five layers, three in one type and two in another with the same kernels, and those that stay wide in none."""
+    model = load("D=256 L=6 h=4 F=256 V=50 untied")
+    forms = [GGML["q4_k"], GGML["iq4_xs"], GGML["q6_k"], None, GGML["q4_k"], GGML["iq4_xs"]]
+    form = Mixed.of(
+        "x", "y", model.entries, lambda entry, numbers: [forms[n] for n in numbers if n is not None] or [None], 16
+    )
+    for entry in model.ledger():
+        layered = entry.path.startswith("layers") and entry.leaf.matrix is not None
+        assert form.kernels(entry, "bf16") == ({"k4": 4, "k6": 1} if layered else {})
+        if layered:
+            ((rows, columns),) = (weight.shape for weight in entry.leaf.weights())
+            blocks = rows * columns // 256
+            assert form.bytes_of(entry) == blocks * (2 * 144 + 2 * 136 + 210 + 512)
+            assert form.bits_of(entry.leaf.weights()[0], entry) == Fraction(
+                8 * blocks * (2 * 144 + 2 * 136 + 210 + 512), 6
+            )
+            assert form.dtype_of(entry) == "bf16"
+    for wide, bits_ in ((32, 32), (16, 16)):
+        empty = Mixed.of("x", "y", model.entries, lambda entry, numbers: [None] * len(numbers), wide)
+        assert (empty.bits, empty.wide, empty.name) == (bits_, wide, "x")
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_bits_of_a_matrix_block_by_block(name: str) -> None:
+    form = FORMATS[name]
+    for rows, columns in ((1, 256), (5, 768), (130, 512), (3, 100)):
+        tall, long = form.block if isinstance(form.block, tuple) else (1, form.block or columns)
+        if form.whole and columns % long:
+            with pytest.raises(InputError):
+                form.matrix_bits(Weight("weight", (rows, columns)), "x")
+            continue
+        scales = len({(i // tall, j // long) for i in range(rows) for j in range(columns)}) if form.block else 0
+        each = rows * columns * form.bits + scales * form.scale + rows * form.row + columns * form.column + form.tensor
+        assert form.matrix_bits(Weight("weight", (rows, columns)), "x") == each
+        twice = replace(form, pooled=1000)
+        assert twice.matrix_bits(Weight("weight", (rows, columns)), "x") == each + 32 * -(-rows * columns // 1000)
+    blocked = form.block[0] * form.block[1] if isinstance(form.block, tuple) else form.block
+    assert form.bits_per_weight == form.bits + (Fraction(form.scale, blocked) if blocked else 0)
+
+
+# Bytes of a block of 256, as ggml-common.h has them (of 32: eight of these).
+def test_bytes_of_ggmls_blocks() -> None:
+    assert {name: GGML[name].bits_per_weight * 32 for name in GGML} == {
+        "q4_0": 144, "q4_1": 160, "q5_0": 176, "q5_1": 192, "q8_0": 272, "iq1_s": 50, "iq1_m": 56, "q2_k": 84,
+        "q3_k": 110, "q4_k": 144, "q5_k": 176, "q6_k": 210, "iq2_xxs": 66, "iq2_xs": 74, "iq2_s": 82, "iq3_xxs": 98,
+        "iq3_s": 110, "iq4_nl": 144, "iq4_xs": 136, "mxfp4": 136,
+    }  # fmt: skip
+
+
+def test_a_last_block_that_is_not_full_is_said() -> None:
+    model = load("D=96 L=2 h=4 F=128 V=50 untied")
+    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model, "int4"))
+    (note,) = (note for note in plan(deployment, 100).notes if "is padded" in note)
+    assert note.startswith("int4's last block of each row of layers.0.attention.q (96 × 96) and 5 others is padded")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,17 +19,19 @@ from txcalc.parts.options import REQUIRED
 from txcalc.parts.place import mechanism
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.conventions import CONVENTIONS
-from txcalc.planning.deployment import MOST_GPUS, MOST_SEQUENCES, Choice, Deployment, check
+from txcalc.planning.demand import Steady
+from txcalc.planning.deployment import MOST_GPUS, MOST_SEQUENCES, Choice, Deployment, Gpu, check
 from txcalc.planning.engine import engine
 from txcalc.planning.fitting import checked_context
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.quantised import READERS, configured
 from txcalc.planning.scaling import ScalingQuestion
-from txcalc.planning.serving import Serving, check_budget
+from txcalc.planning.serving import Serving, check_budget, sizes, within
 from txcalc.planning.shapes import DesignFamily
-from txcalc.planning.timing import request
-from txcalc.planning.traffic import lengths
+from txcalc.planning.sizing import _Sizing, rentable
+from txcalc.planning.timing import Limits, request
+from txcalc.planning.traffic import arrivals, lengths
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
 from txcalc.planning.training.run import Terms
 
@@ -62,6 +65,80 @@ def test_memory_that_is_just_enough_suffices() -> None:
         fullest: Any = SimpleNamespace(free=free, limit="cache")
         choice = Choice(Layout(), fullest, 1, ram)
         assert (choice.fits, choice.limit) == (free >= 0 and (ram is None or ram >= 0), limit)
+
+
+@pytest.mark.parametrize("lacking", [-1, 0, 1])
+def test_what_an_accelerator_has_left(lacking: int) -> None:
+    """Of a hundred bytes less what an engine, weights, caches and activations take; what is lacking first is named."""
+    for held in ([1], []):
+        rank: Any = SimpleNamespace(rest={"a": 3, "b": 4}, held=held, pages_bytes=lambda context: context // 10)
+        gpu = Gpu(rank, 100, 10, 40 - lacking, 20, {"prefill": 5, "decode": 23})
+        assert (gpu.rest, gpu.peak, gpu.free, gpu.pool) == (7, 23, lacking, 20 + lacking)
+        assert gpu.cache_tokens(70) == (20 + lacking) * 10 and gpu.cache_tokens(9) is None
+        full = gpu._replace(weights=86 + lacking)
+        assert full.pool == -26 - lacking and full.cache_tokens(70) == 0
+        for weights, limit in ((83 - 23, "cache" if held else "activations"), (61, "activations"), (83, "activations")):
+            assert gpu._replace(weights=weights).limit == limit
+        assert gpu._replace(weights=84).limit == "weights"
+
+
+@pytest.mark.parametrize("copies", [1, 2])
+def test_the_largest_batch_within_limits(copies: int) -> None:
+    """Of each copy, one by one: up to what fits, and at most 65,536; none without limits, or where one is too many."""
+    timer: Any = SimpleNamespace(
+        pace=lambda layout: SimpleNamespace(caching=True),
+        steady=lambda layout, n: Steady(float(n), 1.0, 1.0, 1.0, 0.5, 1.0),
+    )
+    for most in (0, 1, 2, 7, 20, 200_000):
+        choice = Choice(Layout(dp=copies), None, most * copies)  # type: ignore[arg-type]
+        for limit in (0.5, 1, 2, 5.5, 11, 14, 39, 40, 41, 1e9):
+            inside = [n for n in range(1, min(most, 2**16) + 1) if n * copies <= limit][-1:]
+            assert within(timer, choice, Limits(ttft=limit)) == sum(inside)
+        assert within(timer, choice, Limits()) == 0
+        assert sizes(most * copies, copies, 5) == [
+            n * copies for n in sorted({2**i for i in range(17) if 2**i <= most} | {min(most, 2**16), 5}) if n
+        ]
+
+
+def test_so_many_layouts_are_compared() -> None:
+    timer: Any = SimpleNamespace(
+        known=lambda layout: layout != 3, point=lambda layout, n: (layout, n), pace=lambda one: 0
+    )
+    every = [SimpleNamespace(layout=SimpleNamespace(dp=1), max_concurrency=1) for _ in range(30)]
+    served_: Any = SimpleNamespace(plan=SimpleNamespace(choices=every), timer=timer, _timed=lambda choice: [choice])
+    assert Serving.points.func(served_) == every[:24]  # type: ignore[attr-defined]
+
+
+class _Known(_Sizing):
+    """Counts of which those from `start` on fit, and those from `least` on are within limits."""
+
+    def __init__(self, start: int, least: int) -> None:
+        self.start, self.least, self.timed, self.limits = start, least, True, Limits(1.0)
+        self.tried = list[int]()
+
+    def _ranked(self, number: int, held: Any) -> Any:
+        self.tried.append(number)
+        return [SimpleNamespace(fits=True, number=number)] if number >= self.start else None
+
+    def _met(self, choice: Any) -> bool:
+        return bool(choice.number >= self.least)
+
+
+@pytest.mark.parametrize("start", [1, 3, 8, 20])
+def test_the_fewest_that_are_enough(start: int) -> None:
+    """Found by powers of two and then one by one; where none is, the first on which the load fits."""
+    counts = rentable(1, {})[:15]
+    for least in range(1, counts[-1] + 9):
+        known = _Known(start, least)
+        fitting = [n for n in counts if n >= start]
+        enough = next((n for n in fitting if n >= least), None)
+        within_powers = enough is not None and (enough == fitting[0] or any(
+            n >= enough and n.bit_count() == 1 for n in fitting[1:]
+        ))  # fmt: skip
+        found: Any = (known.first(counts, {}) or [None])[0]  # type: ignore[list-item]
+        assert found and found.number == (enough if within_powers else fitting[0]), (start, least)
+        assert len(known.tried) == len(set(known.tried))
+    assert _Known(10**6, 1).first(counts, {}) is None
 
 
 def test_seats_are_those_of_every_copy() -> None:
@@ -110,6 +187,24 @@ def test_a_shared_prefix_is_held_once(name: str) -> None:
         assert 0 < own < rank.pages_bytes(4096)
 
 
+SMALL = load("D=256 L=1 h=4 F=256 V=50")
+
+
+def packed(strategy: str, group: int | None) -> Any:
+    """A quantiser's config with groups of so many."""
+    weights = {"num_bits": 4, "type": "int", "strategy": strategy, "group_size": group}
+    groups = {"group_0": {"targets": ["Linear"], "weights": weights}}
+    return configured(SMALL, {"quant_method": "compressed-tensors", "config_groups": groups})
+
+
+def came(number: int) -> list[float]:
+    """So many requests, of a file, half a second apart."""
+    with NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(str(i / 2) for i in range(number)))
+        file.flush()
+        return arrivals(file.name)
+
+
 def served(**asked: Any) -> Any:
     return request(1000, 100, answer=10, **asked)
 
@@ -142,6 +237,15 @@ ENDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]] =
     "compute of a size": (lambda n: ScalingQuestion(params=2000, compute=n).checked(), (12_000,), (11_999,)),
     "length of a prompt": (lambda n: lengths(f"{n}..5", "--prompt"), (1, 5), (0, 6)),
     "held": (lambda n: check(1, 1, None, {"tp": n}), (1, MOST_GPUS), (0, MOST_GPUS + 1)),
+    "block": (lambda n: engine(SMALL, block=n), (1, 1 << 16), (0, (1 << 16) + 1)),
+    "chunk": (lambda n: engine(SMALL, chunk=n), (1, MAX_TOKENS), (0, MAX_TOKENS + 1)),
+    "poll": (lambda n: engine(SMALL, interval=n), (1, 1000), (0, 1001)),
+    "gather": (lambda n: engine(SMALL, interval=n, gathers=True), (1, 1000), (0, 1001)),
+    "prefix": (lambda n: engine(SMALL, prefix=n), (0, 1, MAX_TOKENS), (-1, MAX_TOKENS + 1)),
+    "adapters": (lambda n: engine(SMALL, adapters=(n, 8)), (1, 100), (-1,)),
+    "group of compressed-tensors": (lambda n: packed("group", n), (1, 32), (0, -1)),
+    "no group of compressed-tensors": (lambda n: packed("channel", n), (None, 0, -1), (1,)),
+    "times": (lambda n: came(n), (2, 3), (0, 1)),
     "context that fits": (checked_context, (1, MAX_TOKENS), (0, MAX_TOKENS + 1)),
     "micro-batch": (lambda n: Recipe(micro_batch=n).check(), (1, MOST), (0, MOST + 1, True)),
     "accumulation": (lambda n: Recipe(accumulation=n).check(), (1, MOST), (0, MOST + 1)),

@@ -14,7 +14,7 @@ class Framework:
     master      beside weights in 16 bits, an fp32 copy with the optimizer
     held        gradients live in buffers that are never freed
     zeros       ZeRO stages that dp may have
-    logits      bytes of a logit: what is kept for backward, and the most at once
+    logits      bytes of a logit, the most at once
     pads        the vocabulary is padded to a multiple of tp times so many
     behind      1F1B needs as many micro-batches as stages, less so many; None: any number
     source      where the rules stand
@@ -48,7 +48,7 @@ class Framework:
     master: bool
     held: bool
     zeros: tuple[int, ...]
-    logits: tuple[int, int]
+    logits: int
     bucket: int
     source: str
     pads: int = 1
@@ -84,7 +84,7 @@ FRAMEWORKS = {
             master=False,
             held=False,
             zeros=(0,),
-            logits=(4, 12),
+            logits=12,
             bucket=DDP_BUCKET,  # with fsdp a block at a time
             source="torch 2.13: distributed.fsdp.fully_shard, DTensor, pipelining.schedules",
             behind=0,  # Schedule1F1B.__init__
@@ -99,7 +99,7 @@ FRAMEWORKS = {
             master=True,
             held=True,
             zeros=(0, 1),
-            logits=(4, 6),
+            logits=6,
             bucket=160 * 10**6,  # core/distributed/distributed_data_parallel.py: 40e6 fp32 elements
             source="Megatron-LM d98e8a64: core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py",
             pads=128,  # training/arguments.py: --make-vocab-size-divisible-by
@@ -115,7 +115,7 @@ FRAMEWORKS = {
             master=True,
             held=True,
             zeros=(0, 1),
-            logits=(4, 8),
+            logits=8,
             bucket=DDP_BUCKET,  # parallel/data_parallel; optim/zero.py gathers after the step
             source="nanotron 67c5ebb6 (branch nouamane/bench2): trainer.py, optim/gradient_accumulator.py, "
             "models/llama.py, models/base.py, distributed.py, parallel/utils.py, parallel/pipeline_parallel/p2p.py, "
@@ -142,7 +142,7 @@ FRAMEWORKS = {
             master=True,
             held=True,
             zeros=(0, 1, 2, 3),
-            logits=(4, 12),
+            logits=12,
             bucket=10**9,  # zero_bucket, of 16 bits
             source="DeepSpeed 0.19: runtime/bf16_optimizer.py, runtime/zero/stage_1_and_2.py, stage3.py",
             caution="deepspeed: activations and buffers are modelled, and were compared with no run",
@@ -157,7 +157,7 @@ FRAMEWORKS = {
             master=False,
             held=False,
             zeros=(0,),
-            logits=(4, 6),
+            logits=6,
             bucket=DDP_BUCKET,  # Lightning Fabric's: torch's own
             source="litgpt 26857050: model.py (RMSNorm, CausalSelfAttention), lora.py (LoRAQKVLinear), "
             "--precision bf16-true",

@@ -91,7 +91,7 @@ def _joined(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
     for piece in pieces:
         for leaf in piece.leaves:
             if leaf.entry.leaf.matrix and leaf.entry.work is not None:
-                wide = recipe.rules.logits[0] if leaf.entry.kind == "head" else recipe.compute_bytes
+                wide = recipe.logit_bytes[0] if leaf.entry.kind == "head" else recipe.compute_bytes
                 largest = max(largest, int(leaf.entry.work.positions * leaf.entry.leaf.matrix[1]) * wide)
     apart = recipe.zero and recipe.layout.dp > 1 and state.parameters > largest
     return state.parameters + state.parameters // recipe.layout.dp if apart else 0

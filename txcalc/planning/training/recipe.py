@@ -132,8 +132,8 @@ class Recipe:
 
     @property
     def logit_bytes(self) -> tuple[int, int]:
-        """Of a logit what is kept for backward, and the most at once."""
-        return (self.compute_bytes, self.compute_bytes) if self.fused_loss else self.rules.logits
+        """Of a logit what is kept for backward, in fp32 but by a fused kernel, and the most at once."""
+        return (self.compute_bytes, self.compute_bytes) if self.fused_loss else (4, self.rules.logits)
 
     @property
     def local_tokens(self) -> int:

@@ -1,0 +1,464 @@
+"""What is chosen of a training run: layouts that are searched, what a recipe cannot be, limits, a step by part."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from test_train_exact import CORE, DECODER, HEAD, NORMED, PRODUCTS, ROOT, ROWS, USUAL, WIDE, card
+
+from txcalc import hardware, load
+from txcalc.errors import InputError, Refuted
+from txcalc.planning.training import Layout, Recipe, largest, memory, search
+from txcalc.planning.training.answer import Training, fewer, train
+from txcalc.planning.training.inverse import fewest
+from txcalc.planning.training.machine import SLOWED, Machine
+from txcalc.planning.training.parts import StepPart, by_part
+from txcalc.planning.training.recipe import parse_options, parse_recipe
+from txcalc.planning.training.search import Search, _Table
+from txcalc.planning.training.step import StepTimer
+
+EXPERTS = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
+ONE = Machine.of(replace(card(peak=1, bandwidth=1), link=1, link_between=1), node=4)
+
+
+def searching(source: Any = DECODER, gpus: int = 8, batch: int = 16, **base: Any) -> Search:
+    recipe = Recipe(**{"tokens": 32, **base})
+    return Search(load(source), recipe, ONE, gpus, batch, frozenset(base) & {"framework"})
+
+
+# Which layouts there are.
+
+
+@pytest.mark.parametrize("tokens", [30, 32_767, 32_768])
+@pytest.mark.parametrize("gpus", [1, 6, 8])
+@pytest.mark.parametrize(("source", "stages"), [(DECODER, 4), (EXPERTS, 4), ("t5-small", 1)])
+def test_all_layouts_are_searched(source: str, stages: int, gpus: int, tokens: int) -> None:
+    """Of all numbers those that may be: tp within a node of four, no more stages than layers and one of what is not
+    cut, cp of long sequences; experts on all of tp or on none of them by themselves."""
+    expected = set()
+    for tp, pp, cp, ep in product(range(1, gpus + 1), repeat=4):
+        if gpus % (tp * pp * cp) or tp > 4 or pp > stages or (cp > 1 and (tokens < 32_768 or cp not in (2, 4, 8, 16))):
+            continue
+        if ep > 1 and (source != EXPERTS or (gpus // pp) % ep or ep < tp):
+            continue
+        rest, sp = gpus // (tp * pp * cp), tp if (tokens // cp) % tp == 0 else 1
+        one = Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep)
+        expected |= {(one.replace(fsdp=rest), "fsdp2"), (one.replace(dp=rest), "megatron")}
+    found = list(searching(source, gpus, tokens=tokens).layouts())
+    assert len(found) == len(set(found)) and set(found) == expected
+    held_to = list(searching(source, gpus, tokens=tokens, framework="nanotron").layouts())
+    assert set(held_to) == {(layout, "nanotron") for layout, framework in expected if framework == "megatron"}
+
+
+@pytest.mark.parametrize(
+    ("layout", "framework"),
+    [
+        (Layout(fsdp=8), "fsdp2"),
+        (Layout(dp=8), "megatron"),
+        (Layout(tp=8), "megatron"),
+        (Layout(pp=2, fsdp=4), "fsdp2"),
+        (Layout(pp=2, dp=4), "megatron"),
+        (Layout(pp=4, dp=2), "nanotron"),
+        (Layout(pp=4, dp=2), "deepspeed"),
+        (Layout(tp=2, pp=4), "megatron"),
+    ],
+)
+def test_all_recipes_of_a_layout_are_searched(layout: Layout, framework: str) -> None:
+    """Of a step of 16 sequences: micro-batches that divide it, ZeRO-1 where copies share, pieces of a rank where the
+    schedule and four layers allow them, as many micro-batches as a schedule needs."""
+    expected = set()
+    least = {"fsdp2": layout.pp, "nanotron": max(1, layout.pp - 1)}.get(framework, 1)
+    for micro, pieces, zero, again in product((1, 2, 4, 8, 16, 32), (1, 2, 4), (0, 1), ("none", "blocks")):
+        batches, rest = divmod(16, micro * layout.copies)
+        several = layout.pp > 1 and framework != "fsdp2" and batches % layout.pp == 0 and layout.pp * pieces <= 4
+        if rest or (pieces > 1 and not several) or (zero and (framework == "fsdp2" or layout.dp == 1)):
+            continue
+        if batches >= (layout.pp if pieces > 1 else least):
+            schedule = "interleaved" if pieces > 1 else "1f1b"
+            expected.add((layout.replace(vpp=pieces), micro, batches, zero, again, schedule, framework))
+    found = [
+        (r.layout, r.micro_batch, r.accumulation, r.zero, r.recompute, r.schedule, r.framework)
+        for r in searching().recipes(layout, framework)
+    ]
+    assert len(found) == len(set(found)) and set(found) == expected
+
+
+def test_what_was_asked_for_is_all_that_is_searched() -> None:
+    base = Recipe(tokens=32, zero=1, recompute="core", micro_batch=2, schedule="gpipe", optimizer="lion")
+    asked = Search(load(DECODER), base, ONE, 8, 16, frozenset({"zero", "recompute", "micro_batch", "schedule"}))
+    (found,) = asked.recipes(Layout(pp=2, dp=4), "megatron")
+    assert found == replace(base, layout=Layout(pp=2, dp=4), accumulation=2, framework="megatron")
+
+
+# What an estimate puts together.
+
+
+@pytest.mark.parametrize(
+    ("recipe", "moved", "resident"),
+    [
+        (Recipe(Layout(dp=4)), 1100 * (4 + 2 * 4 + 2 * 8), 1100 * (4 + 4 + 8)),
+        (Recipe(Layout(fsdp=4)), 1100 * 28 / 4, 1100 * 16 / 4),
+        (Recipe(Layout(fsdp=2, cp=2)), 1100 * 28 / 4, 1100 * 16 / 4),
+        (Recipe(Layout(fsdp=2, pp=2), accumulation=2), 1100 * 28 / 2, 1100 * (16 / 2 + 2 + 4)),  # whole in between
+        (Recipe(Layout(tp=2, fsdp=4, ep=4)), (1000 / 4 + 100 / 2) * 28, (1000 / 4 + 100 / 2) * 16),
+        (Recipe(Layout(dp=4), framework="megatron"), 1100 * (4 + 2 * 2 + 2 * 12), 1100 * (2 + 4 + 12)),
+        (Recipe(Layout(dp=4), framework="megatron", zero=1), 1100 * 32 / 4, 1100 * (6 + 12 / 4)),
+        (Recipe(Layout(dp=4, ep=4), framework="megatron", zero=1), (250 + 100) * 32, 1100 * 6 + 350 * 12),
+        (Recipe(Layout(dp=4), framework="megatron", parameter="fp32", offload="optimizer"), 1100 * 28, 1100 * 8),
+    ],
+)
+def test_the_state_of_an_estimate(recipe: Recipe, moved: float, resident: float) -> None:
+    """Of 1,000 elements and 100 of experts: bytes that the optimizer moves, and that a rank holds."""
+    assert searching()._state(recipe, (1000, 100)) == (moved, resident)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "elements", "idle", "busy"),
+    [
+        (Recipe(Layout(dp=4)), (1000, 0), 6000 * (1 + 1 / 4), 6000 * (SLOWED + 1 / 4)),
+        (Recipe(Layout(dp=2, pp=2), accumulation=2), (1000, 0), 4000 * (1 + 1 / 2), 4000 * (SLOWED + 1 / 2)),
+        (Recipe(Layout(fsdp=4), accumulation=3), (1000, 0), 6000 * (3 + 1 / 4), 6000 * (3 * SLOWED + 1 / 4)),
+        (Recipe(Layout(fsdp=2, pp=2), accumulation=3), (1000, 0), 4000 * (1 + 1 / 2), 4000 * (SLOWED + 1 / 2)),
+        (Recipe(Layout(dp=4), framework="megatron", zero=1), (1000, 0), 4500 * (1 + 1 / 4), 4500 * (SLOWED + 1 / 4)),
+        (Recipe(Layout(dp=4), framework="deepspeed", zero=1), (1000, 0), 1500 * (2 + 1 / 4), 1500 * (1.25 + SLOWED)),
+        (Recipe(Layout(dp=4), framework="nanotron", zero=1), (1000, 0), 7500, 7500),
+        (Recipe(Layout(fsdp=4, ep=2)), (0, 1000), 4000 * (1 + 1 / 4), 4000 * (SLOWED + 1 / 4)),  # two hold the same
+        (Recipe(Layout(fsdp=4, ep=4)), (0, 1000), 0, 0),
+        (Recipe(Layout(tp=4)), (1000, 0), 0, 0),
+    ],
+)
+def test_the_exchange_of_an_estimate(recipe: Recipe, elements: tuple[float, float], idle: float, busy: float) -> None:
+    """At a byte a second, of which 0.82 is reached; beside no compute, and beside much."""
+    for backward, seconds in ((0.0, idle), (1e9, busy)):
+        assert searching()._exchange(recipe, elements, backward) == pytest.approx(seconds / 0.82, abs=0.01)
+
+
+TABLE = _Table((10.0, 20.0, 10.0), (3.0, 4.0), (1000.0, 100.0), 77.0, (0.0, 0.0, 0.0))
+
+
+@pytest.mark.parametrize(
+    ("recipe", "seconds", "size"),
+    [
+        (Recipe(accumulation=2), 2 * 37, 1077),
+        (Recipe(accumulation=2, recompute="blocks"), 2 * 47, 177),
+        (Recipe(Layout(pp=2), accumulation=2), 2 * (15 + 6.3) + 15, 1000),
+        (Recipe(Layout(pp=2), accumulation=1, schedule="gpipe"), 15 + 6.3 + 15, 500),
+        (Recipe(Layout(pp=3), accumulation=8), 8 * (15 + 6.3) + 2 * 15, 1500),  # two of four layers on the longest
+        (Recipe(Layout(pp=2, vpp=2), accumulation=4, schedule="interleaved"), 4 * 21.3 + 7.5, 500 * 2 * 1.25),
+        (Recipe(Layout(pp=2), accumulation=8, offload="activations"), 8 * 21.3 + 15, 750),
+    ],
+)
+def test_an_estimate_by_hand(recipe: Recipe, seconds: float, size: float) -> None:
+    """Of four layers: 10 s forward, 20 backward; 7 s around them; 1,000 bytes for backward, 77 of logits."""
+    found = searching().estimate(recipe, TABLE)
+    assert (found.seconds, found.bytes) == (pytest.approx(seconds), pytest.approx(size))
+
+
+def test_an_estimate_counts_what_is_shared() -> None:
+    """Layers' elements by stages, and those at the ends; the optimizer's traffic at the bandwidth that is reached."""
+    found, made = searching(), TABLE._replace(elements=(600.0, 40.0, 50.0))
+    for layout, elements in ((Layout(), (650, 40)), (Layout(pp=2), (350, 20))):
+        recipe = Recipe(layout, accumulation=2)
+        bare, more = found.estimate(recipe, TABLE), found.estimate(recipe, made)
+        moved, resident = found._state(recipe, elements)
+        assert (more.seconds - bare.seconds, more.bytes - bare.bytes) == (pytest.approx(moved), pytest.approx(resident))
+
+
+def test_a_table_has_a_layer_s_own_figures() -> None:
+    """Where a second is a FLOP; once for all recipes that share it."""
+    free = Machine.of(card(peak=1))
+    found = Search(load(DECODER), Recipe(tokens=32), free, 1, 3)
+    recipe = Recipe(Layout(pp=4), 3, 7, 32, recompute="blocks")
+    table = found.table(recipe)
+    assert table and found.table(replace(recipe, recompute="none", accumulation=2)) is table
+    layers = PRODUCTS - 2 * ROWS * HEAD + CORE
+    assert table.layers == pytest.approx((layers, 2 * layers + CORE / 2, layers))
+    assert table.ends == pytest.approx((2 * ROWS * HEAD, 4 * ROWS * HEAD))
+    blocks = sum(USUAL.values()) + USUAL["norm"] - USUAL["final_norm"] - USUAL["projection"]
+    outside = USUAL["final_norm"] + USUAL["projection"]
+    assert table.kept == (blocks + outside, 2 * WIDE + outside) and table.logits == 12 * ROWS * 250
+    assert table.elements == (NORMED, 0, ROOT)
+    spread = Search(load(EXPERTS), Recipe(tokens=32), free, 2, 3)
+    apart = spread.table(Recipe(Layout(fsdp=2, ep=2), tokens=32))
+    together = spread.table(Recipe(Layout(fsdp=2), tokens=32))
+    assert apart and together and apart.elements[1] == 4 * 2 * 3 * 64 * 96  # two of four experts
+    assert together.elements[0] == apart.elements[0] + 2 * apart.elements[1]
+    assert found.table(Recipe(Layout(tp=3), tokens=32)) is None  # of eight heads
+
+
+def test_a_search_tries_the_fastest_that_may_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Up to a tenth more than fits by the estimate; of those it computes sixty at most, and stops at six that do."""
+    space = ONE.accelerator.memory
+    likely = space * 1000 / 1040
+
+    def tried(reserved: list[int], sizes: list[float]) -> tuple[Any, list[int]]:
+        done: list[int] = []
+
+        def remembered(model: Any, recipe: Any) -> Any:
+            done.append(recipe)
+            if reserved[recipe] < 0:
+                raise InputError("layout", ["no"])
+            return SimpleNamespace(fullest=SimpleNamespace(reserved=reserved[recipe]))
+
+        def timer(model: Any, recipe: Any, machine: Any) -> Any:
+            return SimpleNamespace(step=lambda plan: SimpleNamespace(seconds=-recipe))
+
+        monkeypatch.setattr(search, "memory", remembered)
+        monkeypatch.setattr(search, "StepTimer", timer)
+        one = searching()
+        made = [search._Estimate(n, float(n), size) for n, size in enumerate(sizes)]  # type: ignore[arg-type]
+        monkeypatch.setattr(one, "estimates", lambda tell: iter(made[::-1]))
+        try:
+            return one.run(), done
+        except Refuted:
+            return None, done
+
+    found, done = tried([space] * 9, [likely] * 9)
+    assert done == list(range(6)) and [each.recipe for each in found.best] == [5, 4, 3, 2, 1, 0] and found.fitting == 9
+    found, done = tried([space + 1] * 3 + [-1, space], [likely * 1.09] * 5)
+    assert [each.recipe for each in found.best] == [4] and done == list(range(5)) and found.fitting == 0
+    assert tried([space + 1] * 70, [1.0] * 70) == (None, list(range(60)))
+    assert tried([space] * 2, [likely * 1.11, likely * 1.2]) == (None, [])
+
+
+# What a recipe is, and what it cannot be.
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"micro_batch": 1 << 20, "accumulation": 1 << 20, "tokens": 10**9}, ""),
+        ({"micro_batch": (1 << 20) + 1}, "micro_batch is 1048577, expected a whole number from 1 to 1,048,576"),
+        ({"tokens": 10**9 + 1}, "tokens is 1000000001, expected a whole number from 1 to 1,000,000,000"),
+        ({"recompute": f"every:{1 << 20}"}, ""),
+        ({"recompute": f"every:{(1 << 20) + 1}"}, "recompute is"),
+        ({"recompute": "every:x"}, "recompute is"),
+        ({"recompute": "layers:1,"}, "recompute is"),
+        ({"recompute": "blokcs"}, "did you mean blocks?"),
+        ({"recompute": "zzz"}, "none, core, blocks, every:N, layers:0,2,…"),
+        ({"schedule": "2f1b"}, "schedule is '2f1b', expected one of gpipe, 1f1b"),
+        ({"context": "star"}, "context is 'star', expected one of ring"),
+        ({"attention": "flash3"}, "attention is 'flash3', expected one of flash1, flash2"),
+        ({"attention": "flash1"}, ""),
+        ({"offload": "all"}, "offload is 'all', expected one of none"),
+        ({"frozen": "nf5"}, "frozen is 'nf5', expected one of fp32"),
+        ({"frozen": "nf4"}, ""),
+        ({"compute": "int4"}, "compute is 'int4', expected a dtype of whole bytes"),
+        ({"adapter": "fp8"}, ""),
+        ({"zero": 1}, "zero is 1, expected one of 0 with --framework fsdp2 (fsdp=N is ZeRO-3)"),
+        ({"zero": 2, "framework": "nanotron", "layout": Layout(dp=2)}, "expected one of 0, 1 with"),
+        ({"zero": 1, "framework": "nanotron"}, "zero is 1, expected 0 where dp = 1: nobody to share with"),
+        ({"zero": 1, "framework": "nanotron", "layout": Layout(cp=2)}, ""),
+        ({"layout": Layout(fsdp=2), "framework": "nanotron"}, "fsdp is 2, expected 1 with --framework nanotron"),
+        ({"layout": Layout(cp=3)}, "tokens is 4096, expected a multiple of cp = 3"),
+        ({"layout": Layout(cp=2, tp=4, sp=4), "tokens": 12}, "tokens is 12, expected a multiple of cp · sp = 8"),
+        ({"layout": Layout(cp=2, tp=4, sp=4), "tokens": 24}, ""),
+        ({"layout": Layout(pp=2), "accumulation": 2, "stages": (3, 1)}, ""),
+        ({"layout": Layout(pp=2), "accumulation": 2, "stages": (4,)}, "stages is '4', expected 2 numbers of layers"),
+        ({"stages": (2, 2)}, "stages is '2+2', expected 1 numbers of layers"),
+        ({"layout": Layout(pp=2, vpp=2), "accumulation": 2}, "vpp is 2, expected 1 with --schedule 1f1b"),
+        ({"layout": Layout(pp=2, vpp=2), "accumulation": 2, "schedule": "gpipe"}, "vpp is 2, expected 1 with"),
+        ({"layout": Layout(pp=2, vpp=3), "accumulation": 4, "schedule": "zbv"}, "vpp is 3, expected 2 with"),
+        ({"layout": Layout(pp=2, vpp=3), "accumulation": 4, "schedule": "dualpipev"}, "vpp is 3, expected 2 with"),
+        ({"layout": Layout(pp=2, vpp=2), "accumulation": 4, "schedule": "zbv"}, ""),
+        ({"layout": Layout(pp=2), "accumulation": 2, "schedule": "interleaved"}, "vpp is 1, expected 2 or more"),
+        ({"layout": Layout(pp=2, vpp=2), "accumulation": 3, "schedule": "interleaved"}, "a multiple of pp = 2"),
+        ({"layout": Layout(pp=2, vpp=2), "accumulation": 3, "schedule": "zb"}, "a multiple of pp = 2"),
+        ({"layout": Layout(pp=2), "accumulation": 3, "schedule": "zb"}, ""),
+        ({"layout": Layout(pp=4), "accumulation": 3}, "at least 4: the schedule 1f1b of fsdp2"),
+        ({"layout": Layout(pp=4), "accumulation": 3, "schedule": "zb"}, "zb needs as many micro-batches at pp = 4"),
+    ],
+)  # fmt: skip
+def test_what_a_recipe_cannot_be(changes: dict[str, Any], said: str) -> None:
+    faults = "; ".join(map(str, Recipe(**changes).faults()))
+    assert said in faults and bool(said) == bool(faults)
+
+
+@pytest.mark.parametrize(
+    ("framework", "schedule", "pp", "least", "pieces"),
+    [
+        ("fsdp2", "1f1b", 1, 1, 1), ("fsdp2", "1f1b", 4, 4, 1), ("nanotron", "1f1b", 4, 3, 1),
+        ("nanotron", "1f1b", 1, 1, 1),
+        ("megatron", "1f1b", 4, 1, 1), ("megatron", "gpipe", 4, 1, 1), ("megatron", "interleaved", 4, 4, 1),
+        ("megatron", "zb", 4, 4, 1), ("fsdp2", "zbv", 4, 4, 2), ("fsdp2", "dualpipev", 4, 8, 2),
+        ("fsdp2", "zbv", 1, 1, 1),
+        ("fsdp2", "dualpipev", 1, 1, 1), ("nanotron", "1f1b", 2, 1, 1),
+    ],
+)  # fmt: skip
+def test_micro_batches_that_a_schedule_needs(framework: str, schedule: str, pp: int, least: int, pieces: int) -> None:
+    recipe = Recipe(Layout(pp=pp), framework=framework, schedule=schedule)
+    assert (recipe.least, recipe.pieces) == (least, pieces)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sizes"),
+    [
+        ({}, (4, 4, 4, 2, 4)),
+        ({"framework": "megatron"}, (2, 2, 4, 2, 4)),
+        ({"framework": "deepspeed"}, (2, 2, 2, 2, 4)),
+        ({"parameter": "bf16"}, (2, 2, 2, 2, 4)),
+        ({"parameter": "bf16", "gradient": "fp32", "compute": "fp8", "reduce": "bf16"}, (2, 2, 4, 1, 2)),
+        ({"parameter": "bf16", "adapter": "fp32"}, (2, 4, 2, 2, 4)),
+    ],
+)
+def test_bytes_of_a_recipe(changes: dict[str, Any], sizes: tuple[int, ...]) -> None:
+    """Of a weight, an adapter's, a gradient, what is computed with, and what is reduced."""
+    one = Recipe(**changes)
+    assert (one.parameter_bytes, one.adapter_bytes, one.gradient_bytes, one.compute_bytes, one.reduce_bytes) == sizes
+
+
+def test_a_recipe_s_own_numbers() -> None:
+    one = Recipe(Layout(tp=2, cp=4, fsdp=3, dp=5), 7, 11, 4096)
+    assert (one.global_batch, one.local_tokens, one.shards) == (7 * 11 * 15, 1024, 12)
+    assert Recipe(Layout(cp=4)).shards == 1
+    assert [Recipe(frozen=form).packed for form in (None, "bf16", "int8", "nf4", "nf4-dq")] == [0, 0, 1, 1, 1]
+    assert Recipe(fused_loss=True).logit_bytes == (2, 2) and Recipe().logit_bytes == (4, 12)
+    read = parse_recipe("", Layout(cp=2, tp=4, sp=4))
+    assert read == Recipe(Layout(cp=2, tp=4, sp=4), tokens=32 * 2 * 4)
+    assert parse_options("tokens=999999999,eager=on,stages=3+4") == {
+        "tokens": 999_999_999,
+        "eager": True,
+        "stages": (3, 4),
+    }
+    for text in ("tokens=1000000000", "stages=3+x", "eager=yes", "toknes=3"):
+        with pytest.raises(InputError):
+            parse_options(text)
+
+
+BUCKETS = [
+    ({"layout": Layout(dp=4)}, "all_reduce", 4, 25 * 2**20),  # DistributedDataParallel's
+    ({"layout": Layout(dp=4), "framework": "litgpt"}, "all_reduce", 2, 25 * 2**20),
+    ({"layout": Layout(dp=4), "framework": "nanotron"}, "all_reduce", 4, 25 * 2**20),
+    ({"layout": Layout(dp=4), "framework": "megatron"}, "all_reduce", 4, 160_000_000),
+    ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1}, "reduce_scatter", 4, 160_000_000),
+    ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 1}, "reduce_scatter", 2, 1_000_000_000),
+]
+
+
+@pytest.mark.parametrize(("changes", "kind", "width", "bucket"), BUCKETS)
+def test_gradients_go_by_buckets(changes: dict[str, Any], kind: str, width: int, bucket: int) -> None:
+    """Of Llama-3.1-8B 32 GB in fp32: as many as fill them, and for a model that fills none one."""
+    pieces = []
+    for name in ("llama-3.1-8b", DECODER):
+        model, recipe = load(name), Recipe(**changes)
+        timer = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm")))
+        (moved, *_) = timer.shared(timer.pipeline.pieces)
+        assert moved[0].kind == kind
+        pieces.append(moved[0].pieces)
+    assert pieces == [round(load("llama-3.1-8b").params * width / bucket), 1]
+
+
+# Limits, and the whole answer.
+
+
+def test_fewer_copies_of_the_same_layout() -> None:
+    found = fewer(Layout(tp=2, pp=3, dp=4, fsdp=6))
+    pairs = {(dp, fsdp) for dp in (1, 2, 4) for fsdp in (1, 2, 3, 6)}
+    assert {(one.dp, one.fsdp) for one in found} == pairs and len(found) == len(pairs)
+    assert all((one.tp, one.pp) == (2, 3) for one in found)
+    assert [one.gpus for one in found] == sorted(one.gpus for one in found)
+
+
+def test_the_fewest_is_the_first_that_fits() -> None:
+    model, recipe = load(DECODER), Recipe(Layout(fsdp=8), tokens=32)
+    layouts = [Layout(fsdp=n) for n in (8, 4, 2, 1)]
+    sizes = {one: memory(model, replace(recipe, layout=one)).fullest.reserved for one in layouts}
+    for one in layouts:
+        assert fewest(model, recipe, layouts, sizes[one]) == one
+    assert fewest(model, recipe, layouts, min(sizes.values()) - 1) is None
+    assert fewest(model, recipe, [Layout(tp=3), Layout(fsdp=8)], 10**12) == Layout(fsdp=8)
+
+
+def test_a_longest_sequence_is_cut_evenly() -> None:
+    model, recipe = load(DECODER), Recipe(Layout(tp=2, sp=2, cp=4), tokens=64)
+    space = memory(model, replace(recipe, tokens=8 * 900)).fullest.reserved
+    assert [largest(model, recipe, "tokens", space + more) for more in (0, -1)] == [8 * 900, 8 * 899]
+
+
+@pytest.mark.parametrize(("reserved", "fits"), [(79, True), (80, True), (81, False)])
+def test_memory_that_is_just_enough_fits(reserved: int, fits: bool) -> None:
+    machine, plan = Machine.of(replace(card(), memory=80)), SimpleNamespace(fullest=SimpleNamespace(reserved=reserved))
+    asked: Any = (load(DECODER), Recipe(), machine, plan, None, "", None, False, (), None, 1, 1, None)
+    assert Training(*asked).fits == fits
+
+
+def test_accelerators_that_fit_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Then the fastest; of those whose speed is not known the largest."""
+    from txcalc.planning.training import answer
+
+    cards = {"small": (70, 9.0), "large": (90, 1.0), "fast": (80, 2.0), "slow": (81, None), "least": (79, None)}
+    made = {name: replace(card(), name=name, memory=space) for name, (space, _) in cards.items()}
+
+    def timer(model: Any, recipe: Any, machine: Machine) -> Any:
+        speed = cards[machine.accelerator.name][1]
+        if speed is None:
+            raise InputError("link", ["not known"])
+        return SimpleNamespace(step=lambda plan: SimpleNamespace(tokens_s=speed))
+
+    shown: Any = SimpleNamespace(reserved=80)
+    found: Any = SimpleNamespace(model=None, recipe=None, machine=ONE, plan=SimpleNamespace(fullest=shown))
+    monkeypatch.setattr(hardware, "names", lambda: list(made))
+    monkeypatch.setattr(hardware, "load", made.get)
+    monkeypatch.setattr(answer, "StepTimer", timer)
+    rows = [(each.accelerator.name, each.fits, each.rate) for each in answer.elsewhere(found)]
+    assert rows == [
+        ("fast", True, 2.0), ("large", True, 1.0), ("slow", True, None), ("small", False, 9.0), ("least", False, None),
+    ]  # fmt: skip
+
+
+def test_hardware_s_share_counts_what_is_computed_again() -> None:
+    """Of utilisation with it and without: of half the layers half as much more as of all, of a quarter a quarter."""
+
+    def more(recompute: str) -> float:
+        (used,) = train(load(DECODER), Recipe(tokens=32, recompute=recompute), ONE, names=("megatron-lm",)).used
+        return used.hfu / used.mfu - 1
+
+    blocks = more("blocks")
+    assert more("none") == 0 < more("core") < blocks
+    assert (more("every:3"), more("layers:1")) == (pytest.approx(blocks / 2), pytest.approx(blocks / 4))
+
+
+# By part.
+
+
+def parted(changes: dict[str, Any]) -> dict[str, StepPart]:
+    model = load(changes.pop("source", DECODER), changes.pop("set", {}))
+    return by_part(model, Recipe(**{"micro_batch": 3, "tokens": 32, **changes})).parts
+
+
+def test_parts_of_a_step_by_hand() -> None:
+    """FLOPs three times the forward's, attention's dense; AdamW's two moments."""
+    found = parted({"accumulation": 2})
+    dense = 4 * 3 * 4 * 8 * 8 * 32 * 32
+    attention, inner = 64 * (64 + 32 + 32 + 64), 3 * 64 * 96
+    assert found["attention"] == (2 * 3 * 8 * ROWS * attention, 0, USUAL["q"], 8 * 4 * attention)
+    assert found["attention_core"] == (2 * 3 * dense, 0, USUAL["core"], 0)
+    assert found["feed_forward"][::3] == (2 * 3 * 8 * ROWS * inner, 8 * 4 * inner)
+    assert found["head"] == (2 * 3 * 2 * ROWS * HEAD, 0, USUAL["projection"], 8 * HEAD)
+    assert found["norm"] == (0, 0, 2 * USUAL["norm"] + USUAL["final_norm"], 8 * 9 * 64)
+    assert found["embedding"] == (0, 0, 0, 8 * HEAD)
+    again = parted({"recompute": "layers:0"})
+    assert again["attention"][:2] == (3.25 * 8 * ROWS * attention, 2 * ROWS * attention)
+    assert again["head"][1] == 0 and again["block inputs"][2] == WIDE // 2
+    core = parted({"recompute": "core"})
+    assert core["attention_core"][:2] == (4 * dense, dense) and core["attention"][1] == 0
+    staged = parted({"layout": Layout(pp=2), "accumulation": 4})
+    assert staged["attention"] == (4 * 3 * 4 * ROWS * attention, 0, 2 * USUAL["q"] // 2, 8 * 2 * attention)
+
+
+@pytest.mark.parametrize(
+    ("changes", "optimizer"),
+    [
+        ({"layout": Layout(fsdp=8)}, 8 * (16 * 8 + 8) * 3),  # of q, k and v 8 and 4 of 64 and 32 rows, and so on
+        ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1}, 12 * 64 * 192),
+    ],
+)
+def test_a_rank_s_share_of_the_optimizer_by_part(changes: dict[str, Any], optimizer: int) -> None:
+    found = parted({**changes, "tokens": 32})
+    whole = 8 if changes["layout"].fsdp > 1 else 12
+    shares = changes["layout"].copies
+    assert found["attention"].optimizer == whole * 4 * 64 * 192 // shares

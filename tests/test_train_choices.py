@@ -19,6 +19,7 @@ from txcalc.planning.training.machine import SLOWED, Machine
 from txcalc.planning.training.parts import StepPart, by_part
 from txcalc.planning.training.recipe import parse_options, parse_recipe
 from txcalc.planning.training.search import Search, _Table
+from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer
 
 EXPERTS = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
@@ -462,3 +463,30 @@ def test_a_rank_s_share_of_the_optimizer_by_part(changes: dict[str, Any], optimi
     whole = 8 if changes["layout"].fsdp > 1 else 12
     shares = changes["layout"].copies
     assert found["attention"].optimizer == whole * 4 * 64 * 192 // shares
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "said"),
+    [
+        ("vit-b", {"layout": Layout(cp=2)}, "cp is 2, expected 1: the 197 positions of a picture or a sound"),
+        ("whisper-large-v3", {"layout": Layout(cp=2)}, "cp is 2, expected 1: the 1,500 positions"),
+        ("t5-small", {"layout": Layout(pp=2), "accumulation": 2}, "pp is 2, expected 1: only a single stack"),
+        (DECODER, {"layout": Layout(pp=2), "accumulation": 2, "stages": (3, 2)}, "numbers that add up to the 4 layers"),
+        (DECODER, {"layout": Layout(pp=5), "accumulation": 5}, "pp · pieces is 5, expected at most the 4 layers"),
+        (DECODER, {"layout": Layout(pp=4), "accumulation": 4, "schedule": "zbv"}, "pp · pieces is 8, expected at most"),
+        (DECODER, {"recompute": "layers:4"}, "recompute is 'layers:4', expected numbers of layers from 0 to 3"),
+        (DECODER, {"recompute": "layers:3"}, ""),
+        (DECODER, {"layout": Layout(fsdp=2, ep=2)}, "ep is 2, expected 1: the model has no experts"),
+        (EXPERTS, {"layout": Layout(fsdp=2, ep=2)}, ""),
+        (DECODER, {"layout": Layout(tp=8)}, "at most 4 with --framework fsdp2, which repeats no key/value heads"),
+        (DECODER, {"layout": Layout(tp=8), "framework": "megatron"}, ""),
+        (DECODER, {"layout": Layout(tp=4)}, ""),
+    ],
+)
+def test_what_a_model_does_not_allow(source: str, changes: dict[str, Any], said: str) -> None:
+    faults = ""
+    try:
+        Pipeline(load(source), Recipe(**changes))
+    except InputError as error:
+        faults = "; ".join(map(str, error.faults))
+    assert said in faults and bool(said) == bool(faults)

@@ -20,9 +20,10 @@ from txcalc.planning.training.machine import FLASH, NEWER, PCIE, SLOWED, Floor, 
 from txcalc.planning.training.memory import RankMemory
 from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
+from txcalc.planning.training.parts import in_letters
 from txcalc.planning.training.profiles import WORKSPACE
 from txcalc.planning.training.recipe import BEHIND
-from txcalc.planning.training.run import Terms, run
+from txcalc.planning.training.run import Terms, parse_days, run
 from txcalc.planning.training.schedules import Action
 from txcalc.planning.training.stages import Pipeline, StagePiece
 from txcalc.planning.training.states import RankTensor, State, chunk, level, sharers, states, tensors, turns
@@ -196,6 +197,7 @@ def test_a_collective_starts_as_nccl_s_model_says(kind: str, size: int, local: i
 def test_what_a_machine_says() -> None:
     assert Machine.of(card()).host == PCIE == 16 * 16 * 10**9 * 128 // 130 // 8
     assert Machine.of(card(), host=1).host == 1
+    assert HOST == 16 * 38_400_000_000 // 8
     assert pytest.approx(0.189 / 0.310278) == SLOWED
     assert Machine.lost(10, 100) == pytest.approx(10 * SLOWED) and Machine.lost(10, 1) == 9
     four = Machine.of(card(), node=4)
@@ -387,6 +389,11 @@ def test_a_whole_run_by_hand() -> None:
     assert found.budget == (60.0, 72_000_000)
     bare = run(model, 36_000_000, 1000.0, 20, 4, Terms(budget=1.0))
     assert bare[4:] == (None, None, None, None, None)
+
+
+@pytest.mark.parametrize(("text", "days"), [("30d", 30), ("12h", 0.5), ("4w", 28), ("1.5d", 1.5)])
+def test_days(text: str, days: float) -> None:
+    assert parse_days(text) == days
 
 
 @pytest.mark.parametrize(
@@ -704,6 +711,8 @@ MOMENTS: list[tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = [
      {"loss": (0, STAGE, 0, 0), "backward": (0, STAGE, 6 * BLOCK + 2 * HEAD, 0), "end": (G, 2 * HEAD, 6 * HEAD, 0)}),
     ({"layout": Layout(fsdp=2, pp=2), "accumulation": 2},
      {"loss": (0, STAGE, 2 * STAGE, 0), "backward": (0, STAGE, 2 * STAGE, 0), "end": (G, 2 * HEAD, 6 * HEAD, 0)}),
+    ({"layout": Layout(fsdp=2, pp=2), "schedule": "gpipe", "stages": (0, 4)},  # the table alone
+     {"loss": (0, 2 * HEAD, 0, 0), "backward": (0, 2 * HEAD, 2 * HEAD, 0), "end": (G, 2 * HEAD, 6 * HEAD, 0)}),
     ({}, {"loss": (0, 0, 0, 12 * ROWS * 250), "backward": (0, 0, 0, 0), "end": (G, 0, 0, 0), "step": (G, 0, 0, 0)}),
     ({"fused_loss": True}, {"loss": (0, 0, 0, 2 * ROWS * 250)}),
     ({"accumulation": 2}, {"loss": (G, 0, 0, 12 * ROWS * 250), "backward": (G, 0, 0, 0)}),
@@ -778,3 +787,75 @@ def test_a_tensor_of_all_weights_needs_a_block_of_its_own(parameters: int, zero:
     """Unless an activation was as large: here the logits, in fp32."""
     recipe, pieces, _ = held({"layout": Layout(dp=2), "framework": "nanotron", "zero": zero})
     assert profiles.lent(recipe, pieces, State(parameters)) == joined
+
+
+def test_experts_get_narrow_tokens_and_give_wide_results() -> None:
+    """Of each of four layers, forward and backward: every token to one of two ranks, half of them to the other one."""
+    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=2 k=1")
+    recipe = Recipe(Layout(fsdp=2, ep=2), 3, tokens=32)
+    for products, width in (("bf16", 2 + 2), ("fp8", 1 + 2)):
+        machine = Machine.of(replace(card(), link=1), products=products)
+        sent = StepTimer(model, recipe, machine).step(memory(model, recipe)).sent
+        assert sent["all_to_all"] == 4 * 2 * width * ROWS * 64 // 2
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "sizes"),
+    [
+        (Layout(), {}, [[0, 1, 2, 3]]),
+        (Layout(pp=2), {}, [[0, 1], [2, 3]]),
+        (Layout(pp=3), {}, [[0], [1, 2], [3]]),  # what is over with those before the last
+        (Layout(pp=2, vpp=2), {"schedule": "interleaved"}, [[0], [1], [2], [3]]),
+        (Layout(pp=2), {"schedule": "zbv"}, [[0], [1], [2], [3]]),
+        (Layout(pp=2), {"stages": (3, 1)}, [[0, 1, 2], [3]]),
+        (Layout(pp=4), {"framework": "nanotron"}, [[0, 1], [2], [3], []]),  # the head is half a layer
+    ],
+)
+def test_pieces_of_a_pipeline(layout: Layout, changes: dict[str, Any], sizes: list[list[int]]) -> None:
+    """The table with the first, the last norm and the head with the last."""
+    pieces = Pipeline(load(DECODER), Recipe(layout, accumulation=4, **changes)).pieces
+    assert [sorted({i for leaf in piece.leaves for i in leaf.layers}) for piece in pieces] == sizes
+    for number_, piece in enumerate(pieces):
+        paths = {leaf.entry.path for leaf in piece.leaves if not leaf.layers}
+        first, last = number_ == 0, number_ == len(pieces) - 1
+        assert (piece.number, piece.first, piece.last) == (number_, first, last)
+        wanted = {"embedding.tokens"} if first else set()
+        assert paths == wanted | ({"final_norm", "head.projection"} if last else set())
+
+
+def test_stages_have_pieces_from_both_ends_or_in_turn() -> None:
+    for schedule, vpp, held_ in (("zbv", 1, [[0, 3], [1, 2]]), ("interleaved", 2, [[0, 2], [1, 3]])):
+        pipeline = Pipeline(load(DECODER), Recipe(Layout(pp=2, vpp=vpp), accumulation=2, schedule=schedule))
+        assert [[piece.number for piece in pipeline.of_stage(stage)] for stage in range(2)] == held_
+
+
+@pytest.mark.parametrize(
+    ("changes", "training", "saved"),
+    [
+        ({}, 3 * (PRODUCTS + DENSE), 9 * WIDE // 2 + CORES + 4 * INNER),
+        ({"recompute": "core"}, 3 * PRODUCTS + 4 * DENSE, 9 * WIDE // 2 + CORES + 4 * INNER),
+        (
+            {"recompute": "core", "keep_scores": True},
+            3 * PRODUCTS + 4 * DENSE,
+            9 * WIDE // 2 + CORES + 4 * INNER,
+        ),
+        ({"recompute": "blocks"}, 4 * (PRODUCTS + DENSE) - 2 * ROWS * HEAD, WIDE + WIDE // 2),
+    ],
+)
+def test_a_step_in_letters_has_the_same_numbers(changes: dict[str, Any], training: int, saved: int) -> None:
+    """FLOPs, elements that are kept and AdamW's state; of adapters theirs."""
+    recipe = Recipe(**{"micro_batch": 3, "tokens": 32, **changes})
+    for more, learnt in (({}, WEIGHTS), ({"lora.rank": 4}, ADAPTERS)):
+        ledger = load(DECODER, more).ledger(3, 32, keep_scores=recipe.keep_scores)
+        found = {key: own(ledger) for key, own in in_letters(recipe, ledger, 64, int, 1).items()}
+        assert found["optimizer"] == 8 * learnt
+        if not more:
+            assert (found["training"], found["saved"]) == (training, saved)
+
+
+def test_a_core_that_layers_share_runs_in_each() -> None:
+    """ALBERT's twelve layers are one: its core keeps queries, keys, values and results of each."""
+    recipe = Recipe(micro_batch=3, tokens=32, recompute="core")
+    ledger = load("albert-base-v2").ledger(3, 32)
+    core = in_letters(recipe, ledger, 768, int, 1)["saved"](ledger.where(lambda entry: entry.kind == "attention_core"))
+    assert core == 12 * ROWS * 4 * 768

@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable
 from fractions import Fraction
+from functools import cache
 from typing import Any, Protocol
 
 
@@ -200,6 +201,12 @@ def _known(*numbers: Any) -> bool:
 
 def _anywhere(condition: Any) -> bool:
     return bool(condition.any() if hasattr(condition, "any") else condition)
+
+
+@cache
+def divisors(number: int) -> tuple[int, ...]:
+    """Those of a whole number, in order."""
+    return tuple(n for n in range(1, number + 1) if number % n == 0)
 
 
 def triangle(n: Any) -> Any:

@@ -16,13 +16,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, Ledger, walk
 from txcalc.model import Model
+from txcalc.num import divisors
 from txcalc.parts.collectives import Receive, Send
 from txcalc.parts.model import Stack, Whole
 from txcalc.parts.part import Weight, Workload
@@ -167,7 +167,7 @@ class Sharding:
         held = fixed or {}
 
         def of(name: str, number: int) -> Iterable[int]:
-            return _divisors(number) if name not in held else (held[name],) if number % held[name] == 0 else ()
+            return divisors(number) if name not in held else (held[name],) if number % held[name] == 0 else ()
 
         for tp in of("tp", gpus):
             for pp in of("pp", gpus // tp):
@@ -198,11 +198,6 @@ def _placement(whole: Entry, held: Entry, tensors: tuple[Weight, Weight], layout
     if left or ways % pieces:
         pieces = ways
     return Placement(held, own.name, alone.shape, own.shape, whole.times, dim, axis, pieces, ways // pieces)
-
-
-@cache
-def _divisors(n: int) -> tuple[int, ...]:
-    return tuple(d for d in range(1, n + 1) if n % d == 0)
 
 
 def _layers(stack: Stack) -> int:

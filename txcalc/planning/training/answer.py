@@ -10,6 +10,7 @@ from txcalc import hardware
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.model import Model
+from txcalc.num import divisors
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.machine import Machine
@@ -134,10 +135,5 @@ def train(
 
 def fewer(layout: Layout) -> list[Layout]:
     """The same ways of splitting the model over fewer copies: of dp and fsdp, every pair that divides them."""
-    made = [
-        layout.replace(dp=dp, fsdp=fsdp)
-        for dp in range(1, layout.dp + 1)
-        for fsdp in range(1, layout.fsdp + 1)
-        if layout.dp % dp == 0 and layout.fsdp % fsdp == 0
-    ]
+    made = [layout.replace(dp=dp, fsdp=fsdp) for dp in divisors(layout.dp) for fsdp in divisors(layout.fsdp)]
     return sorted(made, key=lambda one: one.gpus)

@@ -15,7 +15,7 @@ from txcalc.planning.training.activations import recomputed as layers_again
 from txcalc.planning.training.memory import RankMemory, memory, width_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
-from txcalc.planning.training.states import kept_for, sharers, states, tensors
+from txcalc.planning.training.states import kept_for, states, tensors
 
 
 class StepPart(NamedTuple):
@@ -51,9 +51,8 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
     rank, pieces = plan.fullest, pipeline.of_stage(plan.fullest.stage)
     flops, again, saved, optimizer = (Counter[str]() for _ in StepPart._fields)
     held = [tensor for piece in pieces for tensor in tensors(piece, recipe, rank.column)]
-    shard = rank.rank // layout.tp % (layout.cp * layout.copies) % sharers(recipe, False)
-    for kind in dict.fromkeys(tensor.kind for tensor in held):
-        optimizer[kind] = states([one for one in held if one.kind == kind], recipe, shard, rank.column).optimizer
+    for kind in dict.fromkeys(tensor.kind for tensor in held):  # of those that share, the first ones have most
+        optimizer[kind] = states([one for one in held if one.kind == kind], recipe, 0, rank.column).optimizer
     for piece, flights in zip(pieces, rank.held, strict=True):
         numbers = layers_again(piece, recipe)
         for leaf in piece.leaves:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from txcalc.errors import InputError, Refuted
 from txcalc.model import Model
-from txcalc.num import ceil_div
+from txcalc.num import ceil_div, divisors
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.activations import kept
 from txcalc.planning.training.frameworks import FRAMEWORKS
@@ -129,14 +129,11 @@ class Search:
         """tp within a node, pp, cp where sequences are long, ep of experts; the rest are copies."""
         frameworks = [self.base.framework] if "framework" in self.fixed else ["fsdp2", "megatron"]
         context = [1, 2, 4, 8, 16] if self.base.tokens >= 32_768 else [1]
-        for tp in _divisors(self.gpus, self.machine.node or 8):
-            for pp in _divisors(self.gpus // tp, self.n_layers if self.cuts else 1):
+        for tp in (n for n in divisors(self.gpus) if n <= (self.machine.node or 8)):
+            for pp in (n for n in divisors(self.gpus // tp) if n <= (self.n_layers if self.cuts else 1)):
                 for cp in (n for n in context if (self.gpus // tp // pp) % n == 0):
                     rest = self.gpus // tp // pp // cp
-                    spread = (
-                        [n for n in _divisors(tp * cp * rest, self.gpus) if n == 1 or n >= tp] if self.experts else [1]
-                    )
-                    for ep in spread:
+                    for ep in (n for n in divisors(tp * cp * rest) if n == 1 or (n >= tp and self.experts)):
                         for framework in frameworks:
                             sharded = FRAMEWORKS[framework].dtensor and rest > 1
                             copies = {"fsdp": rest} if sharded else {"dp": rest}
@@ -288,7 +285,3 @@ class Search:
                 beside = recipe.rules.gathers_beside
                 seconds += lost(gathered, backward / 3) + gathered / layers if beside else gathered
         return seconds
-
-
-def _divisors(number: int, most: int) -> list[int]:
-    return [n for n in range(1, min(number, most) + 1) if number % n == 0]

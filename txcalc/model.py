@@ -12,7 +12,7 @@ from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
 from txcalc.num import counted, is_array, spread, usable, whole
 from txcalc.parts.frozen import record
-from txcalc.parts.model import Whole
+from txcalc.parts.model import Root
 from txcalc.parts.part import Composite, Workload
 from txcalc.parts.place import mechanism
 from txcalc.parts.tower import Counted
@@ -47,7 +47,7 @@ class Model:
     """
 
     name: str
-    root: Whole
+    root: Root
     raw: Mapping[str, Any]
     spec: Mapping[str, Any]
     origin: str

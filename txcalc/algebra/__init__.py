@@ -18,7 +18,7 @@ from txcalc.notation import Expression
 from txcalc.num import product as product_of
 from txcalc.num import total, whole
 from txcalc.parts.mechanisms import ATTENTIONS
-from txcalc.parts.model import Whole
+from txcalc.parts.model import Root
 from txcalc.parts.part import Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
@@ -54,7 +54,7 @@ class Letter(NamedTuple):
 class Symbolic(NamedTuple):
     """A tree whose sizes are symbols, and the letter of each."""
 
-    root: Whole
+    root: Root
     letters: Mapping[Expression, Letter]
 
 
@@ -256,7 +256,7 @@ def apart(model: Model, recipe: Recipe) -> Model:
 
 def _figures(
     whole: Ledger,
-    root: Whole,
+    root: Root,
     keep_scores: bool,
     recipe: Recipe | None,
     shards: Any,
@@ -288,7 +288,7 @@ UNWRITTEN = {
 }
 
 
-def one_rank(model: Model, layout: Layout) -> Whole:
+def one_rank(model: Model, layout: Layout) -> Root:
     """What a rank of a layout of tp, dp, fsdp, ep and etp holds, whole where fsdp shares it. Errors: `InputError` with
     every reason why there is none."""
     wrong = [Fault(name, n, why) for name, why in UNWRITTEN.items() if (n := getattr(layout, name)) > 1]

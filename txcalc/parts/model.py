@@ -37,7 +37,7 @@ class LayerGroup(NamedTuple):
     shared: bool = False
 
 
-class Whole(Composite):
+class Root(Composite):
     """A model, or a tower of one: a composite that is made of stacks."""
 
     @property
@@ -145,7 +145,7 @@ class Join(Composite):
 
 @final
 @frozen
-class Stack(Whole):
+class Stack(Root):
     """Embedding, layers, final norm and heads: a decoder, an encoder, or a half of both.
 
     `relative_bias` is a table of biases by distance that all layers share, `distances` one of vectors. Head None: the
@@ -272,7 +272,7 @@ class Memory(Leaf):
 
 @final
 @frozen
-class EncoderDecoder(Whole):
+class EncoderDecoder(Root):
     """An encoder over `source` positions, and a decoder over `tokens` that attends to it.
 
     `positions` is how many the encoder has where that is part of the model (a picture's patches).
@@ -302,7 +302,7 @@ class EncoderDecoder(Whole):
 
 @final
 @frozen
-class FixedLength(Whole):
+class FixedLength(Root):
     """A stack whose number of positions is part of the model (a picture's patches): the workload's is ignored."""
 
     stack: Stack

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, final
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Unused
-from txcalc.parts.model import Stack, Whole
+from txcalc.parts.model import Root, Stack
 from txcalc.parts.options import numbered
 from txcalc.parts.part import Child, Composite, Part, Stream, Workload
 from txcalc.parts.sharding import Ways
@@ -57,7 +57,7 @@ class Projector(Composite):
 
 @final
 @frozen
-class TowerStack(Whole):
+class TowerStack(Root):
     """A stack at every position of a picture or a sound, and its projector; its tokens are those that it hands on.
 
     `tokens` is how many there are where the stack reads one length alone. `dropped` positions are not handed on (a

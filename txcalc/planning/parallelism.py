@@ -24,7 +24,7 @@ from txcalc.ledger import Entry, Ledger, walk
 from txcalc.model import Model
 from txcalc.num import divisors
 from txcalc.parts.collectives import Receive, Send
-from txcalc.parts.model import Stack, Whole
+from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Weight, Workload
 from txcalc.parts.sharding import Ways
 from txcalc.parts.work import Axis
@@ -43,7 +43,7 @@ class Stage:
 
     first: int
     copies: int
-    root: Whole
+    root: Root
     alive: dict[tuple[int, bool], Any] = field(default_factory=dict, init=False, repr=False)
     _walked: dict[Workload, Ledger] = field(default_factory=dict, init=False, repr=False)
 
@@ -59,7 +59,7 @@ class Stage:
 class RankShare(NamedTuple):
     """What one rank of tp and ep holds of a model, why it cannot, and what is held twice or padded."""
 
-    root: Whole
+    root: Root
     faults: list[Fault | str]
     notes: list[str]
 
@@ -238,7 +238,7 @@ def piece(root: Stack, layers: Iterable[int], first: bool, last: bool) -> Stack:
     )
 
 
-def parted(root: Whole, cuts: Iterable[int]) -> Stack:
+def parted(root: Root, cuts: Iterable[int]) -> Stack:
     """The same layers, no group of equal ones on both sides of a cut; a tied head has weights of its own."""
     stack, head = cast(Stack, root), cast(Stack, root).head
     groups = list(stack.groups)
@@ -252,7 +252,7 @@ def parted(root: Whole, cuts: Iterable[int]) -> Stack:
     return replace(stack, groups=tuple(groups), head=head)
 
 
-def _stages(root: Whole, layout: Layout, outside: int = 0) -> Iterator[Stage]:
+def _stages(root: Root, layout: Layout, outside: int = 0) -> Iterator[Stage]:
     """The layers of every stage, contiguous; with vpp above 1 those of every pp-th of pp · vpp pieces (Narayanan et al.
     2021, section 2.2). The first `outside` are with the first stage, beside its own."""
     pp, vpp, tp = layout.pp, layout.vpp, layout.tp

@@ -148,7 +148,7 @@ def own_file() -> Path:
     return Path(base) / "txcalc" / "theorems.json"
 
 
-class Stored(Mapping[str, Theorem]):
+class TheoremFiles(Mapping[str, Theorem]):
     """Theorems of files' texts by the key of their structure, each read when it is asked for, of the first text that
     has it: a model asks for a few of hundreds, and all of them would be a fiftieth of the time that a command takes."""
 
@@ -174,7 +174,7 @@ def theorems() -> Mapping[str, Theorem]:
     """The user's own, whose faults are found at once, and those that come with the package."""
     own = own_file()
     files = [theorems_file(), *([own] if read(own) else [])]
-    return Stored([path.read_text() for path in files if path.exists()])
+    return TheoremFiles([path.read_text() for path in files if path.exists()])
 
 
 def _entries(path: Path) -> dict[str, Any]:

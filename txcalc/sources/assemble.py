@@ -19,7 +19,7 @@ from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import LayerScale, Linear, Lookup, Unused, Vector
 from txcalc.parts.mechanisms import section_of
 from txcalc.parts.mixers.pieces import Pieces
-from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Stack, StreamEnds, Whole
+from txcalc.parts.model import EncoderDecoder, FixedLength, LayerGroup, LayerInputs, Root, Stack, StreamEnds
 from txcalc.parts.norm import NormOptions
 from txcalc.parts.options import RMS_EPS
 from txcalc.parts.place import Mechanism, Place, mechanism
@@ -32,7 +32,7 @@ from txcalc.parts.spans import Reading
 Table = Mapping[str, Any]
 
 
-def assemble(spec: Table) -> Whole:
+def assemble(spec: Table) -> Root:
     """The tree of a resolved description (`resolve.resolve`)."""
     memory = spec["stacks"].get("encoder", {}).get("d_model")
     stacks = {half: _stack({**stack, "d_memory": memory}) for half, stack in spec["stacks"].items()}

@@ -78,7 +78,7 @@ def _relative(stack: Tables, fault: Told) -> None:
 
 def _rows(stack: Tables, fault: Told) -> None:
     form, rows = stack["positions"]["form"], stack["positions"].get("rows")
-    if rows is not None and form != "learned" and stack["role"] != "encoder":
+    if rows is not None and form not in ("learned", "disentangled") and stack["role"] != "encoder":
         fault("positions.rows", rows, f"none with positions.form = {form!r}, which has no table")
 
 

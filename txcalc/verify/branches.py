@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from txcalc.errors import TxcalcError
 from txcalc.ledger import walk
 from txcalc.model import Model
-from txcalc.parts.model import Whole
+from txcalc.parts.model import Root
 from txcalc.parts.part import Composite
 from txcalc.planning.training.collectives import per_head, unstyled
 from txcalc.planning.training.recipe import Recipe
@@ -93,7 +93,7 @@ def _style(held: RankLeaf, recipe: Recipe, between: Any) -> Any:
 
 
 def split(
-    net: nn.Module, model: Model, rank: Whole, apart: Sequence[RankLeaf], meshes: Mapping[Any, Any], between: Any
+    net: nn.Module, model: Model, rank: Root, apart: Sequence[RankLeaf], meshes: Mapping[Any, Any], between: Any
 ) -> None:
     """Branches, the leaves of which are `apart`, as one rank of tp runs them; `rank` is the tree of what it holds, and
     `between` how the stream is placed.

@@ -16,7 +16,7 @@ from txcalc.ledger import QUANTITIES, Entry, Ledger, PathStep
 from txcalc.model import Model
 from txcalc.num import whole
 from txcalc.parts.frozen import frozen, record
-from txcalc.parts.model import Whole
+from txcalc.parts.model import Root
 from txcalc.parts.part import Child, Leaf, MatMul, Operation, Traffic, Weight, Workload
 from txcalc.verify import flops
 from txcalc.verify.parameters import owned
@@ -55,7 +55,7 @@ class Undescribed(Mapping[str, Any]):
 
 @final
 @frozen
-class Unbuilt(Whole):
+class Unbuilt(Root):
     """The tree of a model that has none. Errors: `InputError`."""
 
     name: str

@@ -16,7 +16,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
 from txcalc.num import product
-from txcalc.parts.model import Stack, Whole
+from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Composite, Leaf, Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning import parallelism
@@ -227,7 +227,7 @@ class Pipeline:
                 layers = tuple(layer + (number + 2) * BEHIND for layer in _numbers(own))
                 yield RankLeaf(own, own.leaf, False, layers, beside=True)
 
-    def root(self, number: int) -> Whole:
+    def root(self, number: int) -> Root:
         """The tree of a piece, undivided."""
         return list(self._cut(self._whole))[number]
 
@@ -238,7 +238,7 @@ class Pipeline:
             return [self.pieces[stage], self.pieces[2 * pp - 1 - stage]]
         return self.pieces[stage::pp]
 
-    def _cut(self, root: Whole) -> Iterator[Whole]:
+    def _cut(self, root: Root) -> Iterator[Root]:
         stack = _alone(root)
         if self._total == 1 or stack is None:
             yield root
@@ -275,12 +275,12 @@ def _numbers(entry: Entry) -> tuple[int, ...]:
     return tuple(number + later for number in entry.numbers)
 
 
-def _alone(root: Whole) -> Stack | None:
+def _alone(root: Root) -> Stack | None:
     """The stack that a model is, where it is one whose positions are those that are asked for."""
     return root.stacks[0] if len(root.stacks) == 1 and root.fixed is None else None
 
 
-def _apart(root: Whole) -> Whole:
+def _apart(root: Root) -> Root:
     """The tree whose logits are not gathered: each rank keeps those of its own rows."""
     stack = root.stacks[-1]
     if stack.head is None:
@@ -288,7 +288,7 @@ def _apart(root: Whole) -> Whole:
     own = replace(stack, head=replace(stack.head, join=None))
     made = cast(Any, root)
     held = {field.name: own for field in fields(made) if getattr(made, field.name) is stack}
-    return cast(Whole, replace(made, **held)) if held else own
+    return cast(Root, replace(made, **held)) if held else own
 
 
 def _between(part: Composite) -> Iterator[Leaf]:

@@ -466,6 +466,26 @@ def test_the_headline_counts_the_experts_that_a_token_passes() -> None:
     assert sparse["mfu"]["torchtitan"] < 0.4 * sparse["mfu"]["palm"]
 
 
+def test_no_headline_is_above_the_peak() -> None:
+    """Beside frozen weights, whose gradient the conventions count, nor of a rate that no step has."""
+    plan = ("train", "llama-3.1-8b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8")
+    for more, said in (
+        (("--lora", "r=8"), "weights are frozen"),
+        (("--measured", "4000TFLOPS"), "at the datasheet's rates it has 20,497 tokens/s at most"),
+    ):
+        _, out, err = run(*plan, *more)
+        assert said in err and "MFU" not in out.partition("\n\n")[0]
+    sparse = ("train", "qwen3-30b-a3b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8")
+    assert "palm, llm-foundry, nanotron: above 100 %, for they count more than this step does" in run(*sparse)[2]
+
+
+def test_the_longest_sequence_is_no_shorter_than_one_that_fits() -> None:
+    plan = ("train", "gemma-2-9b", "--gpu", "h100-sxm:16", "--layout", "fsdp=16", "--tokens", "12k")
+    data = json.loads(run(*plan, "--recompute", "blocks", "--json")[1])
+    assert data["fits"] and data["max_tokens"] == 12 * 1024
+    assert "12,288 tokens are beyond its context of 8,192" in data["notes"]
+
+
 def test_what_does_not_fit_is_exit_code_1_and_says_so_first() -> None:
     code, out, _ = run("train", "llama-3.1-70b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8")
     assert code == 1

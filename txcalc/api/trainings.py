@@ -279,7 +279,7 @@ def train(
     machine = Machine.of(accelerator, node, wide, products, overlap, host)
     days = None if deadline is None else parse_days(deadline)
     terms = Terms(price, accelerator.power, pue, grid, days, maybe(budget, "--budget", count)).checked()
-    run = tokens_of(model, maybe(train_tokens, "--train-tokens", count), maybe(compute, "--compute", count))
+    run = tokens_of(model, maybe(train_tokens, "--train-tokens", count), maybe(compute, "--compute", count), terms)
     rate = None if measured is None else parse_measured(measured)
     counted = _conventions(names(conventions)) if conventions else REPORTED
     long = tokens_of_sequence(model, maybe(tokens, "--tokens", length))

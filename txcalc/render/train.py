@@ -249,6 +249,9 @@ def _products(found: Training) -> str:
 
 def _notes(found: Training, terms: Terms) -> list[str]:
     notes = [*(f"assumed {assumption}" for assumption in found.model.assumptions), *found.plan.notes]
+    tokens, context = found.recipe.tokens, found.model.context
+    if context and tokens > context:
+        notes.append(f"{tokens:,} tokens are beyond its context of {context:,}")
     if found.why:
         notes.append(f"no time: {found.why}")
     elif found.step:
@@ -263,6 +266,11 @@ def _notes(found: Training, terms: Terms) -> list[str]:
         notes.append(f"offload is modelled: {link:.3g} GB/s one way between GPU and host (--host-link){said}")
     if found.recipe.frozen is not None:
         notes.append("weights are frozen: backward leaves their gradient out, which these conventions count")
+    step, over = found.step, [each.name for each in found.used if each.hfu > 1]
+    if step and found.measured and found.rate and found.rate > (most := step.tokens_s * step.seconds / step.floor):
+        notes.append(f"measured as no such step can be: at the datasheet's rates it has {most:,.0f} tokens/s at most")
+    elif over:
+        notes.append(f"{', '.join(over)}: above 100 %, for they count more than this step does")
     if found.run and found.run.energy_kwh is not None:
         notes.append("energy is of the accelerators at their full power; hosts and networks are not in it")
     elif found.run and terms.power is None:

@@ -59,10 +59,11 @@ class Training:
     @property
     def headline(self) -> Utilisation | None:
         """The first that was asked for; of a model with experts the first whose N are the parameters that a token
-        passes, for PaLM's 6·N has all experts multiply."""
+        passes, for PaLM's 6·N has all experts multiply. None that counts more than the peak can do, and none beside
+        frozen weights, whose gradient they all count."""
         wanted = ACTIVE if self.model.active != self.model.params else ()
-        by_name = {each.name: each for each in self.used}
-        return next((by_name[name] for name in (*wanted, *by_name) if name in by_name), None)
+        possible = {each.name: each for each in self.used if each.mfu <= 1 and self.recipe.frozen is None}
+        return next((possible[name] for name in (*wanted, *possible) if name in possible), None)
 
 
 class Elsewhere(NamedTuple):

@@ -29,7 +29,7 @@ def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
 
     if what == "micro_batch":
         return _last(held, MOST, capacity)
-    most = model.workload().tokens if model.fixed_length else model.context or LONGEST
+    most = model.workload().tokens if model.fixed_length else max(model.context or LONGEST, recipe.tokens)
     return step * _last(held, max(1, most // step), capacity)
 
 

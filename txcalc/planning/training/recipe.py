@@ -229,7 +229,8 @@ class Recipe:
         if self.schedule == "interleaved" and layout.vpp == 1:
             faults.append(Fault("vpp", 1, "2 or more with --schedule interleaved"))
         if self.schedule in ("interleaved", "zb") and self.accumulation % layout.pp and layout.vpp > 1:
-            faults.append(Fault("accumulation", self.accumulation, f"a multiple of pp = {layout.pp}"))
+            expected = f"a multiple of pp = {layout.pp}"
+            faults.append(Fault("accumulation", self.accumulation, expected, "micro-batches of a step: --global-batch"))
         if self.accumulation < self.least:
             whose = f" of {self.framework}" if self.schedule == "1f1b" else ""
             expected = f"at least {self.least}: the schedule {self.schedule}{whose} needs as many micro-batches"

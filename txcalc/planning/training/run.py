@@ -78,12 +78,15 @@ class Terms(NamedTuple):
         return self
 
 
-def tokens_of(model: Model, tokens: int | None, compute: int | None) -> int | None:
-    """The tokens of a run: said, or those that a budget of FLOPs pays for by 6·N·D. Errors: `InputError`."""
+def tokens_of(model: Model, tokens: int | None, compute: int | None, terms: Terms | None = None) -> int | None:
+    """The tokens of a run: said, or those that a budget of FLOPs pays for by 6·N·D. Errors: `InputError`, and for a
+    deadline or a budget of no run."""
     if tokens is not None and compute is not None:
         raise InputError("train", ["--train-tokens and --compute say the same thing twice: give one of them"])
     if tokens == 0:
         raise InputError("train", [Fault("--train-tokens", 0, "a number above 0")])
+    if tokens is compute is None and terms and (terms.deadline, terms.budget) != (None, None):
+        raise InputError("train", ["--deadline and --budget are of a run: --train-tokens or --compute says which"])
     if compute is None:
         return tokens
     least = FLOPS * model.active

@@ -1,0 +1,491 @@
+"""Planning piece by piece, each answer worked out by hand, by going over all there is, or as it was published."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from fractions import Fraction
+from itertools import product
+from math import exp
+from typing import Any
+
+import pytest
+
+from txcalc import load
+from txcalc.errors import InputError, UnknownName
+from txcalc.planning.generation import FlopsLaw, generations, laws, summed
+from txcalc.planning.layout import Layout, parse_layout, unserved
+from txcalc.planning.modules import MOST_TRIALS, Modules, _short, _trials, listed, names
+from txcalc.planning.parallelism import Sharding, parted, piece, sizes
+from txcalc.planning.scaling import LAWS, Law, ScalingQuestion, _decayed, _range, ask, counted, distribution
+from txcalc.planning.scaling import laws as scaling_laws
+from txcalc.planning.structures import Size, _Parameters, probe, units
+from txcalc.planning.theorems import Condition, Shown, _weakest
+
+EXPERTS = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
+DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
+
+# Scaling laws.
+
+# E, A, B, α and β, what they were fitted to, and the 95 % intervals, as the papers' notebooks print them.
+PUBLISHED = {
+    "besiroglu": (1.81686, 482.00572, 2085.4342, 0.34781, 0.36585, (57_300_000, 16_200_000_000),
+                  (245_000_000, 318_000_000_000), None),
+    "chinchilla": (1.6934, 406.4, 410.7, 0.3392, 0.2849, (70_000_000, 16_000_000_000),
+                   (5_000_000_000, 500_000_000_000), None),
+    "muennighoff": (exp(0.6254804), exp(6.255414), exp(7.3049974), 0.3526596, 0.3526596, (0, 8_700_000_000),
+                    (0, 900_000_000_000), (15.387756, 5.309743)),
+}  # fmt: skip
+INTERVALS = {
+    "E": (1.769, 1.871), "A": (285.214, 743.626), "B": (1042.357, 5810.344), "alpha": (0.317, 0.373),
+    "beta": (0.331, 0.415),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", LAWS)
+def test_constants_are_those_that_were_published(name: str) -> None:
+    one = LAWS[name]
+    assert (one.E, one.A, one.B, one.alpha, one.beta, one.params, one.tokens, one.repeats) == PUBLISHED[name]
+    assert one.interval == (INTERVALS if name == "besiroglu" else {})
+
+
+PLAIN = Law("plain", "", 1.0, 8.0, 2.0, 1.0, 1.0, (10, 20), (100, 200), "", "")
+AGAIN = PLAIN._replace(name="again", repeats=(4.0, 2.0))
+
+
+def test_a_law_by_hand() -> None:
+    """1 + 8/N + 2/D: N is twice the square root of C/6, D half of it."""
+    assert (PLAIN.ratio, PLAIN.loss(4, 8), PLAIN.optimum(6 * 100)) == (2, 1 + 2 + 0.25, (20, 5))
+    assert (PLAIN.tokens_for(20), PLAIN.params_for(5)) == (5, 20)
+    assert _decayed(10, 30, 4) == 10 * (1 + 4 * (1 - exp(-0.5))) and _decayed(10, 5, 4) == 10
+    # 30 tokens of which 10 are different; of 100 parameters 40 are the best for these.
+    seen, size = 10 * (1 + 4 * (1 - exp(-0.5))), 40 * (1 + 2 * (1 - exp(-0.75)))
+    assert AGAIN.loss(100, 30, 10) == pytest.approx(1 + 8 / size + 2 / seen)
+    assert AGAIN.loss(20, 30, 10) == pytest.approx(1 + 8 / 20 + 2 / seen)
+    assert AGAIN.loss(20, 30) == AGAIN.loss(20, 30, 50) == pytest.approx(1 + 8 / 20 + 2 / 30)
+
+
+@pytest.mark.parametrize(
+    ("question", "asked", "best"),
+    [
+        (ScalingQuestion(params=20, compute=600), (20, 5), (20, 5)),
+        (ScalingQuestion(tokens=20, compute=600), (5, 20), (20, 5)),
+        (ScalingQuestion(params=5, tokens=20), (5, 20), (20, 5)),
+        (ScalingQuestion(params=20), (20, 5), (20, 5)),
+        (ScalingQuestion(tokens=5), (20, 5), (20, 5)),
+        (ScalingQuestion(compute=600), (20, 5), (20, 5)),
+    ],
+)
+def test_what_is_asked_of_a_law(question: ScalingQuestion, asked: tuple[int, int], best: tuple[int, int]) -> None:
+    found = ask(PLAIN, question)
+    assert found.asked == (*asked, 1 + 8 / asked[0] + 2 / asked[1]) and found.compute == 600
+    assert found.best == (*best, 1 + 8 / 20 + 2 / 5)
+
+
+@pytest.mark.parametrize(
+    ("question", "law", "words"),
+    [
+        (ScalingQuestion(params=10, tokens=100), PLAIN, []),
+        (ScalingQuestion(params=20, tokens=200), PLAIN, []),
+        (ScalingQuestion(params=9, tokens=100), PLAIN, ["plain: outside what it knows: N = 9 (fitted to 10 to 20)"]),
+        (ScalingQuestion(params=21, tokens=201), PLAIN, ["N = 21 (fitted to 10 to 20) and D = 201 (fitted to 100 to"]),
+        (ScalingQuestion(params=10, tokens=176, unique=4), AGAIN, []),
+        (ScalingQuestion(params=10, tokens=180, unique=4), AGAIN, ["again: 45 epochs are outside", "up to 44"]),
+    ],
+)
+def test_a_law_says_where_it_was_not_fitted(question: ScalingQuestion, law: Law, words: list[str]) -> None:
+    said = "; ".join(ask(law, question).warnings)
+    assert all(word in said for word in words) and bool(words) == bool(said)
+    assert (_range(0, 2000), _range(1000, 2000)) == ("up to 2 K", "1 K to 2 K")
+
+
+@pytest.mark.parametrize(
+    ("question", "said"),
+    [
+        (ScalingQuestion(), "give one or two of"),
+        (ScalingQuestion(1, 1, 6000), "any two of them fix the third"),
+        (ScalingQuestion(params=0, tokens=5), "--params is 0, expected a number above 0"),
+        (ScalingQuestion(compute=6000, unique=0), "--unique-tokens is 0"),
+        (ScalingQuestion(params=5, unique=5), "--unique-tokens with --params alone"),
+        (ScalingQuestion(tokens=5, unique=5), "--unique-tokens with --train-tokens alone"),
+        (ScalingQuestion(compute=6000, unique=5), ""),
+        (ScalingQuestion(params=5, tokens=7, unique=5), ""),
+        (ScalingQuestion(compute=5999), "at least 6,000 FLOPs"),
+        (ScalingQuestion(tokens=2000, compute=11_999), "at least 12,000 FLOPs"),
+        (ScalingQuestion(tokens=2000, compute=12_000), ""),
+        (ScalingQuestion(params=5, compute=6000), ""),
+    ],
+)
+def test_what_no_law_can_be_asked(question: ScalingQuestion, said: str) -> None:
+    faults = ""
+    try:
+        question.checked()
+    except InputError as error:
+        faults = "; ".join(map(str, error.faults))
+    assert said in faults and bool(said) == bool(faults)
+
+
+def test_laws_by_name() -> None:
+    everyone = ["besiroglu", "chinchilla", "muennighoff"]
+    assert [one.name for one in scaling_laws(None, None)] == everyone
+    assert [one.name for one in scaling_laws(" Chinchilla,besiroglu,chinchilla", None)] == everyone[1::-1]
+    assert [one.name for one in scaling_laws(None, 5)] == [one.name for one in scaling_laws("muennighoff", 5)]
+    for text, fault in (("kaplan", UnknownName), ("besiroglu,muennighoff", InputError)):
+        with pytest.raises(fault):
+            scaling_laws(text, 5)
+    assert counted(load(DENSE)) == load(DENSE).params
+    for source, said in ((EXPERTS, "describe dense models"), ("bert-base", "describe decoders")):
+        with pytest.raises(InputError, match=said):
+            counted(load(source))
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0.5,0.25,1/4", ""),
+        ("0.33,0.33,0.33", "(write thirds as 1/3)"),
+        ("0.5,0.55", "the sum of --p is 1.05, expected 1 exactly"),
+        ("0.5,0.549", "thirds"),
+        ("0.5,x", "--p is 'x', expected probabilities"),
+        ("1/0,1", "expected probabilities"),
+    ],
+)
+def test_probabilities_sum_to_one(text: str, said: str) -> None:
+    try:
+        assert sum(distribution(text, "--p")) == 1 and not said
+    except InputError as error:
+        assert said and said in str(error)
+        assert ("thirds" in str(error)) == ("thirds" in said)
+
+
+# Sums over a generation's passes.
+
+
+@pytest.mark.parametrize("ends", [(), (1,), (5, 9), (2, 3, 4, 8), (20,)])
+@pytest.mark.parametrize(("first", "last"), [(1, 1), (1, 3), (1, 4), (3, 12), (0, 30), (5, 4)])
+def test_sums_of_pieces_of_polynomials(ends: tuple[int, ...], first: int, last: int) -> None:
+    def cost(n: int) -> int:
+        passed = sum(n >= end for end in ends)
+        return 7 + 5 * n + 3 * n * n + passed * (11 - 2 * n + passed * n * n)
+
+    assert summed(cost, first, last, ends) == sum(map(cost, range(first, last + 1)))
+
+
+def test_what_is_not_quadratic_is_no_sum() -> None:
+    for cost in (lambda n: n**3, lambda n: 5 if n == 10 else 0, lambda n: 5 if n == 6 else 0):
+        with pytest.raises(ArithmeticError, match="not quadratic from 1 to 10"):
+            summed(cost, 1, 10, ())
+
+
+@pytest.mark.parametrize("source", [DENSE, DENSE + " window=3", "gpt2"])
+@pytest.mark.parametrize("attention", ["dense", "masked"])
+@pytest.mark.parametrize("prompt", [1, 4])
+def test_a_generation_is_the_sum_of_its_passes(source: str, attention: str, prompt: int) -> None:
+    """And what its law says of any length."""
+    model, quantity = load(source), {"dense": "flops", "masked": "flops_masked"}[attention]
+
+    def passed(**asked: Any) -> int:
+        return int(model.ledger(logits="last", **asked).total(quantity))
+
+    for found in generations(model, (prompt, prompt + 6), prompt, attention):
+        later = range(prompt, found.context)
+        assert found.passes == 1 + len(later)
+        assert found.flops == passed(tokens=prompt) + sum(passed(past=n) for n in later)
+        assert found.flops_without == sum(passed(tokens=n) for n in range(prompt, found.context + 1))
+        assert found.computed == found.context
+        assert found.computed_without == sum(range(prompt, found.context + 1))
+        assert found.redundant == found.computed_without - found.computed
+    both = laws(model, prompt, attention)
+    assert both
+    start = max(prompt, both[0].start)
+    for length in (start, start + 7):
+        (found,) = generations(model, (length,), prompt, attention)
+        assert (both[0].at(length), both[1].at(length)) == (found.flops, found.flops_without)
+
+
+@pytest.mark.parametrize(
+    ("coefficients", "below", "text"),
+    [
+        ((0, -7, 0, 5), 3, "(5·n³ − 7·n)/3"),
+        ((2, 0, -1, 0), 1, "−1·n² + 2"),
+        ((-4, 3, 2, 1), 1, "1·n³ + 2·n² + 3·n − 4"),
+    ],
+)
+def test_a_law_is_written(coefficients: tuple[int, ...], below: int, text: str) -> None:
+    law = FlopsLaw(1, coefficients, below)
+    assert law.text() == text
+    assert law.at(5) == Fraction(sum(factor * 5**power for power, factor in enumerate(coefficients)), below)
+
+
+def test_a_prompt_is_no_longer_than_its_context() -> None:
+    with pytest.raises(InputError, match="a whole number from 1 to 4 tokens"):
+        generations(load(DENSE), (4,), 5)
+    with pytest.raises(InputError, match="a whole number from 1 to 4 tokens"):
+        generations(load(DENSE), (4,), 0)
+    with pytest.raises(InputError, match="no decoder by itself"):
+        generations(load("t5-small"), (4,))
+
+
+# Layouts.
+
+
+@pytest.mark.parametrize(
+    ("layout", "gpus", "ways", "group", "sharing", "exchanges", "said"),
+    [
+        (Layout(), 1, 1, 1, 1, False, "one GPU"),
+        (Layout(tp=4, pp=3, dp=2), 24, 4, 4, 1, False, "tp=4 pp=3 dp=2"),
+        (Layout(tp=4, ep=2), 4, 2, 4, 1, False, "tp=4 ep=2"),
+        (Layout(tp=4, ep=4), 4, 1, 4, 1, False, "tp=4 ep=4"),
+        (Layout(tp=2, dp=8, ep=8), 16, 1, 8, 4, True, "tp=2 dp=8 ep=8"),
+        (Layout(tp=4, dp=2, ep=4, etp=2), 8, 2, 8, 2, True, "tp=4 dp=2 ep=4 etp=2"),
+        (Layout(tp=2, dp=2, etp=1), 4, 1, 1, 1, True, "tp=2 dp=2 etp=1"),
+        (Layout(cp=2, fsdp=3, dp=5), 30, 1, 1, 1, False, "dp=5 fsdp=3 cp=2"),
+    ],
+)
+def test_numbers_of_a_layout(
+    layout: Layout, gpus: int, ways: int, group: int, sharing: int, exchanges: bool, said: str
+) -> None:
+    assert (layout.gpus, layout.expert_ways, layout.expert_group) == (gpus, ways, group)
+    assert (layout.sharing, layout.exchanges, str(layout)) == (sharing, exchanges, said)
+    shown = {"tp": layout.tp, "pp": layout.pp, "dp": layout.dp, "ep": layout.ep}
+    more = dict(word.split("=") for word in said.split() if "=" in word)
+    assert layout.record() == shown | {name: int(number) for name, number in more.items()}
+    assert said == "one GPU" or parse_layout(said.replace(" ", ",")) == layout
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (Layout(tp=1 << 16), ""),
+        (Layout(tp=(1 << 16) + 1), "tp is 65537, expected a whole number from 1 to 65,536"),
+        (Layout(dp=0), "dp is 0, expected a whole number from 1"),
+        (Layout(tp=4, sp=2), "sp is 2, expected 1 or tp = 4"),
+        (Layout(tp=4, sp=4), ""),
+        (Layout(vpp=2), "vpp is 2, expected 1 where pp is 1"),
+        (Layout(pp=2, vpp=2), ""),
+        (
+            Layout(tp=4, ep=3, dp=3),
+            "ep is 3, expected a divisor of tp = 4, or a multiple of it that divides tp · dp = 12",
+        ),
+        (Layout(tp=4, ep=2, dp=3), ""),
+        (Layout(tp=4, ep=8, dp=3), "ep is 8, expected a divisor of tp = 4"),
+        (Layout(tp=2, ep=12, cp=2, fsdp=3), ""),
+        (Layout(tp=2, ep=8, cp=2, fsdp=3), "divides tp · cp · fsdp · dp = 12"),
+        (Layout(dp=4, ep=2, etp=2), ""),
+        (Layout(dp=4, ep=2, etp=3), "ep · etp is 6, expected a divisor of tp · dp = 4"),
+    ],
+)
+def test_what_is_no_layout(layout: Layout, said: str) -> None:
+    faults = "; ".join(map(str, layout.faults()))
+    assert said in faults and bool(said) == bool(faults)
+
+
+def test_what_a_server_has_no_use_for() -> None:
+    assert not unserved(Layout(tp=2, pp=2, dp=2, ep=4)) and not unserved(Layout(tp=2, dp=4, ep=2, etp=4))
+    assert not unserved(Layout(tp=4, ep=2, etp=2))
+    (fault,) = unserved(Layout(tp=2, dp=4, ep=2, etp=2))
+    assert "ep · etp is 4, expected tp = 2, or tp · dp = 8" in str(fault)
+    assert len(unserved(Layout(tp=2, sp=2, pp=2, vpp=2, fsdp=2, cp=2))) == 4
+
+
+# A rank's tree.
+
+
+@pytest.mark.parametrize(("layers", "pieces"), [(4, 4), (7, 3), (10, 4), (11, 4), (5, 1)])
+def test_sizes_of_pieces(layers: int, pieces: int) -> None:
+    """What is over with those before the last, one each."""
+    found = sizes(layers, pieces)
+    more = layers % pieces
+    assert found == [layers // pieces + (pieces - 1 - more <= i < pieces - 1) for i in range(pieces)]
+
+
+def test_a_piece_has_what_stands_before_or_behind() -> None:
+    tied = load(DENSE + " tied").root
+    first, middle, last = (piece(tied, range(i, i + 1), i == 0, i == 2) for i in range(3))  # type: ignore[arg-type]
+    for one, (before, behind) in ((first, (True, False)), (middle, (False, False)), (last, (False, True))):
+        assert (one.embedding is not None, one.final_norm is not None, one.head is not None) == (before, behind, behind)
+    assert last.head and not last.head.projection.tied  # type: ignore[union-attr]
+    whole = piece(tied, range(4), True, True)  # type: ignore[arg-type]
+    assert whole.head and whole.head.projection.tied  # type: ignore[union-attr]
+    assert [group.indices for group in piece(tied, (1, 3), False, False).groups] == [(1, 3)]  # type: ignore[arg-type]
+    cut = parted(tied, (1, 3))
+    assert [(group.indices, group.count) for group in cut.groups] == [((0,), 1), ((1, 2), 2), ((3,), 1)]
+    assert cut.head and not cut.head.projection.tied  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("fixed", [{}, {"tp": 2}, {"pp": 4}, {"dp": 2}, {"ep": 4}, {"ep": 2, "etp": 2}, {"tp": 3}])
+@pytest.mark.parametrize(("source", "gpus"), [(DENSE, 8), (EXPERTS, 8), (DENSE, 6), ("t5-small", 4)])
+def test_all_layouts_that_a_model_allows(source: str, gpus: int, fixed: dict[str, int]) -> None:
+    """Of all numbers: experts split like the rest or spread over a whole stage, unless it is said how."""
+    sharding, expected = Sharding(load(source), serving=True), set()
+    for tp, pp, dp in product(range(1, gpus + 1), repeat=3):
+        if tp * pp * dp != gpus or {"tp": tp, "pp": pp, "dp": dp} | fixed != fixed | {"tp": tp, "pp": pp, "dp": dp}:
+            continue
+        spread = {fixed["ep"]} if "ep" in fixed else {1, tp * dp} if source == EXPERTS else {1}
+        made = {Layout(tp=tp, pp=pp, dp=dp, ep=ep, etp=fixed.get("etp")) for ep in spread}
+        expected |= {one for one in made if not sharding.faults(one)}
+    found = list(sharding.layouts(gpus, fixed))
+    assert len(found) == len(set(found)) and set(found) == expected
+
+
+@pytest.mark.parametrize(
+    ("source", "layout", "rows"),
+    [
+        (DENSE, Layout(tp=2), {"q": (0, "tp", 2, 1), "k": (0, "tp", 2, 1), "o": (1, "tp", 2, 1),
+                               "gate": (0, "tp", 2, 1), "down": (1, "tp", 2, 1), "norm": (None, "tp", 1, 2)}),
+        (DENSE, Layout(tp=8), {"q": (0, "tp", 8, 1), "k": (0, "tp", 4, 2), "o": (1, "tp", 8, 1)}),
+        (EXPERTS, Layout(tp=2), {"gate": (0, "etp", 2, 1), "router": (None, "tp", 1, 2), "down": (1, "etp", 2, 1)}),
+        (EXPERTS, Layout(tp=2, ep=2), {"gate": (None, "etp", 1, 1), "q": (0, "tp", 2, 1)}),
+    ],
+)  # fmt: skip
+def test_where_tensors_are(source: str, layout: Layout, rows: dict[str, tuple[Any, ...]]) -> None:
+    """Of each: the dimension that is split, by which axis, into how many pieces, and how many ranks hold the same."""
+    found = {
+        one.entry.steps[-1].name.removeprefix("attention_"): one
+        for one in Sharding(load(source)).placements(layout)
+        if one.weight == "weight"
+    }
+    for name, row in rows.items():
+        one = found[name]
+        assert (one.dim, one.axis, one.pieces, one.alike) == row
+        for dim, (whole, held) in enumerate(zip(one.whole, one.held, strict=True)):
+            assert held == (whole // one.pieces if dim == one.dim else whole)
+        assert one.times == one.entry.times * (layout.ep if one.axis == "etp" else 1)
+
+
+# Names of modules.
+
+
+@pytest.mark.parametrize(
+    ("pattern", "trials"),
+    [
+        (r"model\.layers", 1), (r".*", 1), (r"a.*b", 64), (r"a.*b.*", 64), (r"a.*b.*c$", 64**2), (r"a\d+b", 1),
+        (r"a[0-9]*b", 1), (r"a[a-z]+b", 64), (r"(a|b)c", 2), (r"(a|b|c)(d|e)", 6), (r"(a|b).*c", 2 * 64), (r"a?b", 64),
+        (r"a{2,3}b", 64), (r"(?:a|b)c", 2), (r"(a)*b", MOST_TRIALS + 1), (r"(a){2}", MOST_TRIALS + 1),
+        (r"(?x)a", MOST_TRIALS + 1), ("a" * 4096, 1), ("a" * 4097, MOST_TRIALS + 1),
+    ],
+)  # fmt: skip
+def test_ways_to_try_an_expression(pattern: str, trials: int) -> None:
+    assert _trials(pattern) == trials
+    assert MOST_TRIALS == 8 * 64 * 64 * 64
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("model.layers.3.self_attn.q_proj", "layers.3.self_attn.q_proj"),
+        ("transformer.h.0.attn.weight", "layers.0.attn"),
+        ("blocks.12.mlp", "layers.12.mlp"), ("model.lm_head", "lm_head"), ("layers.mlp", "layers.mlp"),
+    ],
+)  # fmt: skip
+def test_a_name_from_its_layer_on(name: str, short: str) -> None:
+    assert _short(name) == short
+
+
+@pytest.mark.parametrize(
+    ("patterns", "named"),
+    [
+        (["q_proj"], {(0, "q"), (1, "q"), (2, "q"), (3, "q")}),
+        (["model.layers.1.self_attn"], {(1, name) for name in "qkvo"}),
+        (["layers.2.mlp.down_proj"], {(2, "down")}),
+        (["re:.*layers\\.[13]\\.mlp\\.gate_proj"], {(1, "gate"), (3, "gate")}),
+        (["*mlp.up_proj"], {(0, "up"), (1, "up"), (2, "up"), (3, "up")}),
+        (["lm_head"], {(None, "projection")}),
+        (["embed_tokens"], {(None, "tokens")}),
+        (["self_attn.k_proj", "wv"], {(i, name) for i in range(4) for name in "kv"}),
+        ([], set()),
+    ],
+)
+def test_which_leaves_a_list_names(patterns: list[str], named: set[tuple[int | None, str]]) -> None:
+    found, one = set(), Modules(patterns)
+    for entry in load(DENSE).ledger():
+        if not entry.params or entry.kind == "norm":
+            continue
+        for number in range(4) if entry.path.startswith("layers") else (None,):
+            if one.have(entry, number):
+                found.add((number, entry.steps[-1].name))
+    assert found == named
+
+
+@pytest.mark.parametrize(
+    ("patterns", "said"),
+    [
+        ([f"layers.0.mlp.experts.{i}.gate_proj" for i in range(4)], ""),
+        ([f"layers.0.mlp.experts.{i}.gate_proj" for i in range(3)], "names 3 of 4 experts"),
+        (["re:.*experts.0.gate_proj"], "of some of 4 experts, not of all"),
+        (["re:.*experts.3.gate_proj"], "of some of 4 experts, not of all"),
+        (["re:.*experts.2.gate_proj"], "of some of 4 experts, not of all"),
+        (["re:.*experts.[0-3].gate_proj"], ""),
+    ],
+)
+def test_experts_of_a_layer_have_one_format(patterns: list[str], said: str) -> None:
+    (gate,) = (entry for entry in load(EXPERTS).ledger() if entry.routed and entry.steps[-1].name == "gate")
+    try:
+        assert Modules(patterns).have(gate, 0) and not said
+    except InputError as error:
+        assert said and said in str(error)
+
+
+def test_lists_of_names() -> None:
+    assert listed(["a", ["b", "c"]], "ignore") == ["a", "b", "c"] and listed(["a", " "], "ignore") == []
+    assert listed("a,b", "ignore") == [] and listed([1], "ignore") == [] and listed([[]], "ignore") == []
+    assert listed("model.h.1,model.h.2", "block_name_to_quantize") == [r"re:model\.layers\.1", r"re:model\.layers\.2"]
+    assert listed([["model.layers.1", "model.layers.2"]], "quant_block_list") == [r"re:model\.layers\."]
+    assert names("decoder.layers.0.attention.q")[0] == "self_attn.q_proj"
+    assert names("layers.4.mixer.odd") == ("4.mixer.odd",)
+
+
+# Structures and theorems.
+
+
+def test_a_size_is_a_sum_of_products() -> None:
+    one = Size(((2, ("r",)), (1, ("s", "t")), (5, ())))
+    assert (one.over({"r": 3, "s": 5, "t": 7}), str(one)) == (2 * 3 + 35 + 5, "2·r + s·t + 5")
+
+
+def test_equal_sizes_are_one_parameter() -> None:
+    made = _Parameters()
+    assert [str(made.parameter("a", n)) for n in (5, 7, 5, 0, 2)] == ["a", "a2", "a", "0", "a3"]
+    assert made.parameter("a", 1) == Size(((1, ()),))
+    assert made.values == {"a": 5, "a2": 7, "a3": 2}
+    assert [str(made.rest("b", n)) for n in (3, 2, 4, 6)] == ["b", "b2", "2·b/2", "2·b/22"]
+
+
+@pytest.mark.parametrize(
+    ("source", "sizes_"),
+    [
+        (DENSE, {"layer": {"d_model", "attention.n_kv_heads", "attention.n_heads/n_kv_heads", "feed_forward.d_ff"}}),
+    ],
+)
+def test_the_parameters_of_a_structure(source: str, sizes_: dict[str, set[str]]) -> None:
+    """h is h_kv·g, and a head's width even."""
+    for unit in units(load(source)):
+        values = probe(unit)
+        assert list(values.values()) == list(primes(len(values))) and list(values) == sorted(unit.values)
+        for name, sizes__ in sizes_.items():
+            if unit.name == name:
+                assert sizes__ <= set(unit.values)
+                assert unit.values["attention.n_heads/n_kv_heads"] == 2
+
+
+def primes(number: int) -> Iterator[int]:
+    found = 11
+    while number:
+        if all(found % n for n in range(2, found)):
+            number -= 1
+            yield found
+        found += 1
+
+
+@pytest.mark.parametrize(("number", "unequal", "least"), [(5, False, True), (6, True, True), (4, True, False)])
+def test_a_condition_holds_or_not(number: int, unequal: bool, least: bool) -> None:
+    size = Size(((1, ("n",)), (-5, ())))
+    for relation, holds, sign in (("!=", unequal, "≠"), (">=", least, "≥")):
+        one = Condition(size, relation)
+        assert one.holds({"n": number}) == holds and str(one) == f"n + -5 {sign} 0"
+
+
+def test_the_least_sure_is_said() -> None:
+    proved, wide, measured = (
+        Shown("", how, where, ()) for how, where in (("proved", "T ≥ 2"), ("proved", "all B, T ≥ 2"), ("measured", "x"))
+    )
+    assert _weakest([proved, wide]) == ("proved", "all B, T ≥ 2") and _weakest([proved, measured]) == ("measured", "x")

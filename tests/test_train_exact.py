@@ -12,12 +12,13 @@ import pytest
 
 from txcalc import hardware, load
 from txcalc.curves import Curve
+from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
 from txcalc.planning.layout import Group
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
 from txcalc.planning.training.activations import INPUTS, kept, kept_by_kind, leaf_bytes
 from txcalc.planning.training.machine import FLASH, NEWER, PCIE, SLOWED, Floor, Kernels, Machine, Message, latency
-from txcalc.planning.training.memory import RankMemory
+from txcalc.planning.training.memory import RankMemory, rank_of
 from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.parts import in_letters
@@ -114,7 +115,6 @@ def test_events_are_those_of_the_longest_way(schedule: str, stages: int, waits: 
 
 
 def test_what_cannot_begin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    from txcalc.errors import InputError
     from txcalc.planning.training import timeline
 
     monkeypatch.setattr(timeline, "order", lambda *asked: [Action("B", 0, 0), Action("F", 0, 0)])
@@ -859,3 +859,65 @@ def test_a_core_that_layers_share_runs_in_each() -> None:
     ledger = load("albert-base-v2").ledger(3, 32)
     core = in_letters(recipe, ledger, 768, int, 1)["saved"](ledger.where(lambda entry: entry.kind == "attention_core"))
     assert core == 12 * ROWS * 4 * 768
+
+
+# The memory of a rank.
+
+SHARD = (WEIGHTS - 2 * HEAD) // 4 + 2 * 63 * 64  # of four ranks, elements of the first
+KEEPS = sum(USUAL.values()) + USUAL["norm"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "moments"),
+    [
+        ({"layout": Layout(fsdp=4)},
+         {"loss": 12 * SHARD + KEEPS + 2 * ROOT + 12 * ROWS * 250,
+          "backward": 12 * SHARD + KEEPS + 4 * ROOT + 10 * BLOCK,
+          "end": 16 * SHARD + 8 * ROOT, "step": 16 * SHARD}),
+        ({}, {"loss": 12 * WEIGHTS + KEEPS + 12 * ROWS * 250, "backward": 12 * WEIGHTS + KEEPS, "end": 16 * WEIGHTS}),
+        ({"offload": "optimizer"}, {"loss": 4 * WEIGHTS + KEEPS + 12 * ROWS * 250, "end": 8 * WEIGHTS}),
+        ({"offload": "activations"},
+         {"backward": 12 * WEIGHTS + KEEPS - (KEEPS - WIDE // 2 - USUAL["final_norm"]) // 2}),
+        ({"recompute": "core"}, {"loss": 12 * WEIGHTS + KEEPS - 4 * STATED + 12 * ROWS * 250, "step": 16 * WEIGHTS}),
+    ],
+)  # fmt: skip
+def test_a_rank_at_each_moment(changes: dict[str, Any], moments: dict[str, int]) -> None:
+    recipe = Recipe(**{"micro_batch": 3, "tokens": 32, **changes})
+    found = memory(load(DECODER), recipe).fullest
+    for name, size in moments.items():
+        assert found.moments[name] == size, name
+    assert found.allocated == sum(found.bytes.values()) == max(found.moments.values()) == found.moments[found.moment]
+    assert found.reserved == (found.allocated + found.lent) * 104 // 100
+
+
+def test_ranks_of_stages_hold_their_micro_batches() -> None:
+    """1F1B on two stages: two on the first, one on the second, of two layers each; what is in flight beside one."""
+    recipe = Recipe(Layout(tp=2, pp=2, fsdp=2), 3, 4, 32)
+    model = load(DECODER)
+    for number_ in range(8):
+        one = rank_of(model, recipe, number_)
+        stage, column = divmod(number_, 4)
+        assert (one.rank, one.count, one.stage, one.column, one.held) == (number_, 1, stage, column % 2, (2 - stage,))
+        if one.bytes["saved"]:
+            assert one.bytes["in_flight"] == (1 - stage) * one.bytes["saved"]
+    for number_ in (-1, 8):
+        with pytest.raises(InputError, match="a rank from 0 to 7"):
+            rank_of(model, recipe, number_)
+    assert sum(one.count for one in memory(model, recipe).ranks) == 8
+
+
+def test_what_is_lent_is_reserved() -> None:
+    one = replace(rank(State()), bytes={"saved": 700, "logits": 300}, lent=500)
+    assert (one.allocated, one.reserved) == (1000, 1560)
+
+
+def test_shared_experts_keep_what_the_router_keeps() -> None:
+    """Where tokens are sent to experts, shared ones read the router's slice once it is gathered: with Megatron that
+    stays a slice, else all positions are kept."""
+    model = load("deepseek-v2", {"L": 2})
+    sizes = {}
+    for again in (True, False):
+        recipe = Recipe(Layout(tp=2, sp=2, dp=2, ep=4), tokens=64, framework="megatron", regather=again)
+        (piece,) = Pipeline(model, recipe).pieces
+        sizes[again] = sum(leaf_bytes(leaf, recipe) for leaf in piece.leaves if leaf.entry.kind == "shared_experts")
+    assert sizes[False] - sizes[True] == 64 * 5120 * 2

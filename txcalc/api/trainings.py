@@ -194,6 +194,7 @@ class Train(Result):
     known: dict[str, Known]
     search: Found | None
     fits_on: list[Elsewhere] | None
+    notes: list[str]
 
     def _rows(self) -> list[dict[str, Any]]:
         """A row for every kind of rank."""

@@ -50,7 +50,8 @@ def report(found: Training, terms: Terms, searched: Searched | None = None, othe
         more["fits_on"] = [
             {"gpu": row.accelerator.name, "fits": row.fits, "tokens_per_s_per_gpu": row.rate} for row in others
         ]
-    return Report({**data(found), **more}, tables, header, _notes(found, terms), good=found.fits)
+    notes = _notes(found, terms)
+    return Report({**data(found), **more, "notes": notes}, tables, header, notes, good=found.fits)
 
 
 def verdict(found: Training) -> str:

@@ -52,10 +52,10 @@ def test_rwkv7_without_sizes_that_its_class_derives() -> None:
         describe(config | ranks | {"head_dim": None})
 
 
-@pytest.mark.parametrize("value", [False, None])
-def test_a_delta_rule_without_its_gate_is_refused(value: object) -> None:
-    with pytest.raises(InputError, match="use_gate is"):
-        describe(CASES["gated_deltanet"]["config"] | {"use_gate": value})
+@pytest.mark.parametrize(("key", "value"), [("use_gate", False), ("use_gate", None), ("expand_v", None)])
+def test_a_delta_rule_without_its_gate_or_the_width_of_its_values_is_refused(key: str, value: object) -> None:
+    with pytest.raises(InputError, match=f"{key} is"):
+        describe(CASES["gated_deltanet"]["config"] | {key: value})
 
 
 def test_every_type_has_a_case() -> None:

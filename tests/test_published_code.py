@@ -124,6 +124,7 @@ def test_a_params_json_has_the_parameters_that_were_published(name: str, tmp_pat
         ("llama-3-8b", {"moe_args": {"num_experts": 16}}),
         ("mistral-7b", {"head_dim": None}),
         ("mixtral-8x7b", {"moe": {"num_experts": 8}}),
+        ("mixtral-8x7b", {"moe": {}}),
     ],
 )
 def test_a_params_json_is_refused_by_its_own_keys(name: str, change: dict[str, Any]) -> None:

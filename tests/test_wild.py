@@ -85,6 +85,47 @@ def test_a_twin_of_a_key_that_was_read_passes_and_a_like_number_does_not() -> No
     for other in ({"embedding_hidden_width": 65}, {"shiny_width": 64}):
         with pytest.raises(InputError):
             describe(QWEN | other)
+    stable = {key: value for key, value in QWEN.items() if key != "head_dim"}
+    stable |= {"model_type": "stablelm_epoch", "norm_eps": 1e-5}  # whose code no table has
+    assert "num_heads = 4" in notes(stable | {"num_heads": 4})
+    for odd in ({"num_heads": 8}, {"num_heads": False}, {"num_other_heads": 4}):
+        with pytest.raises(InputError, match="heads is"):
+            describe(stable | odd)
+
+
+def test_what_a_quantiser_says_twice_is_the_same() -> None:
+    said = {"group_size": 64, "bits": 4}
+    assert "quantised ('MLX')" in notes(QWEN | {"quantization": said, "quantization_config": said})
+    with pytest.raises(InputError, match=r"quantization is .*, expected what quantization_config says"):
+        describe(QWEN | {"quantization": said, "quantization_config": said | {"bits": 8}})
+
+
+def test_a_name_that_shared_code_asks_of_a_layer_alone_is_no_key() -> None:
+    assert "bias = False" in notes(QWEN | {"bias": False})
+    with pytest.raises(InputError, match="bias is 7"):
+        describe(QWEN | {"bias": 7})
+
+
+@pytest.mark.parametrize(
+    ("architecture", "fine"),
+    [
+        ({"block_cls": "parallel", "mlp": {"mlp_cls": "fused_mlp"}}, True),
+        ({"block_cls": "parallel", "mixer": {}, "mlp": {"mlp_cls": "mlp"}}, True),
+        ({"block_cls": "sequential"}, False),
+        ({"mixer": {"mixer_cls": "mha"}}, False),
+        ({"mlp": {"mlp_cls": "moe"}}, False),
+        ({"mlp": None}, False),
+        ({"head": {}, "heads": 4}, False),
+    ],
+)
+def test_blocks_of_the_first_phi(architecture: dict[str, Any], fine: bool) -> None:
+    phi = {"model_type": "mixformer-sequential", "n_embd": 2560, "n_head": 32, "n_layer": 32, "vocab_size": 51200}
+    phi |= {"architecture": architecture}
+    if fine:  # Phi-2: total_size 11,118,735,360 of its index, in fp32 (github.com/bacoco/Phi-2)
+        assert 4 * build(*describe(phi)).params == 11_118_735_360
+        return
+    with pytest.raises(InputError, match=r"architecture\."):
+        describe(phi)
 
 
 @pytest.mark.parametrize("key", ["is_causal", "attention_chunk_size", "head_dims", "num_experts"])

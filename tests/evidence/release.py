@@ -47,7 +47,7 @@ def _names(tree: ast.AST) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and _last(node.value).endswith(("config", "cfg")):
             yield node.attr
-        elif isinstance(node, ast.Call) and _last(node.func) in LOOKUPS:
+        elif isinstance(node, ast.Call) and _last(node.func) in LOOKUPS and not _of_a_module(node):
             yield from (a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
         elif isinstance(node, ast.ClassDef) and node.name.endswith("Config"):
             yield from _fields(node)
@@ -66,6 +66,11 @@ def _fields(node: ast.ClassDef) -> Iterator[str]:
             yield item.value
         elif isinstance(item, ast.FunctionDef):
             yield item.name  # a property
+
+
+def _of_a_module(call: ast.Call) -> bool:
+    """True for `getattr(module, "bias")` and the like, which asks a layer and no config."""
+    return bool(call.args) and _last(call.args[0]) in ("module", "parent_module", "output_embeddings")
 
 
 def _last(node: ast.AST) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Iterable, Mapping
 from functools import cache
 from math import prod
@@ -214,6 +215,8 @@ def _long() -> InputError:
 
 def _compiled(text: str) -> re.Pattern[str]:
     try:
-        return re.compile(text)
+        with warnings.catch_warnings():  # [[ will mean a set within a set one day
+            warnings.simplefilter("ignore", FutureWarning)
+            return re.compile(text)
     except (re.error, OverflowError, RecursionError):
         raise InputError(WHERE, [Fault("a name of modules", text, "a regular expression")]) from None

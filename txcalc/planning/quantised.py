@@ -434,6 +434,7 @@ READERS: Mapping[str, Callable[[_Config], Iterator[Rule]]] = {
     "auto-round": _Config.rounded,
     "intel/auto-round": _Config.rounded,
     "mlx": _Config.mlx,
+    "chatglm": lambda read: iter([(_linear, read.integers(read.number("bits", (8, 4)), 0))]),  # its own: a scale a row
     "bitsandbytes": _Config.bitsandbytes,
     "modelopt": _Config.modelopt,
     "modelopt-fp4": _Config.modelopt,

@@ -273,13 +273,13 @@ def _remarks(c: Config, text: Config) -> None:
 
 
 def _quantised(c: Config, text: Config) -> Any:
-    """What a quantiser says of the checkpoint."""
-    for key in QUANTISED:
-        for at in (c, text):
-            if at.data.get(key):
-                at.ignore(key)
-                return at.data[key]
-    return None
+    """What a quantiser says of the checkpoint, the same wherever it says it."""
+    said = [(at, key) for key in QUANTISED for at in (c, text) if at.data.get(key)]
+    for at, key in said:
+        at.ignore(key)
+        if at.data[key] != said[0][0].data[said[0][1]]:
+            at.fault(key, at.data[key], f"what {said[0][1]} says")
+    return said[0][0].data[said[0][1]] if said else None
 
 
 def _stored(c: Config, text: Config) -> dict[str, Any]:

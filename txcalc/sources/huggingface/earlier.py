@@ -87,6 +87,12 @@ def phi_msft(c: Config) -> Raw:
     c.of_its_own("phi", "mixformersequential")
     raw = c.stack(("n_embd", "hidden_size"), ("n_layer", "num_hidden_layers"))
     attention = c.heads(raw, names=("n_head", "num_attention_heads"), kv_names=("n_head_kv",), width_names=())
+    blocks = c.table("architecture") or Config({}, c.model_type, parent=c)
+    blocks.only("parallel", "block_cls", why="attention beside the feed-forward is read")
+    blocks.only({}, "mixer", why="attention is read")
+    if (channel := blocks.data.get("mlp", {"mlp_cls": "mlp"})) not in ({"mlp_cls": "mlp"}, {"mlp_cls": "fused_mlp"}):
+        blocks.fault("mlp", channel, "'mlp' or, the same in one kernel, 'fused_mlp', as mlp_cls")
+    blocks.ignore("mlp")
     dims = c.size("rotary_dim", default=32)
     places: Raw = {"form": "rotary"} | ({"rotary_dims": dims} if dims < attention["d_head"] else {})
     mlp = c.plain("n_inner", act="gelu_new", act_names=("activation_function",), default=4 * raw["d_model"])

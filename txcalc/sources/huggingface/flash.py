@@ -54,7 +54,7 @@ def gated_deltanet(c: Config) -> Raw:
     values, width = c.size("num_v_heads", default=keys, null=keys), c.size("head_dim", default=256)
     c.divides(keys, values, "num_heads", "num_v_heads")
     wide = width * c.real("expand_v", default=2.0)
-    if wide != int(wide) or wide < 1:
+    if wide != int(wide) or wide < 1 or c.data.get("expand_v", wide) is None:
         c.fault("expand_v", c.data["expand_v"], "so much that a head of values is a whole number wide")
     for key in ("use_gate", "use_short_conv"):
         _on(c, key, "a gate and short convolutions are read")

@@ -132,6 +132,11 @@ class Keys:
             if got is not None and (type(got) is not type(value) or got != value):
                 self.fault(name, got, f"{_json(value)}", why)
 
+    def equal(self, name: str, value: int, default: int, why: str) -> None:
+        """A size that must be this one; where the key is absent, the class's default must."""
+        if (got := self.size(name, default=default)) != value:
+            self.fault(name, got, f"{value:,}", why)
+
     def ignore(self, *names: str) -> None:
         """Keys that change no size in this family."""
         self.asked.update(names)
@@ -196,10 +201,8 @@ class Keys:
         if passed:
             more = f" and {len(passed) - 8:,} more" if len(passed) > 8 else ""
             where = f" in {self.path.rstrip('.')}" if self.path else ""
-            self.note(
-                f"passed over{where}, for transformers' {self.model_type} never looks at them and they hold no further "
-                f"size: {', '.join(passed[:8])}{more}"
-            )
+            unread = f"transformers' {self.model_type} never looks at them and " if knows(self.model_type) else ""
+            self.note(f"passed over{where}, for {unread}they hold no further size: {', '.join(passed[:8])}{more}")
         for inner in self.inner:
             inner.leftovers()
 
@@ -221,13 +224,16 @@ class Keys:
     def _harmless(self, key: str, value: Any) -> bool:
         """True for a key that transformers' code of this type never names, with a value that is no size, or a twin of
         a key that was read: the same number under a name that shares a word."""
-        if not (_no_size(value) or (type(value) is int and self._twin(key, value))):
-            return False
-        return unnamed(self.model_type, key)
+        twin = type(value) is int and self._twin(key, value)
+        known = knows(self.model_type)
+        return (twin or (known and _no_size(value))) and (not known or unnamed(self.model_type, key))
 
     def _twin(self, key: str, value: int) -> bool:
+        """True where a key that was read has this value and a word of this name, all of them in code that no table
+        knows."""
         words = set(key.split("_")) - _COMMON
-        return any(taken == value and words & set(other.split("_")) for other, taken in self.taken.items())
+        fits = words.intersection if knows(self.model_type) else words.issubset
+        return any(taken == value and words and fits(other.split("_")) for other, taken in self.taken.items())
 
     def finish(self, where: str, other: Keys | None = None) -> None:
         """All faults, if there are any: of those, the ones that this file has when it is read with `other` stand-ins

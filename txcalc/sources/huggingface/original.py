@@ -69,4 +69,6 @@ def _mistral(c: Config) -> Raw:
     if moe := c.table("moe"):
         experts = {"num_local_experts": moe.size("num_experts"), "num_experts_per_tok": moe.size("num_experts_per_tok")}
         raw |= experts | {"model_type": "mixtral"}
+    elif c.data.get("moe") is not None:
+        c.fault("moe", {}, "num_experts and num_experts_per_tok")
     return raw

@@ -239,7 +239,7 @@ def ernie(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def muse(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    c.only(tower.width, "out_hidden_size", why="the width of merged patches")
+    c.equal("out_hidden_size", tower.width, 6144, "the width of merged patches")
     inner = c.size("projector_hidden_size", default=4096)
     return Projection((*_two(inner, False), GELU, {"linear": raw["d_model"], "bias": False}))
 

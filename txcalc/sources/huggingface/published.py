@@ -63,6 +63,8 @@ def chatglm(c: Config) -> Raw:
     """ChatGLM-2, -3 and GLM-4: every class has the head, half of each head is rotated, in neighbours. The first
     ChatGLM has keys of its own."""
     c.of_its_own(writes=True)
+    if bits := c.count("quantization_bit", default=None, null=0):
+        c.data = {**c.data, "quantization_config": {"quant_method": "chatglm", "bits": bits}}
     if "inner_hidden_size" in c:
         return _chatglm_1(c)
     c.alone()

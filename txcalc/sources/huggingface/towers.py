@@ -358,8 +358,8 @@ def blip2(v: Config) -> Tower:
 def molmo2(v: Config) -> Tower:
     """SigLIP's without the norm after the layers."""
     size = _sizes(v, 1152, 4304, 25, 16)
-    v.only(size.heads, "num_key_value_heads", why="as many as query heads")
-    v.only(size.width // size.heads, "head_dim", why="the width over the heads")
+    v.equal("num_key_value_heads", size.heads, 16, "as many as query heads")
+    v.equal("head_dim", size.width // size.heads, 72, "the width over the heads")
     grid, pixels, channels = grid_of(v, 378, 14)
     vision = {"patch": pixels, "channels": channels, "class_token": False}
     places = {"rows": v.size("num_position_embeddings", default=grid**2)}

@@ -2,43 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Collection
+from pathlib import Path
 
 from txcalc.errors import Fault, InputError
 from txcalc.units import parse_bytes
 
 # What a short name means: the form that most people rent or hold.
-SHORT = {
-    "a100": "a100-80gb-sxm",
-    "a100-40gb": "a100-40gb-sxm",
-    "a100-80gb": "a100-80gb-sxm",
-    "a100-sxm": "a100-80gb-sxm",
-    "a100-pcie": "a100-80gb-pcie",
-    "h100": "h100-sxm",
-    "h100-80gb": "h100-sxm",
-    "h200-sxm": "h200",
-    "v100": "v100-sxm-32gb",
-    "v100-16gb": "v100-sxm-16gb",
-    "v100-32gb": "v100-sxm-32gb",
-    "p100": "p100-sxm-16gb",
-    "a6000": "rtx-a6000",
-    "6000-ada": "rtx-6000-ada",
-    "pro-6000": "rtx-pro-6000",
-    "rtx-pro-6000-blackwell": "rtx-pro-6000",
-    "rtx-3060-12gb": "rtx-3060",
-    "rtx-3080-10gb": "rtx-3080",
-    "rtx-4060-ti": "rtx-4060-ti-16gb",
-    "rtx-5060-ti": "rtx-5060-ti-16gb",
-    "dgx-spark": "gb10",
-    "spark": "gb10",
-    "ai-max-395": "strix-halo",
-    "ryzen-ai-max": "strix-halo",
-    "7900-xtx": "rx-7900-xtx",
-    "9070-xt": "rx-9070-xt",
-    "gaudi2": "gaudi-2",
-    "gaudi3": "gaudi-3",
-}
+SHORT: dict[str, str] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 _NUMBERS = re.compile(
     r"\s*([\d.]+)\s*([a-z]*)\s*@\s*([\d.]+)\s*([a-z]*)(?:/s)?\s*(?:@\s*([\d.]+)\s*(tflops?)?\s*)?\Z", re.I
 )

@@ -4,13 +4,15 @@ A mixture has a type for all, and rules for what matters more: the values of att
 that a type's blocks do not divide falls back to another type. Files with an importance matrix (imatrix) are what the
 IQ1, IQ2, IQ3_XXS and Q2_K_S mixtures need; the others are as made without one.
 
-Source   llama.cpp src/llama-quant.cpp (007dbbf, 2026): llama_tensor_get_type_impl, tensor_type_fallback
+The rules, their source, and what a .gguf file calls its tensors are data: `mixtures.json`.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from txcalc.errors import InputError
@@ -69,118 +71,23 @@ class Mixture(NamedTuple):
     low: bool = False  # the group whose rules are for 1 and 2 bits, and count matrices, not layers
 
 
-_SPARSE_K, _SPARSE_O = (("8 experts", "q8_0"),), (("8 experts", "q5_k"),)
+def _rules(text: str) -> Rules:
+    """What the table says: `more: q6_k; q5_k`."""
+    return tuple((when, kind) for when, _, kind in (each.rpartition(": ") for each in text.split("; ") if each))
 
 
-def _some(default: str, **rules: Rules | str) -> Mixture:
-    """A mixture whose values and keys are wider where there are eight experts."""
-    v = (("8 experts", "q8_0"), *rules.pop("v", ()))
-    k = (*_SPARSE_K, *rules.pop("k", ()))
-    return Mixture(default, v=v, k=k, **rules)  # type: ignore[arg-type]
+def _read(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value if key in PLAIN else _rules(value) for key, value in said.items()}
 
 
-def _low(default: str, less: str, o: str = "", table: str = "q2_k") -> Mixture:
-    """A mixture of one or two bits: `less` is what the values and the first layers' way down get."""
-    v = (("grouped or sparse", "q4_k"), ("", less))
-    end = (("", o),) if o else ()
-    return Mixture(
-        default,
-        v,
-        (("8 experts", "q4_k"),),
-        (),
-        (*_SPARSE_O, *end),
-        (),
-        (("first 1/8", less),),
-        table,
-        "q5_k",
-        low=True,
-    )
-
-
-MIXTURES: Mapping[str, Mixture] = {
-    "q4_0": _some("q4_0"),
-    "q4_1": _some("q4_1"),
-    "q5_0": _some("q5_0"),
-    "q5_1": _some("q5_1"),
-    "q8_0": _some("q8_0", head="q8_0"),
-    "q2_k": _some("q2_k", v=(("grouped", "q4_k"), ("", "q3_k")), o=(*_SPARSE_O, ("", "q3_k")), down=(("", "q3_k"),)),
-    "q2_k_s": _some("q2_k", v=(("grouped", "q4_k"),), down=(("first 1/8", "q4_k"),)),
-    "q3_k_s": _some("q3_k", o=_SPARSE_O),
-    "q3_k_m": _some(
-        "q3_k",
-        v=(("first 2", "q5_k"), ("", "q4_k")),
-        o=(*_SPARSE_O, ("", "q4_k")),
-        down=(("first 1/16", "q5_k"), ("", "q4_k")),
-        fused="q4_k",
-    ),
-    "q3_k_l": _some(
-        "q3_k", v=(("", "q5_k"),), o=(("8 experts", "q3_k"), ("", "q5_k")), down=(("", "q5_k"),), fused="q4_k"
-    ),
-    "q4_k_s": _some("q4_k", v=(("first 4", "q5_k"),), o=_SPARSE_O, down=(("first 1/8", "q5_k"),)),
-    "q4_k_m": _some("q4_k", v=(("more", "q6_k"),), o=_SPARSE_O, down=(("more", "q6_k"),), fused="q5_k"),
-    "q5_k_s": _some("q5_k"),
-    "q5_k_m": _some("q5_k", v=(("more", "q6_k"),), down=(("more", "q6_k"),), fused="q6_k"),
-    "q6_k": _some("q6_k"),
-    "iq1_s": _low("iq1_s", "q2_k", "iq2_xxs"),
-    "iq1_m": _low("iq1_m", "q2_k", "iq2_xxs"),
-    "iq2_xxs": _low("iq2_xxs", "q2_k"),
-    "iq2_xs": _low("iq2_xs", "q2_k"),
-    "iq2_s": _low("iq2_xs", "iq3_s", "iq3_s", "iq3_s"),
-    "iq2_m": _low("iq2_s", "iq3_s", "iq3_s", "iq3_s"),
-    "iq3_xxs": _some(
-        "iq3_xxs",
-        v=(("grouped", "q4_k"),),
-        k=(("", "iq2_s"),),
-        q=(("", "iq2_s"),),
-        o=(*_SPARSE_O, ("", "iq3_s")),
-        table="iq3_s",
-        head="q5_k",
-    ),
-    "iq3_xs": _some(
-        "iq3_s",
-        v=(("grouped", "q4_k"),),
-        k=(("", "iq3_xxs"),),
-        q=(("", "iq3_xxs"),),
-        o=_SPARSE_O,
-        gate=(("between", "iq3_xxs"),),
-    ),
-    "iq3_s": _some("iq3_s", v=(("grouped", "q4_k"),), o=_SPARSE_O),
-    "iq3_m": _some(
-        "iq3_s",
-        v=(("", "q4_k"),),
-        o=(*_SPARSE_O, ("", "q4_k")),
-        down=(("first 1/8", "q4_k"), ("8 experts, more", "q4_k")),
-        fused="q4_k",
-    ),
-    "iq4_nl": _some("iq4_nl", v=(("grouped", "q5_k"),), o=_SPARSE_O, down=(("first 1/8", "q5_k"),)),
-    "iq4_xs": _some("iq4_xs", v=(("grouped", "q5_k"),), o=_SPARSE_O, down=(("first 1/8", "q5_k"),)),
+PLAIN = ("default", "table", "head", "fused", "low")
+_DATA = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+MIXTURES: Mapping[str, Mixture] = {name: Mixture(**_read(said)) for name, said in _DATA["mixtures"].items()}
+OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    kind: {name: _read(said) for name, said in own.items()} for kind, own in _DATA["own"].items()
 }
-# What an architecture has of its own, in every mixture ("") and in some: Falcon, on which old quantisers tried others.
-OWN: Mapping[str, Mapping[str, Mapping[str, Rules | str]]] = {
-    "falcon": {
-        "": {"head": "q8_0"},
-        "q2_k": {"o": ()},
-        "q3_k_m": {"o": (), "down": (("first 1/16", "q5_k"), ("more", "q4_k"))},
-        "q3_k_l": {"o": (("", "q4_k"),), "down": (("", "q4_k"),)},
-        "q4_k_s": {"down": ()},
-        "q4_k_m": {"down": (("first 1/16", "q6_k"), ("more", "q5_k"))},
-        "iq3_xxs": {"o": ()},
-        "iq3_m": {"o": ()},
-    }
-}
-# What a type becomes where its blocks of 256 do not divide a row.
-FALLBACK = {
-    **dict.fromkeys(("iq1_s", "iq1_m", "iq2_xxs", "iq2_xs", "iq2_s", "iq3_xxs", "iq3_s", "iq4_xs"), "iq4_nl"),
-    **dict.fromkeys(("q2_k", "q3_k"), "q4_0"),
-    "q4_k": "q5_0",
-    "q5_k": "q5_1",
-    "q6_k": "q8_0",
-}
-# Whose layers hold queries, keys and values in one tensor. It had rules of its own when files of these were made; since
-# 2026-03 it gets those of the values, as that of new models does (0.1 % of a Q4_K_M of Phi-4, 6 % of a Q2_K).
-FUSED = frozenset(
-    {"bloom", "falcon", "gpt2", "gpt_bigcode", "gpt_neox", "mpt", "phi", "phi3", "stablelm_epoch", "dbrx"}
-)
+FALLBACK: Mapping[str, str] = _DATA["fallback"]
+TENSORS: Mapping[str, Sequence[str]] = _DATA["tensors"]
 ALIASES = {"q3_k": "q3_k_m"}  # as llama-quantize has them; q4_k and q5_k stay one type alone here
 
 
@@ -194,7 +101,7 @@ def mixture(model: Model, name: str) -> Format | None:
         return None
     rules, (stack, layer) = MIXTURES[wanted], _shape(model)
     special = OWN.get(model.spec["model_type"], {})
-    rules = rules._replace(**special.get("", {}), **special.get(wanted, {}))  # type: ignore[arg-type]
+    rules = rules._replace(**special.get("", {}), **special.get(wanted, {}))
     ledger = [entry for entry in model.entries if entry.leaf.params]
     roles = {entry.name: _role(model, entry) for entry in ledger}
 
@@ -247,8 +154,8 @@ def _shape(model: Model) -> tuple[Mapping[str, Any], Layer]:
 def _role(model: Model, entry: Entry) -> str:
     """What the rules call a matrix: q, k, v, o, qkv, gate, up, down; "" for all others."""
     tensors = _tensors(entry.name) if entry.layer and entry.kind != "other" else []
-    role = next((ROLES.get(tensor.removesuffix("_exps").removesuffix("_shexp"), "") for tensor in tensors), "")
-    return "qkv" if role in ("q", "k", "v") and model.spec["model_type"] in FUSED else role
+    role = next((_DATA["roles"].get(tensor.removesuffix("_exps").removesuffix("_shexp"), "") for tensor in tensors), "")
+    return "qkv" if role in ("q", "k", "v") and model.spec["model_type"] in _DATA["fused"] else role
 
 
 def _stacked(entry: Entry) -> bool:
@@ -281,50 +188,6 @@ def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]
 
     ledger = [entry for entry in model.entries if entry.leaf.untied.params]
     return Mixed.of(name.upper() if name in MIXTURES else name, f"llama.cpp's mixture {name.upper()}", ledger, form, 32)
-
-
-# What the rules call a tensor.
-ROLES = {
-    "attn_q": "q",
-    "indexer.attn_q_b": "q",
-    "indexer.attn_k": "k",
-    "attn_k": "k",
-    "attn_v": "v",
-    "attn_qkv": "v",
-    "attn_output": "o",
-    "ffn_gate": "gate",
-    "ffn_up": "up",
-    "ffn_down": "down",
-}
-# The ends of paths that a tensor of a .gguf file holds, by its name in a layer.
-TENSORS: Mapping[str, tuple[str, ...]] = {
-    "attn_q": ("attention.q",),
-    "attn_k": ("attention.k",),
-    "attn_v": ("attention.v",),
-    "attn_qkv": ("attention.q", "attention.k", "attention.v", "delta.in_proj"),
-    "attn_output": ("attention.o",),
-    "attn_q_a": ("attention.q_a",),
-    "attn_q_b": ("attention.q_b",),
-    "attn_kv_a_mqa": ("attention.kv_a",),
-    "attn_kv_b": ("attention.kv_b",),
-    "attn_v_b": ("attention.kv_b",),
-    "indexer.attn_q_b": ("attention.indexer.q",),
-    "indexer.attn_k": ("attention.indexer.k",),
-    "ffn_gate": ("feed_forward.gate",),
-    "ffn_up": ("feed_forward.up", "feed_forward.gate", "pieces.up"),
-    "ffn_down": ("feed_forward.down", "pieces.down"),
-    "ffn_gate_exps": ("experts.routed.gate",),
-    "ffn_up_exps": ("experts.routed.up",),
-    "ffn_down_exps": ("experts.routed.down",),
-    "ffn_gate_up_exps": ("experts.routed.gate", "experts.routed.up"),
-    "ffn_gate_shexp": ("experts.shared.gate",),
-    "ffn_up_shexp": ("experts.shared.up",),
-    "ffn_down_shexp": ("experts.shared.down",),
-    "ssm_in": ("mamba.in_proj", "mamba2.in_proj"),
-    "ssm_x": ("mamba.x_proj",),
-    "ssm_dt": ("mamba.dt_proj",),
-    "ssm_out": ("mamba.out_proj", "mamba2.out_proj", "delta.out_proj"),
-}
 
 
 @cache

@@ -5,16 +5,18 @@ all parameters, embeddings too, of a dense decoder; compute is C = 6·N·D.
 
 On C = 6·N·D the loss is least at N = G·(C/6)^(β/(α+β)), D = (C/6)/N, with G = (α·A/(β·B))^(1/(α+β)).
 
-Source   Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3; each law's constants where it stands in `LAWS`
+Source   Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3; each law's constants where it stands in `scaling.json`
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from fractions import Fraction
 from math import exp, fsum, log, log2
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.model import Model
@@ -100,59 +102,16 @@ def _decayed(first: float, seen: float, decay: float) -> float:
     return first * (1 + decay * (1 - exp(-max(0.0, seen / first - 1) / decay)))
 
 
-_HOFFMANN = "the runs of Chinchilla's figure 4, on MassiveText"
-LAWS = {
-    law.name: law
-    for law in (
-        Law(
-            "besiroglu",
-            "Chinchilla's approach 3, fitted again",
-            1.81686,
-            482.00572,
-            2085.4342,
-            0.34781,
-            0.36585,
-            (57.3e6, 16.2e9),
-            (0.245e9, 318e9),
-            _HOFFMANN,
-            "Besiroglu et al. 2024 (arXiv 2404.10102) and its notebook (epoch-research/analyzing-chinchilla, 9225883)",
-            {
-                "E": (1.769, 1.871),
-                "A": (285.214, 743.626),
-                "B": (1042.357, 5810.344),
-                "alpha": (0.317, 0.373),
-                "beta": (0.331, 0.415),
-            },
-        ),
-        Law(
-            "chinchilla",
-            "Chinchilla's approach 3 as published, exponents to four digits (two give 32 B at 5.76e23 FLOPs, not 40 B)",
-            1.6934,
-            406.4,
-            410.7,
-            0.3392,
-            0.2849,
-            (70e6, 16e9),
-            (5e9, 500e9),
-            "more than 400 runs on MassiveText",
-            "Hoffmann et al. 2022 (arXiv 2203.15556), equation 10; its digits in the notebook of arXiv 2404.10102",
-        ),
-        Law(
-            "muennighoff",
-            "with repeated data, α = β",
-            exp(0.6254804),
-            exp(6.255414),
-            exp(7.3049974),
-            0.3526596,
-            0.3526596,
-            (0, 8.7e9),
-            (0, 900e9),
-            "runs of up to 44 epochs on C4",
-            "Muennighoff et al. 2023 (arXiv 2305.16264), the README of huggingface/datablations (1370131)",
-            repeats=(15.387756, 5.309743),
-        ),
-    )
-}
+def _law(said: Mapping[str, Any]) -> Law:
+    """A law of the file; pairs are lists there."""
+    pairs = {key: tuple(value) for key, value in said.items() if isinstance(value, list)}
+    interval = {key: tuple(ends) for key, ends in said.get("interval", {}).items()}
+    return Law(**{**said, **pairs, "interval": interval})
+
+
+# Of muennighoff the logarithms of E, A and B are published: 0.6254804, 6.255414, 7.3049974.
+_DATA = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+LAWS = {law.name: law for law in map(_law, _DATA)}
 
 
 class LossPoint(NamedTuple):

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
+from collections.abc import Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -13,8 +16,10 @@ from hypothesis import HealthCheck, Phase, settings
 # One thread each, before PyTorch is imported and for every process that a test starts: tensors are tiny here, and
 # threads of several workers that wait for each other on two cores cost seven times the work.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# Processes that tests start keep what they compile, also where a shell says not to: it is a third of a start.
+# What is compiled is kept, also where a shell says not to: it is a third of the start of a process that tests start,
+# and half of collecting the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 settings.register_profile(
     "txcalc",
@@ -35,6 +40,25 @@ settings.load_profile("txcalc")
 def pytest_configure(config: pytest.Config) -> None:
     if config.option.markexpr == "not slow" and config.option.hypothesis_profile is None:
         settings.load_profile("quick")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """The inner loop does not import what is slow as a whole, nor the PyTorch behind it."""
+    if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
+        return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text("utf-8") or None
+    return None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What is imported is no garbage, and is not searched for it."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_unconfigure() -> None:

@@ -52,13 +52,14 @@ def _hashed(self: Any) -> int:
 
 
 def _made(self: Any, **values: Any) -> None:
-    given = {**self._defaults, **values}
+    given = self.__dict__
+    given.update(self._defaults)
+    given.update(values)
     if given.keys() != self._names:
         lacks, unknown = (
             ", ".join(sorted(names)) or "none" for names in (self._names - given.keys(), given.keys() - self._names)
         )
         raise TypeError(f"{type(self).__name__}: fields missing: {lacks}; fields it has not: {unknown}")
-    self.__dict__.update(given)
 
 
 def _set_once(self: Any, name: str, value: Any) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from fractions import Fraction
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from txcalc.errors import Fault, InputError, shown
@@ -52,15 +53,12 @@ class Expression:
             self._tree: ast.expr = ast.parse(plain, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise Unreadable("is no expression") from None
-        called = {id(node.func) for node in ast.walk(self._tree) if isinstance(node, ast.Call)}
-        inner = {id(node.value) for node in ast.walk(self._tree) if isinstance(node, ast.Attribute)}
-        self.names = tuple(
-            dict.fromkeys(
-                ast.unparse(node)
-                for node in ast.walk(self._tree)
-                if isinstance(node, ast.Name | ast.Attribute) and id(node) not in called | inner
-            )
-        )
+        nodes = list(ast.walk(self._tree))
+        beneath = {id(node.func) for node in nodes if isinstance(node, ast.Call)}
+        beneath |= {id(node.value) for node in nodes if isinstance(node, ast.Attribute)}
+        named = [node for node in nodes if isinstance(node, ast.Name | ast.Attribute) and id(node) not in beneath]
+        self._spelt = {id(node): ast.unparse(node) for node in named}
+        self.names = tuple(dict.fromkeys(self._spelt.values()))
         self.evaluate(lambda name: 1, strict=False)  # its form, whatever its sizes
 
     def evaluate(self, lookup: Lookup, strict: bool = True) -> Fraction:
@@ -78,8 +76,8 @@ class Expression:
             if float(str(node.value)) > MOST_SIZE:
                 raise Unreadable("is too large")
             return Fraction(str(node.value))
-        if isinstance(node, ast.Name | ast.Attribute) and _NAME.fullmatch(ast.unparse(node)):
-            return Fraction(lookup(ast.unparse(node)))
+        if _NAME.fullmatch(name := self._spelt.get(id(node), "")):
+            return Fraction(lookup(name))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub | ast.UAdd):
             value = self._value(node.operand, lookup, strict)
             return -value if isinstance(node.op, ast.USub) else value
@@ -104,6 +102,9 @@ class Expression:
         raise Unreadable(
             f"has {shown(ast.unparse(node))[1:-1]} in it, which is no arithmetic (+ - * / // % ^, {known})"
         )
+
+
+read_once = lru_cache(4096)(Expression)  # for what stands in a table and is read again and again
 
 
 def bounded(value: Fraction) -> Fraction:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
+from functools import cache
 from typing import Any
 
 from txcalc.errors import InputError, shown
@@ -113,10 +114,16 @@ def alike(one: Any, other: Any) -> bool:
         return False
     if isinstance(one, tuple):
         return len(one) == len(other) and all(map(alike, one, other))
-    if is_dataclass(one):
-        read = [field.name for field in fields(one) if field.compare]
-        return all(alike(getattr(one, name), getattr(other, name)) for name in read)
-    return bool(one == other)
+    names = _compared(one.__class__)
+    if names is None:
+        return bool(one == other)
+    return all(alike(getattr(one, name), getattr(other, name)) for name in names)
+
+
+@cache
+def _compared(kind: type) -> tuple[str, ...] | None:
+    """The fields of a part in which it may differ; None of what is no part."""
+    return tuple(each.name for each in fields(kind) if each.compare) if is_dataclass(kind) else None
 
 
 def reason(raw: Raw, path: Path, unseen: bool) -> str:

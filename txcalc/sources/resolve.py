@@ -99,7 +99,7 @@ class Resolver:
         if len(unknown) > MOST_UNKNOWN:
             self.faults.append(f"{len(unknown) - MOST_UNKNOWN:,} further keys of {name or 'it'} are none")
         own = kind.chosen(raw).table()
-        for key, field in {**fields, **own}.items():
+        for key, field in (fields if own is fields else {**fields, **own}).items():
             try:
                 if key in raw:
                     value = field.check(raw[key])

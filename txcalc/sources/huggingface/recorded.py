@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.expressions import Expression
+from txcalc.sources.expressions import read_once
 from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.keys import REQUIRED
@@ -48,10 +48,10 @@ def recorded(c: Config) -> Raw:
             inner.fault(key, None, "a value", f"transformers makes no {c.model_type} of null")
 
     def value(text: str) -> int:
-        number = Expression(text).evaluate(lambda name: sizes[name])
+        number = read_once(text).evaluate(lambda name: sizes[name])
         if number.denominator != 1:
             path = text.rpartition("/")[2]
-            path = path if path in sizes else next(name for name in Expression(text).names)
+            path = path if path in sizes else next(name for name in read_once(text).names)
             fault = _of(at, path)
             fault.fault(_last(path), sizes[path], "a number with which sizes are whole", f"{text} is one")
         return int(number)

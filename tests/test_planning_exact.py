@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
@@ -19,7 +20,7 @@ from txcalc.planning.parallelism import Sharding, parted, piece, sizes
 from txcalc.planning.scaling import LAWS, Law, ScalingQuestion, _decayed, _range, ask, counted, distribution
 from txcalc.planning.scaling import laws as scaling_laws
 from txcalc.planning.structures import Size, _Parameters, probe, units
-from txcalc.planning.theorems import Condition, Shown, _weakest
+from txcalc.planning.theorems import Condition, Shown, TheoremFiles, _weakest
 
 EXPERTS = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
 DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
@@ -312,6 +313,24 @@ def test_a_piece_has_what_stands_before_or_behind() -> None:
     assert cut.head and not cut.head.projection.tied  # type: ignore[union-attr]
 
 
+@pytest.mark.parametrize(
+    ("source", "layout", "serving", "said"),
+    [
+        ("t5-small", Layout(pp=2), True, "pp is 2, expected 1: only a single stack of layers"),
+        (DENSE, Layout(pp=4), True, ""),
+        (DENSE, Layout(pp=5), True, "pp is 5, expected at most the 4 layers"),
+        (DENSE, Layout(pp=2, vpp=3), False, "pp · vpp is 6, expected at most the 4 layers"),
+        (DENSE, Layout(tp=2, dp=2, etp=2), True, "etp is 2, expected 1: there are no experts to slice"),
+        (DENSE, Layout(dp=2, etp=1), True, ""),
+        (EXPERTS, Layout(dp=2, ep=3), True, "ep is 3, expected a divisor of tp = 1"),
+        (DENSE, Layout(tp=0), True, "tp is 0"),
+    ],
+)
+def test_layouts_that_a_model_does_not_allow(source: str, layout: Layout, serving: bool, said: str) -> None:
+    faults = "; ".join(map(str, Sharding(load(source), serving).faults(layout)))
+    assert said in faults and bool(said) == bool(faults)
+
+
 @pytest.mark.parametrize("fixed", [{}, {"tp": 2}, {"pp": 4}, {"dp": 2}, {"ep": 4}, {"ep": 2, "etp": 2}, {"tp": 3}])
 @pytest.mark.parametrize(("source", "gpus"), [(DENSE, 8), (EXPERTS, 8), (DENSE, 6), ("t5-small", 4)])
 def test_all_layouts_that_a_model_allows(source: str, gpus: int, fixed: dict[str, int]) -> None:
@@ -332,6 +351,7 @@ def test_all_layouts_that_a_model_allows(source: str, gpus: int, fixed: dict[str
     [
         (DENSE, Layout(tp=2), {"q": (0, "tp", 2, 1), "k": (0, "tp", 2, 1), "o": (1, "tp", 2, 1),
                                "gate": (0, "tp", 2, 1), "down": (1, "tp", 2, 1), "norm": (None, "tp", 1, 2)}),
+        (DENSE, Layout(tp=4), {"tokens": (0, "tp", 4, 1), "projection": (0, "tp", 4, 1)}),  # 63 rows of 250
         (DENSE, Layout(tp=8), {"q": (0, "tp", 8, 1), "k": (0, "tp", 4, 2), "o": (1, "tp", 8, 1)}),
         (EXPERTS, Layout(tp=2), {"gate": (0, "etp", 2, 1), "router": (None, "tp", 1, 2), "down": (1, "etp", 2, 1)}),
         (EXPERTS, Layout(tp=2, ep=2), {"gate": (None, "etp", 1, 1), "q": (0, "tp", 2, 1)}),
@@ -348,7 +368,7 @@ def test_where_tensors_are(source: str, layout: Layout, rows: dict[str, tuple[An
         one = found[name]
         assert (one.dim, one.axis, one.pieces, one.alike) == row
         for dim, (whole, held) in enumerate(zip(one.whole, one.held, strict=True)):
-            assert held == (whole // one.pieces if dim == one.dim else whole)
+            assert held == (-(-whole // one.pieces) if dim == one.dim else whole)
         assert one.times == one.entry.times * (layout.ep if one.axis == "etp" else 1)
 
 
@@ -450,21 +470,31 @@ def test_equal_sizes_are_one_parameter() -> None:
     assert [str(made.rest("b", n)) for n in (3, 2, 4, 6)] == ["b", "b2", "2·b/2", "2·b/22"]
 
 
+STREAM = {"d_model": 64, "feed_forward.d_ff": 96}
+HEADS = {"attention.n_kv_heads": 4, "attention.n_heads/n_kv_heads": 2, "attention.d_head/2": 4}
+
+
 @pytest.mark.parametrize(
-    ("source", "sizes_"),
+    ("source", "changes", "values"),
     [
-        (DENSE, {"layer": {"d_model", "attention.n_kv_heads", "attention.n_heads/n_kv_heads", "feed_forward.d_ff"}}),
+        (DENSE, {}, STREAM | HEADS),
+        ("D=64 L=2 h=8 h_kv=1 F=96 V=250", {}, STREAM | {"attention.n_heads": 8, "attention.d_head/2": 4}),
+        ("D=64 L=2 h=8 F=96 V=250", {}, STREAM | {"attention.n_kv_heads": 8, "attention.d_head/2": 4}),
+        ("D=64 L=2 h=4 F=96 V=250 direct", {},
+         {"attention.n_kv_heads": 4, "attention.d_head/2": 8, "feed_forward.d_ff": 96}),
+        (DENSE, {"positions.rotary_dims": 4},
+         STREAM | HEADS | {"positions.rotary_dims/2": 2, "attention.d_head-rotary/2": 2}),
+        (EXPERTS, {}, {"d_model": 64, **HEADS, "experts.top_k": 2, "experts.idle": 2, "experts.d_ff": 96}),
     ],
-)
-def test_the_parameters_of_a_structure(source: str, sizes_: dict[str, set[str]]) -> None:
-    """h is h_kv·g, and a head's width even."""
-    for unit in units(load(source)):
-        values = probe(unit)
-        assert list(values.values()) == list(primes(len(values))) and list(values) == sorted(unit.values)
-        for name, sizes__ in sizes_.items():
-            if unit.name == name:
-                assert sizes__ <= set(unit.values)
-                assert unit.values["attention.n_heads/n_kv_heads"] == 2
+)  # fmt: skip
+def test_the_parameters_of_a_layer(source: str, changes: dict[str, Any], values: dict[str, int]) -> None:
+    """h is h_kv·g unless one of them is 1, a head's width even and, where part of it is turned, that and a rest; what
+    heads together are as wide as is theirs; experts those that a token passes and the others."""
+    *frame, layer = units(load(source, changes))
+    assert layer.values == values
+    assert frame[0].values["d_model"] == 64 and frame[0].values["vocab_size"] == 250
+    numbers = probe(layer)
+    assert list(numbers) == sorted(values) and list(numbers.values()) == list(primes(len(values)))
 
 
 def primes(number: int) -> Iterator[int]:
@@ -489,3 +519,13 @@ def test_the_least_sure_is_said() -> None:
         Shown("", how, where, ()) for how, where in (("proved", "T ≥ 2"), ("proved", "all B, T ≥ 2"), ("measured", "x"))
     )
     assert _weakest([proved, wide]) == ("proved", "all B, T ≥ 2") and _weakest([proved, measured]) == ("measured", "x")
+
+
+def test_theorems_are_those_of_the_first_text_that_has_them() -> None:
+    def text(**names: str) -> str:
+        entries = {key: {"name": name, "digests": {}, "domain": "", "conditions": []} for key, name in names.items()}
+        return json.dumps({"theorems": entries})
+
+    kept = TheoremFiles([text(a="one", b="two"), text(b="other", c="three")])
+    assert [kept[key].name for key in "abc"] == ["one", "two", "three"] and list(kept) == ["a", "b", "c"]
+    assert len(kept) == 3 and "d" not in kept

@@ -322,8 +322,6 @@ def _shown(flat: Mapping[str, Any], stack: Mapping[str, Any], path: str) -> Any:
         return flat[path]
     *sections, key = path.split(".")
     tables = [stack, *([] if sections[:1] == ["layer"] else stack["layer"].values())]
-    if sections[:1] == ["layer"]:
-        tables, sections = [stack["layer"].get(sections[1], {})], sections[2:]
     for table in tables:
         for section in sections:
             table = table.get(section) or {}

@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Iterable, Mapping
 from functools import cache
+from itertools import combinations
 from math import prod
 from os.path import commonprefix
 from typing import Any
@@ -186,7 +187,7 @@ def _runs(own: tuple[str, ...], layer: bool) -> tuple[frozenset[str], tuple[str,
     named = [f"layers.#.{name}" for name in own] if layer else list(own)
     runs: set[str] = set()
     for steps in (name.split(".") for name in named):
-        runs.update(".".join(steps[i:j]) for i in range(len(steps)) for j in range(i + 1, len(steps) + 1))
+        runs.update(".".join(steps[i:j]) for i, j in combinations(range(len(steps) + 1), 2))
     full = [f"{prefix}.{name}" for prefix in PREFIXES for name in named]
     return frozenset(runs), tuple(full if layer else [*named, *full])
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf, sqrt
+from math import inf
 from typing import NamedTuple
 
 # A benchmark's clients send so many requests each: --num-prompts is 10 · --max-concurrency in InferenceX's runs
@@ -28,7 +28,7 @@ class Demand(NamedTuple):
     bursts   variance of the time between requests of an open loop over its mean squared: 1 at random
     together    share of the rounds in which all prompts of a closed loop are computed before any answer: the first of
              `ROUNDS`, and more where an engine computes prompts first and answers are of one length: they end together
-    dense    of a closed loop: how many times as close as evenly spread requests come (`denser`)
+    width    of a closed loop: share of an answer's time over which answers that begin together end
     sharing  copies that share experts, whose steps all wait for the slowest of them
     lone     seconds of a prompt where no other of these copies computes one
     gathers  of these copies, prompts wait for each other: until all copies have one, at most `interval` steps
@@ -46,20 +46,10 @@ class Demand(NamedTuple):
     bursts: float = 1.0
     together: float = 1 / ROUNDS
     interval: int = 1
-    dense: float = 1.0
+    width: float = 1.0
     sharing: int = 1
     lone: float = 0.0
     gathers: bool = False
-
-
-def denser(spread: float) -> float:
-    """How many times as close as evenly spread the requests of a closed loop come, of `ROUNDS` that begin together:
-    answers of lengths evenly from one number to another end over so much of an answer's time, which grows with the
-    root of the rounds (a random walk) until it is all of it. `spread`: variance of an answer's length over its mean
-    squared; 0: 1, for those that are `together` are told apart.
-    """
-    width = sqrt(12 * spread)
-    return sum(max(1.0, 1 / (width * sqrt(i))) for i in range(1, ROUNDS)) / (ROUNDS - 1) if width else 1.0
 
 
 class Steady(NamedTuple):

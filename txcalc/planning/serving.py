@@ -19,6 +19,7 @@ from txcalc.planning.deployment import MOST_SEQUENCES, Choice, Plan, largest
 from txcalc.planning.links import NODE
 from txcalc.planning.pace import Pace
 from txcalc.planning.timing import Limits, Point, Request, Timer
+from txcalc.planning.traffic import ALIKE
 
 if TYPE_CHECKING:
     from txcalc.planning.pools import Pools
@@ -37,16 +38,11 @@ DEFINITIONS = {
     "floor": "datasheet peaks, perfect overlap, no start costs anything: no server is faster",
     "achievable": "every operation at its share of the peak, one after the other, with the cost of its start",
 }
-ALIKE = (
-    "simulated answers differ by up to a tenth from the one length asked for: those of measured servers do not end "
-    "together as equal ones would (--answer 4k±400 draws lengths)"
+DIFFER = (
+    f"simulated answers differ by up to {ALIKE} tokens from the one length asked for: those of measured servers do not "
+    "end together as equal ones would (--answer 4k±400 draws lengths)"
 )
 SEATED = "all seats are taken at times, where no mean has a closed form"
-BUSY = 0.7  # share of the time for prompts from which TPOT was less than nine tenths of the simulation's
-TOGETHER = (
-    "of users who ask again they come when an answer ends, not at random, so that TTFT is too long here and TPOT too "
-    "short, their sum near enough (--simulate)"
-)
 MOST_LAYOUTS = 24  # that are compared for the front
 MOST_BATCH = 1 << 16  # sequences of one copy that are looked at
 
@@ -120,7 +116,7 @@ class Serving:
     def notes(self) -> tuple[str, ...]:
         found, run = [*_notes(self.plan, self.timer, self.chosen)], self.simulated
         if run and run.varied:
-            found.append(ALIKE)
+            found.append(DIFFER)
         if run and run.told:
             found.append(f"TTFT and TPOT are means of the {len(run.run.done):,} requests that were simulated: {SEATED}")
         return tuple(found)
@@ -226,8 +222,6 @@ def _notes(plan: Plan, timer: Timer, chosen: Point) -> Iterator[str]:
         yield f"all transfers are timed over the link of one node, which {chosen.layout.gpus} GPUs may not share"
     if chosen.layout.pp > 1 and accelerator.link is None:
         yield "stages hand on over the host, at 8 GB/s each way (PCIe 4.0 of four lanes): no link is known"
-    if timer.asked.rate is None and chosen.tpot and (share := chosen.steady.utilisation) > BUSY:
-        yield f"prompts take {100 * share:.0f} % of the time: {TOGETHER}"
     if len(plan.choices) > MOST_LAYOUTS:
         yield f"the front compares the best {MOST_LAYOUTS} layouts of {len(plan.choices)}"
     if any(not timer.known(choice.layout) for choice in plan.choices):

@@ -403,10 +403,8 @@ def simulated(
     """A point's load, of which a copy gets its even share, at most so many sequences at once.
 
     An open loop has `requests` (default: `REQUESTS`, or the times asked for); a closed one `ROUNDS` per client, as
-    `steady` has it; answers of one length, which would end together round after round, differ by up to a tenth, but
-    where an engine computes prompts first. Source: mean TTFT of servers measured with equal answers (Qwen3-32B on H100,
-    `tests/data/serving`): vLLM 0.12's is that of such answers, equal ones have 1.4 to 4 times as much; SGLang 0.5.1's
-    is that of equal ones.
+    `steady` has it; answers of one length, which would end together round after round, differ by a few tokens
+    (`ALIKE`), but where an engine computes prompts first: SGLang 0.5.1's mean TTFT is that of equal answers.
     """
     traffic, layout = timer.asked.traffic, point.layout
     assert traffic is not None
@@ -418,7 +416,7 @@ def simulated(
         clients = ceil(point.sequences / copies)
         if varied := clients > 1 and not timer.asked.answers and timer.demand(layout).together <= 1 / ROUNDS:
             traffic, alike = traffic._replace(answers=traffic.answers.varied), traffic.answers
-            varied = traffic.answers != alike  # no whole number is a tenth of fewer than ten tokens
+            varied = traffic.answers != alike  # none is shorter than one token
         run = simulate(server, traffic.jobs(requests or ROUNDS * clients, seed), clients)
     elif traffic.times:
         mine = traffic._replace(times=traffic.times[::copies])

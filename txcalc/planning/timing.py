@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from math import sqrt
 from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.planning.cost import BoundedTime
-from txcalc.planning.demand import ROUNDS, Answered, Demand, Steady, StepCurve, denser
+from txcalc.planning.demand import ROUNDS, Answered, Demand, Steady, StepCurve
 from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
 from txcalc.planning.engines import latency
 from txcalc.planning.layout import SERVING_ORDER, Layout
@@ -79,6 +80,12 @@ class Request:
     def answers(self) -> float:
         """The same of an answer's length."""
         return self.traffic.answers.spread if self.traffic else 0.0
+
+    @property
+    def width(self) -> float:
+        """Over so much of an answer's mean length lengths are spread evenly; of one length, as `simulated` has it."""
+        answers = self.traffic.answers if self.traffic else None
+        return sqrt(12 * (answers.spread or answers.varied.spread)) if answers else 1.0
 
     @property
     def mean_length(self) -> int:
@@ -348,7 +355,7 @@ class Timer:
                 self.asked.bursts,
                 1 / ROUNDS if self.asked.answers else own.together,
                 self.deployment.engine.interval if pace.sharing > 1 or not self.deployment.engine.gathers else 1,
-                denser(self.asked.answers),
+                self.asked.width,
                 pace.sharing,
                 prompt / pace.prefill_rate(prompt, cached, 1 / pace.sharing) if pace.sharing > 1 else 0.0,
                 self.deployment.engine.gathers and pace.sharing > 1,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 from txcalc.num import exceeds, minimum
 from txcalc.parts.cores import Gate, HeadsCore, SelectingCore, attend, gate
@@ -15,19 +15,19 @@ from txcalc.parts.options import REQUIRED, RMS_EPS, Wished, flag, key, letter, o
 from txcalc.parts.part import (
     Child,
     Composite,
+    Leaf,
     MatMul,
     Operation,
     Traffic,
     Weight,
     Workload,
     elementwise,
-    on_all_keys,
     optional,
 )
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Attended, Causal, Full, Selected, Span
+from txcalc.parts.spans import Attended, Causal, Full, Selected, Span, Window
 
 # Of the norm of an index's keys, a LayerNorm, whatever the norms around it have (DeepSeek-V3.2).
 INDEX_EPS = RMS_EPS
@@ -146,28 +146,62 @@ class IndexCore(SelectingCore):
 
 @final
 @frozen
+class Temperature(Leaf):
+    """q·(s·ln(i + 1) + b) of position i, with a learned s and b for every head: far queries may choose as sharply.
+
+    Shapes   q and result (B, T, h, width), s and b (h)
+    Unit     FLOPs under other: 1 an element
+    Omits    s·ln(i + 1) + b itself, h numbers a position
+    Kept     q, for the gradients of s and b, where they have any
+    Source   transformers' code of Mistral Large 4 (MistralLarge4TextSoftmaxScaling), 2026
+    """
+
+    unlearnt: ClassVar[Mapping[str, Any]] = {"keeps": False}
+    kind = "attention"
+    begins: ClassVar[Mapping[str, str]] = {"scale": "zero", "bias": "one"}
+    n_heads: Any
+    width: Any
+    keeps: bool = True
+
+    def weights(self) -> tuple[Weight, ...]:
+        return Weight("scale", (self.n_heads,)), Weight("bias", (self.n_heads,))
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        elements = work.positions * self.n_heads * self.width
+        return (elementwise("scale", elements, "add", elements, elements, 2 * self.n_heads),)
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * self.n_heads * self.width if self.keeps else 0
+
+
+@final
+@frozen
 class Indexer(Composite):
-    """The lightning indexer of DeepSeek's sparse attention: queries of few heads from the low-rank queries of MLA, one
-    normed key a token and a weight a head from the layer's input. It learns from a loss of its own, not from the
-    model's, and keeps nothing for the model's backward.
+    """The lightning indexer of DeepSeek's sparse attention: queries of few heads from the low-rank queries of MLA, or
+    where there are none from the layer's input after a norm (`q_norm`), one normed key a token and a weight a head from
+    the layer's input. It learns from a loss of its own, not from the model's, and keeps nothing for its backward.
     """
 
     d_model: Any
-    q_rank: Any
+    d_query: Any
     n_heads: Any
     width: Any
     key_norm: Norm
-    rotary: Rotary
+    rotary: Rotary | None
     core: IndexCore
+    q_norm: Norm | None = None
+    temper: Temperature | None = None
 
     def children(self) -> Iterator[Child]:
+        yield from optional("q_norm", self.q_norm)
         yield Child(
-            "q", Linear(d_in=self.q_rank, d_out=self.n_heads * self.width, bias=False, keeps="no"), duty="reads"
+            "q", Linear(d_in=self.d_query, d_out=self.n_heads * self.width, bias=False, keeps="no"), duty="reads"
         )
         yield Child("k", Linear(d_in=self.d_model, d_out=self.width, bias=False, keeps="no"), duty="reads")
         yield Child("k_norm", self.key_norm)
         yield Child("weights", Linear(d_in=self.d_model, d_out=self.n_heads, bias=False, keeps="no"), duty="weighs")
-        yield Child("rotary", self.rotary)
+        yield from optional("temper", self.temper)
+        yield from optional("rotary", self.rotary)
         yield Child("core", self.core)
 
 
@@ -178,7 +212,8 @@ class LatentAttention(Composite):
 
     `q_rank` is None where queries are projected directly (DeepSeek-V2-Lite). `indexer` selects the keys that the core
     attends to, whose span then says how many (DeepSeek-V3.2). Without `rotary` nothing is turned, and keys still share
-    `d_rope` of their width (Kimi Linear, arXiv 2510.26692, section 4). `gate` is as in `Attention`.
+    `d_rope` of their width (Kimi Linear, arXiv 2510.26692, section 4); where that is 0 they share nothing. `k_norm` is
+    that of the shared part. `gate` is as in `Attention`.
     """
 
     d_model: Any
@@ -194,6 +229,8 @@ class LatentAttention(Composite):
     core: LatentCore
     indexer: Indexer | None = None
     gate: Gate | None = None
+    k_norm: Norm | None = None
+    temper: Temperature | None = None
 
     def children(self) -> Iterator[Child]:
         queries = self.n_heads * (self.d_nope + self.d_rope)
@@ -203,10 +240,12 @@ class LatentAttention(Composite):
             yield Child("q_a", Linear(d_in=self.d_model, d_out=self.q_rank, bias=self.bias))
             yield Child("q_norm", Norm(width=self.q_rank, form="rms", bias=False, eps=self.norm_eps))
             yield Child("q_b", Linear(d_in=self.q_rank, d_out=queries, bias=False))
+        yield from optional("temper", self.temper)
         yield Child("kv_a", Linear(d_in=self.d_model, d_out=self.kv_rank + self.d_rope, bias=self.bias, keeps="no"))
         yield Child("kv_norm", Norm(width=self.kv_rank, form="rms", bias=False, eps=self.norm_eps))
         expand = Linear(d_in=self.kv_rank, d_out=self.n_heads * (self.d_nope + self.d_v), bias=False)
-        yield Child("kv_b", expand, on=on_all_keys)
+        yield from optional("k_norm", self.k_norm)
+        yield Child("kv_b", expand, on=self._on_keys)
         if self.gate:
             yield Child("g", Linear(d_in=self.d_model, d_out=self.n_heads * self.gate.gates, bias=False, keeps="no"))
         yield from optional("rotary", self.rotary)
@@ -219,6 +258,10 @@ class LatentAttention(Composite):
         yield Child(
             "o", Linear(d_in=self.n_heads * self.d_v, d_out=self.d_model, bias=self.bias, keeps=keeps), duty="writes"
         )
+
+    def _on_keys(self, work: Workload) -> Workload:
+        """At every position that is kept, expanded again; at new tokens only when absorbed."""
+        return work if work.absorbed else work._replace(tokens=self.core.span.keys(work))
 
     def alive(self) -> Any:
         """Queries and keys, values and what attention gives, of all heads."""
@@ -237,6 +280,7 @@ class LatentAttention(Composite):
             rotary=self.rotary and replace(self.rotary, heads=self.rotary.heads - self.n_heads + heads),
             core=replace(self.core, n_heads=heads),
             gate=self.gate and replace(self.gate, n_heads=heads),
+            temper=self.temper and replace(self.temper, n_heads=heads),
         )
 
 
@@ -253,19 +297,24 @@ class LatentOptions(Mechanism):
     q_rank: Any = letter(None, "rank of the query projection; absent: projected directly")
     kv_rank: Any = letter(REQUIRED, "width of the latent")
     d_nope: Any = letter(REQUIRED, "unrotated part of a query/key head")
-    d_rope: Any = letter(REQUIRED, "rotated part of a query/key head", even=True)
+    d_rope: Any = letter(None, "part of a query/key head that is rotated; absent: none", even=True)
     d_v: Any = letter(REQUIRED, "width of a value head")
     bias: bool = key(flag, False, "biases on the down projections and o")
     scale: Any = key(real, None, "multiplies the scores")
+    k_norm: bool = key(flag, False, "a norm of the rotated part of the keys, which all heads share")
+    window: Any = letter(None, "keys that a query sees, itself among them")
     gate: str = key(one_of("none", "element", "head"), "none", "gates on what is read, as attention.gate")
     index_heads: Any = letter(None, "heads of an index that selects keys; absent: all are attended to")
     index_width: Any = letter(None, "width of a head of the index, and of its one key", even=True)
     index_top_k: Any = letter(None, "keys that a query selects by it")
     index_shared: bool = key(flag, False, "the keys are those that an earlier layer's index chose: none of its own")
     sinks: bool = key(flag, False, "one learned sink a head")
+    tempered: bool = key(flag, False, "queries grow with the log of their position, as two numbers a head learn")
     index_interleaved: bool = key(flag, False, "the index's rotary pairs are neighbours, not halves")
 
     def misfits(self) -> Iterator[Wished]:
+        if self.d_rope is None and self.k_norm:
+            yield Wished("k_norm", "false without d_rope, which is what it norms")
         sizes = {name: getattr(self, name) for name in ("index_heads", "index_width", "index_top_k")}
         given = next((name for name, number in sizes.items() if number is not None), None)
         for name in ("index_interleaved", "index_shared"):
@@ -276,28 +325,33 @@ class LatentOptions(Mechanism):
         for name, number in sizes.items():
             if number is None:
                 yield Wished(name, f"a size beside {given}: an index has {', '.join(sizes)}")
-        if self.q_rank is None:
-            yield Wished("q_rank", "the rank of the queries, which the index reads")
-        if self.index_width is not None and exceeds(self.d_rope, self.index_width):
+        if self.window is not None:
+            yield Wished("window", f"none beside {given}: the index chooses among all keys")
+        rotated = 0 if self.d_rope is None else self.d_rope
+        if self.index_width is not None and exceeds(rotated, self.index_width):
             yield Wished("index_width", f"at least d_rope = {self.d_rope}, which is rotated")
 
     def build(self, place: Place) -> LatentAttention:
-        norm, heads = place.norm, self.n_heads
+        norm, heads, rotated = place.norm, self.n_heads, 0 if self.d_rope is None else self.d_rope
         span: Span = Full() if place.role in ("encoder", "vision") else Causal()
-        indexer = None
+        span = span if self.window is None else Window(window=self.window)
+        indexer, rotary = None, None
+        if self.d_rope is not None:
+            rotary = place.positions.rotary(heads + 1, rotated, paired=True)
         if self.index_heads is not None:
             indexer = None if self.index_shared else self._indexer(place, span)
             span = Selected(top_k=self.index_top_k)
         return self.into(
             LatentAttention,
             d_model=place.d_model,
+            d_rope=rotated,
             norm_eps=norm.epsilon_or(RMS_EPS),
-            rotary=place.positions.rotary(heads + 1, self.d_rope, paired=True),
+            rotary=rotary,
             core=LatentCore(
                 n_heads=heads,
                 kv_rank=self.kv_rank,
                 d_nope=self.d_nope,
-                d_rope=self.d_rope,
+                d_rope=rotated,
                 d_v=self.d_v,
                 span=span,
                 scale=self.scale,
@@ -305,18 +359,22 @@ class LatentOptions(Mechanism):
             ),
             indexer=indexer,
             gate=gate(self.gate, heads, self.d_v),
+            temper=Temperature(n_heads=heads, width=self.d_nope + rotated) if self.tempered else None,
+            k_norm=Norm(width=rotated, form="rms", bias=False, eps=norm.epsilon_or(RMS_EPS)) if self.k_norm else None,
         )
 
     def _indexer(self, place: Place, span: Span) -> Indexer:
         heads, width = self.index_heads, self.index_width
-        rotary = place.positions.rotary(heads + 1, width)
-        assert rotary is not None  # an index stands with rotary positions (`layer_rules`)
+        rotary = None if self.d_rope is None else place.positions.rotary(heads + 1, width)
+        norm = Norm(width=place.d_model, form="layer", bias=True, eps=INDEX_EPS, keeps=False)
         return Indexer(
             d_model=place.d_model,
-            q_rank=self.q_rank,
+            d_query=place.d_model if self.q_rank is None else self.q_rank,
+            q_norm=norm if self.q_rank is None else None,
+            temper=Temperature(n_heads=heads, width=width, keeps=False) if self.tempered else None,
             n_heads=heads,
             width=width,
             key_norm=Norm(width=width, form="layer", bias=True, eps=INDEX_EPS, keeps=False),
-            rotary=replace(rotary, dims=self.d_rope, interleaved=self.index_interleaved),
+            rotary=None if rotary is None else replace(rotary, dims=self.d_rope, interleaved=self.index_interleaved),
             core=IndexCore(n_heads=heads, width=width, span=span),
         )

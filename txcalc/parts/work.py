@@ -61,11 +61,6 @@ def on_source(work: Workload) -> Workload | None:
     return None if work.decoding else work._replace(tokens=work.source, past=0)
 
 
-def on_all_keys(work: Workload) -> Workload:
-    """At every position attended to, the cached ones computed again (MLA expanded); new tokens only when absorbed."""
-    return work if work.absorbed else work._replace(tokens=work.keys)
-
-
 def on_logits(work: Workload) -> Workload:
     """At the positions that get logits."""
     return work._replace(tokens=1) if work.last_logits else work

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from txcalc.planning.initial import STD
 from txcalc.reference.attention import DifferentialCore
+from txcalc.reference.latent import Temperature
 from txcalc.reference.linear import Activation, Convolution, LayerScale, LowRank, Norm, Shift
 from txcalc.reference.model import Block, Stack
 from txcalc.reference.recurrent import GatedRecurrence, Mamba, SelectiveScan
@@ -43,6 +44,8 @@ def initialise(net: nn.Module) -> None:
 def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
     if isinstance(module, Norm):
         parameter.fill_(1 if name == "weight" and not module.offset else 0)
+    elif isinstance(module, Temperature):
+        parameter.fill_(name == "bias")
     elif name == "D" or isinstance(module, LayerScale):
         parameter.fill_(1)
     elif name == "A_log":

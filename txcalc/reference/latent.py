@@ -50,25 +50,43 @@ class IndexCore(Core):
         return torch.full_like(scores, -math.inf).scatter(-1, best, 0).unsqueeze(1)
 
 
+class Temperature(nn.Module):
+    """Heads (B, T, h, d) times s·ln(i + 1) + b at position i."""
+
+    def __init__(self, part: parts.Temperature, like: Like) -> None:
+        super().__init__()
+        self.scale, self.bias = like.parameter(part.n_heads), like.parameter(part.n_heads)
+
+    def forward(self, q: Tensor, run: Run) -> Tensor:
+        far = run.once("far", lambda: (run.positions + 1).float().log().unsqueeze(-1).to(q.dtype))
+        return q * (self.scale * far + self.bias).unsqueeze(-1)
+
+
 class Indexer(nn.Module):
     """The queries, key and weights of the index, which the model's loss does not reach."""
 
     def __init__(self, part: parts.Indexer, top_k: int, like: Like) -> None:
         super().__init__()
-        self.q = Linear(part.q_rank, part.n_heads * part.width, False, like)
+        self.q_norm = Norm(part.q_norm, like) if part.q_norm else None
+        self.q = Linear(part.d_query, part.n_heads * part.width, False, like)
         self.k = Linear(part.d_model, part.width, False, like)
         self.k_norm = Norm(part.key_norm, like)
         self.weights = Linear(part.d_model, part.n_heads, False, like)
-        self.rotary = Rotary(part.rotary)
+        self.temper = Temperature(part.temper, like) if part.temper else None
+        self.rotary = Rotary(part.rotary) if part.rotary else None
         self.core = IndexCore(part.core)
         self.width, self.top_k = part.width, top_k
 
     @torch.no_grad()
-    def forward(self, x: Tensor, low: Tensor, run: Run) -> Tensor:
-        """`IndexCore`'s mask, of the layer's input x (B, T, D) and its low-rank queries (B, T, r_q)."""
-        q = self.rotary(self.q(low).unflatten(-1, (-1, self.width)), run)
-        k = self.rotary(self.k_norm(self.k(x)).unsqueeze(2), run).squeeze(2)
-        selected: Tensor = self.core(q, k, self.weights(x), self.top_k, run)
+    def forward(self, x: Tensor, low: Tensor | None, run: Run) -> Tensor:
+        """`IndexCore`'s mask, of the layer's input x (B, T, D) and its low-rank queries (B, T, r_q), if there are."""
+        read = low if self.q_norm is None else self.q_norm(x)
+        q, k = self.q(read).unflatten(-1, (-1, self.width)), self.k_norm(self.k(x)).unsqueeze(2)
+        if self.temper is not None:
+            q = self.temper(q, run)
+        if self.rotary is not None:
+            q, k = self.rotary(q, run), self.rotary(k, run)
+        selected: Tensor = self.core(q, k.squeeze(2), self.weights(x), self.top_k, run)
         return selected
 
 
@@ -106,6 +124,8 @@ class LatentAttention(nn.Module):
         self.kv_a = Linear(d_model, rank + part.d_rope, part.bias, like)
         self.kv_norm = Norm(NormPart(width=rank, form="rms", bias=False, eps=part.norm_eps), like)
         self.kv_b = Expansion(rank, heads, part.d_nope, part.d_v, like)
+        self.k_norm = Norm(part.k_norm, like) if part.k_norm else None
+        self.temper = Temperature(part.temper, like) if part.temper else None
         self.rotary = Rotary(part.rotary) if part.rotary else None
         self.g = Linear(d_model, heads * part.gate.gates, False, like) if part.gate else None
         self.gate = Gate(part.gate) if part.gate else None
@@ -128,8 +148,12 @@ class LatentAttention(nn.Module):
             run.lent["selected"] = (selected,)
         elif self.chosen and "selected" in run.lent:  # by itself a layer sees all
             (selected,) = run.lent["selected"]
-        q_nope, q_rope = q.unflatten(-1, (-1, d_nope + d_rope)).split((d_nope, d_rope), -1)
+        q = q.unflatten(-1, (-1, d_nope + d_rope))
+        q = q if self.temper is None else self.temper(q, run)
+        q_nope, q_rope = q.split((d_nope, d_rope), -1)
         latent, k_rope = self.kv_a(x).split((self.rank, d_rope), -1)
+        if self.k_norm is not None:
+            k_rope = self.k_norm(k_rope.contiguous())
         if self.rotary is not None:
             q_rope, k_rope = self.rotary(q_rope, run), self.rotary(k_rope.unsqueeze(2), run).squeeze(2)
         # Apart from the rotated key, which backward would keep with it.

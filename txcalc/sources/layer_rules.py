@@ -97,11 +97,13 @@ def _index(layer: Tables, stack: Tables, fault: Told) -> None:
     """An index rotates its keys, and chooses among what came before."""
     latent = layer["latent"]
     given = [key for key in ("index_heads", "index_width", "index_top_k") if key in latent and latent[key] is not None]
-    if given:
+    if given and latent["d_rope"] is not None:
         _turned(layer, "an index, whose keys are rotated", fault)
     if given and stack["role"] in ("encoder", "vision"):
         expected = "none in an encoder: an index chooses among what came before"
         fault(f"latent.{given[0]}", latent[given[0]], expected)
+    if latent["window"] is not None and stack["role"] in ("encoder", "vision"):
+        fault("latent.window", latent["window"], "none in an encoder")
 
 
 def _compressed(layer: Tables, stack: Tables, fault: Told) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import ROUTED, TOP, WIDTH, Config, Raw, layered, piece, stretched
+from txcalc.sources.huggingface.config import GLOBAL, LOCAL, ROUTED, TOP, WIDTH, Config, Raw, layered, piece, stretched
 from txcalc.sources.huggingface.keys import any_of
 
 
@@ -20,11 +20,10 @@ def _latent_decoder(c: Config, raw: Raw, latent: Raw, tied: bool = False, eps: f
     }
 
 
-def _indexed(c: Config, heads: int, latent: Raw) -> Raw:
-    """MLA with an index that selects keys: DeepSeek's sparse attention."""
-    if "q_rank" not in latent:
+def _indexed(c: Config, heads: int, latent: Raw, direct: bool = False) -> Raw:
+    """MLA with an index that selects keys: DeepSeek's sparse attention; `direct`: of queries without a low rank."""
+    if "q_rank" not in latent and not direct:
         c.fault("q_lora_rank", c.data.get("q_lora_rank", ABSENT), "a whole number", "the index reads what it is of")
-    c.items("layer_types", of=any_of("indexed_attention"), length=None, default=None)
     index = {
         "index_heads": c.size("index_n_heads", default=heads),
         "index_width": c.size("index_head_dim", default=128),
@@ -50,6 +49,7 @@ def _indexed_decoder(
     number: int = 256,
 ) -> Raw:
     """DeepSeek-V3.2 and what is built like it."""
+    c.items("layer_types", of=any_of("indexed_attention"), length=None, default=None)
     raw = _latent_decoder(c, raw, _indexed(c, heads, latent), eps=eps)
     raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, number, 8), "n_shared_experts", default=1)
     raw["experts"]["scoring"] = "sigmoid"
@@ -118,7 +118,13 @@ def axk2(c: Config) -> Raw:
 def glm_moe_dsa(c: Config) -> Raw:
     """Neighbours are rotated in the index too; layers may use the keys that an earlier one's index chose."""
     raw = c.stack()
-    n, pattern = raw["n_layers"], c.data.get("index_topk_pattern")
+    latent = c.mla(2048, 512, 192, 64, 256) | {"index_interleaved": True}
+    return _indexed_decoder(c, raw, latent, heads=32, eps=1e-5, axes=[_choices(c, raw, _pattern(c, raw["n_layers"]))])
+
+
+def _pattern(c: Config, n: int) -> list[str]:
+    """Which layers have an index of their own, by GLM's keys."""
+    pattern = c.data.get("index_topk_pattern")
     every, offset = c.size("index_topk_freq", default=1), c.count("index_skip_topk_offset", default=2)
     c.ignore("index_topk_pattern")
     default = ["shared" if max(i - offset + 1, 0) % every else "full" for i in range(n)]
@@ -128,8 +134,111 @@ def glm_moe_dsa(c: Config) -> Raw:
         if len(default) != n or not set(default) <= {"full", "shared"}:
             c.fault("index_topk_pattern", pattern, f"{n:,} letters out of F and S, one a layer")
             default = ["full"] * n
-    latent = c.mla(2048, 512, 192, 64, 256) | {"index_interleaved": True}
-    return _indexed_decoder(c, raw, latent, heads=32, eps=1e-5, axes=[_choices(c, raw, default)])
+    return default
+
+
+def mistral_large4_text(c: Config) -> Raw:
+    """Sparse latent attention of direct queries, which grow with the log of their position; every fourth layer turns
+    nothing."""
+    raw = c.stack()
+    n, own = raw["n_layers"], "transformers' class has it so"
+    c.only(None, "q_lora_rank", why=own)
+    latent = c.mla(None, 512, 64, 64, 128)
+    nope, turned = latent.pop("d_nope"), latent.pop("d_rope")
+    raw = _latent_decoder(c, raw, latent | {"d_rope": turned}, eps=1e-5)
+    c.items("layer_types", of=any_of("indexed_attention"), length=None, default=None)
+    raw["latent"] = _indexed(c, 32, raw["latent"], direct=True) | {"tempered": True, "index_interleaved": True}
+    del raw["latent"]["d_rope"]
+    raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 128, 4), "n_shared_experts", default=1, groups=(1, 1))
+    raw["head"]["softcap"] = c.real("final_logit_softcapping", default=30.0)
+    sources = c.data.get("kv_source_layers")
+    c.ignore("kv_source_layers")
+    if sources is not None and sources != list(range(n)):
+        c.fault("kv_source_layers", sources, "every layer's own", "latents that layers share are not read")
+    interval = c.size("no_rope_layer_interval", default=4)
+    c.ignore("no_rope_layer_interval")
+    flags = c.items("no_rope_layers", of=any_of(0, 1), length=None, default=None)
+    if flags is None:
+        flags = [int((i + 1) % interval != 0) for i in range(n)]
+    elif len(flags) < n:
+        c.fault("no_rope_layers", flags, f"a list of {n:,} items, one a layer")
+        flags = [1] * n
+    rotated = {
+        "rotary": {"latent": {"d_nope": nope, "d_rope": turned}},
+        "unrotated": {"latent": {"d_nope": nope + turned, "index_interleaved": False}, "positions": {"form": "none"}},
+    }
+    kinds = ["rotary" if on else "unrotated" for on in flags[:n]]
+    first = c.count("first_k_dense_replace", default=1)
+    axes = (kinds, rotated), _choices(c, raw, _pattern(c, n)), c.typed(raw, [i < first for i in range(n)])
+    return layered(raw, *axes)
+
+
+def dots3_note_text(c: Config) -> Raw:
+    """Sparse latent attention in some layers, in the others latents of another size with a window; a norm of the
+    rotated keys, and a gate a head."""
+    raw = c.stack(padding=151659)
+    n, latent = raw["n_layers"], c.mla(1024, 512, 128, 64, 128)
+    dsa = c.flag("use_dsa", default=None if "per_layer_config" in c else True)
+    types = _dots_types(c, n, dsa)
+    raw = _latent_decoder(c, raw, latent | {"k_norm": True, "gate": "head"}, eps=1e-5)
+    shared = c.size("n_shared_experts", default=1)
+    width = c.size("moe_shared_expert_intermediate_size", "shared_experts_intermediate_size", default=1536)
+    raw["experts"] = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 256, 8), groups=(1, 1))
+    raw["experts"] |= {"d_ff_shared": shared * width, "n_shared": 1, "scoring": "sigmoid"}
+    tables: dict[str, Raw] = {"full": {}}
+    c.ignore("index_n_heads", "index_head_dim", "index_topk")
+    if INDEXED in types:
+        index = _indexed(c, 64, latent)
+        tables["indexed"] = {"latent": {k: index[k] for k in index if k not in latent} | {"index_interleaved": True}}
+    near = _near(c, latent, [i for i, kind in enumerate(types) if kind == LOCAL])
+    tables["local"] = {
+        "latent": near | {"window": c.size("sliding_window", "sliding_window_size", default=512, null=512)}
+    }
+    kinds = [{INDEXED: "indexed", LOCAL: "local", GLOBAL: "full"}[kind] for kind in types]
+    return layered(raw, (kinds, tables), c.typed(raw, _before_experts(c, n)))
+
+
+INDEXED = "indexed_attention"
+# Of layers with a window, by the spelling of published files: what the class takes of each, and its name in a latent.
+_NEAR = {"num_attention_heads": (64, "n_heads"), "q_lora_rank": (1024, "q_rank"), "kv_lora_rank": (1024, "kv_rank"),
+         "qk_nope_head_dim": (192, "d_nope"), "v_head_dim": (128, "d_v")}  # fmt: skip
+
+
+def _dots_types(c: Config, n: int, dsa: bool | None) -> list[str]:
+    """The kind of every layer: `use_dsa` says whether those without a window have an index."""
+    windows, whole = c.flag("use_sliding_window", default=True), GLOBAL if dsa is False else INDEXED
+    default = [whole if not windows or i < 2 or i % 4 == 1 else LOCAL for i in range(n)]
+    types = c.layer_types(n, default, (LOCAL, GLOBAL, INDEXED))
+    return types if dsa is None else [kind if kind == LOCAL else whole for kind in types]
+
+
+def _near(c: Config, latent: Raw, places: list[int]) -> Raw:
+    """The latents of layers with a window: in keys of their own, or a table for each layer, which all say the same."""
+    per_layer = c.data.get("per_layer_config")
+    c.ignore("per_layer_config", "swa_num_key_value_heads")
+    if per_layer is None:
+        near = {name: c.size(f"swa_{key}", default=size) for key, (size, name) in _NEAR.items()}
+        c.only(near["n_heads"], "swa_num_key_value_heads", why="the latent is expanded for all heads")
+        whole = c.size("swa_head_dim", default=256)
+        near["d_rope"] = c.size("swa_qk_rope_head_dim", default=max(1, whole - near["d_nope"]))
+        if near["d_rope"] + near["d_nope"] != whole:
+            c.fault("swa_head_dim", whole, "swa_qk_nope_head_dim + swa_qk_rope_head_dim")
+    else:
+        tables = per_layer if isinstance(per_layer, Mapping) else {}
+        given = [
+            table for table in tables.values() if isinstance(table, Mapping) and table == next(iter(tables.values()))
+        ]
+        if sorted(str(key).lstrip("0") or "0" for key in tables) != sorted(map(str, places)) or len(given) < len(
+            tables
+        ):
+            c.fault("per_layer_config", per_layer, "the same table for every layer with a window, and for no other")
+        inner = Config(given[0] if given else {}, c.model_type, "per_layer_config.", c)
+        near = {name: inner.size(key, default=latent.get(name)) for key, (_, name) in _NEAR.items()}
+        inner.only(near["n_heads"], "num_key_value_heads", why="the latent is expanded for all heads")
+        near["d_rope"] = inner.size("qk_rope_head_dim", default=latent["d_rope"])
+        inner.only(near["d_rope"] + near["d_nope"], "head_dim", why="it is the sum of both parts of a head")
+    c.divides(2, near["d_rope"], "2", "the rotated part of a head with a window")
+    return near
 
 
 def _choices(c: Config, raw: Raw, default: list[str]) -> tuple[list[str], dict[str, Raw]]:

@@ -19,6 +19,9 @@ from txcalc.notation import LATEX, Sum, tidy, write
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import Layout
 from txcalc.planning.theorems import units
+from txcalc.planning.training import Recipe, activations
+from txcalc.planning.training.memory import width_of
+from txcalc.planning.training.stages import Pipeline
 from txcalc.sources import build, load
 from txcalc.sources.presets import names
 from txcalc.symbols import BY_LETTER
@@ -369,8 +372,33 @@ def test_what_a_rank_sends_is_written() -> None:
     assert r"^{k}" in write(tidy(dispatch.expression), LATEX)
 
 
-@pytest.mark.parametrize("layout", [Layout(pp=2, vpp=2), Layout(cp=2), Layout(tp=2, sp=2)])
-def test_what_is_not_written_in_letters_is_refused(layout: Layout) -> None:
+@pytest.mark.parametrize("recompute", ["none", "core", "blocks", "every:2"])
+@pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-2-9b", "gpt2", "bert-base", "mixtral-8x7b"])
+def test_a_rank_of_sequence_parallel_keeps_what_training_counts(
+    name: str, recompute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """But for the statistics of a row, which are no elements: leaf by leaf there, part by part here."""
+    monkeypatch.setattr(activations, "STATISTIC", 0)
+    model, work = load(name), load(name).workload(2, 24)
+    recipe = Recipe(Layout(tp=4, sp=4), micro_batch=2, tokens=24, recompute=recompute)
+    rows, letters = algebra.formulas(model, work, layout=recipe.layout, recipe=recipe)
+    (row,) = (row for row in rows if row.quantity == "saved" and not row.path)
+    (piece,) = Pipeline(model, recipe).pieces
+    assert 2 * row.value == activations.kept(piece, recipe, width_of(model)).saved
+    assert row.expression.xreplace(algebra.values(letters)) == row.value
+    for each in rows:
+        assert each.expression.xreplace(algebra.values(letters)) == sympy.Rational(str(each.value)), each.path
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        (Layout(pp=2, vpp=2), "is 2, expected 1: "),
+        (Layout(cp=2), "is 2, expected 1: "),
+        (Layout(tp=4, sp=4), "--tokens is 1022, expected a multiple of sp = 4"),
+    ],
+)
+def test_what_is_not_written_in_letters_is_refused(layout: Layout, said: str) -> None:
     model = load("gpt2")
-    with pytest.raises(InputError, match="is 2, expected 1: "):
-        algebra.formulas(model, model.workload(), layout=layout)
+    with pytest.raises(InputError, match=said):
+        algebra.formulas(model, model.workload(1, 1022), layout=layout)

@@ -12,11 +12,11 @@ from itertools import chain, count, product
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, MissingExtra
-from txcalc.ledger import Ledger, walk
+from txcalc.ledger import Entry, Ledger, walk
 from txcalc.model import Model
 from txcalc.notation import Expression
+from txcalc.num import exact_div, total, whole
 from txcalc.num import product as product_of
-from txcalc.num import total, whole
 from txcalc.parts.mechanisms import ATTENTIONS
 from txcalc.parts.model import Root
 from txcalc.parts.part import Workload
@@ -25,6 +25,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.training.parts import held, in_letters
 from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.stages import between
 from txcalc.sources import build
 from txcalc.sources.assemble import assemble, patches
 from txcalc.symbols import BY_LETTER, TABLE, Symbol
@@ -206,7 +207,7 @@ def formulas(
         model = apart(model, recipe)
     tree, root = symbolic(model), model.root
     if layout is not None:
-        root, tree = one_rank(model, layout), sharded(tree, layout)
+        root, tree = one_rank(model, layout, work.tokens), sharded(tree, layout)
     over, asked = over_letters(model, work)
     letters = {**asked, **tree.letters}
     numbers, one = values(letters), sympy.S.One
@@ -215,9 +216,10 @@ def formulas(
         ints = walk(root, work._replace(keep_scores=keep_scores))
         ints.at(path)  # refuses a path before the symbols, which have any number of experts, are asked for it
         symbols = walk(tree.root, over._replace(keep_scores=keep_scores))
-        ways = layout.fsdp if layout else 1
+        ways = (layout.fsdp, layout.sp) if layout else (1, 1)
         figures = _figures(ints, root, keep_scores, recipe, ways)
-        own = _figures(symbols, tree.root, keep_scores, recipe, symbol("fsdp") if ways > 1 else 1, numbers)
+        lettered = symbol("fsdp") if ways[0] > 1 else 1, symbol("tp") if ways[1] > 1 else 1
+        own = _figures(symbols, tree.root, keep_scores, recipe, lettered, numbers)
         for node, depth, passes, owners in (*_below(symbols, path), (path, 0, one, one)):
             costs, in_letters = ints.at(node), symbols.at(node)
             for quantity, figure in figures.items():
@@ -259,23 +261,29 @@ def _figures(
     root: Root,
     keep_scores: bool,
     recipe: Recipe | None,
-    shards: Any,
+    ways: tuple[Any, Any],
     numbers: Mapping[Expression, Expression] | None = None,
 ) -> dict[str, Callable[[Ledger], Any]]:
-    """What every part of a ledger is asked for; `numbers` that its letters stand for. Of weights that `shards` ranks
-    share, the first one's rows."""
+    """What every part of a ledger is asked for; `numbers` that its letters stand for. Of weights that fsdp's ranks
+    share, the first one's rows; of positions that sp's do, as many for each: `ways` are how many ranks these are."""
+    shards, sp = ways
+    beside = {id(leaf) for leaf in between(root)}
+
+    def cut(entry: Entry | None) -> Any:
+        return sp if entry is None or id(entry.leaf) in beside else 1
 
     def value(size: Any) -> int:
         return int(sympy.sympify(size).xreplace(numbers or {}))
 
     figures = dict(FIGURES)
+    figures["saved"] = lambda ledger: total([exact_div(entry.saved, cut(entry)) for entry in ledger])
     if shards != 1:
         figures["params"] = lambda ledger: total(
             [entry.times * product_of(shape) for entry in ledger for shape in held(entry, shards)]
         )
         del figures["active"]
     if recipe is not None:
-        figures |= in_letters(recipe, whole, root.stacks[-1].d_model, value, shards)
+        figures |= in_letters(recipe, whole, root.stacks[-1].d_model, value, shards, cut)
     return {SAVED_SCORES: figures["saved"]} if keep_scores else figures
 
 
@@ -284,16 +292,21 @@ UNWRITTEN = {
     "pp": "1: a stage's layers are as those of the whole model, fewer times",
     "vpp": "1: a stage's layers are as those of the whole model, fewer times",
     "cp": "1: its ranks work as one does on T/cp tokens, but that each has 1/cp of a sequence's pairs in attention",
-    "sp": "1: norms and sums beside the residual stream keep 1/sp of what they keep here (show --layout)",
 }
 
 
-def one_rank(model: Model, layout: Layout) -> Root:
-    """What a rank of a layout of tp, dp, fsdp, ep and etp holds, whole where fsdp shares it. Errors: `InputError` with
-    every reason why there is none."""
+def one_rank(model: Model, layout: Layout, tokens: int) -> Root:
+    """What a rank of a layout of tp, sp, dp, fsdp, ep and etp holds, whole where fsdp shares it. Errors: `InputError`
+    with every reason why there is none."""
     wrong = [Fault(name, n, why) for name, why in UNWRITTEN.items() if (n := getattr(layout, name)) > 1]
     if layout.fsdp > 1 < layout.ep:
         wrong.append(Fault("fsdp", layout.fsdp, "1 beside ep: ranks of one expert share it among themselves"))
+    if layout.sp > 1 and layout.exchanges:
+        wrong.append(
+            Fault("sp", layout.sp, "1 beside ep over other ranks than tp's, which have positions of their own")
+        )
+    if tokens % layout.sp:
+        wrong.append(Fault("--tokens", tokens, f"a multiple of sp = {layout.sp}"))
     if wrong:
         raise InputError("--layout", wrong)
     return Sharding(model).stages(layout)[0].root
@@ -310,7 +323,7 @@ def sharded(tree: Symbolic, layout: Layout) -> Symbolic:
     if layout.etp is None:
         etp = tp / ep if layout.expert_ways > 1 else sympy.S.One
     numbers = values({**tree.letters, **made})
-    ways = Ways(tp, ep, etp, value=lambda size: int(sympy.sympify(size).xreplace(numbers)))
+    ways = Ways(tp, ep, etp, sp=layout.sp > 1, value=lambda size: int(sympy.sympify(size).xreplace(numbers)))
     return Symbolic(tree.root.shard(ways), {**tree.letters, **made})
 
 

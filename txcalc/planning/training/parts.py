@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
-from txcalc.num import ceil_div, total
+from txcalc.num import ceil_div, exact_div, total
 from txcalc.planning.gradients import passes, recomputed, saved_by_core
 from txcalc.planning.training.activations import kept_by_kind
 from txcalc.planning.training.activations import recomputed as layers_again
@@ -68,12 +68,17 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
 
 
 def in_letters(
-    recipe: Recipe, whole: Ledger, width: Any, value: Callable[[Any], int], shards: Any
+    recipe: Recipe,
+    whole: Ledger,
+    width: Any,
+    value: Callable[[Any], int],
+    shards: Any,
+    cut: Callable[[Entry | None], Any] = lambda entry: 1,
 ) -> dict[str, Callable[[Ledger], Any]]:
     """Figures of parts of a whole ledger that the recipe changes, over numbers or letters: FLOPs of a step, elements
     kept for backward, bytes of optimizer state. A recomputed block's input counts as its first leaf's; `width` is D,
-    `value` what an expression over letters is; `shards` ranks share every weight. Layers that are recomputed are folded
-    with no others."""
+    `value` what an expression over letters is; `shards` ranks share every weight, and `cut` the positions of a leaf, or
+    of a block's input (None). Layers that are recomputed are folded with no others."""
     core = recipe.recompute == "core"
     last = max((i for entry in whole for i in entry.numbers), default=-1)
     numbers = recipe.recomputed(last + 1)
@@ -89,11 +94,11 @@ def in_letters(
 
     def saved(entry: Entry) -> Any:
         if not again(entry) or entry.work is None:
-            return entry.saved
+            return exact_div(entry.saved, cut(entry))
         if core:
             return saved_by_core(entry) * entry.runs
         held = (entry.name, id(entry.leaf)) in inputs
-        return entry.work.positions * width * entry.layers if held else 0
+        return exact_div(entry.work.positions * width * entry.layers, cut(None)) if held else 0
 
     def state(entry: Entry) -> Any:
         hidden = entry.kind != "norm" and entry.layer is not None

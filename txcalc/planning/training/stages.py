@@ -251,7 +251,7 @@ class Pipeline:
 def _held(
     whole: Composite, rank: Composite, work: Workload, sends: bool = False, sequence: Workload | None = None
 ) -> Iterator[RankLeaf]:
-    beside = {id(leaf) for leaf in _between(rank)}
+    beside = {id(leaf) for leaf in between(rank)}
     leaves = [entry for entry in walk(rank, work) if entry.leaf.role != "collective"]
     held = [
         RankLeaf(own, all_of_it.leaf, id(own.leaf) in beside, _numbers(own))
@@ -291,10 +291,10 @@ def _apart(root: Root) -> Root:
     return cast(Root, replace(made, **held)) if held else own
 
 
-def _between(part: Composite) -> Iterator[Leaf]:
+def between(part: Composite) -> Iterator[Leaf]:
     """Leaves that are no part of a branch: norms and sums beside the residual stream."""
     for child in part.parts:
         if child.part.parts:
-            yield from _between(cast(Composite, child.part))
+            yield from between(cast(Composite, child.part))
         elif part.on_stream:
             yield from child.part.leaves()

@@ -352,18 +352,16 @@ class _Spot(NamedTuple):
     within: str
     streams: tuple[Stream, ...]
 
-    def at(self, work: Workload, steps: tuple[PathStep, ...]) -> Entry:
+    def at(self, work: Workload) -> Entry:
         here: Workload | None = work
         for stream in self.streams:
             here = None if here is None else stream(here)
-        return Entry((*steps, *self.steps), self.leaf, self.kind, here, *self.counts, self.routed, self.within)
+        return Entry(self.steps, self.leaf, self.kind, here, *self.counts, self.routed, self.within)
 
 
-def walk(
-    root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16), steps: tuple[PathStep, ...] = ()
-) -> Ledger:
+def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) -> Ledger:
     """The ledger of a tree of parts under a workload."""
-    return Ledger([spot.at(work, steps) for spot in _spots(root)], work, bits)
+    return Ledger([spot.at(work) for spot in _spots(root)], work, bits)
 
 
 @lru_cache(maxsize=32)

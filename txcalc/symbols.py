@@ -85,7 +85,6 @@ TABLE = (
 )
 
 BY_LETTER = {symbol.letter: symbol for symbol in TABLE}
-BY_KEY = {symbol.key: symbol for symbol in TABLE if symbol.key}
 
 # Sizes by the names that configs and people have for them.
 OTHER_NAMES = {

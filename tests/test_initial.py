@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 from command import typed
@@ -30,7 +31,18 @@ def test_gpt2_begins_at_002_and_its_last_products_smaller() -> None:
     assert {each.deviation for each in initial(load("bert-base"))} == {0.02, 0.0}, "post-norm: nothing is smaller"
 
 
-def test_the_reference_begins_so() -> None:
+EXPERTS = {"n_experts": 2, "top_k": 1, "n_kv_heads": 4, "d_head": 64}
+CHOSEN = {"name": "x", "d_model": 256, "n_layers": 3, "expert_attention": EXPERTS, "feed_forward": {"d_ff": 512}}
+
+
+@pytest.mark.parametrize(
+    ("source", "matrices", "shrunk"),
+    [
+        ("D=256 L=3 h=4 F=512 V=300 ln bias plain learned=160", 3 * 6 + 3, 3 * (256 * 256 + 512 * 256)),
+        (CHOSEN, 3 * (2 * 2 + 2 + 2), 3 * (2 * 256 * 256 + 512 * 256)),
+    ],
+)
+def test_the_reference_begins_so(source: Any, matrices: int, shrunk: int) -> None:
     """Of each matrix of 40,000 numbers or more the deviation that it has, within five of the estimate's own."""
     pytest.importorskip("torch")
     import torch
@@ -38,17 +50,18 @@ def test_the_reference_begins_so() -> None:
     from txcalc.reference import build
 
     torch.manual_seed(0)
-    model = load("D=256 L=3 h=4 F=512 V=300 ln bias plain learned=160")
+    model = load(source)
     net = build(model)
     expected = {"o": 0.02 / math.sqrt(6), "down": 0.02 / math.sqrt(6)}
     compared = 0
     for name, parameter in net.named_parameters():
         if parameter.numel() >= 40_000:
-            part = name.split(".")[-2]
+            part = [word for word in name.split(".")[:-1] if word != "routed" and not word.isdecimal()][-1]
             deviation = expected.get(part, 0.02)
             assert abs(parameter.std().item() / deviation - 1) < 5 / math.sqrt(2 * parameter.numel()), name
             compared += 1
-    assert compared == 3 * 6 + 3
+    assert compared == matrices
+    assert sum(each.params for each in initial(model) if "√6" in each.rule) == shrunk
 
 
 def test_the_terminal_shows_them() -> None:

@@ -41,13 +41,15 @@ def initial(model: Model) -> list[Initial]:
 
 def _rule(entry: Entry, weight: str, branches: int) -> tuple[str, float | None]:
     begins = entry.leaf.begins.get(weight, "own")
+    # One of a product's experts, or what an adapter stands beside, does what that product does.
+    duty = next((step.duty for step in reversed(entry.steps) if step.duty not in ("expert", "base")), "")
     if begins == "one" and getattr(entry.leaf, "offset", False):
         begins = "zero"  # a norm that multiplies by 1 + weight
-    if begins == "own" or entry.duty == "steps":
+    if begins == "own" or duty == "steps":
         return "as the mixer's paper has it", None
     if begins != "normal":
         return {"one": "1", "zero": "0"}[begins], 0.0
-    if entry.duty == "writes" and branches:
+    if duty == "writes" and branches:
         return f"N(0, σ²), σ = 0.02/√{branches}", float(STD) / branches**0.5
     return "N(0, σ²), σ = 0.02", float(STD)
 

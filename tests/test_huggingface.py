@@ -402,7 +402,7 @@ def test_what_a_selection_of_keys_leaves_is_said_and_counted_masked() -> None:
         ("albert-base-v2", {"num_hidden_groups": 2}),
         ("mamba-130m", {"intermediate_size": 1000}),
         ("mamba2-130m", {"num_heads": 25}),
-        ("vit-large-patch16-224", {"patch_size": 15}),
+        ("vit-large-patch16-224", {"patch_size": 225}),
     ],
 )
 def test_what_changes_a_size_unread_is_refused(name: str, change: dict[str, Any]) -> None:

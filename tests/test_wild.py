@@ -234,7 +234,7 @@ def test_transformers_is_offered_where_it_has_the_type() -> None:
 
 
 SMALL = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}
-WORDS, PICTURES = SMALL | {"vocab_size": 100}, SMALL | {"image_size": 64}
+WORDS, PICTURES = SMALL | {"vocab_size": 100}, SMALL | {"image_size": 70}  # whose last pixels are cut off
 PAIRS: dict[str, dict[str, Any]] = {
     "clip": {
         "model_type": "clip",

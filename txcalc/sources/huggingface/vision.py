@@ -6,12 +6,16 @@ from txcalc.sources.huggingface.config import Config, Raw
 
 
 def pictures(c: Config, patch: int = 16, side: int = 224) -> tuple[Raw, Raw]:
-    """Square pictures in square patches: the widths of a stack, and its `vision`."""
+    """Square pictures in square patches, as many as fit: the widths of a stack, and its `vision`."""
     c.alone()
     raw: Raw = {"kind": "vision", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     image, patch = c.size("image_size", default=side), c.size("patch_size", default=patch)
-    c.divides(patch, image, "patch_size", "image_size")
-    return raw, {"image": image, "patch": patch, "channels": c.size("num_channels", default=3)}
+    if patch > image:
+        c.fault("patch_size", patch, f"at most image_size = {image}")
+    elif image % patch:
+        c.note(f"{image} pixels are {image // patch} patches of {patch}: the last {image % patch} are cut off")
+    fitting = max(1, image // patch) * patch
+    return raw, {"image": fitting, "patch": patch, "channels": c.size("num_channels", default=3)}
 
 
 def vit(c: Config) -> Raw:

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError
-from txcalc.planning.demand import Demand
+from txcalc.planning.demand import ROUNDS, Demand
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
@@ -68,10 +68,12 @@ def test_a_rate_lasts_while_prompts_keep_up(demand: Demand, copies: tuple[int, i
     assert not few.lasts and few.rate <= rate
 
 
-def found(gpus: list[int], prefill: int | None = None, limits: Limits | None = None, **asked: Any) -> Pools:
+def found(
+    gpus: list[int], prefill: int | None = None, limits: Limits | None = None, users: int = 64, **asked: Any
+) -> Pools:
     model = load("llama-3.1-8b")
     deployment = Deployment(model, hardware.load("h100-sxm"), engine(model, "bf16"))
-    return pools(deployment, request(9216, 8192, answer=1024, **asked), 9216, 64, gpus, prefill, limits)
+    return pools(deployment, request(9216, 8192, answer=1024, **asked), 9216, users, gpus, prefill, limits)
 
 
 def test_seats_of_the_decoding_pool_by_hand() -> None:
@@ -83,6 +85,50 @@ def test_seats_of_the_decoding_pool_by_hand() -> None:
     free = apart(demand, demand, (1, 1), 0.0, 8.0, most=64.0)
     slow = apart(demanded(0.01, 1e-3, 9.0, 100), demand, (1, 1), 0.0, 64.0, most=64.0)  # prompts are the line there
     assert free.line == slow.line == 0.0
+
+
+@given(
+    st.builds(
+        lambda fixed, each, prompt, slower, *rest: Demand(
+            lambda n: fixed + each * n, prompt, prompt * slower, 1.0, 500, *rest
+        )._replace(interval=7),
+        st.floats(1e-3, 0.05),
+        st.floats(1e-6, 1e-3),
+        st.floats(1e-3, 2),
+        st.floats(1, 3),
+        st.floats(1, 4),  # tokens a step
+        st.floats(0, 0.5),  # of the engine's own
+        st.floats(0, 5),  # polls
+        st.floats(0, 2),  # spread
+    ),
+    POOLS,
+    st.floats(1, 800),
+    st.floats(0, 0.5),
+)
+def test_two_pools_are_what_their_formulas_say(one: Demand, copies: tuple[int, int], n: float, handed: float) -> None:
+    """A line of prompts whose first come together, the transfer, and a step and a half until a token is told."""
+    fillers, decoders = copies
+    found = apart(one, one, copies, handed, n)
+    d, x, each = found.decoding / decoders, found.rate, n / fillers
+    step = one.step(d)
+    assert found.tpot == pytest.approx(step / one.tokens, rel=1e-9)
+    assert x == pytest.approx(found.decoding / 499 / found.tpot, rel=1e-9)  # type: ignore[operator]
+    assert found.utilisation == pytest.approx(x / fillers * one.prompt, rel=1e-9)
+    busy = x / fillers * one.prompt * (1 - 1 / max(1, each))
+    first = max(0, each - 1) / 2 * one.prompt / ROUNDS
+    ttft = one.own + busy * one.prompt / (1 - busy) * (1 + one.spread) / 2 + one.alone + first
+    ttft += handed + (1.5 + one.polls) * step
+    slack = max(0.0, n / x - ttft - 499 * found.tpot)  # type: ignore[operator]
+    assert found.ttft == pytest.approx(ttft + slack, rel=1e-9)
+    assert found.e2e == pytest.approx(found.ttft + 499 * found.tpot, rel=1e-9)  # type: ignore[operator]
+
+
+def test_two_accelerators_are_two_pools() -> None:
+    for prefill in (None, 1):
+        two = found([1, 2], prefill, users=1)
+        assert (two.prefill.layout, two.decode.layout) == (Layout(), Layout())
+    with pytest.raises(InputError, match="fewer than all"):
+        found([2], 2, users=1)
 
 
 def test_the_transfer_by_hand() -> None:

@@ -23,7 +23,9 @@ from txcalc.planning.demand import Steady
 from txcalc.planning.deployment import MOST_GPUS, MOST_SEQUENCES, Choice, Deployment, Gpu, check
 from txcalc.planning.engine import engine
 from txcalc.planning.fitting import checked_context
+from txcalc.planning.gradients import core_result, saved_by_core
 from txcalc.planning.layout import Layout
+from txcalc.planning.matching import matched
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.quantised import READERS, configured
 from txcalc.planning.scaling import ScalingQuestion
@@ -34,6 +36,7 @@ from txcalc.planning.timing import Limits, request
 from txcalc.planning.traffic import arrivals, lengths
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
 from txcalc.planning.training.run import Terms
+from txcalc.sources.spec import MAX_LAYERS
 
 GROUPED = [
     name
@@ -185,6 +188,46 @@ def test_a_shared_prefix_is_held_once(name: str) -> None:
         own = rank.pages_bytes(4096) - rank.shared_bytes(4096)
         assert held == [0, *(rank.pages_bytes(4096) + n * own for n in range(3))]
         assert 0 < own < rank.pages_bytes(4096)
+
+
+def test_what_a_core_keeps_that_is_computed_again() -> None:
+    """What it reads, without what it gives: DeepSeek's queries and keys are 192 wide and its values 128, of 128
+    heads."""
+    for keep in (True, False):
+        ledger = load("deepseek-v3").ledger(2, 8, keep_scores=keep)
+        core = next(entry for entry in ledger if entry.kind == "attention_core")
+        assert core_result(core) == 2 * 8 * 128 * 128
+        read = 2 * 8 * 128 * (192 + 192 + 128)
+        fused = core.leaf.saved(core.work._replace(keep_scores=False))  # type: ignore[union-attr]
+        assert read <= fused - core_result(core) <= read + 2 * 8 * 128
+        assert saved_by_core(core) == fused - keep * core_result(core)
+        assert core_result(next(entry for entry in ledger if entry.kind == "norm")) == 0
+
+
+@pytest.mark.parametrize(
+    ("learns", "passes"), [(["all"], 2), ([], 3)]
+)  # of frozen weights backward multiplies for the input alone
+def test_a_count_beside_frozen_weights(learns: list[str], passes: int) -> None:
+    model = load("D=64 L=2 h=4 F=96 V=50 untied", {"lora.rank": 4, "lora.modules": learns} if learns else {})
+    found = CONVENTIONS["6n"](model, model.ledger(2, 8), "dense", 1)
+    ours = {each.name: each.ours for each in found.terms}
+    assert ours["feed-forward"] == passes * 2 * 3 * 64 * 96 * 2 * 2 * 8
+
+
+def test_a_size_that_meets_a_budget_is_the_one_above() -> None:
+    """Of sizes tried one by one: the largest below, the smallest that is not, and of two as near the smaller."""
+    model = load("D=64 L=9 h=4 F=96 V=50 untied")
+    for budget in (0, 7, 8, 9, 10, 63, 64, 65, 6400):
+        found = matched(model, "L", 3 * budget + 1, lambda one: 3 * one.spec["stacks"][""]["n_layers"])
+        exact = [(n, 3 * n - 3 * budget - 1) for n in range(1, MAX_LAYERS + 1)]
+        below = max((one for one in exact if one[1] < 0), default=None)
+        above = min((one for one in exact if one[1] >= 0), default=None)
+        assert (found.below, found.above) == (below, above), budget
+        met = matched(model, "L", 3 * budget + 3, lambda one: 3 * one.spec["stacks"][""]["n_layers"])
+        assert (met.best, met.above) == ((budget + 1, 0),) * 2 and met.model.spec["stacks"][""][
+            "n_layers"
+        ] == budget + 1
+        assert met.below == ((budget, -3) if budget and budget + 1 != 9 else None)
 
 
 SMALL = load("D=256 L=1 h=4 F=256 V=50")

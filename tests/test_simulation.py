@@ -6,6 +6,8 @@ import json
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from fractions import Fraction
 from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,16 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 import txcalc
+from txcalc import hardware
 from txcalc.cli import app
 from txcalc.errors import InputError
-from txcalc.planning.demand import ROUNDS, Demand
-from txcalc.planning.simulation import Server, SimulatedRun, simulate, spread
+from txcalc.planning.demand import ROUNDS, Demand, Steady
+from txcalc.planning.deployment import Deployment
+from txcalc.planning.engine import engine
+from txcalc.planning.layout import Layout
+from txcalc.planning.simulation import Done, Server, Simulated, SimulatedRun, simulate, spread
 from txcalc.planning.steady import closed, open_
+from txcalc.planning.timing import Timer, request
 from txcalc.planning.traffic import Arrival, Lengths, Requests, arrivals, lengths
 
 
@@ -412,6 +419,39 @@ def test_steps_that_are_taken_at_once_are_those_one_by_one(
     run = simulate(server, iter(jobs), clients)
     found = run.seconds, run.waiting, run.inside, run.busy, run.most_waiting, run.preempted, run.steps
     assert (sorted(map(tuple, run.done)), *found) == _Stepped(server, jobs, clients).run()
+
+
+@pytest.mark.parametrize(("hits", "cached"), [(0, 0), (Fraction(1, 2), 496)])
+@pytest.mark.parametrize("told", [True, False])
+def test_a_copy_as_the_simulation_sees_it(hits: Any, cached: int, told: bool) -> None:
+    """Its demand again: seconds of a token, what its first takes beside steps, the pages of the longest sequences; of
+    no lengths that are told, those of the context."""
+    model = txcalc.load("llama-3.1-8b")
+    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model, chunk=300, interval=3))
+    asked = request(4000, 1000, answer=200, hits=Fraction(hits))
+    asked = asked if told else replace(asked, traffic=None)
+    timer, layout = Timer(deployment, asked, 4000), Layout(dp=2)
+    demand, server = timer.demand(layout), Server.of(timer, layout, 9)
+    longest = 1200 if told else 4000
+    pages = deployment.max_concurrency(layout, longest) // 2 * longest // 16
+    assert server[3:] == (300, 9, pages, 16, 1.0, demand.polls, 3)
+    assert server.token == pytest.approx(demand.prompt / (1000 - cached))
+    assert server.delay == pytest.approx(demand.alone - demand.prompt + demand.own)
+    assert [server.step(n) for n in (1, 7)] == [demand.step(n) for n in (1, 7)]
+
+
+def test_a_figure_of_a_simulated_load() -> None:
+    """Of two copies, one of which was simulated: three requests in four seconds."""
+    run = SimulatedRun([Done(0, 1, 3, 5), Done(1, 1.5, 2, 2), Done(2, 4, 4, 1)], 4.0)
+    found = Simulated(run, 2, 0, run.within(1.0, 0.5), False)
+    assert found.output == 2 * 8 / 4 and found.goodput == 2 * 2 / 4
+    assert found.ttft and found.tpot and found.e2e
+    assert (found.ttft.mean, found.tpot.mean, found.e2e.mean) == (3.5 / 3, 0.5, 2.0)
+    limits = ((1.0, 0.5), (1.0, 0.49), (0.99, 0.5), (2.0, None), (None, 0.49), (None, None))
+    assert [3 * run.within(*each) for each in limits] == [2, 0, 1, 3, 1, 3]
+    steady = found.means(Steady(9.0, 9.0, 9.0, 7.0, 0.5, 3.0))
+    assert steady == Steady(3.5 / 3, 0.5, 2.0, 7.0, 0.5, 3.0)
+    assert SimulatedRun().output == SimulatedRun().within(None, None) == 0
 
 
 def test_pages_that_are_short_are_given_back() -> None:

@@ -129,6 +129,11 @@ def test_two_accelerators_are_two_pools() -> None:
         assert (two.prefill.layout, two.decode.layout) == (Layout(), Layout())
     with pytest.raises(InputError, match="fewer than all"):
         found([2], 2, users=1)
+    model = load("llama-3.1-8b")
+    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model, "bf16"))
+    assert pools(deployment, request(100, 98, answer=2), 100, 1, [2]).answer == 2
+    with pytest.raises(InputError, match="there is one pool"):
+        pools(deployment, request(100, 98, answer=1), 100, 1, [2])
 
 
 def test_the_transfer_by_hand() -> None:

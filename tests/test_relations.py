@@ -123,8 +123,10 @@ class _Known(_Sizing):
         self.tried.append(number)
         return [SimpleNamespace(fits=True, number=number)] if number >= self.start else None
 
-    def _met(self, choice: Any) -> bool:
-        return bool(choice.number >= self.least)
+    def _quiet(self, choice: Any) -> Steady | None:
+        if choice.number < self.least / 2:
+            return None  # it cannot be timed
+        return Steady(1.0 if choice.number >= self.least else 1.1, None, 1.0, 1.0, 0.5, 1.0)
 
 
 @pytest.mark.parametrize("start", [1, 3, 8, 20])

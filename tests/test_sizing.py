@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from math import inf
 from typing import Any, cast
 
 import pytest
@@ -10,13 +11,14 @@ from command import Command
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
+from txcalc.planning.demand import Steady
 from txcalc.planning.deployment import Choice, Deployment, taken
 from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.offload import wish
 from txcalc.planning.serving import serve, sizes
 from txcalc.planning.sizing import arrange, less, rentable
-from txcalc.planning.timing import Limits, request
+from txcalc.planning.timing import Limits, Timer, request
 
 run = Command("deploy")
 
@@ -38,6 +40,20 @@ def test_how_many_are_rented_at_most() -> None:
         *range(24, 1025, 24)
     ]
     assert rentable(1, {"pp": 341, "dp": 3}) == [1023]
+
+
+@pytest.mark.parametrize(("lasts", "inside"), [(True, inf), (False, inf), (True, 7.2), (True, 0.1), (True, 1e9)])
+def test_a_rate_s_sequences(lasts: bool, inside: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as are inside on average, at most those that fit and at least those asked for; where that has no closed
+    form, all that fit of a rate that lasts."""
+    state = Steady(inside, None, inside, 1.0, 0.5, 3.0, lasts=lasts)
+    monkeypatch.setattr(Timer, "open", lambda self, layout, rate: state)
+    model = load("llama-3.1-8b")
+    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model))
+    found = arrange(deployment, request(4096, rate=1.0), 4096, 3, 1)
+    most = deployment.max_concurrency(Layout(), 4096)
+    wanted = {inf: most if lasts else 3, 7.2: 8, 0.1: 3, 1e9: most}
+    assert found.concurrency == wanted[inside] and found.best.max_concurrency == most
 
 
 @pytest.mark.parametrize("held", [{}, {"tp": 2}, {"tp": 2, "pp": 3, "dp": 4}])

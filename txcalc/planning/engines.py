@@ -70,8 +70,8 @@ class Profile(NamedTuple):
         return str(self.numbers.get("kernels", "")) if named else self.engine
 
     def size(self, key: str) -> int:
-        """Bytes of a key; 0 where it is not said."""
-        return parse_bytes(self.numbers[key], key) if key in self.numbers else 0
+        """Bytes of a key."""
+        return parse_bytes(self.numbers[key], key)
 
     def of_card(self, key: str, large: bool) -> int:
         """A number that large cards may have another of."""

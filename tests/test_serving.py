@@ -183,6 +183,21 @@ def test_a_prompt_by_hand() -> None:
     assert found["feed_forward"].memory + found["feed_forward"].compute == pytest.approx(fed, rel=1e-12)
 
 
+@pytest.mark.parametrize(("rows", "adapters"), [(1, 3), (1, 9), (4000, 3)])
+def test_times_of_adapters_by_hand(rows: int, adapters: int) -> None:
+    """Two factors of rank 8 beside every product of three layers, of five sequences, in 16 bits: read once for each
+    sequence that has its own, and multiplied; two starts for products of one input."""
+    model, card = load("D=64 L=3 h=4 F=96 V=50 untied"), handled()
+    how = engine(model, "bf16", adapters=(adapters, 8))
+    cost = Pace(model, Sharding(model), ONE, card, how).ranks[0].parts(Workload(5, rows, 0, 0))["adapters"]
+    elements = 3 * 8 * (4 * (64 + 64) + 3 * (64 + 96))
+    flops, read = 2 * elements * 5 * rows / card.peak("bf16"), 2 * elements / card.bandwidth
+    compute, memory = flops / 0.6, read * min(adapters, 5) / 0.5
+    assert (cost.least_compute, cost.least_weights) == pytest.approx((flops, read))
+    assert (cost.compute, cost.memory) == pytest.approx((compute, 0) if rows > 1 else (0, memory))
+    assert cost.launch == pytest.approx(3 * 4 * 2 * 2e-6)
+
+
 @pytest.mark.parametrize("rows", [1, 2])
 def test_packed_weights_by_hand(rows: int) -> None:
     """Four bits and a scale of 20 for each row's group; with one row a sequence what unpacks them decides."""

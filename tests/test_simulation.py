@@ -562,6 +562,7 @@ def test_lengths_of_a_list_vary_as_they_do() -> None:
     """Variance over the mean squared: of 1 and 3 a quarter; of every number from 1 to 3 a sixth."""
     assert Lengths(1, 3, (1, 3)).spread == 1 / 4 and Lengths(1, 3).spread == pytest.approx(1 / 6)
     assert Lengths(2, 2).spread == Lengths(2, 2, (2, 2)).spread == 0
+    assert Requests(Lengths(1, 1), Lengths(1, 1), times=(0, 1, 4)).bursts == 1 / 4  # of times between them: 1 and 3
 
 
 def test_requests_may_come_at_one_time(tmp_path: Path) -> None:

@@ -54,6 +54,7 @@ def test_a_rate_s_sequences(lasts: bool, inside: float, monkeypatch: pytest.Monk
     most = deployment.max_concurrency(Layout(), 4096)
     wanted = {inf: most if lasts else 3, 7.2: 8, 0.1: 3, 1e9: most}
     assert found.concurrency == wanted[inside] and found.best.max_concurrency == most
+    assert found.rule == "those that fit; within the limits; quickest from question to answer at this load"
 
 
 @pytest.mark.parametrize("held", [{}, {"tp": 2}, {"tp": 2, "pp": 3, "dp": 4}])

@@ -41,7 +41,7 @@ DEMANDS = st.builds(
 def test_one_user_alone() -> None:
     """Nothing in line: the prompt, and 99 steps that nobody shares."""
     found = closed(Demand(linear(0.01, 0), 0.2, 0.3, 0.25, 100, own=0.05), 1)
-    assert found.ttft == pytest.approx(0.05 + 0.3) and found.tpot == pytest.approx(0.01)
+    assert found.ttft == pytest.approx(0.05 + 0.3) and found.tpot == pytest.approx(0.01) and found.line == 0
     assert found.e2e == pytest.approx(0.35 + 0.99) == pytest.approx(1 / found.rate, rel=1e-4)
 
 

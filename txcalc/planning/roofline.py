@@ -261,8 +261,8 @@ class Rank:
         if self._adapted is None:
             entries = walk(self.stage.root, work._replace(batch=1)).entries
             starts, before = 0.0, None
-            for entry in (entry for entry in entries if self.engine.adapted(entry)):
-                starts += 0.0 if same_input(before, entry) else 2.0 * float(entry.runs)
+            for entry in entries:
+                starts += 2.0 * float(entry.runs) if self.engine.adapted(entry) and not same_input(before, entry) else 0
                 before = entry
             self._adapted = float(sum(map(self.engine.adapted, entries))), starts
         elements, starts = self._adapted

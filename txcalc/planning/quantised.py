@@ -23,6 +23,7 @@ from txcalc.planning.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Form
 Config = Mapping[str, Any]
 
 DIVIDING = ("awq", "mlx", "compressed-tensors")  # whose packers take no group that is not full
+WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp4": 4}  # of methods of one
 Covers = Callable[[Entry, int | None], bool]
 Rule = tuple[Covers, Format | None]  # the first that is true of a leaf decides
 
@@ -33,17 +34,13 @@ def native(model: Model) -> Format:
     if model.checkpoint and model.checkpoint.held.form == "gguf":
         return stored(model)
     config = model.spec["quantization"]
-    if config is None:
-        return FORMATS[dtype]
-    return configured(model, config, FORMATS[dtype].bits)
+    return FORMATS[dtype] if config is None else configured(model, config, FORMATS[dtype].bits)
 
 
 def published(model: Model, name: str) -> Format | None:
     """A checkpoint in the format of a name that the model's own makers have published; None: none."""
     config = model.spec["variants"].get(name)
-    if config is None:
-        return None
-    return configured(model, config, FORMATS[model.spec["dtype"]].bits)
+    return None if config is None else configured(model, config, FORMATS[model.spec["dtype"]].bits)
 
 
 def configured(model: Model, config: Config, wide: int = 16) -> Format:
@@ -120,6 +117,11 @@ class _Config:
         for key, value in self.raw.items():
             if isinstance(value, Mapping | list) and value and key not in (*LEFT, *TABLES) and self.method != "mlx":
                 self.faults.append(Fault(key, f"a {type(value).__name__}", "no table or list that is not read", mend))
+        if width := WIDTHS.get(self.method):
+            self.number("bits", (width,), width)
+        for key in ("load_in_4bit", "load_in_8bit"):  # which ask for bitsandbytes
+            if self.raw.get(key) is True and self.method != "bitsandbytes":
+                self.faults.append(Fault(key, True, f"false or none, for the method is {self.method}", mend))
         yield (self.named(self.left(self.raw)), None)
         yield from reader(self)
 

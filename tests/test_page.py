@@ -209,14 +209,16 @@ SCALES = {
 _SAID = re.compile(r"([+−-]?)([\d,]+)(?:\.(\d+))?(?:e(-\d+))?(?: (\S+))?")
 
 
+@lru_cache(2**16)
 def is_rounded(text: str, number: Fraction) -> bool:
     """Whether a text says a number, rounded to the last of its digits (B: billions, or bytes)."""
     if text == "exact":
         return number == 0
     sign, digits, decimals, power, unit = _SAID.fullmatch(text).groups("")  # type: ignore[union-attr]
-    said = Fraction(f"{sign.replace('−', '-')}{digits.replace(',', '')}.{decimals or 0}")
-    half = Fraction(1, 2 * 10 ** len(decimals))
-    scales = {SCALES[unit] * Fraction(f"1e{power or 0}"), *([Fraction(1)] if unit == "B" else [])}
+    one = 10 ** len(decimals)  # in the last of its digits
+    said, half = Fraction(int(f"{digits}{decimals}".replace(",", "")), one), Fraction(1, 2 * one)
+    said = -said if sign in ("−", "-") else said
+    scales = {SCALES[unit] * Fraction(10) ** int(power or 0), *([Fraction(1)] if unit == "B" else [])}
     return any(abs(said * scale - number) <= half * scale + abs(number) / 10**12 for scale in scales)
 
 

@@ -13,6 +13,7 @@ import pytest
 
 from txcalc import load
 from txcalc.errors import InputError, UnknownName
+from txcalc.parts.work import COST
 from txcalc.planning.generation import FlopsLaw, generations, laws, summed
 from txcalc.planning.layout import Layout, parse_layout, unserved
 from txcalc.planning.modules import MOST_TRIALS, Modules, _short, _trials, listed, names
@@ -21,6 +22,7 @@ from txcalc.planning.scaling import LAWS, Law, ScalingQuestion, _decayed, _range
 from txcalc.planning.scaling import laws as scaling_laws
 from txcalc.planning.structures import Size, _Parameters, probe, units
 from txcalc.planning.theorems import Condition, Shown, TheoremFiles, _weakest
+from txcalc.sources import build
 
 EXPERTS = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
 DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
@@ -529,3 +531,50 @@ def test_theorems_are_those_of_the_first_text_that_has_them() -> None:
     kept = TheoremFiles([text(a="one", b="two"), text(b="other", c="three")])
     assert [kept[key].name for key in "abc"] == ["one", "two", "three"] and list(kept) == ["a", "b", "c"]
     assert len(kept) == 3 and "d" not in kept
+
+
+# What parts say of themselves beside their formulas.
+
+# Each operation of an element of what is no matrix product, as the textbooks write it; an exp is one.
+SPELT = {
+    "add": "add", "layer_norm": "mean subtract square mean scale weight bias",
+    "layer_norm_nobias": "mean subtract square mean scale weight", "rms_norm": "square mean scale weight",
+    "softmax": "scale subtract exp sum divide", "rotary": "multiply multiply add", "relu": "larger",
+    "relu2": "larger square", "gelu": "scale erf add multiply multiply",
+    "gelu_tanh": "square cube multiply add multiply tanh add multiply multiply",
+    "quick_gelu": "scale exp add divide", "silu": "negate exp add divide",
+    "clamped_silu": "clamp clamp add scale exp add divide multiply", "sigmoid": "exp add divide", "tanh": "tanh",
+    "softplus": "exp log", "xielu": "exp subtract subtract multiply multiply add",
+    "cut": "square mean mean deviation cut larger", "none": "",
+}  # fmt: skip
+
+
+def test_operations_of_an_element_are_counted() -> None:
+    assert {name: len(operations.split()) for name, operations in SPELT.items()} == COST
+
+
+def test_whisper_s_convolutions_read_each_position_once() -> None:
+    """1,500 positions of 3,000 steps of 128 bands: the second one takes every other of what the first one gives."""
+    found = {e.steps[-1].name: e for e in load("whisper-large-v3").ledger(2, 8) if "conv" in e.path and e.params}
+    assert (found["conv1"].saved, found["conv2"].saved) == (2 * 3000 * 128, 2 * 3000 * 1280)
+    assert found["conv1"].operations[0].traffic.activations == 2 * 3000 * (128 + 1280)
+    assert found["conv2"].operations[0].traffic.activations == 2 * (3000 + 1500) * 1280
+
+
+@pytest.mark.parametrize(("gate", "fused", "stored"), [("none", 0, 16 * 64), ("head", 16 * 64, 16 * 64)])
+def test_a_norm_before_o_reads_what_the_core_keeps(gate: str, fused: int, stored: int) -> None:
+    """Unless its result is gated between, or the core's scores are kept and not its result."""
+    attention = {"n_heads": 8, "inner_norm": True, "gate": gate}
+    model = build({"d_model": 64, "n_layers": 1, "attention": attention, "feed_forward": {"d_ff": 96}}, "normed")
+    for scores, size in ((False, fused), (True, stored)):
+        (norm,) = (entry for entry in model.ledger(2, 8, keep_scores=scores) if entry.path.endswith("inner_norm"))
+        assert norm.saved == size
+
+
+def test_half_of_wide_differential_heads_are_normed() -> None:
+    """A pair of heads together, of twice a head's width."""
+    heads = {"n_heads": 8, "d_head": 8}
+    raw = {"d_model": 64, "n_layers": 1, "feed_forward": {"d_ff": 96}, "differential_attention": heads}
+    model = build(raw, "differential")
+    (norm,) = (entry.leaf for entry in model.ledger() if entry.path.endswith("inner_norm"))
+    assert (norm.width, norm.groups) == (16, 4)  # type: ignore[attr-defined]

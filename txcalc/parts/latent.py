@@ -238,11 +238,11 @@ class LatentAttention(Composite):
             yield Child("q", Linear(d_in=self.d_model, d_out=queries, bias=False), duty="reads")
         else:
             yield Child("q_a", Linear(d_in=self.d_model, d_out=self.q_rank, bias=self.bias))
-            yield Child("q_norm", Norm(width=self.q_rank, form="rms", bias=False, eps=self.norm_eps))
+            yield Child("q_norm", Norm(width=self.q_rank, form="rms", bias=False, eps=self.norm_eps), duty="latent")
             yield Child("q_b", Linear(d_in=self.q_rank, d_out=queries, bias=False))
         yield from optional("temper", self.temper)
         yield Child("kv_a", Linear(d_in=self.d_model, d_out=self.kv_rank + self.d_rope, bias=self.bias, keeps="no"))
-        yield Child("kv_norm", Norm(width=self.kv_rank, form="rms", bias=False, eps=self.norm_eps))
+        yield Child("kv_norm", Norm(width=self.kv_rank, form="rms", bias=False, eps=self.norm_eps), duty="latent")
         expand = Linear(d_in=self.kv_rank, d_out=self.n_heads * (self.d_nope + self.d_v), bias=False)
         yield from optional("k_norm", self.k_norm)
         yield Child("kv_b", expand, on=self._on_keys)

@@ -41,11 +41,11 @@ Gradient = Literal["both", "weights", "input", "none"]
 
 # What a child is to the part that it stands in, where somebody asks: one of a stack's layers; a half of a model; what a
 # table's rows are of; one of the experts; a product of a branch that reads the stream, or the last, which writes to it;
-# the projection to a mixer's step sizes; what pools keys, or weighs an index's heads; the way back from the experts'
-# latent; what an adapter stands beside, and its first factor; what brings together logits. "": nothing of these.
+# the projection to a mixer's step sizes; a norm of a latent; what pools keys, or weighs an index's heads; the way back
+# from the experts' latent; what an adapter stands beside, and its first factor; what brings together logits. "": none.
 Duty = Literal[
     "", "layer", "encoder", "decoder", "tokens", "positions", "types", "expert", "reads", "writes", "steps", "pools",
-    "weighs", "widens", "base", "adapts", "logits",
+    "latent", "weighs", "widens", "base", "adapts", "logits",
 ]  # fmt: skip
 
 

@@ -141,8 +141,7 @@ def megatron_lm(model: Model, ledger: Ledger, attention: str, pp: int) -> Conven
     cores = [(entry.leaf.attended, entry.runs) for entry in ledger if entry.leaf.attended]
     half = 3 * sum(widths(own) * runs for own, runs in cores) * ledger.work.positions * ledger.work.tokens
     core = term(CORE, half, 3 * own.pop("attention_core", 0), "theirs: half of all pairs, as a causal kernel computes")
-    latent = any(entry.leaf.kernels == "latent" for entry in ledger)
-    inner = [entry for entry in ledger if latent and entry.kind == "norm" and entry.within == "attention"]
+    inner = [entry for entry in ledger if entry.duty == "latent"]
     norms = 6 * sum(entry.params for entry in inner) * ledger.work.positions
     terms = [
         term(name, 0 if kind == "router" else 3 * own.get(kind, 0), 3 * own.get(kind, 0), NOTHING)

@@ -189,6 +189,9 @@ def test_ignore_within_a_table() -> None:
 def test_a_text_config_holds_what_differs_from_its_class() -> None:
     _, _, assumptions, _ = describe({"model_type": "llava", "text_config": {"model_type": "qwen2"}})
     assert "text_config.hidden_size = 4096, the default of qwen2" in assumptions
+    words = QWEN | {"model_type": "mllama_text_model", "num_attention_heads": 16, "cross_attention_layers": [1]}
+    words = {key: value for key, value in words.items() if key not in ("num_key_value_heads", "head_dim")}
+    assert describe({"model_type": "mllama", "text_config": words})[0]["attention"]["n_kv_heads"] == 8
     with pytest.raises(InputError, match="hidden_size is missing"):
         describe({"model_type": "qwen2"})
 

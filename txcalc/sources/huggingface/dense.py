@@ -92,7 +92,7 @@ def mllama_text_model(c: Config) -> Raw:
         c.fault("cross_attention_layers", across, "fewer layers than there are")
         return raw
     c.only(len(listed), "vision_num_cross_attention_layers", why="the length of cross_attention_layers")
-    attention = c.heads(raw, width_names=())
+    attention = c.heads(raw, kv=8, width_names=())
     made = c.decoder(raw | {"n_layers": n - len(across)}, attention)
     width, groups = attention["d_head"], attention["n_kv_heads"]
     layer = 2 * d * attention["n_heads"] * width + 2 * d * groups * width + 2 * width + 2 * d + 2

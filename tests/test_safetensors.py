@@ -279,6 +279,35 @@ def test_a_quantised_checkpoint_is_seen_as_it_is(method: str, tmp_path: Path) ->
     assert held == size if method != "gptq" else held > size
 
 
+# What each packer's files are, and what a config may say of them that is another format.
+SAID: dict[str, dict[str, Any]] = {
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 32, "desc_act": True, "sym": True},
+    "gptq in 8 bits": {"quant_method": "gptq", "bits": 8, "group_size": 32, "desc_act": True, "sym": True},
+    "gptq, groups of 16": {"quant_method": "gptq", "bits": 4, "group_size": 16, "desc_act": True, "sym": True},
+    "bitsandbytes": {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_type": "nf4"},
+    "fp8": {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"},
+}
+
+
+@pytest.mark.parametrize("said", SAID)
+@pytest.mark.parametrize("method", ["gptq", "bitsandbytes", "fp8"])
+def test_a_config_gives_its_checkpoint_the_bytes_that_it_has(method: str, said: str, tmp_path: Path) -> None:
+    """All but what bitsandbytes writes of each matrix beside it; any other format is refused with both sums."""
+    wide = TINY | {"hidden_size": 512, "intermediate_size": 768, "torch_dtype": "float16"}
+    tensors: Shapes = {}
+    for name, (dtype, shape) in llama(wide, "F16").items():
+        tensors |= packed(name, shape, method) if "proj" in name else {name: (dtype, shape)}
+    model = txcalc.load(folder(tmp_path, tensors, config=wide | {"quantization_config": SAID[said]}))
+    assert model.checkpoint is not None and model.checkpoint.agrees
+    held = model.checkpoint.held.size.bytes
+    if method != said:
+        with pytest.raises(InputError, match=f"bytes by its keys, and its checkpoint's tensors have {held:,}"):
+            weights_of(model, "native")
+        return
+    beside = 21 * (82 + 16 * 4) if method == "bitsandbytes" else 0
+    assert sum(weights_of(model, "native").bytes_of(entry) for entry in model.entries) == held - beside
+
+
 # Folders.
 
 
@@ -294,8 +323,8 @@ def test_a_config_that_contradicts_the_headers_is_refused(tmp_path: Path) -> Non
         with pytest.raises(InputError, match=re.escape(words)):
             weights_of(model, "native")
         assert weights_of(model, "bf16").name == "bf16"
-    (tmp_path / "c").mkdir()  # norms stay wide
-    wide = {name: "BF16" for name in llama() if "norm" in name}
+    (tmp_path / "c").mkdir()  # norms and tables stay wide
+    wide = {name: "BF16" for name in llama() if "proj" not in name}
     mixed = {name: (wide.get(name, dtype), shape) for name, (dtype, shape) in llama(dtype="F8_E4M3").items()}
     assert weights_of(txcalc.load(folder(tmp_path / "c", mixed, config=said)), "native").name == "fp8"
 

@@ -56,29 +56,42 @@ def weights_of(model: Model, name: str) -> Format:
     """
     wanted = plain(name)
     if wanted == NATIVE:
-        _agree(model)
-        return quantised.native(model)
+        return _agreed(model, quantised.native(model))
     if (found := quantised.published(model, wanted) or mixtures.mixture(model, wanted)) is not None:
         return found
     return covering(format_of(name), {entry.kind for entry in model.entries})
 
 
-def _agree(model: Model) -> None:
-    """That a checkpoint's matrices are as its config says. Errors: `InputError` where one alone has a narrow format."""
+# What a quantiser writes beside matrices and scales (bitsandbytes' states, a packer's last blocks) is less of a
+# checkpoint; groups half as long, or a list of modules left wide that is another, are more.
+OTHERWISE = 0.02
+
+
+def _agreed(model: Model, native: Format) -> Format:
+    """The weights as published, which a checkpoint beside the config holds so. Errors: `InputError` where one alone has
+    a narrow format, or where the tensors have other bytes than the `quantization_config` gives them."""
     if model.checkpoint is None or model.checkpoint.held.form == "gguf":
-        return
+        return native
     config, held = model.spec["quantization"], model.checkpoint.held
     kinds = {tensor.dtype for tensor in held.tensors if len(tensor.shape) == 2}
     said = ", ".join(sorted(kinds))
-    if config and kinds and kinds <= {"BF16", "F16", "F32"}:
-        method = config.get("quant_method", "a format")
-        raise InputError(
-            "quantization_config", [f"says {method!r}, and all matrices of its checkpoint are {said} (--weights bf16?)"]
-        )
-    if not config and any(kind.startswith("F8") for kind in kinds):
-        raise InputError(
-            "config.json", [f"has no quantization_config, and matrices of its checkpoint are {said} (--weights fp8?)"]
-        )
+    if not config:
+        if any(kind.startswith("F8") for kind in kinds):
+            fault = f"has no quantization_config, and matrices of its checkpoint are {said} (--weights fp8?)"
+            raise InputError("config.json", [fault])
+        return native
+    method = config.get("quant_method", "a format")
+    if kinds and kinds <= {"BF16", "F16", "F32"}:
+        fault = f"says {method!r}, and all matrices of its checkpoint are {said} (--weights bf16?)"
+        raise InputError("quantization_config", [fault])
+    if model.checkpoint.agrees and not held.partial:
+        more = sum(tensor.bytes for kind in ("tied", "buffer") for tensor in model.checkpoint.extra.get(kind, ()))
+        stored, counted = held.size.bytes - more, sum(native.bytes_of(entry) for entry in model.entries)
+        if abs(counted - stored) > OTHERWISE * stored:
+            mend = "which of them is right? --weights FORMAT counts another"
+            fault = f"says {method!r}, {counted:,} bytes by its keys, and its checkpoint's tensors have {stored:,}"
+            raise InputError("quantization_config", [f"{fault} ({mend})"])
+    return native
 
 
 def covering(form: Format, kinds: Iterable[str]) -> Format:

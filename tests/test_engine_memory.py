@@ -324,7 +324,8 @@ def test_llamacpps_kernels_read_mxfp4_as_any_type_of_four_bits() -> None:
         ]
 
     assert tpot(engine="llama.cpp") < tpot(engine="llama.cpp", weights="q8_0")
-    assert tpot() <= tpot(engine="vllm") < tpot(engine="sglang") / 2
+    rounding = 1 + 1e-12  # vLLM's own share of a step may be nothing, and is added in another order
+    assert tpot() <= tpot(engine="vllm") * rounding < tpot(engine="sglang") / 2
 
 
 @pytest.mark.parametrize("kv", ["q8_0", "fp8", "int6", "q4_0"])

@@ -315,7 +315,8 @@ def test_bytes_of_a_recipe(changes: dict[str, Any], sizes: tuple[int, ...]) -> N
 def test_a_recipe_s_own_numbers() -> None:
     one = Recipe(Layout(tp=2, cp=4, fsdp=3, dp=5), 7, 11, 4096)
     assert (one.global_batch, one.local_tokens, one.shards) == (7 * 11 * 15, 1024, 12)
-    assert Recipe(Layout(cp=4)).shards == 1
+    assert Recipe(Layout(cp=4)).shards == 4  # of FSDP over them
+    assert Recipe(Layout(cp=4), framework="megatron").shards == 1
     assert [Recipe(frozen=form).packed for form in (None, "bf16", "int8", "nf4", "nf4-dq")] == [0, 0, 1, 1, 1]
     assert Recipe(fused_loss=True).logit_bytes == (2, 2) and Recipe().logit_bytes == (4, 12)
     read = parse_recipe("", Layout(cp=2, tp=4, sp=4))

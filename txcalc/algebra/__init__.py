@@ -207,7 +207,7 @@ def formulas(
         model = apart(model, recipe)
     tree, root = symbolic(model), model.root
     if layout is not None:
-        root, tree = one_rank(model, layout, work.tokens), sharded(tree, layout)
+        root, tree = one_rank(model, layout, work), sharded(tree, layout)
     over, asked = over_letters(model, work)
     letters = {**asked, **tree.letters}
     numbers, one = values(letters), sympy.S.One
@@ -295,7 +295,7 @@ UNWRITTEN = {
 }
 
 
-def one_rank(model: Model, layout: Layout, tokens: int) -> Root:
+def one_rank(model: Model, layout: Layout, work: Workload) -> Root:
     """What a rank of a layout of tp, sp, dp, fsdp, ep and etp holds, whole where fsdp shares it. Errors: `InputError`
     with every reason why there is none."""
     wrong = [Fault(name, n, why) for name, why in UNWRITTEN.items() if (n := getattr(layout, name)) > 1]
@@ -305,8 +305,9 @@ def one_rank(model: Model, layout: Layout, tokens: int) -> Root:
         wrong.append(
             Fault("sp", layout.sp, "1 beside ep over other ranks than tp's, which have positions of their own")
         )
-    if tokens % layout.sp:
-        wrong.append(Fault("--tokens", tokens, f"a multiple of sp = {layout.sp}"))
+    for name, number in {"--tokens": work.tokens, "--source": work.source if model.has_encoder_apart else 0}.items():
+        if number % layout.sp:
+            wrong.append(Fault(name, number, f"a multiple of sp = {layout.sp}"))
     if wrong:
         raise InputError("--layout", wrong)
     return Sharding(model).stages(layout)[0].root

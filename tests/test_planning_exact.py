@@ -572,9 +572,22 @@ def test_a_norm_before_o_reads_what_the_core_keeps(gate: str, fused: int, stored
 
 
 def test_half_of_wide_differential_heads_are_normed() -> None:
-    """A pair of heads together, of twice a head's width."""
-    heads = {"n_heads": 8, "d_head": 8}
+    """A pair of heads together, of twice a head's width; keys and values have half as many heads."""
+    heads = {"n_heads": 8, "n_kv_heads": 4, "d_head": 8}
     raw = {"d_model": 64, "n_layers": 1, "feed_forward": {"d_ff": 96}, "differential_attention": heads}
     model = build(raw, "differential")
     (norm,) = (entry.leaf for entry in model.ledger() if entry.path.endswith("inner_norm"))
     assert (norm.width, norm.groups) == (16, 4)  # type: ignore[attr-defined]
+    assert model.ledger().by_kind("params")["attention"] == 2 * 64 * 64 + 2 * 64 * 32 + 4 * 8
+    assert next(e for e in model.ledger(1, 2) if e.path.endswith("rotary")).flops_other == 2 * 3 * (8 + 4) * 8
+
+
+@pytest.mark.parametrize(
+    ("parts", "sums"), [(["attention", "feed_forward"], 2), (["pieces"], 0), (["attention", "pieces"], 1)]
+)
+def test_a_branch_is_added_once_unless_its_pieces_are(parts: list[str], sums: int) -> None:
+    piece = {"name": "x", "form": "linear", "sizes": [64, 64]}
+    tables = {"attention": {"n_heads": 8}, "feed_forward": {"d_ff": 96}, "pieces": {"leaves": [piece]}}
+    raw = {"d_model": 64, "n_layers": 1, "layer": {"layer": {"parts": parts, **{name: tables[name] for name in parts}}}}
+    (added,) = (entry for entry in build(raw, "sums").ledger(2, 8) if entry.path.endswith(".residual"))
+    assert added.flops_other == sums * 16 * 64

@@ -23,7 +23,11 @@ import txcalc
 from txcalc.ledger import walk
 from txcalc.parts.adapters import Frozen, LowRank
 from txcalc.parts.forms import pieces
-from txcalc.parts.part import COST, Cache, Leaf, MatMul, Workload
+from txcalc.parts.norm import NormOptions
+from txcalc.parts.part import Cache, Leaf, MatMul, Workload
+from txcalc.parts.place import Place, mechanism
+from txcalc.parts.positions import PositionsOptions
+from txcalc.sources import build
 
 # 2 sequences of 3 new tokens after 5 cached ones: 6 rows, 8 keys, 3·5 + 1 + 2 + 3 = 21 visible pairs; 14 source rows.
 WORK = Workload(2, 3, 5, 7)
@@ -86,6 +90,42 @@ ROWS = {
 }
 
 
+# What a description says of parts that are pinned: its table, of a layer with rotary positions where "rotary".
+HEADS, DELTA = {"n_heads": 3, "d_head": 5}, {"n_heads": 3, "n_key_heads": 1, "d_key": 5, "d_value": 7, "d_conv": 2}
+MAMBA = {"d_inner": 13, "d_state": 5, "d_conv": 4, "dt_rank": 3, "n_heads": None}
+MAMBA2 = HEADS | {"n_groups": 1, "d_state": 7, "d_conv": 4}
+SAID: dict[str, tuple[str, dict[str, Any]]] = {
+    "attention of experts": (
+        "expert_attention",
+        {"n_experts": 5, "top_k": 2, "n_kv_heads": 3, "d_head": 7, "bias": True},
+    ),
+    "attention of a draft": ("draft_attention", {"n_heads": 6, "n_kv_heads": 3, "d_head": 7, "rotary": True}),
+    "attention beside spans": ("span_attention", HEADS | {"taps": 7, "bias": ["q"]}),
+    "forgetting attention": ("forgetting", {"n_heads": 4, "n_kv_heads": 2, "d_head": 5}),
+    "linear attention": ("linear_attention", HEADS | {"activation": "silu"}),
+    "mLSTM": ("matrix_memory", {"n_heads": 3, "d_key": 5, "d_value": 7, "bias": False, "cap": None}),
+    "mamba": ("mamba", MAMBA | {"bias": False, "conv_bias": True, "norms": True}),
+    "mamba-2": ("mamba2", MAMBA2 | {"bias": False, "conv_bias": True, "norm": True}),
+    "mamba-2 without a norm": ("mamba2", MAMBA2 | {"bias": True, "conv_bias": False, "norm": False}),
+    "griffin": ("rg_lru", HEADS | {"d_conv": 2, "bias": True, "conv_bias": True, "activation": "gelu_tanh"}),
+    "delta net": (
+        "delta",
+        DELTA | {"decay": "head", "bound": None, "rank": None, "gate": "silu", "signed": False, "whole_gate": False},
+    ),
+    "delta net by channel": (
+        "delta",
+        DELTA | {"decay": "channel", "bound": -5, "rank": 2, "gate": "sigmoid", "signed": False, "whole_gate": False},
+    ),
+    "LSTM": ("rnn", {"form": "lstm", "d_hidden": 5, "biases": 2}),
+    "GRU": ("rnn", {"form": "gru", "d_hidden": None, "biases": 1}),
+    "time mix": ("time_mix", {"d_inner": 13}),
+    "channel mix": ("channel_mix", {"d_ff": 13}),
+    "short convolution": ("short_convolution", {"taps": 5, "bias": True}),
+    "convolution over time": ("convolution", {"taps": 5, "activation": "gelu"}),
+    "fourier": ("fourier", {}),
+}
+
+
 def figures(part: Any, work: Workload) -> dict[str, Any]:
     """Every quantity that is not zero; traffic is (weights, activations, cache), cache (growth, constant, held)."""
     ledger = walk(part, work)
@@ -105,6 +145,17 @@ FORMULAS = ("weights", "operations", "saved", "cache", "transfers")
 def test_pinned(name: str) -> None:
     part, work, pinned = ROWS[name]
     assert figures(part, work) == pinned
+
+
+@pytest.mark.parametrize("name", SAID)
+def test_a_description_makes_what_is_pinned(name: str) -> None:
+    _, work, pinned = ROWS[name]
+    section, said = SAID[name]
+    layer = build({"d_model": 11, "n_layers": 1, "attention": {"n_heads": 1}, "feed_forward": {"d_ff": 3}}, "").spec
+    tables = layer["stacks"][""]["layer"]["layer"]
+    positions = tables["positions"] | {"form": "rotary" if said.get("rotary") else "none"}
+    place = Place(11, NormOptions.of(tables["norm"]), PositionsOptions.of(positions), "decoder")
+    assert figures(mechanism(section).of(said).build(place), work) == pinned
 
 
 def test_every_part_is_pinned() -> None:
@@ -135,17 +186,6 @@ def test_a_doubled_formula_is_noticed(cls: type[Leaf], formula: str, monkeypatch
     monkeypatch.setattr(cls, formula, lambda *arguments: doubled(honest(*arguments)))
     rows = [(fresh(part), work, pinned) for part, work, pinned in ROWS.values() if type(part) is cls]
     assert any(figures(part, work) != pinned for part, work, pinned in rows)
-
-
-COSTS = {
-    "add": 1, "layer_norm": 7, "layer_norm_nobias": 6, "rms_norm": 4, "softmax": 5, "rotary": 3, "relu": 1, "relu2": 2,
-    "gelu": 5, "gelu_tanh": 9, "quick_gelu": 4, "silu": 4, "clamped_silu": 8, "sigmoid": 3, "tanh": 1, "softplus": 2,
-    "cut": 6, "xielu": 6, "none": 0,
-}  # fmt: skip
-
-
-def test_costs_are_pinned() -> None:
-    assert COST == COSTS
 
 
 def mutants(op: Any) -> Iterator[Any]:

@@ -13,6 +13,7 @@ import pytest
 from command import Command
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from tiny import TINY
 
 from txcalc import hardware, load
 from txcalc.curves import PEAKS, SECONDS, SHARES, Curve, Efficiency, Link, untouched
@@ -32,6 +33,7 @@ from txcalc.planning.roofline import Rank
 from txcalc.planning.serving import Serving, serve, sizes
 from txcalc.planning.timing import Speculation, Timer, request
 from txcalc.render.serving import parts as by_part
+from txcalc.sources import build
 from txcalc.sources.presets import names
 
 ONE = Layout()
@@ -196,6 +198,14 @@ def test_times_of_adapters_by_hand(rows: int, adapters: int) -> None:
     assert (cost.least_compute, cost.least_weights) == pytest.approx((flops, read))
     assert (cost.compute, cost.memory) == pytest.approx((compute, 0) if rows > 1 else (0, memory))
     assert cost.launch == pytest.approx(3 * 4 * 2 * 2e-6)
+
+
+def test_a_product_after_the_router_has_adapters_of_its_own() -> None:
+    """Beside a latent's way down and up, what is shared, queries with keys and values, and o; the router has none."""
+    model = build(TINY["nemotron-h"], "nemotron-h")
+    how = engine(model, "bf16", adapters=(1, 8))
+    cost = Pace(model, Sharding(model), ONE, handled(), how).ranks[0].parts(Workload(1, 1, 0, 0))["adapters"]
+    assert cost.launch == pytest.approx(6 * 2 * 2e-6)
 
 
 @pytest.mark.parametrize("rows", [1, 2])

@@ -35,6 +35,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from itertools import pairwise
 from math import log2, sqrt
 from typing import NamedTuple
 
@@ -260,10 +261,9 @@ class Rank:
             return []
         if self._adapted is None:
             entries = walk(self.stage.root, work._replace(batch=1)).entries
-            starts, before = 0.0, None
-            for entry in entries:
-                starts += 2.0 * float(entry.runs) if self.engine.adapted(entry) and not same_input(before, entry) else 0
-                before = entry
+            own = [entry if self.engine.adapted(entry) else None for entry in entries]
+            pairs = pairwise([None, *own])
+            starts = sum(2.0 * float(one.runs) for before, one in pairs if one and not same_input(before, one))
             self._adapted = float(sum(map(self.engine.adapted, entries))), starts
         elements, starts = self._adapted
         flops = 2.0 * elements * float(work.positions) / self.core

@@ -433,7 +433,11 @@ def test_the_same_on_a_gpu(name: str) -> None:
 @pytest.mark.parametrize("name", [*TINY][::5])
 def test_every_size_is_free_in_a_trace(name: str) -> None:
     pytest.importorskip("fvcore", reason="fvcore is not installed: pip install 'txcalc[verify]'")
-    from txcalc.verify import verify
+    from txcalc.verify import NotForAll, verify
 
+    if name == "compressed":  # T // 3 entries: PyTorch asks whether there is one, and whether any token is left
+        with pytest.raises(NotForAll, match="//"):
+            verify(tiny(name), ["flops"], lengths="symbolic")
+        return
     verdict = verify(tiny(name), ["flops"], lengths="symbolic")
     assert verdict.failures == [] and verdict.rows

@@ -252,6 +252,10 @@ def test_first_of_large_quadratics(a: int, b: int, c: int) -> None:
     assert answer == 1 or a * (answer - 1) ** 2 < b * (answer - 1) + c
 
 
+def test_an_end_may_be_the_second() -> None:
+    assert first(lambda n: 5 * n - 100 - (n == 1), (2,)) == 20
+
+
 def test_what_is_not_quadratic_is_refused() -> None:
     with pytest.raises(ArithmeticError, match="more than the second degree"):
         first(lambda n: n**3 - 10**9)

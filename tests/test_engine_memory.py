@@ -67,18 +67,25 @@ def test_a_sweep_of_models_and_layouts() -> None:
         assert far <= allowed, (row["model"], row["tp"], row["pp"], found)
 
 
-def test_graphs_by_hand() -> None:
-    """Llama-3.1-8B has four products a layer, and on Hopper as many kernels around an attention; 51 sizes up to 512."""
-    model, found = load("llama-3.1-8b"), profile("vllm@0.20")
+@pytest.mark.parametrize(
+    ("version", "card", "fine", "captured", "whole", "around", "kept"),
+    [
+        ("0.20", "h100-sxm", 256, 51, 51, 4, 32 * 4 * 512 * 32 * 128),
+        ("0.20", "l4", 256, 51, 35, 2, 0),
+        ("0.8", "h100-sxm", 512, 67, 0, 4, 0),  # pieces alone
+        ("0.2", "h100-sxm", 256, 0, 35, 4, 32 * 4 * 256 * 32 * 128),  # whole ones alone, of its 256 sequences
+    ],
+)
+def test_graphs_by_hand(version: str, card: str, fine: int, captured: int, whole: int, around: int, kept: int) -> None:
+    """Llama-3.1-8B has four products a layer, and on Hopper as many kernels around an attention."""
+    model, found = load("llama-3.1-8b"), profile(f"vllm@{version}")
     assert found
-    sizes = [1, 2, 4, *range(8, 257, 8), *range(272, 513, 16)]
-    for card, captured, whole, around, kept in (("h100-sxm", 51, 51, 4, 32 * 4 * 512 * 32 * 128), ("l4", 51, 35, 2, 0)):
-        memory = EngineMemory(found, hardware.load(card), 8192)
-        rank = Deployment(model, memory.accelerator, engine(model, memory=memory)).fullest(Layout(), 8192, 1).rank
-        nodes = 32 * (8 * (captured + whole) + around * whole)
-        step = 2 * 512 * step_elements(model.root)  # type: ignore[arg-type]
-        assert rank.graphs == nodes * 17_500 + step + kept + 64 * 2**20
-        assert captured == len(sizes) and whole == sum(n <= memory.most_sequences for n in sizes)
+    sizes = [1, 2, 4, *range(8, fine + 1, 8), *range(fine + 16, 513, 16)]
+    memory = EngineMemory(found, hardware.load(card), 8192)
+    nodes = 32 * (8 * (captured + whole) + around * whole)
+    step = 2 * 512 * step_elements(model.root)  # type: ignore[arg-type]
+    assert memory.graphs(model, model.ledger(), model.root) == nodes * 17_500 + step + kept + 64 * 2**20  # type: ignore[arg-type]
+    assert captured in (0, len(sizes)) and whole in (0, sum(n <= memory.most_sequences for n in sizes))
 
 
 def test_graphs_are_within_the_budget_from_version_0_21() -> None:

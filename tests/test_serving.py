@@ -447,6 +447,25 @@ def test_chunks_are_added_up_one_by_one() -> None:
         assert sum(part.achievable for part in parts) == pytest.approx(one.prefill(100_000, 160).achievable, rel=1e-9)
 
 
+def test_an_encoder_reads_all_at_once_and_its_decoder_one_token() -> None:
+    work, number = pace("t5-small")._chunks(300, 0, 2)
+    assert number == 1 and work(0) == Workload(2, 1, 0, 300, last_logits=True)
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_stages_wait_for_the_last_of_those_in_flight(pp: int) -> None:
+    """Of four chunks that a stage has two of at once, every second one; and all for the last."""
+    model, card, found = load("llama-3.1-8b"), hardware.load("h100-sxm"), profile("llama.cpp@b2816")
+    assert found
+    how = engine(model, "bf16", chunk=512, memory=EngineMemory(found, card, 8192))
+    one = Pace(model, Sharding(model), Layout(pp=pp), card, how)
+    work, number = one._chunks(2000, 0, 1)
+    stages = [[cost.achievable for cost in one._stages(work(i), i == number - 1, 1.0)] for i in range(number)]
+    waits = [sum(times) - max(times) for times in stages]
+    assert number == 4 and one._waits(2000, 0, 1.0) == pytest.approx(sum(waits[:3]) / 2 + waits[3], rel=1e-9)
+    assert (one._waits(2000, 0, 1.0) > 0) == (pp > 1)
+
+
 @given(st.integers(0, 3000), st.lists(st.integers(0, 3000), max_size=3))
 def test_a_series_with_bends(number: int, bends: list[int]) -> None:
     def term(i: int) -> Cost:
@@ -519,6 +538,17 @@ def test_a_prediction_layer_drafts() -> None:
     bare, guessed = Timer(plain, request(8192, 1024), 8192), Timer(drawn, asked, 8192)
     step, each = bare.step(layout, 1).achievable, guessed.draft(layout).step(1, 8192).achievable
     assert step / 61 < each < step / 4 and guessed.step(layout, 1).achievable < step / 1.5
+
+
+def test_a_draft_on_ranks_that_share_experts_is_as_busy_as_they() -> None:
+    model, layout = load("deepseek-v3"), Layout(dp=8, ep=8)
+    held = Deployment(model, hardware.load("h200"), engine(model, "fp8"), model.predictor)
+    timer = Timer(held, request(8192, 1024, acceptance=0.85, draft_tokens=1), 8192)
+    step, drafted = (
+        one.step(4, 8192, tokens, 0.5) for one, tokens in ((timer.pace(layout), 2), (timer.draft(layout), 1))
+    )
+    assert timer._tpot(layout, 4, 0.5, 8192).achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
+    assert drafted.achievable != timer.draft(layout).step(4, 8192, 1, 1.0).achievable
 
 
 def test_adapters_by_hand() -> None:

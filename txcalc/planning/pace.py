@@ -110,7 +110,7 @@ class Pace:
             times = [cost.achievable for cost in self._stages(work(i), i == number - 1, busy)]
             return Cost(memory=sum(times) - max(times))
 
-        earlier = series(wait, number - 1).memory / flight if flight and len(self.ranks) > 1 else 0.0
+        earlier = series(wait, number - 1).memory / flight if flight else 0.0
         return earlier + wait(number - 1).memory
 
     def _slowest(self, prompt: int, cached: int, batch: int, busy: float = 1.0) -> Cost:

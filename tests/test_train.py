@@ -344,11 +344,11 @@ def test_what_is_said_is_kept(llama: Model) -> None:
 
 @pytest.mark.slow
 def test_thousands_of_layouts_take_seconds() -> None:
-    """5,000 layouts under 2 s on a quiet machine; here five times as long, for a busy one."""
+    """5,000 layouts under 2 s on a quiet machine; here two and a half times as long, for a busy one."""
     search = searched(load("llama-3.1-405b"), 5760, 11_520, 4096)
     start = time.process_time()
     found = search.run()
-    assert time.process_time() - start < 10 * found.considered / 5000 + 2
+    assert time.process_time() - start < 5 * found.considered / 5000
     assert found.considered > 2000
 
 

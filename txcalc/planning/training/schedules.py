@@ -8,8 +8,9 @@ Source   GPipe: Huang et al. 2018 (arXiv 1811.06965); 1F1B: Narayanan et al. 201
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from functools import cache
+from operator import le
 from typing import NamedTuple
 
 from txcalc.planning.training.recipe import Recipe
@@ -145,16 +146,11 @@ def in_flight(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
 
 @cache
 def _fullest(schedule: str, stages: int, rank: int, batches: int, pieces: int) -> tuple[tuple[int, ...], ...]:
-    now, found = [0] * pieces, list[tuple[int, ...]]()
-    for action in order(schedule, stages, rank, batches, pieces):
-        if action.kind == "F":
-            now[action.piece] += 1
-            if not any(_covers(other, now) for other in found):
-                found = [*(other for other in found if not _covers(now, other)), tuple(now)]
-        elif action.kind != "I":
-            now[action.piece] -= 1
-    return tuple(found)
-
-
-def _covers(more: Sequence[int], less: Sequence[int]) -> bool:
-    return all(m >= n for m, n in zip(more, less, strict=True))
+    now, seen = [0] * pieces, dict[tuple[int, ...], None]()
+    for kind, piece, _ in order(schedule, stages, rank, batches, pieces):
+        if kind == "F":
+            now[piece] += 1
+            seen[tuple(now)] = None
+        elif kind != "I":
+            now[piece] -= 1
+    return tuple(one for one in seen if not any(one != more and all(map(le, one, more)) for more in seen))

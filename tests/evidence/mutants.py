@@ -51,7 +51,7 @@ def tiny() -> list[dict[str, Any]]:
             except TxcalcError:
                 continue
     towers = [row["config"] for row in json.loads((DATA / "towers.json").read_text()).values()]
-    return [*found.values(), *(one for one in towers if one["model_type"] in WRAPPERS)]
+    return [*found.values(), *(one for one in towers if one["model_type"] in {*WRAPPERS, *READERS})]
 
 
 def places(config: dict[str, Any], path: str = "") -> Iterator[str]:

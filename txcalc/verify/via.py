@@ -179,12 +179,12 @@ def _chosen(transformers: Any, data: Any, where: str) -> tuple[Any, Any]:
     fields = {key: value for key, value in data.items() if key not in LEFT_OUT and "implementation" not in key}
     try:
         config = transformers.CONFIG_MAPPING[model_type].from_dict(fields)
-        text = config.get_text_config()
-        layers = getattr(text, "num_hidden_layers", 0)
+        halves = [config.get_text_config(decoder=side) for side in (True, False)]
     except Exception as error:
         raise InputError(where, [f"transformers makes no configuration of it: {_line(error)}"]) from None
-    if isinstance(layers, int) and layers > MAX_LAYERS:
-        raise InputError(where, [Fault("num_hidden_layers", layers, f"at most {MAX_LAYERS:,}")])
+    for layers in (getattr(half, "num_hidden_layers", 0) for half in halves):
+        if isinstance(layers, int) and layers > MAX_LAYERS:
+            raise InputError(where, [Fault("num_hidden_layers", layers, f"at most {MAX_LAYERS:,}")])
     names = data.get("architectures") or [_automatic(config)]
     name = names[0] if isinstance(names, list) else names
     cls = getattr(transformers, name, None) if isinstance(name, str) else None
@@ -428,6 +428,8 @@ def _language(net: Any) -> int | None:
     """Parameters of the decoder and the head of a model that has more; None where that is all there is."""
     encoder = getattr(net.config, "encoder", None)  # a half may have towers of its own (T5Gemma 2)
     inside = "text_config" in (getattr(encoder, "sub_configs", None) or {})
+    if hasattr(net, "audio_encoder") and hasattr(net, "decoder"):  # it writes a codec's codes
+        return sum(int(weight.numel()) for weight in net.decoder.parameters())
     if not inside and "text_config" not in (getattr(net.config, "sub_configs", None) or {}):
         return None
     parts = net.get_decoder(), net.get_output_embeddings(), net.get_encoder().text_model if inside else None

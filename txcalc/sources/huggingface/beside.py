@@ -73,12 +73,14 @@ def _described(plan: Beside, tower: Tower, projection: Projection) -> tuple[Raw,
     """The towers that are descriptions, and the parameters of what is none; what there is, in words. Errors:
     `InputError`."""
     steps, held = [*tower.steps, *projection.steps], tower.params + projection.params
-    names = ("vision", "video")[: plan.copies] if plan.key in ("vision_config", "") else ("audio",)
+    seen, first = plan.key in ("vision_config", ""), plan.key.partition("_")[0]
+    names = ("vision", "video")[: plan.copies] if seen else (first if first in ("text", "depth") else "audio",)
     alone = None if tower.raw is None else stack_of(tower.raw)
     made = projector(tower.width if alone is None else alone.spec["stacks"][""]["d_model"], steps)
     stacks, own = (0 if alone is None else len(names) * alone.params), _params(made)
     towers = f"{' and '.join(names)} tower{'s' * (len(names) > 1)}"
-    words = f"{towers} {stacks + tower.params:,}, projector {own + projection.params:,}"
+    between = own + projection.params
+    words = f"{towers} {stacks + tower.params:,}" + (f", projector {between:,}" if between else "")
     positions = alone.root.fixed if alone else None
     left = (positions or MAX_SIZE) - projection.dropped
     if tower.raw is None or not tower.runs or left < made.per_token:
@@ -153,6 +155,7 @@ def _plan(
 
 # Readers of towers that stand in the place of others.
 OTHERS = {"clip_vision_model": "clip", "siglip_vision_model": "siglip", "pixtral": "pixtral"}
+OTHERS |= {"encodec": "codecs.encodec", "mimi": "codecs.mimi", "moshi_depth": "codecs.depth", "t5": "codecs.t5"}
 BESIDE = {
     name: tuple(_plan(**row) for row in rows) for names, rows in table("beside.json").items() for name in names.split()
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from txcalc.sources.huggingface.beside import beside
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.keys import REQUIRED
 from txcalc.sources.huggingface.leaves import listed
@@ -11,10 +12,10 @@ from txcalc.sources.spec import size
 
 
 def moshi(c: Config) -> Raw:
-    """The decoder alone, whose table has a row more than its head; its gate and up are one matrix."""
+    """The decoder, and of the whole what stands beside it. Its table has a row more than its head; its gate and up are
+    one matrix."""
     names = c.data.get("architectures")
-    if isinstance(names, list) and names and names[0] == "MoshiForConditionalGeneration":
-        c.fault("architectures[0]", names[0], "MoshiForCausalLM", "its depth decoder and its codec have no reader yet")
+    whole = isinstance(names, list) and names[:1] == ["MoshiForConditionalGeneration"]
     raw = c.stack()
     attention = c.heads(raw)
     window = c.size("sliding_window", default=3000)
@@ -25,7 +26,8 @@ def moshi(c: Config) -> Raw:
         c.fault("tie_word_embeddings", True, "false", "the table has a row more than the head")
     mlp = {"d_ff": max(1, width // 2), "gated": True, "activation": c.activation("hidden_act", default="silu")}
     attention["window"] = window
-    return c.decoder(raw, attention, mlp=mlp, norm=c.rms(eps=1e-8), embedding={"extra": 1}, head=head)
+    raw = c.decoder(raw, attention, mlp=mlp, norm=c.rms(eps=1e-8), embedding={"extra": 1}, head=head)
+    return raw | beside(c, c, raw) if whole and not c.faults else raw
 
 
 def musicgen_decoder(c: Config) -> Raw:
@@ -37,10 +39,8 @@ def musicgen_decoder(c: Config) -> Raw:
     raw: Raw = {"kind": "decoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     d, rows, books = raw["d_model"], c.size("vocab_size"), c.size("num_codebooks", default=4)
     attention = c.heads(raw, kv_names=(), width_names=(), whole=True)
-    idle = raw["n_layers"] * (4 * d * d + 2 * d)
-    c.note(f"the decoder alone, without a text: its cross-attentions ({idle:,} parameters) are held and not run")
     more = [piece("further_heads", "linear", d, rows, bias=False, times=books - 1, kind="head")]
-    return raw | {
+    raw |= {
         "vocab_size": rows,
         "context": c.size("max_position_embeddings", default=2048),
         "attention": attention,
@@ -50,8 +50,12 @@ def musicgen_decoder(c: Config) -> Raw:
         "embedding": {"extra": 1, "tables": [[rows + 1, 1]] * (books - 1)},
         "around": more if books > 1 and head == "lm" else [],
         "head": {"form": head, "tied": False},
-        "idle": idle,
     }
+    if c.model_type == "musicgen_melody_decoder":
+        return raw  # reads the text as tokens before its own
+    idle = raw["n_layers"] * (4 * d * d + 2 * d)
+    c.note(f"the decoder alone, without a text: its cross-attentions ({idle:,} parameters) are held and not run")
+    return raw | {"idle": idle}
 
 
 def wav2vec2(c: Config) -> Raw:

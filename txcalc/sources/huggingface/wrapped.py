@@ -8,6 +8,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface import release
+from txcalc.sources.huggingface.beside import BESIDE, beside
 from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.families import READERS, WHOLES
 from txcalc.sources.huggingface.keys import bare, printable
@@ -67,7 +68,10 @@ def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str) ->
         if isinstance(text.get(name), int) and not is_neutral(name, value) and text[name] != value:
             c.fault(name, value, f"{text[name]}, for {key}.{printable(name)} says the same thing")
     c.ignore(*c.data)
-    return language_alone(c, raw)
+    raw = language_alone(c, raw)
+    if c.model_type in BESIDE and not c.faults:
+        return raw | beside(c, inner, raw)
+    return raw
 
 
 def _called(c: Config, classes: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> None:
@@ -110,7 +114,7 @@ def _version(c: Config) -> str:
 
 def language_alone(c: Config, raw: dict[str, Any]) -> Raw:
     """What is read of a model that has more to it, with a note of the rest."""
-    beside = ("vision", "visual", "audio", "mm_", "projector", "img_", "embd", "aligner", "gen_", "tts")
+    beside = ("vision", "visual", "audio", "text_encoder", "mm_", "projector", "img_", "embd", "aligner", "gen_", "tts")
     tables = [key for key, value in c.data.items() if isinstance(value, Mapping) and key.startswith(beside)]
     towers = ", ".join(map(printable, tables))
     c.note(f"multimodal: the language model alone is counted{f', without {towers}' if towers else ''}")

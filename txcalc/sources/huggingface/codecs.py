@@ -1,0 +1,189 @@
+"""Codecs of sound beside models that write it, and what these have between text and codes: parameters alone, as sums
+over the tensors of transformers' classes.
+
+EnCodec (arXiv 2210.13438) and Mimi (arXiv 2410.00037) are SEANet's convolutions down to frames and back; their
+codebooks are buffers, no parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from math import ceil, prod
+from typing import NamedTuple
+
+from txcalc.sources import build
+from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.seq2seq import t5 as halves
+from txcalc.sources.huggingface.tensors import Projection, Tower, linear
+from txcalc.sources.spec import MAX_SIZE, size
+
+# Parameters of a convolution from so many channels to so many, of so many taps.
+Convolution = Callable[[int, int, int], int]
+
+
+class _Convolutions(NamedTuple):
+    """SEANet's of both ways: those of `conv` with strides, and `turned`, that undo them; sizes by default."""
+
+    conv: Convolution
+    turned: Convolution
+    filters: int
+    last: int
+    shortcut: bool
+
+    def params(self, v: Config, d: int, ratios: list[int]) -> tuple[int, int]:
+        """Their parameters, and the most channels between them: each stage doubles these on the way down."""
+        conv, f, channels = self.conv, v.size("num_filters", default=self.filters), v.size("audio_channels", default=1)
+        blocks, taps = v.size("num_residual_layers", default=1), v.size("residual_kernel_size", default=3)
+        first, last = v.size("kernel_size", default=7), v.size("last_kernel_size", default=self.last)
+        compress = v.size("compress", default=2)
+        v.size("dilation_growth_rate", default=2)
+        if compress > f:
+            v.fault("compress", compress, f"at most num_filters = {f:,}")
+        skip = v.flag("use_conv_shortcut", default=self.shortcut)
+        if not v.flag("use_causal_conv", default=True) and v.real("trim_right_ratio", default=1.0) != 1:
+            v.fault("trim_right_ratio", v.data["trim_right_ratio"], "1.0, where use_causal_conv is false")
+        v.ignore("codebook_dim", "pad_mode", "sampling_rate", "trim_right_ratio")
+        total, width = conv(channels, f, first) + conv(f, channels, last), f
+        for ratio in reversed(ratios):
+            inner = width // compress
+            block = conv(width, inner, taps) + conv(inner, width, 1) + (conv(width, width, 1) if skip else 0)
+            total += 2 * blocks * block + conv(width, 2 * width, 2 * ratio) + self.turned(2 * width, width, 2 * ratio)
+            width *= 2
+        if width > MAX_SIZE:
+            v.fault("upsampling_ratios", ratios, "fewer of them")
+        return total + conv(width, d, last) + conv(d, width, first), width
+
+
+def encodec(v: Config) -> Tower:
+    """EnCodec: an LSTM on each side, and each convolution's directions and lengths apart, or a norm after it."""
+    form = v.text("norm_type", default="weight_norm")
+    if form not in ("weight_norm", "time_group_norm"):
+        v.fault("norm_type", form, "'weight_norm' or 'time_group_norm'")
+    lengths = form == "weight_norm"
+
+    def conv(c_in: int, c_out: int, taps: int) -> int:
+        return linear(c_in * taps, c_out) + (c_out if lengths else 2 * c_out)
+
+    def turned(c_in: int, c_out: int, taps: int) -> int:
+        return linear(c_in * taps, c_out) + (c_in if lengths else 2 * c_out)  # lengths by the tensor's first axis
+
+    d, ratios = (
+        v.size("hidden_size", default=128),
+        v.items("upsampling_ratios", of=size, length=None, default=[8, 5, 4, 2]),
+    )
+    params, width = _Convolutions(conv, turned, filters=32, last=7, shortcut=True).params(v, d, ratios)
+    if v.size("codebook_size", default=1024) < 2:
+        v.fault("codebook_size", 1, "at least 2")
+    v.ignore("target_bandwidths", "normalize", "chunk_length_s", "overlap")
+    lstm = v.size("num_lstm_layers", default=2) * 8 * (width**2 + width)
+    return Tower(d, params=params + 2 * lstm, runs=False)
+
+
+def _plain(c_in: int, c_out: int, taps: int) -> int:
+    return linear(c_in * taps, c_out)
+
+
+def mimi(v: Config) -> Tower:
+    """Mimi: layers with a scale on each branch on both sides of codebooks, at half the rate of its convolutions."""
+    d, f = v.size("hidden_size", default=512), v.size("intermediate_size", default=2048)
+    n = v.size("num_hidden_layers", default=8)
+    heads, pairs = v.size("num_attention_heads", default=8), v.size("num_key_value_heads", default=8)
+    v.divides(heads, d, "num_attention_heads", "hidden_size")
+    v.divides(pairs, heads, "num_key_value_heads", "num_attention_heads")
+    width, bias = v.size("head_dim", default=d // heads, null=d // heads), v.flag("attention_bias", default=False)
+    ratios = v.items("upsampling_ratios", of=size, length=None, default=None) or [8, 6, 5, 4]
+    params, _ = _Convolutions(_plain, _plain, filters=64, last=3, shortcut=False).params(v, d, ratios)
+
+    q, kv = heads * width, pairs * width
+    mixed = linear(d, q, bias) + 2 * linear(d, kv, bias) + linear(q, d, bias)
+    params += 2 * n * (mixed + 2 * d * f + 6 * d)
+
+    rate = v.size("sampling_rate", default=24000)
+    fine, coarse = ceil(rate / prod(ratios)), rate / (2 * prod(ratios))
+    if v.real("frame_rate", default=coarse) != coarse:
+        v.fault("frame_rate", v.data["frame_rate"], f"{coarse}, half the rate of the convolutions")
+    groups = v.size("upsample_groups", default=512)
+    v.divides(groups, d, "upsample_groups", "hidden_size")
+    taps = 2 * int(fine / coarse)
+    params += taps * d * (d + d // max(1, groups))
+
+    code = v.size("vector_quantization_hidden_dimension", default=256)
+    books, meanings = v.size("num_quantizers", default=32), v.size("num_semantic_quantizers", default=1)
+    if meanings >= books:
+        v.fault("num_semantic_quantizers", meanings, f"less than num_quantizers = {books:,}")
+    words = v.size("codebook_size", default=2048)
+    if words & (words - 1):
+        v.fault("codebook_size", words, "a power of 2")
+    params += 4 * d * code if code != d else 0
+    for half in ("encoder_config", "decoder_config"):
+        if half in v.data:
+            v.fault(half, v.data[half], "no such key", "a codec of one half is not read")
+    v.ignore("max_position_embeddings", "norm_eps", "use_streaming", "rope_parameters", "rope_theta", "sliding_window",
+             "layer_scale_initial_scale", "hidden_act")  # fmt: skip
+    return Tower(d, params=params, runs=False)
+
+
+def t5(v: Config) -> Tower:
+    """T5's encoder with its table, as the class of the encoder alone."""
+    inner = Config({**v.data, "architectures": ["T5EncoderModel"]}, "t5", v.path, v, partial=True)
+    raw = halves(inner)
+    v.ignore(*v.data)  # the inner one tells what is left over
+    return Tower(raw["d_model"], params=0 if v.faults else build(raw, "text").params, runs=False)
+
+
+def depth(v: Config) -> Tower:
+    """Moshi's decoder of a frame's codes, whose matrices are one for each codebook; the whole's config overrules four
+    of its sizes."""
+    whole = v.parent
+    assert isinstance(whole, Config)
+    v.ignore("audio_vocab_size", "input_size", "vocab_size", "num_codebooks", "sliding_window", "rms_norm_eps",
+             "max_position_embeddings", "hidden_act", "pad_token_id")  # fmt: skip
+    d, n = v.size("hidden_size", default=1024), v.size("num_hidden_layers", default=6)
+    heads = v.size("num_attention_heads", default=16)
+    pairs, f = v.size("num_key_value_heads", default=heads, null=heads), v.size("ffn_dim", default=5632)
+    v.divides(heads, d, "num_attention_heads", "hidden_size")
+    v.divides(pairs, heads, "num_key_value_heads", "num_attention_heads")
+    v.divides(2, f, "2", "ffn_dim")
+    width = v.size("head_dim", default=d // heads, null=d // heads)
+    books, codes = _codes(whole)
+    words, read = whole.size("vocab_size", default=32000), whole.size("hidden_size", default=4096)
+    layer = books * d * (2 * (heads + pairs) * width + f + f // 2) + 2 * d
+    tables = (words + 1 + (books - 1) * (codes + 1)) * d
+    return Tower(d, params=n * layer + tables + books * d * (read + codes), runs=False)
+
+
+def _codes(c: Config) -> tuple[int, int]:
+    """How many codebooks Moshi writes, and how many codes each has."""
+    audio = c.data.get("audio_encoder_config")
+    known = audio.get("codebook_size") if isinstance(audio, dict) else None
+    words = known if isinstance(known, int) else 2048
+    return c.size("num_codebooks", default=8), c.size("audio_vocab_size", default=words, null=words)
+
+
+# What stands between a codec, or a text, and the decoder.
+
+
+def moshi(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """A table for each codebook of both speakers."""
+    books, codes = _codes(c)
+    if books > v.size("num_quantizers", default=32):
+        c.fault("num_codebooks", books, "at most as many as audio_encoder_config.num_quantizers")
+    return Projection((), params=2 * books * (codes + 1) * raw["d_model"])
+
+
+def none(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    return Projection(())
+
+
+def musicgen(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """A matrix from the text's width where it is another, and MusicGen Melody's from the notes that it hears."""
+    d, read = raw["d_model"], c.data["decoder"].get("cross_attention_hidden_size")
+    if read is not None:
+        c.fault(
+            "decoder.cross_attention_hidden_size", read, "null", "a text of another width is not read without a matrix"
+        )
+    params = linear(tower.width, d) if tower.width != d else 0
+    if c.model_type == "musicgen_melody":
+        notes = c.size("num_chroma", default=12)
+        params += linear(notes, d) if notes != d else 0
+    return Projection((), params=params)

@@ -60,11 +60,13 @@ class Rotary(Leaf):
 @final
 @frozen
 class RelativeBias(Leaf):
-    """T5's table of biases by distance, one scalar a bucket and head, which layers share or (UMT5) do not.
+    """T5's table of biases by distance, one scalar a bucket and head, which layers share or (UMT5) do not. In a picture
+    of `side` patches each way a distance is a pair, which has a bucket, and so have those from, to and within the
+    class token.
 
     Shapes   table (buckets, h), added to the scores (B, h, T, S)
     Unit     its additions are counted in the core of each layer
-    Source   Raffel et al. 2019 (arXiv 1910.10683), section 2.1
+    Source   Raffel et al. 2019 (arXiv 1910.10683), section 2.1; Bao et al. 2021 (arXiv 2106.08254), section 2.2
     """
 
     kind = "attention"
@@ -73,6 +75,7 @@ class RelativeBias(Leaf):
     n_heads: Any
     distance: Any
     bidirectional: bool
+    side: Any = None
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("weight", (self.buckets, self.n_heads)),)
@@ -191,8 +194,15 @@ class RelativePositions(PositionsOptions, forms="relative"):
     biased = True
     buckets: Any = key(size, 32, "buckets of the relative bias")
     distance: Any = key(size, 128, "longest distance the buckets, or the table of distances, tell apart")
+    side: Any = key(size, None, "patches a side of the picture whose pairs of distances have a bucket each")
     apart: bool = key(flag, False, "each layer has a table of its own")
     rows: Any = letter(None, "one beside an encoder's relative bias")
+
+    def misfits(self) -> Iterator[Wished]:
+        if self.side is not None:
+            for name, usual in (("buckets", 32), ("distance", 128)):
+                if getattr(self, name) != usual:
+                    yield Wished(name, f"none beside side = {self.side}, which says them")
 
     def table_of(self, positions: Any) -> Any:
         return self.rows
@@ -200,8 +210,9 @@ class RelativePositions(PositionsOptions, forms="relative"):
     def relative_bias(self, heads: Any, role: str, *, own: bool) -> RelativeBias | None:
         if (own and not self.apart) or (self.apart and not own):
             return None
-        two = role == "encoder"
-        return RelativeBias(buckets=self.buckets, n_heads=heads, distance=self.distance, bidirectional=two)
+        two = role == "encoder" or role == "vision"
+        buckets = self.buckets if self.side is None else (2 * self.side - 1) * (2 * self.side - 1) + 3
+        return RelativeBias(buckets=buckets, n_heads=heads, distance=self.distance, bidirectional=two, side=self.side)
 
 
 @final

@@ -246,14 +246,17 @@ class DynamicMask(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """T5's biases (h, T, S): distances up to half the buckets exactly, longer ones by their logarithm."""
+    """T5's biases (h, T, S): distances up to half the buckets exactly, longer ones by their logarithm; or BEiT's."""
 
     def __init__(self, part: positions.RelativeBias, like: Like) -> None:
         super().__init__()
         self.weight = like.parameter(part.buckets, part.n_heads)
         self.buckets, self.distance, self.bidirectional = part.buckets, part.distance, part.bidirectional
+        self.side = part.side
 
     def forward(self, run: Run, keys: int) -> Tensor:
+        if self.side is not None:
+            return F.embedding(self._pairs(run.positions.device)[run.positions], self.weight).permute(2, 0, 1)
         back = distances(run, keys)
         buckets, offset = self.buckets, torch.zeros_like(back)
         if self.bidirectional:
@@ -264,6 +267,16 @@ class RelativeBias(nn.Module):
         growth = torch.log(back.clamp(min=1).float() / exact) / math.log(self.distance / exact) * (buckets - exact)
         far = (exact + growth.long()).clamp(max=buckets - 1)
         return F.embedding(offset + torch.where(back < exact, back, far), self.weight).permute(2, 0, 1)
+
+    def _pairs(self, device: torch.device) -> Tensor:
+        """The bucket of two patches, row by row, behind the class token, whose own are the last three."""
+        place = torch.arange(self.side**2, device=device)
+        row, column = place // self.side, place % self.side
+        down, right = row[:, None] - row + self.side - 1, column[:, None] - column + self.side - 1
+        index = F.pad(down * (2 * self.side - 1) + right, (1, 0, 1, 0))
+        index[0, :], index[:, 0] = self.buckets - 3, self.buckets - 2
+        index[0, 0] = self.buckets - 1
+        return index
 
 
 class Attention(nn.Module):

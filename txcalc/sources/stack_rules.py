@@ -74,11 +74,18 @@ def _relative(stack: Tables, fault: Told) -> None:
     heads = [table["n_heads"] for table in every("attention", stack)]
     if every("latent", stack) or not heads or any(type(n) is int and n != heads[0] for n in heads):
         fault("positions.form", "relative", "another form: its table is added to the scores of equal query heads")
+    side, vision = stack["positions"]["side"], stack["vision"]
+    if side is None:
+        return
+    if not vision or not vision["class_token"] or vision["image"] is None:
+        fault("positions.side", side, "none without pictures of one size and a class token")
+    elif unequal(side * vision["patch"], vision["image"]):
+        fault("positions.side", side, f"the patches of {vision['patch']} on a side of {vision['image']}")
 
 
 def _rows(stack: Tables, fault: Told) -> None:
     form, rows = stack["positions"]["form"], stack["positions"].get("rows")
-    if rows is not None and form not in ("learned", "disentangled") and stack["role"] != "encoder":
+    if rows is not None and form not in ("learned", "disentangled") and stack["role"] not in ("encoder", "vision"):
         fault("positions.rows", rows, f"none with positions.form = {form!r}, which has no table")
 
 

@@ -91,11 +91,18 @@ def beit(c: Config) -> Raw:
     if c.head_of("classifier", "none") == "classifier":
         head = {"form": "classifier", "classes": c.labels()}
     head |= {"pool": "mean", "pool_norm": True} if mean else {}
+    shared, own = (c.flag(f"use_{kind}relative_position_bias", default=False) for kind in ("shared_", ""))
+    if shared and own:
+        c.fault("use_shared_relative_position_bias", True, "false where each layer has a table of biases")
+    learned, side = c.flag("use_absolute_position_embeddings", default=False), vision["image"] // vision["patch"]
+    places: Raw = {"form": "learned" if learned else "none"}
+    if shared or own:
+        places = {"form": "relative", "side": side, "apart": own} | ({"rows": side * side + 1} if learned else {})
     return raw | {
         "attention": c.heads(raw, kv_names=(), width_names=()) | {"bias": ["q", "v", "o"]},
         "feed_forward": c.plain(),
         "norm": c.layer_norm("layer_norm_eps", eps=1e-12, layer_scale=scale > 0, final=not mean),
-        "positions": {"form": "learned" if c.flag("use_absolute_position_embeddings", default=False) else "none"},
+        "positions": places,
         "vision": vision,
         "head": head,
     }

@@ -157,7 +157,7 @@ def test_deploy_and_fit_say_what_lies_in_ram() -> None:
         (("--ram", "64GB", "--n-cpu-moe", "x"), "expected a number of layers, or all"),
         (("--ram", "64GB", "-ngl", "-1"), "expected a whole number from 0"),
         (("--ram", "64GB", "-ngl", "9", "--tp", "2"), "pp alone"),
-        (("--ram", "64GB", "--pcie", "0GB/s"), "expected bytes a second"),
+        (("--ram", "64GB", "--pcie", "0GB/s"), "expected bytes per second"),
     ],
 )
 def test_bad_input(given: tuple[str, ...], said: str) -> None:

@@ -32,7 +32,7 @@ def _bare(name: str) -> str:
 
 
 def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | None:
-    """Bytes, bytes a second and FLOP/s of `16GB@500GB/s` or `16GB@500GB/s@60TFLOPS`; None: it is a name.
+    """Bytes, bytes per second and FLOP/s of `16GB@500GB/s` or `16GB@500GB/s@60TFLOPS`; None: it is a name.
 
     Errors: `InputError` where a unit is missing, for 16 may be GB or GiB.
     """

@@ -1,4 +1,4 @@
-"""Sweeps: the same tree over NumPy arrays, millions of configurations a second, every printed figure an exact integer.
+"""Sweeps: the same tree over NumPy arrays, millions of points per second, every printed figure an exact integer.
 
 A grid is walked in blocks that fit the cache. An axis that is constant in a block is a plain int, the others are
 arrays, and the formulas do not know the difference. What decides on structure (how many layers of each kind, a decode

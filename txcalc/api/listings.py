@@ -30,7 +30,7 @@ class Preset(Record):
 
 
 class Datasheet(Record):
-    """An accelerator: dense peaks in FLOPs a second by dtype, links one way."""
+    """An accelerator: dense peaks in FLOPs per second by dtype, links one way."""
 
     name: str
     title: str

@@ -67,7 +67,7 @@ def share(value: float | str, flag: str) -> Fraction:
 
 
 def rates(text: float | str) -> float:
-    """`5/s`, `300/min` or `1000/h` as requests a second."""
+    """`5/s`, `300/min` or `1000/h` as requests per second."""
     if not isinstance(text, str):
         return text
     found = re.fullmatch(r"\s*(\d{1,9}(?:\.\d{1,9})?)\s*/\s*(s|min|h)\s*", text, re.ASCII)
@@ -79,7 +79,7 @@ def rates(text: float | str) -> float:
 
 
 def comes(rate: float | str | None, path: str | None, burstiness: float) -> tuple[float | None, list[float]]:
-    """Requests a second, or the seconds at which they come."""
+    """Requests per second, or the seconds at which they come."""
     from txcalc.planning.traffic import arrivals
 
     if rate is not None and path is not None:
@@ -99,7 +99,7 @@ def drafts(text: int | str | None) -> tuple[int | None, str | None]:
     number, colon, source = str(text).partition(":")
     if not (number.isascii() and number.isdecimal() and len(number) < 4) or (colon and not source.strip()):
         raise InputError(
-            "options", [Fault("--draft", text, "tokens a step, and what proposes them", "4:SOURCE, mtp, or 4")]
+            "options", [Fault("--draft", text, "tokens per step, and what proposes them", "4:SOURCE, mtp, or 4")]
         )
     return int(number), source if colon else None
 

@@ -31,10 +31,10 @@ class Accelerator:
     """One accelerator.
 
     memory      bytes: what its driver reports where that is known, else the vendor's capacity
-    bandwidth   bytes a second, to and from its own memory
-    peaks       dense FLOPs a second by dtype (integer operations for int8), two per multiply-add
-    link        bytes a second one way to the others of its node; None: unknown
-    link_between    bytes a second one way from one accelerator to other nodes (its share of their network cards), and
+    bandwidth   bytes per second, to and from its own memory
+    peaks       dense FLOPs per second by dtype (integer operations for int8), two per multiply-add
+    link        bytes per second one way to the others of its node; None: unknown
+    link_between    bytes per second one way from one accelerator to other nodes (its share of their network cards), and
     node            accelerators of a node, which share links; None: unknown, and all are taken to share links
     power       watts, the most it may draw; None: unknown
     sources     where each value was read, by key
@@ -68,7 +68,7 @@ class Accelerator:
         return self.calibration or (assumed(self.kernels) if self.kernels else assumed())
 
     def peak(self, dtype: str) -> int:
-        """Dense FLOPs a second at a dtype. Errors: `InputError` where it is not known, naming those that are."""
+        """Dense FLOPs per second at a dtype. Errors: `InputError` where it is not known, naming those that are."""
         name = ALIASES.get(dtype.lower(), dtype.lower())
         if name not in self.peaks:
             known = f"one of {', '.join(self.peaks)}" if self.peaks else "none: no peak of it is known"
@@ -83,7 +83,7 @@ class Accelerator:
         return value
 
     def placed(self, node: int | None = None, network: int | None = None) -> Accelerator:
-        """The same in nodes of so many, each with so many bytes a second to other nodes, one way; None: as it is sold.
+        """The same in nodes of so many, each with so many bytes per second to other nodes; None: as it is sold.
 
         Errors: `InputError` for a node of none or of more than it is sold in, and a network of nothing.
         """
@@ -144,7 +144,7 @@ def parse(raw: Mapping[str, Any], name: str, where: str) -> Accelerator:
     of what presets share (`presets/sources.toml`).
 
     `memory.driver` (what the driver reports) goes before `memory.vendor`; sizes are texts such as "80GB", bandwidth and
-    link such texts a second, peaks numbers of dense TFLOP/s, power watts. `link_between` and `node`, a number of
+    link such texts per second, peaks numbers of dense TFLOP/s, power watts. `link_between` and `node`, a number of
     accelerators, go together.
 
     `[calibration]` is optional, and so is each of its keys; what it leaves out is as `presets/efficiency.toml` has it,

@@ -249,7 +249,7 @@ class Reader:
         return value["value"]
 
     def size(self, key: str, value: Any) -> int:
-        """Bytes, or bytes a second."""
+        """Bytes, or bytes per second."""
         text = self.sourced(key, value)
         if isinstance(text, str):
             try:

@@ -201,7 +201,7 @@ class AttentionOptions(Mechanism):
         "none",
         "norm of Q and K: shared by the heads, over all of them, a weight for each, or without weights",
     )
-    sinks: bool = key(flag, False, "one learned sink a head")
+    sinks: bool = key(flag, False, "one learned sink per head")
     scale: Any = key(real, None, "multiplies the scores; 1/√d_head when absent")
     softcap: Any = key(real, None, "scores are capped at ± this by a tanh")
     gate: str = key(one_of("none", "element", "head"), "none", "gates on what is read: one an element, or one a head")

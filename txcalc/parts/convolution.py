@@ -71,7 +71,7 @@ class Product(Leaf):
 
     Shapes   x and y (B, T, width)
     Unit     FLOPs under other: 1 an element
-    Kept     `read` elements a position: those of x and y that no leaf before it keeps
+    Kept     `read` elements per position: those of x and y that no leaf before it keeps
     Source   LFM2 (arXiv 2511.23404), section 2
     """
 

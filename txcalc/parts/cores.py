@@ -373,7 +373,7 @@ class Scores(SelectingCore):
 
     Shapes   q (B, T, h, d), k (B, S, d), scores (B, T, h, S)
     Unit     FLOPs 2·B·T·S·h·d
-    Counts   the full T×S rectangle, `flops_masked` the pairs before the selection; cache d elements a token
+    Counts   the full T×S rectangle, `flops_masked` the pairs before the selection; cache d elements per token
     Omits    the maximum of a block and choosing the best, which only compare
     Kept     nothing: a selection gets no gradient
     Source   MiniMax 2026, MiniMax-M3

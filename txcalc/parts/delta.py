@@ -145,7 +145,7 @@ class DeltaOptions(Mechanism):
     d_key: Any = letter(128, "width of a query/key head")
     d_value: Any = letter(lambda at: at["delta"]["d_key"], "width of a value head")
     d_conv: Any = key(size, 4, "taps of the short convolution")
-    decay: str = key(one_of("head", "channel"), "head", "one decay a head, or one for each channel of its keys")
+    decay: str = key(one_of("head", "channel"), "head", "one decay per head, or one for each channel of its keys")
     bound: Any = key(real, None, "the decays' logarithm is this times a sigmoid; absent: −A times a softplus")
     rank: Any = key(size, None, "rank of the projections to decays and gate; absent: projected directly")
     gate: str = key(one_of("silu", "sigmoid"), "silu", "activation of the gate on what is read")

@@ -323,7 +323,7 @@ class ExpertsOptions(Mechanism):
     gated: bool = key(flag, True, "a second matrix beside up")
     activation: str = key(one_of(*ACTIVATIONS), "silu", "activation")
     bias: bool = key(flag, False, "biases in every expert")
-    router: bool = key(flag, True, "a router, one row an expert")
+    router: bool = key(flag, True, "a router, one row per expert")
     router_bias: bool = key(flag, False, "bias of the router")
     n_idle: Any = key(count, 0, "further experts, which hand on what they get: counted is a token that chooses none")
     scoring: str = key(one_of("softmax", "sigmoid", "softmax_after"), "softmax", "how the router's scores weigh")

@@ -137,7 +137,7 @@ class Sine(Leaf):
     """sin(f·x), with a learned frequency of each unit.
 
     Shapes   f (W,), x and y (S, W)
-    Unit     2 FLOPs an element, under other
+    Unit     2 FLOPs per element, under other
     Kept     x, and sin(f·x)'s slope: cos of the same
     Source   Romero et al. 2021 (arXiv 2102.02611), section 3.1, as Hyena's filters have it
     """
@@ -160,7 +160,7 @@ class Sine(Leaf):
 class Decay(Leaf):
     """h·exp(−t·δ), with a fixed decay of each channel: a filter forgets.
 
-    Unit     3 FLOPs an element, under other
+    Unit     3 FLOPs per element, under other
     Kept     nothing new: the window is fixed
     Source   Poli et al. 2023 (arXiv 2302.10866), section 3.3
     """

@@ -40,7 +40,7 @@ class LatentCore(HeadsCore):
 
     Shapes   expanded: k (B, h, S, d_nope + d_rope), v (B, h, S, d_v); absorbed: both (B, S, r_kv + d_rope)
     Unit     FLOPs 2·B·T·S·h·(d_nope + d_rope + d_v), or absorbed 2·B·T·S·h·(2·r_kv + d_rope)
-    Counts   the expanded rectangle as `AttentionCore` does; cache r_kv + d_rope elements a token, whatever the form
+    Counts   the expanded rectangle as `AttentionCore` does; cache r_kv + d_rope elements per token, whatever the form
     Traffic  expanded: q, k, v and y, for kv_b reads the latents; absorbed: q, y and the latents, once, and where keys
              are selected no more than its queries choose
     Source   DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C
@@ -119,7 +119,7 @@ class IndexCore(SelectingCore):
 
     Shapes   q (B, T, h_i, d_i), k (B, S, d_i), w (B, T, h_i), scores (B, T, S)
     Unit     FLOPs 2·B·T·S·h_i·(d_i + 1); other: 1 a head's score for the ReLU, 1 a weight for its scale
-    Counts   the full T×S rectangle, `flops_masked` the pairs before the selection; cache d_i elements a token
+    Counts   the full T×S rectangle, `flops_masked` the pairs before the selection; cache d_i elements per token
     Omits    choosing the best, which only compares
     Traffic  q, k and w once; the scores leave the chip, for a query's best are known when all are there
     Kept     nothing: what a selection is made by gets no gradient from what is selected
@@ -151,7 +151,7 @@ class Temperature(Leaf):
 
     Shapes   q and result (B, T, h, width), s and b (h)
     Unit     FLOPs under other: 1 an element
-    Omits    s·ln(i + 1) + b itself, h numbers a position
+    Omits    s·ln(i + 1) + b itself, h numbers per position
     Kept     q, for the gradients of s and b, where they have any
     Source   transformers' code of Mistral Large 4 (MistralLarge4TextSoftmaxScaling), 2026
     """
@@ -178,8 +178,8 @@ class Temperature(Leaf):
 @frozen
 class Indexer(Composite):
     """The lightning indexer of DeepSeek's sparse attention: queries of few heads from the low-rank queries of MLA, or
-    where there are none from the layer's input after a norm (`q_norm`), one normed key a token and a weight a head from
-    the layer's input. It learns from a loss of its own, not from the model's, and keeps nothing for its backward.
+    where there are none from the layer's input after a norm (`q_norm`), one normed key per token and a weight per head
+    from the layer's input. It learns from a loss of its own, not from the model's, and keeps nothing for its backward.
     """
 
     d_model: Any
@@ -308,8 +308,8 @@ class LatentOptions(Mechanism):
     index_width: Any = letter(None, "width of a head of the index, and of its one key", even=True)
     index_top_k: Any = letter(None, "keys that a query selects by it")
     index_shared: bool = key(flag, False, "the keys are those that an earlier layer's index chose: none of its own")
-    sinks: bool = key(flag, False, "one learned sink a head")
-    tempered: bool = key(flag, False, "queries grow with the log of their position, as two numbers a head learn")
+    sinks: bool = key(flag, False, "one learned sink per head")
+    tempered: bool = key(flag, False, "queries grow with the log of their position, as two numbers per head learn")
     index_interleaved: bool = key(flag, False, "the index's rotary pairs are neighbours, not halves")
 
     def misfits(self) -> Iterator[Wished]:

@@ -76,7 +76,7 @@ class Linear(Leaf):
 @final
 @frozen
 class BlockLinear(Leaf):
-    """One linear layer a head, side by side: y = x·W + b of each head by itself.
+    """One linear layer per head, side by side: y = x·W + b of each head by itself.
 
     Shapes   x and y (B, T, h, d), W (h, d, d), b (h, d)
     Unit     FLOPs, two per multiply-add: 2·B·T·h·d²; the bias 1 an output, under other
@@ -153,7 +153,7 @@ class Lookup(Leaf):
     """A table of `rows` vectors, one fetched at each position: tokens, learned positions, token types, class token.
 
     Shapes   ids (B, T), table (rows, width), y (B, T, width)
-    Unit     no multiply-add; 1 FLOP an element where the result is `added` to what is there already
+    Unit     no multiply-add; 1 FLOP per element where the result is `added` to what is there already
     Source   GPT-2 (Radford et al. 2019), section 2.3
     """
 
@@ -264,7 +264,7 @@ class Activation(Leaf):
 class Sum(Leaf):
     """Additions of whole vectors with no weight: the residual sums of a block, or a fixed position added.
 
-    Unit     1 FLOP an element and sum, under other
+    Unit     1 FLOP per element and sum, under other
     Source   He et al. 2015 (arXiv 1512.03385)
     """
 
@@ -289,7 +289,7 @@ class Scale(Leaf):
     """y = w·x, element by element: a learned factor for each of `rows` (experts), of which a token meets `used`.
 
     Shapes   w (rows,), x and y (B, T, used)
-    Unit     1 FLOP an element, under other
+    Unit     1 FLOP per element, under other
     Kept     x, for the factors' gradient
     Source   Fedus et al. 2021 (arXiv 2101.03961), section 2.1 (an expert's factor)
     """

@@ -24,7 +24,7 @@ from txcalc.parts.sharding import Ways
 @final
 @frozen
 class DecayScan(Recurrence):
-    """Linear attention with a fixed decay a head: S ← λ·S + k·vᵀ and y = Sᵀ·q.
+    """Linear attention with a fixed decay per head: S ← λ·S + k·vᵀ and y = Sᵀ·q.
 
     Shapes   q, k, v and y (B, T, h, d), S (B, h, d, d)
     Unit     FLOPs under other: 5 an element of S (decay, a multiply-add to write, one to read)

@@ -60,9 +60,9 @@ class Rotary(Leaf):
 @final
 @frozen
 class RelativeBias(Leaf):
-    """T5's table of biases by distance, one scalar a bucket and head, which layers share or (UMT5) do not. In a picture
-    of `side` patches each way a distance is a pair, which has a bucket, and so have those from, to and within the
-    class token.
+    """T5's table of biases by distance, one scalar per bucket and head, which layers share or (UMT5) do not. In a
+    picture of `side` patches each way a distance is a pair, which has a bucket, and so have those from, to and within
+    the class token.
 
     Shapes   table (buckets, h), added to the scores (B, h, T, S)
     Unit     its additions are counted in the core of each layer

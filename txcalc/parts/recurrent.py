@@ -75,7 +75,7 @@ class SelectiveScan(Recurrence):
 @final
 @frozen
 class HeadScan(Recurrence):
-    """Mamba-2: one decay a head, h ← a·h + (Δ·x)·Bᵀ, y = h·C + D·x.
+    """Mamba-2: one decay per head, h ← a·h + (Δ·x)·Bᵀ, y = h·C + D·x.
 
     Shapes   x and y (B, T, heads, width), Δ and a (B, T, heads), B and C (B, T, groups, N), h (B, heads, width, N)
     Unit     FLOPs under other: 5 a channel and state, 3 a channel (Δ·x and the skip), 5 a head (Δ + bias, softplus,

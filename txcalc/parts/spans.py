@@ -72,7 +72,7 @@ class Span:
         return triangle(work.keys) - triangle(work.past)
 
     def cache(self, work: Workload, width: Any) -> Cache:
-        """K and V of `width` elements a token."""
+        """K and V of `width` elements per token."""
         return Cache(width, 0, width * work.keys)
 
     def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
@@ -182,7 +182,7 @@ class Selected(Span):
         return self.top_k
 
     def describe(self) -> str:
-        return f", {self.top_k:,} keys a query"
+        return f", {self.top_k:,} keys per query"
 
     def read(self, work: Workload, width: Any) -> Any:
         """Of no more than are selected."""

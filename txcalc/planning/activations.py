@@ -10,13 +10,13 @@ from txcalc.model import Model
 from txcalc.num import total
 from txcalc.planning.terms import Convention, ConventionTerm
 
-MASK = "a dropout mask of one byte an element: txcalc's models drop nothing"
+MASK = "a dropout mask of one byte per element: txcalc's models drop nothing"
 GELU = ("gelu", "gelu_tanh")
 DROPPED = "the probabilities again, after dropout"
 
 
 def korthikanti(model: Model, ledger: Ledger) -> Convention:
-    """s·b·h·(34 + 5·a·s/h) bytes a layer, at 16 bits an element and one byte a dropout mask.
+    """s·b·h·(34 + 5·a·s/h) bytes per layer, at 16 bits an element and one byte a dropout mask.
 
     Letters  s tokens, b batch, h width, a heads
     Counts   the layers, with the attention matrix kept; txcalc's own are the ledger's saved elements, 2 bytes each

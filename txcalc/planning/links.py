@@ -10,7 +10,7 @@ from txcalc.planning.layout import Group
 # vLLM (--all2all-backend allgather_reducescatter), SGLang (--moe-a2a-backend none), TensorRT-LLM but in racks.
 GATHERED = 8
 NODE = 8  # accelerators that usually share a link
-HOST = 8 * 10**9  # bytes a second between cards without a link: PCIe 4.0 of four lanes, the slowest slot in use
+HOST = 8 * 10**9  # bytes per second between cards without a link: PCIe 4.0 of four lanes, the slowest slot in use
 
 
 def seconds(accelerator: Accelerator, group: Group, kind: str, sent: float, least: bool = False) -> float:

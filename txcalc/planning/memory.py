@@ -10,14 +10,14 @@ from txcalc.planning.weights import Format
 
 
 class StateShare(NamedTuple):
-    """One component of the training state: bytes a parameter, and of all parameters."""
+    """One component of the training state: bytes per parameter, and of all parameters."""
 
     name: str
     bytes_per_param: int
     bytes: int
 
 
-# AdamW in mixed precision (Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1): 16 bytes a parameter.
+# AdamW in mixed precision (Rajbhandari et al. 2020, arXiv 1910.02054, section 3.1): 16 bytes per parameter.
 ADAMW_MIXED = (
     ("training weights (bf16)", 2),
     ("gradients (bf16)", 2),

@@ -25,11 +25,11 @@ from txcalc.planning.weights import layers_of
 from txcalc.units import parse_bytes
 
 MANY = 32  # tokens of a step from which on weights are copied to the accelerator
-SLOT = 25 * 10**9  # bytes a second to an accelerator unless told: what copies reach of PCIe 4.0 of sixteen lanes
+SLOT = 25 * 10**9  # bytes per second to an accelerator unless told: what copies reach of PCIe 4.0 of sixteen lanes
 
 
 class Host(NamedTuple):
-    """A host's memory in bytes, its bandwidth, its peak in FLOP/s, and bytes a second to an accelerator.
+    """A host's memory in bytes, its bandwidth, its peak in FLOP/s, and bytes per second to an accelerator.
 
     Without a bandwidth nothing is timed; without a peak the host's arithmetic is not counted, and prompts that pass
     attention on it are not timed.
@@ -147,7 +147,7 @@ def wish(ram: str | None, pcie: str | None, gpu_layers: int | None, cpu_moe: str
         faults.append(Fault("--n-cpu-moe", cpu_moe, "a number of layers, or all"))
     rate = parse_bytes(pcie.removesuffix("/s"), "--pcie") if pcie is not None else SLOT
     if not rate:
-        faults.append(Fault("--pcie", pcie, "bytes a second", "25GB/s"))
+        faults.append(Fault("--pcie", pcie, "bytes per second", "25GB/s"))
     if faults:
         raise InputError("--ram", faults)
     experts = None if cpu_moe is None else -1 if cpu_moe == "all" else int(cpu_moe)

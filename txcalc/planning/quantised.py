@@ -429,14 +429,14 @@ class _Config:
 
 READERS: Mapping[str, Callable[[_Config], Iterator[Rule]]] = {
     "fp8": _Config.fp8,
-    "fbgemm-fp8": lambda _: iter([(_linear, Format("fp8", 8, LAYERS, "fbgemm: an fp32 scale a row", "fp8", row=32))]),
+    "fbgemm-fp8": lambda _: iter([(_linear, Format("fp8", 8, LAYERS, "fbgemm: an fp32 scale per row", "fp8", row=32))]),
     "mxfp4": lambda _: iter([(_routed, FORMATS["mxfp4"])]),
     "awq": _Config.awq,
     "gptq": _Config.gptq,
     "auto-round": _Config.rounded,
     "intel/auto-round": _Config.rounded,
     "mlx": _Config.mlx,
-    "chatglm": lambda read: iter([(_linear, read.integers(read.number("bits", (8, 4)), 0))]),  # its own: a scale a row
+    "chatglm": lambda read: iter([(_linear, read.integers(read.number("bits", (8, 4)), 0))]),  # a scale per row
     "bitsandbytes": _Config.bitsandbytes,
     "modelopt": _Config.modelopt,
     "modelopt-fp4": _Config.modelopt,

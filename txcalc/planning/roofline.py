@@ -66,7 +66,7 @@ class _Leaf(NamedTuple):
     chance    probability that a token passes a certain copy, of experts; 0: no expert
     start     seconds of all starts, all layers
     starts    how many these are
-    peak      FLOPs a second
+    peak      FLOPs per second
     curve     of its kernels
     row       FLOPs of one row of one copy, of experts
     narrowed  seconds to narrow the inputs of one position, all layers

@@ -33,7 +33,7 @@ DEFINITIONS = {
     "step": "one bare decode step of all sequences at the full context, no prefill between",
     "load": f"so many users, each of whom asks again when the answer is there; all start at once, with {ROUNDS} "
     "requests each, as benchmarks do; or requests at random, so many a second",
-    "throughput": "tokens of answers a second, prompts computed meanwhile; prompt tokens a second are of prefill alone",
+    "throughput": "tokens of answers per second, prompts computed meanwhile; prompt tokens per second of prefill alone",
     "cost": "of a million tokens of answers: of all the time, prompts' too; of prompt tokens: of the time they take",
     "floor": "datasheet peaks, perfect overlap, no start costs anything: no server is faster",
     "achievable": "every operation at its share of the peak, one after the other, with the cost of its start",
@@ -133,7 +133,7 @@ class Serving:
 
     @property
     def front(self) -> list[Point]:
-        """Points that no other beats in both TPOT and tokens a second and GPU, the quickest first."""
+        """Points that no other beats in both TPOT and tokens per second and GPU, the quickest first."""
         found: list[Point] = []
         for _, _, point in sorted(
             ((p.steady.tpot, -p.served, p) for p in self.points if p.steady.tpot),

@@ -138,7 +138,7 @@ def request(
         expected = f"at most {left:,}, what a prompt of {prompts.high:,} leaves of the context"
         faults.append(Fault("answer", answers.high, expected, f"--context {prompts.high + answers.high}"))
     if rate is not None and not 0 < rate < 1e9:
-        faults.append(Fault("rate", rate, "requests a second, a number above 0"))
+        faults.append(Fault("rate", rate, "requests per second, a number above 0"))
     if not 0.01 <= burstiness <= 1000:
         faults.append(Fault("burstiness", burstiness, "a number from 0.01 to 1,000 (1: at random; below: in bursts)"))
     if not 0 <= hits <= 1:

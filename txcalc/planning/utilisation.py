@@ -21,7 +21,7 @@ REPORTED = ("palm", "megatron-model", "megatron-lm", "llm-foundry", "nanotron", 
 
 
 class Utilisation(NamedTuple):
-    """Model and hardware FLOPs a second over the peak, by a convention; `a_token` its model FLOPs per token."""
+    """Model and hardware FLOPs per second over the peak, by a convention; `a_token` its model FLOPs per token."""
 
     name: str
     formula: str

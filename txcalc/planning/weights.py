@@ -208,11 +208,11 @@ FORMATS = {
         _plain("fp32", 32),
         _plain("bf16", 16),
         _plain("fp16", 16),
-        Format("fp8", 8, LAYERS, "one fp32 scale a tensor, as vLLM quantises on loading", "fp8", tensor=32),
+        Format("fp8", 8, LAYERS, "one fp32 scale per tensor, as vLLM quantises on loading", "fp8", tensor=32),
         Format(
             "fp8-block", 8, LAYERS, "DeepSeek-V3 (arXiv 2412.19437), section 3.3", "fp8", block=(128, 128), scale=32
         ),
-        Format("int8", 8, LAYERS, "LLM.int8() (arXiv 2208.07339): an fp32 scale a row", "int8", row=32),
+        Format("int8", 8, LAYERS, "LLM.int8() (arXiv 2208.07339): an fp32 scale per row", "int8", row=32),
         Format("int4", 4, LAYERS, f"{_AWQ}, groups of 128", block=128, scale=20),
         Format("int4-g64", 4, LAYERS, f"{_AWQ}, groups of 64", block=64, scale=20),
         Format("int4-g32", 4, LAYERS, f"{_AWQ}, groups of 32", block=32, scale=20),

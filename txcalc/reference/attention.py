@@ -141,7 +141,7 @@ class AttentionCore(Core):
         return wider.flatten(2)[..., tokens:].unflatten(2, (tokens, -1))
 
     def _slopes(self, run: Run, keys: int, dtype: torch.dtype) -> Tensor:
-        """−slope·(i − j), one slope a head (h, T, S): Press et al. 2021 (arXiv 2108.12409), section 3."""
+        """−slope·(i − j), one slope per head (h, T, S): Press et al. 2021 (arXiv 2108.12409), section 3."""
         if type(self.n_heads) is not int:  # a symbol, over which nothing is computed
             return distances(run, keys).expand(self.n_heads, -1, -1).to(dtype)
         whole = 2 ** math.floor(math.log2(self.n_heads))

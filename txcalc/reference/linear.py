@@ -59,7 +59,7 @@ def folded(x: Tensor, matrix: Tensor) -> Tensor:
 
 
 class BlockLinear(nn.Module):
-    """One linear layer a head, side by side, of x (B, T, h·d)."""
+    """One linear layer per head, side by side, of x (B, T, h·d)."""
 
     def __init__(self, n_heads: int, width: int, like: Like) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Lookup(nn.Embedding):
 
 
 class RootMeanSquare(torch.autograd.Function):
-    """x / rms(x) · weight over the last axis, computed in float32, keeping x and one statistic a row.
+    """x / rms(x) · weight over the last axis, computed in float32, keeping x and one statistic per row.
 
     PyTorch's own `rms_norm` is made of single operations on the CPU and on meta, which keep three times as much.
     """

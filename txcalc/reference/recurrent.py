@@ -76,7 +76,7 @@ class SelectiveScan(Remembers):
 
 
 class HeadScan(Remembers):
-    """Mamba-2's state (h, d, N), one decay a head: y (B, T, h, d) of x (B, T, h, d), Δ (B, T, h), B and C
+    """Mamba-2's state (h, d, N), one decay per head: y (B, T, h, d) of x (B, T, h, d), Δ (B, T, h), B and C
     (B, T, groups, N)."""
 
     def __init__(self, part: parts.HeadScan, like: Like) -> None:
@@ -144,7 +144,7 @@ class Mamba(nn.Module):
 
 
 class GroupNorm(Norm):
-    """RMSNorm of each group of channels by itself, with one weight a channel."""
+    """RMSNorm of each group of channels by itself, with one weight per channel."""
 
     def __init__(self, part: NormPart, groups: int, like: Like) -> None:
         super().__init__(part, like)

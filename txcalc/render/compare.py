@@ -186,7 +186,7 @@ def rows(models: Sequence[Model], asked: Comparison) -> list[QuantityRow]:
 
 
 def _flops(quantity: str, tokens: int | None, label: str, at: Ledgers) -> QuantityRow:
-    """FLOPs a position, the average over the whole prefill."""
+    """FLOPs per position, the average over the whole prefill."""
     values = [None if one is None else Fraction(one.total(quantity), one.work.tokens) for one in at]
     exact = [n.numerator if n is not None and n.denominator == 1 else n for n in values]
     return QuantityRow("flops_per_token", tokens, "FLOPs per token at", label, exact, short)

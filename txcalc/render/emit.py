@@ -60,7 +60,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
     if held.asked != "native":
         comments.append(f"# the checkpoint's weights are {held.weights.name}")
     if guess and plan.deployment.draft is None:
-        comments.append(f"# {guess.tokens} tokens a step are proposed at no cost: n-grams of what was said before")
+        comments.append(f"# {guess.tokens} tokens per step are proposed at no cost: n-grams of what was said before")
     if held.adapters:
         comments.append(f"# {written.adapters}")
     if plan.deployment.model.text_only and not written.without_towers:

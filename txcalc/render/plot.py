@@ -377,7 +377,7 @@ def _roofline(speed: Serving) -> Panel:
 
 
 def _placed(pace: Pace, work: Workload) -> dict[str, tuple[Fraction, Fraction]]:
-    """FLOPs a byte and FLOPs a second of every kind of operation that multiplies, all stages together."""
+    """FLOPs per byte and FLOPs a second of every kind of operation that multiplies, all stages together."""
     flops: dict[str, int] = {}
     moved: dict[str, float] = {}
     spent: dict[str, float] = {}

@@ -370,7 +370,7 @@ def _definitions(serving: Serving) -> Table:
         rows.append(
             (
                 "speculation",
-                f"(1 − a^(g + 1))/(1 − a) = {guess.expected:.3g} tokens a step at a = {guess.acceptance:g}, g = "
+                f"(1 − a^(g + 1))/(1 − a) = {guess.expected:.3g} tokens per step at a = {guess.acceptance:g}, g = "
                 f"{guess.tokens}; a step is one over g + 1 tokens"
                 + (f" and {passes} of {draft.name}" if draft else "; drafts cost nothing"),
             )

@@ -79,7 +79,7 @@ def _batch(found: Training) -> str:
     batches = f"{recipe.accumulation:,} micro-batch{'es' if recipe.accumulation > 1 else ''}"
     step = recipe.global_batch * recipe.tokens
     return (
-        f"{batches} of {recipe.micro_batch:,} × {recipe.tokens:,} tokens, {short(step)} tokens a step; "
+        f"{batches} of {recipe.micro_batch:,} × {recipe.tokens:,} tokens, {short(step)} tokens per step; "
         f"recompute {recipe.recompute}; {recipe.optimizer}; products in {_products(found)}"
     )
 

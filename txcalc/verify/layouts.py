@@ -214,7 +214,7 @@ def _notes(model: Model, recipe: Recipe, plan: Ranks) -> list[str]:
     notes = [
         "proved for this layout: parameters, gradients, optimizer state, saved tensors, collectives; modelled: "
         "gathered weights, buffers, the loss's temporaries, the moment that is largest, and what is reserved",
-        "norms and attention as their fused kernels keep: the input and one or two fp32 numbers a row",
+        "norms and attention as their fused kernels keep: the input and one or two fp32 numbers per row",
     ]
     if not _claimed(model, recipe):
         notes.append("saved tensors: not compared, a part of this model is only modelled there")

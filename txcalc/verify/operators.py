@@ -127,7 +127,7 @@ class MovedElements(TorchDispatchMode):
                 self.written.setdefault(path, {})[self._address(x), own[1]] = self._elements(x)
 
     def _cost(self, name: str, args: Any, given: list[Tensor], made: list[Tensor]) -> Any:
-        """FLOPs; 0 where there is one result a row, and of what is the same for every sequence."""
+        """FLOPs; 0 where there is one result per row, and of what is the same for every sequence."""
         name = name.removesuffix("_") if name != "_softmax" else name
         elements = self._elements(given[0] if name in READ and given else made[0])
         row = isinstance(made[0].shape[-1], int) and made[0].shape[-1] == 1 if made[0].dim() else True
@@ -213,7 +213,7 @@ def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -
         return False
     keys = leaf.sees.keys(entry.work) if leaf.sees else leaf.attended and entry.work.keys
     if 1 in (getattr(leaf, "width", 0), getattr(leaf, "d_out", 0), keys):
-        return False  # one number a row, as those that are left out
+        return False  # one number per row, as those that are left out
     path = module_paths(entry, True)[0]
     if path in moved.tables and not entry.leaf.reads_places:
         return False

@@ -106,7 +106,7 @@ class SavedElements:
 
 
 def row_statistics(ledger: Ledger) -> dict[str, Any]:
-    """One number a row and head, of every norm and fused attention core: path → elements."""
+    """One number per row and head, of every norm and fused attention core: path → elements."""
     rows: dict[str, Any] = {}
     for entry in ledger:
         work = entry.work
@@ -136,7 +136,7 @@ def unlike(leaf: Leaf, work: Workload) -> str:
     if reason := leaf.unlike(work):
         return reason
     if leaf.normed and leaf.normed[1] == 1:
-        return "norms of one element (it cannot be told from what is kept a row)"
+        return "norms of one element (it cannot be told from what is kept per row)"
     heads = leaf.attended
     keys = leaf.sees.keys(work) if leaf.sees else work.keys
     if work.keep_scores and heads and heads.strided and 1 in (heads.groups, keys):

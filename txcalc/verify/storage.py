@@ -16,7 +16,7 @@ from txcalc.verify.subject import SizePoint, Subject
 from txcalc.verify.verdict import Row, compare
 
 ORACLE, ALLOCATOR = "storages", "the allocator"
-STATE = 4  # bytes an element: states of recurrent mixers are float32, whatever the weights are
+STATE = 4  # bytes per element: states of recurrent mixers are float32, whatever the weights are
 BATCH, STEPS = 2, 2
 
 

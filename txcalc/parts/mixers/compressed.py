@@ -82,7 +82,7 @@ class Pool(Leaf):
     Kept     what is pooled (without `overlap` all of kv, of which it is a part), and the softmax's result; nothing
              where no gradient reaches it (`keeps`)
     Cache    d of every entry, kv and gates of the tokens that no entry has yet, and with `overlap` those of the group
-             before: it grows in steps, by d/rate a token in the mean, which the growth is, rounded up
+             before: it grows in steps, by d/rate per token in the mean, which the growth is, rounded up
     Source   DeepSeek-AI 2026, DeepSeek-V4, sections 2.3.1 and 2.3.2
     """
 
@@ -202,7 +202,7 @@ class SelectionCore(Leaf):
 @final
 @frozen
 class Selector(Composite):
-    """The index: entries of its own, queries of few heads from the low-rank queries, a weight a head."""
+    """The index: entries of its own, queries of few heads from the low-rank queries, a weight per head."""
 
     d_model: Any
     q_rank: Any
@@ -222,7 +222,7 @@ class Selector(Composite):
 @final
 @frozen
 class CompressedCore(SoftmaxCore):
-    """softmax(q·kᵀ)·k over the last tokens and the entries, with a sink a head.
+    """softmax(q·kᵀ)·k over the last tokens and the entries, with a sink per head.
 
     Shapes   q (B, h, T, d), k (B, S_w + ⌊S/rate⌋, d), y (B, T, h·d)
     Unit     FLOPs 4·B·T·h·d·(S_w + ⌊S/rate⌋), S_w the window's keys; other: 5 a score for the softmax

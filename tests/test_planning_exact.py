@@ -18,7 +18,7 @@ from txcalc.planning.generation import FlopsLaw, generations, laws, summed
 from txcalc.planning.layout import Layout, parse_layout, unserved
 from txcalc.planning.modules import MOST_TRIALS, Modules, _short, _trials, listed, names
 from txcalc.planning.parallelism import Sharding, parted, piece, sizes
-from txcalc.planning.scaling import LAWS, Law, ScalingQuestion, _decayed, _range, ask, counted, distribution
+from txcalc.planning.scaling import LAWS, ScalingLaw, ScalingQuestion, _decayed, _range, ask, counted, distribution
 from txcalc.planning.scaling import laws as scaling_laws
 from txcalc.planning.structures import Size, _Parameters, probe, units
 from txcalc.planning.theorems import Condition, Shown, TheoremFiles, _weakest
@@ -51,7 +51,7 @@ def test_constants_are_those_that_were_published(name: str) -> None:
     assert one.interval == (INTERVALS if name == "besiroglu" else {})
 
 
-PLAIN = Law("plain", "", 1.0, 8.0, 2.0, 1.0, 1.0, (10, 20), (100, 200), "", "")
+PLAIN = ScalingLaw("plain", "", 1.0, 8.0, 2.0, 1.0, 1.0, (10, 20), (100, 200), "", "")
 AGAIN = PLAIN._replace(name="again", repeats=(4.0, 2.0))
 
 
@@ -95,7 +95,7 @@ def test_what_is_asked_of_a_law(question: ScalingQuestion, asked: tuple[int, int
         (ScalingQuestion(params=10, tokens=180, unique=4), AGAIN, ["again: 45 epochs are outside", "up to 44"]),
     ],
 )
-def test_a_law_says_where_it_was_not_fitted(question: ScalingQuestion, law: Law, words: list[str]) -> None:
+def test_a_law_says_where_it_was_not_fitted(question: ScalingQuestion, law: ScalingLaw, words: list[str]) -> None:
     said = "; ".join(ask(law, question).warnings)
     assert all(word in said for word in words) and bool(words) == bool(said)
     assert (_range(0, 2000), _range(1000, 2000)) == ("up to 2 K", "1 K to 2 K")

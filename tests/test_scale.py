@@ -13,7 +13,7 @@ import pytest
 from test_cli import run
 
 from txcalc.planning.gradients import FLOPS
-from txcalc.planning.scaling import LAWS, Law, ScalingQuestion, ask, distribution, entropy
+from txcalc.planning.scaling import LAWS, ScalingLaw, ScalingQuestion, ask, distribution, entropy
 
 GOPHER = 5.76e23
 POINTS = Path(__file__).with_name("data") / "training" / "chinchilla.csv"
@@ -25,7 +25,7 @@ BESIROGLU, CHINCHILLA, MUENNIGHOFF = (LAWS[name] for name in ("besiroglu", "chin
     [(CHINCHILLA, 40.3e9, 2.38e12), (BESIROGLU, 72.4e9, 1.33e12), (MUENNIGHOFF, 70.0e9, 1.37e12)],
     ids=lambda value: getattr(value, "name", ""),
 )
-def test_the_best_size_for_gophers_compute(law: Law, params: float, tokens: float) -> None:
+def test_the_best_size_for_gophers_compute(law: ScalingLaw, params: float, tokens: float) -> None:
     """Hoffmann et al. print 40.2 B for approach 3; Muennighoff et al. 70.0 B and 1.37 T. To half of the last digit."""
     assert law.optimum(GOPHER) == (pytest.approx(params, rel=2e-3), pytest.approx(tokens, rel=4e-3))
 
@@ -38,7 +38,7 @@ def test_repeated_data_as_the_authors_compute_it() -> None:
 
 @pytest.mark.parametrize("law", LAWS.values(), ids=lambda law: law.name)
 @pytest.mark.parametrize("compute", [1e18, GOPHER, 3.8e25])
-def test_the_closed_form_is_the_least_loss(law: Law, compute: float) -> None:
+def test_the_closed_form_is_the_least_loss(law: ScalingLaw, compute: float) -> None:
     params, tokens = law.optimum(compute)
     assert FLOPS * params * tokens == pytest.approx(compute)
     assert law.tokens_for(params) == pytest.approx(tokens)

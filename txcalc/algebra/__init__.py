@@ -165,7 +165,7 @@ def generic(gated: bool = False) -> Model:
 # Formulas of parts.
 
 
-class Formula(NamedTuple):
+class PartFormula(NamedTuple):
     """One figure of one part, in letters and its value: of one copy out of `copies` (in letters) or `number`.
 
     `path` as `Ledger.at` takes it, `depth` the steps below the part that was asked for.
@@ -196,7 +196,7 @@ SAVED_SCORES = "saved_scores"  # the last of them where the attention matrix is 
 
 def formulas(
     model: Model, work: Workload, path: str = "", layout: Layout | None = None, recipe: Recipe | None = None
-) -> tuple[list[Formula], dict[Expression, Letter]]:
+) -> tuple[list[PartFormula], dict[Expression, Letter]]:
     """Every figure, but those that are 0, of all parts below a path and last of the part itself; and the letters.
 
     Below experts stands only what all of them cost together; one of them has a path of its own. With a layout: of what
@@ -211,7 +211,7 @@ def formulas(
     over, asked = over_letters(model, work)
     letters = {**asked, **tree.letters}
     numbers, one = values(letters), sympy.S.One
-    rows: list[Formula] = []
+    rows: list[PartFormula] = []
     for keep_scores in (False, True):
         ints = walk(root, work._replace(keep_scores=keep_scores))
         ints.at(path)  # refuses a path before the symbols, which have any number of experts, are asked for it
@@ -228,7 +228,7 @@ def formulas(
                     expression = sympy.sympify(own[quantity](in_letters))
                     copies = owners if quantity in ("params", "active", "optimizer") else passes
                     number = int(copies.xreplace(numbers))
-                    rows.append(Formula(node, depth, quantity, expression, value, copies, number))
+                    rows.append(PartFormula(node, depth, quantity, expression, value, copies, number))
     return rows, letters
 
 

@@ -12,10 +12,10 @@ from txcalc.algebra import Letter, classic, generic, over_letters, symbol, symbo
 from txcalc.ledger import walk
 from txcalc.notation import LATEX, TEXT, Expression, Style, Term, tidy, write
 from txcalc.parts.part import Composite, Workload
-from txcalc.planning.crossover import RULES, Crossover, CrossoverRule, Prefills
+from txcalc.planning.crossover import RULES, CrossoverRule, Prefills, RuleCrossover
 
 
-class Crossing(NamedTuple):
+class RealCrossing(NamedTuple):
     """The real length T from which a·T² ≥ b·T + c: a quotient where one of a and c is 0, else the larger root."""
 
     a: Expression
@@ -47,7 +47,7 @@ def _quotient(expression: Expression, style: Style) -> str:
     return style.quotient(shown, write(below, style), len(above) > 1, several)
 
 
-def crossing(difference: Expression, at: int, letters: Mapping[Expression, Letter]) -> Crossing:
+def crossing(difference: Expression, at: int, letters: Mapping[Expression, Letter]) -> RealCrossing:
     """Where a difference of costs, at most quadratic in T, turns positive on the piece that ends at T = `at`.
 
     Beyond a window min(T, W) is W, before it T: every minimum is opened as it is just before `at`. A number
@@ -59,10 +59,10 @@ def crossing(difference: Expression, at: int, letters: Mapping[Expression, Lette
     opened = {least: min(least.args, key=lambda size: size.xreplace(there)) for least in minima}
     opened |= {chunks: chunks.xreplace({**there, length: at - 1}) for chunks in difference.atoms(sympy.ceiling)}
     powers = sympy.expand(difference.xreplace(opened))
-    return Crossing(powers.coeff(length, 2), -powers.coeff(length, 1), -powers.coeff(length, 0))
+    return RealCrossing(powers.coeff(length, 2), -powers.coeff(length, 1), -powers.coeff(length, 0))
 
 
-def closed_forms(prefills: Prefills, found: list[Crossover]) -> list[Crossing | None]:
+def closed_forms(prefills: Prefills, found: list[RuleCrossover]) -> list[RealCrossing | None]:
     """The closed form of each crossover; None where there is none, where the first token is one, or where what is
     let through goes by whole blocks."""
     tree = symbolic(prefills.model)
@@ -79,7 +79,7 @@ def closed_forms(prefills: Prefills, found: list[Crossover]) -> list[Crossing | 
     ]
 
 
-def classic_forms(gated: bool = False) -> list[Crossing]:
+def classic_forms(gated: bool = False) -> list[RealCrossing]:
     """What the rules give for the classic block, in the order of `crossovers`."""
     model = generic(gated)
     over, _ = over_letters(model, Workload(1, 1, 0, 1))

@@ -154,7 +154,7 @@ def crossover(
     """
     from txcalc.planning.crossover import balances, crossovers
     from txcalc.planning.crossover import lengths as prefill
-    from txcalc.render.crossover import Answers, report
+    from txcalc.render.crossover import ModelCrossovers, report
 
     if not sources:
         raise InputError("crossover", ["expected one model or several"])
@@ -173,7 +173,7 @@ def crossover(
             forms = [closed_forms(each, rows) for each, rows in zip(prefills, found, strict=True)]
             classic = [classic_forms(gated) for gated in (False, True)]
     answers = [
-        Answers(each.model, rows, balances(each, dtype, kv_dtype), closed)
+        ModelCrossovers(each.model, rows, balances(each, dtype, kv_dtype), closed)
         for each, rows, closed in zip(prefills, found, forms, strict=True)
     ]
     notes += [note for each in prefills for note in each.model.notes]

@@ -15,8 +15,7 @@ if TYPE_CHECKING:
     from txcalc.model import Model
     from txcalc.planning.engine import Engine, Reserve
     from txcalc.planning.engine_memory import EngineMemory
-    from txcalc.planning.fitting import CardSet
-    from txcalc.planning.fitting import Fit as Found
+    from txcalc.planning.fitting import CardSet, ModelFit
     from txcalc.planning.holdings import Holdings
     from txcalc.planning.layout import Layout
     from txcalc.planning.offload import Wish
@@ -128,7 +127,7 @@ def fit(
         built = (build(*known, written=is_own(known)) for known in offered)
         tried = [model.language() if text_only else model for model in built]
     ask = _Fits(kv, length(block, "--block"), length(chunk, "--chunk"), kept, long, formats, weights is None, host)
-    found: list[Found] = []
+    found: list[ModelFit] = []
     keep: list[int] = []
     for card in cards:
         kind = card.accelerator
@@ -173,12 +172,11 @@ class _Fits:
             raise known
         return known
 
-    def on(self, model: Model, card: CardSet, memory: EngineMemory | None) -> list[Found]:
+    def on(self, model: Model, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
         """A model on a card, in every format; with RAM's help where it needs it and a card has memory of its own."""
         from txcalc.planning.engine import aside, left
         from txcalc.planning.engines import without
-        from txcalc.planning.fitting import Fit as Found
-        from txcalc.planning.fitting import fits, helped
+        from txcalc.planning.fitting import ModelFit, fits, helped
         from txcalc.planning.offload import divides
         from txcalc.planning.parallelism import Sharding
 
@@ -196,7 +194,7 @@ class _Fits:
                 if host and not one.fits:
                     one = helped(model, own, host, self.context, card)
             except InputError as error:
-                one = Found(model.name, model.params, name, self.context, None, None, str(error), card.name)
+                one = ModelFit(model.name, model.params, name, self.context, None, None, str(error), card.name)
             found.append(one._replace(asked=name))
             if self.ladder and one.fits and not one.aside:
                 break

@@ -283,7 +283,7 @@ class Limits(Record):
     tpot_s: float | None
 
 
-class Efficiency(Record):
+class KernelShare(Record):
     """The share of a peak that kernels reach (or the seconds of a start), and where that comes from."""
 
     value: float
@@ -312,7 +312,7 @@ class Speed(Point):
     limits: Limits
     cheapest: Point | None
     watts_at_most: int | None
-    efficiency: dict[str, Efficiency]
+    efficiency: dict[str, KernelShare]
     definitions: dict[str, str]
 
 

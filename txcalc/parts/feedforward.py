@@ -9,7 +9,7 @@ from typing import Any, final
 from txcalc.num import exceeds, maximum
 from txcalc.parts.collectives import AllReduce, Collective
 from txcalc.parts.frozen import frozen
-from txcalc.parts.linear import SAVES_RESULT, Activation, Linear, Scale, Shift, Vector, linear
+from txcalc.parts.linear import SAVES_RESULT, Activation, LearnedScale, Linear, Shift, Vector, linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import (
     ACTIVATIONS,
@@ -156,7 +156,7 @@ class Experts(Composite):
     latent: Any = None
     router_norm: Norm | None = None
     router_scale: Any = None
-    scales: Scale | None = None
+    scales: LearnedScale | None = None
     norm: Norm | None = None
     correction: Vector | None = None
     # A bias of the sum of what the routed experts make.
@@ -386,7 +386,7 @@ class ExpertsOptions(Mechanism):
             router_norm=replace(place.norm.over(d_model), keeps=False) if self.router_norm else None,
             norm=place.pre if self.router_norm else None,
             router_scale=self.router_scale,
-            scales=Scale(rows=self.n_experts, used=self.top_k) if self.expert_scales else None,
+            scales=LearnedScale(rows=self.n_experts, used=self.top_k) if self.expert_scales else None,
             correction=Vector(width=self.n_experts) if self.correction else None,
             bias=Shift(width=d_model) if self.sum_bias else None,
         )

@@ -285,7 +285,7 @@ class Sum(Leaf):
 
 @final
 @frozen
-class Scale(Leaf):
+class LearnedScale(Leaf):
     """y = w·x, element by element: a learned factor for each of `rows` (experts), of which a token meets `used`.
 
     Shapes   w (rows,), x and y (B, T, used)

@@ -95,7 +95,7 @@ def ends(model: Model) -> tuple[list[Any], list[Any]]:
     return [end for leaf in leaves for end in leaf.turns], [leaf.period for leaf in leaves if leaf.period is not None]
 
 
-class Crossover(NamedTuple):
+class RuleCrossover(NamedTuple):
     """A rule's answer for one model: the smallest whole length, or None and why there is none."""
 
     rule: CrossoverRule
@@ -104,7 +104,7 @@ class Crossover(NamedTuple):
     why: str = ""
 
 
-def crossovers(prefills: Prefills) -> list[Crossover]:
+def crossovers(prefills: Prefills) -> list[RuleCrossover]:
     """Every rule's length, dense and masked; layers, active experts and routers are summed.
 
     A rule with nothing on one of its sides has no length: a model without a feed-forward does not overtake it at once.
@@ -121,7 +121,7 @@ def crossovers(prefills: Prefills) -> list[Crossover]:
         for attention, quantity in (("dense", "flops"), ("masked", "flops_masked")):
             left, right = sides(rule, quantity, 1)
             if not left or not right:
-                found.append(Crossover(rule, attention, None, f"no {'attention' if not left else 'such layers'}"))
+                found.append(RuleCrossover(rule, attention, None, f"no {'attention' if not left else 'such layers'}"))
                 continue
 
             def excess(tokens: int, rule: CrossoverRule = rule, quantity: str = quantity) -> int:
@@ -130,7 +130,7 @@ def crossovers(prefills: Prefills) -> list[Crossover]:
 
             tokens = prefills.first(excess)
             why = "" if tokens else "beyond its windows it grows no faster"
-            found.append(Crossover(rule, attention, tokens, why))
+            found.append(RuleCrossover(rule, attention, tokens, why))
     return found
 
 

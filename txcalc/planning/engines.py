@@ -89,7 +89,7 @@ def data() -> Mapping[str, Any]:
     return read(folder() / "engines.toml")[0]
 
 
-class Latency(NamedTuple):
+class EngineLatency(NamedTuple):
     """An engine's own share of latencies, in seconds.
 
     own_s       of TTFT, and `steps` decode steps where others decode
@@ -105,10 +105,10 @@ class Latency(NamedTuple):
     source: str
 
 
-def latency(name: str) -> Latency:
+def latency(name: str) -> EngineLatency:
     """Of an engine by its name; of one that is not known, or none, vLLM's."""
     known = data()["latency"]
-    return Latency(**known.get(name, known["vllm"]))
+    return EngineLatency(**known.get(name, known["vllm"]))
 
 
 def names() -> list[str]:

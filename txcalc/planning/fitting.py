@@ -37,7 +37,7 @@ class CardSet(NamedTuple):
         return one if self.number == 1 else f"{self.number} × {one}"
 
 
-class Fit(NamedTuple):
+class ModelFit(NamedTuple):
     """One model in one format on one kind of accelerators: bytes that the fullest of them needs and has left (below 0:
     is short of), and tokens a second of one sequence at the context, where the bandwidth is known.
 
@@ -91,7 +91,7 @@ def fits(
     card: CardSet | None = None,
     whole: Sharding | None = None,
     needs: dict[Layout, tuple[list[Holdings], int]] | None = None,
-) -> Fit:
+) -> ModelFit:
     """A model at a context, or at its own longest where that is shorter.
 
     Several accelerators: tensor parallel where their link is known, else layers by turns (as llama.cpp splits them);
@@ -100,7 +100,7 @@ def fits(
     """
     length = model.workload(1, min(context, model.context or context)).tokens
     weights, name, number = engine.weights.name, card.name if card else "", card.number if card else 1
-    refused = Fit(model.name, model.params, weights, length, None, None, "", name)
+    refused = ModelFit(model.name, model.params, weights, length, None, None, "", name)
     offload = engine.offload
     host = offload.host if offload else None
     try:
@@ -125,10 +125,10 @@ def fits(
     return found
 
 
-def helped(model: Model, engine: Engine, asked: Wish, context: int, card: CardSet) -> Fit:
+def helped(model: Model, engine: Engine, asked: Wish, context: int, card: CardSet) -> ModelFit:
     """The same with as little in RAM as lets it fit."""
 
-    def of(offload: Offload) -> Fit:
+    def of(offload: Offload) -> ModelFit:
         return fits(model, replace(engine, offload=offload), card.memory, context, card)
 
     return of(asked.of(model, lambda offload: (of(offload).room or -1) >= 0))
@@ -170,7 +170,7 @@ def step(
 LADDER = ("native", "Q8_0", "Q4_K_M")
 
 
-def best(found: Iterable[Fit]) -> Fit:
+def best(found: Iterable[ModelFit]) -> ModelFit:
     """Of one model on one card in several formats, the first that fits, or of those that need RAM the one that leaves
     most of it; or the one that is least short."""
     every = list(found)

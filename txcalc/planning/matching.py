@@ -25,7 +25,7 @@ class Near(NamedTuple):
     difference: int
 
 
-class Match(NamedTuple):
+class MatchedModel(NamedTuple):
     """`model` with `key` at the size that comes nearest to `budget`; the largest size below it and the smallest that is
     not, None where there is none."""
 
@@ -37,7 +37,7 @@ class Match(NamedTuple):
     above: Near | None
 
 
-def matched(model: Model, key: str, budget: int, cost: Callable[[Model], int]) -> Match:
+def matched(model: Model, key: str, budget: int, cost: Callable[[Model], int]) -> MatchedModel:
     """The size of `key` at which `cost` comes nearest to the budget; of two as near, the smaller.
 
     Errors: `InputError` where the key is no size, or the cost does not grow with it.
@@ -52,8 +52,8 @@ def matched(model: Model, key: str, budget: int, cost: Callable[[Model], int]) -
     near = [found for found in (below, above) if found is not None]
     best = min(near, key=lambda found: abs(found.difference))
     if best.value == start:
-        return Match(model, key, budget, best, below, above)
-    return Match(search.model(best.value), key, budget, best, below, above)
+        return MatchedModel(model, key, budget, best, below, above)
+    return MatchedModel(search.model(best.value), key, budget, best, below, above)
 
 
 class _Search:

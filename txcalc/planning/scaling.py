@@ -26,7 +26,7 @@ from txcalc.units import short
 EPOCHS = 44  # as often as Muennighoff et al. repeated their data
 
 
-class Law(NamedTuple):
+class ScalingLaw(NamedTuple):
     """Constants of L(N, D) = E + A/N^α + B/D^β, where they stand, and what they were fitted to.
 
     interval   95 % confidence of a constant, where it was published
@@ -102,11 +102,11 @@ def _decayed(first: float, seen: float, decay: float) -> float:
     return first * (1 + decay * (1 - exp(-max(0.0, seen / first - 1) / decay)))
 
 
-def _law(said: Mapping[str, Any]) -> Law:
+def _law(said: Mapping[str, Any]) -> ScalingLaw:
     """A law of the file; pairs are lists there."""
     pairs = {key: tuple(value) for key, value in said.items() if isinstance(value, list)}
     interval = {key: tuple(ends) for key, ends in said.get("interval", {}).items()}
-    return Law(**{**said, **pairs, "interval": interval})
+    return ScalingLaw(**{**said, **pairs, "interval": interval})
 
 
 # Of muennighoff the logarithms of E, A and B are published: 0.6254804, 6.255414, 7.3049974.
@@ -126,7 +126,7 @@ class ScalingAnswer(NamedTuple):
     """What a law says of the model asked about (the best one where only a budget, N or D is given) and of the best one
     for the same compute; where it is used outside what it was fitted to."""
 
-    law: Law
+    law: ScalingLaw
     asked: LossPoint
     best: LossPoint
     warnings: tuple[str, ...]
@@ -167,7 +167,7 @@ class ScalingQuestion(NamedTuple):
         return self
 
 
-def laws(text: str | None, unique: int | None) -> list[Law]:
+def laws(text: str | None, unique: int | None) -> list[ScalingLaw]:
     """Laws by name, separated by commas; None: all that answer. Errors: `UnknownName`, `InputError`."""
     names = list(LAWS) if text is None else list(dict.fromkeys(name.strip().lower() for name in text.split(",")))
     for name in names:
@@ -184,7 +184,7 @@ def laws(text: str | None, unique: int | None) -> list[Law]:
     return [law for law in found if law.repeats]
 
 
-def ask(law: Law, question: ScalingQuestion) -> ScalingAnswer:
+def ask(law: ScalingLaw, question: ScalingQuestion) -> ScalingAnswer:
     """One law's answer to a checked question."""
     params, tokens, compute, unique = question
     if params and compute:

@@ -336,9 +336,9 @@ class Mean(nn.Module):
 
 
 class Factors(nn.Module):
-    """x times a learned factor for each of its elements, or for those that `chosen` names: see `parts.linear.Scale`."""
+    """x times a learned factor for each of its elements, or for those `chosen`: see `parts.linear.LearnedScale`."""
 
-    def __init__(self, part: parts.Scale, like: Like) -> None:
+    def __init__(self, part: parts.LearnedScale, like: Like) -> None:
         super().__init__()
         self.weight = like.parameter(part.rows)
 

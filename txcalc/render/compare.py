@@ -15,7 +15,7 @@ from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning.crossover import RULES, crossovers, lengths
-from txcalc.planning.matching import Match, matched
+from txcalc.planning.matching import MatchedModel, matched
 from txcalc.planning.memory import cache_bytes, weights_bytes
 from txcalc.render.report import Report, Table, TableCell
 from txcalc.units import iec, short
@@ -79,7 +79,7 @@ class Equal(NamedTuple):
 
     budget: EqualBudget
     first: str
-    found: Sequence[Match]
+    found: Sequence[MatchedModel]
 
     def lines(self) -> list[str]:
         """For each model its size and by how much it misses, with the neighbour on the other side."""

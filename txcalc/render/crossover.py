@@ -6,29 +6,33 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txcalc.model import Model
-from txcalc.planning.crossover import RULES, Balance, Crossover
+from txcalc.planning.crossover import RULES, Balance, RuleCrossover
 from txcalc.render.report import Report, Table, TableCell, cell, column
 from txcalc.units import iec
 
 if TYPE_CHECKING:
-    from txcalc.algebra.crossings import Crossing
+    from txcalc.algebra.crossings import RealCrossing
 
-Forms = Sequence["Crossing | None"]
+Forms = Sequence["RealCrossing | None"]
 NEVER = TableCell(None, "never")
 BESIDE = 28  # characters of a closed form that may stand beside its rule
 
 
-class Answers(NamedTuple):
+class ModelCrossovers(NamedTuple):
     """What was found for one model; `forms` stand beside `crossovers`, and are empty where nobody asked for them."""
 
     model: Model
-    crossovers: Sequence[Crossover]
+    crossovers: Sequence[RuleCrossover]
     balances: Sequence[Balance]
     forms: Forms
 
 
 def report(
-    answers: Sequence[Answers], classic: Sequence[Forms], convention: dict[str, Any], format_: str, notes: Sequence[str]
+    answers: Sequence[ModelCrossovers],
+    classic: Sequence[Forms],
+    convention: dict[str, Any],
+    format_: str,
+    notes: Sequence[str],
 ) -> Report:
     """Two tables a model, and the classic block's lengths, plain and gated, where there are closed forms."""
     rows: list[dict[str, Any]] = []
@@ -67,7 +71,7 @@ def report(
     return Report(data, tables, header, notes)
 
 
-def _verdict(name: str, first: Sequence[Crossover]) -> str:
+def _verdict(name: str, first: Sequence[RuleCrossover]) -> str:
     """The first rule's lengths, in a line; that there are none, and why."""
     if not any(each.tokens for each in first):
         why = " or ".join(dict.fromkeys(each.why for each in first if each.why))
@@ -76,12 +80,12 @@ def _verdict(name: str, first: Sequence[Crossover]) -> str:
     return f"{name}: attention outweighs the feed-forward {dense}{f', masked {masked}' if masked != dense else ''}"
 
 
-def _row(each: Crossover, form: Crossing | None) -> dict[str, Any]:
+def _row(each: RuleCrossover, form: RealCrossing | None) -> dict[str, Any]:
     row = {"rule": each.rule.name, "attention": each.attention, "formula": _text(form), "tokens": each.tokens}
     return {**row, "why": each.why} if each.why else row
 
 
-def _lengths(model: Model, crossovers: Sequence[Crossover]) -> Table:
+def _lengths(model: Model, crossovers: Sequence[RuleCrossover]) -> Table:
     """A line for each rule, which has two lengths."""
     found = {(each.rule.name, each.attention): cell(each.tokens) if each.tokens else NEVER for each in crossovers}
     lines = [[rule, found[rule, "dense"], found[rule, "masked"]] for rule in dict.fromkeys(name for name, _ in found)]
@@ -90,7 +94,7 @@ def _lengths(model: Model, crossovers: Sequence[Crossover]) -> Table:
     return Table(f"{title}, from how many tokens on", headings, lines, name=title)
 
 
-def _closed(model: Model, crossovers: Sequence[Crossover], forms: Forms, format_: str) -> Iterator[Table]:
+def _closed(model: Model, crossovers: Sequence[RuleCrossover], forms: Forms, format_: str) -> Iterator[Table]:
     """The closed form of each length, or why there is none; on a terminal, where one is long, below its rule."""
     found: dict[str, dict[TableCell, list[str]]] = {}
     for each, form in zip(crossovers, forms, strict=True):
@@ -121,11 +125,11 @@ def _contexts(model: Model, balances: Sequence[Balance]) -> Table:
     return Table(title, ("batch", "context from", *read), lines, frozenset(), name=title)
 
 
-def _text(form: Crossing | None) -> str | None:
+def _text(form: RealCrossing | None) -> str | None:
     return form.write() if form else None
 
 
-def _math(form: Crossing | None, format_: str) -> TableCell:
+def _math(form: RealCrossing | None, format_: str) -> TableCell:
     if form is None:
         return TableCell(None, "")
     return TableCell(form.write(), f"${form.latex()}$" if format_ == "latex" else form.write())

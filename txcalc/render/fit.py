@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.planning.fitting import CardSet, Fit, best
+from txcalc.planning.fitting import CardSet, ModelFit, best
 from txcalc.planning.shapes import RULE, TILE, DesignBudget, DesignFamily, Kin, Likeness, Shape, boundary
 from txcalc.render.report import Report, Table, TableCell, cell, column, rounded
 from txcalc.sources.idle import needed
 from txcalc.units import iec, short, three
 
 
-def _room(fit: Fit, formatted: bool = False) -> TableCell:
+def _room(fit: ModelFit, formatted: bool = False) -> TableCell:
     """What is left or short; with its format and speed where the best of several is shown."""
     if fit.room is None:
         return TableCell(None, "–")
@@ -27,7 +27,7 @@ def _room(fit: Fit, formatted: bool = False) -> TableCell:
 
 
 def fit_report(
-    found: Sequence[Fit],
+    found: Sequence[ModelFit],
     cards: Sequence[CardSet],
     kept: Sequence[int],
     context: int,
@@ -38,7 +38,7 @@ def fit_report(
     """Which models fit: the largest first; of one card a column for each format, of several one for each card, with the
     best format that fits. `ladder`: formats were tried in turn; `every`: what does not fit is listed too; `apart`: what
     is said of models that are not counted whole."""
-    by_model: dict[str, dict[str, list[Fit]]] = {}
+    by_model: dict[str, dict[str, list[ModelFit]]] = {}
     for fit in found:
         by_model.setdefault(fit.model, {}).setdefault(fit.card, []).append(fit)
     order = sorted(by_model.items(), key=lambda item: (-next(iter(item[1].values()))[0].params, item[0]))
@@ -94,7 +94,7 @@ def fit_report(
     )
 
 
-def _row(fit: Fit) -> dict[str, Any]:
+def _row(fit: ModelFit) -> dict[str, Any]:
     return {
         "model": fit.model,
         "params": fit.params,

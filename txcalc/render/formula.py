@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from txcalc.algebra import SAVED_SCORES, Derivation, Formula, Letter, values
+from txcalc.algebra import SAVED_SCORES, Derivation, Letter, PartFormula, values
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, write
@@ -41,7 +41,7 @@ Letters = Mapping[Expression, Letter]
 def report(
     model: Model,
     ledger: Ledger,
-    rows: list[Formula],
+    rows: list[PartFormula],
     letters: Letters,
     path: str,
     attention: str,
@@ -80,7 +80,7 @@ def report(
     return Report(data, tables, header, notes)
 
 
-def _selected(model: Model, rows: list[Formula], path: str, attention: str) -> dict[str, list[Formula]]:
+def _selected(model: Model, rows: list[PartFormula], path: str, attention: str) -> dict[str, list[PartFormula]]:
     """The rows that are shown, by quantity: of a whole model down to the branches of a layer."""
     found = {quantity: [row for row in rows if row.quantity == quantity] for quantity in TITLES}
     del found["flops_masked" if attention == "dense" else "flops"]
@@ -102,7 +102,7 @@ PREAMBLE = r"""\documentclass[a4paper]{article}
 """
 
 
-def document(model: Model, ledger: Ledger, rows: list[Formula], letters: Letters, path: str, attention: str) -> str:
+def document(model: Model, ledger: Ledger, rows: list[PartFormula], letters: Letters, path: str, attention: str) -> str:
     """The same as a LaTeX document that compiles by itself, with no package beyond LaTeX's own: a formula a paragraph,
     in letters, with the model's numbers, and its value."""
     shown = _selected(model, rows, path, attention)
@@ -155,17 +155,17 @@ def generic(found: list[Derivation], letters: Letters, format_: str) -> Report:
     return Report(data, [*tables, _legend(letters.values(), format_)], header)
 
 
-def _drop(found: dict[str, list[Formula]], quantity: str, other: str) -> None:
+def _drop(found: dict[str, list[PartFormula]], quantity: str, other: str) -> None:
     """Leaves of a quantity only the rows that differ from another's."""
     same = {(row.path, row.value) for row in found[other]}
     found[quantity] = [row for row in found[quantity] if (row.path, row.value) not in same]
 
 
-def _shown(rows: list[Formula], depth: int | None) -> list[Formula]:
+def _shown(rows: list[PartFormula], depth: int | None) -> list[PartFormula]:
     """The rows down to a depth. Of a part that is all of another, the smaller one; of a part that costs the same in
     layers of several kinds, the first, as many times."""
     near = [row for row in rows if depth is None or row.depth <= depth]
-    shown: dict[Any, Formula] = {}
+    shown: dict[Any, PartFormula] = {}
     for row in near:
         inside = (other for other in near if other.path.startswith(f"{row.path}."))
         if row.depth > 0 and any(other.expression == row.expression for other in inside):
@@ -177,7 +177,7 @@ def _shown(rows: list[Formula], depth: int | None) -> list[Formula]:
     return list(shown.values())
 
 
-def _table(title: str, rows: list[Formula], letters: Letters, format_: str) -> Table:
+def _table(title: str, rows: list[PartFormula], letters: Letters, format_: str) -> Table:
     """One row per part; on a terminal its numbers stand beneath its letters."""
     folded = format_ == "table"
     headings = ["part", "×", "formula", *(() if folded else ("with numbers",)), "value"]
@@ -201,7 +201,7 @@ def _legend(letters: Iterable[Letter], format_: str) -> Table:
     return Table("Letters", ("letter", "meaning", "value"), rows, frozenset({0, 1}))
 
 
-def _used(rows: Iterable[Formula], letters: Letters) -> list[Letter]:
+def _used(rows: Iterable[PartFormula], letters: Letters) -> list[Letter]:
     """The letters of some formulas, in order."""
     symbols = {symbol for row in rows for symbol in row.expression.free_symbols | row.copies.free_symbols}
     return [letters[symbol] for symbol in in_order(symbols)]
@@ -219,7 +219,7 @@ def _legend_data(letters: Iterable[Letter]) -> list[dict[str, Any]]:
     ]
 
 
-def _data(row: Formula, letters: Letters) -> dict[str, Any]:
+def _data(row: PartFormula, letters: Letters) -> dict[str, Any]:
     return {
         "part": row.path or "total",
         "times": row.number,
@@ -235,7 +235,7 @@ def _both(expression: Expression) -> dict[str, str]:
     return {"formula": write(formula), "latex": write(formula, LATEX)}
 
 
-def _with_numbers(row: Formula, letters: Letters, style: Style) -> str:
+def _with_numbers(row: PartFormula, letters: Letters, style: Style) -> str:
     """B, T, P and T_src stay letters, and what stands before them is multiplied out; without them, nothing is."""
     sizes = {symbol: letter for symbol, letter in letters.items() if letter.entry.letter not in LENGTHS}
     collected = row.expression.xreplace(values(sizes))
@@ -244,7 +244,7 @@ def _with_numbers(row: Formula, letters: Letters, style: Style) -> str:
     return write(tidy(row.expression), style, {symbol: letter.value for symbol, letter in sizes.items()})
 
 
-def _numbers(row: Formula, letters: Letters, format_: str) -> TableCell:
+def _numbers(row: PartFormula, letters: Letters, format_: str) -> TableCell:
     return _cell(_with_numbers(row, letters, LATEX if format_ == "latex" else TEXT), format_)
 
 

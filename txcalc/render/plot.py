@@ -16,7 +16,7 @@ from txcalc.ledger import KINDS, Ledger, walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
-from txcalc.planning.crossover import RULES, Crossover, Prefills
+from txcalc.planning.crossover import RULES, Prefills, RuleCrossover
 from txcalc.planning.deployment import Plan
 from txcalc.planning.pace import Pace
 from txcalc.planning.serving import Serving
@@ -45,7 +45,7 @@ def between(low: int, high: int, also: Iterable[int] = ()) -> list[int]:
 SHOWN = (RULES[0], RULES[3])
 
 
-def crossover(prefills: Sequence[Prefills], found: Sequence[Sequence[Crossover]], logits: str, mla: str) -> Picture:
+def crossover(prefills: Sequence[Prefills], found: Sequence[Sequence[RuleCrossover]], logits: str, mla: str) -> Picture:
     """FLOPs per token of both sides of a rule against the length, and the lengths at which one overtakes the other."""
     if len(prefills) > MOST_MODELS:
         raise InputError("--plot", [f"{len(prefills)} models are more than a picture holds ({MOST_MODELS})"])
@@ -59,7 +59,7 @@ def _convention(models: Iterable[Model], what: str, logits: str, mla: str) -> st
     return "; ".join([what, "2 per multiply-add", f"{logits} logits", *words])
 
 
-def _sides(prefills: Prefills, found: Sequence[Crossover]) -> Panel:
+def _sides(prefills: Prefills, found: Sequence[RuleCrossover]) -> Panel:
     shown = [each for each in found if each.rule in SHOWN and each.tokens]
     crossings = [each.tokens for each in shown if each.tokens]
     low = max(1, min([128, *(n // 4 for n in crossings)]))

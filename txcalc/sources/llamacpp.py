@@ -81,7 +81,7 @@ NEUTRAL = (
 )
 
 
-class Keys:
+class MetadataKeys:
     """The keys of one architecture; those not asked for are accounted for at the end."""
 
     def __init__(self, keys: Mapping[str, Any], arch: str) -> None:
@@ -123,7 +123,7 @@ def describe(keys: Mapping[str, Any], shapes: Shapes, where: str) -> tuple[Raw, 
         raise InputError(where, [Fault("general.architecture", arch, "the name of an architecture, such as 'llama'")])
     if arch not in FAMILIES:
         raise UnknownName(where, "reader for the GGUF architecture", arch, sorted(FAMILIES), ", ".join(FAMILIES))
-    k, family = Keys(keys, arch), FAMILIES[arch]
+    k, family = MetadataKeys(keys, arch), FAMILIES[arch]
     table = shapes.get("token_embd.weight", ())
     if len(table) != 2:
         k.faults.append(Fault("token_embd.weight", table or ABSENT, "a tensor of rows and columns"))
@@ -163,7 +163,7 @@ def _has(shapes: Shapes, *names: str) -> bool:
     return any(f"blk.{i}.{name}" in shapes for name in names for i in (0, 1, 3))
 
 
-def _mixer(k: Keys, shapes: Shapes, arch: str, family: GgufFamily, raw: Raw) -> Raw:
+def _mixer(k: MetadataKeys, shapes: Shapes, arch: str, family: GgufFamily, raw: Raw) -> Raw:
     if arch.startswith("mamba"):
         inner, rank = k.get("ssm.inner_size", size), k.get("ssm.time_step_rank", size)
         k.asked |= {"feed_forward_length", "attention.head_count"}  # 0, or what a tool expects to find
@@ -195,7 +195,7 @@ def _mixer(k: Keys, shapes: Shapes, arch: str, family: GgufFamily, raw: Raw) -> 
     return _windows(k, family, parts | _channels(k, shapes, family))
 
 
-def _attention(k: Keys, shapes: Shapes, raw: Raw) -> Raw:
+def _attention(k: MetadataKeys, shapes: Shapes, raw: Raw) -> Raw:
     heads = k.get("attention.head_count", size)
     groups = k.get("attention.head_count_kv", size, heads)
     width = k.get("attention.key_length", size, None)
@@ -220,7 +220,7 @@ def _attention(k: Keys, shapes: Shapes, raw: Raw) -> Raw:
     }
 
 
-def _latent(k: Keys, rank: int) -> Raw:
+def _latent(k: MetadataKeys, rank: int) -> Raw:
     """MLA. Newer files give the widths of the absorbed heads, and those of the model as …_mla."""
     rope = k.get("rope.dimension_count", size)
     k.asked.add("attention.head_count_kv")
@@ -236,7 +236,7 @@ def _latent(k: Keys, rank: int) -> Raw:
     }
 
 
-def _channels(k: Keys, shapes: Shapes, family: GgufFamily) -> Raw:
+def _channels(k: MetadataKeys, shapes: Shapes, family: GgufFamily) -> Raw:
     """Feed-forward, experts, or both."""
     experts = k.get("expert_count", count, 0)
     dense = k.get("leading_dense_block_count", count, 0) if experts else 0
@@ -266,7 +266,7 @@ def _channels(k: Keys, shapes: Shapes, family: GgufFamily) -> Raw:
     return {**single, "experts": many, "pattern": [f"{dense}*dense", f"{max(1, sparse)}*sparse"], "layer": kinds}
 
 
-def _windows(k: Keys, family: GgufFamily, parts: Raw) -> Raw:
+def _windows(k: MetadataKeys, family: GgufFamily, parts: Raw) -> Raw:
     window = k.get("attention.sliding_window", count, 0)
     if not window:
         return parts

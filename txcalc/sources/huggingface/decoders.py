@@ -37,7 +37,7 @@ class Decoder:
     qk_norm, qk_key     the norm of Q and K; the flag that says whether there is one, and its default
     attention           further keys of the table; `square`: why the heads are together as wide as the model
     latent              arguments of `Config.mla`, in the place of attention
-    experts             as `Experts` has them
+    experts             as `ExpertKeys` has them
     plain, act          the activation of two matrices, or of a gated feed-forward; `mlp` further keys
     d_ff, times         spellings of its width, and how many times the model's it is by default, or, without any, always
     mlp_bias, mlp_key   the default of its key of biases, where the class has one; `mlp_always` biases it has anyway
@@ -113,7 +113,7 @@ class Decoder:
         for name in self.tables.split():
             c.table(name)
         attention = self._latent(c, raw) if self.latent else self._attention(c, raw)
-        made: Raw = {"mixed": Experts(**self.experts).read(c)} if self.experts else {"mlp": self._channel(c, raw)}
+        made: Raw = {"mixed": ExpertKeys(**self.experts).read(c)} if self.experts else {"mlp": self._channel(c, raw)}
         made |= {"norm": self._norm(c), "positions": self._positions(c, attention)}
         given = {key: c.real(value[0], default=value[1]) if isinstance(value, list) else value
                  for key, value in self.head.items()}  # fmt: skip
@@ -201,7 +201,7 @@ class Decoder:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Experts:
+class ExpertKeys:
     """Routed experts: the spellings of their number, of how many a token passes and of their width, and the defaults.
 
     `shared` is the key of how many every token passes, and its default, where there is `always` one or more or may be

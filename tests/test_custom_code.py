@@ -59,8 +59,8 @@ def test_a_delta_rule_without_its_gate_or_the_width_of_its_values_is_refused(key
 
 
 def test_every_type_has_a_case() -> None:
-    # Another name of one that has a case, and what has a test of its own.
-    twins = {"minimax_m1", "mixformer-sequential", "rwkv7", "step3_text", "step3_vl"}
+    # Another name of one that has a case, and what has a test of its own, or a row in published.json.
+    twins = {"minimax_m1", "mixformer-sequential", "rwkv7", "step3_text", "step3_vl", "unlimited-ocr"}
     custom = {name for name, (module, _) in READERS.items() if module in ("custom", "earlier", "flash")} - twins
     read = {describe(case["config"])[0]["model_type"] for case in CASES.values()}
     assert custom <= read and custom
@@ -249,7 +249,8 @@ SMALL = {**LLAMA, "tie_word_embeddings": False}
 def test_a_language_model_in_a_whole(whole: Config, text: str) -> None:
     alone, found = build(*describe({**(QWEN_1 if text == "qwen" else SMALL), **TEXTS[text]})), build(*describe(whole))
     assert found.params == alone.params
-    assert "the language model alone is counted" in " ".join(found.notes)
+    said = ("the language model alone is counted", "params.whole is not known", "beside the language model")
+    assert any(words in " ".join(found.notes) for words in said)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,8 @@ ROWS: dict[str, dict[str, Any]] = json.loads((DATA / "published.json").read_text
 ORIGINAL: dict[str, dict[str, Any]] = json.loads((DATA / "original.json").read_text())  # params.json
 WILD: dict[str, dict[str, Any]] = json.loads((DATA / "wild.json").read_text())
 TYPES = {name for name, (module, _) in READERS.items() if module == "published"}
-EVERY = {name: row["config"] for name, row in ROWS.items()} | {
+WHOLES = {name: row["config"] for name, row in ROWS.items() if "whole" in row}  # multimodal
+EVERY = {name: row["config"] for name, row in ROWS.items() if name not in WHOLES} | {
     name: row["config"]
     for name, row in WILD.items()
     if row["params_total"] and row["config"].get("model_type") in TYPES
@@ -29,8 +30,35 @@ EVERY = {name: row["config"] for name, row in ROWS.items()} | {
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_parameters_and_cache(name: str) -> None:
     model = build(*describe(ROWS[name]["config"]))
-    assert model.params == ROWS[name]["params"]
+    assert model.params == ROWS[name]["params"] and model.whole == ROWS[name].get("whole", model.params)
     assert model.ledger(1, 7).total("cache") == 7 * ROWS[name]["kv_per_token"] + ROWS[name].get("state", 0)
+
+
+@pytest.mark.parametrize("name", WHOLES)
+def test_a_key_more_makes_the_whole_unknown(name: str) -> None:
+    config = WHOLES[name]
+    tables = [key for key in ("vision_config", "img_processor", "projector_config", "embd_layer") if key in config]
+    for change in ({key: {**config[key], "depth_multiplier": 7}} for key in tables):
+        model = build(*describe({**config, **change}))
+        assert model.params == ROWS[name]["params"] and model.whole is None
+        assert f"params.whole is not known: {next(iter(change))}" in " ".join(model.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("InternVL2.5-1B", {"force_image_size": 224}),
+        ("InternVL2.5-1B", {"use_llm_lora": 16}),
+        ("InternVL2.5-1B", {"aligner_depth": 2}),
+        ("MiniCPM-V-2.6", {"drop_vision_last_layer": True}),
+        ("MiniCPM-V-2.6", {"version": 4.5}),
+        ("Kimi-VL-A3B", {"projection_hidden_size": 96}),
+        ("DeepSeek-OCR", {"vision_config": {}}),
+    ],
+)
+def test_what_the_code_has_otherwise_makes_the_whole_unknown(name: str, change: dict[str, Any]) -> None:
+    model = build(*describe({**WHOLES[name], **change}))
+    assert model.whole is None and f"params.whole is not known: {next(iter(change))}" in " ".join(model.notes)
 
 
 def test_every_type_has_a_row() -> None:

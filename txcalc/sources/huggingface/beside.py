@@ -48,7 +48,7 @@ def beside(c: Config, text: Config, raw: Raw) -> Raw:
     own = Config(c.data, c.model_type)
     own.ignore(
         "text_config",
-        *(key for key in text.data if key in SAID_TWICE or not text.path),
+        *(key for key, value in text.data.items() if key in SAID_TWICE or c.data.get(key) == value),
         "tie_word_embeddings",
         "image_seq_length",
         "video_seq_length",

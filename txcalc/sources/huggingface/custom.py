@@ -216,17 +216,32 @@ def deepseek_vl_v2(c: Config) -> Raw:
     """The language model of DeepSeek-VL2 and DeepSeek-OCR: its own code, with or without latent attention."""
     from txcalc.sources.huggingface.wrapped import inside
 
-    def text(inner: Config) -> Raw:
-        defaults = {"vocab_size": 102400, "num_hidden_layers": 30, "num_attention_heads": 32, "hidden_size": 4096,
-                    "intermediate_size": 11008, "moe_intermediate_size": 1407}  # fmt: skip
-        absent = {key: value for key, value in defaults.items() if key not in inner}
-        for key, value in absent.items():
-            inner.assume(key, value)
-        inner.data = {**absent, **inner.data}
-        inner.of_its_own("deepseekv2")
-        return _deepseek(inner, inner.stack(), heads_only=not inner.flag("use_mla", default=True))
+    return inside(c, "language_config", _deepseek_text, "deepseekvlv2", "deepseekocr", "deepseekocr2")
 
-    return inside(c, "language_config", text, "deepseekvlv2", "deepseekocr", "deepseekocr2")
+
+def _deepseek_text(inner: Config) -> Raw:
+    defaults = {"vocab_size": 102400, "num_hidden_layers": 30, "num_attention_heads": 32, "hidden_size": 4096,
+                "intermediate_size": 11008, "moe_intermediate_size": 1407}  # fmt: skip
+    absent = {key: value for key, value in defaults.items() if key not in inner}
+    for key, value in absent.items():
+        inner.assume(key, value)
+    inner.data = {**absent, **inner.data}
+    inner.of_its_own("deepseekv2", "deepseekocr")
+    return _deepseek(inner, inner.stack(), heads_only=not inner.flag("use_mla", default=True))
+
+
+def unlimited_ocr(c: Config) -> Raw:
+    """DeepSeek-OCR's with a window that counts from the end of the prompt, all of which is seen and kept."""
+    from txcalc.sources.huggingface.wrapped import inside
+
+    window = c.size("sliding_window", "sliding_window_size", default=128)
+    c.note(f"texts are taken as prompts: of what it writes itself the last {window:,} tokens are seen and kept")
+
+    def text(inner: Config) -> Raw:
+        inner.ignore("sliding_window", "sliding_window_size")
+        return _deepseek_text(inner)
+
+    return inside(c, "language_config", text, "unlimitedocr")
 
 
 def step3_text(c: Config) -> Raw:

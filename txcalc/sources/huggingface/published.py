@@ -222,10 +222,15 @@ def nemotron_nas(c: Config) -> Raw:
             table["parts"].append("feed_forward")
             table["feed_forward"] = {"d_ff": max(256, -(-int(2 * times * d / 3) // 256) * 256)}
         if not table["parts"]:
-            ffn.fault("no_op", True, "false where attention is none", "a layer of nothing is not read")
+            continue  # it hands on what it reads
         kind = f"heads{shared}" * bool(shared) + f"wide{table.get('feed_forward', {}).get('d_ff')}" * bool(times)
         kinds.append(kind)
         tables[kind] = table
+    if not kinds:
+        c.fault("block_configs", blocks, "a layer with a branch")
+    elif n > len(kinds):
+        c.note(f"{n - len(kinds):,} of {n:,} layers have neither branch, hold and compute nothing, and are left out")
+        raw["n_layers"] = len(kinds)
     raw |= {
         "attention": {"n_heads": n_heads, "n_kv_heads": n_heads, "d_head": width, "bias": bias},
         "feed_forward": {"d_ff": d, **common},

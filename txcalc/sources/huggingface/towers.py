@@ -117,9 +117,9 @@ def paddleocr_vl(v: Config) -> Tower:
     return ragged(v, grid**2, 1152, 4304, 27, 16, patch=14)
 
 
-def kimi_k25(v: Config) -> Tower:
-    """MoonViT: a table of positions by height and width."""
-    rows = v.size("pos_emb_height", default=64) * v.size("pos_emb_width", default=64)
+def kimi_k25(v: Config, first: str = "") -> Tower:
+    """MoonViT: a table of positions by height and width, whose keys begin with `first`."""
+    rows = v.size(f"{first}pos_emb_height", default=64) * v.size(f"{first}pos_emb_width", default=64)
     return ragged(v, rows, 1152, 4304, 27, 16, patch=14)
 
 
@@ -149,25 +149,37 @@ def ovis2(v: Config) -> Tower:
 
 
 def internvl(v: Config, bias: bool = False) -> Tower:
-    """InternViT: a scale on each branch; biases and norms as its config says, or else its class."""
-    size = _sizes(v, 1024, 4096, 24, 16)
-    norm = {"layer_norm": "layer", "rms_norm": "rms"}.get(v.text("norm_type", default="layer_norm"))
+    """InternViT as transformers has it."""
+    last: Steps = () if v.flag("use_mean_pooling", default=True) else ({"norm": "layer"},)
+    learned = v.flag("use_absolute_position_embeddings", default=True)
+    vision = square(v, 448, 14, mask_token=v.flag("use_mask_token", default=False))
+    biased, normed = v.flag("attention_bias", default=bias), v.flag("use_qk_norm", default=False)
+    tower = _intern(v, _sizes(v, 1024, 4096, 24, 16), "layer_norm", biased, normed, vision, learned)
+    return tower._replace(steps=last)
+
+
+def internvit(v: Config) -> Tower:
+    """InternViT as its published code has it, where absent sizes are those of the one with 6 billion parameters."""
+    biased, normed = v.flag("qkv_bias", default=False), v.flag("qk_normalization", default=True)
+    return _intern(v, _sizes(v, 3200, 12800, 48, 25), "rms_norm", biased, normed, square(v, 224, 14))
+
+
+def _intern(v: Config, size: Sizes, form: str, biased: bool, normed: bool, vision: Raw, learned: bool = True) -> Tower:
+    """A scale on each branch; biases and norms as its config says, or else its class."""
+    norm = {"layer_norm": "layer", "rms_norm": "rms"}.get(v.text("norm_type", default=form))
     if norm is None:
         v.fault("norm_type", v.data["norm_type"], "'layer_norm' or 'rms_norm'")
-    qkv, normed = v.flag("attention_bias", default=bias), v.flag("use_qk_norm", default=False)
-    attention = {"bias": ["q", "k", "v", "o"] if qkv else ["o"], "qk_norm": "width" if normed else "none"}
-    learned = v.flag("use_absolute_position_embeddings", default=True)
+    attention = {"bias": ["q", "k", "v", "o"] if biased else ["o"], "qk_norm": "width" if normed else "none"}
     own = {"qk_bias": False} if normed and norm == "layer" else {}
-    last: Steps = () if v.flag("use_mean_pooling", default=True) else ({"norm": "layer"},)
     raw = stack(
         size,
         _act(v, "gelu"),
         attention=attention,
         norm={"form": norm or "layer", "layer_scale": True, "final": False, **own},
         positions={"form": "learned" if learned else "none"},
-        vision=square(v, 448, 14, mask_token=v.flag("use_mask_token", default=False)),
+        vision=vision,
     )
-    return Tower(size.width, raw, steps=last, first=1)
+    return Tower(size.width, raw, first=1)
 
 
 def llama4(v: Config) -> Tower:

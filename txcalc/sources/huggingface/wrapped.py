@@ -46,9 +46,10 @@ def language(c: Config) -> Raw:
     text = _version(c) if c.model_type in _VERSIONS else whole.texts[0]
     own = ("architectures", "model_type", "auto_map", "text_config", *whole.own)
     mine = {key: value for key, value in c.data.items() if not key.startswith(own)}
-    raw = _typed(Config(mine, text, "", c), (text,))
+    inner = Config(mine, text, "", c)
+    raw = _typed(inner, (text,))
     c.ignore(*c.data)
-    return language_alone(c, raw)
+    return _in_a_whole(c, inner, raw)
 
 
 def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str) -> Raw:
@@ -68,10 +69,12 @@ def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str) ->
         if isinstance(text.get(name), int) and not is_neutral(name, value) and text[name] != value:
             c.fault(name, value, f"{text[name]}, for {key}.{printable(name)} says the same thing")
     c.ignore(*c.data)
-    raw = language_alone(c, raw)
-    if c.model_type in BESIDE and not c.faults:
-        return raw | beside(c, inner, raw)
-    return raw
+    return _in_a_whole(c, inner, raw)
+
+
+def _in_a_whole(c: Config, text: Config, raw: Raw) -> Raw:
+    """With what is beside it, where that is read."""
+    return language_alone(c, raw) if c.faults or c.model_type not in BESIDE else raw | beside(c, text, raw)
 
 
 def _called(c: Config, classes: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> None:

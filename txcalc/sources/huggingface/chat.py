@@ -1,0 +1,90 @@
+"""Towers and projectors of multimodal models whose code is published beside their weights, as that code has them."""
+
+from __future__ import annotations
+
+from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.projectors import internvl
+from txcalc.sources.huggingface.tensors import Projection, Tower, block, got_ocr2, grid_of, linear
+from txcalc.sources.huggingface.towers import clip, ragged
+
+CLIP = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
+# What Phi's code makes of its table for embeddings: the one form that is read.
+EMBEDDED = {
+    "embedding_cls": "image",
+    "hd_transform_order": "sub_glb",
+    "projection_cls": "mlp",
+    "use_hd_transform": True,
+    "with_learnable_separator": True,
+}
+
+
+def internvl_chat(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """As in transformers; without adapters, and for pictures as large as the table of positions."""
+    c.only(0, "use_backbone_lora", "use_llm_lora", why="its adapters are not read")
+    if tower.raw is not None:
+        c.only(tower.raw["vision"]["image"], "force_image_size", why="its table of positions is for that size")
+    return internvl(c, v, tower, raw)
+
+
+def minicpmv(v: Config) -> Tower:
+    """SigLIP's without its head, for pictures of any size."""
+    whole = v.parent
+    assert isinstance(whole, Config)
+    whole.only(False, "drop_vision_last_layer", why="all layers are read")
+    if str(whole.data.get("version", "2.5")) not in ("2.5", "2.6"):
+        whole.fault("version", whole.data["version"], "2.5 or 2.6", "the resampler of others is not read")
+    whole.asked.add("version")
+    grid, _, _ = grid_of(v, 224, 16)
+    return ragged(v, grid**2, 768, 3072, 12, 12)
+
+
+def resampler(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """Queries of its own attend once to a picture's patches, made as wide as the language model."""
+    d, queries = raw["d_model"], c.size("query_num", default=64)
+    read = linear(tower.width, d, False) if tower.width != d else 0
+    return Projection((), params=queries * d + read + 4 * linear(d, d) + 3 * 2 * d + d * d)
+
+
+def phi3_v(v: Config) -> Tower:
+    """CLIP's of 336 pixels, which the code itself describes."""
+    v.only("clip_vision_model", "name", why="that tower alone is read")
+    v.only("openai/clip-vit-large-patch14-336", "model_name", why="that tower alone is read")
+    v.only(1024, "image_dim_out", why="it is as wide")
+    v.only(144, "num_img_tokens", why="of 24 × 24 patches four become one")
+    told = Config({**CLIP, "image_size": 336, "patch_size": 14}, "clip_vision_model", v.path, v)
+    return clip(told)._replace(runs=False)
+
+
+def phi3_v_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """Four patches as one, a vector between rows and one between a picture and its parts, two matrices."""
+    said = c.data.get("embd_layer")
+    c.asked.add("embd_layer")
+    if said != EMBEDDED:
+        c.fault("embd_layer", said, str(EMBEDDED))
+    d, wide = raw["d_model"], 4 * tower.width
+    return Projection((), 1, params=2 * wide + linear(wide, d) + linear(d, d))
+
+
+def deepseek_ocr(v: Config) -> Tower:
+    """SAM's, two convolutions that leave a sixteenth of its positions, and CLIP's on these: of sizes that its code
+    says, whatever stands in the config."""
+    v.only("deeplip_b_l", "model_name", why="that tower alone is read")
+    if "model_name" not in v.data:
+        v.fault("model_name", None, "'deeplip_b_l'")
+    v.ignore("image_size", "mlp_ratio", "width")
+    wide = CLIP["hidden_size"]
+    sam = got_ocr2(Config({"hidden_size": 768}, "got_ocr2", v.path, v))
+    layer = block(wide, CLIP["intermediate_size"], 4 * linear(wide, wide))
+    ends = wide + 3 * 14**2 * wide + 257 * wide + 2 * wide
+    convolutions = 9 * (sam.width * 512 + 512 * wide)
+    return Tower(2 * wide, params=sam.params + convolutions + ends + CLIP["num_hidden_layers"] * layer, runs=False)
+
+
+def deepseek_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """A matrix on both towers' features, a vector at the end of a row and one between a picture and its parts."""
+    said, d = c.data.get("projector_config"), raw["d_model"]
+    c.asked.add("projector_config")
+    usual = {"input_dim": tower.width, "model_type": "mlp_projector", "n_embed": d, "projector_type": "linear"}
+    if said != usual:
+        c.fault("projector_config", said, str(usual))
+    return Projection((), params=linear(tower.width, d) + 2 * d)

@@ -36,8 +36,8 @@ COMMANDS = {
 
 
 def named(model: str) -> str:
-    """What its files are called: a version's dot is no ending."""
-    return Path(model).name.removesuffix(".json")
+    """What its files are called: a version's dot is no ending, and a config may have a preset's name."""
+    return Path(model).name.replace(".json", ".config")
 
 
 def asked(names: list[str]) -> Iterator[tuple[str, list[str]]]:

@@ -60,8 +60,7 @@ class TimeConvolutionOptions(Mechanism):
         yield from odd("taps", self.taps)
 
     def build(self, place: Place) -> TimeConvolution:
-        keeps = place.keeps_input
-        return TimeConvolution(d_model=place.d_model, taps=self.taps, activation=self.activation, keeps_input=keeps)
+        return self.into(TimeConvolution, d_model=place.d_model, keeps_input=place.keeps_input)
 
 
 @final
@@ -121,7 +120,7 @@ class ShortConvolutionOptions(Mechanism):
     bias: bool = key(flag, False, "biases on the convolution and the projections")
 
     def build(self, place: Place) -> ShortConvolution:
-        return ShortConvolution(d_model=place.d_model, taps=self.taps, bias=self.bias)
+        return self.into(ShortConvolution, d_model=place.d_model)
 
 
 @final

@@ -294,7 +294,7 @@ class LayerInputOptions(Mechanism):
     activation: str = key(one_of(*ACTIVATIONS), "gelu_tanh", "activation of the gate on it")
 
     def build(self, place: Place) -> LayerInput:
-        return LayerInput(d_model=place.d_model, width=self.width, activation=self.activation)
+        return self.into(LayerInput, d_model=place.d_model)
 
 
 def _shared_width(at: Mapping[str, Any]) -> Any:
@@ -367,25 +367,17 @@ class ExpertsOptions(Mechanism):
         if not absent(self.d_ff_shared):
             shared = FeedForward(d_model=d_model, d_ff=self.d_ff_shared, keeps_input=apart, **form)
         gate = Linear(d_in=d_model, d_out=1, bias=False, keeps="yes" if apart else "no")
-        return Experts(
+        return self.into(
+            Experts,
             d_model=d_model,
-            n_experts=self.n_experts,
-            top_k=self.top_k,
             expert=FeedForward(d_model=d_model if self.latent is None else self.latent, d_ff=self.d_ff, **form),
             router=Linear(d_in=d_model, d_out=self.n_experts + self.n_idle, bias=self.router_bias)
             if self.router
             else None,
             shared=shared,
             shared_gate=gate if self.shared_gate and shared is not None else None,
-            n_shared=self.n_shared,
-            scoring=self.scoring,
-            scale=self.scale,
-            n_groups=self.n_groups,
-            top_groups=self.top_groups,
-            latent=self.latent,
             router_norm=replace(place.norm.over(d_model), keeps=False) if self.router_norm else None,
             norm=place.pre if self.router_norm else None,
-            router_scale=self.router_scale,
             scales=LearnedScale(rows=self.n_experts, used=self.top_k) if self.expert_scales else None,
             correction=Vector(width=self.n_experts) if self.correction else None,
             bias=Shift(width=d_model) if self.sum_bias else None,

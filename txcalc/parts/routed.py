@@ -85,12 +85,9 @@ class ExpertAttentionOptions(Mechanism):
 
     def build(self, place: Place) -> RoutedAttention:
         groups, width, heads = self.n_kv_heads, self.d_head, product((self.n_kv_heads, self.top_k))
-        return RoutedAttention(
+        return self.into(
+            RoutedAttention,
             d_model=place.d_model,
-            n_experts=self.n_experts,
-            top_k=self.top_k,
-            n_kv_heads=groups,
-            d_head=width,
             rotary=place.positions.rotary(heads + groups, width),
             core=AttentionCore(n_heads=heads, n_kv_heads=groups, d_qk=width, d_v=width, span=Causal()),
             bias=Shift(width=place.d_model) if self.bias else None,

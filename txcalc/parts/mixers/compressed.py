@@ -381,14 +381,10 @@ class CompressedOptions(Mechanism):
                     rotary=self._rotary(place, self.index_heads),
                     core=SelectionCore(n_heads=self.index_heads, width=self.index_width, span=entries),
                 )
-        return CompressedAttention(
+        return self.into(
+            CompressedAttention,
             d_model=place.d_model,
-            n_heads=heads,
-            d_head=width,
-            q_rank=self.q_rank,
-            groups=self.groups,
             d_group=product((exact_div(heads, self.groups), width)),
-            o_rank=self.o_rank,
             norm_eps=place.norm.epsilon_or(RMS_EPS),
             rotary=rotary,
             core=CompressedCore(**sizes, span=Window(window=self.window), entries=entries),

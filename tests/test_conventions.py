@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from command import Command
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from strategies import decoders, encoders
 
 from txcalc.errors import InputError

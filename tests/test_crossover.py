@@ -13,8 +13,7 @@ from typing import Any
 
 import pytest
 from command import Command
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from strategies import decoders, encoder_decoders, encoders
 
 from txcalc.errors import InputError

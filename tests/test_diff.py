@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 from command import Command
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from strategies import descriptions
 
 import txcalc

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from command import typed
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 from txcalc import InputError, load

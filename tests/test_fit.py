@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from command import Command, typed
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from typer.testing import CliRunner
 
 from txcalc import fit, hardware, load

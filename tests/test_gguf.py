@@ -12,8 +12,7 @@ from typing import Any
 
 import pytest
 from command import typed
-from hypothesis import example, given
-from hypothesis import strategies as st
+from hypothesis import example, given, strategies as st
 
 import txcalc
 from txcalc.checkpoint import _squeezed

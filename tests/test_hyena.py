@@ -78,8 +78,7 @@ def test_stages_of_a_transform(n: int, stages: int) -> None:
 @pytest.mark.parametrize("changes", [{}, {"layers": 0, "bias": False}, {"states": 3}])
 def test_transforms_and_products_are_one_convolution(changes: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
-    from txcalc.reference import Cache
-    from txcalc.reference import build as reference
+    from txcalc.reference import Cache, build as reference
 
     nets = []
     for form in ("fft", "recurrent" if "states" in changes else "direct"):

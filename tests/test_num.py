@@ -8,8 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from txcalc.num import Num, ceil_div, divides, exact_div, exceeds, maximum, minimum, product, total, triangle, whole
 

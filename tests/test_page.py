@@ -37,8 +37,7 @@ from txcalc.planning.rules import rules_of_thumb
 from txcalc.planning.training import training_flops
 from txcalc.planning.training.answer import train as answer
 from txcalc.planning.training.machine import Machine
-from txcalc.planning.training.run import Terms
-from txcalc.planning.training.run import run as whole_run
+from txcalc.planning.training.run import Terms, run as whole_run
 from txcalc.render.page import MOST_BYTES, MOST_MODELS
 from txcalc.render.page.models import KNOWN
 from txcalc.render.page.plans import MOST_EVENTS

@@ -18,8 +18,17 @@ from txcalc.planning.generation import FlopsLaw, generations, laws, summed
 from txcalc.planning.layout import Layout, parse_layout, unserved
 from txcalc.planning.modules import MOST_TRIALS, Modules, _short, _trials, listed, names
 from txcalc.planning.parallelism import Sharding, parted, piece, sizes
-from txcalc.planning.scaling import LAWS, ScalingLaw, ScalingQuestion, _decayed, _range, ask, counted, distribution
-from txcalc.planning.scaling import laws as scaling_laws
+from txcalc.planning.scaling import (
+    LAWS,
+    ScalingLaw,
+    ScalingQuestion,
+    _decayed,
+    _range,
+    ask,
+    counted,
+    distribution,
+    laws as scaling_laws,
+)
 from txcalc.planning.structures import Size, _Parameters, probe, units
 from txcalc.planning.theorems import Condition, Shown, TheoremFiles, _weakest
 from txcalc.sources import build

@@ -7,8 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import assume, given, settings, strategies as st
 from strategies import FAMILIES, LEAVES, decoders, descriptions, expert_tables, workloads
 
 from txcalc.ledger import QUANTITIES, Ledger, walk

@@ -10,8 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
+from hypothesis import given, settings, strategies as st
 from strategies import COMPOSITES, FAMILIES, LEAVES, renumbered, workloads
 
 from txcalc.ledger import QUANTITIES, Ledger, walk

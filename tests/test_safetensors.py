@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 from command import typed
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from typer.testing import CliRunner
 
 import txcalc

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from command import Command
-from hypothesis import assume, given
-from hypothesis import strategies as st
+from hypothesis import assume, given, strategies as st
 from tiny import TINY
 
 from txcalc import hardware, load

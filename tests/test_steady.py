@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 from command import Command
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from txcalc.planning.demand import ROUNDS, Demand, StepCurve
 from txcalc.planning.loops import Loop

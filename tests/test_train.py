@@ -32,8 +32,7 @@ from txcalc.planning.training.answer import train
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, latency, ring
 from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.parts import by_part
-from txcalc.planning.training.run import Terms, parse_days, tokens_of
-from txcalc.planning.training.run import run as whole_run
+from txcalc.planning.training.run import Terms, parse_days, run as whole_run, tokens_of
 from txcalc.planning.training.search import Search
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import Step, StepTimer

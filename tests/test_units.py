@@ -7,8 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 
 from txcalc import InputError, UnknownName
 from txcalc.units import bits_of, iec, parse_bytes, parse_count, parse_seconds, parse_tokens, seconds, short, si_bytes

@@ -20,8 +20,7 @@ from command import Command
 from strategies import LEAVES
 from tiny import TINY
 
-from txcalc import load
-from txcalc import verify as verify_all
+from txcalc import load, verify as verify_all
 from txcalc.errors import InputError, Refuted, UnknownName
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear

@@ -15,8 +15,7 @@ from txcalc.errors import Fault, InputError, MissingExtra
 from txcalc.ledger import Entry, Ledger, walk
 from txcalc.model import Model
 from txcalc.notation import Expression
-from txcalc.num import exact_div, total, whole
-from txcalc.num import product as product_of
+from txcalc.num import exact_div, product as product_of, total, whole
 from txcalc.parts.mechanisms import ATTENTIONS
 from txcalc.parts.model import Root
 from txcalc.parts.part import Workload

@@ -152,8 +152,7 @@ def crossover(
     >>> txcalc.crossover("llama-3.1-8b", formulas=False).rows[0].tokens
     21504
     """
-    from txcalc.planning.crossover import balances, crossovers
-    from txcalc.planning.crossover import lengths as prefill
+    from txcalc.planning.crossover import balances, crossovers, lengths as prefill
     from txcalc.render.crossover import ModelCrossovers, report
 
     if not sources:
@@ -275,8 +274,7 @@ def formula(
     """
     from txcalc.algebra import derivations, formulas, textbook_letters
     from txcalc.planning.layout import parse_layout
-    from txcalc.render.formula import document as write_document
-    from txcalc.render.formula import generic, report
+    from txcalc.render.formula import document as write_document, generic, report
 
     spread = None if layout is None else parse_layout(layout)
     of_model = {"layout": layout, "recompute": recompute, "optimizer": optimizer}

@@ -95,14 +95,12 @@ def fit(
     from txcalc.api.phrases import accelerators
     from txcalc.planning.engine import Reserve, left, parse_reserve
     from txcalc.planning.engine_memory import EngineMemory
-    from txcalc.planning.engines import offloading
-    from txcalc.planning.engines import profile as profiled
+    from txcalc.planning.engines import offloading, profile as profiled
     from txcalc.planning.fitting import LADDER, CardSet, checked_context, reserved
     from txcalc.planning.formats import known_format
     from txcalc.planning.offload import wish
     from txcalc.render.fit import fit_report
-    from txcalc.sources.presets import find, is_own
-    from txcalc.sources.presets import names as presets
+    from txcalc.sources.presets import find, is_own, names as presets
     from txcalc.units import bits_of, parse_bytes
 
     if bool(gpu) == (memory is not None):

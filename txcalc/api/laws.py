@@ -145,8 +145,7 @@ def entropy(p: Distribution, against: Distribution | None = None) -> Entropy:
     >>> txcalc.entropy([0.5, 0.25, 0.25]).entropy.bits
     1.5
     """
-    from txcalc.planning.scaling import distribution
-    from txcalc.planning.scaling import entropy as sums
+    from txcalc.planning.scaling import distribution, entropy as sums
     from txcalc.render.scale import entropy_report
 
     other = None if against is None else distribution(_written(against), "--against")

@@ -72,8 +72,7 @@ def presets(pattern: str = "*", *, hardware: bool = False) -> Presets:
     wanted = str(pattern).lower()
     wanted = wanted if set(wanted) & set("*?[") else f"*{wanted}*"
     if hardware:
-        from txcalc.hardware import load as accelerator
-        from txcalc.hardware import names as accelerators
+        from txcalc.hardware import load as accelerator, names as accelerators
         from txcalc.render.summary import cards as report
 
         cards = [name for name in accelerators() if fnmatchcase(name, wanted)]

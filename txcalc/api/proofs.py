@@ -138,8 +138,7 @@ def verify(
     given = models(sources)
 
     from txcalc.processes import processes
-    from txcalc.verify import DEFAULT, shortened
-    from txcalc.verify import verify as verified
+    from txcalc.verify import DEFAULT, shortened, verify as verified
     from txcalc.verify.coverage import ZERO_COST
     from txcalc.verify.device import DTYPES
     from txcalc.verify.record import proofs, store
@@ -230,8 +229,7 @@ def prove(*sources: Source, again: bool = False, out: str | Path | None = None, 
         raise InputError("prove", ["expected models"])
     given = models(sources)
     wanted = {unit.key: (model.name, unit) for model in reversed(given) for unit in reversed(theorems.units(model))}
-    from txcalc.verify.prove import made_with
-    from txcalc.verify.prove import prove as proved
+    from txcalc.verify.prove import made_with, prove as proved
 
     answers: list[ProofAnswer] = []
     path = theorems.own_file() if out is None else Path(out)

@@ -9,8 +9,7 @@ import typer
 
 import txcalc
 from txcalc.api.phrases import adapters
-from txcalc.cli import completion
-from txcalc.cli import options as o
+from txcalc.cli import completion, options as o
 from txcalc.cli.command import Command, Printing, command
 from txcalc.cli.output import tell
 from txcalc.errors import InputError

@@ -7,8 +7,7 @@ from typing import Annotated, Any
 import typer
 
 import txcalc
-from txcalc.cli import completion
-from txcalc.cli import options as o
+from txcalc.cli import completion, options as o
 from txcalc.cli.command import command
 
 

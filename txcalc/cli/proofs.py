@@ -12,8 +12,7 @@ import typer
 
 import txcalc
 from txcalc.api.phrases import adapters
-from txcalc.cli import completion
-from txcalc.cli import options as o
+from txcalc.cli import completion, options as o
 from txcalc.cli.command import Tell, command
 from txcalc.errors import InputError
 

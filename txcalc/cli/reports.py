@@ -10,8 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import txcalc
-from txcalc.cli import completion
-from txcalc.cli import options as o
+from txcalc.cli import completion, options as o
 from txcalc.cli.command import Tell, command
 from txcalc.cli.output import tell as note
 from txcalc.sources.files import writable

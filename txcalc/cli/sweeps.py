@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import txcalc
-from txcalc.cli import completion
-from txcalc.cli import options as o
+from txcalc.cli import completion, options as o
 from txcalc.cli.command import Printing, command
 from txcalc.cli.output import progress, save, tell
 from txcalc.errors import InputError

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import txcalc
-from txcalc.cli import completion
-from txcalc.cli import options as o
+from txcalc.cli import completion, options as o
 from txcalc.cli.command import command
 from txcalc.cli.output import progress
 from txcalc.errors import InputError

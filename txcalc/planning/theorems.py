@@ -21,12 +21,14 @@ from txcalc.ledger import Ledger, walk
 from txcalc.model import Model
 from txcalc.parts.part import Workload
 from txcalc.planning.gradients import step_flops
-from txcalc.planning.structures import Size as Size
-from txcalc.planning.structures import Unit as Unit
-from txcalc.planning.structures import fingerprint
-from txcalc.planning.structures import listed as listed
-from txcalc.planning.structures import probe as probe
-from txcalc.planning.structures import units as units
+from txcalc.planning.structures import (
+    Size as Size,
+    Unit as Unit,
+    fingerprint,
+    listed as listed,
+    probe as probe,
+    units as units,
+)
 from txcalc.sources.presets import folder
 
 SCHEMA = "txcalc/theorems/1"

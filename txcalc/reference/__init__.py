@@ -28,9 +28,7 @@ from typing import Any
 from torch import Tensor
 
 from txcalc.model import Model
-from txcalc.parts.model import EncoderDecoder as EncoderDecoderPart
-from txcalc.parts.model import FixedLength, LayerGroup
-from txcalc.parts.model import Stack as StackPart
+from txcalc.parts.model import EncoderDecoder as EncoderDecoderPart, FixedLength, LayerGroup, Stack as StackPart
 from txcalc.parts.part import Composite
 from txcalc.reference.initial import initialise
 from txcalc.reference.mode import Mode, mode, tracing

@@ -13,8 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from txcalc.parts import attention as parts
-from txcalc.parts import cores, positions, spans
+from txcalc.parts import attention as parts, cores, positions, spans
 from txcalc.reference.linear import FORMS, Linear, Norm, Times, linear, sinusoids
 from txcalc.reference.mode import current
 from txcalc.reference.run import Like, Remembers, Run

@@ -6,8 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.parts import convolution as parts
-from txcalc.parts.taps import Convolution as ConvolutionPart
-from txcalc.parts.taps import short_memory
+from txcalc.parts.taps import Convolution as ConvolutionPart, short_memory
 from txcalc.reference.attention import AttentionCore
 from txcalc.reference.linear import Activation, Convolution, Linear, padded
 from txcalc.reference.mode import current

@@ -10,8 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from txcalc.parts import linear as parts
-from txcalc.parts import taps
+from txcalc.parts import linear as parts, taps
 from txcalc.parts.embedding import Patches as PatchesPart
 from txcalc.parts.norm import Norm as NormPart
 from txcalc.reference.mode import current

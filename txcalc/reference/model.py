@@ -15,9 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from txcalc.errors import InputError
 from txcalc.parts import model as parts
 from txcalc.parts.adapters import LowRank as LowRankPart
-from txcalc.parts.block import Block as BlockPart
-from txcalc.parts.block import Laurel as LaurelPart
-from txcalc.parts.block import Streams as StreamsPart
+from txcalc.parts.block import Block as BlockPart, Laurel as LaurelPart, Streams as StreamsPart
 from txcalc.parts.linear import LayerScale as LayerScalePart
 from txcalc.parts.part import Composite
 from txcalc.reference.attention import RelativeBias

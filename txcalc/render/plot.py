@@ -20,8 +20,7 @@ from txcalc.planning.crossover import RULES, Prefills, RuleCrossover
 from txcalc.planning.deployment import Plan
 from txcalc.planning.pace import Pace
 from txcalc.planning.serving import Serving
-from txcalc.render.compare import USUAL, Comparison
-from txcalc.render.compare import rows as compare_rows
+from txcalc.render.compare import USUAL, Comparison, rows as compare_rows
 from txcalc.render.deploy import SIGNS
 from txcalc.render.kv import rows as kv_rows
 from txcalc.render.picture import Mark, Panel, Picture, PlotAxis, Series

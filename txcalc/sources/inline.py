@@ -11,8 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.errors import ABSENT, Fault, InputError, shown
-from txcalc.errors import nearest as like
+from txcalc.errors import ABSENT, Fault, InputError, nearest as like, shown
 from txcalc.sources.resolve import HINTS
 from txcalc.sources.spec import Wrong, count, layers, size
 from txcalc.symbols import BY_LETTER, OTHER_NAMES

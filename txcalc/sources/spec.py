@@ -14,27 +14,27 @@ from txcalc.errors import InputError, UnknownName, shown
 from txcalc.parts import options as keys_of
 from txcalc.parts.forms import pieces
 from txcalc.parts.frozen import frozen
-from txcalc.parts.mechanisms import ALL, ATTENTIONS, PART_TABLES, options
-from txcalc.parts.mechanisms import PARTS as PARTS
-from txcalc.parts.mechanisms import parts_of as parts_of
+from txcalc.parts.mechanisms import ALL, ATTENTIONS, PART_TABLES, PARTS as PARTS, options, parts_of as parts_of
 
 # What a key may be is said beside the mechanisms; a description's own tables use the same words.
-from txcalc.parts.options import ACTIVATIONS as ACTIVATIONS
-from txcalc.parts.options import MAX_SIZE as MAX_SIZE
-from txcalc.parts.options import REQUIRED as REQUIRED
-from txcalc.parts.options import Check as Check
-from txcalc.parts.options import Field as Field
-from txcalc.parts.options import Wrong as Wrong
-from txcalc.parts.options import biases as biases
-from txcalc.parts.options import count as count
-from txcalc.parts.options import flag as flag
-from txcalc.parts.options import one_of as one_of
-from txcalc.parts.options import real as real
-from txcalc.parts.options import size as size
-from txcalc.parts.options import tables as tables
-from txcalc.parts.options import text as text
-from txcalc.parts.options import texts as texts
-from txcalc.parts.options import up_to as up_to
+from txcalc.parts.options import (
+    ACTIVATIONS as ACTIVATIONS,
+    MAX_SIZE as MAX_SIZE,
+    REQUIRED as REQUIRED,
+    Check as Check,
+    Field as Field,
+    Wrong as Wrong,
+    biases as biases,
+    count as count,
+    flag as flag,
+    one_of as one_of,
+    real as real,
+    size as size,
+    tables as tables,
+    text as text,
+    texts as texts,
+    up_to as up_to,
+)
 from txcalc.symbols import BY_LETTER, OTHER_NAMES
 
 MAX_LAYERS = 10**5

@@ -10,8 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.reference import Cache, tracing
-from txcalc.verify.flops import ORACLE as FLOPS
-from txcalc.verify.flops import Count, count
+from txcalc.verify.flops import ORACLE as FLOPS, Count, count
 from txcalc.verify.mask import windows_of
 from txcalc.verify.subject import SizePoint, Subject
 from txcalc.verify.verdict import NO_CACHE, Row, compare, uncounted

@@ -23,8 +23,7 @@ from txcalc.model import Model
 from txcalc.reference import cut
 from txcalc.sources import load
 from txcalc.units import iec
-from txcalc.verify import device as devices
-from txcalc.verify import verify
+from txcalc.verify import device as devices, verify
 from txcalc.verify.calibrate import Calibration, calibrate
 from txcalc.verify.measure import Clock
 from txcalc.verify.verdict import as_number

@@ -18,8 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.errors import Fault, InputError, Refuted, UnknownName
-from txcalc.verify import device as devices
-from txcalc.verify import flops, macs
+from txcalc.verify import device as devices, flops, macs
 from txcalc.verify.parameters import owned
 from txcalc.verify.symbolic import T_SRC, B, NotForAll, SymbolicSize, Symbols, T, theirs, unlogged
 

@@ -32,8 +32,7 @@ from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.step import StepTimer
 from txcalc.reference import Cache, build, inputs, mode
 from txcalc.units import iec
-from txcalc.verify import device as devices
-from txcalc.verify import kernels
+from txcalc.verify import device as devices, kernels
 from txcalc.verify.flops import learning
 from txcalc.verify.measure import Peak, Work, captured, measured, part_seconds, seconds, traced
 from txcalc.verify.saved import claims

@@ -10,8 +10,7 @@ from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div, exact_div, total
 from txcalc.planning.gradients import passes, recomputed, saved_by_core
-from txcalc.planning.training.activations import kept_by_kind
-from txcalc.planning.training.activations import recomputed as layers_again
+from txcalc.planning.training.activations import kept_by_kind, recomputed as layers_again
 from txcalc.planning.training.memory import RankMemory, memory, width_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline

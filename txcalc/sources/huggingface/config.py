@@ -11,8 +11,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.explicit import folded
-from txcalc.sources.huggingface.answers import Answers
-from txcalc.sources.huggingface.answers import Raw as Raw
+from txcalc.sources.huggingface.answers import Answers, Raw as Raw
 from txcalc.sources.huggingface.families import PREDICTORS
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
 from txcalc.sources.spec import PARTS, Wrong, merge, real

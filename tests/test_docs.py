@@ -26,7 +26,7 @@ from txcalc.cli import NAMES, Commands, app
 from txcalc.render.measurements import folder, overview
 from txcalc.sources import huggingface
 from txcalc.sources.presets import names
-from txcalc.sources.spec import IDENTITY, REQUIRED, STACK, Wrong
+from txcalc.sources.spec import IDENTITY, REQUIRED, SECTIONS, Wrong
 from txcalc.symbols import TABLE
 from txcalc.units import iec
 
@@ -80,7 +80,7 @@ def modules() -> str:
 
 def keys() -> str:
     """The keys of a description, table by table, with what each may be and is when absent."""
-    sections = {"": {**IDENTITY, **STACK[""]}, **{name: fields for name, fields in STACK.items() if name}}
+    sections = {"": {**IDENTITY, **SECTIONS[""]}, **{name: fields for name, fields in SECTIONS.items() if name}}
     found = []
     for section, fields in sections.items():
         rows = [f"## {f'`[{section}]`' if section else 'Of the model'}", "", "| key | is | may be | absent |"]

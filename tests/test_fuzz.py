@@ -21,14 +21,14 @@ from txcalc.ledger import QUANTITIES
 from txcalc.parts.forms import pieces
 from txcalc.parts.projectors import steps_of
 from txcalc.sources import build, inline, presets, spec
-from txcalc.sources.spec import IDENTITY, STACK, changed
+from txcalc.sources.spec import IDENTITY, SECTIONS, changed
 from txcalc.symbols import BY_LETTER
 from txcalc.units import iec, parse_bytes, parse_count, parse_tokens, short, si_bytes
 
 pytestmark = pytest.mark.slow
 
-SECTIONS = [*STACK, "layer", "encoder", "decoder", "latent", "local", "parts"]
-KEYS = sorted({key for fields in STACK.values() for key in fields} | {*IDENTITY} | {*SECTIONS})
+NAMES = [*SECTIONS, "layer", "encoder", "decoder", "latent", "local", "parts"]
+KEYS = sorted({key for fields in SECTIONS.values() for key in fields} | {*IDENTITY} | {*NAMES})
 WORDS = sorted(
     {"a", "2*a", "0*a", "*a", "1e9*a", "q", "decoder", "encoder", "vision", "audio", "encoder-decoder", "recurrent"}
     | {"rms", "layer", "learned", "relative", "relative-projection", "classifier", "lm", "masked-lm", "latent", "none"}
@@ -111,7 +111,7 @@ def plausible(check: Any) -> st.SearchStrategy[Any]:
 
 
 def test_every_check_has_right_values() -> None:
-    for fields in STACK.values():
+    for fields in SECTIONS.values():
         for field in fields.values():
             assert plausible(field.check) is not None
 
@@ -121,7 +121,7 @@ def combinations(draw: st.DrawFn) -> dict[str, Any]:
     """A valid description with up to four keys set, each to a value that is right in itself."""
     raw = deepcopy(draw(valid))
     for _ in range(draw(st.integers(1, 4))):
-        section = draw(st.sampled_from([*filter(STACK.get, STACK), "", "kind"]))
+        section = draw(st.sampled_from([*filter(SECTIONS.get, SECTIONS), "", "kind"]))
         place = raw
         if section == "kind":
             raw["kind"] = draw(plausible(IDENTITY["kind"].check))
@@ -129,8 +129,8 @@ def combinations(draw: st.DrawFn) -> dict[str, Any]:
         above = draw(st.sampled_from([[], [], ["encoder"], ["decoder"], ["layer", "a"]]))
         for name in [*above, section] if section else above:
             place = place.setdefault(name, {})
-        key = draw(st.sampled_from(sorted(STACK[section])))
-        place[key] = draw(plausible(STACK[section][key].check))
+        key = draw(st.sampled_from(sorted(SECTIONS[section])))
+        place[key] = draw(plausible(SECTIONS[section][key].check))
         if above == ["layer", "a"] and draw(st.booleans()):
             raw["layer"]["a"]["parts"] = draw(st.lists(st.sampled_from(spec.PARTS), min_size=1, max_size=3))
     return raw

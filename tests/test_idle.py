@@ -16,7 +16,7 @@ from txcalc.parts.mechanisms import PARTS
 from txcalc.sources import build, idle, presets, spec
 from txcalc.sources.idle import OFF, idle_keys
 
-KEYS = [f"{section}.{key}" if section else key for section in spec.STACK for key in spec.STACK[section]]
+KEYS = [f"{section}.{key}" if section else key for section in spec.SECTIONS for key in spec.SECTIONS[section]]
 VALUES: dict[Any, tuple[Any, ...]] = {
     spec.size: (3,),
     spec.count: (0, 2),
@@ -32,7 +32,7 @@ VALUES: dict[Any, tuple[Any, ...]] = {
 
 def values(path: str) -> tuple[Any, ...]:
     section, _, key = path.rpartition(".")
-    check = spec.STACK[section][key].check
+    check = spec.SECTIONS[section][key].check
     return VALUES.get(check) or getattr(check, "choices", None) or (["c2p"], ["q"], "layer")
 
 
@@ -103,7 +103,7 @@ def test_every_written_key_changes_the_tree_or_is_refused(name: str) -> None:
         for step in tables:
             table = table[step]
         del table[key]
-        default = spec.STACK[".".join(tables)][key].default
+        default = spec.SECTIONS[".".join(tables)][key].default
         try:
             without = build(line, name)
         except InputError:

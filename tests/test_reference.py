@@ -24,10 +24,7 @@ from txcalc.parts.part import Workload  # noqa: E402
 from txcalc.parts.spans import Around, Causal, Chunks, Window  # noqa: E402
 from txcalc.reference.linear import RootMeanSquare, Xielu  # noqa: E402
 from txcalc.reference.recurrent import scan  # noqa: E402
-from txcalc.sources import (
-    build as described,  # noqa: E402
-    presets,  # noqa: E402
-)
+from txcalc.sources import build as described, presets  # noqa: E402
 from txcalc.verify.verdict import module_paths  # noqa: E402
 
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}

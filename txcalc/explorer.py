@@ -198,7 +198,7 @@ def _sliders(model: Model) -> Iterator[Slider]:
             (home, f"{home}{'.'.join(filter(None, (own, key)))}", value)
             for home, table in _homes(raw)
             for own in sections
-            if type(value := _at(table, own, key)) is int and value > 0 and key in spec.STACK[own]
+            if type(value := _at(table, own, key)) is int and value > 0 and key in spec.SECTIONS[own]
         ]
         if symbol.letter == "L":
             yield from _layers(model, symbol, found)

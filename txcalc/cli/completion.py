@@ -49,11 +49,11 @@ oracle = _names("planning.evidence:ORACLES", "planning.evidence:MEASURES", also=
 
 def key(incomplete: str) -> list[str]:
     """Keys of a description, by letter or by path, each with its =."""
-    from txcalc.sources.spec import STACK
+    from txcalc.sources.spec import SECTIONS
     from txcalc.symbols import TABLE
 
     letters = [symbol.letter for symbol in TABLE if symbol.key]
-    paths = (f"{table}.{name}" if table else name for table, fields in STACK.items() for name in fields)
+    paths = (f"{table}.{name}" if table else name for table, fields in SECTIONS.items() for name in fields)
     return _begins((f"{name}=" for name in [*letters, *paths]), incomplete)
 
 

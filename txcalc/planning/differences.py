@@ -21,7 +21,7 @@ from txcalc.notation import named_by_groups
 from txcalc.parts.mechanisms import PART_TABLES, section_of
 from txcalc.sources import build
 from txcalc.sources.explicit import cycle, explicit, folded, kinds_in_order, leaves, stretched
-from txcalc.sources.spec import STACK, merge
+from txcalc.sources.spec import SECTIONS, merge
 from txcalc.symbols import TABLE
 
 Raw = dict[str, Any]
@@ -270,7 +270,7 @@ def _of_stack(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> tu
 def _usual(words: list[str], values: tuple[Any, Any]) -> bool:
     """A key that only one model has, at its default; or the parts, which the line of the layers says."""
     section, key = words[-2:] if len(words) > 1 else ("", words[0])
-    default = STACK.get(section, {}).get(key, (None, ABSENT))[1]
+    default = SECTIONS.get(section, {}).get(key, (None, ABSENT))[1]
     return key == "parts" or (None in values and default in values and default is not None)
 
 

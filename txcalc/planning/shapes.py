@@ -23,7 +23,7 @@ from txcalc.planning.fitting import need
 from txcalc.sources import build, inline
 from txcalc.sources.explicit import cycle, folded, kinds_in_order, leaves, stretched
 from txcalc.sources.expressions import evaluated, size_of
-from txcalc.sources.spec import STACK, changed
+from txcalc.sources.spec import SECTIONS, changed
 
 MOST_PARAMS = 10**15
 WIDEST = 32_768
@@ -194,7 +194,7 @@ class Likeness:
 def _grows(path: str) -> str:
     """How a key of a table follows the width of the model (`Letter.grows`)."""
     *_, section, key = ["", *path.split(".")]
-    field = STACK[section].get(key) if section in ALL else None
+    field = SECTIONS[section].get(key) if section in ALL else None
     return field.letter.grows if field and field.letter else ""
 
 

@@ -19,7 +19,7 @@ from txcalc.model import Model
 from txcalc.num import whole
 from txcalc.parts.options import FreeSize
 from txcalc.sources.assemble import assemble
-from txcalc.sources.spec import STACK as SECTIONS
+from txcalc.sources.spec import SECTIONS
 
 # The tables of a stack that have sizes of their own, each by a letter; of the rest, what its layers have is theirs.
 STACK = ("", "embedding", "head", "lora", "features")

@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from txcalc.parts.mechanisms import ATTENTIONS, PART_TABLES
-from txcalc.sources.spec import STACK
+from txcalc.sources.spec import SECTIONS
 
 Raw = dict[str, Any]
 
@@ -25,9 +25,9 @@ def explicit(spec: Mapping[str, Any]) -> Raw:
 
 
 def _explicit(stack: Mapping[str, Any]) -> Raw:
-    raw: Raw = {key: stack[key] for key in STACK[""] if stack[key] not in (None, False) and key != "pattern"}
+    raw: Raw = {key: stack[key] for key in SECTIONS[""] if stack[key] not in (None, False) and key != "pattern"}
     done = {"": stack}
-    for name in STACK:
+    for name in SECTIONS:
         if name and name not in PART_TABLES and stack[name]:
             raw[name] = _set(name, stack[name], done)
     kinds: dict[str, Raw] = {}
@@ -58,7 +58,7 @@ def _explicit(stack: Mapping[str, Any]) -> Raw:
 def _set(section: str, table: Mapping[str, Any], scope: Mapping[str, Any]) -> Raw:
     """The keys of a table that are set and do not follow from the others; the width of a head never does."""
     result: Raw = {}
-    for key, field in STACK[section].items():
+    for key, field in SECTIONS[section].items():
         value = table.get(key)
         if value is None:
             continue

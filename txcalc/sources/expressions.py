@@ -147,7 +147,7 @@ FUNCTIONS: Mapping[str, Callable[..., Fraction]] = {
 def size_field(path: str) -> spec.Field | None:
     """The field of a dotted path that is a size of a description, a whole number; None for any other."""
     *sections, key = [step for step in path.split(".") if step not in ("encoder", "decoder")]
-    field = spec.STACK.get(sections[-1] if sections else "", {}).get(key)
+    field = spec.SECTIONS.get(sections[-1] if sections else "", {}).get(key)
     return field if field is not None and field.check in (spec.size, spec.count, spec.layers) else None
 
 

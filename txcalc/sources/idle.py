@@ -16,7 +16,7 @@ from typing import Any
 from txcalc.errors import InputError, shown
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import resolve
-from txcalc.sources.spec import IDENTITY, STACK, Field, changed, letter_path, sets
+from txcalc.sources.spec import IDENTITY, SECTIONS, Field, changed, letter_path, sets
 
 Raw = Mapping[str, Any]
 Path = tuple[str, ...]
@@ -210,4 +210,4 @@ def _field(path: Path) -> Field | None:
     steps = path[1:] if path[0] in ("encoder", "decoder") else path
     steps = steps[2:] if steps[0] == "layer" else steps
     section, key = (steps[0], steps[1]) if len(steps) == 2 else ("", steps[0])
-    return STACK.get(section, {}).get(key)
+    return SECTIONS.get(section, {}).get(key)

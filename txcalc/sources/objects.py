@@ -12,7 +12,7 @@ from typing import Any
 
 from txcalc.errors import Fault, InputError, shown
 from txcalc.sources import huggingface
-from txcalc.sources.spec import STACK, scalar
+from txcalc.sources.spec import SECTIONS, scalar
 
 KINDS = (
     "a name, a path, a dict (a description, or a config.json with its model_type), a config object of "
@@ -24,7 +24,7 @@ def is_config(value: Mapping[Any, Any]) -> bool:
     """Whether a dict is a config.json's content: it says its type or class, and has no table of a description."""
     stacks = [value, *(value[key] for key in ("encoder", "decoder") if isinstance(value.get(key), Mapping))]
     tables = {key for stack in stacks for key, inner in stack.items() if isinstance(inner, Mapping)}
-    return not tables & {*STACK} and ("model_type" in value or "architectures" in value)
+    return not tables & {*SECTIONS} and ("model_type" in value or "architectures" in value)
 
 
 def plain(value: Any, where: str, depth: int = 0) -> Any:

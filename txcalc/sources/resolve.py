@@ -18,7 +18,7 @@ from txcalc.parts.mechanisms import ATTENTIONS, MIXERS, PART_TABLES, PARTS, opti
 from txcalc.parts.options import Options, Wrong
 from txcalc.parts.place import mechanism
 from txcalc.sources.layer_rules import check_layer
-from txcalc.sources.spec import LAYER_KEYS, MAX_LAYERS, REQUIRED, STACK, IdentityOptions, StackOptions, merge, sets
+from txcalc.sources.spec import MAX_LAYERS, REQUIRED, SECTIONS, IdentityOptions, StackOptions, merge, sets
 from txcalc.sources.stack_rules import check_halves, check_stack
 from txcalc.sources.tables import SOUND, CheckedTable, Told, Unsound
 
@@ -127,7 +127,7 @@ def resolve(raw: Mapping[str, Any], where: str, spelling: Mapping[str, str] | No
     """
     resolver = Resolver(where, spelling or {})
     whole: Homes = (("", raw),)
-    stack_keys = (*STACK[""], *(name for name in STACK if name), "layer")
+    stack_keys = (*SECTIONS[""], *(name for name in SECTIONS if name), "layer")
     result = resolver.section("", raw, whole, {}, (*stack_keys, "encoder", "decoder"), IdentityOptions)
     kind = None if "kind" in result.faulty else result["kind"]
     shared = {key: value for key, value in raw.items() if key in stack_keys}
@@ -163,14 +163,14 @@ def _unused(resolver: Resolver, name: str) -> str:
     used = f"{name} is a table that no layer uses (they have {', '.join(sorted(resolver.used))}"
     for path, given in resolver.spelling.items():
         if path.startswith(f"{name}.") and path != given:
-            keys = [f"; {other} has {', '.join(STACK[other])}" for other in ATTENTIONS if other in resolver.used]
+            keys = [f"; {other} has {', '.join(SECTIONS[other])}" for other in ATTENTIONS if other in resolver.used]
             return f"{given} is {path}: {used}{''.join(keys)})"
     return f"{used})"
 
 
 def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, half: str) -> dict[str, Any]:
     done: dict[str, Any] = {}
-    tables = tuple(name for name in STACK if name)
+    tables = tuple(name for name in SECTIONS if name)
     base = resolver.section("", raw, homes, done, (*tables, "layer"))
     stack = CheckedTable(base)
     if kind is None:
@@ -196,7 +196,7 @@ def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, 
         resolver.all_used = False
     cycle = _cycle(resolver, base, variants, homes)
     stack["groups"] = [] if "n_layers" in base.faulty else _groups(resolver, base["n_layers"], cycle)
-    tables_here = {key: raw[key] for key in STACK if key and key in raw}
+    tables_here = {key: raw[key] for key in SECTIONS if key and key in raw}
     stack["layer"] = {}
     for name in dict.fromkeys([name for name, _ in stack["groups"]] or cycle or variants or ["layer"]):
         variant = variants.get(name, {})
@@ -259,9 +259,10 @@ def _layer(
     """One layer kind: the stack's tables with its own laid over them, for the parts it has."""
     path = written(outer, f"layer.{name}")
     homes = ((f"{path}.", own), *outer)
+    known = (*PART_TABLES, "norm", "positions", "parts")
     for key in own:
-        if key not in LAYER_KEYS:
-            near = nearest(str(key), LAYER_KEYS) if isinstance(own[key], Mapping) else []
+        if key not in known:
+            near = nearest(str(key), known) if isinstance(own[key], Mapping) else []
             mend = f"did you mean {near[0]}?" if near else "a layer has tables of parts, norm, positions, and parts"
             resolver.faults.append(f"{path}.{key} is not a key ({mend})")
     role = None if "role" in stack.faulty else stack["role"]

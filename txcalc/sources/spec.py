@@ -14,7 +14,7 @@ from txcalc.errors import InputError, UnknownName, shown
 from txcalc.parts import options as keys_of
 from txcalc.parts.forms import pieces
 from txcalc.parts.frozen import frozen
-from txcalc.parts.mechanisms import ALL, ATTENTIONS, PART_TABLES, PARTS as PARTS, options, parts_of as parts_of
+from txcalc.parts.mechanisms import ALL, ATTENTIONS, PARTS as PARTS, options, parts_of as parts_of
 
 # What a key may be is said beside the mechanisms; a description's own tables use the same words.
 from txcalc.parts.options import (
@@ -66,9 +66,6 @@ def tables_by_name(value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping) or not all(isinstance(item, Mapping) for item in value.values()):
         raise Wrong("tables by name")
     return value
-
-
-LAYER_KEYS = (*PART_TABLES, "norm", "positions", "parts")
 
 
 @frozen
@@ -156,7 +153,7 @@ class Sections(Mapping[str, Mapping[str, Field]]):
 
 
 IDENTITY = IdentityOptions.table()
-STACK = Sections()
+SECTIONS = Sections()
 ALWAYS = ("", "norm", "positions", "embedding", "head")  # sections that are resolved even when nobody wrote them
 
 
@@ -185,22 +182,22 @@ def letter_path(key: str, raw: Mapping[str, Any], option: str = "--set") -> str:
             raise InputError(option, [f"{key} ({BY_LETTER[key].meaning}) belongs to the workload, not to the model"])
         key = BY_LETTER[key].key
     other = next((name for name in ATTENTIONS if isinstance(raw.get(name), Mapping)), "attention")
-    if key.startswith("attention.") and key.split(".")[1] in STACK[other]:
+    if key.startswith("attention.") and key.split(".")[1] in SECTIONS[other]:
         return f"{other}.{key.split('.')[1]}"
     if key == "feed_forward.d_ff" and "feed_forward" not in raw and "experts" in raw:
         return "experts.d_ff"
-    if "." in key or key in IDENTITY or key in STACK[""]:
+    if "." in key or key in IDENTITY or key in SECTIONS[""]:
         return key
-    both = [f"{name}.{key}" for name in STACK if name in raw and key in STACK[name]]
-    if len(both) > 1 and key in STACK[other] and key not in STACK["attention"]:
+    both = [f"{name}.{key}" for name in SECTIONS if name in raw and key in SECTIONS[name]]
+    if len(both) > 1 and key in SECTIONS[other] and key not in SECTIONS["attention"]:
         raise InputError(option, [f"{key} is a key of several tables ({' or '.join(both)}?)"])
-    for section in dict.fromkeys((other, "attention", *filter(None, STACK))):
-        if key in STACK[section] and (section in raw or section in ALWAYS):
+    for section in dict.fromkeys((other, "attention", *filter(None, SECTIONS))):
+        if key in SECTIONS[section] and (section in raw or section in ALWAYS):
             return f"{section}.{key}"
     if key in OTHER_NAMES:
         return letter_path(OTHER_NAMES[key], raw, option)
     known = [symbol for symbol in BY_LETTER if BY_LETTER[symbol].key]
-    known += sorted({name for fields in STACK.values() for name in fields})
+    known += sorted({name for fields in SECTIONS.values() for name in fields})
     raise UnknownName(option, "key", key, known, "letters: " + " ".join(known[:12]))
 
 

@@ -560,10 +560,3 @@ def test_bytes_of_ggmls_blocks() -> None:
         "q3_k": 110, "q4_k": 144, "q5_k": 176, "q6_k": 210, "iq2_xxs": 66, "iq2_xs": 74, "iq2_s": 82, "iq3_xxs": 98,
         "iq3_s": 110, "iq4_nl": 144, "iq4_xs": 136, "mxfp4": 136,
     }  # fmt: skip
-
-
-def test_a_last_block_that_is_not_full_is_said() -> None:
-    model = load("D=96 L=2 h=4 F=128 V=50 untied")
-    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model, "int4"))
-    (note,) = (note for note in plan(deployment, 100).notes if "is padded" in note)
-    assert note.startswith("int4's last block of each row of layers.0.attention.q (96 × 96) and 5 others is padded")

@@ -61,7 +61,7 @@ def gpu_of(row: dict[str, Any]) -> Gpu:
     kept = Reserve(1 - Fraction(str(row["utilization"])), 0, "the log's")
     how = engine(model, row["weights"], reserve=kept, memory=memory)
     return Deployment(model, memory.accelerator, how).fullest(
-        Layout(tp=row["tp"], pp=row.get("pp", 1)), row["context"], 1
+        Layout(tp=row["tp"], pp=row.get("pp", 1), ep=row.get("ep", 1)), row["context"], 1
     )
 
 

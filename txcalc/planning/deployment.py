@@ -122,8 +122,10 @@ class Deployment:
         return (layout for layout in self.sharding.layouts(gpus, fixed) if not self.refusal(layout))
 
     def refusal(self, layout: Layout) -> InputError | None:
-        """Why the format of the weights cannot store a rank's tensors. A cut between layers leaves them as they are."""
-        if not self.engine.weights.whole:
+        """Why the format of the weights cannot store a rank's tensors, or the engine cannot load them. A cut between
+        layers leaves them as they are."""
+        memory = self.engine.memory
+        if not (self.engine.weights.whole or (memory and memory.profile.rules.divides)):
             return None
         key = layout.tp, layout.ep, layout.expert_ways
         if key not in self._refusals:
@@ -415,7 +417,7 @@ def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | 
         bits = engine.weights.wide
         yield f"{engine.weights.name} leaves {', '.join(wide)}, norms and biases at {bits} bits"
     entries = (entry for rank in deployment.ranks(layout) for entry, _ in rank.weights)
-    if parted := list(dict.fromkeys(engine.weights.part_filled(entries))):
+    if parted := list(dict.fromkeys(name for name, _ in engine.weights.part_filled(entries))):
         others = f" and {len(parted) - 1} others" if len(parted) > 1 else ""
         yield f"{engine.weights.name}'s last block of each row of {parted[0]}{others} is padded, on each GPU"
     if engine.state_bits != engine.cache_bits and any(h.is_state for r in deployment.ranks(layout) for h in r.held):

@@ -15,6 +15,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
+from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, same_input
 from txcalc.model import Model
@@ -28,6 +29,7 @@ from txcalc.units import iec, parse_bytes
 
 PCIE = 64 * 10**9  # bytes a second of sixteen lanes of PCIe 5.0
 GIB = 2**30
+FLAT = ("nf4", "fp4", "mxfp4")  # bitsandbytes' blocks run on from row to row; MXFP4 is padded
 
 
 def visible(accelerator: Accelerator) -> int:
@@ -139,6 +141,17 @@ class EngineMemory:
                     continue
                 most = max(most, Fraction(entry.runs) / entry.layers * (max(2 * wide, stream) + wide))
         return ceil(2 * self.most_tokens * most)
+
+    def check(self, form: Format, ledger: Iterable[Entry], layout: Layout) -> None:
+        """Errors: `InputError` for a rank's matrix that ends within a group of its format or, where it is split, within
+        a tile, which the engine does not load."""
+        if not self.profile.rules.divides:
+            return
+        for name, held in form.part_filled(ledger):
+            if held.name not in FLAT and (layout.tp > 1 or isinstance(held.block, int)):
+                fault = f"{self.profile} loads no part of a block: {held.name}'s of {held.long} do not divide the rows"
+                of = f"of {name}, which each of tp = {layout.tp} GPUs has" if layout.tp > 1 else f"of {name}"
+                raise InputError("layout", [f"{fault} {of}"])
 
     def rest(self, model: Model, layout: Layout, taken: int, graphs: int = 0) -> dict[str, int]:
         """Bytes that it keeps besides, by name; `taken` are the weights and the activations of a rank, `graphs` its

@@ -22,6 +22,8 @@ class EngineRules(NamedTuple):
     batched   it holds the logits of a whole batch, in fp32, and no step is profiled
     turns     it keeps the cosines and sines of every position
     pads      it pads MXFP4 experts to what its kernels take
+    divides   it loads no rows that end within a group, nor shards that do within a tile (vllm-project/vllm issues 17569
+              and 21695; sgl-project/sglang issues 3345 and 26107)
     offloads  it computes what the host holds there: the table of tokens, layers, experts
     alike     one kernel template reads all types of as many bits (ggml-cuda/mmvq.cu)
     streams   shared experts are computed beside the routed ones while decoding, on a stream of their own
@@ -33,14 +35,15 @@ class EngineRules(NamedTuple):
     batched: bool = False
     turns: bool = False
     pads: bool = False
+    divides: bool = False
     offloads: bool = False
     alike: bool = False
     streams: bool = True
 
 
 ENGINES = {
-    "vllm": EngineRules("vLLM", share=Fraction(1, 10), turns=True, pads=True),
-    "sglang": EngineRules("SGLang", fixed=True),
+    "vllm": EngineRules("vLLM", share=Fraction(1, 10), turns=True, pads=True, divides=True),
+    "sglang": EngineRules("SGLang", fixed=True, divides=True),
     "trtllm": EngineRules("TensorRT-LLM"),
     "llama.cpp": EngineRules("llama.cpp", batched=True, offloads=True, alike=True, streams=False),
 }

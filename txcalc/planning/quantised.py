@@ -69,8 +69,9 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     found = Mixed.of(main.name if main else read.method, source, ledger, choose, wide)
     if not isinstance(found, Mixed) or not found.table:
         raise InputError(WHERE, [f"quantises no layer of {model.name}: its lists leave every one wide"])
-    if read.method in DIVIDING and isinstance(found.block, int) and (left := found.part_filled(ledger)):
-        raise InputError(WHERE, [Fault("group_size", found.block, f"a divisor of every row, also of {left[0]}")])
+    if read.method in DIVIDING and isinstance(found.block, int):
+        for left, _ in found.part_filled(ledger):
+            raise InputError(WHERE, [Fault("group_size", found.block, f"a divisor of every row, also of {left}")])
     return found
 
 

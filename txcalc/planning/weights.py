@@ -7,10 +7,10 @@ of a whole tensor; bytes are made last, tensor by tensor. `Mixed` gives every te
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
 from fractions import Fraction
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from txcalc.errors import InputError
 from txcalc.ledger import Entry
@@ -18,9 +18,6 @@ from txcalc.num import ceil_div, product
 from txcalc.parts.frozen import record
 from txcalc.parts.part import Weight
 from txcalc.units import ALIASES
-
-if TYPE_CHECKING:
-    pass
 
 # Kinds whose linear layers a quantiser covers. Routers, heads, embeddings and norms stay wide.
 LAYERS = frozenset({"attention", "feed_forward", "experts", "shared_experts", "recurrent"})
@@ -107,15 +104,15 @@ class Format:
         left = ((e.kind, weight) for e in entries for weight in e.leaf.weights() if not self.stores(weight, e))
         return list({kind: None for kind, weight in left if len(weight.shape) > 1})
 
-    def part_filled(self, entries: Iterable[Entry]) -> list[str]:
-        """The matrices whose last blocks are not full, by path with their shape: each still has a scale of its own."""
-        tensors = ((entry, weight) for entry in entries for weight in entry.leaf.weights())
-        stored = ((e.path, w.shape, form) for e, w in tensors for form, _ in self.parts(w, e) if form)
-        return [
-            f"{path} ({rows:,} × {columns:,})"
-            for path, (rows, columns), form in stored
-            if form.long and columns % form.long
-        ]
+    def part_filled(self, entries: Iterable[Entry]) -> Iterator[tuple[str, Format]]:
+        """The matrices whose last blocks are not full, by path with their shape, and their formats: each still has a
+        scale of its own."""
+        for entry in entries:
+            for weight in entry.leaf.weights():
+                for form, _ in self.parts(weight, entry):
+                    if form and form.long and weight.shape[-1] % form.long:
+                        rows, columns = weight.shape
+                        yield f"{entry.path} ({rows:,} × {columns:,})", form
 
     def bytes_of(self, entry: Entry) -> int:
         """Bytes of a leaf's tensors, all its copies."""

@@ -65,18 +65,21 @@ def test_all_layouts_are_searched(source: str, stages: int, gpus: int, tokens: i
         (Layout(pp=2, dp=4), "megatron"),
         (Layout(pp=4, dp=2), "nanotron"),
         (Layout(pp=4, dp=2), "deepspeed"),
+        (Layout(dp=8), "deepspeed"),
         (Layout(tp=2, pp=4), "megatron"),
     ],
 )
 def test_all_recipes_of_a_layout_are_searched(layout: Layout, framework: str) -> None:
-    """Of a step of 16 sequences: micro-batches that divide it, ZeRO-1 where copies share, pieces of a rank where the
-    schedule and four layers allow them, as many micro-batches as a schedule needs."""
+    """Of a step of 16 sequences: micro-batches that divide it, ZeRO where copies share (2 and 3 of DeepSpeed without
+    stages), pieces of a rank where the schedule and four layers allow them, as many micro-batches as that needs."""
     expected = set()
     least = {"fsdp2": layout.pp, "nanotron": max(1, layout.pp - 1)}.get(framework, 1)
-    for micro, pieces, zero, again in product((1, 2, 4, 8, 16, 32), (1, 2, 4), (0, 1), ("none", "blocks")):
+    for micro, pieces, zero, again in product((1, 2, 4, 8, 16, 32), (1, 2, 4), range(4), ("none", "blocks")):
         batches, rest = divmod(16, micro * layout.copies)
         several = layout.pp > 1 and framework != "fsdp2" and batches % layout.pp == 0 and layout.pp * pieces <= 4
         if rest or (pieces > 1 and not several) or (zero and (framework == "fsdp2" or layout.dp == 1)):
+            continue
+        if zero > 1 and (framework != "deepspeed" or layout.pp > 1):
             continue
         if batches >= (layout.pp if pieces > 1 else least):
             schedule = "interleaved" if pieces > 1 else "1f1b"
@@ -93,6 +96,8 @@ def test_what_was_asked_for_is_all_that_is_searched() -> None:
     asked = Search(load(DECODER), base, ONE, 8, 16, frozenset({"zero", "recompute", "micro_batch", "schedule"}))
     (found,) = asked.recipes(Layout(pp=2, dp=4), "megatron")
     assert found == replace(base, layout=Layout(pp=2, dp=4), accumulation=2, framework="megatron")
+    asked.base = replace(base, optimizer="muon")  # whole matrices
+    assert not list(asked.recipes(Layout(pp=2, dp=4), "megatron"))
 
 
 # What an estimate puts together.
@@ -108,6 +113,8 @@ def test_what_was_asked_for_is_all_that_is_searched() -> None:
         (Recipe(Layout(tp=2, fsdp=4, ep=4)), (1000 / 4 + 100 / 2) * 28, (1000 / 4 + 100 / 2) * 16),
         (Recipe(Layout(dp=4), framework="megatron"), 1100 * (4 + 2 * 2 + 2 * 12), 1100 * (2 + 4 + 12)),
         (Recipe(Layout(dp=4), framework="megatron", zero=1), 1100 * 32 / 4, 1100 * (6 + 12 / 4)),
+        (Recipe(Layout(dp=4), framework="deepspeed", zero=2), 1100 * 30 / 4, 1100 * (2 + 14 / 4)),
+        (Recipe(Layout(dp=4), framework="deepspeed", zero=3), 1100 * 30 / 4, 1100 * 16 / 4),
         (Recipe(Layout(dp=4, ep=4), framework="megatron", zero=1), (250 + 100) * 32, 1100 * 6 + 350 * 12),
         (Recipe(Layout(dp=4), framework="megatron", parameter="fp32", offload="optimizer"), 1100 * 28, 1100 * 8),
     ],
@@ -127,6 +134,12 @@ def test_the_state_of_an_estimate(recipe: Recipe, moved: float, resident: float)
         (Recipe(Layout(dp=4), framework="megatron", zero=1), (1000, 0), 4500 * (1 + 1 / 4), 4500 * (SLOWED + 1 / 4)),
         (Recipe(Layout(dp=4), framework="deepspeed", zero=1), (1000, 0), 1500 * (2 + 1 / 4), 1500 * (1.25 + SLOWED)),
         (Recipe(Layout(dp=4), framework="nanotron", zero=1), (1000, 0), 7500, 7500),
+        (
+            Recipe(Layout(dp=4), framework="deepspeed", zero=3, accumulation=3),
+            (1000, 0),
+            6000 * (3 + 1 / 4),
+            6000 * (3 * SLOWED + 1 / 4),
+        ),
         (Recipe(Layout(fsdp=4, ep=2)), (0, 1000), 4000 * (1 + 1 / 4), 4000 * (SLOWED + 1 / 4)),  # two hold the same
         (Recipe(Layout(fsdp=4, ep=4)), (0, 1000), 0, 0),
         (Recipe(Layout(tp=4)), (1000, 0), 0, 0),
@@ -373,6 +386,10 @@ def test_the_fewest_is_the_first_that_fits() -> None:
         assert fewest(model, recipe, layouts, sizes[one]) == one
     assert fewest(model, recipe, layouts, min(sizes.values()) - 1) is None
     assert fewest(model, recipe, [Layout(tp=3), Layout(fsdp=8)], 10**12) == Layout(fsdp=8)
+    alone = replace(
+        recipe, layout=Layout(dp=2), framework="megatron", zero=1
+    )  # of which one copy has nobody to share with
+    assert fewest(model, alone, fewer(alone.layout), 10**12) == Layout()
 
 
 def test_a_longest_sequence_is_cut_evenly() -> None:

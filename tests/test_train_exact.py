@@ -469,6 +469,10 @@ TIMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, float]]] = [
      {"products": 3 * (NARROW + ROWS * (4 * (288 + 448) + 64 + 250))}),
     (LORA, BYTE, {"products": 2 * MOVED + 6 * (ADAPTED + ADAPTERS) + 2 * 3 * 4 * LAYER, "optimizer": 14 * ADAPTERS}),
     ({"offload": "optimizer"}, BYTE, {"optimizer": 0, "floor": 0}),
+    ({"optimizer": "muon", "offload": "optimizer"}, FLOP, {"optimizer": 0}),
+    # Five times X·Xᵀ, its square and that with X: of two matrices of 64 · 64, two of 32 · 64, three of 64 · 96.
+    ({"optimizer": "muon"}, FLOP, {"optimizer": 4 * 5 * (2 * 6 * 64**3 + 2 * 10 * 32**3 + 3 * 8 * 64**3)}),
+    ({"optimizer": "muon", "layout": Layout(fsdp=2)}, START, {"optimizer": 4 * 5 * 3 * 7 / 2}),
     # Of q, k and v, of gate and up one product; two norms, rotary positions, an activation and the sums; attention's
     # backward in two.
     ({}, START, {"products": 3 * (4 * 4 + 1), "attention": 3 * 4, "other kernels": 3 * (4 * 5 + 2)}),
@@ -525,6 +529,10 @@ SENT: list[tuple[dict[str, Any], dict[str, float]]] = [
      {"all_reduce": 6 * WEIGHTS, "all_gather": 1.5 * WEIGHTS}),
     ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 2},
      {"reduce_scatter": 1.5 * WEIGHTS, "all_gather": 1.5 * WEIGHTS}),
+    ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 2, "accumulation": 3},  # gradients are shared out
+     {"reduce_scatter": 4.5 * WEIGHTS, "all_gather": 1.5 * WEIGHTS}),
+    ({"layout": Layout(cp=2), "context": "ulysses"},  # queries, keys, values and results: half of half the tokens'
+     {"all_to_all": 4 * 2 * ROWS * 96, "all_gather": WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
     ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 3},
      {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * WEIGHTS}),
 ]  # fmt: skip

@@ -23,6 +23,10 @@ class Attended(NamedTuple):
     d_v: Any
     strided: bool = False
 
+    def crossing(self, rows: Any) -> Any:
+        """Elements of queries, keys, values and results of so many tokens."""
+        return rows * (self.heads + self.groups) * (self.d_qk + self.d_v)
+
 
 @frozen
 class Span:

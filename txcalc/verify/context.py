@@ -101,12 +101,11 @@ def exchanged(piece: StagePiece, recipe: Recipe) -> Counter[str]:
         attended = held.entry.leaf.attended
         if recipe.context == "allgather" or attended is None or held.entry.kind != "attention_core":
             continue
-        rows = 2 * len(held.layers) * piece.work.positions * recipe.compute_bytes
-        keys = attended.groups * (attended.d_qk + attended.d_v)
-        around, queries = recipe.layout.cp - 1, attended.heads * (attended.d_qk + attended.d_v)
+        both, rows, around = 2 * len(held.layers), piece.work.positions, recipe.layout.cp - 1
         ring = recipe.context == "ring"
-        found["all_to_all"] += 2 * len(held.layers) * (around if ring else 4)
-        found["all_to_all bytes"] += rows * (around * keys if ring else queries + keys)
+        keys = rows * attended.groups * (attended.d_qk + attended.d_v)
+        found["all_to_all"] += both * (around if ring else 4)
+        found["all_to_all bytes"] += both * recipe.compute_bytes * (around * keys if ring else attended.crossing(rows))
     return found
 
 
@@ -118,10 +117,9 @@ def faults(model: Model, recipe: Recipe) -> Iterator[str]:
     found: list[Any] = [entry.leaf for entry in model.ledger() if entry.kind == "attention_core"]
     if not all(leaf.exchanges and leaf.turns == () for leaf in found):
         yield "cp is run with attention of a softmax over all keys"
-    elif recipe.context != "allgather":
-        if not all(leaf.plain and leaf.masked and leaf.span.causal and leaf.span.holds == "tokens" for leaf in found):
-            yield f"cp by {recipe.context} is run with causal attention alone: context=allgather"
-        if recipe.context == "ulysses" and any(leaf.n_kv_heads % layout.cp for leaf in found):
-            yield f"ulysses cuts heads: cp = {layout.cp} must divide those of keys and values"
+    elif recipe.context != "allgather" and not all(
+        leaf.plain and leaf.masked and leaf.span.causal and leaf.span.holds == "tokens" for leaf in found
+    ):
+        yield f"cp by {recipe.context} is run with causal attention alone: context=allgather"
     if any(entry.kind == "recurrent" for entry in model.ledger()):
         yield "cp is run without recurrent mixers"

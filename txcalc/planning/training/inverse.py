@@ -37,8 +37,9 @@ def fewest(model: Model, recipe: Recipe, layouts: Iterable[Layout], capacity: in
     """The first of the layouts, fewest GPUs first, whose fullest rank reserves at most `capacity` bytes; None where
     none does. Layouts that the model or the recipe does not allow are passed over."""
     for layout in sorted(layouts, key=lambda one: one.gpus):
+        alone = layout.dp == layout.cp == 1  # with whom ZeRO shares nothing
         try:
-            plan = memory(model, replace(recipe, layout=layout))
+            plan = memory(model, replace(recipe, layout=layout, zero=0 if alone else recipe.zero))
         except InputError:
             continue
         if plan.fullest.reserved <= capacity:

@@ -23,6 +23,7 @@ class Optimizer(NamedTuple):
     size: Callable[..., int]
     blockwise: bool = False  # its bytes depend on how many elements a tensor has
     like_gradient: bool = False  # its state is a copy of the first gradient, in the gradient's shape
+    turns: int = 0  # steps of Newton–Schulz by which it turns a matrix between hidden vectors, whole
 
 
 def _states(number: int) -> Callable[[Shape, int, bool], int]:
@@ -70,6 +71,7 @@ OPTIMIZERS = {
         "a momentum for matrices between hidden vectors, AdamW's two moments for all else",
         "Jordan et al. 2024; torch.optim.Muon",
         _muon,
+        turns=5,
     ),
     "adafactor": Optimizer(
         "of a matrix its rows' and its columns' second moments, of a vector all",

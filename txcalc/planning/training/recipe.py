@@ -141,6 +141,11 @@ class Recipe:
         return self.tokens // self.layout.cp
 
     @property
+    def zero_stage(self) -> int:
+        """What the ranks of dp or fsdp share, as ZeRO numbers it: FSDP is the third stage."""
+        return 3 if self.shards > 1 else self.zero
+
+    @property
     def shards(self) -> int:
         """Ranks among which FSDP splits what is no expert's: fsdp's, and cp's, which hold the same weights (torchtitan,
         distributed/parallel_dims.py: the mesh of dp_shard and cp)."""
@@ -212,6 +217,11 @@ class Recipe:
             faults.append(Fault("tokens", self.tokens, f"a multiple of cp = {layout.cp}"))
         elif self.local_tokens % layout.sp:
             faults.append(Fault("tokens", self.tokens, f"a multiple of cp · sp = {layout.cp * layout.sp}"))
+        if self.zero > 1 and layout.pp > 1:  # DeepSpeed, runtime/pipe/engine.py
+            faults.append(Fault("zero", self.zero, "0 or 1 beside pp, whose micro-batches add to whole gradients"))
+        if self.zero and OPTIMIZERS[self.optimizer].turns:
+            expected = f"0 with {self.optimizer}: it needs whole matrices, and what is shared here is elements"
+            faults.append(Fault("zero", self.zero, expected, "fsdp=N shares rows"))
         faults += self._pipeline()
         return faults
 

@@ -142,12 +142,9 @@ class Search:
 
     def recipes(self, layout: Layout, framework: str) -> Iterator[Recipe]:
         """Micro-batches, pieces of a pipeline, ZeRO and recomputation of a layout."""
-        stages = FRAMEWORKS[framework].zeros
-        zeros = (
-            [self.base.zero]
-            if "zero" in self.fixed
-            else [n for n in stages if n < 2 and (n == 0 or layout.dp > 1)] or [0]
-        )
+        stages = [self.base.zero] if "zero" in self.fixed else FRAMEWORKS[framework].zeros
+        whole = OPTIMIZERS[self.base.optimizer].turns > 0
+        zeros = [n for n in stages if n == 0 or (not whole and (n == 1 or layout.pp == 1))] if layout.dp > 1 else [0]
         agains = [self.base.recompute] if "recompute" in self.fixed else ["none", "blocks"]
         for micro in [self.base.micro_batch] if "micro_batch" in self.fixed else MICRO:
             if self.batch % (micro * layout.copies):
@@ -167,7 +164,7 @@ class Search:
                             accumulation=accumulation,
                             recompute=again,
                             framework=framework,
-                            zero=zero if layout.dp > 1 else 0,
+                            zero=zero,
                             schedule="interleaved" if pieces > 1 else self.base.schedule,
                         )
                         if accumulation >= made.least:
@@ -248,10 +245,10 @@ class Search:
         for number, sharers in zip(
             elements, (copies, max(1, copies * recipe.layout.tp // recipe.layout.ep)), strict=True
         ):
-            sharded = recipe.shards > 1
-            shares = sharers if sharded or recipe.zero else 1
+            shares = sharers if recipe.zero_stage else 1
             on_it = 0.0 if recipe.offloads("optimizer") else beside / shares
-            held += number * ((width + gradient) / (shares if sharded else 1) + on_it)
+            held += number * (width / (shares if recipe.zero_stage == 3 else 1) + on_it)
+            held += number * gradient / (shares if recipe.zero_stage > 1 else 1)
             moved += number * (gradient + 2 * width + 2 * beside) / shares
         if recipe.shards > 1 and recipe.layout.pp > 1:
             held += sum(elements) * (recipe.compute_bytes + recipe.reduce_bytes)
@@ -268,7 +265,7 @@ class Search:
                 continue
             group = self.machine.beside(size, step)
             layers = max(1, self.n_layers // layout.pp)
-            if recipe.shards > 1:
+            if recipe.zero_stage == 3:
                 rounds = recipe.accumulation if layout.pp == 1 else 1
                 moved = 2 * kernels.transfer(ring("all_gather", group, number * recipe.compute_bytes, layers))
                 moved += kernels.transfer(ring("reduce_scatter", group, number * recipe.reduce_bytes, layers))

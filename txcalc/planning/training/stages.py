@@ -10,6 +10,7 @@ from dataclasses import fields, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, pairwise
+from math import gcd
 from typing import Any, NamedTuple, cast
 
 from txcalc.errors import Fault, InputError
@@ -136,7 +137,7 @@ class Pipeline:
         self.rank, self._whole, self._total = stage.root, model.root, total
         if recipe.loss_parallel:
             self.rank = _apart(stage.root)
-        if recipe.rules.dtensor and (faults := list(self._repeated())):
+        if faults := [*(self._repeated() if recipe.rules.dtensor else ()), *self._uncut()]:
             raise InputError(f"layout {layout}", faults)
 
     def _faults(self, sharding: parallelism.Sharding, total: int) -> Iterator[Fault | str]:
@@ -168,6 +169,16 @@ class Pipeline:
                     if ways < tp:
                         expected = f"at most {ways} with --framework fsdp2, which repeats no key/value heads"
                         yield Fault("tp", tp, expected, "megatron and nanotron do")
+
+    def _uncut(self) -> Iterator[Fault | str]:
+        """Ulysses gives every rank of cp as many whole heads of a rank of tp (Transformer Engine, context_parallel.py,
+        AttnFuncWithCPAndQKVOA2A)."""
+        layout = self.recipe.layout
+        if layout.cp > 1 and self.recipe.context == "ulysses":
+            found = [entry.leaf.attended for entry in walk(self.rank, self.model.workload())]
+            fewest = min((gcd(one.heads, one.groups) for one in found if one), default=layout.cp)
+            if fewest % layout.cp:
+                yield Fault("cp", layout.cp, f"a divisor of a rank's {fewest} heads with context=ulysses")
 
     @cached_property
     def sizes(self) -> list[int]:

@@ -107,7 +107,7 @@ class State(NamedTuple):
 def states(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int = 0) -> State:
     """Of all tensors of a rank, the shard-th of those that share them and the column-th of tp."""
     optimizer = OPTIMIZERS[recipe.optimizer]
-    zero = 3 if recipe.shards > 1 else recipe.zero
+    zero = recipe.zero_stage
     parameters = gradients = beside = adapters = 0
     for tensor, mine in _cuts(held, recipe, shard, column):
         whole = tensor.shape

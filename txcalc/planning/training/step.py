@@ -33,10 +33,11 @@ from txcalc.planning.training.collectives import LOSS_REDUCTIONS
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, ring
 from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.offload import hosted
+from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
-from txcalc.planning.training.states import tensors
+from txcalc.planning.training.states import sharers, tensors
 from txcalc.units import bits_of
 
 # Bytes of a logit that the loss writes, and reads: log-softmax, its gradient and the loss's, in fp32.
@@ -234,9 +235,12 @@ class StepTimer:
             yield Message(transfer.kind, group, float(transfer.sent) * width)
 
     def keys(self, held: RankLeaf) -> Message:
-        """Keys and values of the other pieces of a sequence; backward their gradients, as much."""
+        """Keys and values of the other pieces of a sequence, or by Ulysses all that a core reads and makes, of some
+        tokens for some heads; backward their gradients, as much."""
         leaf, work = held.entry.leaf, held.entry.work
         assert work is not None
+        if self.recipe.context == "ulysses" and leaf.attended:
+            return ring("all_to_all", self.cp, float(leaf.attended.crossing(work.positions)) * self.element, 4)
         elements = sum(op.traffic.cache for op in held.entry.operations) or 2 * work.positions * self.width
         if leaf.attended and not leaf.kernels:
             elements = work.positions * leaf.attended.groups * (leaf.attended.d_qk + leaf.attended.d_v)
@@ -251,8 +255,7 @@ class StepTimer:
 
     def shared(self, pieces: Sequence[StagePiece]) -> Iterator[tuple[Message, str]]:
         """What copies exchange, and when: weights gathered before forward (`gather`) and, of blocks that were freed,
-        before backward (`again`), gradients reduced (`reduce`, or `after` all of backward). Sharded weights move with
-        every micro-batch, but in a pipeline, where they stay."""
+        before backward (`again`), gradients reduced (`reduce`, or `after` all of backward)."""
         recipe, layout = self.recipe, self.recipe.layout
         layers = sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces)
         whole, blocks = [0.0, 0.0], [0.0, 0.0]  # elements of what all copies share, and of experts
@@ -267,7 +270,7 @@ class StepTimer:
         for number, inner, group in zip(whole, blocks, (self.copies, experts), strict=True):
             if not number or group.size == 1:
                 continue
-            if recipe.shards > 1 or recipe.zero == 3:
+            if recipe.zero_stage == 3:
                 shards = self.shards if group is self.copies and recipe.shards > 1 else group
                 yield ring("all_gather", shards, number * self.element, layers + 1), "gather"
                 if recipe.reshard and layout.pp == 1:
@@ -312,7 +315,8 @@ class StepTimer:
         compute = [sum(sum(getattr(work, way).values()) for work in works) for way in ("forward", "backward")]
         waited = hosted(recipe, plan.ranks, self.machine.host, compute[0], compute[1])
         spent["to and from the host"], spent["optimizer, on the host"] = waited
-        spent["optimizer"] = 0.0 if recipe.offloads("optimizer") else self.optimizer(plan, self.kernels)
+        turned = sum(self._turned(piece) for piece in own)
+        spent["optimizer"] = 0.0 if recipe.offloads("optimizer") else self.optimizer(plan, self.kernels) + turned
         issuing = batches * sum(work.issued for work in works) * self.kernels.efficiency.host_s
         spent["waiting for the host"] = max(0.0, issuing - sum(spent[kind] for kind in SPENT) - again)
         seconds = sum(spent.values())
@@ -328,22 +332,23 @@ class StepTimer:
         gather, again, reduce, after = (
             sum(seconds for seconds, at in moves if at == when) for when in ("gather", "again", "reduce", "after")
         )
-        rounds = recipe.accumulation if self._moving else 1
+        rounds = self._rounds("gather")
         if not self.machine.overlap:
-            return rounds * (gather + again + reduce) + after
+            return rounds * (gather + again) + self._rounds("reduce") * reduce + after
         forward = sum(sum(work.forward.values()) for work in works)
         backward = sum(work.seconds for work in works) - forward
         inner = 1 - 1 / layers
-        beside = self.machine.lost(again + inner * reduce, backward)
-        if self._moving or recipe.rules.gathers_beside:
-            beside += self.machine.lost(inner * gather, forward)
+        beside = self._rounds("reduce") * self.machine.lost(again + inner * reduce, backward)
+        if recipe.zero_stage == 3 or recipe.rules.gathers_beside:
+            beside += rounds * self.machine.lost(inner * gather, forward)
             gather /= layers
-        return rounds * beside + gather + reduce / layers + after
+        return beside + gather + reduce / layers + after
 
-    @property
-    def _moving(self) -> bool:
-        """Whether weights are gathered for every micro-batch."""
-        return (self.recipe.shards > 1 or self.recipe.zero == 3) and self.recipe.layout.pp == 1
+    def _rounds(self, when: str) -> int:
+        """How often in a step: sharded weights and gradients move with every micro-batch (DeepSpeed, runtime/engine.py,
+        no_sync), but in a pipeline, where they stay."""
+        shared = self.recipe.zero_stage >= (2 if when == "reduce" else 3)
+        return self.recipe.accumulation if shared and self.recipe.layout.pp == 1 else 1
 
     def optimizer(self, plan: Ranks, kernels: Kernels) -> float:
         """Gradients and state read, state and parameters written: of the rank that has most."""
@@ -358,6 +363,18 @@ class StepTimer:
                 for rank in plan.ranks
             )
         return kernels.stream(own, 0)
+
+    def _turned(self, piece: StagePiece) -> float:
+        """Seconds of Newton–Schulz: three products a step, of what tp leaves of a matrix, its rows shared out among the
+        ranks that hold it; without what these send each other. Source: Jordan et al. 2024
+        (kellerjordan.github.io/posts/muon), runtime analysis."""
+        seconds, steps = 0.0, OPTIMIZERS[self.recipe.optimizer].turns
+        for tensor in tensors(piece, self.recipe) if steps else ():
+            if tensor.hidden and tensor.learns and tensor.size:
+                (narrow, wide), runs = sorted(tensor.shape), steps * tensor.copies / sharers(self.recipe, tensor.expert)
+                flops, moved = 4 * narrow**2 * wide + 2 * narrow**3, 3 * narrow * wide + 4 * narrow**2
+                seconds += self.kernels.product(runs * flops, runs * moved * self.element, 3 * runs, narrow)
+        return seconds
 
     def sent(self, pieces: Sequence[StagePiece]) -> dict[str, int]:
         """Bytes that a rank sends in a step, by kind; backward as much as forward, of what is computed again too."""
@@ -382,8 +399,8 @@ class StepTimer:
                 previous = self.pipeline.pieces[piece.number - 1]
                 for moved in self.sends(previous):
                     add(moved, recipe.accumulation)
-        for moved, _ in self.shared(pieces):
-            add(moved, recipe.accumulation if self._moving else 1)
+        for moved, when in self.shared(pieces):
+            add(moved, self._rounds(when))
         return {kind: round(size) for kind, size in sorted(found.items()) if size >= 0.5}
 
     def floor(self, plan: Ranks) -> tuple[float, str]:

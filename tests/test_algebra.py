@@ -288,7 +288,7 @@ TEXTBOOK = {
     "Cache: elements that each token adds": "2·L·D",
     "Attention: forward FLOPs": "4·B·T·D·(T + 2·D)",
     "Forward FLOPs": "2·B·T·D·(2·L·(T + 6·D) + V)",
-    "One layer: elements kept for backward, fused attention": "16·B·T·D",
+    "One layer: saved activations in elements, fused attention": "16·B·T·D",
 }
 
 

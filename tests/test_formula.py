@@ -132,8 +132,8 @@ def test_which_tables() -> None:
         "Forward FLOPs, dense attention",
         "Cache of one sequence: elements that each further token adds",
         "Cache of one sequence: elements held",
-        "Elements kept for backward, fused attention",
-        "Elements kept for backward, the attention matrix too",
+        "Saved activations in elements, fused attention",
+        "Saved activations in elements, the attention matrix too",
     ]
     assert set(titles("mixtral-8x7b")) - set(llama) == {"Active parameters"}
     masked = titles("llama-3.1-8b", "--attention", "masked")

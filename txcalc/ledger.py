@@ -38,7 +38,7 @@ QUANTITIES = {
     "flops_masked": "FLOPs of matrix products, only the pairs that the mask lets through",
     "flops_other": "FLOPs of all else: norms, softmax, activations, rotary, sums, recurrent scans",
     "bytes": "bytes moved: each operation reads its operands and writes its result once",
-    "saved": "elements kept for backward",
+    "saved": "saved activations, elements",
     "cache": "elements held for later tokens, one sequence",
     "sent": "elements that a rank of a layout sends to others in a forward pass",
 }

@@ -44,7 +44,7 @@ BYTES = {"weights_bytes": ("params", 0), "saved_bytes": ("saved", 1), "cache_byt
 COLUMNS = {
     **{name: what for name, what in QUANTITIES.items() if name != "sent"},  # a sweep has no layout
     "weights_bytes": "bytes of all parameters at --dtype",
-    "saved_bytes": "bytes kept for backward at --dtype",
+    "saved_bytes": "saved activations, bytes at --dtype",
     "cache_bytes": "bytes held for later tokens at --kv, one sequence",
 }
 

@@ -411,7 +411,7 @@ def derivations() -> list[Derivation]:
         _derivation("Cache: elements that each token adds", growth, attention, 2, (layers,)),
         _derivation("Attention: forward FLOPs", flops, attention, 2),
         _derivation("Forward FLOPs", flops, layer, 1, (layers, ("with the head", plain))),
-        _derivation("One layer: elements kept for backward, fused attention", saved, layer, 1),
+        _derivation("One layer: saved activations in elements, fused attention", saved, layer, 1),
     ]
 
 

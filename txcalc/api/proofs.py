@@ -344,7 +344,7 @@ def calibrate(
     like: str | None = None,
     tell: Tell = silent,
 ) -> Calibrate:
-    """Measures what this machine reaches, in two minutes: products, copies, attention, starts. `out` is a .toml that
+    """Measures what this machine reaches, in two minutes: products, copies, attention, launches. `out` is a .toml that
     `deploy(gpu=…)` takes; `like` the accelerator whose datasheet it has.
 
     Errors: `InputError`, also for an `out` that exists (unless `force`); `MissingExtra` (PyTorch), `Refuted` where

@@ -209,7 +209,7 @@ def calibrate(
     *,
     tell: Tell,
 ) -> Any:
-    """Measure what this machine reaches in two minutes: products, copies, attention, starts. For deploy --gpu FILE.
+    """Measure what this machine reaches in two minutes: products, copies, attention, launches. For deploy --gpu FILE.
 
     Example: txcalc calibrate --device cpu --out mine.toml
     """

@@ -318,7 +318,7 @@ class ExpertsOptions(Mechanism):
     kind = "experts"
     stands = ""
     n_experts: Any = letter(REQUIRED, "routed experts", chosen="top_k")
-    top_k: Any = letter(REQUIRED, "experts a token passes")
+    top_k: Any = letter(REQUIRED, "top-k: experts per token")
     d_ff: Any = letter(REQUIRED, "width of one expert", grows="width")
     gated: bool = key(flag, True, "a second matrix beside up")
     activation: str = key(one_of(*ACTIVATIONS), "silu", "activation")

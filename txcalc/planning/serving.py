@@ -35,8 +35,8 @@ DEFINITIONS = {
     "requests each, as benchmarks do; or requests at random, so many a second",
     "throughput": "tokens of answers per second, prompts computed meanwhile; prompt tokens per second of prefill alone",
     "cost": "of a million tokens of answers: of all the time, prompts' too; of prompt tokens: of the time they take",
-    "floor": "datasheet peaks, perfect overlap, no start costs anything: no server is faster",
-    "achievable": "every operation at its share of the peak, one after the other, with the cost of its start",
+    "floor": "datasheet peaks, perfect overlap, no kernel launch costs anything: no server is faster",
+    "achievable": "every operation at its share of the peak, one after the other, with the cost of its kernel launch",
 }
 DIFFER = (
     f"simulated answers differ by up to {ALIKE} tokens from the one length asked for: those of measured servers do not "

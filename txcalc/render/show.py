@@ -373,8 +373,8 @@ def _memory(ledger: Ledger, kv_dtype: str, kept: Ledger, known: Mapping[str, Kno
     ]
     each = f", {sum(share.bytes_per_param for share in state)} B/param" if learning(ledger) == params else ""
     rows.append(_bytes("training state", sum(share.bytes for share in state), weights, f"training state{each}"))
-    rows.append(_bytes("kept for backward, fused attention", saved_bytes(ledger), known["saved"]))
-    rows.append(_bytes("kept for backward, attention matrix too", saved_bytes(kept), known["saved_kept"]))
+    rows.append(_bytes("saved activations, fused attention", saved_bytes(ledger), known["saved"]))
+    rows.append(_bytes("saved activations, attention matrix too", saved_bytes(kept), known["saved_kept"]))
     return Table("Memory", ("quantity", "bytes", TableCell("", "size"), "evidence"), rows, left=frozenset({0, 3}))
 
 

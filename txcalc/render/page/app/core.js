@@ -298,7 +298,7 @@ const QUANTITIES = [
   ["flops_masked", "FLOPs of a forward pass, masked"],
   ["per_token", "FLOPs per token, dense"],
   ["cache", "cache, bytes of one sequence"],
-  ["saved", "kept for backward, elements"],
+  ["saved", "saved activations, elements"],
   ["params", "parameters"],
   ["active", "active parameters"],
   ["cache_growth", "cache per further token, bytes"],

@@ -322,7 +322,7 @@ const FIGURES = {
   flops: "FLOPs, dense",
   flops_masked: "FLOPs, masked",
   training: "FLOPs of a training step",
-  saved: "kept for backward",
+  saved: "saved activations",
   cache: "cache",
 };
 

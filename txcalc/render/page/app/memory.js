@@ -44,7 +44,7 @@ function Memory({ model, found }) {
     <div>${[["dtype", "Weights in", dtype], ["held", "Cache in", held]].map(([name, title, now]) => html`<label class="pick">${title} <select value=${now} onChange=${(e) => step(name)(DTYPES.indexOf(e.target.value))}>${DTYPES.map((each) => html`<option>${each}</option>`)}</select></label>`)}</div>
     <${Cells} table=${{ title: "To run it", head, rows: serving }} />
     <${Cells} table=${{ title: "To train it, AdamW in mixed precision", head, rows: training }} />
-    <p class="note">N parameters${learnt === "A" ? ", A of adapters" : ""}; S elements kept for backward by a step of B sequences. A formula shows its numbers under the pointer.</p>
+    <p class="note">N parameters${learnt === "A" ? ", A of adapters" : ""}; S saved activations (elements) of a step of B sequences. A formula shows its numbers under the pointer.</p>
   </section>`;
 }
 

@@ -579,9 +579,10 @@ TRIVIAL = """
 """
 ANSWER = """
     import sys
-    from txcalc.cli import app
-    argv = ["deploy", "deepseek-v3", "--gpu", "h200:8", "--weights", "fp8-block"]
-    app(argv, standalone_mode=False)
+    from txcalc.cli import entry
+    sys.argv = ["txcalc", "deploy", "deepseek-v3", "--gpu", "h200:8", "--weights", "fp8-block"]
+    try: entry()
+    except SystemExit as end: assert not end.code
     print(sorted({"torch", "numpy", "sympy"} & set(sys.modules)))
 """
 

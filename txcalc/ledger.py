@@ -75,8 +75,11 @@ class Entry:
 
     `kind` is what it counts as, `within` what the part counts as in which it stands.
 
-    `path` is that of the first copy, and stands for all of them.
+    `path` is that of the first copy, and stands for all of them. `alike` is an entry of the same leaf at the same work,
+    whose operations are these; None: nobody asked for one.
     """
+
+    alike: Entry | None = None
 
     def __init__(
         self,
@@ -142,7 +145,9 @@ class Entry:
     @once
     def operations(self) -> tuple[Operation, ...]:
         """The operations of one copy in one forward pass."""
-        return () if self.work is None else self.leaf.operations(self.work)
+        if self.work is None:
+            return ()
+        return self.leaf.operations(self.work) if self.alike is None else self.alike.operations
 
     @once
     def cache_terms(self) -> Cache:
@@ -340,7 +345,7 @@ class Ledger(Framed):
         return ceil_div(total([elements * bits for elements, bits in zip(columns, self.bits, strict=True)]), 8)
 
 
-class _Spot(NamedTuple):
+class Spot(NamedTuple):
     """Where a leaf stands: what its entries have in common. `streams`: what the parts around it make of a workload, the
     outermost first."""
 
@@ -361,11 +366,11 @@ class _Spot(NamedTuple):
 
 def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) -> Ledger:
     """The ledger of a tree of parts under a workload."""
-    return Ledger([spot.at(work) for spot in _spots(root)], work, bits)
+    return Ledger([spot.at(work) for spot in spots(root)], work, bits)
 
 
 @lru_cache(maxsize=32)
-def _spots(root: Part) -> tuple[_Spot, ...]:
+def spots(root: Part) -> tuple[Spot, ...]:
     """Every leaf of a tree, which many workloads ask for one after the other."""
     return tuple(_found(root, (), "other", (1, 1, 1)))
 
@@ -378,10 +383,10 @@ def _found(
     forced: bool = False,
     routed: bool = False,
     streams: tuple[Stream, ...] = (),
-) -> Iterator[_Spot]:
+) -> Iterator[Spot]:
     if part.leaf:
         own = None if forced else part.leaf.kind
-        yield _Spot(steps, part.leaf, own or kind, counts, routed, kind, streams)
+        yield Spot(steps, part.leaf, own or kind, counts, routed, kind, streams)
         return
     for child in part.parts:
         runs = child.times if child.runs is None else child.runs

@@ -31,7 +31,10 @@ def whole(number: object) -> bool:
 
 
 def _kind(*numbers: Any) -> str:
-    if all(type(n) is int for n in numbers):
+    for n in numbers:  # not `all`, whose generator takes as long as most formulas
+        if type(n) is not int:
+            break
+    else:
         return "int"
     numpy, sympy = sys.modules.get("numpy"), sys.modules.get("sympy")
     if numpy and any(isinstance(n, numpy.ndarray) for n in numbers):

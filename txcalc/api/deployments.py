@@ -303,7 +303,6 @@ class _Planner:
         from txcalc.planning.deployment import Deployment, beside
         from txcalc.planning.engine import engine
         from txcalc.planning.engine_memory import EngineMemory
-        from txcalc.planning.pools import pools
         from txcalc.planning.sizing import arrange, rentable
         from txcalc.render.deploy import DeployAnswer
 
@@ -320,6 +319,8 @@ class _Planner:
                 return DeployAnswer(model, kind, found, None, instead=instead)
             speed = serving.serve(found, self.request, price, *self.limits)
             if self.apart:
+                from txcalc.planning.pools import pools
+
                 counts = [gpus] if gpus else rentable(found.best.layout.gpus, {}, kind.node)[:6]
                 load = self.request, self.context, found.concurrency
                 two = pools(deployment, *load, counts, self.fillers, self.limits, self.ways)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
@@ -19,6 +19,7 @@ from typing import Any
 from txcalc import cards
 from txcalc.curves import Curve, Efficiency, Link
 from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.parts.frozen import record
 from txcalc.units import ALIASES
 
 PLACES = ("link", "link_between", "node")
@@ -26,7 +27,7 @@ OTHERS = ("vendor", "power", "peak", "half_sums", "notes", "unified", "kernels",
 KEYS = ("title", "sources", "memory", "bandwidth", *PLACES, *OTHERS)
 
 
-@dataclass(frozen=True)
+@record
 class Accelerator:
     """One accelerator.
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
-from typing import Any, Generic, TypeVar, dataclass_transform
+from functools import partial
+from typing import Any, Generic, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
 
@@ -29,11 +30,18 @@ def frozen(cls: type[T]) -> type[T]:
     return made  # type: ignore[no-any-return]
 
 
+@overload
+def record(cls: type[T]) -> type[T]: ...
+@overload
+def record(*, eq: bool = True) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def record(cls: type[T]) -> type[T]:
-    """A frozen dataclass with `==`, of which the constructor alone is compiled; what the class says itself stays."""
-    own = {"__setattr__": _set_once, "__repr__": _shown, "__eq__": _equal, "__hash__": _hashed}
-    for name, method in own.items():
+def record(cls: type[T] | None = None, *, eq: bool = True) -> Any:
+    """A frozen dataclass, of which the constructor alone is compiled; what the class says itself stays. Without `eq` it
+    is equal to itself alone."""
+    if cls is None:
+        return partial(record, eq=eq)
+    own: dict[str, Any] = {"__setattr__": _set_once, "__repr__": _shown}
+    for name, method in (own | {"__eq__": _equal, "__hash__": _hashed} if eq else own).items():
         if name not in vars(cls):
             setattr(cls, name, method)
     return dataclass(eq=False, repr=False)(cls)

@@ -147,6 +147,11 @@ class Leaf(Executed):
         yield self
 
     @once
+    def tensors(self) -> tuple[Weight, ...]:
+        """Its weights, made once."""
+        return self.weights()
+
+    @once
     def params(self) -> Any:
         """The elements of its weights."""
-        return total([weight.size for weight in self.weights()])
+        return total([weight.size for weight in self.tensors])

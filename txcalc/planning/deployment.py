@@ -8,13 +8,14 @@ is found by halving whole numbers, and what is returned is checked: it fits, and
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
+from txcalc.parts.frozen import record
 from txcalc.planning.engine import Engine, multiplies
 from txcalc.planning.engine_memory import visible
 from txcalc.planning.holdings import Holdings, towers_bytes
@@ -93,7 +94,7 @@ class Deployment:
 
     def ranks(self, layout: Layout) -> Iterator[Holdings]:
         """A rank of every different stage; each is made when it is first asked for."""
-        known = self._ranks.setdefault(layout.replace(dp=1), [])
+        known = self._ranks.setdefault(layout.alone, [])
         for i, stage in enumerate(self.sharding.stages(layout)):
             if i == len(known):
                 last = stage.first + stage.copies == layout.pp
@@ -104,14 +105,14 @@ class Deployment:
         """How the draft is laid out: the model's own prediction layer as its others are; another model over the tp
         ranks where it can be, else on one GPU."""
         assert self.draft is not None and self._draft is not None
-        split = layout.replace(pp=1) if self.draft is self.model.predictor else Layout(tp=layout.tp)
+        split = layout.uncut if self.draft is self.model.predictor else Layout(tp=layout.tp)
         return self._draft, Layout() if self._draft.faults(split) else split
 
     def _held_draft(self, layout: Layout, last: bool) -> Holdings | None:
         if self.draft is None or not last:
             return None
         sharding, own = self.draft_layout(layout)
-        own = own.replace(dp=1) if own.sharing == 1 else own
+        own = own.alone if own.sharing == 1 else own
         if own not in self._drafts:
             (stage,) = sharding.stages(own)
             self._drafts[own] = Holdings(self.draft, stage, self.engine.of(self.draft), own)
@@ -131,7 +132,7 @@ class Deployment:
         if key not in self._refusals:
             self._refusals[key] = None
             try:
-                next(self.ranks(layout.replace(pp=1)))
+                next(self.ranks(layout.uncut))
             except InputError as error:
                 self._refusals[key] = error
         return self._refusals[key]
@@ -169,7 +170,7 @@ class Deployment:
         A pipeline's stages together hold at least what one would: where that is too much, none is looked at.
         """
         sequences = ceil_div(concurrency, layout.dp)
-        whole = next(self.ranks(layout.replace(pp=1)))
+        whole = next(self.ranks(layout.uncut))
         if whole.weights_bytes + whole.cache_bytes(context, sequences) > layout.pp * self.usable:
             return False
         if (free := self.ram_free(layout, context, concurrency)) is not None and free < 0:
@@ -181,9 +182,10 @@ class Deployment:
         most = largest(lambda n: self.fits(layout, context, n * layout.dp), MOST_SEQUENCES)
         return (MOST_SEQUENCES if most is None else most) * layout.dp
 
-    def max_context(self, layout: Layout, concurrency: int) -> int | None:
-        """The longest context of so many sequences; 0: none; None: memory sets no end to it."""
-        return largest(lambda context: self.fits(layout, context, concurrency), MAX_TOKENS)
+    def max_context(self, layout: Layout, concurrency: int, near: int = 1) -> int | None:
+        """The longest context of so many sequences, `near` being one that may fit; 0: none; None: memory sets no end to
+        it."""
+        return largest(lambda context: self.fits(layout, context, concurrency), MAX_TOKENS, near)
 
     def min_gpus(self, context: int, concurrency: int, fixed: Mapping[str, int] | None = None) -> int | None:
         """The fewest accelerators on which some layout fits; None: not on `MOST_GPUS`.
@@ -224,13 +226,15 @@ def beside(
     return of(asked.of(model, fits)).engine
 
 
-def largest(fits: Callable[[int], bool], most: int) -> int | None:
-    """The largest n ≥ 1 that fits, where what fits at n fits at every smaller one; 0: none; None: `most` does."""
-    if not fits(1):
+def largest(fits: Callable[[int], bool], most: int, near: int = 1) -> int | None:
+    """The largest n ≥ 1 that fits, where what fits at n fits at every smaller one; 0: none; None: `most` does. It is
+    looked for above `near` first."""
+    low = next((n for n in sorted({near, 1}, reverse=True) if fits(n)), 0)
+    if not low:
         return 0
     if fits(most):
         return None
-    low, high = 1, 2
+    high = 2 * low
     while fits(min(high, most)):
         low, high = high, 2 * high
     high = min(high, most)
@@ -269,7 +273,7 @@ RULE = (
 )
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Plan:
     """The answer: the best layout of the accelerators asked for (or of the fewest that fit), and the others; all have
     the ways that are `fixed`."""
@@ -367,7 +371,7 @@ def planned(
 ) -> Plan:
     """The plan whose best layout is the first of those found."""
     best = found[0].layout
-    longest = deployment.max_context(best, concurrency)
+    longest = deployment.max_context(best, concurrency, context)
     notes = tuple(_notes(deployment, best, context, longest))
     return Plan(deployment, context, concurrency, found, least, longest, notes, rule)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
+from txcalc.parts.frozen import once, record
 from txcalc.planning.engine_memory import EngineMemory
 from txcalc.planning.engines import laid_out, without
 from txcalc.planning.formats import NATIVE, weights_of
@@ -53,7 +54,7 @@ def parse_reserve(text: str) -> Reserve:
     return Reserve(share, 0, "as asked")
 
 
-@dataclass(frozen=True)
+@record
 class Engine:
     """How an engine keeps weights and caches.
 
@@ -138,7 +139,7 @@ class Engine:
     def activation_bits(self) -> int:
         return 32 if self.weights.name == "fp32" else 16
 
-    @property
+    @once
     def cache_bits(self) -> int:
         return bits_of(self.kv)
 

@@ -10,7 +10,6 @@ constants of what their logs print.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil
 from typing import Any
@@ -20,6 +19,7 @@ from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, same_input
 from txcalc.model import Model
 from txcalc.num import ceil_div
+from txcalc.parts.frozen import record
 from txcalc.parts.model import Stack
 from txcalc.parts.part import Weight
 from txcalc.planning.engines import Profile, data
@@ -45,7 +45,7 @@ def visible(accelerator: Accelerator) -> int:
     return max(memory // 2, memory - parse_bytes(rule.get("unseen", "0B"), "unseen"))
 
 
-@dataclass(frozen=True)
+@record
 class EngineMemory:
     """An engine on an accelerator.
 

@@ -178,8 +178,7 @@ class Holdings:
         if (tokens, decoding) not in alive:
             form = "absorbed" if decoding else "expanded"
             work = self.model.workload(1, tokens, mla=form, decoding=decoding)
-            ledger = self.stage.ledger(work)
-            most = max((entry.live for entry in ledger if not (self.caching and entry.kind == "head")), default=0)
+            most = self.stage.live(work, "head" if self.caching else "")
             width = max(stack.d_model for stack in self.stage.root.stacks)
             stream = width * max(work.tokens, work.source if self.model.has_encoder_apart else 0)
             alive[tokens, decoding] = most + stream

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, nearest
+from txcalc.parts.frozen import once
 
 MOST = 1 << 16
 ORDER = ("tp", "cp", "fsdp", "dp", "pp")  # from neighbours to those farthest apart
@@ -32,7 +33,7 @@ class Group(NamedTuple):
         return self.local < self.size
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(frozen=True, kw_only=True)
 class Layout:
     """tp · pp · cp · dp · fsdp accelerators.
 
@@ -85,7 +86,7 @@ class Layout:
         """Neighbouring ranks of a stage that hold every expert once between them."""
         return self.ep * self.expert_ways
 
-    @property
+    @once
     def sharing(self) -> int:
         """Copies of the rest that experts are spread over."""
         return max(1, self.expert_group // self.tp)
@@ -95,6 +96,16 @@ class Layout:
         """Whether tokens are sent to their experts: these are spread over others than the ranks of tp, which all have
         the same tokens."""
         return self.expert_group != self.tp
+
+    @once
+    def alone(self) -> Layout:
+        """One of its `dp` copies alone."""
+        return self.replace(dp=1)
+
+    @once
+    def uncut(self) -> Layout:
+        """The same without a pipeline."""
+        return self.replace(pp=1)
 
     def replace(self, **ways: int) -> Layout:
         """The same with other numbers."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from math import ceil, erfc, exp, floor, inf, log, log1p, pi, sqrt
 
 from txcalc.planning.demand import ROUNDS, Demand, Steady
@@ -22,8 +23,10 @@ class Loop:
         # What one request sees of the others.
         self.others = 1.0 if clients is None else max(0.0, 1 - 1 / max(1.0, clients))
         self.bursts = demand.bursts if clients is None else 1.0
+        # Asked again and again at the same number.
+        self.tpot, self.found = cache(self._tpot), cache(self._found)
 
-    def tpot(self, decoding: float) -> float:
+    def _tpot(self, decoding: float) -> float:
         """A step, and its share of the prompts."""
         demand = self.demand
         step, each = demand.step(decoding) / demand.tokens, decoding / (demand.answer - 1)
@@ -49,7 +52,7 @@ class Loop:
         """Seconds for which a step waits for each of its copy's prompts, with those of the copies that it waits for."""
         return self.lasts(beside) * self.demand.sharing / (1 + (self.demand.sharing - 1) * beside)
 
-    def found(self, decoding: float) -> float:
+    def _found(self, decoding: float) -> float:
         """A copy's prompts of one poll for requests."""
         found = self.dense(decoding) * self.asked(decoding) * self.interval(decoding)
         return min(found, decoding) if self.clients is None else min(found, self.clients)

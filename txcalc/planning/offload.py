@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from txcalc.cards import numbers
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
+from txcalc.parts.frozen import record
 from txcalc.planning.weights import layers_of
 from txcalc.units import parse_bytes
 
@@ -41,7 +41,7 @@ class Host(NamedTuple):
     link: int = SLOT
 
 
-@dataclass(frozen=True)
+@record
 class Offload:
     """Which of a model's tensors are in RAM: the table of tokens, the first `layers` whole, the routed experts of the
     first `experts` layers, and, where no layer at all is on an accelerator, the `head`.

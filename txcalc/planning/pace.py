@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from itertools import chain
 
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
@@ -12,7 +13,7 @@ from txcalc.parts.part import Workload
 from txcalc.planning.cost import BoundedTime, Cost, series, total
 from txcalc.planning.engine import Engine
 from txcalc.planning.layout import Layout
-from txcalc.planning.parallelism import Sharding
+from txcalc.planning.parallelism import KEPT, Sharding
 from txcalc.planning.roofline import Rank
 
 
@@ -28,6 +29,7 @@ class Pace:
         # What a prompt is: tokens of the encoder, of which a prefix is no use; or what the model decodes from.
         self.encodes = model.has_encoder_apart and not model.reads_no_ids
         self.sharing = layout.sharing
+        self._known: dict[tuple[Workload, bool, float], list[Cost]] = {}
 
     def busy(self, sequences: int) -> float:
         """Sequences of the copies that share experts, on average, over those of the fullest: of all sequences, spread
@@ -36,8 +38,14 @@ class Pace:
         return float(Fraction(together, fullest * self.sharing))
 
     def _stages(self, work: Workload, head: bool = True, busy: float = 1.0) -> list[Cost]:
-        """The cost of every stage, equal ones again."""
-        return [cost for rank in self.ranks for cost in [rank.cost(work, head, busy)] * rank.stage.copies]
+        """The cost of every stage, equal ones again; of many workloads the latest are kept."""
+        key = work, head, busy
+        if key not in self._known:
+            if len(self._known) == KEPT:
+                self._known.clear()
+            costs = [[rank.cost(work, head, busy)] * rank.stage.copies for rank in self.ranks]
+            self._known[key] = [*chain(*costs)]
+        return self._known[key]
 
     def decode(self, sequences: int, context: int, tokens: int = 1) -> Workload:
         """A decode step: `tokens` new ones of every sequence, the last at the end of the context."""

@@ -15,15 +15,16 @@ Source   Shoeybi et al. 2019 (arXiv 1909.08053) tensor parallel; Lepikhin et al.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from txcalc.errors import Fault, InputError
-from txcalc.ledger import Entry, Ledger, walk
+from txcalc.ledger import Entry, Ledger, Spot, spots, walk
 from txcalc.model import Model
 from txcalc.num import divisors
 from txcalc.parts.collectives import Receive, Send
+from txcalc.parts.frozen import record
 from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Weight, Workload
 from txcalc.parts.sharding import Ways
@@ -35,15 +36,21 @@ if TYPE_CHECKING:
 
 KEPT = 64  # workloads whose ledger a stage keeps
 
+Asked = dict[Workload, dict[Any, Entry]]
 
-@dataclass(frozen=True, eq=False)
+
+@record(eq=False)
 class Stage:
-    """Equal stages of a pipeline, `copies` of them, the first at number `first`: the tree that a rank of one holds; and
-    elements alive at the peak of a step of so many tokens, one that decodes or not."""
+    """Equal stages of a pipeline, `copies` of them, the first at number `first`: the tree that a rank of one holds.
+
+    alive   elements alive at the peak of a step of so many tokens, one that decodes or not
+    asked   by workload, the first entry of each leaf: all stages that are cut of one tree have its operations
+    """
 
     first: int
     copies: int
     root: Root
+    asked: Asked = field(default_factory=dict, repr=False)
     alive: dict[tuple[int, bool], Any] = field(default_factory=dict, init=False, repr=False)
     _walked: dict[Workload, Ledger] = field(default_factory=dict, init=False, repr=False)
 
@@ -52,16 +59,38 @@ class Stage:
         if work not in self._walked:
             if len(self._walked) == KEPT:
                 self._walked.clear()
-            self._walked[work] = walk(self.root, work)
+            self._walked[work] = Ledger([self._entry(spot, work) for spot in spots(self.root)], work)
         return self._walked[work]
+
+    def _first(self, spot: Spot, work: Workload) -> Entry:
+        if work not in self.asked and len(self.asked) == KEPT:
+            self.asked.clear()
+        known, key = self.asked.setdefault(work, {}), (spot.leaf, spot.streams, spot.routed)
+        if key not in known:
+            known[key] = spot.at(work)
+        return known[key]
+
+    def _entry(self, spot: Spot, work: Workload) -> Entry:
+        first = self._first(spot, work)
+        if first.steps is spot.steps:
+            return first
+        entry = spot.at(work)
+        entry.alike = first
+        return entry
+
+    def live(self, work: Workload, without: str) -> Any:
+        """The most elements that one operation reads and writes, of all leaves but those of a kind."""
+        return max((self._first(spot, work).live for spot in spots(self.root) if spot.kind != without), default=0)
 
 
 class RankShare(NamedTuple):
-    """What one rank of tp and ep holds of a model, why it cannot, and what is held twice or padded."""
+    """What one rank of tp and ep holds of a model, why it cannot, and what is held twice or padded; `asked` as in
+    `Stage`."""
 
     root: Root
     faults: list[Fault | str]
     notes: list[str]
+    asked: Asked
 
 
 class Placement(NamedTuple):
@@ -112,9 +141,10 @@ class Sharding:
         """The different stages of a layout. Errors: `InputError` with every reason why it cannot be."""
         if faults := self.faults(layout):
             raise InputError(f"layout {layout}", faults)
-        key = layout.replace(dp=1)
+        key = layout.alone
         if key not in self._stages:
-            self._stages[key] = tuple(_stages(self._rank(layout).root, layout, self.outside))
+            share = self._rank(layout)
+            self._stages[key] = tuple(_stages(share.root, layout, share.asked, self.outside))
         return self._stages[key]
 
     def placements(self, layout: Layout, stage: int = 0) -> list[Placement]:
@@ -123,7 +153,7 @@ class Sharding:
         Errors: `InputError` with every reason why the layout cannot be.
         """
         split = self.stages(layout)[stage]
-        alone = list(_stages(self.model.root, layout))[stage]
+        alone = list(_stages(self.model.root, layout, {}))[stage]
         work = self.model.workload()
         whole, held = ([e for e in walk(stage.root, work) if e.leaf.params] for stage in (alone, split))
         both = zip(whole, held, strict=True)
@@ -185,7 +215,7 @@ class Sharding:
             ways = Ways(tp, ep, etp, sp=sp > 1, pads=self.pads)
             root = self.model.root.shard(ways) if max(key) > 1 else self.model.root
             root = parted(root, self.offload.cuts) if self.offload else root
-            self._ranks[key] = RankShare(root, ways.faults, ways.notes)
+            self._ranks[key] = RankShare(root, ways.faults, ways.notes, {})
         return self._ranks[key]
 
 
@@ -252,12 +282,12 @@ def parted(root: Root, cuts: Iterable[int]) -> Stack:
     return replace(stack, groups=tuple(groups), head=head)
 
 
-def _stages(root: Root, layout: Layout, outside: int = 0) -> Iterator[Stage]:
+def _stages(root: Root, layout: Layout, asked: Asked, outside: int = 0) -> Iterator[Stage]:
     """The layers of every stage, contiguous; with vpp above 1 those of every pp-th of pp · vpp pieces (Narayanan et al.
     2021, section 2.2). The first `outside` are with the first stage, beside its own."""
     pp, vpp, tp = layout.pp, layout.vpp, layout.tp
     if pp == 1:
-        yield Stage(0, 1, root)
+        yield Stage(0, 1, root, asked)
         return
     root = cast(Stack, root)
     ends = list(accumulate(sizes(_layers(root) - outside, pp * vpp), initial=outside))
@@ -273,4 +303,5 @@ def _stages(root: Root, layout: Layout, outside: int = 0) -> Iterator[Stage]:
         axis = Axis("pp", pp)
         receive = Receive(width=root.d_model, axis=axis, sharers=tp) if receives else None
         send = Send(width=root.d_model, axis=axis, sharers=tp) if sends else None
-        yield Stage(number, copies, replace(held, receive=receive, receives=receives, send=send, sends=sends))
+        tree = replace(held, receive=receive, receives=receives, send=send, sends=sends)
+        yield Stage(number, copies, tree, asked)

@@ -10,9 +10,9 @@ Source   Patel et al. 2023 (Splitwise, arXiv 2311.18677); Zhong et al. 2024 (Dis
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
 from txcalc.errors import Fault, InputError
+from txcalc.parts.frozen import record
 from txcalc.planning.cost import BoundedTime
 from txcalc.planning.demand import Answered, Steady
 from txcalc.planning.deployment import Choice, Deployment
@@ -25,7 +25,7 @@ SPLITS = 16  # that are tried at most
 LAYOUTS = 12  # of each pool that are tried with each other
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Pools(Answered):
     """Two pools with their layouts.
 

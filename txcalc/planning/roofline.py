@@ -296,7 +296,7 @@ class Rank:
                 entry = Entry(
                     entry.steps, leaf, entry.kind, entry.work, entry.times, entry.active_times, entry.runs, entry.routed
                 )
-            tensors = leaf.weights()
+            tensors = leaf.tensors
             size = sum(form.bits_of(weight, entry) for weight in tensors) / 8
             if leaf.row is not None:
                 size = size / tensors[0].shape[0] if tensors else leaf.row * self.element
@@ -425,8 +425,8 @@ class Rank:
         if one not in self._sent:
             self._sent[one] = [
                 _Sent(entry.within, each.kind, each.axis.name, *self._sizes(each), float(entry.runs))
-                for entry in walk(self.stage.root, one)
-                for each in entry.transfers
+                for entry in self.stage.ledger(one)
+                for each in (entry.transfers if entry.leaf.role == "collective" else ())
                 if each.sent
             ]
         return self._sent[one]

@@ -7,12 +7,12 @@ throughput and cost are those of the steady state, where prompts and answers sha
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.curves import Efficiency
 from txcalc.errors import Fault, InputError
+from txcalc.parts.frozen import record
 from txcalc.planning.cost import total
 from txcalc.planning.demand import ROUNDS
 from txcalc.planning.deployment import MOST_SEQUENCES, Choice, Plan, largest
@@ -58,7 +58,7 @@ class Ridge(NamedTuple):
     with_cache: int | None
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Serving:
     """The speed of a plan that fits.
 

@@ -7,13 +7,13 @@ a server that does both at once, `steady`, from the same times.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from math import sqrt
 from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
+from txcalc.parts.frozen import record
 from txcalc.planning.cost import BoundedTime
 from txcalc.planning.demand import ROUNDS, Answered, Demand, Steady, StepCurve
 from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
@@ -47,7 +47,7 @@ class Speculation(NamedTuple):
         return g + 1 if a == 1 else (1 - a ** (g + 1)) / (1 - a)
 
 
-@dataclass(frozen=True)
+@record
 class Request:
     """What users ask for.
 
@@ -186,7 +186,7 @@ class Limits(NamedTuple):
         return steady.lasts and not slow and not late
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Point(Answered):
     """A layout with so many sequences at once.
 
@@ -253,7 +253,7 @@ class Timer:
 
     def _copy(self, layout: Layout) -> Layout:
         """Copies that share no experts are all as one alone is."""
-        return layout.replace(dp=1) if layout.sharing == 1 else layout
+        return layout.alone if layout.sharing == 1 else layout
 
     def known(self, layout: Layout) -> bool:
         """Whether the links that the layout needs are known; what stages of one node hand on needs none."""

@@ -72,7 +72,9 @@ class Format:
         return Fraction(sum(bits * number for bits, number in parts), sum(number for _, number in parts))
 
     def _bits(self, form: Format | None, weight: Weight, entry: Entry) -> Any:
-        return self.wide * product(weight.shape) if form is None else form.matrix_bits(weight, entry.path)
+        if form is None:
+            return self.wide * product(weight.shape)
+        return form.matrix_bits(weight, entry.path if form.whole else "")
 
     def matrix_bits(self, weight: Weight, path: str) -> int:
         """All bits of a matrix in this format, with its scales.
@@ -101,14 +103,14 @@ class Format:
         """The kinds whose matrices are not stored in the format; norms and biases never are."""
         if self.wide == self.bits:
             return []
-        left = ((e.kind, weight) for e in entries for weight in e.leaf.weights() if not self.stores(weight, e))
+        left = ((e.kind, weight) for e in entries for weight in e.leaf.tensors if not self.stores(weight, e))
         return list({kind: None for kind, weight in left if len(weight.shape) > 1})
 
     def part_filled(self, entries: Iterable[Entry]) -> Iterator[tuple[str, Format]]:
         """The matrices whose last blocks are not full, by path with their shape, and their formats: each still has a
         scale of its own."""
         for entry in entries:
-            for weight in entry.leaf.weights():
+            for weight in entry.leaf.tensors:
                 for form, _ in self.parts(weight, entry):
                     if form and form.long and weight.shape[-1] % form.long:
                         rows, columns = weight.shape
@@ -117,7 +119,7 @@ class Format:
     def bytes_of(self, entry: Entry) -> int:
         """Bytes of a leaf's tensors, all its copies."""
         total = 0
-        for weight in entry.leaf.weights():
+        for weight in entry.leaf.tensors:
             parts = self.parts(weight, entry)
             each = entry.times // sum(number for _, number in parts)
             total += sum(ceil_div(self._bits(form, weight, entry), 8) * number * each for form, number in parts)
@@ -125,7 +127,7 @@ class Format:
 
     def dtype_of(self, entry: Entry) -> str | None:
         """What the accelerator multiplies a leaf's matrix in; None: as it multiplies what stays wide."""
-        tensors = entry.leaf.weights()
+        tensors = entry.leaf.tensors
         return self.dtype if entry.leaf.matrix is not None and tensors and self.stores(tensors[0], entry) else None
 
     def kernel(self, dtype: str) -> str:
@@ -141,7 +143,7 @@ class Format:
     def kernels(self, entry: Entry, dtype: str) -> dict[str, int]:
         """The classes of the products of a leaf's layers with how many are of each; those that are wide are not."""
         found: dict[str, int] = {}
-        own = entry.leaf.weights()[:1] if entry.leaf.matrix else ()  # none where another layer holds them
+        own = entry.leaf.tensors[:1] if entry.leaf.matrix else ()  # none where another layer holds them
         for form, number in (part for weight in own for part in self.parts(weight, entry)):
             if form:
                 found[form.kernel(dtype)] = found.get(form.kernel(dtype), 0) + number
@@ -258,7 +260,7 @@ class Mixed(Format):
         elements: dict[Format, int] = {}
         for entry in entries:
             # A tied head has no weights of its own, but reads some; a stage of its own holds them.
-            if not any(_is_matrix(entry, weight) for weight in entry.leaf.untied.weights()):
+            if not any(_is_matrix(entry, weight) for weight in entry.leaf.untied.tensors):
                 continue
             numbers = layers_of(entry)
             forms, each = choose(entry, numbers), entry.params // len(numbers)
@@ -285,7 +287,7 @@ class Mixed(Format):
 
     def dtype_of(self, entry: Entry) -> str | None:
         """What the accelerator multiplies most layers' matrix in."""
-        tensors = entry.leaf.weights()
+        tensors = entry.leaf.tensors
         if not (entry.leaf.matrix is not None and tensors):
             return None
         form = max(self.parts(tensors[0], entry), key=lambda item: item[1])[0]

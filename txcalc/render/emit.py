@@ -109,7 +109,7 @@ def _dynamo(plan: Plan, pools: Pools | None, guess: Speculation | None) -> list[
     for role, choice in roles:
         layout = choice.layout
         copies = 1 if layout.sharing > 1 else layout.dp  # a worker is all copies that share experts
-        worker = layout if copies == 1 else layout.replace(dp=1)
+        worker = layout if copies == 1 else layout.alone
         each = 1 if role == "prefill" else ceil_div(plan.concurrency, layout.dp)
         flags: Flags = [("--model", _model(plan)), *_vllm_flags(plan, worker, each, guess)]
         if role:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -11,6 +10,7 @@ from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.model import Model
 from txcalc.num import divisors
+from txcalc.parts.frozen import record
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.machine import Machine
@@ -23,7 +23,7 @@ from txcalc.planning.utilisation import REPORTED, MeasuredRate, Utilisation, uti
 ACTIVE = ("torchtitan", "llama-3")  # conventions that count routed experts times k/E
 
 
-@dataclass(frozen=True)
+@record
 class Training:
     """step       None where it is not known, and `why` says so
     max_tokens, min_gpus   the longest sequence, and the same layout over the fewest copies, that fit

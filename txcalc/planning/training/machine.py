@@ -7,13 +7,13 @@ Source   Williams et al. 2009 (roofline); NCCL's own model for what a collective
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import log2
 from typing import NamedTuple
 
 from txcalc.curves import Curve
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, peak
+from txcalc.parts.frozen import record
 from txcalc.planning.layout import Group
 from txcalc.planning.links import seconds
 from txcalc.units import bits_of
@@ -40,7 +40,7 @@ SLOWED = 0.189 / (1.189 * 1.102 - 1)
 PCIE = 31_507_692_307
 
 
-@dataclass(frozen=True)
+@record
 class Machine:
     """Where a run takes place.
 

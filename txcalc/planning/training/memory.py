@@ -7,10 +7,11 @@ modelled: when a kernel's or a collective's temporary is freed is not a matter o
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
+from txcalc.parts.frozen import record
 from txcalc.planning.training import profiles
 from txcalc.planning.training.activations import Kept, kept
 from txcalc.planning.training.recipe import Recipe
@@ -27,7 +28,7 @@ CATEGORIES = (
 RESERVED = (1040, 1000)
 
 
-@dataclass(frozen=True)
+@record
 class RankMemory:
     """Equal ranks.
 
@@ -67,7 +68,7 @@ class RankMemory:
         return (self.allocated + self.lent) * RESERVED[0] // RESERVED[1]
 
 
-@dataclass(frozen=True)
+@record
 class Ranks:
     """The ranks of a training run, equal ones folded."""
 

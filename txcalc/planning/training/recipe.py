@@ -5,10 +5,11 @@ A `Recipe` is data. Its faults need a model (`recipe.faults(model)`), its memory
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from txcalc.errors import Fault, InputError, UnknownName, nearest
+from txcalc.parts.frozen import record
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
 from txcalc.planning.training.optimizers import OPTIMIZERS
@@ -26,7 +27,7 @@ FLASH = ("flash1", "flash2")
 CONTEXT_PARALLEL = ("ring", "allgather", "ulysses")
 
 
-@dataclass(frozen=True)
+@record
 class Recipe:
     """One training run.
 

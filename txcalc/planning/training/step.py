@@ -19,12 +19,12 @@ Source   Kaplan et al. 2020 (arXiv 2001.08361) for 2×; Dao 2023 (arXiv 2307.086
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
 
 from txcalc.ledger import same_input
 from txcalc.model import Model
+from txcalc.parts.frozen import record
 from txcalc.parts.part import MatMul
 from txcalc.planning.gradients import passes
 from txcalc.planning.training import timeline
@@ -46,7 +46,7 @@ LOSS_MOVES = 12
 SPENT = ("products", "attention", "other kernels", "collectives of a layer")
 
 
-@dataclass(frozen=True)
+@record
 class Work:
     """Seconds of a piece for one micro-batch: forward and backward by what they are spent on, what of backward is for
     the weights alone, and what is computed again; and how many kernels that are."""
@@ -68,7 +68,7 @@ class Work:
         return timeline.PieceTime(sum(self.forward.values()), inputs, self.weights, self.send)
 
 
-@dataclass(frozen=True)
+@record
 class Step:
     """One step of all ranks.
 

@@ -63,6 +63,13 @@ def test_native_bytes_are_the_published_checkpoints(name: str) -> None:
     assert size(name) == QUANTISED["totals"][name]
 
 
+@pytest.mark.parametrize("name", QUANTISED["files"])
+def test_native_bytes_are_the_files_less_their_headers(name: str) -> None:
+    """A header has a line for each tensor: its name, dtype, shape and place, in 100 to 130 bytes."""
+    tensors = sum(len(entry.leaf.weights()) * entry.times for entry in load(name).entries if entry.params)
+    assert 100 * tensors < QUANTISED["files"][name] - size(name) < 130 * tensors
+
+
 def test_native_leaves_wide_what_its_makers_left_wide() -> None:
     """DeepSeek-V3: fp8 in blocks of 128 × 128 with fp32 scales, but for the router, the tables and the norms."""
     model = load("deepseek-v3")

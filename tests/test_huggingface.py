@@ -831,6 +831,18 @@ WRITING_GPT = {
     "n_head": 2,
     "add_cross_attention": True,
 }
+STAGES = {
+    "image_size": [32, 32],
+    "patch_size": 2,
+    "embed_dim": 16,
+    "depths": [1, 2],
+    "num_heads": [2, 4],
+    "window_size": 3,
+}
+WRITING_BART: dict[str, Any] = {
+    "d_model": 32, "vocab_size": 100, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 4,
+    "decoder_attention_heads": 4, "encoder_ffn_dim": 40, "decoder_ffn_dim": 56, "max_position_embeddings": 64,
+}  # fmt: skip
 HALVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "bert, bert": (
         {"model_type": "bert", **STACKED, "vocab_size": 100},
@@ -857,6 +869,16 @@ HALVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dinov2, gpt2": (
         {"model_type": "dinov2", **{key: value for key, value in SEEN.items() if key != "intermediate_size"}},
         WRITING_GPT,
+    ),
+    "donut-swin, mbart": ({"model_type": "donut-swin", **STAGES}, {**WRITING_BART, "model_type": "mbart"}),
+    "swin, bart of another width": (
+        {"model_type": "swin", **STAGES},
+        {**WRITING_BART, "d_model": 48, "model_type": "bart", "is_decoder": True},
+    ),
+    "deit, trocr": ({"model_type": "deit", **SEEN}, {**TROCR, "cross_attention_hidden_size": 32}),
+    "roberta, gpt2 of another width": (
+        {"model_type": "roberta", **STACKED, "vocab_size": 80},
+        {**WRITING_GPT, "n_embd": 48},
     ),
 }
 
@@ -894,7 +916,10 @@ def test_two_configs_in_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("config", "message"),
     [
-        (joined({"model_type": "vit", **SEEN}, TROCR), "decoder.d_model is 48, expected the encoder's 32"),
+        (
+            joined({"model_type": "vit", **SEEN}, {**WRITING_GPT, "n_embd": 48, "cross_attention_hidden_size": 32}),
+            "decoder.n_embd is 48, expected the encoder's 32",
+        ),
         (
             joined({"model_type": "vit", **SEEN}, {**TROCR, "cross_attention_hidden_size": 48}),
             "decoder.cross_attention_hidden_size is 48, expected the encoder's 32",

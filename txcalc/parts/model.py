@@ -275,10 +275,12 @@ class Memory(Leaf):
 class EncoderDecoder(Root):
     """An encoder over `source` positions, and a decoder over `tokens` that attends to it.
 
-    `positions` is how many the encoder has where that is part of the model (a picture's patches).
+    `projection` is between halves of unequal widths, where the decoder's attention has none of its own; `positions` is
+    how many the encoder has where that is part of the model (a picture's patches).
     """
 
     encoder: Stack
+    projection: Linear | None
     decoder: Stack
     positions: Any = None
     cuttable = False  # not yet: the decoder's layers all read the encoder's result
@@ -296,7 +298,9 @@ class EncoderDecoder(Root):
 
     def children(self) -> Iterator[Child]:
         yield Child("encoder", self.encoder, on=on_source, duty="encoder")
-        yield Child("memory", Memory(width=self.encoder.d_model), on=on_source, kind="other")
+        width = self.projection.d_out if self.projection else self.encoder.d_model
+        yield from optional("projection", self.projection, on=on_source, kind="other")
+        yield Child("memory", Memory(width=width), on=on_source, kind="other")
         yield Child("decoder", self.decoder, duty="decoder")
 
 

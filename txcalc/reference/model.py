@@ -390,6 +390,7 @@ class EncoderDecoder(Asked):
         tokens = part.encoder.embedding and part.encoder.embedding.tokens
         table = self.decoder.embedding.tokens if tokens and tokens.tied and self.decoder.embedding else None
         self.encoder = Stack(part.encoder, like, "encoder.", table)
+        self.projection = Linear(part.projection.d_in, part.projection.d_out, True, like) if part.projection else None
         self.memory = nn.Identity()
         branches = (branch.name for group in part.decoder.groups for branch in group.block.branches)
         self.apart = "cross_attention" not in branches  # then what the encoder finds is a result of its own
@@ -399,5 +400,6 @@ class EncoderDecoder(Asked):
         cache holds what the decoder needs of it. With a pooler over the encoder, these and its vector."""
         made = None if source is None else self.encoder(source)
         states, *pooled = made if isinstance(made, tuple) else (made,)
-        logits = self.decoder(ids, memory=None if states is None else self.memory(states), cache=cache)
+        read = states if states is None or self.projection is None else self.projection(states)
+        logits = self.decoder(ids, memory=None if read is None else self.memory(read), cache=cache)
         return (logits, *([states] if self.apart else []), *pooled) if pooled or self.apart else logits

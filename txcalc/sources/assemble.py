@@ -34,8 +34,11 @@ Table = Mapping[str, Any]
 
 def assemble(spec: Table) -> Root:
     """The tree of a resolved description (`resolve.resolve`)."""
-    memory = spec["stacks"].get("encoder", {}).get("d_model")
-    stacks = {half: _stack({**stack, "d_memory": memory}) for half, stack in spec["stacks"].items()}
+    width, projection = spec["stacks"].get("encoder", {}).get("d_model"), None
+    if "decoder" in spec["stacks"] and (reader := spec["stacks"]["decoder"])["projected"]:
+        projection = Linear(d_in=width, d_out=reader["d_model"], bias=True)
+        width = reader["d_model"]
+    stacks = {half: _stack({**stack, "d_memory": width}) for half, stack in spec["stacks"].items()}
     if len(stacks) == 1:
         (stack,), (table,) = stacks.values(), spec["stacks"].values()
         places = patches(table)
@@ -45,7 +48,8 @@ def assemble(spec: Table) -> Root:
     encoder, decoder = stacks["encoder"], stacks["decoder"]
     if encoder.embedding and encoder.embedding.tokens and spec["stacks"]["encoder"]["embedding"]["shared"]:
         encoder = _with_shared_table(encoder)
-    return EncoderDecoder(encoder=encoder, decoder=decoder, positions=patches(spec["stacks"]["encoder"]))
+    positions = patches(spec["stacks"]["encoder"])
+    return EncoderDecoder(encoder=encoder, projection=projection, decoder=decoder, positions=positions)
 
 
 def _with_shared_table(encoder: Stack) -> Stack:
@@ -56,6 +60,8 @@ def _with_shared_table(encoder: Stack) -> Stack:
 
 def patches(stack: Table) -> Any:
     """Positions of a picture that a stack reads, or of a tower's sound; None: as many as are asked for."""
+    if stack["length"] is not None:
+        return stack["length"]
     if stack["audio"] and stack["role"] == "encoder" and stack["projector"]:
         return stack["audio"]["positions"]
     return VisionOptions.of(stack["vision"]).positions if stack["vision"] else None

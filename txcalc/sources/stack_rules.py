@@ -137,6 +137,17 @@ def _crossing(stack: Tables, fault: Told) -> None:
             fault(path, name, "pieces that read no encoder's positions: this stack has none beside it")
 
 
+def _projected(stack: Tables, fault: Told) -> None:
+    if stack["projected"] and (stack["role"] != "cross-decoder" or not every("attention", stack)):
+        fault("projected", True, "false but in a decoder that attends to its encoder")
+
+
+def _length(stack: Tables, fault: Told) -> None:
+    alone = all(layer["parts"] == ["pieces"] for layer in stack["layer"].values())
+    if stack["length"] is not None and (stack["role"] != "encoder" or stack["vocab_size"] is not None or not alone):
+        fault("length", stack["length"], "none but in an encoder without a token table whose layers are pieces")
+
+
 def _features(stack: Tables, fault: Told) -> None:
     """A draft is a decoder of tokens whose layers follow one another; what reads its embedding is there for it."""
     table = stack["features"]
@@ -308,6 +319,8 @@ STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (
     _tied_head,
     _extra,
     _lora,
+    _projected,
+    _length,
     _features,
     _crossing,
     _early,

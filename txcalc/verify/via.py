@@ -246,7 +246,9 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
     if config.model_type in KERNEL_ALONE:
         return "its attention is a CUDA kernel, without which its code computes none"
     if net.main_input_name == "pixel_values" or ("pixel_values" in taken and "input_ids" not in taken):
-        return _pictures(config, batch)
+        seen = _pictures(getattr(config, "encoder", config), batch)
+        joined = getattr(config, "is_encoder_decoder", False) and not isinstance(seen, str)
+        return (*seen, _Input("decoder_input_ids", (batch, tokens), (B, T))) if joined else seen
     if net.main_input_name == "input_values" and hasattr(config, "num_mel_bins"):  # a spectrogram's patches
         return (_Input("input_values", (batch, config.max_length, config.num_mel_bins), (B, None, None)),)
     if net.main_input_name == "input_features" and (heard := _bands(config, batch, tokens, source)):

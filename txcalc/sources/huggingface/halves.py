@@ -13,16 +13,18 @@ from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, perio
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.encoder import encoder
 from txcalc.sources.huggingface.gemma import gemma3_text
-from txcalc.sources.huggingface.seq2seq import joined, trocr
+from txcalc.sources.huggingface.leaves import deit, donut_swin, swin
+from txcalc.sources.huggingface.seq2seq import bart, joined, mbart, trocr
 from txcalc.sources.huggingface.vision import beit, dinov2, vit
 
 Readers = Mapping[str, Callable[[Config], Raw]]
 # Those with a class of transformers that has cross-attention, and is an encoder without it.
 BOTH: Readers = dict.fromkeys(("bert", "camembert", "roberta", "xlm-roberta"), encoder)
-PICTURES: Readers = {"beit": beit, "dinov2": dinov2, "vit": vit}
-WRITERS: Readers = {**BOTH, "gpt2": partial(decoder, name="gpt2"), "trocr": trocr}
-# The keys that make a class a decoder with cross-attention; TrOCR's is one whatever they say.
-CROSSING = {**dict.fromkeys(BOTH, ("is_decoder", "add_cross_attention")), "gpt2": ("add_cross_attention",), "trocr": ()}
+PICTURES: Readers = {"beit": beit, "deit": deit, "dinov2": dinov2, "donut-swin": donut_swin, "swin": swin, "vit": vit}
+BARTS: Readers = {"bart": partial(bart, crossed=True), "mbart": partial(mbart, crossed=True)}
+WRITERS: Readers = {**BOTH, **BARTS, "gpt2": partial(decoder, name="gpt2"), "trocr": trocr}
+# The keys that make a class a decoder with cross-attention; those of others are one whatever they say.
+CROSSING = {**dict.fromkeys(BOTH, ("is_decoder", "add_cross_attention")), "gpt2": ("add_cross_attention",)}
 BESIDE_THE_READER = ("is_decoder", "add_cross_attention", "cross_attention_hidden_size")
 
 
@@ -35,11 +37,11 @@ def encoder_decoder(c: Config, encoders: Readers = BOTH) -> Raw:
     read, widths = c.data["decoder"].get("cross_attention_hidden_size"), (encoder["d_model"], decoder["d_model"])
     if read is not None and (read != widths[0] or type(read) is not int):
         second.fault("cross_attention_hidden_size", read, f"the encoder's {widths[0]:,}")
-    if widths[0] != widths[1] and (read is None or second.model_type != "trocr"):
-        why = "a matrix between the halves is not read"
-        second.fault(
-            second.spelling("hidden_size", "d_model", "n_embd"), widths[1], f"the encoder's {widths[0]:,}", why
-        )
+    if read is None:
+        decoder["projected"] = widths[0] != widths[1]
+    elif widths[0] != widths[1] and second.model_type != "trocr":
+        name = second.spelling("hidden_size", "d_model", "n_embd")
+        second.fault(name, widths[1], f"the encoder's {widths[0]:,}", "its attention reads no other width")
     halves = {"encoder": encoder, "decoder": decoder}
     own = {half: {k: v for k, v in raw.items() if k not in ("kind", "context")} for half, raw in halves.items()}
     return {"kind": "encoder-decoder", **own}
@@ -66,7 +68,7 @@ def _half(c: Config, half: str, known: Readers) -> Config:
     if half == "encoder":
         shown["architectures"] = [f"{name}Model"]
     inner = Config(shown, name, f"{half}.", c, partial=True)
-    for key in CROSSING[name] if half == "decoder" else ():
+    for key in CROSSING.get(name, ()) if half == "decoder" else ():
         if data.get(key) is not True:
             inner.fault(key, data.get(key, ABSENT), "true, for a decoder attends to its encoder")
     return inner

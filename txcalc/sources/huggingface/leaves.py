@@ -144,9 +144,8 @@ def swin(c: Config) -> Raw:
     around += [*merges, piece("norm", "layer_norm", last, kind="norm", **_at(sides))]
     if c.head_of("classifier", "none") == "classifier":
         around.append(piece("classifier", "linear", last, c.labels(), kind="head", at=[0, 1, 1]))
-    c.note("a picture of its own size is read, whatever number of tokens is asked for")
     order = [f"{number}*stage{i + 1}" for i, number in enumerate(depths)]
-    return listed(raw | {"around": around, "head": {"form": "none"}}, kinds, order)
+    return listed(raw | {"around": around, "head": {"form": "none"}, "length": sides[0] * sides[1]}, kinds, order)
 
 
 def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[int, int], ratio: float, act: str,
@@ -240,8 +239,7 @@ def deit(c: Config) -> Raw:
         around += [piece("pooler", "linear", d, pooled, **once)]
     else:
         around += [piece("classifier", "linear", d, c.labels(), kind="head", times=1 + twice, **once)]
-    c.note("a picture of its own size is read, whatever number of tokens is asked for")
-    return listed(raw | {"around": around, "head": {"form": "none"}}, {"layer": layer}, [])
+    return listed(raw | {"around": around, "head": {"form": "none"}, "length": seen}, {"layer": layer}, [])
 
 
 def clap(c: Config) -> Raw:

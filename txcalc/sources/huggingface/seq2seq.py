@@ -131,10 +131,11 @@ _PADDING = {"marian": 58100} | dict.fromkeys(_FIRST, 1)
 
 def bart_like(
     c: Config, place: str, rows: int, extra: int, embedded_norm: bool, positions: str = "learned", deciding: int = 0,
-    act: str = "gelu",
+    act: str = "gelu", crossed: bool = False,
 ) -> Raw:  # fmt: skip
-    """Two stacks with learned positions each, or the decoder by itself; the head's bias is a buffer."""
-    alone = c.named("ForCausalLM")
+    """Two stacks with learned positions each, or the decoder by itself, or (`crossed`) beside another's encoder; the
+    head's bias is a buffer."""
+    alone = crossed or c.named("ForCausalLM")
     joined(c, alone)
     c.ignore(
         "num_decoder_layers", "scale_embedding", "activation_dropout", "classif_dropout", "static_position_embeddings"
@@ -160,17 +161,19 @@ def bart_like(
         "encoder": _half(c, raw, "encoder", act),
         "decoder": _half(c, raw, "decoder", act),
     }
-    return _decoder(c, raw) if alone else _headed(raw, _head(c, deciding=deciding))
+    return _decoder(c, raw, crossed) if alone else _headed(raw, _head(c, deciding=deciding))
 
 
-def _decoder(c: Config, raw: Raw) -> Raw:
+def _decoder(c: Config, raw: Raw, crossed: bool) -> Raw:
     """The decoder by itself: it holds cross-attentions that nothing runs without an encoder."""
-    head = _head(c)
     stack = {key: value for key, value in raw.items() if key not in ("encoder", "decoder")}
+    stack |= {"kind": "decoder", **raw["decoder"], "head": _head(c)}
+    if crossed:
+        return stack
     d, n = raw["d_model"], raw["decoder"]["n_layers"]
     idle = n * (4 * d * (d + 1) + 2 * d)
     c.note(f"the decoder alone, without an encoder: its cross-attentions ({idle:,} parameters) are held and not run")
-    return {**stack, "kind": "decoder", **raw["decoder"], "head": head, "idle": idle}
+    return {**stack, "idle": idle}
 
 
 # Of pegasus and marian the positions are sinusoids, stored as a table.

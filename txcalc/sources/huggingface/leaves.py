@@ -267,7 +267,8 @@ def clap(c: Config) -> Raw:
     if fused and audio.data.get("fusion_type") == "channel_map":
         audio.fault("fusion_type", "channel_map", "another: four channels in one are not read")
     last = width * 2 ** (n - 1)
-    audio.only(last, "hidden_size", why="it is the last stage's width")
+    if (said := audio.size("hidden_size", default=768)) != last:
+        audio.fault("hidden_size", said, f"{last:,}, the last stage's width")
     stages, merges, sides = _stages(
         audio, width, heads, window, (spec // patch, spec // patch), audio.real("mlp_ratio", default=4.0),
         audio.activation("hidden_act", default="gelu"), audio.flag("qkv_bias", default=True),

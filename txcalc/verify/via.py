@@ -306,6 +306,7 @@ def _bands(config: Any, batch: int, tokens: int, source: int | None) -> _Input |
 
 def _pictures(config: Any, batch: int) -> tuple[_Input, ...] | str:
     """A picture, or as many as a film has."""
+    config = config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
     image, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
     sides = tuple(image) if isinstance(image, list | tuple) else (image, image)
     if len(sides) != 2 or not all(isinstance(side, int) for side in (*sides, channels)):

@@ -353,12 +353,13 @@ def rwkv7(c: Config) -> Raw:
 
 
 def rwkv6(c: Config) -> Raw:
-    """RWKV-6 as its published class has it: what is mixed with the position before, and the decay, depend on the token
-    by matrices of low rank, of which a width of 4,096 has twice the rank.
+    """RWKV-5 and RWKV-6 as their published classes have them. In the sixth what is mixed with the position before, and
+    the decay, depend on the token by matrices of low rank, of which a width of 4,096 has twice the rank.
 
-    Source   Peng et al. 2024 (arXiv 2404.05892), section 4 and appendix: 13·D²·L + D·(464·L + 4) + 2·D·V parameters
+    Source   Peng et al. 2024 (arXiv 2404.05892), section 4 and appendix: 13·D²·L + D·(464·L + 4) + 2·D·V parameters,
+             and of the fifth 13·D²·L + D·(14·L + 4) + 2·D·V
     """
-    c.of_its_own("rwkv6")
+    c.of_its_own(c.model_type)
     raw = c.stack()
     d = raw["d_model"]
     w, wide = c.size("head_size", default=64), c.size("intermediate_size", default=None, null=None)
@@ -367,12 +368,9 @@ def rwkv6(c: Config) -> Raw:
     c.divides(w, d, "head_size", "hidden_size")
     c.only(d, "attention_hidden_size", why="its norm of heads is hidden_size wide")
     wide = wide or max(1, d * 7 // 2 // 32 * 32)
-    mix, decay = (64, 128) if d == 4096 else (32, 64)
     made = [piece(name, "linear", d, d, bias=False) for name in ("r", "k", "v", "gate", "o")]
-    made += [piece("gate_silu", "silu", d), piece("mix_down", "linear", d, 5 * mix, bias=False)]
-    made += [piece("mix_tanh", "tanh", 5 * mix), piece("mix_up", "grouped", 5 * mix, 5 * d, groups=5, bias=False)]
-    made += [piece("decay_down", "linear", d, decay, bias=False), piece("decay_tanh", "tanh", decay)]
-    made += [piece("decay_up", "linear", decay, d, bias=False), piece("mixes", "held", 6 * d)]
+    made.append(piece("gate_silu", "silu", d))
+    made += [piece("mixes", "held", 4 * d)] if c.model_type == "rwkv5" else _of_the_token(d)
     made += [piece("decay_and_first", "held", 2 * d), piece("scale", "scale", d), piece("shift", "shift", d)]
     made += [piece("state", "state", d * w + d), piece("sum", "sum", d)]
     fed = [piece("mix", "held", 2 * d), piece("up", "linear", d, wide, bias=False), piece("squared", "relu2", wide)]
@@ -384,3 +382,12 @@ def rwkv6(c: Config) -> Raw:
     ends = [piece(f"{name}_norm", "layer_norm", d, kind="norm") for name in ("first", "last")]
     head = {"tied": c.flag("tie_word_embeddings", default=False)}
     return listed(raw | {"around": ends, "head": head}, {"layer": [norms[0], *made, norms[1], *fed]}, [])
+
+
+def _of_the_token(d: int) -> list[Raw]:
+    """What RWKV-6 mixes with the position before, and its decay."""
+    mix, decay = (64, 128) if d == 4096 else (32, 64)
+    made = [piece("mix_down", "linear", d, 5 * mix, bias=False), piece("mix_tanh", "tanh", 5 * mix)]
+    made.append(piece("mix_up", "grouped", 5 * mix, 5 * d, groups=5, bias=False))
+    made += [piece("decay_down", "linear", d, decay, bias=False), piece("decay_tanh", "tanh", decay)]
+    return [*made, piece("decay_up", "linear", decay, d, bias=False), piece("mixes", "held", 6 * d)]

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface.config import GLOBAL, Config, Raw
+from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, piece
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.delta import LINEAR, minimax
 from txcalc.sources.huggingface.dense import falcon
 from txcalc.sources.huggingface.encoder import bert_like
 from txcalc.sources.huggingface.keys import any_of
+from txcalc.sources.huggingface.leaves import listed
 from txcalc.sources.huggingface.modern import gte
+from txcalc.sources.spec import count
 
 
 def refinedwebmodel(c: Config) -> Raw:
@@ -210,3 +212,66 @@ def codeshell(c: Config) -> Raw:
     mlp = c.plain("n_inner", act="gelu_pytorch_tanh", act_names=("activation_function",), default=4 * raw["d_model"])
     places = None if form == "rope" else learned
     return c.decoder(raw, attention, mlp=mlp, norm=c.layer_norm(), positions=places, tied=True)
+
+
+def plamo2(c: Config) -> Raw:
+    """Mamba whose step, B and C are made of what its convolution gives, with a decay for each head, in turn with
+    attention in windows; a norm before and after each branch."""
+    c.of_its_own("plamo2", "plamo")
+    raw = c.stack()
+    d, n, w = raw["d_model"], raw["n_layers"], c.size("hidden_size_per_head", default=128)
+    heads, kv = c.size("num_attention_heads", default=32), c.size("num_key_value_heads", default=4)
+    c.divides(kv, heads, "num_key_value_heads", "num_attention_heads")
+    groups, window, step = (
+        heads // max(1, kv),
+        c.size("attention_window_size", default=2048),
+        c.size("mamba_step", default=2),
+    )
+    if step < 2:
+        c.fault("mamba_step", step, "at least 2")
+    full = c.items("full_attention_idx", of=count, length=None, default=None) or []
+    mixes, middle = c.flag("mamba_enabled", default=True), step // 2
+    scans = [mixes and (i != n - 1 if n <= middle else i % step != middle) for i in range(n)]
+    order = ["scanning" if scans[i] else "whole" if i in full else "window" for i in range(n)]
+
+    core = {"whole": piece("core", "causal", heads, w, w, groups=groups, bias=False)}
+    core["window"] = piece("core", "window", heads, w, w, window, groups=groups, bias=False)
+    mixers = {"scanning": _scanning(c, d, w)}
+    for form, one in core.items():
+        made = [
+            piece(name, "linear", d, several * w, bias=False) for name, several in (("q", heads), ("k", kv), ("v", kv))
+        ]
+        made += [piece("qk_norm", "held", (heads + kv) * w), piece("rotary", "rotary", heads + kv, w), one]
+        mixers[form] = [*made, piece("o", "linear", heads * w, d, bias=False)]
+    wide, act = c.size("intermediate_size", default=13312), c.activation("hidden_act", default="silu")
+    fed = [piece("gate_and_up", "linear", d, 2 * wide, bias=False), piece("activation", act, wide)]
+    fed.append(piece("down", "linear", wide, d, bias=False))
+    kinds = {}
+    for name in sorted({*order}):
+        kind = "recurrent" if name == "scanning" else "attention"
+        kinds[name] = [*_between("mixer", d, mixers[name], kind), *_between("mlp", d, fed, "feed_forward")]
+    head, last = {"tied": c.flag("tie_word_embeddings", default=True)}, piece("last_norm", "rms_norm", d, kind="norm")
+    return listed(raw | {"around": [last], "head": head}, kinds, order)
+
+
+def _scanning(c: Config, d: int, w: int) -> list[Raw]:
+    several, states, taps = (c.size(f"mamba_{key}", default=usual)
+                             for key, usual in (("num_heads", 64), ("d_state", 64), ("d_conv", 4)))  # fmt: skip
+    inner, rank = several * w, max(64, d // 16)
+    c.note("the scan itself is not among the FLOPs")
+    made = [piece("in", "linear", d, 2 * inner, bias=False)]
+    made += [
+        piece("conv", "convolution", inner, inner, taps, 1, groups=inner, bias=False),
+        piece("conv_silu", "silu", inner),
+    ]
+    made.append(piece("b_c_step", "linear", inner, rank + 2 * states, bias=False))
+    made += [piece(f"{name}_norm", "rms_norm", size) for name, size in (("step", rank), ("b", states), ("c", states))]
+    made += [piece("step", "linear", rank, several, bias=False), piece("decays", "held", 3 * several)]
+    made += [piece("state", "state", inner * states + (taps - 1) * inner), piece("gate_silu", "silu", inner)]
+    return [*made, piece("out_proj", "linear", inner, d, bias=False)]
+
+
+def _between(name: str, d: int, branch: list[Raw], kind: str) -> list[Raw]:
+    """A branch between two norms."""
+    norms = [piece(f"{where}_{name}_norm", "rms_norm", d, kind="norm") for where in ("pre", "post")]
+    return [norms[0], *({"kind": kind} | one for one in branch), norms[1], piece(f"{name}_sum", "sum", d, kind=kind)]

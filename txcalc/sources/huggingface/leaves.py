@@ -133,15 +133,17 @@ def swin(c: Config) -> Raw:
         c.fault("depths", depths, "a list with a number of layers a stage, as many as num_heads, of widths above 0")
         return raw
     around = [
-        piece("patches", "convolution", channels, width, patch * patch, patch * patch, kind="embedding", **_at(sides)),
-        piece("embedding_norm", "layer_norm", width, kind="norm", **_at(sides)),
+        piece(
+            "patches", "convolution", channels, width, patch * patch, patch * patch, kind="embedding", **places(sides)
+        ),
+        piece("embedding_norm", "layer_norm", width, kind="norm", **places(sides)),
     ]
     if c.flag("use_absolute_embeddings", default=False):
         around.append(
-            piece("positions", "table", sides[0] * sides[1], width, kind="embedding", bias=True, **_at(sides))
+            piece("positions", "table", sides[0] * sides[1], width, kind="embedding", bias=True, **places(sides))
         )
     kinds, merges, sides = _stages(c, width, heads, window, sides, ratio, act, bias)
-    around += [*merges, piece("norm", "layer_norm", last, kind="norm", **_at(sides))]
+    around += [*merges, piece("norm", "layer_norm", last, kind="norm", **places(sides))]
     if c.head_of("classifier", "none") == "classifier":
         around.append(piece("classifier", "linear", last, c.labels(), kind="head", at=[0, 1, 1]))
     order = [f"{number}*stage{i + 1}" for i, number in enumerate(depths)]
@@ -161,8 +163,8 @@ def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[i
         kinds[f"stage{i + 1}"] = _windowed(d, several, window, sides, max(1, int(ratio * d)), act, bias)
         if i < len(heads) - 1:
             sides = -(-sides[0] // 2), -(-sides[1] // 2)
-            merges.append(piece(f"merge{i + 1}_norm", "layer_norm", 4 * d, kind="norm", **_at(sides)))
-            merges.append(piece(f"merge{i + 1}", "linear", 4 * d, 2 * d, bias=False, **_at(sides)))
+            merges.append(piece(f"merge{i + 1}_norm", "layer_norm", 4 * d, kind="norm", **places(sides)))
+            merges.append(piece(f"merge{i + 1}", "linear", 4 * d, 2 * d, bias=False, **places(sides)))
     return kinds, merges, sides
 
 
@@ -179,7 +181,7 @@ def _sides(c: Config, patch: int) -> tuple[int, int]:
     return sides[0] // patch, sides[1] // patch
 
 
-def _at(sides: tuple[int, int], window: int = 1) -> Raw:
+def places(sides: tuple[int, int], window: int = 1) -> Raw:
     """Where a picture's patches are, filled up to whole windows."""
     filled = [-(-side // window) * window for side in sides]
     return {"at": [0, filled[0] * filled[1], 1]}
@@ -187,13 +189,13 @@ def _at(sides: tuple[int, int], window: int = 1) -> Raw:
 
 def _windowed(d: int, heads: int, window: int, sides: tuple[int, int], wide: int, act: str, bias: bool) -> Pieces:
     """A layer of Swin: attention in square windows with biases by distance, and a feed-forward."""
-    inside, width = _at(sides, window), max(1, d // heads)
+    inside, width = places(sides, window), max(1, d // heads)
     core = [piece("distances", "held", (2 * window - 1) ** 2 * heads)]
     core.append(piece("core", "windows", heads, width, width, window**2, bias=True, **inside))
-    return _preceded(d, core, wide, act, bias, inside, _at(sides))
+    return preceded(d, core, wide, act, bias, inside, places(sides))
 
 
-def _preceded(d: int, core: Pieces, wide: int, act: str, bias: bool, inside: Raw, here: Raw) -> Pieces:
+def preceded(d: int, core: Pieces, wide: int, act: str, bias: bool, inside: Raw, here: Raw) -> Pieces:
     """Attention and a feed-forward, each after a norm; the attention's matrices run `inside`, all else `here`."""
     own = {"kind": "attention"}
     made = [piece("attention_norm", "layer_norm", d, kind="norm", **here)]
@@ -225,8 +227,8 @@ def deit(c: Config) -> Raw:
     here, once = {"at": [0, seen, 1]}, {"at": [0, 1, 1]}
     width = max(1, d // several)
     core = piece("core", "attention", several, width, width, bias=False, **here)
-    layer = _preceded(d, [core], wide, act, bias, here, here)
-    around = [piece("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **_at(sides))]
+    layer = preceded(d, [core], wide, act, bias, here, here)
+    around = [piece("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **places(sides))]
     around += [piece("tokens", "held", 2 * d, kind="embedding")]
     around += [piece("positions", "table", seen, d, kind="embedding", bias=True, **here)]
     around += [piece("norm", "layer_norm", d, kind="norm", **here)]
@@ -247,7 +249,9 @@ def clap(c: Config) -> Raw:
     c.head_of("none")
     # Its class gives both halves its own.
     shared, act = c.size("projection_dim", default=512), c.activation("projection_hidden_act", default="relu")
-    text, audio = _half(c, "text"), _half(c, "audio")
+    text, audio = half(c, "text", "clap_text_model"), half(c, "audio", "clap_audio_model")
+    for one in (text, audio):
+        one.ignore("projection_dim", "projection_hidden_act")
     raw = bert_like(text, types=1, rows=514)
     depths = audio.items("depths", of=size, length=None, default=[2, 2, 6, 2])
     n = len(depths)
@@ -275,7 +279,7 @@ def clap(c: Config) -> Raw:
     )  # fmt: skip
     if audio.real("mlp_ratio", default=4.0) * width < 1:
         audio.fault("mlp_ratio", audio.data.get("mlp_ratio"), "a ratio that gives a width above 0")
-    start = _at((spec // patch, spec // patch))
+    start = places((spec // patch, spec // patch))
     around = [piece("mels_norm", "layer_norm", mels, kind="norm", at=[0, spec * spec // mels or 1, 1])]
     around += [piece("patches", "convolution", channels, width, patch * patch, patch * patch, **start)]
     if audio.flag("enable_patch_layer_norm", default=True):
@@ -287,7 +291,11 @@ def clap(c: Config) -> Raw:
         c.note("what fuses several crops of a long sound is held, and its FLOPs are not counted")
     for name, number in zip(stages, depths, strict=True):
         around += [one | {"name": f"{name}_{one['name']}", "times": number} for one in stages[name]]
-    around += [*merges, piece("audio_norm", "layer_norm", last, kind="norm", **_at(sides)), piece("scales", "held", 2)]
+    around += [
+        *merges,
+        piece("audio_norm", "layer_norm", last, kind="norm", **places(sides)),
+        piece("scales", "held", 2),
+    ]
     for name, inputs in (("text", raw["d_model"]), ("audio", last)):
         for form, *more in (("linear", inputs, shared), (act, shared), ("linear", shared, shared)):
             around.append(piece(f"{name}_projection{len(around)}", form, *more, kind="projector", at=[0, 1, 1]))
@@ -296,15 +304,13 @@ def clap(c: Config) -> Raw:
     return raw | {"around": around, "head": {"form": "none", "pooler": True}}
 
 
-def _half(c: Config, key: str) -> Config:
+def half(c: Config, key: str, model_type: str) -> Config:
     table = c.data.get(f"{key}_config")
     c.ignore(f"{key}_config")
     if not isinstance(table, Mapping):
         c.fault(f"{key}_config", ABSENT if table is None else table, "an object, the encoder's own config")
     given: Mapping[str, Any] = table if isinstance(table, Mapping) else {}
-    half = Config({**given, "architectures": None}, f"clap_{key}_model", f"{key}_config.", c, partial=True)
-    half.ignore("projection_dim", "projection_hidden_act")
-    return half
+    return Config({**given, "architectures": None}, model_type, f"{key}_config.", c, partial=True)
 
 
 def minimax_m3_vl_text(c: Config) -> Raw:

@@ -203,18 +203,23 @@ def got_ocr2(v: Config) -> Tower:
     heads, out = v.size("num_attention_heads", default=12), v.size("output_channels", default=256)
     grid, patch, channels = grid_of(v, 1024, 16)
     v.divides(heads, d, "num_attention_heads", "the width")
-    window, every = v.size("window_size", default=14), v.data.get("global_attn_indexes", [2, 5, 8, 11])
-    v.asked.add("global_attn_indexes")
-    if not isinstance(every, list) or not all(type(i) is int and 0 <= i < n for i in every):
-        v.fault("global_attn_indexes", every, f"a list of layers below {n}")
-        every = []
+    window, whole = v.size("window_size", default=14), len(global_layers(v, n))
     attention = 3 * linear(d, d, v.flag("qkv_bias", default=True)) + linear(d, d)
-    whole = len(set(every))
     rows = 2 * (whole * (2 * grid - 1) + (n - whole) * (2 * window - 1))
     relative = rows * (d // heads) if v.flag("use_rel_pos", default=True) else 0
     ends = linear(channels * patch**2, d) + (grid**2 * d if v.flag("use_abs_pos", default=True) else 0)
     neck = out * d + 9 * out**2 + 4 * out
     return Tower(out, params=ends + n * block(d, f, attention) + relative + neck)
+
+
+def global_layers(v: Config, n: int) -> set[int]:
+    """SAM's layers that attend to all of a picture."""
+    every = v.data.get("global_attn_indexes", [2, 5, 8, 11])
+    v.asked.add("global_attn_indexes")
+    if not isinstance(every, list) or not all(type(i) is int and 0 <= i < n for i in every):
+        v.fault("global_attn_indexes", every, f"a list of layers below {n}")
+        return set()
+    return set(every)
 
 
 def gemma4_unified(v: Config) -> Tower:

@@ -75,6 +75,13 @@ def found(
     return pools(deployment, request(9216, 8192, answer=1024, **asked), 9216, users, gpus, prefill, limits)
 
 
+def test_of_pools_that_do_not_last_those_that_answer_most_are_told() -> None:
+    """Of eight, whichever split is asked for: none keeps up with 1,000 requests a second."""
+    auto, splits = found([8], rate=1000.0), [found([8], prefill, rate=1000.0) for prefill in range(1, 7)]
+    assert not auto.steady.lasts and auto.steady.rate == max(one.steady.rate for one in splits)
+    assert len({one.steady.rate for one in splits}) > 1
+
+
 def test_seats_of_the_decoding_pool_by_hand() -> None:
     """Of 64 clients 8 decode 99 tokens each at 18 ms, in 1.782 s; the others wait for a seat, not for prompts."""
     demand = demanded(0.01, 1e-3, 0.1, 100)

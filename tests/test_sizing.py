@@ -24,15 +24,11 @@ run = Command("deploy")
 
 
 def test_counts_that_are_rented() -> None:
-    assert rentable(1, {})[:7] == [1, 2, 4, 8, 16, 24, 32] and rentable(10, {})[0] == 16
-    assert rentable(1, {"tp": 2})[:4] == [2, 4, 8, 16]
+    """Parts of a node and whole nodes up to 1,024; of a layout that is given, multiples of what it takes."""
+    assert rentable(10, {})[0] == 16 and rentable(1, {"tp": 2})[:4] == [2, 4, 8, 16]
     assert rentable(1, {"tp": 3})[:2] == [24, 48] and rentable(1, {"tp": 16})[:2] == [16, 32]
     assert rentable(1, {"tp": 3, "pp": 5})[:2] == [15, 30]
     assert rentable(1, {}, 4)[:5] == [1, 2, 4, 8, 12] and rentable(1, {}, 72)[:5] == [1, 2, 4, 8, 16]
-
-
-def test_how_many_are_rented_at_most() -> None:
-    """Parts of a node and whole nodes up to 1,024; of a layout that is given, multiples of what it takes."""
     assert rentable(1, {}) == [1, 2, 4, *range(8, 1025, 8)] and rentable(1024, {}) == [1024] and not rentable(1025, {})
     assert rentable(1, {}, 3) == [1, 2, *range(3, 1025, 3)]
     assert rentable(1, {"tp": 1024}) == [1024] and rentable(1, {"tp": 512, "dp": 3}) == []
@@ -128,6 +124,31 @@ def test_the_question_that_ten_gpus_were_the_answer_to() -> None:
     assert data["min_gpus"] == 10 and data["layout"]["gpus"] > 16 and data["layout"]["gpus"] % 8 == 0
     steady = data["speed"]["steady"]
     assert steady["ttft_s"]["mean"] <= 2 and steady["tpot_s"]["mean"] <= 0.04
+
+
+@pytest.mark.slow
+def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
+    """On the layout that answers most, of which a hundredth more is too much: with its speed and its cost."""
+    argv = ["llama-3.1-8b", "--gpu", "h100-sxm:8@2", "--rate", "5/s"]
+    model, asked = load("llama-3.1-8b"), request(8192, rate=5.0)
+    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model))
+    for limits in (Limits(), Limits(tpot=0.012)):
+        found = serve(arrange(deployment, asked, 8192, gpus=8, limits=limits), asked, None, *limits)
+        layouts, timer, best = [choice.layout for choice in found.plan.choices], found.timer, found.busiest
+        rates = {layout: timer.open(layout, 5.0).rate for layout in layouts}
+        assert best and not found.chosen.steady.lasts and rates[found.chosen.layout] == max(rates.values())
+        assert best.rate < max(rates.values()) and limits.kept(best.steady) and best.steady.timed
+        more = [timer.open(layout, 1.02 * best.rate) for layout in layouts]
+        assert not any(steady.timed and limits.kept(steady) for steady in more)
+    code, out, _ = run(*argv)
+    assert code == 1 and "requests/s; the most whose latencies have means: 4.33 requests/s on tp=2 dp=4, TTFT " in (
+        out.replace("\n", " ")
+    )
+    data = run.data(*argv, "--tpot", "12ms", code=1)
+    assert data["largest"]["steady"]["tpot_s"]["mean"] <= 0.012 and data["largest"]["cost_per_million_output"] > 0
+    assert run.data("llama-3.1-8b", "--gpu", "h100-sxm:8", "--rate", "1/s")["largest"] is None
+    out = run(*argv, "--tpot", "1us")[1].replace("\n", " ")
+    assert "requests/s; no server of 8 × h100-sxm can: the floor of its TPOT is" in out
 
 
 def test_a_rate_gets_as_many_sequences_as_it_needs() -> None:

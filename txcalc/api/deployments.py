@@ -352,7 +352,7 @@ class _Planner:
         """Request by request, where the load lasts."""
         from txcalc.planning.simulation import SEQUENCES, simulated
 
-        if not speed.lasts:
+        if not speed.chosen.steady.lasts:
             return speed
         most = (memory.at_once if memory else SEQUENCES) or max(1, speed.chosen.sequences)
         found = simulated(speed.timer, speed.chosen, speed.limits, most, *self.simulated or ())

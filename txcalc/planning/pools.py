@@ -102,8 +102,8 @@ def _best(
     splits = [prefill] if prefill else list(range(step, gpus, step))
     found = [one for split in splits for one in _pairs(timer, concurrency, gpus - split, split, fixed)]
 
-    def rank(one: Pools) -> tuple[bool, float]:
-        return not one.met(limits), one.steady.e2e
+    def rank(one: Pools) -> tuple[bool, float, float]:  # of what does not last, those that answer most
+        return not one.met(limits), one.steady.e2e, -one.steady.rate
 
     return min(found, key=rank, default=None)
 

@@ -6,8 +6,9 @@ throughput and cost are those of the steady state, where prompts and answers sha
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cached_property
+from math import ceil, floor, log10, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.curves import Efficiency
@@ -16,6 +17,7 @@ from txcalc.parts.frozen import record
 from txcalc.planning.cost import total
 from txcalc.planning.demand import ROUNDS
 from txcalc.planning.deployment import MOST_SEQUENCES, Choice, Plan, largest
+from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.pace import Pace
 from txcalc.planning.timing import Limits, Point, Request, Timer
@@ -149,17 +151,33 @@ class Serving:
         return min(within, key=lambda p: p.seconds, default=None)
 
     @cached_property
+    def busiest(self) -> Point | None:
+        """Of a rate that is too high, the highest within the limits whose latencies have means, on the layout that
+        answers most; None: of any other load, or where none is."""
+        asked, best = self.request.rate, None
+        if asked is None or self.apart or not self.unmet:
+            return None
+        for choice in self.plan.choices[:MOST_LAYOUTS]:
+            layout = choice.layout
+            if not (choice.serves and self.timer.known(layout)):
+                continue
+
+            def kept(rate: float, layout: Layout = layout) -> bool:
+                steady = self.timer.open(layout, rate)
+                return steady.timed and self.limits.kept(steady)
+
+            if rate := most_rate(kept, best.rate if best else 0.0, asked):
+                inside = min(ceil(self.timer.open(layout, rate).inside), choice.max_concurrency)
+                best = self.timer.point(layout, inside, rate, choice.max_concurrency)
+        return best
+
+    @cached_property
     def floors(self) -> Limits:
         """The least that TTFT and TPOT of one sequence can be, on any layout of these accelerators."""
         copies = [choice.layout for choice in self.plan.choices if self.timer.known(choice.layout)]
         figures = [self.timer.alone(layout) for layout in copies]
         steps = [step.floor for _, step in figures if step]
         return Limits(min(prompt.floor for prompt, _ in figures), min(steps, default=None))
-
-    @property
-    def lasts(self) -> bool:
-        """Whether requests can be answered as fast as they come."""
-        return self.chosen.steady.lasts
 
     @property
     def unmet(self) -> bool:
@@ -169,6 +187,18 @@ class Serving:
     @property
     def efficiency(self) -> Efficiency:
         return self.plan.deployment.accelerator.efficiency
+
+
+def most_rate(kept: Callable[[float], bool], least: float, most: float) -> float:
+    """The highest rate between two that is kept, as all lower ones are, rounded down to three digits; 0: none is."""
+    low, high = max(1.01 * least, most / 1e9), most
+    if low > high or not kept(low):
+        return 0.0
+    while high > 1.0005 * low:
+        middle = sqrt(low * high)
+        low, high = (middle, high) if kept(middle) else (low, middle)
+    digits = 2 - floor(log10(low))
+    return round(floor(low * 10.0**digits) / 10.0**digits, max(0, digits))
 
 
 def check_budget(price: float | None = None, ttft: float | None = None, tpot: float | None = None) -> None:

@@ -2,7 +2,8 @@
 
 Where no number is given, the fewest that a cloud rents: a part of a node (1, 2, 4 or 8), or whole nodes. Twice as many
 never serve less, so the first power of two that is enough is looked for, and then all numbers since the one before. Of
-the layouts that fit, the best is one within the limits, and of these the quickest from question to answer at the load.
+the layouts that fit, the best is one within the limits, and of these the quickest from question to answer at the load;
+where a rate lasts on none of them, the one that answers most.
 """
 
 from __future__ import annotations
@@ -149,7 +150,8 @@ class _Sizing:
             self.timed = False
             return found
 
-    def _rank(self, choice: Choice) -> tuple[bool, bool, float]:
+    def _rank(self, choice: Choice) -> tuple[bool, bool, float, float]:
         steady = self._quiet(choice)
-        met = steady is not None and self.limits.kept(steady)
-        return not choice.fits, not met, steady.e2e if steady else inf
+        if steady is None:
+            return not choice.fits, True, inf, 0.0
+        return not choice.fits, not self.limits.kept(steady), steady.e2e, -steady.rate

@@ -266,6 +266,7 @@ def _data(
 ) -> dict[str, Any]:
     deployment, best = plan.deployment, plan.best
     model, accelerator, engine = deployment.model, deployment.accelerator, deployment.engine
+    most = (speed, speed.busiest) if speed and speed.busiest else (instead, _most(instead)) if instead else None
     return {
         "schema": "txcalc/deploy/1",
         "model": {"name": model.name, "source": model.spec["source"], "params": model.params},
@@ -314,7 +315,7 @@ def _data(
         ],
         "memory": [_gpu(gpu, plan.context) for gpu in gpus],
         "speed": serving_data.data(speed) if speed else None,
-        "largest": serving_data.point_data(instead, _most(instead)) if instead else None,
+        "largest": most and serving_data.point_data(*most),
         "assumptions": list(model.assumptions),
         "notes": [*model.notes, *notes],
     }

@@ -91,7 +91,8 @@ def _overload(serving: Serving, over: Steady) -> str:
         why = f"no number of sequences at once keeps up on {gpus}"
     else:
         why = f"more than the {over.decoding:,.0f} sequences with a seat would have to decode at once"
-    return f"cannot last: {why}; at most {three(over.rate)} requests/s"
+    said = f"cannot last: {why}; at most {three(over.rate)} requests/s"
+    return f"{said}; {_within(serving)}" if serving.busiest or (serving.limits and not serving.apart) else said
 
 
 def _limits(limits: Limits) -> str:
@@ -101,10 +102,11 @@ def _limits(limits: Limits) -> str:
 
 
 def _within(serving: Serving) -> str:
-    """The most users within the limits, or why there are none."""
-    point, limits, floors = serving.cheapest, serving.limits, serving.floors
+    """The most users, or requests a second, within the limits, or why there are none."""
+    limits, floors = serving.limits, serving.floors
+    point = serving.cheapest if serving.request.rate is None else serving.busiest
     if point is not None:
-        return f"the most within: {largest(serving, point)}"
+        return f"the most {'within' if limits else 'whose latencies have means'}: {largest(serving, point)}"
     gpus = f"{serving.chosen.layout.gpus} × {serving.plan.deployment.accelerator.name}"
     for name, limit, floor in (("TTFT", limits.ttft, floors.ttft), ("TPOT", limits.tpot, floors.tpot)):
         if limit is not None and floor is not None and limit < floor:
@@ -118,9 +120,11 @@ def largest(serving: Serving, point: Point) -> str:
     tpot = "" if steady.tpot is None else f", TPOT {seconds(steady.tpot)}"
     price = serving.price
     cost = "" if price is None or not point.tpot else f", {_money(point.million_output(price)).text} per 1M out"
-    users = "1 user" if point.sequences == 1 else f"{point.sequences:,} users"
+    load = "1 user" if point.sequences == 1 else f"{point.sequences:,} users"
+    if point is serving.busiest:
+        load = f"{point.rate:,g} requests/s"
     rate = f", {_rate(point.served).text} tokens/s per GPU" if point.tpot else ""
-    return f"{users} on {point.layout}, TTFT {seconds(steady.ttft)}{tpot}{rate}{cost}"
+    return f"{load} on {point.layout}, TTFT {seconds(steady.ttft)}{tpot}{rate}{cost}"
 
 
 def asked(serving: Serving) -> list[str]:

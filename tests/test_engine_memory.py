@@ -25,6 +25,7 @@ from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
 from txcalc.planning.engine_memory import EngineMemory, _sizes, rotary_table, step_elements, visible
 from txcalc.planning.engines import profile
+from txcalc.planning.fitting import CardSet, fits
 from txcalc.planning.formats import weights_of
 from txcalc.planning.layout import Layout
 from txcalc.planning.pace import Pace
@@ -229,8 +230,8 @@ def test_a_format_that_an_engine_lacks_is_refused(source: str, weights: str, nam
     memory = EngineMemory(chosen, hardware.load("h100-sxm"), 8192)
     with pytest.raises(InputError, match=others):
         engine(load(source), weights, memory=memory)
-    for fits in ("bf16", "Q4_K_M" if name == "llama.cpp" else "mxfp4"):
-        assert engine(load("llama-3.1-8b"), fits, memory=memory).memory is memory
+    for found in ("bf16", "Q4_K_M" if name == "llama.cpp" else "mxfp4"):
+        assert engine(load("llama-3.1-8b"), found, memory=memory).memory is memory
 
 
 # llama.cpp.
@@ -450,8 +451,11 @@ def test_a_block_that_a_shard_ends_within_is_not_loaded(
         with pytest.raises(InputError) as error:
             plan(deployment, 4096, 1, gpus, held)
         assert words in str(error.value)
-        if gpus == 8:
-            assert plan(deployment, 4096, 1, 8).best.layout.ep > 1
+        own = fits(model, deployment.engine, card.memory, 4096, CardSet("h200", card.memory, gpus, card))
+        if gpus > 1:
+            assert plan(deployment, 4096, 1, gpus).best.fits and own.layout in (f"tp={gpus} ep={gpus}", f"pp={gpus}")
+        else:
+            assert own.refused == str(error.value)
     bare = Deployment(model, card, engine(model, weights))
     assert plan(bare, 4096, 1, gpus, held).best.layout.tp == held["tp"]
 

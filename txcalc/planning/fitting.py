@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -105,12 +105,10 @@ def fits(
     host = offload.host if offload else None
     try:
         sharding = whole if whole and not offload else Sharding(model, False, offload)
-        layout = _split(sharding, number, bool(card and card.accelerator and card.accelerator.link))
-        known = {} if needs is None or offload or engine.memory else needs
-        if layout not in known:
-            ranks = [Holdings(model, stage, engine, layout) for stage in sharding.stages(layout)]
-            known[layout] = ranks, max(held(rank, length) for rank in ranks)
-        ranks, needed = known[layout]
+        ways = _split(sharding, number, bool(card and card.accelerator and card.accelerator.link))
+        layout, ranks, needed = _ranks(
+            model, engine, sharding, ways, length, {} if needs is None or offload or engine.memory else needs
+        )
     except InputError as error:
         return refused._replace(refused=str(error))
     room = memory - reserved(engine.reserve, engine.memory, card or CardSet("", memory)) - needed
@@ -141,15 +139,40 @@ def reserved(reserve: Reserve, memory: EngineMemory | None, card: CardSet) -> in
     return card.memory - seen + reserve.of(seen)
 
 
-def _split(sharding: Sharding, number: int, linked: bool) -> Layout:
-    """How a model lies on so many accelerators. Errors: `InputError` where it can be cut in neither way."""
-    ways = [Layout(tp=number), Layout(pp=number)]
-    for layout in ways if linked else ways[::-1]:
-        if not sharding.faults(layout):
-            return layout
-    raise InputError(
-        sharding.model.name, [f"cannot be cut over {number} accelerators", *sharding.faults(ways[not linked])]
-    )
+def _split(sharding: Sharding, number: int, linked: bool) -> Iterator[Layout]:
+    """How a model may lie on so many accelerators, best first. Errors: `InputError` where it can be cut in no way."""
+    ways = [Layout(tp=number), Layout(tp=number, ep=number), Layout(pp=number)]
+    if not sharding.has_experts:
+        del ways[1]
+    ways = ways if linked else ways[::-1]
+    first = sharding.faults(ways[0])
+    if not first:
+        yield ways[0]
+    yield from (left := [layout for layout in ways[1:] if not sharding.faults(layout)])
+    if first and not left:
+        raise InputError(sharding.model.name, [f"cannot be cut over {number} accelerators", *first])
+
+
+def _ranks(
+    model: Model,
+    engine: Engine,
+    sharding: Sharding,
+    ways: Iterable[Layout],
+    context: int,
+    known: dict[Layout, tuple[list[Holdings], int]],
+) -> tuple[Layout, list[Holdings], int]:
+    """The first layout whose ranks the format can store and the engine load, with what the fullest needs. Errors:
+    `InputError`, the first layout's, where there is none."""
+    refused: list[InputError] = []
+    for layout in ways:
+        try:
+            if layout not in known:
+                ranks = [Holdings(model, stage, engine, layout) for stage in sharding.stages(layout)]
+                known[layout] = ranks, max(held(rank, context) for rank in ranks)
+            return layout, *known[layout]
+        except InputError as error:
+            refused.append(error)
+    raise refused[0]
 
 
 def step(

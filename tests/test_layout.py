@@ -61,7 +61,7 @@ def test_every_axis_is_for_serving_or_refused_there() -> None:
     for layout in (Layout(cp=2), Layout(fsdp=2), Layout(pp=2, vpp=2), Layout(tp=2, sp=2), Layout(etp=2, tp=2)):
         (fault,) = sharding.faults(layout)
         assert "expected 1: " in str(fault)
-        assert not Sharding(load("gpt2")).faults(layout)
+        assert not Sharding(load("mixtral-8x7b")).faults(layout)
 
 
 @pytest.mark.parametrize(

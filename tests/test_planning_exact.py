@@ -331,7 +331,7 @@ def test_a_piece_has_what_stands_before_or_behind() -> None:
         (DENSE, Layout(pp=4), True, ""),
         (DENSE, Layout(pp=5), True, "pp is 5, expected at most the 4 layers"),
         (DENSE, Layout(pp=2, vpp=3), False, "pp · vpp is 6, expected at most the 4 layers"),
-        (DENSE, Layout(tp=2, dp=2, etp=2), True, "etp is 2, expected 1: there are no experts to slice"),
+        (DENSE, Layout(tp=2, dp=2, etp=2), True, "etp is 2, expected 1: the model has no experts"),
         (DENSE, Layout(dp=2, etp=1), True, ""),
         (EXPERTS, Layout(dp=2, ep=3), True, "ep is 3, expected a divisor of tp = 1"),
         (DENSE, Layout(tp=0), True, "tp is 0"),

@@ -76,7 +76,7 @@ def test_all_recipes_of_a_layout_are_searched(layout: Layout, framework: str) ->
     least = {"fsdp2": layout.pp, "nanotron": max(1, layout.pp - 1)}.get(framework, 1)
     for micro, pieces, zero, again in product((1, 2, 4, 8, 16, 32), (1, 2, 4), range(4), ("none", "blocks")):
         batches, rest = divmod(16, micro * layout.copies)
-        several = layout.pp > 1 and framework != "fsdp2" and batches % layout.pp == 0 and layout.pp * pieces <= 4
+        several = layout.pp > 1 and framework == "megatron" and batches % layout.pp == 0 and layout.pp * pieces <= 4
         if rest or (pieces > 1 and not several) or (zero and (framework == "fsdp2" or layout.dp == 1)):
             continue
         if zero > 1 and (framework != "deepspeed" or layout.pp > 1):

@@ -180,8 +180,9 @@ class Sharding:
         if self.offload and self.offload.asked and layout.gpus != layout.pp:
             expected = "pp alone: where layers or experts lie in RAM, llama.cpp splits the others by layer"
             faults.append(Fault("layout", str(layout), expected))
-        if self.serving and layout.etp not in (1, None) and not self.has_experts:
-            faults.append(Fault("etp", layout.etp, "1: there are no experts to slice"))
+        for name in () if self.has_experts else ("etp",) if self.serving else ("ep", "etp"):
+            if (ways := getattr(layout, name)) not in (1, None):
+                faults.append(Fault(name, ways, "1: the model has no experts"))
         stages, most = layout.pp * layout.vpp, self.layers - self.outside
         if stages > 1 and not self.layers:
             expected = "1: only a single stack of layers is cut into stages, where each reads the one before alone"

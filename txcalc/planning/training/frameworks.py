@@ -16,6 +16,7 @@ class Framework:
     zeros       ZeRO stages that dp may have
     logits      bytes of a logit, the most at once
     pads        the vocabulary is padded to a multiple of tp times so many
+    pieces      its pipeline can give a rank several pieces of the model
     behind      1F1B needs as many micro-batches as stages, less so many; None: any number
     source      where the rules stand
     caution     what is known of how far its rules are from its runs (tests/evidence/train_memory.py)
@@ -52,6 +53,7 @@ class Framework:
     bucket: int
     source: str
     pads: int = 1
+    pieces: bool = False
     behind: int | None = None
     caution: str = ""
     dtensor: bool = False
@@ -87,6 +89,7 @@ FRAMEWORKS = {
             logits=12,
             bucket=DDP_BUCKET,  # with fsdp a block at a time
             source="torch 2.13: distributed.fsdp.fully_shard, DTensor, pipelining.schedules",
+            pieces=True,
             behind=0,  # Schedule1F1B.__init__
             dtensor=True,
             ddp=True,
@@ -102,6 +105,7 @@ FRAMEWORKS = {
             logits=6,
             bucket=160 * 10**6,  # core/distributed/distributed_data_parallel.py: 40e6 fp32 elements
             source="Megatron-LM d98e8a64: core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py",
+            pieces=True,
             pads=128,  # training/arguments.py: --make-vocab-size-divisible-by
             regather=True,
             fused=True,

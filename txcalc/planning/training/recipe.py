@@ -237,6 +237,9 @@ class Recipe:
         own = {"gpipe": 1, "1f1b": 1, "zbv": 2, "dualpipev": 2}.get(self.schedule)
         if own is not None and layout.vpp not in (1, own):
             faults.append(Fault("vpp", layout.vpp, f"{own} with --schedule {self.schedule}"))
+        if self.pieces > 1 and not self.rules.pieces:
+            expected = f"gpipe or 1f1b, and vpp=1, with --framework {self.framework}"
+            faults.append(Fault("schedule", self.schedule, expected))
         if self.schedule == "interleaved" and layout.vpp == 1:
             faults.append(Fault("vpp", 1, "2 or more with --schedule interleaved"))
         if self.schedule in ("interleaved", "zb") and self.accumulation % layout.pp and layout.vpp > 1:

@@ -151,9 +151,9 @@ class Search:
                 continue
             accumulation = self.batch // (micro * layout.copies)
             for pieces in PIECES if layout.pp > 1 and "schedule" not in self.fixed else (1,):
-                if pieces > 1 and (
-                    accumulation % layout.pp or layout.pp * pieces > self.n_layers or FRAMEWORKS[framework].dtensor
-                ):
+                rules = FRAMEWORKS[framework]
+                allowed = rules.pieces and not rules.dtensor and layout.pp * pieces <= self.n_layers
+                if pieces > 1 and (accumulation % layout.pp or not allowed):
                     continue
                 for zero in zeros:
                     for again in agains:

@@ -154,8 +154,6 @@ class Pipeline:
             yield Fault("recompute", text, "none, core, blocks or every:N: a number is of a layer of either stack")
         elif text.startswith("layers:") and max(map(int, text[7:].split(","))) >= stacks[0]:
             yield Fault("recompute", text, f"numbers of layers from 0 to {stacks[0] - 1}")
-        if layout.ep > 1 and not sharding.has_experts:
-            yield Fault("ep", layout.ep, "1: the model has no experts")
         if layout.cp > 1 and (fixed := self.model.root.fixed or self.model.encoded(0)):
             yield Fault("cp", layout.cp, f"1: the {fixed:,} positions of a picture or a sound are not shared out")
 

@@ -66,7 +66,7 @@ def wav2vec2(c: Config) -> Raw:
     stable = c.model_type != "data2vec-audio" and c.flag("do_stable_layer_norm", default=False)
     attention = c.heads(raw, whole=True, kv_names=(), width_names=())
     last, around = _samples(c, raw)
-    around += _in_place(c, raw)
+    around += _in_place(c, raw) + _adapters(c, raw, stable and c.model_type != "wavlm")
     if not stable:
         around.append(piece("norm", "layer_norm", raw["d_model"], kind="norm"))
     read, head = _answers(c, raw, last)
@@ -79,6 +79,21 @@ def wav2vec2(c: Config) -> Raw:
         "around": around + read,
         "head": head,
     }
+
+
+def _adapters(c: Config, raw: Raw, known: bool) -> list[Raw]:
+    """A norm and two narrow matrices after each layer (MMS)."""
+    width, d = c.size("adapter_attn_dim", default=None, null=None), raw["d_model"]
+    if width is None:
+        return []
+    if not known:
+        c.fault("adapter_attn_dim", width, "null: these layers have no adapters")
+    made = [
+        piece("adapter_norm", "layer_norm", d, kind="norm"), piece("adapter_down", "linear", d, width),
+        piece("adapter_activation", "relu", width), piece("adapter_up", "linear", width, d),
+        piece("adapter_sum", "sum", d),
+    ]  # fmt: skip
+    return [one | {"times": raw["n_layers"]} for one in made]
 
 
 def _samples(c: Config, raw: Raw) -> tuple[int, list[Raw]]:
@@ -203,6 +218,7 @@ def wav2vec2_bert(c: Config) -> Raw:
     d, ff, bands = raw["d_model"], c.size("intermediate_size"), c.size("feature_projection_input_dim", default=160)
     attention = c.heads(raw, kv_names=(), width_names=())
     c.only(d, "output_hidden_size", why="an adapter alone makes another width")
+    c.only(None, "adapter_attn_dim", why="these layers have no adapters")
     heads, width, act = attention["n_heads"], attention["d_head"], c.activation("hidden_act", default="silu")
     form = c.text("position_embeddings_type", default="relative_key", null=None)
     before, after = (

@@ -87,6 +87,7 @@ class Bomb:
         return os.mkdir, (str(self.marker),)
 
 
+ONES = b"1, " * 2999 + b"1"
 FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "unknown.json": (lambda: config(**{f"key_{i}": 7 for i in range(900_000)}), "keys, expected at most 10,000"),
     "passed.json": (lambda: config(**{f"key_{i}": False for i in range(9_000)}), "and 8,992 more"),
@@ -114,6 +115,7 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     ),
     "parens.json": (lambda: config(quantization_config=repeating("re:" + "(" * 9000 + ")" * 9000)), ""),
     "ngrams.json": (hashed, ""),
+    "stages.json": (lambda: b'{"model_type": "swin", "depths": [%s], "num_heads": [%s]}' % (ONES, ONES), "depths is"),
     "dotted.toml": (lambda: b"a." * 500_000 + b"a = 1", "nested too deep"),
     "table.toml": (lambda: b"[" + b"a." * 500_000 + b"a]", "nested too deep"),
     "array.toml": (lambda: b"a = " + b"[" * 500_000, "not valid TOML"),

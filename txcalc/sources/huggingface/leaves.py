@@ -9,9 +9,10 @@ from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import GLOBAL, TOP, Config, Raw, layered, piece
 from txcalc.sources.huggingface.encoder import bert_like
 from txcalc.sources.huggingface.keys import any_of
-from txcalc.sources.spec import size
+from txcalc.sources.spec import MAX_SIZE, size
 
 Pieces = list[Raw]
+MOST_STAGES = 30  # each twice as wide as the one before
 
 
 def listed(raw: Raw, kinds: dict[str, Pieces], order: list[str]) -> Raw:
@@ -129,8 +130,9 @@ def swin(c: Config) -> Raw:
     last = width * 2 ** max(0, n - 1)
     c.only(last, "hidden_size", why="it is what the class derives")
     raw: Raw = {"kind": "encoder", "d_model": last, "n_layers": max(1, sum(depths))}
-    if not depths or len(heads) != n or not ratio * width >= 1:
-        c.fault("depths", depths, "a list with a number of layers a stage, as many as num_heads, of widths above 0")
+    if not depths or len(heads) != n or not ratio * width >= 1 or last > MAX_SIZE:
+        number = f"a list with a number of layers a stage, as many as num_heads, of widths from 1 to {MAX_SIZE:,}"
+        c.fault("depths", depths, number)
         return raw
     around = [
         piece(
@@ -256,7 +258,7 @@ def clap(c: Config) -> Raw:
     depths = audio.items("depths", of=size, length=None, default=[2, 2, 6, 2])
     n = len(depths)
     heads = audio.items("num_attention_heads", of=size, length=None, default=[4, 8, 16, 32])
-    if not depths or len(heads) != n:
+    if not depths or len(heads) != n or n > MOST_STAGES:
         if not audio.faulty & {"depths", "num_attention_heads"}:
             audio.fault("depths", depths, "a list with a number of layers a stage, as many as num_attention_heads")
         depths, heads, n = [2, 2, 6, 2], [4, 8, 16, 32], 4

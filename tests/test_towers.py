@@ -223,7 +223,15 @@ def changed(**changes: Any) -> dict[str, Any]:
         (SMALL | {"vision_feature_layer": "last"}, "vision_feature_layer is 'last'"),
         (
             {**SMALL, "model_type": "perception_lm", "text_config": CONFIGS["llama-7b"]},
-            "projector of perception_lm are not",
+            "the tower and projector are not read (perception_lm)",
+        ),
+        (
+            {
+                "model_type": "fast_vlm",
+                "text_config": CONFIGS["qwen2-7b"],
+                "vision_config": {"model_type": "timm_wrapper"},
+            },
+            "the tower is one of timm's",
         ),
     ],
 )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config, Raw
-from txcalc.sources.huggingface.projectors import internvl
-from txcalc.sources.huggingface.tensors import Projection, Tower, block, got_ocr2, grid_of, linear
-from txcalc.sources.huggingface.towers import clip, ragged
+from txcalc.sources.huggingface.projectors import internvl, merging
+from txcalc.sources.huggingface.tensors import Projection, Sizes, Tower, block, got_ocr2, grid_of, linear
+from txcalc.sources.huggingface.towers import ROTARY, clip, ragged, stack
 
 CLIP = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
 # What Phi's code makes of its table for embeddings: the one form that is read.
@@ -88,3 +88,32 @@ def deepseek_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Proj
     if said != usual:
         c.fault("projector_config", said, str(usual))
     return Projection((), params=linear(tower.width, d) + 2 * d)
+
+
+def dots_ocr(v: Config) -> Tower:
+    """A norm of patches, gated layers with RMSNorms and rotary positions."""
+    v.only(1, "temporal_patch_size", why="one picture makes a patch")
+    v.only(False, "is_causal", why="all patches see each other")
+    size = Sizes(
+        v.size("embed_dim", default=1536),
+        v.size("intermediate_size", default=4224),
+        v.size("num_hidden_layers", default=42),
+        v.size("num_attention_heads", default=12),
+    )
+    v.divides(size.heads, size.width, "num_attention_heads", "embed_dim")
+    own = {
+        "patch": v.size("patch_size", default=14),
+        "channels": v.size("num_channels", default=3),
+        "class_token": False,
+    }
+    bias, last = v.flag("use_bias", default=False), v.flag("post_norm", default=True)
+    tables: dict[str, Raw] = {"attention": {"bias": bias}, "feed_forward": {"gated": True, "bias": bias}}
+    tables |= {"norm": {"form": "rms", "final": last}, "positions": ROTARY, "embedding": {"norm": True}, "vision": own}
+    return Tower(size.width, stack(size, "silu", **tables))
+
+
+def dots_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """A norm, patches side by side, two matrices."""
+    if v.size("hidden_size", default=1536) != raw["d_model"]:
+        v.fault("hidden_size", v.data.get("hidden_size"), f"the language model's width, {raw['d_model']:,}")
+    return merging(tower, v.size("spatial_merge_size", default=2) ** 2, raw)

@@ -101,14 +101,14 @@ def lfm2_vl(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     return Projection(({"merge": c.size("downsample_factor", default=2) ** 2}, *norm, *then))
 
 
-def _merging(tower: Tower, merged: int, raw: Raw) -> Projection:
+def merging(tower: Tower, merged: int, raw: Raw) -> Projection:
     """A norm, and two matrices on patches side by side."""
     steps: Steps = ({"norm": "layer"}, {"merge": merged}, {"linear": tower.width * merged}, GELU)
     return Projection((*steps, {"linear": raw["d_model"]}))
 
 
 def paddleocr(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    return _merging(tower, v.size("spatial_merge_size", default=2) ** 2, raw)
+    return merging(tower, v.size("spatial_merge_size", default=2) ** 2, raw)
 
 
 def deepseek_vl(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -162,7 +162,7 @@ def kimi(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     merged = area(v, "merge_kernel_size")
     if c.size("projection_hidden_size", default=1152) != tower.width:
         c.fault("projection_hidden_size", c.data.get("projection_hidden_size", 1152), f"the tower's {tower.width:,}")
-    return _merging(tower, merged, raw)
+    return merging(tower, merged, raw)
 
 
 def got_ocr2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -224,7 +224,7 @@ def qwen3_asr(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def cosmos3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    steps = _merging(tower, v.size("spatial_merge_size", default=2) ** 2, raw).steps
+    steps = merging(tower, v.size("spatial_merge_size", default=2) ** 2, raw).steps
     return Projection((*steps[:2], {"linear": c.size("projector_hidden_size", default=11520)}, *steps[3:]))
 
 

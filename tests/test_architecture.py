@@ -8,7 +8,8 @@ import inspect
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from importlib import import_module
@@ -130,6 +131,17 @@ def test_imports_go_round_in_no_circle(tmp_path: Path) -> None:
 def test_every_module_is_there() -> None:
     found = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
     assert found - {"__init__", "__main__"} == set(LAYERS)
+
+
+def test_a_class_name_has_one_meaning() -> None:
+    """It stands once, or is a part and its module, or a record of JSON and what it is made of."""
+    places = defaultdict[str, list[str]](list)
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(parsed(path)):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(path.relative_to(PACKAGE).parts[0])
+    pairs = [sorted(found) for found in places.values() if len(found) > 1]
+    assert [pair for pair in pairs if len(pair) > 2 or (pair != ["parts", "reference"] and "api" not in pair)] == []
 
 
 def neither_abstract_nor_final(folder: Path) -> list[str]:
@@ -266,24 +278,6 @@ def test_no_part_is_asked_what_it_is() -> None:
     assert {path: found for path in ASKING_NOTHING if (found := parts_asked(path))} == {}
 
 
-@pytest.mark.parametrize(
-    "planted",
-    [
-        "isinstance(part, Linear)",
-        "type(part) is Norm",
-        "type(entry.leaf)",
-        "isinstance(entry.leaf, known)",
-        "issubclass(kind, attention.AttentionCore)",
-        "type(span) is Window",
-        "type(core.span)",
-    ],
-)
-def test_a_planted_test_of_a_type_is_noticed(planted: str, tmp_path: Path) -> None:
-    path = tmp_path / "planted.py"
-    path.write_text(f"answer = {planted}\n")
-    assert len(parts_asked(path)) == 1
-
-
 def places_asked(path: Path) -> list[str]:
     """Where a module asks how a path, or the name of a step of it or of a child, is spelled."""
     asking = {"startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix", "get"}
@@ -318,22 +312,31 @@ def test_no_path_is_asked_how_it_is_spelled() -> None:
 
 
 @pytest.mark.parametrize(
-    "planted",
+    ("asked", "planted"),
     [
-        'step.name == "layers"',
-        "entry.steps[-1].name == 'tokens'",
-        'entry.steps[-1].name in ("q_norm", "kv_norm")',
-        'entry.name.endswith("latent_up")',
-        'TABLES.get(entry.steps[-1].name, "further tables")',
-        "step.name == ROUTED",
-        '"down" == child.name',
-        'held.entry.path.startswith("head.")',
+        (parts_asked, "isinstance(part, Linear)"),
+        (parts_asked, "type(part) is Norm"),
+        (parts_asked, "type(entry.leaf)"),
+        (parts_asked, "isinstance(entry.leaf, known)"),
+        (parts_asked, "issubclass(kind, attention.AttentionCore)"),
+        (parts_asked, "type(span) is Window"),
+        (parts_asked, "type(core.span)"),
+        (places_asked, 'step.name == "layers"'),
+        (places_asked, "entry.steps[-1].name == 'tokens'"),
+        (places_asked, 'entry.steps[-1].name in ("q_norm", "kv_norm")'),
+        (places_asked, 'entry.name.endswith("latent_up")'),
+        (places_asked, 'TABLES.get(entry.steps[-1].name, "further tables")'),
+        (places_asked, "step.name == ROUTED"),
+        (places_asked, '"down" == child.name'),
+        (places_asked, 'held.entry.path.startswith("head.")'),
     ],
 )
-def test_a_planted_test_of_a_name_is_noticed(planted: str, tmp_path: Path) -> None:
+def test_a_planted_test_of_a_type_or_a_name_is_noticed(
+    asked: Callable[[Path], list[str]], planted: str, tmp_path: Path
+) -> None:
     path = tmp_path / "planted.py"
     path.write_text(f"answer = {planted}\n")
-    assert len(places_asked(path)) == 1
+    assert len(asked(path)) == 1
 
 
 def names_asked(path: Path) -> list[str]:
@@ -457,21 +460,11 @@ class Reader(ast.NodeVisitor):
             self.fault(node)
         self.generic_visit(node)
 
-    def visit_If(self, node: ast.If) -> None:
+    def visit_tested(self, node: ast.If | ast.IfExp | ast.While | ast.Assert) -> None:
         self.asked(node.test)
         self.generic_visit(node)
 
-    def visit_IfExp(self, node: ast.IfExp) -> None:
-        self.asked(node.test)
-        self.generic_visit(node)
-
-    def visit_While(self, node: ast.While) -> None:
-        self.asked(node.test)
-        self.generic_visit(node)
-
-    def visit_Assert(self, node: ast.Assert) -> None:
-        self.asked(node.test)
-        self.generic_visit(node)
+    visit_If = visit_IfExp = visit_While = visit_Assert = visit_tested
 
     def visit_comprehension(self, node: ast.comprehension) -> None:
         for test in node.ifs:

@@ -326,13 +326,15 @@ class Mutants:
         return found, spent
 
     def importing(self, file: str) -> list[str]:
-        """The quick tests that call nothing of parts or planning, of the files that import a module: they may read its
-        tables."""
+        """The quick tests that call nothing of parts or planning, of the files that import a module, or all: they may
+        read its tables."""
         module, mapped = module_of(file), {test for test, _, _ in self.tests}
         return [
             test
             for test, item in self.items.items()
-            if test not in mapped and not item.get_closest_marker("slow") and f"{module} import" in _text(item.path)
+            if test not in mapped
+            and not item.get_closest_marker("slow")
+            and any(way in _text(item.path) for way in (f"{module} import", "walk_packages"))
         ]
 
     def tried(self, mutant: Mutant) -> str:

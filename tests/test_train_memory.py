@@ -124,31 +124,6 @@ def test_the_largest_that_fits_is_the_last_that_does(llama: Model) -> None:
         assert memory(llama, replace(recipe, **at[1])).fullest.reserved > capacity
 
 
-@pytest.mark.parametrize(
-    ("recipe", "said"),
-    [
-        (Recipe(Layout(tp=0)), "tp is 0, expected a whole number from 1"),
-        (Recipe(Layout(tp=16)), "tp is 16, expected a divisor of n_heads = 8"),
-        (Recipe(Layout(tp=8)), "tp is 8, expected at most 4 with --framework fsdp2, which repeats no key/value heads"),
-        (Recipe(Layout(pp=8), accumulation=8), "pp · pieces is 8, expected at most the 4 layers"),
-        (Recipe(Layout(pp=2, vpp=2), accumulation=4), "vpp is 2, expected 1 with --schedule 1f1b"),
-        (Recipe(Layout(pp=4), schedule="dualpipev", accumulation=4), "accumulation is 4, expected at least 8"),
-        (Recipe(Layout(cp=3), tokens=64), "tokens is 64, expected a multiple of cp = 3"),
-        (Recipe(Layout(ep=2, fsdp=2)), "ep is 2, expected 1: the model has no experts"),
-        (Recipe(zero=1), "zero is 1, expected one of 0 with --framework fsdp2"),
-        (Recipe(Layout(dp=2), zero=2, framework="megatron"), "zero is 2, expected one of 0, 1"),
-        (Recipe(Layout(fsdp=2), framework="megatron"), "fsdp is 2, expected 1 with --framework megatron"),
-        (Recipe(recompute="every:0"), "recompute is 'every:0', expected one of none, core, blocks"),
-        (Recipe(tokens=0), "tokens is 0, expected a whole number from 1"),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_what_cannot_be_is_refused(recipe: Recipe, said: str) -> None:
-    with pytest.raises(InputError) as error:
-        memory(load(LLAMA), recipe)
-    assert said in str(error.value)
-
-
 def test_key_value_heads_are_repeated_where_the_framework_does() -> None:
     (rank,) = memory(load(LLAMA), Recipe(Layout(tp=8), framework="megatron", tokens=64)).ranks
     heads = 4 * 2 * 8 * 64 * 2  # of one head k and v, in bf16

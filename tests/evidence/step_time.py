@@ -117,6 +117,10 @@ def megatron() -> Iterator[Row]:
         old = row["source"] != "megatron-bridge"
         sizes = ("gpus", "tp", "pp", "dp", "cp", "ep", "vpp", "sp", "tokens", "micro_batch", "global_batch")
         gpus, tp, pp, dp, cp, ep, vpp, sp, tokens, micro, batch = (int(row[key]) for key in sizes)
+        stages = None
+        if row["model"] == "llama-3.1-405b" and pp > 1:  # embedding and loss take the place of a layer each
+            each = 128 // (pp * vpp)  # (recipes/llama: account_for_embedding_in_pipeline_split, …_loss_…)
+            stages = (each - 1, *[each] * (pp * vpp - 2), each - 1)
         recipe = Recipe(
             Layout(tp=tp, sp=tp if sp or not old else 1, pp=pp, vpp=vpp, dp=dp, cp=cp, ep=ep),
             micro_batch=micro,
@@ -128,6 +132,7 @@ def megatron() -> Iterator[Row]:
             zero=0 if old or dp * cp == 1 else 1,
             keep_scores=old,
             gradient="fp16" if old else None,
+            stages=stages,
         )
         precision = row["precision"].lower()
         products = next((name for name in ("fp8", "fp4") if name in precision), "bf16")

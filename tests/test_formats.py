@@ -246,6 +246,20 @@ def test_a_layer_alone_may_stay_wide() -> None:
     assert ten["layers.0.attention.q"] == 11 * (8 * 65_536 + 32) + 16 * 65_536  # not layers 10 and 11
 
 
+@pytest.mark.parametrize(("method", "by"), [("gptq", 32), ("awq", 8)])
+def test_a_matrix_that_a_packer_does_not_take_is_refused(method: str, by: int) -> None:
+    """AutoGPTQ takes infeatures and outfeatures of 32; its last group may be short, AutoAWQ's not."""
+    config = {"quant_method": method, "bits": 4, "group_size": 4}
+    with pytest.raises(InputError, match=rf"packs multiples of {by}, which \S+gate \(100 × 64\) is not"):
+        bits(config, "D=64 L=1 h=4 F=100 V=50 untied")
+    short, config = "D=64 L=1 h=4 F=160 V=50 untied", {**config, "group_size": 128}
+    if method == "gptq":  # each input's group is said in 32 bits
+        assert bits(config, short)["layers.0.feed_forward.down"] == 64 * (160 * 4 + 2 * 20) + 160 * 32
+    else:
+        with pytest.raises(InputError, match="a divisor of every row"):
+            bits(config, short)
+
+
 def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
     model = load("llama-3.1-405b")
     how = engine(model, "fp8")

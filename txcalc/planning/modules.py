@@ -13,7 +13,7 @@ from typing import Any
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry
-from txcalc.planning.weights import LAYERS
+from txcalc.planning.weights import LAYERS, Format
 
 WHERE = "quantization_config"
 
@@ -30,6 +30,11 @@ TABLES = (
     *("exllama_config", "inside_layer_modules", "outside_layer_modules", "max_memory", "softmax_quant_spec"),
     "module_name_preceding_first_block",  # of optimum's GPTQ, where it calibrates
 )
+
+# Whose packers take no group that is not full, and what theirs take multiples of, of rows and of columns (AutoAWQ's and
+# AutoGPTQ's linear layers; a last group that is not full is a group of AutoGPTQ's).
+DIVIDING = ("awq", "mlx", "compressed-tensors")
+WORDS = {"awq": 8, "gptq": 32}
 
 # The names that a leaf's module has in checkpoints, by the end of its path in the ledger.
 ATTENTION, MLP, MAMBA = (
@@ -221,3 +226,16 @@ def _compiled(text: str) -> re.Pattern[str]:
             return re.compile(text)
     except (re.error, OverflowError, RecursionError):
         raise InputError(WHERE, [Fault("a name of modules", text, "a regular expression")]) from None
+
+
+def check_packed(method: str, found: Format, ledger: Iterable[Entry]) -> None:
+    """Errors: `InputError` for a matrix that a method's packer does not take."""
+    entries, by = list(ledger), WORDS.get(method, 1)
+    if method in DIVIDING and isinstance(found.block, int):
+        for left, _ in found.part_filled(entries):
+            raise InputError(WHERE, [Fault("group_size", found.block, f"a divisor of every row, also of {left}")])
+    for entry in entries:
+        for weight in entry.leaf.untied.weights():
+            if found.stores(weight, entry) and any(size % by for size in weight.shape):
+                sizes = " × ".join(f"{size:,}" for size in weight.shape)
+                raise InputError(WHERE, [f"{method} packs multiples of {by}, which {entry.path} ({sizes}) is not"])

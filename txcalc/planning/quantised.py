@@ -17,12 +17,11 @@ from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
 from txcalc.planning.mixtures import stored
-from txcalc.planning.modules import BLOCKS, LEFT, TABLES, WHERE, Modules, listed
+from txcalc.planning.modules import BLOCKS, LEFT, TABLES, WHERE, Modules, check_packed, listed
 from txcalc.planning.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
 
 Config = Mapping[str, Any]
 
-DIVIDING = ("awq", "mlx", "compressed-tensors")  # whose packers take no group that is not full
 WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp4": 4}  # of methods of one
 Covers = Callable[[Entry, int | None], bool]
 Rule = tuple[Covers, Format | None]  # the first that is true of a leaf decides
@@ -69,9 +68,7 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     found = Mixed.of(main.name if main else read.method, source, ledger, choose, wide)
     if not isinstance(found, Mixed) or not found.table:
         raise InputError(WHERE, [f"quantises no layer of {model.name}: its lists leave every one wide"])
-    if read.method in DIVIDING and isinstance(found.block, int):
-        for left, _ in found.part_filled(ledger):
-            raise InputError(WHERE, [Fault("group_size", found.block, f"a divisor of every row, also of {left}")])
+    check_packed(read.method, found, ledger)
     return found
 
 

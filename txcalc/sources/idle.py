@@ -118,6 +118,8 @@ def without(raw: Raw, path: Path) -> dict[str, Any]:
 
 def alike(one: Any, other: Any) -> bool:
     """Whether two trees of parts are the same, leaf by leaf and in every number that a formula reads."""
+    if one is other:
+        return True
     if type(one) is not type(other):
         return False
     if isinstance(one, tuple):
@@ -125,7 +127,7 @@ def alike(one: Any, other: Any) -> bool:
     names = _compared(one.__class__)
     if names is None:
         return bool(one == other)
-    return all(alike(getattr(one, name), getattr(other, name)) for name in names)
+    return all(map(alike, [getattr(one, name) for name in names], [getattr(other, name) for name in names]))
 
 
 @cache

@@ -58,7 +58,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(200_000)  # as the command sets it: a tenth of what most tests take was looking for garbage
+        gc.set_threshold(200_000)  # as the command sets it
         gc.enable()
 
 

@@ -19,6 +19,8 @@ _NUMBERS = re.compile(
 
 def named(text: str, known: Collection[str]) -> str:
     """The preset's name that a short or differently spelt one means; the text itself where it means none."""
+    if text in known:
+        return text
     wanted = _bare(re.sub(r"\b(nvidia|amd|apple|google|intel|geforce|radeon|instinct)\b", "", text.lower()))
     spelt = {_bare(name): name for name in known}
     short = {_bare(name): full for name, full in SHORT.items() if full in known}

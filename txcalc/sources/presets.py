@@ -9,7 +9,8 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from functools import cache
+from copy import deepcopy
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -60,9 +61,10 @@ def find(name: str) -> tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str,
     if wanted and not set(wanted) & set("/\\\0") and len(wanted) <= 80:
         for place in _folders():
             for stem in dict.fromkeys((name.strip(), wanted)):
-                if (place / f"{stem}.toml").is_file():
-                    note: tuple[str, ...] = () if place.parent == folder() else (f"{OWN} {place / stem}.toml",)
-                    return *read(place / f"{stem}.toml"), (), note
+                path = place / f"{stem}.toml"
+                if path.is_file():
+                    note: tuple[str, ...] = () if place.parent == folder() else (f"{OWN} {path}",)
+                    return _described(path), stem, (), note
     if like := alike(wanted):
         raw, origin, assumptions, note = find(like)
         return raw, origin, assumptions, (*note, f"{name.strip()} is the preset {like}")
@@ -97,7 +99,17 @@ def read(path: Path) -> tuple[Mapping[str, Any], str]:
     where = str(path)
     if path.is_dir():
         raise InputError(where, ["is a directory, expected a description (.toml) or a preset's name"])
-    return parsed(files.read(path, MAX_BYTES), where), path.stem if path.parent in _folders() else where
+    return _described(path), path.stem if path.parent in _folders() else where
+
+
+def _described(path: Path) -> Mapping[str, Any]:
+    return parsed(files.read(path, MAX_BYTES), str(path))
+
+
+@lru_cache(maxsize=128)
+def _tables(text: str) -> dict[str, Any]:
+    """TOML that is asked for again and again; whoever asks changes a copy of it."""
+    return tomllib.loads(text)
 
 
 def parsed(data: bytes, where: str) -> Mapping[str, Any]:
@@ -109,7 +121,7 @@ def parsed(data: bytes, where: str) -> Mapping[str, Any]:
     if any(line.count(b".") > MAX_DOTS for line in data.splitlines()):  # a dotted key takes the square of its length
         raise InputError(where, ["is not valid TOML: nested too deep"])
     try:
-        return tomllib.loads(data.decode())
+        return deepcopy(_tables(data.decode()))
     except UnicodeDecodeError:
         raise InputError(where, ["is not text, expected a description (.toml)"]) from None
     except RecursionError:

@@ -117,3 +117,20 @@ def dots_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projecti
     if v.size("hidden_size", default=1536) != raw["d_model"]:
         v.fault("hidden_size", v.data.get("hidden_size"), f"the language model's width, {raw['d_model']:,}")
     return merging(tower, v.size("spatial_merge_size", default=2) ** 2, raw)
+
+
+def molmo(v: Config) -> Tower:
+    """CLIP's of 336 pixels without its last layer and norm, whose sizes the code itself says."""
+    wide, layers = CLIP["hidden_size"], CLIP["num_hidden_layers"] - 1
+    ends = wide + (24**2 + 1) * wide + 3 * 14**2 * wide + 2 * wide
+    layer = block(wide, CLIP["intermediate_size"], 4 * linear(wide, wide))
+    return Tower(2 * wide, params=ends + layers * layer, runs=False)
+
+
+def molmo_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """Two layers' features: one attends to four patches for each, and a gated feed-forward half as wide as the
+    config says; two vectors where a picture ends."""
+    read, wide = tower.width, CLIP["hidden_size"]
+    half = c.size("intermediate_size") // 2
+    pooled = 3 * linear(read, wide) + linear(wide, wide)
+    return Projection((), params=2 * read + pooled + 2 * wide * half + half * raw["d_model"])

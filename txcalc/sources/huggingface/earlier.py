@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.beside import beside
 from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, piece
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.delta import LINEAR, minimax
@@ -177,15 +178,13 @@ def _halved(c: Config, both: int, bias: bool) -> Raw:
 
 
 def molmo(c: Config) -> Raw:
-    """The language model of Molmo: OLMo's code under Llama's names, with 128 further rows of the token table."""
+    """Molmo's: OLMo's code under Llama's names, with 128 further rows of the token table."""
     c.of_its_own(writes=True)
     raw = c.stack()
     attention = c.heads(raw, width_names=())
     attention["bias"] = ["q", "k", "v"] if c.flag("qkv_bias", default=False) else []
     attention["qk_norm"] = "width" if c.flag("attention_layer_norm", default=False) else "none"
-    c.note("multimodal: the language model alone is counted")
-    return raw | {
-        "multimodal": True,
+    raw |= {
         "vocab_size": c.size("embedding_size", default=raw["vocab_size"], null=raw["vocab_size"]),
         "embedding": {"extra": 128},
         "attention": attention,
@@ -194,6 +193,7 @@ def molmo(c: Config) -> Raw:
         "positions": c.rotary(attention["d_head"]),
         "head": {"tied": False},
     }
+    return raw | beside(c, c, raw)
 
 
 def codeshell(c: Config) -> Raw:

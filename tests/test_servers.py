@@ -52,8 +52,8 @@ def test_most_rows_are_predicted(found: tuple[Any, Any]) -> None:
     ("figure", "bounds"),
     [
         ("TPOT", {"dense": 0.10, "experts": 0.14, "vllm": 0.10, "trtllm": 0.15, "sglang": 0.15, "mxfp4": 0.12}),
-        ("tokens", {"dense": 0.11, "experts": 0.15, "vllm": 0.10, "trtllm": 0.14, "sglang": 0.19}),
-        ("TTFT", {"dense": 0.25, "experts": 0.28, "vllm": 0.20, "trtllm": 0.30, "sglang": 0.32}),
+        ("tokens", {"dense": 0.12, "experts": 0.15, "vllm": 0.10, "trtllm": 0.14, "sglang": 0.19}),
+        ("TTFT", {"dense": 0.24, "experts": 0.28, "vllm": 0.17, "trtllm": 0.30, "sglang": 0.32}),
     ],
 )
 def test_errors_by_class(found: tuple[Any, Any], figure: str, bounds: dict[str, float]) -> None:
@@ -76,9 +76,10 @@ def test_the_largest_throughput() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["kind", "format", "engine", "band"])
 def test_no_class_is_biased(found: tuple[Any, Any], key: str) -> None:
-    """TTFT but for Llama-3.1-70B in fp8 (1.16), which is half of the dense models (1.11)."""
+    """Not counted: TensorRT-LLM's script for Llama-3.1-70B holds prompts of 1,024 back for 20 steps on up to four GPUs
+    (batch_wait_timeout_iters; 18 rows, TTFT 0.74). Without these fp8's TTFT is 1.12: no other row of it waits the 12
+    steps that models with experts do."""
     servers, (ones, _) = found
     for figure in ("TPOT", "tokens", "TTFT"):
         for name, (middle, _) in errors(servers, ones, figure, key).items():
-            if figure != "TTFT" or name not in ("fp8", "dense"):
-                assert 0.9 <= middle <= 1.1, (figure, name, middle)
+            assert 0.9 <= middle <= 1.1, (figure, name, middle)

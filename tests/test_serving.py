@@ -29,7 +29,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding, Stage
 from txcalc.planning.roofline import Rank
-from txcalc.planning.serving import Serving, serve, sizes
+from txcalc.planning.serving import Serving, _notes, serve, sizes
 from txcalc.planning.timing import Speculation, Timer, request
 from txcalc.render.serving import parts as by_part
 from txcalc.sources import build
@@ -463,6 +463,25 @@ def test_stages_wait_for_the_last_of_those_in_flight(pp: int) -> None:
     waits = [sum(times) - max(times) for times in stages]
     assert number == 4 and one._waits(2000, 0, 1.0) == pytest.approx(sum(waits[:3]) / 2 + waits[3], rel=1e-9)
     assert (one._waits(2000, 0, 1.0) > 0) == (pp > 1)
+
+
+@pytest.mark.parametrize(
+    ("layout", "link", "node", "said"),
+    [
+        (Layout(dp=8), 10**9, None, ""),
+        (Layout(dp=9), 10**9, None, "all transfers"),
+        (Layout(dp=9), 10**9, 8, ""),
+        (Layout(dp=9), None, None, ""),
+        (Layout(pp=2), None, None, "stages hand on"),
+        (Layout(pp=2), 10**9, None, ""),
+    ],
+)
+def test_notes_on_the_link(layout: Layout, link: int | None, node: int | None, said: str) -> None:
+    model, card = load("gpt2"), replace(hardware.load("h100-sxm"), link=link, node=node)
+    found = plan(Deployment(model, card, engine(model, "bf16")), 1024, 1, 1)
+    timer = Timer(found.deployment, request(1024), 1024)
+    chosen = replace(timer.point(found.best.layout, 1, None, 1), layout=layout)
+    assert [note[: len(said)] for note in _notes(found, timer, chosen)] == [said] * bool(said)
 
 
 @given(st.integers(0, 3000), st.lists(st.integers(0, 3000), max_size=3))

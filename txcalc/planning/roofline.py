@@ -318,7 +318,7 @@ class Rank:
             start = curve.start_s + curve.depth_s * d_in if leaf.matrix else efficiency.launch_s
             row, narrowed = 2.0 * d_in * d_out if entry.routed else 0.0, 0.0
             if leaf.matrix and entry.routed:
-                if launched and 1 < ep <= GATHERED:  # two products of a layer share passes of 2 bytes
+                if launched and ep <= GATHERED:  # two products of a layer share passes of 2 bytes
                     vectors = sharing * self.stage.root.stacks[-1].d_model * entry.layers
                     narrowed = curve.gathered * (1 - 1 / ep) * vectors
             elif leaf.matrix and not merged:

@@ -144,15 +144,6 @@ def test_a_picture_has_its_positions_whatever_length_is_said() -> None:
     assert recipe["micro_batch"] > 1 and 2**20 <= recipe["global_batch"] * positions < 2**21
 
 
-def test_many_ranks_take_longer_to_start() -> None:
-    """NCCL's own model: hops around a ring, and of an all-reduce the depth of a tree if that is less."""
-    starts = [latency(Message("all_gather", Group(8 * nodes, 8), 0)) for nodes in (1, 2, 16, 64)]
-    assert starts == sorted(starts) and starts[0] == pytest.approx(14e-6 + 7 * 1.9e-6)
-    assert latency(Message("all_reduce", Group(512, 8), 0)) == pytest.approx(14e-6 + 2 * (7 * 1.25e-6 + 6 * 8.5e-6))
-    whole, cut = (Kernels(H100).transfer(ring("all_reduce", Group(64, 8), 1e9, pieces)) for pieces in (1, 40))
-    assert cut - whole == pytest.approx(39 * latency(Message("all_reduce", Group(64, 8), 0)))
-
-
 def test_a_host_is_waited_for(llama: Model) -> None:
     """Activations go out and come back over its link; what compute hides of them is not waited for."""
     recipe = Recipe(Layout(fsdp=8), tokens=4096, offload="activations")

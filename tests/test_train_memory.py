@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from txcalc import load
-from txcalc.errors import InputError, UnknownName
+from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.training import Layout, Ranks, Recipe, in_flight, largest, memory, profiles
 from txcalc.planning.training.activations import leaf_bytes
@@ -216,11 +216,6 @@ def test_nanotron_by_its_source() -> None:
     assert sharded.lent - whole.lent == sharded.state.parameters * 3 // 2
     joint = whole.bytes["saved"] - memory(load("D=64 L=4 h=8 h_kv=4 F=96 V=256 tied"), recipe).fullest.bytes["saved"]
     assert joint == 4 * rows * (64 // 2 + 2 * 64 // 2) * 2  # k and v of half as many heads, and none beside q
-
-
-def test_an_unknown_optimizer_is_told_its_neighbours() -> None:
-    with pytest.raises(UnknownName, match="did you mean adamw"):
-        memory(load(LLAMA), Recipe(optimizer="adam"))
 
 
 def test_litgpt_on_an_a100() -> None:

@@ -199,7 +199,8 @@ class Recipe:
             faults.append(Fault("recompute", self.recompute, f"one of {', '.join(RECOMPUTE)}", mend))
         if self.zero not in (0, *self.rules.zeros):
             stages = ", ".join(map(str, self.rules.zeros))
-            faults.append(Fault("zero", self.zero, f"one of {stages} with --framework {self.framework}", _fsdp(self)))
+            mend = "fsdp=N is ZeRO-3" if self.rules.dtensor else ""
+            faults.append(Fault("zero", self.zero, f"one of {stages} with --framework {self.framework}", mend))
         for name in ("parameter", "gradient", "compute", "reduce", "adapter"):
             value = getattr(self, name)
             if value is not None and bits_of(value) % 8:
@@ -314,10 +315,6 @@ def parse_options(text: str, where: str = "--recipe") -> dict[str, Any]:
 
 def _number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
-
-
-def _fsdp(recipe: Recipe) -> str:
-    return "fsdp=N is ZeRO-3" if recipe.rules.dtensor else ""
 
 
 def _recompute(text: str) -> bool:

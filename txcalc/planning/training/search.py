@@ -8,7 +8,7 @@ exactly as a layout that was asked for, until enough of them fit.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 from txcalc.errors import InputError, Refuted
@@ -67,28 +67,23 @@ class _Estimate(NamedTuple):
     bytes: float
 
 
+@dataclass(eq=False)
 class Search:
     """Layouts of `gpus` accelerators for a model, a step of `batch` sequences. `base` holds what was asked for; its
     fields named in `fixed` (framework, zero, recompute, micro_batch, schedule) are kept, the others chosen."""
 
-    def __init__(
-        self, model: Model, base: Recipe, machine: Machine, gpus: int, batch: int, fixed: frozenset[str] = frozenset()
-    ) -> None:
-        self.model, self.base, self.machine, self.gpus, self.batch, self.fixed = (
-            model,
-            base,
-            machine,
-            gpus,
-            batch,
-            fixed,
-        )
-        stack = model.spec["stacks"][next(reversed(model.spec["stacks"]))]
-        self.n_layers = stack["n_layers"]
-        self.cuts = bool(model.root.cuttable)
-        self.experts = model.active != model.params
+    model: Model
+    base: Recipe
+    machine: Machine
+    gpus: int
+    batch: int
+    fixed: frozenset[str] = frozenset()
+    considered: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        self.n_layers = next(reversed(self.model.spec["stacks"].values()))["n_layers"]
         self._tables: dict[tuple[int, int, int, int, str], _Table | None] = {}
-        self.kernels = Kernels(machine)
-        self.considered = 0
+        self.kernels = Kernels(self.machine)
 
     def run(self, tell: Callable[[str, float], None] | None = None) -> Searched:
         """`tell` hears what is done of it. Errors: `Refuted` where none fits."""
@@ -128,12 +123,13 @@ class Search:
     def layouts(self) -> Iterator[tuple[Layout, str]]:
         """tp within a node, pp, cp where sequences are long, ep of experts; the rest are copies."""
         frameworks = [self.base.framework] if "framework" in self.fixed else ["fsdp2", "megatron"]
+        experts = self.model.active != self.model.params
         context = [1, 2, 4, 8, 16] if self.base.tokens >= 32_768 else [1]
         for tp in (n for n in divisors(self.gpus) if n <= (self.machine.node or 8)):
-            for pp in (n for n in divisors(self.gpus // tp) if n <= (self.n_layers if self.cuts else 1)):
+            for pp in (n for n in divisors(self.gpus // tp) if n <= (self.n_layers if self.model.root.cuttable else 1)):
                 for cp in (n for n in context if (self.gpus // tp // pp) % n == 0):
                     rest = self.gpus // tp // pp // cp
-                    for ep in (n for n in divisors(tp * cp * rest) if n == 1 or (n >= tp and self.experts)):
+                    for ep in (n for n in divisors(tp * cp * rest) if n == 1 or (n >= tp and experts)):
                         for framework in frameworks:
                             sharded = FRAMEWORKS[framework].dtensor and rest > 1
                             copies = {"fsdp": rest} if sharded else {"dp": rest}

@@ -159,7 +159,7 @@ class StepTimer:
         elif leaf.role == "product":
             kind = "experts" if entry.routed else "matmul"
             depth, width = (float(size) for size in leaf.matrix or (0, 0))
-            narrow = self._narrows and leaf.matrix and not entry.routed
+            narrow = bits_of(self.machine.products) < 16 and leaf.matrix and not entry.routed
             rows = float(work.positions) * float(entry.runs) if narrow else 0.0
             read, starts = (0.0, 0.0) if merged else (rows, starts)
             forward = kernels.product(flops, size, starts, depth, read, kind)
@@ -180,10 +180,6 @@ class StepTimer:
         if self.recipe.layout.cp > 1 and entry.kind == "attention_core":
             seconds = kernels.transfer(self.keys(held)) * float(entry.runs)
             yield "collectives of a layer", seconds, seconds, 0.0
-
-    @property
-    def _narrows(self) -> bool:
-        return bits_of(self.machine.products) < 16
 
     def _core(self, held: RankLeaf, kernels: Kernels, flops: float, size: float, starts: float) -> tuple[float, float]:
         """Seconds of attention, forward and backward."""

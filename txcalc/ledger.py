@@ -372,10 +372,11 @@ def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) 
 @lru_cache(maxsize=32)
 def spots(root: Part) -> tuple[Spot, ...]:
     """Every leaf of a tree, which many workloads ask for one after the other."""
-    return tuple(_found(root, (), "other", (1, 1, 1)))
+    return tuple(_find([], root, (), "other", (1, 1, 1)))
 
 
-def _found(
+def _find(
+    found: list[Spot],
     part: Part,
     steps: tuple[PathStep, ...],
     kind: str,
@@ -383,16 +384,16 @@ def _found(
     forced: bool = False,
     routed: bool = False,
     streams: tuple[Stream, ...] = (),
-) -> Iterator[Spot]:
+) -> list[Spot]:
     if part.leaf:
         own = None if forced else part.leaf.kind
-        yield Spot(steps, part.leaf, own or kind, counts, routed, kind, streams)
-        return
+        found.append(Spot(steps, part.leaf, own or kind, counts, routed, kind, streams))
     for child in part.parts:
         runs = child.times if child.runs is None else child.runs
         times, active, passes = counts
         number = child.times if child.routed else runs
-        yield from _found(
+        _find(
+            found,
             child.part,
             (*steps, PathStep(child.name, child.indices, child.times, number, child.gradient, child.duty)),
             child.kind or kind,
@@ -401,6 +402,7 @@ def _found(
             routed or child.routed,
             streams if child.on is everywhere else (*streams, child.on),
         )
+    return found
 
 
 def _summed(terms: Iterable[Cache]) -> Cache:

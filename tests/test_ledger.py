@@ -388,3 +388,26 @@ def test_experts_beyond_the_last_are_not_there() -> None:
     assert ledger.at(one.replace("routed.0", f"routed.{number - 1}")).entries
     with pytest.raises(TxcalcError):
         ledger.at(one.replace("routed.0", f"routed.{number}"))
+
+
+def test_scales_of_experts_are_those_that_a_token_meets() -> None:
+    """Five of them are there; six tokens multiply the outputs of two experts each, and keep what they multiply."""
+    tiny = {"d_model": 16, "n_layers": 1, "attention": {"n_heads": 2}}
+    one, other = (
+        build(tiny | {"experts": {"n_experts": 5, "top_k": 2, "d_ff": 8, "expert_scales": scales}}, "tiny").ledger(2, 3)
+        for scales in (True, False)
+    )
+    assert [one.total(name) - other.total(name) for name in ("params", "flops", "flops_other", "saved")] == [
+        5,
+        0,
+        12,
+        12,
+    ]
+
+
+def test_a_mean_of_patches_may_be_normed() -> None:
+    tiny = {"kind": "vision", "d_model": 16, "n_layers": 1, "vision": {"image": 8, "patch": 4}}
+    tiny |= {"attention": {"n_heads": 2}, "feed_forward": {"d_ff": 8}, "norm": {"form": "rms"}}
+    head = {"form": "classifier", "classes": 7, "pool": "mean"}
+    plain, normed = (build(tiny | {"head": head | {"pool_norm": norm}}, "tiny").params for norm in (False, True))
+    assert normed - plain == 16

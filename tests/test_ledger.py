@@ -15,9 +15,10 @@ from txcalc import InputError, Ledger, UnknownName
 from txcalc.errors import TxcalcError
 from txcalc.hardware import load as load_gpu
 from txcalc.ledger import KINDS, QUANTITIES
+from txcalc.parts.forms import _somewhere
 from txcalc.parts.latent import LatentAttention, LatentCore
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import Wrong, up_to
+from txcalc.parts.options import MAX_SIZE, Wrong, up_to
 from txcalc.parts.part import Workload
 from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
@@ -411,3 +412,8 @@ def test_a_mean_of_patches_may_be_normed() -> None:
     head = {"form": "classifier", "classes": 7, "pool": "mean"}
     plain, normed = (build(tiny | {"head": head | {"pool_norm": norm}}, "tiny").params for norm in (False, True))
     assert normed - plain == 16
+
+
+def test_where_a_piece_works_is_within_all_sizes() -> None:
+    for at in ([1, -MAX_SIZE, 1], [MAX_SIZE, 0, 1], [1, 0, MAX_SIZE]):
+        assert _somewhere(at) and not _somewhere([number + (number > 1) - (number < 0) for number in at])

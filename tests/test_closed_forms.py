@@ -432,8 +432,7 @@ def test_values_of_a_width_of_their_own_are_read_by_the_output() -> None:
 def test_what_is_added_to_narrow_tokens_is_as_wide_as_they() -> None:
     """Or, projected before, as the stream (`embedding.early`)."""
     for early, wide in ((False, 16), (True, 48)):
-        raw = {"embedding.rank": 16, "positions.form": "learned", "positions.rows": 10}
-        raw |= {"embedding.early": True} if early else {}
+        raw = {"embedding.rank": 16, "embedding.early": early, "positions.form": "learned", "positions.rows": 10}
         found = txcalc.load("D=48 L=1 h=4 F=96 V=99", raw).ledger()
         assert found.at("embedding.positions").total("params") == 10 * wide
         assert found.at("embedding.tokens").total("params") == 99 * 16

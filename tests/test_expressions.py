@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from txcalc import InputError, load
 from txcalc.cli import app
 from txcalc.sources.expressions import Expression, Unreadable, size_of
-from txcalc.sources.idle import needed
 
 SIZES = {"D": 4096, "h": 32, "h_kv": 8, "attention.d_head": 128}
 
@@ -125,8 +124,7 @@ def test_in_a_sweep_a_size_follows_the_swept_ones() -> None:
         heads = row["D"] // 64
         assert (row["h"], row["h_kv"]) == (heads, heads)
         assert row["F"] == (16 * row["D"] + 3) // 6, "to the nearest"
-        changes = needed(load("llama-3.1-8b").raw, {key: row[key] for key in ("D", "h", "h_kv", "F")})
-        ledger = load("llama-3.1-8b", changes).ledger(tokens=row["T"])
+        ledger = load("llama-3.1-8b", {key: row[key] for key in ("D", "h", "h_kv", "F")}).ledger(tokens=row["T"])
         assert (row["params"], row["flops"]) == (ledger.total("params"), ledger.total("flops"))
     assert "F = 8/3*D at every point, rounded to the nearest whole number" in result.stderr
     assert "h = D/64 at every point\n" in result.stderr
@@ -140,7 +138,7 @@ def test_a_followed_count_may_be_nothing() -> None:
     argv = ["D=64 h=1 F=64 L=2 E=8 k=2", "--over", "k=1,2,3", "--set", "experts.n_shared=k-1", "--quantity", "params"]
     rows = json.loads(sweep(*argv, "--json").stdout)["rows"]
     for row in rows:
-        changes = needed(load("D=64 h=1 F=64 L=2 E=8 k=2").raw, {"k": row["k"], "experts.n_shared": row["k"] - 1})
+        changes = {"k": row["k"], "experts.n_shared": row["k"] - 1}
         assert row["params"] == load("D=64 h=1 F=64 L=2 E=8 k=2", changes).params
 
 

@@ -35,7 +35,6 @@ from txcalc.planning.shapes import (
     parse_ratio,
     trainable,
 )
-from txcalc.sources.idle import needed
 
 FREE = Reserve.none()
 
@@ -272,7 +271,7 @@ def test_shapes_like_a_model_spend_the_budget(name: str, spend: str) -> None:
     asked = DesignBudget(family, Engine(format_of("bf16"), reserve=FREE), **{spend: 40 * 10**9})
     shapes = designs(asked, most=3)
     for shape in shapes:
-        model = load(name, needed(family.base.raw, family.changes(shape.layers, shape.width)))
+        model = load(name, family.changes(shape.layers, shape.width))
         assert (model.params, model.active) == (shape.params, shape.active)
         assert (shape.layers - family.first) % family.round == 0
         size = asked.spent(model)

@@ -19,7 +19,6 @@ from hypothesis import given, strategies as st
 from txcalc import hardware, load
 from txcalc.render import draw, plot, terminal
 from txcalc.render.picture import Mark, Panel, Picture, PlotAxis, Series
-from txcalc.sources.idle import needed
 
 ANSI = "\x1b["
 COMMANDS = {
@@ -516,4 +515,4 @@ def test_a_sweep_by_kind_is_a_stack_for_every_model() -> None:
     assert {line.label: line.of for line in one.series}["norm"] == {line.label: line.of for line in two.series}["norm"]
     for panel, name in ((one, "gpt2"), (two, "mixtral-8x7b")):
         for i, width in enumerate(panel.series[0].xs):
-            assert sum(line.ys[i] for line in panel.series) == load(name, needed(load(name).raw, {"D": width})).params
+            assert sum(line.ys[i] for line in panel.series) == load(name, {"D": width}).params

@@ -13,7 +13,7 @@ from tiny import TINY
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
-from txcalc.model import MAX_TOKENS, Model
+from txcalc.model import MAX_TOKENS
 from txcalc.parts.mechanisms import ATTENTIONS, MIXERS
 from txcalc.parts.options import REQUIRED
 from txcalc.parts.place import mechanism
@@ -36,7 +36,6 @@ from txcalc.planning.timing import Limits, request
 from txcalc.planning.traffic import arrivals, lengths
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
 from txcalc.planning.training.run import Terms
-from txcalc.sources.idle import needed
 from txcalc.sources.spec import MAX_LAYERS
 
 GROUPED = [
@@ -255,11 +254,6 @@ def served(**asked: Any) -> Any:
     return request(1000, 100, answer=10, **asked)
 
 
-def deberta(changes: dict[str, Any]) -> Model:
-    model = load(TINY["deberta"])
-    return model.set(needed(model.raw, changes))
-
-
 # Of each number that is asked for: what takes it, the last ones that may be, and those next to them that may not.
 ENDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]] = {
     "pue": (lambda n: Terms(1, pue=n).checked(), (1, 1.01, 9.9, 10), (0.99, 10.1)),
@@ -321,11 +315,11 @@ ENDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]] =
         (0, -1),
     ),
     "rows of distances": (
-        lambda n: deberta({"positions.rows": n, "positions.clipped": False}), (2, 12), (0, 13, 14)
+        lambda n: load(TINY["deberta"]).set({"positions.rows": n, "positions.clipped": False}), (2, 12), (0, 13, 14)
     ),
-    "rows of clipped distances": (lambda n: deberta({"positions.rows": n}), (12,), (10, 14)),
+    "rows of clipped distances": (lambda n: load(TINY["deberta"]).set({"positions.rows": n}), (12,), (10, 14)),
     "rows, a distance of one": (
-        lambda n: deberta({"positions.rows": n, "positions.distance": n // 2}), (2, 4, 40), (3, 5)
+        lambda n: load(TINY["deberta"]).set({"positions.rows": n, "positions.distance": n // 2}), (2, 4, 40), (3, 5)
     ),
 }  # fmt: skip
 

@@ -17,7 +17,6 @@ import numpy as np
 
 from txcalc import InputError, MissingExtra, UnknownName, load
 from txcalc.planning.memory import cache_bytes, saved_bytes, weights_bytes
-from txcalc.sources.idle import needed
 from txcalc.sweep import COLUMNS, WORKLOAD, Sweep, parse_axis
 
 BLOCK = "D=512 h=8 F=1376 L=1"
@@ -33,7 +32,7 @@ def one_by_one(source: str, axes: dict[str, list[int]], quantities: list[str], *
     result = []
     for point in product(*axes.values()):
         at = dict(zip(axes, point, strict=True))
-        changes = needed(load(source).raw, {key: value for key, value in at.items() if key not in WORKLOAD})
+        changes = {key: value for key, value in at.items() if key not in WORKLOAD}
         lengths = {WORKLOAD[key]: value for key, value in at.items() if key in WORKLOAD}
         ledger = load(source, changes).ledger(**{**work, **lengths})
         figures = [DERIVED[q](ledger) if q in DERIVED else ledger.total(q) for q in quantities]

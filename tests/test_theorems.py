@@ -69,7 +69,7 @@ def test_a_description_on_one_line_inherits(quantity: str) -> None:
 
 
 def test_equal_sizes_and_multiples_are_structure() -> None:
-    grouped, alike, single = (units(load(TOY, more))[1].key for more in ({}, {"h_kv": 6}, {"h_kv": 1}))
+    grouped, alike, single = (units(load(TOY, {"h_kv": n}))[1].key for n in (2, 6, 1))
     assert len({grouped, alike, single}) == 3
     assert units(load(TOY, {"h": 12}))[1].key == grouped and units(load(TOY, {"h_kv": 3}))[1].key == grouped
 

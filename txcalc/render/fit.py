@@ -8,7 +8,6 @@ from typing import Any
 from txcalc.planning.fitting import CardSet, ModelFit, best
 from txcalc.planning.shapes import RULE, TILE, DesignBudget, DesignFamily, Kin, Likeness, Shape, boundary
 from txcalc.render.report import Report, Table, TableCell, cell, column, rounded
-from txcalc.sources.idle import needed
 from txcalc.units import iec, short, three
 
 
@@ -187,7 +186,7 @@ def _shape(budget: DesignBudget, shape: Shape) -> dict[str, Any]:
     family = budget.family
     made: dict[str, Any] = {}
     if isinstance(family, Likeness):
-        made["changes"] = needed(family.base.raw, family.changes(shape.layers, shape.width))
+        made["changes"] = family.changes(shape.layers, shape.width)
     else:
         assert isinstance(family, DesignFamily)
         made["inline"] = family.text(shape.layers, shape.width)

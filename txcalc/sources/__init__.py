@@ -250,20 +250,22 @@ def build(
     root = assemble(spec)
     if unknown := [*_adapters(spec, root)]:
         raise InputError(origin, unknown)
+    same: list[str] = []
     if changes or written:
         from txcalc.sources.idle import idle_changes, idle_keys
 
         faults = idle_keys(raw, after, spelling) if written else []
-        if faults := [*faults, *idle_changes(raw, changes, (spec, root))]:
-            raise InputError(origin, faults)
-    if changes:
-        notes = (*notes, "changed: " + ", ".join(f"{key} = {value}" for key, value in changes.items()))
+        idle, same = idle_changes(raw, changes or {}, (spec, root))
+        if faults or idle:
+            raise InputError(origin, [*faults, *idle])
+        notes = (*notes, *_noted(changes or {}, same))
+    is_changed = len(changes or ()) > len(same)
     name = spec["name"] or origin
     towers = {
         one: replace(build(table, f"{origin}: towers.{one}", written=written), name=f"{name}'s {one} tower")
         for one, table in spec["towers"].items()
     }
-    return Model(name, root, after, spec, origin, assumptions, notes, None, bool(changes), build, towers)
+    return Model(name, root, after, spec, origin, assumptions, notes, None, is_changed, build, towers)
 
 
 def _adapters(spec: Mapping[str, Any], root: Composite) -> Iterator[Fault]:
@@ -274,6 +276,15 @@ def _adapters(spec: Mapping[str, Any], root: Composite) -> Iterator[Fault]:
             for name in stack["lora"]["modules"]:
                 if name not in known and not (name == "all" and known):
                     yield Fault("lora.modules", name, f"all, or some of {', '.join(known)}")
+
+
+def _noted(changes: Mapping[str, Any], same: Sequence[str]) -> Iterator[str]:
+    """The notes on changes, of which some say what is so without them."""
+    made = [f"{key} = {value}" for key, value in changes.items() if key not in same]
+    if made:
+        yield "changed: " + ", ".join(made)
+    if same:
+        yield "already so: " + ", ".join(f"{key} = {changes[key]}" for key in same)
 
 
 __all__ = ["build", "checked", "load", "lone_checkpoint"]

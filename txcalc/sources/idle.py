@@ -24,7 +24,6 @@ Made = tuple[Raw, Any]  # a resolved description, and its tree
 OFF: tuple[Any, ...] = (False, 0, "none", "no", [])
 NOTHING = (None, *OFF)
 NONSENSE = float("nan")  # no key may be this
-SO = "it is so already"
 
 
 def idle_keys(raw: Raw, after: Raw, spelling: Mapping[str, str]) -> list[str]:
@@ -51,17 +50,17 @@ def pruned(raw: Raw) -> dict[str, Any]:
     return kept
 
 
-def idle_changes(raw: Raw, changes: Raw, made: Made) -> list[str]:
-    """A fault for each change that makes no difference, neither alone nor beside the others; `made` has them all.
+def idle_changes(raw: Raw, changes: Raw, made: Made) -> tuple[list[str], list[str]]:
+    """Changes that make no difference, neither alone nor beside the others: a fault for each, and those that only say
+    what the description says already. `made` has them all.
 
     Tried on a description that can be used without them.
     """
-    base, faults = _made(raw), []
+    base, faults, same = _made(raw), [], []
     idle = not _differ(base, made)  # all of them together
     for key, value in changes.items() if base else ():
         if key in IDENTITY:
-            if base and base[0][key] == made[0][key]:
-                faults.append(_told(key, value, SO))
+            same += [key] if base and base[0][key] == made[0][key] else []
             continue
         rest = {other: changes[other] for other in changes if other != key}
         left = _made(changed(raw, rest)) if rest else base
@@ -69,22 +68,15 @@ def idle_changes(raw: Raw, changes: Raw, made: Made) -> list[str]:
         if not idle and (_differ(left, made) or _differ(base, alone)):
             continue
         path, unseen = tuple(letter_path(key, raw).split(".")), _made(changed(raw, {key: NONSENSE})) is not None
-        field, same = _field(path), base and alone and _same(base[0]["stacks"], alone[0]["stacks"])
-        derived = field and field.default is None
+        if base and alone and not unseen and _same(base[0]["stacks"], alone[0]["stacks"]):
+            same.append(key)
+            continue
+        field = _field(path)
+        derived = field and field.default is None and not unseen
         tried = (_made(changed(raw, {key: other})) for other in (others(field, value) if field and derived else ()))
-        so = not unseen and (same or any(_differ(base, other) for other in tried if other))
-        faults.append(_told(key, value, SO if so else reason(raw, path, unseen)))
-    return faults
-
-
-def needed(raw: Raw, changes: Raw) -> dict[str, Any]:
-    """Those changes that make a difference beside the others."""
-    kept = dict(changes)
-    for key in changes:
-        rest = {other: value for other, value in kept.items() if other != key}
-        if not _differ(_made(changed(raw, rest)), _made(changed(raw, kept))):
-            kept = rest
-    return kept
+        follows = any(_differ(base, other) for other in tried if other)
+        faults.append(_told(key, value, "it is so already" if follows else reason(raw, path, unseen)))
+    return faults, same
 
 
 def _differ(one: Made | None, other: Made | None) -> bool:

@@ -1,5 +1,5 @@
-"""What the planners say of many runs and every step on the way to it, the parts of tiny models of every kind, tables
-and what is taken where nothing is said, number by number: a formula that gives another figure is seen, and is meant.
+"""What the planners say of many runs, and the parts of tiny models of every kind, number by number: a formula that
+gives another figure is seen, and is meant.
 
 Nothing here says that a figure is right; what other tests compare (measured servers, PyTorch's own bytes, closed forms)
 does. These say which figures a change of formulas moves. `pytest tests/test_figures.py --update-golden` keeps them as
@@ -9,33 +9,19 @@ says what moved in which file.
 
 from __future__ import annotations
 
-import functools
-import importlib
-import inspect
 import json
-import pkgutil
 import shlex
-import sys
-from collections import Counter
-from collections.abc import Callable, Iterator
-from dataclasses import fields, is_dataclass
-from fractions import Fraction
+from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
-from types import FunctionType, GeneratorType, ModuleType
 from typing import Any
 
 import pytest
 from command import typed
 from tiny import TINY
 
-import txcalc.api
-import txcalc.parts
-import txcalc.planning
-import txcalc.sources
 from txcalc.ledger import walk
 from txcalc.model import Model
-from txcalc.parts.frozen import once
 from txcalc.parts.part import Composite, Workload
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
@@ -64,120 +50,16 @@ def brief(values: list[Any]) -> Any:
     return values[0] if len(values) == 1 else f"{len(values)}:{sha256(json.dumps(values).encode()).hexdigest()[:6]}"
 
 
-def said(line: str, steps: Steps) -> dict[str, Any]:
-    steps.clear()
+def said(line: str) -> dict[str, Any]:
     ran = typed(*shlex.split(line), "--json")
     assert ran.exit_code in (0, 1), ran.output
-    found = {key: brief(values) for key, values in numbers(json.loads(ran.stdout), "", {}).items()}
-    return {**found, "steps": " ".join(f"{name} {digest(sorted(values))}" for name, values in sorted(steps.items()))}
-
-
-def digest(values: Any) -> str:
-    return sha256(repr(values).encode()).hexdigest()[:4]
-
-
-def plain(value: Any, deep: int = 5, whole: bool = False) -> Any:
-    """Numbers and lists of them, floats as they are printed; nothing of words, which may change, nor of objects, if not
-    `whole`."""
-    if type(value) is float:
-        return float(f"{value:.6g}")
-    if type(value) in (int, bool):
-        return value
-    if isinstance(value, dict):
-        value = [*value, *value.values()]
-    elif whole and is_dataclass(value) and not isinstance(value, type):
-        value = [getattr(value, field.name) for field in fields(value)]
-    if deep and isinstance(value, tuple | list):
-        return [plain(item, deep - 1, whole) for item in value]
-    return str(value) if isinstance(value, Fraction) else None
-
-
-def modules(package: ModuleType) -> list[ModuleType]:
-    found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
-    return [package, *(importlib.import_module(module.name) for module in found)]
-
-
-def owned(module: ModuleType) -> list[Any]:
-    """A module and its classes."""
-    return [module, *(v for v in vars(module).values() if isinstance(v, type) and v.__module__ == module.__name__)]
-
-
-MOST = 100  # values of a function, in a run
-
-
-class Steps(dict[str, set[str]]):
-    """What public functions and properties of the planners returned, by module; not below what remembers its answer."""
-
-    within = 0
-
-    def __init__(self) -> None:
-        self.times = Counter[tuple[str, str]]()
-
-    def clear(self) -> None:
-        super().clear()
-        self.times.clear()
-
-    def noted(self, where: str, name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-        def note(value: Any) -> Any:
-            if not self.within and self.times[where, name] < MOST:
-                self.times[where, name] += 1
-                self.setdefault(where, set()).add(f"{name} {plain(value)}")
-            return value
-
-        @functools.wraps(function)
-        def called(*args: Any, **named: Any) -> Any:
-            value = function(*args, **named)
-            return map(note, value) if type(value) is GeneratorType else note(value)
-
-        return called
-
-    def silent(self, function: Any) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def called(*args: Any, **named: Any) -> Any:
-            self.within += 1
-            try:
-                return function(*args, **named)
-            finally:
-                self.within -= 1
-
-        called.__dict__["cache_clear"] = getattr(function, "cache_clear", None)
-        return called
-
-    def watch(self, patch: pytest.MonkeyPatch) -> None:
-        every = [
-            each for package in (txcalc.parts, txcalc.sources, txcalc.api, txcalc.planning) for each in modules(package)
-        ]
-        holders = [module for name, module in sys.modules.items() if name.startswith("txcalc")]
-        for module in {*every, *holders}:
-            where = module.__name__.removeprefix("txcalc.planning.")
-            for owner in owned(module):
-                for name, value in list(vars(owner).items()):
-                    if getattr(value, "__module__", module.__name__) != module.__name__:
-                        continue
-                    seen = where != module.__name__ and not name.startswith("_")
-                    if isinstance(value, once):
-                        patch.setattr(value, "compute", self.silent(value.compute))
-                    elif isinstance(value, property) and seen:
-                        patch.setattr(owner, name, property(self.noted(where, name, value.fget)))  # type: ignore[arg-type]
-                    elif hasattr(value, "cache_clear") or (isinstance(value, FunctionType) and seen):
-                        other = self.silent(value) if hasattr(value, "cache_clear") else self.noted(where, name, value)
-                        for holder in [owner] if owner is not module else holders:
-                            for key in [key for key, held in vars(holder).items() if held is value]:
-                                patch.setattr(holder, key, other)
-
-
-@pytest.fixture(scope="module")
-def steps() -> Iterator[Steps]:
-    with pytest.MonkeyPatch.context() as patch:
-        found = Steps()
-        found.watch(patch)
-        yield found
+    return {key: brief(values) for key, values in numbers(json.loads(ran.stdout), "", {}).items()}
 
 
 @pytest.mark.parametrize("line", LINES, ids=[f"{line.split()[0]}{i}" for i, line in enumerate(LINES)])
-def test_figures_are_those_that_were_kept(line: str, steps: Steps, update_golden: bool) -> None:
+def test_figures_are_those_that_were_kept(line: str, update_golden: bool) -> None:
     kept = json.loads(GOLDEN.read_text())
-    now = said(line, steps)
+    now = said(line)
     if update_golden:
         kept[line] = now
         GOLDEN.write_text(json.dumps(kept, ensure_ascii=False, indent=0) + "\n")
@@ -220,7 +102,7 @@ def computed(root: Any) -> dict[str, str]:
         (type(part).__name__, part.describe(), part.alive(), part.cuttable, part.complete, getattr(part, "fixed", None))
         for part in composites(root)
     ] + [(leaf.describe(), callable(leaf.kept) and leaf.kept()) for leaf in root.leaves()]
-    return {topic: digest(said) for topic, said in found.items()}
+    return {topic: sha256(repr(said).encode()).hexdigest()[:4] for topic, said in found.items()}
 
 
 def composites(part: Any) -> Iterator[Composite]:
@@ -273,30 +155,3 @@ def test_parts_say_what_was_kept(name: str, update_golden: bool) -> None:
     moved = {place: (before.get(place), now.get(place)) for place in {**before, **now}}
     moved = {place: marks for place, marks in moved.items() if marks[0] != marks[1]}
     assert not moved, f"if this is meant: pytest {Path(__file__).name} --update-golden"
-
-
-CONSTANTS = Path(__file__).parent / "golden" / "constants.json"
-
-
-def defaults(value: Any) -> list[Any]:
-    """What a function, or a class when it is made, takes where nothing is said."""
-    try:
-        asked = inspect.signature(value).parameters.values()
-    except (TypeError, ValueError):
-        return []
-    return [plain(each.default, whole=True) for each in asked]
-
-
-@pytest.mark.parametrize("package", [txcalc.parts, txcalc.planning], ids=["parts", "planning"])
-def test_tables_and_defaults_are_those_that_were_kept(package: ModuleType, update_golden: bool) -> None:
-    now = {}
-    for module in modules(package):
-        values = [value for owner in owned(module) for name, value in vars(owner).items() if not name.startswith("__")]
-        own = [value for value in values if getattr(value, "__module__", module.__name__) == module.__name__]
-        found = sorted(repr(said) for value in own for said in (plain(value, whole=True), defaults(value)))
-        now[module.__name__] = digest([said for said in found if any(map(str.isdigit, said))])
-    kept = json.loads(CONSTANTS.read_text()) if CONSTANTS.is_file() else {}
-    if update_golden:
-        kept = dict(sorted({**kept, **now}.items()))
-        CONSTANTS.write_text(json.dumps(kept, indent=0) + "\n")
-    assert now.items() <= kept.items(), f"if this is meant: pytest {Path(__file__).name} --update-golden"

@@ -96,6 +96,10 @@ def test_what_was_asked_for_is_all_that_is_searched() -> None:
     asked = Search(load(DECODER), base, ONE, 8, 16, frozenset({"zero", "recompute", "micro_batch", "schedule"}))
     (found,) = asked.recipes(Layout(pp=2, dp=4), "megatron")
     assert found == replace(base, layout=Layout(pp=2, dp=4), accumulation=2, framework="megatron")
+    for layout in (Layout(tp=2, pp=4), Layout(pp=2, fsdp=4)):  # shares nothing, or as the third stage does
+        assert not list(asked.recipes(layout, "megatron" if layout.fsdp == 1 else "fsdp2"))
+    asked.base = replace(base, zero=3)
+    assert list(asked.recipes(Layout(pp=2, fsdp=4), "fsdp2")) and not list(asked.recipes(Layout(dp=8), "megatron"))
     asked.base = replace(base, optimizer="muon")  # whole matrices
     assert not list(asked.recipes(Layout(pp=2, dp=4), "megatron"))
 
@@ -252,7 +256,7 @@ def test_a_search_tries_the_fastest_that_may_fit(monkeypatch: pytest.MonkeyPatch
         ({"recompute": f"every:{1 << 20}"}, ""),
         ({"recompute": f"every:{(1 << 20) + 1}"}, "recompute is"),
         ({"recompute": "every:0"}, "recompute is"),
-        ({"recompute": "every:x"}, "recompute is"),
+        ({"recompute": f"every:{'9' * 5000}"}, "recompute is"),  # of which Python makes no number
         ({"recompute": "layers:1,"}, "recompute is"),
         ({"recompute": "blokcs"}, "did you mean blocks?"),
         ({"recompute": "zzz"}, "none, core, blocks, every:N, layers:0,2,…"),

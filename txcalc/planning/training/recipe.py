@@ -322,5 +322,5 @@ def _recompute(text: str) -> bool:
         return True
     kind, _, numbers = text.partition(":")
     if kind == "every":
-        return numbers.isdecimal() and 1 <= int(numbers) <= MOST
-    return kind == "layers" and all(n.isdecimal() for n in numbers.split(","))
+        return _number(numbers) and 1 <= int(numbers) <= MOST
+    return kind == "layers" and all(map(_number, numbers.split(",")))

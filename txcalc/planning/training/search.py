@@ -109,7 +109,7 @@ class Search:
         return Searched(tuple(sorted(found, key=lambda each: each.step.seconds)), self.considered, fitting)
 
     def estimates(self, tell: Callable[[str, float], None] | None = None) -> Iterator[_Estimate]:
-        """Every recipe, with its estimate."""
+        """Every recipe, with its estimate. Errors: `InputError` where what was asked for allows none."""
         layouts = list(self.layouts())
         for done, (layout, framework) in enumerate(layouts):
             if tell:
@@ -119,6 +119,9 @@ class Search:
                 table = self.table(recipe)
                 if table:
                     yield self.estimate(recipe, table)
+        if not self.considered:
+            own = ", ".join(f"{name} = {getattr(self.base, name)}" for name in sorted({"optimizer", *self.fixed}))
+            raise InputError("train", [f"no layout of {self.gpus:,} GPUs can have {own} and {self.batch:,} sequences"])
 
     def layouts(self) -> Iterator[tuple[Layout, str]]:
         """tp within a node, pp, cp where sequences are long, ep of experts; the rest are copies."""
@@ -138,20 +141,18 @@ class Search:
 
     def recipes(self, layout: Layout, framework: str) -> Iterator[Recipe]:
         """Micro-batches, pieces of a pipeline, ZeRO and recomputation of a layout."""
-        stages = [self.base.zero] if "zero" in self.fixed else FRAMEWORKS[framework].zeros
-        whole = OPTIMIZERS[self.base.optimizer].turns > 0
-        zeros = [n for n in stages if n == 0 or (not whole and (n == 1 or layout.pp == 1))] if layout.dp > 1 else [0]
+        rules, whole = FRAMEWORKS[framework], OPTIMIZERS[self.base.optimizer].turns > 0
+        zeros = [n for n in rules.zeros if n == 0 or (not whole and (n == 1 or layout.pp == 1))]
         agains = [self.base.recompute] if "recompute" in self.fixed else ["none", "blocks"]
         for micro in [self.base.micro_batch] if "micro_batch" in self.fixed else MICRO:
             if self.batch % (micro * layout.copies):
                 continue
             accumulation = self.batch // (micro * layout.copies)
             for pieces in PIECES if layout.pp > 1 and "schedule" not in self.fixed else (1,):
-                rules = FRAMEWORKS[framework]
                 allowed = rules.pieces and not rules.dtensor and layout.pp * pieces <= self.n_layers
                 if pieces > 1 and (accumulation % layout.pp or not allowed):
                     continue
-                for zero in zeros:
+                for zero in zeros if layout.dp > 1 else [0]:
                     for again in agains:
                         made = replace(
                             self.base,
@@ -163,7 +164,8 @@ class Search:
                             zero=zero,
                             schedule="interleaved" if pieces > 1 else self.base.schedule,
                         )
-                        if accumulation >= made.least:
+                        asked = "zero" not in self.fixed or self.base.zero in (zero, made.zero_stage)
+                        if asked and accumulation >= made.least:
                             yield made
 
     def table(self, recipe: Recipe) -> _Table | None:

@@ -433,11 +433,12 @@ def kept(name: str, card: Any, context: int = 8192, **more: Any) -> EngineMemory
     ("source", "weights", "gpus", "held", "words"),
     [
         # What vLLM and SGLang said of them: vllm-project/vllm issues 13640 and 17569, its pull request 48173 and issue
-        # 12256, sgl-project/sglang issue 3345.
+        # 12256, sgl-project/sglang issue 3345; of heads of 64 vllm-project/vllm issue 52997.
         ("qwen2.5-72b", "int4", 2, {"tp": 2}, "int4's of 128 do not divide the rows of layers.0.feed_forward.down"),
-        ("qwen3-235b-a22b", "fp8-block", 8, {"tp": 8, "ep": 1}, "down (4,096 × 192), which each of tp = 8"),
+        ("qwen3-235b-a22b", "fp8-block", 8, {"tp": 8, "ep": 1}, "gate (192 × 4,096), which each of tp = 8"),
         ("minimax-m2", "native", 8, {"tp": 8, "ep": 1}, "fp8-block's of 128 do not divide"),
         ("deepseek-v3", "native", 32, {"tp": 32, "ep": 1}, "fp8-block's of 128 do not divide"),
+        ("llama-3.2-1b", "fp8-block", 8, {"tp": 8}, "the columns of layers.0.attention.k (64 × 2,048)"),
         ("D=4096 L=2 h=32 F=11000 V=64", "int4", 1, {"tp": 1}, "rows of layers.0.feed_forward.down (4,096 × 11,000)"),
     ],
 )
@@ -458,6 +459,13 @@ def test_a_block_that_a_shard_ends_within_is_not_loaded(
             assert own.refused == str(error.value)
     bare = Deployment(model, card, engine(model, weights))
     assert plan(bare, 4096, 1, gpus, held).best.layout.tp == held["tp"]
+
+
+def test_a_tile_that_tp_does_not_split_may_end_anywhere() -> None:
+    """vLLM checks the sizes that it splits alone (fp8_utils.py, validate_fp8_block_shape): rows of 2,880 are whole."""
+    model, card = load("D=2880 L=2 h=32 d_h=128 F=8192 V=64"), hardware.load("h200")
+    deployment = Deployment(model, card, engine(model, "fp8-block", memory=kept("vllm", card, 4096)))
+    assert plan(deployment, 4096, 1, 2, {"tp": 2}).best.fits
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from typing import Any
 
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
-from txcalc.ledger import Entry, same_input
+from txcalc.ledger import Entry, same_input, walk
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.frozen import record
@@ -142,16 +142,22 @@ class EngineMemory:
                 most = max(most, Fraction(entry.runs) / entry.layers * (max(2 * wide, stream) + wide))
         return ceil(2 * self.most_tokens * most)
 
-    def check(self, form: Format, ledger: Iterable[Entry], layout: Layout) -> None:
-        """Errors: `InputError` for a rank's matrix that ends within a group of its format or, where it is split, within
-        a tile, which the engine does not load."""
+    def check(self, form: Format, model: Model, ledger: Iterable[Entry], layout: Layout) -> None:
+        """Errors: `InputError` for a rank's matrix that ends within a group of its format or, where tp splits it so,
+        within a tile, which the engine does not load."""
         if not self.profile.rules.divides:
             return
-        for name, held in form.part_filled(ledger):
-            if held.name not in FLAT and (layout.tp > 1 or isinstance(held.block, int)):
-                fault = f"{self.profile} loads no part of a block: {held.name}'s of {held.long} do not divide the rows"
-                of = f"of {name}, which each of tp = {layout.tp} GPUs has" if layout.tp > 1 else f"of {name}"
-                raise InputError("layout", [f"{fault} {of}"])
+        whole = {}  # without a tied head's, which a later stage has of its own
+        if layout.tp > 1:
+            whole = {e.path: e.leaf.tensors for e in walk(model.root, model.workload()) if e.leaf.tensors}
+        for entry in ledger:
+            for weight, uncut in zip(entry.leaf.tensors, whole.get(entry.path, entry.leaf.tensors), strict=True):
+                for held, _ in form.parts(weight, entry):
+                    if held and held.name not in FLAT and (lines := _cut(held, weight.shape, uncut.shape)):
+                        fault = f"{self.profile} loads no part of a block: {held.name}'s of {held.long} do not divide"
+                        sizes = " × ".join(f"{size:,}" for size in weight.shape)
+                        ways = f", which each of tp = {layout.tp} GPUs has" if layout.tp > 1 else ""
+                        raise InputError("layout", [f"{fault} the {lines} of {entry.path} ({sizes}){ways}"])
 
     def rest(self, model: Model, layout: Layout, taken: int, graphs: int = 0) -> dict[str, int]:
         """Bytes that it keeps besides, by name; `taken` are the weights and the activations of a rank, `graphs` its
@@ -283,3 +289,11 @@ def step_elements(stack: Stack) -> int:
     widest = max((group.block.alive() for group in stack.groups), default=0)
     elements: int = ceil(4 * stack.d_model + widest)
     return elements
+
+
+def _cut(form: Format, shape: tuple[int, ...], whole: tuple[int, ...]) -> str:
+    """The lines of a rank's matrix that end within a group, or are split within a tile: rows, columns or none."""
+    if not isinstance(form.block, tuple):
+        return "rows" if form.block and shape[-1] % form.block else ""
+    ends = zip(("columns", "rows"), shape, whole, form.block, strict=True)
+    return next((name for name, now, before, size in ends if now != before and now % size), "")

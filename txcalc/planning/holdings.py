@@ -85,7 +85,7 @@ class Holdings:
         # The engine's own peak and what else it keeps: a model that does not decode has no such profile run.
         memory = engine.memory if self.caching else None
         if memory:
-            memory.check(engine.weights, ledger, layout or Layout())
+            memory.check(engine.weights, model, ledger, layout or Layout())
         self.profiled = (
             memory.activations(stage.root, vocab if has_head else 0, ledger, engine.weights) if memory else {}
         )

@@ -232,7 +232,7 @@ def check_packed(method: str, found: Format, ledger: Iterable[Entry]) -> None:
     """Errors: `InputError` for a matrix that a method's packer does not take."""
     entries, by = list(ledger), WORDS.get(method, 1)
     if method in DIVIDING and isinstance(found.block, int):
-        for left, _ in found.part_filled(entries):
+        for left in found.part_filled(entries):
             raise InputError(WHERE, [Fault("group_size", found.block, f"a divisor of every row, also of {left}")])
     for entry in entries:
         for weight in entry.leaf.untied.weights():

@@ -106,15 +106,14 @@ class Format:
         left = ((e.kind, weight) for e in entries for weight in e.leaf.tensors if not self.stores(weight, e))
         return list({kind: None for kind, weight in left if len(weight.shape) > 1})
 
-    def part_filled(self, entries: Iterable[Entry]) -> Iterator[tuple[str, Format]]:
-        """The matrices whose last blocks are not full, by path with their shape, and their formats: each still has a
-        scale of its own."""
+    def part_filled(self, entries: Iterable[Entry]) -> Iterator[str]:
+        """The matrices whose last blocks are not full, by path with their shape: each still has a scale of its own."""
         for entry in entries:
             for weight in entry.leaf.tensors:
                 for form, _ in self.parts(weight, entry):
                     if form and form.long and weight.shape[-1] % form.long:
                         rows, columns = weight.shape
-                        yield f"{entry.path} ({rows:,} × {columns:,})", form
+                        yield f"{entry.path} ({rows:,} × {columns:,})"
 
     def bytes_of(self, entry: Entry) -> int:
         """Bytes of a leaf's tensors, all its copies."""

@@ -129,6 +129,14 @@ def test_two_pools_are_what_their_formulas_say(one: Demand, copies: tuple[int, i
     assert found.e2e == pytest.approx(found.ttft + 499 * found.tpot, rel=1e-9)  # type: ignore[operator]
 
 
+def test_pools_of_a_rate_need_no_seats_for_all_that_copies_of_both_would_hold() -> None:
+    """Of 2.5 requests a second copies that do both hold more at once than a pool of four does: these were refused."""
+    many = found([8], 4, users=100_000, rate=2.5)
+    assert many.steady == found([8], 4, rate=2.5).steady and many.steady.lasts
+    with pytest.raises(InputError, match="no two of them fit"):
+        found([8], 4, users=100_000)
+
+
 def test_two_accelerators_are_two_pools() -> None:
     for prefill in (None, 1):
         two = found([1, 2], prefill, users=1)

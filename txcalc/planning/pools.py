@@ -120,16 +120,16 @@ def _pairs(
 
 
 def _fitting(timer: Timer, gpus: int, context: int, concurrency: int, fixed: Mapping[str, int] | None) -> list[Choice]:
-    """Layouts on which so many sequences fit, at least one of each copy, and that can be timed: pipelines only where
-    nothing else does."""
+    """Layouts on which so many sequences fit (at a rate as many as do), at least one of each copy, and that can be
+    timed: pipelines only where nothing else does."""
     held = timer.deployment
     found: list[Choice] = []
     for layout in sorted(held.layouts(gpus, fixed), key=lambda one: one.pp):
         if found and layout.pp > found[0].layout.pp:
             break
-        number = max(concurrency, layout.dp)
-        if timer.known(layout) and held.fits(layout, context, number):
-            most = held.max_concurrency(layout, context)
+        most = held.max_concurrency(layout, context)
+        number = max(concurrency if timer.asked.rate is None else min(concurrency, most), layout.dp)
+        if timer.known(layout) and number <= most:
             found.append(Choice(layout, held.fullest(layout, context, number), most))
     return found
 
@@ -145,7 +145,7 @@ def _pair(timer: Timer, one: Choice, two: Choice, concurrency: int) -> Pools:
     copies = one.layout.dp, two.layout.dp
     most = float(min(two.max_concurrency, timer.at_once * two.layout.dp))
     steady = apart(prefill, decode, copies, transfer, clients, asked.rate or 0.0, most)
-    step = timer.step(two.layout, min(concurrency, timer.at_once * two.layout.dp))
+    step = timer.step(two.layout, min(concurrency, int(most)))
     return Pools(one, two, handed, transfer, timer.prompt(one.layout), step, steady, asked.answer)
 
 

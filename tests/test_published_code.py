@@ -105,6 +105,7 @@ def test_what_the_code_cannot_be_is_refused(name: str, change: dict[str, Any]) -
 def test_notes_say_what_was_read() -> None:
     assert "which is not run: read as the published qwen" in " ".join(describe(EVERY["llm-tpu.qwen-7b-chat"])[3])
     assert "held, and not run" in " ".join(describe(EVERY["MiMo-7B"])[3])
+    assert "vision tower 303,507,456" in " ".join(build(*describe(WHOLES["Phi-3.5-vision"])).notes)
 
 
 NAS = "nemotron-nas, five layers"

@@ -78,7 +78,7 @@ def _described(plan: Beside, tower: Tower, projection: Projection) -> tuple[Raw,
     """The towers that are descriptions, and the parameters of what is none; what there is, in words. Errors:
     `InputError`."""
     steps, held = [*tower.steps, *projection.steps], tower.params + projection.params
-    seen, first = plan.key in ("vision_config", ""), plan.key.partition("_")[0]
+    seen, first = plan.key in ("vision_config", "img_processor", ""), plan.key.partition("_")[0]
     names = ("vision", "video")[: plan.copies] if seen else (first if first in ("text", "depth") else "audio",)
     alone = None if tower.raw is None else stack_of(tower.raw)
     made = projector(tower.width if alone is None else alone.spec["stacks"][""]["d_model"], steps)

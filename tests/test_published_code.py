@@ -90,6 +90,7 @@ def test_a_key_more_or_another_class_is_refused(name: str) -> None:
         ("llm-tpu.chatglm3-6b-32k", {"post_layer_norm": False}),
         ("llm-tpu.chatglm3-6b-32k", {"multi_query_group_num": 3}),
         ("llm-tpu.chatglm3-6b-32k", {"pre_seq_len": 128}),
+        ("llm-tpu.chatglm3-6b-32k", {"quantization_config": {"quant_method": "awq"}, "quantization_bit": 4}),
         ("llm-tpu.chatglm3-6b-32k", {"architectures": ["ChatGLMForSequenceClassification"]}),
         ("EXAONE-3.5-2.4B", {"head_dim": 128}),
         ("MiMo-7B", {"attention_bias": False}),

@@ -64,6 +64,7 @@ def chatglm(c: Config) -> Raw:
     ChatGLM has keys of its own."""
     c.of_its_own(writes=True)
     if bits := c.count("quantization_bit", default=None, null=0):
+        c.only(None, "quantization_config", why="quantization_bit says how it is quantised")
         c.data = {**c.data, "quantization_config": {"quant_method": "chatglm", "bits": bits}}
     if "inner_hidden_size" in c:
         return _chatglm_1(c)

@@ -143,7 +143,7 @@ def depth(v: Config) -> Tower:
     pairs, f = v.size("num_key_value_heads", default=heads, null=heads), v.size("ffn_dim", default=5632)
     v.divides(heads, d, "num_attention_heads", "hidden_size")
     v.divides(pairs, heads, "num_key_value_heads", "num_attention_heads")
-    v.divides(2, f, "2", "ffn_dim")
+    v.multiple("ffn_dim", f, 2)
     width = v.size("head_dim", default=d // heads, null=d // heads)
     books, codes = _codes(whole)
     words, read = whole.size("vocab_size", default=32000), whole.size("hidden_size", default=4096)

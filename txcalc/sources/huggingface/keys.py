@@ -153,12 +153,14 @@ class Keys:
         """The spelling that this file uses."""
         return next((name for name in names if self.data.get(name) is not None), names[0])
 
-    def divides(self, part: Any, whole: Any, name: str, whole_name: str) -> bool:
+    def divides(self, part: Any, whole: Any, name: str, whole_name: str) -> None:
         """A fault unless `part` divides `whole`."""
-        if part and whole % part == 0:
-            return True
-        self.fault(name, part, f"a divisor of {whole_name} = {whole:,}")
-        return False
+        if not part or whole % part:
+            self.fault(name, part, f"a divisor of {whole_name} = {whole:,}")
+
+    def multiple(self, name: str, value: int, of: int) -> None:
+        if value % of:
+            self.fault(name, value, f"a multiple of {of}")
 
     def leftovers(self) -> None:
         """A fault for every key that was not asked for and is not known to be neutral, and for one that was and has a

@@ -223,21 +223,19 @@ def _near(c: Config, latent: Raw, places: list[int]) -> Raw:
         near["d_rope"] = c.size("swa_qk_rope_head_dim", default=max(1, whole - near["d_nope"]))
         if near["d_rope"] + near["d_nope"] != whole:
             c.fault("swa_head_dim", whole, "swa_qk_nope_head_dim + swa_qk_rope_head_dim")
+        c.multiple("swa_qk_rope_head_dim", near["d_rope"], 2)
     else:
         tables = per_layer if isinstance(per_layer, Mapping) else {}
-        given = [
-            table for table in tables.values() if isinstance(table, Mapping) and table == next(iter(tables.values()))
-        ]
-        if sorted(str(key).lstrip("0") or "0" for key in tables) != sorted(map(str, places)) or len(given) < len(
-            tables
-        ):
+        given = [one for one in tables.values() if isinstance(one, Mapping) and one == next(iter(tables.values()))]
+        known = sorted(str(key).lstrip("0") or "0" for key in tables) == sorted(map(str, places))
+        if not known or len(given) < len(tables):
             c.fault("per_layer_config", per_layer, "the same table for every layer with a window, and for no other")
         inner = Config(given[0] if given else {}, c.model_type, "per_layer_config.", c)
         near = {name: inner.size(key, default=latent.get(name)) for key, (_, name) in _NEAR.items()}
         inner.only(near["n_heads"], "num_key_value_heads", why="the latent is expanded for all heads")
         near["d_rope"] = inner.size("qk_rope_head_dim", default=latent["d_rope"])
         inner.only(near["d_rope"] + near["d_nope"], "head_dim", why="it is the sum of both parts of a head")
-    c.divides(2, near["d_rope"], "2", "the rotated part of a head with a window")
+        inner.multiple("qk_rope_head_dim", near["d_rope"], 2)
     return near
 
 

@@ -142,7 +142,7 @@ def none(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def _gated(c: Config, inner: int, raw: Raw) -> Steps:
     """A gated layer between two matrices; what is odd is no half of a width."""
-    c.divides(2, inner, "2", "alignment_intermediate_size")
+    c.multiple("alignment_intermediate_size", inner, 2)
     return {"linear": inner}, {"activation": "silu", "gated": True}, {"linear": raw["d_model"]}
 
 

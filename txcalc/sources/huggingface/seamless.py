@@ -66,7 +66,7 @@ def _speech(c: Config, d: int, runs: bool) -> Raw:
     form = c.text("position_embeddings_type", default="relative" if relative else "relative_key")
     placed: list[Raw] = []
     if relative and form == "relative":
-        c.divides(2, d, "2", "hidden_size")
+        c.multiple("hidden_size", d, 2)
         every = [2 * a, 2 * b - 1, 1]
         placed = [piece("distances", "linear", d, d, bias=False, at=every, shared=True)]
         placed += [piece("offsets", "held", 2 * d), piece("distance_scores", "scores", heads, width, keys=every)]

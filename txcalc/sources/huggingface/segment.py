@@ -72,7 +72,7 @@ def _prompts(c: Config, out: int, grid: int, feats: int, around: Pieces) -> None
         if value != other:
             p.fault(key, value, f"{other:,}, {what}")
     p.only(found, "image_embedding_size", why="it is what the class derives")
-    p.divides(4, wide, "4", "mask_input_channels")
+    p.multiple("mask_input_channels", wide, 4)
     p.activation("hidden_act", default="gelu")
     quarter = max(1, wide // 4)
     convolutions = 4 * quarter + quarter + 4 * quarter * wide + wide + wide * d + d + 2 * quarter + 2 * wide

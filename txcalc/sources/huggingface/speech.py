@@ -20,7 +20,7 @@ def moshi(c: Config) -> Raw:
     attention = c.heads(raw)
     window = c.size("sliding_window", default=3000)
     width = c.size("ffn_dim", default=22528)
-    c.divides(2, width, "2", c.spelling("ffn_dim"))
+    c.multiple("ffn_dim", width, 2)
     head = c.lm_head(False)
     if head.get("tied"):
         c.fault("tie_word_embeddings", True, "false", "the table has a row more than the head")

@@ -317,7 +317,7 @@ def speech_to_text(c: Config) -> Raw:
     if len(taps) != n or n > 20:
         c.fault("conv_kernel_sizes", taps, f"a list of num_conv_layers = {n:,} lengths, at most 20")
         return raw
-    c.divides(2, mid, "2", "conv_channels")
+    c.multiple("conv_channels", mid, 2)
     around, read = list[Raw](), bands
     for i, number in enumerate(taps):
         made, at = (2 * d if i == n - 1 else mid), {"at": [2 ** (n - 1 - i), 0, 1]}

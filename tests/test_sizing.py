@@ -141,7 +141,7 @@ def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
         more = [timer.open(layout, 1.02 * best.rate) for layout in layouts]
         assert not any(steady.timed and limits.kept(steady) for steady in more)
     code, out, _ = run(*argv)
-    assert code == 1 and "requests/s; the most whose latencies have means: 4.33 requests/s on tp=2 dp=4, TTFT " in (
+    assert code == 1 and "requests/s; the most of which latencies are known: 4.33 requests/s on tp=2 dp=4, TTFT " in (
         out.replace("\n", " ")
     )
     data = run.data(*argv, "--tpot", "12ms", code=1)

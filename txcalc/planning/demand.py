@@ -74,7 +74,7 @@ class Steady(NamedTuple):
 
     @property
     def timed(self) -> bool:
-        """Whether latencies have means, and these a closed form."""
+        """Whether the means of latencies are known: they have one, in closed form."""
         return self.e2e < inf
 
     @property

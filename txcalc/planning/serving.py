@@ -152,7 +152,7 @@ class Serving:
 
     @cached_property
     def busiest(self) -> Point | None:
-        """Of a rate that is too high, the highest within the limits whose latencies have means, on the layout that
+        """Of a rate that is too high, the highest within the limits of which latencies are known, on the layout that
         answers most; None: of any other load, or where none is."""
         asked, best = self.request.rate, None
         if asked is None or self.apart or not self.unmet:

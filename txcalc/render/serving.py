@@ -57,7 +57,7 @@ def _line(serving: Serving, steady: Steady) -> list[str]:
 def _load(serving: Serving) -> str:
     rate, users = serving.request.rate, serving.chosen.sequences
     if rate is not None:
-        return f"at {rate:g} requests/s"
+        return f"at {three(rate) if rate >= 1000 else format(rate, 'g')} requests/s"
     return "1 user" if users == 1 else f"{users:,} users"
 
 
@@ -106,7 +106,7 @@ def _within(serving: Serving) -> str:
     limits, floors = serving.limits, serving.floors
     point = serving.cheapest if serving.request.rate is None else serving.busiest
     if point is not None:
-        return f"the most {'within' if limits else 'whose latencies have means'}: {largest(serving, point)}"
+        return f"the most {'within' if limits else 'of which latencies are known'}: {largest(serving, point)}"
     gpus = f"{serving.chosen.layout.gpus} × {serving.plan.deployment.accelerator.name}"
     for name, limit, floor in (("TTFT", limits.ttft, floors.ttft), ("TPOT", limits.tpot, floors.tpot)):
         if limit is not None and floor is not None and limit < floor:
@@ -122,7 +122,7 @@ def largest(serving: Serving, point: Point) -> str:
     cost = "" if price is None or not point.tpot else f", {_money(point.million_output(price)).text} per 1M out"
     load = "1 user" if point.sequences == 1 else f"{point.sequences:,} users"
     if point is serving.busiest:
-        load = f"{point.rate:,g} requests/s"
+        load = f"{three(point.rate)} requests/s"
     rate = f", {_rate(point.served).text} tokens/s per GPU" if point.tpot else ""
     return f"{load} on {point.layout}, TTFT {seconds(steady.ttft)}{tpot}{rate}{cost}"
 

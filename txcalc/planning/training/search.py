@@ -121,7 +121,8 @@ class Search:
                     yield self.estimate(recipe, table)
         if not self.considered:
             own = ", ".join(f"{name} = {getattr(self.base, name)}" for name in sorted({"optimizer", *self.fixed}))
-            raise InputError("train", [f"no layout of {self.gpus:,} GPUs can have {own} and {self.batch:,} sequences"])
+            card = self.machine.accelerator.title
+            raise InputError("train", [f"no layout of {self.gpus:,} × {card} has {own} and {self.batch:,} sequences"])
 
     def layouts(self) -> Iterator[tuple[Layout, str]]:
         """tp within a node, pp, cp where sequences are long, ep of experts; the rest are copies."""

@@ -106,6 +106,8 @@ def test_what_the_code_cannot_be_is_refused(name: str, change: dict[str, Any]) -
 def test_notes_say_what_was_read() -> None:
     assert "which is not run: read as the published qwen" in " ".join(describe(EVERY["llm-tpu.qwen-7b-chat"])[3])
     assert "held, and not run" in " ".join(describe(EVERY["MiMo-7B"])[3])
+    unmixed = EVERY["plamo-2-1b"] | {"mamba_enabled": False}
+    assert ["scan itself" in " ".join(describe(one)[3]) for one in (EVERY["plamo-2-1b"], unmixed)] == [True, False]
     assert "vision tower 303,507,456" in " ".join(build(*describe(WHOLES["Phi-3.5-vision"])).notes)
 
 

@@ -222,17 +222,16 @@ def plamo2(c: Config) -> Raw:
     d, n, w = raw["d_model"], raw["n_layers"], c.size("hidden_size_per_head", default=128)
     heads, kv = c.size("num_attention_heads", default=32), c.size("num_key_value_heads", default=4)
     c.divides(kv, heads, "num_key_value_heads", "num_attention_heads")
-    groups, window, step = (
-        heads // max(1, kv),
-        c.size("attention_window_size", default=2048),
-        c.size("mamba_step", default=2),
-    )
+    groups, window = heads // max(1, kv), c.size("attention_window_size", default=2048)
+    step = c.size("mamba_step", default=2)
     if step < 2:
         c.fault("mamba_step", step, "at least 2")
     full = c.items("full_attention_idx", of=count, length=None, default=None) or []
     mixes, middle = c.flag("mamba_enabled", default=True), step // 2
     scans = [mixes and (i != n - 1 if n <= middle else i % step != middle) for i in range(n)]
     order = ["scanning" if scans[i] else "whole" if i in full else "window" for i in range(n)]
+    if any(scans):
+        c.note("the scan itself is not among the FLOPs")
 
     core = {"whole": piece("core", "causal", heads, w, w, groups=groups, bias=False)}
     core["window"] = piece("core", "window", heads, w, w, window, groups=groups, bias=False)
@@ -258,7 +257,6 @@ def _scanning(c: Config, d: int, w: int) -> list[Raw]:
     several, states, taps = (c.size(f"mamba_{key}", default=usual)
                              for key, usual in (("num_heads", 64), ("d_state", 64), ("d_conv", 4)))  # fmt: skip
     inner, rank = several * w, max(64, d // 16)
-    c.note("the scan itself is not among the FLOPs")
     made = [piece("in", "linear", d, 2 * inner, bias=False)]
     made += [
         piece("conv", "convolution", inner, inner, taps, 1, groups=inner, bias=False),

@@ -54,6 +54,7 @@ def test_a_key_more_makes_the_whole_unknown(name: str) -> None:
         ("MiniCPM-V-2.6", {"version": 4.5}),
         ("Kimi-VL-A3B", {"projection_hidden_size": 96}),
         ("DeepSeek-OCR", {"vision_config": {}}),
+        ("DeepSeek-OCR", {"architectures": ["DeepseekOCR2ForCausalLM"]}),
         ("dots.ocr", {"vision_config": {"hidden_size": 2048}}),
         ("dots.ocr", {"vision_config": {"temporal_patch_size": 2}}),
     ],

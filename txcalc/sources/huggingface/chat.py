@@ -68,6 +68,10 @@ def phi3_v_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection
 def deepseek_ocr(v: Config) -> Tower:
     """SAM's, two convolutions that leave a sixteenth of its positions, and CLIP's on these: of sizes that its code
     says, whatever stands in the config."""
+    whole = v.parent
+    assert isinstance(whole, Config)
+    if whole.named("OCR2ForCausalLM", "VLV2ForCausalLM"):
+        whole.fault("architectures[0]", whole.data["architectures"][0], "DeepseekOCRForCausalLM", "its tower is read")
     v.only("deeplip_b_l", "model_name", why="that tower alone is read")
     if "model_name" not in v.data:
         v.fault("model_name", None, "'deeplip_b_l'")

@@ -587,6 +587,13 @@ def test_the_head_is_that_of_the_class_named() -> None:
     )  # norm and biases against none, pooler = transform
 
 
+@pytest.mark.parametrize(("folder", "name"), [("small", "seamless_m4t"), ("towers", "moshi mimi")])
+def test_what_is_read_of_no_class_is_said(folder: str, name: str) -> None:
+    config = json.loads((DATA / f"{folder}.json").read_text())[name]["config"]
+    for one, said in ((config, False), ({**config, "architectures": None}, True)):
+        assert any(note.startswith("no architectures: ") for note in read(one).notes) is said
+
+
 def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = tmp_path / "tiny-llama"
     folder.mkdir()

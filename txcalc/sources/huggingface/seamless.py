@@ -25,7 +25,9 @@ def seamless_m4t(c: Config) -> Raw:
     """NLLB's halves, or an encoder of speech in the first one's place."""
     names, given = c.data.get("architectures"), c.data
     runs, more = next((row for ending, row in CLASSES.items() if c.named(ending)), CLASSES["ForTextToText"])
-    if names and not c.named(*CLASSES):
+    if not names:
+        c.note("no architectures: text into text is read, without the encoder of speech and what speaks")
+    elif not c.named(*CLASSES):
         c.fault("architectures[0]", names, f"a class that ends in {', '.join(CLASSES)}", "others are parts of these")
     c.data = {k: v for k, v in given.items() if k not in ("architectures", "num_hidden_layers", "num_attention_heads")}
     raw = bart_like(c, "pre", 4096, 0, False, "sinusoidal", act="relu")

@@ -14,8 +14,9 @@ from txcalc.sources.spec import size
 def moshi(c: Config) -> Raw:
     """The decoder, and of the whole what stands beside it. Its table has a row more than its head; its gate and up are
     one matrix."""
-    names = c.data.get("architectures")
-    whole = isinstance(names, list) and names[:1] == ["MoshiForConditionalGeneration"]
+    whole = c.named("MoshiForConditionalGeneration")
+    if not c.data.get("architectures") and "depth_decoder_config" in c:
+        c.note("no architectures: the decoder alone is read, without its codec and what writes a frame's codes")
     raw = c.stack()
     attention = c.heads(raw)
     window = c.size("sliding_window", default=3000)

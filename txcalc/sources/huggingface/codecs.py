@@ -67,10 +67,8 @@ def encodec(v: Config) -> Tower:
     def turned(c_in: int, c_out: int, taps: int) -> int:
         return linear(c_in * taps, c_out) + (c_in if lengths else 2 * c_out)  # lengths by the tensor's first axis
 
-    d, ratios = (
-        v.size("hidden_size", default=128),
-        v.items("upsampling_ratios", of=size, length=None, default=[8, 5, 4, 2]),
-    )
+    d = v.size("hidden_size", default=128)
+    ratios = v.items("upsampling_ratios", of=size, length=None, default=[8, 5, 4, 2])
     params, width = _Convolutions(conv, turned, filters=32, last=7, shortcut=True).params(v, d, ratios)
     if v.size("codebook_size", default=1024) < 2:
         v.fault("codebook_size", 1, "at least 2")

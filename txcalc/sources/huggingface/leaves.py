@@ -293,11 +293,8 @@ def clap(c: Config) -> Raw:
         c.note("what fuses several crops of a long sound is held, and its FLOPs are not counted")
     for name, number in zip(stages, depths, strict=True):
         around += [one | {"name": f"{name}_{one['name']}", "times": number} for one in stages[name]]
-    around += [
-        *merges,
-        piece("audio_norm", "layer_norm", last, kind="norm", **places(sides)),
-        piece("scales", "held", 2),
-    ]
+    around += [*merges, piece("audio_norm", "layer_norm", last, kind="norm", **places(sides))]
+    around.append(piece("scales", "held", 2))
     for name, inputs in (("text", raw["d_model"]), ("audio", last)):
         for form, *more in (("linear", inputs, shared), (act, shared), ("linear", shared, shared)):
             around.append(piece(f"{name}_projection{len(around)}", form, *more, kind="projector", at=[0, 1, 1]))

@@ -16,11 +16,8 @@ def sam(c: Config) -> Raw:
     v = half(c, "vision", "sam_vision_model")
     raw: Raw = {"kind": "encoder", "d_model": v.size("hidden_size", default=768)}
     raw["n_layers"] = n = v.size("num_hidden_layers", default=12)
-    d, heads, act = (
-        raw["d_model"],
-        v.size("num_attention_heads", default=12),
-        v.activation("hidden_act", default="gelu"),
-    )
+    d, heads = raw["d_model"], v.size("num_attention_heads", default=12)
+    act = v.activation("hidden_act", default="gelu")
     v.divides(heads, d, "num_attention_heads", "hidden_size")
     side, patch, channels = grid_of(v, 1024, 16)
     grid = max(1, side)
@@ -28,6 +25,7 @@ def sam(c: Config) -> Raw:
     wide, width = v.size("mlp_dim", default=usual, null=usual), max(1, d // heads)
     window, whole = v.size("window_size", default=14), global_layers(v, n)
     bias, relative = v.flag("qkv_bias", default=True), v.flag("use_rel_pos", default=True)
+    here = places((grid, grid))
 
     def layer(across: int, form: str, *sizes: int) -> Pieces:
         inside = places((grid, grid), across)
@@ -37,11 +35,7 @@ def sam(c: Config) -> Raw:
         core.append(piece("core", form, heads, width, width, *sizes, bias=relative, **inside))
         return preceded(d, core, wide, act, bias, inside, here)
 
-    here, out, feats = (
-        places((grid, grid)),
-        v.size("output_channels", default=256),
-        v.size("num_pos_feats", default=128),
-    )
+    out, feats = v.size("output_channels", default=256), v.size("num_pos_feats", default=128)
     v.only(d // 2, "scale", why="it is what the class derives")
     around = [piece("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **here)]
     if v.flag("use_abs_pos", default=True):

@@ -214,7 +214,7 @@ def test_a_closed_loop_is_what_its_formulas_say(one: Demand, n: float, part: flo
         mean = step + come * one.prompt
         left, own = (mean + come * one.prompt**2 * varied / mean) / 2 if mean else 0, 1
     crowd = (found + min(found, max(1, 1 / one.chunks))) / 2 - 1 if one.chunks < 1 or one.interval > 1 else 0
-    looks = (one.interval - 1) / 2 * (decodes + others * each * one.prompt)
+    looks = beside * (one.interval - 1) / 2 * (decodes + others * each * one.prompt)
     seconds = left + ahead * (one.prompt + one.chunks * step) + own * step + crowd * one.prompt + looks
     start = first * (one.prompt + one.chunks * one.step(min(n / 2, answer / one.chunks)))
     seconds = (1 - one.together) * seconds + one.together * start + one.polls * step
@@ -230,8 +230,21 @@ def test_a_closed_loop_is_what_its_formulas_say(one: Demand, n: float, part: flo
     off = e2e - ttft - rest
     state = loop.together(d)
     assert state.e2e == pytest.approx(e2e, rel=1e-9) and state.rate == pytest.approx(n / e2e, rel=1e-9)
-    assert state.ttft == pytest.approx(ttft + off * ttft**2 / (ttft**2 + rest**2), rel=1e-4)
+    level = max(ttft + off * ttft**2 / (ttft**2 + rest**2), one.prompt + idle)
+    assert state.ttft == pytest.approx(min(level, e2e - answer * decodes), rel=1e-4)
     assert state.ttft + (one.answer - 1) * (state.tpot or 0) == pytest.approx(e2e, rel=1e-9)
+
+
+@given(WHOLE, st.sampled_from((0.2, 1.0, 2.0, 300.0)), st.booleans())
+def test_no_client_is_answered_quicker_than_alone(one: Demand, n: float, shared: bool) -> None:
+    """Of less than one client a copy too, as a user of several copies is; who looks rarely finds a lone one at once."""
+    one = one._replace(sharing=2, lone=one.prompt / 2, gathers=True) if shared else one
+    found = closed(one, n)
+    assert found.ttft >= (one.own + one.alone) * (1 - 1e-9)
+    assert (found.tpot or 0) >= one.step(0.0) / one.tokens * (1 - 1e-9)
+    if n <= 1 and not one.together and not shared:
+        rare = one._replace(interval=40)
+        assert closed(rare, n).ttft == pytest.approx(closed(rare._replace(interval=1), n).ttft, rel=1e-6)
 
 
 def line(n: float, room: float, varied: float) -> float:

@@ -219,9 +219,9 @@ class Loop:
         step, mine = beside * demand.step(decoding), self.mine(decoding)
         come = min(self.dense(decoding) * self.asked(decoding), decoding) * others
         ahead, left, own = self.queue(step, come)
-        first = self.before(self.clients)
+        first = self.before(max(1.0, self.clients))
         seconds = left + ahead * (mine + demand.chunks * step) + own * step + self.crowd(decoding) * mine
-        seconds += (interval - 1) / 2 * self.polled(decoding)
+        seconds += beside * (interval - 1) / 2 * self.polled(decoding)
         if demand.sharing > 1:  # others' prompts, none of this copy
             away = self.rate(decoding) * (self.held(self.rate(decoding), decoding) - mine)
             seconds += away * mine / max(1.0, demand.chunks) / 2
@@ -258,7 +258,8 @@ class Loop:
         """Means of a closed loop's clients, of which so many decode.
 
         A round takes the steps of an answer and of its wait, and all prompts of a round. TTFT and what is left for an
-        answer were found apart, and miss their sum by a little: by least squares, each by its own size.
+        answer were found apart, and miss their sum by a little: by least squares, each by its own size, neither below
+        what it takes alone.
         """
         demand, others, clients = self.demand, self.others, self.clients
         assert clients is not None
@@ -268,10 +269,11 @@ class Loop:
         # Of a round's prompts all but one's own, and of those that are computed together half, are in an answer's time.
         decodes = answer * each - decoding * mine * (1 - others * (1 - demand.together / 2))
         e2e = clients / asked * each * demand.tokens + self.idle * (1 - others)
-        e2e = max(e2e, mine + self.idle + answer * demand.step(decoding) / demand.tokens)
+        alone, bare = mine + self.idle, answer * demand.step(decoding) / demand.tokens
+        e2e = max(e2e, alone + bare)
         off = (e2e - ttft - decodes) / (ttft**2 + decodes**2)
-        ttft, decodes = ttft + off * ttft**2, decodes + off * decodes**2
-        rate = clients / e2e
+        ttft = min(max(ttft + off * ttft**2, alone), e2e - bare)
+        decodes, rate = e2e - ttft, clients / e2e
         return Steady(ttft, decodes / answer, e2e, rate, rate * demand.prompt, rate * decodes)
 
     def state(self, rate: float, decoding: float) -> Steady | None:
@@ -286,7 +288,8 @@ class Loop:
         wait = found * service / (1 - found) * (self.bursts + demand.spread) / (self.bursts + 1)
         if demand.answer > 1:
             wait = self.gate(rate, beside * step, wait + beside * step / 2)
-        wait += self.crowd(decoding) * demand.prompt + max(0.0, self.interval(decoding) - 1) / 2 * self.polled(decoding)
+        polls = max(0.0, self.interval(decoding) - 1) / 2  # while any decodes
+        wait += self.crowd(decoding) * demand.prompt + beside * polls * self.polled(decoding)
         if demand.sharing > 1 and demand.answer > 1:
             chance = self.beside(rate, decoding)
             away = rate * (self.held_up(chance) - self.lasts(chance))  # others' prompts, none of this copy

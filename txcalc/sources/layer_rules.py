@@ -96,6 +96,8 @@ UNBIASED = {
 def _index(layer: Tables, stack: Tables, fault: Told) -> None:
     """An index rotates its keys, and chooses among what came before."""
     latent = layer["latent"]
+    if latent["d_rope"] is None and layer["positions"]["form"] == "rotary":
+        fault("latent.d_rope", ABSENT, "the rotated part of a head, or positions.form = 'none'")
     given = [key for key in ("index_heads", "index_width", "index_top_k") if key in latent and latent[key] is not None]
     if given and latent["d_rope"] is not None:
         _turned(layer, "an index, whose keys are rotated", fault)

@@ -275,7 +275,6 @@ def test_every_key_of_a_preset_counts(name: str) -> None:
 # Faulty keys.
 
 SIZE = "expected a whole number from 1 to 1,000,000,000"
-TURNED = "expected the rotated part of a head, or positions.form = 'none'"
 KINDS = "expected one of decoder, encoder, encoder-decoder, vision, audio"
 
 
@@ -291,7 +290,6 @@ KINDS = "expected one of decoder, encoder, encoder-decoder, vision, audio"
         ("t5", {"kind": 1}, [f"kind is 1, {KINDS}"]),
         ("vit", {"vision.image": 0}, [f"vision.image is 0, {SIZE}"]),
         ("deepseek-v3.2", {"latent.index_width": 0}, [f"latent.index_width is 0, {SIZE}"]),
-        ("latents", {"layer.whole.positions.form": "rotary"}, [f"layer.whole.latent.d_rope is missing, {TURNED}"]),
         ("gemma4", {"layer.local.attention.window": -3}, [f"layer.local.attention.window is -3, {SIZE}"]),
         ("gemma4", {"layer.local.parts": 5}, [f"layer.local.parts is 5, expected a list out of {', '.join(PARTS)}"]),
     ],

@@ -247,6 +247,13 @@ def test_no_client_is_answered_quicker_than_alone(one: Demand, n: float, shared:
         assert closed(rare, n).ttft == pytest.approx(closed(rare._replace(interval=1), n).ttft, rel=1e-6)
 
 
+@pytest.mark.parametrize("bursts", [0.0, 1e-3, 0.5])
+def test_even_requests_far_apart_find_nobody(bursts: float) -> None:
+    """The chance that one does is below every number there is: as at random, but for what these meet of each other."""
+    demand = Demand(linear(0.01, 1e-4), 0.5, 0.7, 0.5, 100, bursts=bursts)
+    assert open_(demand, 1e-6, 256).ttft == pytest.approx(open_(demand._replace(bursts=1.0), 1e-6, 256).ttft, rel=1e-4)
+
+
 def line(n: float, room: float, varied: float) -> float:
     """The mean of P(line > x) = exp(−2x(x/n + room)/varied), by Simpson's rule to where it is exp(−40)."""
     if room == inf:

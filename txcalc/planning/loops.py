@@ -309,8 +309,15 @@ def _periodic(n: float, room: float, varied: float) -> float:
 
 def root(function: Callable[[float], float], low: float, high: float) -> float:
     """Where a function that grows is 0, from below, between its ends: halving, with the secant's help (Illinois)."""
-    below, above = function(low + (high - low) * 1e-9), function(high)
+    above = function(high)
     if above <= 0:
+        return high
+    for _ in range(4):
+        least = low + (high - low) * 1e-9
+        if (below := function(least)) < 0:
+            break
+        high, above = least, below
+    else:
         return high
     side = 0
     while high - low > CLOSE * high:

@@ -258,11 +258,8 @@ def _scanning(c: Config, d: int, w: int) -> list[Raw]:
                              for key, usual in (("num_heads", 64), ("d_state", 64), ("d_conv", 4)))  # fmt: skip
     inner, rank = several * w, max(64, d // 16)
     made = [piece("in", "linear", d, 2 * inner, bias=False)]
-    made += [
-        piece("conv", "convolution", inner, inner, taps, 1, groups=inner, bias=False),
-        piece("conv_silu", "silu", inner),
-    ]
-    made.append(piece("b_c_step", "linear", inner, rank + 2 * states, bias=False))
+    made.append(piece("conv", "convolution", inner, inner, taps, 1, groups=inner, bias=False))
+    made += [piece("conv_silu", "silu", inner), piece("b_c_step", "linear", inner, rank + 2 * states, bias=False)]
     made += [piece(f"{name}_norm", "rms_norm", size) for name, size in (("step", rank), ("b", states), ("c", states))]
     made += [piece("step", "linear", rank, several, bias=False), piece("decays", "held", 3 * several)]
     made += [piece("state", "state", inner * states + (taps - 1) * inner), piece("gate_silu", "silu", inner)]

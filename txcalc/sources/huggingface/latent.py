@@ -191,9 +191,8 @@ def dots3_note_text(c: Config) -> Raw:
         index = _indexed(c, 64, latent)
         tables["indexed"] = {"latent": {k: index[k] for k in index if k not in latent} | {"index_interleaved": True}}
     near = _near(c, latent, [i for i, kind in enumerate(types) if kind == LOCAL])
-    tables["local"] = {
-        "latent": near | {"window": c.size("sliding_window", "sliding_window_size", default=512, null=512)}
-    }
+    near["window"] = c.size("sliding_window", "sliding_window_size", default=512, null=512)
+    tables["local"] = {"latent": near}
     kinds = [{INDEXED: "indexed", LOCAL: "local", GLOBAL: "full"}[kind] for kind in types]
     return layered(raw, (kinds, tables), c.typed(raw, _before_experts(c, n)))
 

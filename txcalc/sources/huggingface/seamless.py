@@ -125,10 +125,8 @@ def _adapter(c: Config, d: int, ff: int, heads: int) -> tuple[list[Raw], int, in
         layer: list[Raw] = []
         for read in ("residual", "conv"):
             layer += [piece(f"{name}{read}_norm", "layer_norm", d, kind="norm", at=[a, b, 1])]
-            layer += [
-                piece(f"{name}{read}", "convolution", d, 2 * d, taps, stride),
-                piece(f"{name}{read}_gate", "sigmoid", d),
-            ]
+            layer.append(piece(f"{name}{read}", "convolution", d, 2 * d, taps, stride))
+            layer.append(piece(f"{name}{read}_gate", "sigmoid", d))
         layer += [piece(f"{name}{matrix}", "linear", d, d) for matrix in "qkv"]
         layer += [*_attended(d, heads, name), *fed(f"{name}feed_forward", d, ff, "relu")]
         made = [*(here | one for one in layer), *made]

@@ -101,10 +101,8 @@ def _masks(c: Config, out: int, grid: int, around: Pieces) -> None:
     attends("picture", few, seen, narrow, times=n)
     attends("back", seen, few, narrow, times=n)
     attends("final", few, seen, last)
-    made += [
-        piece("norms", "layer_norm", d, times=3 * n + 1, **few),
-        piece("back_norm", "layer_norm", d, times=n, **seen),
-    ]
+    made.append(piece("norms", "layer_norm", d, times=3 * n + 1, **few))
+    made.append(piece("back_norm", "layer_norm", d, times=n, **seen))
     act = m.activation("hidden_act", default="relu")
     made += [piece("up", "linear", d, wide, times=n, **few), piece("activation", act, wide, times=n, **few)]
     made.append(piece("down", "linear", wide, d, times=n, **few))

@@ -345,6 +345,7 @@ RANKS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "layout"), RANKS, ids=lambda value: str(value).replace(" ", ","))
 def test_formulas_of_a_rank_give_its_numbers(name: str, layout: Layout) -> None:
     """Every figure of every part, in letters and in ints; and each can be written."""

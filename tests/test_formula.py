@@ -140,6 +140,7 @@ def test_which_tables() -> None:
     assert set(masked) ^ set(llama) == {"Forward FLOPs, dense attention", "Forward FLOPs, masked attention"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("columns", [80, 100])
 @pytest.mark.parametrize("name", ["deepseek-v3", "jamba-v0.1", "whisper-large-v3", "vit-b"])
 def test_tables_keep_to_their_columns(name: str, columns: int) -> None:
@@ -202,6 +203,7 @@ def test_a_training_step_in_letters() -> None:
     assert gate["formula"] == "8·D·F/tp"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("source", ["gpt2", "gemma-2-9b", "t5-small"])
 def test_layers_that_are_recomputed_are_counted_apart(source: str) -> None:
     """Each figure is what `show` says; of 8-bit states with their scales, which small tensors have not."""

@@ -749,6 +749,7 @@ def dumped(model_type: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return config.to_dict() | name, config.to_diff_dict() | few | name
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", sorted(name for name in READERS if READERS[name][0] not in PUBLISHED))
 @pytest.mark.filterwarnings("ignore")
 def test_what_transformers_writes_is_read_and_its_nulls_are_kept(model_type: str) -> None:
@@ -777,6 +778,7 @@ ODD = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model_type", sorted(set(WRAPPERS) - ODD))
 @pytest.mark.filterwarnings("ignore")
 def test_what_transformers_writes_of_a_multimodal_model_is_read(model_type: str) -> None:
@@ -897,6 +899,7 @@ def joined(encoder: dict[str, Any], decoder: dict[str, Any], **more: Any) -> dic
     return {"model_type": name, "encoder": encoder, "decoder": decoder, "is_encoder_decoder": True, **more}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", HALVES)
 @pytest.mark.filterwarnings("ignore")
 def test_two_configs_in_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:

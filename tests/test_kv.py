@@ -189,6 +189,7 @@ def test_without_the_cache_a_thousand_tokens_compute_half_a_million_keys() -> No
     assert data["rows"], "what the cache holds is there too"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "length"),
     [

@@ -188,6 +188,7 @@ def slower(found: Accelerator) -> Iterator[tuple[str, Accelerator]]:
             yield f"{kind}{field}", curved(found, change)
 
 
+@pytest.mark.slow
 def test_what_is_slower_makes_nothing_faster() -> None:
     """Of every change at least one answer of one plan or recipe gets worse: none of the figures is left out."""
     usual = {("plan", plan): paced(plan, h200()) for plan in PLANS}

@@ -83,6 +83,7 @@ def test_the_core_of_latents_reads_what_was_expanded_and_no_latent() -> None:
     assert cores and all(row.equal for row in cores)
 
 
+@pytest.mark.slow
 def test_which_leaves_are_witnessed(model: Model) -> None:
     """All that move something, and all that compute something beside products."""
     kinds = {entry.path: entry.leaf.called for entry in model.ledger()}

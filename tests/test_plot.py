@@ -263,6 +263,7 @@ def test_a_file_has_the_same_bytes_every_time(suffix: str, start: bytes) -> None
         assert ET.fromstring(first).tag.endswith("svg") and b"A picture" in first and b"<dc:date>" not in first
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["$\\frac{$", "_hidden", "a\x1b[31m\x00b", "模型 🤖", "<&>", "x" * 500, "--"])
 def test_a_name_is_drawn_as_it_is_written(name: str) -> None:
     pytest.importorskip("matplotlib")

@@ -135,6 +135,7 @@ TWINS: dict[
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("preset", TWINS)
 def test_every_tensor_of_transformers_own_modules_is_explained(preset: str) -> None:
     torch = pytest.importorskip("torch")

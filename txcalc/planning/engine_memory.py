@@ -29,7 +29,6 @@ from txcalc.units import iec, parse_bytes
 
 PCIE = 64 * 10**9  # bytes a second of sixteen lanes of PCIe 5.0
 GIB = 2**30
-FLAT = ("nf4", "fp4", "mxfp4")  # bitsandbytes' blocks run on from row to row; MXFP4 is padded
 
 
 def visible(accelerator: Accelerator) -> int:
@@ -153,7 +152,7 @@ class EngineMemory:
         for entry in ledger:
             for weight, uncut in zip(entry.leaf.tensors, whole.get(entry.path, entry.leaf.tensors), strict=True):
                 for held, _ in form.parts(weight, entry):
-                    if held and held.name not in FLAT and (lines := _cut(held, weight.shape, uncut.shape)):
+                    if held and not held.filled and (lines := _cut(held, weight.shape, uncut.shape)):
                         fault = f"{self.profile} loads no part of a block: {held.name}'s of {held.long} do not divide"
                         sizes = " × ".join(f"{size:,}" for size in weight.shape)
                         ways = f", which each of tp = {layout.tp} GPUs has" if layout.tp > 1 else ""

@@ -40,6 +40,7 @@ class Format:
     wide     bits of an element of the rest
     whole    rows that are no multiple of a block are refused, not padded
     dtype    what the accelerator multiplies in, where its peak is asked for
+    filled   no row ends within a block: they run on into the next row (bitsandbytes), or engines pad rows (MXFP4)
     """
 
     name: str
@@ -55,6 +56,7 @@ class Format:
     pooled: int = 0
     wide: int = 16
     whole: bool = False
+    filled: bool = False
 
     def __hash__(self) -> int:
         return hash(self.name)  # of all fields it would cost more than what it is asked for
@@ -214,8 +216,8 @@ FORMATS = {
         Format("int4", 4, LAYERS, f"{_AWQ}, groups of 128", block=128, scale=20),
         Format("int4-g64", 4, LAYERS, f"{_AWQ}, groups of 64", block=64, scale=20),
         Format("int4-g32", 4, LAYERS, f"{_AWQ}, groups of 32", block=32, scale=20),
-        Format("nf4", 4, LAYERS, f"{_BNB}: blocks of 64, fp32 scales", block=64, scale=32),
-        Format("mxfp4", 4, EXPERTS, f"{_OCP}; on experts only, as gpt-oss has it", "bf16", block=32, scale=8),
+        Format("nf4", 4, LAYERS, f"{_BNB}: blocks of 64, fp32 scales", block=64, scale=32, filled=True),
+        Format("mxfp4", 4, EXPERTS, f"{_OCP}; on experts only, as gpt-oss has it", block=32, scale=8, filled=True),
         Format("nvfp4", 4, LAYERS, "NVFP4: blocks of 16, an fp8 scale, fp32 a tensor", "fp4", 16, 8, tensor=32),
         *(form for name, form in GGML.items() if name != "mxfp4"),
     )

@@ -27,14 +27,15 @@ SAID_TWICE = frozenset({"hidden_size", "vocab_size", "num_hidden_layers", "num_a
 
 class Beside(NamedTuple):
     """How a model type is put together: its tower (where it may have others, that of a config without a model type),
-    its projector, those others by model type, the key of its config (none: its sizes stand in the whole's), how many of
-    it there are, and keys of the whole from which no size follows."""
+    its projector, those others by model type, the key of its config (none: its sizes stand in the whole's), what it is
+    of (vision, audio, …; a word for each where there are several alike), and keys of the whole from which no size
+    follows."""
 
     tower: Callable[[Config], Tower]
     projector: Callable[[Config, Config, Tower, Raw], Projection]
     others: Mapping[str, Callable[[Config], Tower]] = {}
     key: str = "vision_config"
-    copies: int = 1
+    of: str = "vision"
     ignore: str = ""
 
 
@@ -78,8 +79,7 @@ def _described(plan: Beside, tower: Tower, projection: Projection) -> tuple[Raw,
     """The towers that are descriptions, and the parameters of what is none; what there is, in words. Errors:
     `InputError`."""
     steps, held = [*tower.steps, *projection.steps], tower.params + projection.params
-    seen, first = plan.key in ("vision_config", "img_processor", ""), plan.key.partition("_")[0]
-    names = ("vision", "video")[: plan.copies] if seen else (first if first in ("text", "depth") else "audio",)
+    names = tuple(plan.of.split())
     alone = None if tower.raw is None else stack_of(tower.raw)
     made = projector(tower.width if alone is None else alone.spec["stacks"][""]["d_model"], steps)
     stacks, own = (0 if alone is None else len(names) * alone.params), _params(made)
@@ -147,7 +147,7 @@ def _function(name: str, module: str) -> Any:
 
 
 def _plan(
-    tower: str, projector: str, others: str = "", key: str = "vision_config", copies: int = 1,
+    tower: str, projector: str, others: str = "", key: str = "vision_config", of: str = "vision",
     ignore: str = "", sizes: Sequence[Any] = (), **more: Any,
 ) -> Beside:  # fmt: skip
     """A row of `beside.json`: the names of both functions, the model types that the tower's config may have instead,
@@ -155,12 +155,19 @@ def _plan(
     read = _function(tower, "towers")
     own = (lambda v: read(v, *sizes, **more)) if sizes or more else read
     instead = {name: _function(OTHERS[name], "towers") for name in others.split()}
-    return Beside(own, _function(projector, "projectors"), instead, key, copies, ignore)
+    return Beside(own, _function(projector, "projectors"), instead, key, of, ignore)
 
 
 # Readers of towers that stand in the place of others.
-OTHERS = {"clip_vision_model": "clip", "siglip_vision_model": "siglip", "pixtral": "pixtral"}
-OTHERS |= {"encodec": "codecs.encodec", "mimi": "codecs.mimi", "moshi_depth": "codecs.depth", "t5": "codecs.t5"}
+OTHERS = {
+    "clip_vision_model": "clip",
+    "siglip_vision_model": "siglip",
+    "pixtral": "pixtral",
+    "encodec": "codecs.encodec",
+    "mimi": "codecs.mimi",
+    "moshi_depth": "codecs.depth",
+    "t5": "codecs.t5",
+}
 BESIDE = {
     name: tuple(_plan(**row) for row in rows) for names, rows in table("beside.json").items() for name in names.split()
 }

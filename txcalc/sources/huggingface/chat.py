@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.projectors import internvl, merging
-from txcalc.sources.huggingface.tensors import Projection, Sizes, Tower, block, got_ocr2, grid_of, linear
+from txcalc.sources.huggingface.tensors import Projection, Sizes, Tower, block, full, got_ocr2, grid_of, linear
 from txcalc.sources.huggingface.towers import ROTARY, clip, ragged, stack
 
 CLIP = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
@@ -16,6 +16,13 @@ EMBEDDED = {
     "use_hd_transform": True,
     "with_learnable_separator": True,
 }
+
+
+def _clip_without_end(side: int, layers: int) -> int:
+    """Parameters of CLIP's first layers, without the norm after them, for pictures of side × side patches."""
+    wide = CLIP["hidden_size"]
+    before = wide + (side**2 + 1) * wide + 3 * 14**2 * wide + 2 * wide
+    return before + layers * block(wide, CLIP["intermediate_size"], full(wide))
 
 
 def internvl_chat(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -42,7 +49,7 @@ def resampler(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Queries of its own attend once to a picture's patches, made as wide as the language model."""
     d, queries = raw["d_model"], c.size("query_num", default=64)
     read = linear(tower.width, d, False) if tower.width != d else 0
-    return Projection((), params=queries * d + read + 4 * linear(d, d) + 3 * 2 * d + d * d)
+    return Projection((), params=queries * d + read + full(d) + 3 * 2 * d + d * d)
 
 
 def phi3_v(v: Config) -> Tower:
@@ -78,10 +85,9 @@ def deepseek_ocr(v: Config) -> Tower:
     v.ignore("image_size", "mlp_ratio", "width")
     wide = CLIP["hidden_size"]
     sam = got_ocr2(Config({"hidden_size": 768}, "got_ocr2", v.path, v))
-    layer = block(wide, CLIP["intermediate_size"], 4 * linear(wide, wide))
-    ends = wide + 3 * 14**2 * wide + 257 * wide + 2 * wide
     convolutions = 9 * (sam.width * 512 + 512 * wide)
-    return Tower(2 * wide, params=sam.params + convolutions + ends + CLIP["num_hidden_layers"] * layer, runs=False)
+    seen = _clip_without_end(16, CLIP["num_hidden_layers"])
+    return Tower(2 * wide, params=sam.params + convolutions + seen, runs=False)
 
 
 def deepseek_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -118,17 +124,13 @@ def dots_ocr(v: Config) -> Tower:
 
 def dots_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A norm, patches side by side, two matrices."""
-    if v.size("hidden_size", default=1536) != raw["d_model"]:
-        v.fault("hidden_size", v.data.get("hidden_size"), f"the language model's width, {raw['d_model']:,}")
+    v.equal("hidden_size", raw["d_model"], 1536, "the language model's width")
     return merging(tower, v.size("spatial_merge_size", default=2) ** 2, raw)
 
 
 def molmo(v: Config) -> Tower:
     """CLIP's of 336 pixels without its last layer and norm, whose sizes the code itself says."""
-    wide, layers = CLIP["hidden_size"], CLIP["num_hidden_layers"] - 1
-    ends = wide + (24**2 + 1) * wide + 3 * 14**2 * wide + 2 * wide
-    layer = block(wide, CLIP["intermediate_size"], 4 * linear(wide, wide))
-    return Tower(2 * wide, params=ends + layers * layer, runs=False)
+    return Tower(2 * CLIP["hidden_size"], params=_clip_without_end(24, CLIP["num_hidden_layers"] - 1), runs=False)
 
 
 def molmo_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:

@@ -273,8 +273,7 @@ def clap(c: Config) -> Raw:
     if fused and audio.data.get("fusion_type") == "channel_map":
         audio.fault("fusion_type", "channel_map", "another: four channels in one are not read")
     last = width * 2 ** (n - 1)
-    if (said := audio.size("hidden_size", default=768)) != last:
-        audio.fault("hidden_size", said, f"{last:,}, the last stage's width")
+    audio.equal("hidden_size", last, 768, "the last stage's width")
     stages, merges, sides = _stages(
         audio, width, heads, window, (spec // patch, spec // patch), audio.real("mlp_ratio", default=4.0),
         audio.activation("hidden_act", default="gelu"), audio.flag("qkv_bias", default=True),

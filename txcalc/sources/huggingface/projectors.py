@@ -160,8 +160,7 @@ def aya(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def kimi(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     merged = area(v, "merge_kernel_size")
-    if c.size("projection_hidden_size", default=1152) != tower.width:
-        c.fault("projection_hidden_size", c.data.get("projection_hidden_size", 1152), f"the tower's {tower.width:,}")
+    c.equal("projection_hidden_size", tower.width, 1152, "the tower's width")
     return merging(tower, merged, raw)
 
 

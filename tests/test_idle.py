@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from command import typed
 from tiny import TINY
 
 from txcalc import InputError, load
@@ -191,6 +192,12 @@ def test_what_is_so_already_is_said_and_not_called_a_change() -> None:
     assert same.notes == ("already so: h_kv = 8",) and not same.changed
     assert load("llama-3.1-8b", {"h_kv": 4}).changed
     assert load("llama-3.1-8b", {"h_kv": 8, "L": 2}).notes == ("changed: L = 2", "already so: h_kv = 8")
+
+
+def test_a_command_takes_what_is_so_already_beside_what_changes() -> None:
+    """Another key, or another of its models; alone it is refused: `refusals.toml`."""
+    assert typed("show", "llama-3.1-8b", "--set", "h_kv=8", "--set", "L=2").exit_code == 0
+    assert typed("crossover", "llama-3.1-8b", "llama-2-7b", "--set", "h_kv=8").exit_code == 0
 
 
 def test_what_a_model_is_called_and_for_is_no_size() -> None:

@@ -55,7 +55,7 @@ def crossover(
 
     Example: txcalc crossover llama-3.1-8b gemma-3-27b
     """
-    return txcalc.crossover(*(o.model(source, set_, ignore) for source in sources), **asked)
+    return txcalc.crossover(*o.models(sources, ignore, o.changes(set_)), **asked)
 
 
 @command(layout=o.option("--layout", "Of one of them, and what it sends."))

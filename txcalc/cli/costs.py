@@ -90,8 +90,8 @@ def show(
         return checkpoint.report(lone)
     if headers and "/" not in source:
         tell([f"{source} is no repository of the hub, whose headers could be fetched"])
-    changes = o.changes(set_) | adapters(lora)[0]
-    return txcalc.show(txcalc.load(source, changes, weights=headers, ignore=ignore or ()), **asked)
+    (model,) = o.models([source], ignore, o.changes(set_) | adapters(lora)[0], weights=headers)
+    return txcalc.show(model, **asked)
 
 
 def _via(
@@ -151,7 +151,10 @@ def compare(
     Example: txcalc compare llama-3.1-8b qwen3-8b gemma-2-9b
     """
     lengths = o.numbers(contexts, "--context") if contexts else None
-    return txcalc.compare(*o.models(sources, ignore), contexts=lengths, variants=o.variants(set_), **asked)
+    models, variants = o.models(sources, ignore), o.variants(set_)
+    for changes in variants:
+        o.must_change([models[0].set(changes)], changes)
+    return txcalc.compare(*models, contexts=lengths, variants=variants, **asked)
 
 
 @command()

@@ -105,7 +105,7 @@ def deploy(
         raise InputError("options", [f"--emit prints one deployment's command: {mend}"])
     if printing.place and not alone:
         raise InputError("options", ["--plot draws one deployment: one source and one --gpu"])
-    found = txcalc.deploy([o.model(source, set_, ignore) for source in sources], gpu, **asked)
+    found = txcalc.deploy(o.models(sources, ignore, o.changes(set_)), gpu, **asked)
     if emit_ is None:
         return found
     typer.echo(found.to_command(emit_))

@@ -39,7 +39,7 @@ def export(
 
     Example: txcalc export llama-3.1-8b --to config.json
     """
-    found = txcalc.export(source, to, file, force=force, changes=o.changes(set_), ignore=ignore or ())
+    found = txcalc.export(o.model(source, set_, ignore), to, file, force=force)
     if file is None:
         sys.stdout.write(found.text)
     told(found.notes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
@@ -228,27 +228,39 @@ def plotted(place: str | None, format_: FormatName, force: bool) -> str | None:
 
 def model(source: str, set_: list[str] | None, ignore: list[str] | None) -> Model:
     """A model with its changes, and without keys of its config.json."""
-    from txcalc import load
+    (found,) = models([source], ignore, changes(set_))
+    return found
 
-    return load(source, changes(set_), ignore=ignore or ())
 
-
-def models(sources: list[str], ignore: list[str] | None, changes: Mapping[str, Any] | None = None) -> list[Model]:
-    """Models of which some may be presets: --ignore is for those that are a config.json, one at least."""
+def models(
+    sources: Sequence[str], ignore: list[str] | None, changes: Mapping[str, Any] | None = None, *, weights: bool = False
+) -> list[Model]:
+    """Models of which some may be presets: --ignore is for those that are a config.json, one at least. Likewise
+    changes: one model is another by them."""
     from txcalc import load
 
     found, taken = [], False
     for source in sources:
         try:
-            found.append(load(source, changes, ignore=ignore or ()))
+            found.append(load(source, changes, weights=weights, ignore=ignore or ()))
             taken = True
         except InputError as error:
-            if error.where != "--ignore":
+            if error.where != "--ignore" or len(sources) == 1:
                 raise
-            found.append(load(source, changes))
+            found.append(load(source, changes, weights=weights))
     if ignore and not taken:
         raise InputError("--ignore", ["leaves keys out of a config.json, and none of these is one"])
+    must_change(found, changes or {})
     return found
+
+
+def must_change(models: Sequence[Model], changes: Mapping[str, Any]) -> None:
+    """Errors: `InputError` where changes leave every model as it was."""
+    if changes and not any(model.changed for model in models):
+        from txcalc.sources.idle import changes_nothing
+
+        where = ", ".join(model.origin for model in models)
+        raise InputError(where, [changes_nothing(key, value) for key, value in changes.items()])
 
 
 def numbers(text: str, flag: str) -> list[int]:

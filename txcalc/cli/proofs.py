@@ -158,7 +158,7 @@ def prove(
     Example: txcalc prove my-model/config.json
     """
     given = _given("prove", sources, everything)
-    return txcalc.prove(*(o.model(source, set_, ignore) for source in given), again=again, out=out, tell=tell)
+    return txcalc.prove(*o.models(given, ignore, o.changes(set_)), again=again, out=out, tell=tell)
 
 
 @command(

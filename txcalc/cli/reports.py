@@ -56,7 +56,10 @@ def report(
     if str(output) != "-":
         writable(output, force)
     command = shlex.join(["txcalc", *sys.argv[1:]]) if sys.argv[1:2] == ["report"] else "txcalc report"
-    page = txcalc.report(*sources, changes=o.changes(set_), ignore=ignore or (), command=command, tell=tell, **asked)
+    changes = o.changes(set_)
+    if changes:
+        o.models(sources, ignore, changes)
+    page = txcalc.report(*sources, changes=changes, ignore=ignore or (), command=command, tell=tell, **asked)
     if str(output) == "-":
         sys.stdout.write(page.html)
         return note(page.notes)

@@ -67,7 +67,10 @@ def sweep(
     from txcalc.sweep import MAX_POINTS
 
     chosen, place = printing
-    found = txcalc.sweep(*sources, over=over, changes=o.changes(set_), ignore=ignore or (), **asked)
+    changes = o.changes(set_)
+    found = txcalc.sweep(*sources, over=over, changes=changes, ignore=ignore or (), **asked)
+    if not found.grids[0].followers:  # by which a size follows the axes
+        o.must_change([grid.base for grid in found.grids], changes)
     if out is not None:
         if place or chosen != "table":
             raise InputError("options", ["--out writes a file of its own: without --plot and another --format"])

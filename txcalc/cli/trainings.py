@@ -74,4 +74,4 @@ def train(
     bar: Any = nullcontext() if layout else progress()
     with bar as tell:
         chosen = layout[0] if layout else None
-        return txcalc.train(txcalc.load(source, o.changes(set_)), gpu, layout=chosen, **asked, tell=tell)
+        return txcalc.train(o.model(source, set_, None), gpu, layout=chosen, **asked, tell=tell)

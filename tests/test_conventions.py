@@ -312,7 +312,7 @@ def test_the_same_equation_without_recomputation() -> None:
     assert 3 * foundry.hardware_flops("blocks") == 4 * foundry.model_flops == 4 * foundry.theirs
 
 
-# NVIDIA's performance pages of Megatron-Bridge (067f987) print TFLOP/s and tokens a second of an accelerator: their
+# NVIDIA's performance pages of Megatron-Bridge (067f987) print TFLOP/s and tokens per second of an accelerator: their
 # quotient is the FLOPs of a token. To three digits, as both are printed.
 @pytest.mark.parametrize(
     ("model", "tokens", "a_token"),

@@ -90,7 +90,7 @@ def test_every_type_has_a_case() -> None:
         ("bailing_moe_v2", {"num_nextn_predict_layers": 1}, "num_nextn_predict_layers"),
         ("hunyuan", {"num_experts": [4, 4, 4]}, "num_experts"),
         ("minimax_text_01", {"shared_intermediate_size": 96}, "shared_intermediate_size"),
-        ("minimax_text_01", {"attn_type_list": [0, 1]}, "attn_type_list is a list of 3 items|3 items, one a layer"),
+        ("minimax_text_01", {"attn_type_list": [0, 1]}, "attn_type_list is a list of 3 items|3 items, one per layer"),
         ("codeshell", {"num_query_groups": 3}, "num_query_groups is 3"),
         ("phi-msft", {"num_local_experts": 4}, "num_local_experts"),
         ("hf_olmo", {"mlp_hidden_size": 97}, "mlp_hidden_size is 97"),

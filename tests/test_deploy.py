@@ -41,7 +41,7 @@ def rank(name: str, layout: Layout = ONE, stage: int = 0, **how: Any) -> Holding
 
 # Weights and caches.
 
-# name: parameters, bf16 bytes a token, bytes of one sequence of 8,192 tokens. transformers on the meta device for the
+# name: parameters, bf16 bytes per token, bytes of one sequence of 8,192 tokens. transformers on the meta device for the
 # parameters; the caches by hand from the configurations: of Qwen3-Next 12 of 48 layers keep K and V, the others four
 # columns of 8,192 channels and a state of 32 · 128 · 128.
 TRUTH = {
@@ -71,7 +71,7 @@ def test_the_algorithmic_cache_is_the_ledgers(name: str) -> None:
 
 
 def test_pages_follow_the_rule_for_windows() -> None:
-    one = rank("gpt-oss-20b", chunk=2048)  # 12 full layers, 12 of a window of 128; 2·8·64 elements a token
+    one = rank("gpt-oss-20b", chunk=2048)  # 12 full layers, 12 of a window of 128; 2·8·64 elements per token
     page = 16 * 2 * 8 * 64 * 2
     assert one.caches(8192).pages == 12 * page * (8192 // 16) + 12 * page * (-(-(127 + 2048) // 16) + 1)
     assert one.caches(100).pages == 12 * page * 7 + 12 * page * 8

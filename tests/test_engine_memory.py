@@ -78,7 +78,7 @@ def test_a_sweep_of_models_and_layouts() -> None:
     ],
 )
 def test_graphs_by_hand(version: str, card: str, fine: int, captured: int, whole: int, around: int, kept: int) -> None:
-    """Llama-3.1-8B has four products a layer, and on Hopper as many kernels around an attention."""
+    """Llama-3.1-8B has four products per layer, and on Hopper as many kernels around an attention."""
     model, found = load("llama-3.1-8b"), profile(f"vllm@{version}")
     assert found
     sizes = [1, 2, 4, *range(8, fine + 1, 8), *range(fine + 16, 513, 16)]
@@ -103,7 +103,7 @@ def test_graphs_are_within_the_budget_from_version_0_21() -> None:
 
 
 def test_a_step_of_a_dense_layer_by_hand() -> None:
-    """4 streams of D, and gate, up and their product of F: 3·14,336 + 4·4,096 elements a token for Llama-3.1-8B."""
+    """4 streams of D, and gate, up and their product of F: 3·14,336 + 4·4,096 elements per token for Llama-3.1-8B."""
     assert step_elements(load("llama-3.1-8b").root) == 3 * 14_336 + 4 * 4096  # type: ignore[arg-type]
 
 
@@ -238,7 +238,7 @@ def test_a_format_that_an_engine_lacks_is_refused(source: str, weights: str, nam
 
 
 def rate(model: str, card: str, weights: str, prompt: int, version: str = "b2824") -> float:
-    """Prompt tokens a second; of no prompt, tokens of an answer of 512."""
+    """Prompt tokens per second; of no prompt, tokens of an answer of 512."""
     found, kind = profile(f"llama.cpp@{version}"), hardware.load(card)
     assert found
     memory = EngineMemory(found, kind, 8192)
@@ -308,7 +308,7 @@ def test_later_llama_cpps_speeds(model: str, card: str, weights: str, prompt: in
 
 
 def test_products_of_bf16_have_wide_sums() -> None:
-    """On a GeForce card at half of the rate of fp16's: 7,250 prompt tokens a second and 5,250 (ikawrakow/ik_llama.cpp
+    """On a GeForce card at half of the rate of fp16's: 7,250 prompt tokens per second and 5,250 (ikawrakow/ik_llama.cpp
     pull request 40, 2024-09), of which the latter reach a larger share than here."""
     fp16, bf16 = (rate("llama-3.1-8b", "rtx-4080", weights, 512, "b4000") for weights in ("fp16", "bf16"))
     assert fp16 == pytest.approx(7250, rel=0.05) and 0.7 * 5250 < bf16 < 5250
@@ -562,7 +562,7 @@ def test_a_profile_run_by_hand(name: str, logit: int, sequences: int, tokens: in
 
 @pytest.mark.parametrize(("weights", "counted"), [("bf16", 1), ("fp8", 1), ("int4", 0)])
 def test_what_kernels_of_experts_keep_by_hand(weights: str, counted: int) -> None:
-    """Of two experts a token, gate and up or the stream, and what lies between, in 16 bits: where weights have eight
+    """Of two experts per token, gate and up or the stream, and what lies between, in 16 bits: where weights have eight
     bits or more."""
     for source, most in (
         ("mixtral-8x7b", 2 * (2 * 14_336 + 14_336)),

@@ -311,7 +311,7 @@ def test_sizes_of_a_design_may_follow_its_own() -> None:
 
 
 def test_a_budget_of_training_is_6nd() -> None:
-    """Chinchilla's own: 5.76e23 FLOPs are 69.3 B parameters on 1.39 T tokens at 20 a parameter."""
+    """Chinchilla's own: 5.76e23 FLOPs are 69.3 B parameters on 1.39 T tokens at 20 per parameter."""
     assert trainable(576 * 10**21, None) == (69_282_032_302, 20 * 69_282_032_302)
     found = run.data("design", "qwen3-30b-a3b", "--flops", "1e23", "--train-tokens", "2T")
     assert found["budget"]["params"] == 10**23 // (6 * 2 * 10**12)

@@ -374,7 +374,7 @@ def test_how_many(text: str, number: int | None, name: str) -> None:
 
 
 def test_apples_peaks_are_the_fp32_rate() -> None:
-    """M1 Max has 32 cores, M2 Ultra 76, M3 Max 40: about 0.35 TFLOP/s a core each; of the M4 family 0.46."""
+    """M1 Max has 32 cores, M2 Ultra 76, M3 Max 40: about 0.35 TFLOP/s per core each; of the M4 family 0.46."""
     cores = {"m1-max": 32, "m2-ultra": 76, "m3-max": 40, "m3-ultra": 80}
     assert all(0.3e12 < hardware.load(name).peak("fp16") / number < 0.37e12 for name, number in cores.items())
     assert (

@@ -128,7 +128,7 @@ def test_exact(name: str) -> None:
 
 def test_one_softmax_over_a_decoders_keys_and_its_encoders() -> None:
     """T5Gemma 2 of two texts of 11 tokens and 7 of each decoder: FLOPs as transformers 5.23 ran it; and what is kept,
-    64 elements a token, of 5 tokens in two layers, of all 7 in the others, and of the texts in each."""
+    64 elements per token, of 5 tokens in two layers, of all 7 in the others, and of the texts in each."""
     model = read(SMALL["t5gemma2"]["config"])
     assert model.ledger(batch=2, tokens=7, source=11).total("flops") == 6_205_440
     assert model.ledger(batch=1, tokens=7, source=11).total("cache") == 64 * (2 * 5 + 2 * 7 + 4 * 11)
@@ -341,8 +341,8 @@ def test_minimax_m3_says_layer_by_layer(key: str, value: Any, message: str) -> N
     [
         ({"depths": 5}, "audio_config.depths is 5, expected a list"),
         ({"num_attention_heads": "x"}, "audio_config.num_attention_heads is 'x', expected a list"),
-        ({"depths": []}, "audio_config.depths is [], expected a list with a number of layers a stage"),
-        ({"depths": [1, 1, 1]}, "audio_config.depths is [1, 1, 1], expected a list with a number of layers a stage"),
+        ({"depths": []}, "audio_config.depths is [], expected a list with a number of layers per stage"),
+        ({"depths": [1, 1, 1]}, "audio_config.depths is [1, 1, 1], expected a list with a number of layers per stage"),
     ],
 )
 def test_claps_stages_are_lists(change: dict[str, Any], message: str) -> None:

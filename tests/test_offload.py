@@ -72,7 +72,7 @@ def test_what_lies_where_is_all_there_is(name: str, stages: int) -> None:
 
 
 def test_a_tied_head_on_its_own_stage_is_in_its_format() -> None:
-    """It was counted, and read, at 32 bits a weight."""
+    """It was counted, and read, at 32 bits per weight."""
     model = load("llama-3.2-3b")
     _, last = Deployment(model, CARD, engine(model, "Q4_K_M")).ranks(Layout(pp=2))
     assert next(size for entry, size in last.weights if entry.kind == "head" and entry.leaf.matrix) == (

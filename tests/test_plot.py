@@ -193,7 +193,7 @@ def test_every_operation_is_below_the_roof(
     for line in placed:
         (x,), (y,) = line.xs, line.ys
         assert 0 < y <= min(kind.bandwidth * x, max(roof.ys[-1] for roof in roofs)) * (1 + Fraction(1, 10**9))
-    if model == "llama-3.1-70b":  # a step of decode: every weight is read once, two FLOPs a sequence for each
+    if model == "llama-3.1-70b":  # a step of decode: every weight is read once, two FLOPs per sequence for each
         found = {line.label: line.xs[0] for line in placed}
         assert float(found["feed forward, decode, batch 64"]) == pytest.approx(2 * 64)  # a byte a weight
         assert float(found["head, decode, batch 64"]) == pytest.approx(64)  # two

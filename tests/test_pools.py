@@ -76,7 +76,7 @@ def found(
 
 
 def test_of_pools_that_do_not_last_those_that_answer_most_are_told() -> None:
-    """Of eight, whichever split is asked for: none keeps up with 1,000 requests a second."""
+    """Of eight, whichever split is asked for: none keeps up with 1,000 requests per second."""
     auto, splits = found([8], rate=1000.0), [found([8], prefill, rate=1000.0) for prefill in range(1, 7)]
     assert not auto.steady.lasts and auto.steady.rate == max(one.steady.rate for one in splits)
     assert len({one.steady.rate for one in splits}) > 1
@@ -102,7 +102,7 @@ def test_seats_of_the_decoding_pool_by_hand() -> None:
         st.floats(1e-6, 1e-3),
         st.floats(1e-3, 2),
         st.floats(1, 3),
-        st.floats(1, 4),  # tokens a step
+        st.floats(1, 4),  # tokens per step
         st.floats(0, 0.5),  # of the engine's own
         st.floats(0, 5),  # polls
         st.floats(0, 2),  # spread
@@ -130,7 +130,7 @@ def test_two_pools_are_what_their_formulas_say(one: Demand, copies: tuple[int, i
 
 
 def test_pools_of_a_rate_need_no_seats_for_all_that_copies_of_both_would_hold() -> None:
-    """Of 2.5 requests a second copies that do both hold more at once than a pool of four does: these were refused."""
+    """Of 2.5 requests per second copies that do both hold more at once than a pool of four does: these were refused."""
     many = found([8], 4, users=100_000, rate=2.5)
     assert many.steady == found([8], 4, rate=2.5).steady and many.steady.lasts
     with pytest.raises(InputError, match="no two of them fit"):
@@ -151,7 +151,7 @@ def test_two_accelerators_are_two_pools() -> None:
 
 
 def test_the_transfer_by_hand() -> None:
-    """131,072 bytes a token; the rank that sends or receives most has its tp's share of 8,192 tokens."""
+    """131,072 bytes per token; the rank that sends or receives most has its tp's share of 8,192 tokens."""
     one = found([8], 4)
     assert one.gpus == 8 and one.prefill.layout.gpus == 4 and one.handed == 8192 * 131072
     least = min(one.prefill.layout.tp, one.decode.layout.tp)

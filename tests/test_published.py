@@ -89,7 +89,7 @@ def without_positions(model: Model, ledger: Ledger) -> Any:
 def chinchilla_ratio(model: Model, ledger: Ledger) -> Any:
     """Hoffmann et al. 2022, appendix F over 2·N, as their table A4 really counts it.
 
-    Without embedding and logits, without the relative positions in the FLOPs but with them in N, 3 a score for the
+    Without embedding and logits, without the relative positions in the FLOPs but with them in N, 3 per score for the
     softmax, and N without norms.
     """
 
@@ -190,9 +190,9 @@ class Served:
 
     @property
     def ceiling(self) -> float:
-        """Output tokens a second that no server exceeds: of a request's prefill and its share of decode steps, halfway
-        through its answer on average, the largest of compute, memory and link; prefills read no weights of their own.
-        Without a batch, as many sequences of that length as the memory holds."""
+        """Output tokens per second that no server exceeds: of a request's prefill and its share of decode steps,
+        halfway through its answer on average, the largest of compute, memory and link; prefills read no weights of
+        their own. Without a batch, as many sequences of that length as the memory holds."""
         prompt, context = self.at["prompt"], self.at["context"]
         answer, mean = context - prompt, (prompt + context) // 2
         batch = self.at.get("batch") or self.deployment.max_concurrency(self.layout, mean)

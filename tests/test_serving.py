@@ -74,7 +74,7 @@ def test_decode_of_a_dense_model_reads_its_weights_and_its_cache() -> None:
 
 
 def test_prefill_of_a_dense_model_computes_what_the_mask_leaves() -> None:
-    """2 a weight and token but for the head, which is read for the last; 4·D a visible pair and layer; 989 TFLOP/s."""
+    """2 per weight and token but for the head, which is read for the last; 4·D per visible pair and layer; 989e12/s."""
     layers = 32 * (2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14_336)
     flops = 2 * 2048 * layers + 2 * 4096 * 128_256 + 32 * 4 * 4096 * 2048 * 2049 // 2
     found = pace("llama-3.1-8b").prefill(2048)
@@ -227,7 +227,7 @@ def test_packed_weights_by_hand(rows: int) -> None:
 
 @pytest.mark.parametrize("copies", [1, 4])
 def test_experts_by_hand(copies: int) -> None:
-    """Two of eight experts a token, popular as a Beta distribution of 2 and 6 has it; of four copies that share them
+    """Two of eight experts per token, popular as a Beta distribution of 2 and 6 has it; of four copies that share them
     each holds two of a layer, the fullest gets more, and passes over all ranks' inputs."""
     layout = Layout(dp=copies, ep=copies)
     work = Workload(5, 1, 100, 0, decoding=True)
@@ -261,7 +261,7 @@ def test_what_tokens_leave_untouched() -> None:
 
 
 def test_decode_of_latent_attention_reads_the_latent() -> None:
-    """DeepSeek-V3's cache is 576 elements a token and layer, whole on every rank of tp."""
+    """DeepSeek-V3's cache is 576 elements per token and layer, whole on every rank of tp."""
     layout = Layout(tp=8)
     short, long = (pace("deepseek-v3", "h200", layout).step(1, n) for n in (1024, 9216))
     assert long.floor - short.floor == pytest.approx(8192 * 2 * 576 * 61 / 4.8e12, rel=1e-6)
@@ -594,7 +594,7 @@ def test_a_draft_is_held_beside_the_last_stage() -> None:
     pairs = list(zip(plain.gpus(layout, 4096, 8), drawn.gpus(layout, 4096, 8), strict=True))
     first, last = [(b.weights - a.weights, b.cache - a.cache) for a, b in pairs]
     assert first == (0, 0)
-    # Half of 1,235,814,400 parameters but the norms, which both ranks hold; half of 2·16·8·64 elements a token.
+    # Half of 1,235,814,400 parameters but the norms, which both ranks hold; half of 2·16·8·64 elements per token.
     norms = (2 * 16 + 1) * 2048
     assert last == ((draft.params + norms) // 2 * 2, 8 * 4096 * 16 * 8 * 64 * 2)
     assert drawn.max_concurrency(layout, 4096) < plain.max_concurrency(layout, 4096)
@@ -609,7 +609,7 @@ def test_a_shared_prefix_is_held_and_computed_once() -> None:
     alone, shared = (
         Deployment(model, hardware.load("h100-sxm"), engine(model, "bf16", prefix=prefix)) for prefix in (0, 3000)
     )
-    each, held = 131072, 3000 // 16 * 16  # bytes a token; whole pages
+    each, held = 131072, 3000 // 16 * 16  # bytes per token; whole pages
     for n in (1, 2, 50):
         more, less = (deployment.fullest(ONE, 4096, n).cache for deployment in (alone, shared))
         assert (more, less) == (n * 4096 * each, n * 4096 * each - (n - 1) * held * each)

@@ -110,7 +110,7 @@ BURSTS = [(0.05, 0.03), (0.3, 4.0), (0.8, 0.3)]  # for the inner loop: each load
 
 @pytest.mark.parametrize("rate", [1.0, 3.0, 8.0, 16.0, 19.0])
 def test_an_open_loop_is_the_closed_forms(rate: float) -> None:
-    """8B-like: a step of 6 ms and 0.1 ms a sequence, 21 µs a prompt token. Means of a random sample of 10,000."""
+    """8B-like: a step of 6 ms and 0.1 ms per sequence, 21 µs per prompt token. Means of a random sample of 10,000."""
     step = linear(0.006, 1e-4)
     run = ran(
         Server(step, 2.1e-5, 0.0, 8192, 1024, 60_000), Requests(Lengths(1024, 1024), Lengths(256, 256), 0, rate), 10_000
@@ -581,7 +581,7 @@ def test_what_was_held_is_given_back() -> None:
 
 def test_a_sequence_that_gave_its_pages_back_computes_what_it_had_told() -> None:
     """After 25 steps two sequences are more than the pages hold: the later begins again when the first is done, with
-    the 50 tokens told, two a step by speculation; 25 steps are left."""
+    the 50 tokens told, two per step by speculation; 25 steps are left."""
     server = Server(linear(1.0, 0), 1e-6, 0.0, 1000, 8, 15, 16, 2.0)
     (first, second) = sorted(
         simulate(server, iter([Arrival(0, 60, 101), Arrival(0, 60, 101)])).done, key=lambda one: one.last

@@ -86,7 +86,7 @@ def test_copies_that_share_experts_wait_for_each_other() -> None:
     assert few.tpot - 0.01 == pytest.approx(15 * (apart.tpot - 0.01), rel=0.1)  # two coincide at times
     many = [closed(one, 2000) for one in (demand, demand._replace(sharing=1))]
     assert many[0].rate == pytest.approx(many[1].rate, rel=0.1) == pytest.approx(10, rel=0.2)
-    # Eight prompts a step and copy: every copy computes some, though they take a third of its time.
+    # Eight prompts per step and copy: every copy computes some, though they take a third of its time.
     slow = demand._replace(step=linear(0.03, 1e-4), prompt=0.02, alone=0.012, lone=0.012)
     thousands = [closed(one, 8000).tpot for one in (slow, slow._replace(sharing=1))]
     assert thousands[0] == pytest.approx(thousands[1], rel=0.01)
@@ -176,7 +176,7 @@ WHOLE = st.builds(
     st.floats(1, 3),
     st.floats(0.01, 20),
     st.integers(2, 3000),
-    st.floats(1, 5),  # tokens a step
+    st.floats(1, 5),  # tokens per step
     st.floats(0, 0.5),  # of the engine's own
     st.floats(0, 5),  # polls
     st.floats(0, 2),  # spread
@@ -189,7 +189,7 @@ WHOLE = st.builds(
 
 @given(WHOLE, st.floats(1, 500), st.floats(0.05, 0.95))
 def test_a_closed_loop_is_what_its_formulas_say(one: Demand, n: float, part: float) -> None:
-    """At so many that decode: prompts a step, the line before one, what passes until its own last step is done."""
+    """At so many that decode: prompts per step, the line before one, what passes until its own last step is done."""
     loop, answer = Loop(one, n), (one.answer - 1) / one.tokens
     d = part * min(n, answer / one.chunks)
     each, others, decodes = d / answer, (n - 1) / n, one.step(d)

@@ -581,7 +581,7 @@ def test_pictures(tmp_path: Path) -> None:
     assert lines[1].startswith("0  F") and lines[4].startswith("3  ·") and "F forward, B backward" in lines[5]
 
 
-# Vaswani et al. 2017 (arXiv 1706.03762), section 5.2 and table 2: eight P100, 25,000 target tokens a step.
+# Vaswani et al. 2017 (arXiv 1706.03762), section 5.2 and table 2: eight P100, 25,000 target tokens per step.
 ATTENTION_IS_ALL = [
     ("transformer-base", "2.5B", 0.4, 12 / 24),  # 100,000 steps
     ("transformer-big", "7.5B", 1.0, 3.5),  # 300,000 steps

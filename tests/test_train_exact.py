@@ -139,13 +139,13 @@ def kernels(wide: str = "bf16", products: str = "bf16", flash: str | None = None
 
 
 def test_a_product_takes_what_its_curve_says() -> None:
-    """800 FLOPs at 10 a second of which a half is reached are 160 s, 60 bytes at 5 of which a quarter 48 s; three
+    """800 FLOPs at 10 per second of which a half is reached are 160 s, 60 bytes at 5 of which a quarter 48 s; three
     starts of 2 s, of 7 terms at half a second each."""
     shares: dict[str, Any] = {"compute": 0.5, "memory": 0.25, "start_s": 2.0, "depth_s": 0.5}
     assert kernels(peak=10, bandwidth=5, **shares).product(800, 60, 3, 7) == 160 + 3 * (2 + 3.5)
     assert kernels(peak=10, bandwidth=5, blend=1, **shares).product(800, 60, 3, 7) == 160 + 48 + 16.5
     assert kernels(peak=10, bandwidth=5, **shares).product(100, 60, 3, 7) == 48 + 16.5
-    # In 8 bits at four times the peak; of 9 rows of 7 terms 16 bits are read and 8 written, twice, at 5 bytes a second.
+    # In 8 bits at four times the peak; of 9 rows of 7 terms 16 bits are read and 8 written, twice, at 5 bytes/s.
     narrow = kernels(products="fp8", peak=10, bandwidth=5, quantise=2, **shares)
     assert narrow.product(800, 0, 3, 7, 9) == 40 + 16.5 + 2 * 9 * 7 * 3 / 5
     assert Floor(Machine.of(card(10, 5, **shares))).product(800, 60, 3, 7) == 80
@@ -239,7 +239,7 @@ def test_an_optimizer_s_state_in_the_host(layout: Layout, zero: int, link: int, 
 
 
 def test_activations_in_the_host() -> None:
-    """60 bytes at 2 a second each way, of which compute hides 10 s and 25 s, of each micro-batch."""
+    """60 bytes at 2 per second each way, of which compute hides 10 s and 25 s, of each micro-batch."""
     recipe = Recipe(accumulation=3, offload="activations")
     hosts = [rank(State(40, 30, 50), away) for away in (60, 8)]
     assert hosted(recipe, hosts, 2, 10, 25) == (3 * (20 + 5), 0)
@@ -378,8 +378,8 @@ def test_turns_are_where_ranks_begin_to_differ(recipe: Recipe) -> None:
 
 
 def test_a_whole_run_by_hand() -> None:
-    """36 million tokens at 1,000 a second are ten hours, on 20 GPUs half an hour; ten hours of 500 W and 1.2 times that
-    for the building are 6 kWh."""
+    """36 million tokens at 1,000 per second are ten hours, on 20 GPUs half an hour; ten hours of 500 W and 1.2 times
+    that for the building are 6 kWh."""
     model = load("gpt2")
     found = run(model, 36_000_000, 1000.0, 20, 4, Terms(3.0, 500, 1.2, 100.0, 0.125, 60.0))
     assert (found.tokens, found.compute) == (36_000_000, 6 * model.active * 36_000_000)

@@ -21,7 +21,7 @@ from txcalc.planning.utilisation import REPORTED, parse_measured, utilisation
 
 @pytest.mark.slow
 def test_llm_foundrys_table() -> None:
-    """Within 0.1 point; where the printed tokens a second, cut to a whole number, are few, what one of them is."""
+    """Within 0.1 point; where the printed tokens per second, cut to a whole number, are few, what one of them is."""
     figures = list(evidence.foundry())
     rates = [float(row["tokens_s"]) for row in evidence.rows("llm-foundry.csv") for _ in "mh"]
     assert len(figures) == len(rates) >= 200

@@ -38,7 +38,7 @@ ALIASES = {
     "fp8_e5m2": "fp8",
 }
 
-# llama.cpp's types of a cache: bits an element with its share of the scale of 32 (ggml-common.h).
+# llama.cpp's types of a cache: bits per element with its share of the scale of 32 (ggml-common.h).
 CACHE_BITS = {
     "q8_0": Fraction(17, 2),
     "int6": Fraction(13, 2),  # MLX: 6 bits, and a scale and a bias of 16 for every 64

@@ -49,7 +49,7 @@ def pace(row: dict[str, Any], card: Accelerator) -> Pace:
 
 
 def rate(held: Pace, what: str, tokens: int) -> float:
-    """Prompt tokens a second; or of an answer from nothing, by Simpson's rule over its length."""
+    """Prompt tokens per second; or of an answer from nothing, by Simpson's rule over its length."""
     if what == "prompt":
         return tokens / held.prefill(tokens).achievable
     first, middle, last = (held.step(1, n).achievable for n in (1, tokens // 2, tokens))

@@ -165,7 +165,7 @@ def torchtitan() -> Iterator[Row]:
 
 
 def measured(row: dict[str, str], recipe: Recipe, gpus: int) -> float:
-    """Seconds of a step: printed, or from tokens a second, or from Megatron's equation 3 at the printed TFLOP/s."""
+    """Seconds of a step: printed, or from tokens per second, or from Megatron's equation 3 at the printed TFLOP/s."""
     if row["step_s"]:
         return float(row["step_s"])
     tokens = recipe.global_batch * recipe.tokens

@@ -141,7 +141,7 @@ def key(row: dict[str, str], micro: str) -> tuple[str, ...]:
 
 @cache
 def speeds() -> dict[tuple[str, ...], float]:
-    """Measured tokens a second and GPU."""
+    """Measured tokens per second and GPU."""
     with (DATA.parent / "nanotron.csv").open() as file:
         return {key(row, "micro_batch"): float(row["tokens_s"]) for row in csv.DictReader(file)}
 

@@ -204,7 +204,7 @@ class AttentionOptions(Mechanism):
     sinks: bool = key(flag, False, "one learned sink per head")
     scale: Any = key(real, None, "multiplies the scores; 1/√d_head when absent")
     softcap: Any = key(real, None, "scores are capped at ± this by a tanh")
-    gate: str = key(one_of("none", "element", "head"), "none", "gates on what is read: one an element, or one a head")
+    gate: str = key(one_of("none", "element", "head"), "none", "gates on what is read: one per element or per head")
     gate_activation: str = key(one_of("sigmoid", "softplus"), "sigmoid", "activation of the gates")
     inner_norm: bool = key(flag, False, "norm before o, over all heads")
     d_v: Any = letter(None, "width of a value head; absent: d_head")

@@ -69,7 +69,7 @@ class Mix(Leaf):
     """Each of n streams plus a mix of all, with coefficients of its own for every token.
 
     Shapes   streams (n, B, T, D), coefficients (B, T, n, n)
-    Unit     FLOPs 2·B·T·D·n²; 1 an element of all streams under other
+    Unit     FLOPs 2·B·T·D·n²; 1 per element of all streams under other
     Source   Baykal et al. 2023 (arXiv 2301.13310), section 3
     """
 

@@ -44,7 +44,7 @@ class Cell(Recurrence):
     """The gates' products with the last state, and the new one: of an LSTM, a GRU or a plain RNN.
 
     Shapes   gates' inputs (B, T, G·H), U (G·H, H), state (B, H), an LSTM's twice, y (B, T, H); G = 4, 3 or 1
-    Unit     FLOPs 2·B·T·G·H²; other: `UNIT` a unit, 1 a gate's bias
+    Unit     FLOPs 2·B·T·G·H²; other: `UNIT` per unit, 1 per bias of a gate
     Omits    what a step waits for the one before it: its time is not its FLOPs'
     Traffic  U once, as kernels that keep it on the chip read it; others read it at every step
     Kept     modelled: the gates and the states at every step

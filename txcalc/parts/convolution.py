@@ -69,7 +69,7 @@ class Product(Leaf):
     """x·y, element by element: a gate without an activation.
 
     Shapes   x and y (B, T, width)
-    Unit     FLOPs under other: 1 an element
+    Unit     FLOPs under other: 1 per element
     Kept     `read` elements per position: those of x and y that no leaf before it keeps
     Source   LFM2 (arXiv 2511.23404), section 2
     """
@@ -177,7 +177,7 @@ class SpanProduct(Leaf):
     """k·q of a position, element by element, from which its convolution is made.
 
     Shapes   k, q and y (B, T, width)
-    Unit     FLOPs under other: 1 an element
+    Unit     FLOPs under other: 1 per element
     Kept     k; q too where the core keeps a scaled copy of it (`keep_scores`)
     Source   Jiang et al. 2020 (arXiv 2008.02496), equation 6
     """
@@ -199,7 +199,7 @@ class SpanCore(Leaf):
     """A convolution of every head's channels over the positions on both sides, with weights of the position's own.
 
     Shapes   weights (B, T, h, K), x and y (B, T, h, d)
-    Unit     FLOPs 2·B·T·h·d·K; other: 5 a weight for their softmax
+    Unit     FLOPs 2·B·T·h·d·K; other: 5 per weight for their softmax
     Kept     the weights, and x laid out in windows of K
     Source   Jiang et al. 2020 (arXiv 2008.02496), equations 4 to 7
     """

@@ -144,7 +144,7 @@ class AttentionCore(SoftmaxCore):
 
     Shapes   q (B, h, T, d_qk), k (B, h_kv, S, d_qk), v (B, h_kv, S, d_v), y (B, T, h·d_v)
     Unit     FLOPs 2·B·h·(d_qk + d_v)·T·S; with `distances` q meets the projected relative positions too, another
-             2·B·h·d_qk·T·S; other: 5 a score for the softmax, 1 each for an added bias and a soft cap
+             2·B·h·d_qk·T·S; other: 5 per score for the softmax, 1 each for an added bias and a soft cap
     Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
     Traffic  that of a fused kernel: q, k, v and y once, no score leaves the chip
     Kept     q, k, v and the projected distances; with `keep_scores` the h·T·S probabilities (a sink's too, and what a
@@ -241,7 +241,7 @@ class DifferentialCore(SoftmaxCore):
 
     Shapes   q (B, T, h, d), k and v (B, S, h_kv, d), vectors (d,), y (B, T, h/2, 2·d)
     Unit     FLOPs 8·B·T·S·h·d: a half meets its keys once for each half of the values, so that values are as wide as
-             keys, as kernels want them; other: 5 a score for the softmax, 3 a result: λ, the difference, its scale
+             keys, as kernels want them; other: 5 per score for the softmax, 3 per result: λ, the difference, its scale
     Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
     Traffic  that of fused kernels, each of which reads its half of q, k and v
     Kept     q, k, v and the four results (with `keep_scores` the probabilities instead), and what λ multiplies, where
@@ -284,7 +284,7 @@ class Gate(Leaf):
     """y·act(g): how much of what a head read is let through, element by element or in all.
 
     Shapes   y (B, T, h, d_v), g (B, T, h, `gates`) with as many gates as a head has elements, or 1
-    Unit     FLOPs under other: `COST[form]` a gate and 1 an element
+    Unit     FLOPs under other: `COST[form]` per gate and 1 per element
     Kept     act(g), and g for a form whose slope its result does not tell; y with `keep_scores`, else the core keeps it
     Source   Qiu et al. 2025 (arXiv 2505.06708), section 2.2
     """
@@ -306,7 +306,7 @@ class Gate(Leaf):
 
 
 def gate(form: str, heads: Any, d_v: Any, activation: str = "sigmoid") -> Gate | None:
-    """The gates on what heads read: one an element, one a head, or none."""
+    """The gates on what heads read: one per element, one per head, or none."""
     if form == "none":
         return None
     return Gate(n_heads=heads, d_v=d_v, gates=d_v if form == "element" else 1, form=activation)

@@ -25,10 +25,10 @@ class DeltaRule(Recurrence):
     `signed`: β reaches from 0 to 2, not to 1, and eigenvalues from −1 (Grazzi et al. 2024, arXiv 2411.12537).
 
     Shapes   q and k (B, T, key heads, d_k), of length 1 each; v and y (B, T, h, d_v), β (B, T, h), S (B, h, d_k, d_v),
-             a (B, T, h, `decays`), one a head or one a row of S
-    Unit     FLOPs under other: 7 an element of S (decay, two multiplies-adds to read, one to write), 2 a value
-             (v − Sᵀ·k, β), 7 a channel of the keys (both lengths, 1/√d_k), 3 a head (β = sigmoid; 4 `signed`), and a
-             decay's exp(−A·softplus(a + bias)) (5), or exp(`bound`·sigmoid(A·(a + bias))) (7)
+             a (B, T, h, `decays`), one per head or one per row of S
+    Unit     FLOPs under other: 7 per element of S (decay, two multiplies-adds to read, one to write), 2 per value
+             (v − Sᵀ·k, β), 7 per channel of the keys (both lengths, 1/√d_k), 3 per head (β = sigmoid; 4 `signed`), and
+             a decay's exp(−A·softplus(a + bias)) (5), or exp(`bound`·sigmoid(A·(a + bias))) (7)
     Kept     modelled: q, k, v, a, β and the states at every step
     Source   Yang et al. 2024 (arXiv 2412.06464), equation 10; with d_k decays Kimi Linear (arXiv 2510.26692)
     """
@@ -74,7 +74,7 @@ class DeltaNet(Composite):
     """A gated delta rule between projections: q, k and v through a short convolution, a norm of what every head reads,
     and a gate on it.
 
-    `by_channel`: a decay for every channel of the keys, not one a head. `rank`: decays and gate are projected through
+    `by_channel`: a decay for every channel of the keys, not one per head. `rank`: decays and gate are projected through
     so few dimensions; None: directly, as the gate is with `whole_gate`.
     Source   Yang et al. 2024 (arXiv 2412.06464), section 3.3; Kimi Linear (arXiv 2510.26692)
     """

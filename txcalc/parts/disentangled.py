@@ -41,8 +41,8 @@ class DisentangledCore(Leaf):
 
     Shapes   q, k, v (B, h, T, d), K and Q (h, R, d), y (B, T, h·d); R = 2·`reach`, the table's rows, or 2·T where it is
              `clipped` to the distances that occur and these are fewer
-    Unit     FLOPs 4·B·h·d·T², and for each of the two terms it has 2·B·h·d·T·R; other: 5 a score for the softmax, and 1
-             for each term added
+    Unit     FLOPs 4·B·h·d·T², and for each of the two terms it has 2·B·h·d·T·R; other: 5 per score for the softmax, and
+             1 for each term added
     Kept     q, k, v; for each term q or k again, laid out by head, and its h·T·R products; the h·T² probabilities with
              `keep_scores`, without it y
     Source   He et al. 2020 (arXiv 2006.03654), equations 2 to 4

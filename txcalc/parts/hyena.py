@@ -44,7 +44,7 @@ class LongConvolution(Leaf):
     Shapes   u and y (B, T, C), h (C, S), D (C)
     Unit     direct, and in a decode step: FLOPs 2·B·C·T·S, dense, as a product with a triangular matrix; fft: under
              other 5·N·⌈log₂ N⌉ for a complex transform of N = 2·S points, half of it for real numbers, of u, of h once
-             for all sequences, and back; 6 a complex product of S + 1 frequencies. D·u is 2 an element, under other
+             for all sequences, and back; 6 per complex product of S + 1 frequencies. D·u is 2 per element, under other
     Counts   `flops_masked` of the direct form: the pairs with a key at or before their query
     Kept     u and h, and of transforms their S + 1 complex frequencies instead
     Cache    u of every token: the filter reaches all of them
@@ -91,12 +91,13 @@ class ModalConvolution(Recurrence):
     on from what was read: s ← p·s + u, y = Re Σ r·s + D·u.
 
     Shapes   u and y (B, T, C), poles and residues (C, N, 2), D (C), the state (B, C, N, 2)
-    Unit     FLOPs under other. In a decode step, and of all tokens without `fft`: 11 a channel, pole and token (6 for
-             p·s, 1 to add u, 3 for the real part of r·s, 1 to sum). By transforms: those of `LongConvolution`, and 11 a
-             channel, pole and position, once for all sequences, to make the filters (2 for t·log p, 5 for its
-             exponential, 3 and 1 as above); not the state that a prompt may leave to a decode step. D·u is 2 an element
+    Unit     FLOPs under other. In a decode step, and of all tokens without `fft`: 11 per channel, pole and token (6 for
+             p·s, 1 to add u, 3 for the real part of r·s, 1 to sum). By transforms: those of `LongConvolution`, and 11
+             per channel, pole and position, once for all sequences, to make the filters (2 for t·log p, 5 for its
+             exponential, 3 and 1 as above); not the state that a prompt may leave to a decode step. D·u is 2 per
+             element
     Kept     modelled: u, and the states at every step, or the powers of p and the frequencies of u and h
-    Cache    the state, two numbers a pole, in fp32
+    Cache    the state, two numbers per pole, in fp32
     Source   Massaroli et al. 2023 (arXiv 2310.18780), section 3; StripedHyena's published code
     """
 

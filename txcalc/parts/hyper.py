@@ -21,8 +21,8 @@ class Shares(Leaf):
     turn (Sinkhorn and Knopp). Only what is `read` where nothing is written (after the last layer).
 
     Shapes   x (B, T, n + n + n²) as they are projected; a (3,), b (2·n + n²,)
-    Unit     FLOPs under other: 2 a number for a and b, 3 a sigmoid, 5 a softmax, 2 a number of the matrix for each of
-             2·steps − 1 norms
+    Unit     FLOPs under other: 2 per number for a and b, 3 per sigmoid, 5 per softmax, 2 per number of the matrix for
+             each of 2·steps − 1 norms
     Kept     x, the sigmoids and what is made of them, the softmax and both sides of every division
     Source   Xie et al. 2026 (arXiv 2512.24880), equations 7 to 9
     """
@@ -75,7 +75,7 @@ class Collapse(Leaf):
     """One stream of n: Σ share·stream.
 
     Shapes   streams (B, T, n, D), shares (B, T, n), y (B, T, D)
-    Unit     FLOPs under other: 2 an element of all streams
+    Unit     FLOPs under other: 2 per element of all streams
     Kept     the shares; the streams are kept where their norm reads them
     Source   Xie et al. 2026 (arXiv 2512.24880), equation 3
     """
@@ -101,7 +101,7 @@ class StreamSpread(Leaf):
     """What a branch makes, added to n streams by a share of each, beside the streams as a matrix mixes them (`mixed`).
 
     Shapes   streams (B, T, n, D), y (B, T, D), shares (B, T, n), matrix (B, T, n, n)
-    Unit     FLOPs 2·B·T·D·n² with the matrix; 2 an element of all streams under other
+    Unit     FLOPs 2·B·T·D·n² with the matrix; 2 per element of all streams under other
     Kept     y and the shares, and the matrix; the streams are kept where their norm reads them
     Source   Xie et al. 2026 (arXiv 2512.24880), equation 3
     """

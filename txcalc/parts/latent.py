@@ -118,7 +118,7 @@ class IndexCore(SelectingCore):
     caches that key.
 
     Shapes   q (B, T, h_i, d_i), k (B, S, d_i), w (B, T, h_i), scores (B, T, S)
-    Unit     FLOPs 2·B·T·S·h_i·(d_i + 1); other: 1 a head's score for the ReLU, 1 a weight for its scale
+    Unit     FLOPs 2·B·T·S·h_i·(d_i + 1); other: 1 per score of a head for the ReLU, 1 per weight for its scale
     Counts   the full T×S rectangle, `flops_masked` the pairs before the selection; cache d_i elements per token
     Omits    choosing the best, which only compares
     Traffic  q, k and w once; the scores leave the chip, for a query's best are known when all are there
@@ -150,7 +150,7 @@ class Temperature(Leaf):
     """q·(s·ln(i + 1) + b) of position i, with a learned s and b for every head: far queries may choose as sharply.
 
     Shapes   q and result (B, T, h, width), s and b (h)
-    Unit     FLOPs under other: 1 an element
+    Unit     FLOPs under other: 1 per element
     Omits    s·ln(i + 1) + b itself, h numbers per position
     Kept     q, for the gradients of s and b, where they have any
     Source   transformers' code of Mistral Large 4 (MistralLarge4TextSoftmaxScaling), 2026

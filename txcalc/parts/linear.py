@@ -20,7 +20,7 @@ class Linear(Leaf):
     Unit     FLOPs, two per multiply-add: 2·B·T·d_in·d_out
     Counts   a tied weight once, where it is first used: `tied` ones are multiplied here and owned elsewhere, and so is
              the bias of a `borrowed` layer
-    Omits    the bias from the headline FLOPs (1 an output, under other)
+    Omits    the bias from the headline FLOPs (1 per output, under other)
     Source   Kaplan et al. 2020 (arXiv 2001.08361), table 1
     """
 
@@ -79,7 +79,7 @@ class BlockLinear(Leaf):
     """One linear layer per head, side by side: y = x·W + b of each head by itself.
 
     Shapes   x and y (B, T, h, d), W (h, d, d), b (h, d)
-    Unit     FLOPs, two per multiply-add: 2·B·T·h·d²; the bias 1 an output, under other
+    Unit     FLOPs, two per multiply-add: 2·B·T·h·d²; the bias 1 per output, under other
     Kept     x, unless another leaf before it keeps the same tensor
     Source   De et al. 2024 (arXiv 2402.19427), section 2.4
     """
@@ -108,7 +108,7 @@ class GroupedLinear(Leaf):
     """y = x·Wᵀ + b in `groups`: each reads its own share of x, `d_in` wide, and makes `d_out` of y.
 
     Shapes   x (B, T, groups·d_in), W (groups·d_out, d_in), y (B, T, groups·d_out)
-    Unit     FLOPs, two per multiply-add: 2·B·T·groups·d_in·d_out; the bias 1 an output, under other
+    Unit     FLOPs, two per multiply-add: 2·B·T·groups·d_in·d_out; the bias 1 per output, under other
     Kept     x, as a linear layer's (`keeps`)
     Source   Iandola et al. 2020 (arXiv 2006.11316), section 3: a grouped convolution of one tap
     """
@@ -197,7 +197,7 @@ class Activation(Leaf):
     gate's elements are cut to 0, by their mean and deviation (Gemma-3n). xIELU learns how steep each side of it is.
 
     Shapes   gate, up and y (B, T, width); xIELU's α of both signs (1,)
-    Unit     FLOPs under other: `COST[form]` an element, 1 for the product, and 6 where gates are cut
+    Unit     FLOPs under other: `COST[form]` per element, 1 for the product, and 6 where gates are cut
     Counts   kept for backward: gate (or act(gate) for ReLU); gated: act(gate) and up as well; cut: what is left;
              clamped: what the clamp leaves of each
     Source   Shazeer 2020 (arXiv 2002.05202); Huang and Schlag 2024 (arXiv 2411.13010) for xIELU
@@ -316,7 +316,7 @@ class Shift(Leaf):
     """x + b, with a learned b for every channel: a bias by itself.
 
     Shapes   x and y (B, T, width), b (width)
-    Unit     FLOPs under other: 1 an element
+    Unit     FLOPs under other: 1 per element
     Kept     nothing
     Source   JetMoE (arXiv 2404.07413): of the sum of the chosen experts
     """
@@ -374,7 +374,7 @@ class LayerScale(Leaf):
     """x·λ, with a learned λ for every channel: what a branch adds to the residual stream, made small at first.
 
     Shapes   x and y (B, T, width), λ (width)
-    Unit     FLOPs under other: 1 an element
+    Unit     FLOPs under other: 1 per element
     Kept     x, for λ's gradient, unless another leaf keeps it
     Source   Touvron et al. 2021 (arXiv 2103.17239), section 2
     """

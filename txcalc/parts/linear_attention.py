@@ -27,7 +27,7 @@ class DecayScan(Recurrence):
     """Linear attention with a fixed decay per head: S ← λ·S + k·vᵀ and y = Sᵀ·q.
 
     Shapes   q, k, v and y (B, T, h, d), S (B, h, d, d)
-    Unit     FLOPs under other: 5 an element of S (decay, a multiply-add to write, one to read)
+    Unit     FLOPs under other: 5 per element of S (decay, a multiply-add to write, one to read)
     Kept     modelled: q, k, v and the states at every step
     Source   Qin et al. 2024 (arXiv 2401.04658), equation 3
     """
@@ -56,9 +56,9 @@ class MatrixScan(Recurrence):
 
     Shapes   q and k (B, T, h, d_k), v and y (B, T, h, d_v), gates i and f (B, T, h), C (B, h, d_k, d_v), n (B, h, d_k),
              m (B, h)
-    Unit     FLOPs under other: 5 an element of C (decay, i·k·v written, a multiply-add to read), 7 a channel of the
-             keys (i·k, decay, addition, a multiply-add to read n, 1/√d_k of q, |·|), 1 a value (the division), 22 a
-             head (both logits capped by a tanh, log σ(f), the new m, both gates, e^−m, the maximum)
+    Unit     FLOPs under other: 5 per element of C (decay, i·k·v written, a multiply-add to read), 7 per channel of the
+             keys (i·k, decay, addition, a multiply-add to read n, 1/√d_k of q, |·|), 1 per value (the division),
+             22 per head (both logits capped by a tanh, log σ(f), the new m, both gates, e^−m, the maximum)
     Kept     modelled: q, k, v, the gates and the states at every step
     Source   Beck et al. 2024 (arXiv 2405.04517), equations 19 to 27; Beck et al. 2025 (arXiv 2503.13427)
     """

@@ -19,7 +19,7 @@ EPS = {"rms": RMS_EPS, "layer": LAYER_EPS}
 class Norm(Leaf):
     """LayerNorm or RMSNorm over the last axis of (B, T, groups, width), one weight a `width`.
 
-    Unit     FLOPs under other: 7 an element (LayerNorm), 6 (without bias), 4 (RMSNorm)
+    Unit     FLOPs under other: 7 per element (LayerNorm), 6 (without bias), 4 (RMSNorm)
     Counts   `keeps`: its input, kept for backward by the fused kernel; the statistics (one or two per row) apart
     Source   Ba et al. 2016 (arXiv 1607.06450); Zhang and Sennrich 2019 (arXiv 1910.07467)
     """

@@ -23,7 +23,7 @@ class Rotary(Leaf):
     at the frequencies of the whole head (Gemma-4).
 
     Shapes   q (B, T, h, d_h), k (B, T, h_kv, d_h)
-    Unit     3 FLOPs a rotated element, under other; no weights, nothing new kept for backward
+    Unit     3 FLOPs per rotated element, under other; no weights, nothing new kept for backward
     Source   Su et al. 2021 (arXiv 2104.09864)
     """
 

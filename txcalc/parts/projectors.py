@@ -67,7 +67,7 @@ def _branch(width: Any, steps: list[Mapping[str, Any]], times: Any = 1) -> Made:
 def steps_of(value: Any) -> list[Mapping[str, Any]]:
     """A list of tables: each begins with what a step does, and has the keys that go with it."""
     if not isinstance(value, list) or not all(isinstance(step, Mapping) and step for step in value):
-        raise Wrong("a list of tables, one a step")
+        raise Wrong("a list of tables, one per step")
     for step in value:
         name, *more = step
         if name not in STEPS or not set(more) <= set(STEPS[name][2]):

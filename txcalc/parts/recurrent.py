@@ -42,7 +42,7 @@ class SelectiveScan(Recurrence):
 
     Shapes   x, Δ, z and y (B, T, C), B and C (B, T, heads, N), each for its share of the channels, A (C, N), D (C),
              h (B, C, N)
-    Unit     FLOPs under other: 8 a channel and state (Δ·A, exp, Δ·B, ·x, two multiplies-adds), and a channel's skip
+    Unit     FLOPs under other: 8 per channel and state (Δ·A, exp, Δ·B, ·x, two multiplies-adds), and a channel's skip
              (2), softplus (2), silu (4) and product (1)
     Kept     modelled: x, Δ, z, B, C, and the states at every step
     Source   Gu and Dao 2023 (arXiv 2312.00752), algorithm 2
@@ -78,8 +78,8 @@ class HeadScan(Recurrence):
     """Mamba-2: one decay per head, h ← a·h + (Δ·x)·Bᵀ, y = h·C + D·x.
 
     Shapes   x and y (B, T, heads, width), Δ and a (B, T, heads), B and C (B, T, groups, N), h (B, heads, width, N)
-    Unit     FLOPs under other: 5 a channel and state, 3 a channel (Δ·x and the skip), 5 a head (Δ + bias, softplus,
-             Δ·A, exp)
+    Unit     FLOPs under other: 5 per channel and state, 3 per channel (Δ·x and the skip), 5 per head (Δ + bias,
+             softplus, Δ·A, exp)
     Kept     modelled: x, Δ, B, C and the states at every step
     Source   Dao and Gu 2024 (arXiv 2405.21060), section 7
     """

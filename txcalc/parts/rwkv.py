@@ -21,7 +21,7 @@ class TokenShift(Recurrence):
     """Each token mixed with the one before, by a learned share for every channel and use: μ·x_t + (1 − μ)·x_{t−1}.
 
     Shapes   x (B, T, D), one y (B, T, D) and one μ (D) for each of `uses`
-    Unit     FLOPs under other: 3 an element and use
+    Unit     FLOPs under other: 3 per element and use
     Counts   cache: the last token
     Kept     modelled: x once, and the token before
     Source   Peng et al. 2023 (arXiv 2305.13048), equations 11 to 13
@@ -56,7 +56,8 @@ class WeightedSum(Recurrence):
     """RWKV's wkv: past values weighted by e^k, decaying at a learned rate a channel, and the present one by e^{u+k}.
 
     Shapes   k, v and y (B, T, C), decay and bonus u (C); numerator, denominator and their largest exponent (B, C)
-    Unit     FLOPs under other: 23 a channel, in the form that subtracts the largest exponent: 12 to read, 11 to update
+    Unit     FLOPs under other: 23 per channel, in the form that subtracts the largest exponent: 12 to read, 11 to
+             update
     Kept     modelled: k, v, y and the states at every step
     Source   Peng et al. 2023 (arXiv 2305.13048), appendix D
     """

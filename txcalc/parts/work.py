@@ -141,7 +141,7 @@ class Elementwise(NamedTuple):
 
 Operation = MatMul | Elementwise
 
-# FLOPs an element of what is not a matrix product, each a plain count of its textbook formula (an exp is one).
+# FLOPs per element of what is not a matrix product, each a plain count of its textbook formula (an exp is one).
 COST = {
     "add": 1,  # residual, bias, position, scale
     "layer_norm": 7,  # mean, subtract, square, mean, scale, weight, bias

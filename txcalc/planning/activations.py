@@ -16,7 +16,7 @@ DROPPED = "the probabilities again, after dropout"
 
 
 def korthikanti(model: Model, ledger: Ledger) -> Convention:
-    """s·b·h·(34 + 5·a·s/h) bytes per layer, at 16 bits an element and one byte a dropout mask.
+    """s·b·h·(34 + 5·a·s/h) bytes per layer, at 16 bits per element and one byte per element of a dropout mask.
 
     Letters  s tokens, b batch, h width, a heads
     Counts   the layers, with the attention matrix kept; txcalc's own are the ledger's saved elements, 2 bytes each

@@ -55,7 +55,7 @@ class Demand(NamedTuple):
 class Steady(NamedTuple):
     """Means of a copy of the model at a load, in seconds; tpot: None where an answer is one token.
 
-    rate          requests a second
+    rate          requests per second
     utilisation   share of the time that prompts take
     decoding      sequences that decode
     line          of TTFT, the wait for a seat in the cache, of a closed loop
@@ -100,7 +100,7 @@ class Answered:
 
     @property
     def rate(self) -> float:
-        """Requests a second that are answered."""
+        """Requests per second that are answered."""
         return self.steady.rate
 
     @property

@@ -129,7 +129,7 @@ class Engine:
         return "w4" if found == "mxfp4" and alike else found
 
     def peak(self, accelerator: Accelerator, dtype: str, narrow: bool) -> int:
-        """FLOPs a second of products in a dtype. Some of llama.cpp's have sums in fp16, or of integers where weights
+        """FLOPs per second of products in a dtype. Some of llama.cpp's have sums in fp16, or of integers where weights
         are `narrow`, of which a card does twice as many: its shares are of the former."""
         halves = self.memory.profile.numbers.get("half_sums", ()) if self.memory else ()
         times = accelerator.half_sums if accelerator.vendor in halves and (narrow or dtype == "fp16") else 1

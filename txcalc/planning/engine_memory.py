@@ -27,7 +27,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.weights import Format
 from txcalc.units import iec, parse_bytes
 
-PCIE = 64 * 10**9  # bytes a second of sixteen lanes of PCIe 5.0
+PCIE = 64 * 10**9  # bytes per second of sixteen lanes of PCIe 5.0
 GIB = 2**30
 
 

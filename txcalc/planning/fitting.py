@@ -39,7 +39,7 @@ class CardSet(NamedTuple):
 
 class ModelFit(NamedTuple):
     """One model in one format on one kind of accelerators: bytes that the fullest of them needs and has left (below 0:
-    is short of), and tokens a second of one sequence at the context, where the bandwidth is known.
+    is short of), and tokens per second of one sequence at the context, where the bandwidth is known.
 
     `refused` says why there is no figure; `asked` is the format's name as it was asked for; `aside` what lies in RAM,
     and `ram` bytes of RAM that it leaves (below 0: is short of).

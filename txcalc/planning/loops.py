@@ -88,7 +88,7 @@ class Loop:
         return demand.step(decoding) + each * demand.prompt
 
     def rate(self, decoding: float) -> float:
-        """Requests a second where so many decode on average."""
+        """Requests per second where so many decode on average."""
         return decoding / (self.demand.answer - 1) / self.tpot(decoding)
 
     def population(self, rate: float, most: float) -> tuple[float, float]:

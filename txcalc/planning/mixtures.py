@@ -27,7 +27,7 @@ class Layer(NamedTuple):
 
     number: int
     of: int
-    groups: int  # query heads a key/value head
+    groups: int  # query heads per key/value head
     experts: int
 
     @property

@@ -131,8 +131,8 @@ class Pace:
         return series(chunk, number - 1).plus(chunk(number - 1))
 
     def prefill_rate(self, prompt: int, cached: int = 0, busy: float = 1.0) -> float:
-        """Prompt tokens a second of one copy of the model that does nothing else: as many prompts at a time as a chunk
-        holds, the copies that share its experts being as `busy`."""
+        """Prompt tokens per second of one copy of the model that does nothing else: as many prompts at a time as a
+        chunk holds, the copies that share its experts being as `busy`."""
         batch = max(1, self.engine.chunk // (prompt - cached)) if self.caching and not self.encodes else 1
         return batch * prompt / self._slowest(prompt, cached, batch, busy).achievable
 

@@ -393,7 +393,7 @@ class Simulated(NamedTuple):
 
     @property
     def goodput(self) -> float:
-        """Requests a second within the limits, of all copies."""
+        """Requests per second within the limits, of all copies."""
         return self.good * len(self.run.done) / self.run.seconds * self.copies
 
 

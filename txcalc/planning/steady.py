@@ -1,6 +1,6 @@
 """A server that prefills and decodes at once, in closed form: means of TTFT, TPOT and end to end at a load.
 
-One copy of the model serves x requests a second. A prompt takes τ seconds of its time, so prompts take ρ = x·τ of it,
+One copy of the model serves x requests per second. A prompt takes τ seconds of its time, so prompts take ρ = x·τ of it,
 and decode steps have the rest:
 
 Open loop, x as asked for, which lasts while ρ < 1 and D fits:

@@ -33,8 +33,8 @@ class Speculation(NamedTuple):
     draft model, again for each or all in one pass, or the model's own prediction layer; without one, proposals cost
     nothing.
 
-    Expected tokens a step: (1 − a^(g + 1))/(1 − a); its time: a decode step over g + 1 tokens a sequence, and g of the
-    draft.
+    Expected tokens per step: (1 − a^(g + 1))/(1 − a); its time: a decode step over g + 1 tokens per sequence, and g of
+    the draft.
     Source   Leviathan et al. 2022 (arXiv 2211.17192), equation 1 and theorem 3.8
     """
 
@@ -55,7 +55,7 @@ class Request:
     answer        tokens of its answer
     hits          share of the prompt that is in a prefix cache already: whole pages of it, never the last token
     speculation   tokens that a draft proposes, or None
-    rate          requests a second that come at random; None: each user asks again when the answer is there
+    rate          requests per second that come at random; None: each user asks again when the answer is there
     traffic       how lengths and the time between requests are spread
     """
 
@@ -193,8 +193,8 @@ class Point(Answered):
     ttft      a prompt alone
     tpot      a bare decode step at the full context, divided by the tokens that speculation expects of it; None: the
               model does not decode
-    output    tokens a second and GPU in decode alone
-    input     prompt tokens a second and GPU in prefill alone
+    output    tokens per second and GPU in decode alone
+    input     prompt tokens per second and GPU in prefill alone
     answer    tokens of an answer
     steady    of all GPUs, with prompts and answers at once
     held      of the sequences, those that the step is of: as many as fit at the full context and the engine runs
@@ -216,7 +216,7 @@ class Point(Answered):
 
     @property
     def user(self) -> float:
-        """Tokens a second of one sequence in a bare decode step."""
+        """Tokens per second of one sequence in a bare decode step."""
         return 1 / self.tpot.achievable if self.tpot else 0.0
 
     @property
@@ -310,7 +310,7 @@ class Timer:
         return self._prefill(layout)[0], step
 
     def _prefill(self, layout: Layout) -> tuple[BoundedTime, float]:
-        """A prompt alone, and prompt tokens a second of one copy."""
+        """A prompt alone, and prompt tokens per second of one copy."""
         one = self._copy(layout)
         if one not in self._prefills:
             pace = self.pace(one)

@@ -213,7 +213,7 @@ class Rotary(nn.Module):
 
 
 class Gate(nn.Module):
-    """y (B, T, h·d) times the activation of as many gates, or of one a head."""
+    """y (B, T, h·d) times the activation of as many gates, or of one per head."""
 
     def __init__(self, part: cores.Gate) -> None:
         super().__init__()

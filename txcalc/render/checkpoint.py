@@ -65,7 +65,7 @@ def tables(found: CheckpointCheck) -> list[Table]:
 def report(held: Checkpoint) -> Report:
     """A checkpoint without a config.json: what it holds, and no model."""
     size = held.size
-    missing = "no config.json beside it: sizes of heads, windows and experts a token are not in a checkpoint"
+    missing = "no config.json beside it: sizes of heads, windows and experts per token are not in a checkpoint"
     facts = {
         "schema": "txcalc/show/1",
         "model": {"name": held.where, "kind": None, "source": held.where, "model_type": None},

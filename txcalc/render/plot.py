@@ -202,7 +202,7 @@ def _model(model: Model, i: int, at: Mapping[int, Sequence[Any]], shown: Sequenc
 
 
 def drawable(sizes: Sequence[int], models: int = 1, by_kind: bool = False) -> None:
-    """Whether a picture can show a grid of so many values an axis. Errors: `InputError`."""
+    """Whether a picture can show a grid of so many values per axis. Errors: `InputError`."""
     if len(sizes) > 2 - by_kind:
         most = "sweep one" if by_kind else "sweep one or two"
         raise InputError("--plot", [f"{len(sizes)} axes are more than a picture has ({most})"])
@@ -344,7 +344,7 @@ def _latency(speed: Serving) -> Panel:
 
 
 def _roofline(speed: Serving) -> Panel:
-    """What the accelerator can do at most, and what each kind of operation is timed at, by FLOPs a byte that must be
+    """What the accelerator can do at most, and what each kind of operation is timed at, by FLOPs per byte that must be
     read or written: a step of decode at the context and a chunk of the prompt."""
     plan, pace = speed.plan, speed.pace
     accelerator, engine = plan.deployment.accelerator, plan.deployment.engine
@@ -376,7 +376,7 @@ def _roofline(speed: Serving) -> Panel:
 
 
 def _placed(pace: Pace, work: Workload) -> dict[str, tuple[Fraction, Fraction]]:
-    """FLOPs per byte and FLOPs a second of every kind of operation that multiplies, all stages together."""
+    """FLOPs per byte and FLOPs per second of every kind of operation that multiplies, all stages together."""
     flops: dict[str, int] = {}
     moved: dict[str, float] = {}
     spent: dict[str, float] = {}

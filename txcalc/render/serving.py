@@ -102,7 +102,7 @@ def _limits(limits: Limits) -> str:
 
 
 def _within(serving: Serving) -> str:
-    """The most users, or requests a second, within the limits, or why there are none."""
+    """The most users, or requests per second, within the limits, or why there are none."""
     limits, floors = serving.limits, serving.floors
     point = serving.cheapest if serving.request.rate is None else serving.busiest
     if point is not None:

@@ -191,7 +191,7 @@ def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, 
         stack[name] = resolver.section(name, raw[name], homes, done) if name in raw else None
     variants = raw.get("layer", {})
     if not isinstance(variants, Mapping) or not all(isinstance(v, Mapping) for v in variants.values()):
-        resolver.fault(written(homes, "layer"), variants, "tables, one a layer kind: [layer.local]")
+        resolver.fault(written(homes, "layer"), variants, "tables, one per layer kind: [layer.local]")
         variants = {}
         resolver.all_used = False
     cycle = _cycle(resolver, base, variants, homes)

@@ -23,7 +23,7 @@ with warnings.catch_warnings():
 ORACLE = "fvcore"
 FLOPS_PER_MAC = 2
 
-# Not its guesses (4 or 5 an element) for norms: a headline FLOP is one of a matrix product. Nor its handle for einsum,
+# Not its guesses (4 or 5 per element) for norms: a headline FLOP is one of a matrix product. Nor its handle for einsum,
 # which returns a rounded float.
 HANDLES = {name: h for name, h in _DEFAULT_SUPPORTED_OPS.items() if not costs_nothing(name) and name != "aten::einsum"}
 

@@ -3,7 +3,7 @@
 One part is one kernel: it reads each tensor that it did not make once, and writes what it gives to other parts; what it
 makes for itself stays on the chip. Of a table it reads the rows that it looks up. Ids, masks and tables of angles,
 which are the same for every sequence, are no part of it. Operations are those of `COST` for each result of an operator
-(or for each element that a reduction reads); numbers of which there is one a row, as of a norm, are left out.
+(or for each element that a reduction reads); numbers of which there is one per row, as of a norm, are left out.
 
 Witnessed are the parts whose formulas say this of the module as it is written (`traffic_of`, `computed_by`); what
 others move and compute depends on kernels, and is only modelled: cores but for q, k, v, y and the softmax, how tokens

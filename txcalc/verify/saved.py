@@ -26,7 +26,7 @@ from txcalc.verify.tracker import Tracker
 from txcalc.verify.verdict import Row, compare, module_paths, spread
 
 ORACLE = "saved_tensors_hooks"
-WEIGHTS, TABLES, IDS, STATISTICS = "weights", "masks and tables", "ids and boolean masks", "statistics, one a row"
+WEIGHTS, TABLES, IDS, STATISTICS = "weights", "masks and tables", "ids and boolean masks", "statistics, one per row"
 
 
 class SavedElements:

@@ -78,7 +78,7 @@ class Pool(Leaf):
     those of the group before too, by a second half of kv and gates.
 
     Shapes   kv and gates (B, T, w·d), bias (rate, w·d), entries (B, ⌊S/rate⌋, d); w is 2 with `overlap`, else 1
-    Unit     FLOPs under other: 1 a gate for its bias, 5 for the softmax, 2 for the weighted sum
+    Unit     FLOPs under other: 1 per gate for its bias, 5 for the softmax, 2 for the weighted sum
     Kept     what is pooled (without `overlap` all of kv, of which it is a part), and the softmax's result; nothing
              where no gradient reaches it (`keeps`)
     Cache    d of every entry, kv and gates of the tokens that no entry has yet, and with `overlap` those of the group
@@ -171,7 +171,7 @@ class SelectionCore(Leaf):
     """How much each query wants each entry: Σ w·relu(q·k) over a few heads, by which entries are selected.
 
     Shapes   q (B, T, h, d), k (B, ⌊S/rate⌋, d), w (B, T, h), scores (B, T, ⌊S/rate⌋)
-    Unit     FLOPs 2·B·T·⌊S/rate⌋·h·d; other: 3 a head's score for the ReLU, its weight and the sum
+    Unit     FLOPs 2·B·T·⌊S/rate⌋·h·d; other: 3 per score of a head for the ReLU, its weight and the sum
     Counts   all pairs, `flops_masked` those before the selection
     Omits    choosing the best, which only compares
     Source   DeepSeek-AI 2026, DeepSeek-V4, section 2.3.1, equation 16
@@ -225,7 +225,7 @@ class CompressedCore(SoftmaxCore):
     """softmax(q·kᵀ)·k over the last tokens and the entries, with a sink per head.
 
     Shapes   q (B, h, T, d), k (B, S_w + ⌊S/rate⌋, d), y (B, T, h·d)
-    Unit     FLOPs 4·B·T·h·d·(S_w + ⌊S/rate⌋), S_w the window's keys; other: 5 a score for the softmax
+    Unit     FLOPs 4·B·T·h·d·(S_w + ⌊S/rate⌋), S_w the window's keys; other: 5 per score for the softmax
     Counts   the full rectangle; `flops_masked` the pairs in the window, and the entries that a query selects
     Traffic  that of a fused kernel: q, k and y once
     Kept     q, k; with `keep_scores` the probabilities, a sink's too, without it y

@@ -51,7 +51,7 @@ class ForgettingCore(SoftmaxCore):
     """softmax(q·kᵀ + c_i − c_j)·v.
 
     Shapes   q (B, h, T, d), k and v (B, h_kv, S, d), c (B, h, S), y (B, T, h·d)
-    Unit     FLOPs 4·B·h·d·T·S; other: 5 a score for the softmax, 2 for what is forgotten
+    Unit     FLOPs 4·B·h·d·T·S; other: 5 per score for the softmax, 2 for what is forgotten
     Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
     Traffic  that of a fused kernel: q, k, v, c and y once, no score leaves the chip
     Kept     q, k, v; with `keep_scores` the h·T·S probabilities, without it y and c

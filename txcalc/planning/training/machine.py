@@ -35,7 +35,7 @@ NEWER = 335 / 989 / 0.73
 # abstract): training steps of GPT-3 and Llama models on 4 A100, H100, MI210 or MI250.
 SLOWED = 0.189 / (1.189 * 1.102 - 1)
 
-# Bytes a second one way between an accelerator and its host, where it is not said: 16 lanes of PCIe 4.0, each of
+# Bytes per second one way between an accelerator and its host, where it is not said: 16 lanes of PCIe 4.0, each of
 # 16 GT/s with 128 of 130 bits.
 PCIE = 31_507_692_307
 
@@ -47,7 +47,7 @@ class Machine:
     accelerator  with the node and the link between nodes that it is sold with, or those that were said
     products     dtype that linear layers multiply in
     overlap      whether gathering weights and reducing gradients goes on beside compute
-    host         bytes a second one way between an accelerator and its host
+    host         bytes per second one way between an accelerator and its host
     waits        seconds for which both ends of a message between stages do nothing else before it
     """
 
@@ -67,7 +67,7 @@ class Machine:
         overlap: bool = True,
         host: int | None = None,
     ) -> Machine:
-        """`node` accelerators share links, and each has `network` bytes a second to other nodes, one way; None: as it
+        """`node` accelerators share links, and each has `network` bytes per second to other nodes, one way; None: as it
         is sold; `host` a second one way to its host. Errors: `InputError` for a node of none, a link of nothing,
         and a dtype whose peak is not known."""
         peak(accelerator, products)
@@ -199,7 +199,7 @@ class Floor(Kernels):
         return Curve()
 
     def rate(self, core: bool) -> float:
-        """FLOPs a second of attention, or of linear layers."""
+        """FLOPs per second of attention, or of linear layers."""
         return self._peaks[self.wide if core else self.machine.products]
 
     def starts(self, moved: Message) -> float:

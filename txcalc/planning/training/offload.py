@@ -17,7 +17,7 @@ from txcalc.num import ceil_div
 from txcalc.planning.training.memory import RankMemory
 from txcalc.planning.training.recipe import Recipe
 
-# Bytes a second that a host's processors read and write for one accelerator: two sockets of eight channels DDR5-4800
+# Bytes per second that a host's processors read and write for one accelerator: two sockets of eight channels DDR5-4800
 # (38.4 GB/s each) for eight accelerators, as in a DGX H100.
 HOST = 76_800_000_000
 

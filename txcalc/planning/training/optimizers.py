@@ -12,10 +12,10 @@ BLOCK, SMALLEST = 256, 4096  # bitsandbytes: one fp32 scale for so many 8-bit nu
 
 
 class Optimizer(NamedTuple):
-    """What an optimizer keeps beside a tensor of this shape, in bytes; `dtype` bytes a state where it can choose.
+    """What an optimizer keeps beside a tensor of this shape, in bytes; `dtype` bytes per state where it can choose.
 
     Counts   after the first step
-    Omits    a step counter of 4 bytes a tensor, which PyTorch keeps on the CPU
+    Omits    a step counter of 4 bytes per tensor, which PyTorch keeps on the CPU
     """
 
     what: str

@@ -96,7 +96,7 @@ def tokens_of(model: Model, tokens: int | None, compute: int | None, terms: Term
 
 
 def run(model: Model, tokens: int, tokens_s: float, gpus: int, copies: int, terms: Terms) -> TrainingRun:
-    """Of `gpus` accelerators, each at `tokens_s` tokens a second, that hold `copies` of the model's layout."""
+    """Of `gpus` accelerators, each at `tokens_s` tokens per second, that hold `copies` of the model's layout."""
     hours = tokens / tokens_s / 3600
     energy = None if terms.power is None else hours * terms.power / 1000 * terms.pue
     deadline = budget = None

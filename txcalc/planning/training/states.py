@@ -123,8 +123,9 @@ def states(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int =
 
 
 def kept_for(shape: Shape, recipe: Recipe, width: int, hidden: bool, value: Callable[[Any], int] = int) -> Any:
-    """What the optimizer keeps for a tensor of `width` bytes an element: its state, and weights in fp32 beside narrower
-    ones where the framework holds these. A shape may be of letters, whose `value` is asked where a rule needs it."""
+    """What the optimizer keeps for a tensor of `width` bytes per element: its state, and weights in fp32 beside
+    narrower ones where the framework holds these. A shape may be of letters, whose `value` is asked where a rule
+    needs it."""
     master, optimizer = 4 if recipe.rules.master and recipe.parameter_bytes < 4 else 0, OPTIMIZERS[recipe.optimizer]
     small = (value(product(shape)) < SMALLEST,) if optimizer.blockwise else ()
     return optimizer.size(shape, master or width, hidden, *small) + master * product(shape)

@@ -361,8 +361,8 @@ class StepTimer:
         return kernels.stream(own, 0)
 
     def _turned(self, piece: StagePiece) -> float:
-        """Seconds of Newton–Schulz: three products a step, of what tp leaves of a matrix, its rows shared out among the
-        ranks that hold it; without what these send each other. Source: Jordan et al. 2024
+        """Seconds of Newton–Schulz: three products per step, of what tp leaves of a matrix, its rows shared out among
+        the ranks that hold it; without what these send each other. Source: Jordan et al. 2024
         (kellerjordan.github.io/posts/muon), runtime analysis."""
         seconds, steps = 0.0, OPTIMIZERS[self.recipe.optimizer].turns
         for tensor in tensors(piece, self.recipe) if steps else ():

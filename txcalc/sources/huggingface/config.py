@@ -182,7 +182,7 @@ class Config(Answers):
         return {"block": block, "random_blocks": random}
 
     def layer_types(self, n_layers: int, default: Sequence[str], allowed: Sequence[str] = (LOCAL, GLOBAL)) -> list[str]:
-        """`layer_types`, one a layer."""
+        """`layer_types`, one per layer."""
         given = self.items("layer_types", of=any_of(*allowed), length=n_layers, default=None)
         return list(default) if given is None else given
 
@@ -295,7 +295,7 @@ class Config(Answers):
         return self.dense_where(raw, [i < first for i in range(raw["n_layers"])])
 
     def typed(self, raw: Raw, default: list[bool]) -> tuple[list[str], dict[str, Raw]]:
-        """`mlp_layer_types`, one a layer: "dense" or "sparse"; `default` says where they are dense."""
+        """`mlp_layer_types`, one per layer: "dense" or "sparse"; `default` says where they are dense."""
         names = ["dense" if is_dense else "sparse" for is_dense in default]
         kinds = self.items("mlp_layer_types", of=any_of("dense", "sparse"), length=raw["n_layers"], default=names)
         return self.dense_where(raw, [kind == "dense" for kind in kinds])

@@ -33,7 +33,7 @@ def openelm(c: Config) -> Raw:
     shares = c.items("ffn_multipliers", of=real, length=n, default=None)
     for name, given in (("num_query_heads", queries), ("num_kv_heads", groups), ("ffn_multipliers", shares)):
         if given is None:
-            c.fault(name, c.data.get(name, ABSENT), "a list, one a layer")
+            c.fault(name, c.data.get(name, ABSENT), "a list, one per layer")
     divisor = c.size("ffn_dim_divisor", default=256)
     normed = c.flag("normalize_qk_projections", default=False)
     tied = c.flag("share_input_output_layers", default=False)
@@ -165,7 +165,7 @@ def arctic(c: Config) -> Raw:
 
 
 def grok_1(c: Config) -> Raw:
-    """Experts with GELU gates, norms before and after every part, capped scores; eight experts, two a token."""
+    """Experts with GELU gates, norms before and after every part, capped scores; eight experts, two per token."""
     c.of_its_own("grok1model", "grok1")
     raw = c.stack()
     attention = c.heads(raw, width_names=("head_dim",)) | {"softcap": c.real("max_attn_value", default=30.0)}

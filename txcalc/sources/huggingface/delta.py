@@ -175,7 +175,7 @@ _INDEX = ("indexer_n_heads", "indexer_head_dim", "indexer_compress_ratio", "inde
 
 
 def _pooled_index(c: Config, raw: Raw, needed: bool) -> list[Raw]:
-    """Queries of an index and one key a token, whose means over blocks are scored; its keys are kept one a token."""
+    """Queries of an index and one key per token, which is kept; the means of keys over blocks are scored."""
     d, width = raw["d_model"], raw["attention"]["d_head"]
     sizes = {name: c.size(name, default=None, null=None) for name in _INDEX}
     several, inner, block, top, _ = sizes.values()
@@ -273,7 +273,7 @@ def _convolved(c: Config, taps: int = 3, d_head: int | None = None, kv: int = 8)
 
 
 def _kinds(c: Config, raw: Raw, *known: str, default: list[str] | None = None) -> list[str]:
-    """`layer_types`, one a layer."""
+    """`layer_types`, one per layer."""
     kinds = c.items("layer_types", of=any_of(*known), length=raw["n_layers"], default=default)
     if kinds is None:
         c.fault("layer_types", ABSENT, "a list of layer kinds")

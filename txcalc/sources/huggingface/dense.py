@@ -159,7 +159,7 @@ def gpt_neo(c: Config) -> Raw:
 
 
 def _neo_layers(c: Config, n: int) -> list[str]:
-    """GPT-Neo's `attention_types`, [[["global", "local"], 12]], one a layer."""
+    """GPT-Neo's `attention_types`, [[["global", "local"], 12]], one per layer."""
     names = {"global": GLOBAL, "local": LOCAL}
     given = c.data.get("attention_types")
     c.ignore("attention_types", "attention_layers")

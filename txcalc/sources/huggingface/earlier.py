@@ -67,7 +67,7 @@ def minimax_text_01(c: Config) -> Raw:
     c.of_its_own("minimaxtext01", "minimaxm1")
     given = c.items("attn_type_list", of=any_of(0, 1), length=c.layers("num_hidden_layers"), default=None)
     if given is None:
-        c.fault("attn_type_list", c.data.get("attn_type_list", ABSENT), "a list, one a layer")
+        c.fault("attn_type_list", c.data.get("attn_type_list", ABSENT), "a list, one per layer")
     shared = c.data.get("shared_intermediate_size", 0)
     if shared not in (0, [0]):
         c.fault("shared_intermediate_size", shared, "0", "a shared expert with a learned share is not read")

@@ -134,7 +134,7 @@ def diffusion_gemma_text(c: Config) -> Raw:
     ]
     c.note(
         "counted is the first pass over a canvas of so many tokens, which see each other; the next ones also multiply "
-        f"its probabilities by the embedding, {2 * raw['vocab_size'] * d:,} FLOPs a token"
+        f"its probabilities by the embedding, {2 * raw['vocab_size'] * d:,} FLOPs per token"
     )
     return raw | {"around": around}
 

@@ -112,13 +112,13 @@ class Keys:
         return ACTIVATIONS[name]
 
     def items(self, *names: str, of: Callable[[Any], Any], length: int | None, default: Any) -> Any:
-        """A list whose items pass `of`, one a layer where `length` is given."""
+        """A list whose items pass `of`, one per layer where `length` is given."""
 
         def check(value: Any) -> list[Any]:
             if not isinstance(value, list) or len(value) > MAX_LAYERS:
                 raise Wrong("a list")
             if length is not None and len(value) != length:
-                raise Wrong(f"a list of {length:,} items, one a layer", f"it has {len(value):,}")
+                raise Wrong(f"a list of {length:,} items, one per layer", f"it has {len(value):,}")
             return [of(item) for item in (_renamed(value, of) if "layer_types" in names else value)]
 
         self.listed.update(names)

@@ -132,7 +132,7 @@ def _pattern(c: Config, n: int) -> list[str]:
         letters = pattern if isinstance(pattern, str | list) else ()
         default = [{"F": "full", "S": "shared"}.get(str(letter), str(letter)) for letter in letters]
         if len(default) != n or not set(default) <= {"full", "shared"}:
-            c.fault("index_topk_pattern", pattern, f"{n:,} letters out of F and S, one a layer")
+            c.fault("index_topk_pattern", pattern, f"{n:,} letters out of F and S, one per layer")
             default = ["full"] * n
     return default
 
@@ -161,7 +161,7 @@ def mistral_large4_text(c: Config) -> Raw:
     if flags is None:
         flags = [int((i + 1) % interval != 0) for i in range(n)]
     elif len(flags) < n:
-        c.fault("no_rope_layers", flags, f"a list of {n:,} items, one a layer")
+        c.fault("no_rope_layers", flags, f"a list of {n:,} items, one per layer")
         flags = [1] * n
     rotated = {
         "rotary": {"latent": {"d_nope": nope, "d_rope": turned}},
@@ -378,6 +378,6 @@ def _spans_of(c: Config, n: int) -> list[str]:
     if types is None:
         return [POOLED if i < 2 or i % 2 == 0 else SELECTED for i in range(n)]
     if len(types) < n:
-        c.fault(c.spelling("layer_types", "compress_ratios"), types, f"a list of {n:,} items, one a layer")
+        c.fault(c.spelling("layer_types", "compress_ratios"), types, f"a list of {n:,} items, one per layer")
         return [WINDOW] * n
     return types[:n]  # type: ignore[no-any-return]

@@ -131,7 +131,7 @@ def swin(c: Config) -> Raw:
     c.only(last, "hidden_size", why="it is what the class derives")
     raw: Raw = {"kind": "encoder", "d_model": last, "n_layers": max(1, sum(depths))}
     if not depths or len(heads) != n or not ratio * width >= 1 or last > MAX_SIZE:
-        number = f"a list with a number of layers a stage, as many as num_heads, of widths from 1 to {MAX_SIZE:,}"
+        number = f"a list with a number of layers per stage, as many as num_heads, of widths from 1 to {MAX_SIZE:,}"
         c.fault("depths", depths, number)
         return raw
     around = [
@@ -260,7 +260,7 @@ def clap(c: Config) -> Raw:
     heads = audio.items("num_attention_heads", of=size, length=None, default=[4, 8, 16, 32])
     if not depths or len(heads) != n or n > MOST_STAGES:
         if not audio.faulty & {"depths", "num_attention_heads"}:
-            audio.fault("depths", depths, "a list with a number of layers a stage, as many as num_attention_heads")
+            audio.fault("depths", depths, "a list with a number of layers per stage, as many as num_attention_heads")
         depths, heads, n = [2, 2, 6, 2], [4, 8, 16, 32], 4
     width, window = audio.size("patch_embeds_hidden_size", default=96), audio.size("window_size", default=8)
     spec, mels = audio.size("spec_size", default=256), audio.size("num_mel_bins", default=64)

@@ -144,12 +144,12 @@ def _in_groups(groups: list[int]) -> Raw:
 
 def _even(value: object) -> int:
     if type(size(value)) is not int or value % 2:  # type: ignore[operator]
-        raise Wrong("an even number above 0, or a list of them, one a layer")
+        raise Wrong("an even number above 0, or a list of them, one per layer")
     return value  # type: ignore[return-value]
 
 
 def _windows(c: Config, raw: Raw) -> Raw:
-    """`attention_window`, half of it to either side, the same in all layers or one a layer; and a second q, k and v,
+    """`attention_window`, half of it to either side, the same in all layers or one per layer; and a second q, k and v,
     for positions that attend to all others."""
     n, d = raw["n_layers"], raw["d_model"]
     if isinstance(c.data.get("attention_window"), list):
@@ -157,7 +157,7 @@ def _windows(c: Config, raw: Raw) -> Raw:
     else:
         width = c.size("attention_window", default=512)
         if width % 2:
-            c.fault("attention_window", width, "an even number above 0, or a list of them, one a layer")
+            c.fault("attention_window", width, "an even number above 0, or a list of them, one per layer")
         windows = [width] * n
     idle = 3 * n * d * (d + 1)
     c.note(

@@ -194,7 +194,7 @@ def llama4_text(c: Config) -> Raw:
     default = [int((i + 1) % every != 0) for i in range(n)]
     rotated = c.items("no_rope_layers", of=any_of(0, 1), length=None, default=default) or default
     if len(rotated) != n:
-        c.fault("no_rope_layers", rotated, f"a list of {n:,} items, one a layer")
+        c.fault("no_rope_layers", rotated, f"a list of {n:,} items, one per layer")
         rotated = default
     chunked = ["chunked_attention" if on else GLOBAL for on in rotated]
     types = c.layer_types(n, chunked, ("chunked_attention", GLOBAL))

@@ -47,7 +47,7 @@ def deepseek_ocr2_text(c: Config, dense: int | None = None) -> Raw:
     mixed = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
     raw = c.decoder(raw, attention, mixed=mixed)
     if dense is None and c.data.get("mlp_layer_types") is None:
-        c.fault("mlp_layer_types", c.data.get("mlp_layer_types", ABSENT), 'a list of "dense" and "sparse", one a layer')
+        c.fault("mlp_layer_types", c.data.get("mlp_layer_types", ABSENT), 'a list of "dense" and "sparse" per layer')
     return layered(raw, c.typed(raw, [i < (dense or 0) for i in range(raw["n_layers"])]))
 
 
@@ -171,7 +171,7 @@ def _cut(c: Config, key: str, n: int, more: int, default: list[Any], of: Any) ->
     """A list with an item a layer, and perhaps one for each that predicts further tokens."""
     found = c.items(key, of=of, length=None, default=default) or default
     if len(found) not in (n, n + more):
-        c.fault(key, found, f"a list of {n:,} items, one a layer")
+        c.fault(key, found, f"a list of {n:,} items, one per layer")
         return default
     return found[:n]
 

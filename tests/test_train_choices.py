@@ -11,6 +11,7 @@ import pytest
 from test_train_exact import CORE, DECODER, HEAD, NORMED, PRODUCTS, ROOT, ROWS, USUAL, WIDE, card
 
 from txcalc import hardware, load
+from txcalc.api.trainings import recipe_of
 from txcalc.errors import InputError, Refuted
 from txcalc.planning.training import Layout, Recipe, largest, memory, search
 from txcalc.planning.training.answer import Training, fewer, train
@@ -94,14 +95,15 @@ def test_all_recipes_of_a_layout_are_searched(layout: Layout, framework: str) ->
 def test_what_was_asked_for_is_all_that_is_searched() -> None:
     base = Recipe(tokens=32, zero=1, recompute="core", micro_batch=2, schedule="gpipe", optimizer="lion")
     asked = Search(load(DECODER), base, ONE, 8, 16, frozenset({"zero", "recompute", "micro_batch", "schedule"}))
-    (found,) = asked.recipes(Layout(pp=2, dp=4), "megatron")
-    assert found == replace(base, layout=Layout(pp=2, dp=4), accumulation=2, framework="megatron")
+    (found,) = asked.recipes(Layout(pp=2, dp=4), "nanotron")
+    assert found == replace(base, layout=Layout(pp=2, dp=4), accumulation=2, framework="nanotron")
     for layout in (Layout(tp=2, pp=4), Layout(pp=2, fsdp=4)):  # shares nothing, or as the third stage does
-        assert not list(asked.recipes(layout, "megatron" if layout.fsdp == 1 else "fsdp2"))
+        assert not list(asked.recipes(layout, "nanotron" if layout.fsdp == 1 else "fsdp2"))
+    assert not list(asked.recipes(Layout(pp=2, dp=4), "megatron"))  # which has no GPipe
     asked.base = replace(base, zero=3)
-    assert list(asked.recipes(Layout(pp=2, fsdp=4), "fsdp2")) and not list(asked.recipes(Layout(dp=8), "megatron"))
+    assert list(asked.recipes(Layout(pp=2, fsdp=4), "fsdp2")) and not list(asked.recipes(Layout(dp=8), "nanotron"))
     asked.base = replace(base, optimizer="muon")  # whole matrices
-    assert not list(asked.recipes(Layout(pp=2, dp=4), "megatron"))
+    assert not list(asked.recipes(Layout(pp=2, dp=4), "nanotron"))
 
 
 # What an estimate puts together.
@@ -299,12 +301,23 @@ def test_what_a_recipe_cannot_be(changes: dict[str, Any], said: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("layout", "schedule", "framework"),
+    [
+        ("pp=2,dp=2", "1f1b", "megatron"), ("pp=2,dp=2", "zbv", "fsdp2"), ("pp=2,vpp=2", "interleaved", "megatron"),
+        ("pp=2,vpp=2", "zb", "fsdp2"), ("dp=2", "zbv", "fsdp2"), ("fsdp=2", "1f1b", "fsdp2"), ("tp=1", "1f1b", "fsdp2"),
+    ],
+)  # fmt: skip
+def test_a_framework_that_has_the_schedule_is_taken(layout: str, schedule: str, framework: str) -> None:
+    assert recipe_of(layout, None, 4, 64, "adamw", {"schedule": schedule}).framework == framework
+
+
+@pytest.mark.parametrize(
     ("framework", "schedule", "pp", "least", "pieces"),
     [
         ("fsdp2", "1f1b", 1, 1, 1), ("fsdp2", "1f1b", 4, 4, 1), ("nanotron", "1f1b", 4, 3, 1),
         ("nanotron", "1f1b", 1, 1, 1),
-        ("megatron", "1f1b", 4, 1, 1), ("megatron", "gpipe", 4, 1, 1), ("megatron", "interleaved", 4, 4, 1),
-        ("megatron", "zb", 4, 4, 1), ("fsdp2", "zbv", 4, 4, 2), ("fsdp2", "dualpipev", 4, 8, 2),
+        ("megatron", "1f1b", 4, 1, 1), ("megatron", "interleaved", 4, 4, 1), ("nanotron", "gpipe", 4, 1, 1),
+        ("fsdp2", "zb", 4, 4, 1), ("fsdp2", "zbv", 4, 4, 2), ("fsdp2", "dualpipev", 4, 8, 2),
         ("fsdp2", "zbv", 1, 1, 1),
         ("fsdp2", "dualpipev", 1, 1, 1), ("nanotron", "1f1b", 2, 1, 1),
     ],

@@ -418,7 +418,7 @@ def recipe_of(
 ) -> Recipe:
     """The recipe that the options say. Errors: `InputError` with every fault."""
     from txcalc.planning.layout import parse_layout
-    from txcalc.planning.training import Recipe
+    from txcalc.planning.training import FRAMEWORKS, Recipe
 
     spread = parse_layout(layout)
     faults: list[Fault | str] = []
@@ -432,10 +432,9 @@ def recipe_of(
     if faults:
         raise InputError("train", faults)
     alone = spread.dp == spread.tp == spread.pp == 1
-    chosen = {
-        "framework": "fsdp2" if spread.fsdp > 1 or alone else "megatron",
-        "schedule": "interleaved" if spread.vpp > 1 else "1f1b",
-        **asked,
-    }
+    schedule = asked.get("schedule", "interleaved" if spread.vpp > 1 else "1f1b")
+    usual = ("fsdp2",) if spread.fsdp > 1 or alone else ("megatron", "fsdp2")
+    having = (name for name in usual if FRAMEWORKS[name].schedules_by(schedule, spread.pp))
+    chosen = {"framework": next(having, usual[0]), "schedule": schedule, **asked}
     accumulation = max(1, whole // (together or 1))
     return Recipe(spread, accumulation=accumulation, tokens=tokens, optimizer=optimizer, **chosen)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from txcalc.planning.gradients import Recompute, reached, recomputed, step_flops, training_flops
 from txcalc.planning.layout import Layout
-from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
+from txcalc.planning.training.frameworks import FRAMEWORKS, SCHEDULES, Framework
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankMemory, Ranks, memory, rank_of
 from txcalc.planning.training.optimizers import OPTIMIZERS
-from txcalc.planning.training.recipe import SCHEDULES, Recipe
+from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.schedules import Action, in_flight, order
 
 __all__ = [

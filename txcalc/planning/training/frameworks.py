@@ -15,8 +15,8 @@ class Framework:
     held        gradients live in buffers that are never freed
     zeros       ZeRO stages that dp may have
     logits      bytes of a logit, the most at once
+    schedules   of its pipeline; none: it has no pipeline
     pads        the vocabulary is padded to a multiple of tp times so many
-    pieces      its pipeline can give a rank several pieces of the model
     behind      1F1B needs as many micro-batches as stages, less so many; None: any number
     source      where the rules stand
     caution     what is known of how far its rules are from its runs (tests/evidence/train_memory.py)
@@ -52,8 +52,8 @@ class Framework:
     logits: int
     bucket: int
     source: str
+    schedules: tuple[str, ...] = ()
     pads: int = 1
-    pieces: bool = False
     behind: int | None = None
     caution: str = ""
     dtensor: bool = False
@@ -74,7 +74,12 @@ class Framework:
     zero_bucket: int = 0
     zero_live: int = 0
 
+    def schedules_by(self, schedule: str, stages: int) -> bool:
+        """Whether so many stages can work by a schedule: one by any where there is no pipeline."""
+        return schedule in self.schedules or (stages == 1 and not self.schedules)
 
+
+SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev")
 DDP_BUCKET = 25 << 20  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb
 FRAMEWORKS = {
     f.name: f
@@ -89,7 +94,7 @@ FRAMEWORKS = {
             logits=12,
             bucket=DDP_BUCKET,  # with fsdp a block at a time
             source="torch 2.13: distributed.fsdp.fully_shard, DTensor, pipelining.schedules",
-            pieces=True,
+            schedules=SCHEDULES,
             behind=0,  # Schedule1F1B.__init__
             dtensor=True,
             ddp=True,
@@ -105,7 +110,7 @@ FRAMEWORKS = {
             logits=6,
             bucket=160 * 10**6,  # core/distributed/distributed_data_parallel.py: 40e6 fp32 elements
             source="Megatron-LM d98e8a64: core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py",
-            pieces=True,
+            schedules=("1f1b", "interleaved"),  # core/pipeline_parallel/schedules.py
             pads=128,  # training/arguments.py: --make-vocab-size-divisible-by
             regather=True,
             fused=True,
@@ -124,7 +129,8 @@ FRAMEWORKS = {
             source="nanotron 67c5ebb6 (branch nouamane/bench2): trainer.py, optim/gradient_accumulator.py, "
             "models/llama.py, models/base.py, distributed.py, parallel/utils.py, parallel/pipeline_parallel/p2p.py, "
             "parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
-            behind=1,  # parallel/pipeline_parallel/engine.py: OneForwardOneBackwardPipelineEngine
+            schedules=("gpipe", "1f1b"),  # parallel/pipeline_parallel/engine.py: two PipelineEngines
+            behind=1,
             caution="nanotron: activations and buffers are modelled; of 455 runs of 1B and 3B whose step took at most "
             "twice the prediction the median error of what is reserved is 4 %, and a tenth are over 16 % off (where a "
             "stage ends was chosen with them); runs whose hosts wait for messages reserve up to half less",
@@ -150,6 +156,7 @@ FRAMEWORKS = {
             bucket=10**9,  # zero_bucket, of 16 bits
             source="DeepSpeed 0.19: runtime/bf16_optimizer.py, runtime/zero/stage_1_and_2.py, stage3.py",
             caution="deepspeed: activations and buffers are modelled, and were compared with no run",
+            schedules=("1f1b",),  # runtime/pipe/schedule.py: TrainSchedule
             regather=True,
             zero_bucket=500_000_000,  # runtime/zero/config.py: reduce_bucket_size, stage3_max_live_parameters
             zero_live=1_000_000_000,

@@ -11,14 +11,13 @@ from typing import Any
 from txcalc.errors import Fault, InputError, UnknownName, nearest
 from txcalc.parts.frozen import record
 from txcalc.planning.layout import Layout
-from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
+from txcalc.planning.training.frameworks import FRAMEWORKS, SCHEDULES, Framework
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.units import bits_of
 
 MOST, LONGEST = 1 << 20, 10**9
 BEHIND = 1 << 12  # added to the numbers of a decoder's layers, which begin at 0 as its encoder's do
 
-SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev")
 V_SHAPED = frozenset({"zbv", "dualpipev"})  # a rank has the n-th piece from the front and the n-th from the back
 RECOMPUTE = ("none", "core", "blocks", "every:N", "layers:0,2,…")
 FROZEN = ("fp32", "bf16", "fp16", "int8", "nf4", "nf4-dq")  # of frozen matrices, beside adapters
@@ -233,14 +232,13 @@ class Recipe:
         if self.stages is not None and len(self.stages) != pieces:
             faults.append(Fault("stages", "+".join(map(str, self.stages)), f"{pieces} numbers of layers, one a piece"))
             return faults
+        if not self.rules.schedules_by(self.schedule, layout.pp):
+            return [self._unscheduled()]
         if layout.pp == 1:
             return []
         own = {"gpipe": 1, "1f1b": 1, "zbv": 2, "dualpipev": 2}.get(self.schedule)
         if own is not None and layout.vpp not in (1, own):
             faults.append(Fault("vpp", layout.vpp, f"{own} with --schedule {self.schedule}"))
-        if self.pieces > 1 and not self.rules.pieces:
-            expected = f"gpipe or 1f1b, and vpp=1, with --framework {self.framework}"
-            faults.append(Fault("schedule", self.schedule, expected))
         if self.schedule == "interleaved" and layout.vpp == 1:
             faults.append(Fault("vpp", 1, "2 or more with --schedule interleaved"))
         if self.schedule in ("interleaved", "zb") and self.accumulation % layout.pp and layout.vpp > 1:
@@ -251,6 +249,14 @@ class Recipe:
             expected = f"at least {self.least}: the schedule {self.schedule}{whose} needs as many micro-batches"
             faults.append(Fault("accumulation", self.accumulation, f"{expected} at pp = {layout.pp}"))
         return faults
+
+    def _unscheduled(self) -> Fault:
+        """Of a schedule that the framework's pipeline has not: what it has, and who has it."""
+        if not self.rules.schedules:
+            return Fault("pp", self.layout.pp, f"1 with --framework {self.framework}, which has no pipeline")
+        having = " or ".join(name for name, rules in FRAMEWORKS.items() if self.schedule in rules.schedules)
+        expected = f"{' or '.join(self.rules.schedules)} with --framework {self.framework}"
+        return Fault("schedule", self.schedule, expected, f"{having} has it")
 
     @property
     def least(self) -> int:

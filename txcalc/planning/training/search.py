@@ -150,8 +150,10 @@ class Search:
                 continue
             accumulation = self.batch // (micro * layout.copies)
             for pieces in PIECES if layout.pp > 1 and "schedule" not in self.fixed else (1,):
-                allowed = rules.pieces and not rules.dtensor and layout.pp * pieces <= self.n_layers
-                if pieces > 1 and (accumulation % layout.pp or not allowed):
+                schedule = "interleaved" if pieces > 1 else self.base.schedule
+                if not rules.schedules_by(schedule, layout.pp):
+                    continue
+                if pieces > 1 and (rules.dtensor or accumulation % layout.pp or layout.pp * pieces > self.n_layers):
                     continue
                 for zero in zeros if layout.dp > 1 else [0]:
                     for again in agains:
@@ -163,7 +165,7 @@ class Search:
                             recompute=again,
                             framework=framework,
                             zero=zero,
-                            schedule="interleaved" if pieces > 1 else self.base.schedule,
+                            schedule=schedule,
                         )
                         asked = "zero" not in self.fixed or self.base.zero in (zero, made.zero_stage)
                         if asked and accumulation >= made.least:

@@ -129,7 +129,7 @@ TOWERS = {  # one of each set of parts
     for name, entry in json.loads((Path(__file__).parent / "data" / "hf" / "towers.json").read_text()).items()
     if name in ("aria default", "audioflamingo3 default", "aya_vision clip_vision_model", "glmasr default",
                 "internvl default", "llava_next pixtral", "qianfan_ocr qianfan_ocr_vision", "step3p7 default",
-                "qwen2_5_omni_thinker default", "video_llava siglip_vision_model")
+                "qwen2_5_omni_thinker default", "video_llava siglip_vision_model", "idefics2 idefics2_vision")
 }  # fmt: skip
 TREES = [*TINY, *TOWERS]
 

@@ -90,8 +90,9 @@ def split(net: Any, tower: Model, tokens: int) -> Any:
     """A picture among several of a prompt."""
     import torch
 
-    side = tower.raw["vision"]["image"]
-    net.get_image_features(pixel_values=torch.ones(1, 1, 3, side, side))
+    vision = tower.raw["vision"]
+    side = vision["image"]
+    net.get_image_features(pixel_values=torch.ones(1, 1, vision.get("channels", 3), side, side))
 
 
 def sound(net: Any, tower: Model, tokens: int) -> Any:
@@ -121,7 +122,106 @@ def unmerged(net: Any, tower: Model, tokens: int) -> Any:
     net.get_image_features(pixels, torch.tensor([[1, 8, 8]]), torch.tensor([1]))
 
 
+def square(net: Any, tower: Model, tokens: int) -> Any:
+    import torch
+
+    v = net.config.vision_config
+    net.get_image_features(torch.zeros(1, v.num_channels, v.image_size, v.image_size))
+
+
+def tiled(net: Any, tower: Model, tokens: int) -> int:
+    """FLOPs of the product that makes a mask over all tiles of a picture."""
+    import torch
+
+    v = net.config.vision_config
+    tiles = v.max_num_tiles
+    pixels = torch.zeros(1, 1, tiles, v.num_channels, v.image_size, v.image_size)
+    net = net.model
+    seen = net.vision_model(pixels, torch.ones(1, 1, dtype=torch.long), torch.ones(1, 1, tiles)).last_hidden_state
+    net.multi_modal_projector(seen)
+    return 2 * int(tower.raw["length"]) ** 2
+
+
+def packed(net: Any, tower: Model, tokens: int) -> None:
+    import torch
+
+    v = net.config.vision_config
+    net.get_image_features(torch.zeros(1, v.num_channels, v.patch_size, 64 * v.patch_size), torch.tensor([[8, 8]]))
+
+
+def rows(net: Any, tower: Model, tokens: int) -> None:
+    """What is handed on as it is, or after no more than a matrix."""
+    import torch
+
+    if hasattr(net, "vision_embed_tokens"):
+        net.get_image_features(torch.zeros(1, tokens, int(tower.raw["d_model"])))
+        return
+    v = net.config.vision_config
+    places = torch.zeros(1, tokens, 2, dtype=torch.long)
+    net.get_image_features(torch.zeros(1, tokens, 3 * v.model_patch_size**2), places)
+
+
+def spectrum(net: Any, tower: Model, tokens: int) -> None:
+    """So many frames of bands for each token as the tower's convolutions and projector make one of."""
+    import torch
+
+    a = getattr(net.config, "audio_config", None) or net.config.encoder_config
+    bands = next(number for number in (
+        getattr(a, "audio_embed_dim", None), getattr(a, "input_dim", None),
+        4 * (getattr(a, "subsampling_conv_channels", [0])[0] // 4)) if number)  # fmt: skip
+    made = tower.root.projector  # type: ignore[attr-defined]
+    frames = tokens // made.makes * made.reads * (4 if hasattr(a, "subsampling_conv_channels") else 1)
+    mask = () if hasattr(a, "input_dim") else (torch.ones(1, frames, dtype=torch.bool),)
+    net.get_audio_features(torch.zeros(1, frames, bands), *mask)
+
+
+def chunked(net: Any, tower: Model, tokens: int) -> None:
+    """Whole chunks of frames, of which each makes the same number of tokens."""
+    import torch
+
+    a = net.config.audio_config
+    chunk = 2 * a.n_window
+    frames = tokens // -(-chunk // 8) * chunk
+    net.get_audio_features(torch.zeros(1, a.num_mel_bins, frames), torch.ones(1, frames, dtype=torch.long))
+
+
+def words(net: Any, tower: Model, tokens: int) -> None:
+    import torch
+
+    net.enc_to_dec_proj(net.text_encoder(torch.zeros(1, tokens, dtype=torch.long)).last_hidden_state)
+
+
+def waves(net: Any, tower: Model, tokens: int) -> None:
+    """One of two codecs, and its part of the projector."""
+    import torch
+
+    name = "acoustic" if "acoustic" in tower.name else "semantic"
+    codec, between = getattr(net, f"{name}_tokenizer_encoder"), net.multi_modal_projector
+    made = codec(torch.zeros(1, codec.config.channels, tokens * math.prod(codec.config.downsampling_ratios))).latents
+    parts = (getattr(between, f"{name}_{part}") for part in ("linear_1", "norm", "linear_2"))
+    for part in parts:
+        made = part(made)
+
+
 Run = Callable[[Any, Model, int], Any]
+# The tower that each runs, where it is not the one of pictures, how many tokens, and the modules that are its own.
+OF: dict[Run, tuple[str, int, str]] = {
+    sound: ("audio", 64, ""),
+    heard: ("audio", 64, ""),
+    spectrum: ("audio", 30, ""),
+    chunked: ("audio", 52, ""),
+    words: ("text", 64, "text_encoder enc_to_dec_proj"),
+    waves: ("acoustic", 64, "acoustic_"),
+}
+SMALL = json.loads((Path(__file__).parents[1] / "data" / "hf" / "towers.json").read_text())
+
+
+def changed(name: str, key: str = "vision_config", **changes: Any) -> dict[str, Any]:
+    """A config of SMALL whose tower has other sizes, where transformers cannot run it as it is."""
+    config = SMALL[name]["config"]
+    return {**config, key: config[key] | changes}
+
+
 CASES: dict[str, tuple[str, Mapping[str, Any], Run]] = {
     "llava, CLIP": ("LlavaModel", {"model_type": "llava", "text_config": LLAMA,
         "vision_config": SEEN | {"model_type": "clip_vision_model"}}, pictures),
@@ -207,6 +307,31 @@ CASES: dict[str, tuple[str, Mapping[str, Any], Run]] = {
         "audio_config": HEARD | {"n_window": 10, "output_dim": 32}}, heard),
     "video_llama_3": ("VideoLlama3Model", {"model_type": "video_llama_3", "text_config": QWEN,
         "vision_config": LAYERS | {"patch_size": 4}}, unmerged),
+    "blip-2, Q-Former": ("Blip2ForConditionalGeneration", SMALL["blip-2 blip_2_vision_model"]["config"], pictures),
+    "idefics2, resampler": ("Idefics2Model", SMALL["idefics2 idefics2_vision"]["config"], split),
+    "aria, queries": ("AriaModel", SMALL["aria idefics3_vision"]["config"], pictures),
+    "mllama, tiles": ("MllamaForConditionalGeneration",
+        changed("mllama mllama_vision_model", vision_output_dim=144), tiled),
+    "got_ocr2, SAM": ("GotOcr2Model", SMALL["got_ocr2 got_ocr2"]["config"], square),
+    "minicpmv4_6": ("MiniCPMV4_6Model", SMALL["minicpmv4_6 minicpmv4_6_vision"]["config"] | {"insert_layer_id": 1,
+        "merger_times": 1, "vision_config": SEEN | {"num_attention_heads": 6}}, packed),
+    "minicpm_ocr": ("MiniCPMOcrModel", SMALL["minicpm_ocr default"]["config"] | {"vision_config": SEEN}, packed),
+    "minicpmv4_7": ("MiniCPMV4_7Model", SMALL["minicpmv4_7 default"]["config"] | {"insert_layer_id": 0,
+        "vision_config": SEEN}, packed),
+    "gemma4, audio": ("Gemma4Model", SMALL["gemma4 gemma4_vision"]["config"], spectrum),
+    "gemma4_unified": ("Gemma4UnifiedModel", SMALL["gemma4_unified gemma4_unified_vision"]["config"], rows),
+    "gemma4_unified, audio": ("Gemma4UnifiedModel", SMALL["gemma4_unified gemma4_unified_vision"]["config"], spectrum),
+    "fuyu": ("FuyuModel", SMALL["fuyu fuyu"]["config"], rows),
+    "granite_speech": ("GraniteSpeechForConditionalGeneration", SMALL["granite_speech granite_speech_encoder"]["config"]
+        | {"window_size": 20}, spectrum),
+    "granite_speech_plus": ("GraniteSpeechPlusForConditionalGeneration",
+        SMALL["granite_speech_plus granite_speech_encoder"]["config"] | {"window_size": 20}, spectrum),
+    "qwen3_asr": ("Qwen3ASRModel", SMALL["qwen3_asr qwen3_asr_encoder"]["config"], chunked),
+    "qwen3_omni_moe, audio": ("Qwen3OmniMoeThinkerForConditionalGeneration",
+        changed("qwen3_omni_moe_thinker qwen3_omni_moe_audio_encoder", "audio_config", n_window=50, n_window_infer=200),
+        chunked),
+    "musicgen, T5": ("MusicgenForConditionalGeneration", SMALL["musicgen encodec"]["config"], words),
+    "vibevoice_asr": ("VibeVoiceAsrModel", SMALL["vibevoice_asr altered"]["config"], waves),
 }  # fmt: skip
 META = (pictures, sound, adapted, split)
 
@@ -218,20 +343,22 @@ def compared(cls: str, config: Mapping[str, Any], run: Run) -> tuple[Model, int,
     from torch.utils.flop_counter import FlopCounterMode
 
     model = build(*describe(config))
-    kind = "audio" if run in (sound, heard) else "vision"
+    kind, most, modules = OF.get(run, ("vision", 144 if run is pooled else 64, ""))
     tower = model.towers[kind]
     made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
     with torch.device("meta"):
         net = getattr(transformers, cls)._from_config(made, attn_implementation="eager").eval()
-    own = [child for name, child in net.named_modules() if _of_tower(name, kind)]
-    params = sum(weight.numel() for child in own for weight in child.parameters(recurse=False))
+    net.requires_grad_(False)
+    own = [child for name, child in net.named_modules() if _of_tower(name, kind, modules)]
+    params = sum({weight: weight.numel() for child in own for weight in child.parameters(recurse=False)}.values())
     where = "meta" if run in META and (tower.root.fixed or 0) > 500 else "cpu"
     if where == "cpu":
         for child in own:
             child.to_empty(device="cpu", recurse=False)
             for tensor in (*child.parameters(recurse=False), *child.buffers(recurse=False)):
                 tensor.data.zero_()
-    tokens = tower.root.fixed or (144 if run is pooled else 64) // tower.root.projector.per_token  # type: ignore[attr-defined]
+    made = tower.root.projector  # type: ignore[attr-defined]
+    tokens = tower.root.fixed or most // made.reads * made.makes
     with torch.no_grad(), torch.device(where), FlopCounterMode(display=False) as counter:
         more = run(net, tower, tokens)
     found = counter.get_total_flops() - (more if type(more) is int else 0)
@@ -240,11 +367,14 @@ def compared(cls: str, config: Mapping[str, Any], run: Run) -> tuple[Model, int,
     return tower, tokens, both
 
 
-def _of_tower(name: str, kind: str) -> bool:
+def _of_tower(name: str, kind: str, modules: str) -> bool:
     """Whether a module is of the towers of a kind, not of the language model or of the other kind."""
+    if modules:
+        return any(name.find(one) >= 0 for one in modules.split())
     steps = set(name.split("."))
-    other = "audio" if kind == "vision" else "visual"
-    return not steps & {"language_model", "text_model", "lm_head"} and not any(step.find(other) >= 0 for step in steps)
+    others = ("audio",) if kind == "vision" else ("visual", "vision")
+    rest = any(step.find(other) >= 0 for step in steps for other in others)
+    return not rest and not steps & {"language_model", "text_model", "lm_head", "embed_tokens"}
 
 
 def published() -> dict[str, dict[str, Any]]:

@@ -113,10 +113,10 @@ CROSSING: Final = ("crossed",)  # they meet the encoder's positions
 def pieces(value: Any) -> list[dict[str, Any]]:
     """Leaves, each a table of `name`, `form`, `sizes` (`FORMS` names them), `bias`, `groups`, `at`, `keys`, `shared`,
     `times`, `runs`, `least` and `kind`. One works at ⌈(a·T + b)/c⌉ positions for T of the stack's, where `at` is
-    [a, b, c], at the encoder's where it is "source", else at each, and meets `keys`, said so of S, past and new, or,
-    where that is "batch", once for each sequence all of them; with `shared` it works once for all sequences. `times` is
-    how many there are, each with weights of its own, `runs` how often each runs; what they say holds for texts of
-    `least` tokens and more."""
+    [a, b, c], at m times as many where it is [a, b, c, m], at the encoder's where it is "source", else at each, and
+    meets `keys`, said so of S, past and new, or, where that is "batch", once for each sequence all of them; with
+    `shared` it works once for all sequences. `times` is how many there are, each with weights of its own, `runs` how
+    often each runs; what they say holds for texts of `least` tokens and more."""
     if not isinstance(value, list) or not all(isinstance(piece, Mapping) for piece in value):
         raise Wrong("a list of tables, each a piece")
     found = [_piece(piece) for piece in value]
@@ -147,7 +147,9 @@ def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
         if name in (divided or ()) and not divides(found["groups"], number):
             raise Wrong(f"as groups of a piece {form!r} a divisor of {name} = {number}")
     if at not in (None, "source") and not _somewhere(at):
-        raise Wrong("'source' or [a, b, c] as at: whole numbers, a from 0, c from 1, b from 1 where a is 0")
+        raise Wrong(
+            "'source', [a, b, c] or [a, b, c, m] as at: whole numbers, a from 0, c, m from 1, b from 1 where a is 0"
+        )
     each = form == "scores" and keys == "batch" and at is None
     if (form in KEYED) != (keys is not None) or not (keys is None or each or _somewhere(keys)):
         named = " or ".join(map(repr, KEYED))
@@ -156,11 +158,11 @@ def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _somewhere(at: Any) -> bool:
-    """Whether ⌈(a·T + b)/c⌉ is a number of positions of some T."""
-    if not isinstance(at, list) or [type(number) for number in at] != [int] * 3:
+    """Whether m·⌈(a·T + b)/c⌉ is a number of positions of some T."""
+    if not isinstance(at, list) or len(at) not in (3, 4) or not all(type(number) is int for number in at):
         return False
-    a, b, c = at
-    return bool(a >= 0 and c > 0 and a + max(b, 0) > 0 and max(a, abs(b), c) <= MAX_SIZE)
+    a, b, c, *m = at
+    return bool(a >= 0 and min([c, *m]) > 0 and a + max(b, 0) > 0 and max(a, abs(b), c, *m) <= MAX_SIZE)
 
 
 def steps(piece: Mapping[str, Any]) -> list[str]:

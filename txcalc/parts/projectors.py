@@ -7,24 +7,27 @@ from typing import Any, NamedTuple, final
 
 from txcalc.num import exact_div
 from txcalc.parts.feedforward import FeedForward
+from txcalc.parts.forms import pieces
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear, Sum, Vector
+from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.model import Stack
 from txcalc.parts.norm import EPS, Norm
 from txcalc.parts.options import REQUIRED, Check, Options, Wrong, activation, count, flag, key, one_of, size
 from txcalc.parts.part import Part
-from txcalc.parts.tower import Projector, ProjectorStep, TowerStack
+from txcalc.parts.tower import Projector, ProjectorStep, Resampler, TowerStack
 
 
 class Made(NamedTuple):
-    """A step's part (None: it only regroups positions), the width of what comes out, how many positions become one, and
-    how many a copy of the part takes at once."""
+    """A step's part (None: it only regroups positions), the width of what comes out, how many positions become `made`,
+    and how many a copy of the part takes at once."""
 
     part: Part | None
     width: Any
     merged: Any = 1
     times: Any = 1
     takes: Any = 1
+    made: Any = 1
 
 
 def _norm(width: Any, form: str) -> Made:
@@ -61,7 +64,13 @@ def _vectors(width: Any, number: Any) -> Made:
 def _branch(width: Any, steps: list[Mapping[str, Any]], times: Any = 1) -> Made:
     """Steps of their own that read the same; what comes out is not what they make."""
     made = projector(width, steps)
-    return Made(made, width, times=times, takes=made.per_token)
+    return Made(made, width, times=times, takes=made.reads)
+
+
+def _resample(width: Any, leaves: list[Mapping[str, Any]], reads: Any = 1, makes: Any = 1, to: Any = None) -> Made:
+    """Queries that read so many positions at once; what comes out is `to` wide."""
+    made = Resampler(pieces=Pieces(pieces=tuple(pieces(leaves))), reads=reads, makes=makes)
+    return Made(made, width if to is None else to, merged=reads, made=makes)
 
 
 def steps_of(value: Any) -> list[Mapping[str, Any]]:
@@ -88,11 +97,12 @@ STEPS: Mapping[str, tuple[Check, Callable[..., Made], Mapping[str, Check]]] = {
     "feed_forward": (size, _feed_forward, {"activation": activation, "bias": flag}),
     "vectors": (size, _vectors, {}),
     "branch": (steps_of, _branch, {"times": size}),
+    "resample": (pieces, _resample, {"reads": size, "makes": size, "to": size}),
 }
 
 
 def projector(width: Any, steps: Sequence[Mapping[str, Any]]) -> Projector:
-    """The parts of steps that begin with vectors of this width."""
+    """The parts of steps that begin with vectors of this width. Errors: `ValueError` where a number does not divide."""
     made: list[tuple[str, Made]] = []
     for step in steps:
         name, *more = step
@@ -100,12 +110,14 @@ def projector(width: Any, steps: Sequence[Mapping[str, Any]]) -> Projector:
         number = 1 + sum(other.rstrip("0123456789") == name for other, _ in made)
         made.append((name if number == 1 else f"{name}{number}", result))
         width = result.width
-    rate, found = 1, []
+    rate, makes, found = 1, 1, []
     for name, result in reversed(made):
         if result.part is not None:
-            found.append(ProjectorStep(name, result.part, exact_div(rate, result.takes), result.times))
+            found.append(ProjectorStep(name, result.part, exact_div(rate, result.takes), result.times, makes))
+        if result.made != 1:
+            rate, makes = 1, exact_div(makes * result.made, rate)
         rate = rate * result.merged
-    return Projector(steps=tuple(reversed(found)), per_token=rate, width=width)
+    return Projector(steps=tuple(reversed(found)), reads=rate, makes=makes, width=width)
 
 
 @final
@@ -118,12 +130,12 @@ class ProjectorOptions(Options):
         steps_of,
         REQUIRED,
         "what is done to its positions, in order: norm, merge or pool (so many), linear, activation, feed_forward (a "
-        "gated one), vectors (learned ones beside them), branch (steps apart)",
+        "gated one), vectors (learned ones beside them), branch (steps apart), resample (queries that read them)",
     )
     dropped: Any = key(count, 0, "positions that are not handed on")
 
     def build(self, stack: Stack, positions: Any) -> TowerStack:
         """The tower of a stack that has so many positions (None: as many as are asked for)."""
         made = projector(stack.d_model, self.steps)
-        tokens = None if positions is None else exact_div(positions - self.dropped, made.per_token)
+        tokens = None if positions is None else exact_div((positions - self.dropped) * made.makes, made.reads)
         return TowerStack(stack=stack, projector=made, dropped=self.dropped, tokens=tokens)

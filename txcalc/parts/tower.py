@@ -6,8 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, final
 
+from txcalc.num import ceil_div
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Unused
+from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.model import Root, Stack
 from txcalc.parts.options import numbered
 from txcalc.parts.part import Child, Composite, Part, Stream, Workload
@@ -15,39 +17,64 @@ from txcalc.parts.sharding import Ways
 
 
 class ProjectorStep(NamedTuple):
-    """A part of a projector, which works at `rate` positions for each token that is handed on."""
+    """A part of a projector, which works at `rate` positions for every `makes` tokens that are handed on."""
 
     name: str
     part: Part
     rate: Any
     times: Any = 1
+    makes: Any = 1
 
 
-def _at(rate: Any, more: Any = 0) -> Stream:
+def _at(rate: Any, makes: Any, more: Any = 0) -> Stream:
     def on(work: Workload) -> Workload:
-        return work._replace(tokens=work.tokens * rate + more, past=0)
+        return work._replace(tokens=ceil_div(work.tokens, makes) * rate + more, past=0)
 
     return on
 
 
 @final
 @frozen
+class Resampler(Composite):
+    """Learned queries that read what they stand for: of every `reads` positions `makes`, each window by itself.
+
+    Its pieces work at the queries of a window, and at so many positions as they say of those that are read.
+    Source   Li et al. 2023 (arXiv 2301.12597), section 3.1; Jaegle et al. 2021 (arXiv 2103.03206), section 3.1
+    """
+
+    pieces: Pieces
+    reads: Any
+    makes: Any
+    complete = True
+
+    def children(self) -> Iterator[Child]:
+        for child in self.pieces.parts:
+            yield child._replace(on=_after(self._within, child.on))
+
+    def _within(self, work: Workload) -> Workload:
+        windows = ceil_div(work.tokens, self.makes)
+        return work._replace(batch=work.batch * windows, tokens=self.makes, source=self.reads)
+
+
+@final
+@frozen
 class Projector(Composite):
     """What makes the tokens of a language model of a tower's positions: steps one after the other, of which some put
-    positions side by side (a merger) or take their mean.
+    positions side by side (a merger), take their mean, or have queries of their own that read them.
 
     Source   Liu et al. 2023 (arXiv 2310.03744), section 3.2; Wang et al. 2024 (arXiv 2409.12191), section 2.1
     """
 
     steps: tuple[ProjectorStep, ...]
-    # Positions of the tower for each token that is handed on, and the width of that.
-    per_token: Any
+    # Positions of the tower, of which so many tokens are made, and the width of these.
+    reads: Any
+    makes: Any
     width: Any
     complete = True  # what its matrices are split into is summed within it
 
     def children(self) -> Iterator[Child]:
         for step in self.steps:
-            on, every = _at(step.rate), numbered(step.times)
+            on, every = _at(step.rate, step.makes), numbered(step.times)
             yield Child(step.name, step.part, times=step.times, indices=every, on=on, kind="projector", forced=True)
 
     def shard(self, ways: Ways) -> Projector:
@@ -79,7 +106,7 @@ class TowerStack(Root):
         return self.tokens
 
     def children(self) -> Iterator[Child]:
-        everywhere = _at(self.projector.per_token, self.dropped)
+        everywhere = _at(self.projector.reads, self.projector.makes, self.dropped)
         for child in self.stack.parts:
             yield child._replace(on=_after(everywhere, child.on))
         yield Child("projector", self.projector, kind="projector")

@@ -144,8 +144,9 @@ def _projected(stack: Tables, fault: Told) -> None:
 
 def _length(stack: Tables, fault: Told) -> None:
     alone = all(layer["parts"] == ["pieces"] for layer in stack["layer"].values())
+    alone = alone or stack["projector"]
     if stack["length"] is not None and (stack["role"] != "encoder" or stack["vocab_size"] is not None or not alone):
-        fault("length", stack["length"], "none but in an encoder without a token table whose layers are pieces")
+        fault("length", stack["length"], "none but in an encoder without a token table: a tower, or layers of pieces")
 
 
 def _features(stack: Tables, fault: Told) -> None:
@@ -302,12 +303,21 @@ def _patches(stack: Tables, fault: Told) -> None:
         fault("vision.image", ABSENT, "side of the picture, pixels", "a tower alone reads pictures of any size")
     elif vision and vision["image"] is not None and not divides(vision["patch"], vision["image"]):
         fault("vision.patch", vision["patch"], f"a divisor of image = {vision['image']}")
-    elif tower and not (vision or stack["audio"]):
-        fault("projector.steps", "steps", "none but in a tower, which reads pictures or sound")
-    elif tower and (positions := patches(stack)) is not None:
-        merged, dropped = projector(1, tower["steps"]).per_token, tower["dropped"]
-        if positions <= dropped or not divides(merged, positions - dropped):
-            fault("projector.dropped", dropped, f"so many of {positions:,} positions that {merged} divides the rest")
+    elif tower and stack["role"] not in ("encoder", "vision"):
+        fault("projector.steps", "steps", "none but in an encoder: a tower")
+    elif tower:
+        _projector(stack, fault)
+
+
+def _projector(stack: Tables, fault: Told) -> None:
+    positions, dropped = patches(stack), stack["projector"]["dropped"]
+    try:
+        merged = projector(stack["d_model"], stack["projector"]["steps"]).reads
+    except ValueError as error:
+        fault("projector.steps", "steps", f"steps whose widths and numbers fit: {error}")
+        return
+    if positions is not None and (positions <= dropped or not divides(merged, positions - dropped)):
+        fault("projector.dropped", dropped, f"so many of {positions:,} positions that {merged} divides the rest")
 
 
 STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (

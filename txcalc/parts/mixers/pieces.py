@@ -18,9 +18,9 @@ from txcalc.parts.sharding import Ways
 
 
 def _positions(tokens: Any, at: list[int]) -> Any:
-    """⌈(a·T + b)/c⌉, none of a text that is too short for one."""
-    a, b, c = at
-    return ceil_div(maximum(0, tokens * a + b), c)
+    """m·⌈(a·T + b)/c⌉, none of a text that is too short for one."""
+    a, b, c, m = (*at, 1)[:4]
+    return ceil_div(maximum(0, tokens * a + b), c) * m
 
 
 # What a piece is to its layer, by its name.

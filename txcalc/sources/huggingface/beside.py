@@ -12,13 +12,14 @@ from typing import Any, NamedTuple
 from txcalc.errors import ABSENT, InputError, shown
 from txcalc.ledger import walk
 from txcalc.model import Model
+from txcalc.parts.options import Wrong
 from txcalc.parts.part import Workload
-from txcalc.parts.projectors import projector
+from txcalc.parts.projectors import projector, steps_of
 from txcalc.parts.tower import Projector
 from txcalc.sources import build
 from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.reading import Projection, Tower
 from txcalc.sources.huggingface.release import table
-from txcalc.sources.huggingface.tensors import Projection, Tower
 from txcalc.sources.spec import MAX_SIZE
 
 # Sizes of the language model that older configs say outside text_config, too; `multimodal` compares them.
@@ -28,8 +29,8 @@ SAID_TWICE = frozenset({"hidden_size", "vocab_size", "num_hidden_layers", "num_a
 class Beside(NamedTuple):
     """How a model type is put together: its tower (where it may have others, that of a config without a model type),
     its projector, those others by model type, the key of its config (none: its sizes stand in the whole's), what it is
-    of (vision, audio, …; a word for each where there are several alike), and keys of the whole from which no size
-    follows."""
+    of (vision, audio, …; a word for each where there are several alike), keys of the whole from which no size follows,
+    and what it is where the config has none ("none": there is none; "usual": its class's; "": that is a fault)."""
 
     tower: Callable[[Config], Tower]
     projector: Callable[[Config, Config, Tower, Raw], Projection]
@@ -37,6 +38,7 @@ class Beside(NamedTuple):
     key: str = "vision_config"
     of: str = "vision"
     ignore: str = ""
+    absent: str = ""
 
 
 def beside(c: Config, text: Config, raw: Raw) -> Raw:
@@ -59,14 +61,19 @@ def beside(c: Config, text: Config, raw: Raw) -> Raw:
         "image_seq_length",
         "video_seq_length",
     )
+    own.ignore(*(plan.key for plan in plans))
     try:
-        read = [(plan, *_read(own, plan, raw)) for plan in plans]
+        there = [plan for plan in plans if plan.absent != "none" or own.data.get(plan.key) is not None]
+        read = [(plan, *_read(own, plan, raw)) for plan in there]
         own.leftovers()
         own.finish(c.model_type)
         parts = [_described(*one) for one in read]
-    except InputError as error:
-        more = f" (and {len(error.faults) - 1} more)" if len(error.faults) > 1 else ""
-        c.note(f"params.whole is not known: {error.faults[0]}{more}")
+    except (InputError, Wrong) as error:
+        faults = (
+            error.faults if isinstance(error, InputError) else [f"a tower has a leaf that is none: expected {error}"]
+        )
+        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
+        c.note(f"params.whole is not known: {faults[0]}{more}")
         return found
     c.assumptions += own.assumptions
     c.note(f"beside the language model: {', '.join(said for _, said in parts)} parameters")
@@ -76,26 +83,24 @@ def beside(c: Config, text: Config, raw: Raw) -> Raw:
 
 
 def _described(plan: Beside, tower: Tower, projection: Projection) -> tuple[Raw, str]:
-    """The towers that are descriptions, and the parameters of what is none; what there is, in words. Errors:
-    `InputError`."""
-    steps, held = [*tower.steps, *projection.steps], tower.params + projection.params
-    names = tuple(plan.of.split())
-    alone = None if tower.raw is None else stack_of(tower.raw)
-    made = projector(tower.width if alone is None else alone.spec["stacks"][""]["d_model"], steps)
-    stacks, own = (0 if alone is None else len(names) * alone.params), _params(made)
+    """The towers as descriptions, or no more than their parameters where these alone are known; what there is, in
+    words. Errors: `InputError`."""
+    steps, names = [*tower.steps, *projection.steps], tuple(plan.of.split())
+    alone = stack_of(tower.raw)
+    made = projector(alone.spec["stacks"][""]["d_model"], steps_of(steps))
+    stacks, between = len(names) * alone.params, _params(made)
     towers = f"{' and '.join(names)} tower{'s' * (len(names) > 1)}"
-    between = own + projection.params
-    words = f"{towers} {stacks + tower.params:,}" + (f", projector {between:,}" if between else "")
-    positions = alone.root.fixed if alone else None
-    left = (positions or MAX_SIZE) - projection.dropped
-    if tower.raw is None or not tower.runs or left < made.per_token:
-        return {"beside": stacks + own + held}, f"{words} (no FLOPs are known)"
-    dropped = projection.dropped + (left % made.per_token if positions else 0)
+    words = f"{towers} {stacks:,}" + (f", projector {between:,}" if between else "")
+    positions, unused = alone.root.fixed, tower.dropped + projection.dropped
+    left = (positions or MAX_SIZE) - unused
+    if why := tower.why or ("" if left >= made.reads else f"{left:,} positions make no token"):
+        return {"beside": stacks + between}, f"{words} (no FLOPs are known: {why})"
+    dropped = 0 if projection.why else unused + (left % made.reads if positions else 0)
     described = {name: tower.raw | {"projector": {"steps": [], "dropped": dropped}} for name in names}
+    if projection.why:
+        return {"towers": described, "beside": between}, f"{words} (no FLOPs of this are known: {projection.why})"
     described[names[0]]["projector"]["steps"] = steps
-    if held:
-        words += f" (no FLOPs of {held:,} of them are known)"
-    return {"towers": described} | ({"beside": held} if held else {}), words
+    return {"towers": described}, words
 
 
 def stack_of(raw: Raw) -> Model:
@@ -126,7 +131,8 @@ def _read(own: Config, plan: Beside, raw: Raw) -> tuple[Tower, Projection]:
         tower = plan.tower(own)
         return tower, plan.projector(own, own, tower, raw)
     data = own.data.get(plan.key, ABSENT)
-    own.ignore(plan.key)
+    if plan.absent == "usual" and data in (ABSENT, None):
+        data = {}
     if not isinstance(data, Mapping):
         raise InputError(own.model_type, [f"{plan.key} is {shown(data)}, expected an object, the tower's own config"])
     usual = next((name for name, read in plan.others.items() if read is plan.tower), own.model_type)
@@ -148,14 +154,14 @@ def _function(name: str, module: str) -> Any:
 
 def _plan(
     tower: str, projector: str, others: str = "", key: str = "vision_config", of: str = "vision",
-    ignore: str = "", sizes: Sequence[Any] = (), **more: Any,
+    ignore: str = "", sizes: Sequence[Any] = (), absent: str = "", **more: Any,
 ) -> Beside:  # fmt: skip
     """A row of `beside.json`: the names of both functions, the model types that the tower's config may have instead,
     and what the tower's function is told: sizes by default where they are not its own, and more."""
     read = _function(tower, "towers")
     own = (lambda v: read(v, *sizes, **more)) if sizes or more else read
     instead = {name: _function(OTHERS[name], "towers") for name in others.split()}
-    return Beside(own, _function(projector, "projectors"), instead, key, of, ignore)
+    return Beside(own, _function(projector, "projectors"), instead, key, of, ignore, absent)
 
 
 # Readers of towers that stand in the place of others.

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources import build
+from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.leaves import attends, normed
 from txcalc.sources.huggingface.projectors import internvl, merging
-from txcalc.sources.huggingface.tensors import Projection, Sizes, Tower, block, full, got_ocr2, grid_of, linear
-from txcalc.sources.huggingface.towers import ROTARY, clip, ragged, stack
+from txcalc.sources.huggingface.queries import resampled
+from txcalc.sources.huggingface.reading import Projection, Sizes, Steps, Tower, grid_of
+from txcalc.sources.huggingface.seeing import got_ocr2
+from txcalc.sources.huggingface.towers import GELU, ROTARY, clip, ragged, stack
 
 CLIP = {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16}
 # What Phi's code makes of its table for embeddings: the one form that is read.
@@ -18,18 +22,20 @@ EMBEDDED = {
 }
 
 
-def _clip_without_end(side: int, layers: int) -> int:
-    """Parameters of CLIP's first layers, without the norm after them, for pictures of side × side patches."""
-    wide = CLIP["hidden_size"]
-    before = wide + (side**2 + 1) * wide + 3 * 14**2 * wide + 2 * wide
-    return before + layers * block(wide, CLIP["intermediate_size"], full(wide))
+# Why no FLOPs are said of them.
+UNCHECKED = "its code is its own, beside which no count was checked"
+
+
+def _clip(v: Config, image: int, layers: int = 24) -> Raw:
+    """CLIP's layers for pictures of this side, whatever the config says."""
+    told = {**CLIP, "num_hidden_layers": layers, "image_size": image, "patch_size": 14}
+    return clip(Config(told, "clip_vision_model", v.path, v)).raw
 
 
 def internvl_chat(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """As in transformers; without adapters, and for pictures as large as the table of positions."""
     c.only(0, "use_backbone_lora", "use_llm_lora", why="its adapters are not read")
-    if tower.raw is not None:
-        c.only(tower.raw["vision"]["image"], "force_image_size", why="its table of positions is for that size")
+    c.only(tower.raw["vision"]["image"], "force_image_size", why="its table of positions is for that size")
     return internvl(c, v, tower, raw)
 
 
@@ -48,8 +54,15 @@ def minicpmv(v: Config) -> Tower:
 def resampler(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Queries of its own attend once to a picture's patches, made as wide as the language model."""
     d, queries = raw["d_model"], c.size("query_num", default=64)
-    read = linear(tower.width, d, False) if tower.width != d else 0
-    return Projection((), params=queries * d + read + full(d) + 3 * 2 * d + d * d)
+    here = {"at": [0, 1, 1]}  # however many patches a picture has
+    leaves = [piece("queries", "held", queries * d), normed("queries", d), normed("read", d, **here)]
+    leaves += [piece("narrow", "linear", tower.width, d, bias=False, **here)] * (tower.width != d)
+    leaves += [
+        *attends("", d, 1, d, keys=here["at"]),
+        normed("last", d),
+        piece("projection", "linear", d, d, bias=False),
+    ]
+    return Projection((resampled(leaves, 1, queries, d),), why=UNCHECKED)
 
 
 def phi3_v(v: Config) -> Tower:
@@ -58,8 +71,7 @@ def phi3_v(v: Config) -> Tower:
     v.only("openai/clip-vit-large-patch14-336", "model_name", why="that tower alone is read")
     v.only(1024, "image_dim_out", why="it is as wide")
     v.only(144, "num_img_tokens", why="of 24 × 24 patches four become one")
-    told = Config({**CLIP, "image_size": 336, "patch_size": 14}, "clip_vision_model", v.path, v)
-    return clip(told)._replace(runs=False)
+    return Tower(CLIP["hidden_size"], _clip(v, 336), why=UNCHECKED)
 
 
 def phi3_v_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -68,8 +80,9 @@ def phi3_v_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection
     c.asked.add("embd_layer")
     if said != EMBEDDED:
         c.fault("embd_layer", said, str(EMBEDDED))
-    d, wide = raw["d_model"], 4 * tower.width
-    return Projection((), 1, params=2 * wide + linear(wide, d) + linear(d, d))
+    d = raw["d_model"]
+    steps: Steps = ({"merge": 4}, {"vectors": 2}, {"linear": d}, GELU, {"linear": d})
+    return Projection(steps, 1)
 
 
 def deepseek_ocr(v: Config) -> Tower:
@@ -85,9 +98,10 @@ def deepseek_ocr(v: Config) -> Tower:
     v.ignore("image_size", "mlp_ratio", "width")
     wide = CLIP["hidden_size"]
     sam = got_ocr2(Config({"hidden_size": 768}, "got_ocr2", v.path, v))
-    convolutions = 9 * (sam.width * 512 + 512 * wide)
-    seen = _clip_without_end(16, CLIP["num_hidden_layers"])
-    return Tower(2 * wide, params=sam.params + convolutions + seen, runs=False)
+    seen = _clip(v, 224) | {"head": {"form": "none"}}
+    neck: Steps = ({"merge": 4, "to": 9 * sam.width}, {"linear": 512, "bias": False})
+    neck += ({"merge": 4, "to": 9 * 512}, {"linear": wide, "bias": False}, {"merge": 1, "to": 2 * wide})
+    return Tower(2 * wide, sam.raw | {"idle": build(seen, "CLIP").params}, neck, why=UNCHECKED)
 
 
 def deepseek_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -97,7 +111,7 @@ def deepseek_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Proj
     usual = {"input_dim": tower.width, "model_type": "mlp_projector", "n_embed": d, "projector_type": "linear"}
     if said != usual:
         c.fault("projector_config", said, str(usual))
-    return Projection((), params=linear(tower.width, d) + 2 * d)
+    return Projection(({"linear": d}, {"vectors": 2}))
 
 
 def dots_ocr(v: Config) -> Tower:
@@ -130,7 +144,8 @@ def dots_ocr_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projecti
 
 def molmo(v: Config) -> Tower:
     """CLIP's of 336 pixels without its last layer and norm, whose sizes the code itself says."""
-    return Tower(2 * CLIP["hidden_size"], params=_clip_without_end(24, CLIP["num_hidden_layers"] - 1), runs=False)
+    wide: Raw = {"merge": 1, "to": 2 * CLIP["hidden_size"]}
+    return Tower(2 * CLIP["hidden_size"], _clip(v, 336, 23) | {"head": {"form": "none"}}, (wide,), UNCHECKED, 1)
 
 
 def molmo_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -138,5 +153,7 @@ def molmo_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     config says; two vectors where a picture ends."""
     read, wide = tower.width, CLIP["hidden_size"]
     half = c.size("intermediate_size") // 2
-    pooled = 3 * linear(read, wide) + linear(wide, wide)
-    return Projection((), params=2 * read + pooled + 2 * wide * half + half * raw["d_model"])
+    pooled = [piece(one, "linear", wide if one == "o" else read, wide) for one in "qkvo"]
+    gated: Steps = ({"linear": 2 * half, "bias": False}, {"activation": "silu", "gated": True})
+    steps: Steps = ({"vectors": 2}, resampled(pooled, 4, 1, wide), *gated, {"linear": raw["d_model"], "bias": False})
+    return Projection(steps)

@@ -7,31 +7,37 @@ codebooks are buffers, no parameters.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import ceil, prod
 from typing import NamedTuple
 
-from txcalc.sources import build
-from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.leaves import Pieces, attends, fed, normed
+from txcalc.sources.huggingface.queries import resampled
+from txcalc.sources.huggingface.reading import Projection, Steps, Tower, alone
 from txcalc.sources.huggingface.seq2seq import t5 as halves
-from txcalc.sources.huggingface.tensors import Projection, Tower, linear
 from txcalc.sources.spec import MAX_SIZE, size
 
-# Parameters of a convolution from so many channels to so many, of so many taps.
-Convolution = Callable[[int, int, int], int]
+MAKES = "it makes sound"
 
 
 class _Convolutions(NamedTuple):
-    """SEANet's of both ways: those of `conv` with strides, and `turned`, that undo them; sizes by default."""
+    """SEANet's of both ways, sizes by default; `lengths`: what each has beside its weights, one a channel that comes
+    out, or, where it undoes a stride, the tensor's first axis."""
 
-    conv: Convolution
-    turned: Convolution
+    lengths: str
     filters: int
     last: int
     shortcut: bool
 
-    def params(self, v: Config, d: int, ratios: list[int]) -> tuple[int, int]:
-        """Their parameters, and the most channels between them: each stage doubles these on the way down."""
+    def conv(self, c_in: int, c_out: int, taps: int, times: int = 1, turned: bool = False) -> Pieces:
+        made = [piece("conv", "convolution", c_in, c_out, taps, 1, times=times)]
+        if self.lengths:
+            width = c_in if turned and self.lengths == "scale" else c_out
+            made.append(piece("lengths", self.lengths, width, times=times))
+        return made
+
+    def leaves(self, v: Config, d: int, ratios: list[int]) -> tuple[Pieces, int]:
+        """Their leaves, and the most channels between them: each stage doubles these on the way down."""
         conv, f, channels = self.conv, v.size("num_filters", default=self.filters), v.size("audio_channels", default=1)
         blocks, taps = v.size("num_residual_layers", default=1), v.size("residual_kernel_size", default=3)
         first, last = v.size("kernel_size", default=7), v.size("last_kernel_size", default=self.last)
@@ -39,19 +45,22 @@ class _Convolutions(NamedTuple):
         v.size("dilation_growth_rate", default=2)
         if compress > f:
             v.fault("compress", compress, f"at most num_filters = {f:,}")
+            compress = 1
         skip = v.flag("use_conv_shortcut", default=self.shortcut)
         if not v.flag("use_causal_conv", default=True) and v.real("trim_right_ratio", default=1.0) != 1:
             v.fault("trim_right_ratio", v.data["trim_right_ratio"], "1.0, where use_causal_conv is false")
         v.ignore("codebook_dim", "pad_mode", "sampling_rate", "trim_right_ratio")
-        total, width = conv(channels, f, first) + conv(f, channels, last), f
+        made, width = [*conv(channels, f, first), *conv(f, channels, last)], f
         for ratio in reversed(ratios):
-            inner = width // compress
-            block = conv(width, inner, taps) + conv(inner, width, 1) + (conv(width, width, 1) if skip else 0)
-            total += 2 * blocks * block + conv(width, 2 * width, 2 * ratio) + self.turned(2 * width, width, 2 * ratio)
+            inner, both = width // compress, 2 * blocks
+            made += [*conv(width, inner, taps, both), *conv(inner, width, 1, both)]
+            made += conv(width, width, 1, both) if skip else []
+            made += [*conv(width, 2 * width, 2 * ratio), *conv(2 * width, width, 2 * ratio, turned=True)]
             width *= 2
         if width > MAX_SIZE:
             v.fault("upsampling_ratios", ratios, "fewer of them")
-        return total + conv(width, d, last) + conv(d, width, first), width
+        made += [*conv(width, d, last), *conv(d, width, first)]
+        return [one | {"name": f"{one['name']}{i + 1}"} for i, one in enumerate(made)], width
 
 
 def encodec(v: Config) -> Tower:
@@ -59,26 +68,16 @@ def encodec(v: Config) -> Tower:
     form = v.text("norm_type", default="weight_norm")
     if form not in ("weight_norm", "time_group_norm"):
         v.fault("norm_type", form, "'weight_norm' or 'time_group_norm'")
-    lengths = form == "weight_norm"
-
-    def conv(c_in: int, c_out: int, taps: int) -> int:
-        return linear(c_in * taps, c_out) + (c_out if lengths else 2 * c_out)
-
-    def turned(c_in: int, c_out: int, taps: int) -> int:
-        return linear(c_in * taps, c_out) + (c_in if lengths else 2 * c_out)  # lengths by the tensor's first axis
-
     d = v.size("hidden_size", default=128)
     ratios = v.items("upsampling_ratios", of=size, length=None, default=[8, 5, 4, 2])
-    params, width = _Convolutions(conv, turned, filters=32, last=7, shortcut=True).params(v, d, ratios)
+    lengths = "scale" if form == "weight_norm" else "layer_norm"
+    made, width = _Convolutions(lengths, filters=32, last=7, shortcut=True).leaves(v, d, ratios)
     if v.size("codebook_size", default=1024) < 2:
         v.fault("codebook_size", 1, "at least 2")
     v.ignore("target_bandwidths", "normalize", "chunk_length_s", "overlap")
-    lstm = v.size("num_lstm_layers", default=2) * 8 * (width**2 + width)
-    return Tower(d, params=params + 2 * lstm, runs=False)
-
-
-def _plain(c_in: int, c_out: int, taps: int) -> int:
-    return linear(c_in * taps, c_out)
+    lstm = [piece(f"lstm_{name}", "linear", width, 4 * width, times=2 * v.size("num_lstm_layers", default=2))
+            for name in ("input", "state")]  # fmt: skip
+    return Tower(d, alone(d, [*made, *lstm]), why=MAKES)
 
 
 def mimi(v: Config) -> Tower:
@@ -90,11 +89,12 @@ def mimi(v: Config) -> Tower:
     v.divides(pairs, heads, "num_key_value_heads", "num_attention_heads")
     width, bias = v.size("head_dim", default=d // heads, null=d // heads), v.flag("attention_bias", default=False)
     ratios = v.items("upsampling_ratios", of=size, length=None, default=None) or [8, 6, 5, 4]
-    params, _ = _Convolutions(_plain, _plain, filters=64, last=3, shortcut=False).params(v, d, ratios)
-
-    q, kv = heads * width, pairs * width
-    mixed = linear(d, q, bias) + 2 * linear(d, kv, bias) + linear(q, d, bias)
-    params += 2 * n * (mixed + 2 * d * f + 6 * d)
+    made, _ = _Convolutions("", filters=64, last=3, shortcut=False).leaves(v, d, ratios)
+    grouped, act = heads // pairs if heads % pairs == 0 else 1, v.activation("hidden_act", default="gelu")
+    layer = attends("", d, heads, width, groups=grouped, bias="qkvo" if bias else "")
+    layer += [normed("attention", d), *fed("fed", d, f, act, bias=False)]
+    layer += [piece("attention_scale", "scale", d), piece("fed_scale", "scale", d)]
+    made += [one | {"times": 2 * n} for one in layer]
 
     rate = v.size("sampling_rate", default=24000)
     fine, coarse = ceil(rate / prod(ratios)), rate / (2 * prod(ratios))
@@ -103,7 +103,8 @@ def mimi(v: Config) -> Tower:
     groups = v.size("upsample_groups", default=512)
     v.divides(groups, d, "upsample_groups", "hidden_size")
     taps = 2 * int(fine / coarse)
-    params += taps * d * (d + d // max(1, groups))
+    made += [piece("down", "convolution", d, d, taps, 1, bias=False)]
+    made += [piece("up", "convolution", d, d, taps, 1, bias=False, groups=groups)]
 
     code = v.size("vector_quantization_hidden_dimension", default=256)
     books, meanings = v.size("num_quantizers", default=32), v.size("num_semantic_quantizers", default=1)
@@ -112,13 +113,13 @@ def mimi(v: Config) -> Tower:
     words = v.size("codebook_size", default=2048)
     if words & (words - 1):
         v.fault("codebook_size", words, "a power of 2")
-    params += 4 * d * code if code != d else 0
+    made += [piece("codes", "linear", d, code, bias=False, times=4)] * (code != d)
     for half in ("encoder_config", "decoder_config"):
         if half in v.data:
             v.fault(half, v.data[half], "no such key", "a codec of one half is not read")
     v.ignore("max_position_embeddings", "norm_eps", "use_streaming", "rope_parameters", "rope_theta", "sliding_window",
-             "layer_scale_initial_scale", "hidden_act")  # fmt: skip
-    return Tower(d, params=params, runs=False)
+             "layer_scale_initial_scale")  # fmt: skip
+    return Tower(d, alone(d, made), why=MAKES)
 
 
 def t5(v: Config) -> Tower:
@@ -126,7 +127,7 @@ def t5(v: Config) -> Tower:
     inner = Config({**v.data, "architectures": ["T5EncoderModel"]}, "t5", v.path, v, partial=True)
     raw = halves(inner)
     v.ignore(*v.data)  # the inner one tells what is left over
-    return Tower(raw["d_model"], params=0 if v.faults else build(raw, "text").params, runs=False)
+    return Tower(raw["d_model"], raw)
 
 
 def depth(v: Config) -> Tower:
@@ -145,9 +146,14 @@ def depth(v: Config) -> Tower:
     width = v.size("head_dim", default=d // heads, null=d // heads)
     books, codes = _codes(whole)
     words, read = whole.size("vocab_size", default=32000), whole.size("hidden_size", default=4096)
-    layer = books * d * (2 * (heads + pairs) * width + f + f // 2) + 2 * d
-    tables = (words + 1 + (books - 1) * (codes + 1)) * d
-    return Tower(d, params=n * layer + tables + books * d * (read + codes), runs=False)
+    sides = {"q": (d, heads * width), "kv": (d, 2 * pairs * width), "o": (heads * width, d), "up": (d, f)}
+    sides |= {"down": (max(1, f // 2), d)}
+    made = [piece(name, "linear", *both, bias=False, times=n * books) for name, both in sides.items()]
+    made += [piece("norms", "rms_norm", d, times=2 * n), piece("word", "table", words + 1, d)]
+    made += [piece("written", "table", codes + 1, d, times=books - 1)] * (books > 1)
+    made += [piece("state", "linear", read, d, bias=False, times=books)]
+    made += [piece("heads", "linear", d, codes, bias=False, times=books)]
+    return Tower(d, alone(d, made), why="it writes a frame's codes one after the other")
 
 
 def _codes(c: Config) -> tuple[int, int]:
@@ -166,7 +172,8 @@ def moshi(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     books, codes = _codes(c)
     if books > v.size("num_quantizers", default=32):
         c.fault("num_codebooks", books, "at most as many as audio_encoder_config.num_quantizers")
-    return Projection((), params=2 * books * (codes + 1) * raw["d_model"])
+    tables = [piece("codes", "table", codes + 1, raw["d_model"], times=2 * books)]
+    return Projection((resampled(tables, 1, 1, raw["d_model"]),))
 
 
 def none(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -180,8 +187,8 @@ def musicgen(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
         c.fault(
             "decoder.cross_attention_hidden_size", read, "null", "a text of another width is not read without a matrix"
         )
-    params = linear(tower.width, d) if tower.width != d else 0
+    steps: Steps = ({"linear": d},) if tower.width != d else ()
     if c.model_type == "musicgen_melody":
         notes = c.size("num_chroma", default=12)
-        params += linear(notes, d) if notes != d else 0
-    return Projection((), params=params)
+        steps += ({"branch": [{"merge": 1, "to": notes}, {"linear": d}]},) if notes != d else ()
+    return Projection(steps)

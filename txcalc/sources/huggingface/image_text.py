@@ -12,7 +12,7 @@ from txcalc.sources.huggingface import towers
 from txcalc.sources.huggingface.beside import stack_of
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.encoder import bert_like
-from txcalc.sources.huggingface.tensors import Tower, linear
+from txcalc.sources.huggingface.reading import Tower
 from txcalc.sources.huggingface.towers import clip as clip_tower
 from txcalc.sources.huggingface.vision import pictures
 from txcalc.sources.spec import MAX_SIZE
@@ -56,7 +56,7 @@ def _seeing(c: Config, read: Callable[[Config], Tower], patch: int, eps: float) 
     for key in ("intermediate_size", "num_attention_heads"):
         c.size(key)
     c.ignore("dropout", "tie_word_embeddings")
-    raw = read(c).raw or {}
+    raw = read(c).raw
     return raw | {"norm": c.layer_norm("layer_norm_eps", eps=eps) | raw["norm"]}
 
 
@@ -193,8 +193,8 @@ def git(c: Config) -> Raw:
     d, rows = raw["d_model"], c.size("max_position_embeddings", default=1024)
     tower = clip_tower(_seen(c))
     frames = c.size("num_image_with_embedding", default=None, null=None) or 0
-    held = stack_of(tower.raw or {}).params if not c.faults else 0
-    seen = held + linear(tower.width, d) + 2 * d + frames * tower.width
+    held = stack_of(tower.raw).params if not c.faults else 0
+    seen = held + (tower.width + 3) * d + frames * tower.width
     c.note(
         f"text alone is run: the picture's encoder and its projection ({seen:,} parameters) are held and not run; each "
         "position of a picture that is written about is a token more"
@@ -235,7 +235,7 @@ def layoutlmv3(c: Config) -> Raw:
     channels = c.size("num_channels", default=3)
     if c.flag("visual_embed", default=True):
         grid = int(side / patch)
-        held += linear(channels * patch**2, d) + d + (grid**2 + 1) * d + 4 * d
+        held += (channels * patch**2 + 2) * d + (grid**2 + 1) * d + 4 * d
     if held > MAX_SIZE:
         c.fault("max_2d_position_embeddings", rows, "a size that can be held")
     c.note(

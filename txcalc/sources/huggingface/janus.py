@@ -5,11 +5,11 @@ Shapes are those of transformers' janus classes, whose defaults absent keys take
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 
-from txcalc.sources.huggingface.config import Config, Raw
-from txcalc.sources.huggingface.tensors import Projection, Sizes, Tower, linear
+from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.leaves import Pieces, attends, normed
+from txcalc.sources.huggingface.reading import Projection, Sizes, Tower, alone
 from txcalc.sources.huggingface.towers import square, stack
 from txcalc.sources.spec import MAX_SIZE, size
 
@@ -36,29 +36,26 @@ def tower(v: Config) -> Tower:
 
 
 def projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """What makes pictures: it runs by itself, and its parameters alone are counted."""
-    c.ignore("vq_config")
-    data = c.data.get("vq_config") or {}
-    if not isinstance(data, Mapping):
-        c.fault("vq_config", data, "an object, the codec's own config")
-        data = {}
-    q = Config(data, "janus_vqgan", "vq_config.", c)
-    return Projection((), params=_codec(q) + _maker(q))
+    """The tower's own matrices alone."""
+    return Projection(())
 
 
-def _maker(q: Config) -> int:
-    """The table of the codec's codes, the matrices after it, and the head that says the next."""
+def maker(q: Config) -> Tower:
+    """What makes pictures and runs by itself: the codec; the table of its codes, the matrices after it, and the head
+    that says the next."""
     codes, code, wide = (
         q.size("num_embeddings", default=16384),
         q.size("embed_dim", default=8),
         q.size("projection_dim", default=2048),
     )
-    after = linear(code, wide) + (q.size("num_hidden_layers", default=2) - 1) * linear(wide, wide)
-    read = q.size("image_token_embed_dim", default=2048)
-    return int(codes * code + after + linear(read, wide) + linear(wide, codes))
+    read, more = q.size("image_token_embed_dim", default=2048), q.size("num_hidden_layers", default=2) - 1
+    leaves = [piece("codes", "table", codes, code), piece("aligner", "linear", code, wide)]
+    leaves += [piece("aligners", "linear", wide, wide, times=more)] * (more > 0)
+    leaves += [piece("head_first", "linear", read, wide), piece("head_last", "linear", wide, codes)]
+    return Tower(wide, alone(wide, [*_codec(q), *leaves]), why="it makes pictures")
 
 
-def _codec(q: Config) -> int:
+def _codec(q: Config) -> Pieces:
     """A convolutional encoder and decoder with a table of codes between them."""
     base, latent = q.size("base_channels", default=128), q.size("latent_channels", default=256)
     factors = q.items("channel_multiplier", of=size, length=None, default=[1, 1, 2, 2, 4]) or [1]
@@ -68,32 +65,40 @@ def _codec(q: Config) -> int:
     if base % 32:
         q.fault("base_channels", base, "a multiple of 32, for norms have 32 groups")
     last = widths[-1]
-    middle = 2 * _residual(last, last) + _attention(last)
-    encoder = _taps(q.size("in_channels", default=3), base) + middle + 2 * last + _taps(last, doubled * latent)
-    encoder += sum(_level(before, after, number) for before, after in pairwise([base, *widths])) + number * _attention(
-        last
-    )
-    encoder += sum(_taps(width, width) for width in widths[:-1])
-    decoder = _taps(latent, last) + middle + 2 * widths[0] + _taps(widths[0], q.size("out_channels", default=3))
-    decoder += sum(_level(before, after, number + 1) for before, after in pairwise([last, *reversed(widths)]))
-    decoder += (number + 1) * _attention(last) + sum(_taps(width, width) for width in widths[1:])
-    table = q.size("num_embeddings", default=16384) * code
-    return int(encoder + decoder + table + linear(latent, code) + linear(code, latent))
+    middle = [*_residual(last, last, 2), *_attends(last, 1)]
+    made = [*_taps(q.size("in_channels", default=3), base), *middle, normed("encoded", last)]
+    made += _taps(last, doubled * latent)
+    for before, after in pairwise([base, *widths]):
+        made += _level(before, after, number)
+    made += _attends(last, number)
+    for width in widths[:-1]:
+        made += _taps(width, width)
+    made += [*_taps(latent, last), *middle, normed("decoded", widths[0])]
+    made += _taps(widths[0], q.size("out_channels", default=3))
+    for before, after in pairwise([last, *reversed(widths)]):
+        made += _level(before, after, number + 1)
+    made += _attends(last, number + 1)
+    for width in widths[1:]:
+        made += _taps(width, width)
+    made += [piece("vectors", "table", q.size("num_embeddings", default=16384), code)]
+    made += [piece("coded", "linear", latent, code), piece("uncoded", "linear", code, latent)]
+    return [one | {"name": f"codec{i + 1}_{one['name']}"} for i, one in enumerate(made)]
 
 
-def _taps(before: int, after: int) -> int:
+def _taps(before: int, after: int, times: int = 1) -> Pieces:
     """A convolution of three by three."""
-    return linear(9 * before, after)
+    return [piece("conv", "convolution", before, after, 9, 1, times=times)]
 
 
-def _residual(before: int, after: int) -> int:
-    short = linear(before, after) if before != after else 0
-    return 2 * before + _taps(before, after) + 2 * after + _taps(after, after) + short
+def _residual(before: int, after: int, times: int = 1) -> Pieces:
+    short = [piece("short", "linear", before, after, times=times)] * (before != after)
+    first = [normed("first", before, times=times), *_taps(before, after, times)]
+    return [*first, normed("second", after, times=times), *_taps(after, after, times), *short]
 
 
-def _level(before: int, after: int, number: int) -> int:
-    return _residual(before, after) + (number - 1) * _residual(after, after)
+def _level(before: int, after: int, number: int) -> Pieces:
+    return _residual(before, after) + (_residual(after, after, number - 1) if number > 1 else [])
 
 
-def _attention(width: int) -> int:
-    return 2 * width + 4 * linear(width, width)
+def _attends(width: int, times: int) -> Pieces:
+    return [normed("attention", width, times=times), *attends("", width, 1, width, times=times)]

@@ -28,6 +28,58 @@ def _softmax(
     return piece(name, form, heads, width, width, *sizes, kind="attention", bias=False, **more)
 
 
+def normed(name: str, width: int, form: str = "layer_norm", /, **more: Any) -> Raw:
+    return piece(f"{name}_norm", form, width, kind="norm", **more)
+
+
+def fed(name: str, d: int, ff: int, act: str, *, norm: str = "layer_norm", bias: bool = True, **more: Any) -> Pieces:
+    """A norm ("": none) and the two matrices after it."""
+    made = [normed(name, d, norm)] if norm else []
+    made += [piece(f"{name}_up", "linear", d, ff, bias=bias), piece(f"{name}_activation", act, ff)]
+    made += [piece(f"{name}_down", "linear", ff, d, bias=bias), piece(f"{name}_sum", "sum", d)]
+    return [one | more | {"kind": "feed_forward"} for one in made]
+
+
+def attends(
+    name: str, d: int, heads: int, width: int, *, read: int = 0, keys: list[int] | None = None, groups: int = 1,
+    bias: str = "qkvo", **more: Any,
+) -> Pieces:  # fmt: skip
+    """Q, K, V, what attends and O: queries see each other, or the positions `keys`, as wide as `read`."""
+    there = more if keys is None else {**more, "at": keys}
+    core: Raw = {} if keys is None else {"keys": keys}
+    made = [piece(f"{name}q", "linear", d, heads * width, bias="q" in bias, **more)]
+    made += [
+        piece(f"{name}{one}", "linear", read or d, heads // groups * width, bias=one in bias, **there) for one in "kv"
+    ]
+    form = "attention" if keys is None else "reading"
+    made.append(piece(f"{name}core", form, heads, width, width, groups=groups, bias=False, **core, **more))
+    made += [piece(f"{name}o", "linear", heads * width, d, bias="o" in bias, **more)]
+    made += [piece(f"{name}sum", "sum", d, **more)]
+    return [one | {"kind": "attention"} for one in made]
+
+
+def conformer(
+    d: int, ff: int, act: str, mixed: Pieces, taps: int, inner: Pieces, *, wide: int = 0, bias: bool = False,
+    norm: str = "layer_norm", fed_bias: bool = True,
+) -> Pieces:  # fmt: skip
+    """A layer: half a feed-forward, what mixes positions, a convolution of channels (`wide` of them) with a norm
+    (`inner`) in it, the other half."""
+    wide = wide or d
+    convolved = [
+        normed("conv", d, norm),
+        piece("conv_gates", "linear", d, 2 * wide, bias=bias),
+        piece("conv_sigmoid", "sigmoid", wide),
+        piece("conv", "convolution", wide, wide, taps, 1, groups=wide, bias=False),
+        *inner,
+        piece("conv_activation", act, wide),
+        piece("conv_out", "linear", wide, d, bias=bias),
+        piece("conv_sum", "sum", d),
+    ]
+    first, second = (fed(name, d, ff, act, norm=norm, bias=fed_bias) for name in ("first", "second"))
+    mixing = [{"kind": "attention"} | one for one in mixed]
+    return [*first, *mixing, *convolved, *second, piece("norm", norm, d, kind="norm")]
+
+
 def mobilebert(c: Config) -> Raw:
     """BERT whose layers work at a narrow width between a matrix down and one up, with several feed-forwards."""
     c.alone()

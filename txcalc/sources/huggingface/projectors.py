@@ -6,9 +6,8 @@ from __future__ import annotations
 
 from math import isqrt
 
-from txcalc.sources.huggingface import tensors
 from txcalc.sources.huggingface.config import Config, Raw
-from txcalc.sources.huggingface.tensors import Projection, Steps, Tower, area
+from txcalc.sources.huggingface.reading import Projection, Steps, Tower, area
 from txcalc.sources.huggingface.towers import GELU, shuffled
 from txcalc.sources.spec import MAX_SIZE
 
@@ -69,7 +68,6 @@ def paligemma(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 def gemma3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """The mean of so many patches that a picture has as many tokens as the config says; a norm, a matrix."""
     tokens = c.size("mm_tokens_per_image", default=256)
-    assert tower.raw is not None
     vision = tower.raw["vision"]
     side = vision["image"] // vision["patch"]
     kernel = max(1, side // max(1, isqrt(tokens)))
@@ -196,9 +194,8 @@ def one(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def gemma4(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """A matrix for pictures; where there is an audio_config its Conformer, and a matrix for sounds."""
-    d, sound = int(raw["d_model"]), c.table("audio_config")
-    return Projection(({"linear": d, "bias": False},), params=tensors.conformer(sound, d) if sound else 0)
+    """A matrix without a bias."""
+    return Projection(({"linear": raw["d_model"], "bias": False},))
 
 
 def moss(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from txcalc.errors import shown
 from txcalc.sources import build
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaves import listed
+from txcalc.sources.huggingface.leaves import conformer, fed, listed
 from txcalc.sources.huggingface.seq2seq import bart_like
-from txcalc.sources.huggingface.speech import conformer, fed
 from txcalc.sources.spec import Wrong, size
 
 # Of each class the encoder that runs, and what it holds beside it.
@@ -89,7 +88,7 @@ def _speech(c: Config, d: int, runs: bool) -> Raw:
         piece("frames_norm", "layer_norm", bands, kind="norm"),
         piece("frames", "linear", bands, d, kind="embedding"),
     ]
-    before += [piece("layers_norm", "layer_norm", d, kind="norm"), *fed("between", d, ff, "relu")[1:]]
+    before += [piece("layers_norm", "layer_norm", d, kind="norm"), *fed("between", d, ff, "relu", norm="")]
     around = [*(here | one for one in before), *after, piece("norm", "layer_norm", d, kind="norm")]
     n = c.layers("speech_encoder_layers")
     if runs:

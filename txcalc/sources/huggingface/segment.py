@@ -6,7 +6,7 @@ from typing import Any
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.leaves import Pieces, half, listed, places, preceded
-from txcalc.sources.huggingface.tensors import global_layers, grid_of
+from txcalc.sources.huggingface.reading import global_layers, grid_of
 
 
 def sam(c: Config) -> Raw:
@@ -14,15 +14,28 @@ def sam(c: Config) -> Raw:
     c.head_of("none")
     c.only(True, "tie_word_embeddings", why="a prompt's positions are the picture's")
     v = half(c, "vision", "sam_vision_model")
+    d = v.size("hidden_size", default=768)
+    usual = int(d * v.real("mlp_ratio", default=4.0))
+    raw, grid, out = pictures(v, v.size("mlp_dim", default=usual, null=usual))
+    feats = v.size("num_pos_feats", default=128)
+    v.only(d // 2, "scale", why="it is what the class derives")
+    around, here = raw["around"], places((grid, grid))
+    around.append(piece("grid_positions", "linear", 2, feats, bias=False, shared=True, kind="embedding", **here))
+    _prompts(c, out, grid, feats, around)
+    _masks(c, out, grid, around)
+    c.note("a picture of its own size is read, whatever number of tokens is asked for, without a prompt")
+    return raw
+
+
+def pictures(v: Config, wide: int) -> tuple[Raw, int, int]:
+    """The encoder of pictures, whose feed-forwards are so wide; patches along a side, and the channels it makes."""
     raw: Raw = {"kind": "encoder", "d_model": v.size("hidden_size", default=768)}
     raw["n_layers"] = n = v.size("num_hidden_layers", default=12)
     d, heads = raw["d_model"], v.size("num_attention_heads", default=12)
     act = v.activation("hidden_act", default="gelu")
     v.divides(heads, d, "num_attention_heads", "hidden_size")
     side, patch, channels = grid_of(v, 1024, 16)
-    grid = max(1, side)
-    usual = int(d * v.real("mlp_ratio", default=4.0))
-    wide, width = v.size("mlp_dim", default=usual, null=usual), max(1, d // heads)
+    grid, width = max(1, side), max(1, d // heads)
     window, whole = v.size("window_size", default=14), global_layers(v, n)
     bias, relative = v.flag("qkv_bias", default=True), v.flag("use_rel_pos", default=True)
     here = places((grid, grid))
@@ -35,22 +48,16 @@ def sam(c: Config) -> Raw:
         core.append(piece("core", form, heads, width, width, *sizes, bias=relative, **inside))
         return preceded(d, core, wide, act, bias, inside, here)
 
-    out, feats = v.size("output_channels", default=256), v.size("num_pos_feats", default=128)
-    v.only(d // 2, "scale", why="it is what the class derives")
+    out = v.size("output_channels", default=256)
     around = [piece("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **here)]
     if v.flag("use_abs_pos", default=True):
         around.append(piece("positions", "table", grid**2, d, bias=True, kind="embedding", **here))
     for i, made in enumerate((piece("", "linear", d, out, bias=False), piece("", "linear", 9 * out, out, bias=False))):
         around += [made | {"name": f"neck{i + 1}", **here}, piece(f"neck{i + 1}_norm", "layer_norm", out, **here)]
-    around.append(piece("grid_positions", "linear", 2, feats, bias=False, shared=True, kind="embedding", **here))
-    _prompts(c, out, grid, feats, around)
-    _masks(c, out, grid, around)
-    c.note("a picture of its own size is read, whatever number of tokens is asked for, without a prompt")
     kinds = {"windowed": layer(window, "windows", window**2), "whole": layer(grid, "attention")}
     order = ["whole" if i in whole else "windowed" for i in range(n)]
-    return listed(
-        raw | {"around": around, "head": {"form": "none"}}, {one: kinds[one] for one in sorted({*order})}, order
-    )
+    raw |= {"around": around, "head": {"form": "none"}}
+    return listed(raw, {one: kinds[one] for one in sorted({*order})}, order), grid, out
 
 
 def _prompts(c: Config, out: int, grid: int, feats: int, around: Pieces) -> None:

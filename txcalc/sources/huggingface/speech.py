@@ -7,7 +7,7 @@ from typing import Any
 from txcalc.sources.huggingface.beside import beside
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.keys import REQUIRED
-from txcalc.sources.huggingface.leaves import listed
+from txcalc.sources.huggingface.leaves import conformer, listed
 from txcalc.sources.spec import size
 
 
@@ -253,32 +253,3 @@ def wav2vec2_bert(c: Config) -> Raw:
         {"layer": conformer(d, ff, act, mixed, taps, [piece("conv_inner_norm", "layer_norm", d, kind="norm")])},
         [],
     )
-
-
-def conformer(d: int, ff: int, act: str, mixed: list[Raw], taps: int, inner: list[Raw]) -> list[Raw]:
-    """A layer: half a feed-forward, what mixes positions, a convolution with a norm (`inner`) in it, the other half."""
-    convolved = [
-        piece("conv_norm", "layer_norm", d, kind="norm"),
-        piece("conv_gates", "linear", d, 2 * d, bias=False),
-        piece("conv_sigmoid", "sigmoid", d),
-        piece("conv", "convolution", d, d, taps, 1, groups=d, bias=False),
-        *inner,
-        piece("conv_activation", act, d),
-        piece("conv_out", "linear", d, d, bias=False),
-        piece("conv_sum", "sum", d),
-    ]
-    mixing = [{"kind": "attention"} | one for one in mixed]
-    around = [piece("norm", "layer_norm", d, kind="norm")]
-    return [*fed("first", d, ff, act), *mixing, *convolved, *fed("second", d, ff, act), *around]
-
-
-def fed(name: str, d: int, ff: int, act: str) -> list[Raw]:
-    """A norm and the two matrices after it."""
-    two = [
-        piece(f"{name}_norm", "layer_norm", d, kind="norm"),
-        piece(f"{name}_up", "linear", d, ff),
-        piece(f"{name}_activation", act, ff),
-        piece(f"{name}_down", "linear", ff, d),
-        piece(f"{name}_sum", "sum", d),
-    ]
-    return [{"kind": "feed_forward"} | one for one in two]

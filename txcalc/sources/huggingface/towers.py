@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from txcalc.sources.huggingface.config import Config, Raw, layered
-from txcalc.sources.huggingface.tensors import Sizes, Steps, Tower, area, full, grid_of, heard, linear, side_of
+from txcalc.sources.huggingface.reading import Sizes, Steps, Tower, grid_of, heard, side_of
 from txcalc.sources.spec import MAX_LAYERS
 
 # Keys.
@@ -78,7 +78,6 @@ def siglip(v: Config) -> Tower:
 def pooling(v: Config, tower: Tower) -> Tower:
     """With the head that pools by attention, unless told otherwise."""
     if v.flag("vision_use_head", default=True):
-        assert tower.raw is not None
         tower.raw["head"]["pool"] = "attention"
     return tower
 
@@ -363,8 +362,7 @@ def blip2(v: Config) -> Tower:
     """A class token, and a norm after the layers; what a Q-Former reads."""
     size = _sizes(v, 1408, 6144, 39, 16)
     bias = ["q", "k", "v", "o"] if v.flag("qkv_bias", default=True) else ["o"]
-    return Tower(size.width, stack(size, _act(v, "gelu"), attention={"bias": bias}, vision=square(v, 224, 14)),
-                 runs=False)  # fmt: skip
+    return Tower(size.width, stack(size, _act(v, "gelu"), attention={"bias": bias}, vision=square(v, 224, 14)), first=1)
 
 
 def molmo2(v: Config) -> Tower:
@@ -375,9 +373,8 @@ def molmo2(v: Config) -> Tower:
     grid, pixels, channels = grid_of(v, 378, 14)
     vision = {"patch": pixels, "channels": channels, "class_token": False}
     places = {"rows": v.size("num_position_embeddings", default=grid**2)}
-    norm: Raw = {"final": False}
-    return Tower(size.width, stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places, norm=norm),
-                 runs=False)  # fmt: skip
+    raw = stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places, norm={"final": False})
+    return Tower(size.width, raw, why="how many patches are pooled, its processor says")
 
 
 def whisper(v: Config, *defaults: int, bands: int = 128, **own: Raw) -> Tower:
@@ -393,11 +390,6 @@ def qwen2_5_omni(v: Config) -> Tower:
     """Whisper's with sines for positions, in windows, and the norm after frames are averaged."""
     window = {"window": v.size("n_window", default=100), "chunked": True}
     return whisper(v, attention=window, positions={"form": "sinusoidal"}, norm={"final": False})
-
-
-def fuyu(v: Config) -> Tower:
-    """No tower: a picture's patches are handed on as they are."""
-    return Tower(v.size("num_channels", default=3) * v.size("patch_size", default=30) ** 2)
 
 
 def glmasr(v: Config) -> Tower:
@@ -429,12 +421,3 @@ def gemma4(v: Config) -> Tower:
         vision={"patch": patch, "class_token": False, "patch_bias": False},
     )
     return Tower(size.width, raw, steps=({"pool": v.size("pooling_kernel_size", default=3) ** 2},))
-
-
-def minicpmv(v: Config) -> Tower:
-    """SigLIP's, whose patches are merged by windows in the middle."""
-    tower = headless(v, 16)
-    d, f = tower.width, v.size("intermediate_size", default=3072)
-    merged = area(v, "window_kernel_size")
-    merger = full(d) + 2 * d + 2 * merged * d + linear(merged * d, merged * f) + linear(merged * f, d)
-    return tower._replace(params=merger, runs=False)

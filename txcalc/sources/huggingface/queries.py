@@ -1,0 +1,140 @@
+"""Projectors whose learned queries read a tower's positions: resamplers and Q-Formers, as transformers has them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from txcalc.errors import InputError
+from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.leaves import Pieces, attends, fed, normed
+from txcalc.sources.huggingface.reading import Projection, Steps, Tower
+from txcalc.sources.huggingface.towers import GELU
+from txcalc.sources.spec import MAX_SIZE
+
+
+def resampled(leaves: Pieces, reads: int, makes: int, to: int) -> Raw:
+    """Of every `reads` positions `makes`, as wide as `to`."""
+    return {"resample": leaves, "reads": reads, "makes": makes, "to": to}
+
+
+def _seen(tower: Tower) -> int:
+    """Positions of a picture whose size is part of the tower."""
+    vision = tower.raw["vision"]
+    return int((vision["image"] // vision["patch"]) ** 2) + tower.first
+
+
+QFORMER = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
+
+
+def _qformer(p: Config, read: int, reads: int, queries: int) -> Raw:
+    """Queries, a norm, and post-norm layers of which every so many attend to what is read."""
+    d, f, n, heads = (p.size(key, default=size) for key, size in QFORMER.items())
+    p.divides(heads, d, "num_attention_heads", "hidden_size")
+    width, act = max(1, d // heads), p.activation("hidden_act", default="gelu")
+    across = -(-n // p.size("cross_attention_frequency", default=2))
+    leaves = [piece("queries", "held", queries * d), normed("queries", d)]
+    leaves += [*attends("self_", d, heads, width, times=n), normed("self", d, times=n)]
+    leaves += attends("read_", d, heads, width, read=read, keys=[0, reads, 1], times=across)
+    leaves += [normed("read", d, times=across), *fed("fed", d, f, act, norm="", times=n), normed("fed", d, times=n)]
+    return resampled(leaves, reads, queries, d)
+
+
+def granite_speech(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """A Q-Former that reads windows of frames, and a matrix. Granite Speech Plus hands on some of the tower's layers
+    beside the last, with no weights of its own."""
+    frames = c.size("window_size", default=15)
+    queries = frames // c.size("downsample_rate", default=5)
+    p = c.table("projector_config") or Config({}, "blip_2_qformer", "projector_config.", c)
+    read = p.size("encoder_hidden_size", default=1408)
+    layers = v.data.get("cat_hidden_layers") if c.model_type == "granite_speech_plus" else None
+    v.asked |= {"cat_hidden_layers"} if c.model_type == "granite_speech_plus" else set()
+    if layers is not None and (not isinstance(layers, list) or read != tower.width * (len(layers) + 1)):
+        v.fault("cat_hidden_layers", layers, f"layers that are together as wide as encoder_hidden_size = {read:,}")
+    if not queries:
+        c.fault("downsample_rate", c.data.get("downsample_rate"), f"at most window_size = {frames:,}")
+    return Projection((_qformer(p, read, frames, max(1, queries)), {"linear": raw["d_model"]}))
+
+
+def blip2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """A Q-Former and a matrix; InstructBLIP's reads words too, which have a table and feed-forwards of their own."""
+    p = c.table("qformer_config") or Config({}, c.model_type, "qformer_config.", c)
+    step = _qformer(p, tower.width, _seen(tower), c.size("num_query_tokens", default=32))
+    words, rows = p.size("vocab_size", default=30522), p.size("max_position_embeddings", default=512)
+    after: Raw = {"linear": raw["d_model"]}
+    if c.model_type == "blip-2":
+        p.only(False, "use_qformer_text_input", why="a Q-Former without words is read")
+        return Projection((step, after))
+    d, f, n, _ = (p.size(key, default=size) for key, size in QFORMER.items())
+    more = [piece("words", "table", words, d), piece("positions", "table", rows, d, bias=True)]
+    more += [*fed("words", d, f, "gelu", norm="", times=n), normed("words", d, times=n)]
+    step["resample"] += more
+    return Projection((step, after), why="its Q-Former reads the prompt, however long that is")
+
+
+def idefics2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """A gated matrix triple to the language model's width, and layers of latents that attend to what they read and to
+    themselves."""
+    d, f = int(raw["d_model"]), raw.get("feed_forward", {}).get("d_ff")
+    if f is None:
+        raise InputError(c.model_type, ["its language model is not dense"])
+    p = c.table("perceiver_config") or Config({}, c.model_type, "perceiver_config.", c)
+    heads, groups = p.size("resampler_n_heads", default=16), p.size("num_key_value_heads", default=4)
+    head, n = p.size("resampler_head_dim", default=96), p.size("resampler_depth", default=3)
+    latents, act = p.size("resampler_n_latents", default=64), p.activation("hidden_act", default="silu")
+    p.divides(groups, heads, "num_key_value_heads", "resampler_n_heads")
+    seen = _seen(tower)
+    both = [0, seen + latents, 1]
+    leaves = [piece("latents", "held", latents * d), normed("latents", d, "rms_norm", times=n)]
+    leaves.append(normed("read", d, "rms_norm", at=[0, seen, 1], times=n))
+    grouped = heads // groups if heads % groups == 0 else 1
+    leaves += attends("", d, heads, head, keys=both, groups=grouped, bias="", times=n)
+    leaves += [*fed("fed", d, 4 * d, act, norm="rms_norm", bias=False, times=n)]
+    leaves += [
+        piece("gate", "linear", d, 4 * d, bias=False, times=n, kind="feed_forward"),
+        normed("last", d, "rms_norm"),
+    ]
+    gated: Steps = ({"linear": 2 * f, "bias": False}, {"activation": "silu", "gated": True})
+    return Projection((*gated, {"linear": d, "bias": False}, resampled(leaves, seen, latents, d)))
+
+
+def aria(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """Queries that attend to the patches, as many as their number asks for, and two matrices; what the longest list
+    needs is held."""
+    c.ignore("vision_feature_layer", "projector_patch_to_query_dict", "max_value_projector_patch_to_query_dict")
+    table = c.data.get("projector_patch_to_query_dict")
+    table = {"4900": 256} if table is None else table
+    sizes = table.items() if isinstance(table, Mapping) else ()
+    if not sizes or not all(str(key).isdecimal() and type(n) is int and 0 < n <= MAX_SIZE for key, n in sizes):
+        c.fault("projector_patch_to_query_dict", table, "an object with a number of queries for numbers of patches")
+        table = {"1": 1}
+    d, out, seen = tower.width, int(raw["d_model"]), _seen(tower)
+    heads = tower.raw["attention"]["n_heads"]
+    made = {int(key): number for key, number in table.items()}.get(seen)
+    there = {"at": [0, seen, 1]}
+    leaves = [piece("queries", "held", max(table.values()) * d), normed("queries", d), normed("read", d, **there)]
+    leaves += [piece(f"first_{one}", "linear", d, d, bias=False, **(there if one != "q" else {})) for one in "qkv"]
+    leaves += [*attends("", d, heads, max(1, d // heads), keys=there["at"]), piece("after", "linear", d, d)]
+    two: Steps = ({"norm": "layer"}, {"linear": out, "bias": False}, GELU, {"linear": out, "bias": False})
+    why = "" if made else f"projector_patch_to_query_dict has no number for a picture's {seen:,} patches"
+    return Projection((resampled(leaves, seen, made or 1, d), *two), why=why)
+
+
+def molmo2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """Layers side by side, of which the mean of four patches attends to them, and a gated feed-forward."""
+    p = c.table("adapter_config") or Config({}, c.model_type, "adapter_config.", c)
+    layers = p.data.get("vit_layers", p.data.get("vision_feature_layer"))
+    layers = [24, 18] if layers is None else layers
+    p.ignore("vision_feature_layer", "vit_layers", "hidden_act", "attention_dropout", "image_feature_dropout")
+    d, h = p.size("hidden_size", default=1152), p.size("num_attention_heads", default=16)
+    if d != tower.width:
+        p.fault("hidden_size", d, f"the tower's {tower.width:,}")
+    head, groups = p.size("head_dim", default=72), p.size("num_key_value_heads", default=16)
+    p.divides(groups, h, "num_key_value_heads", "num_attention_heads")
+    f, wide = p.size("intermediate_size", default=18944), tower.width * (len(layers) if isinstance(layers, list) else 1)
+    out = p.size("text_hidden_size", default=3584)
+    pool = [piece("mean", "sum", wide, groups=4)]
+    pool += attends("", wide, h, head, keys=[0, 4, 1], groups=h // groups if h % groups == 0 else 1)
+    leaves = [one if one["name"] != "o" else one | {"sizes": [h * head, d]} for one in pool if one["name"] != "sum"]
+    gated: Steps = ({"linear": 2 * f, "bias": False}, {"activation": "silu", "gated": True})
+    steps: Steps = ({"merge": 1, "to": wide}, resampled(leaves, 4, 1, d), *gated, {"linear": out, "bias": False})
+    return Projection(steps)

@@ -1,0 +1,113 @@
+"""What a tower and a projector are described as, and what several of them read of a config."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from txcalc.ledger import walk
+from txcalc.parts.forms import pieces
+from txcalc.parts.mixers.pieces import Pieces
+from txcalc.parts.part import Workload
+from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.leaves import listed
+
+Steps = tuple[Raw, ...]
+
+
+class Tower(NamedTuple):
+    """A tower: the width of what it hands on, the description of its stack, and the steps of a projector that are its
+    own. `why`: what keeps its FLOPs from being known; then its parameters alone are. `first` positions stand for all of
+    a picture, and `dropped` ones for nothing.
+    """
+
+    width: int
+    raw: Raw
+    steps: Steps = ()
+    why: str = ""
+    first: int = 0
+    dropped: int = 0
+
+
+class Projection(NamedTuple):
+    """A projector: its steps, how many positions of the tower it drops, and why no FLOPs are known, as a tower's."""
+
+    steps: Steps
+    dropped: int = 0
+    why: str = ""
+
+
+# Keys.
+
+
+class Sizes(NamedTuple):
+    """Of a tower's layers."""
+
+    width: int
+    d_ff: int
+    layers: int
+    heads: int
+
+
+def heard(v: Config, *defaults: int) -> Sizes:
+    """By Whisper's names, or the usual ones."""
+    size = Sizes(
+        v.size("d_model", "hidden_size", default=defaults[0]),
+        v.size("encoder_ffn_dim", "intermediate_size", default=defaults[1]),
+        v.size("encoder_layers", "num_hidden_layers", default=defaults[2]),
+        v.size("encoder_attention_heads", "num_attention_heads", default=defaults[3]),
+    )
+    v.divides(size.heads, size.width, "heads", "the width")
+    return size
+
+
+# Leaves.
+
+
+def alone(d: int, layer: list[Raw], n: int = 1, around: Sequence[Raw] = ()) -> Raw:
+    """A stack whose layers are these leaves."""
+    raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": n, "around": [*around], "head": {"form": "none"}}
+    return listed(raw, {"layer": layer}, [])
+
+
+def counted(leaves: list[Raw]) -> int:
+    """Parameters of leaves that nothing runs here."""
+    part = Pieces(pieces=tuple(pieces(leaves)))
+    return int(walk(part, Workload(1, 1, 0, 1)).total("params"))
+
+
+def side_of(v: Config, key: str, default: int) -> int:
+    """A side in pixels, given once or for both directions."""
+    value = v.data.get(key)
+    if isinstance(value, list) and len(value) == 2 and value[0] == value[1] and type(value[0]) is int:
+        v.asked.add(key)
+        return max(1, value[0])
+    return v.size(key, default=default)  # type: ignore[no-any-return]
+
+
+def area(v: Config, key: str) -> int:
+    """Of a window of two sides, 2 × 2 unless told otherwise."""
+    sides = v.data.get(key, [2, 2])
+    v.asked.add(key)
+    if not isinstance(sides, list) or len(sides) != 2 or not all(type(n) is int and 0 < n < 100 for n in sides):
+        v.fault(key, sides, "two whole numbers above 0")
+        return 1
+    return int(sides[0] * sides[1])
+
+
+def grid_of(v: Config, image: int, patch: int) -> tuple[int, int, int]:
+    """Patches along a side, pixels of a patch's side, channels."""
+    side, pixels = side_of(v, "image_size", image), side_of(v, "patch_size", patch)
+    if pixels > side:
+        v.fault("patch_size", pixels, f"at most image_size = {side}")
+    return side // pixels, pixels, v.size("num_channels", default=3)
+
+
+def global_layers(v: Config, n: int) -> set[int]:
+    """SAM's layers that attend to all of a picture."""
+    every = v.data.get("global_attn_indexes", [2, 5, 8, 11])
+    v.asked.add("global_attn_indexes")
+    if not isinstance(every, list) or not all(type(i) is int and 0 <= i < n for i in every):
+        v.fault("global_attn_indexes", every, f"a list of layers below {n}")
+        return set()
+    return set(every)

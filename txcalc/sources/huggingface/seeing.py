@@ -1,0 +1,154 @@
+"""Towers of pictures that are listed leaf by leaf, at least in part."""
+
+from __future__ import annotations
+
+from txcalc.sources.huggingface import segment
+from txcalc.sources.huggingface.config import Config, Raw, layered, piece
+from txcalc.sources.huggingface.leaves import attends, fed, normed, preceded
+from txcalc.sources.huggingface.reading import Projection, Sizes, Steps, Tower, alone, area, counted, grid_of
+from txcalc.sources.huggingface.towers import GELU, headless, stack
+from txcalc.sources.spec import MAX_LAYERS, flag, size
+
+
+def fuyu(v: Config) -> Tower:
+    """No tower: a picture's patches are handed on as they are."""
+    d = v.size("num_channels", default=3) * v.size("patch_size", default=30) ** 2
+    return Tower(d, alone(d, []))
+
+
+def gemma4_unified(v: Config) -> Tower:
+    """Norms around a matrix on a picture's pooled patches, and a table of positions for both directions."""
+    side = v.size("patch_size", default=16) * v.size("pooling_kernel_size", default=3)
+    d, rows = v.size("mm_embed_dim", default=3840), v.size("mm_posemb_size", default=1120)
+    v.only(side, "model_patch_size", why="patch_size · pooling_kernel_size")
+    patches = [normed("patches", 3 * side**2), piece("patches", "linear", 3 * side**2, d), normed("embedded", d)]
+    patches += [piece("positions", "table", 2 * rows, d, bias=True), normed("positions", d)]
+    wide: Raw = {"merge": 1, "to": v.size("output_proj_dims", default=3840)}
+    return Tower(d, alone(d, [one | {"kind": "embedding"} for one in patches]), (wide,))
+
+
+def got_ocr2(v: Config) -> Tower:
+    """SAM's, and a neck of two convolutions."""
+    raw, grid, out = segment.pictures(v, v.size("mlp_dim", default=3072))
+    return Tower(out, raw | {"length": grid**2}, steps=({"merge": 1, "to": out},))
+
+
+def mllama(v: Config) -> Tower:
+    """Llama 3.2's: layers over all tiles of a picture, a norm, and layers with a gate on each branch; gated tables of
+    tiles and of positions in them. Each tile is filled up to a multiple of 8 positions."""
+    n, more = v.count("num_hidden_layers", default=32), v.count("num_global_layers", default=8)
+    sizes = Sizes(
+        v.size("hidden_size", default=1280),
+        v.size("intermediate_size", default=5120),
+        n + more,
+        v.size("attention_heads", "num_attention_heads", default=16),
+    )
+    d = sizes.width
+    v.divides(sizes.heads, d, "attention_heads", "the width")
+    v.ignore("norm_eps", "intermediate_layers_indices", "supported_aspect_ratios")
+    act = v.activation("hidden_act", default="gelu")
+    grid, patch, channels = grid_of(v, 448, 14)
+    ratios, tiles = v.data.get("supported_aspect_ratios"), v.size("max_num_tiles", default=4)
+    if ratios is not None and not isinstance(ratios, list):
+        v.fault("supported_aspect_ratios", ratios, "a list of pairs")
+    rows = (len(ratios) if isinstance(ratios, list) else 8) + 1
+    seen = grid**2 + 1
+    filled = -(-seen // 8) * 8
+    every, once = {"at": [0, tiles * grid**2, 1]}, {"at": [0, 1, 1]}
+    around = [piece("patches", "convolution", channels, d, patch**2, patch**2, bias=False, **every)]
+    around += [piece("class_token", "held", d), piece("positions", "table", seen, d, bias=True)]
+    around += [piece("tile_positions", "table", rows, tiles * seen * d, bias=True, **once)]
+    around += [piece("tiles", "table", rows, tiles * d, times=2, bias=True, **once)]
+    around += [piece("gates", "held", 3 + 2 * more)]
+    around = [one | {"kind": "embedding"} for one in around] + [normed("first", d), normed("middle", d)]
+    raw = stack(sizes, act, attention={"bias": False}, positions={"form": "none"}, norm={"final": False})
+    raw |= {"kind": "encoder", "length": tiles * filled, "around": around}
+    wide: Raw = {"merge": 1, "to": v.size("vision_output_dim", default=7680)}
+    return Tower(d, raw, steps=(wide,), dropped=tiles * (filled - seen))
+
+
+def minicpmv(v: Config) -> Tower:
+    """SigLIP's, whose patches are merged by windows behind a layer in the middle, unless all are kept."""
+    tower, whole = headless(v, 16), v.parent
+    assert isinstance(whole, Config)
+    raw, d, f = tower.raw, tower.width, tower.raw["feed_forward"]["d_ff"]
+    heads, act = raw["attention"]["n_heads"], raw["feed_forward"]["activation"]
+    merged, width = area(v, "window_kernel_size"), max(1, d // heads)
+    ocr = whole.model_type == "minicpm_ocr"
+    keeps = whole.text("downsample_mode", default="4x" if ocr else "16x") == "4x"
+    n, behind, here = min(raw["n_layers"], MAX_LAYERS), whole.data.get("insert_layer_id", 6), {"at": [1, 0, merged]}
+    whole.asked.add("insert_layer_id")
+    if type(behind) is not int:
+        whole.fault("insert_layer_id", behind, "the number of a layer")
+        behind = 0
+    merger = [normed("merger", d), *attends("merger_", d, heads, width)]
+    (core,) = (one for one in merger if one["form"] == "attention")
+    core |= {"form": "windows", "sizes": [heads, width, width, merged]}
+    merger += [normed("merged", merged * d, **here), piece("merger_up", "linear", merged * d, merged * f, **here)]
+    merger += [piece("merger_activation", act, merged * f, **here)]
+    merger += [piece("merger_down", "linear", merged * f, d, **here)]
+    why = "its positions are halved in both directions, whatever window_kernel_size says" if merged != 4 else ""
+    if not 0 <= behind < n:
+        why = f"insert_layer_id = {behind} is none of its layers, behind one of which patches are merged"
+    if keeps or why:
+        return tower._replace(raw=raw | {"idle": counted(merger)}, why="" if keeps else why)
+    inside = piece("core", "attention", heads, width, width, bias=False, **here)
+    leaves = preceded(d, [inside], f, act, True, here, here)
+    after = {"parts": ["pieces"], "pieces": {"leaves": leaves}, "norm": {"without": ["pieces"]}}
+    kinds = ["before" if i <= behind else "after" for i in range(n)]
+    raw = layered(raw, (kinds, {"before": {"parts": ["attention", "feed_forward"]}, "after": after}))
+    raw["norm"] = {**raw["norm"], "final": False}
+    raw["around"] = [*merger, normed("last", d, **here)]
+    return Tower(d, raw, ({"merge": merged, "to": d},))
+
+
+def minicpmv_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """Norms and two matrices on four patches side by side, once or more."""
+    d, wide, times = int(raw["d_model"]), 4 * tower.width, c.size("merger_times", default=1)
+    steps: Steps = ()
+    for i in range(min(times, 8)):
+        last = d if i == times - 1 else tower.width
+        steps += ({"merge": 4}, {"norm": "layer"}, {"linear": wide}, GELU, {"linear": last})
+    if times > 8:
+        c.fault("merger_times", times, "at most 8")
+    return Projection(steps)
+
+
+def florence2(v: Config) -> Tower:
+    """DaViT: stages of pairs of layers behind a convolution, one that attends in windows and one among channels."""
+    widths = v.items("embed_dim", of=size, length=None, default=[128, 256, 512, 1024])
+    n = len(widths)
+    usual = {"depths": [1, 1, 9, 1], "patch_size": [7, 3, 3, 3], "num_heads": [4, 8, 16, 32]}
+    lists = {key: v.items(key, of=size, length=None, default=given) for key, given in usual.items()}
+    lists["num_groups"] = v.items("num_groups", of=size, length=None, default=usual["num_heads"])
+    before = v.items("patch_prenorm", of=flag, length=None, default=[False, True, True, True])
+    for key, given in {**lists, "patch_prenorm": before}.items():
+        if not n or len(given) != n:
+            v.fault(key, given, f"a list as long as embed_dim, which has {n:,}")
+            return Tower(1, alone(1, []))
+    v.ignore("patch_stride", "patch_padding", "window_size", "drop_path_rate")
+    v.ignore("projection_dim", "max_temporal_embeddings", "max_position_embeddings")
+    for key in (key for key in v.asked & v.data.keys() if v.data[key] is None):
+        v.fault(key, None, "a value, which transformers wants")
+    ratio, bias = v.real("mlp_ratio", default=4.0), v.flag("qkv_bias", default=True)
+    act = v.activation("activation_function", default="gelu")
+    if not min(widths) * ratio >= 1:
+        v.fault("mlp_ratio", ratio, "a number with which feed-forwards have a width")
+        ratio = 1
+    stages, d_in = list[Raw](), v.size("in_channels", default=3)
+    for i, (d, depth, side, pre) in enumerate(zip(widths, lists["depths"], lists["patch_size"], before, strict=True)):
+        stage = [piece("patches", "convolution", d_in, d, side**2, 4), normed("patches", d_in if pre else d)]
+        layer = [piece(f"place{one}", "convolution", d, d, 9, 1, groups=d) for one in (1, 2)]
+        layer += [normed("attention", d), *(piece(one, "linear", d, d, bias=bias) for one in "qkv")]
+        layer += [piece("o", "linear", d, d), *fed("fed", d, int(d * ratio), act)]
+        stage += [one | {"times": 2 * depth} for one in layer]
+        stages += [one | {"name": f"stage{i + 1}_{one['name']}"} for one in stage]
+        d_in = d
+    return Tower(d_in, alone(d_in, stages), why="its config does not say how large a picture is")
+
+
+def florence2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """A table of rows and one of columns, a matrix and a norm."""
+    places: Raw = {"vectors": v.size("max_position_embeddings", default=50)}
+    matrix: Raw = {"linear": v.size("projection_dim", default=1024), "bias": False}
+    return Projection((places, matrix, {"norm": "layer"}))

@@ -116,12 +116,12 @@ class Entry:
     def __repr__(self) -> str:
         return f"<{self.path} × {self.times}: {self.leaf.called}>"
 
-    @property
+    @once
     def layers(self) -> Any:
         """How many layers it stands for."""
         return product([step.number for step in self.steps if step.duty == "layer"])
 
-    @property
+    @once
     def layer(self) -> PathStep | None:
         """The layers that it stands in, or None."""
         return next((step for step in self.steps if step.duty == "layer"), None)
@@ -369,7 +369,7 @@ def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) 
     return Ledger([spot.at(work) for spot in spots(root)], work, bits)
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=256)
 def spots(root: Part) -> tuple[Spot, ...]:
     """Every leaf of a tree, which many workloads ask for one after the other."""
     return tuple(_find([], root, (), "other", (1, 1, 1)))

@@ -19,7 +19,7 @@ from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, same_input, walk
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.parts.frozen import record
+from txcalc.parts.frozen import once, record
 from txcalc.parts.model import Stack
 from txcalc.parts.part import Weight
 from txcalc.planning.engines import Profile, data
@@ -59,7 +59,7 @@ class EngineMemory:
     sequences: int | None = None
     tokens: int | None = None
 
-    @property
+    @once
     def large(self) -> bool:
         """Whether the card is one of those that the engine gives larger batches."""
         table = data()["large"]

@@ -91,12 +91,14 @@ def fits(
     card: CardSet | None = None,
     whole: Sharding | None = None,
     needs: dict[Layout, tuple[list[Holdings], int]] | None = None,
+    timed: bool = True,
 ) -> ModelFit:
     """A model at a context, or at its own longest where that is shorter.
 
     Several accelerators: tensor parallel where their link is known, else layers by turns (as llama.cpp splits them);
     the other one where the model cannot be cut so. `whole`: its ranks where nothing is in RAM, which all formats share;
-    `needs`: what its ranks need in this format, which all cards share of which an engine keeps no more.
+    `needs`: what its ranks need in this format, which all cards share of which an engine keeps no more; `timed`: its
+    speed is asked for.
     """
     length = model.workload(1, min(context, model.context or context)).tokens
     weights, name, number = engine.weights.name, card.name if card else "", card.number if card else 1
@@ -116,8 +118,8 @@ def fits(
     if offload and host:
         left = host.memory - sum(rank.ram(length, 1) * rank.stage.copies for rank in ranks)
         found = found._replace(aside=str(offload), ram=left)
-    timed = not (offload and offload.asked) or (host and host.bandwidth)
-    if found.fits and card and card.accelerator and ranks[0].caching and timed:
+    known = not (offload and offload.asked) or (host and host.bandwidth)
+    if timed and known and found.fits and card and card.accelerator and ranks[0].caching:
         taken = step(model, sharding, layout, card.accelerator, engine, length)
         found = found._replace(speed=1 / taken if taken else None)
     return found
@@ -126,10 +128,13 @@ def fits(
 def helped(model: Model, engine: Engine, asked: Wish, context: int, card: CardSet) -> ModelFit:
     """The same with as little in RAM as lets it fit."""
 
-    def of(offload: Offload) -> ModelFit:
-        return fits(model, replace(engine, offload=offload), card.memory, context, card)
+    def of(offload: Offload, timed: bool = False) -> ModelFit:
+        return fits(model, replace(engine, offload=offload), card.memory, context, card, timed=timed)
 
-    return of(asked.of(model, lambda offload: (of(offload).room or -1) >= 0))
+    def holds(offload: Offload) -> bool:
+        return (room := of(offload).room) is not None and room >= 0
+
+    return of(asked.of(model, holds), timed=True)
 
 
 def reserved(reserve: Reserve, memory: EngineMemory | None, card: CardSet) -> int:

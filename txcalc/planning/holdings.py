@@ -69,7 +69,10 @@ class Holdings:
         aside = engine.offload
         self.weights = [one for one in stored if not (aside and aside.holds(one[0]))]
         self.aside = [one for one in stored if aside and aside.holds(one[0])]
-        self.adapters_bytes = engine.adapters * _bytes(sum(map(engine.adapted, ledger)) * engine.activation_bits)
+        self.adapters_bytes = 0
+        if engine.adapters:
+            each = sum(map(engine.adapted, ledger))
+            self.adapters_bytes = engine.adapters * _bytes(each * engine.activation_bits)
         self.weights_bytes: int = sum(size for _, size in self.weights) + (draft.weights_bytes if draft else 0)
         self.towers_bytes = towers_bytes(model, engine, layout.tp if layout else 1, stage.first)
         self.weights_bytes += self.adapters_bytes + self.towers_bytes

@@ -105,13 +105,13 @@ def mixture(model: Model, name: str) -> Format | None:
     ledger = [entry for entry in model.entries if entry.leaf.params]
     roles = {entry.name: _role(model, entry) for entry in ledger}
 
-    def places(role: str) -> list[tuple[int, str]]:
+    def standing(role: str) -> list[tuple[int, str]]:
         """Where the matrices of a role stand."""
         return [(i or 0, entry.name) for entry in ledger if roles[entry.name] == role for i in layers_of(entry)]
 
     apart = not EVERYWHERE.issuperset(when for when, _ in rules.v)
-    values = {number: i for i, number in enumerate(sorted({n for n, _ in places("v")}))} if apart else {}
-    ways = {key: i for i, key in enumerate(sorted(places("down")))} if rules.low else {}
+    values = {number: i for i, number in enumerate(sorted({n for n, _ in standing("v")}))} if apart else {}
+    ways = {key: i for i, key in enumerate(sorted(standing("down")))} if rules.low else {}
     tied = bool(stack["head"]["tied"])
     seventy = layer.of == 80 and layer.groups > 1 and not rules.low  # llama.cpp's own name for the shape is 70B
 
@@ -124,16 +124,14 @@ def mixture(model: Model, name: str) -> Format | None:
         if role == "qkv":
             return [rules.fused or rules.default]
         own: Rules = getattr(rules, {"up": "gate"}.get(role, role), ()) if role else ()
-        at, name = layer._replace(of=len(values)) if role == "v" else layer, entry.name
         spots = [number or 0 for number in ([0] if all(when in EVERYWHERE for when, _ in own) else numbers)]
         if role == "v":
             spots = [values.get(spot, 0) for spot in spots]
         elif role == "down" and rules.low:
-            spots = [ways.get((spot, name), 0) for spot in spots]
-        chosen = [
-            next((kind for when, kind in own if WHEN[when](here)), rules.default)
-            for here in (at._replace(number=spot) for spot in spots)
-        ]
+            spots = [ways.get((spot, entry.name), 0) for spot in spots]
+        among = len(values) if role == "v" else layer.of
+        places = [Layer(spot, among, layer.groups, layer.experts) for spot in spots]
+        chosen = [next((kind for when, kind in own if WHEN[when](at)), rules.default) for at in places]
         wider = role == "v" and seventy
         return ["q5_k" if wider and kind in ("q3_k", "q4_k") else kind for kind in chosen]
 
@@ -183,7 +181,9 @@ def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]
             return [None] * len(numbers)
         head = entry.kind == "head" or (tied and entry.leaf.row is not None)
         columns = entry.leaf.untied.weights()[0].shape[1]
-        found = [_fitting(kind, columns, head) for kind in choose(entry, numbers)]
+        kinds = choose(entry, numbers)
+        fitting = {kind: _fitting(kind, columns, head) for kind in set(kinds)}
+        found = [fitting[kind] for kind in kinds]
         return found if len(found) == len(numbers) else found * len(numbers)
 
     ledger = [entry for entry in model.entries if entry.leaf.untied.params]

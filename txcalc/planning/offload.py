@@ -21,7 +21,6 @@ from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
 from txcalc.parts.frozen import record
-from txcalc.planning.weights import layers_of
 from txcalc.units import parse_bytes
 
 MANY = 32  # tokens of a step from which on weights are copied to the accelerator
@@ -66,14 +65,13 @@ class Offload:
 
     def holds(self, entry: Entry) -> bool:
         """Whether a leaf's weights are in RAM."""
-        number = layers_of(entry)[0]
-        if number is None:
+        if (number := _layer(entry)) is None:
             return entry.kind == "embedding" or (self.head and entry.kind == "head")
         return number < self.layers or (entry.routed and number < self.experts)
 
     def keeps(self, entry: Entry) -> bool:
         """Whether what a leaf keeps for a sequence is in RAM."""
-        number = layers_of(entry)[0]
+        number = _layer(entry)
         return number is not None and number < self.layers
 
     def notes(self) -> Iterator[str]:
@@ -96,6 +94,11 @@ class Offload:
         if self.experts > self.layers:
             words.append(f"{self.experts} layers' experts")
         return " and ".join(words) or "the table of tokens"
+
+
+def _layer(entry: Entry) -> int | None:
+    """The number of the first layer that a leaf stands in; None: it stands in none."""
+    return entry.numbers[0] if entry.layer else None
 
 
 class Wish(NamedTuple):

@@ -246,6 +246,9 @@ class Mixed(Format):
     """
 
     table: Mapping[str, Mapping[int | None, Format | None]] = field(default_factory=dict, repr=False)
+    _parts: dict[Any, list[tuple[Format | None, int]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     @classmethod
     def of(
@@ -280,7 +283,10 @@ class Mixed(Format):
         row = self.table.get(entry.name)
         if row is None or not _is_matrix(entry, weight):
             return [(None, 1)]
-        return list(_counted([row.get(number) for number in layers_of(entry)]).items())
+        key = entry.name, tuple(layers_of(entry))
+        if key not in self._parts:
+            self._parts[key] = list(_counted([row.get(number) for number in key[1]]).items())
+        return self._parts[key]
 
     def stores(self, weight: Weight, entry: Entry) -> bool:
         """True for a tensor that has a format in some layer."""

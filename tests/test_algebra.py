@@ -5,28 +5,35 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
+from fractions import Fraction
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
 from strategies import FAMILIES
 
+from txcalc import hardware
 from txcalc.errors import InputError
 from txcalc.ledger import QUANTITIES, Ledger, walk
 from txcalc.model import Model
 from txcalc.notation import LATEX, Sum, tidy, write
 from txcalc.parts.part import Workload
+from txcalc.planning.gradients import passes
 from txcalc.planning.layout import Layout
 from txcalc.planning.theorems import units
-from txcalc.planning.training import Recipe, activations
+from txcalc.planning.training import Recipe, activations, rank_of
+from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.stages import Pipeline
+from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build, load
 from txcalc.sources.presets import names
 from txcalc.symbols import BY_LETTER
 
 sympy = pytest.importorskip("sympy")
 algebra = pytest.importorskip("txcalc.algebra")
+textbook = pytest.importorskip("txcalc.algebra.textbook")
 
 FIGURES = (*QUANTITIES, "cache_growth", "cache_constant")
 
@@ -293,7 +300,7 @@ TEXTBOOK = {
 
 
 def test_the_textbook_is_derived() -> None:
-    found = {title: [(what, write(tidy(cost))) for what, cost in steps] for title, steps in algebra.derivations()}
+    found = {title: [(what, write(tidy(cost))) for what, cost in steps] for title, steps in textbook.derivations()}
     assert {title: steps[-1][1] for title, steps in found.items()} == TEXTBOOK
     assert ("L of them", "2·L·h_kv·d_h") in found["Cache: elements that each token adds"]
     assert found["Attention: parameters"] == [
@@ -308,7 +315,7 @@ def test_the_textbook_is_derived() -> None:
 
 
 def test_each_derivation_adds_up() -> None:
-    for each in algebra.derivations():
+    for each in textbook.derivations():
         sums = [i for i, step in enumerate(each.steps) if step.what == "together"]
         for i in sums:
             parts = sum(step.expression for step in each.steps[:i])
@@ -390,11 +397,57 @@ def test_a_rank_of_sequence_parallel_keeps_what_training_counts(
         assert each.expression.xreplace(algebra.values(letters)) == sympy.Rational(str(each.value)), each.path
 
 
+EVEN, ODD = "D=64 L=8 h=8 h_kv=4 F=96 V=1024", "D=72 L=4 h=9 h_kv=3 F=99 V=251"
+
+
+@pytest.mark.parametrize(
+    ("source", "layout", "framework", "recompute"),
+    [
+        (EVEN, Layout(pp=4, tp=2, cp=2, dp=2), "megatron", "none"),
+        (EVEN, Layout(pp=2, vpp=2, tp=2, sp=2, cp=2), "megatron", "blocks"),
+        (EVEN, Layout(tp=4, sp=4, dp=2), "megatron", "none"),
+        (EVEN, Layout(pp=4, tp=2, sp=2, fsdp=3), "fsdp2", "core"),
+        (EVEN + " tied", Layout(pp=2, cp=4, fsdp=3), "fsdp2", "every:3"),
+        (ODD, Layout(pp=3, cp=3, fsdp=2), "fsdp2", "none"),
+    ],
+    ids=str,
+)
+def test_formulas_of_every_stage_are_what_train_counts(
+    source: str, layout: Layout, framework: str, recompute: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the first rank of each: parameters, optimizer and saved activations to the byte, but for the statistics of a
+    row, which are no elements; FLOPs, and what a forward pass sends; and what is in letters gives each number."""
+    monkeypatch.setattr(activations, "STATISTIC", 0)
+    model, batches = load(source), layout.pp * layout.vpp
+    recipe = Recipe(layout, 2, batches, 48, recompute, framework=framework, parameter="bf16")
+    recipe = replace(recipe, schedule="interleaved" if layout.vpp > 1 else "1f1b")
+    timer = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm")))
+    for stage in range(layout.pp):
+        rows, letters = algebra.formulas(model, model.workload(2, 48), "", layout, recipe, stage)
+        numbers = algebra.values(letters)
+        assert all(row.expression.xreplace(numbers) == sympy.Rational(str(row.value)) for row in rows)
+        found = {row.quantity: row.value for row in rows if not row.path}
+        pieces, state = timer.pipeline.of_stage(stage), rank_of(model, recipe, stage * layout.stage).state
+        assert (2 * found["params"], found["optimizer"]) == (state.parameters, state.optimizer)
+        assert 2 * found["saved"] == sum(activations.kept(piece, recipe, width_of(model)).saved for piece in pieces)
+        leaves = [(leaf, activations.recomputed(piece, recipe)) for piece in pieces for leaf in piece.leaves]
+        assert found["flops"] == sum(leaf.flops(layout) for leaf, _ in leaves)
+        assert found["training"] == sum(
+            leaf.flops(layout) * (passes(leaf.entry) + Fraction(leaf.again(recompute, again), len(leaf.layers) or 1))
+            for leaf, again in leaves
+        )
+        cores = [leaf for leaf, _ in leaves if leaf.entry.kind == "attention_core" and layout.cp > 1]
+        sent = [(each, 1) for piece in pieces for each in timer.sends(piece)]
+        sent += [(each, join.entry.runs) for piece in pieces for join in piece.joins for each in timer.exchanged(join)]
+        sent += [(timer.keys(leaf), leaf.entry.runs) for leaf in cores]
+        assert 2 * found.get("sent", 0) == pytest.approx(sum(each.sent * runs for each, runs in sent), rel=1e-12)
+
+
 @pytest.mark.parametrize(
     ("layout", "said"),
     [
-        (Layout(pp=2, vpp=2), "is 2, expected 1: "),
-        (Layout(cp=2), "is 2, expected 1: "),
+        (Layout(pp=2, vpp=2), "pp is 2, expected 1: only a single stack"),
+        (Layout(cp=2), "cp is 2, expected 1: only a step over one sequence"),
         (Layout(tp=4, sp=4), "--tokens is 1022, expected a multiple of sp = 4\\n.*--source is 63, expected a"),
     ],
 )

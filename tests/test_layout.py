@@ -214,9 +214,16 @@ def test_formulas_of_a_rank_are_printed() -> None:
     assert (sent["formula"], sent["substituted"]) == ("4·B·T·D·(tp − 1)/tp", "14336·B·T")
     assert sent["value"] == 14_336
     assert {letter["letter"]: letter["value"] for letter in found["letters"]}["tp"] == 8
-    for wrong, words in ((["--layout", "tp=3"], "a divisor of n_heads = 32"), (["--layout", "pp=2"], "pp is 2")):
-        refused = typed("formula", "llama-3.1-8b", *wrong)
-        assert words in refused.output
+    small = ("formula", "D=64 L=4 h=4 F=128 V=4096", "--layout", "pp=2")
+    first, fullest = (typed.data(*small, *said) for said in (("--stage", "0"), ()))
+    assert (first["stage"], fullest["stage"]) == (0, 1)  # which has the logits
+    assert next(row["formula"] for row in first["rows"] if row["part"] == "send") == "B·T·D"
+    for said, words in (
+        (["--layout", "tp=3"], "a divisor of n_heads = 32"),
+        (["--layout", "pp=2", "--stage", "2"], "--stage is 2, expected a stage from 0 to 1 of pp=2"),
+        (["--stage", "0"], "say --layout pp=N too"),
+    ):
+        assert words in typed("formula", "llama-3.1-8b", *said).output
     assert "name one" in typed("formula", "--layout", "tp=8").output
 
 

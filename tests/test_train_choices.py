@@ -279,6 +279,7 @@ def test_a_search_tries_the_fastest_that_may_fit(monkeypatch: pytest.MonkeyPatch
         ({"layout": Layout(cp=3)}, "tokens is 4096, expected a multiple of cp = 3"),
         ({"layout": Layout(cp=2, tp=4, sp=4), "tokens": 12}, "tokens is 12, expected a multiple of cp · sp = 8"),
         ({"layout": Layout(cp=2, tp=4, sp=4), "tokens": 24}, ""),
+        ({"layout": Layout(cp=2), "keep_scores": True}, "keep_scores is 'on', expected off with cp = 2"),
         ({"layout": Layout(pp=2), "accumulation": 2, "stages": (3, 1)}, ""),
         ({"layout": Layout(pp=2), "accumulation": 2, "stages": (4,)}, "stages is '4', expected 2 numbers of layers"),
         ({"stages": (2, 2)}, "stages is '2+2', expected 1 numbers of layers"),

@@ -21,7 +21,7 @@ from txcalc.planning.training.machine import FLASH, NEWER, PCIE, SLOWED, Floor, 
 from txcalc.planning.training.memory import RankMemory, rank_of
 from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
-from txcalc.planning.training.parts import in_letters
+from txcalc.planning.training.parts import RankTree, in_letters
 from txcalc.planning.training.profiles import WORKSPACE
 from txcalc.planning.training.recipe import BEHIND
 from txcalc.planning.training.run import Terms, parse_days, run
@@ -856,8 +856,9 @@ def test_a_step_in_letters_has_the_same_numbers(changes: dict[str, Any], trainin
     """FLOPs, elements that are kept and AdamW's state; of adapters theirs."""
     recipe = Recipe(**{"micro_batch": 3, "tokens": 32, **changes})
     for more, learnt in (({}, WEIGHTS), ({"lora.rank": 4}, ADAPTERS)):
-        ledger = load(DECODER, more).ledger(3, 32, keep_scores=recipe.keep_scores)
-        found = {key: own(ledger) for key, own in in_letters(recipe, ledger, 64, int, 1).items()}
+        model = load(DECODER, more)
+        ledger = model.ledger(3, 32, keep_scores=recipe.keep_scores)
+        found = {key: own(ledger) for key, own in in_letters(recipe, ledger, RankTree(model.root), int).items()}
         assert found["optimizer"] == 8 * learnt
         if not more:
             assert (found["training"], found["saved"]) == (training, saved)
@@ -866,8 +867,10 @@ def test_a_step_in_letters_has_the_same_numbers(changes: dict[str, Any], trainin
 def test_a_core_that_layers_share_runs_in_each() -> None:
     """ALBERT's twelve layers are one: its core keeps queries, keys, values and results of each."""
     recipe = Recipe(micro_batch=3, tokens=32, recompute="core")
-    ledger = load("albert-base-v2").ledger(3, 32)
-    core = in_letters(recipe, ledger, 768, int, 1)["saved"](ledger.where(lambda entry: entry.kind == "attention_core"))
+    model = load("albert-base-v2")
+    ledger = model.ledger(3, 32)
+    saved = in_letters(recipe, ledger, RankTree(model.root), int)["saved"]
+    core = saved(ledger.where(lambda entry: entry.kind == "attention_core"))
     assert core == 12 * ROWS * 4 * 768
 
 

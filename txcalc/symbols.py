@@ -28,6 +28,7 @@ TABLE = (
     Symbol("ep", "", "ranks that experts are spread over (--layout)", "ranks", "e_p"),
     Symbol("etp", "", "ranks that split one expert, where it is not tp/ep or 1", "ranks", "e_{tp}"),
     Symbol("fsdp", "", "ranks that share every weight, row by row (--layout)", "ranks", "f"),
+    Symbol("cp", "", "ranks that share the tokens of a sequence (--layout)", "ranks", "c"),
     Symbol("D", "d_model", "residual width", "elements", "D"),
     Symbol("L", "n_layers", "layers", "layers", "L"),
     Symbol("V", "vocab_size", "vocabulary rows as stored", "rows", "V"),

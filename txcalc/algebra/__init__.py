@@ -12,19 +12,18 @@ from itertools import chain, count, product
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, MissingExtra
-from txcalc.ledger import Entry, Ledger, walk
+from txcalc.ledger import Ledger, walk
 from txcalc.model import Model
 from txcalc.notation import Expression
-from txcalc.num import exact_div, product as product_of, total, whole
+from txcalc.num import exact_div, product as product_of, ratio, total, whole
 from txcalc.parts.mechanisms import ATTENTIONS
 from txcalc.parts.model import Root
 from txcalc.parts.part import Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
-from txcalc.planning.parallelism import Sharding
-from txcalc.planning.training.parts import held, in_letters
+from txcalc.planning.parallelism import Sharding, stage as stage_of
+from txcalc.planning.training.parts import RankTree, held, in_letters
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import between
 from txcalc.sources import build
 from txcalc.sources.assemble import assemble, patches
 from txcalc.symbols import BY_LETTER, TABLE, Symbol
@@ -194,37 +193,40 @@ SAVED_SCORES = "saved_scores"  # the last of them where the attention matrix is 
 
 
 def formulas(
-    model: Model, work: Workload, path: str = "", layout: Layout | None = None, recipe: Recipe | None = None
+    model: Model,
+    work: Workload,
+    path: str = "",
+    layout: Layout | None = None,
+    recipe: Recipe | None = None,
+    stage: int = 0,
 ) -> tuple[list[PartFormula], dict[Expression, Letter]]:
     """Every figure, but those that are 0, of all parts below a path and last of the part itself; and the letters.
 
     Below experts stands only what all of them cost together; one of them has a path of its own. With a layout: of what
-    one rank holds, computes and sends. With a recipe: FLOPs of a training step and optimizer state too.
+    one rank of a `stage` holds, computes and sends. With a recipe: FLOPs of a training step and optimizer state too.
     Errors: `UnknownName` where the model has no such part; `InputError` where it cannot be laid out so.
     """
     if recipe is not None:
         model = apart(model, recipe)
-    tree, root = symbolic(model), model.root
-    if layout is not None:
-        root, tree = one_rank(model, layout, work), sharded(tree, layout)
+    tree = symbolic(model)
     over, asked = over_letters(model, work)
+    ints, symbols = RankTree(model.root), RankTree(tree.root)
     letters = {**asked, **tree.letters}
+    if layout is not None:
+        ints = of_rank(model, layout, work, stage, recipe)
+        symbols, own = in_letters_of_rank(tree, layout, stage, recipe)
+        letters |= own
     numbers, one = values(letters), sympy.S.One
     rows: list[PartFormula] = []
-    for keep_scores in (False, True):
-        ints = walk(root, work._replace(keep_scores=keep_scores))
-        ints.at(path)  # refuses a path before the symbols, which have any number of experts, are asked for it
-        symbols = walk(tree.root, over._replace(keep_scores=keep_scores))
-        ways = (layout.fsdp, layout.sp) if layout else (1, 1)
-        figures = _figures(ints, root, keep_scores, recipe, ways)
-        lettered = symbol("fsdp") if ways[0] > 1 else 1, symbol("tp") if ways[1] > 1 else 1
-        own = _figures(symbols, tree.root, keep_scores, recipe, lettered, numbers)
-        for node, depth, passes, owners in (*_below(symbols, path), (path, 0, one, one)):
-            costs, in_letters = ints.at(node), symbols.at(node)
-            for quantity, figure in figures.items():
-                if value := figure(costs):
+    for keep_scores in (False, True) if ints.cp == 1 else (False,):  # kernels of a ring keep no matrix
+        costs = _Costs(ints, work._replace(keep_scores=keep_scores), recipe)
+        costs.part.at(path)  # refuses a path before the symbols, which have any number of experts, are asked for it
+        lettered = _Costs(symbols, over._replace(keep_scores=keep_scores), recipe, numbers)
+        for node, depth, passes, owners in (*_below(lettered.part, path), (path, 0, one, one)):
+            for quantity, figure in costs.figures.items():
+                if value := figure(costs.at(node, quantity)):
                     value = value.numerator if value.denominator == 1 else value
-                    expression = sympy.sympify(own[quantity](in_letters))
+                    expression = sympy.sympify(lettered.figures[quantity](lettered.at(node, quantity)))
                     copies = owners if quantity in ("params", "active", "optimizer") else passes
                     number = int(copies.xreplace(numbers))
                     rows.append(PartFormula(node, depth, quantity, expression, value, copies, number))
@@ -255,76 +257,110 @@ def apart(model: Model, recipe: Recipe) -> Model:
     return replace(model, spec=spec, root=assemble(spec))
 
 
-def _figures(
-    whole: Ledger,
-    root: Root,
-    keep_scores: bool,
-    recipe: Recipe | None,
-    ways: tuple[Any, Any],
-    numbers: Mapping[Expression, Expression] | None = None,
-) -> dict[str, Callable[[Ledger], Any]]:
-    """What every part of a ledger is asked for; `numbers` that its letters stand for. Of weights that fsdp's ranks
-    share, the first one's rows; of positions that sp's do, as many for each: `ways` are how many ranks these are."""
-    shards, sp = ways
-    beside = {id(leaf) for leaf in between(root)}
-
-    def cut(entry: Entry | None) -> Any:
-        return sp if entry is None or id(entry.leaf) in beside else 1
-
-    def value(size: Any) -> int:
-        return int(sympy.sympify(size).xreplace(numbers or {}))
-
-    figures = dict(FIGURES)
-    figures["saved"] = lambda ledger: total([exact_div(entry.saved, cut(entry)) for entry in ledger])
-    if shards != 1:
-        figures["params"] = lambda ledger: total(
-            [entry.times * product_of(shape) for entry in ledger for shape in held(entry, shards)]
-        )
-        del figures["active"]
-    if recipe is not None:
-        figures |= in_letters(recipe, whole, root.stacks[-1].d_model, value, shards, cut)
-    return {SAVED_SCORES: figures["saved"]} if keep_scores else figures
+# What is of whole sequences, of which each rank of cp has as many of attention's pairs.
+OF_SEQUENCES = frozenset({"flops", "flops_masked", "training"})
 
 
-# What formulas of a rank leave out, and what to ask instead.
-UNWRITTEN = {
-    "pp": "1: a stage's layers are as those of the whole model, fewer times",
-    "vpp": "1: a stage's layers are as those of the whole model, fewer times",
-    "cp": "1: its ranks work as one does on T/cp tokens, but that each has 1/cp of a sequence's pairs in attention",
-}
+class _Costs:
+    """Ledgers of a rank's part, of its own tokens and of whole sequences, and what each part of them is asked for;
+    `numbers` that letters stand for."""
+
+    def __init__(
+        self,
+        rank: RankTree,
+        work: Workload,
+        recipe: Recipe | None,
+        numbers: Mapping[Expression, Expression] | None = None,
+    ) -> None:
+        self.rank, self.recipe, self.numbers = rank, recipe, numbers or {}
+        self.part = walk(rank.root, work._replace(tokens=exact_div(work.tokens, rank.cp)))
+        self.whole = self.part if rank.cp == 1 else walk(rank.root, work)
+        self.figures = self._figures(work.keep_scores)
+
+    def at(self, path: str, quantity: str) -> Ledger:
+        """The ledger of a part that a figure is of."""
+        return (self.whole if quantity in OF_SEQUENCES else self.part).at(path)
+
+    def _figures(self, keep_scores: bool) -> dict[str, Callable[[Ledger], Any]]:
+        rank, recipe = self.rank, self.recipe
+        figures = dict(FIGURES)
+        figures["saved"] = lambda ledger: total([exact_div(entry.saved, rank.cut(entry)) for entry in ledger])
+        if rank.shards != 1:
+            figures["params"] = lambda ledger: total(
+                [entry.times * product_of(shape) for entry in ledger for shape in held(entry, rank.shards)]
+            )
+            del figures["active"]
+        if recipe is not None:
+            figures |= in_letters(recipe, self.part, rank, self._number)
+        if rank.cp != 1:
+            figures |= {name: self._shared(figures[name]) for name in OF_SEQUENCES & figures.keys()}
+            figures["sent"] = lambda ledger: total([entry.sent + rank.exchanged(entry) for entry in ledger])
+            for name in ("cache_growth", "cache_constant", "cache"):  # training has none
+                del figures[name]
+        return {SAVED_SCORES: figures["saved"]} if keep_scores else figures
+
+    def _shared(self, figure: Callable[[Ledger], Any]) -> Callable[[Ledger], Any]:
+        return lambda ledger: figure(ledger) * ratio(1, self.rank.cp)
+
+    def _number(self, size: Any) -> int:
+        return int(sympy.sympify(size).xreplace(self.numbers))
 
 
-def one_rank(model: Model, layout: Layout, work: Workload) -> Root:
-    """What a rank of a layout of tp, sp, dp, fsdp, ep and etp holds, whole where fsdp shares it. Errors: `InputError`
-    with every reason why there is none."""
-    wrong = [Fault(name, n, why) for name, why in UNWRITTEN.items() if (n := getattr(layout, name)) > 1]
+# A rank of a layout.
+
+
+def of_rank(model: Model, layout: Layout, work: Workload, stage: int, recipe: Recipe | None) -> RankTree:
+    """What a rank of a stage holds, whole where others share it. Errors: `InputError` with every reason why there is
+    none."""
+    wrong = []
     if layout.fsdp > 1 < layout.ep:
         wrong.append(Fault("fsdp", layout.fsdp, "1 beside ep: ranks of one expert share it among themselves"))
     if layout.sp > 1 and layout.exchanges:
         wrong.append(
             Fault("sp", layout.sp, "1 beside ep over other ranks than tp's, which have positions of their own")
         )
+    if layout.cp > 1 and (recipe is None or model.root.fixed or model.encoded(0)):
+        wrong.append(Fault("cp", layout.cp, "1: only a step over one sequence of tokens is shared out so"))
+    if not 0 <= stage < layout.pp:
+        wrong.append(Fault("--stage", stage, f"a stage from 0 to {layout.pp - 1} of {layout}"))
+    cut = " · ".join(name for name in ("cp", "sp") if getattr(layout, name) > 1)
     for name, number in {"--tokens": work.tokens, "--source": work.source if model.has_encoder_apart else 0}.items():
-        if number % layout.sp:
-            wrong.append(Fault(name, number, f"a multiple of sp = {layout.sp}"))
+        if number % (layout.cp * layout.sp):
+            wrong.append(Fault(name, number, f"a multiple of {cut} = {layout.cp * layout.sp}"))
     if wrong:
         raise InputError("--layout", wrong)
-    return Sharding(model).stages(layout)[0].root
+    sharding = Sharding(model)
+    sharding.stages(layout)
+    root, whole = sharding.stages(layout.replace(pp=1, vpp=1))[0].root, model.root
+    if layout.pp > 1:
+        root, whole = (stage_of(one, layout, stage, layout.tp) for one in (root, whole))
+    shards = recipe.shards if recipe else layout.fsdp
+    return RankTree.of(root, whole, recipe, shards, layout.sp, layout.cp)
 
 
-def sharded(tree: Symbolic, layout: Layout) -> Symbolic:
-    """A tree's share on one rank, over letters for the ways that are not 1."""
-    made = {
-        symbol(name): Letter(symbol(name), number, BY_LETTER[name])
-        for name, number in (("tp", layout.tp), ("ep", layout.ep), ("etp", layout.etp or 1), ("fsdp", layout.fsdp))
-        if number > 1
-    }
-    tp, ep, etp = (symbol(name) if symbol(name) in made else sympy.S.One for name in ("tp", "ep", "etp"))
+def in_letters_of_rank(
+    tree: Symbolic, layout: Layout, stage: int, recipe: Recipe | None
+) -> tuple[RankTree, dict[Expression, Letter]]:
+    """The same over letters for the ways that are not 1, and for the layers of a stage."""
+    ways = {"tp": layout.tp, "ep": layout.ep, "etp": layout.etp or 1, "fsdp": layout.fsdp, "cp": layout.cp}
+    made = {symbol(name): Letter(symbol(name), number, BY_LETTER[name]) for name, number in ways.items() if number > 1}
+    tp, ep, etp, fsdp, cp = (symbol(name) if symbol(name) in made else 1 for name in ways)
     if layout.etp is None:
-        etp = tp / ep if layout.expert_ways > 1 else sympy.S.One
+        etp = tp / ep if layout.expert_ways > 1 else 1
     numbers = values({**tree.letters, **made})
-    ways = Ways(tp, ep, etp, sp=layout.sp > 1, value=lambda size: int(sympy.sympify(size).xreplace(numbers)))
-    return Symbolic(tree.root.shard(ways), {**tree.letters, **made})
+    sp = tp if layout.sp > 1 else 1
+    split = Ways(tp, ep, etp, sp=layout.sp > 1, value=lambda size: int(sympy.sympify(size).xreplace(numbers)))
+    root, whole = tree.root.shard(split), tree.root
+    if layout.pp > 1:
+        root, whole = (stage_of(one, layout, stage, tp) for one in (root, whole))
+        kinds = {group.name: str(group.count) for group in tree.root.stacks[0].groups}
+        of_stage = {group.name: symbol(f"{kinds[group.name]}_stage") for group in root.groups}
+        for group in root.groups:
+            own = of_stage[group.name]
+            made[own] = Letter(own, group.count, BY_LETTER["L"], own.name.partition("_")[2])
+        root = replace(root, groups=tuple(group._replace(count=of_stage[group.name]) for group in root.groups))
+    shards = fsdp * cp if recipe and recipe.rules.dtensor else fsdp
+    return RankTree.of(root, whole, recipe, shards, sp, cp), made
 
 
 def _below(ledger: Ledger, path: str) -> list[tuple[str, int, Expression, Expression]]:
@@ -345,95 +381,3 @@ def _below(ledger: Ledger, path: str) -> list[tuple[str, int, Expression, Expres
             if experts:
                 break
     return list(nodes.values())
-
-
-# The textbook's rules, derived.
-
-Change = tuple[str, Mapping[Expression, Expression]]
-
-# What makes the generic block the classic one, in the order in which it is put in.
-CLASSIC: tuple[Change, ...] = (
-    ("h_kv = h", {symbol("h_kv"): symbol("h")}),
-    ("h·d_h = D", {symbol("d_h"): symbol("D") / symbol("h")}),
-    ("F = 4·D", {symbol("F"): 4 * symbol("D")}),
-)
-
-
-def classic(expression: Expression) -> Expression:
-    """A cost of the generic block where h_kv = h, h·d_h = D and F = 4·D."""
-    for _, change in CLASSIC:
-        expression = expression.xreplace(change)
-    return expression
-
-
-def textbook_letters() -> dict[Expression, Letter]:
-    """The letters of the generic block."""
-    names = ("B", "T", "L", "V", "D", "h", "h_kv", "d_h", "F")
-    return {symbol(name): Letter(symbol(name), None, BY_LETTER[name]) for name in names}
-
-
-class DerivationStep(NamedTuple):
-    """A line of a derivation: a part and its cost, their sum, or what is put in next."""
-
-    what: str
-    expression: Expression
-
-
-class Derivation(NamedTuple):
-    """A rule of thumb, from the parts that it is the sum of."""
-
-    title: str
-    steps: tuple[DerivationStep, ...]
-
-
-def derivations() -> list[Derivation]:
-    """4·D², 8·D², 12·L·D², 2·V·D, 2·L·h_kv·d_h and the FLOPs of a forward pass, from the generic block's tree."""
-    params, flops, growth, saved = (FIGURES[name] for name in ("params", "flops", "cache_growth", "saved"))
-    model, gated = generic(), generic(gated=True)
-    work, _ = over_letters(model, Workload(1, 1, 0, 1))
-    plain = walk(model.root, work)
-    ends = plain.where(lambda entry: entry.kind in ("embedding", "head"))
-    bare = plain.at("layers").where(lambda entry: entry.kind != "norm")
-    attention, layer, layers = plain.at("layers.0.attention"), plain.at("layers.0"), ("L of them", plain.at("layers"))
-    narrower = ("F = 8·D/3", {symbol("F"): sympy.Rational(8, 3) * symbol("D")})
-    return [
-        _derivation("Attention: parameters", params, attention, 2),
-        _derivation("Feed-forward: parameters", params, plain.at("layers.0.feed_forward"), 2),
-        _derivation(
-            "Gated feed-forward: parameters",
-            params,
-            walk(gated.root, work).at("layers.0.feed_forward"),
-            2,
-            changes=(narrower,),
-        ),
-        _derivation("All layers: parameters", params, layer, 1, (layers, ("without the norms", bare))),
-        _derivation("Embedding and head: parameters", params, ends, 0),
-        _derivation("Cache: elements that each token adds", growth, attention, 2, (layers,)),
-        _derivation("Attention: forward FLOPs", flops, attention, 2),
-        _derivation("Forward FLOPs", flops, layer, 1, (layers, ("with the head", plain))),
-        _derivation("One layer: saved activations in elements, fused attention", saved, layer, 1),
-    ]
-
-
-def _derivation(
-    title: str,
-    figure: Callable[[Ledger], Any],
-    whole_part: Ledger,
-    depth: int,
-    further: tuple[tuple[str, Ledger], ...] = (),
-    changes: tuple[Change, ...] = CLASSIC,
-) -> Derivation:
-    """The parts at a depth, their sum, further ledgers that hold it, and what is left after each change."""
-    names = dict.fromkeys(entry.steps[depth].name for entry in whole_part)
-    parts = {name: figure(whole_part.where(lambda e, name=name: e.steps[depth].name == name)) for name in names}  # type: ignore[misc]
-    steps = [DerivationStep(name, cost) for name, cost in parts.items() if cost != 0]
-    for what, ledger in ((("together", whole_part),) if len(steps) > 1 else ()) + further:
-        steps.append(DerivationStep(what, figure(ledger)))
-    for what, change in changes:
-        changed = sympy.expand(steps[-1].expression.xreplace(change))
-        if changed != sympy.expand(steps[-1].expression):
-            steps.append(DerivationStep(what, changed))
-    return Derivation(title, tuple(steps))
-
-
-# The length that solves an equation.

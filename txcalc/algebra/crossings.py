@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import sympy
 
-from txcalc.algebra import Letter, classic, generic, over_letters, symbol, symbolic, values
+from txcalc.algebra import Letter, generic, over_letters, symbol, symbolic, values
+from txcalc.algebra.textbook import classic
 from txcalc.ledger import walk
 from txcalc.notation import LATEX, TEXT, Expression, Style, Term, tidy, write
 from txcalc.parts.part import Composite, Workload

@@ -228,6 +228,7 @@ class Formula(Result):
     workload: Workload | None
     part: str | None
     layout: dict[str, int] | None
+    stage: int | None
     recipe: StepRecipe | None
     letters: list[Letter]
     rows: list[Derived]
@@ -257,14 +258,16 @@ def formula(
     logits: Logits = "all",
     mla: Mla = "expanded",
     layout: str | None = None,
+    stage: int | None = None,
     recompute: str | None = None,
     optimizer: str | None = None,
 ) -> Formula:
     """The formula behind every figure of a model, or of a part and all below (`layers.0.attention`): in letters, with
     the model's numbers, and its value. Without a model, the textbook's rules derived from the generic block.
 
-    `layout`: of one rank, and what it sends (`tp=8,dp=2`); `recompute` (as `train` has it), `optimizer`: of a
-    training step, what is kept for backward and what the optimizer keeps.
+    `layout`: of one rank, and what it sends (`tp=8,dp=2`), of a `stage` of the pipeline, by default the fullest;
+    `recompute` (as `train` has it), `optimizer`: of a training step, what is kept for backward and what the optimizer
+    keeps.
     Errors: `InputError`, `UnknownName`, `MissingExtra` (SymPy).
 
     >>> import txcalc
@@ -272,20 +275,27 @@ def formula(
     >>> [row.formula for row in rows if row.part == "layers.0.attention" and row.quantity == "params"]
     ['2·D·d_h·(h + h_kv)']
     """
-    from txcalc.algebra import derivations, formulas, textbook_letters
+    from txcalc.algebra import formulas
+    from txcalc.algebra.textbook import derivations, textbook_letters
     from txcalc.planning.layout import parse_layout
+    from txcalc.planning.training import memory
     from txcalc.render.formula import document as write_document, generic, report
 
     spread = None if layout is None else parse_layout(layout)
-    of_model = {"layout": layout, "recompute": recompute, "optimizer": optimizer}
+    of_model = {"layout": layout, "stage": stage, "recompute": recompute, "optimizer": optimizer}
     if source is None:
-        if given := [f"--{name}" for name, value in of_model.items() if value]:
+        if given := [f"--{name}" for name, value in of_model.items() if value is not None]:
             raise InputError("options", [f"{given[0]} is of a model: name one"])
         return Formula(lambda form: generic(derivations(), textbook_letters(), form))
     model = load(source)
     ledger = model.ledger(batch, tokens, past, source_length, logits=logits, mla=mla)
-    recipe = step_of(ledger, recompute, optimizer, layout, "bf16") if recompute or optimizer else None
-    rows, letters = formulas(model, ledger.work, part, spread, recipe)
+    if stage is not None and spread is None:
+        raise InputError("--stage", ["is of a pipeline: say --layout pp=N too"])
+    asked = recompute or optimizer or (spread and max(spread.cp, spread.pp) > 1)
+    recipe = step_of(ledger, recompute, optimizer, layout, "bf16") if asked else None
+    if stage is None:
+        stage = memory(model, recipe).fullest.stage if recipe and recipe.layout.pp > 1 else 0
+    rows, letters = formulas(model, ledger.work, part, spread, recipe, stage)
     document = partial(write_document, model, ledger, rows, letters, part, attention)
     told = partial(report, model, ledger, rows, letters, part, attention)
-    return Formula(lambda form: told(form, spread, recipe), None if spread else document)
+    return Formula(lambda form: told(form, spread, stage, recipe), None if spread else document)

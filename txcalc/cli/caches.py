@@ -58,7 +58,10 @@ def crossover(
     return txcalc.crossover(*o.models(sources, ignore, o.changes(set_)), **asked)
 
 
-@command(layout=o.option("--layout", "Of one of them, and what it sends."))
+@command(
+    layout=o.option("--layout", "Of one of them, and what it sends."),
+    stage=o.own("Stage of the pipeline (default: the one whose ranks hold most).", "N"),
+)
 def formula(
     source: Annotated[
         str | None,

@@ -284,25 +284,38 @@ def parted(root: Root, cuts: Iterable[int]) -> Stack:
 
 
 def _stages(root: Root, layout: Layout, asked: Asked, outside: int = 0) -> Iterator[Stage]:
-    """The layers of every stage, contiguous; with vpp above 1 those of every pp-th of pp · vpp pieces (Narayanan et al.
-    2021, section 2.2). The first `outside` are with the first stage, beside its own."""
-    pp, vpp, tp = layout.pp, layout.vpp, layout.tp
-    if pp == 1:
+    """The layers of every stage. The first `outside` are with the first stage, beside its own."""
+    if layout.pp == 1:
         yield Stage(0, 1, root, asked)
         return
-    root = cast(Stack, root)
-    ends = list(accumulate(sizes(_layers(root) - outside, pp * vpp), initial=outside))
-    pieces = [range(start, end) for start, end in pairwise([0, *ends[1:]])]
     found: dict[Any, list[Any]] = {}
-    for number in range(pp):
-        held = piece(root, chain(*pieces[number::pp]), number == 0, number == pp - 1)
+    for number, layers in enumerate(_layers_of_stages(root, layout, outside)):
+        held = piece(cast(Stack, root), layers, number == 0, number == layout.pp - 1)
         kinds = {group.name: group.count for group in held.groups}
-        found.setdefault((number == 0, number == pp - 1, *kinds.items()), [number, 0, held])[1] += 1
-    for (first, last, *_), (number, copies, held) in found.items():
-        # The first piece receives nothing, and the last one sends nothing on.
-        receives, sends = vpp - first, vpp - last
-        axis = Axis("pp", pp)
-        receive = Receive(width=root.d_model, axis=axis, sharers=tp) if receives else None
-        send = Send(width=root.d_model, axis=axis, sharers=tp) if sends else None
-        tree = replace(held, receive=receive, receives=receives, send=send, sends=sends)
-        yield Stage(number, copies, tree, asked)
+        found.setdefault((number == 0, number == layout.pp - 1, *kinds.items()), [number, 0, held])[1] += 1
+    for number, copies, held in found.values():
+        yield Stage(number, copies, _linked(held, layout, number, layout.tp), asked)
+
+
+def stage(root: Root, layout: Layout, number: int, tp: Any) -> Stack:
+    """The tree of the stage of that number, of a rank's tree over numbers or letters; `tp` as that tree has it."""
+    held = list(_layers_of_stages(root, layout, 0))[number]
+    return _linked(piece(cast(Stack, root), held, number == 0, number == layout.pp - 1), layout, number, tp)
+
+
+def _layers_of_stages(root: Root, layout: Layout, outside: int) -> Iterator[Iterable[int]]:
+    """The numbers of every stage's layers, contiguous; with vpp above 1 those of every pp-th of pp · vpp pieces
+    (Narayanan et al. 2021, section 2.2)."""
+    layers = sum(len(group.indices) for group in cast(Stack, root).groups) - outside
+    ends = list(accumulate(sizes(layers, layout.pp * layout.vpp), initial=outside))
+    pieces = [range(start, end) for start, end in pairwise([0, *ends[1:]])]
+    return (chain(*pieces[number :: layout.pp]) for number in range(layout.pp))
+
+
+def _linked(held: Stack, layout: Layout, number: int, tp: Any) -> Stack:
+    """A stage with what it receives and sends: the first piece receives nothing, and the last one sends nothing on."""
+    receives, sends = layout.vpp - (number == 0), layout.vpp - (number == layout.pp - 1)
+    axis = Axis("pp", layout.pp)
+    receive = Receive(width=held.d_model, axis=axis, sharers=tp) if receives else None
+    send = Send(width=held.d_model, axis=axis, sharers=tp) if sends else None
+    return replace(held, receive=receive, receives=receives, send=send, sends=sends)

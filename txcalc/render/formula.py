@@ -7,7 +7,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from txcalc.algebra import SAVED_SCORES, Derivation, Letter, PartFormula, values
+from txcalc.algebra import SAVED_SCORES, Letter, PartFormula, values
+from txcalc.algebra.textbook import Derivation
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, write
@@ -47,10 +48,11 @@ def report(
     attention: str,
     format_: str,
     layout: Layout | None = None,
+    stage: int = 0,
     recipe: Recipe | None = None,
 ) -> Report:
     """The parts below `path`, of a whole model down to the branches of a layer; JSON has every one. With a layout: of
-    one rank; with a recipe: of a training step too."""
+    one rank of a stage; with a recipe: of a training step too."""
     places = workload(model, ledger)
     said = ", ".join(f"{name} {value:,}" for name, value in places.items() if value is not None)
     data = {
@@ -58,7 +60,7 @@ def report(
         "model": {"name": model.name, "kind": model.kind, "source": model.spec["source"] or model.origin},
         "workload": places,
         "part": path,
-        **({} if layout is None else {"layout": layout.record()}),
+        **({} if layout is None else {"layout": layout.record(), "stage": stage}),
         **({} if recipe is None else {"recipe": recipe_data(recipe)}),
         "letters": _legend_data(_used(rows, letters)),
         "rows": [_data(row, letters) for row in rows],
@@ -69,9 +71,10 @@ def report(
     header = [*summary(model), said, convention(model, ledger, attention)]
     notes = list(model.notes)
     if layout is not None:
-        header.append(f"of one rank of {layout}")
+        of_stage = f", stage {stage}" if layout.pp > 1 else ""
+        header.append(f"of one rank of {layout}{of_stage}")
         notes += Sharding(model).notes(layout)
-        if layout.fsdp > 1:
+        if (recipe.shards if recipe else layout.fsdp) > 1:
             notes.append(
                 "weights are whole while a layer runs; what fsdp gathers and reduces is not among what is sent"
             )

@@ -14,7 +14,8 @@ from collections.abc import Callable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from txcalc.num import ceil_div
+from txcalc.ledger import Entry
+from txcalc.num import ceil_div, total
 from txcalc.planning.training.activations import leaf_bytes, recomputed
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import RankLeaf, StagePiece
@@ -24,6 +25,15 @@ LOSS_REDUCTIONS = 3  # the maximum, the sum of exponentials and the label's logi
 
 
 Add = Callable[[str, int, int], None]  # so many collectives of a kind, of so many bytes each
+
+
+def own_keys(entry: Entry, width: Any) -> Any:
+    """Elements of keys and values of a rank's own positions, which all others of cp read; `width` the model's."""
+    leaf, work = entry.leaf, entry.work
+    assert work is not None
+    if leaf.attended and not leaf.kernels:
+        return work.positions * leaf.attended.groups * (leaf.attended.d_qk + leaf.attended.d_v)
+    return total([op.traffic.cache for op in entry.operations]) or 2 * work.positions * width
 
 
 class Sent(NamedTuple):

@@ -9,11 +9,13 @@ from typing import Any, NamedTuple
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div, exact_div, total
+from txcalc.parts.model import Root
 from txcalc.planning.gradients import passes, recomputed, saved_by_core
 from txcalc.planning.training.activations import kept_by_kind, recomputed as layers_again
+from txcalc.planning.training.collectives import own_keys
 from txcalc.planning.training.memory import RankMemory, memory, width_of
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Pipeline
+from txcalc.planning.training.stages import Pipeline, between, own_logits
 from txcalc.planning.training.states import kept_for, states, tensors
 
 
@@ -66,18 +68,50 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
     return StepParts(rank, {kind: part for kind, part in found.items() if any(part)}, plan.notes)
 
 
+class RankTree(NamedTuple):
+    """What one rank holds, over numbers or letters.
+
+    root     its tree, of whole weights and of all positions of its sequences
+    shards   ranks that share every weight, row by row
+    sp, cp   ranks that share the positions between the branches, and those of a sequence
+    sliced   leaves (by `id`) that keep sp's share of the positions alone
+    """
+
+    root: Root
+    shards: Any = 1
+    sp: Any = 1
+    cp: Any = 1
+    sliced: frozenset[int] = frozenset()
+
+    @classmethod
+    def of(cls, root: Root, whole: Root, recipe: Recipe | None, shards: Any, sp: Any, cp: Any) -> RankTree:
+        """Of a rank's tree and the same undivided."""
+        if recipe and recipe.loss_parallel:
+            root = own_logits(root)
+        sliced = {id(leaf) for leaf in between(root)}
+        if recipe and recipe.gathers_again:
+            own, undivided = ([leaf for leaf in one.leaves() if leaf.role != "collective"] for one in (root, whole))
+            for leaf, all_of_it in zip(own, undivided, strict=True):
+                if leaf.matrix and all_of_it.matrix and leaf.matrix[0] == all_of_it.matrix[0]:
+                    sliced.add(id(leaf))
+        return cls(root, shards, sp, cp, frozenset(sliced))
+
+    def cut(self, entry: Entry | None) -> Any:
+        """Among how many ranks the positions are cut that a leaf keeps, or of a block's input (None)."""
+        return self.sp if entry is None or id(entry.leaf) in self.sliced else 1
+
+    def exchanged(self, entry: Entry) -> Any:
+        """Elements of keys and values that go around the ring of cp."""
+        core = entry.kind == "attention_core" and entry.work is not None
+        return (self.cp - 1) * own_keys(entry, self.root.stacks[-1].d_model) * entry.runs if core else 0
+
+
 def in_letters(
-    recipe: Recipe,
-    whole: Ledger,
-    width: Any,
-    value: Callable[[Any], int],
-    shards: Any,
-    cut: Callable[[Entry | None], Any] = lambda entry: 1,
+    recipe: Recipe, whole: Ledger, rank: RankTree, value: Callable[[Any], int]
 ) -> dict[str, Callable[[Ledger], Any]]:
-    """Figures of parts of a whole ledger that the recipe changes, over numbers or letters: FLOPs of a step, elements
-    kept for backward, bytes of optimizer state. A recomputed block's input counts as its first leaf's; `width` is D,
-    `value` what an expression over letters is; `shards` ranks share every weight, and `cut` the positions of a leaf, or
-    of a block's input (None). Layers that are recomputed are folded with no others."""
+    """Figures of parts of a rank's whole ledger that the recipe changes, over numbers or letters: FLOPs of a step,
+    elements kept for backward, bytes of optimizer state. A recomputed block's input counts as its first leaf's; `value`
+    is what an expression over letters is. Layers that are recomputed are folded with no others."""
     core = recipe.recompute == "core"
     last = max((i for entry in whole for i in entry.numbers), default=-1)
     numbers = recipe.recomputed(last + 1)
@@ -92,16 +126,20 @@ def in_letters(
         return recomputed(entry, "core") if core else not numbers.isdisjoint(entry.numbers)
 
     def saved(entry: Entry) -> Any:
-        if not again(entry) or entry.work is None:
-            return exact_div(entry.saved, cut(entry))
+        if entry.work is None:
+            return 0
+        if not again(entry):
+            kept = entry.leaf.saved_fused(entry.work) * entry.runs if recipe.rules.fused else entry.saved
+            return exact_div(kept, rank.cut(entry))
         if core:
             return saved_by_core(entry) * entry.runs
         held = (entry.name, id(entry.leaf)) in inputs
-        return exact_div(entry.work.positions * width * entry.layers, cut(None)) if held else 0
+        width = rank.root.stacks[-1].d_model
+        return exact_div(entry.work.positions * width * entry.layers, rank.cut(None)) if held else 0
 
     def state(entry: Entry) -> Any:
         hidden = entry.kind != "norm" and entry.layer is not None
-        shapes = held(entry, shards) if entry.gradient in ("both", "weights") else []
+        shapes = held(entry, rank.shards) if entry.gradient in ("both", "weights") else []
         kept = [kept_for(shape, recipe, recipe.parameter_bytes, hidden and len(shape) == 2, value) for shape in shapes]
         return total(kept) * entry.times
 

@@ -218,6 +218,10 @@ class Recipe:
             faults.append(Fault("tokens", self.tokens, f"a multiple of cp = {layout.cp}"))
         elif self.local_tokens % layout.sp:
             faults.append(Fault("tokens", self.tokens, f"a multiple of cp · sp = {layout.cp * layout.sp}"))
+        if self.keep_scores and layout.cp > 1:
+            faults.append(
+                Fault("keep_scores", "on", f"off with cp = {layout.cp}, whose kernels of attention are fused")
+            )
         if self.zero > 1 and layout.pp > 1:  # DeepSpeed, runtime/pipe/engine.py
             faults.append(Fault("zero", self.zero, "0 or 1 beside pp, whose micro-batches add to whole gradients"))
         if self.zero and OPTIMIZERS[self.optimizer].turns:

@@ -136,7 +136,7 @@ class Pipeline:
         self.notes = (*vocabulary.notes, *sharding.notes(inner))
         self.rank, self._whole, self._total = stage.root, model.root, total
         if recipe.loss_parallel:
-            self.rank = _apart(stage.root)
+            self.rank = own_logits(stage.root)
         if faults := [*(self._repeated() if recipe.rules.dtensor else ()), *self._uncut()]:
             raise InputError(f"layout {layout}", faults)
 
@@ -289,7 +289,7 @@ def _alone(root: Root) -> Stack | None:
     return root.stacks[0] if len(root.stacks) == 1 and root.fixed is None else None
 
 
-def _apart(root: Root) -> Root:
+def own_logits(root: Root) -> Root:
     """The tree whose logits are not gathered: each rank keeps those of its own rows."""
     stack = root.stacks[-1]
     if stack.head is None:

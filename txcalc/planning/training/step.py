@@ -29,7 +29,7 @@ from txcalc.parts.part import MatMul
 from txcalc.planning.gradients import passes
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import STATISTIC, recomputed
-from txcalc.planning.training.collectives import LOSS_REDUCTIONS
+from txcalc.planning.training.collectives import LOSS_REDUCTIONS, own_keys
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, ring
 from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.offload import hosted
@@ -237,10 +237,8 @@ class StepTimer:
         assert work is not None
         if self.recipe.context == "ulysses" and leaf.attended:
             return ring("all_to_all", self.cp, float(leaf.attended.crossing(work.positions)) * self.element, 4)
-        elements = sum(op.traffic.cache for op in held.entry.operations) or 2 * work.positions * self.width
-        if leaf.attended and not leaf.kernels:
-            elements = work.positions * leaf.attended.groups * (leaf.attended.d_qk + leaf.attended.d_v)
-        return ring("all_gather", self.cp, float(elements) * self.element * self.recipe.layout.cp)
+        elements = float(own_keys(held.entry, self.width))
+        return ring("all_gather", self.cp, elements * self.element * self.recipe.layout.cp)
 
     def sends(self, piece: StagePiece) -> Iterator[Message]:
         """What a piece passes on to the next; every rank of tp a share."""

@@ -1,0 +1,100 @@
+"""The textbook's rules, derived from the generic block: each is the sum of its parts, with the classic sizes put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import sympy
+
+from txcalc.algebra import FIGURES, Letter, generic, over_letters, symbol
+from txcalc.ledger import Ledger, walk
+from txcalc.notation import Expression
+from txcalc.parts.part import Workload
+from txcalc.symbols import BY_LETTER
+
+Change = tuple[str, Mapping[Expression, Expression]]
+
+# What makes the generic block the classic one, in the order in which it is put in.
+CLASSIC: tuple[Change, ...] = (
+    ("h_kv = h", {symbol("h_kv"): symbol("h")}),
+    ("h·d_h = D", {symbol("d_h"): symbol("D") / symbol("h")}),
+    ("F = 4·D", {symbol("F"): 4 * symbol("D")}),
+)
+
+
+def classic(expression: Expression) -> Expression:
+    """A cost of the generic block where h_kv = h, h·d_h = D and F = 4·D."""
+    for _, change in CLASSIC:
+        expression = expression.xreplace(change)
+    return expression
+
+
+def textbook_letters() -> dict[Expression, Letter]:
+    """The letters of the generic block."""
+    names = ("B", "T", "L", "V", "D", "h", "h_kv", "d_h", "F")
+    return {symbol(name): Letter(symbol(name), None, BY_LETTER[name]) for name in names}
+
+
+class DerivationStep(NamedTuple):
+    """A line of a derivation: a part and its cost, their sum, or what is put in next."""
+
+    what: str
+    expression: Expression
+
+
+class Derivation(NamedTuple):
+    """A rule of thumb, from the parts that it is the sum of."""
+
+    title: str
+    steps: tuple[DerivationStep, ...]
+
+
+def derivations() -> list[Derivation]:
+    """4·D², 8·D², 12·L·D², 2·V·D, 2·L·h_kv·d_h and the FLOPs of a forward pass, from the generic block's tree."""
+    params, flops, growth, saved = (FIGURES[name] for name in ("params", "flops", "cache_growth", "saved"))
+    model, gated = generic(), generic(gated=True)
+    work, _ = over_letters(model, Workload(1, 1, 0, 1))
+    plain = walk(model.root, work)
+    ends = plain.where(lambda entry: entry.kind in ("embedding", "head"))
+    bare = plain.at("layers").where(lambda entry: entry.kind != "norm")
+    attention, layer, layers = plain.at("layers.0.attention"), plain.at("layers.0"), ("L of them", plain.at("layers"))
+    narrower = ("F = 8·D/3", {symbol("F"): sympy.Rational(8, 3) * symbol("D")})
+    return [
+        _derivation("Attention: parameters", params, attention, 2),
+        _derivation("Feed-forward: parameters", params, plain.at("layers.0.feed_forward"), 2),
+        _derivation(
+            "Gated feed-forward: parameters",
+            params,
+            walk(gated.root, work).at("layers.0.feed_forward"),
+            2,
+            changes=(narrower,),
+        ),
+        _derivation("All layers: parameters", params, layer, 1, (layers, ("without the norms", bare))),
+        _derivation("Embedding and head: parameters", params, ends, 0),
+        _derivation("Cache: elements that each token adds", growth, attention, 2, (layers,)),
+        _derivation("Attention: forward FLOPs", flops, attention, 2),
+        _derivation("Forward FLOPs", flops, layer, 1, (layers, ("with the head", plain))),
+        _derivation("One layer: saved activations in elements, fused attention", saved, layer, 1),
+    ]
+
+
+def _derivation(
+    title: str,
+    figure: Callable[[Ledger], Any],
+    whole_part: Ledger,
+    depth: int,
+    further: tuple[tuple[str, Ledger], ...] = (),
+    changes: tuple[Change, ...] = CLASSIC,
+) -> Derivation:
+    """The parts at a depth, their sum, further ledgers that hold it, and what is left after each change."""
+    names = dict.fromkeys(entry.steps[depth].name for entry in whole_part)
+    parts = {name: figure(whole_part.where(lambda e, name=name: e.steps[depth].name == name)) for name in names}  # type: ignore[misc]
+    steps = [DerivationStep(name, cost) for name, cost in parts.items() if cost != 0]
+    for what, ledger in ((("together", whole_part),) if len(steps) > 1 else ()) + further:
+        steps.append(DerivationStep(what, figure(ledger)))
+    for what, change in changes:
+        changed = sympy.expand(steps[-1].expression.xreplace(change))
+        if changed != sympy.expand(steps[-1].expression):
+            steps.append(DerivationStep(what, changed))
+    return Derivation(title, tuple(steps))

@@ -153,8 +153,9 @@ def test_llama_cpps_compute_buffer(name: str, version: str, mib: float) -> None:
 
 
 def test_versions() -> None:
-    newest, old = profile("vllm"), profile("vllm@0.10.1")
-    assert newest and old and (newest.version, old.version) == ("0.21", "0.9")
+    """The newest before the one asked for, of a series the last."""
+    asked = {"": "0.21", "@0.10.1": "0.9.1", "@0.9": "0.9.1", "@0.9.0": "0.9.0", "@0.11": "0.11.1", "@0.11.0": "0.11.0"}
+    assert {at: str(profile(f"vllm{at}")) for at in asked} == {at: f"vLLM {known}" for at, known in asked.items()}
     assert profile("none") is None
     with pytest.raises(UnknownName, match="did you mean vllm"):
         profile("vlm")
@@ -513,6 +514,8 @@ def test_what_a_gpu_sees_by_its_vendor() -> None:
         ("vllm@0.7", 0, [120, 210, 210, 210]),
         ("vllm@0.7", 64 * 10**9, [120, 210, 210, 210]),
         ("vllm@0.7", 64 * 10**9 + 1, [120, 950, 950, 950]),
+        ("vllm@0.9.0", 0, [900, 1080, 1080, 1080]),
+        ("vllm@0.9.1", 0, [120, 210, 210, 210]),
         ("vllm@0.20", 9 * 10**11, [256, 2130, 72, 2130]),
         ("vllm@0.20", 0, [256, 346, 72, 346]),
         ("vllm@0.21", 9 * 10**11, [256, 2130, 2130, 2130]),
@@ -548,7 +551,7 @@ def test_sglangs_fixed_part_by_hand() -> None:
         assert memory.activations(model.root, 1, model.ledger(), FORMATS["bf16"]) == {"step": 0}
 
 
-@pytest.mark.parametrize(("name", "logit"), [("vllm@0.7", 39), ("vllm@0.11", 18), ("vllm@0.17", 15), ("trtllm", 4)])
+@pytest.mark.parametrize(("name", "logit"), [("vllm@0.7", 39), ("vllm@0.11.0", 18), ("vllm@0.17", 15), ("trtllm", 4)])
 @pytest.mark.parametrize(("sequences", "tokens"), [(100, 1000), (1000, 100)])
 def test_a_profile_run_by_hand(name: str, logit: int, sequences: int, tokens: int) -> None:
     """A step, then logits of as many sequences as have a token in it, and its stream; without a head none."""
@@ -579,8 +582,8 @@ def test_what_kernels_of_experts_keep_by_hand(weights: str, counted: int) -> Non
 @pytest.mark.parametrize(
     ("name", "card", "ff", "stream"),
     [
-        ("vllm@0.11", "h100-sxm", 64, 1), ("vllm@0.18", "h100-sxm", 128, 256), ("vllm@0.11", "l40s", 128, 256),
-        ("vllm@0.11", "b200", 256, 256), ("vllm@0.11", "rtx-5090", 128, 256),
+        ("vllm@0.11.0", "h100-sxm", 64, 1), ("vllm@0.18", "h100-sxm", 128, 256), ("vllm@0.11.0", "l40s", 128, 256),
+        ("vllm@0.11.0", "b200", 256, 256), ("vllm@0.11.0", "rtx-5090", 128, 256),
     ],
 )  # fmt: skip
 def test_padded_experts_by_hand(name: str, card: str, ff: int, stream: int) -> None:

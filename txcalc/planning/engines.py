@@ -121,7 +121,7 @@ def names() -> list[str]:
 
 
 def profile(text: str) -> Profile | None:
-    """`vllm`, `vllm@0.8`, `none`: an engine and a version of it, or the newest before it.
+    """`vllm`, `vllm@0.8`, `none`: an engine and a version of it, or the newest before it; of 0.8 the last.
 
     Errors: `UnknownName` with the nearest; `InputError` for a version before the first.
     """
@@ -132,7 +132,7 @@ def profile(text: str) -> Profile | None:
     if name not in ENGINES:
         raise UnknownName("--engine", "engine", text, [*ENGINES, "none"], f"one of {', '.join(ENGINES)}, none")
     rows = data()[name.replace(".", "")]
-    known = [row for row in rows if not at or _order(row["version"]) <= _order(wanted)]
+    known = [row for row in rows if _reached(row["version"], wanted)]
     if (at and not wanted) or not known:
         versions = ", ".join(row["version"] for row in rows)
         raise InputError(
@@ -187,8 +187,13 @@ def _runs(name: str, kind: str, accelerator: Accelerator | None, of: str = "weig
     """Whether an engine's version has a format, "" any, on a card; of the newest where none is said, and of the last
     0.6 where it is 0.6."""
     first = _first(name, kind, accelerator, of)
+    return first is not None and _reached(first, version)
+
+
+def _reached(first: str, version: str) -> bool:
+    """Whether a version, the last of those that begin so, is the first or a later one: 0.6.6 is one of 0.6."""
     asked = _order(version) if version else ()
-    return first is not None and _order(first)[: len(asked)] <= asked
+    return _order(first)[: len(asked)] <= asked
 
 
 def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> str | None:

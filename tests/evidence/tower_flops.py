@@ -333,7 +333,7 @@ CASES: dict[str, tuple[str, Mapping[str, Any], Run]] = {
     "musicgen, T5": ("MusicgenForConditionalGeneration", SMALL["musicgen encodec"]["config"], words),
     "vibevoice_asr": ("VibeVoiceAsrModel", SMALL["vibevoice_asr altered"]["config"], waves),
 }  # fmt: skip
-META = (pictures, sound, adapted, split)
+META = (pictures, sound, adapted, split, tiled, square)
 
 
 def compared(cls: str, config: Mapping[str, Any], run: Run) -> tuple[Model, int, dict[str, tuple[int, int]]]:
@@ -390,14 +390,14 @@ def published() -> dict[str, dict[str, Any]]:
 
 
 def main() -> None:
-    runs = {config["model_type"]: (cls, run) for cls, config, run in CASES.values()}
-    runs |= {"qwen3_5": ("Qwen3_5Model", frames), "qwen3_5_moe": ("Qwen3_5MoeModel", frames)}
+    runs = [(config["model_type"], cls, run) for cls, config, run in CASES.values()]
+    runs += [("qwen3_5", "Qwen3_5Model", frames), ("qwen3_5_moe", "Qwen3_5MoeModel", frames)]
     kept: dict[str, dict[str, dict[str, str]]] = {}
-    for name, config in published().items():
-        if config["model_type"] not in runs or (sys.argv[1:] and name not in sys.argv[1:]):
-            continue
+    asked = {name: config for name, config in published().items() if not sys.argv[1:] or name in sys.argv[1:]}
+    pairs = [(*one, cls, run) for one in asked.items() for kind, cls, run in runs if kind == one[1]["model_type"]]
+    for name, config, cls, run in pairs:
         try:
-            tower, tokens, both = compared(runs[config["model_type"]][0], config, runs[config["model_type"]][1])
+            tower, tokens, both = compared(cls, config, run)
         except Exception as error:
             print(name, "not run:", type(error).__name__, str(error)[:200])
             continue
@@ -405,7 +405,8 @@ def main() -> None:
         if all(ours == theirs for ours, theirs in both.values()):
             marks = digests(tower, both)
             where = f"beside transformers' module, {tokens:,} tokens"
-            kept[name] = {one: {"how": "measured", "where": where, "digest": marks[one]} for one in both}
+            named = f"{name}, {OF[run][0]}" if run in OF else name
+            kept[named] = {one: {"how": "measured", "where": where, "digest": marks[one]} for one in both}
     path = proofs_file()
     stored = json.loads(path.read_text())
     path.write_text(json.dumps({**stored, "towers": {**stored.get("towers", {}), **kept}}, indent=1) + "\n")

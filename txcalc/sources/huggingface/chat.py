@@ -7,7 +7,7 @@ from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.leaves import attends, normed
 from txcalc.sources.huggingface.projectors import internvl, merging
 from txcalc.sources.huggingface.queries import resampled
-from txcalc.sources.huggingface.reading import Projection, Sizes, Steps, Tower, grid_of
+from txcalc.sources.huggingface.reading import Projection, Sizes, Steps, Tower, gated, grid_of
 from txcalc.sources.huggingface.seeing import got_ocr2
 from txcalc.sources.huggingface.towers import GELU, ROTARY, clip, ragged, stack
 
@@ -154,6 +154,4 @@ def molmo_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     read, wide = tower.width, CLIP["hidden_size"]
     half = c.size("intermediate_size") // 2
     pooled = [piece(one, "linear", wide if one == "o" else read, wide) for one in "qkvo"]
-    gated: Steps = ({"linear": 2 * half, "bias": False}, {"activation": "silu", "gated": True})
-    steps: Steps = ({"vectors": 2}, resampled(pooled, 4, 1, wide), *gated, {"linear": raw["d_model"], "bias": False})
-    return Projection(steps)
+    return Projection(({"vectors": 2}, resampled(pooled, 4, 1, wide), *gated(half, raw["d_model"], False)))

@@ -1,5 +1,5 @@
-"""Codecs of sound beside models that write it, and what these have between text and codes: parameters alone, as sums
-over the tensors of transformers' classes.
+"""Codecs of sound beside models that write it, listed without where they work, and what these have between text and
+codes.
 
 EnCodec (arXiv 2210.13438) and Mimi (arXiv 2410.00037) are SEANet's convolutions down to frames and back; their
 codebooks are buffers, no parameters.
@@ -13,7 +13,7 @@ from typing import NamedTuple
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.leaves import Pieces, attends, fed, normed
 from txcalc.sources.huggingface.queries import resampled
-from txcalc.sources.huggingface.reading import Projection, Steps, Tower, alone
+from txcalc.sources.huggingface.reading import Projection, Tower, alone
 from txcalc.sources.huggingface.seq2seq import t5 as halves
 from txcalc.sources.spec import MAX_SIZE, size
 
@@ -181,14 +181,21 @@ def none(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def musicgen(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """A matrix from the text's width where it is another, and MusicGen Melody's from the notes that it hears."""
-    d, read = raw["d_model"], c.data["decoder"].get("cross_attention_hidden_size")
+    """A matrix from the text's width where it is another."""
+    read = c.data["decoder"].get("cross_attention_hidden_size")
     if read is not None:
         c.fault(
             "decoder.cross_attention_hidden_size", read, "null", "a text of another width is not read without a matrix"
         )
-    steps: Steps = ({"linear": d},) if tower.width != d else ()
-    if c.model_type == "musicgen_melody":
-        notes = c.size("num_chroma", default=12)
-        steps += ({"branch": [{"merge": 1, "to": notes}, {"linear": d}]},) if notes != d else ()
-    return Projection(steps)
+    return matrix(c, v, tower, raw)
+
+
+def matrix(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """To the language model's width from another."""
+    return Projection(({"linear": raw["d_model"]},) if tower.width != raw["d_model"] else ())
+
+
+def notes(c: Config) -> Tower:
+    """How strong each note is in each frame that MusicGen Melody hears, as it is."""
+    d = c.size("num_chroma", default=12)
+    return Tower(d, alone(d, []))

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.leaves import Pieces, conformer, fed, normed
 from txcalc.sources.huggingface.queries import resampled
-from txcalc.sources.huggingface.reading import Projection, Steps, Tower, alone, counted, heard
+from txcalc.sources.huggingface.reading import Projection, Tower, alone, counted, heard
 from txcalc.sources.huggingface.towers import stack
 from txcalc.sources.spec import size
 
@@ -85,11 +85,8 @@ def gemma4(v: Config) -> Tower:
     mixed += [piece("distances", "linear", d, d, bias=False, at=[0, seen // 2 + 1, 1], shared=True)]
     met = {"scores": seen, "distance_scores": seen // 2 + 1, "values": seen}
     mixed += [piece(name, "scores", heads * block, width, keys=[0, keys, 1], **grouped) for name, keys in met.items()]
-    mixed += [
-        piece("o", "linear", d, d, bias=False),
-        normed("attended", d, "rms_norm"),
-        piece("attention_sum", "sum", d),
-    ]
+    mixed += [piece("o", "linear", d, d, bias=False), normed("attended", d, "rms_norm")]
+    mixed.append(piece("attention_sum", "sum", d))
     inner = [normed("conv_inner", d, "rms_norm")]
     layer = conformer(d, 4 * d, act, mixed, taps, inner, norm="rms_norm", fed_bias=False)
     layer.append(piece("fed_norms", "rms_norm", d, times=2, kind="norm"))
@@ -136,10 +133,8 @@ def vibevoice(v: Config, decoder: bool = False) -> Tower:
         rate //= ratio
         here = {"at": [rate, 0, 1]}
         kernel = 2 * ratio if i else taps
-        stages += [
-            piece(f"stage{i}", "convolution", c_in, f, kernel, ratio, **here),
-            *blocks(i, f, times=depth, **here),
-        ]
+        stages.append(piece(f"stage{i}", "convolution", c_in, f, kernel, ratio, **here))
+        stages += blocks(i, f, times=depth, **here)
         back += [piece(f"stage{i}", "convolution", f, c_in, kernel, 1), *blocks(i, f, times=depth)]
         c_in, f = f, 2 * f
     last = piece("last", "convolution", c_in, width, taps, 1)
@@ -150,9 +145,7 @@ def vibevoice(v: Config, decoder: bool = False) -> Tower:
 
 def vibevoice_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Two matrices with a norm between them."""
-    d = raw["d_model"]
-    steps: Steps = ({"linear": d}, {"norm": "rms"}, {"linear": d})
-    return Projection(steps)
+    return Projection(({"linear": raw["d_model"]}, {"norm": "rms"}, {"linear": raw["d_model"]}))
 
 
 def diffusing(v: Config) -> Tower:
@@ -171,16 +164,10 @@ def diffusing_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Project
         if v.data.get(key, wanted) != wanted:
             v.fault(key, v.data[key], f"{wanted:,}, which the class derives")
     act = v.activation("hidden_act", default="silu")
-    layer = [*fed("fed", d, f, act, norm="rms_norm", bias=bias), piece("gate", "linear", d, f, bias=bias)]
-    layer = [one | {"times": n} for one in [*layer, piece("told", "linear", d, 3 * d, bias=False)]]
+    layer = fed("fed", d, f, act, norm="rms_norm", bias=bias, gated=True, times=n)
+    layer.append(piece("shifts", "linear", d, 3 * d, bias=False, times=n))
     told = v.size("frequency_embedding_size", default=256)
-    sides = {
-        "in": (latent, d),
-        "time": (told, d),
-        "times": (d, d),
-        "text": (d, d),
-        "last": (d, 2 * d),
-        "out": (d, latent),
-    }
+    sides = {"in": (latent, d), "time": (told, d), "times": (d, d), "text": (d, d)}
+    sides |= {"last": (d, 2 * d), "out": (d, latent)}
     ends = [piece(name, "linear", *both, bias=False) for name, both in sides.items()]
     return Projection((resampled([*ends, *layer, piece("factors", "held", 2)], 1, 1, d),))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txcalc.errors import ABSENT
@@ -32,30 +32,33 @@ def normed(name: str, width: int, form: str = "layer_norm", /, **more: Any) -> R
     return piece(f"{name}_norm", form, width, kind="norm", **more)
 
 
-def fed(name: str, d: int, ff: int, act: str, *, norm: str = "layer_norm", bias: bool = True, **more: Any) -> Pieces:
-    """A norm ("": none) and the two matrices after it."""
+def fed(
+    name: str, d: int, ff: int, act: str, *, norm: str = "layer_norm", bias: bool = True, gated: bool = False,
+    **more: Any,
+) -> Pieces:  # fmt: skip
+    """A norm ("": none) and the two matrices after it, or three where it is gated."""
     made = [normed(name, d, norm)] if norm else []
     made += [piece(f"{name}_up", "linear", d, ff, bias=bias), piece(f"{name}_activation", act, ff)]
+    if gated:
+        made += [piece(f"{name}_gate", "linear", d, ff, bias=bias), piece(f"{name}_product", "sum", ff)]
     made += [piece(f"{name}_down", "linear", ff, d, bias=bias), piece(f"{name}_sum", "sum", d)]
     return [one | more | {"kind": "feed_forward"} for one in made]
 
 
 def attends(
     name: str, d: int, heads: int, width: int, *, read: int = 0, keys: list[int] | None = None, groups: int = 1,
-    bias: str = "qkvo", **more: Any,
+    bias: str = "qkvo", to: int = 0, before: Sequence[Raw] = (), **more: Any,
 ) -> Pieces:  # fmt: skip
-    """Q, K, V, what attends and O: queries see each other, or the positions `keys`, as wide as `read`."""
-    there = more if keys is None else {**more, "at": keys}
-    core: Raw = {} if keys is None else {"keys": keys}
-    made = [piece(f"{name}q", "linear", d, heads * width, bias="q" in bias, **more)]
-    made += [
-        piece(f"{name}{one}", "linear", read or d, heads // groups * width, bias=one in bias, **there) for one in "kv"
-    ]
-    form = "attention" if keys is None else "reading"
-    made.append(piece(f"{name}core", form, heads, width, width, groups=groups, bias=False, **core, **more))
-    made += [piece(f"{name}o", "linear", heads * width, d, bias="o" in bias, **more)]
-    made += [piece(f"{name}sum", "sum", d, **more)]
-    return [one | {"kind": "attention"} for one in made]
+    """Q, K, V, what attends (`before` it these) and O, to the width `to`, or as it was: queries see each other, or the
+    positions `keys`, as wide as `read`."""
+    form, there, seen = ("attention", {}, {}) if keys is None else ("reading", {"at": keys}, {"keys": keys})
+    kv = heads // groups * width
+    made = [piece(f"{name}q", "linear", d, heads * width, bias="q" in bias)]
+    made += [piece(f"{name}{one}", "linear", read or d, kv, bias=one in bias, **there) for one in "kv"]
+    made += [*before, piece(f"{name}core", form, heads, width, width, groups=groups, bias=False, **seen)]
+    made += [piece(f"{name}o", "linear", heads * width, to or d, bias="o" in bias)]
+    made.append(piece(f"{name}attention_sum", "sum", to or d))
+    return [more | one | {"kind": "attention"} for one in made]
 
 
 def conformer(

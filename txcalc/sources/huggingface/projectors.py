@@ -7,7 +7,7 @@ from __future__ import annotations
 from math import isqrt
 
 from txcalc.sources.huggingface.config import Config, Raw
-from txcalc.sources.huggingface.reading import Projection, Steps, Tower, area
+from txcalc.sources.huggingface.reading import Projection, Steps, Tower, area, gated
 from txcalc.sources.huggingface.towers import GELU, shuffled
 from txcalc.sources.spec import MAX_SIZE
 
@@ -138,22 +138,22 @@ def none(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     return Projection(())
 
 
-def _gated(c: Config, inner: int, raw: Raw) -> Steps:
+def _aligned(c: Config, inner: int, raw: Raw) -> Steps:
     """A gated layer between two matrices; what is odd is no half of a width."""
     c.multiple("alignment_intermediate_size", inner, 2)
-    return {"linear": inner}, {"activation": "silu", "gated": True}, {"linear": raw["d_model"]}
+    return gated(inner // 2, raw["d_model"])
 
 
 def cohere2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     merge: Raw = {"merge": c.size("downsample_factor", default=2) ** 2}
-    return Projection((merge, *_gated(c, c.size("alignment_intermediate_size", default=36864), raw)))
+    return Projection((merge, *_aligned(c, c.size("alignment_intermediate_size", default=36864), raw)))
 
 
 def aya(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """The same after a norm."""
     inner = c.size("alignment_intermediate_size", default=raw["d_model"])
     merge: Raw = {"merge": c.size("downsample_factor", default=2) ** 2}
-    return Projection((merge, {"norm": "layer"}, *_gated(c, inner, raw)), _dropped(c, "full"))
+    return Projection((merge, {"norm": "layer"}, *_aligned(c, inner, raw)), _dropped(c, "full"))
 
 
 def kimi(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:

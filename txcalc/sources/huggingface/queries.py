@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from txcalc.errors import InputError
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.leaves import Pieces, attends, fed, normed
-from txcalc.sources.huggingface.reading import Projection, Steps, Tower
+from txcalc.sources.huggingface.reading import Projection, Steps, Tower, gated
 from txcalc.sources.huggingface.towers import GELU
 from txcalc.sources.spec import MAX_SIZE
 
@@ -42,8 +42,8 @@ def _qformer(p: Config, read: int, reads: int, queries: int) -> Raw:
 def granite_speech(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A Q-Former that reads windows of frames, and a matrix. Granite Speech Plus hands on some of the tower's layers
     beside the last, with no weights of its own."""
-    frames = c.size("window_size", default=15)
-    queries = frames // c.size("downsample_rate", default=5)
+    frames, rate = c.size("window_size", default=15), c.size("downsample_rate", default=5)
+    queries = frames // rate
     p = c.table("projector_config") or Config({}, "blip_2_qformer", "projector_config.", c)
     read = p.size("encoder_hidden_size", default=1408)
     layers = v.data.get("cat_hidden_layers") if c.model_type == "granite_speech_plus" else None
@@ -52,7 +52,10 @@ def granite_speech(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
         v.fault("cat_hidden_layers", layers, f"layers that are together as wide as encoder_hidden_size = {read:,}")
     if not queries:
         c.fault("downsample_rate", c.data.get("downsample_rate"), f"at most window_size = {frames:,}")
-    return Projection((_qformer(p, read, frames, max(1, queries)), {"linear": raw["d_model"]}))
+    wide = tower.width * (1 + len(layers) if isinstance(layers, list) else 1)
+    fits = read == wide and frames % rate == 0
+    why = "" if fits else "its Q-Former does not fit its encoder, or its queries the frames of a window"
+    return Projection((_qformer(p, read, frames, max(1, queries)), {"linear": raw["d_model"]}), why=why)
 
 
 def blip2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -88,13 +91,9 @@ def idefics2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     leaves.append(normed("read", d, "rms_norm", at=[0, seen, 1], times=n))
     grouped = heads // groups if heads % groups == 0 else 1
     leaves += attends("", d, heads, head, keys=both, groups=grouped, bias="", times=n)
-    leaves += [*fed("fed", d, 4 * d, act, norm="rms_norm", bias=False, times=n)]
-    leaves += [
-        piece("gate", "linear", d, 4 * d, bias=False, times=n, kind="feed_forward"),
-        normed("last", d, "rms_norm"),
-    ]
-    gated: Steps = ({"linear": 2 * f, "bias": False}, {"activation": "silu", "gated": True})
-    return Projection((*gated, {"linear": d, "bias": False}, resampled(leaves, seen, latents, d)))
+    leaves += fed("fed", d, 4 * d, act, norm="rms_norm", bias=False, gated=True, times=n)
+    leaves.append(normed("last", d, "rms_norm"))
+    return Projection((*gated(f, d, False), resampled(leaves, seen, latents, d)))
 
 
 def aria(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -132,9 +131,5 @@ def molmo2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     p.divides(groups, h, "num_key_value_heads", "num_attention_heads")
     f, wide = p.size("intermediate_size", default=18944), tower.width * (len(layers) if isinstance(layers, list) else 1)
     out = p.size("text_hidden_size", default=3584)
-    pool = [piece("mean", "sum", wide, groups=4)]
-    pool += attends("", wide, h, head, keys=[0, 4, 1], groups=h // groups if h % groups == 0 else 1)
-    leaves = [one if one["name"] != "o" else one | {"sizes": [h * head, d]} for one in pool if one["name"] != "sum"]
-    gated: Steps = ({"linear": 2 * f, "bias": False}, {"activation": "silu", "gated": True})
-    steps: Steps = ({"merge": 1, "to": wide}, resampled(leaves, 4, 1, d), *gated, {"linear": out, "bias": False})
-    return Projection(steps)
+    pool = attends("", wide, h, head, keys=[0, 4, 1], groups=h // groups if h % groups == 0 else 1, to=d)
+    return Projection(({"merge": 1, "to": wide}, resampled(pool, 4, 1, d), *gated(f, out, False)))

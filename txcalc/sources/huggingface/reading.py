@@ -5,10 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from txcalc.ledger import walk
-from txcalc.parts.forms import pieces
-from txcalc.parts.mixers.pieces import Pieces
-from txcalc.parts.part import Workload
+from txcalc.sources import build
 from txcalc.sources.huggingface.config import Config, Raw
 from txcalc.sources.huggingface.leaves import listed
 
@@ -37,9 +34,6 @@ class Projection(NamedTuple):
     why: str = ""
 
 
-# Keys.
-
-
 class Sizes(NamedTuple):
     """Of a tower's layers."""
 
@@ -61,9 +55,6 @@ def heard(v: Config, *defaults: int) -> Sizes:
     return size
 
 
-# Leaves.
-
-
 def alone(d: int, layer: list[Raw], n: int = 1, around: Sequence[Raw] = ()) -> Raw:
     """A stack whose layers are these leaves."""
     raw: Raw = {"kind": "encoder", "d_model": d, "n_layers": n, "around": [*around], "head": {"form": "none"}}
@@ -72,8 +63,15 @@ def alone(d: int, layer: list[Raw], n: int = 1, around: Sequence[Raw] = ()) -> R
 
 def counted(leaves: list[Raw]) -> int:
     """Parameters of leaves that nothing runs here."""
-    part = Pieces(pieces=tuple(pieces(leaves)))
-    return int(walk(part, Workload(1, 1, 0, 1)).total("params"))
+    return build(alone(1, leaves), "leaves").params
+
+
+def gated(width: int, to: int, bias: bool = True) -> Steps:
+    """Steps of a gated feed-forward, whose gate and up are one matrix."""
+    return {"linear": 2 * width, "bias": bias}, {"activation": "silu", "gated": True}, {"linear": to, "bias": bias}
+
+
+# Keys.
 
 
 def side_of(v: Config, key: str, default: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from txcalc.errors import shown
 from txcalc.sources import build
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaves import conformer, fed, listed
+from txcalc.sources.huggingface.leaves import attends, conformer, fed, listed, normed
 from txcalc.sources.huggingface.seq2seq import bart_like
 from txcalc.sources.spec import Wrong, size
 
@@ -77,8 +77,7 @@ def _speech(c: Config, d: int, runs: bool) -> Raw:
         ends = (c.count(f"{side}_max_position_embeddings", default=n) for side, n in (("left", 64), ("right", 8)))
         placed = [piece("distances", "held", (sum(ends) + 1) * width)]
         placed += [piece("distance_scores", "scores", heads, width, keys=[a, b, 1])]
-    mixed = [piece("attention_norm", "layer_norm", d, kind="norm"), *(piece(name, "linear", d, d) for name in "qkv")]
-    mixed += [*placed, *_attended(d, heads, "")]
+    mixed = [normed("attention", d), *attends("", d, heads, width, before=placed)]
     inner = [piece("conv_scale", "scale", d), piece("conv_shift", "shift", d)]
     if not relative:
         inner = [piece("conv_inner_norm", "layer_norm", d, kind="norm")]
@@ -99,15 +98,6 @@ def _speech(c: Config, d: int, runs: bool) -> Raw:
     return listed({"n_layers": n, "around": around, "embedding": {"shared": False}}, {"layer": layer}, [])
 
 
-def _attended(d: int, heads: int, name: str) -> list[Raw]:
-    width = max(1, d // heads)
-    return [
-        piece(f"{name}core", "attention", heads, width, width, bias=False),
-        piece(f"{name}o", "linear", d, d),
-        piece(f"{name}attention_sum", "sum", d),
-    ]
-
-
 def _adapter(c: Config, d: int, ff: int, heads: int) -> tuple[list[Raw], int, int]:
     """Layers of which each reads every so many-th position, the last one first; a and b: the first reads a·T + b."""
     taps, stride = c.size("adaptor_kernel_size", default=8), c.size("adaptor_stride", default=8)
@@ -126,8 +116,8 @@ def _adapter(c: Config, d: int, ff: int, heads: int) -> tuple[list[Raw], int, in
             layer += [piece(f"{name}{read}_norm", "layer_norm", d, kind="norm", at=[a, b, 1])]
             layer.append(piece(f"{name}{read}", "convolution", d, 2 * d, taps, stride))
             layer.append(piece(f"{name}{read}_gate", "sigmoid", d))
-        layer += [piece(f"{name}{matrix}", "linear", d, d) for matrix in "qkv"]
-        layer += [*_attended(d, heads, name), *fed(f"{name}feed_forward", d, ff, "relu")]
+        layer += [one | {"kind": "other"} for one in attends(name, d, heads, max(1, d // heads))]
+        layer += [*fed(f"{name}feed_forward", d, ff, "relu")]
         made = [*(here | one for one in layer), *made]
     return made, a, b
 

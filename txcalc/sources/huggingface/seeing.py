@@ -6,7 +6,7 @@ from txcalc.sources.huggingface import segment
 from txcalc.sources.huggingface.config import Config, Raw, layered, piece
 from txcalc.sources.huggingface.leaves import attends, fed, normed, preceded
 from txcalc.sources.huggingface.reading import Projection, Sizes, Steps, Tower, alone, area, counted, grid_of
-from txcalc.sources.huggingface.towers import GELU, headless, stack
+from txcalc.sources.huggingface.towers import GELU, ragged, stack
 from txcalc.sources.spec import MAX_LAYERS, flag, size
 
 
@@ -68,8 +68,9 @@ def mllama(v: Config) -> Tower:
 
 
 def minicpmv(v: Config) -> Tower:
-    """SigLIP's, whose patches are merged by windows behind a layer in the middle, unless all are kept."""
-    tower, whole = headless(v, 16), v.parent
+    """SigLIP's for pictures of any size, whose patches are merged behind a layer in the middle, if they are."""
+    grid, _, _ = grid_of(v, 224, 16)
+    tower, whole = ragged(v, grid**2, 768, 3072, 12, 12), v.parent
     assert isinstance(whole, Config)
     raw, d, f = tower.raw, tower.width, tower.raw["feed_forward"]["d_ff"]
     heads, act = raw["attention"]["n_heads"], raw["feed_forward"]["activation"]

@@ -7,7 +7,7 @@ from typing import Any
 from txcalc.sources.huggingface.beside import beside
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.keys import REQUIRED
-from txcalc.sources.huggingface.leaves import conformer, listed
+from txcalc.sources.huggingface.leaves import attends, conformer, listed, normed
 from txcalc.sources.spec import size
 
 
@@ -232,14 +232,13 @@ def wav2vec2_bert(c: Config) -> Raw:
     if not taps % 2:
         c.fault("conv_depthwise_kernel_size", taps, "an odd number")
 
-    mixed = [piece("attention_norm", "layer_norm", d, kind="norm"), *(piece(name, "linear", d, d) for name in "qkv")]
+    placed: list[Raw] = []
     if form == "relative_key":
-        mixed += [piece("distances", "held", (before + after + 1) * width)]
-        mixed += [piece("distance_scores", "scores", heads, width, keys=[1, 0, 1])]
+        placed = [piece("distances", "held", (before + after + 1) * width)]
+        placed += [piece("distance_scores", "scores", heads, width, keys=[1, 0, 1])]
     elif form == "rotary":
-        mixed.append(piece("rotary", "rotary", heads, width))
-    mixed += [piece("core", "attention", heads, width, width, bias=False), piece("o", "linear", d, d)]
-    mixed.append(piece("attention_sum", "sum", d))
+        placed = [piece("rotary", "rotary", heads, width)]
+    mixed = [normed("attention", d), *attends("", d, heads, width, before=placed)]
     around = [
         piece("frames_norm", "layer_norm", bands, kind="norm"),
         piece("frames", "linear", bands, d, kind="embedding"),

@@ -22,10 +22,10 @@ def named(text: str, known: Collection[str]) -> str:
     if text in known:
         return text
     wanted = _bare(re.sub(r"\b(nvidia|amd|apple|google|intel|geforce|radeon|instinct)\b", "", text.lower()))
-    spelt = {_bare(name): name for name in known}
-    short = {_bare(name): full for name, full in SHORT.items() if full in known}
-    plain = {_bare(re.sub(r"^rt?x-", "", name)): name for name in known if re.match(r"rt?x-", name)}
-    return spelt.get(wanted) or short.get(wanted) or plain.get(wanted) or text.strip()
+    meant = {**SHORT, **{name: name for name in known}}
+    meant = {re.sub(r"^rt?x-", "", name): full for name, full in meant.items()} | meant
+    spelt = {_bare(name): full for name, full in meant.items() if full in known}
+    return spelt.get(wanted, text.strip())
 
 
 def _bare(name: str) -> str:

@@ -122,7 +122,7 @@ def load(name: str | Path) -> Accelerator:
         )
     files = _files()
     known = cards.named(text, files)
-    if known not in files and re.fullmatch(r"[\d.]+\s*[kmgt]?i?b?", text, re.I):
+    if known not in files and re.fullmatch(r"[\d.]+\s*([kmgt]|[kmgt]?i?b)?", text, re.I):
         expected = "a name, or a size and a bandwidth with their units", "16GB@500GB/s"
         raise InputError("--gpu", [Fault("--gpu", text, *expected)])
     if known not in files:

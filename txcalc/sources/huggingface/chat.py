@@ -6,8 +6,7 @@ from txcalc.sources import build
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.leaves import attends, normed
 from txcalc.sources.huggingface.projectors import internvl, merging
-from txcalc.sources.huggingface.queries import resampled
-from txcalc.sources.huggingface.reading import Projection, Sizes, Steps, Tower, gated, grid_of
+from txcalc.sources.huggingface.reading import Projection, Sizes, Steps, Tower, gated, grid_of, halved, resampled
 from txcalc.sources.huggingface.seeing import got_ocr2
 from txcalc.sources.huggingface.towers import GELU, ROTARY, clip, ragged, stack
 
@@ -99,8 +98,7 @@ def deepseek_ocr(v: Config) -> Tower:
     wide = CLIP["hidden_size"]
     sam = got_ocr2(Config({"hidden_size": 768}, "got_ocr2", v.path, v))
     seen = _clip(v, 224) | {"head": {"form": "none"}}
-    neck: Steps = ({"merge": 4, "to": 9 * sam.width}, {"linear": 512, "bias": False})
-    neck += ({"merge": 4, "to": 9 * 512}, {"linear": wide, "bias": False}, {"merge": 1, "to": 2 * wide})
+    neck: Steps = (halved(64, [sam.width, 512, wide], False), {"merge": 1, "to": 2 * wide})
     return Tower(2 * wide, sam.raw | {"idle": build(seen, "CLIP").params}, neck, why=UNCHECKED)
 
 

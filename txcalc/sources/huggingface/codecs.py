@@ -12,8 +12,7 @@ from typing import NamedTuple
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.leaves import Pieces, attends, fed, normed
-from txcalc.sources.huggingface.queries import resampled
-from txcalc.sources.huggingface.reading import Projection, Tower, alone
+from txcalc.sources.huggingface.reading import Projection, Tower, alone, resampled
 from txcalc.sources.huggingface.seq2seq import t5 as halves
 from txcalc.sources.spec import MAX_SIZE, size
 

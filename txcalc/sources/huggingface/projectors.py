@@ -7,7 +7,7 @@ from __future__ import annotations
 from math import isqrt
 
 from txcalc.sources.huggingface.config import Config, Raw
-from txcalc.sources.huggingface.reading import Projection, Steps, Tower, area, gated
+from txcalc.sources.huggingface.reading import Projection, Steps, Tower, area, gated, halved
 from txcalc.sources.huggingface.towers import GELU, shuffled
 from txcalc.sources.spec import MAX_SIZE
 
@@ -165,8 +165,7 @@ def kimi(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 def got_ocr2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Two convolutions of 3 × 3, to twice the channels and to the language model's width, and a matrix."""
     n, d = tower.width, raw["d_model"]
-    first: Steps = ({"merge": 4, "to": 9 * n}, {"linear": 2 * n, "bias": False})
-    return Projection((*first, {"merge": 4, "to": 18 * n}, {"linear": d, "bias": False}, {"linear": d}))
+    return Projection((halved(isqrt(tower.raw["length"]), [n, 2 * n, d], False), {"linear": d}))
 
 
 def voxtral(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:

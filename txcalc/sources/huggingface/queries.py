@@ -6,15 +6,10 @@ from collections.abc import Mapping
 
 from txcalc.errors import InputError
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaves import Pieces, attends, fed, normed
-from txcalc.sources.huggingface.reading import Projection, Steps, Tower, gated
+from txcalc.sources.huggingface.leaves import attends, fed, normed
+from txcalc.sources.huggingface.reading import Projection, Steps, Tower, gated, resampled
 from txcalc.sources.huggingface.towers import GELU
 from txcalc.sources.spec import MAX_SIZE
-
-
-def resampled(leaves: Pieces, reads: int, makes: int, to: int) -> Raw:
-    """Of every `reads` positions `makes`, as wide as `to`."""
-    return {"resample": leaves, "reads": reads, "makes": makes, "to": to}
 
 
 def _seen(tower: Tower) -> int:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from txcalc.sources import build
-from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.leaves import listed
 
 Steps = tuple[Raw, ...]
@@ -64,6 +65,20 @@ def alone(d: int, layer: list[Raw], n: int = 1, around: Sequence[Raw] = ()) -> R
 def counted(leaves: list[Raw]) -> int:
     """Parameters of leaves that nothing runs here."""
     return build(alone(1, leaves), "leaves").params
+
+
+def resampled(leaves: list[Raw], reads: int, makes: int, to: int) -> Raw:
+    """Of every `reads` positions `makes`, as wide as `to`."""
+    return {"resample": leaves, "reads": reads, "makes": makes, "to": to}
+
+
+def halved(grid: int, widths: Sequence[int], bias: bool) -> Raw:
+    """Convolutions of 3 × 3 with a stride of 2 over a picture of grid × grid positions, from width to width."""
+    reads, leaves = grid**2, list[Raw]()
+    for i, (c_in, c_out) in enumerate(pairwise(widths)):
+        grid = -(-grid // 2)
+        leaves.append(piece(f"conv{i + 1}", "convolution", c_in, c_out, 9, 4, bias=bias, at=[0, grid**2, 1]))
+    return resampled(leaves, reads, grid**2, widths[-1])
 
 
 def gated(width: int, to: int, bias: bool = True) -> Steps:

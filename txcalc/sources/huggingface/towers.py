@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from txcalc.sources.huggingface.config import Config, Raw, layered
-from txcalc.sources.huggingface.reading import Sizes, Steps, Tower, grid_of, heard, side_of
+from txcalc.sources.huggingface.reading import Sizes, Steps, Tower, grid_of, halved, heard, side_of
 from txcalc.sources.spec import MAX_LAYERS
 
 # Keys.
@@ -333,8 +333,7 @@ def step3p7(v: Config) -> Tower:
     vision = square(v, 728, 14, class_token=False, patch_bias=False)
     norm: Raw = {"layer_scale": True, "final": False}
     raw = stack(size, _act(v, "quick_gelu"), vision=vision, embedding={"norm": True}, norm=norm)
-    first: Steps = ({"merge": 4, "to": 9 * d}, {"linear": 2 * d})
-    return Tower(4 * d, raw, steps=(*first, {"merge": 4, "to": 18 * d}, {"linear": 4 * d}))
+    return Tower(4 * d, raw, (halved(vision["image"] // vision["patch"], [d, 2 * d, 4 * d], True),))
 
 
 def muse_glimmer(v: Config) -> Tower:

@@ -21,25 +21,20 @@ from txcalc.sources.huggingface import describe
 
 TEXT = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2,
         "num_key_value_heads": 2, "vocab_size": 64, "head_dim": 16}  # fmt: skip
-GLM = {key: value for key, value in TEXT.items() if key != "head_dim"} | {"model_type": "glm4v_text"}
 LLAMA, QWEN = TEXT | {"model_type": "llama"}, TEXT | {"model_type": "qwen2"}
 LAYERS = {"hidden_size": 48, "intermediate_size": 80, "num_hidden_layers": 3, "num_attention_heads": 4}
 SEEN = LAYERS | {"image_size": 32, "patch_size": 4}
-MERGED = {"depth": 3, "num_heads": 4, "patch_size": 4, "out_hidden_size": 32}
-HEARD = {"encoder_layers": 3, "encoder_attention_heads": 4, "encoder_ffn_dim": 80, "d_model": 48, "num_mel_bins": 8,
-         "max_source_positions": 20}  # fmt: skip
 ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_section": [2, 3, 3]}}
 
-MLA = {"model_type": "deepseek_v3", "q_lora_rank": 8, "kv_lora_rank": 8, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
-       "v_head_dim": 8, "moe_intermediate_size": 8, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1,
-       "topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1}  # fmt: skip
+
+SIDE = 12  # patches of a picture of any size, along each side
 
 
 def pictures(net: Any, tower: Model, tokens: int) -> Any:
     import torch
 
     vision = tower.raw["vision"]
-    side = vision.get("image", 8 * vision["patch"])
+    side = vision.get("image", SIDE * vision["patch"])
     more = {"image_sizes": torch.tensor([[side, side]])} if "image" not in vision else {}
     net.get_image_features(pixel_values=torch.zeros(1, vision.get("channels", 3), side, side), **more)
 
@@ -49,23 +44,23 @@ def frames(net: Any, tower: Model, tokens: int) -> Any:
     import torch
 
     vision = tower.raw["vision"]
-    pixels = torch.zeros(8 * 8, vision["channels"] * vision["patch"] ** 2)
-    net.get_image_features(pixels, torch.tensor([[1, 8, 8]]))
+    pixels = torch.zeros(SIDE**2, vision["channels"] * vision["patch"] ** 2)
+    net.get_image_features(pixels, torch.tensor([[1, SIDE, SIDE]]))
 
 
 def squares(net: Any, tower: Model, tokens: int) -> Any:
     import torch
 
     side = tower.raw["vision"]["patch"]
-    net.get_image_features(torch.zeros(64, 3, side, side), torch.tensor([[1, 8, 8]]))
+    net.get_image_features(torch.zeros(SIDE**2, 3, side, side), torch.tensor([[1, SIDE, SIDE]]))
 
 
 def ragged(net: Any, tower: Model, tokens: int) -> Any:
     """Patches of a picture, filled up to as many as others have."""
     import torch
 
-    pixels = torch.zeros(1, 64, 3 * tower.raw["vision"]["patch"] ** 2)
-    net.get_image_features(pixels, torch.tensor([[8, 8]]), torch.ones(1, 64, dtype=torch.long))
+    pixels = torch.zeros(1, SIDE**2, 3 * tower.raw["vision"]["patch"] ** 2)
+    net.get_image_features(pixels, torch.tensor([[SIDE, SIDE]]), torch.ones(1, SIDE**2, dtype=torch.long))
 
 
 def adapted(net: Any, tower: Model, tokens: int) -> Any:
@@ -118,8 +113,8 @@ def unmerged(net: Any, tower: Model, tokens: int) -> Any:
     import torch
 
     vision = tower.raw["vision"]
-    pixels = torch.zeros(8 * 8, vision["channels"] * vision["patch"] ** 2)
-    net.get_image_features(pixels, torch.tensor([[1, 8, 8]]), torch.tensor([1]))
+    pixels = torch.zeros(SIDE**2, vision["channels"] * vision["patch"] ** 2)
+    net.get_image_features(pixels, torch.tensor([[1, SIDE, SIDE]]), torch.tensor([1]))
 
 
 def square(net: Any, tower: Model, tokens: int) -> Any:
@@ -146,7 +141,9 @@ def packed(net: Any, tower: Model, tokens: int) -> None:
     import torch
 
     v = net.config.vision_config
-    net.get_image_features(torch.zeros(1, v.num_channels, v.patch_size, 64 * v.patch_size), torch.tensor([[8, 8]]))
+    net.get_image_features(
+        torch.zeros(1, v.num_channels, v.patch_size, SIDE**2 * v.patch_size), torch.tensor([[SIDE, SIDE]])
+    )
 
 
 def rows(net: Any, tower: Model, tokens: int) -> None:
@@ -234,16 +231,10 @@ CASES: dict[str, tuple[str, Mapping[str, Any], Run]] = {
     "mistral3, Pixtral": ("Mistral3Model", {"model_type": "mistral3", "text_config": TEXT | {"model_type": "mistral"},
         "vision_config": SEEN | {"model_type": "pixtral", "head_dim": 12}}, pictures),
     "internvl": ("InternVLModel", SMALL["internvl internvl_vision"]["config"], pictures),
-    "qwen2_vl": ("Qwen2VLModel", {"model_type": "qwen2_vl", "text_config": QWEN | ROPE, "vision_config":
-        {"depth": 3, "num_heads": 4, "patch_size": 4, "embed_dim": 48, "hidden_size": 32}}, frames),
-    "qwen2_5_vl": ("Qwen2_5_VLModel", {"model_type": "qwen2_5_vl", "text_config": QWEN | ROPE, "vision_config":
-        MERGED | {"hidden_size": 48, "intermediate_size": 80, "window_size": 16, "fullatt_block_indexes": [1]}},
-        frames),
-    "qwen3_vl": ("Qwen3VLModel", {"model_type": "qwen3_vl", "text_config": TEXT | ROPE | {"model_type":
-        "qwen3_vl_text"}, "vision_config": MERGED | {"hidden_size": 48, "intermediate_size": 80,
-        "num_position_embeddings": 64, "deepstack_visual_indexes": [0, 1]}}, frames),
-    "glm4v": ("Glm4vModel", {"model_type": "glm4v", "text_config": GLM | ROPE,
-        "vision_config": MERGED | {"hidden_size": 48, "intermediate_size": 80, "image_size": 32}}, frames),
+    "qwen2_vl": ("Qwen2VLModel", SMALL["qwen2_vl qwen2_vl"]["config"], frames),
+    "qwen2_5_vl": ("Qwen2_5_VLModel", SMALL["qwen2_5_vl qwen2_5_vl"]["config"], frames),
+    "qwen3_vl": ("Qwen3VLModel", SMALL["qwen3_vl qwen3_vl"]["config"], frames),
+    "glm4v": ("Glm4vModel", SMALL["glm4v glm4v"]["config"], frames),
     "voxtral, Whisper": ("VoxtralForConditionalGeneration", {"model_type": "voxtral", "text_config": LLAMA,
         "hidden_size": 32, "audio_config": LAYERS | {"model_type": "voxtral_encoder", "intermediate_size": 192,
         "num_mel_bins": 8, "max_source_positions": 20}}, sound),
@@ -256,14 +247,11 @@ CASES: dict[str, tuple[str, Mapping[str, Any], Run]] = {
         "text_config": TEXT | {"model_type": "llama4_text", "intermediate_size_mlp": 48, "num_local_experts": 2},
         "vision_config": SEEN | {"model_type": "llama4_vision_model", "intermediate_size": 192,
         "projector_input_dim": 40, "projector_output_dim": 40, "vision_output_dim": 40}}, adapted),
-    "kimi_k25": ("Kimi_K25Model", {"model_type": "kimi_k25", "projection_hidden_size": 48,
-        "text_config": TEXT | MLA, "vision_config": LAYERS | {"patch_size": 4, "pos_emb_height": 8,
-        "pos_emb_width": 8}}, squares),
+    "kimi_k25": ("Kimi_K25Model", SMALL["kimi_k25 kimi_k25"]["config"], squares),
     "gemma4": ("Gemma4Model", {"model_type": "gemma4", "text_config": TEXT | {"model_type": "gemma4_text",
         "vocab_size_per_layer_input": 64, "hidden_size_per_layer_input": 0}, "vision_config": LAYERS | {"patch_size": 4,
         "head_dim": 12, "num_key_value_heads": 4, "position_embedding_size": 64}}, pooled),
-    "glm_ocr": ("GlmOcrModel", {"model_type": "glm_ocr", "text_config": GLM | ROPE | {"model_type": "glm_ocr_text"},
-        "vision_config": MERGED | {"hidden_size": 48, "intermediate_size": 80, "image_size": 32}}, frames),
+    "glm_ocr": ("GlmOcrModel", SMALL["glm_ocr glm_ocr_vision"]["config"], frames),
     "ernie4_5_vl_moe": ("Ernie4_5_VLMoeModel", {"model_type": "ernie4_5_vl_moe", "text_config": TEXT | ROPE |
         {"model_type": "ernie4_5_vl_moe_text", "moe_intermediate_size": [16, 8], "moe_num_experts": 2, "moe_k": 1},
         "vision_config": {"depth": 3, "num_heads": 4, "patch_size": 4, "hidden_size": 48, "intermediate_size": 80}},
@@ -282,16 +270,12 @@ CASES: dict[str, tuple[str, Mapping[str, Any], Run]] = {
     "deepseek_vl": ("DeepseekVLModel", SMALL["deepseek_vl siglip_vision_model"]["config"], pictures),
     "vipllava": ("VipLlavaModel", {"model_type": "vipllava", "vision_feature_layers": [-2, -1, 1], "text_config": LLAMA,
         "vision_config": SEEN | {"model_type": "clip_vision_model"}}, pictures),
-    "exaone4_5": ("Exaone4_5_Model", {"model_type": "exaone4_5", "text_config": TEXT | {"model_type": "exaone4"},
-        "vision_config": MERGED | {"hidden_size": 48, "intermediate_size": 80, "window_size": 16,
-        "num_key_value_heads": 2, "fullatt_block_indexes": [1]}}, frames),
+    "exaone4_5": ("Exaone4_5_Model", SMALL["exaone4_5 exaone4_5"]["config"], frames),
     "qianfan_ocr": ("QianfanOCRModel", {"model_type": "qianfan_ocr", "text_config": TEXT | {"model_type": "qwen3"},
         "vision_config": SEEN | {"image_size": [32, 32], "patch_size": [4, 4]}}, pictures),
     "audioflamingo3": ("AudioFlamingo3ForConditionalGeneration", SMALL["audioflamingo3 whisper"]["config"], heard),
-    "qwen2_5_omni, vision": ("Qwen2_5OmniThinkerForConditionalGeneration", {"model_type": "qwen2_5_omni_thinker",
-        "text_config": TEXT | ROPE | {"model_type": "qwen2_5_omni_text"}, "vision_config": MERGED | {"hidden_size": 48,
-        "intermediate_size": 80, "window_size": 16, "fullatt_block_indexes": [1]},
-        "audio_config": HEARD | {"n_window": 10, "output_dim": 32}}, frames),
+    "qwen2_5_omni, vision": ("Qwen2_5OmniThinkerForConditionalGeneration",
+        SMALL["qwen2_5_omni_thinker qwen2_5_omni_audio_encoder"]["config"], frames),
     "qwen2_5_omni, audio": ("Qwen2_5OmniThinkerForConditionalGeneration",
         SMALL["qwen2_5_omni_thinker qwen2_5_omni_audio_encoder"]["config"], heard),
     "video_llama_3": ("VideoLlama3Model", SMALL["video_llama_3 video_llama_3_vision"]["config"], unmerged),
@@ -331,7 +315,7 @@ def compared(cls: str, config: Mapping[str, Any], run: Run) -> tuple[Model, int,
     from torch.utils.flop_counter import FlopCounterMode
 
     model = build(*describe(config))
-    kind, most, modules = OF.get(run, ("vision", 144 if run is pooled else 64, ""))
+    kind, most, modules = OF.get(run, ("vision", SIDE**2, ""))
     tower = model.towers[kind]
     made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(dict(config))
     with torch.device("meta"):

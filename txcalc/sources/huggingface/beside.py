@@ -76,15 +76,17 @@ def beside(c: Config, text: Config, raw: Raw) -> Raw:
         c.note(f"params.whole is not known: {faults[0]}{more}")
         return found
     c.assumptions += own.assumptions
-    c.note(f"beside the language model: {', '.join(said for _, said in parts)} parameters")
-    towers = {name: table for made, _ in parts for name, table in made.get("towers", {}).items()}
-    counted = sum(made.get("beside", 0) for made, _ in parts)
+    c.note(f"beside the language model: {', '.join(said for _, said, _ in parts)} parameters")
+    for why in (why for *_, why in parts if why):
+        c.note(f"no FLOPs are known of {why}")
+    towers = {name: table for made, *_ in parts for name, table in made.get("towers", {}).items()}
+    counted = sum(made.get("beside", 0) for made, *_ in parts)
     return found | ({"towers": towers} if towers else {}) | ({"beside": counted} if counted else {})
 
 
-def _described(plan: Beside, tower: Tower, projection: Projection) -> tuple[Raw, str]:
+def _described(plan: Beside, tower: Tower, projection: Projection) -> tuple[Raw, str, str]:
     """The towers as descriptions, or no more than their parameters where these alone are known; what there is, in
-    words. Errors: `InputError`."""
+    words; of what no FLOPs are known, and why. Errors: `InputError`."""
     steps, names = [*tower.steps, *projection.steps], tuple(plan.of.split())
     alone = stack_of(tower.raw)
     made = projector(alone.spec["stacks"][""]["d_model"], steps_of(steps))
@@ -94,13 +96,13 @@ def _described(plan: Beside, tower: Tower, projection: Projection) -> tuple[Raw,
     positions, unused = alone.root.fixed, tower.dropped + projection.dropped
     left = (positions or MAX_SIZE) - unused
     if why := tower.why or ("" if left >= made.reads else f"{left:,} positions make no token"):
-        return {"beside": stacks + between}, f"{words} (no FLOPs are known: {why})"
+        return {"beside": stacks + between}, words, f"its {towers}: {why}"
     dropped = 0 if projection.why else unused + (left % made.reads if positions else 0)
     described = {name: tower.raw | {"projector": {"steps": [], "dropped": dropped}} for name in names}
     if projection.why:
-        return {"towers": described, "beside": between}, f"{words} (no FLOPs of this are known: {projection.why})"
+        return {"towers": described, "beside": between}, words, f"its {names[0]} projector: {projection.why}"
     described[names[0]]["projector"]["steps"] = steps
-    return {"towers": described}, words
+    return {"towers": described}, words, ""
 
 
 def stack_of(raw: Raw) -> Model:

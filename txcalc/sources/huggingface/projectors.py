@@ -188,7 +188,6 @@ def qwen2_audio(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def one(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A matrix."""
-    c.ignore(*(("checkpoint",) if c.model_type == "mllama" else ()))
     return Projection(({"linear": raw["d_model"]},))
 
 

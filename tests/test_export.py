@@ -51,6 +51,19 @@ def test_a_preset_comes_back_from_toml_leaf_by_leaf(preset: str) -> None:
     assert to_toml(back).splitlines()[1:] == written.splitlines()[1:]  # the first names it
 
 
+@pytest.mark.parametrize(
+    "name", ["blip-2 blip_2_vision_model", "gemma4 gemma4_vision", "qwen3_vl qwen3_vl", "minicpmv4_6 default"]
+)
+def test_towers_come_back_from_toml_leaf_by_leaf(name: str) -> None:
+    """TOML writes tables behind values, so that a step of a projector need not begin with what it does."""
+    config = json.loads((Path(__file__).parent / "data" / "hf" / "towers.json").read_text())[name]["config"]
+    model = build(*huggingface.describe(config))
+    back = build(tomllib.loads(to_toml(model)), "back", written=True)
+    assert model.towers and back.whole == model.whole
+    for tower, own in model.towers.items():
+        assert rows(back.towers[tower], tokens=64) == rows(own, tokens=64)
+
+
 def test_what_a_change_has_taken_away_is_not_written() -> None:
     """A file's keys must count: a gate on no shared experts would be refused."""
     model = txcalc.load("qwen3-next-80b-a3b", {"n_shared": 0})

@@ -355,8 +355,8 @@ def test_a_tower_is_a_tree_by_part(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"projector": {"steps": [{"merge": 0}]}}, "projector.steps is [{'merge': 0}], expected a whole number"),
-        ({"projector": {"steps": [{"stir": 4}]}}, "expected tables that begin with one of norm, merge"),
-        ({"projector": {"steps": [{"linear": 8, "gated": True}]}}, "and have its keys alone"),
+        ({"projector": {"steps": [{"stir": 4}]}}, "expected tables that have one of norm, merge"),
+        ({"projector": {"steps": [{"linear": 8, "gated": True}]}}, "and its keys alone"),
         ({"projector": {"steps": [], "dropped": 16}, "vision": {"image": 16, "patch": 4, "class_token": False}},
          "projector.dropped is 16, expected so many of 16 positions that 1 divides the rest"),
         ({"projector": {"steps": [{"merge": 3}]}, "vision": {"image": 16, "patch": 4, "class_token": False}},

@@ -74,17 +74,22 @@ def _resample(width: Any, leaves: list[Mapping[str, Any]], reads: Any = 1, makes
 
 
 def steps_of(value: Any) -> list[Mapping[str, Any]]:
-    """A list of tables: each begins with what a step does, and has the keys that go with it."""
-    if not isinstance(value, list) or not all(isinstance(step, Mapping) and step for step in value):
+    """A list of tables: each says what a step does, and has the keys that go with it."""
+    if not isinstance(value, list) or not all(isinstance(step, Mapping) for step in value):
         raise Wrong("a list of tables, one per step")
     for step in value:
-        name, *more = step
-        if name not in STEPS or not set(more) <= set(STEPS[name][2]):
-            raise Wrong(f"tables that begin with one of {', '.join(STEPS)} and have its keys alone")
-        STEPS[name][0](step[name])
-        for beside in more:
-            STEPS[name][2][beside](step[beside])
+        name = _does(step)
+        if not name:
+            raise Wrong(f"tables that have one of {', '.join(STEPS)} and its keys alone")
+        checks = {**STEPS[name][2], name: STEPS[name][0]}
+        for said, given in step.items():
+            checks[said](given)
     return value
+
+
+def _does(step: Mapping[str, Any]) -> str:
+    """What a step does: the one of its keys to which the others belong; "": none."""
+    return next((name for name in step if name in STEPS and {*step} - {name} <= {*STEPS[name][2]}), "")
 
 
 # What a value may be, what it makes, and the keys that may stand beside it.
@@ -105,8 +110,8 @@ def projector(width: Any, steps: Sequence[Mapping[str, Any]]) -> Projector:
     """The parts of steps that begin with vectors of this width. Errors: `ValueError` where a number does not divide."""
     made: list[tuple[str, Made]] = []
     for step in steps:
-        name, *more = step
-        result = STEPS[name][1](width, step[name], **{key: step[key] for key in more})
+        name = _does(step)
+        result = STEPS[name][1](width, step[name], **{said: given for said, given in step.items() if said != name})
         number = 1 + sum(other.rstrip("0123456789") == name for other, _ in made)
         made.append((name if number == 1 else f"{name}{number}", result))
         width = result.width

@@ -35,6 +35,8 @@ def to_toml(model: Model) -> str:
     ledger = model.ledger()
     stale = ("name", "params", "active", "published", *(("source",) if model.changed else ()))
     raw = {key: value for key, value in pruned(model.raw).items() if key not in stale}
+    if raw.get("towers"):
+        raw["towers"] = {name: pruned(table) for name, table in raw["towers"].items()}
     params, active = ledger.total("params"), ledger.total("active")
     counts = {"params": params} | ({"active": active} if active != params else {})
     if params == model.spec["params"] and model.spec["published"]:

@@ -159,6 +159,7 @@ def outermost(code: CodeType) -> str:
 
 def caches() -> list[Any]:
     """What remembers results of functions."""
+    gc.unfreeze()  # what was there when all tests were collected is among no objects else
     return [one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper]
 
 
@@ -286,6 +287,7 @@ class Mutants:
         for one in gc.get_objects():
             if type(one) is FunctionType and one.__code__.co_filename.startswith(PLACES):
                 self.live.setdefault(one.__code__, []).append(one)
+        assert self.live and self.caches, "no function is found: every mutant would be imported anew"
         end = time.monotonic() + self.asked.seconds
         gc.freeze()
         workers = [self.worker(self.todo[first :: self.asked.jobs], end) for first in range(self.asked.jobs)]

@@ -51,6 +51,10 @@ class Resampler(Composite):
         for child in self.pieces.parts:
             yield child._replace(on=_after(self._within, child.on))
 
+    def shard(self, ways: Ways) -> Resampler:
+        """All of it: an engine that splits a tower leaves its queries whole."""
+        return self
+
     def _within(self, work: Workload) -> Workload:
         windows = ceil_div(work.tokens, self.makes)
         return work._replace(batch=work.batch * windows, tokens=self.makes, source=self.reads)

@@ -115,22 +115,6 @@ def test_the_truth_is_complete() -> None:
     assert {name.split()[0] for name in TRUTH} | {config["model_type"] for config in published} == set(BESIDE)
 
 
-@pytest.mark.parametrize("name", ["llava siglip_vision_model", "internvl internvl_vision", "qwen2_audio whisper"])
-def test_the_truth_is_that_of_transformers(name: str) -> None:
-    torch = pytest.importorskip("torch")
-    transformers = pytest.importorskip("transformers")
-    config = TRUTH[name]["config"]
-    made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
-    cls = {
-        "llava": "LlavaForConditionalGeneration",
-        "internvl": "InternVLForConditionalGeneration",
-        "qwen2_audio": "Qwen2AudioForConditionalGeneration",
-    }[config["model_type"]]
-    with torch.device("meta"):
-        net = getattr(transformers, cls)(made)
-    assert sum(weight.numel() for weight in net.parameters()) == TRUTH[name]["whole"]
-
-
 # Published models by their configs' sizes; the totals are those of their checkpoints' headers on the hub.
 LLAVA = {
     "architectures": ["LlavaForConditionalGeneration"],

@@ -127,10 +127,6 @@ def ovis2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     return Projection(({"linear": raw["d_model"], "bias": False},))
 
 
-def llama4(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    return Projection(({"linear": raw["d_model"], "bias": False},), tower.first)
-
-
 def none(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """The tower merges its patches itself, to the language model's width."""
     if tower.width != raw["d_model"]:
@@ -179,6 +175,7 @@ def _together(v: Config, tower: Tower, wide: int) -> Raw:
 
 
 def audioflamingo3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """The mean of two frames, and two matrices; the times of Music Flamingo's frames are rotary positions."""
     return Projection(({"pool": 2}, *_two(raw["d_model"], c.flag("projector_bias", default=True))))
 
 
@@ -191,20 +188,15 @@ def one(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     return Projection(({"linear": raw["d_model"]},))
 
 
-def gemma4(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """A matrix without a bias."""
-    return Projection(({"linear": raw["d_model"], "bias": False},))
+def unbiased(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """A matrix without a bias, of all but what stands for a whole picture."""
+    return Projection(({"linear": raw["d_model"], "bias": False},), tower.first)
 
 
 def moss(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Frames side by side, two matrices and a norm."""
     merge: Raw = {"merge": c.size("audio_merge_size", default=4)}
     return Projection((merge, *_two(raw["d_model"], c.flag("projector_bias", default=True)), {"norm": "layer"}))
-
-
-def musicflamingo(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """Audio Flamingo 3's; the times of its frames are rotary positions."""
-    return audioflamingo3(c, v, tower, raw)
 
 
 def glmasr(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:

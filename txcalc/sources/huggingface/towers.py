@@ -88,11 +88,6 @@ def headless(v: Config, patch: int, width: int = 768, heads: int = 12) -> Tower:
     return Tower(size.width, stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision))
 
 
-def idefics3(v: Config) -> Tower:
-    """SigLIP's without the head, under Idefics3 and SmolVLM."""
-    return headless(v, 32, 1152, 16)
-
-
 def ragged(v: Config, rows: int | None, *sizes: int, patch: int = 16) -> Tower:
     """SigLIP's without the head for pictures of any size: a table of positions that is stretched over theirs; None:
     rotary ones alone."""

@@ -123,7 +123,7 @@ def test_descriptions(name: str) -> None:
     assert said(build, described(changes), "model.toml") == f"model.toml: {message}"
 
 
-AT = "'source' or [a, b, c] as at: whole numbers, a from 0, c from 1, b from 1 where a is 0"
+AT = "'source', [a, b, c] or [a, b, c, m] as at: whole numbers, a from 0, c, m from 1, b from 1 where a is 0"
 PIECE: dict[str, Any] = {"name": "a", "form": "linear", "sizes": [64, 64]}
 
 
@@ -134,6 +134,7 @@ PIECE: dict[str, Any] = {"name": "a", "form": "linear", "sizes": [64, 64]}
         ({"at": [1, 0, -1]}, AT),
         ({"at": [1, 0, 0]}, AT),
         ({"at": [0, 0, 1]}, AT),
+        ({"at": [1, 0, 4, 0]}, AT),
         ({"keys": [1, 0, 1]}, "[a, b, c] as keys of a piece 'reading' or 'scores'"),
         ({"form": "scores", "sizes": [2, 4]}, "[a, b, c] as keys of a piece"),
         ({"form": "scores", "sizes": [2, 4], "keys": "batch", "at": [0, 1, 1]}, "[a, b, c] as keys of a piece"),
@@ -163,6 +164,8 @@ def test_pieces_that_are_good() -> None:
     model = build(described({"around": around}), "model.toml")
     read = next(iter(model.spec["stacks"].values()))["around"]
     assert build(described({"around": read}), "model.toml").spec == model.spec  # what was filled in is accepted
+    windows = build(described({"around": [PIECE | {"at": [1, 0, 4, 4]}]}), "model.toml").ledger(tokens=5)
+    assert next(entry.flops for entry in windows if entry.path.startswith("around")) == 2 * 64 * 64 * 8  # two of four
     message = said(build, described({"around": [PIECE, PIECE]}), "model.toml")
     assert message.endswith("expected pieces of different names: several are 'a'")
 

@@ -339,6 +339,7 @@ def numbers(text: str) -> list[int]:
 def test_a_mixture_has_the_types_of_llama_cpps_own_quantiser(name: str, weights: str) -> None:
     """Tensor by tensor and layer by layer; of rows that a type does not divide, what it falls back to."""
     model, said = load(name), dict(SIZES["types"][name][weights])
+    model = replace(model, spec={**model.spec, "quantization": None})  # of 16 bits: its quantiser keeps MXFP4 as it is
     default = MIXTURES[weights.lower()].default
     chosen = {"output": said.pop("output"), "token_embd": said.pop("token_embd", default)}
     chosen |= {f"{key.split()[0]} {i}": key.split()[1] for key, layers in said.items() for i in numbers(layers)}
@@ -392,6 +393,17 @@ def test_rows_that_a_type_does_not_divide_fall_back() -> None:
     assert held["head.projection"] == 201_088 * 2880 // 32 * 34
     assert held["layers.0.attention.k"] == 12 * (512 * 2880 // 32 * 22 + 4 * 512)
     assert held["layers.0.attention.o"] == 12 * (2880 * 4096 // 256 * 144 + 4 * 2880)
+
+
+def test_experts_published_in_mxfp4_stay_so_in_files() -> None:
+    """What files of gpt-oss-120b have besides is their header, 13 MB of each, where sizes have two digits in GiB."""
+    model = load("gpt-oss-120b")
+    besides = {
+        weights: said - sum(weights_of(model, weights).bytes_of(entry) for entry in model.entries) / 2**30
+        for weights, said in SIZES["rounded"]["gpt-oss-120b"].items()
+    }
+    assert len(besides) == 11
+    assert all(0.0125 - 0.005 <= left <= 0.0125 + 0.005 for left in besides.values()), besides
 
 
 def test_a_stage_of_a_mixture_is_part_of_the_whole() -> None:

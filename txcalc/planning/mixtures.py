@@ -1,8 +1,10 @@
 """The mixtures of llama.cpp (Q4_K_M, Q6_K, IQ3_XS …): which type its quantiser gives to each matrix of each layer.
 
 A mixture has a type for all, and rules for what matters more: the values of attention, the way down, the head. A row
-that a type's blocks do not divide falls back to another type. Files with an importance matrix (imatrix) are what the
-IQ1, IQ2, IQ3_XXS and Q2_K_S mixtures need; the others are as made without one.
+that a type's blocks do not divide falls back to another type. Experts that a model is published with in MXFP4 stay so:
+llama-quantize requantises none unless told to, and all files of gpt-oss leave them (bartowski's and unsloth's say so).
+Files with an importance matrix (imatrix) are what the IQ1, IQ2, IQ3_XXS and Q2_K_S mixtures need; the others are as
+made without one.
 
 The rules, their source, and what a .gguf file calls its tensors are data: `mixtures.json`.
 """
@@ -160,6 +162,12 @@ def _stacked(entry: Entry) -> bool:
     return entry.kind == "experts" or "attn_kv_b" in _tensors(entry.name)
 
 
+def _in_mxfp4(model: Model) -> bool:
+    """Whether a model is published with its experts in MXFP4."""
+    config = model.spec["quantization"] or {}
+    return config.get("quant_method") == "mxfp4" or config.get("expert_dtype") == "fp4"
+
+
 @cache
 def _fitting(kind: str, columns: int, head: bool) -> Format:
     """A type, or what it becomes where its blocks do not divide a row."""
@@ -174,11 +182,11 @@ def _fitting(kind: str, columns: int, head: bool) -> Format:
 
 def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]]) -> Format:
     """`choose` gives a type to every layer of an entry, or one to all."""
-    tied = bool(_shape(model)[0]["head"]["tied"])
+    tied, kept = bool(_shape(model)[0]["head"]["tied"]), _in_mxfp4(model)
 
     def form(entry: Entry, numbers: Numbers) -> Sequence[Format | None]:
-        if entry.kind == "router":
-            return [None] * len(numbers)
+        if entry.kind == "router" or (kept and entry.kind == "experts"):
+            return [GGML["mxfp4"] if entry.kind == "experts" else None] * len(numbers)
         head = entry.kind == "head" or (tied and entry.leaf.row is not None)
         columns = entry.leaf.untied.weights()[0].shape[1]
         kinds = choose(entry, numbers)

@@ -116,6 +116,15 @@ def test_a_multimodal_model_is_its_language_model_and_the_whole() -> None:
     assert found.whole is not None and found.whole > found.params
 
 
+def test_a_class_is_chosen_that_is_made_of_the_whole_config() -> None:
+    """The causal class that transformers lists for some multimodal types is made of their text_config."""
+    towers = json.loads((DATA / "towers.json").read_text())
+    for model_type, cls in (("llama4", "Llama4ForConditionalGeneration"), ("glmga", "Glm46VForConditionalGeneration")):
+        config = next(row["config"] for row in towers.values() if row["config"]["model_type"] == model_type)
+        found = measure(config, model_type, formulas=False)
+        assert found.cls == cls and found.params == build(*describe(config)).params
+
+
 def test_a_picture() -> None:
     config = {"model_type": "vit", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
               "num_attention_heads": 4, "image_size": 16, "patch_size": 4, "num_labels": 7}  # fmt: skip

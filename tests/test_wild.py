@@ -272,13 +272,20 @@ def test_the_config_of_an_encoder_that_is_there_twice() -> None:
         describe({**PAIRS["clip"], "text_config_dict": {"hidden_size": 32}})
 
 
+def test_pictures_of_blip_have_three_channels_whatever_is_said() -> None:
+    with pytest.raises(InputError, match=r"vision_config\.num_channels is 4, expected 3"):
+        describe({**PAIRS["blip"], "vision_config": {**PICTURES, "num_channels": 4}})
+
+
 @pytest.mark.slow
 def test_mutants_are_those_of_transformers_or_refused() -> None:
     """A short run of `tests/evidence/mutants.py`; a long one is made by hand."""
     pytest.importorskip("fvcore")
     pytest.importorskip("transformers")
-    counts, wrong = runpy.run_path(str(Path(__file__).parent / "evidence" / "mutants.py"))["run"](240, 20261122)
-    assert wrong == [] and counts["agree"] > 60
+    mutants = runpy.run_path(str(Path(__file__).parent / "evidence" / "mutants.py"))
+    outcomes = list(mutants["outcomes"](mutants["tiny"](), range(240), 20261122))
+    assert [one for one in outcomes if one.verdict == mutants["DIFFER"]] == []
+    assert sum(one.verdict == mutants["AGREE"] for one in outcomes) > 60
 
 
 def test_what_minimax_publishes_beside_its_sizes() -> None:

@@ -1,10 +1,13 @@
 """Mutated configs beside transformers: `python tests/evidence/mutants.py --number 30000 --seed 1`.
 
-Tiny configs of every model type in tests/data/hf are changed in one to three keys; transformers builds each on the meta
-device, txcalc reads it. Both must have as many parameters, of the language model and of all, or txcalc refuses. Prints
-how many agree, are refused, are refused by transformers alone (by first key and message), and every one that both
-answer with different numbers: exit code 1 if there is any. `--types bert led` takes these alone; `--sample 20` also
-compares FLOPs and the elements of the cache of every 20th that agrees, where transformers' code can be counted on meta.
+Small configs of every model type that is read and that transformers has, those of tests/data/hf or the defaults of its
+class, are changed in one to three keys; transformers builds each on the meta device, txcalc reads it. Both must have as
+many parameters, of the language model and of all, or txcalc refuses. Prints which types are not compared, every mutant
+that one of the two refuses alone or that both answer with different numbers, as it comes, and how often each happened:
+exit code 1 where numbers differ or anything but a refusal was raised. A mutant is drawn by the seed and its own number:
+`--first 4711 --number 1` makes it again, as long as the configs are the same. `--types bert led` takes these alone;
+`--sample 20` also compares FLOPs and the elements of the cache of every 20th that agrees, where transformers' code can
+be counted on meta.
 """
 
 from __future__ import annotations
@@ -17,41 +20,117 @@ import random
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
+from itertools import chain
+from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from txcalc.errors import TxcalcError
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe
+from txcalc.sources.huggingface import describe, release
 from txcalc.sources.huggingface.families import READERS, WRAPPERS
 from txcalc.sources.objects import idle_rows
 
 DATA = Path(__file__).parents[1] / "data" / "hf"
+FILES = ("towers", "configs", "small", "wild")
 LAYERS = {"num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers",
           "num_decoder_layers"}  # fmt: skip
-# Keys of which txcalc answers otherwise on purpose: T5's later checkpoints own a head that transformers 5 does not
-# make, and Nomic's published configs say their sizes in keys that only their own code reads.
-ON_PURPOSE = {"t5": "tie_word_embeddings", "mt5": "tie_word_embeddings", "nomic_bert": "n_layer"}
-MOST = 1 << 31  # parameters of a model that is worth building here
+# What txcalc answers otherwise on purpose: T5's later checkpoints own a head that transformers 5 does not make, and
+# Nomic's published configs say their sizes in keys that only their own code reads.
+ON_PURPOSE = {"t5": "tie_word_embeddings", "mt5": "tie_word_embeddings"}
+OTHERWISE = ("nomic_bert",)
+# What the defaults of a class lack for a model of it.
+LACKING: dict[str, dict[str, Any]] = {
+    **{name: {"head_dim": 64} for name in ("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral")},
+    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1},
+    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
+}
+
+PROBE = 10  # every so many of those that txcalc refuses are built, to see whether transformers refuses them too
+AGREE, DIFFER, CRASH, REFUSED = "agree", "DIFFER", "CRASH", "refused by txcalc, not built"
+BOTH_REFUSE, TXCALC_REFUSES, THEY_REFUSE = "refused by both", "refused by txcalc alone", "refused by transformers alone"
+COSTS_AGREE, COSTS_DIFFER = "of these sampled: FLOPs and cache agree", "FLOPs or cache DIFFER"
+
+
+def shrunk(config: dict[str, Any], lists: bool) -> dict[str, Any]:
+    """A config with two layers; with its lists, those with an item for each of its layers cut to two, or without."""
+    depth = next((value for key, value in config.items() if key in LAYERS), None)
+    small: dict[str, Any] = {}
+    for key, value in config.items():
+        if isinstance(value, dict):
+            small[key] = shrunk(value, lists)
+        elif key in LAYERS:
+            small[key] = 2
+        elif not isinstance(value, list) or key == "architectures":
+            small[key] = value
+        elif lists:
+            small[key] = value[:2] if len(value) == depth else value
+    small.pop(ON_PURPOSE.get(config.get("model_type", ""), ""), None)
+    return small
+
+
+def kept(name: str) -> Iterator[dict[str, Any]]:
+    """The configs of a file of tests/data/hf."""
+    for row in json.loads((DATA / f"{name}.json").read_text()).values():
+        config = row.get("config", row)
+        if config.get("model_type") not in OTHERWISE:
+            yield config
+
+
+def read(config: dict[str, Any]) -> dict[str, Any] | None:
+    """It with two layers, or as it is: whichever is read."""
+    for small in (shrunk(config, lists=False), shrunk(config, lists=True), config):
+        if not isinstance(ours(small), str):
+            return small
+    return None
 
 
 def tiny() -> list[dict[str, Any]]:
     """The first config of each model type that is read, with two layers; and the small multimodal ones."""
     found: dict[str, dict[str, Any]] = {}
-    more = (row["config"] for row in json.loads((DATA / "small.json").read_text()).values())
-    for config in (*json.loads((DATA / "configs.json").read_text()).values(), *more):
-        small = {key: 2 if key in LAYERS else value for key, value in config.items()}
-        small = {key: value for key, value in small.items() if not isinstance(value, list) or key == "architectures"}
-        small.pop(ON_PURPOSE.get(config["model_type"], ""), None)
-        if config["model_type"] in READERS and config["model_type"] not in found:
-            try:
-                if build(*describe(small)).params < MOST:
-                    found[config["model_type"]] = small
-            except TxcalcError:
-                continue
-    towers = [row["config"] for row in json.loads((DATA / "towers.json").read_text()).values()]
-    return [*found.values(), *(one for one in towers if one["model_type"] in {*WRAPPERS, *READERS})]
+    for name in FILES:
+        for config in kept(name):
+            model_type = config.get("model_type", "")
+            if model_type in {*READERS, *WRAPPERS} - {*found} and (small := read(config)):
+                found[model_type] = small
+    more = [config for config in kept("towers") if config not in found.values()]
+    return [*found.values(), *(config for config in more if config["model_type"] in found)]
+
+
+def every() -> list[dict[str, Any]]:
+    """Those, and one that transformers builds too of every other type that is read and that transformers has: another
+    config that is kept, or the defaults of its class."""
+    from transformers import CONFIG_MAPPING
+
+    found = [one for one in tiny() if not isinstance(theirs(one), str)]
+    lacking = {*READERS, *WRAPPERS}.intersection(CONFIG_MAPPING) - {one["model_type"] for one in found}
+    for config in chain(*map(kept, FILES), *map(defaults, sorted(lacking))):
+        if config.get("model_type") in lacking:
+            for small in (shrunk(config, lists=False), shrunk(config, lists=True), config):
+                if judged(ours(small), theirs(small))[0] == AGREE:
+                    found.append(small)
+                    lacking.remove(small["model_type"])
+                    break
+    if lacking:
+        print("not compared:", *sorted(lacking), flush=True)
+    return found
+
+
+def defaults(model_type: str) -> Iterator[dict[str, Any]]:
+    """What transformers' configuration class makes without being told anything, with and without a class for it."""
+    from transformers import CONFIG_MAPPING
+
+    try:
+        said: dict[str, Any] = json.loads(CONFIG_MAPPING[model_type]().to_json_string())
+    except Exception:  # some ask for a part of them
+        return
+    said = {key: value for key, value in said.items() if value is not None and key != "transformers_version"}
+    said |= LACKING.get(model_type, {})
+    yield said
+    for name in sorted(release.classes(model_type)):
+        yield said | {"architectures": [name]}
 
 
 def places(config: dict[str, Any], path: str = "") -> Iterator[str]:
@@ -107,7 +186,7 @@ def theirs(config: dict[str, Any]) -> tuple[int, int] | str:
     from txcalc.verify.via import _language, instantiate
 
     try:
-        net = instantiate(config, "mutant")
+        net = instantiate(copy.deepcopy(config), "mutant")  # which writes into tables that it is given
         whole = sum(int(weight.numel()) for weight in net.parameters()) - idle_rows(describe(config)[0], net)
         language = _language(net)
         return whole, whole if language is None else language
@@ -187,51 +266,85 @@ def _kept(net: Any) -> int | None:
         return None
 
 
-def run(number: int, seed: int, types: list[str] | None = None, sample: int = 0) -> tuple[Counter[str], list[str]]:
-    """Counts by outcome, and what both answer differently."""
-    draw, configs = random.Random(seed), [one for one in tiny() if not types or one["model_type"] in types]
-    counts: Counter[str] = Counter()
-    wrong: list[str] = []
-    for i in range(number):
-        original = configs[i % len(configs)]
-        mutant = mutate(original, draw)
-        mine = ours(mutant)
-        if isinstance(mine, str):
-            counts["refused by txcalc"] += 1
-            continue
-        if max(mine[1], mine[0] or 0) > MOST:
-            counts["not built: too large"] += 1
-            continue
-        other = theirs(mutant)
+class Outcome(NamedTuple):
+    """What became of a mutant: the number it was drawn by, its type, what was changed, how it fared, what was said."""
+
+    number: int
+    model_type: str
+    changed: dict[str, Any]
+    verdict: str
+    said: str = ""
+
+
+def outcomes(configs: list[dict[str, Any]], numbers: Iterable[int], seed: int, sample: int = 0) -> Iterator[Outcome]:
+    """Mutants in turn, each the same whatever is drawn beside it."""
+
+    seen: Counter[str] = Counter()
+    for number in numbers:
+        original = configs[number % len(configs)]
+        mutant = mutate(original, random.Random(f"{seed} {number}"))
         changed = {path: new for path in places(original) if (new := at(mutant, path)) != at(original, path)}
-        if isinstance(other, str):
-            counts[f"refused by transformers alone: {original['model_type']} {sorted(changed)}: {other[-70:]}"] += 1
-        elif same(mine, other):
-            counts["agree"] += 1
-            if sample and counts["agree"] % sample == 0 and OWN_WAYS.isdisjoint(types_in(original)):
-                counts["agree and sampled"] += 1
-                differ = costs(mutant)
-                wrong += [f"{original['model_type']}: {one}, with {changed}" for one in differ]
-        else:
-            wrong.append(f"{original['model_type']}: {mine}, not {other}, with {changed}")
-    return counts, wrong
+        try:
+            mine = ours(mutant)
+            seen[type(mine).__name__] += 1
+            probed = isinstance(mine, tuple) or seen["str"] % PROBE == 0
+            verdict, said = judged(mine, theirs(mutant)) if probed else (REFUSED, "")
+        except Exception as error:  # what is no refusal is a fault
+            verdict, said = CRASH, repr(error)
+        yield Outcome(number, original["model_type"], changed, verdict, said)
+        seen[verdict] += 1
+        if verdict == AGREE and sample and seen[AGREE] % sample == 0 and OWN_WAYS.isdisjoint(types_in(original)):
+            differ = "; ".join(costs(mutant))
+            yield Outcome(number, original["model_type"], changed, COSTS_DIFFER if differ else COSTS_AGREE, differ)
+
+
+def listed(configs: list[dict[str, Any]], seed: int, sample: int, numbers: range) -> list[Outcome]:
+    return list(outcomes(configs, numbers, seed, sample))
+
+
+def judged(mine: tuple[int | None, int] | str, other: tuple[int, int] | str) -> tuple[str, str]:
+    """How the two answers compare, and the refusal that stands alone or what differs."""
+    if isinstance(mine, str):
+        return (BOTH_REFUSE, "") if isinstance(other, str) else (TXCALC_REFUSES, mine)
+    if isinstance(other, str):
+        return THEY_REFUSE, other
+    return (AGREE, "") if same(mine, other) else (DIFFER, f"{mine}, not {other}")
+
+
+def hurried() -> None:
+    """Modules that are built for their shapes are given no values, and configurations do not print themselves."""
+    from torch.nn import init
+    from transformers import PreTrainedConfig
+
+    for name in ("kaiming_uniform_", "uniform_", "normal_", "xavier_uniform_", "ones_", "zeros_"):
+        setattr(init, name, lambda tensor, *_, **__: tensor)
+    PreTrainedConfig.__repr__ = object.__repr__  # type: ignore[method-assign]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--number", type=int, default=300)
+    parser.add_argument("--first", type=int, default=0, help="the number that the first is drawn by")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--types", nargs="*", default=[])
     parser.add_argument("--sample", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
-    counts, wrong = run(options.number, options.seed, options.types, options.sample)
-    for outcome, times in counts.most_common():
-        print(f"{times:,} {outcome}")
-    print(f"{len(wrong):,} answered by both with different numbers")
-    print("\n".join(wrong))
-    return 1 if wrong else 0
+    hurried()
+    counts: Counter[str] = Counter()
+    configs = [one for one in every() if not options.types or one["model_type"] in options.types]
+    end = options.first + options.number
+    drawn = [range(start, min(start + 100, end)) for start in range(options.first, end, 100)]
+    with get_context("fork").Pool(options.jobs) as pool:  # what transformers was made to import is there already
+        for part in pool.imap_unordered(partial(listed, configs, options.seed, options.sample), drawn):
+            for outcome in part:
+                counts[outcome.verdict] += 1
+                if outcome.said:
+                    print(json.dumps(outcome), flush=True)
+    print("\n".join(f"{times:,} {verdict}" for verdict, times in counts.most_common()))
+    return 1 if counts[DIFFER] or counts[COSTS_DIFFER] or counts[CRASH] else 0
 
 
 if __name__ == "__main__":

@@ -515,7 +515,9 @@ def write(made: dict[str, Any]) -> None:
     """One line per model type."""
     made = {name: rows for name, rows in sorted(made.items()) if rows}
     # The class of a config that names none comes first.
-    usual = {name: via._automatic(via._transformers().CONFIG_MAPPING[name]()) for name in made}
+    library = via._transformers()
+    chosen = {name: via._automatic(library, library.CONFIG_MAPPING[name]()) for name in made}
+    usual = {name: getattr(cls, "__name__", "") for name, cls in chosen.items()}
     made = {name: dict(sorted(rows.items(), key=lambda row: row[0] != usual[name])) for name, rows in made.items()}
     for name, rows in made.items():  # where that is not recorded, a config must say its class
         for row in rows.values():

@@ -185,35 +185,36 @@ def _chosen(transformers: Any, data: Any, where: str) -> tuple[Any, Any]:
     for layers in (getattr(half, "num_hidden_layers", 0) for half in halves):
         if isinstance(layers, int) and layers > MAX_LAYERS:
             raise InputError(where, [Fault("num_hidden_layers", layers, f"at most {MAX_LAYERS:,}")])
-    names = data.get("architectures") or [_automatic(config)]
-    name = names[0] if isinstance(names, list) else names
-    cls = getattr(transformers, name, None) if isinstance(name, str) else None
-    made_for = getattr(cls, "config_class", None)
-    if not isinstance(made_for, type) or not isinstance(config, made_for):
+    names = data.get("architectures")
+    name = names[0] if isinstance(names, list) and names else names
+    named = getattr(transformers, name, None) if isinstance(name, str) else None
+    cls = (named if _made_for(named, config) else None) if names else _automatic(transformers, config)
+    if cls is None:
         wanted = f"a class that transformers {transformers.__version__} has for {shown(model_type)}"
-        raise InputError(where, [Fault("architectures[0]", name, wanted)])
+        raise InputError(where, [Fault("architectures[0]", name if names else ABSENT, wanted)])
     return config, cls
 
 
-def _automatic(config: Any) -> str:
+def _made_for(cls: Any, config: Any) -> bool:
+    made_for = getattr(cls, "config_class", None)
+    return isinstance(made_for, type) and isinstance(config, made_for)
+
+
+def _automatic(transformers: Any, config: Any) -> Any:
     """The class with a head that a model type without `architectures` gets: language model, else classifier, else
-    none."""
+    none. One made for this configuration if there is any; never one of its text alone."""
     from transformers.models.auto import modeling_auto as auto
 
-    masked = [] if getattr(config, "is_decoder", False) else [auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES]
-    joined = [auto.MODEL_FOR_SEQ_TO_SEQ_CAUSAL_LM_MAPPING_NAMES, auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES]
-    choices: list[Any] = [
-        *(joined if getattr(config, "is_encoder_decoder", False) else []),
-        *masked,
-        auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES,
-        auto.MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING_NAMES,
-        auto.MODEL_FOR_MULTIMODAL_LM_MAPPING_NAMES,
-        *joined,
-        auto.MODEL_FOR_IMAGE_CLASSIFICATION_MAPPING_NAMES,
-        auto.MODEL_MAPPING_NAMES,
-    ]
-    found = next((names[config.model_type] for names in choices if config.model_type in names), "")
-    return found if isinstance(found, str) else str(found[0])  # a type of several classes: the first
+    joined = ["SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"]
+    tasks = joined if getattr(config, "is_encoder_decoder", False) else []
+    tasks = tasks if getattr(config, "is_decoder", False) else [*tasks, "MASKED_LM"]
+    tasks = [*tasks, "CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", *joined, "IMAGE_CLASSIFICATION"]
+    tables = [getattr(auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in tasks] + [auto.MODEL_MAPPING_NAMES]
+    named = [names[config.model_type] for names in tables if config.model_type in names]
+    found = [getattr(transformers, one if isinstance(one, str) else one[0], None) for one in named]
+    text = type(config.get_text_config(decoder=True))
+    whole = [cls for cls in found if isinstance(config, text) or getattr(cls, "config_class", None) is not text]
+    return next((cls for cls in whole if _made_for(cls, config)), next(iter(whole), None))
 
 
 def _built(config: Any, cls: Any, where: str) -> nn.Module:

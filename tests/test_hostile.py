@@ -16,6 +16,8 @@ from test_wild import QWEN
 
 from txcalc.errors import InputError
 from txcalc.planning.modules import Modules
+from txcalc.planning.traffic import arrivals, lengths
+from txcalc.render.measurements import read as measured
 
 SECONDS, MEMORY = 10.0, 1 << 30  # of a processor, and at most resident
 RUN = """
@@ -195,6 +197,21 @@ def test_a_pipe_with_a_writer_is_read(tmp_path: Path) -> None:
     threading.Thread(target=told, daemon=True).start()
     assert len(files.read(Path(f"/dev/fd/{read}"), 1 << 20)) == 70_000
     os.close(read)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no endless file here")
+@pytest.mark.parametrize("read", [lambda path: arrivals(str(path)), lambda path: lengths(f"@{path}", "x"), measured])
+def test_what_never_ends_and_what_waits_is_left(read: Callable[[Path], object], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is larger than 16,777,216 bytes"):
+        read(Path("/dev/zero"))
+    waiting, typed = os.openpty()
+    with pytest.raises(InputError, match="waits for something to be typed"):
+        read(Path(os.ttyname(typed)))
+    for descriptor in (waiting, typed):
+        os.close(descriptor)
+    (tmp_path / "deep").write_bytes(b"[" * 200_000)
+    with pytest.raises(InputError):
+        read(tmp_path / "deep")
 
 
 def test_an_empty_name_is_not_the_folder_one_is_in(tmp_path: Path) -> None:

@@ -92,8 +92,8 @@ class Hub(BaseHTTPRequestHandler):
             return self.answer(401, X_Error_Code="RepoNotFound")
         if name == "org/down":
             return self.answer(418)
-        if name in HOSTILE:
-            return HOSTILE[name](self)
+        if name in ANSWERS:
+            return ANSWERS[name](self)
         revision = next((r for r, commit in COMMITS.items() if commit == revision), revision)
         held = self.held.get(name if revision == "main" else f"{name}@{revision}")
         if name not in self.held:
@@ -155,6 +155,28 @@ def dripping(hub: Hub) -> None:
             time.sleep(0.05)
 
 
+def tensors(data: bytes, length: int | None = None) -> Callable[[Hub], None]:
+    """A repository with a good config.json, and a header that holds this."""
+
+    def answer(hub: Hub) -> None:
+        if hub.path.endswith("config.json"):
+            return as_the_hub(hub)
+        held = (len(data) if length is None else length).to_bytes(8, "little") + data
+        if "Range" in hub.headers:
+            start, end = (int(n) for n in hub.headers["Range"].removeprefix("bytes=").split("-"))
+            held = held[start : end + 1]
+        return hub.answer(206, held, ETag='"' + "e" * 64 + '"', X_Repo_Commit="a" * 40)
+
+    return answer
+
+
+HEADERS: dict[str, tuple[Callable[[Hub], None], str]] = {
+    "evil/long": (tensors(b"{}", 1 << 60), "has 1,152,921,504,606,846,976 bytes, more than 16,777,216"),
+    "evil/short": (tensors(b"{}", 9), "it ends inside its header"),
+    "evil/deep": (tensors(b'{"a":' + b"[" * 400_000 + b"]" * 400_000 + b"}"), "is not valid"),
+    "evil/lists": (tensors(b'{"__metadata__":[' + b"[]," * 5_000_000 + b"[]]}"), "lists more than 262,144 tensors"),
+    "evil/tensors": (tensors(b"{%s}" % b",".join(b'"%d":{}' % i for i in range(300_000))), "lists more than 262,144"),
+}
 HOSTILE: dict[str, Callable[[Hub], None]] = {
     "evil/etag": lambda hub: as_the_hub(hub, ETag=f'"{OUTSIDE}"'),
     "evil/linked": lambda hub: as_the_hub(hub, X_Linked_Etag=f'"{OUTSIDE}"'),
@@ -166,6 +188,7 @@ HOSTILE: dict[str, Callable[[Hub], None]] = {
     "evil/hanging": hanging,
     "evil/dripping": dripping,
 }
+ANSWERS = HOSTILE | {name: answer for name, (answer, _) in HEADERS.items()}
 
 
 @pytest.fixture(scope="module")
@@ -241,7 +264,10 @@ def test_headers_are_fetched_by_range_and_checked(endpoint: str, tmp_path: Path,
     assert answers[1] == ["sharded", params, [True, 2], []]
     assert answers[2][:3] == ["edited", params, [False, 1]]
     assert "1 of its tensors are not explained" in answers[2][3][0]
-    assert answers[3] == ["hf:org/broken: model.safetensors has a header that cannot be read", 2]
+    assert answers[3] == [
+        "hf:org/broken model.safetensors: 'w'.shape is missing, expected a list of whole numbers from 0",
+        2,
+    ]
     assert answers[4] == [f"hf:org/pickled: has no model.safetensors and no {INDEX}", 2]
     bodies = [(path, span) for method, path, span in Hub.seen if method == "GET" and path.endswith(".safetensors")]
     assert len(bodies) == 5
@@ -327,6 +353,13 @@ def test_a_hostile_endpoint_writes_nothing_and_is_left_in_time(endpoint: str, tm
     assert not list(tmp_path.rglob("*outside*")) and not [
         path for path in home.rglob("*") if path.stat().st_size > 1 << 29
     ]
+
+
+@pytest.mark.slow
+def test_a_hostile_header_is_refused_before_much_is_made_of_it(endpoint: str, tmp_path: Path) -> None:
+    answers = ask(endpoint, tmp_path, *((f"hf:{name}", True) for name in HEADERS))
+    for (name, (_, said)), answer in zip(HEADERS.items(), answers, strict=True):
+        assert answer[-1] == 2 and said in answer[0] and answer[0].startswith(f"hf:{name}"), answer
 
 
 @pytest.mark.parametrize("source", ["@/outside", "@../../outside", "@a//b", "@a/./b", "@a/", "@.", "@..", "@"])

@@ -16,9 +16,11 @@ from typing import Any
 from txcalc.curves import SHARES
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName
 from txcalc.render.report import Report, Table, TableCell, cell, error, exact
+from txcalc.sources import files
 from txcalc.units import iec
 
 SCHEMA = "txcalc/measurements/1"
+MAX_BYTES = 1 << 24
 NEAR = 1.1  # times the ledger's bytes
 KEYS = {"device": dict, "date": str, "command": str, "complete": bool, "items": dict}
 Found = Mapping[str, Any]
@@ -47,9 +49,12 @@ def find(name: str) -> Path:
 
 def read(path: Path) -> dict[str, Any]:
     """A file of measurements. Errors: `InputError` where it cannot be read or is none."""
+    data = files.read(path, MAX_BYTES)
+    if len(data) > MAX_BYTES:
+        raise InputError(str(path), [f"is larger than {MAX_BYTES:,} bytes"])
     try:
-        found = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
+        found = json.loads(data)
+    except (ValueError, RecursionError) as error:
         raise InputError(str(path), [f"cannot be read: {error}"]) from None
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         got = found.get("schema", ABSENT) if isinstance(found, dict) else found

@@ -18,9 +18,12 @@ def read(path: Path, limit: int) -> bytes:
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
             piped = stat.S_ISFIFO(os.fstat(file.fileno()).st_mode)
-            return _piped(file.fileno(), limit) if piped else file.read(limit + 1)
+            data = _piped(file.fileno(), limit) if piped else file.read(limit + 1)
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
+    if data is None:
+        raise InputError(str(path), ["cannot be read: it waits for something to be typed"])
+    return data
 
 
 def regular(path: Path) -> None:

@@ -21,9 +21,9 @@ from txcalc.sources import huggingface, presets, safetensors
 
 T = TypeVar("T")
 WORKERS = 8  # headers fetched side by side
+FIRST = 100_000  # bytes that are asked for at first
 SECONDS = 10.0  # for one request and what it answers
 ALL_SECONDS = 120.0  # for the headers of a checkpoint
-MAX_HEADER = 100_000_000  # bytes of a safetensors header, by its format
 
 
 class Repository(NamedTuple):
@@ -65,17 +65,16 @@ def parsed(place: Repository) -> tuple[Any, str, str]:
 
 def headers(place: Repository) -> Checkpoint:
     """The checkpoint of a repository, by range requests: a few kilobytes of each file."""
-    api = _client().HfApi()
+    api, where = _client().HfApi(), f"{place} {safetensors.INDEX}"
+    one, names = threading.Lock(), dict[str, set[str]]()
 
     def header(file: str) -> list[StoredTensor]:
-        found = _asked(
-            place, file, lambda: api.parse_safetensors_file_metadata(place.name, file, revision=place.revision)
-        )
-        entries = {
-            name: {"dtype": entry.dtype, "shape": list(entry.shape), "data_offsets": list(entry.data_offsets)}
-            for name, entry in found.tensors.items()
-        }
-        return safetensors.tensors(entries, f"{place} {file}", None)
+        data = _asked(place, file, lambda: _header(place, file))
+        with one:  # what a header lists takes a multiple of its bytes
+            found = safetensors.parse(data, f"{place} {file}", None)
+            if names and (faults := safetensors.disagreements(file, names[file], found)):
+                raise InputError(where, faults)
+            return found
 
     def there(file: str) -> bool:
         return bool(_asked(place, file, lambda: api.file_exists(place.name, file, revision=place.revision)))
@@ -86,16 +85,14 @@ def headers(place: Repository) -> Checkpoint:
         raise InputError(str(place), [f"has no {whole} and no {safetensors.INDEX}"])
     from concurrent.futures import ThreadPoolExecutor
 
-    where = f"{place} {safetensors.INDEX}"
-    names = safetensors.listed_files(_download(place, safetensors.INDEX), where)
+    names |= safetensors.listed_files(_download(place, safetensors.INDEX), where)
     pool = ThreadPoolExecutor(WORKERS)
     try:
-        found = list(pool.map(header, names, timeout=ALL_SECONDS))
+        return safetensors.joined(where, names, zip(names, pool.map(header, names, timeout=ALL_SECONDS), strict=True))
     except TimeoutError:
         raise InputError(where, [f"the headers of its {len(names):,} files took over {ALL_SECONDS:.0f} s"]) from None
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-    return safetensors.joined(where, names, dict(zip(names, found, strict=True)))
 
 
 def _client() -> Any:
@@ -126,6 +123,30 @@ def _download(place: Repository, file: str) -> bytes:
         return held.read(huggingface.MAX_BYTES + 1)
 
 
+def _header(place: Repository, file: str) -> bytes:
+    """The header of a .safetensors file: its first bytes, which hold most headers, and what is beyond them."""
+    client = _client()
+    from huggingface_hub import utils
+
+    tools: Any = utils  # which lists not all that it exports
+    url = client.hf_hub_url(place.name, file, revision=place.revision)
+
+    def asked(first: int, last: int) -> bytes:
+        span = {"Range": f"bytes={first}-{last}", "Accept-Encoding": "identity"}
+        answer = client.get_session().get(url, headers=tools.build_hf_headers() | span)
+        tools.hf_raise_for_status(answer)
+        return bytes(answer.content)
+
+    start = asked(0, FIRST)
+    end = 8 + int.from_bytes(start[:8], "little")
+    if end > huggingface.MAX_BYTES:
+        raise _Hostile(f"its header has {end - 8:,} bytes, more than {huggingface.MAX_BYTES:,}")
+    held = start if len(start) >= end else start + asked(len(start), end - 1)
+    if len(start) < 8 or len(held) < end:
+        raise _Hostile("it ends inside its header")
+    return held[8:end]
+
+
 _asking = threading.local()
 
 
@@ -138,9 +159,9 @@ def _guard(response: Any) -> None:
         value = headers.get(key)
         if value is not None and not plain(value.removeprefix("W/").strip('"')):
             raise _Hostile(f"the endpoint answers with {key} = {shown(value)}, which is no plain name")
-    most = MAX_HEADER if response.url.path.endswith(".safetensors") else huggingface.MAX_BYTES
+    most = huggingface.MAX_BYTES
     if headers.get("content-encoding", "identity") != "identity":
-        most //= 64  # it grows when it is unpacked
+        most //= 1024  # as much as it may grow when it is unpacked
     stream = response.stream
     (base,) = (cls for cls in type(stream).__mro__ if cls.__name__ == "SyncByteStream")
 
@@ -206,8 +227,6 @@ def _asked(place: Repository, file: str, request: Callable[[], T]) -> T:
         why = f"has no {file}"
     except errors.HFValidationError:
         why = "is no name of a repository, expected org/name"
-    except errors.SafetensorsParsingError:
-        why = f"{file} has a header that cannot be read"
     except errors.HfHubHTTPError as error:
         status = getattr(error.response, "status_code", None)
         why = f"{file} cannot be fetched: the hub answered {status}"

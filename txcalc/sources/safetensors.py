@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from txcalc.checkpoint import Checkpoint, StoredTensor
-from txcalc.errors import Fault, InputError, shown
+from txcalc.errors import ABSENT, Fault, InputError, shown
 from txcalc.num import product
 from txcalc.sources import files
 
@@ -83,7 +83,7 @@ def _sharded(index: Path) -> Checkpoint:
         raise InputError(
             where, [f"{len(absent):,} of its {len(names):,} files are missing, {absent[0]} first ({mend})"]
         )
-    return joined(where, names, {file: _file(index.parent / file) for file in names})
+    return joined(where, names, ((file, _file(index.parent / file)) for file in names))
 
 
 def listed_files(index: bytes, where: str) -> dict[str, set[str]]:
@@ -102,17 +102,27 @@ def listed_files(index: bytes, where: str) -> dict[str, set[str]]:
     return dict(sorted(names.items()))
 
 
-def joined(where: str, names: Mapping[str, set[str]], held: Mapping[str, list[StoredTensor]]) -> Checkpoint:
-    """One checkpoint of all files of an index. Errors: `InputError` where index and files disagree."""
-    faults = []
-    for file, tensors in held.items():
-        there = {tensor.name for tensor in tensors}
-        for tensor in sorted(names[file] ^ there)[:MAX_FAULTS]:
-            lacks, has = ("the index", file) if tensor in there else (file, "the index")
-            faults.append(f"{shown(tensor)} is in {has} and not in {lacks}")
+def joined(where: str, names: Mapping[str, set[str]], files: Iterable[tuple[str, list[StoredTensor]]]) -> Checkpoint:
+    """One checkpoint of all files of an index, of which no more is held than the index lists. Errors: `InputError`
+    where index and files disagree."""
+    held: dict[str, list[StoredTensor]] = {}
+    faults: list[str] = []
+    for file, tensors in files:
+        found = disagreements(file, names[file], tensors)
+        held[file] = [] if found else tensors
+        faults += found
+        if len(faults) >= MAX_FAULTS:
+            break
     if faults:
         raise InputError(where, faults[:MAX_FAULTS])
     return _together(where, held)
+
+
+def disagreements(file: str, listed: set[str], tensors: Iterable[StoredTensor]) -> list[str]:
+    """What the index says of a file and the file does not, or the other way round; the first of it."""
+    there = {tensor.name for tensor in tensors}
+    sides = {True: f"in {file} and not in the index", False: f"in the index and not in {file}"}
+    return [f"{shown(tensor)} is {sides[tensor in there]}" for tensor in sorted(listed ^ there)[:MAX_FAULTS]]
 
 
 def _together(where: str, files: Mapping[str, list[StoredTensor]]) -> Checkpoint:
@@ -153,8 +163,8 @@ def _file(path: Path) -> list[StoredTensor]:
     return parse(header, where, size - 8 - length)
 
 
-def parse(header: bytes, where: str, room: int) -> list[StoredTensor]:
-    """The tensors that a header lists, by offset; `room` are the bytes behind it."""
+def parse(header: bytes, where: str, room: int | None) -> list[StoredTensor]:
+    """The tensors that a header lists, by offset; `room` are the bytes behind it, None where that is not known."""
     listed = _json(header, where)
     if not isinstance(listed, Mapping):
         raise InputError(where, [f"has a header that holds {shown(listed)}, expected an object of tensors"])
@@ -162,7 +172,7 @@ def parse(header: bytes, where: str, room: int) -> list[StoredTensor]:
 
 
 def tensors(listed: Mapping[str, Any], where: str, room: int | None) -> list[StoredTensor]:
-    """The entries of a header, checked; `room` None: how much follows it is not known."""
+    """The entries of a header, checked; `room` as `parse`'s."""
     faults: list[Fault | str] = []
     spans: list[tuple[int, int, StoredTensor]] = []
     for name, entry in listed.items():
@@ -187,7 +197,7 @@ def _tensor(name: str, entry: Any, faults: list[Fault | str]) -> tuple[int, int,
     if not isinstance(entry, Mapping):
         faults.append(Fault(key, entry, "an object with dtype, shape and data_offsets"))
         return None
-    dtype, shape, offsets = entry.get("dtype"), entry.get("shape"), entry.get("data_offsets")
+    dtype, shape, offsets = (entry.get(part, ABSENT) for part in ("dtype", "shape", "data_offsets"))
     if not isinstance(dtype, str) or dtype not in BITS:
         faults.append(Fault(f"{key}.dtype", dtype, f"one of {', '.join(BITS)}"))
     elif not isinstance(shape, list) or not all(type(n) is int and 0 <= n < 1 << 63 for n in shape) or len(shape) > 64:

@@ -382,6 +382,7 @@ def test_what_a_selection_of_keys_leaves_is_said_and_counted_masked() -> None:
         ("olmo-hybrid-7b", {"layer_types": ["full_attention"] * 32}),
         ("kimi-linear-48b-a3b", {"tie_word_embeddings": True}),
         ("kimi-linear-48b-a3b", {"mla_use_nope": False}),
+        ("default-xlstm", {"tie_word_embeddings": True}),
         ("default-bailing-hybrid", {"q_lora_rank": 512}),
         ("mixtral-8x7b-v0.1", {"num_key_value_heads": None}),
         ("qwen3-235b-a22b", {"intermediate_size": "wide"}),
@@ -409,6 +410,13 @@ def test_what_changes_a_size_unread_is_refused(name: str, change: dict[str, Any]
         read(CONFIGS[name] | change)
     (key,) = change
     assert key in str(error.value)
+
+
+def test_a_text_whose_only_class_has_no_head_is_read_with_the_one_of_the_whole() -> None:
+    alone = LLAMA | {"model_type": "qwen2_vl_text", "num_key_value_heads": 4}
+    said = "a language model's head is counted, as the whole has: architectures Qwen2VLTextModel has none"
+    assert said in read(alone).notes and said not in read({"model_type": "qwen2_vl", "text_config": alone}).notes
+    assert read(alone).params - read(alone | {"architectures": ["Qwen2VLTextModel"]}).params == 100 * 64
 
 
 def test_all_faults_at_once() -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from txcalc import load
+from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.training import Layout, Recipe, memory
+from txcalc.planning.training.collectives import turning
+from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.recipe import parse_recipe
 from txcalc.planning.training.stages import Pipeline
+from txcalc.planning.training.states import RankTensor
+from txcalc.planning.training.step import StepTimer
 
 pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).with_name("evidence")))
@@ -71,6 +77,68 @@ def test_a_wrong_prediction_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(states, "chunk", lambda n, ways, rank: right(n, ways, rank) + 1)
     verdict = verify_layout(load(LLAMA), Recipe(Layout(fsdp=3), tokens=32))
     assert {row.quantity for row in verdict.failures} >= {"parameters, bytes", "optimizer, bytes"}
+
+
+MUON = """
+import json, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+class Sent(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        out, name = func(*args, **(kwargs or {})), str(func)
+        if name.startswith(("_c10d_functional.all_reduce", "_c10d_functional.all_gather")):
+            kind = name.split(".")[1].removesuffix("_into_tensor")
+            times, size = found.get(kind, (0, 0))
+            found[kind] = times + 1, size + out.numel() * out.element_size()
+        return out
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
+mesh, every = init_device_mesh("cpu", (RANKS,)), []
+for shape in SHAPES:
+    found = {}
+    weight = torch.nn.Parameter(distribute_tensor(torch.randn(shape), mesh, [Shard(0)]))
+    weight.grad = distribute_tensor(torch.randn(shape), mesh, [Shard(0)])
+    with Sent():
+        torch.optim.Muon([weight]).step()
+    every.append(found)
+print(json.dumps(every))
+"""
+
+
+@pytest.mark.slow
+def test_muon_sends_what_pytorch_s_does() -> None:
+    """Over DTensor, of rows on a fake process group: wide, square and tall, and rows that do not divide."""
+    ranks = 8
+    shapes = [(64, 64), (16, 64), (12, 40), (64, 224), (224, 64), (65, 64)]
+    script = MUON.replace("RANKS", str(ranks)).replace("SHAPES", str(shapes))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    recipe = Recipe(Layout(fsdp=ranks), optimizer="muon")
+    for shape, measured in zip(shapes, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        found: dict[str, list[int]] = {}
+        for kind, times, size in turning(RankTensor(shape, 1, None, False, True, (0,)), recipe):
+            before = found.get(kind, [0, 0])
+            found[kind] = [before[0] + times, before[1] + times * size]
+        assert found == measured, shape
+
+
+def test_muon_of_megatron_gathers_what_tp_splits() -> None:
+    """In fp32, the whole matrix; nothing of one that is not split, and nothing where ranks of dp have all."""
+    recipe = Recipe(Layout(tp=4, dp=2), optimizer="muon", framework="megatron")
+    cut = RankTensor((16, 64), 1, 0, False, True, (0,))
+    assert turning(cut, recipe) == [("all_gather", 1, 4 * 64 * 64)]
+    assert turning(cut._replace(axis=None), recipe) == []
+    torchs = Recipe(Layout(tp=2, fsdp=2), optimizer="muon", tokens=32)
+    assert "a matrix that tp splits is not counted" in memory(load(LLAMA), torchs).notes[-1]
+    machine, sent = Machine.of(hardware.load("h100-sxm")), list[float]()
+    for optimizer in ("muon", "adamw"):
+        timer = StepTimer(load(LLAMA), replace(recipe, optimizer=optimizer), machine)
+        sent.append(sum(moved.sent for piece in timer.pipeline.pieces for moved in timer.turned(piece)))
+    assert sent == [4 * 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96) * 3 / 4, 0]
 
 
 @pytest.mark.slow

@@ -3,8 +3,8 @@
 Unit     bytes: of an all-gather what comes out, of a reduce-scatter and an all-reduce what goes in
 Counts   FSDP2's gathers and reductions, tensor parallel's between the split products (with or without sequence
          parallel), those of a loss on split logits, and hybrid sharding's all-reduce
-Omits    a pipeline's sends, the numbers of tokens that go to each expert, context parallel's exchange, the optimizer's
-         step
+Omits    a pipeline's sends, the numbers of tokens that go to each expert, context parallel's exchange; the optimizer's
+         step is in `turning`
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from txcalc.ledger import Entry
 from txcalc.num import ceil_div, total
 from txcalc.planning.training.activations import leaf_bytes, recomputed
+from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import RankLeaf, StagePiece
 from txcalc.planning.training.states import RankTensor, sharers, tensors
@@ -34,6 +35,34 @@ def own_keys(entry: Entry, width: Any) -> Any:
     if leaf.attended and not leaf.kernels:
         return work.positions * leaf.attended.groups * (leaf.attended.d_qk + leaf.attended.d_v)
     return total([op.traffic.cache for op in entry.operations]) or 2 * work.positions * width
+
+
+def turners(tensor: RankTensor, recipe: Recipe) -> int:
+    """Ranks of tp that each turn the whole of a matrix of which they hold a piece: as Megatron-LM's Muon does."""
+    if tensor.axis is None or recipe.rules.dtensor:
+        return 1
+    return recipe.layout.expert_ways if tensor.expert else recipe.layout.tp
+
+
+def turning(tensor: RankTensor, recipe: Recipe) -> list[tuple[str, int, int]]:
+    """Collectives in which ranks turn one matrix in a step of Muon: kind, how many, bytes of each. Of rows that fsdp's
+    ranks share as PyTorch does it over DTensor, in 16 bits: its norm is summed, and each time X·Xᵀ twice where rows are
+    more than columns, else X is gathered twice and X·Xᵀ once. What Megatron-LM's tp splits is gathered in fp32.
+
+    Source   torch 2.13, optim/_muon.py; Megatron-LM d98e8a64, --muon-tp-mode duplicated (its default)
+    Omits    PyTorch's of a matrix that tp splits
+    """
+    if (ways := turners(tensor, recipe)) > 1:
+        return [("all_gather", 1, 4 * tensor.size * ways)]
+    ranks, steps, (rows, columns) = sharers(recipe, tensor.expert), OPTIMIZERS[recipe.optimizer].turns, tensor.shape
+    if ranks == 1 or tensor.axis is not None:
+        return []
+    if rows > columns:
+        return [("all_reduce", 1, 2), ("all_reduce", 2 * steps, 2 * columns**2)]
+    padded = 2 * ceil_div(rows, ranks) * ranks
+    return [
+        ("all_reduce", 1, 2), ("all_gather", 2 * steps, padded * columns), ("all_gather", steps, padded * rows),
+    ]  # fmt: skip
 
 
 class Sent(NamedTuple):

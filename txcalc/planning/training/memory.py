@@ -14,6 +14,7 @@ from txcalc.model import Model
 from txcalc.parts.frozen import record
 from txcalc.planning.training import profiles
 from txcalc.planning.training.activations import Kept, kept
+from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.schedules import in_flight
 from txcalc.planning.training.stages import Pipeline, StagePiece
@@ -100,6 +101,8 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
         saved = [work[piece.number] for piece in pieces]
         found += _stage(stage, pieces, saved, recipe, width)
     cautions = [recipe.rules.caution] if recipe.rules.caution else []
+    if OPTIMIZERS[recipe.optimizer].turns and recipe.rules.dtensor and layout.tp > 1:
+        cautions.append(f"{recipe.optimizer}: what PyTorch's ranks send of a matrix that tp splits is not counted")
     return Ranks(model, recipe, tuple(_fold(found)), (*_towers(model), *pipeline.notes, *cautions))
 
 

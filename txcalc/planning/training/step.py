@@ -29,7 +29,7 @@ from txcalc.parts.part import MatMul
 from txcalc.planning.gradients import passes
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import STATISTIC, recomputed
-from txcalc.planning.training.collectives import LOSS_REDUCTIONS, own_keys
+from txcalc.planning.training.collectives import LOSS_REDUCTIONS, own_keys, turners, turning
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, ring
 from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.offload import hosted
@@ -37,7 +37,7 @@ from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
-from txcalc.planning.training.states import sharers, tensors
+from txcalc.planning.training.states import RankTensor, sharers, tensors
 from txcalc.units import bits_of
 
 # Bytes of a logit that the loss writes, and reads: log-softmax, its gradient and the loss's, in fp32.
@@ -359,16 +359,34 @@ class StepTimer:
         return kernels.stream(own, 0)
 
     def _turned(self, piece: StagePiece) -> float:
-        """Seconds of Newton–Schulz: three products per step, of what tp leaves of a matrix, its rows shared out among
-        the ranks that hold it; without what these send each other. Source: Jordan et al. 2024
+        """Seconds of Newton–Schulz: three products per step, of a matrix whose rows are shared out among the ranks that
+        hold it, or that each rank of tp has gathered; and what these send each other. Source: Jordan et al. 2024
         (kellerjordan.github.io/posts/muon), runtime analysis."""
         seconds, steps = 0.0, OPTIMIZERS[self.recipe.optimizer].turns
-        for tensor in tensors(piece, self.recipe) if steps else ():
+        for tensor in self._turning(piece):
+            ways = turners(tensor, self.recipe)
+            narrow, wide = sorted(n * ways if axis == tensor.axis else n for axis, n in enumerate(tensor.shape))
+            runs = steps * tensor.copies / sharers(self.recipe, tensor.expert)
+            flops, moved = 4 * narrow**2 * wide + 2 * narrow**3, 3 * narrow * wide + 4 * narrow**2
+            seconds += self.kernels.product(runs * flops, runs * moved * self.element, 3 * runs, narrow)
+        return seconds + sum(self.kernels.transfer(moved) for moved in self.turned(piece))
+
+    def _turning(self, piece: StagePiece) -> Iterator[RankTensor]:
+        """The matrices that Muon turns."""
+        for tensor in tensors(piece, self.recipe) if OPTIMIZERS[self.recipe.optimizer].turns else ():
             if tensor.hidden and tensor.learns and tensor.size:
-                (narrow, wide), runs = sorted(tensor.shape), steps * tensor.copies / sharers(self.recipe, tensor.expert)
-                flops, moved = 4 * narrow**2 * wide + 2 * narrow**3, 3 * narrow * wide + 4 * narrow**2
-                seconds += self.kernels.product(runs * flops, runs * moved * self.element, 3 * runs, narrow)
-        return seconds
+                yield tensor
+
+    def turned(self, piece: StagePiece) -> Iterator[Message]:
+        """What ranks send each other of them."""
+        layout, node = self.recipe.layout, self.machine.node
+        for tensor in self._turning(piece):
+            group = layout.group("etp" if tensor.expert else "tp", node)
+            if self.recipe.rules.dtensor:
+                apart = layout.ep * layout.expert_ways if tensor.expert else layout.tp
+                group = self.machine.beside(sharers(self.recipe, tensor.expert), apart)
+            for kind, times, size in turning(tensor, self.recipe):
+                yield ring(kind, group, float(times * tensor.copies * size), times * tensor.copies)
 
     def sent(self, pieces: Sequence[StagePiece]) -> dict[str, int]:
         """Bytes that a rank sends in a step, by kind; backward as much as forward, of what is computed again too."""
@@ -393,6 +411,8 @@ class StepTimer:
                 previous = self.pipeline.pieces[piece.number - 1]
                 for moved in self.sends(previous):
                     add(moved, recipe.accumulation)
+            for moved in self.turned(piece):
+                add(moved, 1)
         for moved, when in self.shared(pieces):
             add(moved, self._rounds(when))
         return {kind: round(size) for kind, size in sorted(found.items()) if size >= 0.5}

@@ -161,10 +161,25 @@ def test_a_null_that_transformers_refuses_and_that_is_no_size_is_said() -> None:
     assert notes == ["null, which transformers' bert refuses, though no size depends on it: hidden_dropout_prob"]
 
 
-def test_a_row_for_padding_by_default_is_one_of_the_table() -> None:
-    config = {key: value for key, value in CONFIGS["bart-large"].items() if key != "pad_token_id"}
-    with pytest.raises(InputError, match="pad_token_id is 1, expected less than vocab_size = 1"):
-        read(config | {"vocab_size": 1})
+@pytest.mark.parametrize(("model_type", "row"), [("emu3_text_model", 151643), ("ministral3", 11), ("smollm3", 128004)])
+def test_a_row_for_padding_by_default_is_one_of_the_table(model_type: str, row: int) -> None:
+    config = LLAMA | {"model_type": model_type, "num_key_value_heads": 2, "vocab_size": row}
+    assert read(config | {"pad_token_id": 0}).params
+    with pytest.raises(InputError, match=f"pad_token_id is {row}, expected less than vocab_size = "):
+        read(config)
+    assert read(config | {"vocab_size": row + 1}).params
+
+
+def test_the_older_name_of_a_films_biases_may_only_say_that_there_are_some() -> None:
+    sizes = {"hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 40}
+    config = sizes | {"model_type": "videomae", "architectures": ["VideoMAEModel"]}
+    assert read(config | {"qkv_bias": True}).params == read(config).params
+    with pytest.raises(InputError, match="qkv_bias is False, expected true"):
+        read(config | {"qkv_bias": False})
+
+
+def test_padding_needs_no_row_where_no_table_has_one() -> None:
+    assert read(CONFIGS["gpt2"] | {"pad_token_id": 50257}).params == read(CONFIGS["gpt2"]).params
 
 
 def test_a_module_of_layers_two_by_two_is_read() -> None:
@@ -1212,13 +1227,6 @@ def test_a_rotated_part_of_two_names_has_one_width() -> None:
     assert read(config | {"head_dim": 64}).params == read(config).params
     with pytest.raises(InputError, match="head_dim is 62, expected 64"):
         read(config | {"head_dim": 62})
-
-
-def test_a_row_for_padding_is_one_of_the_table() -> None:
-    config = LLAMA | {"model_type": "emu3_text_model", "num_key_value_heads": 2}
-    assert read(config | {"pad_token_id": 0}).params
-    with pytest.raises(InputError, match="pad_token_id is 151643, expected less than vocab_size = "):
-        read(config)
 
 
 def test_a_learned_activation_at_full_size() -> None:

@@ -301,5 +301,8 @@ def test_what_minimax_publishes_beside_its_sizes() -> None:
 
 
 def test_the_default_of_lfm3_is_its_own() -> None:
-    sizes = {key: value for key, value in QWEN.items() if key != "num_key_value_heads"} | {"model_type": "lfm3"}
+    sizes = {key: value for key, value in QWEN.items() if key != "num_key_value_heads"} | {
+        "model_type": "lfm3",
+        "pad_token_id": 0,
+    }
     assert "num_key_value_heads = 4, the default of lfm3" in describe(sizes | {"num_hidden_layers": 4})[2]

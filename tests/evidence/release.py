@@ -3,7 +3,8 @@
 Writes beside the readers
 - `classes.json`: the classes of each model type (those that take its configuration),
 - `named.json`: the keys that the configuration and modelling code of a type names, those that the code which all types
-  share names, and the sizes that a configuration class takes when it is told nothing.
+  share names, the sizes that a configuration class takes when it is told nothing, and the row for padding of those
+  whose table of tokens has one.
 
 A key counts as named where code has it as a field, an attribute of something called config, a keyword, or a text given
 to getattr, hasattr, get, pop or setdefault: more than is used, never less. Needs transformers and torch; no weights.
@@ -126,6 +127,20 @@ def named(configuration: type) -> set[str]:
     return names
 
 
+def pads(configuration: type) -> bool:
+    """Whether a type's table of tokens has a row for padding, which then must be one of its rows."""
+    return any(_padded(node) for file in modelling(configuration) for node in ast.walk(ast.parse(file.read_text())))
+
+
+def _padded(node: ast.AST) -> bool:
+    """True for `nn.Embedding(config.vocab_size, width, self.padding_idx)` and its like."""
+    if not (isinstance(node, ast.Call) and _last(node.func).endswith("Embedding") and node.args):
+        return False
+    rows = [*node.args[2:3], *(more.value for more in node.keywords if more.arg == "padding_idx")]
+    named = any(_last(row).endswith(("padding_idx", "pad_token_id", "pad_index")) for row in rows)
+    return named and _last(node.args[0]).endswith(("vocab_size", "num_embeddings", "n_words"))
+
+
 def sizes(configuration: type) -> dict[str, Any]:
     """The whole numbers above 0 that a configuration has when it is told nothing."""
     try:
@@ -158,7 +173,7 @@ def main() -> None:
     root = Path(inspect.getfile(transformers)).parent
     shared = set().union(*(named_in(str(root / f"{name}.py")) for name in SHARED.split()))
     shared |= set(transformers.PreTrainedConfig.__dataclass_fields__)
-    held, keys, told = {}, {}, {}
+    held, keys, told, rows = {}, {}, {}, {}
     for model_type, configuration in configurations():
         held[model_type] = classes(configuration)
         if (
@@ -168,9 +183,11 @@ def main() -> None:
         ):
             keys[model_type] = sorted(filter(_keylike, named(configuration) - shared))
             told[model_type] = sizes(configuration)
+            if pads(configuration):
+                rows[model_type] = getattr(configuration, "pad_token_id", None)
     version = {"": [transformers.__version__]}
     write("classes.json", version | held)
-    write("named.json", {"": sorted(filter(_keylike, shared)), "named": keys, "sizes": told})
+    write("named.json", {"": sorted(filter(_keylike, shared)), "named": keys, "sizes": told, "padding": rows})
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from txcalc.sources.explicit import folded
 from txcalc.sources.huggingface.answers import Answers, Raw as Raw
 from txcalc.sources.huggingface.families import PREDICTORS
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
+from txcalc.sources.huggingface.release import padding_of
 from txcalc.sources.spec import PARTS, Wrong, merge, real
 
 # Spellings of experts' keys: how many there are, of those of which some are shared, how many a token passes, how wide.
@@ -56,11 +57,10 @@ class Config(Answers):
         self,
         d_model: Sequence[str] = ("hidden_size",),
         n_layers: Sequence[str] = ("num_hidden_layers",),
-        padding: int | None = None,
     ) -> Raw:
         """The widths of a decoder, and the context it was made for."""
         self.alone()
-        raw = self.widths("decoder", d_model, n_layers, padding=padding)
+        raw = self.widths("decoder", d_model, n_layers)
         context = self.size("max_position_embeddings", "n_positions", default=None)
         return raw | ({"context": context} if context else {})
 
@@ -71,23 +71,23 @@ class Config(Answers):
         n_layers: Sequence[str] = ("num_hidden_layers",),
         vocab: Sequence[str] = ("vocab_size",),
         padding_names: Sequence[str] = (),
-        padding: int | None = None,
     ) -> Raw:
-        """The widths of a stack; `padding_names` and `padding` are those of `padding_within`."""
+        """The widths of a stack; `padding_names` are those of `padding_within`."""
         raw: Raw = {
             "kind": kind,
             "d_model": self.size(*d_model),
             "n_layers": self.layers(*n_layers),
             "vocab_size": self.size(*vocab),
         }
-        self.padding_within(raw, *padding_names, default=padding)
+        self.padding_within(raw, *padding_names)
         return raw
 
-    def padding_within(self, raw: Raw, *names: str, default: int | None = None) -> None:
-        """The row that stands for padding is one of the table's; `names` are other keys that say which, `default` is
-        the class's."""
-        for name in ("pad_token_id", *names):
-            padding = self.data.get(name, None if names else default)
+    def padding_within(self, raw: Raw, *names: str) -> None:
+        """The row that stands for padding is one of the table's, where the class has one; `names` are other keys that
+        say which."""
+        held, default = padding_of(self.model_type)
+        for name in (*(("pad_token_id",) if held else ()), *names):
+            padding = self.data.get(name, default)
             if type(padding) is int and padding >= raw["vocab_size"]:
                 self.fault(name, padding, f"less than vocab_size = {raw['vocab_size']:,}")
 

@@ -28,8 +28,7 @@ def decoder(c: Config, name: str = "", **other: Any) -> Raw:
 class Decoder:
     """What a class has otherwise than Llama's: SwiGLU, RMSNorms before the parts, rotary positions, a head of its own.
 
-    d_model … names     spellings of the widths and of the heads; `padding` the row of it in the class; `tables` stand
-                        beside the keys
+    d_model … names     spellings of the widths and of the heads; `tables` stand beside the keys
     own                 published code has its class, with these names beside the type's
     kv, d_head, whole   as `Config.heads` takes them; `width_names` spellings of d_head, none: D/h
     bias                keys of biases, each with its default and whose they are (all four without letters); or the
@@ -56,7 +55,6 @@ class Decoder:
     own: str | None = None
     d_model: str = "hidden_size"
     n_layers: str = "num_hidden_layers"
-    padding: int | None = None
     tables: str = ""
     names: str = "num_attention_heads"
     kv: Any = None
@@ -109,7 +107,7 @@ class Decoder:
         """The description in a config."""
         if self.own is not None:
             c.of_its_own(*self.own.split())
-        raw = c.stack(self.d_model.split(), self.n_layers.split(), self.padding)
+        raw = c.stack(self.d_model.split(), self.n_layers.split())
         for name in self.tables.split():
             c.table(name)
         attention = self._latent(c, raw) if self.latent else self._attention(c, raw)

@@ -176,7 +176,7 @@ def mistral_large4_text(c: Config) -> Raw:
 def dots3_note_text(c: Config) -> Raw:
     """Sparse latent attention in some layers, in the others latents of another size with a window; a norm of the
     rotated keys, and a gate a head."""
-    raw = c.stack(padding=151659)
+    raw = c.stack()
     n, latent = raw["n_layers"], c.mla(1024, 512, 128, 64, 128)
     dsa = c.flag("use_dsa", default=None if "per_layer_config" in c else True)
     types = _dots_types(c, n, dsa)

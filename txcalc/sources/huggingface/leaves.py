@@ -87,8 +87,8 @@ def mobilebert(c: Config) -> Raw:
     """BERT whose layers work at a narrow width between a matrix down and one up, with several feed-forwards."""
     c.alone()
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
-    rows = padded = {"vocab_size": c.size("vocab_size")}
-    c.padding_within(padded)
+    rows = {"vocab_size": c.size("vocab_size")}
+    c.padding_within(rows)
     d, v, wide = raw["d_model"], rows["vocab_size"], c.size("intermediate_size")
     narrow = c.flag("use_bottleneck", default=True)
     t = c.size("intra_bottleneck_size", default=128) if narrow else d

@@ -62,7 +62,7 @@ def roformer(c: Config) -> Raw:
 
 def eurobert(c: Config) -> Raw:
     """As Llama, looking both ways."""
-    raw = _gated(c, padding=128001)
+    raw = _gated(c)
     form = c.head_of("masked-lm", "none", "sequence", "token")
     if form == "masked-lm":
         tied = c.flag("tie_word_embeddings", default=False)
@@ -80,9 +80,9 @@ def eurobert(c: Config) -> Raw:
     return raw | {"head": head}
 
 
-def _gated(c: Config, padding: int) -> Raw:
-    """A stack of Llama's layers as an encoder; `padding` is the row of padding in the class."""
-    raw = c.widths("encoder", padding=padding)
+def _gated(c: Config) -> Raw:
+    """A stack of Llama's layers as an encoder."""
+    raw = c.widths("encoder")
     attention = c.heads(raw, whole=True)
     return raw | {
         "attention": attention | {"bias": c.flag("attention_bias", default=False)},
@@ -124,7 +124,7 @@ def esm(c: Config) -> Raw:
 
 def esmc(c: Config) -> Raw:
     """Llama's layers with LayerNorms, those of Q and K over all heads and, like the last one, without a bias."""
-    raw = _gated(c, padding=1)
+    raw = _gated(c)
     heads_of = raw["attention"]
     c.only(raw["d_model"] // heads_of["n_heads"], "head_dim", why="the norms of Q and K are as wide as the model")
     if heads_of["n_kv_heads"] != heads_of["n_heads"]:

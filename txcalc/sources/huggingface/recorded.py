@@ -107,7 +107,10 @@ def _size(at: Mapping[str, Config], path: str, default: int, row: Mapping[str, A
         return int(c.layers(*names)) if not c.path or key in c else default
     if default == 0:
         return int(c.count(*names, default=0))
-    return int(c.size(*names, default=REQUIRED if path in PRIMARY else default))
+    number = int(c.size(*names, default=REQUIRED if path in PRIMARY else default))
+    if key == "vocab_size":
+        c.padding_within({key: number})
+    return number
 
 
 def _only(c: Config, key: str, value: Any) -> None:

@@ -291,9 +291,7 @@ def rwkv(c: Config) -> Raw:
 def xlstm(c: Config) -> Raw:
     """A matrix memory and a gated feed-forward in every layer."""
     c.alone()
-    raw = c.widths(
-        "decoder", d_model=("hidden_size", "embedding_dim"), n_layers=("num_hidden_layers", "num_blocks"), padding=1
-    )
+    raw = c.widths("decoder", ("hidden_size", "embedding_dim"), ("num_hidden_layers", "num_blocks"))
     d, heads_ = raw["d_model"], c.size("num_heads", default=8)
     per_head = {}
     for key, name, share in (("d_key", "qk_dim_factor", 0.5), ("d_value", "v_dim_factor", 1.0)):

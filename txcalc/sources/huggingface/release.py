@@ -51,3 +51,10 @@ def size_of(model_type: str, key: str) -> int | None:
     """The size that the configuration class of a model type takes when it is told nothing."""
     found: int | None = table("named.json")["sizes"].get(model_type, {}).get(key)
     return found
+
+
+def padding_of(model_type: str) -> tuple[bool, int | None]:
+    """Whether the table of tokens of a model type may have a row for padding, and which its class takes when it is told
+    nothing."""
+    rows = table("named.json")["padding"]
+    return model_type in rows or not classes(model_type), rows.get(model_type)

@@ -124,11 +124,6 @@ def _half(c: Config, raw: Raw, half: str, act: str = "gelu") -> Raw:
     }
 
 
-# The row for padding that classes take when nobody says, where it is not the first.
-_FIRST = ("bart", "led", "m2m_100", "mbart", "mvp", "nllb-moe", "plbart", "speech_to_text")
-_PADDING = {"marian": 58100} | dict.fromkeys(_FIRST, 1)
-
-
 def bart_like(
     c: Config, place: str, rows: int, extra: int, embedded_norm: bool, positions: str = "learned", deciding: int = 0,
     act: str = "gelu", crossed: bool = False,
@@ -148,7 +143,7 @@ def bart_like(
         "d_model": c.size("d_model", "hidden_size"),
         "vocab_size": c.size("vocab_size"),
     }
-    c.padding_within(raw, default=_PADDING.get(c.model_type))
+    c.padding_within(raw)
     table: Raw = {"form": positions}
     if positions == "learned":
         table["rows"] = c.size("max_position_embeddings", default=rows) + extra

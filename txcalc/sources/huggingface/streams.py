@@ -67,6 +67,7 @@ def prophetnet(c: Config) -> Raw:
     themselves and the first."""
     joined(c, crossing=True)
     d, v = c.size("hidden_size", "d_model"), c.size("vocab_size")
+    c.padding_within({"vocab_size": v})
     rows, act = c.size("max_position_embeddings", default=512), c.activation("activation_function", default="gelu")
     g, buckets = c.size("ngram", default=2), c.size("num_buckets", default=32)
     halves: dict[str, Raw] = {}
@@ -166,6 +167,7 @@ def funnel(c: Config) -> Raw:
         sizes = [1]
     repeats = c.items("block_repeats", of=size, length=len(sizes), default=None) or [1] * len(sizes)
     d, v, wide = c.size("d_model", "hidden_size"), c.size("vocab_size"), c.size("d_inner")
+    c.padding_within({"vocab_size": v})
     h, w = c.size("n_head", "num_attention_heads"), c.size("d_head", default=64)
     act, form = c.activation("hidden_act", default="gelu_new"), c.text("attention_type", default="relative_shift")
     if form not in ("relative_shift", "factorized"):

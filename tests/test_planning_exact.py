@@ -13,10 +13,13 @@ import pytest
 
 from txcalc import load
 from txcalc.errors import InputError, UnknownName
+from txcalc.ledger import walk
+from txcalc.parts.positions import RelativeBias
 from txcalc.parts.work import COST
+from txcalc.planning.evidence import digest
 from txcalc.planning.generation import FlopsLaw, generations, laws, summed
 from txcalc.planning.layout import Layout, parse_layout, unserved
-from txcalc.planning.modules import MOST_TRIALS, Modules, _short, _trials, listed, names
+from txcalc.planning.modules import MOST_TRIALS, PREFIXES, Modules, _short, _trials, listed, names
 from txcalc.planning.parallelism import Sharding, parted, piece, sizes
 from txcalc.planning.scaling import (
     LAWS,
@@ -456,6 +459,17 @@ def test_experts_of_a_layer_have_one_format(patterns: list[str], said: str) -> N
         assert said and said in str(error)
 
 
+@pytest.mark.parametrize(("experts", "each"), [(2, 2), (3, 3), (4, 3), (64, 3)])
+def test_an_expression_is_tried_on_three_experts(experts: int, each: int) -> None:
+    """The first, one of the middle and the last, of each name that the module may have: so much is taken off."""
+    one = Modules(["re:.*q_proj"])
+    ledger = load(f"{DENSE} E={experts} k=2").ledger()
+    (gate,) = (entry for entry in ledger if entry.routed and entry.steps[-1].name == "gate")
+    left, numbers = one.left, len(PREFIXES) * len(names(gate.name))
+    one.have(gate, 0)
+    assert left - one.left == _trials(".*q_proj") * numbers * each
+
+
 def test_lists_of_names() -> None:
     assert listed(["a", ["b", "c"]], "ignore") == ["a", "b", "c"] and listed(["a", " "], "ignore") == []
     assert listed("a,b", "ignore") == [] and listed([1], "ignore") == [] and listed([[]], "ignore") == []
@@ -580,6 +594,14 @@ def test_a_norm_before_o_reads_what_the_core_keeps(gate: str, fused: int, stored
         assert norm.saved == size
 
 
+def test_a_norm_before_o_is_cut_as_values_are() -> None:
+    attention = {"n_heads": 8, "d_head": 8, "d_v": 16, "inner_norm": True}
+    model = build({"d_model": 64, "n_layers": 1, "attention": attention, "feed_forward": {"d_ff": 96}}, "normed")
+    (stage,) = Sharding(model).stages(Layout(tp=2))
+    (norm,) = (entry for entry in walk(stage.root, model.workload()) if entry.path.endswith("inner_norm"))
+    assert norm.params == 4 * 16
+
+
 def test_half_of_wide_differential_heads_are_normed() -> None:
     """A pair of heads together, of twice a head's width; keys and values have half as many heads."""
     heads = {"n_heads": 8, "n_kv_heads": 4, "d_head": 8}
@@ -600,3 +622,31 @@ def test_a_branch_is_added_once_unless_its_pieces_are(parts: list[str], sums: in
     raw = {"d_model": 64, "n_layers": 1, "layer": {"layer": {"parts": parts, **{name: tables[name] for name in parts}}}}
     (added,) = (entry for entry in build(raw, "sums").ledger(2, 8) if entry.path.endswith(".residual"))
     assert added.flops_other == sums * 16 * 64
+
+
+def test_a_norm_keeps_a_number_of_a_row_and_a_core_one_of_each_head() -> None:
+    """Its deviation, and the log-sum of a head's scores; all else keeps none."""
+    for source, heads in ((DENSE, 8), ("gpt2", 12)):
+        for entry in load(source).ledger(2, 8):
+            kept = {"norm": 1, "attention_core": heads}.get(entry.kind, 0)
+            assert entry.work is not None and entry.leaf.rows_kept(entry.work) == kept
+
+
+def test_biases_of_distances_look_both_ways_where_the_mask_does() -> None:
+    """T5's encoder and decoder, BEiT's patches."""
+    found = [leaf.bidirectional for leaf in load("t5-small").root.leaves() if isinstance(leaf, RelativeBias)]
+    assert found == [True, False]
+
+
+def test_a_prediction_layer_is_its_stack_s_first() -> None:
+    own = load("deepseek-v3").predictor
+    assert own and {entry.numbers for entry in own.entries if entry.layer} == {(0,)}
+
+
+def test_the_digest_of_a_proof_is_of_how_often_layers_run() -> None:
+    """ALBERT's layers are one that runs again: as many parameters however often."""
+    once, twice = (load("albert-base-v2", {"n_layers": layers}) for layers in (6, 12))
+    assert once.params == twice.params and digest(once, "params") != digest(twice, "params")
+    own = load("albert-base-v2", {"n_layers": 6, "shared_layers": False})
+    assert once.ledger(1, 8).total("flops") == own.ledger(1, 8).total("flops")
+    assert digest(once, "flops") != digest(own, "flops")

@@ -213,12 +213,12 @@ class AttentionCore(SoftmaxCore):
     def saved(self, work: Workload) -> Any:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
         width = self.d_qk if self.tied and not work.keep_scores else self.d_qk + self.d_v
-        query, kv = tokens * self.n_heads * self.d_qk, keys * self.n_kv_heads * width
+        query, kv = tokens * self.n_heads * self.d_qk, 0 if self.borrowed else keys * self.n_kv_heads * width
         scores = (keys + work.batch if self.sinks else keys) * work.tokens * self.n_heads
         scores = scores if self.softcap is None else scores + keys * work.tokens * self.n_heads
         kept = scores if work.keep_scores else tokens * self.n_heads * self.d_v
         distances = keys * self.n_heads * self.d_qk if self.distances else 0
-        return query + kept + distances if self.borrowed else query + kv + kept + distances
+        return query + kv + kept + distances
 
     @property
     def token(self) -> Any:

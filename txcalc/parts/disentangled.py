@@ -94,8 +94,8 @@ class DisentangledCore(Leaf):
     def saved(self, work: Workload) -> Any:
         own = work.positions * self.n_heads * self.d_head
         term = own + work.positions * self.n_heads * self.distances(work)
-        terms = (term if self.c2p else 0) + (term if self.p2c else 0)
-        return 3 * own + terms + (work.positions * work.tokens * self.n_heads if work.keep_scores else own)
+        kept = work.positions * work.tokens * self.n_heads if work.keep_scores else own
+        return 3 * own + (self.c2p + self.p2c) * term + kept
 
 
 @final

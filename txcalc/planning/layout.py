@@ -168,7 +168,7 @@ class Layout:
         if self.etp is not None:
             if ranks % (ep * self.etp):
                 return [Fault("ep · etp", ep * self.etp, f"a divisor of {others} = {ranks}")]
-        elif ep > 1 and ((tp % ep and ep % tp) or ranks % ep):
+        elif (tp % ep and ep % tp) or ranks % ep:
             expected = f"a divisor of tp = {tp}, or a multiple of it that divides {others} = {ranks}"
             return [Fault("ep", ep, expected)]
         return []

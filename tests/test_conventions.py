@@ -78,6 +78,7 @@ def test_any_description_is_counted_or_refused(raw: dict[str, Any], tokens: int)
 
 
 @pytest.mark.slow
+@settings(max_examples=12)
 @given(st.integers(1, 9), st.integers(1, 64), st.integers(1, 4))
 def test_parameter_rules_are_their_formula(tokens: int, width: int, batch: int) -> None:
     """6·N and 2·N of all parameters, whatever the terms are called."""

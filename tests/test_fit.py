@@ -134,7 +134,7 @@ families = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=25)
+@settings(max_examples=12)
 @given(families, st.integers(10**8, 10**12), st.sampled_from(["bf16", "int4", "q8_0"]), st.sampled_from([None, 700]))
 def test_a_design_fits_and_one_more_layer_does_not(
     family: DesignFamily, memory: int, weights: str, context: int | None
@@ -155,7 +155,7 @@ def test_a_design_fits_and_one_more_layer_does_not(
 
 
 @pytest.mark.slow
-@settings(max_examples=20)
+@settings(max_examples=10)
 @given(families, st.integers(10**8, 10**12))
 def test_no_depth_is_nearer_to_the_parameters(family: DesignFamily, params: int) -> None:
     asked = budget(family, params=params)

@@ -388,7 +388,8 @@ def arithmetic(text: str) -> Any:
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_of_a_model_is_the_librarys(kind: str, browser: Any, file: Path) -> None:
     with Tab(browser, file) as page:
-        assert check(KINDS[kind], [*KINDS].index(kind), page, 500, 5) == 500
+        number = 150 if kind in ("audio", "vision") else 500
+        assert check(KINDS[kind], [*KINDS].index(kind), page, number, 5) == number
 
 
 DRAWN = """(state) => {
@@ -507,7 +508,8 @@ def test_axe_finds_no_fault(view: str, scheme: str, browser: Any, planned: Path)
     with Tab(browser, planned, f"view={view}", color_scheme=scheme, bypass_csp=True) as page:
         for detail in page.query_selector_all("details:not([open]) > summary"):
             detail.click()
-        found = axe.Axe().run(page)
+        others = {"runOnly": ["color-contrast"]} if scheme == "dark" else {}  # the same elements in other colours
+        found = axe.Axe().run(page, options={"resultTypes": ["violations"], **others})
         assert found.violations_count == 0, found.generate_report()
 
 
@@ -645,17 +647,20 @@ def deployed(source: str, gpu: str, context: int, prompt: int, kv: str, users: i
 
 @pytest.mark.browser
 @pytest.mark.parametrize(
-    "source",
-    ["llama-3.1-8b", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mixtral-8x7b", "gemma-3-12b"))],
+    ("source", "number"),
+    [
+        ("llama-3.1-8b", 500),
+        *(pytest.param(name, 150, marks=pytest.mark.slow) for name in ("mixtral-8x7b", "gemma-3-12b")),
+    ],
 )
-def test_every_number_of_a_deployment_is_the_librarys(source: str, browser: Any, tmp_path: Path) -> None:
-    """At 500 settings of a grid whose lengths and users are drawn, too: with its 128 points, of prices and engines."""
+def test_every_number_of_a_deployment_is_the_librarys(source: str, number: int, browser: Any, tmp_path: Path) -> None:
+    """At settings of a grid whose lengths and users are drawn, too: with its 128 points, of prices and engines."""
     draw, fitting, answer = random.Random(source), 0, lru_cache(maxsize=None)(deployed)
     contexts, users_ = (sorted(draw.sample(range(least, most), 4)) for least, most in ((1000, 32_000), (1, 300)))
     places = {"kv": 2, "context": 4, "prompt": 2, "users": 4, "engine": 3, "price": 20_000}
     states: list[Any] = [
         {"view": "serve", "serve": i % 2, "at": {name: draw.randrange(n) for name, n in places.items()}}
-        for i in range(500)
+        for i in range(number)
     ]
     with Tab(browser, made(tmp_path / "plan.html", source, *grid(contexts, users_, GPUS))) as page:
         shown = read(page, states)
@@ -704,7 +709,7 @@ def test_every_number_of_a_deployment_is_the_librarys(source: str, browser: Any,
             wanted |= {f"front served {i}": point["steady"]["per_gpu"]}
             wanted |= {f"front cost {i}": price * point["cost_per_million_output"]}
         check_reals(got["real"], wanted, lambda name: 1e-12 if "cost" in name else 0)
-    assert fitting > 100
+    assert 5 * fitting > number
 
 
 @pytest.mark.browser
@@ -757,7 +762,7 @@ def laid_out(draw: random.Random, gpus: int, number: int) -> list[str]:
 
 
 @pytest.mark.browser
-@pytest.mark.parametrize("seed", [4, pytest.param(5, marks=pytest.mark.slow), pytest.param(6, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [4, pytest.param(5, marks=pytest.mark.slow)])
 def test_every_number_of_a_training_run_is_the_librarys(seed: int, browser: Any, tmp_path: Path) -> None:
     """At 500 settings of a page whose GPUs, layouts, lengths and batch are drawn, too."""
     draw, machine, true = random.Random(seed), Machine.of(hardware.load("h100-sxm")), {}

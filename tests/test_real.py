@@ -24,7 +24,7 @@ from txcalc.verify.real import RankResult, _renamed, _rows, started, verify_real
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
-    """Four processes for all layouts: each takes seconds to import what ranks need."""
+    """Four processes for all layouts."""
     with started(4) as processes:
         yield processes
 

@@ -60,7 +60,9 @@ class RankResult(NamedTuple):
 
 def started(processes: int) -> Pool:
     """Processes that ranks can run in, one run after the other: a context that ends them."""
-    return multiprocessing.get_context("spawn").Pool(processes)
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # what ranks need is imported once
+    return context.Pool(processes)
 
 
 def verify_real(

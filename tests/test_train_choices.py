@@ -210,6 +210,19 @@ def test_a_table_has_a_layer_s_own_figures() -> None:
     assert found.table(Recipe(Layout(tp=3), tokens=32)) is None  # of eight heads
 
 
+def test_an_estimate_of_adapters_holds_frozen_weights_as_they_are_stored() -> None:
+    """They have no gradient and no optimizer's state: 8B in 4 bits fits 24 GB."""
+    model = load(DECODER, {"lora.rank": 4})
+    of_search = Search(model, Recipe(tokens=32, frozen="bf16"), ONE, 1, 3)
+    table = of_search.table(Recipe(tokens=32, frozen="bf16"))
+    assert table and table.elements[1:] == (0, 0) and table.frozen == (2 * NORMED, 2 * ROOT)
+    assert table.elements[0] == model.params - load(DECODER).params
+    machine = Machine.of(hardware.load("rtx-4090"))
+    tuned = Recipe(tokens=2048, frozen="nf4-dq")
+    found = Search(load("llama-3.1-8b", {"lora.rank": 16}), tuned, machine, 1, 8, frozenset({"frozen"})).run().best
+    assert found and all(each.plan.fullest.reserved <= 24 * 2**30 for each in found)
+
+
 def test_a_search_tries_the_fastest_that_may_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Up to a tenth more than fits by the estimate; of those it computes sixty at most, and stops at six that do."""
     space = ONE.accelerator.memory

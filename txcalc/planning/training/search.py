@@ -23,7 +23,7 @@ from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
-from txcalc.planning.training.states import tensors
+from txcalc.planning.training.states import stored, tensors
 from txcalc.planning.training.step import Step, StepTimer
 
 ENOUGH = 6  # layouts that fit and are computed exactly
@@ -52,13 +52,14 @@ class Searched(NamedTuple):
 class _Table(NamedTuple):
     """Of one micro-batch and all layers: seconds forward, backward, and computed again; forward and backward of what
     stands before and behind the layers; bytes kept for backward, and when blocks are computed again; those of the loss;
-    elements of weights."""
+    elements of weights that learn, and bytes of those that do not."""
 
     layers: tuple[float, float, float]
     ends: tuple[float, float]
     kept: tuple[float, float]
     logits: float
     elements: tuple[float, float, float]  # of the layers, of experts among them, and of the ends
+    frozen: tuple[float, float] = (0.0, 0.0)  # of the layers and of the ends
 
 
 class _Estimate(NamedTuple):
@@ -204,13 +205,22 @@ class Search:
         forward, backward = sum(inner.forward.values()), sum(inner.backward.values())
         ends = sum(whole.forward.values()) - forward, sum(whole.backward.values()) - backward
         blocks = kept(piece, replace(probe, recompute="blocks"), pace.width)
-        sums = [0.0, 0.0, 0.0]
+        sums, frozen = [0.0, 0.0, 0.0], [0.0, 0.0]
         for tensor in tensors(piece, probe):
-            sums[2 if not tensor.group else 1 if tensor.expert and layout.ep > 1 else 0] += tensor.size * tensor.copies
+            if tensor.learns:
+                where = 2 if not tensor.group else 1 if tensor.expert and layout.ep > 1 else 0
+                sums[where] += tensor.size * tensor.copies
+            else:
+                frozen[not tensor.group] += tensor.copies * stored(tensor, tensor.size, probe)
         saved = float(kept(piece, probe, pace.width).saved)
         head = float(probe.logit_bytes[1] * logits(probe, [piece], 0))
         return _Table(
-            (forward, backward, forward), ends, (saved, float(blocks.saved)), head, (sums[0], sums[1], sums[2])
+            (forward, backward, forward),
+            ends,
+            (saved, float(blocks.saved)),
+            head,
+            (sums[0], sums[1], sums[2]),
+            (frozen[0], frozen[1]),
         )
 
     def estimate(self, recipe: Recipe, table: _Table) -> _Estimate:
@@ -225,6 +235,8 @@ class Search:
         elements = table.elements[0] / layout.pp + table.elements[2], table.elements[1] / layout.pp
         exchange = self._exchange(recipe, elements, one)
         state, resident = self._state(recipe, elements)
+        shares = layout.copies * layout.cp if recipe.zero_stage == 3 else 1
+        resident += (table.frozen[0] / layout.pp + table.frozen[1]) / shares
         optimizer = state / self.machine.accelerator.bandwidth / self.machine.accelerator.efficiency.memory
         flights = min(batches, layout.pp) if layout.pp > 1 else 1
         ahead = flights * (1 + (layout.pp - 1) / (layout.pp * layout.vpp)) if layout.vpp > 1 else flights

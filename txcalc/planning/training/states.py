@@ -111,8 +111,8 @@ def states(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int =
     parameters = gradients = beside = adapters = 0
     for tensor, mine in _cuts(held, recipe, shard, column):
         whole = tensor.shape
-        stored = tensor.copies * _stored(tensor, product(mine if zero == 3 else whole), recipe)
-        parameters, adapters = (parameters, adapters + stored) if tensor.adapter else (parameters + stored, adapters)
+        size = tensor.copies * stored(tensor, product(mine if zero == 3 else whole), recipe)
+        parameters, adapters = (parameters, adapters + size) if tensor.adapter else (parameters + size, adapters)
         if tensor.learns:
             kept = recipe.adapter_bytes if tensor.adapter else recipe.gradient_bytes
             width = recipe.adapter_bytes if tensor.adapter else recipe.parameter_bytes
@@ -131,7 +131,7 @@ def kept_for(shape: Shape, recipe: Recipe, width: int, hidden: bool, value: Call
     return optimizer.size(shape, master or width, hidden, *small) + master * product(shape)
 
 
-def _stored(tensor: RankTensor, elements: int, recipe: Recipe) -> int:
+def stored(tensor: RankTensor, elements: int, recipe: Recipe) -> int:
     """Bytes of so many elements of a weight. NF4: two in a byte, an fp32 scale for 64; with double quantisation a byte
     for each scale, an fp32 for 256 of them, and one for their mean (bitsandbytes; arXiv 2305.14314, section 3). What is
     not quantised beside quantised matrices is in the dtype of the products."""

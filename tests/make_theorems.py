@@ -55,8 +55,9 @@ def models(folders: list[Path]) -> Iterator[tuple[str, Model]]:
         yield "descriptions", build(description, name)
     for name, config in json.loads((HELD / "configs.json").read_text()).items():
         yield from read("configs", name, config)
-    for name, entry in json.loads((HELD / "wild.json").read_text()).items():
-        yield from read("wild", name, entry["config"])
+    for origin in ("wild", "small"):
+        for name, entry in json.loads((HELD / f"{origin}.json").read_text()).items():
+            yield from read(origin, name, entry["config"])
     for folder in folders:
         for entry in json.loads((folder / "truth.json").read_text()):
             config = json.loads((folder / "configs" / f"{entry['name']}.json").read_text())

@@ -203,15 +203,6 @@ def test_a_file_that_holds_something_else(text: str) -> None:
         inherited(load(TOY), "flops")
 
 
-def test_what_has_no_module_is_named(tmp_path: Path) -> None:
-    """Nothing can prove it: no hint sends to `prove`, which refuses."""
-    rows = json.loads((Path(__file__).parent / "data" / "hf" / "small.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(rows["xmod"]["config"]))
-    said = CliRunner().invoke(app, ["show", str(tmp_path / "config.json")]).output
-    assert "not proved: whole: adapter_norm is a leaf by itself, which has no module" in " ".join(said.split())
-    assert "prove tries" not in said
-
-
 def test_what_has_no_theorem_yet_is_sent_to_prove_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(theorems, "theorems", dict)
     said = " ".join(CliRunner().invoke(app, ["show", TOY]).output.split())

@@ -17,6 +17,8 @@ from typing import Any, NamedTuple
 
 from txcalc.model import Model
 from txcalc.num import whole
+from txcalc.parts.forms import FORMS
+from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.options import FreeSize
 from txcalc.sources.assemble import assemble
 from txcalc.sources.spec import SECTIONS
@@ -31,6 +33,8 @@ NAMED: dict[str, dict[str, Any]] = {
     "positions": {"theta": 10000.0, "buckets": 32, "distance": 128, "terms": ["c2p", "p2c"]},
     "head": {"transform_bias": True, "pool": "first"},
 }
+LEAF = "leaf"
+ONE = {"name": LEAF, "kind": "other", "times": 1, "runs": 1}  # of a leaf that stands for all copies
 WAVES = ("sinusoidal", "relative-projection")  # sines and cosines of as many angles each
 
 
@@ -82,7 +86,13 @@ class Unit(NamedTuple):
 
     def over(self, values: Mapping[str, Any]) -> Any:
         """The tree of parts at other sizes."""
-        return assemble(_over(self.spec, values))
+        said = _over(self.spec, values)
+        return Pieces(pieces=(said[LEAF] | ONE,)) if self.listed else assemble(said)
+
+    @property
+    def listed(self) -> bool:
+        """Whether it is a leaf that a model lists by itself."""
+        return LEAF in self.spec
 
 
 class _Parameters:
@@ -180,15 +190,54 @@ def listed(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 
 
 def pieces(model: Model) -> list[Unit]:
-    """A model's frame and each kind of its layers, or the whole where these are not apart."""
-    stacks = model.spec["stacks"]
-    if len(stacks) > 1 or not _apart(stacks[""]):
+    """A model's frame and each kind of its layers, or the whole where these are not apart; and each of the leaves that
+    it lists by themselves: what is left without them may be nothing."""
+    if leaves := [_leaf(piece) for piece in listed(model.spec)]:
+        return [unit for unit in _parts(model) if any(True for _ in unit.over(unit.values).leaves())] + leaves
+    return _parts(model)
+
+
+def _parts(model: Model) -> list[Unit]:
+    stacks = {half: _unlisted(stack) for half, stack in model.spec["stacks"].items()}
+    if len(stacks) > 1 or not _apart(model.spec["stacks"][""]):
         return [_unit("whole", {half: _thin(stack) for half, stack in stacks.items()}, model)]
     stack = stacks[""]
     frame = _unit("frame", {"": _framed(stack)}, model) if stack["vocab_size"] is not None else None
     called = {name: "layer" if name == "layer" else f"layer {name}" for name in stack["layer"]}
     layers = [_unit(called[name], {"": _bare(stack, name)}, model) for name in stack["layer"]]
     return [*([frame] if frame else []), *layers]
+
+
+def _unlisted(stack: Mapping[str, Any]) -> dict[str, Any]:
+    """A stack without the leaves that it lists."""
+    layers = {
+        name: {**layer, "pieces": {**layer["pieces"], "leaves": []}} if "pieces" in layer["parts"] else layer
+        for name, layer in stack["layer"].items()
+    }
+    return {**stack, "around": [], "layer": layers}
+
+
+def _leaf(piece: Mapping[str, Any]) -> Unit:
+    """A leaf with a letter for each of its sizes, and for those by which the list says where it works. How often it is
+    there, and how often it runs, is the list's: the ledger multiplies by it, as by the number of layers."""
+    naming, (names, _, _, divided) = _Parameters(), FORMS[piece["form"]]
+
+    def letter(name: str, value: int) -> Size:
+        own = naming.parameter(f"{LEAF}.{name}", abs(value))
+        return _times(_fixed(-1), own) if value < 0 else own
+
+    def places(name: str) -> Any:
+        said = piece[name]
+        return [letter(f"{name}.{i}", number) for i, number in enumerate(said)] if isinstance(said, list) else said
+
+    groups = letter("groups", piece["groups"])
+    sizes = [
+        _times(groups, letter(name, size // piece["groups"])) if name in (divided or ()) else letter(name, size)
+        for name, size in zip(names, piece["sizes"], strict=True)
+    ]
+    said = {name: piece[name] for name in ("form", "bias", "shared")} | {"groups": groups, "sizes": sizes}
+    spec = {"kind": LEAF, "stacks": {}, LEAF: said | {name: places(name) for name in ("at", "keys")}}
+    return Unit(f"{LEAF} {piece['form']}", spec, naming.values)
 
 
 def _apart(stack: Mapping[str, Any]) -> bool:

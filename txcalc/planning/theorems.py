@@ -25,7 +25,6 @@ from txcalc.planning.structures import (
     Size as Size,
     Unit as Unit,
     fingerprint,
-    listed as listed,
     probe as probe,
     units as units,
 )
@@ -123,7 +122,7 @@ def digests(unit: Unit, quantities: Iterable[str]) -> dict[str, str]:
     found = {}
     for quantity in quantities:
         figure, workloads = FIGURES[quantity]
-        workloads += POOLED if any(name.endswith(".rate") for name in unit.values) else ()
+        workloads += POOLED if unit.listed or any(name.endswith(".rate") for name in unit.values) else ()
         said = []
         for past, tokens in workloads:
             if past and unit.spec["kind"] in ("encoder", "vision"):
@@ -284,8 +283,7 @@ def obstacle(unit: Unit) -> str:
     """Why a structure at its sizes has no theorem to inherit; "" where it has."""
     theorem = theorems().get(unit.key)
     if theorem is None:
-        leaf = next(listed(unit.spec), None)
-        return f"{leaf['name']} is a leaf by itself, which has no module" if leaf else "it has no theorem yet"
+        return "it has no theorem yet"
     if failed := _outside(theorem.conditions, unit):
         return f"its sizes are outside the theorem's: {', '.join(failed)}"
     now = digests(unit, theorem.digests)

@@ -182,8 +182,7 @@ def _unproved(model: Model, known: Mapping[str, Known]) -> list[str]:
     if known["params"].how == "proved":
         return []
     reasons = [f"{unit.name}: {why}" for unit in theorems.units(model) if (why := theorems.obstacle(unit))]
-    hint = "" if any(theorems.listed(model.spec)) else " (txcalc prove tries)"
-    return [f"not proved: {'; '.join(reasons)}{hint}"] if reasons else []
+    return [f"not proved: {'; '.join(reasons)} (txcalc prove tries)"] if reasons else []
 
 
 def _whole(model: Model) -> list[str]:

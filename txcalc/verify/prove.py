@@ -15,11 +15,13 @@ from torch import nn
 from txcalc.planning import theorems
 from txcalc.planning.theorems import Condition, Theorem, Unit
 from txcalc.reference import modules, tracing
-from txcalc.verify import flops, steps
+from txcalc.verify import flops, leaves, steps
 from txcalc.verify.parameters import ORACLE as WEIGHTS
 from txcalc.verify.sizes import Case, SizeSymbols, cases, inputs, lengths_of, refusing, simple
 from txcalc.verify.symbolic import unlogged
 from txcalc.verify.verdict import Row, compare, uncounted
+
+LISTED = "all B, T ≥ 1, the leaves that are listed each by itself"
 
 
 def prove(unit: Unit) -> tuple[Theorem, list[Row]]:
@@ -36,12 +38,15 @@ def _prove(unit: Unit) -> tuple[Theorem, list[Row]]:
     conditions: dict[Condition, None] = {}
     rows: list[Row] = []
     domains: list[str] = []
+    digests = {quantity: theorems.digest(unit, quantity) for quantity in theorems.PROVED}
+    if unit.listed:
+        rows, assumed = leaves.rows(unit)
+        return Theorem(unit.name, digests, LISTED, tuple(assumed)), rows
     for case in cases(unit):
         found, assumed, domain = _at(unit, case)
         conditions |= dict.fromkeys(assumed)
         domains.append(domain)
         rows += found
-    digests = {quantity: theorems.digest(unit, quantity) for quantity in theorems.PROVED}
     domain = f"all {', '.join(lengths_of(unit))} ≥ 1" if not any(domains) else "; ".join(domains)
     shown, more = steps.shown(unit) if all(row.equal for row in rows) else ({}, [])
     return Theorem(unit.name, digests, domain, tuple(conditions), shown), [*rows, *more]

@@ -1,12 +1,12 @@
 """Leaves one by one, each where it works: what a published model has that no other part says.
 
-They are counted and have no module: what holds them is *modelled*, however exactly it agrees with transformers.
+They are counted and each has a module by itself; a list does not say what reads what, so that none is made of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Final, final
+from typing import Any, ClassVar, Final, final
 
 from txcalc.num import ceil_div, maximum
 from txcalc.parts.forms import FORMS, pieces, steps
@@ -60,6 +60,7 @@ class Pieces(Composite):
 
     pieces: tuple[Mapping[str, Any], ...]
     cuttable = False
+    fixed: ClassVar[None] = None  # it works where it is asked to
 
     def describe(self) -> str:
         return "pieces of its own"

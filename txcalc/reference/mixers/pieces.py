@@ -1,0 +1,142 @@
+"""Leaves one by one, each run by itself: see `parts.mixers.pieces`.
+
+A list does not say what reads what. So no model is made of one: a leaf is given inputs of its own, of the shapes that
+its formulas name, at as many positions as it is asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from txcalc.errors import InputError
+from txcalc.parts import convolution, cores, linear as parts, norm, spans
+from txcalc.parts.mixers import pieces
+from txcalc.parts.part import Leaf
+from txcalc.reference.attention import AttentionCore
+from txcalc.reference.linear import Activation, GroupedLinear, LayerScale, Linear, Lookup, Norm, Shift, Sum, Unused
+from txcalc.reference.run import Like, Run
+
+
+class Pieces(nn.Module):
+    """What is left of a layer when the leaves that it lists are run by themselves."""
+
+    def __init__(self, part: pieces.Pieces, like: Like) -> None:
+        super().__init__()
+        if part.pieces:
+            raise InputError("reference", [f"{part.pieces[0]['name']} is a leaf by itself: nothing says what it reads"])
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        return x
+
+
+class Filter(nn.Module):
+    """A convolution over x (B, (T − 1)·stride + taps, c_in), as many products as there are groups of channels."""
+
+    def __init__(self, part: convolution.Filter, like: Like) -> None:
+        super().__init__()
+        self.weight = like.parameter(part.c_out, part.c_in // part.groups, part.taps)
+        self.bias = like.parameter(part.c_out) if part.bias else None
+        self.groups, self.taps, self.stride = part.groups, part.taps, part.stride
+
+    def forward(self, x: Tensor, tokens: Any) -> Tensor:
+        batch, steps, width = x.shape
+        strides = (steps * width, self.stride * width, 1, width)  # `unfold` takes no symbols
+        windows = x.as_strided((batch, tokens, width, self.taps), strides).clone(memory_format=torch.contiguous_format)
+        rows = windows.flatten(0, 1).unflatten(1, (self.groups, -1)).transpose(0, 1).flatten(2)
+        weight = self.weight.flatten(1).unflatten(0, (self.groups, -1))  # (groups, c_out/groups, c_in/groups·taps)
+        y = torch.bmm(rows, weight.mT).transpose(0, 1).flatten(1).unflatten(0, (batch, tokens))
+        return y if self.bias is None else y + self.bias
+
+
+class MatrixProduct(nn.Module):
+    """Rows (B, h, T, d) times matrices (B, h, d, n)."""
+
+    def forward(self, x: Tensor, matrix: Tensor) -> Tensor:
+        return torch.bmm(x.flatten(0, 1), matrix.flatten(0, 1)).unflatten(0, x.shape[:2])
+
+
+class Idle(nn.Module):
+    """What multiplies no matrices and holds no weights."""
+
+    def forward(self) -> None:
+        return None
+
+
+class Alone(nn.Module):
+    """A leaf, and inputs for it: of B sequences, T positions and S that it reads beside them. `lent`: another holds its
+    weights."""
+
+    def __init__(self, leaf: Leaf, like: Like, lent: bool) -> None:
+        super().__init__()
+        self.part, self.like = leaf, like
+        made = MADE.get(type(leaf))
+        self.given: Given = made[1] if made else lambda *_: []
+        self.leaf = made[0](leaf, like) if made else Idle()
+        if lent:
+            for name, weight in [*self.leaf.named_parameters()]:
+                delattr(self.leaf, name)
+                self.leaf.register_buffer(name, weight.detach())
+
+    def forward(self, batch: Any, tokens: Any, source: Any) -> None:
+        shapes = self.given(self.part, batch, tokens, source)
+        made = [torch.empty(shape, device=self.like.device, dtype=self.like.dtype) for shape in shapes]
+        if isinstance(self.leaf, Lookup):
+            made = [torch.zeros(batch, tokens, dtype=torch.long, device=self.like.device)]
+        if isinstance(self.leaf, Filter):
+            self.leaf(*made, tokens)
+        elif isinstance(self.leaf, AttentionCore):
+            self.leaf(*made, Run(0, torch.arange(tokens, device=self.like.device)))
+        elif not isinstance(self.leaf, Unused):
+            self.leaf(*made)
+
+
+Shapes = list[tuple[Any, ...]]
+Given = Callable[[Any, Any, Any, Any], Shapes]  # a part, B, T and S
+
+
+def _attended(part: cores.AttentionCore, batch: Any, tokens: Any, source: Any) -> Shapes:
+    keys = source if isinstance(part.span, spans.Cross | spans.Reading) else tokens
+    q = (batch, tokens, part.n_heads, part.d_qk)
+    return [q, (batch, keys, part.n_kv_heads, part.d_qk), (batch, keys, part.n_kv_heads, part.d_v)]
+
+
+def _product(part: cores.MatrixProduct, batch: Any, tokens: Any, source: Any) -> Shapes:
+    made = source if part.d_out is None else part.d_out
+    return [(batch, part.n_heads, tokens, part.d_in), (batch, part.n_heads, part.d_in, made)]
+
+
+def _wide(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
+    return [(batch, tokens, part.width)]
+
+
+def _read(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
+    return [(batch, tokens, part.d_in)]
+
+
+# By the part: its module, and the shapes of what it reads.
+MADE: Mapping[type[Leaf], tuple[Callable[[Any, Like], nn.Module], Given]] = {
+    parts.Linear: (lambda part, like: Linear(part.d_in, part.d_out, part.bias, like), _read),
+    parts.GroupedLinear: (GroupedLinear, lambda part, b, t, s: [(b, t, part.groups * part.d_in)]),
+    parts.LayerScale: (LayerScale, _wide),
+    parts.Shift: (Shift, _wide),
+    parts.Activation: (lambda part, like: Activation(part.form), _wide),
+    parts.Sum: (lambda part, like: Sum(), lambda part, b, t, s: [(b, t, part.width)] * 2),
+    parts.Lookup: (lambda part, like: Lookup(part.rows, part.width, like), lambda *_: []),
+    parts.Unused: (Unused, lambda *_: []),
+    norm.Norm: (
+        lambda part, like: Norm(replace(part, eps=1e-5), like),
+        lambda part, b, t, s: [(b, t, part.groups, part.width)],
+    ),
+    convolution.Filter: (Filter, lambda part, b, t, s: [(b, (t - 1) * part.stride + part.taps, part.c_in)]),
+    cores.AttentionCore: (lambda part, like: AttentionCore(replace(part, biased=False), like), _attended),
+    cores.MatrixProduct: (lambda part, like: MatrixProduct(), _product),
+    cores.Scores: (
+        lambda part, like: MatrixProduct(),
+        lambda part, b, t, s: [(b, 1, part.n_heads * t, part.width), (b, 1, part.width, t)],
+    ),
+}

@@ -1,0 +1,110 @@
+"""Theorems of leaves that a model lists one by one: each is traced by itself, at any number of positions.
+
+Where it works is another matter: the list says of how many positions, and the ledger makes them of the text's. That
+is said here once more, of the numbers of the list, and both must be equal as formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any
+
+import sympy
+import torch
+from torch import nn
+
+from txcalc.ledger import Ledger, walk
+from txcalc.parts.mixers.pieces import Pieces
+from txcalc.parts.part import Workload
+from txcalc.planning.theorems import Condition, Unit
+from txcalc.reference import tracing
+from txcalc.reference.mixers.pieces import Alone
+from txcalc.reference.run import Like
+from txcalc.verify import flops
+from txcalc.verify.parameters import ORACLE as WEIGHTS
+from txcalc.verify.sizes import SizeSymbols, refusing, simple
+from txcalc.verify.symbolic import T_SRC, B, NotForAll, T
+from txcalc.verify.verdict import Row, compare, uncounted
+
+LENGTHS = ("B", "T", "T_src")
+LIST = "the list of leaves"
+
+
+def rows(unit: Unit) -> tuple[list[Row], list[Condition]]:
+    """What a leaf holds and costs, for all sizes and lengths, and what PyTorch assumed of the sizes."""
+    found: list[Row] = []
+    conditions: dict[Condition, None] = {}
+    for ones in (chosen for n in range(len(LENGTHS) + 1) for chosen in combinations(LENGTHS, n)):
+        symbols = SizeSymbols(unit.values, ones, lengths=(B, T, T_SRC))
+        root = unit.over({name: symbols.letters[name] for name in unit.values})
+        more, cost = _alone(root.pieces[0], symbols, ones)
+        found += more
+        assumed, lengths = symbols.conditions()
+        if lengths:
+            raise NotForAll(f"the trace holds only where {', '.join(lengths)}")
+        conditions |= dict.fromkeys(assumed)
+        if not ones:
+            there = sympy.sympify(cost).subs(_where(root.pieces[0]), simultaneous=True)
+            costs = {root.pieces[0]["name"]: simple(there)}
+            found += compare(_walked(root, B, T, T_SRC), _cost, costs, "flops", LIST, "where it works", for_all=True)
+    return found, list(conditions)
+
+
+def _alone(piece: Mapping[str, Any], symbols: SizeSymbols, ones: tuple[str, ...]) -> tuple[list[Row], Any]:
+    """Rows of a leaf at the positions it is asked for, and its FLOPs there."""
+    plain = {**piece, "at": None, "keys": None, "shared": False}
+    if piece["form"] == "windows":  # in each of which it is attention
+        plain |= {"form": "attention", "sizes": piece["sizes"][:-1]}
+    root = Pieces(pieces=(plain,))
+    (leaf,) = root.leaves()
+    predicted, name = _walked(root, *symbols.asked), piece["name"]
+    with refusing(), tracing(), symbols.mode, torch.no_grad():
+        net = nn.Module()
+        alone = Alone(symbols.of(leaf), Like(torch.device("meta"), torch.float32), not leaf.weights())
+        net.add_module(name, alone.leaf)
+        counter = flops.count(net, lambda: alone(*symbols.sides))
+    where = ", ".join(f"{one} = 1" for one in ones) or "all ≥ 2"
+    costs = {name: sum((symbols.read(value) for value in counter.by_module.values()), sympy.Integer(0))}
+    weights = {name: sum((symbols.read(w.numel()) for w in alone.leaf.parameters()), sympy.Integer(0))}
+    made = [
+        *compare(predicted, lambda entry: entry.params, weights, "params", WEIGHTS, for_all=True),
+        *compare(predicted, _cost, costs, "flops", flops.ORACLE, where, for_all=True),
+        *uncounted(counter.uncounted, flops.ORACLE, where),
+    ]
+    return made, costs[name]
+
+
+def _walked(root: Pieces, batch: Any, tokens: Any, source: Any) -> Ledger:
+    return walk(root, Workload(batch, tokens, 0, source))
+
+
+def _cost(entry: Any) -> Any:
+    return simple(entry.flops)
+
+
+def _where(piece: Mapping[str, Any]) -> dict[Any, Any]:
+    """B, T and T_src as a leaf meets them, of those of the text."""
+    batch, tokens, source = B, T, T_SRC
+    at, keys = piece["at"], piece["keys"]
+    if keys == "batch":
+        batch, tokens, source = sympy.Integer(1), B, B
+    elif keys is not None:
+        source = _number(keys)
+    if at == "source":
+        tokens = T_SRC
+    elif at is not None:
+        tokens = _number(at)
+    if piece["shared"]:
+        batch = sympy.Integer(1)
+    if piece["form"] == "windows":
+        window = sympy.Min(tokens, piece["sizes"][-1])
+        batch, tokens = batch * sympy.ceiling(tokens / window), window
+    return {B: batch, T: tokens, T_SRC: source}
+
+
+def _number(at: Any) -> Any:
+    """⌈(a·T + b)/c⌉, of what is not negative."""
+    a, b, c = at
+    reached = a * T + b
+    return sympy.ceiling((reached - sympy.Min(0, reached)) / c)

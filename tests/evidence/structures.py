@@ -1,12 +1,13 @@
 """Random valid descriptions of every family against every oracle that needs no device:
 
-    python tests/evidence/structures.py RESULTS.jsonl [--number 2000] [--seed 1] [--seconds 500] [--oracle NAME …]
+    python tests/evidence/structures.py RESULTS.jsonl [--number 2000] [--seed 1] [--seconds 500] [--jobs 2]
 
-Hypothesis draws them as the tests' strategies say, each by itself from the seed and its number; the modules that each
-means are run at points. A line of RESULTS is written for each; what is there already is not run again, so a run goes on
-where one of the same seed ended. Prints every description that an oracle refutes, and at the end of all lines how many
-different ones were tried, and how many figures compared; what is refused is counted apart. Exit code 1 where one is
-refuted, or its modules do not run.
+Hypothesis draws them as the tests' strategies say, each by itself from the seed and its number, until so many of
+different structures have been tried: what mechanisms, flags and equal sizes they have, not how large they are. The
+modules that each means, one layer of each kind, compute on the CPU. A line of RESULTS is written for each; a run goes
+on where one of the same seed ended. Prints every description that an oracle refutes, and at the end of all lines how
+many were tried and how many figures compared; what is refused is counted apart. Exit code 1 where one is refuted, or
+its modules do not run.
 """
 
 from __future__ import annotations
@@ -16,6 +17,10 @@ import json
 import sys
 import time
 from collections import Counter
+from dataclasses import replace
+from functools import partial
+from importlib import import_module
+from multiprocessing import Pool
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +31,19 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from strategies import descriptions
 
 from txcalc.errors import TxcalcError
+from txcalc.model import Model
+from txcalc.parts.model import Stack
+from txcalc.planning.theorems import units
 from txcalc.sources import build
-from txcalc.verify import ORACLES, subject, verify
+from txcalc.verify import ORACLES, subject
+from txcalc.verify.subject import SizePoint, Subject
+from txcalc.verify.symbolic import B, OneSize
+from txcalc.verify.verdict import Row
 
 WITHOUT = {"bytes", "memory", "transformers"}  # of a device, of a whole training step, of a config of theirs
-
-
-subject.POINTS = ((3, 1, 4), (2, 5, 3))  # of one position, and of several
+BATCH = 211  # a prime of which no size that is drawn is a multiple
+SEVERAL, ONE = (2, 5, 3), (3, 1, 4)  # batch, tokens and encoder positions; of one token the forward pass alone
+subject.LONG = 7, 5  # tokens and encoder positions of what is kept and moved
 
 
 def drawn(chance: int) -> dict[str, Any]:
@@ -51,16 +62,47 @@ def drawn(chance: int) -> dict[str, Any]:
     return made[-1]
 
 
-def tried(description: dict[str, Any], oracles: list[str]) -> dict[str, Any]:
-    """What the oracles say of it."""
+def one_of_each(stack: Stack) -> Stack:
+    """One layer of each kind: copies are made from the same part."""
+    groups = tuple(group._replace(indices=(i,), count=1) for i, group in enumerate(stack.groups))
+    return replace(stack, groups=groups)
+
+
+def tried(number: int, chance: int) -> dict[str, Any]:
+    """What the oracles say of a description."""
+    description = drawn(1_000_000 * chance + number)
+    found = {"seed": chance, "number": number, "description": json.dumps(description, sort_keys=True)}
     try:
-        verdict = verify(build(description, "drawn"), oracles, lengths="points")
+        model = build(description, "drawn")
     except TxcalcError as error:
-        return {"said": f"refused: {str(error)[:60]}"}
+        return found | {"said": f"refused: {str(error)[:60]}"}
+    found["structure"] = " ".join(sorted(unit.key for unit in units(model)))
+    try:
+        return found | run(replace(model, root=model.root.with_stacks(one_of_each)))
     except Exception as error:  # its module cannot be run, though the description is taken
-        return {"said": "crashed", "why": repr(error)}
-    said = "refuted" if verdict.failures else "held"
-    return {"said": said, "figures": len(verdict.rows), "why": [str(row) for row in verdict.failures[:3]]}
+        return found | {"said": "crashed", "why": repr(error)}
+
+
+class Small(Subject):
+    """Modules that compute: fakes of so few numbers take longer."""
+
+    def traced(self, device: str = "cpu") -> tuple[OneSize, SizePoint]:
+        point = SizePoint(B, *super().traced()[1][1:])
+        given = SizePoint(BATCH, *point[1:])
+        return OneSize(lambda: self.inputs(given, "cpu"), f"all B, {given}", BATCH), point
+
+
+def run(model: Model) -> dict[str, Any]:
+    """The oracles' word."""
+    rows: list[Row] = []
+    for point, oracles in ((SEVERAL, [name for name in ORACLES if name not in WITHOUT]), (ONE, ["flops"])):
+        subject.POINTS = (point,)
+        small = Small(model, "cpu", lengths="points")
+        for name in oracles:
+            module, function, _ = ORACLES[name]
+            rows += getattr(import_module(f"txcalc.verify.{module}"), function)(small)
+    failures = [str(row) for row in rows if not row.equal]
+    return {"said": "refuted" if failures else "held", "figures": len(rows), "why": failures[:3]}
 
 
 def main() -> int:
@@ -69,28 +111,27 @@ def main() -> int:
     about.add_argument("--number", type=int, default=2000)
     about.add_argument("--seed", type=int, default=1)
     about.add_argument("--seconds", type=float, default=500, help="after which no other is tried")
-    about.add_argument("--oracle", nargs="+", default=[name for name in ORACLES if name not in WITHOUT])
+    about.add_argument("--jobs", type=int, default=1)
     asked = about.parse_args()
     done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.is_file() else []
-    known, end = {one["description"] for one in done}, time.monotonic() + asked.seconds
+    known, end = {one["structure"] for one in done if "structure" in one}, time.monotonic() + asked.seconds
     first = 1 + max((one["number"] for one in done if one["seed"] == asked.seed), default=-1)
-    for number in range(first, asked.number):
-        if time.monotonic() > end:
-            break
-        description = drawn(1_000_000 * asked.seed + number)
-        text = json.dumps(description, sort_keys=True)
-        if text in known:
-            continue
-        known.add(text)
-        done.append({"seed": asked.seed, "number": number, **tried(description, asked.oracle), "description": text})
-        with asked.results.open("a") as out:
-            out.write(json.dumps(done[-1], ensure_ascii=False) + "\n")
+    with Pool(asked.jobs) as pool, asked.results.open("a") as out:
+        for one in pool.imap(partial(tried, chance=asked.seed), range(first, first + 100 * asked.number)):
+            if time.monotonic() > end or len(known) >= asked.number:
+                break
+            if one.get("structure") in known:
+                continue
+            known |= {one["structure"]} if "structure" in one else set()
+            done.append(one)
+            out.write(json.dumps(one, ensure_ascii=False) + "\n")
+            out.flush()
     for one in done:
         if one["said"] in ("refuted", "crashed"):
             print(one["seed"], one["number"], one["said"], one["why"], one["description"], sep="\n  ")
     counts = Counter(one["said"] for one in done)
     print(", ".join(f"{said} {times:,}" for said, times in counts.most_common()), end="; ")
-    print(f"{len(known):,} different, {sum(one.get('figures', 0) for one in done):,} figures")
+    print(f"{len(known):,} structures, {sum(one.get('figures', 0) for one in done):,} figures")
     return int(counts["refuted"] + counts["crashed"] > 0)
 
 

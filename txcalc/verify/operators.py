@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 import sympy
@@ -179,25 +180,32 @@ def other_rows(subject: Subject) -> Iterator[Row]:
     yield from _rows(subject, "other flops", lambda entry: computed_by(entry) or (None, None))
 
 
-def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
+@lru_cache(maxsize=1)  # who asks for what moves also asks for what is computed
+def _traced(subject: Subject) -> tuple[Ledger, MovedElements]:
+    """What every operator of a pass reads, writes and computes, and the ledger at its sizes."""
     symbols, letters = subject.traced()
+    with tracing(), symbols.mode, torch.no_grad():
+        moved = MovedElements(subject.some, symbols)
+        with moved:
+            subject.some(*symbols.inputs)
+    symbols.domain()
+    return subject.ledger(letters), moved
+
+
+def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
     try:
-        with tracing(), symbols.mode, torch.no_grad():
-            net = subject.some
-            moved = MovedElements(net, symbols)
-            with moved:
-                net(*symbols.inputs)
-        where = symbols.domain()
+        ledger, moved = _traced(subject)
     except NotForAll as refusal:
         subject.notes.append(f"{quantity}: not compared: {refusal}")
         return
-    ledger = subject.ledger(letters)
+    net, symbols = subject.some, moved.symbols
     said = {entry: figure(entry) if _alike(entry, ledger, net, moved) else (None, None) for entry in ledger}
     claimed = Ledger((entry for entry, (value, _) in said.items() if value is not None), ledger.work)
     found = moved.traffic() if quantity == "traffic" else _chosen(claimed, said, moved.computed)
     paths = {path for entry in claimed for path in module_paths(entry, True)}
     found = {path: value for path, value in subject.everywhere(found).items() if path in paths}
-    for row in compare(claimed, lambda entry: said[entry][0], found, quantity, ORACLE, where, symbols.for_all):
+    where, for_all = symbols.domain(), symbols.for_all
+    for row in compare(claimed, lambda entry: said[entry][0], found, quantity, ORACLE, where, for_all):
         if row.path:  # the whole is not claimed
             yield row
     kinds = {entry.leaf.called for entry in ledger if entry.work is not None}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple, Self
@@ -194,21 +194,21 @@ PRIME = 1_000_003  # a batch of which no other size is a multiple
 
 
 class OneSize:
-    """Inputs of `PRIME` sequences of one length, under `mode`; as `Symbols`, only that lengths are numbers: `read` says
+    """Inputs of so many sequences of one length, under `mode`; as `Symbols`, only that lengths are numbers: `read` says
     what grows with the batch by what is a multiple of it. A quarter of the time."""
 
     for_all = False
 
-    def __init__(self, make: Callable[[], tuple[Tensor, ...]], where: str) -> None:
-        self.mode = FakeTensorMode(allow_non_fake_inputs=True)
-        self.where = where
+    def __init__(self, make: Callable[[], tuple[Tensor, ...]], where: str, batch: int = PRIME) -> None:
+        self.mode: Any = FakeTensorMode(allow_non_fake_inputs=True) if batch == PRIME else nullcontext()
+        self.where, self.batch = where, batch
         with self.mode:
             self.inputs = make()
 
     def read(self, value: Any) -> Any:
         """So many times B, or a number."""
         value = int(value)
-        return sympy.Integer(value) if value % PRIME else value // PRIME * B
+        return sympy.Integer(value) if value % self.batch else value // self.batch * B
 
     def domain(self) -> str:
         return self.where

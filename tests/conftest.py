@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 from collections.abc import Iterator
 from itertools import count
@@ -46,7 +47,8 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """The inner loop does not import what is slow as a whole, nor the PyTorch behind it."""
     if config.option.markexpr == "not slow" and collection_path.suffix == ".py":
-        return "\npytestmark = pytest.mark.slow\n" in collection_path.read_text("utf-8") or None
+        text = collection_path.read_text("utf-8")
+        return bool(re.search(r"^pytestmark = \[?\s*pytest\.mark\.slow\b", text, re.MULTILINE)) or None
     return None
 
 

@@ -182,6 +182,7 @@ def test_padding_needs_no_row_where_no_table_has_one() -> None:
     assert read(CONFIGS["gpt2"] | {"pad_token_id": 50257}).params == read(CONFIGS["gpt2"]).params
 
 
+@pytest.mark.slow
 def test_a_module_of_layers_two_by_two_is_read() -> None:
     """transformers' LongCat-Flash holds rows of experts that do nothing; its description counts none."""
     pytest.importorskip("torch")
@@ -1010,6 +1011,7 @@ UNLIKE_HALVES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "config"), UNLIKE_HALVES)
 @pytest.mark.filterwarnings("ignore")
 def test_halves_of_unlike_sizes(name: str, config: dict[str, Any]) -> None:

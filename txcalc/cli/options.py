@@ -135,7 +135,7 @@ _OWN = {
     "Model": "headers via layers vocab ratio gqa head tied match by initial",
     "Workload": "over quantity by-kind formulas input unique-tokens bytes-per-token law micro-batch",
     "Engine": "tp pp dp ep etp max-num-seqs poll gather draft acceptance framework zero schedule offload "
-    "products host-link adapters adapter-rank overlap disaggregate fits-on train oracle symbolic limit rank "
+    "products stage host-link adapters adapter-rank overlap disaggregate fits-on train oracle symbolic limit rank "
     "ranks only torchrun cluster again like",
     "Traffic": "shared-prefix answer rate arrivals burstiness simulate requests seed prefix-hits ttft tpot",
     "Money": "price budget deadline pue grid measured",

@@ -10,15 +10,22 @@ from math import exp
 from typing import Any
 
 import pytest
+from tiny import TINY
 
 from txcalc import load
 from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import walk
 from txcalc.parts.positions import RelativeBias
 from txcalc.parts.work import COST
+from txcalc.planning.crossover import lengths
+from txcalc.planning.deployment import largest
+from txcalc.planning.engine import Engine
 from txcalc.planning.evidence import digest
+from txcalc.planning.fitting import ModelFit
+from txcalc.planning.formats import format_of
 from txcalc.planning.generation import FlopsLaw, generations, laws, summed
 from txcalc.planning.layout import Layout, parse_layout, unserved
+from txcalc.planning.matching import Near, _Search, matched
 from txcalc.planning.modules import MOST_TRIALS, PREFIXES, Modules, _short, _trials, listed, names
 from txcalc.planning.parallelism import Sharding, parted, piece, sizes
 from txcalc.planning.scaling import (
@@ -32,6 +39,7 @@ from txcalc.planning.scaling import (
     distribution,
     laws as scaling_laws,
 )
+from txcalc.planning.shapes import DesignBudget, DesignFamily, _depths
 from txcalc.planning.structures import Size, _Parameters, probe, units
 from txcalc.planning.theorems import Condition, Shown, TheoremFiles, _weakest
 from txcalc.sources import build
@@ -338,6 +346,8 @@ def test_a_piece_has_what_stands_before_or_behind() -> None:
         (DENSE, Layout(dp=2, etp=1), True, ""),
         (EXPERTS, Layout(dp=2, ep=3), True, "ep is 3, expected a divisor of tp = 1"),
         (DENSE, Layout(tp=0), True, "tp is 0"),
+        (EXPERTS.replace("F=96", "F=95"), Layout(tp=4, ep=2), False, "tp is 4, expected a divisor of d_ff = 95"),
+        (EXPERTS.replace("F=96", "F=95"), Layout(dp=4, ep=2, etp=2), False, "etp is 2, expected a divisor of d_ff"),
     ],
 )
 def test_layouts_that_a_model_does_not_allow(source: str, layout: Layout, serving: bool, said: str) -> None:
@@ -459,6 +469,57 @@ def test_experts_of_a_layer_have_one_format(patterns: list[str], said: str) -> N
         assert said and said in str(error)
 
 
+def test_a_size_that_may_be_no_larger_is_what_is_nearest() -> None:
+    """Two key/value heads of two: no further size may be, and one would have fewer parameters."""
+    model = load("D=64 L=2 h=2 h_kv=2 F=96 V=250")
+    found = matched(model, "h_kv", model.params + 1, lambda one: one.params)
+    assert (found.best, found.below, found.above) == (Near(2, -1), Near(2, -1), None)
+
+
+def test_a_gap_of_so_many_sizes_ends_a_search() -> None:
+    """From 1 on: of 1,024 sizes that cannot be the next is still tried, of one more it is not."""
+    for first, found in ((1025, 1025), (1026, None)):
+        search = _Search(load(DENSE), "F", 0, lambda one: one.params, 1 << 20)
+        search._known = {size: None if size < first else 1 for size in range(1, 2048)}
+        assert search.next(1, 1, 1 << 20) == found
+
+
+@pytest.mark.parametrize(("near", "most"), [(1, 1), (50, 1), (50, 49), (50, 50), (50, 64), (50, 101), (3, 400)])
+def test_the_largest_is_found_from_wherever_it_is_looked_for(near: int, most: int) -> None:
+    assert largest(lambda n: n <= most, 500, near) == most and largest(lambda n: n <= 0, 500, near) == 0
+    assert largest(lambda n: True, most, min(near, most)) is None
+
+
+@pytest.mark.parametrize(("room", "ram", "fits"), [(0, None, True), (0, 0, True), (-1, 0, False), (0, -1, False)])
+def test_what_leaves_nothing_fits(room: int, ram: int | None, fits: bool) -> None:
+    assert ModelFit("", 1, "bf16", 1, 1, room, ram=ram).fits == fits
+
+
+def test_designs_are_no_deeper_than_512_layers() -> None:
+    """What 512 layers of the narrowest width have is a budget of these; what 513 have is one of wider models alone."""
+    family = DesignFamily(vocab=1000, d_head=64)
+    for layers, narrow in ((512, True), (513, False)):
+        budget = DesignBudget(family, Engine(format_of("bf16")), params=family.model(layers, 256).params)
+        assert any(width == 256 for _, width, _ in _depths(budget)) == narrow
+
+
+@pytest.mark.parametrize(("windows", "said"), [((16, 16), ""), ((16, 8), "other lengths: [8, 16]")])
+def test_chunks_beside_windows_of_another_length_have_no_crossover(windows: tuple[int, int], said: str) -> None:
+    chunked, window = ({"attention": {"window": size}} for size in windows)
+    chunked["attention"]["chunked"] = True
+    raw = {
+        "d_model": 16,
+        "n_layers": 2,
+        "attention": {"n_heads": 2},
+        "feed_forward": {"d_ff": 32},
+        "pattern": ["a", "b"],
+    }
+    try:
+        assert lengths(build({**raw, "layer": {"a": chunked, "b": window}}, "mixed")).chunk == 16 and not said
+    except InputError as error:
+        assert said and said in str(error)
+
+
 @pytest.mark.parametrize(("experts", "each"), [(2, 2), (3, 3), (4, 3), (64, 3)])
 def test_an_expression_is_tried_on_three_experts(experts: int, each: int) -> None:
     """The first, one of the middle and the last, of each name that the module may have: so much is taken off."""
@@ -520,6 +581,13 @@ def test_the_parameters_of_a_layer(source: str, changes: dict[str, Any], values:
     assert frame[0].values["d_model"] == 64 and frame[0].values["vocab_size"] == 250
     numbers = probe(layer)
     assert list(numbers) == sorted(values) and list(numbers.values()) == list(primes(len(values)))
+
+
+def test_what_a_head_has_beyond_its_turned_part_is_a_parameter() -> None:
+    """Of 8 of a head 4 are turned, of 6 of the index as many."""
+    *_, layer = units(build(TINY["compressed"], "compressed"))
+    beyond = {name: value for name, value in layer.values.items() if "-d_rope" in name}
+    assert beyond == {"compressed.d_head-d_rope/2": 2, "compressed.index_width-d_rope": 2}
 
 
 def primes(number: int) -> Iterator[int]:

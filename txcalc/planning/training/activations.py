@@ -24,7 +24,7 @@ class Kept(NamedTuple):
 
     saved: int
     again: int
-    away: int = 0
+    away: int
 
 
 def kept(piece: StagePiece, recipe: Recipe, width: int) -> Kept:

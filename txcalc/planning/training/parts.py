@@ -28,10 +28,10 @@ class StepPart(NamedTuple):
     optimizer  bytes of its state
     """
 
-    flops: int = 0
-    again: int = 0
-    saved: int = 0
-    optimizer: int = 0
+    flops: int
+    again: int
+    saved: int
+    optimizer: int
 
 
 class StepParts(NamedTuple):

@@ -24,6 +24,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding, stage as stage_of
 from txcalc.planning.training.parts import RankTree, held, in_letters
 from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.stages import Pipeline
 from txcalc.sources import build
 from txcalc.sources.assemble import assemble, patches
 from txcalc.symbols import BY_LETTER, TABLE, Symbol
@@ -310,8 +311,7 @@ class _Costs:
 
 
 def of_rank(model: Model, layout: Layout, work: Workload, stage: int, recipe: Recipe | None) -> RankTree:
-    """What a rank of a stage holds, whole where others share it. Errors: `InputError` with every reason why there is
-    none."""
+    """What a rank of a stage holds, whole where others share it. Errors: `InputError` where there is none."""
     wrong = []
     if layout.fsdp > 1 < layout.ep:
         wrong.append(Fault("fsdp", layout.fsdp, "1 beside ep: ranks of one expert share it among themselves"))
@@ -319,8 +319,8 @@ def of_rank(model: Model, layout: Layout, work: Workload, stage: int, recipe: Re
         wrong.append(
             Fault("sp", layout.sp, "1 beside ep over other ranks than tp's, which have positions of their own")
         )
-    if layout.cp > 1 and (recipe is None or model.root.fixed or model.encoded(0)):
-        wrong.append(Fault("cp", layout.cp, "1: only a step over one sequence of tokens is shared out so"))
+    if layout.cp > 1 and recipe is None:
+        wrong.append(Fault("cp", layout.cp, "1: only a training step shares its sequences out"))
     if not 0 <= stage < layout.pp:
         wrong.append(Fault("--stage", stage, f"a stage from 0 to {layout.pp - 1} of {layout}"))
     cut = " · ".join(name for name in ("cp", "sp") if getattr(layout, name) > 1)
@@ -329,6 +329,8 @@ def of_rank(model: Model, layout: Layout, work: Workload, stage: int, recipe: Re
             wrong.append(Fault(name, number, f"a multiple of {cut} = {layout.cp * layout.sp}"))
     if wrong:
         raise InputError("--layout", wrong)
+    if recipe is not None:
+        Pipeline(model, recipe)
     sharding = Sharding(model)
     sharding.stages(layout)
     root, whole = sharding.stages(layout.replace(pp=1, vpp=1))[0].root, model.root

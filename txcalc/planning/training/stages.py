@@ -156,6 +156,8 @@ class Pipeline:
             yield Fault("recompute", text, f"numbers of layers from 0 to {stacks[0] - 1}")
         if layout.cp > 1 and (fixed := self.model.root.fixed or self.model.encoded(0)):
             yield Fault("cp", layout.cp, f"1: the {fixed:,} positions of a picture or a sound are not shared out")
+        elif layout.cp > 1 and any(entry.kind == "recurrent" for entry in walk(self.model.root, self.model.workload())):
+            yield Fault("cp", layout.cp, "1: recurrent layers hand a state on from token to token")
 
     def _repeated(self) -> Iterator[Fault | str]:
         """What several ranks of tp would hold alike: PyTorch cuts, and repeats no share of a matrix."""

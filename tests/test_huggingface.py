@@ -906,8 +906,8 @@ HALVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         WRITING_GPT,
     ),
     "donut-swin, mbart": ({"model_type": "donut-swin", **STAGES}, {**WRITING_BART, "model_type": "mbart"}),
-    "swin, bart of another width": (
-        {"model_type": "swin", **STAGES},
+    "swinv2, bart of another width": (
+        {"model_type": "swinv2", **STAGES, "tie_word_embeddings": True},
         {**WRITING_BART, "d_model": 48, "model_type": "bart", "is_decoder": True},
     ),
     "deit, trocr": ({"model_type": "deit", **SEEN}, {**TROCR, "cross_attention_hidden_size": 32}),

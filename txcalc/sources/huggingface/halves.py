@@ -13,14 +13,16 @@ from txcalc.sources.huggingface.config import LOCAL, Config, Raw, layered, perio
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.encoder import encoder
 from txcalc.sources.huggingface.gemma import gemma3_text
-from txcalc.sources.huggingface.leaves import deit, donut_swin, swin
+from txcalc.sources.huggingface.leaves import deit, donut_swin, swin, swinv2
 from txcalc.sources.huggingface.seq2seq import bart, joined, mbart, trocr
 from txcalc.sources.huggingface.vision import beit, dinov2, vit
 
 Readers = Mapping[str, Callable[[Config], Raw]]
 # Those with a class of transformers that has cross-attention, and is an encoder without it.
 BOTH: Readers = dict.fromkeys(("bert", "camembert", "roberta", "xlm-roberta"), encoder)
-PICTURES: Readers = {"beit": beit, "deit": deit, "dinov2": dinov2, "donut-swin": donut_swin, "swin": swin, "vit": vit}
+PICTURES: Readers = {
+    "beit": beit, "deit": deit, "dinov2": dinov2, "donut-swin": donut_swin, "swin": swin, "swinv2": swinv2, "vit": vit,
+}  # fmt: skip
 BARTS: Readers = {"bart": partial(bart, crossed=True), "mbart": partial(mbart, crossed=True)}
 WRITERS: Readers = {**BOTH, **BARTS, "gpt2": partial(decoder, name="gpt2"), "trocr": trocr}
 # The keys that make a class a decoder with cross-attention; those of others are one whatever they say.
@@ -63,7 +65,7 @@ def _half(c: Config, half: str, known: Readers) -> Config:
     if not isinstance(name, str) or name not in known:
         got = name if "model_type" in data else ABSENT
         raise InputError(c.model_type, [Fault(f"{half}.model_type", got, f"one of {', '.join(known)}")])
-    hidden = ("architectures", *(BESIDE_THE_READER if half == "decoder" else ()))
+    hidden = ("architectures", *(BESIDE_THE_READER if half == "decoder" else ("tie_word_embeddings",)))  # no head
     shown = {key: value for key, value in data.items() if key not in hidden}
     if half == "encoder":
         shown["architectures"] = [f"{name}Model"]

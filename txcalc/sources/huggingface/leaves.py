@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 from txcalc.errors import ABSENT
@@ -172,8 +173,9 @@ def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces
     return [one | {"kind": "head"} for one in made], head
 
 
-def swin(c: Config) -> Raw:
-    """Stages of layers that attend in windows of a picture's patches, four of which are merged between stages."""
+def swin(c: Config, second: bool = False) -> Raw:
+    """Stages of layers that attend in windows of a picture's patches, four of which are merged between stages. The
+    `second` version norms what the parts and merges give, and makes its biases of distances by two matrices."""
     c.alone()
     patch, channels = c.size("patch_size", default=4), c.size("num_channels", default=3)
     sides = _sides(c, patch)
@@ -199,7 +201,7 @@ def swin(c: Config) -> Raw:
         around.append(
             piece("positions", "table", sides[0] * sides[1], width, kind="embedding", bias=True, **places(sides))
         )
-    kinds, merges, sides = _stages(c, width, heads, window, sides, ratio, act, bias)
+    kinds, merges, sides = _stages(c, width, heads, window, sides, ratio, act, bias, second)
     around += [*merges, piece("norm", "layer_norm", last, kind="norm", **places(sides))]
     if c.head_of("classifier", "none") == "classifier":
         around.append(piece("classifier", "linear", last, c.labels(), kind="head", at=[0, 1, 1]))
@@ -208,19 +210,23 @@ def swin(c: Config) -> Raw:
 
 
 def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[int, int], ratio: float, act: str,
-            bias: bool) -> tuple[dict[str, Pieces], Pieces, tuple[int, int]]:  # fmt: skip
+            bias: bool, second: bool = False) -> tuple[dict[str, Pieces], Pieces, tuple[int, int]]:  # fmt: skip
     """A layer of each stage, what merges patches between them, and how many there are at the end."""
     kinds: dict[str, Pieces] = {}
     merges: Pieces = []
+    even = sides[0] == sides[1]  # then a window is at most as wide as its stage
     for i, several in enumerate(heads):
         d = width * 2**i
         c.divides(several, d, "num_heads", "the stage's width")
-        if min(sides) < window:
+        if min(sides) < window and not (second and even):
             c.fault("window_size", window, f"at most {min(sides)}, the sides of stage {i + 1}")
-        kinds[f"stage{i + 1}"] = _windowed(d, several, window, sides, max(1, int(ratio * d)), act, bias)
+        across = min(*sides, window) if second else window
+        kinds[f"stage{i + 1}"] = _windowed(d, several, across, sides, max(1, int(ratio * d)), act, bias, second)
         if i < len(heads) - 1:
+            even = even and sides[0] % 2 == 0
             sides = -(-sides[0] // 2), -(-sides[1] // 2)
-            merges.append(piece(f"merge{i + 1}_norm", "layer_norm", 4 * d, kind="norm", **places(sides)))
+            normed = 2 * d if second else 4 * d
+            merges.append(piece(f"merge{i + 1}_norm", "layer_norm", normed, kind="norm", **places(sides)))
             merges.append(piece(f"merge{i + 1}", "linear", 4 * d, 2 * d, bias=False, **places(sides)))
     return kinds, merges, sides
 
@@ -244,25 +250,35 @@ def places(sides: tuple[int, int], window: int = 1) -> Raw:
     return {"at": [0, filled[0] * filled[1], 1]}
 
 
-def _windowed(d: int, heads: int, window: int, sides: tuple[int, int], wide: int, act: str, bias: bool) -> Pieces:
+def _windowed(d: int, heads: int, window: int, sides: tuple[int, int], wide: int, act: str, bias: bool,
+              second: bool) -> Pieces:  # fmt: skip
     """A layer of Swin: attention in square windows with biases by distance, and a feed-forward."""
-    inside, width = places(sides, window), max(1, d // heads)
-    core = [piece("distances", "held", (2 * window - 1) ** 2 * heads)]
+    inside, width, distances = places(sides, window), max(1, d // heads), (2 * window - 1) ** 2
+    core = [piece("distances", "held", distances * heads)]
+    if second:
+        once: Raw = {"at": [0, distances, 1], "shared": True}
+        core = [piece("scale", "held", heads), piece("distances_up", "linear", 2, 512, **once)]
+        core += [piece("distances_activation", "relu", 512, **once)]
+        core += [piece("distances_down", "linear", 512, heads, bias=False, **once)]
     core.append(piece("core", "windows", heads, width, width, window**2, bias=True, **inside))
-    return preceded(d, core, wide, act, bias, inside, places(sides))
+    return preceded(d, core, wide, act, bias, inside, places(sides), "k" if second else "")
 
 
-def preceded(d: int, core: Pieces, wide: int, act: str, bias: bool, inside: Raw, here: Raw) -> Pieces:
-    """Attention and a feed-forward, each after a norm; the attention's matrices run `inside`, all else `here`."""
+def preceded(d: int, core: Pieces, wide: int, act: str, bias: bool, inside: Raw, here: Raw, bare: str = "") -> Pieces:
+    """Attention and a feed-forward, each after a norm; the attention's matrices, of which some are `bare` of a bias
+    where others have one, run `inside`, all else `here`."""
     own = {"kind": "attention"}
     made = [piece("attention_norm", "layer_norm", d, kind="norm", **here)]
-    made += [piece(name, "linear", d, d, bias=bias, **inside, **own) for name in "qkv"]
+    made += [piece(name, "linear", d, d, bias=bias and name not in bare, **inside, **own) for name in "qkv"]
     made += [one | own for one in core]
     made += [piece("o", "linear", d, d, **inside, **own), piece("attention_sum", "sum", d, **here)]
     made += [piece("feed_forward_norm", "layer_norm", d, kind="norm", **here)]
     both = [piece("up", "linear", d, wide, **here), piece("activation", act, wide, **here)]
     both += [piece("down", "linear", wide, d, **here), piece("feed_forward_sum", "sum", d, **here)]
     return made + [one | {"kind": "feed_forward"} for one in both]
+
+
+swinv2 = partial(swin, second=True)
 
 
 def donut_swin(c: Config) -> Raw:

@@ -203,6 +203,16 @@ def test_a_file_that_holds_something_else(text: str) -> None:
         inherited(load(TOY), "flops")
 
 
+def test_a_theorem_of_the_package_that_says_something_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "theorems.json"
+    path.write_text(theorems.theorems_file().read_text().replace('"how": "proved"', '"how": "certain"'))
+    monkeypatch.setattr(theorems, "theorems_file", lambda: path)
+    with pytest.raises(InputError, match="known how: 'certain'"):
+        inherited(load("mistral-7b"), "flops")
+
+
 def test_what_has_no_theorem_yet_is_sent_to_prove_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(theorems, "theorems", dict)
     said = " ".join(CliRunner().invoke(app, ["show", TOY]).output.split())

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -149,22 +150,33 @@ def own_file() -> Path:
     return Path(base) / "txcalc" / "theorems.json"
 
 
-class TheoremFiles(Mapping[str, Theorem]):
-    """Theorems of files' texts by the key of their structure, each read when it is asked for, of the first text that
-    has it: a model asks for a few of hundreds, and all of them would be a fiftieth of the time that a command takes."""
+@contextmanager
+def _holding(path: Path) -> Iterator[None]:
+    """What is no theorem in a file is a fault of the file."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        said: list[Fault | str] = [f"holds no theorems as {SCHEMA} has them: {error!r} (delete it, or make it again)"]
+        raise InputError(str(path), said) from None
 
-    def __init__(self, texts: Sequence[str]) -> None:
-        self.texts = texts
+
+class TheoremFiles(Mapping[str, Theorem]):
+    """Theorems of files by the key of their structure, each read when it is asked for, of the first file that has it: a
+    model asks for a few of hundreds, and all of them would be a fiftieth of the time that a command takes."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.texts = {path: path.read_text() for path in paths if path.exists()}
 
     def __getitem__(self, key: str) -> Theorem:
-        for text in self.texts:
+        for path, text in self.texts.items():
             named = f'"{key}": '
             if (at := text.find(named + "{")) >= 0:
-                return _theorem(json.JSONDecoder().raw_decode(text, at + len(named))[0])
+                with _holding(path):
+                    return _theorem(json.JSONDecoder().raw_decode(text, at + len(named))[0])
         raise KeyError(key)
 
     def __iter__(self) -> Iterator[str]:
-        return iter({key: None for text in self.texts for key in json.loads(text)["theorems"]})
+        return iter({key: None for text in self.texts.values() for key in json.loads(text)["theorems"]})
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -174,23 +186,14 @@ class TheoremFiles(Mapping[str, Theorem]):
 def theorems() -> Mapping[str, Theorem]:
     """The user's own, whose faults are found at once, and those that come with the package."""
     own = own_file()
-    files = [theorems_file(), *([own] if read(own) else [])]
-    return TheoremFiles([path.read_text() for path in files if path.exists()])
-
-
-def _entries(path: Path) -> dict[str, Any]:
-    if not path.exists():
-        return {}
-    return json.loads(path.read_text())["theorems"]  # type: ignore[no-any-return]
+    return TheoremFiles([theorems_file(), *([own] if read(own) else [])])
 
 
 def read(path: Path) -> dict[str, Theorem]:
     """The theorems of a file, which need not be there. Errors: `InputError` for one that holds something else."""
-    try:
-        return {key: _theorem(entry) for key, entry in _entries(path).items()}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        said: list[Fault | str] = [f"holds no theorems as {SCHEMA} has them: {error!r} (delete it, or make it again)"]
-        raise InputError(str(path), said) from None
+    with _holding(path):
+        entries = json.loads(path.read_text())["theorems"] if path.exists() else {}
+        return {key: _theorem(entry) for key, entry in entries.items()}
 
 
 def _theorem(entry: Mapping[str, Any]) -> Theorem:

@@ -81,7 +81,7 @@ def _allocated(
     subject: Subject, what: str, predicted: int, beside: int, asked: int, given: int, where: str = ""
 ) -> Iterator[Row]:
     """What was asked of the allocator is exact; what it gave is noted, with its rounding."""
-    where = where or f"on {subject.device}"
+    where = where or f"one size on {subject.device}"
     extra = f" and {beside:,} B of buffers" if beside else ""
     yield Row(
         "", f"bytes of the {what}{extra}", predicted + beside, asked, predicted + beside == asked, ALLOCATOR, where

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from itertools import product
 from math import exp
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -614,12 +615,13 @@ def test_the_least_sure_is_said() -> None:
     assert _weakest([proved, wide]) == ("proved", "all B, T ≥ 2") and _weakest([proved, measured]) == ("measured", "x")
 
 
-def test_theorems_are_those_of_the_first_text_that_has_them() -> None:
-    def text(**names: str) -> str:
+def test_theorems_are_those_of_the_first_file_that_has_them(tmp_path: Path) -> None:
+    def file(**names: str) -> Path:
         entries = {key: {"name": name, "digests": {}, "domain": "", "conditions": []} for key, name in names.items()}
-        return json.dumps({"theorems": entries})
+        (path := tmp_path / "".join(names)).write_text(json.dumps({"theorems": entries}))
+        return path
 
-    kept = TheoremFiles([text(a="one", b="two"), text(b="other", c="three")])
+    kept = TheoremFiles([file(a="one", b="two"), file(b="other", c="three")])
     assert [kept[key].name for key in "abc"] == ["one", "two", "three"] and list(kept) == ["a", "b", "c"]
     assert len(kept) == 3 and "d" not in kept
 

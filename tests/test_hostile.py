@@ -67,6 +67,14 @@ def hashed() -> bytes:
     return json.dumps(small | layers | {"heads_per_ngram": 128, "ngram_vocab_size_base": 10**9}).encode()
 
 
+def kinds(layers: int) -> bytes:
+    """OpenELM of which no layer is like another."""
+    heads = [*range(8, 8 + layers)]
+    sizes = {"model_dim": 64, "head_dim": 64, "num_transformer_layers": layers, "vocab_size": 100}
+    lists = {"num_query_heads": heads, "num_kv_heads": heads, "ffn_multipliers": [1.0] * layers}
+    return json.dumps(sizes | lists).encode()[1:-1]
+
+
 def repeating(*names: str) -> dict[str, object]:
     """What a quantiser says that leaves out modules by these names."""
     form = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
@@ -118,6 +126,7 @@ FILES: dict[str, tuple[Callable[[], bytes], str]] = {
     "parens.json": (lambda: config(quantization_config=repeating("re:" + "(" * 9000 + ")" * 9000)), ""),
     "ngrams.json": (hashed, ""),
     "stages.json": (lambda: b'{"model_type": "swin", "depths": [%s], "num_heads": [%s]}' % (ONES, ONES), "depths is"),
+    "kinds.json": (lambda: b'{"model_type": "openelm", %s}' % kinds(2000), "kinds of layers, expected at most 1,000"),
     "dotted.toml": (lambda: b"a." * 500_000 + b"a = 1", "nested too deep"),
     "table.toml": (lambda: b"[" + b"a." * 500_000 + b"a]", "nested too deep"),
     "array.toml": (lambda: b"a = " + b"[" * 500_000, "not valid TOML"),

@@ -24,7 +24,7 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.formats import weights_of
 from txcalc.sources import safetensors
-from txcalc.sources.safetensors import BITS, INDEX
+from txcalc.sources.safetensors import BITS, INDEX, listed_files
 
 Shapes = dict[str, tuple[str, tuple[int, ...]]]
 
@@ -398,6 +398,11 @@ def test_an_index_must_agree_with_its_files(tmp_path: Path) -> None:
         txcalc.load(place)
     assert "'model.norm.weight' is in model-00002-of-00002.safetensors and not in the index" in str(caught.value)
     assert "'model.other.weight' is in the index and not in model-00001-of-00002.safetensors" in str(caught.value)
+
+
+def test_an_index_lists_so_many_tensors_and_no_more() -> None:
+    with pytest.raises(InputError, match="lists more than 1,048,576 tensors"):
+        listed_files(b'{"weight_map": {%s}}' % b",".join(b'"%x":"f"' % i for i in range(1_048_578)), "an index")
 
 
 @pytest.mark.parametrize("file", ["../model.safetensors", "", "a/b", "..", 3, None])

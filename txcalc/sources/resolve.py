@@ -18,7 +18,7 @@ from txcalc.parts.mechanisms import ATTENTIONS, MIXERS, PART_TABLES, PARTS, opti
 from txcalc.parts.options import Options, Wrong
 from txcalc.parts.place import mechanism
 from txcalc.sources.layer_rules import check_layer
-from txcalc.sources.spec import MAX_LAYERS, REQUIRED, SECTIONS, IdentityOptions, StackOptions, merge, sets
+from txcalc.sources.spec import MAX_KINDS, MAX_LAYERS, REQUIRED, SECTIONS, IdentityOptions, StackOptions, merge, sets
 from txcalc.sources.stack_rules import check_halves, check_stack
 from txcalc.sources.tables import SOUND, CheckedTable, Told, Unsound
 
@@ -194,6 +194,8 @@ def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, 
         resolver.fault(written(homes, "layer"), variants, "tables, one per layer kind: [layer.local]")
         variants = {}
         resolver.all_used = False
+    elif len(variants) > MAX_KINDS:
+        raise InputError(resolver.where, [f"has {len(variants):,} kinds of layers, expected at most {MAX_KINDS:,}"])
     cycle = _cycle(resolver, base, variants, homes)
     stack["groups"] = [] if "n_layers" in base.faulty else _groups(resolver, base["n_layers"], cycle)
     tables_here = {key: raw[key] for key in SECTIONS if key and key in raw}

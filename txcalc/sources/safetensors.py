@@ -19,6 +19,7 @@ from txcalc.sources import files
 
 MAX_HEADER = 100_000_000  # the format's own limit
 MAX_TENSORS = 1 << 18  # in one file; the largest models store some 200,000 in 60 files
+MAX_LISTED = 1 << 20  # in an index
 MAX_FILES = 10_000
 MAX_FAULTS = 10
 INDEX = "model.safetensors.index.json"
@@ -88,6 +89,8 @@ def _sharded(index: Path) -> Checkpoint:
 
 def listed_files(index: bytes, where: str) -> dict[str, set[str]]:
     """The files that an index names, in order, each with the tensors it puts there."""
+    if index.count(b",") > MAX_LISTED:
+        raise InputError(where, [f"lists more than {MAX_LISTED:,} tensors"])
     listed = _json(index, where)
     places = listed.get("weight_map") if isinstance(listed, Mapping) else None
     if not isinstance(places, Mapping) or not places:

@@ -38,6 +38,7 @@ from txcalc.parts.options import (
 from txcalc.symbols import BY_LETTER, OTHER_NAMES
 
 MAX_LAYERS = 10**5
+MAX_KINDS = 1000  # of layers that differ
 
 
 def layers(value: Any) -> Any:

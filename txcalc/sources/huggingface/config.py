@@ -15,7 +15,7 @@ from txcalc.sources.huggingface.answers import Answers, Raw as Raw
 from txcalc.sources.huggingface.families import PREDICTORS
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
 from txcalc.sources.huggingface.release import padding_of
-from txcalc.sources.spec import PARTS, Wrong, merge, real
+from txcalc.sources.spec import MAX_KINDS, PARTS, Wrong, merge, real
 
 # Spellings of experts' keys: how many there are, of those of which some are shared, how many a token passes, how wide.
 NAMES = ("num_experts", "num_local_experts")
@@ -376,6 +376,8 @@ def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
             for kind, (_, tables) in zip(row, mixed, strict=True):
                 table = merge(table, tables[kind])
             variants[name] = table
+            if len(variants) > MAX_KINDS:
+                break  # what checks the description refuses so many
     used = {part for table in variants.values() for part in table.get("parts", ())}
     used |= {"attention"} & {part.removeprefix("cross_") for part in used}
     if used:  # a table that no layer uses says nothing about the model

@@ -27,8 +27,8 @@ class Linear(nn.Linear):
         self.register_parameter("bias", like.parameter(d_out) if bias else None)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.bias is None and symbolic(x):
-            return folded(x, self.weight.t())
+        if symbolic(x):
+            return folded(x, self.weight.t(), self.bias)
         return F.linear(x, self.weight, self.bias)
 
 
@@ -47,14 +47,16 @@ class LowRank(nn.Module):
 
 
 def symbolic(x: Tensor) -> bool:
-    """Whether the number of the rows of x (…, T, d) is a symbol."""
-    return x.dim() > 2 and any(isinstance(size, torch.SymInt) for size in x.shape[:-1])
+    """Whether a size of x (…, T, d) is a symbol."""
+    return x.dim() > 2 and any(isinstance(size, torch.SymInt) for size in x.shape)
 
 
-def folded(x: Tensor, matrix: Tensor) -> Tensor:
-    """x·matrix as a product of two matrices, for rows that are symbols: PyTorch before 2.12 takes these for the numbers
-    of the sample when it folds them itself, and no condition on sizes would be left to prove."""
-    return torch.mm(x.flatten(0, -2), matrix).unflatten(0, x.shape[:-1])
+def folded(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x·matrix + bias as a product of two matrices, for sizes that are symbols: PyTorch before 2.12 takes these for the
+    numbers of the sample when it folds rows itself, and no condition on sizes would be left to prove."""
+    rows = x.flatten(0, -2)
+    y = torch.mm(rows, matrix) if bias is None else torch.addmm(bias, rows, matrix)
+    return y.unflatten(0, x.shape[:-1])
 
 
 class BlockLinear(nn.Module):

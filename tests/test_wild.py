@@ -277,6 +277,13 @@ def test_pictures_of_blip_have_three_channels_whatever_is_said() -> None:
         describe({**PAIRS["blip"], "vision_config": {**PICTURES, "num_channels": 4}})
 
 
+def test_unlimited_ocr_has_ten_heads_of_keys_where_it_does_not_say() -> None:
+    text = QWEN | {"model_type": "unlimited_ocr_text", "num_attention_heads": 20, "hidden_size": 320}
+    text |= {"n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32}
+    text = {key: value for key, value in text.items() if key not in ("num_key_value_heads", "head_dim")}
+    assert "num_key_value_heads = 10, the default of unlimited_ocr_text" in describe(text)[2]
+
+
 @pytest.mark.slow
 def test_mutants_are_those_of_transformers_or_refused() -> None:
     """A short run of `tests/evidence/mutants.py`; a long one is made by hand."""

@@ -39,10 +39,10 @@ def hunyuan_vl_text(c: Config) -> Raw:
     return raw
 
 
-def deepseek_ocr2_text(c: Config, dense: int | None = None) -> Raw:
+def deepseek_ocr2_text(c: Config, dense: int | None = None, kv: int | None = None) -> Raw:
     """DeepSeek-V2's experts after Llama's attention; which layers have them is a list, or all but so many."""
     raw = c.stack()
-    attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=kv, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
     c.only(attention["d_head"], "head_dim", why="it is hidden_size over num_attention_heads")
     mixed = c.with_shared(c.experts(ROUTED, TOP, WIDTH, 64), "n_shared_experts", default=2)
     raw = c.decoder(raw, attention, mixed=mixed)
@@ -53,7 +53,7 @@ def deepseek_ocr2_text(c: Config, dense: int | None = None) -> Raw:
 
 def unlimited_ocr_text(c: Config) -> Raw:
     """DeepSeek-OCR's with a window that counts from the end of the prompt, all of which is seen and kept."""
-    raw = deepseek_ocr2_text(c, c.count("first_k_dense_replace", default=1))
+    raw = deepseek_ocr2_text(c, c.count("first_k_dense_replace", default=1), kv=10)
     kinds, window = ("reference_sliding_attention", GLOBAL), c.size("sliding_window", default=128)
     if kinds[0] in c.layer_types(raw["n_layers"], [kinds[0]] * raw["n_layers"], kinds):
         c.note(f"texts are taken as prompts: of what it writes itself the last {window:,} tokens are seen and kept")

@@ -326,6 +326,12 @@ def test_a_tower_is_a_tree_by_part(tmp_path: Path) -> None:
     ]
     assert few["flops"]["by_kind"]["projector"] == 2 * 256 * (5120 * 5120 + 5120 * 3584)
     assert few["known"]["flops"]["how"] == few["known"]["params"]["how"] == "measured"
+    edged = towers("--source-tokens", "260")["known"]
+    assert (edged["params"]["how"], edged["flops"]["how"]) == ("measured", "modelled")
+    assert (
+        "1,040 positions do not fill whole windows: attention is counted as of 1,088"
+        in typed("show", str(path), "--source-tokens", "260").stderr
+    )
     other = copy.deepcopy(QWEN)
     other["vision_config"]["depth"] = 31  # type: ignore[index]
     path.write_text(json.dumps(other))

@@ -235,7 +235,8 @@ class Full(Unkept):
 @final
 @frozen
 class Apart(Unkept):
-    """A tower's windows: each is a sequence by itself. More positions than one holds are filled up to whole windows.
+    """A tower's windows: each is a sequence by itself. More positions than one holds are counted as whole windows, to
+    which SAM's code fills them up; where windows at an edge are smaller (Qwen2.5-VL) that is more than is computed.
 
     Source   Bai et al. 2025 (arXiv 2502.13923), section 2.1.1
     """

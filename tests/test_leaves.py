@@ -58,8 +58,8 @@ def leaf(form: str, sizes: list[int], **said: Any) -> Unit:
 
 
 def undivided(tokens: Any, at: list[Any]) -> Any:
-    a, b, _ = at
-    return tokens * a + b
+    a, b, _, m = at
+    return (tokens * a + b) * m
 
 
 @pytest.mark.slow
@@ -68,10 +68,11 @@ def undivided(tokens: Any, at: list[Any]) -> Any:
     [
         (("linear", [5, 7]), Linear, "operations", lambda right: lambda self, work: right(self, work) * 2),
         (("convolution", [6, 4, 3, 2]), Filter, "weights", lambda right: lambda self: right(self)[:1]),
+        (("linear", [5, 7]), Linear, "weights", lambda right: lambda self: ()),
         (("scores", [2, 5]), MatrixProduct, "operations", lambda right: lambda self, work: right(self, work) * 2),
         (("linear", [5, 7]), pieces, "_positions", lambda right: undivided),
     ],
-    ids=["product", "bias", "scores", "positions"],
+    ids=["product", "bias", "weights", "scores", "positions"],
 )
 def test_a_wrong_formula_of_a_leaf_is_refuted_by_name(
     unit: tuple[str, list[int]], owner: Any, method: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
@@ -80,7 +81,7 @@ def test_a_wrong_formula_of_a_leaf_is_refuted_by_name(
     pytest.importorskip("torch")
     from txcalc.verify.prove import prove
 
-    where: dict[str, Any] = {"keys": [1, 0, 3]} if unit[0] == "scores" else {"at": [2, 3, 5]}
+    where: dict[str, Any] = {"keys": [1, 0, 3]} if unit[0] == "scores" else {"at": [2, 3, 5, 4]}
     said = leaf(*unit, **where)
     assert all(row.equal for row in prove(said)[1]) and said.name == f"leaf {unit[0]}"
     monkeypatch.setattr(owner, method, wrong(getattr(owner, method)))

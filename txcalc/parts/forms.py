@@ -108,6 +108,7 @@ FORMS: Final[dict[str, Form]] = {
 }
 KEYED: Final = ("reading", "scores")  # they meet as many keys as `keys` says
 CROSSING: Final = ("crossed",)  # they meet the encoder's positions
+LENT: Final = ("tied", "norm_again", "rms_again")  # another piece holds their weights
 
 
 def pieces(value: Any) -> list[dict[str, Any]]:

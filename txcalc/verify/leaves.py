@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from txcalc.ledger import Ledger, walk
+from txcalc.parts.forms import LENT
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.part import Workload
 from txcalc.planning.theorems import Condition, Unit
@@ -61,7 +62,7 @@ def _alone(piece: Mapping[str, Any], symbols: SizeSymbols, ones: tuple[str, ...]
     predicted, name = _walked(root, *symbols.asked), piece["name"]
     with refusing(), tracing(), symbols.mode, torch.no_grad():
         net = nn.Module()
-        alone = Alone(symbols.of(leaf), Like(torch.device("meta"), torch.float32), not leaf.weights())
+        alone = Alone(symbols.of(leaf), Like(torch.device("meta"), torch.float32), piece["form"] in LENT)
         net.add_module(name, alone.leaf)
         counter = flops.count(net, lambda: alone(*symbols.sides))
     where = ", ".join(f"{one} = 1" for one in ones) or "all ≥ 2"
@@ -104,7 +105,7 @@ def _where(piece: Mapping[str, Any]) -> dict[Any, Any]:
 
 
 def _number(at: Any) -> Any:
-    """⌈(a·T + b)/c⌉, of what is not negative."""
-    a, b, c = at
+    """m·⌈(a·T + b)/c⌉, of what is not negative."""
+    a, b, c, m = (*at, 1)[:4]
     reached = a * T + b
-    return sympy.ceiling((reached - sympy.Min(0, reached)) / c)
+    return sympy.ceiling((reached - sympy.Min(0, reached)) / c) * m

@@ -928,11 +928,14 @@ def test_what_is_lent_is_reserved() -> None:
 
 def test_shared_experts_keep_what_the_router_keeps() -> None:
     """Where tokens are sent to experts, shared ones read the router's slice once it is gathered: with Megatron that
-    stays a slice, else all positions are kept."""
+    stays a slice, else all positions are kept. Without tp nothing is gathered, and no more is kept than without ep."""
     model = load("deepseek-v2", {"L": 2})
-    sizes = {}
-    for again in (True, False):
-        recipe = Recipe(Layout(tp=2, sp=2, dp=2, ep=4), tokens=64, framework="megatron", regather=again)
+
+    def size(layout: Layout, again: bool) -> int:
+        recipe = Recipe(layout, tokens=64, framework="megatron", regather=again)
         (piece,) = Pipeline(model, recipe).pieces
-        sizes[again] = sum(leaf_bytes(leaf, recipe) for leaf in piece.leaves if leaf.entry.kind == "shared_experts")
-    assert sizes[False] - sizes[True] == 64 * 5120 * 2
+        return sum(leaf_bytes(leaf, recipe) for leaf in piece.leaves if leaf.entry.kind == "shared_experts")
+
+    cut = Layout(tp=2, sp=2, dp=2, ep=4)
+    assert size(cut, False) - size(cut, True) == 64 * 5120 * 2
+    assert {size(Layout(dp=4, ep=ep), again) for ep in (1, 4) for again in (True, False)} == {64 * 3 * 2 * 1536 * 2}

@@ -243,8 +243,8 @@ class Ways:
 
     def reads_apart(self, same: bool) -> bool:
         """Whether shared experts keep an input of their own, where the whole's is the `same` as the router's: where
-        tokens are exchanged the router has a share of them, and the shared experts what is gathered."""
-        return self.exchanges or not same
+        tokens are exchanged the router has tp's share of them, and the shared experts what is gathered."""
+        return (self.exchanges and self.ranks > 1) or not same
 
     def beside(self, width: Any, apart: bool) -> Collective | None:
         """Summands of the shared experts, which are split by tp, where the routed ones are exchanged: each rank's share

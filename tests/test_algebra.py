@@ -416,6 +416,8 @@ EVEN, ODD = "D=64 L=8 h=8 h_kv=4 F=96 V=1024", "D=72 L=4 h=9 h_kv=3 F=99 V=251"
         (EVEN, Layout(pp=4, tp=2, sp=2, fsdp=3), "fsdp2", "core"),
         (EVEN + " tied", Layout(pp=2, cp=4, fsdp=3), "fsdp2", "every:3"),
         (ODD, Layout(pp=3, cp=3, fsdp=2), "fsdp2", "none"),
+        ("deepseek-v2", Layout(pp=4, tp=2, dp=2, ep=4), "megatron", "none"),
+        ("deepseek-v2", Layout(pp=4, dp=4, ep=4), "megatron", "none"),
     ],
     ids=str,
 )

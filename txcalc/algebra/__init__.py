@@ -331,7 +331,7 @@ def of_rank(model: Model, layout: Layout, work: Workload, stage: int, recipe: Re
         raise InputError("--layout", wrong)
     if recipe is not None:
         Pipeline(model, recipe)
-    sharding = Sharding(model)
+    sharding = Sharding(model, slices=bool(recipe and recipe.gathers_again))
     sharding.stages(layout)
     root, whole = sharding.stages(layout.replace(pp=1, vpp=1))[0].root, model.root
     if layout.pp > 1:
@@ -351,7 +351,14 @@ def in_letters_of_rank(
         etp = tp / ep if layout.expert_ways > 1 else 1
     numbers = values({**tree.letters, **made})
     sp = tp if layout.sp > 1 else 1
-    split = Ways(tp, ep, etp, sp=layout.sp > 1, value=lambda size: int(sympy.sympify(size).xreplace(numbers)))
+    split = Ways(
+        tp,
+        ep,
+        etp,
+        sp=layout.sp > 1,
+        value=lambda size: int(sympy.sympify(size).xreplace(numbers)),
+        slices=bool(recipe and recipe.gathers_again),
+    )
     root, whole = tree.root.shard(split), tree.root
     if layout.pp > 1:
         root, whole = (stage_of(one, layout, stage, tp) for one in (root, whole))

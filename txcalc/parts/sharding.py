@@ -29,6 +29,7 @@ class Ways:
     sp      whether the ranks of tp split the positions between branches
     value   the number behind a size or a way; over symbols it says what a letter stands for
     pads    rows of a vocabulary are padded to a multiple of tp times so many; 0: the last ranks have fewer
+    slices  whether what reads gathered positions keeps its slice of them, and gathers them again
     """
 
     def __init__(
@@ -40,8 +41,9 @@ class Ways:
         sp: bool = False,
         value: Callable[[Any], int] = lambda size: size,
         pads: int = 1,
+        slices: bool = False,
     ) -> None:
-        self.tp, self.ep, self.etp, self.sp, self.value, self.pads = tp, ep, etp, sp, value, pads
+        self.tp, self.ep, self.etp, self.sp, self.value, self.pads, self.slices = tp, ep, etp, sp, value, pads, slices
         self.ranks = value(tp)
         self._said = "tp", self.ranks  # what a fault names
         self._faults: dict[str, Fault] = {}
@@ -244,7 +246,7 @@ class Ways:
     def reads_apart(self, same: bool) -> bool:
         """Whether shared experts keep an input of their own, where the whole's is the `same` as the router's: where
         tokens are exchanged the router has tp's share of them, and the shared experts what is gathered."""
-        return (self.exchanges and self.ranks > 1) or not same
+        return (self.exchanges and self.ranks > 1 and not self.slices) or not same
 
     def beside(self, width: Any, apart: bool) -> Collective | None:
         """Summands of the shared experts, which are split by tp, where the routed ones are exchanged: each rank's share

@@ -104,8 +104,6 @@ def leaf_bytes(held: RankLeaf, recipe: Recipe) -> int:
     if work is None or entry.gradient == "none":
         return 0
     elements = entry.leaf.saved(work)
-    if held.sent and entry.kind == "shared_experts" and held.widened and recipe.gathers_again:
-        return 0  # the slice that the router keeps
     if recipe.rules.fused:
         elements = entry.leaf.saved_fused(work)
     if recipe.context == "ulysses" and recipe.layout.cp > 1 and entry.leaf.input_kept == "eager":

@@ -411,6 +411,7 @@ EVEN, ODD = "D=64 L=8 h=8 h_kv=4 F=96 V=1024", "D=72 L=4 h=9 h_kv=3 F=99 V=251"
     ("source", "layout", "framework", "recompute"),
     [
         (EVEN, Layout(pp=4, tp=2, cp=2, dp=2), "megatron", "none"),
+        (EVEN.replace("1024", "1000"), Layout(tp=2, pp=2), "megatron", "none"),
         (EVEN, Layout(pp=2, vpp=2, tp=2, sp=2, cp=2), "megatron", "blocks"),
         (EVEN, Layout(tp=4, sp=4, dp=2), "megatron", "none"),
         (EVEN, Layout(pp=4, tp=2, sp=2, fsdp=3), "fsdp2", "core"),

@@ -22,7 +22,7 @@ from txcalc.parts.part import Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding, stage as stage_of
-from txcalc.planning.training.parts import RankTree, held, in_letters
+from txcalc.planning.training.parts import RankTree, held, in_letters, rules_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.sources import build
@@ -331,7 +331,7 @@ def of_rank(model: Model, layout: Layout, work: Workload, stage: int, recipe: Re
         raise InputError("--layout", wrong)
     if recipe is not None:
         Pipeline(model, recipe)
-    sharding = Sharding(model, slices=bool(recipe and recipe.gathers_again))
+    sharding = Sharding(model, **rules_of(recipe))
     sharding.stages(layout)
     root, whole = sharding.stages(layout.replace(pp=1, vpp=1))[0].root, model.root
     if layout.pp > 1:
@@ -357,7 +357,7 @@ def in_letters_of_rank(
         etp,
         sp=layout.sp > 1,
         value=lambda size: int(sympy.sympify(size).xreplace(numbers)),
-        slices=bool(recipe and recipe.gathers_again),
+        **rules_of(recipe),
     )
     root, whole = tree.root.shard(split), tree.root
     if layout.pp > 1:

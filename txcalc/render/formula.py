@@ -14,6 +14,7 @@ from txcalc.model import Model
 from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, write
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
+from txcalc.planning.training.parts import rules_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.render.further import recipe_data, recipe_line
 from txcalc.render.latex import latex_text
@@ -73,7 +74,7 @@ def report(
     if layout is not None:
         of_stage = f", stage {stage}" if layout.pp > 1 else ""
         header.append(f"of one rank of {layout}{of_stage}")
-        notes += Sharding(model).notes(layout)
+        notes += Sharding(model, **rules_of(recipe)).notes(layout)
         if (recipe.shards if recipe else layout.fsdp) > 1:
             notes.append(
                 "weights are whole while a layer runs; what fsdp gathers and reduces is not among what is sent"

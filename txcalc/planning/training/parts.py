@@ -68,6 +68,13 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
     return StepParts(rank, {kind: part for kind, part in found.items() if any(part)}, plan.notes)
 
 
+def rules_of(recipe: Recipe | None) -> dict[str, Any]:
+    """What a framework's rules are to `Sharding` and `Ways`: `pads` and `slices`."""
+    if recipe is None:
+        return {}
+    return {"pads": 0 if recipe.rules.dtensor else recipe.rules.pads, "slices": recipe.gathers_again}
+
+
 class RankTree(NamedTuple):
     """What one rank holds, over numbers or letters.
 

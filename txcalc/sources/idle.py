@@ -24,7 +24,7 @@ Made = tuple[Raw, Any]  # a resolved description, and its tree
 OFF: tuple[Any, ...] = (False, 0, "none", "no", [])
 NOTHING = (None, *OFF)
 NONSENSE = float("nan")  # no key may be this
-SO = "it is so already"
+ALREADY = "it is so already"
 
 
 def idle_keys(raw: Raw, after: Raw, spelling: Mapping[str, str]) -> list[str]:
@@ -76,7 +76,7 @@ def idle_changes(raw: Raw, changes: Raw, made: Made) -> tuple[list[str], list[st
         derived = field and field.default is None and not unseen
         tried = (_made(changed(raw, {key: other})) for other in (others(field, value) if field and derived else ()))
         follows = any(_differ(base, other) for other in tried if other)
-        faults.append(changes_nothing(key, value, SO if follows else reason(raw, path, unseen)))
+        faults.append(changes_nothing(key, value, ALREADY if follows else reason(raw, path, unseen)))
     return faults, same
 
 
@@ -98,7 +98,7 @@ def _fault(raw: Raw, path: Path, value: Any, spelling: Mapping[str, str]) -> str
     return changes_nothing(spelling.get(dotted, dotted), value, reason(raw, path, not seen))
 
 
-def changes_nothing(key: str, value: Any, why: str = SO) -> str:
+def changes_nothing(key: str, value: Any, why: str = ALREADY) -> str:
     """The fault of a key that leaves a model as it is."""
     return f"{key} is {shown(value)}, which changes nothing here" + (f": {why}" if why else "")
 

@@ -68,12 +68,9 @@ def beside(c: Config, text: Config, raw: Raw) -> Raw:
         own.leftovers()
         own.finish(c.model_type)
         parts = [_described(*one) for one in read]
-    except (InputError, Wrong) as error:
-        faults = (
-            error.faults if isinstance(error, InputError) else [f"a tower has a leaf that is none: expected {error}"]
-        )
-        more = f" (and {len(faults) - 1} more)" if len(faults) > 1 else ""
-        c.note(f"params.whole is not known: {faults[0]}{more}")
+    except InputError as error:
+        more = f" (and {len(error.faults) - 1} more)" if len(error.faults) > 1 else ""
+        c.note(f"params.whole is not known: {error.faults[0]}{more}")
         return found
     c.assumptions += own.assumptions
     c.note(f"beside the language model: {', '.join(said for _, said, _ in parts)} parameters")
@@ -89,7 +86,10 @@ def _described(plan: Beside, tower: Tower, projection: Projection) -> tuple[Raw,
     words; of what no FLOPs are known, and why. Errors: `InputError`."""
     steps, names = [*tower.steps, *projection.steps], tuple(plan.of.split())
     alone = stack_of(tower.raw)
-    made = projector(alone.spec["stacks"][""]["d_model"], steps_of(steps))
+    try:
+        made = projector(alone.spec["stacks"][""]["d_model"], steps_of(steps))
+    except Wrong as error:
+        raise InputError(plan.of, [f"its {names[0]} projector: expected {error}"]) from None
     stacks, between = len(names) * alone.params, _params(made)
     towers = f"{' and '.join(names)} tower{'s' * (len(names) > 1)}"
     words = f"{towers} {stacks:,}" + (f", projector {between:,}" if between else "")

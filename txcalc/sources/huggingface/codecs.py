@@ -29,6 +29,7 @@ class _Convolutions(NamedTuple):
     shortcut: bool
 
     def conv(self, c_in: int, c_out: int, taps: int, times: int = 1, turned: bool = False) -> Pieces:
+        """A convolution, or one that undoes a stride (`turned`), and what it has beside its weights."""
         made = [piece("conv", "convolution", c_in, c_out, taps, 1, times=times)]
         if self.lengths:
             width = c_in if turned and self.lengths == "scale" else c_out

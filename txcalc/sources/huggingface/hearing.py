@@ -17,7 +17,7 @@ from txcalc.sources.spec import size
 def qwen3_asr(v: Config, *defaults: int) -> Tower:
     """Three convolutions of 3 × 3 with a stride of 2 over bands and time, chunk by chunk, and layers with biases
     everywhere that attend within windows of whole chunks."""
-    size = heard(v, *(defaults or (1024, 4096, 24, 16)))
+    sizes = heard(v, *(defaults or (1024, 4096, 24, 16)))
     bands, channels = v.size("num_mel_bins", default=128), v.size("downsample_hidden_size", default=480)
     frames = 2 * v.size("n_window", default=50)
     chunks = v.size("n_window_infer", default=800) // frames
@@ -32,10 +32,10 @@ def qwen3_asr(v: Config, *defaults: int) -> Tower:
         here = {"at": [1, 0, frames, grid]}
         around.append(piece(f"conv{i + 1}", "convolution", c_in, channels, 9, 4, kind="embedding", **here))
         around.append(piece(f"conv{i + 1}_activation", "gelu", channels, **here))
-    flat = piece("conv_out", "linear", channels * bands, size.width, bias=False, at=[1, 0, frames, frames])
+    flat = piece("conv_out", "linear", channels * bands, sizes.width, bias=False, at=[1, 0, frames, frames])
     window = {"window": max(1, chunks) * frames, "chunked": True}
-    raw = stack(size, act, attention=window, positions={"form": "sinusoidal"})
-    return Tower(size.width, raw | {"kind": "encoder", "around": [*around, flat]})
+    raw = stack(sizes, act, attention=window, positions={"form": "sinusoidal"})
+    return Tower(sizes.width, raw | {"kind": "encoder", "around": [*around, flat]})
 
 
 def granite_speech(v: Config) -> Tower:

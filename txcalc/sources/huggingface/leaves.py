@@ -30,6 +30,7 @@ def _softmax(
 
 
 def normed(name: str, width: int, form: str = "layer_norm", /, **more: Any) -> Raw:
+    """A norm, named after what it stands before or what it norms."""
     return piece(f"{name}_norm", form, width, kind="norm", **more)
 
 

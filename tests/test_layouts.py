@@ -30,12 +30,14 @@ MEASURED: dict[str, dict[str, dict[str, int]]] = json.loads(KEPT.read_text())
 
 LLAMA = "D=64 L=2 h=8 h_kv=4 F=96 V=250"
 
-SAMPLE: list[tuple[str, Layout, dict[str, Any]]] = [
+SHARED = load(LLAMA + " E=4 k=2", {"experts.n_shared": 1})
+SAMPLE: list[tuple[Any, Layout, dict[str, Any]]] = [
     (LLAMA, Layout(fsdp=3), {"micro_batch": 2}),
     (LLAMA, Layout(tp=4, sp=4, fsdp=256), {}),  # more ranks than rows
     (LLAMA, Layout(tp=2), {"parameter": "bf16", "optimizer": "sgd-momentum"}),  # the table's gradient is whole
     (LLAMA, Layout(tp=2, sp=2), {"parameter": "bf16", "recompute": "blocks"}),
     (LLAMA + " E=4 k=2", Layout(tp=2, sp=2, dp=2, fsdp=2, ep=2, etp=2), {}),
+    (SHARED, Layout(fsdp=2, ep=2), {}),  # its input is that of the router too, and kept once
     (LLAMA + " tied", Layout(tp=2, sp=2, pp=2, fsdp=2), {"accumulation": 4}),
     (LLAMA, Layout(pp=2, fsdp=2), {"accumulation": 2, "recompute": "layers:1"}),  # a number that no piece has
 ]
@@ -43,7 +45,7 @@ SAMPLE: list[tuple[str, Layout, dict[str, Any]]] = [
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("source", "layout", "more"), SAMPLE, ids=lambda value: str(value))
-def test_a_layout_is_as_torch_has_it(source: str, layout: Layout, more: dict[str, Any]) -> None:
+def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, more: dict[str, Any]) -> None:
     from txcalc.verify.layouts import verify_layout
 
     recipe = Recipe(layout, tokens=32 * layout.sp, **more)

@@ -28,6 +28,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from txcalc.errors import TxcalcError
+from txcalc.ledger import Ledger
+from txcalc.model import Model
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe, release
 from txcalc.sources.huggingface.families import READERS, WRAPPERS
@@ -37,10 +39,12 @@ DATA = Path(__file__).parents[1] / "data" / "hf"
 FILES = ("towers", "configs", "small", "wild")
 LAYERS = {"num_hidden_layers", "n_layer", "num_layers", "n_layers", "encoder_layers", "decoder_layers",
           "num_decoder_layers"}  # fmt: skip
-# What txcalc answers otherwise on purpose: T5's later checkpoints own a head that transformers 5 does not make, and
-# Nomic's published configs say their sizes in keys that only their own code reads.
+# What txcalc answers otherwise on purpose: T5's later checkpoints own a head that transformers 5 does not make,
+# Nomic's published configs say their sizes in keys that only their own code reads, and a text whose only class has no
+# head is counted with that of the whole, as a note says.
 ON_PURPOSE = {"t5": "tie_word_embeddings", "mt5": "tie_word_embeddings"}
 OTHERWISE = ("nomic_bert",)
+WITH_HEAD = "a language model's head is counted"
 # What the defaults of a class lack for a model of it.
 LACKING: dict[str, dict[str, Any]] = {
     **{name: {"head_dim": 64} for name in ("hunyuan_v1_dense", "hunyuan_v1_moe", "ministral")},
@@ -194,11 +198,18 @@ def theirs(config: dict[str, Any]) -> tuple[int, int] | str:
         return str(error)
 
 
+def beyond(model: Model, ledger: Ledger, quantity: str) -> int:
+    """What a head that transformers' class has not is of a quantity."""
+    said = any(note.startswith(WITH_HEAD) for note in model.notes)
+    return int(ledger.by_kind(quantity).get("head", 0)) if said else 0
+
+
 def ours(config: dict[str, Any]) -> tuple[int | None, int] | str:
     """Those that are read, None where a tower is not, and those of the language model; or why nothing is."""
     try:
         model = build(*describe(config))
-        return None if model.whole is None else int(model.whole), int(model.params)
+        head = beyond(model, model.ledger(), "params")
+        return None if model.whole is None else int(model.whole) - head, int(model.params) - head
     except TxcalcError as error:
         return str(error)
 
@@ -237,8 +248,9 @@ def costs(config: dict[str, Any]) -> list[str]:
     if flops is not None:
         scans = [part for part in cost.parts if part.kind.endswith(SCANS)]
         flops -= sum(part.flops or 0 for part in scans)
-        entries = list(model.ledger(tokens=5, **joined))  # type: ignore[arg-type]
-        mine = sum(e.flops for e in entries if not scans or type(e.leaf).__name__ not in SCANNED)
+        ledger = model.ledger(tokens=5, **joined)  # type: ignore[arg-type]
+        mine = sum(e.flops for e in ledger if not scans or type(e.leaf).__name__ not in SCANNED)
+        mine -= beyond(model, ledger, "flops")
         if mine != flops:
             found.append(f"FLOPs {mine:,}, not {flops:,}")
     held = model.ledger(tokens=5, **joined).total("cache")  # type: ignore[arg-type]

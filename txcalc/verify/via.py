@@ -201,18 +201,19 @@ def _made_for(cls: Any, config: Any) -> bool:
 
 
 def _automatic(transformers: Any, config: Any) -> Any:
-    """The class with a head that a model type without `architectures` gets: language model, else classifier, else
-    none. One made for this configuration if there is any; never one of its text alone."""
+    """The class with a head that a model type without `architectures` gets: language model, else a classifier of
+    pictures that come alone, else none. One made for this configuration if any is; never one of its text alone."""
     from transformers.models.auto import modeling_auto as auto
 
     joined = ["SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"]
     tasks = joined if getattr(config, "is_encoder_decoder", False) else []
     tasks = tasks if getattr(config, "is_decoder", False) else [*tasks, "MASKED_LM"]
-    tasks = [*tasks, "CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", *joined, "IMAGE_CLASSIFICATION"]
+    text = type(config.get_text_config(decoder=True))
+    tasks = [*tasks, "CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", *joined]
+    tasks += ["IMAGE_CLASSIFICATION"] if isinstance(config, text) else []
     tables = [getattr(auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in tasks] + [auto.MODEL_MAPPING_NAMES]
     named = [names[config.model_type] for names in tables if config.model_type in names]
     found = [getattr(transformers, one if isinstance(one, str) else one[0], None) for one in named]
-    text = type(config.get_text_config(decoder=True))
     whole = [cls for cls in found if isinstance(config, text) or getattr(cls, "config_class", None) is not text]
     return next((cls for cls in whole if _made_for(cls, config)), next(iter(whole), None))
 

@@ -116,7 +116,8 @@ def main() -> int:
     done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.is_file() else []
     known, end = {one["structure"] for one in done if "structure" in one}, time.monotonic() + asked.seconds
     first = 1 + max((one["number"] for one in done if one["seed"] == asked.seed), default=-1)
-    with Pool(asked.jobs) as pool, asked.results.open("a") as out:
+    # What torch keeps of the modules it computed grows by some 50 MB per structure.
+    with Pool(asked.jobs, maxtasksperchild=40) as pool, asked.results.open("a") as out:
         for one in pool.imap(partial(tried, chance=asked.seed), range(first, first + 100 * asked.number)):
             if time.monotonic() > end or len(known) >= asked.number:
                 break

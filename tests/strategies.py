@@ -226,9 +226,9 @@ FIELDS |= {
     "Embedding.convolutions": st.lists(some("Convolution"), max_size=2).map(tuple),
     "Frozen.part": some("FeedForward"),
     "Projector.steps": st.tuples(
-        st.builds(ProjectorStep, st.just("branch"), some("Linear"), sizes, st.integers(1, 3)),
-        st.builds(ProjectorStep, st.just("norm"), some("Norm"), sizes, st.just(1)),
-        st.builds(ProjectorStep, st.just("linear"), some("Linear"), sizes, st.just(1)),
+        st.builds(ProjectorStep, st.just("branch"), some("Linear"), sizes, st.integers(1, 3), st.integers(1, 3)),
+        st.builds(ProjectorStep, st.just("norm"), some("Norm"), sizes, st.just(1), st.just(1)),
+        st.builds(ProjectorStep, st.just("linear"), some("Linear"), sizes, st.just(1), st.just(1)),
     ),
     "Stack.groups": groups(),
 }

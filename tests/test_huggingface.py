@@ -30,6 +30,11 @@ CONFIGS: dict[str, dict[str, Any]] = json.loads((DATA / "configs.json").read_tex
 TRUTH: dict[str, dict[str, Any]] = json.loads((DATA / "truth.json").read_text())
 
 SMALL: dict[str, dict[str, Any]] = json.loads((DATA / "small.json").read_text())
+# Written by hand; of two halves; what a class of transformers lacks where nothing is said, or would make wide.
+HAND: dict[str, dict[str, Any]] = json.loads((DATA / "hand.json").read_text())
+HALVES: dict[str, dict[str, Any]] = json.loads((DATA / "halves.json").read_text())
+SAID: dict[str, dict[str, Any]] = json.loads((DATA / "said.json").read_text())
+LLAMA = HAND["llama"]
 
 # What is refused, by name. This list may only shrink: a config that becomes readable must leave it.
 REFUSED = """
@@ -248,14 +253,6 @@ def test_truth_is_complete() -> None:
     assert {kind for truth in TRUTH.values() for kind in truth["kinds"]} == kinds
 
 
-LLAMA = {
-    "model_type": "llama",
-    "hidden_size": 64,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "intermediate_size": 96,
-    "vocab_size": 100,
-}
 LLAMA_PARAMS = 100 * 64 * 2 + 2 * (4 * 64 * 64 + 3 * 64 * 96 + 2 * 64) + 64
 
 
@@ -270,44 +267,6 @@ def test_absent_structure_is_an_assumption_and_an_absent_size_an_error() -> None
         with pytest.raises(InputError) as error:
             read({name: value for name, value in LLAMA.items() if name != key})
         assert f"{key} is missing" in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"num_experts": 8}, "num_experts is 8, a key that is not understood"),
-        ({"shiny_new_width": 7}, "shiny_new_width is 7, a key that is not understood"),
-        ({"hidden_size": "64"}, "hidden_size is '64', expected a whole number above 0"),
-        ({"hidden_size": True}, "hidden_size is True, expected a whole number above 0"),
-        ({"hidden_size": 64.0}, "hidden_size is 64.0, expected a whole number above 0"),
-        ({"hidden_size": -64}, "hidden_size is -64"),
-        ({"hidden_size": None}, "hidden_size is null"),
-        ({"hidden_size": [64]}, "hidden_size is [64]"),
-        ({"hidden_size": 10**4000}, "hidden_size is "),
-        ({"hidden_size": 66}, "num_attention_heads is 4, expected a divisor of the width = 66"),
-        ({"num_key_value_heads": 3}, "num_key_value_heads is 3, expected a divisor of num_attention_heads = 4"),
-        ({"tie_word_embeddings": "yes"}, "tie_word_embeddings is 'yes', expected true or false"),
-        ({"hidden_act": "swiglu"}, "hidden_act is 'swiglu', expected one of"),
-        ({"head_dim": 15}, "rotary width is 15, expected an even number"),
-        ({"pad_token_id": 100}, "pad_token_id is 100, expected less than vocab_size = 100"),
-        ({"architectures": ["LlamaForMultipleChoice"]}, "architectures[0] is 'LlamaForMultipleChoice'"),
-        ({"architectures": ["LlamaForRewardModel"]}, "architectures[0] is 'LlamaForRewardModel'"),
-        ({"architectures": "LlamaForCausalLM"}, "architectures is 'LlamaForCausalLM', expected a list"),
-        ({"is_encoder_decoder": True}, "is_encoder_decoder is True, expected false"),
-        ({"rope_scaling": {"type": "shiny", "factor": 2}}, "rope_scaling.type is 'shiny', expected one of default"),
-        ({"rope_scaling": "linear"}, "rope_scaling is 'linear', expected an object"),
-        ({"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters.factor is missing, expected what 'yarn' needs"),
-        ({"rope_parameters": {"rope_theta": None}}, "rope_parameters.rope_theta is null, expected a number"),
-        ({"attention_bias": None}, "attention_bias is null"),
-        ({"num_hidden_layers": 10**6}, "num_hidden_layers is 1000000"),
-        ({"kéy": 1}, "'kéy' is 1, a key that is not understood"),
-        ({"\ud800": 1}, "'\\ud800' is 1, a key that is not understood"),
-    ],
-)
-def test_faults_name_the_key(change: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as error:
-        read(LLAMA | change)
-    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -377,57 +336,6 @@ def test_what_a_selection_of_keys_leaves_is_said_and_counted_masked() -> None:
     assert long.total("flops_masked") - short.total("flops_masked") - rest == core * 2048 + index * 2049
 
 
-@pytest.mark.parametrize(
-    ("name", "change"),
-    [
-        ("nvidia-nemotron-3-nano-30b-a3b-bf16", {"tie_word_embeddings": True}),
-        ("mixtral-8x7b-v0.1", {"num_experts_per_tok": 9}),
-        ("mixtral-8x7b-v0.1", {"num_shared_experts": 1}),
-        ("qwen3-1.7b", {"layer_types": ["sliding_attention"]}),
-        ("gemma-2-9b", {"num_attention_heads": 15}),
-        ("gpt2", {"add_cross_attention": True}),
-        ("mpt-7b", {"expansion_ratio": 8}),
-        ("mpt-7b", {"attn_config": {"qk_ln": True}}),
-        ("olmoe-1b-7b", {"head_dim": 64}),
-        ("glm-4.5-air", {"head_dim": None}),
-        ("jamba-v0.1", {"attn_layer_offset": 8}),
-        ("jamba-v0.1", {"num_local_experts": 4}),
-        ("falcon-h1-1.5b-deep", {"projectors_bias": True}),
-        ("falcon-h1-1.5b-deep", {"ssm_multipliers": [1.0, 2.0]}),
-        ("falcon-h1-1.5b-deep", {"mamba_n_heads": 25}),
-        ("olmo-hybrid-7b", {"layer_types": ["full_attention"] * 32}),
-        ("kimi-linear-48b-a3b", {"tie_word_embeddings": True}),
-        ("kimi-linear-48b-a3b", {"mla_use_nope": False}),
-        ("default-xlstm", {"tie_word_embeddings": True}),
-        ("default-bailing-hybrid", {"q_lora_rank": 512}),
-        ("mixtral-8x7b-v0.1", {"num_key_value_heads": None}),
-        ("qwen3-235b-a22b", {"intermediate_size": "wide"}),
-        ("gpt2", {"n_head": None}),
-        ("deepseek-v3", {"n_group": 7}),
-        ("deepseek-v3", {"moe_layer_freq": 2}),
-        ("deepseek-v3.2", {"moe_layer_freq": 2}),
-        ("deepseek-v3.2", {"index_head_dim": 32}),
-        ("deepseek-v3.2", {"layer_types": ["full_attention"] * 61}),
-        ("deepseek-v3.2", {"rope_interleave": False}),
-        ("bert-base-multilingual-cased", {"tie_word_embeddings": False}),
-        ("bert-base-multilingual-cased", {"position_embedding_type": "relative_key"}),
-        ("bart-base", {"tie_word_embeddings": False}),
-        ("bart-base", {"normalize_embedding": False}),
-        ("opus-mt-en-de", {"share_encoder_decoder_embeddings": False}),
-        ("flan-t5-base", {"is_gated_act": False}),
-        ("albert-base-v2", {"num_hidden_groups": 2}),
-        ("mamba-130m", {"intermediate_size": 1000}),
-        ("mamba2-130m", {"num_heads": 25}),
-        ("vit-large-patch16-224", {"patch_size": 225}),
-    ],
-)
-def test_what_changes_a_size_unread_is_refused(name: str, change: dict[str, Any]) -> None:
-    with pytest.raises(InputError) as error:
-        read(CONFIGS[name] | change)
-    (key,) = change
-    assert key in str(error.value)
-
-
 def test_a_text_whose_only_class_has_no_head_is_read_with_the_one_of_the_whole() -> None:
     alone = LLAMA | {"model_type": "qwen2_vl_text", "num_key_value_heads": 4}
     said = "a language model's head is counted, as the whole has: architectures Qwen2VLTextModel has none"
@@ -455,23 +363,6 @@ def test_notes(change: dict[str, Any], note: str) -> None:
 
 def test_extra_prediction_layers_are_named() -> None:
     assert "1 multi-token-prediction layer is not counted" in read(CONFIGS["deepseek-v3"]).notes
-
-
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        ({"model_type": "lama"}, "did you mean llama"),
-        ({"model_type": "cpmant"}, "model_type is 'cpmant', which is not read"),
-        ({"model_type": "my_net", "auto_map": {"AutoModel": "net.Net"}}, "whose code auto_map names and txcalc never"),
-        ({"model_type": 7}, "model_type is 7, expected the name of an architecture"),
-        ({}, "model_type is missing"),
-        ([LLAMA], "expected an object with model_type"),
-    ],
-)
-def test_model_types_that_are_not_read(config: Any, message: str) -> None:
-    with pytest.raises(InputError) as error:
-        read(config)
-    assert message in str(error.value)
 
 
 def same(a: Any, b: Any) -> bool:
@@ -571,25 +462,6 @@ def test_a_head_of_the_wholes_own_size_is_refused() -> None:
     for key in ("hidden_size", "vocab_size"):
         with pytest.raises(InputError, match=rf"\b{key} is missing|\b{key} is \d"):
             read({name: value for name, value in whole.items() if name != key})
-
-
-@pytest.mark.parametrize(
-    ("name", "table", "key", "value"),
-    [
-        ("default-hy-v3", "", "num_shared_experts", 0),  # its class makes one of another width then
-        ("glm_moe_dsa of a pattern", "", "index_topk_pattern", 7.5),
-        ("jamba-v0.1", "", "layers_block_type", 7),
-        ("donut-swin", "", "depths", []),
-        ("sam", "prompt_encoder_config", "mask_input_channels", 10),
-        ("dots3_note_text", "", "swa_qk_rope_head_dim", 3),
-        ("videomae", "", "num_frames", 3),  # 36² · 3 / 6² / 2 is whole, and no number of patches
-        ("ernie4_5_vl_moe", "text_config", "moe_intermediate_size", []),
-    ],
-)
-def test_values_of_an_odd_kind_are_refused(name: str, table: str, key: str, value: Any) -> None:
-    config = CONFIGS.get(name) or SMALL[name]["config"]
-    with pytest.raises(InputError, match=f"{key} (is|holds) "):
-        read(config | ({table: config[table] | {key: value}} if table else {key: value}))
 
 
 def test_kinds_of_layers_by_their_older_names() -> None:
@@ -713,41 +585,6 @@ assert not (set(WRAPPERS.values()) - set(READERS) - set(REFUSED)), set(WRAPPERS.
 
 # transformers' own configs, as its classes write them: what they are when nothing is said, with few layers.
 FEW = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "decoder_layers")
-SAID: dict[str, dict[str, Any]] = {  # what a class lacks, or would make wide
-    "cohere_compass_text": {
-        "rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 1e4}, "sliding_attention": None}
-    },
-    "dbrx": {"attn_config": {"kv_n_heads": 2, "rope_theta": 1e4}},
-    "deepseek_v2": {"num_experts_per_tok": 2},
-    "deepseek_ocr2_text": {"num_experts_per_tok": 2, "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"]},
-    "diffusion_gemma_text": {"num_experts": 4, "top_k_experts": 2, "moe_intermediate_size": 64},
-    "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 2, "n_shared_experts": 1, "num_key_value_heads": 8},
-    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
-    "gpt_neo": {"attention_types": [[["global", "local"], 2]]},
-    "hunyuan_v1_dense": {"head_dim": 64},
-    "hunyuan_v1_moe": {"head_dim": 64},
-    "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 2},
-    "ministral": {"head_dim": 64},
-    "metaclip_2": {"architectures": ["MetaClip2Model"]},
-    "nemotron": {"num_key_value_heads": 8},
-    "qwen4_exp_text": {
-        "indexer_n_heads": 2,
-        "indexer_kv_heads": 1,
-        "indexer_head_dim": 256,
-        "indexer_budget": 64,
-        "indexer_compress_ratio": 16,
-    },
-    "wav2vec2-bert": {"vocab_size": 32},
-    "gemma3n_text": {"num_kv_shared_layers": 0},
-    "zamba": {"layers_block_type": ["linear_attention", "hybrid", "linear_attention", "hybrid"]},
-    "zamba2": {"layers_block_type": ["hybrid", "hybrid", "linear_attention", "hybrid"]},
-    "nemotron_h": {"hybrid_override_pattern": "M*-E"},
-    "nllb-moe": {"num_experts": 4},
-    "ijepa": {"architectures": ["IJepaModel"]},
-    "siglip": {"architectures": ["SiglipModel"]},
-    "qwen3_omni_moe_text": {"num_attention_heads": 32},
-    "switch_transformers": {"num_experts": 4},
-}
 SAID_LAYERS = {
     "funnel",
     "nemotron_h",
@@ -846,83 +683,6 @@ OWN_TIES = frozenset({"blip-2", "instructblip", "instructblipvideo"})  # their t
 PROMPT = ("use_bidirectional_attention", "num_image_tokens")
 
 
-STACKED = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "intermediate_size": 48}
-CROSSING = {**STACKED, "vocab_size": 90, "is_decoder": True, "add_cross_attention": True}
-SEEN = {**STACKED, "image_size": 32, "patch_size": 8}
-TROCR = {
-    "model_type": "trocr",
-    "vocab_size": 100,
-    "d_model": 48,
-    "decoder_layers": 3,
-    "decoder_attention_heads": 4,
-    "decoder_ffn_dim": 56,
-    "max_position_embeddings": 30,
-}
-WRITING_GPT = {
-    "model_type": "gpt2",
-    "vocab_size": 70,
-    "n_embd": 32,
-    "n_layer": 3,
-    "n_head": 2,
-    "add_cross_attention": True,
-}
-STAGES = {
-    "image_size": [32, 32],
-    "patch_size": 2,
-    "embed_dim": 16,
-    "depths": [1, 2],
-    "num_heads": [2, 4],
-    "window_size": 3,
-}
-WRITING_BART: dict[str, Any] = {
-    "d_model": 32, "vocab_size": 100, "encoder_layers": 1, "decoder_layers": 2, "encoder_attention_heads": 4,
-    "decoder_attention_heads": 4, "encoder_ffn_dim": 40, "decoder_ffn_dim": 56, "max_position_embeddings": 64,
-}  # fmt: skip
-HALVES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "bert, bert": (
-        {"model_type": "bert", **STACKED, "vocab_size": 100},
-        {"model_type": "bert", **CROSSING, "num_hidden_layers": 3, "type_vocab_size": 1},
-    ),
-    "xlm-roberta, camembert": (
-        {"model_type": "xlm-roberta", **STACKED, "vocab_size": 80, "architectures": ["XLMRobertaForMaskedLM"]},
-        {"model_type": "camembert", **CROSSING, "max_position_embeddings": 514, "architectures": ["CamembertModel"]},
-    ),
-    "roberta, gpt2": ({"model_type": "roberta", **STACKED, "vocab_size": 80}, {**WRITING_GPT, "n_positions": 33}),
-    "vit, trocr": (
-        {"model_type": "vit", **SEEN, "qkv_bias": False},
-        {**TROCR, "cross_attention_hidden_size": 32, "is_decoder": True},
-    ),
-    "vit, trocr of sinusoids": (
-        {"model_type": "vit", **SEEN},
-        {**TROCR, "d_model": 32, "use_learned_position_embeddings": False, "tie_word_embeddings": False},
-    ),
-    "beit, bert": ({"model_type": "beit", **SEEN}, {"model_type": "bert", **CROSSING}),
-    "beit, roberta": (
-        {"model_type": "beit", **SEEN, "use_mean_pooling": False, "use_absolute_position_embeddings": True},
-        {"model_type": "roberta", **CROSSING},
-    ),
-    "dinov2, gpt2": (
-        {"model_type": "dinov2", **{key: value for key, value in SEEN.items() if key != "intermediate_size"}},
-        WRITING_GPT,
-    ),
-    "donut-swin, mbart": ({"model_type": "donut-swin", **STAGES}, {**WRITING_BART, "model_type": "mbart"}),
-    "swinv2, bart of another width": (
-        {"model_type": "swinv2", **STAGES, "tie_word_embeddings": True},
-        {**WRITING_BART, "d_model": 48, "model_type": "bart", "is_decoder": True},
-    ),
-    "deit, trocr": ({"model_type": "deit", **SEEN}, {**TROCR, "cross_attention_hidden_size": 32}),
-    "roberta, gpt2 of another width": (
-        {"model_type": "roberta", **STACKED, "vocab_size": 80},
-        {**WRITING_GPT, "n_embd": 48},
-    ),
-}
-
-
-def joined(encoder: dict[str, Any], decoder: dict[str, Any], **more: Any) -> dict[str, Any]:
-    name = "vision-encoder-decoder" if "image_size" in encoder else "encoder-decoder"
-    return {"model_type": name, "encoder": encoder, "decoder": decoder, "is_encoder_decoder": True, **more}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HALVES)
 @pytest.mark.filterwarnings("ignore")
@@ -933,7 +693,7 @@ def test_two_configs_in_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     from transformers import masking_utils
 
     monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda *_: None)  # it looks at values
-    config = joined(*HALVES[name])
+    config = HALVES[name]
     made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
     seeing = config["model_type"].startswith("vision")
     cls = transformers.VisionEncoderDecoderModel if seeing else transformers.EncoderDecoderModel
@@ -949,78 +709,31 @@ def test_two_configs_in_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
         assert model.ledger(2, 8, source=None if seeing else 5).total("flops") == counter.get_total_flops()
 
 
-@pytest.mark.parametrize(
-    ("config", "message"),
-    [
-        (
-            joined({"model_type": "vit", **SEEN}, {**WRITING_GPT, "n_embd": 48, "cross_attention_hidden_size": 32}),
-            "decoder.n_embd is 48, expected the encoder's 32",
-        ),
-        (
-            joined({"model_type": "vit", **SEEN}, {**TROCR, "cross_attention_hidden_size": 48}),
-            "decoder.cross_attention_hidden_size is 48, expected the encoder's 32",
-        ),
-        (
-            joined({"model_type": "bert", **STACKED, "vocab_size": 9}, {"model_type": "bert", **STACKED}),
-            "decoder.add_cross_attention is missing, expected true",
-        ),
-        (joined({"model_type": "swin"}, TROCR), "encoder.model_type is 'swin', expected one of bert"),
-        (joined({"model_type": "bert"}, {}), "decoder.model_type is missing, expected one of bert"),
-        ({"model_type": "encoder-decoder", "decoder": TROCR}, "encoder is missing, expected an object"),
-        (joined(*HALVES["bert, bert"], tie_encoder_decoder=True), "tie_encoder_decoder is True, expected false"),
-        (
-            joined(HALVES["bert, bert"][0], HALVES["bert, bert"][1] | {"tie_word_embeddings": False}),
-            "decoder.tie_word_embeddings is False, expected true",
-        ),
-        (joined({**HALVES["bert, bert"][0], "hidden_size": 30}, WRITING_GPT), "encoder.num_attention_heads is 4"),
-    ],
-)
-def test_halves_that_do_not_fit(config: dict[str, Any], message: str) -> None:
-    with pytest.raises(InputError) as error:
-        read(config)
-    assert message in str(error.value)
-
-
 def test_a_pictures_positions_are_not_the_users() -> None:
-    model = read(joined(*HALVES["vit, trocr"]))
+    model = read(HALVES["vit, trocr"])
     assert model.workload(2, 8).source == model.workload(2, 8, source=16).source == 17
 
 
-FSMT = {
-    "model_type": "fsmt",
-    "src_vocab_size": 100,
-    "tgt_vocab_size": 120,
-    "d_model": 32,
-    "encoder_layers": 2,
-    "decoder_layers": 3,
-    "encoder_ffn_dim": 40,
-    "decoder_ffn_dim": 44,
-    "encoder_attention_heads": 4,
-    "decoder_attention_heads": 8,
-    "max_position_embeddings": 60,
-}
-GEMMAS = {"vocab_size": 100, **STACKED, "num_key_value_heads": 2, "head_dim": 8, "sliding_window": 40}
-UNLIKE_HALVES = [
-    ("FSMTForConditionalGeneration", FSMT),
-    ("FSMTForConditionalGeneration", FSMT | {"pad_token_id": 7}),
-    ("FSMTForConditionalGeneration", FSMT | {"src_vocab_size": 120, "tie_word_embeddings": True}),
-    (
-        "T5GemmaForConditionalGeneration",
-        {"model_type": "t5gemma", "vocab_size": 100, "encoder": GEMMAS, "decoder": GEMMAS | {"hidden_size": 48}},
-    ),
-]
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "config"), UNLIKE_HALVES)
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("fsmt", {}),
+        ("fsmt", {"pad_token_id": 7}),
+        ("fsmt", {"src_vocab_size": 120, "tie_word_embeddings": True}),
+        ("t5gemma", {}),
+    ],
+)
 @pytest.mark.filterwarnings("ignore")
-def test_halves_of_unlike_sizes(name: str, config: dict[str, Any]) -> None:
+def test_halves_of_unlike_sizes(name: str, change: dict[str, Any]) -> None:
     """Small ones of transformers on the CPU, for they look at values: parameters, FLOPs and cache."""
     transformers, torch = pytest.importorskip("transformers"), pytest.importorskip("torch")
     from torch.utils.flop_counter import FlopCounterMode
 
-    made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(config)
-    theirs = getattr(transformers, name)._from_config(made, attn_implementation="eager").eval()
+    config = HAND[name] | change
+    made = transformers.CONFIG_MAPPING[name].from_dict(config)
+    cls = {"fsmt": "FSMTForConditionalGeneration", "t5gemma": "T5GemmaForConditionalGeneration"}[name]
+    theirs = getattr(transformers, cls)._from_config(made, attn_implementation="eager").eval()
     model, ids = read(config), torch.full((2, 8), 5)
     assert model.params == sum(weight.numel() for weight in theirs.parameters())
     with FlopCounterMode(display=False) as counter, torch.no_grad():
@@ -1190,30 +903,6 @@ VALUES = frozenset(
 )
 
 
-# As on the hub: swiss-ai/Apertus-8B-2509, and XiaomiMiMo/MiMo-V2-Flash in the spelling of its own code.
-APERTUS: dict[str, Any] = {
-    "architectures": ["ApertusForCausalLM"], "model_type": "apertus", "attention_bias": False, "attention_dropout": 0.0,
-    "bos_token_id": 1, "eos_token_id": 68, "hidden_act": "xielu", "hidden_dropout": 0.0, "hidden_size": 4096,
-    "initializer_range": 0.02, "intermediate_size": 21504, "max_position_embeddings": 65536, "mlp_bias": False,
-    "num_attention_heads": 32, "num_hidden_layers": 32, "num_key_value_heads": 8, "pad_token_id": 3, "post_norm": False,
-    "qk_norm": True, "rms_norm_eps": 1e-05, "rope_theta": 12000000, "tie_word_embeddings": False, "use_cache": True,
-    "rope_scaling": {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "rope_type": "llama3",
-                     "original_max_position_embeddings": 8192, "type": "llama3"}, "vocab_size": 131072,
-}  # fmt: skip
-MIMO: dict[str, Any] = {
-    "model_type": "mimo_v2_flash", "hidden_size": 4096, "intermediate_size": 16384, "num_hidden_layers": 48,
-    "num_attention_heads": 64, "num_key_value_heads": 4, "head_dim": 192, "v_head_dim": 128, "vocab_size": 152576,
-    "n_routed_experts": 256, "n_shared_experts": None, "num_experts_per_tok": 8, "moe_intermediate_size": 2048,
-    "hybrid_layer_pattern": [0 if i == 0 or (i + 1) % 6 == 0 else 1 for i in range(48)],
-    "moe_layer_freq": [0] + [1] * 47, "n_group": 1, "topk_group": 1, "topk_method": "noaux_tc",
-    "scoring_func": "sigmoid", "routed_scaling_factor": None, "norm_topk_prob": True, "sliding_window": 128,
-    "sliding_window_size": 128, "swa_head_dim": 192, "swa_v_head_dim": 128, "swa_num_attention_heads": 64,
-    "swa_num_key_value_heads": 8, "swa_rope_theta": 10000, "rope_theta": 5000000, "partial_rotary_factor": 0.334,
-    "add_swa_attention_sink_bias": True, "add_full_attention_sink_bias": False, "attention_value_scale": 0.707,
-    "layernorm_epsilon": 1e-05, "hidden_act": "silu", "attention_bias": False, "tie_word_embeddings": False,
-}  # fmt: skip
-
-
 @pytest.mark.parametrize("given", [None, {}])
 @pytest.mark.parametrize("model_type", ["gemma4_text", "gemma4_unified_text"])
 def test_widths_by_layer_that_say_nothing_are_refused(model_type: str, given: Any) -> None:
@@ -1232,20 +921,20 @@ def test_a_rotated_part_of_two_names_has_one_width() -> None:
 
 
 def test_a_learned_activation_at_full_size() -> None:
-    assert read(APERTUS).params == 8_053_338_176  # 64 slopes among them
+    assert read(HAND["apertus-8b"]).params == 8_053_338_176  # 64 slopes among them
     with pytest.raises(InputError, match="qk_norm is False, expected true"):
-        read(APERTUS | {"qk_norm": False})
+        read(HAND["apertus-8b"] | {"qk_norm": False})
 
 
 def test_values_narrower_than_keys_at_full_size() -> None:
     """309B with 15B active, as published; cached by nine layers of four heads, and by 39 with a window of eight."""
-    model = read(MIMO)
+    model = read(HAND["mimo-v2-flash"])
     assert (model.params, model.active) == (308_778_768_832, 15_445_924_288)
     terms = model.ledger().cache_terms
     assert (terms.growth, terms.constant) == (9 * 4 * (192 + 128), 39 * 8 * (192 + 128) * 129)
     for change in ({"swa_head_dim": 128}, {"hybrid_layer_pattern": [0] * 48}, {"moe_layer_freq": [1] * 48}):
         with pytest.raises(InputError, match=next(iter(change))):
-            read(MIMO | change)
+            read(HAND["mimo-v2-flash"] | change)
 
 
 @pytest.mark.slow

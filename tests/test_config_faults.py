@@ -1,0 +1,65 @@
+"""What a config.json cannot be: `data/hf/refused.json` has, by a good one's name (the file that it is in, and its own),
+what is changed in it, and words of the fault; under no name, whole configs."""
+
+from __future__ import annotations
+
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from txcalc.errors import InputError
+from txcalc.model import Model
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe
+
+DATA = Path(__file__).parent / "data" / "hf"
+REFUSED: dict[str, list[tuple[Any, str]]] = json.loads((DATA / "refused.json").read_text())
+FILES = {
+    name: json.loads((DATA / f"{name}.json").read_text()) for name in {n.partition("/")[0] for n in REFUSED} if name
+}
+
+
+def good(name: str) -> Any:
+    file, _, own = name.partition("/")
+    found = FILES[file][own]
+    return found.get("config", found)
+
+
+def read(name: str, config: Any) -> Model:
+    return build(*describe(config, "params.json" if name.startswith("original/") else "config.json"))
+
+
+def changed(name: str, change: Any) -> Any:
+    """A good config with values at paths into it; a number is a place in a list."""
+    if not name:
+        return change
+    config = deepcopy(good(name))
+    for path, value in change.items():
+        *above, last = path.split(".")
+        table = config
+        for key in above:
+            table = table[int(key) if isinstance(table, list) else key]
+        table[last] = value
+    return config
+
+
+ROWS = [
+    pytest.param(name, *row, id=f"{name} {number}")
+    for name, refused in REFUSED.items()
+    for number, row in enumerate(refused)
+]
+
+
+@pytest.mark.parametrize(("name", "change", "said"), ROWS)
+def test_it_is_refused(name: str, change: Any, said: str) -> None:
+    with pytest.raises(InputError) as refusal:
+        read(name, changed(name, change))
+    assert said in str(refusal.value)
+
+
+@pytest.mark.parametrize("name", [name for name in REFUSED if name])
+def test_it_is_read_unchanged(name: str) -> None:
+    assert read(name, good(name)).params

@@ -426,7 +426,7 @@ ADAPTED = 4 * ROWS * (3 * 68 + 36)
 WEIGHT_BYTES = 2 * (4 * LAYER + HEAD)
 MOVED = 2 * (4 * PASSED + ROWS * (64 + 250)) + WEIGHT_BYTES
 NARROW = MOVED - WEIGHT_BYTES // 2
-LOSS = 24 * ROWS * 250
+LOSS = 36 * ROWS * 250
 LAYERS_BYTES = 2 * 4 * (PASSED + LAYER) + CORE_BYTES + 8 * NORM + 4 * (ROTARY + ACTIVATION // 2 + SUMS)
 SCORES = 3 * 8 * 32 * 32 * 4
 
@@ -463,6 +463,8 @@ TIMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, float]]] = [
     ({"recompute": "core"}, BYTE, {"computed again": CORE_BYTES}),
     ({"recompute": "blocks"}, BYTE, {"computed again": LAYERS_BYTES}),
     ({"keep_scores": True}, BYTE, {"attention": 3 * (CORE_BYTES + 10 * SCORES)}),
+    ({"fused_loss": True}, BYTE, {"other kernels": 3 * OTHERS + 3 * 2 * ROWS * 250}),
+    ({"framework": "nanotron"}, BYTE, {"other kernels": 3 * OTHERS + 52 * ROWS * 250}),
     ({"eager": True}, BYTE, {"other kernels": 3 * (OTHERS + 9 * 9 * NORM + 4 * 4 * ROTARY) + LOSS}),
     ({}, {"products": "fp8", **BYTE}, {"products": 3 * NARROW}),
     ({}, {"products": "fp8", "quantise": 1.0, **BYTE},
@@ -506,6 +508,10 @@ SENT: list[tuple[dict[str, Any], dict[str, float]]] = [
     ({"layout": Layout(tp=2), "recompute": "blocks"}, {"all_reduce": (3 * 8 + 2) * STREAM}),
     ({"layout": Layout(tp=4)}, {"all_reduce": (2 * 8 + 2) * STREAM * 3 / 2}),
     ({"layout": Layout(tp=2, sp=2)}, dict.fromkeys(("all_gather", "reduce_scatter"), 9 * STREAM)),
+    ({"layout": Layout(tp=2, sp=2), "framework": "megatron"},  # all inputs once more; or attention's
+     {"all_gather": 13.5 * STREAM, "reduce_scatter": 9 * STREAM}),
+    ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "set": {"lora.rank": 4}, "frozen": "bf16"},
+     {"all_gather": 11 * STREAM, "reduce_scatter": 9 * STREAM}),
     ({"layout": Layout(cp=2)},
      {"all_gather": 4 * 2 * ROWS * 64 + WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
     ({"layout": Layout(cp=2), "recompute": "core"},
@@ -580,6 +586,27 @@ def test_what_copies_wait_for(changes: dict[str, Any], idle: float, busy: float,
     for expected, units in ((idle, {}), (busy, {"peak": 1}), (alone, {"peak": 1, "overlap": False})):
         spent = stepped(changes, {"link": 1, **units}).spent["weights and gradients"]
         assert spent == pytest.approx(expected / 0.82, abs=0.01)  # the starts of collectives
+
+
+@pytest.mark.parametrize(
+    ("framework", "sp", "waited", "beside"),
+    [
+        ("fsdp2", 2, 2 * 18, 0),
+        ("fsdp2", 1, 2 * 18, 0),
+        ("megatron", 2, 9 + 18, 2 * 9),  # of nine inputs the gradient is reduced, and they are gathered again
+        ("megatron", 1, 2 * (18 - 8), 2 * 8),
+        ("nanotron", 2, 9 + 1, 3 * 9 + 8),  # and a rank's own positions are begun with; but for the embedding's
+        ("nanotron", 1, 2 * 18, 0),
+    ],
+)
+def test_what_tensor_parallel_waits_for(framework: str, sp: int, waited: int, beside: int) -> None:
+    """Of two branches of four layers, the embedding and the head: passes of the stream that a rank waits for, and those
+    beside products, which take far longer and are slowed. An all-reduce is two passes."""
+    changes = {"layout": Layout(tp=2, sp=sp), "framework": framework}
+    passes = {"busy": waited + SLOWED * beside, "alone": waited + beside}
+    for name, overlap in (("busy", True), ("alone", False)):
+        spent = stepped(changes, {"link": 1, "peak": 1, "overlap": overlap}).spent["collectives of a layer"]
+        assert spent * 0.82 == pytest.approx(passes[name] * STREAM / 2 + 3 * 4 * ROWS, abs=0.01)  # and the loss's sums
 
 
 @pytest.mark.parametrize(

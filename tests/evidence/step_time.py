@@ -52,7 +52,8 @@ def rows() -> Iterator[Row]:
 
 def foundry() -> Iterator[Row]:
     """Composer with FSDP. DEFAULT: weights in fp32, gathered in 16 bits, gradients reduced in fp32; PURE: all bf16.
-    FlashAttention in Triton (scripts/train/benchmarking/submit_benchmarks.py: --attn_impl)."""
+    FlashAttention in Triton (scripts/train/benchmarking/submit_benchmarks.py: --attn_impl), and its cross-entropy
+    (llm-foundry 8c8dd48, models/mpt/modeling_mpt.py: loss_fn = "fused_crossentropy")."""
     for row in published.rows("llm-foundry.csv"):
         gpus, micro, batch, tokens = (int(row[key]) for key in ("gpus", "micro_batch", "global_batch", "tokens"))
         pure = row["precision"] == "bf16"
@@ -65,6 +66,7 @@ def foundry() -> Iterator[Row]:
             parameter="bf16" if pure else "fp32",
             reduce="bf16" if pure else "fp32",
             attention="flash1",
+            fused_loss=True,
         )
         products = "fp8" if row["precision"] == "amp_fp8" else "bf16"
         what = f"{row['model']} {row['gpu']}:{gpus} T={tokens} mbs={micro}"
@@ -111,8 +113,9 @@ def nanotron() -> Iterator[Row]:
 
 
 def megatron() -> Iterator[Row]:
-    """SC'21 and Korthikanti: no fused attention, nothing hidden; the fastest schedules. Bridge: what is said, and no
-    recomputation."""
+    """SC'21 and Korthikanti: no fused attention, no gradient of a layer hidden, and of SC'21 nothing at all, as
+    Megatron-LM summed no input's gradient beside another before cf7efd4f (August 2021); the fastest schedules. Bridge:
+    what is said, no recomputation, and a fused loss (067f987d, models/gpt_provider.py: cross_entropy_loss_fusion)."""
     for row in published.rows("megatron.csv"):
         old = row["source"] != "megatron-bridge"
         sizes = ("gpus", "tp", "pp", "dp", "cp", "ep", "vpp", "sp", "tokens", "micro_batch", "global_batch")
@@ -131,12 +134,13 @@ def megatron() -> Iterator[Row]:
             schedule="interleaved" if vpp > 1 else "1f1b",
             zero=0 if old or dp * cp == 1 else 1,
             keep_scores=old,
+            fused_loss=not old,
             gradient="fp16" if old else None,
             stages=stages,
         )
         precision = row["precision"].lower()
         products = next((name for name in ("fp8", "fp4") if name in precision), "bf16")
-        machine = Machine.of(hardware.load(row["gpu"]), products=products, overlap=not old)
+        machine = Machine.of(hardware.load(row["gpu"]), products=products, overlap=row["source"] != "sc21")
         seconds = measured(row, recipe, gpus)
         what = f"{row['model'][:24]} {row['gpu']}:{gpus} {recipe.layout} mbs={micro} {row['precision']}"
         yield Row(row["source"], what, seconds, row["model"], recipe, machine)

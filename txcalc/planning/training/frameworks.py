@@ -15,6 +15,7 @@ class Framework:
     held        gradients live in buffers that are never freed
     zeros       ZeRO stages that dp may have
     logits      bytes of a logit, the most at once
+    loss        bytes that the passes over a logit read and write, from the output layer's result to its gradient
     schedules   of its pipeline; none: it has no pipeline
     pads        the vocabulary is padded to a multiple of tp times so many
     behind      1F1B needs as many micro-batches as stages, less so many; None: any number
@@ -25,6 +26,9 @@ class Framework:
     by_tensor   ZeRO shares out each tensor's elements by themselves; the others pad one buffer of all
     balanced    a pipeline is cut by the elements of the matrices, not by layers
     regather    with sequence parallel, a split product keeps its slice of the input and gathers it again in backward
+    hides       the collectives of a split product's input whose twin in backward goes on beside the gradient of its
+                weights; what is gathered again, beside that of its input
+    begins      a split product begins with a rank's own positions while the others' are gathered
     gathers     the buffers in which a split product's input and its result's gradient are gathered stay
     fused       the gate's activation and its product are one kernel, which keeps its operands alone
     eager       norms in single operations, which keep an fp32 copy of what they read; adapters behind a dropout, which
@@ -50,6 +54,7 @@ class Framework:
     held: bool
     zeros: tuple[int, ...]
     logits: int
+    loss: int
     bucket: int
     source: str
     schedules: tuple[str, ...] = ()
@@ -60,6 +65,8 @@ class Framework:
     by_tensor: bool = False
     balanced: bool = False
     regather: bool = False
+    hides: tuple[str, ...] = ()
+    begins: bool = False
     gathers: bool = False
     fused: bool = False
     eager: bool = False
@@ -79,6 +86,15 @@ class Framework:
         return schedule in self.schedules or (stages == 1 and not self.schedules)
 
 
+# Of torch.nn.functional.cross_entropy in fp32: widened (6), log-softmax (8), its gradient made (4) and taken through
+# (12), narrowed (6).
+CROSS_ENTROPY = 36
+# Of Megatron-LM's and nanotron's on split logits (core/tensor_parallel/cross_entropy.py; functional.py,
+# _ShardedCrossEntropy): widened (6), largest (4), less that (8), exponential (8), summed (4), divided (8); backward
+# times the loss's gradient (8), narrowed (6).
+SPLIT_CROSS_ENTROPY = 52
+# LinearWithGradAccumulationAndAsyncCommunication (Megatron-LM, Megatron-DeepSpeed: core/tensor_parallel/layers.py).
+ASYNC = ("all_gather", "all_reduce")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev")
 DDP_BUCKET = 25 << 20  # torch.nn.parallel.DistributedDataParallel: bucket_cap_mb
 FRAMEWORKS = {
@@ -92,6 +108,7 @@ FRAMEWORKS = {
             held=False,
             zeros=(0,),
             logits=12,
+            loss=CROSS_ENTROPY,
             bucket=DDP_BUCKET,  # with fsdp a block at a time
             source="torch 2.13: distributed.fsdp.fully_shard, DTensor, pipelining.schedules",
             schedules=SCHEDULES,
@@ -108,11 +125,13 @@ FRAMEWORKS = {
             held=True,
             zeros=(0, 1),
             logits=6,
+            loss=SPLIT_CROSS_ENTROPY,
             bucket=160 * 10**6,  # core/distributed/distributed_data_parallel.py: 40e6 fp32 elements
             source="Megatron-LM d98e8a64: core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py",
             schedules=("1f1b", "interleaved"),  # core/pipeline_parallel/schedules.py
             pads=128,  # training/arguments.py: --make-vocab-size-divisible-by
             regather=True,
+            hides=ASYNC,
             fused=True,
             fuses_gradients=True,
             gathers_beside=True,
@@ -125,6 +144,7 @@ FRAMEWORKS = {
             held=True,
             zeros=(0, 1),
             logits=8,
+            loss=SPLIT_CROSS_ENTROPY,
             bucket=DDP_BUCKET,  # parallel/data_parallel; optim/zero.py gathers after the step
             source="nanotron 67c5ebb6 (branch nouamane/bench2): trainer.py, optim/gradient_accumulator.py, "
             "models/llama.py, models/base.py, distributed.py, parallel/utils.py, parallel/pipeline_parallel/p2p.py, "
@@ -137,6 +157,8 @@ FRAMEWORKS = {
             by_tensor=True,
             balanced=True,
             regather=True,
+            hides=ASYNC[:1],  # tp_linear_async_communication, which is refused beside all-reduce (nn.py)
+            begins=True,
             gathers=True,
             joint=True,
             attention="flash2",
@@ -153,11 +175,14 @@ FRAMEWORKS = {
             held=True,
             zeros=(0, 1, 2, 3),
             logits=12,
+            loss=CROSS_ENTROPY,
             bucket=10**9,  # zero_bucket, of 16 bits
-            source="DeepSpeed 0.19: runtime/bf16_optimizer.py, runtime/zero/stage_1_and_2.py, stage3.py",
+            source="DeepSpeed 0.19: runtime/bf16_optimizer.py, runtime/zero/stage_1_and_2.py, stage3.py; tp with "
+            "sequence parallel: Megatron-DeepSpeed 1de4f542",
             caution="deepspeed: activations and buffers are modelled, and were compared with no run",
             schedules=("1f1b",),  # runtime/pipe/schedule.py: TrainSchedule
             regather=True,
+            hides=ASYNC,
             zero_bucket=500_000_000,  # runtime/zero/config.py: reduce_bucket_size, stage3_max_live_parameters
             zero_live=1_000_000_000,
         ),
@@ -169,6 +194,7 @@ FRAMEWORKS = {
             held=False,
             zeros=(0,),
             logits=6,
+            loss=12,  # utils.py, chunked_cross_entropy: as torch's, on logits in 16 bits
             bucket=DDP_BUCKET,  # Lightning Fabric's: torch's own
             source="litgpt 26857050: model.py (RMSNorm, CausalSelfAttention), lora.py (LoRAQKVLinear), "
             "--precision bf16-true",

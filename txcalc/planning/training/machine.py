@@ -46,7 +46,7 @@ class Machine:
 
     accelerator  with the node and the link between nodes that it is sold with, or those that were said
     products     dtype that linear layers multiply in
-    overlap      whether gathering weights and reducing gradients goes on beside compute
+    overlap      whether collectives go on beside compute, where the framework lets them
     host         bytes per second one way between an accelerator and its host
     waits        seconds for which both ends of a message between stages do nothing else before it
     """

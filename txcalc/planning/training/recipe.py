@@ -136,6 +136,12 @@ class Recipe:
         return (self.compute_bytes, self.compute_bytes) if self.fused_loss else (4, self.rules.logits)
 
     @property
+    def loss_bytes(self) -> int:
+        """That the loss moves of a logit; a fused kernel reads it for the sums and again for the gradient, which it
+        writes (Liger, cross_entropy.py; flash-attn, losses/cross_entropy.py)."""
+        return 3 * self.compute_bytes if self.fused_loss else self.rules.loss
+
+    @property
     def local_tokens(self) -> int:
         """Tokens of a sequence that one rank works on."""
         return self.tokens // self.layout.cp

@@ -5,7 +5,7 @@ The one place that asks `planning.parallelism` how a layer is split.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, replace
 from fractions import Fraction
 from functools import cached_property
@@ -36,6 +36,8 @@ class RankLeaf(NamedTuple):
     beside   of a tower, which is held and not run
     sent     it stands in a branch whose tokens are sent to their experts: each rank of tp has a share of them
     sequence   with cp: it over whole sequences, of whose products the ranks do even shares
+    products   of a collective, the split products beside it: those that read what it gathers, or whose inputs'
+               gradients its twin in backward sums; those whose results it scatters
     """
 
     entry: Entry
@@ -45,6 +47,7 @@ class RankLeaf(NamedTuple):
     beside: bool = False
     sent: bool = False
     sequence: Entry | None = None
+    products: tuple[RankLeaf, ...] = ()
 
     def flops(self, layout: Layout, masked: bool = False) -> Any:
         """Of one forward. Of cp's ranks each has as many of the pairs of attention: a chunk from the front of a
@@ -217,19 +220,13 @@ class Pipeline:
         if recipe.layout.cp > 1:
             sequence = self.model.workload(recipe.micro_batch, recipe.tokens, keep_scores=recipe.keep_scores)
         pairs = zip(self._cut(self._whole), self._cut(self.rank), strict=True)
-        sends = recipe.layout.exchanges
-        return [
-            StagePiece(
-                i,
-                i == 0,
-                i == self._total - 1,
-                tuple(_held(whole, rank, work, sends, sequence)),
-                work,
-                tuple(_joins(rank, work)),
-                () if i else tuple(self._beside(work)),
-            )
-            for i, (whole, rank) in enumerate(pairs)
-        ]
+        sends, last = recipe.layout.exchanges, self._total - 1
+        found = []
+        for i, (whole, rank) in enumerate(pairs):
+            held = tuple(_held(whole, rank, work, sends, sequence))
+            joins, beside = tuple(_joins(rank, work, held)), () if i else tuple(self._beside(work))
+            found.append(StagePiece(i, i == 0, i == last, held, work, joins, beside))
+        return found
 
     def _beside(self, work: Workload) -> Iterator[RankLeaf]:
         """Towers are whole on every rank of tp."""
@@ -274,10 +271,20 @@ def _held(
         yield leaf._replace(sent=leaf.branch in sending, sequence=over)
 
 
-def _joins(rank: Composite, work: Workload) -> Iterator[RankLeaf]:
+def _joins(rank: Composite, work: Workload, held: Iterable[RankLeaf]) -> Iterator[RankLeaf]:
+    """The collectives, with the products since the one before, or of a gather up to the next."""
+    leaves, joins, runs = iter(held), list[Entry](), list[list[RankLeaf]]([[]])
     for own in walk(rank, work):
         if own.leaf.role == "collective":
-            yield RankLeaf(own, own.leaf, False, _numbers(own))
+            joins.append(own)
+            runs.append([])
+        elif (leaf := next(leaves)).split and leaf.entry.leaf.matrix and not leaf.entry.routed:
+            runs[-1].append(leaf)
+    for number, own in enumerate(joins):
+        kinds = {transfer.kind for transfer in own.transfers}
+        beside = runs[number + ("all_gather" in kinds)]
+        products = tuple(leaf for leaf in beside if leaf.column != ("reduce_scatter" in kinds))
+        yield RankLeaf(own, own.leaf, False, _numbers(own), products=products)
 
 
 def _numbers(entry: Entry) -> tuple[int, ...]:

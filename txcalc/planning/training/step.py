@@ -9,8 +9,8 @@ floor        the largest of compute, memory and link of any rank, each alone at 
 Counts   attention's masked pairs where a kernel fuses it, all pairs where it keeps its scores; backward twice the
          forward, of fused attention 2.5 times (it computes the scores again); what `recompute` computes again
 Hidden   with overlap: gathered weights behind the compute of the block before, reduced gradients behind the last
-         micro-batch's backward, but for the first block's and the last's; compute is slower meanwhile
-         (`machine.SLOWED`). Never hidden: tp, cp, ep, stages
+         micro-batch's backward, but for the first block's and the last's; of tp what the framework hides (`overlap`);
+         compute is slower meanwhile (`machine.SLOWED`). Never hidden: cp, ep, stages
 Omits    data loading, the host, uneven tokens of experts, failures
 Source   Kaplan et al. 2020 (arXiv 2001.08361) for 2×; Dao 2023 (arXiv 2307.08691) for 2.5×; Korthikanti et al. 2022
          (arXiv 2205.05198), section 4.2.2, for the collectives of sequence parallelism
@@ -34,14 +34,12 @@ from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, r
 from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.offload import hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
+from txcalc.planning.training.overlap import ProductTime, gathered_again, waits
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
 from txcalc.planning.training.states import RankTensor, sharers, tensors
 from txcalc.units import bits_of
-
-# Bytes of a logit that the loss writes, and reads: log-softmax, its gradient and the loss's, in fp32.
-LOSS_MOVES = 12
 
 SPENT = ("products", "attention", "other kernels", "collectives of a layer")
 
@@ -115,6 +113,7 @@ class StepTimer:
         """What one micro-batch takes in a piece."""
         forward, backward, again = (dict.fromkeys(SPENT, 0.0) for _ in range(3))
         weights = issued = 0.0
+        products: dict[str, ProductTime] = {}
         numbers = recomputed(piece, self.recipe)
         for before, held in pairwise((None, *piece.leaves)):
             assert held is not None
@@ -125,14 +124,18 @@ class StepTimer:
                 backward[kind] += second
                 weights += of_weights
                 again[kind] += first * self._again(held, numbers)
+                if kind == "products":
+                    products[held.entry.name] = ProductTime(first, second - of_weights, of_weights)
         for held in piece.joins:
+            beside = ProductTime.of(products[each.entry.name] for each in held.products)
             for moved in self.exchanged(held):
                 seconds = kernels.transfer(moved) * float(held.entry.runs)
-                forward[SPENT[3]] += seconds
-                backward[SPENT[3]] += 0.0 if held.logits else seconds
-                again[SPENT[3]] += seconds * self._again(held, numbers)
-        if elements := logits(self.recipe, [piece], 0):  # written and read once each
-            backward["other kernels"] += kernels.stream(2 * LOSS_MOVES * elements, 0)
+                first, second = waits(held, moved.kind, seconds, beside, self.recipe, self.machine)
+                forward[SPENT[3]] += first
+                backward[SPENT[3]] += second
+                again[SPENT[3]] += first * self._again(held, numbers)
+        if elements := logits(self.recipe, [piece], 0):
+            backward["other kernels"] += kernels.stream(self.recipe.loss_bytes * elements, 0)
             if self.recipe.loss_parallel:
                 rows = float(LOSS_REDUCTIONS * STATISTIC * piece.work.positions)
                 forward[SPENT[3]] += kernels.transfer(ring("all_reduce", self.tp, rows, LOSS_REDUCTIONS))
@@ -399,7 +402,7 @@ class StepTimer:
         for piece in pieces:
             numbers = recomputed(piece, self.recipe)
             for held in (*piece.joins, *piece.leaves):
-                passed = 1 + (not held.logits) + self._again(held, numbers)
+                passed = 1 + (not held.logits) + gathered_again(held, recipe) + self._again(held, numbers)
                 times = passed * float(held.entry.runs) * recipe.accumulation
                 for moved in self.exchanged(held):
                     add(moved, times)

@@ -1,0 +1,56 @@
+"""For how long a rank waits for the collectives of tp that stand beside its split products.
+
+Source   Megatron-LM d98e8a64, core/tensor_parallel/layers.py (LinearWithGradAccumulationAndAsyncCommunication,
+         ColumnParallelLinear, RowParallelLinear); nanotron 67c5ebb6, parallel/tensor_parallel/functional.py
+Omits    Transformer Engine's userbuffers, which send parts of a product while others are computed
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.stages import RankLeaf
+
+
+class ProductTime(NamedTuple):
+    """Seconds of products: forward, and of the gradients of their inputs and of their weights."""
+
+    forward: float = 0.0
+    inputs: float = 0.0
+    weights: float = 0.0
+
+    @classmethod
+    def of(cls, products: Iterable[ProductTime]) -> ProductTime:
+        """Of all of them together."""
+        return cls(*map(sum, zip(*products, strict=True)))
+
+
+def gathered_again(join: RankLeaf, recipe: Recipe) -> bool:
+    """Whether backward gathers once more what a collective gathered: for the gradient of weights whose product keeps
+    its slice of the input alone."""
+    learns = any(product.entry.gradient in ("both", "weights") for product in join.products)
+    gathers = any(transfer.kind == "all_gather" for transfer in join.entry.transfers)
+    return recipe.gathers_again and gathers and learns
+
+
+def waits(
+    join: RankLeaf, kind: str, seconds: float, beside: ProductTime, recipe: Recipe, machine: Machine
+) -> tuple[float, float]:
+    """Seconds that a rank waits, forward and backward, for a collective of such a kind that takes so many seconds, and
+    for its twin in backward, where it stands beside such products.
+
+    Of what is gathered, and of the input of what is all-reduced, the gradient is summed while that of the weights is
+    computed; what is gathered again, while that of the input is. Of what is reduced and scattered the gradient is
+    gathered."""
+    rules, lost = recipe.rules, machine.lost
+    begun = 1 / recipe.layout.tp if rules.begins and machine.overlap else 0.0
+    if kind == "reduce_scatter":
+        return seconds, lost(seconds, begun * beside.inputs)
+    hides = float(machine.overlap and kind in rules.hides)
+    forward = lost(seconds, begun * beside.forward) if kind == "all_gather" else seconds
+    backward = 0.0 if join.logits else lost(seconds, hides * beside.weights)
+    again = lost(seconds, hides * beside.inputs) if gathered_again(join, recipe) else 0.0
+    return forward, backward + again

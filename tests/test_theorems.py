@@ -74,6 +74,14 @@ def test_equal_sizes_and_multiples_are_structure() -> None:
     assert units(load(TOY, {"h": 12}))[1].key == grouped and units(load(TOY, {"h_kv": 3}))[1].key == grouped
 
 
+@pytest.mark.parametrize(("form", "key"), [("masked-lm", "activation"), ("classifier", "transform")])
+def test_an_activation_that_does_nothing_is_not_one_that_is_absent(form: str, key: str) -> None:
+    """A layer of the head without one, and a head without that layer, or with its feed-forward's activation."""
+    bert = {**TINY["bert"], "head": {"form": form} | ({"classes": 3} if form == "classifier" else {})}
+    plain = build(bert, "absent")
+    assert units(plain)[0].key != units(plain.set({f"head.{key}": "none"}))[0].key
+
+
 def test_a_structure_has_its_own_theorem() -> None:
     assert {unit.name for unit in units(load("gemma-3-27b"))} == {"frame", "layer local", "layer global"}
     assert [unit.name for unit in units(load("t5-small"))] == ["whole"]

@@ -363,7 +363,7 @@ def _plain(value: Any) -> Any:
     return value
 
 
-def _said(value: Any) -> Any:
+def _said(value: Any, section: str = "") -> Any:
     """A description without what is off or absent; `Size`s as they are written."""
     if isinstance(value, Size):
         return str(value)
@@ -371,12 +371,22 @@ def _said(value: Any) -> Any:
         whole = {
             key: {**NAMED.get(key, {}), **item} if isinstance(item, Mapping) else item for key, item in value.items()
         }
+        off: tuple[Any, ...] = (None, False, "none", "no", [], {})
         return {
-            key: said for key, item in whole.items() if (said := _said(item)) not in (None, False, "none", "no", [], {})
+            key: said
+            for key, item in whole.items()
+            if (said := _said(item, key)) not in off or (said == "none" and key in _choosing(section))
         }
     if isinstance(value, list):
         return [_said(item) for item in value]
     return value
+
+
+@cache
+def _choosing(section: str) -> list[str]:
+    """The keys of a table that are something else where they are absent than where they are "none"."""
+    keys = SECTIONS.get(section, {}).items()
+    return [key for key, field in keys if field.default is None and "none" in getattr(field.check, "choices", ())]
 
 
 def _over(value: Any, values: Mapping[str, Any]) -> Any:

@@ -75,6 +75,20 @@ def test_entries_of_several_tokens_are_counted_at_points() -> None:
     assert len(where(verdict, "flops", "FlopCounterMode")) > 1
 
 
+@pytest.mark.parametrize(("kind", "where"), [("selected", "all B, T ≥ 2, "), ("pooled", "all B, T = 64")])
+def test_what_pooled_tokens_keep_and_move_is_compared(kind: str, where: str) -> None:
+    """For all lengths where a trace takes the quotient as a symbol, else at one length, past every window."""
+    said = {key: TINY["compressed"][key] for key in ("d_model", "vocab_size", "compressed")}
+    layer = {**TINY["compressed"]["layer"][kind], "parts": ["compressed", "feed_forward"]}
+    said |= {"n_layers": 1, "pattern": [kind], "layer": {kind: layer}, "feed_forward": {"d_ff": 24, "gated": True}}
+    model = build(said, kind)
+    verdict = verify(model, ["saved", "traffic"])
+    assert failed(verdict) == [] and verdict.ok
+    assert any(row.path.endswith("compressor.pool") for row in verdict.rows)
+    assert {row.quantity.partition(",")[0] for row in verdict.rows} == {"saved", "traffic"}
+    assert all(row.where.startswith(where) for row in verdict.rows)
+
+
 @pytest.mark.parametrize("name", [name for name in TINY if name != "compressed"])
 def test_every_architecture_for_every_batch_and_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """fvcore, the second witness, is asked at two of its five sizes, one of them with every layer."""

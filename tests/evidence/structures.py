@@ -86,8 +86,8 @@ def tried(number: int, chance: int) -> dict[str, Any]:
 class Small(Subject):
     """Modules that compute: fakes of so few numbers take longer."""
 
-    def traced(self, device: str = "cpu") -> tuple[OneSize, SizePoint]:
-        point = SizePoint(B, *super().traced()[1][1:])
+    def at_one_length(self, device: str = "cpu") -> tuple[OneSize, SizePoint]:
+        point = SizePoint(B, *super().at_one_length("cpu")[1][1:])
         given = SizePoint(BATCH, *point[1:])
         return OneSize(lambda: self.inputs(given, "cpu"), f"all B, {given}", BATCH), point
 

@@ -29,8 +29,8 @@ from txcalc.ledger import Entry, Ledger
 from txcalc.parts.part import Leaf
 from txcalc.reference import tracing
 from txcalc.reference.linear import Sum as SumModule
-from txcalc.verify.subject import Subject
-from txcalc.verify.symbolic import B, NotForAll, OneSize, Symbols
+from txcalc.verify.subject import SizePoint, Subject
+from txcalc.verify.symbolic import B, OneSize, Symbols
 from txcalc.verify.tracker import Tracker
 from txcalc.verify.verdict import ROUTED, Row, compare, module_paths
 
@@ -183,21 +183,20 @@ def other_rows(subject: Subject) -> Iterator[Row]:
 @lru_cache(maxsize=1)  # who asks for what moves also asks for what is computed
 def _traced(subject: Subject) -> tuple[Ledger, MovedElements]:
     """What every operator of a pass reads, writes and computes, and the ledger at its sizes."""
-    symbols, letters = subject.traced()
-    with tracing(), symbols.mode, torch.no_grad():
-        moved = MovedElements(subject.some, symbols)
-        with moved:
-            subject.some(*symbols.inputs)
-    symbols.domain()
-    return subject.ledger(letters), moved
+
+    def trace(symbols: Symbols | OneSize, letters: SizePoint) -> tuple[Ledger, MovedElements]:
+        with tracing(), symbols.mode, torch.no_grad():
+            moved = MovedElements(subject.some, symbols)
+            with moved:
+                subject.some(*symbols.inputs)
+        symbols.domain()
+        return subject.ledger(letters), moved
+
+    return subject.traced(trace, "traffic and other FLOPs")
 
 
 def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
-    try:
-        ledger, moved = _traced(subject)
-    except NotForAll as refusal:
-        subject.notes.append(f"{quantity}: not compared: {refusal}")
-        return
+    ledger, moved = _traced(subject)
     net, symbols = subject.some, moved.symbols
     said = {entry: figure(entry) if _alike(entry, ledger, net, moved) else (None, None) for entry in ledger}
     claimed = Ledger((entry for entry, (value, _) in said.items() if value is not None), ledger.work)

@@ -20,7 +20,7 @@ from txcalc.parts.place import mechanism
 from txcalc.planning.activations import korthikanti
 from txcalc.reference import mode
 from txcalc.verify.sizes import SizeSymbols
-from txcalc.verify.subject import Subject
+from txcalc.verify.subject import SizePoint, Subject
 from txcalc.verify.symbolic import B, OneSize, Symbols
 from txcalc.verify.tracker import Tracker
 from txcalc.verify.verdict import Row, compare, module_paths, spread
@@ -153,14 +153,10 @@ def unlike(leaf: Leaf, work: Workload) -> str:
 def rows(subject: Subject) -> Iterator[Row]:
     """With the attention matrix kept (explicit products, on meta), and not (the fused kernel, on fake CPU tensors)."""
     for keep_scores in (True, False):
-        symbols, letters = subject.traced("meta" if keep_scores else "cpu")
-        ledger = subject.ledger(letters, keep_scores=keep_scores)
         quantity = "saved" + (", attention matrix kept" if keep_scores else ", fused attention")
-        with mode(explicit=keep_scores, static=True), symbols.mode:
-            net = subject.some if keep_scores else subject.build_thin("cpu")
-            idle = {path for path, (_, amount) in spread(ledger, lambda entry: entry.saved).items() if amount == 0}
-            kept = SavedElements(net, symbols, row_statistics(ledger), idle).during(partial(net, *symbols.inputs))
-        found = subject.everywhere(kept.found)
+        trace = partial(_traced, subject, keep_scores)
+        ledger, kept, symbols = subject.traced(trace, quantity, "meta" if keep_scores else "cpu")
+        found = subject.everywhere(kept)
         reasons = _modelled(ledger, found)
         subject.notes += [f"{quantity}: modelled, not compared: {reason}" for reason in sorted(set(reasons.values()))]
         claimed = Ledger((entry for entry in ledger if module_paths(entry)[0] not in reasons), ledger.work)
@@ -168,6 +164,19 @@ def rows(subject: Subject) -> Iterator[Row]:
         where, for_all = symbols.domain(), symbols.for_all
         yield from compare(claimed, lambda entry: entry.saved, found, quantity, ORACLE, where, for_all)
         subject.notes += _published(subject, ledger) if keep_scores and for_all else []
+
+
+def _traced(
+    subject: Subject, keep_scores: bool, symbols: Symbols | OneSize, letters: SizePoint
+) -> tuple[Ledger, dict[str, Any], Symbols | OneSize]:
+    """The ledger, what autograd keeps, and the symbols of both."""
+    ledger = subject.ledger(letters, keep_scores=keep_scores)
+    with mode(explicit=keep_scores, static=True), symbols.mode:
+        net = subject.some if keep_scores else subject.build_thin("cpu")
+        idle = {path for path, (_, amount) in spread(ledger, lambda entry: entry.saved).items() if amount == 0}
+        kept = SavedElements(net, symbols, row_statistics(ledger), idle).during(partial(net, *symbols.inputs))
+    symbols.domain()
+    return ledger, kept.found, symbols
 
 
 def _published(subject: Subject, ledger: Ledger) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
@@ -15,7 +15,7 @@ from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.parts.model import Stack
 from txcalc.reference import build, inputs
-from txcalc.verify.symbolic import PRIME, T_SRC, B, OneSize, SymbolicSize, Symbols, T
+from txcalc.verify.symbolic import PRIME, T_SRC, B, NotForAll, OneSize, SymbolicSize, Symbols, T
 
 V = TypeVar("V")
 # For every batch and length on one layer of each kind, at points where the trace allows no symbols (auto); for every
@@ -25,7 +25,7 @@ Lengths = Literal["auto", "symbolic", "points"]
 # Batch, tokens and encoder positions: ones, primes and a power of two; all different where two could be mixed up.
 POINTS: tuple[tuple[int, int, int], ...] = ((1, 1, 3), (2, 2, 1), (1, 3, 5), (3, 5, 2), (2, 8, 8))
 EVERY_LAYER_AT = 3  # which of them counts every layer; the others, and the symbols, one layer of each kind
-LONG = 61, 59  # tokens and encoder positions where only one size is traced
+LONG = 61, 59  # tokens, past every window, and encoder positions where only one size is traced
 _LAYER = re.compile(r"((?:encoder\.|decoder\.)?layers\.\d+)(.*)")
 
 
@@ -142,11 +142,23 @@ class Subject:
             return SizePoint(B, 1, self.points[0].source and 1)
         return SizePoint(B, T, T_SRC if self.model.has_encoder_apart and not self.model.reads_no_ids else None)
 
-    def traced(self, device: str = "meta") -> tuple[Symbols | OneSize, SizePoint]:
-        """Inputs whose sizes are symbols, and these; at points symbols of the batch alone."""
+    def traced(self, trace: Callable[[Symbols | OneSize, SizePoint], V], what: str, device: str = "meta") -> V:
+        """What a trace finds with inputs whose sizes are symbols, and these; at points, and where it takes no symbols
+        for lengths, with symbols of the batch alone. Errors: `NotForAll` where `lengths` is "symbolic"."""
         if self.lengths != "points":
-            return self.symbols(device), self.letters
-        tokens, source = (min(length, self.longest or length) for length in LONG)
+            try:
+                return trace(self.symbols(device), self.letters)
+            except NotForAll as refusal:
+                if self.lengths == "symbolic":
+                    raise
+                self.notes.append(f"{what} at one length: {refusal}")
+        return trace(*self.at_one_length(device))
+
+    def at_one_length(self, device: str) -> tuple[OneSize, SizePoint]:
+        """Inputs of a batch that is a symbol, and of so many tokens that every window is passed."""
+        past = max((end for leaf in self.model.root.leaves() for end in leaf.turns), default=0)
+        lengths = LONG[0] + past, LONG[1]
+        tokens, source = (min(length, self.longest or length) for length in lengths)
         apart = self.letters.source
         point = SizePoint(B, 1 if self.model.fixed_length else tokens, None if apart is None else source)
         given = point._replace(batch=PRIME)

@@ -18,9 +18,10 @@ from torch._prims_common import infer_size, is_contiguous_or_false, make_contigu
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.overrides import TorchFunctionMode
-from torch.utils._sympy.functions import Min, Mod, PythonMod
+from torch.utils._sympy.functions import FloorDiv, Min, Mod, PythonMod
 
 from txcalc.errors import Refuted
+from txcalc.num import ceil_div
 from txcalc.reference.linear import folded, symbolic
 
 B, T, T_SRC = sympy.symbols("B T T_src", integer=True, positive=True)
@@ -128,6 +129,11 @@ class _Folding(TorchFunctionMode):
 _PRODUCTS = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__})
 
 
+def _quotient(number: Any, by: Any) -> Any:
+    """⌊number / by⌋ as parts write it (`compressed.Entries.number`), for SymPy does not know them as equal."""
+    return ceil_div(number + 1, by) - 1
+
+
 class SymbolicSize(NamedTuple):
     """A dimension that is `factor` times a letter."""
 
@@ -161,7 +167,8 @@ class Symbols:
         """A symbolic int as a formula in letters; an int as it is."""
         if isinstance(value, int):
             return value
-        found = sympy.expand(self._lettered(value.node.expr if isinstance(value, torch.SymInt) else value))
+        expression = value.node.expr if isinstance(value, torch.SymInt) else sympy.sympify(value)
+        found = sympy.expand(self._lettered(self.env.simplify(expression)).replace(FloorDiv, _quotient))
         unknown = found.free_symbols - {B, T, T_SRC}
         if unknown:
             raise NotForAll(f"what is computed depends on data ({', '.join(sorted(map(str, unknown)))})")

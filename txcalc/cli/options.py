@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import tomllib
 from collections.abc import Mapping, Sequence
@@ -28,108 +29,16 @@ class Flag(NamedTuple):
     meaning: str = ""
     value: str | None = None
     completes: completion.Completion | None = None
-    before: tuple[str, ...] = ()
+    before: Sequence[str] = ()
+
+    @classmethod
+    def of(cls, *, completes: str | None = None, **said: Any) -> Flag:
+        """As `options.json` says it: what completes it is a name of `completion`."""
+        return cls(**said, completes=getattr(completion, completes) if completes else None)
 
 
 # One name for one thing: an option that several commands have means the same in all of them.
-_SHARED = {
-    "--set": Flag("Model", "Change a key of the description: h_kv=32, norm.place=post.", "K=V", completion.key),
-    "--lora": Flag(
-        "Model",
-        "LoRA beside frozen weights: r=16,targets=q+v (targets=all: every linear layer of a block).",
-        "K=V,…",
-    ),
-    "--ignore": Flag("Model", "Read a config.json without this key (text_config.width).", "KEY"),
-    "--weights": Flag(
-        "Model",
-        "Format of the weights: native (as published), bf16, fp8, int4, Q4_K_M …",
-        "FORMAT",
-        completion.weights,
-    ),
-    "--dtype": Flag("Model", "Dtype of weights and activations: bf16, fp32, fp8, int4 …", "TYPE", completion.dtype),
-    "--kv": Flag(
-        "Model",
-        "Dtype of the cache, whatever the weights are.",
-        "TYPE",
-        completion.cache,
-        ("--kv-dtype", "--kv-dtypes"),
-    ),
-    "--params": Flag("Model", "Parameters: 8B.", "N"),
-    "--text-only": Flag("Model", "Without the towers of a multimodal model."),
-    "--memory": Flag("Model", "A size: 16GB (10^9) or 16GiB; all of it.", "SIZE"),
-    "--all": Flag("Model", "Every preset."),
-    "--batch": Flag("Workload", "Sequences, all of the same length.", "N", before=("--batches",)),
-    "--tokens": Flag("Workload", "New tokens per sequence (32k = 32,768).", "N"),
-    "--past": Flag("Workload", "Tokens already in the cache; above 0 is a decode step.", "N"),
-    "--source-tokens": Flag("Workload", "Encoder positions of an encoder–decoder.", "N", before=("--source",)),
-    "--context": Flag("Workload", "Tokens that a sequence holds, past and new.", "N", before=("--contexts",)),
-    "--global-batch": Flag("Workload", "Sequences of a step, of all ranks (default: 2^20 tokens or more).", "N"),
-    "--attention": Flag("Workload", "FLOPs of all T×S products, or only of the pairs that the mask lets through."),
-    "--logits": Flag("Workload", "Logits for every position, or for the last."),
-    "--mla": Flag("Workload", "How latent attention is computed (MLA)."),
-    "--against": Flag("Workload", "What it is compared with:"),
-    "--train-tokens": Flag("Workload", "Training tokens: 15T.", "N"),
-    "--compute": Flag("Workload", "FLOPs of the whole training: 3.8e25.", "N"),
-    "--gpu": Flag(
-        "Engine",
-        "An accelerator, and how many: h100-sxm:8 (txcalc presets --hardware), or a .toml file.",
-        "NAME[:N]",
-        completion.accelerator,
-    ),
-    "--layout": Flag("Engine", "How the ranks are laid out: tp=8,pp=16,dp=64.", "AXIS=N,…"),
-    "--engine": Flag(
-        "Engine",
-        "Also count what an engine keeps for itself, by version: vllm, vllm@0.8, sglang, trtllm, llama.cpp, none.",
-        "NAME[@V]",
-        completion.engine,
-    ),
-    "--node": Flag("Engine", "GPUs per node (default: as sold).", "N"),
-    "--network": Flag(
-        "Engine", "Bandwidth of a GPU between nodes, one way, per second: 50GB (default: as sold).", "SIZE"
-    ),
-    "--ram": Flag(
-        "Engine",
-        "llama.cpp: host RAM for what does not fit on the GPUs, its bandwidth and its peak: 64GB@80GB/s.",
-        "SIZE[@RATE[@PEAK]]",
-    ),
-    "--gpu-layers": Flag(
-        "Engine", "llama.cpp: layers on the GPUs; the head counts as one.", "N", before=("-ngl", "--n-gpu-layers")
-    ),
-    "--n-cpu-moe": Flag(
-        "Engine", "llama.cpp: the first N layers keep their experts in RAM.", "N|all", before=("-ncmoe",)
-    ),
-    "--pcie": Flag("Engine", "Bandwidth of copies from RAM to a GPU: 25GB/s.", "RATE"),
-    "--block": Flag("Engine", "Tokens per page of the KV cache.", "N"),
-    "--chunk": Flag("Engine", "Most prompt tokens per step (chunked prefill).", "N"),
-    "--reserve": Flag("Engine", "Memory left to the engine and the driver: a share or a size.", "10%|4GiB"),
-    "--recompute": Flag(
-        "Engine", "Activations that backward computes again: none, core, blocks, every:N, layers:0,2.", "WHAT"
-    ),
-    "--optimizer": Flag(
-        "Engine", "adamw, adamw-bf16, adamw-8bit, sgd, lion, muon, adafactor …", "NAME", completion.optimizer
-    ),
-    "--workers": Flag("Engine", "Processes that work side by side", "N"),
-    "--recipe": Flag("Engine", "Other settings of the run:", "K=V,…"),
-    "--device": Flag("Engine", "Where it runs: meta (computes nothing), cpu or cuda.", "NAME"),
-    "--concurrency": Flag("Traffic", "Concurrent sequences (users).", "N", before=("--users",)),
-    "--prompt": Flag("Traffic", "Tokens of a prompt.", "N"),
-    "--as": Flag(
-        "Output",
-        "FLOPs as others count them: palm, megatron-lm, 6n … Several: repeat it, or commas.",
-        "NAME",
-        completion.convention,
-    ),
-    "--format": Flag("Output", "How the result is written."),
-    "--json": Flag("Output", "Short for --format json: exact integers, a stable schema."),
-    "--plot": Flag(
-        "Output",
-        "Also draw it: into a file, FILE.svg or FILE.png, or with - below the table (pip install 'txcalc[plot]').",
-        "FILE|-",
-    ),
-    "--hardware": Flag("Output", before=("--gpus",)),
-    "--force": Flag("Output", "Write over a file that is there."),
-    "--out": Flag("Output", "Where it goes:", "FILE", before=("--output", "-o")),
-}
+_SHARED: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 # Options that one command has, whose declaration says the rest, by their group of its help.
 _OWN = {
     "Model": "headers via layers vocab ratio gqa head tied match by initial",
@@ -141,7 +50,9 @@ _OWN = {
     "Money": "price budget deadline pue grid measured",
     "Output": "detail emit record zero-cost to without-cache latex title help",
 }
-TABLE = _SHARED | {f"--{flag}": Flag(group) for group, flags in _OWN.items() for flag in flags.split()}
+TABLE = {flag: Flag.of(**said) for flag, said in _SHARED.items()} | {
+    f"--{flag}": Flag(group) for group, flags in _OWN.items() for flag in flags.split()
+}
 
 OTHER = Flag("Output")  # of an option that stands nowhere above, as the tests would say
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Iterable, Mapping
@@ -9,6 +10,7 @@ from functools import cache
 from itertools import combinations
 from math import prod
 from os.path import commonprefix
+from pathlib import Path
 from typing import Any
 
 from txcalc.errors import Fault, InputError
@@ -36,48 +38,13 @@ TABLES = (
 DIVIDING = ("awq", "mlx", "compressed-tensors")
 WORDS = {"awq": 8, "gptq": 32}
 
-# The names that a leaf's module has in checkpoints, by the end of its path in the ledger.
-ATTENTION, MLP, MAMBA = (
-    ("self_attn", "attention", "attn", "self_attention", "mixer"),
-    ("mlp", "feed_forward", "block_sparse_moe", "moe", "mixer"),
-    ("mamba", "mixer"),
-)
+# The names that a leaf's module has in checkpoints, by the end of its path in the ledger: of those above it, its own.
 MODULES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
-    "attention.q": (ATTENTION, ("q_proj", "qkv_proj", "query_key_value", "c_attn", "self.query", "wq")),
-    "attention.k": (ATTENTION, ("k_proj", "qkv_proj", "query_key_value", "c_attn", "self.key", "wk")),
-    "attention.v": (ATTENTION, ("v_proj", "qkv_proj", "query_key_value", "c_attn", "self.value", "wv")),
-    "attention.o": (ATTENTION, ("o_proj", "out_proj", "c_proj", "wo", "dense", "output.dense")),
-    "attention.g": (ATTENTION, ("q_proj", "g_proj", "gate_proj")),
-    "attention.q_a": (ATTENTION, ("q_a_proj",)),
-    "attention.q_b": (ATTENTION, ("q_b_proj", "q_proj")),
-    "attention.kv_a": (ATTENTION, ("kv_a_proj_with_mqa",)),
-    "attention.kv_b": (ATTENTION, ("kv_b_proj",)),
-    "attention.indexer.q": (("self_attn.indexer",), ("wq_b",)),
-    "attention.indexer.k": (("self_attn.indexer",), ("wk",)),
-    "attention.indexer.weights": (("self_attn.indexer",), ("weights_proj",)),
-    "feed_forward.gate": (MLP, ("gate_proj", "gate_up_proj", "w1")),
-    "feed_forward.up": (MLP, ("up_proj", "gate_up_proj", "w3", "fc1", "c_fc", "dense_h_to_4h")),
-    "feed_forward.down": (MLP, ("down_proj", "w2", "fc2", "c_proj", "dense_4h_to_h")),
-    "experts.router": (MLP, ("gate", "router", "router.gate")),
-    "experts.shared_gate": (MLP, ("shared_expert_gate",)),
-    "experts.routed.gate": (MLP, ("experts.*.gate_proj", "experts.gate_up_proj", "experts.*.w1")),
-    "experts.routed.up": (MLP, ("experts.*.up_proj", "experts.gate_up_proj", "experts.*.w3")),
-    "experts.routed.down": (MLP, ("experts.*.down_proj", "experts.down_proj", "experts.*.w2")),
-    "experts.shared.gate": (MLP, ("shared_experts.gate_proj", "shared_expert.gate_proj", "shared_mlp.gate_proj")),
-    "experts.shared.up": (MLP, ("shared_experts.up_proj", "shared_expert.up_proj", "shared_mlp.up_proj")),
-    "experts.shared.down": (MLP, ("shared_experts.down_proj", "shared_expert.down_proj", "shared_mlp.down_proj")),
-    "mamba.in_proj": (MAMBA, ("in_proj",)),
-    "mamba.x_proj": (MAMBA, ("x_proj",)),
-    "mamba.dt_proj": (MAMBA, ("dt_proj",)),
-    "mamba.out_proj": (MAMBA, ("out_proj",)),
-    "mamba2.in_proj": (MAMBA, ("in_proj",)),
-    "mamba2.out_proj": (MAMBA, ("out_proj",)),
-    "delta.in_proj": (("linear_attn",), ("in_proj_qkv", "in_proj_qkvz")),
-    "delta.gate_proj": (("linear_attn",), ("in_proj_z", "in_proj_qkvz")),
-    "delta.decay_proj": (("linear_attn",), ("in_proj_a", "in_proj_ba")),
-    "delta.beta_proj": (("linear_attn",), ("in_proj_b", "in_proj_ba")),
-    "delta.out_proj": (("linear_attn",), ("out_proj",)),
+    leaf: (tuple(above), tuple(own))
+    for above, leaves in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
+    for leaf, own in leaves.items()
 }
+ATTENTION, MLP = (MODULES[leaf][0] for leaf in ("attention.q", "feed_forward.up"))
 HEAD, TABLE = ("lm_head",), ("embed_tokens", "embeddings", "wte")
 NONE: frozenset[str] = frozenset()
 # What all expressions of a list may try on a name of 64 letters, and on all names: some seconds.

@@ -9,37 +9,15 @@ from typing import Any
 
 from txcalc.render.report import Report, Table, cell
 
-TEMPLATE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8"/>
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'"/>
-<meta name="viewport" content="width=device-width, initial-scale=1"/>
-<title>{title}</title>
-<style>
-{style}
-.scroll {{ max-height: none; }} td.text {{ white-space: normal; }} thead td {{ border-top: 0; }}
-tr.total {{ font-weight: 650; }}
-</style>
-</head>
-<body>
-<header><h1>{title}</h1></header>
-<main class="content">
-{body}
-</main>
-</body>
-</html>"""
+FOLDER = Path(__file__).parent / "page"
 
 
 def as_html(report: Report) -> str:
     """The whole page."""
     named = next((table.title for table in report.tables if table.title), "")
     title, *others = report.header or [named or f"txcalc {report.data['schema'].split('/')[1]}"]
-    return TEMPLATE.format(
-        title=escape(title),
-        style=(Path(__file__).parent / "page" / "style.css").read_text(),
-        body=fragment(others, report.tables),
-    )
+    whole, style = ((FOLDER / name).read_text("utf-8").rstrip() for name in ("table.html", "style.css"))
+    return whole.format(title=escape(title), style=style + "\n", body=fragment(others, report.tables))
 
 
 def fragment(header: Sequence[str], tables: Sequence[Table]) -> str:

@@ -60,25 +60,11 @@ FAMILIES = {
 
 # Keys of an architecture that change no size, or repeat what the tensors say.
 NEUTRAL = (
-    "vocab_size",
-    "attention.causal",
-    "attention.scale",
-    "attention.clamp_kqv",
-    "attention.max_alibi_bias",
-    "attention.output_scale",
-    "residual_scale",
-    "tensor_data_layout",
-    "expert_weights_scale",
-    "expert_weights_norm",
-    "expert_gating_func",
-    "expert_group_count",
-    "expert_group_used_count",
-    "expert_group_scale",
-    "pooling_type",
-    "attention.group_norm_epsilon",
-    "attention.temperature_scale",
-    "attention.temperature_length",
-)
+    "vocab_size", "attention.causal", "attention.scale", "attention.clamp_kqv", "attention.max_alibi_bias",
+    "attention.output_scale", "residual_scale", "tensor_data_layout", "expert_weights_scale", "expert_weights_norm",
+    "expert_gating_func", "expert_group_count", "expert_group_used_count", "expert_group_scale", "pooling_type",
+    "attention.group_norm_epsilon", "attention.temperature_scale", "attention.temperature_length",
+)  # fmt: skip
 
 
 class MetadataKeys:

@@ -32,29 +32,6 @@ MOST_BYTES = 1_500_000
 OLD = """
 try { BigInt(1) } catch (missing) { document.getElementById("old").hidden = false }
 """
-TEMPLATE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; script-src {digests}; \
-style-src 'unsafe-inline'; img-src data: blob:; base-uri 'none'; form-action 'none'">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<meta name="generator" content="txcalc {version}">
-<title>{title}</title>
-<link rel="icon" href="data:,">
-<style>
-{style}
-</style>
-</head>
-<body>
-<div id="app"><header><h1>{title}</h1></header><main>{summaries}
-<noscript><p class="refused">This page computes in JavaScript, which is switched off.</p></noscript>
-<p class="refused" id="old" hidden>This browser has no whole numbers of any size (BigInt): every browser since 2020
-has.</p></main></div>
-{scripts}
-</body>
-</html>
-"""
 
 
 def checked(number: int) -> None:
@@ -97,7 +74,8 @@ def page(
         f'"use strict";{{\n{start}\n{HELPERS}\nconst PROGRAMS=[\n{programs}\n];\n{views}}}',
     ]
     stored = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-    text = TEMPLATE.format(
+    whole = (FOLDER / "page.html").read_text("utf-8")
+    text = whole.format(
         digests=" ".join(f"'sha256-{b64encode(sha256(script.encode()).digest()).decode()}'" for script in scripts),
         version=version,
         title=html.escape(title),

@@ -767,7 +767,7 @@ def test_the_host_works_beside_the_accelerator() -> None:
     def cost(host: float, eager: bool) -> Cost:
         own = replace(card, calibration=card.efficiency.overlaid({"host_s": host}, {"host_s": "here"}))
         form = engine(model, "bf16")
-        return Rank(model, Stage(0, 1, model.root), ONE, own, form, eager).cost(work)
+        return Rank(Stage(0, 1, model.root), ONE, own, form, eager).cost(work)
 
     alone = cost(1e-3, False)
     assert alone == cost(0.0, True) and alone.host == 0

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import exp, inf, lgamma
 from typing import Any, NamedTuple
 
@@ -139,15 +140,22 @@ class Efficiency:
     cited: Mapping[str, str]
     host_s: float = 0.0
 
+    @cached_property
+    def _nearest(self) -> dict[tuple[str, str, str], Curve]:
+        """What was asked for, by kind, class and engine."""
+        return {}
+
     def curve(self, kind: str, name: str, engine: str = "", layers: Mapping[str, int] | None = None) -> Curve:
         """The curve of a class for an engine; of a dtype that has none, that of the one nearest to it. `layers`: the
         classes of a product's layers with how many are of each, where their weights are packed in several ways."""
-        keys = (
-            f"{owner}.{key}" for key in (name, ALIKE.get(name, name), "bf16") for owner in (f"{engine}.{kind}", kind)
-        )
-        found = next((self.curves[key] for key in keys if key in self.curves), None)
+        found = self._nearest.get((kind, name, engine))
         if found is None:
-            raise KeyError(name)
+            owners, names = (f"{engine}.{kind}", kind), (name, ALIKE.get(name, name), "bf16")
+            keys = (f"{owner}.{key}" for key in names for owner in owners)
+            found = next((self.curves[key] for key in keys if key in self.curves), None)
+            if found is None:
+                raise KeyError(name)
+            self._nearest[kind, name, engine] = found
         if found.unpack and layers:
             costs = sum(self.curve(kind, each, engine).unpack * number for each, number in layers.items())
             return found._replace(unpack=costs / sum(layers.values()))

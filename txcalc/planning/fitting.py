@@ -185,8 +185,8 @@ def step(
 ) -> float | None:
     """Seconds of a token of one sequence, achievable by the roofline; where a peak is not known, arithmetic is not
     counted; None where a link is not."""
-    free = replace(accelerator, peaks=dict.fromkeys(("fp32", "bf16", "fp16"), 10**24))
-    for known in (accelerator, free):
+    for counted in (True, False):
+        known = accelerator if counted else replace(accelerator, peaks=dict.fromkeys(("fp32", "bf16", "fp16"), 10**24))
         try:
             return Pace(model, sharding, layout, known, engine).step(1, context).achievable
         except InputError:

@@ -24,7 +24,7 @@ class Pace:
         self, model: Model, sharding: Sharding, layout: Layout, accelerator: Accelerator, engine: Engine
     ) -> None:
         self.model, self.layout, self.engine = model, layout, engine
-        self.ranks = [Rank(model, stage, layout, accelerator, engine) for stage in sharding.stages(layout)]
+        self.ranks = [Rank(stage, layout, accelerator, engine) for stage in sharding.stages(layout)]
         self.caching = model.decodes
         # What a prompt is: tokens of the encoder, of which a prefix is no use; or what the model decodes from.
         self.encodes = model.has_encoder_apart and not model.reads_no_ids

@@ -45,6 +45,7 @@ class Stage:
 
     alive   elements alive at the peak of a step of so many tokens, one that decodes or not
     asked   by workload, the first entry of each leaf: all stages that are cut of one tree have its operations
+    passes  what a pass asks of any accelerator, by layout and formats (`planning.passes`)
     """
 
     first: int
@@ -52,6 +53,7 @@ class Stage:
     root: Root
     asked: Asked = field(default_factory=dict, repr=False)
     alive: dict[tuple[int, bool], Any] = field(default_factory=dict, init=False, repr=False)
+    passes: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
     _walked: dict[Workload, Ledger] = field(default_factory=dict, init=False, repr=False)
 
     def ledger(self, work: Workload) -> Ledger:

@@ -249,6 +249,7 @@ class Mixed(Format):
     _parts: dict[Any, list[tuple[Format | None, int]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
+    __hash__ = Format.__hash__
 
     @classmethod
     def of(

@@ -294,7 +294,7 @@ def training_speed(subject: DeviceModel, load: Load, accelerator: Accelerator, r
 def rank(subject: DeviceModel, accelerator: Accelerator, eager: bool = True) -> Rank:
     """The whole model on one accelerator, its cache in the dtype of the modules; `eager`: as modules are called."""
     form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype])
-    return Rank(subject.model, Stage(0, 1, subject.model.root), ALONE, accelerator, form, eager)
+    return Rank(Stage(0, 1, subject.model.root), ALONE, accelerator, form, eager)
 
 
 def workload(model: Model, load: Load) -> Workload:

@@ -42,18 +42,19 @@ def lint(name: str, found: Mapping[str, Any]) -> list[str]:
         return [str(error)]
     if name in DATASHEETS:
         sheet = DATASHEETS[name]
-        peaks = {k: Fraction(str(v)) * 10**12 for k, v in sheet["peaks"].items() if (name, k) not in DISPUTED}
+        of = sheet.get("devices", 1)  # whose sheet it is together; the link is each one's
+        peaks = {k: Fraction(str(v)) * 10**12 / of for k, v in sheet["peaks"].items() if (name, k) not in DISPUTED}
         if peaks != dict(one.peaks):
             faults.append(f"peaks are {one.peaks}, the datasheet has {peaks}")
-        if one.bandwidth != sheet["bandwidth"] * 10**9:
+        if one.bandwidth * of != sheet["bandwidth"] * 10**9:
             faults.append("bandwidth is not the datasheet's")
         if one.link != (None if sheet["link"] is None else Fraction(str(sheet["link"])) * 10**9):
             faults.append("link is not the datasheet's, one way")
-        if one.power != sheet["power"]:
+        if (one.power and one.power * of) != sheet["power"]:
             faults.append("power is not the datasheet's")
         size, unit = sheet["memory"]
         vendor = found["memory"].get("vendor")
-        if size is not None and (vendor is None or vendor["value"] != f"{size}{unit}"):
+        if size is not None and (vendor is None or vendor["value"] != f"{size // of}{unit}"):
             faults.append(f"vendor's memory is not {size} {unit}")
     vendor, driver = (
         parse_bytes(found["memory"][k]["value"]) if k in found["memory"] else None for k in ("vendor", "driver")

@@ -23,7 +23,7 @@ from txcalc.parts.forms import pieces
 from txcalc.parts.mixers.compressed import Entries
 from txcalc.parts.model import LayerGroup
 from txcalc.parts.part import Composite, Leaf, Workload
-from txcalc.parts.spans import Apart, Around, Causal, Chunks, Cross, Full, Reading, Selected, Window
+from txcalc.parts.spans import Apart, Around, Causal, Chunks, Cross, Full, Reading, Selected, Squares, Window
 from txcalc.parts.tower import ProjectorStep
 from txcalc.parts.work import Axis
 
@@ -65,6 +65,7 @@ spans = (
     | st.builds(Full)
     | st.builds(Around, window=widths)
     | st.builds(Apart, window=widths)
+    | st.builds(Squares, side=widths, cell=st.integers(1, 3))
     | st.builds(Cross)
     | st.builds(Reading)
 )

@@ -5,12 +5,26 @@ from __future__ import annotations
 import subprocess
 import sys
 from fractions import Fraction
+from math import isqrt
 from typing import Any
 
 import pytest
 from hypothesis import given, strategies as st
 
-from txcalc.num import Num, ceil_div, divides, exact_div, exceeds, maximum, minimum, product, total, triangle, whole
+from txcalc.num import (
+    Num,
+    ceil_div,
+    divides,
+    exact_div,
+    exceeds,
+    maximum,
+    minimum,
+    nearest_square,
+    product,
+    total,
+    triangle,
+    whole,
+)
 
 numpy = pytest.importorskip("numpy")
 sympy = pytest.importorskip("sympy")
@@ -31,6 +45,15 @@ def test_the_smaller_and_the_larger(helper: Any, builtin: Any, a: int, b: int) -
         column = helper(numpy.array([a, b], dtype), numpy.array([b, b], dtype))
         assert column.tolist() == [builtin(a, b), b]
     assert helper(Fraction(a, 3), b) == builtin(Fraction(a, 3), b)
+
+
+@given(st.integers(1, 5000))
+def test_the_grid_nearest_to_a_square(n: int) -> None:
+    x, rows = sympy.Symbol("x", positive=True, integer=True), nearest_square(n)
+    assert n % rows == 0 and not any(n % more == 0 for more in range(rows + 1, isqrt(n) + 1))
+    assert nearest_square(x).subs(x, n) == rows and nearest_square(36) == 6
+    for dtype in (object, float):
+        assert nearest_square(numpy.array([n, 24], dtype)).tolist() == [rows, 4]
 
 
 @given(naturals)

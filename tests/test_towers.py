@@ -326,12 +326,10 @@ def test_a_tower_is_a_tree_by_part(tmp_path: Path) -> None:
     ]
     assert few["flops"]["by_kind"]["projector"] == 2 * 256 * (5120 * 5120 + 5120 * 3584)
     assert few["known"]["flops"]["how"] == few["known"]["params"]["how"] == "measured"
-    edged = towers("--source-tokens", "260")["known"]
-    assert (edged["params"]["how"], edged["flops"]["how"]) == ("measured", "modelled")
-    assert (
-        "1,040 positions do not fill whole windows: attention is counted as of 1,088"
-        in typed("show", str(path), "--source-tokens", "260").stderr
-    )
+    edged = towers("--source-tokens", "260")  # 26 × 40 patches: windows of 8 × 8, and those of 2 × 8 at one edge
+    assert edged["flops"]["by_kind"]["attention_core"] == 4 * 1280 * (4 * 1040**2 + 28 * 5 * (3 * 64**2 + 16**2))
+    assert edged["known"]["flops"]["how"] == "measured"
+    assert "260 (13 × 20) tokens of input" in typed("show", str(path), "--source-tokens", "260").stdout
     other = copy.deepcopy(QWEN)
     other["vision_config"]["depth"] = 31  # type: ignore[index]
     path.write_text(json.dumps(other))
@@ -375,6 +373,19 @@ def test_windows_of_a_tower_are_sequences_by_themselves() -> None:
 
     assert core(windows, 2) == core(whole, 2) and core(windows, 1) == core(whole, 1)  # no longer than a window
     assert core(windows, 6) == 3 * core(whole, 2)
+    assert core(windows, 7) == 3 * core(whole, 2) + core(whole, 1)  # and the last is shorter
+
+
+@pytest.mark.parametrize(("changes", "message"), [
+    ({"side": 4, "cell": 3}, "attention.cell is 3, expected squares of the 4 positions that are merged"),
+    ({"side": 4, "window": 8}, "attention.side is 4, which changes nothing here: it counts without attention.window"),
+])  # fmt: skip
+def test_square_windows_that_do_not_fit_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(TxcalcError) as error:
+        build(TOWER | {"attention": {"n_heads": 4} | changes}, "tower", written=True)
+    assert message in str(error.value)
+    with pytest.raises(TxcalcError, match=r"attention\.side is 4, expected none but in a tower"):
+        build({"d_model": 24, "n_layers": 1, "attention": {"n_heads": 2, "side": 4}, "feed_forward": {"d_ff": 8}}, "a")
 
 
 @pytest.mark.slow

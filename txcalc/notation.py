@@ -247,6 +247,9 @@ def _power(atom: Expression, power: int, style: Style, numbers: Numbers) -> str:
     elif type(atom).__name__ == "Pow":  # of a letter
         below, above = (write(tidy(part), style, numbers) for part in atom.args)
         base = style.raised(style.brackets[0] + below + style.brackets[1], above)
+    elif atom.is_Function and len(atom.args) == 1:
+        inside = write(tidy(atom.args[0]), style, numbers)
+        base = type(atom).__name__ + style.brackets[0] + inside + style.brackets[1]
     else:
         raise TypeError(f"no way to write {atom}")
     return base if power == 1 else style.power(base, power)

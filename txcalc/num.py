@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import cache
+from math import isqrt
 from typing import Any, Protocol
 
 
@@ -173,6 +174,29 @@ def ceil_log2(n: Any) -> Any:
         return numpy.frompyfunc(lambda each: (int(each) - 1).bit_length(), 1, 1)(n)
     stages = numpy.frexp(numpy.asarray(n, dtype=numpy.float64) - 1)[1]
     return stages.astype(n.dtype).view(type(n))
+
+
+def nearest_square(n: Any) -> Any:
+    """Rows of the grid of n cells that is nearest to a square: the largest divisor up to √n."""
+    kind = _kind(n)
+    if kind == "int":
+        return next(rows for rows in range(isqrt(n), 0, -1) if n % rows == 0)
+    if kind == "symbol":
+        return _rows()(n)
+    if kind == "recorded":
+        return _tape(n).step("rows", n, n)
+    return sys.modules["numpy"].frompyfunc(lambda each: nearest_square(int(each)), 1, 1)(n).astype(n.dtype)
+
+
+@cache
+def _rows() -> Any:
+    """The same as a function of SymPy's, which waits for its number."""
+    sympy = sys.modules["sympy"]
+
+    def known(cls: Any, n: Any) -> Any:
+        return sympy.Integer(nearest_square(int(n))) if n.is_Integer and n.is_positive else None
+
+    return type("rows", (sympy.Function,), {"is_integer": True, "is_positive": True, "eval": classmethod(known)})
 
 
 def divides(a: Any, b: Any) -> bool:

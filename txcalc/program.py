@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from txcalc.num import nearest_square
+
 
 class Recorded:
     """A number that stands for a letter, a whole number above 0, or for what a step makes of two numbers."""
@@ -144,6 +146,7 @@ _RUN: dict[str, Callable[[int, int], int]] = {
     "/": _exactly,
     "ceil": lambda a, b: -(-a // b),
     "log2": lambda a, _: (a - 1).bit_length(),
+    "rows": lambda a, _: nearest_square(a),
 }
 _HOLDS: dict[str, Callable[[int, int], bool]] = {
     "|": lambda a, b: a != 0 and b % a == 0,
@@ -157,6 +160,7 @@ HELPERS = (
     "X=(a,b)=>{if(b===0n||a%b!==0n)throw new RangeError(b+' does not divide '+a);return a/b},"
     "C=(a,b)=>{const q=a/b;return a%b>0n?q+1n:q},"
     "L=(a,b)=>a>1n?BigInt((a-1n).toString(2).length):0n,"
+    "S=(a,b)=>{let d=1n;for(let i=1n;i*i<=a;i++)if(a%i===0n)d=i;return d},"
     "R={'|':(a,b)=>a!==0n&&b%a===0n,'<=':(a,b)=>a<=b,'=':(a,b)=>a===b,'!=':(a,b)=>a!==b};"
 )
 
@@ -228,7 +232,7 @@ class Program(NamedTuple):
 
 
 _LEVEL = {"+": 1, "-": 1, "*": 2}
-_CALLS = {"min": "M", "/": "X", "ceil": "C", "log2": "L"}
+_CALLS = {"min": "M", "/": "X", "ceil": "C", "log2": "L", "rows": "S"}
 
 
 def _name(number: int) -> str:
@@ -309,6 +313,8 @@ def _atom(number: Recorded) -> tuple[int, Sequence[str]]:
         return 1, [f"min({_said(number.left, 0)}, {_said(number.right, 0)})"]
     if number.op == "log2":
         return 1, [f"⌈log₂ {_said(number.left, 1)}⌉"]
+    if number.op == "rows":
+        return 1, [f"rows({_said(number.left, 0)})"]
     if number.op == "ceil":
         return 1, [f"⌈{_said(number.left, 1)}/{_said(number.right, 2)}⌉"]
     if number.op == "/":

@@ -39,13 +39,18 @@ def pictures(net: Any, tower: Model, tokens: int) -> Any:
     net.get_image_features(pixel_values=torch.zeros(1, vision.get("channels", 3), side, side), **more)
 
 
-def frames(net: Any, tower: Model, tokens: int) -> Any:
+def frames(net: Any, tower: Model, tokens: int, height: int = SIDE, width: int = SIDE) -> Any:
     """A picture in patches, whose grid says how high and wide it is."""
     import torch
 
     vision = tower.raw["vision"]
-    pixels = torch.zeros(SIDE**2, vision["channels"] * vision["patch"] ** 2)
-    net.get_image_features(pixels, torch.tensor([[1, SIDE, SIDE]]))
+    pixels = torch.zeros(height * width, vision["channels"] * vision["patch"] ** 2)
+    net.get_image_features(pixels, torch.tensor([[1, height, width]]))
+
+
+def edged(net: Any, tower: Model, tokens: int) -> Any:
+    """A picture that is no square, whose windows at both edges are smaller."""
+    return frames(net, tower, tokens, 18, 30)
 
 
 def squares(net: Any, tower: Model, tokens: int) -> Any:
@@ -206,7 +211,8 @@ OF: dict[Run, tuple[str, int, str]] = {
     sound: ("audio", 64, ""),
     heard: ("audio", 64, ""),
     spectrum: ("audio", 30, ""),
-    chunked: ("audio", 52, ""),
+    chunked: ("audio", 65, ""),
+    edged: ("vision", 18 * 30, ""),
     words: ("text", 64, "text_encoder enc_to_dec_proj"),
     waves: ("acoustic", 64, "acoustic_"),
 }
@@ -232,7 +238,7 @@ CASES: dict[str, tuple[str, Mapping[str, Any], Run]] = {
         "vision_config": SEEN | {"model_type": "pixtral", "head_dim": 12}}, pictures),
     "internvl": ("InternVLModel", SMALL["internvl internvl_vision"]["config"], pictures),
     "qwen2_vl": ("Qwen2VLModel", SMALL["qwen2_vl qwen2_vl"]["config"], frames),
-    "qwen2_5_vl": ("Qwen2_5_VLModel", SMALL["qwen2_5_vl qwen2_5_vl"]["config"], frames),
+    "qwen2_5_vl": ("Qwen2_5_VLModel", SMALL["qwen2_5_vl qwen2_5_vl"]["config"], edged),
     "qwen3_vl": ("Qwen3VLModel", SMALL["qwen3_vl qwen3_vl"]["config"], frames),
     "glm4v": ("Glm4vModel", SMALL["glm4v glm4v"]["config"], frames),
     "voxtral, Whisper": ("VoxtralForConditionalGeneration", {"model_type": "voxtral", "text_config": LLAMA,
@@ -258,7 +264,7 @@ CASES: dict[str, tuple[str, Mapping[str, Any], Run]] = {
         frames),
     "muse_glimmer": ("MuseGlimmerModel", {"model_type": "muse_glimmer", "out_hidden_size": 192,
         "projector_hidden_size": 40, "text_config": TEXT | {"model_type": "muse_glimmer_text"},
-        "vision_config": LAYERS | {"patch_size": 4, "pos_emb_height": 4, "pos_emb_width": 4}}, frames),
+        "vision_config": LAYERS | {"patch_size": 4, "pos_emb_height": 4, "pos_emb_width": 4}}, edged),
     "step3p7": ("Step3p7Model", SMALL["step3p7 step3p5_vision"]["config"], pictures),
     "cohere2_vision": ("Cohere2VisionModel", {"model_type": "cohere2_vision", "alignment_intermediate_size": 40,
         "text_config": TEXT | {"model_type": "cohere2"}, "vision_config": SEEN | {"model_type": "siglip_vision_model",

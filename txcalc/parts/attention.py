@@ -31,11 +31,11 @@ from txcalc.parts.options import (
     size,
     text,
 )
-from txcalc.parts.part import Child, Composite, Workload, everywhere, on_source, optional
+from txcalc.parts.part import Child, Composite, Workload, on_source, optional
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import PositionsOptions, RelativeBias, Rotary
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Apart, Around, Blocks, Causal, Chunks, Cross, Full, Selected, Span, Window
+from txcalc.parts.spans import Apart, Around, Blocks, Causal, Chunks, Cross, Full, Selected, Span, Squares, Window
 
 
 def on_keys(work: Workload) -> Workload:
@@ -126,7 +126,7 @@ class Attention(Composite):
             part = Linear(d_in=values, d_out=self.n_kv_heads, bias="v" in self.biases, keeps="no")
             yield Child("mask_proj", part, on=on_keys)
             yield Child("mask", self.mask, on=on_keys)
-        yield Child("core", self.core, on=self.span.at if type(self.span) is Apart else everywhere)
+        yield Child("core", self.core)
         yield from optional("gate", self.gate)
         yield from optional("inner_norm", self.inner_norm)
         yield from optional("inner_join", self.inner_join)
@@ -346,6 +346,23 @@ class WindowedAttention(AttentionOptions, forms="window"):
             return Full() if both else Causal()
         kind = (Apart if self.chunked else Around) if both else Chunks if self.chunked else Window
         return kind(window=self.window)
+
+
+@final
+@frozen
+class SquareAttention(AttentionOptions, forms="side"):
+    """Square windows of a picture, in a tower."""
+
+    side: Any = key(
+        size,
+        None,
+        "patches along each side of a tower's windows in its picture, which is as near to a square as can be",
+        "without attention.window",
+    )
+    cell: Any = key(size, 1, "patches along each side of the squares that the projector merges")
+
+    def _span(self, both: bool) -> Span:
+        return Squares(side=self.side, cell=self.cell)
 
 
 @final

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar, final
 
 from txcalc.notation import named_by_groups, pair
-from txcalc.num import exact_div
+from txcalc.num import exact_div, total
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import SAVES_RESULT
 from txcalc.parts.part import (
@@ -133,6 +133,20 @@ class SoftmaxCore(HeadsCore):
     def token(self) -> Any:
         return self.n_kv_heads * (self.d_qk + self.d_v)
 
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        return tuple(made for each in self.span.alone(work) for made in self.products(each))
+
+    def saved(self, work: Workload) -> Any:
+        return total(self.keeps(each) for each in self.span.alone(work))
+
+    @abstractmethod
+    def products(self, work: Workload) -> tuple[Operation, ...]:
+        """Of sequences whose positions meet each other."""
+
+    @abstractmethod
+    def keeps(self, work: Workload) -> Any:
+        """Elements for backward, of the same."""
+
     def kept(self) -> str:
         return self.span.kept("K and V", pair(self.n_kv_heads, self.d_qk, self.d_v))
 
@@ -195,7 +209,7 @@ class AttentionCore(SoftmaxCore):
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("sinks", (self.n_heads,)),) if self.sinks else ()
 
-    def operations(self, work: Workload) -> tuple[Operation, ...]:
+    def products(self, work: Workload) -> tuple[Operation, ...]:
         heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
         pairs = self.span.visible(work)
         query, result = heads * tokens * self.d_qk, heads * tokens * self.d_v
@@ -210,7 +224,7 @@ class AttentionCore(SoftmaxCore):
         )
         return attend(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved, *done)
 
-    def saved(self, work: Workload) -> Any:
+    def keeps(self, work: Workload) -> Any:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
         width = self.d_qk if self.tied and not work.keep_scores else self.d_qk + self.d_v
         query, kv = tokens * self.n_heads * self.d_qk, 0 if self.borrowed else keys * self.n_kv_heads * width
@@ -261,7 +275,7 @@ class DifferentialCore(SoftmaxCore):
     def weights(self) -> tuple[Weight, ...]:
         return tuple(Weight(name, (self.d_qk,)) for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"))
 
-    def operations(self, work: Workload) -> tuple[Operation, ...]:
+    def products(self, work: Workload) -> tuple[Operation, ...]:
         heads, keys, tokens = 2 * work.batch * self.n_heads, self.span.keys(work), work.tokens
         pairs, width = self.span.visible(work), self.d_qk
         own, kv = heads * tokens * width, 2 * work.batch * self.n_kv_heads * keys * width
@@ -270,7 +284,7 @@ class DifferentialCore(SoftmaxCore):
         difference = elementwise("difference", result, "add", result, result)
         return (*attend(heads, tokens, keys, (width, width), pairs, moved), difference, difference, difference)
 
-    def saved(self, work: Workload) -> Any:
+    def keeps(self, work: Workload) -> Any:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
         query, kv = tokens * self.n_heads * self.d_qk, 2 * keys * self.n_kv_heads * self.d_qk
         scores = 2 * keys * work.tokens * self.n_heads

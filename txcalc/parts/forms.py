@@ -170,7 +170,7 @@ def steps(piece: Mapping[str, Any]) -> list[str]:
     """What a piece says of where it works, in the order in which it counts."""
     met, at = piece["keys"], piece["at"]
     said = {"source": at == "source", "keys": isinstance(met, list), "batch": met == "batch"}
-    said |= {"at": isinstance(at, list), "shared": piece["shared"], "windows": piece["form"] == "windows"}
+    said |= {"at": isinstance(at, list), "shared": piece["shared"]}
     return [name for name, is_so in said.items() if is_so]
 
 

@@ -99,7 +99,8 @@ class Leaf(Executed):
 
     @property
     def filled(self) -> Any:
-        """The multiple of positions that it computes: others are filled up to it."""
+        """The multiple of positions that others are filled up to, or cut by: of lengths with one remainder the cost is
+        one polynomial; None: of no such lengths."""
         return 1
 
     @property

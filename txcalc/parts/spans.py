@@ -6,9 +6,10 @@ elements, at `width` per token, and `kept` in words.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple, final
 
-from txcalc.num import ceil_div, maximum, minimum, triangle
+from txcalc.num import ceil_div, exact_div, maximum, minimum, nearest_square, triangle
 from txcalc.parts.frozen import frozen
 from txcalc.parts.work import NO_CACHE, Cache, Traffic, Workload
 
@@ -56,7 +57,7 @@ class Span:
 
     @property
     def filled(self) -> Any:
-        """The multiple that positions are filled up to."""
+        """The multiple that positions are filled up to, or cut by; None: none such."""
         return 1
 
     def describe(self) -> str:
@@ -70,6 +71,15 @@ class Span:
     def keys(self, work: Workload) -> Any:
         """S, the keys of the dense product."""
         return work.keys
+
+    def alone(self, work: Workload) -> Iterable[Workload]:
+        """What attends to itself alone: all of it, or sequences that it is cut into."""
+        return (work,)
+
+    def grid(self, work: Workload) -> tuple[Any, Any] | None:
+        """Rows and columns of the picture that so many positions are taken for, in what is merged of it; None: it does
+        not matter."""
+        return None
 
     def visible(self, work: Workload) -> Any:
         """Pairs (query, key) the mask lets through: Σ (i + 1) over i = past … past + T − 1."""
@@ -232,14 +242,16 @@ class Full(Unkept):
     """Every position attends to every other: no mask, no cache."""
 
 
+def _cut(n: Any, width: Any) -> tuple[tuple[Any, Any], ...]:
+    """How many are `width` wide, and the one that is left over, which may be none: numbers and widths."""
+    full = ceil_div(n + 1, width) - 1
+    return (full, width), (1, n - full * width)
+
+
 @final
 @frozen
 class Apart(Unkept):
-    """A tower's windows: each is a sequence by itself. More positions than one holds are counted as whole windows, to
-    which SAM's code fills them up; where windows at an edge are smaller (Qwen2.5-VL) that is more than is computed.
-
-    Source   Bai et al. 2025 (arXiv 2502.13923), section 2.1.1
-    """
+    """A tower's windows: each is a sequence by itself, and the last may be shorter."""
 
     window: Any
 
@@ -247,17 +259,52 @@ class Apart(Unkept):
     def most(self) -> Any:
         return self.window
 
-    def describe(self) -> str:
-        return f", windows of {self.window:,}"
-
     @property
     def filled(self) -> Any:
         return self.window
 
-    def at(self, work: Workload) -> Workload:
-        """Where the products are: in each window by itself."""
-        side = minimum(work.tokens, self.window)
-        return work._replace(batch=work.batch * ceil_div(work.tokens, side), tokens=side)
+    def describe(self) -> str:
+        return f", windows of {self.window:,}"
+
+    def alone(self, work: Workload) -> Iterable[Workload]:
+        for number, tokens in _cut(work.tokens, self.window):
+            yield work._replace(batch=work.batch * number, tokens=tokens)
+
+
+@final
+@frozen
+class Squares(Unkept):
+    """Windows of a picture, `side` positions high and wide, of which those at its edges may be smaller; each is a
+    sequence by itself. The picture is the one nearest to a square that has so many positions, in whole cells of `cell`
+    × `cell` that are merged later.
+
+    Source   Bai et al. 2025 (arXiv 2502.13923), section 2.1.1
+    """
+
+    side: Any
+    cell: Any
+
+    @property
+    def most(self) -> Any:
+        return self.side * self.side
+
+    @property
+    def filled(self) -> Any:
+        return None
+
+    def describe(self) -> str:
+        return f", windows of {self.side:,} × {self.side:,}"
+
+    def grid(self, work: Workload) -> tuple[Any, Any]:
+        cells = ceil_div(work.tokens, self.cell * self.cell)
+        rows = nearest_square(cells)
+        return rows, exact_div(cells, rows)
+
+    def alone(self, work: Workload) -> Iterable[Workload]:
+        rows, columns = (_cut(cells * self.cell, self.side) for cells in self.grid(work))
+        for down, height in rows:
+            for along, width in columns:
+                yield work._replace(batch=work.batch * down * along, tokens=height * width)
 
 
 @final

@@ -132,11 +132,7 @@ def report(
     known = _known(model, ledger)
     facts["known"] = {quantity: found._asdict() for quantity, found in known.items()}
     rows = _weights(model, ledger, dtype, form, known["params"], facts)
-    filled = {name: note for name, own in (towers or {}).items() if (note := _filled(name, own))}
-    seen = {
-        name: all_known(model.towers[name], {"params": "params", "flops": "" if name in filled else "flops"})
-        for name in towers or {}
-    }
+    seen = {name: all_known(model.towers[name], {"params": "params", "flops": "flops"}) for name in towers or {}}
     tables = [
         _parts(ledger, "flops" if attention == "dense" else "flops_masked", known),
         *(_tower(name, own, ledger, dtype, seen[name]["flops"]) for name, own in (towers or {}).items()),
@@ -170,7 +166,7 @@ def report(
         notes.append("the number of positions is part of the model: tokens are ignored")
     elif model.has_encoder_apart and model.reads_no_ids and model.kind != "audio":
         notes.append("a picture's positions are part of the model: a source is ignored")
-    notes += [*filled.values(), *_unproved(model, known)]
+    notes += _unproved(model, known)
     return Report(facts, tables, header, notes)
 
 
@@ -267,25 +263,14 @@ def _tower(name: str, ledger: Ledger, language: Ledger, dtype: str, known: Known
     held = TableCell(1, short(n)), iec(ceil_div(n * ledger.bits[0], 8))
     rows.append(["total", cell(n), *held, cell(f), TableCell(1, short(f))])
     tokens = f"{ledger.work.batch:,} × {ledger.work.tokens:,}" if ledger.work.batch != 1 else f"{ledger.work.tokens:,}"
+    seen = ((entry.leaf.sees, entry.work) for entry in ledger if entry.leaf.sees and entry.work)
+    if grid := next(filter(None, (span.grid(work) for span, work in seen)), None):
+        tokens += f" ({grid[0]:,} × {grid[1]:,})"
     share = Fraction(f, language.total("flops"))
     title = f"{name.capitalize()} tower: {tokens} tokens of input, {percent(share, 1).text} of these FLOPs; {known.how}"
     title += f" {known.where}" if known.where else ""
     headings = ("part", "parameters", "share", f"weights, {dtype}", "FLOPs", "share")
     return Table(title, headings, rows, total=True, name=f"{name} tower")
-
-
-def _filled(name: str, ledger: Ledger) -> str:
-    """What is said of windows that are counted as full ones though positions do not fill them; "": they do, or the
-    model fills them up itself, as SAM's code does."""
-    running = [(entry, entry.work.positions) for entry in ledger if entry.work]
-    read = max((n for entry, n in running if entry.kind == "attention"), default=0)
-    counted = max((n for entry, n in running if entry.kind == "attention_core" and entry.leaf.filled > 1), default=0)
-    if counted <= read:
-        return ""
-    return (
-        f"{name} tower: {read:,} positions do not fill whole windows: attention is counted as of {counted:,}, "
-        "more than transformers computes"
-    )
 
 
 def _params(ledger: Ledger, known: Known) -> Table:

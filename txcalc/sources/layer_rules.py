@@ -41,6 +41,8 @@ def _chunked(layer: Tables, stack: Tables, fault: Told) -> None:
     alone = stack["role"] in ("encoder", "vision") and not stack["projector"]
     if layer["attention"].get("chunked") and alone:
         fault("attention.chunked", True, "false in an encoder that is no tower")
+    if (side := layer["attention"].get("side")) is not None and not (stack["projector"] and stack["vision"]):
+        fault("attention.side", side, "none but in a tower of pictures")
 
 
 def _direct(layer: Tables, stack: Tables, fault: Told) -> None:

@@ -311,6 +311,7 @@ def _patches(stack: Tables, fault: Told) -> None:
 
 def _projector(stack: Tables, fault: Told) -> None:
     positions, dropped = patches(stack), stack["projector"]["dropped"]
+    cells = {layer["attention"].get("cell") or 1 for layer in stack["layer"].values() if "attention" in layer}
     try:
         merged = projector(stack["d_model"], stack["projector"]["steps"]).reads
     except ValueError as error:
@@ -318,6 +319,9 @@ def _projector(stack: Tables, fault: Told) -> None:
         return
     if positions is not None and (positions <= dropped or not divides(merged, positions - dropped)):
         fault("projector.dropped", dropped, f"so many of {positions:,} positions that {merged} divides the rest")
+    for cell in sorted(cells - {1}):
+        if dropped or (stack["projector"]["steps"] and not divides(cell * cell, merged)):
+            fault("attention.cell", cell, f"squares of the {merged:,} positions that are merged, and none dropped")
 
 
 STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (

@@ -46,7 +46,7 @@ def rows(unit: Unit) -> tuple[list[Row], list[Condition]]:
             raise NotForAll(f"the trace holds only where {', '.join(lengths)}")
         conditions |= dict.fromkeys(assumed)
         if not ones:
-            there = sympy.sympify(cost).subs(_where(root.pieces[0]), simultaneous=True)
+            there = sum(sympy.sympify(cost).subs(at, simultaneous=True) for at in _where(root.pieces[0]))
             costs = {root.pieces[0]["name"]: simple(there)}
             found += compare(_walked(root, B, T, T_SRC), _cost, costs, "flops", LIST, "where it works", for_all=True)
     return found, list(conditions)
@@ -84,8 +84,8 @@ def _cost(entry: Any) -> Any:
     return simple(entry.flops)
 
 
-def _where(piece: Mapping[str, Any]) -> dict[Any, Any]:
-    """B, T and T_src as a leaf meets them, of those of the text."""
+def _where(piece: Mapping[str, Any]) -> list[dict[Any, Any]]:
+    """B, T and T_src as a leaf meets them, of those of the text; in windows those of full ones and of the last."""
     batch, tokens, source = B, T, T_SRC
     at, keys = piece["at"], piece["keys"]
     if keys == "batch":
@@ -98,10 +98,11 @@ def _where(piece: Mapping[str, Any]) -> dict[Any, Any]:
         tokens = _number(at)
     if piece["shared"]:
         batch = sympy.Integer(1)
-    if piece["form"] == "windows":
-        window = sympy.Min(tokens, piece["sizes"][-1])
-        batch, tokens = batch * sympy.ceiling(tokens / window), window
-    return {B: batch, T: tokens, T_SRC: source}
+    if piece["form"] != "windows":
+        return [{B: batch, T: tokens, T_SRC: source}]
+    window = piece["sizes"][-1]
+    full = sympy.ceiling((tokens + 1) / window) - 1
+    return [{B: batch * full, T: window, T_SRC: source}, {B: batch, T: tokens - full * window, T_SRC: source}]
 
 
 def _number(at: Any) -> Any:

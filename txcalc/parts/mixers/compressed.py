@@ -269,7 +269,7 @@ class CompressedCore(SoftmaxCore):
         window = self.span.read(work, self.token)
         return window if self.entries is None else window + self.entries.read(work, self.token)
 
-    def operations(self, work: Workload) -> tuple[Operation, ...]:
+    def products(self, work: Workload) -> tuple[Operation, ...]:
         heads, keys, tokens = work.batch * self.n_heads, self.reached(work), work.tokens
         pairs = self.span.visible(work)
         pairs = pairs if self.entries is None else pairs + self.entries.visible(work)
@@ -277,7 +277,7 @@ class CompressedCore(SoftmaxCore):
         moved = Traffic(self.params, query, work.batch * keys * self.d_qk), Traffic(0, query)
         return attend(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved)
 
-    def saved(self, work: Workload) -> Any:
+    def keeps(self, work: Workload) -> Any:
         tokens, keys = work.positions * self.n_heads, self.reached(work)
         kept = tokens * (keys + 1) if work.keep_scores else tokens * self.d_v
         return tokens * self.d_qk + work.batch * keys * self.d_qk + kept

@@ -65,7 +65,7 @@ class ForgettingCore(SoftmaxCore):
     def token(self) -> Any:
         return self.n_kv_heads * (self.d_qk + self.d_v) + self.n_heads
 
-    def operations(self, work: Workload) -> tuple[Operation, ...]:
+    def products(self, work: Workload) -> tuple[Operation, ...]:
         heads, keys, tokens = work.batch * self.n_heads, self.span.keys(work), work.tokens
         pairs, scores = self.span.visible(work), work.batch * self.n_heads * work.tokens * keys
         query, result = heads * tokens * self.d_qk, heads * tokens * self.d_v
@@ -74,7 +74,7 @@ class ForgettingCore(SoftmaxCore):
         done = (elementwise(name, scores, "add", 0, 0) for name in ("forgotten", "forget"))
         return attend(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved, *done)
 
-    def saved(self, work: Workload) -> Any:
+    def keeps(self, work: Workload) -> Any:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
         query, kv = tokens * self.n_heads * self.d_qk, keys * self.n_kv_heads * (self.d_qk + self.d_v)
         made = tokens * self.n_heads * self.d_v + keys * self.n_heads

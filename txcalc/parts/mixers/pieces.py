@@ -28,21 +28,19 @@ DUTIES: Final[Mapping[str, Duty]] = {
     "q": "reads", "k": "reads", "v": "reads", "o": "writes", "down": "writes", "out_proj": "writes",
     "tokens": "tokens", "positions": "positions", "types": "types",
 }  # fmt: skip
-Step = Callable[[Mapping[str, Any], Any], Stream]
 # What each thing that a piece says of where it works (`forms.steps`) makes of its stack's workload.
-STEPS: Final[dict[str, Step]] = {
-    "source": lambda piece, leaf: on_source,
-    "keys": lambda piece, leaf: lambda work: work._replace(source=_positions(work.keys, piece["keys"])),
-    "batch": lambda piece, leaf: lambda work: work._replace(batch=1, tokens=work.batch, source=work.batch),
-    "at": lambda piece, leaf: lambda work: work._replace(tokens=_positions(work.tokens, piece["at"]), past=0),
-    "shared": lambda piece, leaf: lambda work: work._replace(batch=1),
-    "windows": lambda piece, leaf: leaf.span.at,
+STEPS: Final[dict[str, Callable[[Mapping[str, Any]], Stream]]] = {
+    "source": lambda piece: on_source,
+    "keys": lambda piece: lambda work: work._replace(source=_positions(work.keys, piece["keys"])),
+    "batch": lambda piece: lambda work: work._replace(batch=1, tokens=work.batch, source=work.batch),
+    "at": lambda piece: lambda work: work._replace(tokens=_positions(work.tokens, piece["at"]), past=0),
+    "shared": lambda piece: lambda work: work._replace(batch=1),
 }
 
 
-def _stream(piece: Mapping[str, Any], leaf: Any) -> Stream:
+def _stream(piece: Mapping[str, Any]) -> Stream:
     """Where a piece works."""
-    made = [STEPS[name](piece, leaf) for name in steps(piece)]
+    made = [STEPS[name](piece) for name in steps(piece)]
 
     def on(work: Workload) -> Workload | None:
         found: Workload | None = work
@@ -71,7 +69,7 @@ class Pieces(Composite):
             times = piece["times"]
             copies = {"times": times, "runs": times * piece["runs"], "indices": numbered(times)}
             duty = DUTIES.get(piece["name"], "")
-            yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=_stream(piece, leaf), duty=duty)
+            yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=_stream(piece), duty=duty)
 
     def shard(self, ways: Ways) -> Pieces:
         """Whole on every rank."""

@@ -217,8 +217,9 @@ class StepTimer:
         """Elements of the attention matrix, which unfused kernels write and read several times."""
         entry = held.entry
         assert entry.work is not None
-        heads = entry.leaf.n_heads  # type: ignore[attr-defined]
-        return float(entry.work.positions * entry.work.keys * heads * entry.runs)
+        heads, span = entry.leaf.n_heads, entry.leaf.sees  # type: ignore[attr-defined]
+        alone = span.alone(entry.work) if span else (entry.work,)
+        return float(sum(each.positions * each.keys for each in alone) * heads * entry.runs)
 
     def _again(self, held: RankLeaf, numbers: frozenset[int]) -> float:
         """How much of its forward is computed again."""

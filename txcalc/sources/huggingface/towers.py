@@ -267,8 +267,9 @@ def qwen2_5_vl(v: Config, grouped: bool = False) -> Tower:
     if not isinstance(everywhere, list) or not all(type(i) is int for i in everywhere):
         v.fault("fullatt_block_indexes", everywhere, "a list of layers")
         everywhere = []
-    side = v.size("window_size", default=112) // tower.vision["patch"] // v.size("spatial_merge_size", default=2)
-    window = {"attention": {"window": max(1, side) ** 2 * tower.merged, "chunked": True}}
+    cell = v.size("spatial_merge_size", default=2)
+    side = v.size("window_size", default=112) // tower.vision["patch"] // cell
+    window = {"attention": {"side": max(1, side) * cell, "cell": cell}}
     kinds = ["all" if i in everywhere else "window" for i in range(min(tower.layers, MAX_LAYERS))]
     return Tower(out, layered(raw, (kinds, {"window": window, "all": {}})), steps=_merger(tower, out, "rms"))
 
@@ -343,13 +344,13 @@ def muse_glimmer(v: Config) -> Tower:
     if kinds is None:
         kinds = ["full_attention" if i % 4 == 3 or i == size.layers - 1 else "window_attention"
                  for i in range(min(size.layers, MAX_LAYERS))]  # fmt: skip
-    known = {"window_attention": {"attention": {"window": side**2, "chunked": True}}, "full_attention": {}}
+    cell = v.size("merge_size", default=2)
+    known = {"window_attention": {"attention": {"side": side, "cell": cell}}, "full_attention": {}}
     if not isinstance(kinds, list) or len(kinds) != size.layers or not all(kind in known for kind in kinds):
         v.fault("layer_types", kinds, f"{size.layers} of {', '.join(known)}")
         kinds = []
-    merged = v.size("merge_size", default=2) ** 2
-    return Tower(merged * size.width, layered(stack(size, _act(v, "gelu"), **own), (kinds, known)),
-                 steps=({"merge": merged},))  # fmt: skip
+    raw = layered(stack(size, _act(v, "gelu"), **own), (kinds, known))
+    return Tower(cell**2 * size.width, raw, steps=({"merge": cell**2},))
 
 
 def blip2(v: Config) -> Tower:

@@ -222,6 +222,7 @@ def test_formulas_of_a_rank_are_printed() -> None:
         (["--layout", "tp=3"], "a divisor of n_heads = 32"),
         (["--layout", "pp=2", "--stage", "2"], "--stage is 2, expected a stage from 0 to 1 of pp=2"),
         (["--stage", "0"], "say --layout pp=N too"),
+        (["--layout", "tp=2", "--stage", "0"], "say --layout pp=N too"),
     ):
         assert words in typed("formula", "llama-3.1-8b", *said).output
     assert "name one" in typed("formula", "--layout", "tp=8").output

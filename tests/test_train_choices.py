@@ -318,11 +318,15 @@ def test_what_a_recipe_cannot_be(changes: dict[str, Any], said: str) -> None:
     ("layout", "schedule", "framework"),
     [
         ("pp=2,dp=2", "1f1b", "megatron"), ("pp=2,dp=2", "zbv", "fsdp2"), ("pp=2,vpp=2", "interleaved", "megatron"),
-        ("pp=2,vpp=2", "zb", "fsdp2"), ("dp=2", "zbv", "fsdp2"), ("fsdp=2", "1f1b", "fsdp2"), ("tp=1", "1f1b", "fsdp2"),
+        ("pp=2,vpp=2", "zb", "fsdp2"), ("fsdp=2", None, "fsdp2"), ("tp=1", None, "fsdp2"), ("tp=2", None, "megatron"),
     ],
 )  # fmt: skip
-def test_a_framework_that_has_the_schedule_is_taken(layout: str, schedule: str, framework: str) -> None:
-    assert recipe_of(layout, None, 4, 64, "adamw", {"schedule": schedule}).framework == framework
+def test_a_framework_that_has_the_schedule_is_taken(layout: str, schedule: str | None, framework: str) -> None:
+    asked = {"schedule": schedule} if schedule else {}
+    assert recipe_of(layout, None, 4, 64, "adamw", asked).framework == framework
+    if not schedule:
+        with pytest.raises(InputError, match="--schedule is 'gpipe', expected none where pp = 1"):
+            recipe_of(layout, None, 4, 64, "adamw", {"schedule": "gpipe"})
 
 
 @pytest.mark.parametrize(

@@ -289,7 +289,7 @@ def formula(
         return Formula(lambda form: generic(derivations(), textbook_letters(), form))
     model = load(source)
     ledger = model.ledger(batch, tokens, past, source_length, logits=logits, mla=mla)
-    if stage is not None and spread is None:
+    if stage is not None and (spread is None or spread.pp == 1):
         raise InputError("--stage", ["is of a pipeline: say --layout pp=N too"])
     asked = recompute or optimizer or (spread and max(spread.cp, spread.pp) > 1)
     recipe = step_of(ledger, recompute, optimizer, layout, "bf16") if asked else None

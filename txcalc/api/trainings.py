@@ -429,6 +429,8 @@ def recipe_of(
     whole = _batch(batch, max(1, together), tokens)
     if together and (whole < 1 or whole % together):
         faults.append(Fault("--global-batch", whole, f"a multiple of micro-batch · dp · fsdp = {together:,}"))
+    if "schedule" in asked and spread.pp == 1:
+        faults.append(Fault("--schedule", asked["schedule"], "none where pp = 1: it is of a pipeline"))
     if faults:
         raise InputError("train", faults)
     alone = spread.dp == spread.tp == spread.pp == 1

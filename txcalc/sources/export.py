@@ -159,7 +159,7 @@ WORKLOADS: tuple[dict[str, Any], ...] = ({"batch": 2, "tokens": 7}, {"batch": 1,
 
 def same_ledger(one: Model, other: Model) -> bool:
     """Every quantity equal, kind by kind, at a prompt and at a decode step."""
-    return one.kind == other.kind and _figures(one) == _figures(other)
+    return one.kind == other.kind and one.params == other.params and _figures(one) == _figures(other)
 
 
 def _figures(model: Model) -> list[Any]:

@@ -10,21 +10,24 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from extras import needs
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.training import Layout, Recipe, memory
-from txcalc.planning.training.collectives import turning
+from txcalc.planning.training.collectives import KINDS, turning
 from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.memory import figures
 from txcalc.planning.training.recipe import parse_recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.states import RankTensor
 from txcalc.planning.training.step import StepTimer
 
-pytest.importorskip("torch")
 sys.path.insert(0, str(Path(__file__).with_name("evidence")))
 
 from layouts import CASES, KEPT, title
+
+needs("torch")
 
 MEASURED: dict[str, dict[str, dict[str, int]]] = json.loads(KEPT.read_text())
 
@@ -58,14 +61,12 @@ def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, more: dict[str
 @pytest.mark.parametrize("case", sorted(MEASURED))
 def test_a_layout_is_as_torch_had_it(case: str) -> None:
     """Every rank as `python tests/evidence/layouts.py --keep` measured it, with torch's own sharding."""
-    from txcalc.verify.layouts import KINDS, predicted
-
     ((source, layout, more),) = (one for one in CASES if title(*one) == case)
     model, recipe = load(source), Recipe(layout, tokens=32 * layout.sp * layout.cp, **more)
     pipeline, plan = Pipeline(model, recipe), memory(model, recipe)
     for rank, measured in MEASURED[case].items():
         (one,) = (each for each in plan.ranks if str(each.rank) == rank)
-        found = predicted(model, recipe, pipeline, one)
+        found = figures(model, recipe, pipeline, one)
         said = {f"{q.removesuffix(' bytes')}{'' if q in KINDS else ', bytes'}": number for q, number in found.items()}
         assert {quantity: said.get(quantity, 0) for quantity in measured} == measured, rank
 
@@ -227,6 +228,7 @@ def test_a_rank_of_transformers_own_plan_has_as_much(kind: str, more: dict[str, 
     assert sum(tensor.size * tensor.copies for tensor in tensors(piece, recipe)) == held
 
 
+@pytest.mark.slow
 def test_what_torch_cannot_show_is_refused() -> None:
     from txcalc.verify.layouts import verify_layout
 
@@ -234,6 +236,7 @@ def test_what_torch_cannot_show_is_refused() -> None:
         verify_layout(load(LLAMA), Recipe(Layout(dp=2), framework="megatron", tokens=64))
 
 
+@pytest.mark.slow
 def test_a_torch_without_the_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.verify import parallel
     from txcalc.verify.branches import NoParallel

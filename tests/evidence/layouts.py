@@ -11,12 +11,13 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from txcalc import load
 from txcalc.planning.training import Layout, Recipe
-from txcalc.verify.layouts import verify_layout
-from txcalc.verify.verdict import Verdict
+
+if TYPE_CHECKING:
+    from txcalc.verify.verdict import Verdict
 
 SMALL = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 ODD = "D=72 L=3 h=9 h_kv=3 F=99 V=251"
@@ -150,6 +151,8 @@ def keep(case: str, verdict: Verdict) -> None:
 
 
 def main(first: int = 0, last: int = len(CASES), *, kept: bool = False) -> int:
+    from txcalc.verify.layouts import verify_layout
+
     wrong = figures = 0
     for number, (source, layout, more) in list(enumerate(CASES))[first:last]:
         start = time.time()

@@ -15,16 +15,13 @@ from typing import Any, NamedTuple
 from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.training import Recipe, in_flight, memory
-from txcalc.planning.training.activations import kept
-from txcalc.planning.training.collectives import collectives, unstyled
-from txcalc.planning.training.memory import RankMemory, Ranks, width_of
-from txcalc.planning.training.profiles import logits
+from txcalc.planning.training.collectives import KINDS, unstyled
+from txcalc.planning.training.memory import RankMemory, Ranks, figures
 from txcalc.planning.training.stages import Pipeline
 from txcalc.verify.parallel import RankJob, check, folded, live, measure
 from txcalc.verify.saved import claims
 from txcalc.verify.verdict import Row, Verdict
 
-KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 FAKE, SCHEDULE = "torch on a fake process group", "torch's schedule"
 COMPARED = ("parameters", "adapters", "gradients", "optimizer", "saved", "saved again", "saved by the loss")
 
@@ -120,7 +117,7 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory, af
     for table in each.values():
         total.update(table)
     total["saved again"] = max(table["saved again"] for table in each.values())
-    want = predicted(model, recipe, pipeline, rank)
+    want = figures(model, recipe, pipeline, rank)
     for name in [*COMPARED, *sorted((want.keys() | total.keys()) - {*COMPARED})]:
         if name == "saved to route":
             continue
@@ -131,18 +128,6 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory, af
             quantity = name.removesuffix(" bytes") + unit
             yield Row(path, quantity, want[name], total[name], want[name] == total[name], FAKE, where, rank.count)
     yield from _affine(measured) if affine else ()
-
-
-def predicted(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory) -> Counter[str]:
-    """What is compared of a rank, by name."""
-    pieces, width = pipeline.of_stage(rank.stage), width_of(model)
-    want = Counter(rank.state._asdict())
-    saved = [kept(piece, recipe, width) for piece in pieces]
-    want["saved"], want["saved again"] = sum(one.saved for one in saved), max(one.again for one in saved)
-    want["saved by the loss"] = recipe.logit_bytes[0] * logits(recipe, pieces, rank.column)
-    for kind, sent in collectives(pieces, recipe, width, rank.column).items():
-        want[kind], want[f"{kind} bytes"] = sent
-    return want
 
 
 def _claimed(model: Model, recipe: Recipe) -> bool:

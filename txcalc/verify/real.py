@@ -31,14 +31,13 @@ from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.layout import Layout
 from txcalc.planning.training import Recipe, rank_of
-from txcalc.planning.training.collectives import collectives
+from txcalc.planning.training.collectives import KINDS, collectives
 from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.timeline import number
 from txcalc.reference import build, inputs, mode
 from txcalc.verify import context
 from txcalc.verify.branches import NoParallel
-from txcalc.verify.layouts import KINDS
 from txcalc.verify.parallel import check, held, loss_parallel, meshes, sharded, stepper
 from txcalc.verify.recorded import Collectives
 from txcalc.verify.verdict import Row, Verdict

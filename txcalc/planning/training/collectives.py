@@ -22,6 +22,7 @@ from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import RankLeaf, StagePiece
 from txcalc.planning.training.states import RankTensor, sharers, tensors
 
+KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 LOSS_REDUCTIONS = 3  # the maximum, the sum of exponentials and the label's logit, one fp32 number a position each
 
 

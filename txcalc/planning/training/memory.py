@@ -7,6 +7,7 @@ modelled: when a kernel's or a collective's temporary is freed is not a matter o
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 
 from txcalc.errors import Fault, InputError
@@ -14,6 +15,7 @@ from txcalc.model import Model
 from txcalc.parts.frozen import record
 from txcalc.planning.training import profiles
 from txcalc.planning.training.activations import Kept, kept
+from txcalc.planning.training.collectives import collectives
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.schedules import in_flight
@@ -148,6 +150,18 @@ def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Reci
             count = (end - start) * (inner // shards) * (after - first)
             ranks.append(_rank(number, count, stage, pieces, held, saved, recipe, start, width))
     return ranks
+
+
+def figures(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory) -> Counter[str]:
+    """What PyTorch's own sharding can be asked of a rank too, by name: bytes, and how often each collective runs."""
+    pieces, width = pipeline.of_stage(rank.stage), width_of(model)
+    want = Counter(rank.state._asdict())
+    saved = [kept(piece, recipe, width) for piece in pieces]
+    want["saved"], want["saved again"] = sum(one.saved for one in saved), max(one.again for one in saved)
+    want["saved by the loss"] = recipe.logit_bytes[0] * profiles.logits(recipe, pieces, rank.column)
+    for kind, sent in collectives(pieces, recipe, width, rank.column).items():
+        want[kind], want[f"{kind} bytes"] = sent
+    return want
 
 
 def _columns(pieces: list[StagePiece], recipe: Recipe) -> list[int]:

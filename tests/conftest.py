@@ -7,11 +7,13 @@ import gc
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
+from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, Phase, settings
 
 # One thread each, before PyTorch is imported and for every process that a test starts: tensors are tiny here, and
@@ -52,6 +54,13 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return None
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_pycollect_makeitem(collector: pytest.Collector, obj: object) -> list[pytest.Item] | None:
+    """Nor does it make the thousands of slow tests that it would leave out."""
+    marks = getattr(obj, "pytestmark", ()) if collector.config.option.markexpr == "not slow" else ()
+    return [] if any(mark.name in ("slow", "browser") for mark in marks) else None
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """What is imported is no garbage, and is not searched for it."""
@@ -77,6 +86,23 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
+    """Of a test whose setup and teardown say nothing, a worker sends one report and not five messages, which are a
+    third of what thousands of short tests take."""
+    for report in runtestprotocol(item, log=False, nextitem=nextitem):
+        if report.when == "call" or not report.passed or report.duration > 1:
+            item.ihook.pytest_runtest_logreport(report=report)
+    return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable(report: object) -> Generator[None, dict[str, Any] | None, dict[str, Any] | None]:
+    """Nor the names of all that a passed test is within."""
+    data = yield
+    return data and data | {"keywords": {}} if getattr(report, "passed", False) else data
 
 
 @pytest.fixture(autouse=True)

@@ -115,6 +115,7 @@ def test_an_adapter_keeps_the_first_input_of_its_width() -> None:
     assert _kept(5, [narrow], (wide,)) == ("no", [narrow], (wide,))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("of_input", "of_weight", "gradient"),
     [(True, True, "both"), (False, True, "weights"), (True, False, "input"), (False, False, "none")],

@@ -28,6 +28,7 @@ def module(form: str) -> Any:
     return {"lstm": torch.nn.LSTM, "gru": torch.nn.GRU, "rnn": torch.nn.RNN}[form]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("width", "layers"), [(12, 1), (12, 3), (512, 2)])
 def test_parameters_are_those_of_torch_with_both_bias_vectors(form: str, width: int, layers: int) -> None:
@@ -51,6 +52,7 @@ def test_the_textbooks_counts(form: str, gates: int) -> None:
     assert model.kind == "recurrent"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_it_computes_what_torch_computes(form: str) -> None:
     torch = pytest.importorskip("torch")

@@ -658,6 +658,7 @@ def test_what_transformers_writes_of_a_multimodal_model_is_read(model_type: str)
                 read(data | {"model_type": model_type})
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_language_model_beside_its_towers_configs() -> None:
     """Phi-4's class holds its text's sizes itself, and no adapters; it looks at no text_config."""

@@ -75,6 +75,7 @@ def test_stages_of_a_transform(n: int, stages: int) -> None:
     assert ceil_log2(symbol).subs(symbol, n) == stages
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("changes", [{}, {"layers": 0, "bias": False}, {"states": 3}])
 def test_transforms_and_products_are_one_convolution(changes: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")

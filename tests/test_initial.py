@@ -35,6 +35,7 @@ EXPERTS = {"n_experts": 2, "top_k": 1, "n_kv_heads": 4, "d_head": 64}
 CHOSEN = {"name": "x", "d_model": 256, "n_layers": 3, "expert_attention": EXPERTS, "feed_forward": {"d_ff": 512}}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "matrices", "shrunk"),
     [

@@ -222,7 +222,7 @@ OPEN: Any = txcalc  # its functions, whatever they are given
         lambda: OPEN.export(LLAMA, "yaml"),
         lambda: OPEN.presets("no such"),
         lambda: OPEN.measurements("none"),
-        lambda: OPEN.measure("cpu", limit=0),
+        pytest.param(lambda: OPEN.measure("cpu", limit=0), marks=pytest.mark.slow),
     ],
 )
 def test_a_wrong_argument_is_the_packages_own_error(ask: Any) -> None:

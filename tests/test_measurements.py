@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from extras import needs
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
@@ -16,10 +17,7 @@ from txcalc.planning.training import training_flops
 from txcalc.render.lines import as_lines
 from txcalc.render.measurements import _growth, folder, overview, read, report, shown
 
-pytest.importorskip("torch", reason="torch is not installed: pip install 'txcalc[verify]'")
-
-from txcalc import reference
-from txcalc.verify import storage, suite
+needs("torch")
 
 SOURCE = 8  # positions of an encoder, of which the cache was measured
 FILES = sorted(folder().glob("*.json"))
@@ -72,6 +70,8 @@ def today(quantity: str, where: str, model: Model, dtype: str) -> int | None:
     if quantity in ("bytes of weights", "bytes of the weights"):
         return width * model.params
     if quantity == "bytes of the cache":
+        from txcalc.verify import storage
+
         tokens = int(where.split(", ")[1].removesuffix(" tokens"))
         source = SOURCE if model.has_encoder_apart else None
         return sum(2 * storage.state_bytes(entry, width) for entry in model.ledger(2, 1, tokens - 1, source))
@@ -82,8 +82,11 @@ def today(quantity: str, where: str, model: Model, dtype: str) -> int | None:
     return training_flops(ledger, recomputed) if quantity.startswith("training flops") else None
 
 
+@pytest.mark.slow
 @evidence
 def test_its_predictions_are_those_of_today(path: Path) -> None:
+    from txcalc import reference
+
     for name, item in items(path):
         model = load(item["source"], item.get("changes"))
         model = model if item["layers"] == item["of_layers"] else reference.cut(model, item["layers"])
@@ -94,8 +97,11 @@ def test_its_predictions_are_those_of_today(path: Path) -> None:
         assert {"params", "flops"} & {row[1] for row, now in found if now is not None}, name
 
 
+@pytest.mark.slow
 @evidence
 def test_it_has_the_whole_list(path: Path) -> None:
+    from txcalc.verify import suite
+
     found = read(path)
     listed = {item.name: item for item in (suite.CPU_LIST if found["device"]["kind"] == "cpu" else suite.CUDA_LIST)}
     assert found["items"].keys() == listed.keys()

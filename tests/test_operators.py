@@ -19,6 +19,8 @@ from txcalc.parts.positions import Rotary
 from txcalc.sources import build
 from txcalc.verify import verify
 
+pytestmark = pytest.mark.slow
+
 LLAMA = "D=32 L=2 h=4 h_kv=2 F=48 V=50"
 GPT = "D=32 L=2 h=4 F=48 V=50 plain ln bias learned=64 tied"
 
@@ -28,7 +30,6 @@ def model(request: pytest.FixtureRequest) -> Model:
     return load(request.param)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(("oracle", "least"), [("traffic", 18), ("other", 6)])
 def test_the_operators_move_and_compute_what_the_formulas_say(model: Model, oracle: str, least: int) -> None:
     verdict = verify(model, [oracle])
@@ -51,7 +52,6 @@ def changed(part: type[Any], number: str) -> Any:
     return lambda self, work: tuple(operations(self, work))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", ["weights", "activations", "cache", "cost"])
 @pytest.mark.parametrize("part", [Linear, Norm, Sum, Rotary, Activation, AttentionCore, Lookup])
 def test_another_number_is_refuted(part: type[Any], number: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,14 +63,12 @@ def test_another_number_is_refuted(part: type[Any], number: str, monkeypatch: py
     assert not verdict.ok
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("form", ["layer_norm", "rms_norm", "gelu", "silu", "softmax", "rotary", "add"])
 def test_another_cost_is_refuted(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(COST, form, COST[form] + 1)
     assert not verify(load(GPT if form in ("layer_norm", "gelu") else LLAMA), ["other"]).ok
 
 
-@pytest.mark.slow
 def test_a_fused_activation_leaves_its_middle_on_the_chip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Activation, "on_chip", lambda self, work: 0)
     found = {row.path for row in verify(load(LLAMA), ["traffic"]).failures}
@@ -83,7 +81,6 @@ def test_the_core_of_latents_reads_what_was_expanded_and_no_latent() -> None:
     assert cores and all(row.equal for row in cores)
 
 
-@pytest.mark.slow
 def test_which_leaves_are_witnessed(model: Model) -> None:
     """All that move something, and all that compute something beside products."""
     kinds = {entry.path: entry.leaf.called for entry in model.ledger()}
@@ -92,13 +89,11 @@ def test_which_leaves_are_witnessed(model: Model) -> None:
         assert {kinds[row.path] for row in verify(model, [oracle]).rows} == expected
 
 
-@pytest.mark.slow
 def test_what_is_not_witnessed_is_said() -> None:
     verdict = verify(load("mamba-130m"), ["traffic"])
     assert verdict.ok and any("not compared" in note and "Scan" in note for note in verdict.notes), verdict.notes
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["gemma3n", "deberta", "transformer", "gpt-oss", "zamba2", "t5", "chinchilla", "vit", "mixtral", "deepseek-v2"],

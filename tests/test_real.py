@@ -21,6 +21,8 @@ from txcalc.sources import build
 from txcalc.verify.branches import NoParallel
 from txcalc.verify.real import RankResult, _renamed, _rows, started, verify_real
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
@@ -32,7 +34,6 @@ def pool() -> Iterator[Pool]:
 MODEL = "D=64 L=4 h=4 h_kv=2 F=96 V=512"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("layout", "recipe"),
     [
@@ -59,13 +60,11 @@ LATENT = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("layout", ["tp=2,sp=2,fsdp=2,ep=4", "fsdp=4,ep=2", "dp=2,fsdp=2,ep=2"])
 def test_latents_and_experts_are_those_of_one_process(layout: str) -> None:
     _equal(build(LATENT, "latent"), layout, "")
 
 
-@pytest.mark.slow
 def test_rows_that_torch_deals_out_to_no_ranks_are_told() -> None:
     """tp and fsdp both cut them; `--layout` without `--torchrun` compares their bytes."""
     with pytest.raises(NoParallel, match="has 510 rows, which its 4 ranks of tp and fsdp do not divide"):
@@ -81,7 +80,6 @@ def _equal(model: Model, layout: str, recipe: str, pool: Pool | None = None) -> 
     assert sum(row.quantity == "gradients equal to one process's" for row in verdict.rows) == ways.gpus
 
 
-@pytest.mark.slow
 def test_the_environment_of_torchrun_is_taken(tmp_path: Path) -> None:
     """Two processes as torchrun starts them: the first says what all found."""
     command = [sys.executable, "-m", "txcalc", "verify", MODEL, "--layout", "fsdp=2", "--torchrun", "2", "--json"]

@@ -108,6 +108,7 @@ def folder(place: Path, tensors: Shapes, shards: int = 1, config: dict[str, Any]
 # What real libraries write.
 
 
+@pytest.mark.slow
 def test_a_file_that_the_library_writes_is_read_and_explained(tmp_path: Path) -> None:
     torch = pytest.importorskip("torch")
     library = pytest.importorskip("safetensors.torch")

@@ -68,7 +68,7 @@ SCREENS = [
     f"measurements {folder() / 'cpu.json'}",
     "verify gpt2 --layers 1",
 ]
-HEAVY = {"crossover", "deploy", "train", "verify"}
+HEAVY = {"crossover", "deploy", "prove", "train", "verify"}
 
 
 def quick_first(commands: list[str]) -> list[ParameterSet]:

@@ -17,6 +17,8 @@ import pytest
 PATH = Path(__file__).parent / "evidence" / "servers.py"
 sys.path.insert(0, str(PATH.parent))
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def found() -> tuple[Any, Any]:
@@ -39,7 +41,6 @@ def errors(servers: Any, ones: Any, figure: str, key: str) -> dict[str, tuple[fl
     }
 
 
-@pytest.mark.slow
 def test_most_rows_are_predicted(found: tuple[Any, Any]) -> None:
     """Refused are layouts that the model does not allow; left out, rows that others of the file contradict."""
     _, (ones, without) = found
@@ -47,7 +48,6 @@ def test_most_rows_are_predicted(found: tuple[Any, Any]) -> None:
     assert sum(number for reason, number in without.items() if reason.startswith("refused")) < 10
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     ("figure", "bounds"),
     [
@@ -64,7 +64,6 @@ def test_errors_by_class(found: tuple[Any, Any], figure: str, bounds: dict[str, 
     assert {name: reached[name][1] for name, most in bounds.items() if reached[name][1] > most} == {}
 
 
-@pytest.mark.slow
 def test_the_largest_throughput() -> None:
     """TensorRT-LLM's published maxima on one, four and eight GPUs, simulated as its benchmark runs."""
     import throughput
@@ -73,7 +72,6 @@ def test_the_largest_throughput() -> None:
     assert len(ratios) == 67 and {row: ratio for row, ratio in ratios.items() if not 0.75 < ratio < 1.3} == {}
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("key", ["kind", "format", "engine", "band"])
 def test_no_class_is_biased(found: tuple[Any, Any], key: str) -> None:
     """Not counted: TensorRT-LLM's script for Llama-3.1-70B holds prompts of 1,024 back for 20 steps on up to four GPUs

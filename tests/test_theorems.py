@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from command import Command
+from extras import needs
 from tiny import TINY
 from typer.testing import CliRunner
 
@@ -127,6 +128,7 @@ def test_a_changed_formula_of_the_cache_leaves_the_rest(monkeypatch: pytest.Monk
     assert inherited(model, "cache") is None and inherited(model, "flops with cache") is not None
 
 
+@pytest.mark.slow
 def test_the_orders_of_a_window_leave_no_size_out() -> None:
     """Each of W, past and T falls into one order, and gives every letter of it a value of 2 or more."""
     pytest.importorskip("torch")
@@ -143,6 +145,7 @@ def test_the_orders_of_a_window_leave_no_size_out() -> None:
         assert {met[window, past, tokens] for window, past, tokens in sides} == {1}
 
 
+@pytest.mark.slow
 def test_the_cases_of_a_length_leave_none_out() -> None:
     """Where tokens are pooled, so many into one, each T falls into one case: n groups and a rest, or less than one."""
     pytest.importorskip("torch")
@@ -229,7 +232,7 @@ def test_what_has_no_theorem_yet_is_sent_to_prove_once(monkeypatch: pytest.Monke
 
 # What is proved.
 
-pytest.importorskip("torch")
+needs("torch")
 sympy = pytest.importorskip("sympy")
 
 
@@ -365,6 +368,7 @@ def test_keys_of_the_other_stream_are_refuted(monkeypatch: pytest.MonkeyPatch) -
     assert any(row.path.endswith("cross_attention.core") for row in rows if not row.equal)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("said", "true"),
     [

@@ -11,8 +11,9 @@ sys.path.insert(0, str(Path(__file__).with_name("evidence")))
 
 from tower_flops import CASES, compared
 
+pytestmark = pytest.mark.slow
 
-@pytest.mark.slow
+
 @pytest.mark.parametrize("name", CASES)
 def test_flops_are_those_of_transformers(name: str) -> None:
     pytest.importorskip("torch")

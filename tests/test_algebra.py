@@ -7,7 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from fractions import Fraction
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
@@ -35,6 +35,8 @@ from txcalc.symbols import BY_LETTER
 sympy = pytest.importorskip("sympy")
 algebra = pytest.importorskip("txcalc.algebra")
 textbook = pytest.importorskip("txcalc.algebra.textbook")
+
+slow = partial(pytest.param, marks=pytest.mark.slow)
 
 FIGURES = (*QUANTITIES, "cache_growth", "cache_constant")
 
@@ -387,7 +389,9 @@ def test_what_a_rank_sends_is_written() -> None:
 
 
 @pytest.mark.parametrize("recompute", ["none", "core", "blocks", "every:2"])
-@pytest.mark.parametrize("name", ["llama-3.1-8b", "gemma-2-9b", "gpt2", "bert-base", "mixtral-8x7b"])
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-8b", *(slow(name) for name in ("gemma-2-9b", "gpt2", "bert-base", "mixtral-8x7b"))]
+)
 def test_a_rank_of_sequence_parallel_keeps_what_training_counts(
     name: str, recompute: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -417,8 +421,8 @@ EVEN, ODD = "D=64 L=8 h=8 h_kv=4 F=96 V=1024", "D=72 L=4 h=9 h_kv=3 F=99 V=251"
         (EVEN, Layout(pp=4, tp=2, sp=2, fsdp=3), "fsdp2", "core"),
         (EVEN + " tied", Layout(pp=2, cp=4, fsdp=3), "fsdp2", "every:3"),
         (ODD, Layout(pp=3, cp=3, fsdp=2), "fsdp2", "none"),
-        ("deepseek-v2", Layout(pp=4, tp=2, dp=2, ep=4), "megatron", "none"),
-        ("deepseek-v2", Layout(pp=4, dp=4, ep=4), "megatron", "none"),
+        slow("deepseek-v2", Layout(pp=4, tp=2, dp=2, ep=4), "megatron", "none"),
+        slow("deepseek-v2", Layout(pp=4, dp=4, ep=4), "megatron", "none"),
     ],
     ids=str,
 )

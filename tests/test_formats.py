@@ -20,6 +20,8 @@ from txcalc.errors import InputError, UnknownName
 from txcalc.parts.part import Weight
 from txcalc.planning.deployment import Deployment, plan
 from txcalc.planning.engine import engine
+from txcalc.planning.engine_memory import EngineMemory
+from txcalc.planning.engines import profile
 from txcalc.planning.fitting import CardSet, fits
 from txcalc.planning.formats import format_names, stored_narrow, weights_of
 from txcalc.planning.holdings import Holdings
@@ -180,6 +182,10 @@ def test_mlx_packs_tables_too(key: str) -> None:
         native(model).bytes_of(e) for e in model.ledger()
     )
     assert wider == table * 9 // 8 - table * 9 // 16
+    of, card = profile("vllm"), hardware.load("h100-sxm")
+    assert of
+    with pytest.raises(InputError, match=r"mlx-lm and the plugin vllm-metal have it"):
+        engine(model, memory=EngineMemory(of, card, 8192))
 
 
 @pytest.mark.parametrize(

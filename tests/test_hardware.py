@@ -16,6 +16,7 @@ import pytest
 from command import typed
 
 from txcalc import cards, hardware
+from txcalc.api.phrases import priced
 from txcalc.curves import PEAKS, SECONDS, SHARES
 from txcalc.errors import InputError, UnknownName
 from txcalc.render.report import as_csv
@@ -368,6 +369,30 @@ def test_a_card_by_numbers() -> None:
     for text in ("16@500", "16GB@500", "16@500GB/s"):
         with pytest.raises(InputError, match="expected a size and a bandwidth with their units"):
             hardware.load(text)
+    with pytest.raises(InputError, match="expected its arithmetic with a unit"):  # or is it a price?
+        hardware.load("16GB@500GB/s@60")
+
+
+PRICED: dict[str, tuple[str, int | None, float | None]] = {
+    "h100:8@2.5": ("h100", 8, 2.5),
+    "8x4090@0.4": ("4090", 8, 0.4),
+    "v100-sxm-16gb@1": ("v100-sxm-16gb", None, 1),
+    "16GB@500GB/s": ("16GB@500GB/s", None, None),
+    "4x16GB@500GB/s": ("16GB@500GB/s", 4, None),
+    "16GB@500GB/s:4": ("16GB@500GB/s", 4, None),
+    "16GB@500GB/s@60TFLOPS:4@0.3": ("16GB@500GB/s@60TFLOPS", 4, 0.3),
+}
+
+
+@pytest.mark.parametrize("text", PRICED)
+def test_numbers_of_a_card_how_many_and_a_price(text: str) -> None:
+    assert priced(text) == PRICED[text]
+
+
+@pytest.mark.parametrize("text", ["16GB@500", "4x16GB@500GB/s@60", "h100@cheap"])
+def test_a_number_that_lacks_its_unit_is_no_price(text: str) -> None:
+    with pytest.raises(InputError, match=r"unit|price per GPU-hour"):
+        priced(text)
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def _bare(name: str) -> str:
 def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | None:
     """Bytes, bytes per second and FLOP/s of `16GB@500GB/s` or `16GB@500GB/s@60TFLOPS`; None: it is a name.
 
-    Errors: `InputError` where a unit is missing, for 16 may be GB or GiB.
+    Errors: `InputError` where a unit is missing, for 16 may be GB or GiB, and @60 a price.
     """
     found = _NUMBERS.fullmatch(text)
     expected = "a size and a bandwidth with their units", "16GB@500GB/s"
@@ -44,8 +44,10 @@ def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | Non
         if re.match(r"\s*[\d.]+\s*[kmgt]i?b\s*@", text, re.I):
             raise InputError(flag, [Fault(flag, text, *expected)])
         return None
-    size, unit, rate, per, tera, _ = found.groups()
-    if not unit or not per:
+    size, unit, rate, per, tera, named = found.groups()
+    if tera and not named:  # or a price
+        expected = "its arithmetic with a unit", "16GB@500GB/s@60TFLOPS"
+    if not unit or not per or (tera and not named):
         raise InputError(flag, [Fault(flag, text, *expected)])
     memory, bandwidth = parse_bytes(size + unit, flag), parse_bytes(rate + per, flag)
     if not memory or not bandwidth:

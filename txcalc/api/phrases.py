@@ -35,10 +35,14 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
     from txcalc.cards import numbers
 
     rest, at, price = text.rpartition("@")
-    if not at or (re.search("[kmgt]i?b", text, re.I) and numbers(text) is not None):
+    plain = re.fullmatch(rf"\s*{PRICE}\s*", price, re.ASCII)
+    sized = re.search(r"\d\s*[kmgt]i?b\s*@", text, re.I)
+    if not at or (sized and not plain):
         return *accelerators(text, flag), None
-    if not re.fullmatch(rf"\s*{PRICE}\s*", price, re.ASCII):
+    if not plain:
         raise InputError(flag, [Fault(flag, text, "a price per GPU-hour after @", "h100-sxm:8@2.5")])
+    if sized and ":" not in rest:
+        numbers(accelerators(text)[0], flag)  # refused where it is no price but lacks its unit
     return *accelerators(rest, flag), float(price)
 
 

@@ -165,6 +165,7 @@ def without(chosen: Profile, form: Format, accelerator: Accelerator | None, kv: 
     stored = (one for row in form.table.values() for one in row.values()) if isinstance(form, Mixed) else (form,)
     for each in sorted({one.name for one in stored if one}):
         kind = "gguf" if each in GGML and each != "mxfp4" else each.partition("-g")[0]  # groups are of any size
+        kind = "mlx" if kind.startswith("mlx-") else kind
         if lacking := _lacking(chosen, kind, accelerator, "weights"):
             said = form.name if form.name.lower() == each else f"{form.name}, with {each}"
             return Fault("--weights", said, f"a format that {chosen.named} has{on} ({lacking})")
@@ -174,13 +175,21 @@ def without(chosen: Profile, form: Format, accelerator: Accelerator | None, kv: 
 
 
 def _lacking(chosen: Profile, kind: str, accelerator: Accelerator | None, of: str) -> str:
-    """Which engines have a format where one's version has not; else nothing."""
+    """Which engines have a format where one's version has not, or what it has there; "" where it has it."""
     if _runs(chosen.engine, kind, accelerator, of, chosen.asked):
         return ""
     first = _first(chosen.engine, kind, accelerator, of)
     own = [f"{chosen.rules.title} from {first} on"] if first else []
     found = own + [ENGINES[one].title for one in ENGINES if one != chosen.engine and _runs(one, kind, accelerator, of)]
-    return f"{', '.join(found)} {'has' if len(found) == 1 else 'have'} it" if found else "no engine has it"
+    if found:
+        return f"{', '.join(found)} {'has' if len(found) == 1 else 'have'} it"
+    formats = data()["formats"]
+    if kind in formats["elsewhere"]:
+        return f"{formats['elsewhere'][kind]}; --engine none counts the model alone"
+    wide, known = formats["wide"], formats[chosen.engine][of]
+    own = [*wide, *(name for name in known if _runs(chosen.engine, name, accelerator, of, chosen.asked))]
+    said = ", ".join(own).replace("gguf", "Q4_K_M (any GGUF)")
+    return f"no engine has it; {chosen.rules.title} has {said}"
 
 
 def _runs(name: str, kind: str, accelerator: Accelerator | None, of: str = "weights", version: str = "") -> bool:

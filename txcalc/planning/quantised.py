@@ -22,6 +22,7 @@ from txcalc.planning.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Form
 
 Config = Mapping[str, Any]
 
+PACKS = {"pack-quantized": "int", "int-quantized": "int", "float-quantized": "float"}  # compressed-tensors' layouts
 WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp4": 4}  # of methods of one
 Covers = Callable[[Entry, int | None], bool]
 Rule = tuple[Covers, Format | None]  # the first that is true of a leaf decides
@@ -341,6 +342,8 @@ class _Config:
             strategy = "tensor" if group is None else "channel" if group == -1 else "group"
         if kind not in ("int", "float"):
             self.faults.append(Fault(f"{where}.type", kind, "'int' or 'float'"))
+        elif PACKS.get(str(packing), kind) != kind:
+            self.faults.append(Fault(f"{where}.type", kind, f"{PACKS[str(packing)]!r}, for the format is {packing!r}"))
         if strategy in ("group", "tensor_group") and not (type(group) is int and group > 0):
             self.faults.append(
                 Fault(f"{where}.group_size", group, f"a whole number above 0, for the strategy is {strategy!r}")

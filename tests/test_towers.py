@@ -12,7 +12,7 @@ from command import typed
 from hypothesis import given, settings, strategies as st
 
 from txcalc import deploy, load, train
-from txcalc.errors import TxcalcError
+from txcalc.errors import InputError, TxcalcError
 from txcalc.model import Model
 from txcalc.parts.sharding import Ways
 from txcalc.sources import build
@@ -203,9 +203,7 @@ def changed(**changes: Any) -> dict[str, Any]:
         ),
         (changed(patch_size=90), "vision_config.patch_size is 90, expected at most image_size = 60"),
         (SMALL | {"mm_resampler_depth": 3}, "mm_resampler_depth is 3, a key that is not understood"),
-        (SMALL | {"vision_config": 7}, "vision_config is 7, expected an object"),
         ({key: SMALL[key] for key in SMALL if key != "vision_config"}, "vision_config is missing"),
-        (SMALL | {"vision_feature_layer": "last"}, "vision_feature_layer is 'last'"),
         (
             {**SMALL, "model_type": "perception_lm", "text_config": CONFIGS["llama-7b"]},
             "the tower and projector are not read (perception_lm)",
@@ -224,6 +222,12 @@ def test_a_whole_that_is_not_known_is_said_to_be(config: dict[str, Any], message
     model = read(config)
     assert model.whole is None and model.params == read(config | {"vision_config": {}}).params
     assert f"params.whole is not known: {message}" in said(model) or message in said(model)
+
+
+@pytest.mark.parametrize(("key", "value"), [("vision_config", 7), ("vision_feature_layer", "last")])
+def test_what_the_class_of_the_whole_takes_no_value_of_is_refused(key: str, value: object) -> None:
+    with pytest.raises(InputError, match=f"{key} is {value!r}, expected .*transformers makes no llava of it"):
+        read(SMALL | {key: value})
 
 
 def test_defaults_of_a_tower_are_told() -> None:

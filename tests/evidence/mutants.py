@@ -55,6 +55,7 @@ LACKING: dict[str, dict[str, Any]] = {
 PROBE = 10  # every so many of those that txcalc refuses are built, to see whether transformers refuses them too
 AGREE, DIFFER, CRASH, REFUSED = "agree", "DIFFER", "CRASH", "refused by txcalc, not built"
 BOTH_REFUSE, TXCALC_REFUSES, THEY_REFUSE = "refused by both", "refused by txcalc alone", "refused by transformers alone"
+WARNED, NO_CLASS = "refused by transformers, and a note says what of it", "of no class that can be built"
 COSTS_AGREE, COSTS_DIFFER = "of these sampled: FLOPs and cache agree", "FLOPs or cache DIFFER"
 
 
@@ -214,6 +215,12 @@ def ours(config: dict[str, Any]) -> tuple[int | None, int] | str:
         return str(error)
 
 
+def warned(config: dict[str, Any]) -> bool:
+    """Whether notes say that transformers refuses a value, or why a tower is not known."""
+    notes = build(*describe(config)).notes
+    return any("refuses, though no size depends on it" in n or "params.whole is not known" in n for n in notes)
+
+
 def same(mine: tuple[int | None, int], other: tuple[int, int]) -> bool:
     """Whether both have as many, of all that is read."""
     whole, language = mine
@@ -301,6 +308,10 @@ def outcomes(configs: list[dict[str, Any]], numbers: Iterable[int], seed: int, s
             seen[type(mine).__name__] += 1
             probed = isinstance(mine, tuple) or seen["str"] % PROBE == 0
             verdict, said = judged(mine, theirs(mutant)) if probed else (REFUSED, "")
+            if verdict == THEY_REFUSE and "architectures[0] is missing" in said:
+                verdict, said = NO_CLASS, ""
+            elif verdict == THEY_REFUSE and warned(mutant):
+                verdict, said = WARNED, ""
         except Exception as error:  # what is no refusal is a fault
             verdict, said = CRASH, repr(error)
         yield Outcome(number, original["model_type"], changed, verdict, said)

@@ -2,9 +2,10 @@
 
 Writes beside the readers
 - `classes.json`: the classes of each model type (those that take its configuration),
-- `named.json`: the keys that the configuration and modelling code of a type names, those that the code which all types
-  share names, the sizes that a configuration class takes when it is told nothing, and the row for padding of those
-  whose table of tokens has one.
+- `named.json`: the keys that the configuration and modelling code of a type names, by the kinds of values that its
+  class takes for them, those that the code which all types share names, the model types of a configuration's tables,
+  the sizes that a configuration class takes when it is told nothing, and the row for padding of those whose table of
+  tokens has one.
 
 A key counts as named where code has it as a field, an attribute of something called config, a keyword, or a text given
 to getattr, hasattr, get, pop or setdefault: more than is used, never less. Needs transformers and torch; no weights.
@@ -13,12 +14,14 @@ to getattr, hasattr, get, pop or setdefault: more than is used, never less. Need
 from __future__ import annotations
 
 import ast
+import dataclasses
 import inspect
 import json
 import logging
 import sys
 import warnings
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -127,6 +130,38 @@ def named(configuration: type) -> set[str]:
     return names
 
 
+# A value of each kind.
+PROBES: dict[str, Any] = {"n": None, "b": True, "i": 1, "f": 0.5, "s": "text", "l": [], "d": {}}
+
+
+def taken(configuration: type) -> dict[str, str]:
+    """The kinds of values that a configuration takes for its fields, where it refuses some: what its validators pass,
+    and texts where they pass a few. Another name of a field may not be null where that may not."""
+    validators, found = getattr(configuration, "__validators__", {}), {}
+    for field in dataclasses.fields(configuration):
+        kinds = [kind for kind, value in PROBES.items() if _passes(validators.get(field.name, ()), value)]
+        found[field.name] = "".join(kinds) + "s" * ("Literal[" in str(field.type) and "s" not in kinds)
+    for alias, key in getattr(configuration, "attribute_map", {}).items():
+        if key in found and "n" not in found[key]:
+            found.setdefault(alias, "bifsld")
+    return {key: kinds for key, kinds in found.items() if 0 < len(kinds) < len(PROBES)}
+
+
+def _passes(validators: Sequence[Callable[[Any], None]], value: Any) -> bool:
+    try:
+        for validator in validators:
+            validator(value)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def parts(configuration: type) -> dict[str, str]:
+    """The model types of the tables in a configuration, of those that are of one class."""
+    tables = getattr(configuration, "sub_configs", {})
+    return {key: cls.model_type for key, cls in tables.items() if getattr(cls, "model_type", "")}
+
+
 def pads(configuration: type) -> bool:
     """Whether a type's table of tokens has a row for padding, which then must be one of its rows."""
     return any(_padded(node) for file in modelling(configuration) for node in ast.walk(ast.parse(file.read_text())))
@@ -173,21 +208,32 @@ def main() -> None:
     root = Path(inspect.getfile(transformers)).parent
     shared = set().union(*(named_in(str(root / f"{name}.py")) for name in SHARED.split()))
     shared |= set(transformers.PreTrainedConfig.__dataclass_fields__)
-    held, keys, told, rows = {}, {}, {}, {}
-    for model_type, configuration in configurations():
+    held, keys, inner, told, rows = {}, {}, {}, {}, {}
+    every = dict(configurations())
+    read = {*READERS, *WRAPPERS} | {one for one in every if any(word in one for word in ("vision", "audio", "text"))}
+    read |= {one for name in read & every.keys() for one in parts(every[name]).values()}
+    for model_type, configuration in every.items():
         held[model_type] = classes(configuration)
-        if (
-            model_type in READERS
-            or model_type in WRAPPERS
-            or any(word in model_type for word in ("vision", "audio", "text"))
-        ):
-            keys[model_type] = sorted(filter(_keylike, named(configuration) - shared))
+        if model_type in read:
+            keys[model_type] = by_kind(configuration, shared)
+            inner[model_type] = parts(configuration)
             told[model_type] = sizes(configuration)
             if pads(configuration):
                 rows[model_type] = getattr(configuration, "pad_token_id", None)
     version = {"": [transformers.__version__]}
     write("classes.json", version | held)
-    write("named.json", {"": sorted(filter(_keylike, shared)), "named": keys, "sizes": told, "padding": rows})
+    named = {"named": keys, "parts": {key: row for key, row in inner.items() if row}, "sizes": told, "padding": rows}
+    write("named.json", {"": sorted(filter(_keylike, shared)), **named})
+
+
+def by_kind(configuration: type, shared: set[str]) -> dict[str, str]:
+    """The keys that a type's code names, after the kinds of values that its class takes; of those that it takes as they
+    are, the ones that may say a size and that not all types share."""
+    typed = taken(configuration)
+    found = defaultdict(list)
+    for key in sorted(typed.keys() | set(filter(_keylike, named(configuration) - shared))):
+        found[typed.get(key, "")].append(key)
+    return {kinds: " ".join(names) for kinds, names in sorted(found.items())}
 
 
 if __name__ == "__main__":

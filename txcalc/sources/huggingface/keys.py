@@ -9,14 +9,13 @@ to be neutral is a fault too.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
 from txcalc.parts.options import REQUIRED as REQUIRED
-from txcalc.sources.huggingface.neutral import ASIDE, WHOLE, elsewhere, is_neutral, refuses_null
-from txcalc.sources.huggingface.release import knows, size_of, unnamed
+from txcalc.sources.huggingface.neutral import ASIDE, elsewhere, is_neutral, needs_value
+from txcalc.sources.huggingface.release import kinds_of, knows, part_of, size_of, unnamed
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
 
 MAX_KEYS = 10_000  # of one object
@@ -164,24 +163,17 @@ class Keys:
 
     def leftovers(self) -> None:
         """A fault for every key that was not asked for and is not known to be neutral, and for one that was and has a
-        value that transformers refuses, used or not. A key that the type's own code does not name is passed over with a
-        note where its value can be no size, or repeats one that was read."""
+        value of a kind that transformers refuses, used or not; a note where no size depends on it. A key that the
+        type's own code does not name is passed over with a note where its value can be no size, or repeats one that was
+        read."""
         if len(self.data) > MAX_KEYS:
             self.faults.append(f"{self.path[:-1] or 'it'} holds {len(self.data):,} keys, expected at most {MAX_KEYS:,}")
             return
         self.set_aside()
         passed: list[str] = []
-        nulls = [key for key, value in self.data.items() if value is None and _NUMBERS.search(key)]
-        if nulls and knows(self.model_type):
-            listed = ", ".join(self.path + printable(key) for key in nulls[:8])
-            self.note(f"null, which transformers' {self.model_type} refuses, though no size depends on it: {listed}")
+        self.refused()
         unknown = 0
         for key, value in self.data.items():
-            if key in self.asked and key not in self.faulty:
-                if value is None and refuses_null(self.model_type, key):
-                    self.fault(key, None, "a value", f"transformers makes no {self.model_type} of null")
-                elif value is not None and key in WHOLE - self.listed and type(value) is not int:
-                    self.fault(key, value, "a whole number")
             if key not in self.asked and not is_neutral(key, value):
                 if whose := elsewhere(self.model_type, key, self.data):
                     self.note(f"passed over: {self.path}{printable(key)} = {shown(value, 30)}, {whose}")
@@ -207,6 +199,30 @@ class Keys:
             self.note(f"passed over{where}, for {unread}they hold no further size: {', '.join(passed[:8])}{more}")
         for inner in self.inner:
             inner.leftovers()
+
+    def refused(self) -> None:
+        """Look at the kinds of values that transformers' class takes."""
+        whose, told = self.whose(), []
+        for key, value in self.data.items():
+            kinds, needed = kinds_of(whose, key), value is None and needs_value(whose, key)
+            if key in self.faulty or not (needed or (kinds and _kind(value) not in kinds)):
+                continue
+            whole = type(value) is int and "f" in kinds  # in place of a number with a point
+            if key in self.asked and not whole and (value is None or not is_neutral(key, value)):
+                wanted = "a value" if value is None else " or ".join(KINDS[kind][1] for kind in kinds)
+                self.fault(key, value, wanted, f"transformers makes no {whose} of it")
+            else:
+                told.append(f"{self.path}{printable(key)} = {'null' if value is None else shown(value, 30)}")
+        if told:
+            more = f" and {len(told) - 8:,} more" if len(told) > 8 else ""
+            self.note(f"transformers' {whose} refuses, though no size depends on it: {', '.join(told[:8])}{more}")
+
+    def whose(self) -> str:
+        """The model type whose class has this object's keys; "" where that is not known."""
+        if self.parent is None or self.parent.model_type != self.model_type or self.path == self.parent.path:
+            return self.model_type
+        own = self.data.get("model_type")
+        return own if isinstance(own, str) else part_of(self.parent.whose(), self.path[len(self.parent.path) : -1])
 
     def set_aside(self) -> None:
         """Look at the keys that are set aside in configs of this type: in this table of theirs, where it is in one."""
@@ -282,12 +298,6 @@ class Keys:
             return _other(stand_in, check) if self.again else stand_in
 
 
-# Numbers and flags that are no sizes, and that may not be null in strict classes.
-_NUMBERS = re.compile(
-    r"^(?!classifier_).*(dropout|dropout_prob|_eps|epsilon|initializer_range|init_std|loss_coef|drop_path_rate|use_cache)$"
-)
-
-
 # Kinds of layers by the names that older files have for them.
 RENAMED = {
     "mamba": "linear_attention",
@@ -340,6 +350,22 @@ def _expected(check: Callable[[Any], Any]) -> str:
     except Wrong as wrong:
         return wrong.expected
     raise AssertionError("every check refuses null")
+
+
+# Kinds of values, by the letters of `release.kinds_of`.
+KINDS: dict[str, tuple[type, str]] = {
+    "n": (type(None), "null"),
+    "b": (bool, "true or false"),
+    "i": (int, "a whole number"),
+    "f": (float, "a number with a point"),
+    "s": (str, "a text"),
+    "l": (list, "a list"),
+    "d": (dict, "an object"),
+}
+
+
+def _kind(value: Any) -> str:
+    return next((kind for kind, (cls, _) in KINDS.items() if isinstance(value, cls)), "")
 
 
 def _json(value: Any) -> str:

@@ -162,11 +162,12 @@ def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces
             piece("scores", "tied", inner, rows),
             piece("more_scores", "linear", max(1, d - inner), rows),
         ]
-    head = {"form": "none", "pooler": form in ("none", "pretraining")}
+    pooled = c.flag("classifier_activation", default=True)  # else the first position as it is
+    head = {"form": "none", "pooler": pooled and form in ("none", "pretraining")}
     if form in ("pretraining", "pairs", "sequence", "choice"):
         classes = 1 if form == "choice" else c.labels() if form == "sequence" else 2
         once = {"at": [0, 1, 1]}
-        if form != "pretraining":
+        if pooled and form != "pretraining":
             made += [piece("pooler", "linear", d, d, **once), piece("pooler_activation", "tanh", d, **once)]
         made.append(piece("classifier", "linear", d, classes, **once))
     elif form in ("token", "question"):

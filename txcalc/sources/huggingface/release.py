@@ -42,9 +42,26 @@ def types_of(cls: str) -> tuple[str, ...]:
 def unnamed(model_type: str, key: str) -> bool:
     """True for a key that neither the code of this model type nor the code that all types share names; False where
     that code is not known."""
-    found = table("named.json")
-    own = found["named"].get(model_type)
-    return own is not None and key not in found[""] and key not in own
+    own = _kinds(model_type)
+    return own is not None and key not in table("named.json")[""] and key not in own
+
+
+def kinds_of(model_type: str, key: str) -> str:
+    """The kinds of values that the configuration class of a model type takes for a key, a letter each: null, boolean,
+    integer, float, string, list, dict; "" where it takes all or is not known."""
+    return (_kinds(model_type) or {}).get(key, "")
+
+
+def part_of(model_type: str, key: str) -> str:
+    """The model type of a table in a config, where it is always the same; else ""."""
+    return str(table("named.json")["parts"].get(model_type, {}).get(key, ""))
+
+
+@cache
+def _kinds(model_type: str) -> dict[str, str] | None:
+    """The keys that the code of a model type names, with the kinds of values; None where it is not known."""
+    own = table("named.json")["named"].get(model_type)
+    return None if own is None else {key: kinds for kinds, keys in own.items() for key in keys.split()}
 
 
 def size_of(model_type: str, key: str) -> int | None:

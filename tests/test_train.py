@@ -8,7 +8,6 @@ import sys
 import time
 from collections import Counter
 from dataclasses import replace
-from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
 from statistics import median
@@ -176,43 +175,6 @@ def test_a_floor_is_below_what_is_achievable(llama: Model, recipe: Recipe) -> No
     assert all(value >= 0 for value in step.spent.values())
     again = timed(llama, replace(recipe, recompute="blocks"))
     assert again.seconds > step.seconds or recipe.recompute == "blocks"
-
-
-def test_a_host_that_is_slower_than_the_accelerator_is_waited_for() -> None:
-    """Of many small kernels; of large ones it is hidden."""
-
-    def step(host: float, tokens: int) -> Step:
-        efficiency = H100.accelerator.efficiency.overlaid({"host_s": host}, {"host_s": "here"})
-        machine = Machine.of(replace(H100.accelerator, calibration=efficiency))
-        return timed(load("llama-3.2-1b"), Recipe(tokens=tokens), machine)
-
-    assert step(1e-5, 8192).spent["waiting for the host"] == 0
-    free, small, twice = step(0.0, 64), step(1e-4, 64), step(2e-4, 64)
-    waits = [one.spent["waiting for the host"] for one in (small, twice)]
-    issued = waits[1] - waits[0]
-    assert 0 < waits[0] < waits[1] and small.seconds - free.seconds == pytest.approx(waits[0])
-    # Seven products of a layer as four, three times; two norms, two sums, the activation, the core, and the like.
-    assert 3 * 4 * 16 < issued / 1e-4 < 3 * 16 * 16
-
-
-def test_the_floor_is_the_models_flops_at_the_peak(llama: Model) -> None:
-    """Of one GPU: three forwards, of attention the masked pairs."""
-    recipe = Recipe(tokens=8192, recompute="none")
-    step = timed(llama, recipe)
-    by_kind = llama.ledger(1, 8192).by_kind("flops_masked")
-    flops, core = 3 * sum(by_kind.values()), 3 * by_kind["attention_core"]
-    assert step.floor == pytest.approx(flops / 989e12)
-    narrow = timed(llama, recipe, Machine.of(H100.accelerator, products="fp8"))
-    assert narrow.floor == pytest.approx((flops - core) / 1979e12 + core / 989e12, rel=1e-3)
-    blocks = timed(llama, replace(recipe, recompute="blocks"))
-    assert blocks.floor == pytest.approx((flops * Fraction(4, 3) - by_kind["head"]) / 989e12)
-
-
-def test_more_gpus_wait_longer_for_each_other(llama: Model) -> None:
-    steps = [timed(llama, Recipe(Layout(fsdp=n), tokens=4096, micro_batch=2)) for n in (8, 64, 512)]
-    waits = [step.spent["weights and gradients"] for step in steps]
-    assert waits == sorted(waits)
-    assert steps[0].sent["all_gather"] < steps[1].sent["all_gather"] < steps[2].sent["all_gather"]
 
 
 def test_what_fsdp_sends_is_what_torch_sends(llama: Model) -> None:

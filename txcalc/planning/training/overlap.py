@@ -1,7 +1,8 @@
 """For how long a rank waits for the collectives of tp that stand beside its split products.
 
 Source   Megatron-LM d98e8a64, core/tensor_parallel/layers.py (LinearWithGradAccumulationAndAsyncCommunication,
-         ColumnParallelLinear, RowParallelLinear); nanotron 67c5ebb6, parallel/tensor_parallel/functional.py
+         ColumnParallelLinear, RowParallelLinear); nanotron 67c5ebb6, parallel/tensor_parallel/functional.py;
+         torch 2.13, distributed.tensor.parallel, keeps what it gathered and waits at once for what it reduces
 Omits    Transformer Engine's userbuffers, which send parts of a product while others are computed
 """
 

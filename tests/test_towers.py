@@ -392,6 +392,15 @@ def test_square_windows_that_do_not_fit_are_refused(changes: dict[str, Any], mes
         build({"d_model": 24, "n_layers": 1, "attention": {"n_heads": 2, "side": 4}, "feed_forward": {"d_ff": 8}}, "a")
 
 
+def test_tokens_that_are_made_several_at_once_are_whole_numbers_of_them() -> None:
+    config = TRUTH["granite_speech granite_speech_encoder"]["config"] | {"window_size": 12}
+    tower = read(config).towers["audio"]
+    makes = tower.root.projector.makes  # type: ignore[attr-defined]
+    asked, made = tower.ledger(2, makes + 1), tower.ledger(2, 2 * makes)
+    assert makes == 3 and asked.work.tokens == made.work.tokens == 6
+    assert asked.total("flops") == made.total("flops") > tower.ledger(2, makes).total("flops")
+
+
 @pytest.mark.slow
 def test_modules_of_a_tower_are_refused() -> None:
     pytest.importorskip("torch")

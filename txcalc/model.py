@@ -240,6 +240,7 @@ class Model:
             faults.append(Fault("source", source, f"nothing: {self.name} has no encoder apart", "drop it"))
         if faults:
             raise InputError("workload", faults)
+        tokens = self.root.whole(tokens)
         if source is None:
             source = self.encoded(tokens)
         if self.root.fixed is not None:

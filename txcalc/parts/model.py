@@ -68,6 +68,10 @@ class Root(Composite):
         """Positions that are part of the model, whatever is asked, as of a picture; None: as many as are asked for."""
         return None
 
+    def whole(self, tokens: Any) -> Any:
+        """The tokens that are made where so many are asked for: a tower may make several at once."""
+        return tokens
+
     def shard(self, ways: Ways) -> Self:
         """The shares of its stacks."""
         return self.with_stacks(lambda stack: stack.shard(ways))

@@ -109,6 +109,9 @@ class TowerStack(Root):
     def fixed(self) -> Any:
         return self.tokens
 
+    def whole(self, tokens: Any) -> Any:
+        return ceil_div(tokens, self.projector.makes) * self.projector.makes
+
     def children(self) -> Iterator[Child]:
         everywhere = _at(self.projector.reads, self.projector.makes, self.dropped)
         for child in self.stack.parts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
+from functools import cache
 from typing import NamedTuple
 
 import sympy
@@ -25,17 +26,23 @@ class RealCrossing(NamedTuple):
 
     def write(self, style: Style = TEXT) -> str:
         """The closed form; of a root, with its three coefficients."""
-        if 0 in (self.a, self.c):
-            return _quotient(self.b / self.a if self.c == 0 else -self.c / self.b, style)
-        root = style.root(f"{style.power('b', 2)} + {style.times.join('4ac')}")
-        closed = style.quotient(f"b + {root}", style.times.join("2a"), True, True)
-        shared = sympy.gcd_list(list(self))
-        parts = {name: tidy(sympy.cancel(part / shared)) for name, part in self._asdict().items()}
-        return "; ".join((closed, *(f"{name} = {write(part, style)}" for name, part in parts.items())))
+        return _written(self, style)
 
     def latex(self) -> str:
         """The same in LaTeX."""
         return self.write(LATEX)
+
+
+@cache
+def _written(form: RealCrossing, style: Style) -> str:
+    """Once of each: a page, a table and a row say it."""
+    if 0 in (form.a, form.c):
+        return _quotient(form.b / form.a if form.c == 0 else -form.c / form.b, style)
+    root = style.root(f"{style.power('b', 2)} + {style.times.join('4ac')}")
+    closed = style.quotient(f"b + {root}", style.times.join("2a"), True, True)
+    shared = sympy.gcd_list(list(form))
+    parts = {name: tidy(sympy.cancel(part / shared)) for name, part in form._asdict().items()}
+    return "; ".join((closed, *(f"{name} = {write(part, style)}" for name, part in parts.items())))
 
 
 def _quotient(expression: Expression, style: Style) -> str:

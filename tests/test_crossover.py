@@ -255,6 +255,11 @@ def test_an_end_may_be_the_second() -> None:
     assert first(lambda n: 5 * n - 100 - (n == 1), (2,)) == 20
 
 
+def test_what_is_past_an_end_is_another_polynomial() -> None:
+    """-1 up to 3, and from there on -1, -2, 1."""
+    assert first(lambda n: -1 if n < 4 else 2 * (n - 3) ** 2 - 3 * (n - 3) - 1, (3,)) == 5
+
+
 def test_what_is_not_quadratic_is_refused() -> None:
     with pytest.raises(ArithmeticError, match="more than the second degree"):
         first(lambda n: n**3 - 10**9)

@@ -16,6 +16,7 @@ from txcalc.errors import TxcalcError
 from txcalc.hardware import load as load_gpu
 from txcalc.ledger import KINDS, QUANTITIES
 from txcalc.parts.forms import _somewhere
+from txcalc.parts.frozen import record
 from txcalc.parts.latent import LatentAttention, LatentCore
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import MAX_SIZE, Wrong, up_to
@@ -377,6 +378,20 @@ def test_a_part_is_copied_whole_and_says_what_it_lacks() -> None:
         norm.width = 5  # type: ignore[misc]
     gpu = load_gpu("l4")
     assert gpu == replace(gpu) and gpu != load_gpu("l40s") and gpu != "l4"
+
+
+def test_records_are_equal_by_their_fields_or_each_to_itself_alone() -> None:
+    @record
+    class Pair:
+        one: int
+        other: int = 2
+
+    @record(eq=False)
+    class Held:
+        one: int
+
+    assert Pair(one=1) == Pair(one=1) != Pair(one=1, other=3) and len({Pair(one=1), Pair(one=1)}) == 1
+    assert Held(one=1) != Held(one=1) and len({Held(one=1), Held(one=1)}) == 2
 
 
 def test_experts_beyond_the_last_are_not_there() -> None:

@@ -8,6 +8,7 @@ from fractions import Fraction
 from itertools import product
 from math import exp
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from txcalc.ledger import walk
 from txcalc.parts.positions import RelativeBias
 from txcalc.parts.work import COST
 from txcalc.planning.crossover import lengths
-from txcalc.planning.deployment import largest
+from txcalc.planning.deployment import check, largest
 from txcalc.planning.engine import Engine
 from txcalc.planning.evidence import digest
 from txcalc.planning.fitting import ModelFit
@@ -27,8 +28,9 @@ from txcalc.planning.formats import format_of
 from txcalc.planning.generation import FlopsLaw, generations, laws, summed
 from txcalc.planning.layout import Layout, parse_layout, unserved
 from txcalc.planning.matching import Near, _Search, matched
-from txcalc.planning.modules import MOST_TRIALS, PREFIXES, Modules, _short, _trials, listed, names
+from txcalc.planning.modules import MOST_IN_ALL, MOST_TRIALS, PREFIXES, Modules, _short, _trials, listed, names
 from txcalc.planning.parallelism import Sharding, parted, piece, sizes
+from txcalc.planning.roofline import Rank
 from txcalc.planning.scaling import (
     LAWS,
     ScalingLaw,
@@ -40,9 +42,12 @@ from txcalc.planning.scaling import (
     distribution,
     laws as scaling_laws,
 )
+from txcalc.planning.serving import most_rate
 from txcalc.planning.shapes import DesignBudget, DesignFamily, _depths
 from txcalc.planning.structures import Size, _Parameters, probe, units
 from txcalc.planning.theorems import Condition, Shown, TheoremFiles, _weakest
+from txcalc.planning.timing import grown
+from txcalc.planning.traffic import Lengths
 from txcalc.sources import build
 
 EXPERTS = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
@@ -411,7 +416,7 @@ def test_where_tensors_are(source: str, layout: Layout, rows: dict[str, tuple[An
 )  # fmt: skip
 def test_ways_to_try_an_expression(pattern: str, trials: int) -> None:
     assert _trials(pattern) == trials
-    assert MOST_TRIALS == 8 * 64 * 64 * 64
+    assert (MOST_TRIALS, MOST_IN_ALL) == (8 * 64 * 64 * 64, 2**33)
 
 
 @pytest.mark.parametrize(
@@ -502,6 +507,41 @@ def test_designs_are_no_deeper_than_512_layers() -> None:
     for layers, narrow in ((512, True), (513, False)):
         budget = DesignBudget(family, Engine(format_of("bf16")), params=family.model(layers, 256).params)
         assert any(width == 256 for _, width, _ in _depths(budget)) == narrow
+
+
+def test_a_design_s_least_width_may_be_the_widest() -> None:
+    """2^15 is tried, a multiple of 2^16 alone is not."""
+    assert DesignFamily(vocab=1000, d_head=4096, gqa=8).checked().step() == 2**15
+    with pytest.raises(InputError, match="more than the 32,768 tried"):
+        DesignFamily(vocab=1000, d_head=4096, gqa=16).checked()
+
+
+def test_the_numbers_of_a_plan_end() -> None:
+    check(2, 10**9, 1024, {"tp": 1024})
+    with pytest.raises(InputError, match="concurrency is 1000000001, expected a whole number from 1 to 1,000,000,000"):
+        check(2, 10**9 + 1, None, {})
+
+
+def test_the_highest_rate_is_rounded_down_to_three_digits() -> None:
+    assert most_rate(lambda rate: rate <= 3.33701, 0.1, 10.0) == pytest.approx(3.33)
+    assert most_rate(lambda rate: rate <= 0.042, 0.05, 10.0) == 0.0
+    assert most_rate(lambda rate: True, 1.0, 25.0) == pytest.approx(24.9, abs=0.11)
+
+
+def test_the_context_of_lengths() -> None:
+    """The longest prompt and answer; beside one alone as many tokens again, and no fewer than 8,192."""
+    assert grown(Lengths(5, 9000), Lengths(1, 7)) == 9007
+    assert [grown(Lengths(9000, 9001)), grown(None, Lengths(1, 100))] == [18_002, 8192]
+
+
+@pytest.mark.parametrize(("ep", "experts", "over"), [(1, 64, 0), (4, 0, 0), (2, 25, 0.56 / 5), (4, 4, 0.28 * 2**0.82)])
+def test_the_fullest_of_ranks_that_experts_are_spread_over(ep: int, experts: int, over: float) -> None:
+    rank = SimpleNamespace(layout=Layout(ep=ep), _experts=experts, efficiency=SimpleNamespace(spread=1.0))
+    assert Rank._fullest(rank) == pytest.approx(1 + over)  # type: ignore[arg-type]
+
+
+def test_a_cap_of_logits_is_over_the_vocabulary() -> None:
+    assert load("gemma-2-9b").ledger(2, 3).at("head.softcap").total("saved") == 2 * 3 * 256_000
 
 
 @pytest.mark.parametrize(("windows", "said"), [((16, 16), ""), ((16, 8), "other lengths: [8, 16]")])

@@ -52,6 +52,13 @@ def test_more_clients_are_served_no_less(demand: Demand, copies: tuple[int, int]
     assert many.rate >= few.rate * (1 - 1e-4) and many.tpot >= few.tpot * (1 - 1e-4)
 
 
+def test_prompts_that_take_all_the_time_do_not_last() -> None:
+    """Eight a second of a quarter of a second each, by two copies."""
+    demand = demanded(0.01, 0.001, 0.25, 10)
+    found = apart(demand, demand, (2, 400), 0.0, None, 8.0, 1e9)
+    assert not found.lasts and found.utilisation == 1 and found.rate == 8
+
+
 @given(DEMANDS, POOLS, st.floats(0.01, 100))
 def test_a_rate_lasts_while_prompts_keep_up(demand: Demand, copies: tuple[int, int], rate: float) -> None:
     found = apart(demand, demand, copies, 0.0, None, rate, 1e9)

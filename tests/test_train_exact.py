@@ -864,9 +864,26 @@ def test_pieces_of_a_pipeline(layout: Layout, changes: dict[str, Any], sizes: li
 
 
 def test_stages_have_pieces_from_both_ends_or_in_turn() -> None:
-    for schedule, vpp, held_ in (("zbv", 1, [[0, 3], [1, 2]]), ("interleaved", 2, [[0, 2], [1, 3]])):
-        pipeline = Pipeline(load(DECODER), Recipe(Layout(pp=2, vpp=vpp), accumulation=2, schedule=schedule))
-        assert [[piece.number for piece in pipeline.of_stage(stage)] for stage in range(2)] == held_
+    for schedule, vpp, held_ in (("zbv", 1, [[0, 5], [1, 4], [2, 3]]), ("interleaved", 2, [[0, 3], [1, 4], [2, 5]])):
+        recipe = Recipe(Layout(pp=3, vpp=vpp), accumulation=3, schedule=schedule)
+        pipeline = Pipeline(load(DECODER, {"L": 6}), recipe)
+        assert [[piece.number for piece in pipeline.of_stage(stage)] for stage in range(3)] == held_
+
+
+def test_stages_free_what_their_forwards_before_the_first_backward_reduce() -> None:
+    """nanotron's first of two stages begins two micro-batches before it waits, the last one."""
+    recipe = Recipe(Layout(tp=2, sp=2, pp=2), 3, 8, 32, framework="nanotron")
+    pipeline = Pipeline(load(DECODER), recipe)
+    for stage, rounds in ((0, 2), (1, 1)):
+        pieces = pipeline.of_stage(stage)
+        assert profiles.lent(recipe, pieces, State()) == profiles.ahead(recipe, pieces, rounds) > 0
+
+
+def test_ranks_of_tp_that_share_out_experts_hold_as_many() -> None:
+    """Two experts each: only what fsdp cuts, rows that are no multiple of its ranks, tells one pair from the other."""
+    model, recipe = load("D=66 L=2 h=6 h_kv=6 F=35 V=250 E=4 k=2"), Recipe(Layout(tp=2, fsdp=2, ep=2), tokens=16)
+    first, beside, second, last = (rank_of(model, recipe, n).bytes["parameters"] for n in range(4))
+    assert first == beside > second == last
 
 
 @pytest.mark.parametrize(

@@ -388,8 +388,8 @@ class Mutants:
         for name in ours:
             del sys.modules[name]
         sys.meta_path.insert(0, Sources(lambda file: code_of(mutant) if file == mutant.file else None))
-        first = First()
-        pytest.main([*QUIET, "-x", *tests], plugins=[first])
+        first = First(tests)
+        pytest.main([*QUIET, "-x", *dict.fromkeys(test.split("::")[0] for test in tests)], plugins=[first])
         return first.failed or ""
 
 
@@ -407,9 +407,17 @@ def _text(path: Path) -> str:
 
 
 class First:
-    """The first test that fails."""
+    """The first test that fails, of those asked for: by their names alone, pytest does not find all of them again."""
 
     failed: str | None = None
+
+    def __init__(self, tests: list[str]) -> None:
+        self.places = {test: place for place, test in enumerate(tests)}
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        chosen = [item for item in items if item.nodeid in self.places]
+        items[:] = sorted(chosen, key=lambda item: self.places[item.nodeid])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:

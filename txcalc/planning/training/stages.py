@@ -23,7 +23,7 @@ from txcalc.parts.sharding import Ways
 from txcalc.planning import parallelism
 from txcalc.planning.gradients import recomputed
 from txcalc.planning.layout import Layout
-from txcalc.planning.training.recipe import BEHIND, Recipe
+from txcalc.planning.training.recipe import BEHIND, V_SHAPED, Recipe
 
 
 class RankLeaf(NamedTuple):
@@ -242,8 +242,8 @@ class Pipeline:
     def of_stage(self, stage: int) -> list[StagePiece]:
         """The pieces of the ranks of one stage, from the front."""
         pp = self.recipe.layout.pp
-        if self.recipe.pieces == 2 and len(self.pieces) == 2 * pp and self.recipe.schedule in ("zbv", "dualpipev"):
-            return [self.pieces[stage], self.pieces[2 * pp - 1 - stage]]
+        if pp > 1 and self.recipe.schedule in V_SHAPED:
+            return [self.pieces[stage], self.pieces[-1 - stage]]
         return self.pieces[stage::pp]
 
     def _cut(self, root: Root) -> Iterator[Root]:

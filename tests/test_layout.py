@@ -128,6 +128,11 @@ def test_a_parallel_block_sums_once() -> None:
     assert sent("falcon-7b", Layout(tp=1)) == {}
     layers, message = 118, 2 * 7 * 18_432
     assert sent("palm-540b", Layout(tp=8))["all_reduce"] == (layers + 1) * message * 7 // 4
+    root = Sharding(load("palm-540b")).stages(Layout(tp=8, sp=8))[0].root  # gathered before the first branch
+    paths = {step.path for step in walk(root, load("palm-540b").workload(2, 7)) if step.path.startswith("layers.0.")}
+    assert {path for path in paths if path.endswith(("gather", "join"))} == {
+        "layers.0.attention_gather", "layers.0.feed_forward_join",
+    }  # fmt: skip
 
 
 def test_tokens_go_to_their_experts_and_back() -> None:

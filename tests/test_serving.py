@@ -565,7 +565,9 @@ def test_a_draft_on_ranks_that_share_experts_is_as_busy_as_they() -> None:
     step, drafted = (
         one.step(4, 8192, tokens, 0.5) for one, tokens in ((timer.pace(layout), 2), (timer.draft(layout), 1))
     )
-    assert timer._tpot(layout, 4, 0.5, 8192).achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
+    found = timer._tpot(layout, 4, 0.5, 8192)
+    assert found.achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
+    assert found.floor == pytest.approx((step.floor + drafted.floor) / 1.85)
     assert drafted.achievable != timer.draft(layout).step(4, 8192, 1, 1.0).achievable
 
 

@@ -17,6 +17,7 @@ from txcalc.hardware import Accelerator
 from txcalc.planning.layout import Group
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
 from txcalc.planning.training.activations import INPUTS, kept, kept_by_kind, leaf_bytes
+from txcalc.planning.training.collectives import Sent, collectives
 from txcalc.planning.training.machine import FLASH, NEWER, PCIE, SLOWED, Floor, Kernels, Machine, Message, latency
 from txcalc.planning.training.memory import RankMemory, rank_of
 from txcalc.planning.training.offload import HOST, hosted
@@ -837,6 +838,18 @@ def test_experts_get_narrow_tokens_and_give_wide_results() -> None:
         machine = Machine.of(replace(card(), link=1), products=products)
         sent = StepTimer(model, recipe, machine).step(memory(model, recipe)).sent
         assert sent["all_to_all"] == 4 * 2 * width * ROWS * 64 // 2
+
+
+@pytest.mark.parametrize(("layout", "sums"), [(Layout(tp=2, fsdp=2), 4 * 2), (Layout(tp=2), 0), (Layout(fsdp=2), 0)])
+def test_what_ranks_of_one_expert_hold_whole_is_summed(layout: Layout, sums: int) -> None:
+    """The bias behind the split matrix of each of two experts of four layers, where fsdp cuts it."""
+    found = []
+    for bias in (False, True):
+        model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=2 k=1", {"experts.bias": bias})
+        recipe = Recipe(layout, 3, tokens=32)
+        found.append(collectives(Pipeline(model, recipe).pieces, recipe, 64).get("all_reduce", Sent(0, 0)))
+    without, with_ = found
+    assert (with_.times - without.times, with_.bytes - without.bytes) == (sums, sums * 64 * 2)
 
 
 @pytest.mark.parametrize(

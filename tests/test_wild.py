@@ -265,6 +265,32 @@ def test_pictures_and_words_are_those_of_transformers_and_proved(name: str) -> N
     assert verify(model).ok
 
 
+@pytest.mark.slow
+def test_each_text_of_a_batch_is_multiplied_by_each_picture() -> None:
+    torch = pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from txcalc.verify import verify
+    from txcalc.verify.via import instantiate
+
+    model, net = build(*describe(PAIRS["clip"])), instantiate(PAIRS["clip"], "clip")
+    for batch in (1, 3):
+        with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+            net(input_ids=torch.zeros(batch, 7).long(), pixel_values=torch.zeros(batch, 3, 70, 70))
+        ledger = model.ledger(batch, 7)
+        assert ledger.total("flops") == counter.get_total_flops()
+        assert ledger.at("matched").total("flops") == 2 * batch**2 * 24
+    assert verify(model, ["saved"]).ok  # each half's vectors alone are kept for it
+
+
+def test_halves_of_other_widths_are_not_matched() -> None:
+    raw, *_ = describe(PAIRS["clip"])
+    head = {**raw["decoder"]["head"], "classes": 25}
+    with pytest.raises(InputError, match=r"decoder\.matched is True, expected false but where halves"):
+        build({**raw, "decoder": {**raw["decoder"], "head": head}}, "clip")
+
+
 def test_the_config_of_an_encoder_that_is_there_twice() -> None:
     config = {**PAIRS["clip"], "text_config_dict": {"hidden_size": 64, "num_attention_heads": 4}}
     assert "text_config.num_hidden_layers = 12, the default of clip_text_model" in describe(config)[2]

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, Self, final
 from txcalc.parts.adapters import around
 from txcalc.parts.block import Block
 from txcalc.parts.collectives import Collective
+from txcalc.parts.cores import MatrixProduct
 from txcalc.parts.disentangled import DistanceTable
 from txcalc.parts.drafts import Features
 from txcalc.parts.embedding import Embedding
@@ -22,7 +23,7 @@ from txcalc.parts.linear import Linear, Lookup, Sum, Unused
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import every
-from txcalc.parts.part import Child, Composite, Leaf, Stream, Workload, on_source, optional
+from txcalc.parts.part import Child, Composite, Leaf, Stream, Workload, on_batch, on_one, on_source, optional
 from txcalc.parts.positions import RelativeBias
 from txcalc.parts.sharding import Ways
 
@@ -261,7 +262,7 @@ class Stack(Root):
 @final
 @frozen
 class Memory(Leaf):
-    """The encoder's output, kept once for backward by the cross-attentions of all decoder layers.
+    """The encoder's output, kept once for backward by what reads it: the cross-attentions of all decoder layers.
 
     Shapes   (B, source, D)
     Unit     no arithmetic
@@ -277,7 +278,8 @@ class Memory(Leaf):
 @final
 @frozen
 class EncoderDecoder(Root):
-    """An encoder over `source` positions, and a decoder over `tokens` that attends to it.
+    """An encoder over `source` positions, and a decoder over `tokens` that attends to it; or two that are `matched`:
+    what one makes of each sequence of a batch is multiplied by what the other makes of each.
 
     `projection` is between halves of unequal widths, where the decoder's attention has none of its own; `positions` is
     how many the encoder has where that is part of the model (a picture's patches).
@@ -287,6 +289,7 @@ class EncoderDecoder(Root):
     projection: Linear | None
     decoder: Stack
     positions: Any = None
+    matched: MatrixProduct | None = None
     cuttable = False  # not yet: the decoder's layers all read the encoder's result
 
     @property
@@ -302,10 +305,19 @@ class EncoderDecoder(Root):
 
     def children(self) -> Iterator[Child]:
         yield Child("encoder", self.encoder, on=on_source, duty="encoder")
-        width = self.projection.d_out if self.projection else self.encoder.d_model
         yield from optional("projection", self.projection, on=on_source, kind="other")
-        yield Child("memory", Memory(width=width), on=on_source, kind="other")
+        if self.matched:
+            yield Child("memory", Memory(width=self.matched.d_in), on=_once(on_one), kind="other")
+        else:
+            width = self.projection.d_out if self.projection else self.encoder.d_model
+            yield Child("memory", Memory(width=width), on=on_source, kind="other")
         yield Child("decoder", self.decoder, duty="decoder")
+        yield from optional("matched", self.matched, on=_once(on_batch), kind="head", forced=True)
+
+
+def _once(where: Stream) -> Stream:
+    """Not in a decode step, as all that an encoder makes."""
+    return lambda work: None if work.decoding else where(work)
 
 
 @final

@@ -26,6 +26,7 @@ from txcalc.parts.work import (
     Workload,
     elementwise,
     everywhere,
+    on_batch,
     on_logits,
     on_one,
     on_source,
@@ -34,7 +35,7 @@ from txcalc.parts.work import (
 __all__ = [
     "COST", "NO_CACHE", "Axis", "Cache", "Child", "Composite", "Duty", "Elementwise", "Gradient", "Leaf", "MatMul",
     "Operation", "Part", "Role", "Stream", "Traffic", "Transfer", "Weight", "Workload", "elementwise", "everywhere",
-    "on_logits", "on_one", "on_source", "optional",
+    "on_batch", "on_logits", "on_one", "on_source", "optional",
 ]  # fmt: skip
 
 Gradient = Literal["both", "weights", "input", "none"]

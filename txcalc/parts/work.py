@@ -66,6 +66,11 @@ def on_logits(work: Workload) -> Workload:
     return work._replace(tokens=1) if work.last_logits else work
 
 
+def on_batch(work: Workload) -> Workload:
+    """Once: the batch's sequences are positions, each of which meets all."""
+    return work._replace(batch=1, tokens=work.batch, source=work.batch)
+
+
 def on_one(work: Workload) -> Workload:
     """Once a sequence: a pooler, a classifier."""
     return work._replace(tokens=1)

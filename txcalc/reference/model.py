@@ -24,6 +24,7 @@ from txcalc.reference.drafts import Features
 from txcalc.reference.ends import Embedding, Head
 from txcalc.reference.hyper import HyperConnection
 from txcalc.reference.linear import Activation, LayerScale, Linear, Lookup, LowRank, Norm, Sum, Times, Unused
+from txcalc.reference.mixers.pieces import MatrixProduct
 from txcalc.reference.mode import current, mode
 from txcalc.reference.run import Cache, Like, Remembers, Run
 from txcalc.reference.shared import SharedBlock
@@ -392,6 +393,7 @@ class EncoderDecoder(Asked):
         self.encoder = Stack(part.encoder, like, "encoder.", table)
         self.projection = Linear(part.projection.d_in, part.projection.d_out, True, like) if part.projection else None
         self.memory = nn.Identity()
+        self.matched = MatrixProduct() if part.matched else None
         branches = (branch.name for group in part.decoder.groups for branch in group.block.branches)
         self.apart = "cross_attention" not in branches  # then what the encoder finds is a result of its own
 
@@ -401,5 +403,8 @@ class EncoderDecoder(Asked):
         made = None if source is None else self.encoder(source)
         states, *pooled = made if isinstance(made, tuple) else (made,)
         read = states if states is None or self.projection is None else self.projection(states)
-        logits = self.decoder(ids, memory=None if read is None else self.memory(read), cache=cache)
+        memory = None if read is None else self.memory(read)
+        logits = self.decoder(ids, memory=memory, cache=cache)
+        if self.matched and memory is not None:
+            return logits, self.matched(logits[None, None], memory.mT[None, None])
         return (logits, *([states] if self.apart else []), *pooled) if pooled or self.apart else logits

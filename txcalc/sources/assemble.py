@@ -10,7 +10,7 @@ from txcalc.num import total
 from txcalc.parts.adapters import LoraOptions
 from txcalc.parts.attention import AttentionOptions
 from txcalc.parts.block import Block, Branch, Laurel, Streams
-from txcalc.parts.cores import AttentionCore
+from txcalc.parts.cores import AttentionCore, MatrixProduct
 from txcalc.parts.drafts import FeaturesOptions
 from txcalc.parts.embedding import AudioOptions, EmbeddingOptions, VisionOptions
 from txcalc.parts.feedforward import FeedForward
@@ -49,7 +49,9 @@ def assemble(spec: Table) -> Root:
     if encoder.embedding and encoder.embedding.tokens and spec["stacks"]["encoder"]["embedding"]["shared"]:
         encoder = _with_shared_table(encoder)
     positions = patches(spec["stacks"]["encoder"])
-    return EncoderDecoder(encoder=encoder, projection=projection, decoder=decoder, positions=positions)
+    classes = spec["stacks"]["decoder"]["head"].get("classes")
+    matched = MatrixProduct(n_heads=1, d_in=classes, d_out=None) if spec["stacks"]["decoder"]["matched"] else None
+    return EncoderDecoder(encoder=encoder, projection=projection, decoder=decoder, positions=positions, matched=matched)
 
 
 def _with_shared_table(encoder: Stack) -> Stack:

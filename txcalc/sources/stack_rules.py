@@ -27,7 +27,14 @@ def check_stack(stack: Tables, missing: Callable[[str], bool], fault: Told) -> N
 
 
 def check_halves(encoder: Tables, decoder: Tables, fault: Told) -> None:
-    """One token table serves both halves where the encoder reads tokens, unless each has its own."""
+    """One token table serves both halves where the encoder reads tokens, unless each has its own; those that are
+    matched are classifiers of one width, each by itself."""
+    with SOUND:
+        heads = encoder["head"], decoder["head"]
+        read = any("cross_attention" in layer["parts"] for layer in decoder["layer"].values())
+        alike = {head["form"] for head in heads} == {"classifier"} and not unequal(*(head["classes"] for head in heads))
+        if decoder["matched"] and (read or not alike):
+            fault("decoder.matched", True, "false but where halves that do not read each other have as many classes")
     with SOUND:
         if encoder["audio"] or encoder["vision"] or not encoder["embedding"]["shared"]:
             return
@@ -140,6 +147,11 @@ def _crossing(stack: Tables, fault: Told) -> None:
 def _projected(stack: Tables, fault: Told) -> None:
     if stack["projected"] and (stack["role"] != "cross-decoder" or not every("attention", stack)):
         fault("projected", True, "false but in a decoder that attends to its encoder")
+
+
+def _matched(stack: Tables, fault: Told) -> None:
+    if stack["matched"] and stack["role"] != "cross-decoder":
+        fault("matched", True, "false but in the decoder beside an encoder")
 
 
 def _length(stack: Tables, fault: Told) -> None:
@@ -334,6 +346,7 @@ STACK_RULES: tuple[Callable[[Tables, Told], None], ...] = (
     _extra,
     _lora,
     _projected,
+    _matched,
     _length,
     _features,
     _crossing,

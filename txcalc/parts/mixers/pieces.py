@@ -12,7 +12,7 @@ from txcalc.num import ceil_div, maximum
 from txcalc.parts.forms import FORMS, pieces, steps
 from txcalc.parts.frozen import frozen
 from txcalc.parts.options import REQUIRED, key, numbered
-from txcalc.parts.part import Child, Composite, Duty, Stream, Workload, on_source
+from txcalc.parts.part import Child, Composite, Duty, Stream, Workload, on_batch, on_source
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.sharding import Ways
 
@@ -32,7 +32,7 @@ DUTIES: Final[Mapping[str, Duty]] = {
 STEPS: Final[dict[str, Callable[[Mapping[str, Any]], Stream]]] = {
     "source": lambda piece: on_source,
     "keys": lambda piece: lambda work: work._replace(source=_positions(work.keys, piece["keys"])),
-    "batch": lambda piece: lambda work: work._replace(batch=1, tokens=work.batch, source=work.batch),
+    "batch": lambda piece: on_batch,
     "at": lambda piece: lambda work: work._replace(tokens=_positions(work.tokens, piece["at"]), past=0),
     "shared": lambda piece: lambda work: work._replace(batch=1),
 }

@@ -67,7 +67,7 @@ def clip_vision_model(c: Config, form: str = "") -> Raw:
 
 
 def clip(c: Config) -> Raw:
-    """Both encoders side by side, each projected; nothing of one is read by the other."""
+    """Both encoders side by side, each projected; every text of a batch is multiplied by every picture."""
     c.head_of("none")
     width, halves = c.size("projection_dim", default=512), {}
     for half, key, reader in (("encoder", "vision", clip_vision_model), ("decoder", "text", clip_text_model)):
@@ -76,9 +76,11 @@ def clip(c: Config) -> Raw:
         inner.ignore("architectures")
         halves[half] = reader(inner, "projected")
     first, second = halves["encoder"], halves["decoder"]
-    second |= {"layer": {"text": {"parts": ["attention", "feed_forward"]}}, "idle": 1}  # the products' temperature
+    second |= {"matched": True, "idle": 1}  # the products' temperature
+    second["layer"] = {"text": {"parts": ["attention", "feed_forward"]}}
     first["embedding"] |= {"shared": False}
     c.note("two encoders side by side: a picture and a text; neither keeps a cache in use")
+    c.note("that both vectors are scaled to length 1 is not among the other FLOPs")
     own = {half: {k: v for k, v in raw.items() if k not in ("kind", "context")} for half, raw in halves.items()}
     return {"kind": "encoder-decoder", **own}
 

@@ -175,6 +175,8 @@ def test_mlx_packs_tables_too(key: str) -> None:
     model = build(*describe({**qwen, "tie_word_embeddings": True, key: {"group_size": 64, "bits": 4}}))
     norms = 28 * (2 * 2048 + 2 * 128) + 2048
     assert sum(native(model).bytes_of(e) for e in model.ledger()) == (model.params - norms) * 9 // 16 + 2 * norms
+    broad = build(*describe({**qwen, "tie_word_embeddings": True, key: {"group_size": 128, "bits": 4}}))
+    assert sum(native(broad).bytes_of(e) for e in broad.ledger()) == (model.params - norms) * 17 // 32 + 2 * norms
     own = {"group_size": 64, "bits": 4, "model.embed_tokens": {"bits": 8, "group_size": 32}, "lm_head": False}
     table = 151936 * 2048
     more = build(*describe({**qwen, "tie_word_embeddings": True, key: own}))

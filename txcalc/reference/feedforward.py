@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -156,3 +157,16 @@ class Experts(nn.Module):
         merit = grouped.topk(2 if self.scoring == "sigmoid" else 1).values.sum(-1)
         best = torch.zeros_like(merit).scatter(1, merit.topk(self.top_groups).indices, 1).bool()
         return grouped.masked_fill(~best.unsqueeze(-1), -torch.inf).flatten(1)
+
+
+@contextmanager
+def at_work(net: nn.Module) -> Iterator[None]:
+    """Modules without the experts that no token goes to in the `static` mode, for what reads all that there are."""
+    every = [(part, part.routed) for part in net.modules() if isinstance(part, Experts)]
+    for part, routed in every:
+        part.routed = routed[: part.top_k]
+    try:
+        yield
+    finally:
+        for part, routed in every:
+            part.routed = routed

@@ -5,12 +5,14 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import nn
 
 from txcalc.reference import tracing
+from txcalc.reference.feedforward import at_work
 from txcalc.verify.coverage import costs_nothing
 from txcalc.verify.subject import Subject
 from txcalc.verify.verdict import Row, compare, uncounted
@@ -55,7 +57,8 @@ def count(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, int], dict
 def rows(subject: Subject) -> Iterator[Row]:
     """Forward FLOPs at every point, and operators without a count."""
     for point, net, whole in subject.measured():
-        with tracing(static=subject.device == "meta"), torch.no_grad():
+        static = subject.device == "meta"
+        with tracing(static=static), torch.no_grad(), at_work(net) if static else nullcontext():
             found, skipped = count(net, subject.inputs(point))
         found, skipped = (found, skipped) if whole else (subject.everywhere(found), subject.everywhere(skipped))
         yield from compare(subject.ledger(point), lambda entry: entry.flops, found, "flops", ORACLE, str(point))

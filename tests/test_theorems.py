@@ -19,7 +19,8 @@ from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.model import Model
-from txcalc.num import minimum
+from txcalc.num import ceil_div, minimum
+from txcalc.parts import spans
 from txcalc.parts.attention import Attention
 from txcalc.parts.feedforward import Experts
 from txcalc.parts.latent import LatentCore
@@ -108,6 +109,13 @@ def test_a_changed_formula_inherits_nothing(monkeypatch: pytest.MonkeyPatch) -> 
     assert inherited(load(TOY), "flops") is not None
     monkeypatch.setattr(Linear, "operations", lambda self, work: before(self, work) * 2)
     assert inherited(load(TOY), "flops") is None
+
+
+def test_windows_that_are_taken_for_full_ones_have_lost_their_theorem(monkeypatch: pytest.MonkeyPatch) -> None:
+    swin = config("swin-tiny")
+    assert inherited(swin, "flops") is not None
+    monkeypatch.setattr(spans, "_cut", lambda n, width: ((ceil_div(n, width), width),))
+    assert inherited(swin, "flops") is None
 
 
 def test_training_saved_decoding_cache_and_masks_are_inherited_too() -> None:

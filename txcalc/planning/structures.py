@@ -400,6 +400,8 @@ def _over(value: Any, values: Mapping[str, Any]) -> Any:
 
 
 def probe(unit: Unit) -> dict[str, int]:
-    """Sizes at which formulas are compared: a prime of its own for each parameter."""
+    """Sizes at which formulas are compared: a prime of its own for each parameter, the least for a listed window, so
+    that what it cuts is longer than it."""
     primes = (n for n in range(11, 2000) if all(n % d for d in range(2, n)))
-    return dict(zip(sorted(unit.values), primes, strict=False))
+    names = sorted(unit.values, key=lambda name: (name != f"{LEAF}.window", name))
+    return dict(zip(names, primes, strict=False))

@@ -471,6 +471,12 @@ def test_no_fewer_gpus_would_do(name: str, memory: int, concurrency: int) -> Non
     assert fewest is None or some(fewest)
 
 
+def test_copies_that_are_asked_for_may_have_no_sequence() -> None:
+    model = load("D=256 L=4 h=4 h_kv=2 F=512 V=1024")
+    deployment = Deployment(model, toy(10**9), engine(model, chunk=64))
+    assert [deployment.min_gpus(256, 1, fixed) for fixed in ({}, {"dp": 2})] == [1, 2]
+
+
 def test_a_layout_that_the_format_cannot_store_is_no_layout() -> None:
     """Rows of 14,336 are blocks of 256 over up to 8 ranks: the other layouts of 16 remain, and the fewest are found."""
     model = load("llama-3.1-8b")

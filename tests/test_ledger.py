@@ -15,6 +15,7 @@ from txcalc import InputError, Ledger, UnknownName
 from txcalc.errors import TxcalcError
 from txcalc.hardware import load as load_gpu
 from txcalc.ledger import KINDS, QUANTITIES
+from txcalc.parts.adapters import _same
 from txcalc.parts.forms import _somewhere
 from txcalc.parts.frozen import record
 from txcalc.parts.latent import LatentAttention, LatentCore
@@ -22,6 +23,7 @@ from txcalc.parts.norm import Norm
 from txcalc.parts.options import MAX_SIZE, Wrong, up_to
 from txcalc.parts.part import Workload
 from txcalc.parts.positions import Rotary
+from txcalc.parts.projectors import _resample
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal
 from txcalc.planning.gradients import reached
@@ -427,6 +429,20 @@ def test_a_mean_of_patches_may_be_normed() -> None:
     head = {"form": "classifier", "classes": 7, "pool": "mean"}
     plain, normed = (build(tiny | {"head": head | {"pool_norm": norm}}, "tiny").params for norm in (False, True))
     assert normed - plain == 16
+
+
+def test_a_mean_stands_beside_the_first_position_where_both_are_read() -> None:
+    tiny = {"kind": "vision", "d_model": 16, "n_layers": 1, "vision": {"image": 8, "patch": 4}}
+    tiny |= {"attention": {"n_heads": 2}, "feed_forward": {"d_ff": 8}}
+    asked = ({"form": "classifier", "classes": 7, "pool": pool} for pool in ("mean", "both", "first"))
+    models = [build(tiny | {"head": head}, "tiny") for head in asked]
+    assert [stack.head.joined for model in models for stack in model.root.stacks if stack.head] == [False, True, False]
+
+
+def test_widths_are_one_by_value_and_queries_make_one_vector_unless_it_is_said() -> None:
+    wide = 10**6
+    assert _same(wide, 10**6) and not _same(wide, 10**6 + 1) and not _same(wide, "wide")
+    assert [_resample(8, [], reads=4, **said).made for said in ({}, {"makes": 2})] == [1, 2]
 
 
 def test_where_a_piece_works_is_within_all_sizes() -> None:

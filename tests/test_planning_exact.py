@@ -536,7 +536,8 @@ def test_the_context_of_lengths() -> None:
 
 @pytest.mark.parametrize(("ep", "experts", "over"), [(1, 64, 0), (4, 0, 0), (2, 25, 0.56 / 5), (4, 4, 0.28 * 2**0.82)])
 def test_the_fullest_of_ranks_that_experts_are_spread_over(ep: int, experts: int, over: float) -> None:
-    rank = SimpleNamespace(layout=Layout(ep=ep), _experts=experts, efficiency=SimpleNamespace(spread=1.0))
+    passes = SimpleNamespace(experts=experts)
+    rank = SimpleNamespace(layout=Layout(ep=ep), passes=passes, efficiency=SimpleNamespace(spread=1.0))
     assert Rank._fullest(rank) == pytest.approx(1 + over)  # type: ignore[arg-type]
 
 

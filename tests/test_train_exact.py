@@ -840,6 +840,15 @@ def test_experts_get_narrow_tokens_and_give_wide_results() -> None:
         assert sent["all_to_all"] == 4 * 2 * width * ROWS * 64 // 2
 
 
+@pytest.mark.parametrize(("recompute", "times"), [("none", 2 * 4), ("blocks", 3 * 4)])
+def test_norms_over_the_heads_of_all_ranks_gather_them(recompute: str, times: int) -> None:
+    """Queries and keys of four layers, together: forward, backward, and once more where a block is computed again."""
+    model = load(DECODER, {"attention.qk_norm": "width"})
+    recipe = Recipe(Layout(tp=2), 3, tokens=32, recompute=recompute)
+    found = collectives(Pipeline(model, recipe).pieces, recipe, 64)["all_gather"]
+    assert (found.times, found.bytes) == (times, times * ROWS * (64 + 32) * 2)
+
+
 @pytest.mark.parametrize(("layout", "sums"), [(Layout(tp=2, fsdp=2), 4 * 2), (Layout(tp=2), 0), (Layout(fsdp=2), 0)])
 def test_what_ranks_of_one_expert_hold_whole_is_summed(layout: Layout, sums: int) -> None:
     """The bias behind the split matrix of each of two experts of four layers, where fsdp cuts it."""

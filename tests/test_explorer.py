@@ -12,7 +12,7 @@ from tiny import TINY
 import txcalc
 from txcalc.explorer import TOTALS, Explorer, explore
 from txcalc.model import Model
-from txcalc.num import ceil_div, divides, exact_div, exceeds, maximum, minimum, triangle
+from txcalc.num import ceil_div, divides, exact_div, exceeds, maximum, minimum, nearest_square, triangle
 from txcalc.planning import theorems
 from txcalc.program import OutOfDomain, Program, Recorded, Tape, written
 from txcalc.sources import build
@@ -209,6 +209,7 @@ def test_equal_steps_are_one() -> None:
         (lambda x, y: y * minimum(x, y - 1) * 4, "4·y·min(x, y − 1)"),
         (lambda x, y: ceil_div(x * y, 8), "⌈x·y/8⌉"),
         (lambda x, y: exact_div(x, y) * 2, "2·(x/y)"),
+        (lambda x, y: nearest_square(x * y) * 2, "2·rows(x·y)"),
         (lambda x, y: 2 * x - (x + x), "0"),
         (lambda x, y: 128_256 * x, "128,256·x"),
     ],

@@ -267,9 +267,9 @@ def pairs(old: CodeType, new: CodeType) -> Iterator[tuple[CodeType, CodeType]]:
     """The functions of a module that differ, from the module itself inwards."""
     if old != new:
         yield old, new
-        for one, other in zip(old.co_consts, new.co_consts, strict=False):
-            if isinstance(one, CodeType) and isinstance(other, CodeType):
-                yield from pairs(one, other)
+        within = ([one for one in code.co_consts if isinstance(one, CodeType)] for code in (old, new))
+        for one, other in zip(*within, strict=True):  # in the same order: a constant may stand before more of them
+            yield from pairs(one, other)
 
 
 class Mutants:
@@ -360,7 +360,10 @@ class Mutants:
             os.close(reader)
             signal.alarm(int(60 + 8 * seconds))  # one that does not end is seen too
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-            found = self.swapped(swapped, tests) if swapped else self.imported(mutant, tests)
+            try:
+                found = self.swapped(swapped, tests) if swapped else self.imported(mutant, tests)
+            except BaseException as error:  # it goes no further than this process
+                found = f"it cannot be imported: {error!r}"
             os.write(writer, found.encode())
             os._exit(0)
         os.close(writer)

@@ -218,7 +218,7 @@ def test_what_a_machine_says() -> None:
 
 
 def rank(state: State, away: int = 0) -> RankMemory:
-    return RankMemory(0, 1, 0, 0, {}, "", {}, state, (), away=away)
+    return RankMemory(0, 1, 0, 0, {}, "", {}, state, (), 0, away, 0)
 
 
 @pytest.mark.parametrize(

@@ -57,9 +57,9 @@ class RankMemory:
     moments: dict[str, int]
     state: State
     held: tuple[int, ...]
-    host: int = 0
-    away: int = 0
-    lent: int = 0
+    host: int
+    away: int
+    lent: int
 
     @property
     def allocated(self) -> int:

@@ -19,6 +19,8 @@ from hypothesis import HealthCheck, Phase, settings
 # One thread each, before PyTorch is imported and for every process that a test starts: tensors are tiny here, and
 # threads of several workers that wait for each other on two cores cost seven times the work.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# As the command sets it, before SymPy is imported.
+os.environ.setdefault("SYMPY_CACHE_SIZE", "10000")
 # What is compiled is kept, also where a shell says not to: it is a third of the start of a process that tests start,
 # and half of collecting the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

@@ -140,6 +140,7 @@ def entry() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "backslashreplace"):
             stream.reconfigure(errors="txcalc")
+    os.environ.setdefault("SYMPY_CACHE_SIZE", "10000")  # of its 1,000 a proof loses what it asks again: a tenth slower
     gc.set_threshold(200_000)  # what imports make is no garbage; looking through it costs verify a third
     try:
         app(prog_name="txcalc")

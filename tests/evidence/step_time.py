@@ -86,6 +86,7 @@ BETWEEN = {1: 435.97, 2: 361.75, 4: 160.14, 8: 99.56, 16: 84.74, 32: 64.93, 64: 
 WAITS = 2 * 0.1
 
 
+@cache
 def cluster(gpus: int) -> Machine:
     """The playbook's, where a job on so many GPUs runs: its network cards give a GPU what they were measured at."""
     nodes = max(1, gpus // 8)

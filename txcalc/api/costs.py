@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from txcalc.api.arguments import Length, Lengths, Names, models, names, one, some
 from txcalc.api.results import Known, Record, Result
-from txcalc.api.trainings import TrainingStep, with_step
-from txcalc.errors import InputError, UnknownName
+from txcalc.api.trainings import TrainingStep, conventions_of, with_step
+from txcalc.errors import InputError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.sources import load
@@ -256,10 +256,7 @@ def _counted(asked: Sequence[str], model: Model, ledger: Ledger, kept: Ledger, a
     from txcalc.planning.activations import korthikanti
     from txcalc.planning.conventions import CONVENTIONS
 
-    known = [*CONVENTIONS, "korthikanti"]
-    for name in dict.fromkeys(asked):
-        if name not in known:
-            raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
+    for name in conventions_of(asked, "korthikanti"):
         yield korthikanti(model, kept) if name == "korthikanti" else CONVENTIONS[name](model, ledger, attention, 1)
 
 

@@ -15,10 +15,8 @@ if TYPE_CHECKING:
     from txcalc.ledger import Ledger
     from txcalc.model import Model
     from txcalc.planning.training import Recipe
-    from txcalc.planning.training.answer import Training
     from txcalc.planning.training.machine import Machine
     from txcalc.planning.training.search import Searched
-    from txcalc.render.picture import Picture
     from txcalc.render.report import Report
     from txcalc.sources import Source
 
@@ -268,6 +266,7 @@ def train(
     from txcalc.planning.training.recipe import parse_options
     from txcalc.planning.training.run import Terms, parse_days, tokens_of
     from txcalc.planning.utilisation import REPORTED, parse_measured
+    from txcalc.render import timeline
     from txcalc.render.train import report
     from txcalc.units import parse_bytes
 
@@ -282,7 +281,7 @@ def train(
     terms = Terms(price, accelerator.power, pue, grid, days, maybe(budget, "--budget", count)).checked()
     run = tokens_of(model, maybe(train_tokens, "--train-tokens", count), maybe(compute, "--compute", count), terms)
     rate = None if measured is None else parse_measured(measured)
-    counted = _conventions(names(conventions)) if conventions else REPORTED
+    counted = conventions_of(names(conventions)) if conventions else REPORTED
     long = tokens_of_sequence(model, maybe(tokens, "--tokens", length))
     micro, batch = maybe(micro_batch, "--micro-batch", length), maybe(global_batch, "--global-batch", length)
     asked: dict[str, Any] = {"framework": framework, "schedule": schedule, "recompute": recompute, "micro_batch": micro}
@@ -303,7 +302,7 @@ def train(
     found = answer.train(model, chosen, machine, rate, counted, run, terms, rank)
     others = answer.elsewhere(found) if fits_on else ()
     told = report(found, terms, searched, others)
-    return Train(lambda _: told, lambda _: _picture(found, searched), not found.fits)
+    return Train(lambda _: told, lambda _: timeline.picture(found, searched), not found.fits)
 
 
 def step_of(ledger: Ledger, recompute: str | None, optimizer: str | None, layout: str | None, dtype: str) -> Recipe:
@@ -351,12 +350,6 @@ def with_step(
     return written(found, recipe, by_part(model.language(), recipe))
 
 
-def _picture(found: Training, searched: Searched | None) -> Picture:
-    from txcalc.render.timeline import picture
-
-    return picture(found, searched)
-
-
 def tokens_of_sequence(model: Model, said: int | None) -> int:
     """The length of a sequence: what is said, or the usual; of a model of pictures its positions, whatever is said."""
     if model.fixed_length:
@@ -364,12 +357,14 @@ def tokens_of_sequence(model: Model, said: int | None) -> int:
     return min(TOKENS, model.context or TOKENS) if said is None else said
 
 
-def _conventions(asked: Sequence[str]) -> tuple[str, ...]:
+def conventions_of(asked: Sequence[str], *more: str) -> tuple[str, ...]:
+    """The conventions asked for, of all there are and `more`, each once. Errors: `UnknownName`."""
     from txcalc.planning.conventions import CONVENTIONS
 
+    known = [*CONVENTIONS, *more]
     for name in asked:
-        if name not in CONVENTIONS:
-            raise UnknownName("--as", "convention", name, list(CONVENTIONS), f"one of {', '.join(CONVENTIONS)}")
+        if name not in known:
+            raise UnknownName("--as", "convention", name, known, f"one of {', '.join(known)}")
     return tuple(dict.fromkeys(asked))
 
 

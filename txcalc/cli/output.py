@@ -60,12 +60,16 @@ def printed(found: Result | Report | None, format_: str, place: str | None = Non
 
 
 @contextmanager
-def progress() -> Iterator[Callable[[str, float], None]]:
-    """What is told of a step and of the share that is done becomes a bar on stderr, on a terminal."""
+def progress(beside: bool = True) -> Iterator[Callable[[str, float], None]]:
+    """What is told of a step and of the share that is done becomes a bar on stderr, on a terminal; not `beside` a
+    result that goes to one, too, meanwhile."""
+    if not sys.stderr.isatty() or (not beside and sys.stdout.isatty()):
+        yield lambda step, share: None
+        return
     from rich.console import Console
     from rich.progress import Progress
 
-    with Progress(console=Console(stderr=True), transient=True, disable=not sys.stderr.isatty()) as bar:
+    with Progress(console=Console(stderr=True), transient=True, redirect_stdout=beside, redirect_stderr=beside) as bar:
         task = bar.add_task("", total=1.0)
         yield lambda step, share: bar.update(task, description=step, completed=share)
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
 from pathlib import Path
-from time import monotonic
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -91,13 +89,16 @@ def sweep(
     wrote = [save(plots.sweep(found.report("json").data), place)] if place else []
     names = [*(["model"] if len(grids) > 1 else []), *columns(grids[0])]
     sys.stdout.write(",".join(names) + "\n")
-    for grid in grids:
-        named = f'"{grid.base.name}",' if len(grids) > 1 else ""
-        line = named.replace("%", "%%") + ",".join(["%d"] * len(columns(grid))) + "\n"
-        # one write a block: a million small ones take longer than the figures
-        for block in _watched(grid, grid.points):
-            rows = zip(*(column.tolist() for column in block), strict=True)
-            sys.stdout.write("".join(map(line.__mod__, rows)))
+    done = 0
+    with progress(beside=False) as shown:
+        for grid in grids:
+            named = f'"{grid.base.name}",' if len(grids) > 1 else ""
+            line = named.replace("%", "%%") + ",".join(["%d"] * len(columns(grid))) + "\n"
+            # one write a block: a million small ones take longer than the figures
+            for block in grid:
+                rows = zip(*(column.tolist() for column in block), strict=True)
+                sys.stdout.write("".join(map(line.__mod__, rows)))
+                shown("points", (done := done + len(block[0])) / found.points)
     tell([*(note for grid in grids for note in notes(grid)), *wrote])
 
 
@@ -111,26 +112,3 @@ def _streamed(found: Swept, out: Path, workers: int, cluster: str | None, force:
         )
     typer.echo(f"{written.path}: {written.rows:,} rows in {written.groups:,} row groups, {written.bytes:,} bytes")
     tell(notes(found.grids[0]))
-
-
-def _watched(blocks: Iterable[list[Any]], points: int) -> Iterator[list[Any]]:
-    """The blocks; with a progress bar on stderr after a second, where that is a terminal and stdout is not."""
-    started, done, bar, task = monotonic(), 0, None, None
-    wanted = sys.stderr.isatty() and not sys.stdout.isatty()
-    try:
-        for block in blocks:
-            yield block
-            done += len(block[0])
-            if wanted and bar is None and monotonic() - started > 1:
-                from rich.console import Console
-                from rich.progress import Progress
-
-                console = Console(stderr=True)
-                bar = Progress(console=console, transient=True, redirect_stdout=False, redirect_stderr=False)
-                task = bar.add_task("points", total=points)
-                bar.start()
-            if bar is not None and task is not None:
-                bar.update(task, completed=done)
-    finally:
-        if bar is not None:
-            bar.stop()

@@ -89,17 +89,8 @@ def _types(held: Checkpoint) -> Table:
 def _sizes(name: str, size: StoredSize, whole: StoredSize) -> list[Any]:
     each = Fraction(8 * size.bytes, size.elements) if size.elements else None
     bits = TableCell(None, "") if each is None else TableCell(float(each), f"{float(each):.4g}")
-    share = percent(size.bytes, whole.bytes)
-    return [
-        name,
-        cell(size.tensors),
-        cell(size.elements),
-        rounded(size.elements),
-        bits,
-        cell(size.bytes),
-        iec(size.bytes),
-        share,
-    ]
+    held = [cell(size.tensors), cell(size.elements), rounded(size.elements), bits, cell(size.bytes), iec(size.bytes)]
+    return [name, *held, percent(size.bytes, whole.bytes)]
 
 
 def _names(title: str, tensors: Iterable[StoredTensor]) -> Table:

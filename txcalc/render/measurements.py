@@ -116,11 +116,12 @@ def near(figures: Sequence[tuple[str, Found]]) -> list[Table]:
               ("work", "ledger", "dry run", "measured", "÷ ledger", "over dry run"),
               _by_model(memory, _memory, _beyond)),
         Table("What deploy sets aside: weights, pages and activations", ("work", "deploy", "measured", "ratio"),
-              _by_model([one for one in memory if one[1].get("planned")], _planned)),
+              _by_model([one for one in memory if one[1].get("planned")], _shown(iec, "planned"))),
         Table("Training beside train", ("work", "predicted", "measured", "ratio"), _by_model(trained, _trained)),
-        Table("Time", ("work", "floor ms", "expected ms", "measured ms", "ratio"), _by_model(time, _time)),
+        Table("Time", ("work", "floor ms", "expected ms", "measured ms", "ratio"),
+              _by_model(time, _shown(_milliseconds, "floor", "predicted"))),
         Table("Attention outweighs the feed-forward", ("predicted", "tokens", "measured", "ratio"),
-              _by_model(lengths, _length)),
+              _by_model(lengths, _shown("{:,.0f}".format, "predicted"))),
     ]  # fmt: skip
     return [table for table in tables if table.rows]
 
@@ -229,19 +230,24 @@ def _beyond(figure: Found) -> str:
     return "; ".join([*figure["gap"], *(f"{iec(size)} {name}" for name, size in figure.get("beside", {}).items())])
 
 
-def _planned(figure: Found) -> list[Any]:
-    ratio = figure["measured"] / figure["planned"]
-    return [
-        *(TableCell(figure[key], iec(figure[key])) for key in ("planned", "measured")),
-        TableCell(ratio, f"{ratio:.2f}"),
-    ]
+def _shown(write: Callable[[Any], str], *keys: str) -> Callable[[Found], list[Any]]:
+    """Figures of these keys, what was measured, and how many times the last of them that is."""
+
+    def row(figure: Found) -> list[Any]:
+        figures = [figure[key] for key in (*keys, "measured")]
+        ratio = figures[-1] / figures[-2] if figures[-2] else None
+        last = cell(None) if ratio is None else TableCell(ratio, f"{ratio:.2f}")
+        return [*(TableCell(number, write(number)) for number in figures), last]
+
+    return row
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{1e3 * seconds:,.3f}"
 
 
 def _trained(figure: Found) -> list[Any]:
-    """Bytes, or tokens per second."""
-    memory = figure["unit"] == "bytes"
-    pair = (figure["predicted"], figure["measured"])
-    return [*(TableCell(n, iec(n) if memory else f"{n:,.0f} tokens/s") for n in pair), _ratio(figure)]
+    return _shown(iec if figure["unit"] == "bytes" else "{:,.0f} tokens/s".format, "predicted")(figure)
 
 
 def _kernels(figure: Found) -> list[Any]:
@@ -252,20 +258,6 @@ def _kernels(figure: Found) -> list[Any]:
 def _plain(step: Found) -> bool:
     """Whether a pass ran attention that is no fused kernel."""
     return any(name.endswith("_math") for name in step.get("ran", {}).get("attention", ()))
-
-
-def _time(figure: Found) -> list[Any]:
-    shown = [TableCell(figure[key], f"{1e3 * figure[key]:,.3f}") for key in ("floor", "predicted", "measured")]
-    return [*shown, _ratio(figure)]
-
-
-def _length(figure: Found) -> list[Any]:
-    return [*(TableCell(figure[key], f"{figure[key]:,.0f}") for key in ("predicted", "measured")), _ratio(figure)]
-
-
-def _ratio(figure: Found) -> TableCell:
-    ratio = figure["measured"] / figure["predicted"] if figure["predicted"] else None
-    return cell(None) if ratio is None else TableCell(ratio, f"{ratio:.2f}")
 
 
 # Beside each other: shared keys and values, a cache as it grows, both forms of latent attention.
@@ -385,5 +377,5 @@ def _rate(kind: str, dtype: str, size: str, rate: float) -> tuple[Any, ...]:
 
 
 def _check(load: str, before: float, after: float, measured: float) -> tuple[Any, ...]:
-    taken, *predicted = (TableCell(seconds, f"{1e3 * seconds:,.3f}") for seconds in (measured, before, after))
+    taken, *predicted = (TableCell(seconds, _milliseconds(seconds)) for seconds in (measured, before, after))
     return load, taken, predicted[0], error(before, measured), predicted[1], error(after, measured)

@@ -50,7 +50,11 @@ def report(answers: Sequence[ProofAnswer], path: Path) -> Report:
         ],
     }
     good = [answer for answer in answers if answer.theorem]
-    rows = [[answer.model, answer.unit.name, _how(answer), _where(answer)] for answer in answers]
+    rows = []
+    for answer in answers:
+        style = "green" if answer.theorem else "red" if answer.unequal else "yellow"
+        where = [answer.theorem.domain, *map(str, answer.theorem.conditions)] if answer.theorem else []
+        rows.append([answer.model, answer.unit.name, TableCell(answer.how, answer.how, style), ", ".join(where)])
     table = Table(
         "", ("model", "structure", "parameters, FLOPs", "for"), rows, left=frozenset({0, 1, 2, 3}), name="structures"
     )
@@ -73,13 +77,3 @@ def report(answers: Sequence[ProofAnswer], path: Path) -> Report:
     if any(answer.new and answer.theorem for answer in answers):
         notes.append(f"kept in {path}")
     return Report(data, [table, *([beyond] if more else [])], [verdict], notes, good=bool(data["ok"]))
-
-
-def _how(answer: ProofAnswer) -> TableCell:
-    return TableCell(answer.how, answer.how, "green" if answer.theorem else "red" if answer.unequal else "yellow")
-
-
-def _where(answer: ProofAnswer) -> str:
-    if answer.theorem is None:
-        return ""
-    return ", ".join([answer.theorem.domain, *map(str, answer.theorem.conditions)])

@@ -29,7 +29,11 @@ def scale_report(
     if not free:
         rows = [_row(each, each.best, per_token) for each in answers]
         tables.append(Table(f"The best for the same {_flops(answers[0].compute)}", headings, rows))
-    known = [[name, *_interval(each, name)] for each in answers for name in each.law.interval]
+    known = [
+        [name, *(_round(value, 3) for value in (getattr(each.law, name), *interval))]
+        for each in answers
+        for name, interval in each.law.interval.items()
+    ]
     if known:
         named = " and ".join(each.law.name for each in answers if each.law.interval)
         tables.append(
@@ -74,10 +78,6 @@ def _flops(number: float) -> str:
 
 def _round(value: float, digits: int) -> TableCell:
     return TableCell(value, f"{value:,.{digits}f}")
-
-
-def _interval(answer: ScalingAnswer, name: str) -> list[TableCell]:
-    return [_round(value, 3) for value in (getattr(answer.law, name), *answer.law.interval[name])]
 
 
 def _data(answer: ScalingAnswer, per_token: Fraction | None) -> dict[str, Any]:
@@ -134,11 +134,6 @@ def entropy_report(found: Entropy) -> Report:
 
 
 def _sums(name: str, bits: float | None, perplexity: bool) -> list[Any]:
-    if bits is None:
-        return [
-            name,
-            TableCell(None, "infinite"),
-            TableCell(None, "infinite"),
-            TableCell(None, "infinite" if perplexity else ""),
-        ]
-    return [name, _round(bits, 6), _round(bits * BITS, 6), _round(2**bits, 6) if perplexity else ""]
+    found = [None] * 3 if bits is None else [bits, bits * BITS, 2**bits]
+    cells = [TableCell(None, "infinite") if value is None else _round(value, 6) for value in found]
+    return [name, *cells[:2], cells[2] if perplexity else TableCell(None, "")]

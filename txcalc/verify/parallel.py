@@ -75,24 +75,20 @@ def check() -> None:
 
 def measure(jobs: Sequence[Sequence[RankJob]]) -> list[list[dict[str, int]]]:
     """What each job's rank holds and sends in one micro-batch and a step: the jobs of one list in one process."""
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["txcalc.verify.parallel"])
-    results = []
-    for some in jobs:
-        with context.Pool(1) as pool:
-            results.append(pool.apply_async(_run, (list(some),)).get(TIMEOUT))
-    return results
+    return [_alone(_run, list(some)) for some in jobs]
 
 
 def live(recipe: Recipe) -> list[tuple[tuple[int, ...], ...]]:
     """The micro-batches that each stage's rank holds of its pieces at once, counted under torch's own schedule."""
+    return [_alone(_live, recipe, stage) for stage in range(recipe.layout.pp)]
+
+
+def _alone(work: Callable[..., Any], *given: Any) -> Any:
+    """What work gives in a process of its own."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["txcalc.verify.parallel"])
-    found = []
-    for stage in range(recipe.layout.pp):
-        with context.Pool(1) as pool:
-            found.append(pool.apply_async(_live, (recipe, stage)).get(TIMEOUT))
-    return found
+    with context.Pool(1) as pool:
+        return pool.apply_async(work, given).get(TIMEOUT)
 
 
 def _group(rank: int, world: int) -> None:
@@ -351,19 +347,28 @@ def _live(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
         )
         for i in numbers
     ]  # fmt: skip
-    name = {
-        "gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B",
-        "zb": "ScheduleInterleavedZeroBubble", "zbv": "ScheduleZBVZeroBubble", "dualpipev": "ScheduleDualPipeV",
-    }[recipe.schedule]  # fmt: skip
-    m = recipe.accumulation
-    single = recipe.schedule in ("gpipe", "1f1b")
-    schedule = getattr(schedules, name)(made[0] if single else made, m, loss_fn=lambda y, target: (y - target).sum())
-    batch = torch.zeros(m, 4)
+    schedule = scheduled(recipe, made, lambda y, target: (y - target).sum())
+    batch = torch.zeros(recipe.accumulation, 4)
     schedule.step(*((batch,) if 0 in numbers else ()), **({"target": batch} if total - 1 in numbers else {}))
     fullest = [
         a for a in set(found) if not any(b != a and all(p >= q for p, q in zip(b, a, strict=True)) for b in found)
     ]
     return tuple(sorted(fullest))
+
+
+# PyTorch's class of each schedule.
+SCHEDULES = {
+    "gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B",
+    "zb": "ScheduleInterleavedZeroBubble", "zbv": "ScheduleZBVZeroBubble", "dualpipev": "ScheduleDualPipeV",
+}  # fmt: skip
+
+
+def scheduled(recipe: Recipe, stages: Sequence[Any], loss: Callable[[Any, Tensor], Any]) -> Any:
+    """torch's own schedule over this rank's stages."""
+    from torch.distributed.pipelining import schedules
+
+    given = stages[0] if recipe.schedule in ("gpipe", "1f1b") else stages
+    return getattr(schedules, SCHEDULES[recipe.schedule])(given, recipe.accumulation, loss_fn=loss)
 
 
 def folded(model: Model, counts: Sequence[int]) -> Model:

@@ -38,7 +38,7 @@ from txcalc.planning.training.timeline import number
 from txcalc.reference import build, inputs, mode
 from txcalc.verify import context
 from txcalc.verify.branches import NoParallel
-from txcalc.verify.parallel import check, held, loss_parallel, meshes, sharded, stepper
+from txcalc.verify.parallel import check, held, loss_parallel, meshes, scheduled, sharded, stepper
 from txcalc.verify.recorded import Collectives
 from txcalc.verify.verdict import Row, Verdict
 
@@ -267,7 +267,6 @@ def _pipelined(
     model: Model, recipe: Recipe, whole: nn.Module, mesh: Any, rank: int, ids: Tensor, labels: Tensor, device: Any
 ) -> tuple[dict[str, nn.Module], float | None]:
     """Each piece of this rank under torch's own schedule; the loss where the last piece is."""
-    from torch.distributed.pipelining import schedules
     from torch.distributed.pipelining.stage import PipelineStage
 
     pipeline, layout = Pipeline(model, recipe), recipe.layout
@@ -282,20 +281,12 @@ def _pipelined(
         _fill(net, dict(whole.named_parameters()), first)
         nets[first] = net
         made.append(PipelineStage(net, own, total, device, group=mesh["pp"].get_group()))
-    single = recipe.schedule in ("gpipe", "1f1b")
-    kind = getattr(schedules, SCHEDULES[recipe.schedule])
-    schedule = kind(made[0] if single else made, recipe.accumulation, loss_fn=_loss)
+    schedule = scheduled(recipe, made, _loss)
     last = any(stage.is_last for stage in made)
     losses: list[Tensor] = []
     given = (ids,) if any(stage.is_first for stage in made) else ()
     schedule.step(*given, **({"target": labels, "losses": losses} if last else {}))
     return nets, float(torch.stack([loss.detach() for loss in losses]).mean()) if last else None
-
-
-SCHEDULES = {
-    "gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B",
-    "zb": "ScheduleInterleavedZeroBubble", "zbv": "ScheduleZBVZeroBubble", "dualpipev": "ScheduleDualPipeV",
-}  # fmt: skip
 
 
 def _verdict(model: Model, recipe: Recipe, every: list[RankResult]) -> Verdict:

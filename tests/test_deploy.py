@@ -362,23 +362,6 @@ def test_stages_cut_the_layers_in_order() -> None:
     assert total == 2 * model.params + both
 
 
-@pytest.mark.parametrize(
-    ("name", "layout", "words"),
-    [
-        ("llama-3.1-8b", Layout(tp=3), "tp is 3, expected a divisor of n_heads = 32"),
-        ("qwen2.5-7b", Layout(tp=8), "tp is 8, expected a divisor of n_heads = 28"),
-        ("mixtral-8x7b", Layout(dp=16, ep=16), "ep is 16, expected a divisor of n_experts = 8"),
-        ("mixtral-8x7b", Layout(tp=4, ep=8), "ep is 8, expected a divisor of tp = 4, or a multiple"),
-        ("llama-3.1-8b", Layout(pp=33), "pp is 33, expected at most the 32 layers"),
-        ("t5-small", Layout(pp=2), "only a single stack of layers is cut into stages"),
-        ("llama-3.1-8b", Layout(tp=0), "tp is 0, expected a whole number from 1"),
-    ],
-)
-def test_layouts_that_cannot_be_are_refused(name: str, layout: Layout, words: str) -> None:
-    with pytest.raises(InputError, match=words.replace(".", r"\.")):
-        Sharding(load(name)).stages(layout)
-
-
 def test_a_vocabulary_that_does_not_divide_is_padded_and_said() -> None:
     sharding = Sharding(load("gpt2"))
     (stage,) = sharding.stages(Layout(tp=4))

@@ -337,23 +337,6 @@ def test_fit_loads_neither_torch_nor_numpy_and_is_quick() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (("--gpu", "16"), "a size and a bandwidth with their units (16GB@500GB/s)"),
-        (("--gpu", "16GB@500"), "a size and a bandwidth with their units (16GB@500GB/s)"),
-        (("--gpu", "16GB@fast"), "a size and a bandwidth with their units (16GB@500GB/s)"),
-        (("--gpu", "4090:0"), "--gpu is '4090:0', expected one or more of it"),
-        (("--memory", "16"), "--memory is '16', expected a size with its unit (16GB)"),
-        (("--gpu", "h100", "--engine", "trtllm", "--weights", "Q4_K_X"), "did you mean q4_k_s"),
-        (("--gpu", "4090", "--kv", "nonsense"), "no dtype named 'nonsense'"),
-    ],
-)
-def test_what_is_no_card_or_cache_is_refused(given: tuple[str, ...], said: str) -> None:
-    code, _, err = run("fit", "llama-3.1-8b", *given)
-    assert (code, said in " ".join(err.split())) == (2, True)
-
-
-@pytest.mark.parametrize(
     ("card", "seen"), [("m3-max", 96), ("m4", 32 * 2 / 3), ("strix-halo", 62.46), ("gb10", 121.69)]
 )
 def test_of_unified_memory_a_gpu_takes_what_the_system_lets_it(card: str, seen: float) -> None:

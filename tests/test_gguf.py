@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import struct
 import subprocess
 import sys
@@ -72,55 +73,8 @@ def keys(arch: str, model: txcalc.Model) -> dict[str, Any]:
     return {f"{arch}.{key}": value for key, value in result.items()}
 
 
-NAMES = {  # parts of a block, by llama.cpp's names
-    "attention_norm": "attn_norm",
-    "feed_forward_norm": "ffn_norm",
-    "experts_norm": "ffn_norm",
-    "attention_post_norm": "post_attention_norm",
-    "feed_forward_post_norm": "post_ffw_norm",
-    "norm": "attn_norm",
-    "mamba_norm": "attn_norm",
-    "mamba2_norm": "attn_norm",
-    "attention.q": "attn_q",
-    "attention.k": "attn_k",
-    "attention.v": "attn_v",
-    "attention.o": "attn_output",
-    "attention.q_norm": "attn_q_norm",
-    "attention.k_norm": "attn_k_norm",
-    "attention.core.sinks": "attn_sinks.weight",
-    "attention.q_a": "attn_q_a",
-    "attention.q_b": "attn_q_b",
-    "attention.kv_a": "attn_kv_a_mqa",
-    "attention.kv_norm": "attn_kv_a_norm",
-    "feed_forward.gate": "ffn_gate",
-    "feed_forward.up": "ffn_up",
-    "feed_forward.down": "ffn_down",
-    "experts.router": "ffn_gate_inp",
-    "experts.shared.gate": "ffn_gate_shexp",
-    "experts.shared.up": "ffn_up_shexp",
-    "experts.shared.down": "ffn_down_shexp",
-    "mamba.in_proj": "ssm_in",
-    "mamba.conv": "ssm_conv1d",
-    "mamba.x_proj": "ssm_x",
-    "mamba.dt_proj": "ssm_dt",
-    "mamba.scan.A_log": "ssm_a",
-    "mamba.scan.D": "ssm_d",
-    "mamba.out_proj": "ssm_out",
-    "mamba2.in_proj": "ssm_in",
-    "mamba2.conv": "ssm_conv1d",
-    "mamba2.scan.A_log": "ssm_a",
-    "mamba2.scan.D": "ssm_d",
-    "mamba2.scan.dt_bias": "ssm_dt.bias",
-    "mamba2.norm": "ssm_norm",
-    "mamba2.out_proj": "ssm_out",
-}
-TOP = {
-    "embedding.tokens.weight": "token_embd.weight",
-    "embedding.positions.weight": "position_embd.weight",
-    "embedding.norm": "token_embd_norm",
-    "final_norm": "output_norm",
-    "head.projection": "output",
-}
+# llama.cpp's architecture of presets, and its names of a model's parts and of a block's.
+FAMILIES, TOP, NAMES = json.loads((Path(__file__).parent / "data" / "gguf_names.json").read_text()).values()
 
 
 def tensors(model: txcalc.Model, fused: bool) -> Shapes:
@@ -200,25 +154,6 @@ def write(
     with path.open("r+b") as file:
         file.truncate(-(-path.stat().st_size // 32) * 32 + size)
     return path
-
-
-FAMILIES = {
-    "llama-3.1-8b": "llama",
-    "mixtral-8x7b": "llama",
-    "qwen2.5-7b": "qwen2",
-    "qwen3-8b": "qwen3",
-    "qwen3-30b-a3b": "qwen3moe",
-    "gemma-7b": "gemma",
-    "gemma-2-9b": "gemma2",
-    "gemma-3-27b": "gemma3",
-    "gpt2": "gpt2",
-    "falcon-7b": "falcon",
-    "bloom-176b": "bloom",
-    "gpt-oss-20b": "gpt-oss",
-    "deepseek-v3": "deepseek2",
-    "mamba-130m": "mamba",
-    "mamba2-130m": "mamba2",
-}
 
 
 @pytest.mark.parametrize("preset", FAMILIES)

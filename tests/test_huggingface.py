@@ -587,13 +587,8 @@ assert not (set(WRAPPERS.values()) - set(READERS) - set(REFUSED)), set(WRAPPERS.
 
 # transformers' own configs, as its classes write them: what they are when nothing is said, with few layers.
 FEW = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "decoder_layers")
-SAID_LAYERS = {
-    "funnel",
-    "nemotron_h",
-    "longcat_flash",
-    "prophetnet",
-    "reformer",
-}  # their `num_hidden_layers` is derived
+# Their `num_hidden_layers` is derived.
+SAID_LAYERS = {"funnel", "nemotron_h", "longcat_flash", "prophetnet", "reformer"}
 ALIASES = {"kimi_k2": "deepseek_v3"}  # model types of which transformers has the class under another name
 
 
@@ -630,15 +625,8 @@ def test_what_transformers_writes_is_read_and_its_nulls_are_kept(model_type: str
                 read(full | {key: None})
 
 
-ODD = {
-    "cohere_compass",
-    "deepseek_ocr2",
-    "diffusion_gemma",
-    "ovis2",
-    "phi4_multimodal",
-    "qwen3_omni_moe_thinker",
-    "qwen4_exp",
-}
+ODD = {"cohere_compass", "deepseek_ocr2", "diffusion_gemma", "ovis2", "phi4_multimodal", "qwen3_omni_moe_thinker"}
+ODD |= {"qwen4_exp"}
 
 
 @pytest.mark.slow
@@ -764,15 +752,8 @@ odd_values = st.one_of(
     st.dictionaries(st.text(max_size=3), st.integers(0, 9), max_size=2),
 )
 PRIMARY = (
-    "hidden_size",
-    "n_embd",
-    "d_model",
-    "dim",
-    "num_hidden_layers",
-    "n_layer",
-    "vocab_size",
-    "num_attention_heads",
-)
+    "hidden_size", "n_embd", "d_model", "dim", "num_hidden_layers", "n_layer", "vocab_size", "num_attention_heads",
+)  # fmt: skip
 
 
 @pytest.mark.slow
@@ -818,27 +799,7 @@ def test_anything_else_is_a_fault(config: Any) -> None:
 
 # transformers itself, where it is installed: a config that it refuses for its sizes, or counts otherwise, gives no
 # number.
-CHANGED = {
-    "llama": ("hidden_size", "num_attention_heads", "num_key_value_heads", "tie_word_embeddings", "attention_bias"),
-    "qwen2": ("hidden_size", "num_attention_heads", "num_key_value_heads", "attention_bias", "use_sliding_window"),
-    "qwen3_moe": ("num_experts", "decoder_sparse_step", "moe_intermediate_size", "head_dim"),
-    "gemma2": ("hidden_size", "num_attention_heads", "head_dim"),
-    "gpt2": ("n_embd", "n_head", "n_layer", "n_positions"),
-    "falcon": ("hidden_size", "multi_query", "new_decoder_architecture", "parallel_attn", "bias", "alibi"),
-    "deepseek_v3": ("q_lora_rank", "n_shared_experts", "first_k_dense_replace", "v_head_dim", "num_key_value_heads"),
-    "bert": ("hidden_size", "type_vocab_size", "tie_word_embeddings"),
-    "deberta-v2": (
-        "type_vocab_size",
-        "share_att_key",
-        "position_buckets",
-        "conv_kernel_size",
-        "max_position_embeddings",
-    ),
-    "t5": ("d_kv", "num_heads", "num_layers"),
-    "bart": ("encoder_attention_heads", "decoder_layers", "max_position_embeddings", "tie_word_embeddings"),
-    "mamba2": ("expand", "num_heads", "n_groups", "state_size"),
-    "jamba": ("attn_layer_period", "num_experts", "mamba_dt_rank", "num_key_value_heads"),
-}
+CHANGED: dict[str, list[str]] = json.loads((DATA / "changed.json").read_text())
 
 
 @pytest.mark.slow
@@ -890,20 +851,8 @@ ALTERED: dict[str, list[dict[str, Any]]] = json.loads((DATA / "altered.json").re
 
 
 # Their code looks at values, which no tensor has on the meta device.
-VALUES = frozenset(
-    {
-        "big_bird",
-        "bigbird_pegasus",
-        "convbert",
-        "flaubert",
-        "ibert",
-        "layoutlm",
-        "roformer",
-        "squeezebert",
-        "tapas",
-        "xlm",
-    }
-)
+VALUES = {"big_bird", "bigbird_pegasus", "convbert", "flaubert", "ibert", "layoutlm", "roformer", "squeezebert"}
+VALUES |= {"tapas", "xlm"}
 
 
 @pytest.mark.parametrize("given", [None, {}])

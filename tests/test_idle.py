@@ -128,39 +128,6 @@ def test_a_list_of_numbers_that_nobody_reads_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "change", "why"),
-    [
-        ("llama-3.1-8b", {"head.rank": 512}, "it counts with a masked-lm head or embedding.early"),
-        ("mixtral-8x7b", {"experts.shared_gate": True}, "it counts with n_shared or d_ff_shared"),
-        ("bert-base", {"head.softcap": 30}, "it counts with head.form = 'lm'"),
-        (
-            "mamba-2.8b",
-            {"positions.form": "alibi"},
-            "it counts with attention; 'learned' and 'sinusoidal' with an embedding",
-        ),
-        ("vit-b", {"vocab_size": 1000}, "it counts where tokens are read, not patches or sound"),
-        ("gpt2", {"positions.theta": 5}, "it counts with positions.form = 'rotary'"),
-        ("mistral-7b", {"attention.keep": 4}, "it counts without attention.window"),
-        ("gpt2", {"attention.random_blocks": 2}, "it counts with attention.block"),
-        ("gpt2", {"positions.apart": True}, "it counts with positions.form = 'relative'"),
-        ("gpt2", {"head.plain": True}, "it counts with head.form = 'masked-lm'"),
-        ("qwen3-next-80b-a3b", {"n_shared": 2}, "it counts where d_ff_shared, their joint width, is not given"),
-        ("llama-3.1-8b", {"positions.rotary_dims": 128}, "it is so already"),
-        (
-            "llama-3.1-8b",
-            {"head.transform_bias": False},
-            "it counts with a layer before a masked-lm head or a classifier",
-        ),
-    ],
-)
-def test_changes_that_change_nothing(name: str, change: dict[str, Any], why: str) -> None:
-    ((key, value),) = change.items()
-    fault = f"{key} is {value!r}, which changes nothing here: {why}"
-    assert refused(load, name, change) == f"{name}: {fault}"
-    assert refused(load, name, {**change, "D": 2 * load(name).spec["stacks"][""]["d_model"]}) == f"{name}: {fault}"
-
-
-@pytest.mark.parametrize(
     ("name", "key", "fault"),
     [
         ("jetmoe", "n_experts", "--set: n_experts is a key of several tables (expert_attention.n_experts or experts."),

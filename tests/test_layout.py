@@ -10,7 +10,6 @@ import pytest
 from command import typed
 
 from txcalc import hardware, load
-from txcalc.errors import InputError
 from txcalc.ledger import walk
 from txcalc.planning import links
 from txcalc.planning.layout import AXES, SERVING_ORDER, UNSERVED, Group, Layout, parse_layout
@@ -27,32 +26,6 @@ def test_a_layout_is_read_by_name() -> None:
     assert Layout(fsdp=8, dp=2).gpus == 16
     assert found.record() == {"tp": 8, "sp": 8, "pp": 16, "vpp": 2, "dp": 4, "ep": 1}
     assert Layout().record() == {"tp": 1, "pp": 1, "dp": 1, "ep": 1}
-
-
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("tp", "'tp', expected NAME=N with a whole number (tp=8,pp=2,dp=4)"),
-        ("", "--layout is '', expected NAME=N"),
-        ("tp=x", "'tp=x', expected NAME=N"),
-        ("tp=-1", "'tp=-1', expected NAME=N"),
-        ("fdsp=8", "'fdsp' is not a kind of parallelism (did you mean fsdp"),
-        ("x=8", "'x' is not a kind of parallelism"),
-        ("tp=8,tp=4", "tp is given twice"),
-        ("tp=0", "tp is 0, expected a whole number from 1 to 65,536"),
-        ("tp=100000", "tp is 100000, expected a whole number from 1 to 65,536"),
-        ("tp=8,sp=4", "sp is 4, expected 1 or tp = 8"),
-        ("vpp=2", "vpp is 2, expected 1 where pp is 1"),
-        ("tp=4,ep=8", "ep is 8, expected a divisor of tp = 4, or a multiple of it that divides tp · dp = 4"),
-        ("fsdp=4,ep=8", "that divides tp · fsdp · dp = 4"),
-        ("tp=4,dp=2,ep=4,etp=4", "ep · etp is 16, expected a divisor of tp · dp = 8"),
-        ("tp=x,y=2", "2 faults"),
-    ],
-)
-def test_what_is_no_layout_is_refused(text: str, words: str) -> None:
-    with pytest.raises(InputError) as refused:
-        parse_layout(text)
-    assert words in str(refused.value)
 
 
 def test_every_axis_is_for_serving_or_refused_there() -> None:

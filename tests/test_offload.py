@@ -145,27 +145,6 @@ def test_deploy_and_fit_say_what_lies_in_ram() -> None:
     assert row["in_ram"].endswith("layers")
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        (("-ngl", "20"), "needs the size of the RAM"),
-        (("--ram", "0GB"), "--ram is '0GB', expected more than 0"),
-        (("--ram", "64"), "expected a size with its unit"),
-        (("--ram", "64@80"), "with their units"),
-        (("--ram", "64GB", "--engine", "vllm"), "expected llama.cpp"),
-        (("--ram", "64GB", "--n-cpu-moe", "4"), "llama-3.1-8b has no experts"),
-        (("--ram", "64GB", "--n-cpu-moe", "x"), "expected a number of layers, or all"),
-        (("--ram", "64GB", "-ngl", "-1"), "expected a whole number from 0"),
-        (("--ram", "64GB", "-ngl", "9", "--tp", "2"), "pp alone"),
-        (("--ram", "64GB", "--pcie", "0GB/s"), "expected bytes per second"),
-    ],
-)
-def test_bad_input(given: tuple[str, ...], said: str) -> None:
-    code, _, err = run("deploy", "llama-3.1-8b", "--gpu", "rtx-4090:2", "--weights", "Q4_K_M", *given)
-    assert code == 2
-    assert said in " ".join(err.split())
-
-
 def test_what_has_no_ram_apart() -> None:
     code, _, err = run("deploy", "llama-3.1-8b", "--gpu", "gb10", "--ram", "64GB")
     assert (code, "no memory of its own" in err) == (2, True)

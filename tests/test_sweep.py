@@ -66,52 +66,6 @@ def test_grids(text: str, values: list[int]) -> None:
     assert axis.take(np.arange(len(values))).tolist() == values
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("T", "--over is 'T', expected AXIS=GRID (T=1k:1M:2x, D=512:4096:+512 or h=8,16,32)"),
-        ("=1,2", "--over is '=1,2', expected AXIS=GRID (T=1k:1M:2x, D=512:4096:+512 or h=8,16,32)"),
-        ("T=1:2", "--over T: grid is '1:2', expected start:stop:step (T=1k:1M:2x, D=512:4096:+512 or h=8,16,32)"),
-        ("T=2:1:1", "--over T: grid is '2:1:1', expected a start that is not above its stop"),
-        ("T=1:9:1x", "--over T: grid is '1:9:1x', expected a factor of 2 or more, from 1 or more"),
-        ("T=0:9:2x", "--over T: grid is '0:9:2x', expected a factor of 2 or more, from 1 or more"),
-        ("T=1:9:0", "--over T: grid is '1:9:0', expected a step above 0"),
-        ("T=1,,2", "--over T is '', expected a whole number such as 2048, 32k or 1M"),
-        ("T=1:9:-1", "--over T is '-1', expected a whole number such as 2048, 32k or 1M"),
-        ("T=1:1.5:1", "--over T is '1.5', expected a whole number such as 2048, 32k or 1M"),
-        ("T=0:1000000000000000000000:1", "--over T: grid is '1,000,000,000,000,000,000,001 points', expected at most"),
-    ],
-)
-def test_grids_that_cannot_be(text: str, said: str) -> None:
-    with pytest.raises(InputError) as error:
-        parse_axis(text)
-    assert str(error.value).startswith(said)
-
-
-@pytest.mark.parametrize(
-    ("source", "over", "said"),
-    [
-        (BLOCK, ["S=1,2"], "--over S: S is past + T: sweep T or P"),
-        (BLOCK, ["Q=1"], "--over Q: no axis named 'Q' (did you mean r_q?)"),
-        (BLOCK, ["norm.form=1"], "--over norm.form: norm.form is no size of a description, and cannot be swept"),
-        (BLOCK, ["positions.theta=1"], "--over positions.theta: positions.theta is no size of a description"),
-        (BLOCK, ["nothing.at_all=1"], "--over nothing.at_all: nothing.at_all is no size of a description"),
-        (BLOCK, ["D=0,512"], "--over D: d_model is 0, expected a whole number from 1 to 1,000,000,000"),
-        (BLOCK, ["T=0,1"], "workload: tokens is 0, expected a whole number from 1 to 1,000,000,000,000"),
-        (BLOCK, ["T_src=1"], "workload: source is 1, expected nothing: D=512 h=8 F=1376 L=1 has no encoder apart"),
-        ("bert-base", ["P=0,1"], "workload: past is 1, expected 0: bert-base is an encoder, it has no cache"),
-        (BLOCK, ["T=1", "tokens=2"], "sweep: tokens is swept twice"),
-        (BLOCK, ["h=8", "attention.n_heads=8"], "sweep: attention.n_heads is swept twice"),
-        (BLOCK, ["T=1:100k:1", "B=1:1k:1"], "sweep: grid is '102,400 × 1,024 = 104,857,600 points', expected at most"),
-        ("gpt2", ["P_max=1,0"], "--over P_max: positions.rows is 0, expected a whole number from 1 to 1,000,000,000"),
-    ],
-)
-def test_sweeps_that_cannot_be(source: str, over: list[str], said: str) -> None:
-    with pytest.raises(InputError) as error:
-        Sweep(load(source), [parse_axis(text) for text in over], ["flops"])
-    assert str(error.value).startswith(said)
-
-
 def test_an_unknown_quantity_names_its_neighbour() -> None:
     with pytest.raises(UnknownName, match=r"no quantity named 'flop' \(did you mean flops"):
         Sweep(load(BLOCK), [parse_axis("T=1")], ["flop"])

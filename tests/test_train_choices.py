@@ -362,6 +362,27 @@ def test_bytes_of_a_recipe(changes: dict[str, Any], sizes: tuple[int, ...]) -> N
     assert (one.parameter_bytes, one.adapter_bytes, one.gradient_bytes, one.compute_bytes, one.reduce_bytes) == sizes
 
 
+@pytest.mark.parametrize(
+    ("changes", "whole", "split"),
+    [
+        ({}, 6 + 24 + 6, 6 + 64 + 6),  # widened, passes in fp32, narrowed
+        ({"compute": "fp32"}, 24, 64),
+        ({"loss_parallel": False}, 36, 36),
+        ({"fused_loss": True}, 6, 6),
+        ({"framework": "megatron"}, 52, 52),
+        ({"framework": "megatron", "compute": "fp32"}, 40, 40),
+        ({"framework": "nanotron"}, 52, 52),
+        ({"framework": "deepspeed"}, 36, 52),
+    ],
+)
+def test_what_the_loss_moves_of_a_logit(changes: dict[str, Any], whole: int, split: int) -> None:
+    assert [Recipe(Layout(tp=tp), **changes).loss_bytes for tp in (1, 2)] == [whole, split]
+
+
+def test_litgpt_s_loss_is_of_logits_as_they_are() -> None:
+    assert [Recipe(framework="litgpt", compute=dtype).loss_bytes for dtype in ("bf16", "fp32")] == [12, 24]
+
+
 def test_a_recipe_s_own_numbers() -> None:
     one = Recipe(Layout(tp=2, cp=4, fsdp=3, dp=5), 7, 11, 4096)
     assert (one.global_batch, one.local_tokens, one.shards) == (7 * 11 * 15, 1024, 12)

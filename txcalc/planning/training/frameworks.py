@@ -15,7 +15,9 @@ class Framework:
     held        gradients live in buffers that are never freed
     zeros       ZeRO stages that dp may have
     logits      bytes of a logit, the most at once
-    loss        bytes that the passes over a logit read and write, from the output layer's result to its gradient
+    loss        times that a logit is read or written, from the output layer's result to its gradient, but for its
+                conversions: of whole logits, and of those that tp splits
+    widens      logits are converted to fp32 for the loss, and their gradient back
     schedules   of its pipeline; none: it has no pipeline
     pads        the vocabulary is padded to a multiple of tp times so many
     behind      1F1B needs as many micro-batches as stages, less so many; None: any number
@@ -54,13 +56,14 @@ class Framework:
     held: bool
     zeros: tuple[int, ...]
     logits: int
-    loss: int
+    loss: tuple[int, int]
     bucket: int
     source: str
     schedules: tuple[str, ...] = ()
     pads: int = 1
     behind: int | None = None
     caution: str = ""
+    widens: bool = True
     dtensor: bool = False
     by_tensor: bool = False
     balanced: bool = False
@@ -86,13 +89,15 @@ class Framework:
         return schedule in self.schedules or (stages == 1 and not self.schedules)
 
 
-# Of torch.nn.functional.cross_entropy in fp32: widened (6), log-softmax (8), its gradient made (4) and taken through
-# (12), narrowed (6).
-CROSS_ENTROPY = 36
-# Of Megatron-LM's and nanotron's on split logits (core/tensor_parallel/cross_entropy.py; functional.py,
-# _ShardedCrossEntropy): widened (6), largest (4), less that (8), exponential (8), summed (4), divided (8); backward
-# times the loss's gradient (8), narrowed (6).
-SPLIT_CROSS_ENTROPY = 52
+# torch.nn.functional.cross_entropy: log-softmax (2), its gradient made (1) and taken through (3).
+CROSS_ENTROPY = 6
+# On split logits, Megatron-LM's, Megatron-DeepSpeed's and nanotron's (core/tensor_parallel/cross_entropy.py;
+# functional.py, _ShardedCrossEntropy): largest (1), less that (2), exponential (2), summed (1), divided (2); backward
+# times the loss's gradient (2).
+SPLIT_CROSS_ENTROPY = 10
+# DTensor's (distributed/tensor/parallel/loss.py): largest (1), less that (2), exponential (2), summed (1), less its
+# logarithm (2); backward zeros (1), exponential (2), their sum (3), times the loss's gradient (2).
+DTENSOR_CROSS_ENTROPY = 16
 # LinearWithGradAccumulationAndAsyncCommunication (Megatron-LM, Megatron-DeepSpeed: core/tensor_parallel/layers.py).
 ASYNC = ("all_gather", "all_reduce")
 SCHEDULES = ("gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev")
@@ -108,7 +113,7 @@ FRAMEWORKS = {
             held=False,
             zeros=(0,),
             logits=12,
-            loss=CROSS_ENTROPY,
+            loss=(CROSS_ENTROPY, DTENSOR_CROSS_ENTROPY),
             bucket=DDP_BUCKET,  # with fsdp a block at a time
             source="torch 2.13: distributed.fsdp.fully_shard, DTensor, pipelining.schedules",
             schedules=SCHEDULES,
@@ -125,7 +130,7 @@ FRAMEWORKS = {
             held=True,
             zeros=(0, 1),
             logits=6,
-            loss=SPLIT_CROSS_ENTROPY,
+            loss=(SPLIT_CROSS_ENTROPY, SPLIT_CROSS_ENTROPY),
             bucket=160 * 10**6,  # core/distributed/distributed_data_parallel.py: 40e6 fp32 elements
             source="Megatron-LM d98e8a64: core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py",
             schedules=("1f1b", "interleaved"),  # core/pipeline_parallel/schedules.py
@@ -144,7 +149,7 @@ FRAMEWORKS = {
             held=True,
             zeros=(0, 1),
             logits=8,
-            loss=SPLIT_CROSS_ENTROPY,
+            loss=(SPLIT_CROSS_ENTROPY, SPLIT_CROSS_ENTROPY),
             bucket=DDP_BUCKET,  # parallel/data_parallel; optim/zero.py gathers after the step
             source="nanotron 67c5ebb6 (branch nouamane/bench2): trainer.py, optim/gradient_accumulator.py, "
             "models/llama.py, models/base.py, distributed.py, parallel/utils.py, parallel/pipeline_parallel/p2p.py, "
@@ -175,7 +180,7 @@ FRAMEWORKS = {
             held=True,
             zeros=(0, 1, 2, 3),
             logits=12,
-            loss=CROSS_ENTROPY,
+            loss=(CROSS_ENTROPY, SPLIT_CROSS_ENTROPY),
             bucket=10**9,  # zero_bucket, of 16 bits
             source="DeepSpeed 0.19: runtime/bf16_optimizer.py, runtime/zero/stage_1_and_2.py, stage3.py; tp with "
             "sequence parallel: Megatron-DeepSpeed 1de4f542",
@@ -194,7 +199,8 @@ FRAMEWORKS = {
             held=False,
             zeros=(0,),
             logits=6,
-            loss=12,  # utils.py, chunked_cross_entropy: as torch's, on logits in 16 bits
+            loss=(CROSS_ENTROPY, CROSS_ENTROPY),
+            widens=False,  # utils.py, chunked_cross_entropy
             bucket=DDP_BUCKET,  # Lightning Fabric's: torch's own
             source="litgpt 26857050: model.py (RMSNorm, CausalSelfAttention), lora.py (LoRAQKVLinear), "
             "--precision bf16-true",

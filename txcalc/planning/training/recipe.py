@@ -139,7 +139,12 @@ class Recipe:
     def loss_bytes(self) -> int:
         """That the loss moves of a logit; a fused kernel reads it for the sums and again for the gradient, which it
         writes (Liger, cross_entropy.py; flash-attn, losses/cross_entropy.py)."""
-        return 3 * self.compute_bytes if self.fused_loss else self.rules.loss
+        own = self.compute_bytes
+        if self.fused_loss:
+            return 3 * own
+        wide = max(4, own) if self.rules.widens else own
+        converted = 2 * (own + wide) if wide > own else 0
+        return self.rules.loss[self.loss_parallel and self.layout.tp > 1] * wide + converted
 
     @property
     def local_tokens(self) -> int:

@@ -380,6 +380,7 @@ PRICED: dict[str, tuple[str, int | None, float | None]] = {
     "16GB@500GB/s": ("16GB@500GB/s", None, None),
     "4x16GB@500GB/s": ("16GB@500GB/s", 4, None),
     "16GB@500GB/s:4": ("16GB@500GB/s", 4, None),
+    "24@1TB/s": ("24@1TB/s", None, None),  # and refused as numbers without their units
     "16GB@500GB/s@60TFLOPS:4@0.3": ("16GB@500GB/s@60TFLOPS", 4, 0.3),
 }
 
@@ -389,7 +390,7 @@ def test_numbers_of_a_card_how_many_and_a_price(text: str) -> None:
     assert priced(text) == PRICED[text]
 
 
-@pytest.mark.parametrize("text", ["16GB@500", "4x16GB@500GB/s@60", "h100@cheap"])
+@pytest.mark.parametrize("text", ["16GB@500", "4x16GB@500GB/s@60", "h100@cheap", "v100-sxm-16gb@cheap"])
 def test_a_number_that_lacks_its_unit_is_no_price(text: str) -> None:
     with pytest.raises(InputError, match=r"unit|price per GPU-hour"):
         priced(text)

@@ -36,7 +36,7 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
 
     rest, at, price = text.rpartition("@")
     plain = re.fullmatch(rf"\s*{PRICE}\s*", price, re.ASCII)
-    sized = re.search(r"\d\s*[kmgt]i?b\s*@", text, re.I)
+    sized = re.match(r"\s*(\d+\s*[x×*])?\s*[\d.]+\s*([kmgt]i?b\s*@|@\s*[\d.]+\s*[kmgt]i?b)", text, re.I)
     if not at or (sized and not plain):
         return *accelerators(text, flag), None
     if not plain:

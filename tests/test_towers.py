@@ -368,12 +368,13 @@ def test_a_tower_that_does_not_fit_together_is_refused(changes: dict[str, Any], 
     assert message in str(within.value) and "towers.vision" in str(within.value)
 
 
-def test_windows_of_a_tower_are_sequences_by_themselves() -> None:
+@pytest.mark.parametrize("quantity", ["flops", "saved"])
+def test_windows_of_a_tower_are_sequences_by_themselves(quantity: str) -> None:
     windows = build(TOWER | {"attention": {"n_heads": 4, "window": 8, "chunked": True}}, "tower")
     whole = build(TOWER, "tower")
 
     def core(model: Model, tokens: int) -> int:
-        return int(model.ledger(tokens=tokens).by_kind("flops")["attention_core"])
+        return int(model.ledger(tokens=tokens, keep_scores=True).by_kind(quantity)["attention_core"])
 
     assert core(windows, 2) == core(whole, 2) and core(windows, 1) == core(whole, 1)  # no longer than a window
     assert core(windows, 6) == 3 * core(whole, 2)

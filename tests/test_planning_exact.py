@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from math import exp
@@ -21,7 +22,7 @@ from txcalc.parts.positions import RelativeBias
 from txcalc.parts.work import COST
 from txcalc.planning.crossover import lengths
 from txcalc.planning.deployment import check, largest
-from txcalc.planning.engine import Engine
+from txcalc.planning.engine import Engine, engine
 from txcalc.planning.evidence import digest
 from txcalc.planning.fitting import ModelFit
 from txcalc.planning.formats import format_of
@@ -29,7 +30,9 @@ from txcalc.planning.generation import FlopsLaw, generations, laws, summed
 from txcalc.planning.layout import Layout, parse_layout, unserved
 from txcalc.planning.matching import Near, _Search, matched
 from txcalc.planning.modules import MOST_IN_ALL, MOST_TRIALS, PREFIXES, Modules, _short, _trials, listed, names
+from txcalc.planning.offload import Host, Offload
 from txcalc.planning.parallelism import Sharding, parted, piece, sizes
+from txcalc.planning.passes import Passes
 from txcalc.planning.roofline import Rank
 from txcalc.planning.scaling import (
     LAWS,
@@ -765,3 +768,20 @@ def test_the_digest_of_a_proof_is_of_how_often_layers_run() -> None:
     own = load("albert-base-v2", {"n_layers": 6, "shared_layers": False})
     assert once.ledger(1, 8).total("flops") == own.ledger(1, 8).total("flops")
     assert digest(once, "flops") != digest(own, "flops")
+
+
+# What a pass asks of any accelerator.
+
+
+def test_a_pass_is_worked_out_once_for_each_of_an_engine_s_formats() -> None:
+    """In pages of any size; a cache of half the bits is half the bytes, and four layers in RAM are told from none."""
+    model, layout = load(DENSE), Layout()
+    (stage,), wide = Sharding(model).stages(layout), engine(model, "bf16")
+    aside = replace(wide, offload=Offload(Host(10**9), 4, 4))
+    held, half, away = (Passes.of(stage, layout, one) for one in (wide, engine(model, "bf16", kv="fp8"), aside))
+    assert Passes.of(stage, layout, engine(model, "bf16", block=32)) is held
+    work = model.workload(1, 1, 99)
+    cached, narrow, _ = (sum(one.cache for one in each.asks(work)) for each in (held, half, away))
+    assert cached == 2 * narrow > 0
+    here = [leaf.entry.name for leaf in away.leaves if not leaf.aside]
+    assert here == ["final_norm", "head.projection"] and not any(leaf.aside for leaf in held.leaves)

@@ -611,6 +611,34 @@ def test_what_tensor_parallel_waits_for(framework: str, sp: int, waited: int, be
         assert spent * 0.82 == pytest.approx(passes[name] * STREAM / 2 + 3 * 4 * ROWS, abs=0.01)  # and the loss's sums
 
 
+def test_gathered_logits_are_sent_forward_alone() -> None:
+    changes = {"layout": Layout(tp=2), "loss_parallel": False}
+    spent = stepped(changes, {"link": 1, "peak": 1}).spent["collectives of a layer"]
+    assert spent * 0.82 == pytest.approx(2 * 18 * STREAM / 2 + ROWS * 250 * 2 / 2, abs=0.01)
+
+
+READERS = {"attention": ["q", "k", "v"], "feed_forward": ["gate", "up"]}
+BESIDE: dict[int, dict[str, list[str]]] = {
+    1: {"embedding.join": [], **{f"layers.{branch}_join": names for branch, names in READERS.items()}},
+    2: {
+        "embedding.join": [],
+        **{f"layers.{branch}_gather": names for branch, names in READERS.items()},
+        "layers.attention_join": ["o"],
+        "layers.feed_forward_join": ["down"],
+        "head.gather": ["projection"],
+    },
+}
+
+
+@pytest.mark.parametrize("sp", BESIDE)
+def test_the_products_beside_a_collective(sp: int) -> None:
+    """Those that read what is gathered, or whose inputs' gradients an all-reduce's twin sums; whose results are
+    scattered."""
+    (whole,) = Pipeline(load(DECODER), Recipe(Layout(tp=2, sp=sp), 3, tokens=32)).pieces
+    found = {join.entry.name: [each.entry.name.rpartition(".")[2] for each in join.products] for join in whole.joins}
+    assert found == BESIDE[sp]
+
+
 @pytest.mark.parametrize(
     ("changes", "moved"),
     [

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from txcalc.planning.layout import Layout
+
+SPLITS = ("tp", "cp", "ep")
+
 
 @dataclass(frozen=True, kw_only=True)
 class Framework:
@@ -19,6 +23,7 @@ class Framework:
                 conversions: of whole logits, and of those that tp splits
     widens      logits are converted to fp32 for the loss, and their gradient back
     schedules   of its pipeline; none: it has no pipeline
+    splits      the degrees of a layout that it has beside copies and stages
     pads        the vocabulary is padded to a multiple of tp times so many
     behind      1F1B needs as many micro-batches as stages, less so many; None: any number
     source      where the rules stand
@@ -60,6 +65,7 @@ class Framework:
     bucket: int
     source: str
     schedules: tuple[str, ...] = ()
+    splits: tuple[str, ...] = SPLITS
     pads: int = 1
     behind: int | None = None
     caution: str = ""
@@ -83,6 +89,10 @@ class Framework:
     reduces_after: bool = False
     zero_bucket: int = 0
     zero_live: int = 0
+
+    def lacks(self, layout: Layout) -> list[str]:
+        """The degrees of a layout above 1 that it has not."""
+        return [name for name in SPLITS if getattr(layout, name) > 1 and name not in self.splits]
 
     def schedules_by(self, schedule: str, stages: int) -> bool:
         """Whether so many stages can work by a schedule: one by any where there is no pipeline."""
@@ -204,6 +214,7 @@ FRAMEWORKS = {
             bucket=DDP_BUCKET,  # Lightning Fabric's: torch's own
             source="litgpt 26857050: model.py (RMSNorm, CausalSelfAttention), lora.py (LoRAQKVLinear), "
             "--precision bf16-true",
+            splits=(),  # tensor parallelism is of its generation alone: generate/tp.py
             eager=True,
             gathers_beside=True,
         ),

@@ -223,6 +223,8 @@ class Recipe:
             faults.append(Fault("frozen", self.frozen, f"one of {', '.join(FROZEN)}"))
         if layout.fsdp > 1 and not self.rules.dtensor:
             faults.append(Fault("fsdp", layout.fsdp, f"1 with --framework {self.rules.name}", "say dp and zero"))
+        lacking = f"1 with --framework {self.framework}, which has none"
+        faults += (Fault(name, getattr(layout, name), lacking) for name in self.rules.lacks(layout))
         if self.zero and layout.dp == 1 and layout.cp == 1:
             faults.append(Fault("zero", self.zero, "0 where dp = 1: nobody to share with"))
         if self.tokens % layout.cp:

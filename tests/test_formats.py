@@ -213,6 +213,25 @@ def test_a_quantisers_own_file_is_read(tmp_path: Path, file: str, held: dict[str
     assert any("--weights native counts its bytes" in note for note in model.notes)
 
 
+@pytest.mark.parametrize(
+    ("module", "wide"),
+    [
+        ("qkv_proj", ["attention.q", "attention.k", "attention.v"]),
+        ("gate_up_proj", ["feed_forward.gate", "feed_forward.up"]),
+        ("[.]up_proj", ["feed_forward.up"]),
+    ],
+)
+def test_a_module_of_several_products_is_all_of_them(module: str, wide: list[str]) -> None:
+    model = load("D=256 L=1 h=4 h_kv=2 F=128 V=1000")
+    groups = {"g": {"weights": INT4, "targets": ["Linear"]}}
+    form = configured(
+        model, {"quant_method": "compressed-tensors", "ignore": [f"re:.*{module}"], "config_groups": groups}
+    )
+    leaves = [entry for entry in model.ledger() if entry.leaf.matrix and entry.kind in ("attention", "feed_forward")]
+    left = [entry.name for entry in leaves if not form.stores(entry.leaf.tensors[0], entry)]
+    assert left == [f"layers.{name}" for name in wide]
+
+
 def test_experts_named_one_by_one_are_those_of_a_layer() -> None:
     """Lists of ModelOpt and llm-compressor name every expert; some of them alone are refused, not taken for none."""
     model = load("D=256 L=2 h=4 h_kv=2 F=128 V=1000 E=4 k=2")

@@ -54,7 +54,7 @@ class CoreWork(NamedTuple):
     score    FLOPs of a score
     scores   all scores of one layer, masked or not; 0: of so few queries that no kernel writes them
     dense    FLOPs with the masked
-    deciding it decodes, with kernels of few queries
+    decodes  by kernels of few queries
     grouped  queries share keys
     again    times that the cache is read again where every query head reads it
     """
@@ -64,7 +64,7 @@ class CoreWork(NamedTuple):
     score: float
     scores: float
     dense: float
-    deciding: bool
+    decodes: bool
     grouped: bool
     again: float
 
@@ -197,9 +197,9 @@ class Passes:
 
     def _core(self, entry: Entry, work: Workload) -> CoreWork:
         products = [op for op in entry.operations if isinstance(op, MatMul)]
-        deciding = work.decoding and float(work.tokens) <= MOST_QUERIES
-        name = "_".join(filter(None, (entry.leaf.kernels, "decode" if deciding else "prefill")))
-        name += "-fp8" if deciding and self.engine.cache_bits < 16 else ""
+        decodes = work.decoding and float(work.tokens) <= MOST_QUERIES
+        name = "_".join(filter(None, (entry.leaf.kernels, "decode" if decodes else "prefill")))
+        name += "-fp8" if decodes and self.engine.cache_bits < 16 else ""
         first, last = products[0], products[-1]
         score = 2.0 * float(first.k) + (2.0 * float(last.n) if len(products) > 1 else 0.0)
         few = float(work.tokens) <= MOST_QUERIES
@@ -207,7 +207,7 @@ class Passes:
         heads = entry.leaf.attended
         again = float(heads.heads / heads.groups) - 1 if heads else 0.0
         grouped = bool(heads and heads.groups != heads.heads)
-        return CoreWork(name, float(first.n), score, scores, float(entry.flops), deciding, grouped, again)
+        return CoreWork(name, float(first.n), score, scores, float(entry.flops), decodes, grouped, again)
 
     def sends(self, one: Workload) -> list[SentWork]:
         """What one sequence makes this rank send."""

@@ -344,7 +344,7 @@ class Rank:
         """The curve of an attention core, seconds of all its starts, and the FLOPs per second that its share is of; a
         score costs its softmax, however narrow its heads."""
         curve = self.efficiency.curve("attention", core.name, self.engine.kernels)
-        memory = self.engine.memory if core.deciding else None
+        memory = self.engine.memory if core.decodes else None
         many = memory.attention_kernels(core.grouped) if memory else 0
         start = runs * (many * self.efficiency.launch_s or curve.start_s + curve.depth_s * core.depth)
         return curve, start, self.core / max(1.0, curve.score / core.score)

@@ -729,6 +729,8 @@ def test_half_of_wide_differential_heads_are_normed() -> None:
     assert (norm.width, norm.groups) == (16, 4)  # type: ignore[attr-defined]
     assert model.ledger().by_kind("params")["attention"] == 2 * 64 * 64 + 2 * 64 * 32 + 4 * 8
     assert next(e for e in model.ledger(1, 2) if e.path.endswith("rotary")).flops_other == 2 * 3 * (8 + 4) * 8
+    core = next(e.leaf for e in model.ledger() if e.path.endswith(".core"))
+    assert core.token == 4 * (8 + 8)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize(

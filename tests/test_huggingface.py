@@ -513,6 +513,7 @@ def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (b"[" * 100_000, "is not valid JSON"),
         (b'{"model_type": "llama", "hidden_size": ' + b"9" * 5000 + b"}", "is not valid JSON"),
         (b"7", "holds 7, expected an object with model_type"),
+        (b"null", "holds null, expected an object with model_type"),
     ],
 )
 def test_files_that_are_no_config(tmp_path: Path, content: bytes, message: str) -> None:

@@ -255,6 +255,10 @@ def test_one_fault_is_one_line_and_equal_ones_are_told_once() -> None:
     assert str(InputError("file", [fault, "x is y"])).splitlines()[0] == "file: 2 faults"
 
 
+def test_a_name_of_any_length_is_cut() -> None:
+    assert str(InputError("b" * 5000, ["is wrong"])) == "b" * 399 + "…: is wrong"
+
+
 def test_exit_codes() -> None:
     codes = [error.exit_code for error in (TxcalcError, InputError, UnknownName, MissingExtra, Refuted)]
     assert codes == [2, 2, 2, 3, 1]

@@ -19,6 +19,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 MOST_TOLD = 40  # faults that a message lists
 MOST_UNKNOWN = 20  # of them, of keys that are not known
+MOST_LETTERS = 400  # of where they stand
 
 
 class TxcalcError(Exception):
@@ -78,15 +79,14 @@ class InputError(TxcalcError):
         super().__init__(where, self.faults)
 
     def __str__(self) -> str:
+        where = self.where if len(self.where) <= MOST_LETTERS else self.where[: MOST_LETTERS - 1] + "…"
         if len(self.faults) == 1:
             (fault,) = self.faults
             named = isinstance(fault, Fault) and fault.key == self.where
-            return str(fault) if named else f"{self.where}: {fault}"
+            return str(fault) if named else f"{where}: {fault}"
         told = [f"  {fault}" for fault in self.faults[:MOST_TOLD]]
         more = len(self.faults) - len(told)
-        return "\n".join(
-            [f"{self.where}: {len(self.faults):,} faults", *told, *([f"  and {more:,} more"] if more else [])]
-        )
+        return "\n".join([f"{where}: {len(self.faults):,} faults", *told, *([f"  and {more:,} more"] if more else [])])
 
 
 class WrongCall(InputError, TypeError):

@@ -106,7 +106,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def describe(data: Any, where: str = "config.json", name: str = "", ignore: Sequence[str] = ()) -> Description:
     """The description of a parsed config.json. Errors: `InputError` with every fault, `UnknownName`."""
     if not isinstance(data, Mapping):
-        raise InputError(where, [f"holds {shown(data)}, expected an object with model_type"])
+        raise InputError(where, [f"holds {shown(NULL if data is None else data)}, expected an object with model_type"])
     data, left_out = without(data, where, ignore)
     told: list[str] = []
     if data.keys() >= PARAMS and not data.keys() & {"model_type", "architectures"}:

@@ -17,6 +17,7 @@ from txcalc.num import (
     divides,
     exact_div,
     exceeds,
+    floor_div,
     maximum,
     minimum,
     nearest_square,
@@ -72,6 +73,7 @@ def test_ceil_div_rounds_up(a: int, b: int) -> None:
     assert quotient * b >= a > (quotient - 1) * b
     assert ceil_div(x, b).subs(x, a) == ceil_div(a, x).subs(x, b) == quotient
     assert ceil_div(numpy.array([a], object), b).tolist() == [quotient]
+    assert floor_div(a, b) == floor_div(x, b).subs(x, a) == a // b
     assert ceil_div(float(a % 2**50), b) == ceil_div(a % 2**50, b)
 
 

@@ -255,6 +255,11 @@ def searched(model: Model, gpus: int, batch: int, tokens: int, **fixed: Any) -> 
     return Search(model, Recipe(tokens=tokens, **fixed), H100, gpus, batch, frozenset(fixed))
 
 
+def test_a_search_by_a_schedule_is_among_pipelines() -> None:
+    found = searched(load("gpt2"), 4, 64, 1024, schedule="zb").estimates()
+    assert {each.recipe.layout.pp for each in found} == {2, 4}
+
+
 @pytest.mark.slow
 def test_a_search_finds_what_trying_everything_finds(llama: Model) -> None:
     """Every estimate of 8 GPUs, held to memory and to time exactly: none that fits is faster than the search's best."""

@@ -159,6 +159,12 @@ def ceil_div(a: Any, b: Any) -> Any:
     return -(-a // b)
 
 
+def floor_div(a: Any, b: Any) -> Any:
+    """a / b rounded down, of whole numbers: full windows of a count of tokens. Written with a ceiling, for SymPy does
+    not know a floor as equal to one."""
+    return ceil_div(a + 1, b) - 1
+
+
 def ceil_log2(n: Any) -> Any:
     """⌈log₂ n⌉ of whole numbers from 1 on: the stages of a fast Fourier transform."""
     kind = _kind(n)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple, final
 
-from txcalc.num import ceil_div, exact_div, maximum, minimum, nearest_square, triangle
+from txcalc.num import ceil_div, exact_div, floor_div, maximum, minimum, nearest_square, triangle
 from txcalc.parts.frozen import frozen
 from txcalc.parts.work import NO_CACHE, Cache, Traffic, Workload
 
@@ -175,7 +175,7 @@ class Chunks(Windowed):
 
     def _up_to(self, n: Any) -> Any:
         """Σ (i mod W) + 1 over i = 0 … n − 1."""
-        full = ceil_div(n + 1, self.window) - 1
+        full = floor_div(n, self.window)
         return full * triangle(self.window) + triangle(n - full * self.window)
 
     def kept(self, what: str, width: str) -> str:
@@ -244,7 +244,7 @@ class Full(Unkept):
 
 def _cut(n: Any, width: Any) -> tuple[tuple[Any, Any], ...]:
     """How many are `width` wide, and the one that is left over, which may be none: numbers and widths."""
-    full = ceil_div(n + 1, width) - 1
+    full = floor_div(n, width)
     return (full, width), (1, n - full * width)
 
 

@@ -203,7 +203,7 @@ class Passes:
         first, last = products[0], products[-1]
         score = 2.0 * float(first.k) + (2.0 * float(last.n) if len(products) > 1 else 0.0)
         few = float(work.tokens) <= MOST_QUERIES
-        scores = 0.0 if few else float(first.flops) / (2.0 * float(first.k))
+        scores = 0.0 if few else float(sum(op.flops for op in products)) / score
         heads = entry.leaf.attended
         again = float(heads.heads / heads.groups) - 1 if heads else 0.0
         grouped = bool(heads and heads.groups != heads.heads)

@@ -293,14 +293,8 @@ class Rank:
     def _load(self, ask: LeafLoad, leaf: _Leaf) -> _Load:
         if ask.inputs and not leaf.work.chance:
             leaf = self._widened(leaf, ask)
-        curve, start, reached, flops, starts, scores = (
-            leaf.curve,
-            leaf.start,
-            leaf.peak,
-            ask.flops,
-            leaf.work.starts,
-            0.0,
-        )
+        curve, start, reached = leaf.curve, leaf.start, leaf.peak
+        flops, starts, scores = ask.flops, leaf.work.starts, 0.0
         if core := ask.core:
             curve, start, reached = self._attention(core, ask.runs)
             each = self.engine.memory.score_bytes if self.engine.memory else 0

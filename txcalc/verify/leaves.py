@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from txcalc.ledger import Ledger, walk
+from txcalc.num import floor_div
 from txcalc.parts.forms import LENT
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.part import Workload
@@ -101,7 +102,7 @@ def _where(piece: Mapping[str, Any]) -> list[dict[Any, Any]]:
     if piece["form"] != "windows":
         return [{B: batch, T: tokens, T_SRC: source}]
     window = piece["sizes"][-1]
-    full = sympy.ceiling((tokens + 1) / window) - 1
+    full = floor_div(tokens, window)
     return [{B: batch * full, T: window, T_SRC: source}, {B: batch, T: tokens - full * window, T_SRC: source}]
 
 

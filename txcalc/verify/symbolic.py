@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils._sympy.functions import FloorDiv, Min, Mod, PythonMod
 
 from txcalc.errors import Refuted
-from txcalc.num import ceil_div
+from txcalc.num import floor_div
 from txcalc.reference.linear import folded, symbolic
 
 B, T, T_SRC = sympy.symbols("B T T_src", integer=True, positive=True)
@@ -129,11 +129,6 @@ class _Folding(TorchFunctionMode):
 _PRODUCTS = frozenset({torch.matmul, Tensor.matmul, Tensor.__matmul__})
 
 
-def _quotient(number: Any, by: Any) -> Any:
-    """⌊number / by⌋ as parts write it (`compressed.Entries.number`), for SymPy does not know them as equal."""
-    return ceil_div(number + 1, by) - 1
-
-
 class SymbolicSize(NamedTuple):
     """A dimension that is `factor` times a letter."""
 
@@ -168,7 +163,7 @@ class Symbols:
         if isinstance(value, int):
             return value
         expression = value.node.expr if isinstance(value, torch.SymInt) else sympy.sympify(value)
-        found = sympy.expand(self._lettered(self.env.simplify(expression)).replace(FloorDiv, _quotient))
+        found = sympy.expand(self._lettered(self.env.simplify(expression)).replace(FloorDiv, floor_div))
         unknown = found.free_symbols - {B, T, T_SRC}
         if unknown:
             raise NotForAll(f"what is computed depends on data ({', '.join(sorted(map(str, unknown)))})")

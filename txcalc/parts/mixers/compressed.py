@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar, final
 
-from txcalc.num import ceil_div, exact_div, minimum, product, triangle
+from txcalc.num import ceil_div, exact_div, floor_div, minimum, product, triangle
 from txcalc.parts.cores import SoftmaxCore, attend
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import GroupedLinear, Linear
@@ -51,7 +51,7 @@ class Entries(Unkept):
 
     def number(self, tokens: Any) -> Any:
         """⌊tokens / rate⌋, the groups that so many tokens fill."""
-        return ceil_div(tokens + 1, self.rate) - 1
+        return floor_div(tokens, self.rate)
 
     def keys(self, work: Workload) -> Any:
         return self.number(work.keys)

@@ -144,8 +144,8 @@ class Search:
     def recipes(self, layout: Layout, framework: str) -> Iterator[Recipe]:
         """Micro-batches, pieces of a pipeline, ZeRO and recomputation of a layout."""
         rules, whole = FRAMEWORKS[framework], OPTIMIZERS[self.base.optimizer].turns > 0
-        if rules.lacks(layout):
-            return
+        if rules.lacks(layout) or ("schedule" in self.fixed and layout.pp == 1):
+            return  # a schedule is of a pipeline
         zeros = [n for n in rules.zeros if n == 0 or (not whole and (n == 1 or layout.pp == 1))]
         agains = [self.base.recompute] if "recompute" in self.fixed else ["none", "blocks"]
         for micro in [self.base.micro_batch] if "micro_batch" in self.fixed else MICRO:

@@ -76,7 +76,8 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_unconfigure() -> None:
-    gc.unfreeze()  # what PyTorch's bindings hold is let go before they look for leaks
+    if "torch" in sys.modules:
+        gc.unfreeze()  # what PyTorch's bindings hold is let go before they look for leaks
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -93,14 +93,21 @@ def check(model: Model) -> None:
             assert left.path == right.path
 
 
-# Presets of the same structures have the same formulas.
-ONE_OF_EACH = sorted({frozenset(unit.key for unit in units(load(name))): name for name in names()}.values())
+@cache
+def one_of_each() -> list[str]:
+    """Presets of the same structures have the same formulas."""
+    return sorted({frozenset(unit.key for unit in units(load(name))): name for name in names()}.values())
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Not where these tests, which are slow, are left out."""
+    if "preset" in metafunc.fixturenames:
+        metafunc.parametrize("preset", one_of_each())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_a_preset_substituted_is_its_ledger(name: str) -> None:
-    check(load(name))
+def test_a_preset_substituted_is_its_ledger(preset: str) -> None:
+    check(load(preset))
 
 
 @pytest.mark.slow
@@ -121,9 +128,8 @@ def tidied(expression: Any) -> Sum:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ONE_OF_EACH)
-def test_what_is_written_says_what_was_meant(name: str) -> None:
-    model = load(name)
+def test_what_is_written_says_what_was_meant(preset: str) -> None:
+    model = load(preset)
     rows, letters = algebra.formulas(model, model.workload(2, 6))
     numbers = algebra.values(letters)
     sizes = {symbol: n for symbol, n in numbers.items() if letters[symbol].entry.key}

@@ -59,13 +59,14 @@ HEAVY = {
 
 
 @cache
-def parsed(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All of a module's tree, the module first."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
 
 
 def imports(path: Path) -> Iterator[str]:
     """Dotted names of everything a module imports, wherever in it."""
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -106,10 +107,9 @@ def circle(package: Path) -> list[str]:
     }
     graph: dict[str, set[str]] = {}
     for name, path in paths.items():
-        tree = parsed(path)
-        froms = {node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)}
+        froms = {node for node in nodes(path) if isinstance(node, ast.ImportFrom)}
         if path.stem == "__init__":
-            inside = {node for each in ast.walk(tree) if isinstance(each, ast.FunctionDef) for node in ast.walk(each)}
+            inside = {node for each in nodes(path) if isinstance(each, ast.FunctionDef) for node in ast.walk(each)}
             froms -= {node for node in froms & inside if (node.module or "").startswith(name)}
         named = {(node.module or "", alias.name) for node in froms for alias in node.names}
         graph[name] = {own if (own := f"{module}.{each}") in paths else module for module, each in named} & {*paths}
@@ -137,7 +137,7 @@ def test_a_class_name_has_one_meaning() -> None:
     """It stands once, or is a part and its module, or a record of JSON and what it is made of."""
     places = defaultdict[str, list[str]](list)
     for path in PACKAGE.rglob("*.py"):
-        for node in ast.walk(parsed(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(path.relative_to(PACKAGE).parts[0])
     pairs = [sorted(found) for found in places.values() if len(found) > 1]
@@ -146,12 +146,11 @@ def test_a_class_name_has_one_meaning() -> None:
 
 def neither_abstract_nor_final(folder: Path) -> list[str]:
     """Classes of parts that others inherit from and that are made too, or that others may yet inherit from."""
-    trees = [parsed(path) for path in sorted(folder.rglob("*.py"))]
-    nodes = [node for tree in trees for node in ast.walk(tree)]
-    made = {node.func.id for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    found = [node for path in sorted(folder.rglob("*.py")) for node in nodes(path)]
+    made = {node.func.id for node in found if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
     classes = {
         node.name: ([ast.unparse(base) for base in node.bases], {ast.unparse(how) for how in node.decorator_list})
-        for node in nodes
+        for node in found
         if isinstance(node, ast.ClassDef)
     }
     bases = {base for inherited, _ in classes.values() for base in inherited}
@@ -239,7 +238,7 @@ def parts_asked(path: Path) -> list[str]:
     """Where a module asks a part, or a span, what it is."""
 
     def asks(node: ast.AST) -> bool:
-        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        called = node.func.id if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) else ""
         compared = isinstance(node, ast.Compare) and ast.unparse(node.left).startswith("type(")
         return called in ("isinstance", "issubclass", "type") or compared or isinstance(node, ast.MatchClass)
 
@@ -248,8 +247,7 @@ def parts_asked(path: Path) -> list[str]:
         attributes = {name.attr for name in ast.walk(node) if isinstance(name, ast.Attribute)}
         return bool((named | attributes) & CLASSES_OF_PARTS) or bool(attributes & {"leaf", "span", "part", "root"})
 
-    tree = parsed(path)
-    return [ast.unparse(node) for node in ast.walk(tree) if asks(node) and of_parts(node)]
+    return [ast.unparse(node) for node in nodes(path) if asks(node) and of_parts(node)]
 
 
 CLASSES_OF_PARTS = {
@@ -295,7 +293,7 @@ def places_asked(path: Path) -> list[str]:
         return text or (isinstance(node, ast.Name) and node.id.isupper())
 
     found = []
-    for node in ast.walk(parsed(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Compare):
             sides = [node.left, *node.comparators]
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in asking:
@@ -345,13 +343,14 @@ def names_asked(path: Path) -> list[str]:
     known -= {*mechanisms.ALL, "encoder-decoder"}  # tables and a kind that share their name
 
     def asks(node: ast.AST) -> bool:
-        called = isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("startswith", "endswith"))
-        return called or isinstance(node, ast.Compare)
+        called = node.func if isinstance(node, ast.Call) else None
+        matched = isinstance(called, ast.Attribute) and called.attr in ("startswith", "endswith")
+        return matched or isinstance(node, ast.Compare)
 
     def named(node: ast.AST) -> bool:
         return any(isinstance(each, ast.Constant) and each.value in known for each in ast.walk(node))
 
-    return [ast.unparse(node) for node in ast.walk(parsed(path)) if asks(node) and named(node)]
+    return [ast.unparse(node) for node in nodes(path) if asks(node) and named(node)]
 
 
 @pytest.mark.parametrize("module", ["planning", "api", "verify", "hardware", "parts", "render", "cli"])

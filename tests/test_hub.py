@@ -11,6 +11,7 @@ import threading
 import time
 import zlib
 from collections.abc import Callable, Iterator
+from functools import cache
 from hashlib import sha256
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -155,13 +156,14 @@ def dripping(hub: Hub) -> None:
             time.sleep(0.05)
 
 
-def tensors(data: bytes, length: int | None = None) -> Callable[[Hub], None]:
-    """A repository with a good config.json, and a header that holds this."""
+def tensors(header: Callable[[], bytes], length: int | None = None) -> Callable[[Hub], None]:
+    """A repository with a good config.json, and a header that holds this, made when it is first asked for."""
+    made = cache(header)
 
     def answer(hub: Hub) -> None:
         if hub.path.endswith("config.json"):
             return as_the_hub(hub)
-        held = (len(data) if length is None else length).to_bytes(8, "little") + data
+        held = (len(made()) if length is None else length).to_bytes(8, "little") + made()
         if "Range" in hub.headers:
             start, end = (int(n) for n in hub.headers["Range"].removeprefix("bytes=").split("-"))
             held = held[start : end + 1]
@@ -171,11 +173,17 @@ def tensors(data: bytes, length: int | None = None) -> Callable[[Hub], None]:
 
 
 HEADERS: dict[str, tuple[Callable[[Hub], None], str]] = {
-    "evil/long": (tensors(b"{}", 1 << 60), "has 1,152,921,504,606,846,976 bytes, more than 16,777,216"),
-    "evil/short": (tensors(b"{}", 9), "it ends inside its header"),
-    "evil/deep": (tensors(b'{"a":' + b"[" * 400_000 + b"]" * 400_000 + b"}"), "is not valid"),
-    "evil/lists": (tensors(b'{"__metadata__":[' + b"[]," * 5_000_000 + b"[]]}"), "lists more than 262,144 tensors"),
-    "evil/tensors": (tensors(b"{%s}" % b",".join(b'"%d":{}' % i for i in range(300_000))), "lists more than 262,144"),
+    "evil/long": (tensors(lambda: b"{}", 1 << 60), "has 1,152,921,504,606,846,976 bytes, more than 16,777,216"),
+    "evil/short": (tensors(lambda: b"{}", 9), "it ends inside its header"),
+    "evil/deep": (tensors(lambda: b'{"a":' + b"[" * 400_000 + b"]" * 400_000 + b"}"), "is not valid"),
+    "evil/lists": (
+        tensors(lambda: b'{"__metadata__":[' + b"[]," * 5_000_000 + b"[]]}"),
+        "lists more than 262,144 tensors",
+    ),
+    "evil/tensors": (
+        tensors(lambda: b"{%s}" % b",".join(b'"%d":{}' % i for i in range(300_000))),
+        "lists more than 262,144",
+    ),
 }
 HOSTILE: dict[str, Callable[[Hub], None]] = {
     "evil/etag": lambda hub: as_the_hub(hub, ETag=f'"{OUTSIDE}"'),

@@ -105,6 +105,19 @@ def test_a_decoder_that_is_not_read_alone() -> None:
         describe(whisper | {"architectures": ["WhisperForCausalLM"]})
 
 
+def test_an_encoder_of_sound_that_is_read_alone() -> None:
+    """WhisperForAudioClassification; the figures are those of transformers' class, and of PyTorch's counter at it."""
+    config = {
+        "model_type": "whisper", "architectures": ["WhisperForAudioClassification"], "d_model": 64, "num_labels": 3,
+        "encoder_layers": 2, "encoder_ffn_dim": 96, "encoder_attention_heads": 4, "num_mel_bins": 40,
+        "max_source_positions": 50, "use_weighted_layer_sum": True,
+    }  # fmt: skip
+    model = build(*describe(config))
+    assert (model.params, model.ledger(2, 9).total("flops")) == (99_398, 22_838_272)
+    with pytest.raises(InputError, match="d_model is missing"):
+        describe({key: value for key, value in config.items() if key != "d_model"})
+
+
 def test_what_a_second_head_needs() -> None:
     from txcalc import load
 

@@ -25,6 +25,7 @@ HEADS = {
     "ForPreTraining": "pretraining",
     "ForCTC": "ctc",
     "ForAudioFrameClassification": "frames",
+    "ForAudioClassification": "sequence",
     "ForXVector": "speaker",
     "ForNextSentencePrediction": "pairs",
     "MTModel": "lm",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from txcalc.sources import build
 from txcalc.sources.huggingface.config import Config, Raw, piece
@@ -44,7 +44,7 @@ class Sizes(NamedTuple):
     heads: int
 
 
-def heard(v: Config, *defaults: int) -> Sizes:
+def heard(v: Config, *defaults: Any) -> Sizes:
     """By Whisper's names, or the usual ones."""
     size = Sizes(
         v.size("d_model", "hidden_size", default=defaults[0]),

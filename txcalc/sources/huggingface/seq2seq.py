@@ -1,4 +1,4 @@
-"""Encoder–decoders: T5 and its family, BART and its family, Whisper."""
+"""Encoder–decoders: T5 and its family, BART and its family."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def joined(c: Config, half: bool = False, crossing: bool = False) -> None:
     c.ignore("cross_attention_hidden_size", "decoder_start_token_id")
 
 
-def _head(c: Config, may_untie: bool = False, deciding: int = 0) -> Raw:
+def joined_head(c: Config, may_untie: bool = False, deciding: int = 0) -> Raw:
     """The decoder's head; `deciding`: how many classes the family's classifiers have when the config does not say."""
     form = c.head_of("lm", "none", *(("sequence", "question") if deciding else ()))
     if not may_untie:
@@ -85,7 +85,7 @@ def t5(c: Config, behind: int | None = None, deciding: int = 2, gates: str = "re
     }
     if alone:
         return _encoder(c, raw, deciding)
-    head = _head(c, True, deciding)
+    head = joined_head(c, True, deciding)
     if head.get("tied") is False:
         c.note("the head is untied, as in T5's own later checkpoints: transformers 5 may tie it")
     return _headed(raw, head)
@@ -111,7 +111,7 @@ def umt5(c: Config) -> Raw:
 mt5 = partial(t5, gates="gated-gelu")
 
 
-def _half(c: Config, raw: Raw, half: str, act: str = "gelu") -> Raw:
+def half_of(c: Config, raw: Raw, half: str, act: str = "gelu") -> Raw:
     """The keys of one half: layers, heads, feed-forward."""
     n_heads = c.size(f"{half}_attention_heads", *(("num_attention_heads",) if half == "encoder" else ()))
     c.divides(n_heads, raw["d_model"], f"{half}_attention_heads", "d_model")
@@ -153,16 +153,16 @@ def bart_like(
         "norm": {"form": "layer", "place": place},
         "positions": table,
         "embedding": {"norm": embedded_norm},
-        "encoder": _half(c, raw, "encoder", act),
-        "decoder": _half(c, raw, "decoder", act),
+        "encoder": half_of(c, raw, "encoder", act),
+        "decoder": half_of(c, raw, "decoder", act),
     }
-    return _decoder(c, raw, crossed) if alone else _headed(raw, _head(c, deciding=deciding))
+    return _decoder(c, raw, crossed) if alone else _headed(raw, joined_head(c, deciding=deciding))
 
 
 def _decoder(c: Config, raw: Raw, crossed: bool) -> Raw:
     """The decoder by itself: it holds cross-attentions that nothing runs without an encoder."""
     stack = {key: value for key, value in raw.items() if key not in ("encoder", "decoder")}
-    stack |= {"kind": "decoder", **raw["decoder"], "head": _head(c)}
+    stack |= {"kind": "decoder", **raw["decoder"], "head": joined_head(c)}
     if crossed:
         return stack
     d, n = raw["d_model"], raw["decoder"]["n_layers"]
@@ -228,7 +228,7 @@ def fsmt(c: Config) -> Raw:
         "head": {"tied": tied},
     }
     for half, size in vocabulary.items():
-        raw[half] = {"vocab_size": size, **_half(c, raw, half, act="relu")}
+        raw[half] = {"vocab_size": size, **half_of(c, raw, half, act="relu")}
     return raw
 
 
@@ -239,7 +239,7 @@ def trocr(c: Config) -> Raw:
     learned = c.flag("use_learned_position_embeddings", default=True)
     rows = c.size("max_position_embeddings", default=512)
     return raw | {
-        **_half(c, raw, "decoder"),
+        **half_of(c, raw, "decoder"),
         "norm": {"form": "layer", "place": "post"},
         "positions": {"form": "learned", "rows": rows + 2} if learned else {"form": "sinusoidal"},
         "embedding": {"norm": c.flag("layernorm_embedding", default=True)},
@@ -256,21 +256,6 @@ def trocr_alone(c: Config) -> Raw:
     idle = n * (2 * d * (d + 1) + 2 * d * ((d if read is None else read) + 1) + 2 * d)
     c.note(f"the decoder alone, without a picture: its cross-attentions ({idle:,} parameters) are held and not run")
     return {"kind": "decoder", **raw, "idle": idle}
-
-
-def whisper(c: Config) -> Raw:
-    """Two convolutions over mel bands, an encoder of fixed length, k without a bias."""
-    joined(c)
-    raw: Raw = {"kind": "audio", "d_model": c.size("d_model", "hidden_size"), "vocab_size": c.size("vocab_size")}
-    c.padding_within(raw)
-    halves = {half: _half(c, raw, half) for half in ("encoder", "decoder")}
-    c.only(halves["encoder"]["attention"]["n_heads"], "num_key_value_heads", why="as many as encoder_attention_heads")
-    for half in halves.values():
-        half["attention"]["bias"] = ["q", "v", "o"]
-    audio = {"mels": c.size("num_mel_bins", default=80), "positions": c.size("max_source_positions", default=1500)}
-    halves["encoder"] |= {"audio": audio, "positions": {"form": "learned"}}
-    halves["decoder"]["positions"] = {"form": "learned", "rows": c.size("max_target_positions", default=448)}
-    return raw | {"norm": {"form": "layer"}, "head": _head(c), **halves}
 
 
 def _halves(names: list[bool], second: str) -> tuple[list[str], dict[str, Raw]]:
@@ -311,7 +296,7 @@ def t5gemma(c: Config) -> Raw:
     return {
         "kind": "encoder-decoder",
         "embedding": {"shared": False, "scale": decoder["d_model"] ** 0.5},
-        "head": _head(c),
+        "head": joined_head(c),
         **halves,
     }
 

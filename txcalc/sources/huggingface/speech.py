@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from txcalc.sources.huggingface import towers
 from txcalc.sources.huggingface.beside import beside
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.keys import REQUIRED
 from txcalc.sources.huggingface.leaves import attends, conformer, listed, normed
+from txcalc.sources.huggingface.seq2seq import half_of, joined, joined_head
 from txcalc.sources.spec import size
 
 
@@ -80,6 +82,35 @@ def wav2vec2(c: Config) -> Raw:
         "around": around + read,
         "head": head,
     }
+
+
+def whisper(c: Config) -> Raw:
+    """Two convolutions over mel bands, an encoder of fixed length, k without a bias; or that encoder by itself, and a
+    classifier of what it makes."""
+    if c.named("ForAudioClassification"):
+        return _listening(c)
+    joined(c)
+    raw: Raw = {"kind": "audio", "d_model": c.size("d_model", "hidden_size"), "vocab_size": c.size("vocab_size")}
+    c.padding_within(raw)
+    halves = {half: half_of(c, raw, half) for half in ("encoder", "decoder")}
+    c.only(halves["encoder"]["attention"]["n_heads"], "num_key_value_heads", why="as many as encoder_attention_heads")
+    for half in halves.values():
+        half["attention"]["bias"] = ["q", "v", "o"]
+    audio = {"mels": c.size("num_mel_bins", default=80), "positions": c.size("max_source_positions", default=1500)}
+    halves["encoder"] |= {"audio": audio, "positions": {"form": "learned"}}
+    halves["decoder"]["positions"] = {"form": "learned", "rows": c.size("max_target_positions", default=448)}
+    return raw | {"norm": {"form": "layer"}, "head": joined_head(c), **halves}
+
+
+def _listening(c: Config) -> Raw:
+    """Whisper's encoder, which reads a sound of its own length."""
+    raw = towers.whisper(c, *(REQUIRED,) * 4, bands=80).raw
+    joined(c, half=True)
+    c.ignore("decoder_attention_heads", "decoder_ffn_dim", "decoder_layers", "max_target_positions", "vocab_size")
+    c.ignore("scale_embedding", "tie_word_embeddings")
+    read, head = _answers(c, raw, raw["d_model"])
+    c.note("a sound of its own length is read, whatever number of tokens is asked for")
+    return raw | {"projector": {"steps": []}, "around": read, "head": head}
 
 
 def _adapters(c: Config, raw: Raw, known: bool) -> list[Raw]:

@@ -4,7 +4,7 @@ of those that no parts make yet, parameters alone, as sums over their tensors.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.reading import Sizes, Steps, Tower, grid_of, halved, heard, side_of
@@ -372,7 +372,7 @@ def molmo2(v: Config) -> Tower:
     return Tower(size.width, raw, why="how many patches are pooled, its processor says")
 
 
-def whisper(v: Config, *defaults: int, bands: int = 128, **own: Raw) -> Tower:
+def whisper(v: Config, *defaults: Any, bands: int = 128, **own: Raw) -> Tower:
     """Whisper's encoder: two convolutions, K without a bias."""
     size = heard(v, *(defaults or (1280, 5120, 32, 20)))
     sound = {"mels": v.size("num_mel_bins", default=bands), "positions": v.size("max_source_positions", default=1500)}

@@ -116,71 +116,16 @@ def test_the_truth_is_complete() -> None:
     assert {name.split()[0] for name in TRUTH} | published == set(BESIDE)
 
 
-# Published models by their configs' sizes; the totals are those of their checkpoints' headers on the hub.
-LLAVA = {
-    "architectures": ["LlavaForConditionalGeneration"],
-    "model_type": "llava",
-    "ignore_index": -100,
-    "image_token_index": 32000,
-    "projector_hidden_act": "gelu",
-    "vision_feature_layer": -2,
-    "vision_feature_select_strategy": "default",
-    "tie_word_embeddings": False,
-    "vocab_size": 32064,
-    "text_config": {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
-                    "num_attention_heads": 32, "vocab_size": 32064},
-    "vision_config": {"model_type": "clip_vision_model", "hidden_size": 1024, "image_size": 336,
-                      "intermediate_size": 4096, "num_attention_heads": 16, "num_hidden_layers": 24, "patch_size": 14,
-                      "projection_dim": 768, "vocab_size": 32000},
-}  # fmt: skip
-QWEN = {
-    "model_type": "qwen2_5_vl",
-    "hidden_size": 3584,
-    "intermediate_size": 18944,
-    "num_attention_heads": 28,
-    "num_hidden_layers": 28,
-    "num_key_value_heads": 4,
-    "vocab_size": 152064,
-    "max_window_layers": 28,
-    "sliding_window": 32768,
-    "use_sliding_window": False,
-    "tie_word_embeddings": False,
-    "vision_config": {"depth": 32, "hidden_act": "silu", "hidden_size": 1280, "intermediate_size": 3420,
-                      "num_heads": 16, "in_chans": 3, "out_hidden_size": 3584, "patch_size": 14,
-                      "spatial_merge_size": 2, "spatial_patch_size": 14, "window_size": 112,
-                      "fullatt_block_indexes": [7, 15, 23, 31], "tokens_per_second": 2, "temporal_patch_size": 2},
-}  # fmt: skip
-MISTRAL = {
-    "model_type": "mistral3",
-    "image_token_index": 10,
-    "multimodal_projector_bias": False,
-    "projector_hidden_act": "gelu",
-    "spatial_merge_size": 2,
-    "vision_feature_layer": -1,
-    "tie_word_embeddings": False,
-    "text_config": {"model_type": "mistral", "head_dim": 128, "hidden_size": 5120, "intermediate_size": 32768,
-                    "num_attention_heads": 32, "num_hidden_layers": 40, "num_key_value_heads": 8,
-                    "vocab_size": 131072, "sliding_window": None},
-    "vision_config": {"model_type": "pixtral", "head_dim": 64, "hidden_act": "silu", "hidden_size": 1024,
-                      "image_size": 1540, "intermediate_size": 4096, "num_attention_heads": 16, "num_channels": 3,
-                      "num_hidden_layers": 24, "patch_size": 14, "rope_theta": 10000.0},
-}  # fmt: skip
+# Published models; those of TRUTH and of CONFIGS have the totals of their checkpoints' headers on the hub.
+LLAVA, QWEN = TRUTH["llava llava-1.5-7b"]["config"], TRUTH["qwen2_5_vl qwen2.5-vl-7b"]["config"]
 
 
 @pytest.mark.parametrize(
-    ("config", "whole"),
-    [
-        (LLAVA, 7_063_427_072),  # llava-hf/llava-1.5-7b-hf
-        (QWEN, 8_292_166_656),  # Qwen/Qwen2.5-VL-7B-Instruct
-        (MISTRAL, 24_011_361_280),  # mistralai/Mistral-Small-3.1-24B-Instruct-2503
-        (CONFIGS["gemma-3-12b-it"], 12_187_325_040),
-        (CONFIGS["gemma-3-27b-it"], 27_432_406_640),
-        (CONFIGS["qwen3.5-27b"], 27_356_728_560),
-    ],
-    ids=["llava-1.5-7b", "qwen2.5-vl-7b", "mistral-small-3.1", "gemma-3-12b", "gemma-3-27b", "qwen3.5-27b"],
+    ("name", "whole"),
+    [("gemma-3-12b-it", 12_187_325_040), ("gemma-3-27b-it", 27_432_406_640), ("qwen3.5-27b", 27_356_728_560)],
 )
-def test_published(config: Any, whole: int) -> None:
-    assert read(config).whole == whole
+def test_published(name: str, whole: int) -> None:
+    assert read(CONFIGS[name]).whole == whole
 
 
 SMALL = TRUTH["llava clip_vision_model"]["config"]
@@ -335,7 +280,7 @@ def test_a_tower_is_a_tree_by_part(tmp_path: Path) -> None:
     assert edged["known"]["flops"]["how"] == "measured"
     assert "260 (13 × 20) tokens of input" in typed("show", str(path), "--source-tokens", "260").stdout
     other = copy.deepcopy(QWEN)
-    other["vision_config"]["depth"] = 31  # type: ignore[index]
+    other["vision_config"]["depth"] = 31
     path.write_text(json.dumps(other))
     assert towers()["known"]["flops"] == {"how": "modelled", "where": ""}  # nobody ran that
     path.write_text(json.dumps(LLAVA))
@@ -400,6 +345,20 @@ def test_tokens_that_are_made_several_at_once_are_whole_numbers_of_them() -> Non
     asked, made = tower.ledger(2, makes + 1), tower.ledger(2, 2 * makes)
     assert makes == 3 and asked.work.tokens == made.work.tokens == 6
     assert asked.total("flops") == made.total("flops") > tower.ledger(2, makes).total("flops")
+
+
+def test_a_prompt_that_a_tower_reads_stands_behind_its_tokens(tmp_path: Path) -> None:
+    """InstructBLIP's Q-Former: 5 queries, and a table of positions for 20 tokens."""
+    (tmp_path / "config.json").write_text(json.dumps(TRUTH["instructblip blip_2_vision_model"]["config"]))
+
+    def flops(*asked: str) -> list[int]:
+        shown = (typed.data("show", str(tmp_path / "config.json"), "--tokens", one)["towers"] for one in asked)
+        return [tower["vision"]["flops"]["forward"]["matmul"] for tower in shown]
+
+    none, still_none, one, most, still_most = flops("1", "5", "6", "25", "30")
+    per_token = 5 * (4 * 48 * 48 + 2 * 48 * 80)  # layers of 4 matrices of attention and 2 of a feed-forward
+    assert none == still_none and most == still_most
+    assert one - none == 2 * per_token + 5 * 4 * 48 * (6 * 6 - 5 * 5)
 
 
 @pytest.mark.slow

@@ -141,13 +141,20 @@ class Model:
         counted = self.spec["beside"]
         return (*(tower.root for tower in self.towers.values()), *([Counted(params=counted)] if counted else ()))
 
-    def tower_ledgers(self, batch: Any, tokens: Any, dtype: str) -> tuple[dict[str, Ledger], Any]:
-        """The ledgers of its towers for so many tokens that each hands on (None: 256) where that is no part of it, and
-        the number, where it is of none of them."""
-        asked = TOWER_TOKENS if tokens is None else tokens
-        varies = any(not tower.fixed_length for tower in self.towers.values())
-        found = {name: tower.ledger(batch, asked, dtype=dtype) for name, tower in self.towers.items()}
-        return found, None if varies else tokens
+    @property
+    def reads_any_size(self) -> bool:
+        """Whether a tower of it reads pictures or sound of any size."""
+        return any(not tower.fixed_length for tower in self.towers.values())
+
+    def tower_ledgers(self, language: Ledger, tokens: Any, dtype: str) -> dict[str, Ledger]:
+        """The ledgers of its towers beside the language model's, for so many tokens that each hands on (None: 256)
+        where that is no part of it; a decode step runs none of them."""
+        work, asked = language.work, TOWER_TOKENS if tokens is None else tokens
+        return {
+            name: tower.ledger(work.batch, asked, source=work.source if tower.root.prompt else None, dtype=dtype)
+            for name, tower in self.towers.items()
+            if not work.past
+        }
 
     @property
     def predictors(self) -> int:
@@ -236,7 +243,8 @@ class Model:
             if spread(sizes.values()) is None:
                 shapes = ", ".join(f"{name} {value.shape}" for name, value in sizes.items() if is_array(value))
                 faults.append(Fault("shapes", shapes, "arrays that go together"))
-        if not faults and source is not None and self.spec["kind"] not in ("encoder-decoder", "audio"):
+        apart = self.spec["kind"] in ("encoder-decoder", "audio") or self.root.prompt
+        if not faults and source is not None and not apart:
             faults.append(Fault("source", source, f"nothing: {self.name} has no encoder apart", "drop it"))
         if faults:
             raise InputError("workload", faults)
@@ -244,7 +252,10 @@ class Model:
         if source is None:
             source = self.encoded(tokens)
         if self.root.fixed is not None:
-            tokens, source = tokens if self.has_encoder_apart else self.root.fixed, self.root.fixed
+            tokens, source = (
+                tokens if self.has_encoder_apart else self.root.fixed,
+                source if self.root.prompt else self.root.fixed,
+            )
         step = decoding if decoding is not None else not nothing
         return Workload(batch, tokens, past, source, step, logits == "last", mla == "absorbed", keep_scores)
 

@@ -68,6 +68,16 @@ def ragged(net: Any, tower: Model, tokens: int) -> Any:
     net.get_image_features(pixels, torch.tensor([[SIDE, SIDE]]), torch.ones(1, SIDE**2, dtype=torch.long))
 
 
+def prompted(net: Any, tower: Model, tokens: int) -> Any:
+    """A picture, or a video of one, and a prompt as long as the table of positions, which the Q-Former reads."""
+    import torch
+
+    words, side = torch.zeros(1, tower.root.prompt, dtype=torch.long), tower.raw["vision"]["image"]
+    if hasattr(net, "get_video_features"):
+        return net.get_video_features(torch.zeros(1, 1, 3, side, side), qformer_input_ids=words)
+    return net.get_image_features(torch.zeros(1, 3, side, side), qformer_input_ids=words)
+
+
 def adapted(net: Any, tower: Model, tokens: int) -> Any:
     import torch
 
@@ -126,7 +136,22 @@ def square(net: Any, tower: Model, tokens: int) -> Any:
     import torch
 
     v = net.config.vision_config
-    net.get_image_features(torch.zeros(1, v.num_channels, v.image_size, v.image_size))
+    channels = getattr(v, "num_channels", None) or v.in_channels
+    net.get_image_features(torch.zeros(1, channels, v.image_size, v.image_size))
+
+
+def crop(net: Any, tower: Model, tokens: int) -> None:
+    """A crop's patches, of which the processor says which four each token is made of: some have fewer at an edge."""
+    import torch
+
+    v = net.config.vision_config
+    height, width = (side // v.patch_size for side in v.image_size)
+    at = torch.nn.functional.pad(
+        torch.arange(height * width).reshape(height, width), (0, width % 2, 0, height % 2), value=-1
+    )
+    chosen = at.unfold(0, 2, 2).unfold(1, 2, 2).reshape(-1, 4)
+    pixels = torch.zeros(1, height * width, v.num_channels * v.patch_size**2)
+    net.get_image_features(pixels, chosen, torch.tensor([[1, len(chosen), 0, 0]]))
 
 
 def tiled(net: Any, tower: Model, tokens: int) -> int:
@@ -309,6 +334,14 @@ CASES: dict[str, tuple[str, Mapping[str, Any], Run]] = {
         changed("qwen3_omni_moe_thinker qwen3_omni_moe_audio_encoder", "audio_config", n_window=50, n_window_infer=200),
         chunked),
     "musicgen, T5": ("MusicgenForConditionalGeneration", SMALL["musicgen encodec"]["config"], words),
+    "instructblip, Q-Former": ("InstructBlipForConditionalGeneration",
+        SMALL["instructblip blip_2_vision_model"]["config"], prompted),
+    "instructblipvideo": ("InstructBlipVideoForConditionalGeneration",
+        changed("instructblipvideo blip_2_vision_model", "qformer_config", max_position_embeddings=7), prompted),
+    "molmo2": ("Molmo2Model", changed("molmo2 molmo2_vision", num_position_embeddings=25), crop),
+    "florence2, DaViT": ("Florence2Model", SMALL["florence2 altered"]["config"], square),
+    "florence2, edges": ("Florence2Model", changed("florence2 altered", image_size=180, window_size=5,
+        patch_prenorm=[False, True, True, False], qkv_bias=True), square),
     "vibevoice_asr": ("VibeVoiceAsrModel", SMALL["vibevoice_asr altered"]["config"], waves),
 }  # fmt: skip
 META = (pictures, sound, adapted, split, tiled, square)
@@ -340,7 +373,7 @@ def compared(cls: str, config: Mapping[str, Any], run: Run) -> tuple[Model, int,
     with torch.no_grad(), torch.device(where), FlopCounterMode(display=False) as counter:
         more = run(net, tower, tokens)
     found = counter.get_total_flops() - (more if type(more) is int else 0)
-    ledger = tower.ledger(tokens=tokens)
+    ledger = tower.ledger(tokens=tokens, source=tokens + tower.root.prompt if tower.root.prompt else None)
     both = {"params": (ledger.total("params"), params), "flops": (ledger.total("flops"), found)}
     return tower, tokens, both
 
@@ -357,13 +390,11 @@ def _of_tower(name: str, kind: str, modules: str) -> bool:
 
 def published() -> dict[str, dict[str, Any]]:
     """Multimodal configs of real sizes."""
-    sys.path.insert(0, str(Path(__file__).parents[1]))
-    from test_towers import LLAVA, MISTRAL, QWEN
-
     data = Path(__file__).parents[1] / "data" / "hf"
     files = [json.loads((data / f"{name}.json").read_text()) for name in ("configs", "wild")]
     found = {name: row.get("config", row) for rows in files for name, row in rows.items() if isinstance(row, dict)}
-    found |= {"llava-1.5-7b": LLAVA, "mistral-small-3.1-24b": MISTRAL, "qwen2.5-vl-7b": QWEN}
+    named = ("llava llava-1.5-7b", "mistral3 mistral-small-3.1-24b", "qwen2_5_vl qwen2.5-vl-7b")
+    found |= {name.split()[1]: SMALL[name]["config"] for name in named}
     return {name: config for name, config in found.items() if {"vision_config", "audio_config"} & config.keys()}
 
 

@@ -237,9 +237,10 @@ def show(
     asked: Any = {"logits": logits, "mla": mla, "dtype": dtype, "kv_dtype": kv_dtype}
     usual = tokens is None and past == 0
     tokens = (model.usual_tokens if usual else 1) if tokens is None else tokens
-    towers, source_length = model.tower_ledgers(batch, source_length, dtype)
+    seen = source_length
+    source_length = None if model.reads_any_size else source_length  # then it is what towers make
     ledger = model.ledger(batch, tokens, past, source_length, **asked)
-    towers = {} if ledger.work.past else towers  # a decode step runs none of them
+    towers = model.tower_ledgers(ledger, seen, dtype)
     kept = model.ledger(batch, tokens, past, source_length, keep_scores=True, **asked)
     found = report(model, ledger, kept, attention, dtype, kv_dtype, form, usual, towers)
     if conventions:

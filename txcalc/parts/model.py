@@ -69,6 +69,11 @@ class Root(Composite):
         """Positions that are part of the model, whatever is asked, as of a picture; None: as many as are asked for."""
         return None
 
+    @property
+    def prompt(self) -> Any:
+        """The most tokens of the language model's prompt that a tower reads too; 0: none."""
+        return 0
+
     def whole(self, tokens: Any) -> Any:
         """The tokens that are made where so many are asked for: a tower may make several at once."""
         return tokens

@@ -20,7 +20,7 @@ from txcalc.parts.tower import Projector, ProjectorStep, Resampler, TowerStack
 
 class Made(NamedTuple):
     """A step's part (None: it only regroups positions), the width of what comes out, how many positions become `made`,
-    and how many a copy of the part takes at once."""
+    how many a copy of the part takes at once, and the most tokens of a prompt that it reads too."""
 
     part: Part | None
     width: Any
@@ -28,6 +28,7 @@ class Made(NamedTuple):
     times: Any = 1
     takes: Any = 1
     made: Any = 1
+    prompt: Any = 0
 
 
 def _norm(width: Any, form: str) -> Made:
@@ -67,10 +68,12 @@ def _branch(width: Any, steps: list[Mapping[str, Any]], times: Any = 1) -> Made:
     return Made(made, width, times=times, takes=made.reads)
 
 
-def _resample(width: Any, leaves: list[Mapping[str, Any]], reads: Any = 1, makes: Any = 1, to: Any = None) -> Made:
+def _resample(
+    width: Any, leaves: list[Mapping[str, Any]], reads: Any = 1, makes: Any = 1, to: Any = None, prompt: Any = 0
+) -> Made:
     """Queries that read so many positions at once; what comes out is `to` wide."""
-    made = Resampler(pieces=Pieces(pieces=tuple(pieces(leaves))), reads=reads, makes=makes)
-    return Made(made, width if to is None else to, merged=reads, made=makes)
+    made = Resampler(pieces=Pieces(pieces=tuple(pieces(leaves))), reads=reads, makes=makes, prompt=prompt)
+    return Made(made, width if to is None else to, merged=reads, made=makes, prompt=prompt)
 
 
 def steps_of(value: Any) -> list[Mapping[str, Any]]:
@@ -102,7 +105,7 @@ STEPS: Mapping[str, tuple[Check, Callable[..., Made], Mapping[str, Check]]] = {
     "feed_forward": (size, _feed_forward, {"activation": activation, "bias": flag}),
     "vectors": (size, _vectors, {}),
     "branch": (steps_of, _branch, {"times": size}),
-    "resample": (pieces, _resample, {"reads": size, "makes": size, "to": size}),
+    "resample": (pieces, _resample, {"reads": size, "makes": size, "to": size, "prompt": count}),
 }
 
 
@@ -122,7 +125,8 @@ def projector(width: Any, steps: Sequence[Mapping[str, Any]]) -> Projector:
         if result.made != 1:
             rate, makes = 1, exact_div(makes * result.made, rate)
         rate = rate * result.merged
-    return Projector(steps=tuple(reversed(found)), reads=rate, makes=makes, width=width)
+    prompt = max((one.prompt for _, one in made), default=0)
+    return Projector(steps=tuple(reversed(found)), reads=rate, makes=makes, width=width, prompt=prompt)
 
 
 @final

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple, final
 
-from txcalc.num import ceil_div
+from txcalc.num import ceil_div, maximum, minimum
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Unused
 from txcalc.parts.mixers.pieces import Pieces
@@ -38,13 +38,15 @@ def _at(rate: Any, makes: Any, more: Any = 0) -> Stream:
 class Resampler(Composite):
     """Learned queries that read what they stand for: of every `reads` positions `makes`, each window by itself.
 
-    Its pieces work at the queries of a window, and at so many positions as they say of those that are read.
+    Its pieces work at the queries of a window, and at so many positions as they say of those that are read; up to
+    `prompt` tokens of what the language model reads behind the queries stand beside these.
     Source   Li et al. 2023 (arXiv 2301.12597), section 3.1; Jaegle et al. 2021 (arXiv 2103.03206), section 3.1
     """
 
     pieces: Pieces
     reads: Any
     makes: Any
+    prompt: Any = 0
     complete = True
 
     def children(self) -> Iterator[Child]:
@@ -56,8 +58,8 @@ class Resampler(Composite):
         return self
 
     def _within(self, work: Workload) -> Workload:
-        windows = ceil_div(work.tokens, self.makes)
-        return work._replace(batch=work.batch * windows, tokens=self.makes, source=self.reads)
+        windows, beside = ceil_div(work.tokens, self.makes), minimum(self.prompt, maximum(0, work.source - work.tokens))
+        return work._replace(batch=work.batch * windows, tokens=self.makes + beside, source=self.reads)
 
 
 @final
@@ -74,6 +76,7 @@ class Projector(Composite):
     reads: Any
     makes: Any
     width: Any
+    prompt: Any = 0
     complete = True  # what its matrices are split into is summed within it
 
     def children(self) -> Iterator[Child]:
@@ -108,6 +111,10 @@ class TowerStack(Root):
     @property
     def fixed(self) -> Any:
         return self.tokens
+
+    @property
+    def prompt(self) -> Any:
+        return self.projector.prompt
 
     def whole(self, tokens: Any) -> Any:
         return ceil_div(tokens, self.projector.makes) * self.projector.makes

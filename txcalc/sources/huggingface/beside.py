@@ -111,7 +111,7 @@ def stack_of(raw: Raw) -> Model:
 
 
 def _params(part: Projector) -> int:
-    return sum(entry.params for entry in walk(part, Workload(1, 1, 0, None)))
+    return sum(entry.params for entry in walk(part, Workload(1, 1, 0, 1)))
 
 
 # Activations of transformers' table that have weights of their own.

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import isqrt
 
 from txcalc.errors import InputError
+from txcalc.num import ceil_div
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.leaves import attends, fed, normed
 from txcalc.sources.huggingface.reading import Projection, Steps, Tower, gated, resampled
@@ -21,17 +23,25 @@ def _seen(tower: Tower) -> int:
 QFORMER = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 12, "num_attention_heads": 12}
 
 
-def _qformer(p: Config, read: int, reads: int, queries: int) -> Raw:
-    """Queries, a norm, and post-norm layers of which every so many attend to what is read."""
+def _qformer(p: Config, read: int, reads: int, queries: int, words: int = 0, prompt: int = 0) -> Raw:
+    """Queries, a norm, and post-norm layers of which every so many attend to what is read; up to `prompt` tokens of
+    `words` stand beside the queries, with feed-forwards of their own."""
     d, f, n, heads = (p.size(key, default=size) for key, size in QFORMER.items())
     p.divides(heads, d, "num_attention_heads", "hidden_size")
     width, act = max(1, d // heads), p.activation("hidden_act", default="gelu")
     across = -(-n // p.size("cross_attention_frequency", default=2))
+    own: Raw = {"at": [0, queries, 1]}
+    behind: Raw = {"at": [1, -queries, 1]}
     leaves = [piece("queries", "held", queries * d), normed("queries", d)]
     leaves += [*attends("self_", d, heads, width, times=n), normed("self", d, times=n)]
-    leaves += attends("read_", d, heads, width, read=read, keys=[0, reads, 1], times=across)
-    leaves += [normed("read", d, times=across), *fed("fed", d, f, act, norm="", times=n), normed("fed", d, times=n)]
-    return resampled(leaves, reads, queries, d)
+    leaves += attends("read_", d, heads, width, read=read, keys=[0, reads, 1], times=across, **own)
+    leaves.append(normed("read", d, times=across, **own))
+    for name, there in (("fed", own), ("words", behind))[: 1 + (prompt > 0)]:
+        leaves += [*fed(name, d, f, act, norm="", times=n, **there), normed(name, d, times=n, **there)]
+    if prompt:
+        leaves.append(piece("words", "table", words, d, **behind))
+        leaves.append(piece("positions", "table", prompt, d, bias=True, **behind))
+    return resampled(leaves, reads, queries, d, prompt=prompt)
 
 
 def granite_speech(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -54,19 +64,17 @@ def granite_speech(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def blip2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """A Q-Former and a matrix; InstructBLIP's reads words too, which have a table and feed-forwards of their own."""
+    """A Q-Former and a matrix; InstructBLIP's reads the prompt too."""
     p = c.table("qformer_config") or Config({}, c.model_type, "qformer_config.", c)
-    step = _qformer(p, tower.width, _seen(tower), c.size("num_query_tokens", default=32))
-    words, rows = p.size("vocab_size", default=30522), p.size("max_position_embeddings", default=512)
-    after: Raw = {"linear": raw["d_model"]}
+    queries, rows = c.size("num_query_tokens", default=32), p.size("max_position_embeddings", default=512)
+    words = p.size("vocab_size", default=30522)
     if c.model_type == "blip-2":
         p.only(False, "use_qformer_text_input", why="a Q-Former without words is read")
-        return Projection((step, after))
-    d, f, n, _ = (p.size(key, default=size) for key, size in QFORMER.items())
-    more = [piece("words", "table", words, d), piece("positions", "table", rows, d, bias=True)]
-    more += [*fed("words", d, f, "gelu", norm="", times=n), normed("words", d, times=n)]
-    step["resample"] += more
-    return Projection((step, after), why="its Q-Former reads the prompt, however long that is")
+        rows = 0
+    else:
+        c.assumptions.append(f"its Q-Former reads the prompt: all tokens but its own {queries:,}, at most {rows:,}")
+    step = _qformer(p, tower.width, _seen(tower), queries, words, rows)
+    return Projection((step, {"linear": raw["d_model"]}))
 
 
 def idefics2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
@@ -114,7 +122,8 @@ def aria(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def molmo2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """Layers side by side, of which the mean of four patches attends to them, and a gated feed-forward."""
+    """Layers side by side, of which the mean of 2 × 2 patches attends to them, those of a crop filled up to whole ones,
+    and a gated feed-forward."""
     p = c.table("adapter_config") or Config({}, c.model_type, "adapter_config.", c)
     layers = p.data.get("vit_layers", p.data.get("vision_feature_layer"))
     layers = [24, 18] if layers is None else layers
@@ -127,4 +136,8 @@ def molmo2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     f, wide = p.size("intermediate_size", default=18944), tower.width * (len(layers) if isinstance(layers, list) else 1)
     out = p.size("text_hidden_size", default=3584)
     pool = attends("", wide, h, head, keys=[0, 4, 1], groups=h // groups if h % groups == 0 else 1, to=d)
-    return Projection(({"merge": 1, "to": wide}, resampled(pool, 4, 1, d), *gated(f, out, False)))
+    seen = 1 if tower.why else _seen(tower)
+    windows = ceil_div(isqrt(seen), 2) ** 2
+    c.note(f"its tower runs one crop, pooled to {windows:,} tokens: the processor makes two or more of a picture")
+    filled = resampled([piece("masked", "sum", wide)], seen, 4 * windows, wide)
+    return Projection(({"merge": 1, "to": wide}, filled, resampled(pool, 4, 1, d), *gated(f, out, False)))

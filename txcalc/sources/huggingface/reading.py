@@ -67,9 +67,9 @@ def counted(leaves: list[Raw]) -> int:
     return build(alone(1, leaves), "leaves").params
 
 
-def resampled(leaves: list[Raw], reads: int, makes: int, to: int) -> Raw:
+def resampled(leaves: list[Raw], reads: int, makes: int, to: int, **more: int) -> Raw:
     """Of every `reads` positions `makes`, as wide as `to`."""
-    return {"resample": leaves, "reads": reads, "makes": makes, "to": to}
+    return {"resample": leaves, "reads": reads, "makes": makes, "to": to, **more}
 
 
 def halved(grid: int, widths: Sequence[int], bias: bool) -> Raw:

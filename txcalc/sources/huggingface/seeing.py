@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from txcalc.sources.huggingface import segment
 from txcalc.sources.huggingface.config import Config, Raw, layered, piece
-from txcalc.sources.huggingface.leaves import attends, fed, normed, preceded
-from txcalc.sources.huggingface.reading import Projection, Sizes, Steps, Tower, alone, area, counted, grid_of
+from txcalc.sources.huggingface.leaves import attends, normed, places, preceded
+from txcalc.sources.huggingface.reading import Projection, Sizes, Steps, Tower, alone, area, counted, grid_of, resampled
 from txcalc.sources.huggingface.towers import GELU, ragged, stack
-from txcalc.sources.spec import MAX_LAYERS, flag, size
+from txcalc.sources.spec import MAX_LAYERS, count, flag, size
 
 
 def fuyu(v: Config) -> Tower:
@@ -116,19 +116,23 @@ def minicpmv_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projecti
 
 
 def florence2(v: Config) -> Tower:
-    """DaViT: stages of pairs of layers behind a convolution, one that attends in windows and one among channels."""
+    """DaViT: stages of pairs of layers behind a convolution, one that attends in windows, filled up to whole ones, and
+    one in which channels attend to each other over all positions."""
     widths = v.items("embed_dim", of=size, length=None, default=[128, 256, 512, 1024])
-    n = len(widths)
     usual = {"depths": [1, 1, 9, 1], "patch_size": [7, 3, 3, 3], "num_heads": [4, 8, 16, 32]}
+    usual |= {"num_groups": usual["num_heads"], "patch_stride": [4, 2, 2, 2]}
     lists = {key: v.items(key, of=size, length=None, default=given) for key, given in usual.items()}
-    lists["num_groups"] = v.items("num_groups", of=size, length=None, default=usual["num_heads"])
-    before = v.items("patch_prenorm", of=flag, length=None, default=[False, True, True, True])
-    for key, given in {**lists, "patch_prenorm": before}.items():
-        if not n or len(given) != n:
-            v.fault(key, given, f"a list as long as embed_dim, which has {n:,}")
+    lists["patch_padding"] = v.items("patch_padding", of=count, length=None, default=[3, 1, 1, 1])
+    lists["patch_prenorm"] = v.items("patch_prenorm", of=flag, length=None, default=[False, True, True, True])
+    for key, given in lists.items():
+        if not widths or len(given) != len(widths):
+            v.fault(key, given, f"a list as long as embed_dim, which has {len(widths):,}")
             return Tower(1, alone(1, []))
-    v.ignore("patch_stride", "patch_padding", "window_size", "drop_path_rate")
-    v.ignore("projection_dim", "max_temporal_embeddings", "max_position_embeddings")
+    window, side = v.size("window_size", default=12), v.size("image_size", default=None) or 768
+    if "image_size" not in v:
+        v.assumptions.append(f"{v.path}image_size = {side}, as its processor makes pictures")
+    rows = v.size("max_position_embeddings", default=50)
+    v.ignore("drop_path_rate", "projection_dim", "max_temporal_embeddings")
     for key in (key for key in v.asked & v.data.keys() if v.data[key] is None):
         v.fault(key, None, "a value, which transformers wants")
     ratio, bias = v.real("mlp_ratio", default=4.0), v.flag("qkv_bias", default=True)
@@ -136,20 +140,34 @@ def florence2(v: Config) -> Tower:
     if not min(widths) * ratio >= 1:
         v.fault("mlp_ratio", ratio, "a number with which feed-forwards have a width")
         ratio = 1
-    stages, d_in = list[Raw](), v.size("in_channels", default=3)
-    for i, (d, depth, side, pre) in enumerate(zip(widths, lists["depths"], lists["patch_size"], before, strict=True)):
-        stage = [piece("patches", "convolution", d_in, d, side**2, 4), normed("patches", d_in if pre else d)]
-        layer = [piece(f"place{one}", "convolution", d, d, 9, 1, groups=d) for one in (1, 2)]
-        layer += [normed("attention", d), *(piece(one, "linear", d, d, bias=bias) for one in "qkv")]
-        layer += [piece("o", "linear", d, d), *fed("fed", d, int(d * ratio), act)]
-        stage += [one | {"times": 2 * depth} for one in layer]
+    stages, why, d_in = list[Raw](), "", v.size("in_channels", default=3)
+    for i, (d, *given) in enumerate(zip(widths, *lists.values(), strict=True)):
+        depth, kernel, heads, groups, stride, padding, first = given
+        before, side = places((side, side)), (side + 2 * padding - kernel) // stride + 1
+        if side < 1 or d % heads or d % groups:
+            why, side = "its picture is too small, or heads or groups do not divide a stage's width", max(1, side)
+        here, inside = places((side, side)), places((side, side), window)
+        stage = [piece("patches", "convolution", d_in, d, kernel**2, stride**2, kind="embedding", **here)]
+        stage.append(normed("patches", d_in, **before) if first else normed("patches", d, **here))
+        width, among = max(1, d // heads), [0, max(1, d // groups), 1]
+        windows = piece("core", "windows", heads, width, width, window**2, bias=False, **inside)
+        channels = piece("core", "attention", groups, side**2, side**2, bias=False, at=among)
+        for name, core, there in (("windows", windows, inside), ("channels", channels, here)):
+            layer = preceded(d, [core], int(d * ratio), act, bias, there, here)
+            layer += [piece("place", "convolution", d, d, 9, 1, groups=d, times=2, **here)]
+            layer += [piece("place_sum", "sum", d, times=2, **here)]
+            stage += [one | {"name": f"{name}_{one['name']}", "times": depth * one.get("times", 1)} for one in layer]
         stages += [one | {"name": f"stage{i + 1}_{one['name']}"} for one in stage]
         d_in = d
-    return Tower(d_in, alone(d_in, stages), why="its config does not say how large a picture is")
+    if side > rows:
+        why = why or f"its picture has {side:,} rows at the end, and its table of positions {rows:,}"
+    return Tower(d_in, alone(d_in, [], 1, stages) | {"length": side**2}, why=why)
 
 
 def florence2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """A table of rows and one of columns, a matrix and a norm."""
-    places: Raw = {"vectors": v.size("max_position_embeddings", default=50)}
+    """A table of rows and one of columns; a matrix and a norm of every position and of their mean."""
+    tables: Raw = {"vectors": v.size("max_position_embeddings", default=50)}
+    seen = int(tower.raw.get("length", 1))
+    mean = resampled([piece("mean", "sum", tower.width, groups=seen, at=[0, 1, 1])], seen, seen + 1, tower.width)
     matrix: Raw = {"linear": v.size("projection_dim", default=1024), "bias": False}
-    return Projection((places, matrix, {"norm": "layer"}))
+    return Projection((tables, mean, matrix, {"norm": "layer"}))

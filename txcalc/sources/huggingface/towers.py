@@ -365,11 +365,13 @@ def molmo2(v: Config) -> Tower:
     size = _sizes(v, 1152, 4304, 25, 16)
     v.equal("num_key_value_heads", size.heads, 16, "as many as query heads")
     v.equal("head_dim", size.width // size.heads, 72, "the width over the heads")
-    grid, pixels, channels = grid_of(v, 378, 14)
-    vision = {"patch": pixels, "channels": channels, "class_token": False}
-    places = {"rows": v.size("num_position_embeddings", default=grid**2)}
-    raw = stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions=places, norm={"final": False})
-    return Tower(size.width, raw, why="how many patches are pooled, its processor says")
+    vision = square(v, 378, 14, class_token=False)
+    seen = (vision["image"] // vision["patch"]) ** 2
+    rows = v.size("num_position_embeddings", default=seen)
+    if rows != seen:
+        del vision["image"]
+    raw = stack(size, _act(v, "gelu_pytorch_tanh"), vision=vision, positions={"rows": rows}, norm={"final": False})
+    return Tower(size.width, raw, why="" if rows == seen else "its table of positions is not one of its crops' patches")
 
 
 def whisper(v: Config, *defaults: Any, bands: int = 128, **own: Raw) -> Tower:

@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
@@ -32,7 +32,6 @@ from txcalc.parts.part import Child, Composite
 from txcalc.parts.sharding import Ways
 
 
-@final
 @frozen
 class Narrow(Composite):
     """down and up."""
@@ -48,7 +47,6 @@ class Narrow(Composite):
         return replace(self, width=ways.split("width", self.width))
 
 
-@final
 @frozen
 class NarrowOptions(Mechanism):
     """`[narrow]`"""
@@ -62,7 +60,6 @@ class NarrowOptions(Mechanism):
 '''
 # A leaf that says no more than its cache, under what already stands there.
 KEEPER = '''
-@final
 @frozen
 class Keeper(Leaf):
     """So many elements of every token, and five."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from txcalc.parts.frozen import frozen, once
 from txcalc.parts.linear import Linear, Sum
@@ -44,7 +44,6 @@ def adaptable(part: Composite) -> list[str]:
     return list(found)
 
 
-@final
 @frozen
 class LowRank(Composite):
     """y = W·x + b + s·B·A·x, of which A (r, d_in) and B (d_out, r) learn, and W and b are frozen.
@@ -67,7 +66,6 @@ class LowRank(Composite):
         yield Child("lora_sum", Sum(width=self.base.d_out, sums=2), kind="adapters")
 
 
-@final
 @frozen
 class Frozen(Composite):
     """A part whose weights are frozen, but for the adapters of its linear layers.
@@ -151,11 +149,8 @@ def _same(one: Any, other: Any) -> bool:
     return one is other or (type(one) is int and type(other) is int and one == other)
 
 
-@final
 @frozen
 class LoraOptions(Options):
-    """`[lora]`"""
-
     section = "lora"
     rank: Any = letter(REQUIRED, "rank of the adapters beside frozen weights (LoRA)")
     modules: list[str] = key(texts, ["q", "v"], "linear layers of a block that have one, by name; ['all']: every one")

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from txcalc.num import exact_div, product
 from txcalc.parts.collectives import AllGather, AllReduce
@@ -43,7 +43,6 @@ def on_keys(work: Workload) -> Workload:
     return work._replace(tokens=work.keys)
 
 
-@final
 @frozen
 class Attention(Composite):
     """q, k, v, the core and o; MHA (h_kv = h), GQA (1 < h_kv < h) or MQA (h_kv = 1), self or cross.
@@ -326,7 +325,6 @@ class AttentionOptions(Mechanism):
         return replace(norm.over(product((self.n_heads, value))), fused=self.gate == "none")
 
 
-@final
 @frozen
 class WindowedAttention(AttentionOptions, forms="window"):
     """All keys, or those in a window."""
@@ -348,7 +346,6 @@ class WindowedAttention(AttentionOptions, forms="window"):
         return kind(window=self.window)
 
 
-@final
 @frozen
 class SquareAttention(AttentionOptions, forms="side"):
     """Square windows of a picture, in a tower."""
@@ -365,7 +362,6 @@ class SquareAttention(AttentionOptions, forms="side"):
         return Squares(side=self.side, cell=self.cell)
 
 
-@final
 @frozen
 class BlockAttention(AttentionOptions, forms="block"):
     """BigBird's blocks, in an encoder."""
@@ -383,7 +379,6 @@ class BlockAttention(AttentionOptions, forms="block"):
         return Blocks(block=self.block, random=self.random_blocks)
 
 
-@final
 @frozen
 class MaskedAttention(AttentionOptions, forms="keep"):
     """Doge's mask of the values, which adds to the scores and chooses among all keys."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from txcalc.num import maximum, total
 from txcalc.parts.adapters import Adapters, freeze
@@ -43,7 +43,6 @@ class Branch(NamedTuple):
     sums: int = 1
 
 
-@final
 @frozen
 class Laurel(Composite):
     """x + norm(right(left(x))): a learned residual of low rank, beside a block's first branch and on its normed input.
@@ -63,7 +62,6 @@ class Laurel(Composite):
         yield Child("sum", Sum(width=self.d_model, sums=3))
 
 
-@final
 @frozen
 class Mix(Leaf):
     """Each of n streams plus a mix of all, with coefficients of its own for every token.
@@ -86,7 +84,6 @@ class Mix(Leaf):
         return work.positions * self.number * (self.width + self.number)
 
 
-@final
 @frozen
 class Streams(Composite):
     """Alternating updates: a block predicts all of n residual streams, works on the `active` one, and corrects all.
@@ -112,7 +109,6 @@ class Streams(Composite):
         yield Child("scale", LayerScale(width=self.width))
 
 
-@final
 @frozen
 class Block(Composite):
     """Branches one after the other, each with a residual sum; or side by side from one input (`parallel`).

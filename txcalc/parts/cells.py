@@ -7,7 +7,7 @@ with the state come one after the other, and are matrix products all the same: b
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
@@ -38,7 +38,6 @@ UNIT = {
 }
 
 
-@final
 @frozen
 class Cell(Recurrence):
     """The gates' products with the last state, and the new one: of an LSTM, a GRU or a plain RNN.
@@ -80,7 +79,6 @@ class Cell(Recurrence):
         return (2, self.width) if self.form == "lstm" else (self.width,)
 
 
-@final
 @frozen
 class RecurrentCell(Composite):
     """A layer of recurrent cells: its gates' products with the token, the cell, and a projection back where the state
@@ -108,11 +106,8 @@ class RecurrentCell(Composite):
         return f"{self.form.upper()} {self.d_hidden:,}"
 
 
-@final
 @frozen
 class CellOptions(Mechanism):
-    """`[rnn]`"""
-
     section = "rnn"
     form: str = key(one_of("lstm", "gru", "rnn"), "lstm", "the cell: LSTM, GRU or a plain RNN")
     d_hidden: Any = letter(

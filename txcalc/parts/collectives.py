@@ -7,7 +7,7 @@ Source   Thakur et al. 2005 (Optimization of collective communication operations
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from txcalc.num import power, ratio
 from txcalc.parts.frozen import frozen
@@ -30,7 +30,6 @@ class Ring(Leaf):
         return (Transfer(str(self.kind), self.axis, message, moved, moved),)
 
 
-@final
 @frozen
 class AllReduce(Ring):
     """Every rank has a summand of the whole tensor, and gets the sum.
@@ -44,7 +43,6 @@ class AllReduce(Ring):
     passes = 2
 
 
-@final
 @frozen
 class AllGather(Ring):
     """Every rank has an n-th of the tensor, and gets all of it.
@@ -57,7 +55,6 @@ class AllGather(Ring):
     kind = "all_gather"
 
 
-@final
 @frozen
 class ReduceScatter(Ring):
     """Every rank has a summand of the whole tensor, and gets an n-th of the sum.
@@ -70,7 +67,6 @@ class ReduceScatter(Ring):
     kind = "reduce_scatter"
 
 
-@final
 @frozen
 class AllToAll(Leaf):
     """Every token to the ranks that hold one of its `choices` experts, once each, or what these made of it back.
@@ -114,7 +110,6 @@ class Hop(Leaf):
         return (Transfer(str(self.kind), self.axis, share, share * self.sends, share * (1 - self.sends)),)
 
 
-@final
 @frozen
 class Send(Hop):
     """A stage hands the residual stream on.
@@ -128,7 +123,6 @@ class Send(Hop):
     sends = 1
 
 
-@final
 @frozen
 class Receive(Hop):
     """A stage gets the residual stream.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any
 
 from txcalc.num import exact_div, product
 from txcalc.parts.cores import AttentionCore
@@ -16,7 +16,6 @@ from txcalc.parts.spans import Full
 from txcalc.parts.taps import Convolution, short_memory
 
 
-@final
 @frozen
 class TimeConvolution(Composite):
     """act(convolution of every channel with every other, over the positions on both sides).
@@ -46,7 +45,6 @@ class TimeConvolution(Composite):
         yield Child("activation", Activation(width=self.d_model, form=self.activation, gated=False))
 
 
-@final
 @frozen
 class TimeConvolutionOptions(Mechanism):
     """`[convolution]` over the positions of an encoder."""
@@ -63,7 +61,6 @@ class TimeConvolutionOptions(Mechanism):
         return self.into(TimeConvolution, d_model=place.d_model, keeps_input=place.keeps_input)
 
 
-@final
 @frozen
 class Product(Leaf):
     """x·y, element by element: a gate without an activation.
@@ -85,7 +82,6 @@ class Product(Leaf):
         return work.positions * self.read
 
 
-@final
 @frozen
 class ShortConvolution(Composite):
     """C·conv(B·x) between projections: a causal convolution of each channel by itself, gated before and after.
@@ -110,11 +106,8 @@ class ShortConvolution(Composite):
         yield Child("out_proj", Linear(d_in=width, d_out=width, bias=self.bias), duty="writes")
 
 
-@final
 @frozen
 class ShortConvolutionOptions(Mechanism):
-    """`[short_convolution]`"""
-
     section = "short_convolution"
     taps: Any = key(size, 3, "taps of the short convolution")
     bias: bool = key(flag, False, "biases on the convolution and the projections")
@@ -123,7 +116,6 @@ class ShortConvolutionOptions(Mechanism):
         return self.into(ShortConvolution, d_model=place.d_model)
 
 
-@final
 @frozen
 class Fourier(Composite):
     """The real part of a Fourier transform over positions and channels: FNet's mixing of tokens, without a weight.
@@ -140,7 +132,6 @@ class Fourier(Composite):
         yield Child("transform", Transform(width=self.d_model))
 
 
-@final
 @frozen
 class FourierOptions(Mechanism):
     """`[fourier]`, which nothing is said about."""
@@ -153,7 +144,6 @@ class FourierOptions(Mechanism):
         return Fourier(d_model=place.d_model)
 
 
-@final
 @frozen
 class Transform(Leaf):
     """A fast Fourier transform in two dimensions.
@@ -171,7 +161,6 @@ class Transform(Leaf):
         return (elementwise("transform", elements, "none", elements, elements),)
 
 
-@final
 @frozen
 class SpanProduct(Leaf):
     """k·q of a position, element by element, from which its convolution is made.
@@ -193,7 +182,6 @@ class SpanProduct(Leaf):
         return 2 * elements if work.keep_scores else elements
 
 
-@final
 @frozen
 class SpanCore(Leaf):
     """A convolution of every head's channels over the positions on both sides, with weights of the position's own.
@@ -224,7 +212,6 @@ class SpanCore(Leaf):
         return work.positions * self.n_heads * self.taps * (self.d_head + 1)
 
 
-@final
 @frozen
 class SpanAttention(Composite):
     """ConvBERT's mixed attention: heads that attend, and as many that convolve with weights made of each position.
@@ -267,7 +254,6 @@ class SpanAttention(Composite):
         return Convolution(c_in=d, c_out=d, taps=self.taps, bias=False, depthwise=True, causal=False, keeps=False)
 
 
-@final
 @frozen
 class SpanAttentionOptions(Mechanism):
     """`[span_attention]`: heads that attend to all positions, and as many that convolve."""
@@ -289,7 +275,6 @@ class SpanAttentionOptions(Mechanism):
         return SpanAttention(d_model=place.d_model, **sizes, biases=frozenset(self.bias))
 
 
-@final
 @frozen
 class Filter(Leaf):
     """A convolution of any kind over what comes out: `taps` of all its dimensions, in `groups` of channels.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from txcalc.notation import named_by_groups, pair
 from txcalc.num import exact_div, total
@@ -151,7 +151,6 @@ class SoftmaxCore(HeadsCore):
         return self.span.kept("K and V", pair(self.n_kv_heads, self.d_qk, self.d_v))
 
 
-@final
 @frozen
 class AttentionCore(SoftmaxCore):
     """softmax(q·kᵀ)·v between the projections, its cache, and the sinks it may hold.
@@ -247,7 +246,6 @@ class AttentionCore(SoftmaxCore):
         return NO_CACHE if self.borrowed else self.span.cache(work, self.token)
 
 
-@final
 @frozen
 class DifferentialCore(SoftmaxCore):
     """Heads in two halves: what one reads less λ times what the other reads, each of the values of both halves. λ is
@@ -292,7 +290,6 @@ class DifferentialCore(SoftmaxCore):
         return kv + multiplied + (2 * query + scores if work.keep_scores else 3 * query)
 
 
-@final
 @frozen
 class Gate(Leaf):
     """y·act(g): how much of what a head read is let through, element by element or in all.
@@ -326,7 +323,6 @@ def gate(form: str, heads: Any, d_v: Any, activation: str = "sigmoid") -> Gate |
     return Gate(n_heads=heads, d_v=d_v, gates=d_v if form == "element" else 1, form=activation)
 
 
-@final
 @frozen
 class DynamicMask(Leaf):
     """exp(A·softplus(d)): how much each key of a head is wanted whoever asks, added to the scores, by which the keys
@@ -380,7 +376,6 @@ class SelectingCore(VectorCore):
     n_heads: Any
 
 
-@final
 @frozen
 class Scores(SelectingCore):
     """How well each query of a few heads meets every key before it, by the best of which blocks of keys are selected.
@@ -400,7 +395,6 @@ class Scores(SelectingCore):
         return (MatMul("scores", heads, tokens, self.width, keys, moved, "attention", pairs),)
 
 
-@final
 @frozen
 class MatrixProduct(Leaf):
     """Products of what was computed alone, without weights: of each head a row of every position and a matrix.
@@ -426,7 +420,6 @@ class MatrixProduct(Leaf):
         return work.positions * self.n_heads * self.d_in
 
 
-@final
 @frozen
 class Stored(VectorCore):
     """What is kept of every token that is neither key nor value: a layer's input, of which both are made again.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear
@@ -17,7 +17,6 @@ from txcalc.parts.sharding import Ways
 from txcalc.parts.taps import short_memory
 
 
-@final
 @frozen
 class DeltaRule(Recurrence):
     """The gated delta rule: S ← a·S, then S ← S + k·β·(v − Sᵀ·k)ᵀ, and y = Sᵀ·q, for every head of values.
@@ -68,7 +67,6 @@ class DeltaRule(Recurrence):
         return self.n_heads, self.d_key, self.d_value
 
 
-@final
 @frozen
 class DeltaNet(Composite):
     """A gated delta rule between projections: q, k and v through a short convolution, a norm of what every head reads,
@@ -134,11 +132,8 @@ class DeltaNet(Composite):
             yield Child(f"{name}_up", Linear(d_in=rank, d_out=width, bias=False))
 
 
-@final
 @frozen
 class DeltaOptions(Mechanism):
-    """`[delta]`"""
-
     section = "delta"
     n_heads: Any = letter(REQUIRED, "heads of values", of="n_key_heads", grows="heads")
     n_key_heads: Any = letter(lambda at: at["delta"]["n_heads"], "heads of queries and keys", grows="heads")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any
 
 from txcalc.num import exact_div
 from txcalc.parts.attention import Attention
@@ -15,7 +15,6 @@ from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.spans import Causal, Window
 
 
-@final
 @frozen
 class DifferentialOptions(Mechanism):
     """`[differential_attention]`: a norm without weights stands over each pair of heads, and rotary positions turn all

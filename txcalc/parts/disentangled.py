@@ -7,7 +7,7 @@ queries (which keys meet: p2c). It is projected once a layer, whatever the batch
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any
 
 from txcalc.num import minimum
 from txcalc.parts.frozen import frozen
@@ -17,7 +17,6 @@ from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic
 from txcalc.parts.spans import Attended
 
 
-@final
 @frozen
 class DistanceTable(Composite):
     """A vector for each distance: `rows`/2 on either side, or as many buckets of them; with a norm on every vector."""
@@ -34,7 +33,6 @@ class DistanceTable(Composite):
         return work._replace(batch=1, tokens=self.rows)
 
 
-@final
 @frozen
 class DisentangledCore(Leaf):
     """softmax(q·kᵀ + q·Kᵀ + k·Qᵀ)·v, where K and Q are the projected distances, gathered at each pair's own.
@@ -98,7 +96,6 @@ class DisentangledCore(Leaf):
         return 3 * own + (self.c2p + self.p2c) * term + kept
 
 
-@final
 @frozen
 class DisentangledAttention(Composite):
     """q, k, v, the projections of the distances as keys and as queries, the core and o.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any
 
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
@@ -18,7 +18,6 @@ from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal
 
 
-@final
 @frozen
 class Features(Composite):
     """fc([norm(f); norm(e)]): where a draft's stream begins, of hidden states f of the model that it drafts for and,
@@ -50,7 +49,6 @@ class Features(Composite):
         return self
 
 
-@final
 @frozen
 class DraftAttention(Composite):
     """Attention whose q, k and v read [norm(e); x]: the tokens' embedding beside the draft's normed stream.
@@ -94,11 +92,8 @@ class DraftAttention(Composite):
         )
 
 
-@final
 @frozen
 class FeaturesOptions(Options):
-    """`[features]`"""
-
     section = "features"
     number: Any = letter(REQUIRED, "hidden states of the model that it drafts for, side by side")
     width: Any = letter(lambda at: at[""]["d_model"], "width of each")
@@ -118,11 +113,8 @@ class FeaturesOptions(Options):
         )
 
 
-@final
 @frozen
 class DraftAttentionOptions(Mechanism):
-    """`[draft_attention]`"""
-
     section = "draft_attention"
     kind = "attention"
     n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any
 
 from txcalc.num import exact_div
 from txcalc.parts.collectives import Collective
@@ -32,7 +32,6 @@ from txcalc.parts.sharding import Ways
 from txcalc.parts.taps import Convolution
 
 
-@final
 @frozen
 class Patches(Leaf):
     """A picture cut into squares, each multiplied to a vector: the convolution with stride = size of a ViT.
@@ -62,7 +61,6 @@ class Patches(Leaf):
         return work.positions * self.channels * self.size * self.size
 
 
-@final
 @frozen
 class Embedding(Composite):
     """What turns ids, patches or sound into the stack's input.
@@ -147,11 +145,8 @@ def _before_strides(later: tuple[Convolution, ...]) -> Stream:
     return lambda work: work._replace(tokens=work.tokens * factor)
 
 
-@final
 @frozen
 class VisionOptions(Options):
-    """`[vision]`"""
-
     section = "vision"
     image: Any = key(size, None, "side of the picture, pixels; absent: of any size, as many patches as are asked for")
     patch: Any = key(size, REQUIRED, "side of a patch, pixels")
@@ -169,11 +164,8 @@ class VisionOptions(Options):
         return side * side + 1 if self.class_token else side * side
 
 
-@final
 @frozen
 class AudioOptions(Options):
-    """`[audio]`"""
-
     section = "audio"
     mels: Any = key(size, REQUIRED, "mel bands")
     kernel: Any = key(size, 3, "taps of both convolutions")
@@ -188,11 +180,8 @@ class AudioOptions(Options):
         return Convolution(c_in=self.mels, **form, stride=1), Convolution(c_in=width, **form, stride=2)
 
 
-@final
 @frozen
 class EmbeddingOptions(Options):
-    """`[embedding]`"""
-
     section = "embedding"
     types: Any = letter(None, "token types", "where there is an embedding")
     extra: Any = key(count, 0, "further rows of the token table, which an untied head does not say")

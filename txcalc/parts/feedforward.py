@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
-from typing import Any, final
+from typing import Any
 
 from txcalc.num import exceeds, maximum
 from txcalc.parts.collectives import AllReduce, Collective
@@ -32,7 +32,6 @@ from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.sharding import Ways
 
 
-@final
 @frozen
 class FeedForward(Composite):
     """up, activation, down (8·D² where F = 4·D); gated: a second matrix beside up (SwiGLU, GeGLU).
@@ -102,7 +101,6 @@ class FeedForward(Composite):
         return replace(self, d_ff=width, inner_norm=norm, inner_join=join)
 
 
-@final
 @frozen
 class LayerInput(Composite):
     """down(act(gate(x)) · e): a layer reads a vector e of its own for each token (see `model.LayerInputs`).
@@ -125,7 +123,6 @@ class LayerInput(Composite):
         return self
 
 
-@final
 @frozen
 class Experts(Composite):
     """A router, E routed feed-forwards of which each token passes k, and those that every token passes.
@@ -252,11 +249,8 @@ class Experts(Composite):
         )
 
 
-@final
 @frozen
 class FeedForwardOptions(Mechanism):
-    """`[feed_forward]`"""
-
     section = "feed_forward"
     kind = "feed_forward"
     stands = ""
@@ -281,11 +275,8 @@ class FeedForwardOptions(Mechanism):
         )
 
 
-@final
 @frozen
 class LayerInputOptions(Mechanism):
-    """`[layer_input]`"""
-
     section = "layer_input"
     kind = "other"
     stands = ""
@@ -309,7 +300,6 @@ def _if_shared(width: Any, at: Mapping[str, Any]) -> Any:
     return 0 if absent(number) else width
 
 
-@final
 @frozen
 class ExpertsOptions(Mechanism):
     """`[experts]`, in the place of `[feed_forward]`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from txcalc.parts.collectives import Collective
 from txcalc.parts.embedding import EmbeddingOptions, without_class_token
@@ -17,7 +17,6 @@ from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.sharding import Ways
 
 
-@final
 @frozen
 class Head(Composite):
     """Logits over a vocabulary or classes, with a transform before them (BERT's masked-LM head); or a pooler.
@@ -122,7 +121,6 @@ class HeadOptions(Options):
         )
 
 
-@final
 @frozen
 class LmHead(HeadOptions, forms="lm"):
     """Logits over the vocabulary, in a decoder."""
@@ -150,7 +148,6 @@ class LmHead(HeadOptions, forms="lm"):
         )
 
 
-@final
 @frozen
 class MaskedHead(HeadOptions, forms="masked-lm"):
     """Logits over the vocabulary of every position, after a layer, as BERT's."""
@@ -220,7 +217,6 @@ class PooledHead(HeadOptions):
         return {"pool": Sum(width=at.d_model, sums=1), "pool_norm": own, "joined": self.pool == "both"}
 
 
-@final
 @frozen
 class Classifier(PooledHead, forms="classifier"):
     """Logits over classes."""
@@ -256,7 +252,6 @@ class Classifier(PooledHead, forms="classifier"):
         )
 
 
-@final
 @frozen
 class NoHead(PooledHead, forms="none"):
     """Hidden states, or a vector made of them."""

@@ -9,7 +9,7 @@ what it kept by the filter, position by position; waves go on from a state of on
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any
 
 from txcalc.num import ceil_log2, triangle
 from txcalc.parts.convolution import Product
@@ -36,7 +36,6 @@ def by_transforms(work: Workload, width: Any, moved: Traffic) -> tuple[Operation
     )
 
 
-@final
 @frozen
 class LongConvolution(Leaf):
     """y = h ∗ u + D·u for every channel by itself, over all positions before and its own.
@@ -84,7 +83,6 @@ class LongConvolution(Leaf):
         return f", by {'transforms' if self.fft else 'products'}"
 
 
-@final
 @frozen
 class ModalConvolution(Recurrence):
     """The same with filters h(t) = Re Σ r·pᵗ of N complex poles p and residues r of each channel, so that a state goes
@@ -132,7 +130,6 @@ class ModalConvolution(Recurrence):
         return f" of {self.states} poles, {'by transforms' if self.fft else 'token by token'}"
 
 
-@final
 @frozen
 class Sine(Leaf):
     """sin(f·x), with a learned frequency of each unit.
@@ -156,7 +153,6 @@ class Sine(Leaf):
         return 2 * work.positions * self.width
 
 
-@final
 @frozen
 class Decay(Leaf):
     """h·exp(−t·δ), with a fixed decay of each channel: a filter forgets.
@@ -173,7 +169,6 @@ class Decay(Leaf):
         return (Elementwise("decay", elements, 3, Traffic(0, 2 * elements)),)
 
 
-@final
 @frozen
 class ImplicitFilter(Composite):
     """A filter of every channel as a network of the position: features, sines between `layers` + 2 matrices, a decay.
@@ -196,7 +191,6 @@ class ImplicitFilter(Composite):
         yield Child("decay", Decay(width=self.channels))
 
 
-@final
 @frozen
 class Hyena(Composite):
     """x₁·(h ∗ (x₂·v)) between projections, all three through a short convolution: the operator of order 2.
@@ -226,11 +220,8 @@ class Hyena(Composite):
         return f"Hyena{self.long.way()}"
 
 
-@final
 @frozen
 class HyenaOptions(Mechanism):
-    """`[hyena]`"""
-
     section = "hyena"
     taps: Any = key(size, 3, "taps of the short convolution")
     bias: bool = key(flag, True, "biases on the outer projections")

@@ -5,7 +5,7 @@ result is added, by shares that each token makes of itself.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
@@ -13,7 +13,6 @@ from txcalc.parts.norm import Norm
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 
 
-@final
 @frozen
 class Shares(Leaf):
     """Of n streams: the share of each in what is read, sigmoid(a·x + b); how much of the result each gets, twice such a
@@ -69,7 +68,6 @@ class Shares(Leaf):
         return tokens * (self.made + 2 * n + matrix)
 
 
-@final
 @frozen
 class Collapse(Leaf):
     """One stream of n: Σ share·stream.
@@ -95,7 +93,6 @@ class Collapse(Leaf):
         return work.positions * self.number
 
 
-@final
 @frozen
 class StreamSpread(Leaf):
     """What a branch makes, added to n streams by a share of each, beside the streams as a matrix mixes them (`mixed`).
@@ -125,7 +122,6 @@ class StreamSpread(Leaf):
         return work.positions * (self.width + n + (n * n if self.mixed else 0))
 
 
-@final
 @frozen
 class HyperConnection(Composite):
     """Before a branch the streams' norm, shares and mix; behind it its result spread over them.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from txcalc.num import exceeds, minimum
 from txcalc.parts.cores import Gate, HeadsCore, SelectingCore, attend, gate
@@ -33,7 +33,6 @@ from txcalc.parts.spans import Attended, Causal, Full, Selected, Span, Window
 INDEX_EPS = RMS_EPS
 
 
-@final
 @frozen
 class LatentCore(HeadsCore):
     """The core of MLA: expanded heads as any other, or all heads on the shared latent (absorbed). Caches the latent.
@@ -111,7 +110,6 @@ class LatentCore(HeadsCore):
         return self.span.kept("a latent", f"({self.kv_rank:,} + {self.d_rope:,})")
 
 
-@final
 @frozen
 class IndexCore(SelectingCore):
     """How much each query wants each key: Σ w·relu(q·k) over a few heads on one key, by which keys are selected. It
@@ -144,7 +142,6 @@ class IndexCore(SelectingCore):
         )
 
 
-@final
 @frozen
 class Temperature(Leaf):
     """q·(s·ln(i + 1) + b) of position i, with a learned s and b for every head: far queries may choose as sharply.
@@ -174,7 +171,6 @@ class Temperature(Leaf):
         return work.positions * self.n_heads * self.width if self.keeps else 0
 
 
-@final
 @frozen
 class Indexer(Composite):
     """The lightning indexer of DeepSeek's sparse attention: queries of few heads from the low-rank queries of MLA, or
@@ -205,7 +201,6 @@ class Indexer(Composite):
         yield Child("core", self.core)
 
 
-@final
 @frozen
 class LatentAttention(Composite):
     """Multi-head latent attention: K and V of all heads are expanded from one latent of r_kv a token, which is cached.
@@ -284,7 +279,6 @@ class LatentAttention(Composite):
         )
 
 
-@final
 @frozen
 class LatentOptions(Mechanism):
     """`[latent]`, in the place of `[attention]`."""

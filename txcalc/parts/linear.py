@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from txcalc.num import exact_div
 from txcalc.parts.frozen import frozen
 from txcalc.parts.part import COST, Elementwise, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 
 
-@final
 @frozen
 class Linear(Leaf):
     """y = x·Wᵀ + b.
@@ -73,7 +72,6 @@ class Linear(Leaf):
         return work.positions * self.d_in if kept else 0
 
 
-@final
 @frozen
 class BlockLinear(Leaf):
     """One linear layer per head, side by side: y = x·W + b of each head by itself.
@@ -102,7 +100,6 @@ class BlockLinear(Leaf):
         return work.positions * self.n_heads * self.width if self.keeps else 0
 
 
-@final
 @frozen
 class GroupedLinear(Leaf):
     """y = x·Wᵀ + b in `groups`: each reads its own share of x, `d_in` wide, and makes `d_out` of y.
@@ -147,7 +144,6 @@ def linear(
     return GroupedLinear(groups=groups, **width, bias=bias, keeps=keeps)
 
 
-@final
 @frozen
 class Lookup(Leaf):
     """A table of `rows` vectors, one fetched at each position: tokens, learned positions, token types, class token.
@@ -190,7 +186,6 @@ ONE_BY_ONE = frozenset({"relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid",
 SAVES_RESULT = frozenset({"relu", "sigmoid", "tanh"})
 
 
-@final
 @frozen
 class Activation(Leaf):
     """act(gate), and its product with `up` where the feed-forward is gated. `sparsity`: first all but so many of the
@@ -259,7 +254,6 @@ class Activation(Leaf):
         return 2 * elements if self.gated else elements
 
 
-@final
 @frozen
 class Sum(Leaf):
     """Additions of whole vectors with no weight: the residual sums of a block, or a fixed position added.
@@ -283,7 +277,6 @@ class Sum(Leaf):
         return (elementwise("sum", elements, "add", 2 * elements, elements),)
 
 
-@final
 @frozen
 class LearnedScale(Leaf):
     """y = w·x, element by element: a learned factor for each of `rows` (experts), of which a token meets `used`.
@@ -310,7 +303,6 @@ class LearnedScale(Leaf):
         return work.positions * self.used if self.keeps else 0
 
 
-@final
 @frozen
 class Shift(Leaf):
     """x + b, with a learned b for every channel: a bias by itself.
@@ -331,7 +323,6 @@ class Shift(Leaf):
         return (elementwise("shift", elements, "add", elements, elements, self.width),)
 
 
-@final
 @frozen
 class Vector(Leaf):
     """A single learned vector put before the sequence: a ViT's class token.
@@ -347,7 +338,6 @@ class Vector(Leaf):
         return (Weight("weight", (self.width,)),)
 
 
-@final
 @frozen
 class Unused(Leaf):
     """A linear layer, or without `bias` a table, that a forward pass does not run: its parameters are held, learnt by
@@ -368,7 +358,6 @@ class Unused(Leaf):
         return (weight, Weight("bias", (self.d_out,))) if self.bias else (weight,)
 
 
-@final
 @frozen
 class LayerScale(Leaf):
     """x·λ, with a learned λ for every channel: what a branch adds to the residual stream, made small at first.

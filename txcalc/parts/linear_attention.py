@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any
 
 from txcalc.parts.collectives import AllReduce
 from txcalc.parts.frozen import frozen
@@ -21,7 +21,6 @@ from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 
 
-@final
 @frozen
 class DecayScan(Recurrence):
     """Linear attention with a fixed decay per head: S ← λ·S + k·vᵀ and y = Sᵀ·q.
@@ -48,7 +47,6 @@ class DecayScan(Recurrence):
         return self.n_heads, self.d_head, self.d_head
 
 
-@final
 @frozen
 class MatrixScan(Recurrence):
     """The matrix memory of an xLSTM: C ← f·C + i·k·vᵀ, n ← f·n + i·k and y = Cᵀ·q / max(|n·q|, 1), in the form that
@@ -90,7 +88,6 @@ class MatrixScan(Recurrence):
         return f"a memory of {self.n_heads:,} · ({self.d_key:,} · {self.d_value:,} + {self.d_key:,} + 1) elements"
 
 
-@final
 @frozen
 class LinearAttention(Composite):
     """Lightning attention: q, k and v through an activation, fixed decays, a norm over all heads, and a sigmoid's gate.
@@ -126,11 +123,8 @@ class LinearAttention(Composite):
         return replace(self, n_heads=ways.split("n_heads", self.n_heads), join=ways.summed(1))
 
 
-@final
 @frozen
 class LinearAttentionOptions(Mechanism):
-    """`[linear_attention]`"""
-
     section = "linear_attention"
     n_heads: Any = letter(REQUIRED, "heads, each with a fixed decay", grows="heads")
     d_head: Any = letter(per_head("linear_attention"), "width of a head", grows="head")
@@ -141,7 +135,6 @@ class LinearAttentionOptions(Mechanism):
         return self.into(LinearAttention, d_model=place.d_model, norm_eps=RMS_EPS)
 
 
-@final
 @frozen
 class MatrixMemory(Composite):
     """An mLSTM layer: q, k, v and an output gate projected from the input, two gates a head, and a norm of every head.
@@ -185,11 +178,8 @@ class MatrixMemory(Composite):
         return replace(self, n_heads=ways.split("n_heads", self.n_heads))
 
 
-@final
 @frozen
 class MatrixMemoryOptions(Mechanism):
-    """`[matrix_memory]`"""
-
     section = "matrix_memory"
     n_heads: Any = letter(REQUIRED, "heads")
     d_key: Any = letter(REQUIRED, "width of a query/key head")

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, Self, final
+from typing import Any, NamedTuple, Self
 
 from txcalc.parts.adapters import around
 from txcalc.parts.block import Block
@@ -83,7 +83,6 @@ class Root(Composite):
         return self.with_stacks(lambda stack: stack.shard(ways))
 
 
-@final
 @frozen
 class LayerInputs(Composite):
     """A vector for each layer and token: from the token's row of a table for all layers, and from the stack's input.
@@ -117,7 +116,6 @@ class LayerInputs(Composite):
         return replace(self, tokens=tokens, join=ways.scattered(tokens.width))
 
 
-@final
 @frozen
 class StreamEnds(Composite):
     """A matrix for each stream but the first, before the layers or after them; all are made as long as the first.
@@ -136,7 +134,6 @@ class StreamEnds(Composite):
         yield Child("match", Sum(width=self.width * self.number, sums=3))
 
 
-@final
 @frozen
 class Join(Composite):
     """What a layer that predicts a further token reads: the hidden state and the token's row, each with a norm of its
@@ -153,7 +150,6 @@ class Join(Composite):
         yield Child("projection", self.projection)
 
 
-@final
 @frozen
 class Stack(Root):
     """Embedding, layers, final norm and heads: a decoder, an encoder, or a half of both.
@@ -264,7 +260,6 @@ class Stack(Root):
         )
 
 
-@final
 @frozen
 class Memory(Leaf):
     """The encoder's output, kept once for backward by what reads it: the cross-attentions of all decoder layers.
@@ -280,7 +275,6 @@ class Memory(Leaf):
         return work.positions * self.width
 
 
-@final
 @frozen
 class EncoderDecoder(Root):
     """An encoder over `source` positions, and a decoder over `tokens` that attends to it; or two that are `matched`:
@@ -325,7 +319,6 @@ def _once(where: Stream) -> Stream:
     return lambda work: None if work.decoding else where(work)
 
 
-@final
 @frozen
 class FixedLength(Root):
     """A stack whose number of positions is part of the model (a picture's patches): the workload's is ignored."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from txcalc.num import total
 from txcalc.parts.frozen import frozen
@@ -14,7 +14,6 @@ from txcalc.parts.part import Leaf, Operation, Weight, Workload, elementwise
 EPS = {"rms": RMS_EPS, "layer": LAYER_EPS}
 
 
-@final
 @frozen
 class Norm(Leaf):
     """LayerNorm or RMSNorm over the last axis of (B, T, groups, width), one weight a `width`.
@@ -90,7 +89,6 @@ class Norm(Leaf):
         return rows if self.form == "rms" else 2 * rows
 
 
-@final
 @frozen
 class NormOptions(Options):
     """`[norm]`: the norms of a layer, and how its parts stand about them."""

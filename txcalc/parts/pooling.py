@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any
 
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.feedforward import FeedForward
@@ -18,7 +18,6 @@ def _over_all(work: Workload) -> Workload:
     return on_one(work)._replace(past=0, source=work.tokens)
 
 
-@final
 @frozen
 class AttentionPool(Composite):
     """A learned query attends to every position, and a feed-forward with a norm before it stands after that.

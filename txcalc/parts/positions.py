@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from txcalc.num import divides, exact_div, exceeds, product
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
@@ -16,7 +16,6 @@ from txcalc.parts.part import Composite, Leaf, Operation, Weight, Workload, elem
 from txcalc.parts.sharding import Ways
 
 
-@final
 @frozen
 class Rotary(Leaf):
     """Rotates `dims` of every query and key head by its position: the first ones, or, `spread`, the first of each half
@@ -57,7 +56,6 @@ class Rotary(Leaf):
         return (elementwise("rotary", elements, "rotary", elements, elements),)
 
 
-@final
 @frozen
 class RelativeBias(Leaf):
     """T5's table of biases by distance, one scalar per bucket and head, which layers share or (UMT5) do not. In a
@@ -124,13 +122,11 @@ class PositionsOptions(Options):
         return None
 
 
-@final
 @frozen
 class UnsaidPositions(PositionsOptions, forms="sinusoidal none"):
     """Sines and cosines that are added, or nothing."""
 
 
-@final
 @frozen
 class Slopes(PositionsOptions, forms="relative-projection alibi"):
     """Scores less by a slope of the distance, or more by its projected sinusoids."""
@@ -138,7 +134,6 @@ class Slopes(PositionsOptions, forms="relative-projection alibi"):
     biased = True
 
 
-@final
 @frozen
 class RotaryPositions(PositionsOptions, forms="rotary"):
     """Queries and keys are turned."""
@@ -175,7 +170,6 @@ class RotaryPositions(PositionsOptions, forms="rotary"):
         return None if self.rows is None else Unused(d_in=width, d_out=self.rows, bias=False)
 
 
-@final
 @frozen
 class LearnedPositions(PositionsOptions, forms="learned"):
     """A learned vector for each position."""
@@ -186,7 +180,6 @@ class LearnedPositions(PositionsOptions, forms="learned"):
         return positions if self.rows is None else self.rows
 
 
-@final
 @frozen
 class RelativePositions(PositionsOptions, forms="relative"):
     """T5's biases by distance."""
@@ -215,7 +208,6 @@ class RelativePositions(PositionsOptions, forms="relative"):
         return RelativeBias(buckets=buckets, n_heads=heads, distance=self.distance, bidirectional=two, side=self.side)
 
 
-@final
 @frozen
 class DisentangledPositions(PositionsOptions, forms="disentangled"):
     """DeBERTa's vectors for the distances, which meet queries and keys in products of their own."""

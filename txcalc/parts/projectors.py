@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from txcalc.num import exact_div
 from txcalc.parts.feedforward import FeedForward
@@ -129,11 +129,8 @@ def projector(width: Any, steps: Sequence[Mapping[str, Any]]) -> Projector:
     return Projector(steps=tuple(reversed(found)), reads=rate, makes=makes, width=width, prompt=prompt)
 
 
-@final
 @frozen
 class ProjectorOptions(Options):
-    """`[projector]`"""
-
     section = "projector"
     steps: list[Mapping[str, Any]] = key(
         steps_of,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any, final
+from typing import Any
 
 from txcalc.num import product
 from txcalc.parts.frozen import frozen
@@ -36,7 +36,6 @@ class Recurrence(Leaf):
         return 2 * work.batch * self.state
 
 
-@final
 @frozen
 class Remembered(Recurrence):
     """A state of so many elements that a recurrence keeps, whatever it computes with it.

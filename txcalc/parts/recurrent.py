@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, final
+from typing import Any
 
 from txcalc.num import ceil_div, exact_div
 from txcalc.parts.collectives import AllReduce
@@ -35,7 +35,6 @@ from txcalc.parts.sharding import Ways
 from txcalc.parts.taps import short_memory
 
 
-@final
 @frozen
 class SelectiveScan(Recurrence):
     """Mamba-1: h ← exp(Δ·A)·h + Δ·B·x, y = C·h + D·x, times silu(z), for every channel and state.
@@ -72,7 +71,6 @@ class SelectiveScan(Recurrence):
         return self.channels, self.states
 
 
-@final
 @frozen
 class HeadScan(Recurrence):
     """Mamba-2: one decay per head, h ← a·h + (Δ·x)·Bᵀ, y = h·C + D·x.
@@ -111,7 +109,6 @@ class HeadScan(Recurrence):
         return self.heads, self.width, self.states
 
 
-@final
 @frozen
 class GatedRecurrence(Recurrence):
     """RG-LRU: h ← a·h + √(1 − a²)·(i·x) with a = exp(−8·softplus(Λ)·r), for every channel; the first h is i·x.
@@ -143,7 +140,6 @@ class GatedRecurrence(Recurrence):
         return (self.channels,)
 
 
-@final
 @frozen
 class Mamba(Composite):
     """A Mamba-1 mixer. `norm` (Jamba) normalises Δ, B and C: a norm of each width with these settings. `n_heads`
@@ -189,7 +185,6 @@ class Mamba(Composite):
         return replace(self, d_inner=ways.split("d_inner", self.d_inner), join=join)
 
 
-@final
 @frozen
 class MambaOptions(Mechanism):
     """`[mamba]`: channels are twice the stream's width, and the step size has a sixteenth of it as its rank."""
@@ -214,7 +209,6 @@ class MambaOptions(Mechanism):
         return self.into(Mamba, d_model=place.d_model, norm_eps=own if self.norms else None)
 
 
-@final
 @frozen
 class Mamba2(Composite):
     """A Mamba-2 mixer: one projection for z, x, B, C and Δ, and a gated RMSNorm before the last, or a gate alone.
@@ -264,7 +258,6 @@ def _heads_of_twice(at: Mapping[str, Any]) -> Any:
         raise Wrong(f"a key of its own: 2·d_model = {2 * d_model} is no multiple of d_head = {width}") from None
 
 
-@final
 @frozen
 class Mamba2Options(Mechanism):
     """`[mamba2]`: heads of twice the stream's width in all."""
@@ -284,7 +277,6 @@ class Mamba2Options(Mechanism):
         return self.into(Mamba2, d_model=place.d_model, norm_eps=own if self.norm else None)
 
 
-@final
 @frozen
 class Griffin(Composite):
     """A recurrent block of Griffin: a convolution and an RG-LRU, whose gates are projected head by head, beside a gate.
@@ -319,11 +311,8 @@ class Griffin(Composite):
         return replace(self, n_heads=ways.split("n_heads", self.n_heads))
 
 
-@final
 @frozen
 class GriffinOptions(Mechanism):
-    """`[rg_lru]`"""
-
     section = "rg_lru"
     n_heads: Any = letter(REQUIRED, "heads, whose gates are projected apart", grows="heads")
     d_head: Any = letter(per_head("rg_lru"), "channels of a head", grows="head")

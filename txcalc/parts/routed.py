@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, final
+from typing import Any
 
 from txcalc.num import product
 from txcalc.parts.cores import AttentionCore
@@ -16,7 +16,6 @@ from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Causal
 
 
-@final
 @frozen
 class ChosenExperts(Composite):
     """Linear layers of which each token passes so many, as a router beside them says.
@@ -35,7 +34,6 @@ class ChosenExperts(Composite):
         )
 
 
-@final
 @frozen
 class RoutedAttention(Composite):
     """A mixture of attention: experts are pairs of a query and an output projection, each for all of the key/value
@@ -69,7 +67,6 @@ class RoutedAttention(Composite):
         return ChosenExperts(n_experts=self.n_experts, top_k=self.top_k, expert=part)
 
 
-@final
 @frozen
 class ExpertAttentionOptions(Mechanism):
     """`[expert_attention]`: query heads are as many as the key/value heads of all experts that a token passes."""

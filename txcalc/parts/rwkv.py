@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear
@@ -15,7 +15,6 @@ from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 
 
-@final
 @frozen
 class TokenShift(Recurrence):
     """Each token mixed with the one before, by a learned share for every channel and use: μ·x_t + (1 − μ)·x_{t−1}.
@@ -50,7 +49,6 @@ class TokenShift(Recurrence):
         return f"the last token: {self.width:,} elements"
 
 
-@final
 @frozen
 class WeightedSum(Recurrence):
     """RWKV's wkv: past values weighted by e^k, decaying at a learned rate a channel, and the present one by e^{u+k}.
@@ -83,7 +81,6 @@ class WeightedSum(Recurrence):
         return f"a numerator, a denominator and their exponent: 3 · {self.channels:,} elements"
 
 
-@final
 @frozen
 class TimeMix(Composite):
     """RWKV-4's mixing over time: shifted tokens to keys, values and a gate (the receptance), and their weighted sum.
@@ -111,11 +108,8 @@ class TimeMix(Composite):
         return replace(self, d_inner=ways.split("d_inner", self.d_inner))
 
 
-@final
 @frozen
 class TimeMixOptions(Mechanism):
-    """`[time_mix]`"""
-
     section = "time_mix"
     d_inner: Any = letter(lambda at: at[""]["d_model"], "channels", grows="width")
 
@@ -123,7 +117,6 @@ class TimeMixOptions(Mechanism):
         return TimeMix(d_model=place.d_model, d_inner=self.d_inner)
 
 
-@final
 @frozen
 class ChannelMix(Composite):
     """RWKV-4's feed-forward: of shifted tokens, with a gate on what comes out.
@@ -150,7 +143,6 @@ class ChannelMix(Composite):
         return replace(self, d_ff=ways.split("d_ff", self.d_ff))
 
 
-@final
 @frozen
 class ChannelMixOptions(Mechanism):
     """`[channel_mix]`, in the place of the feed-forward."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any
 
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.feedforward import FeedForward
@@ -18,7 +18,6 @@ from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Causal
 
 
-@final
 @frozen
 class SharedBlock(Composite):
     """out(feed_forward(norm(attention(norm([x; e]))))): what a layer's mixer reads beside x, of the stream x and the
@@ -68,11 +67,8 @@ class SharedBlock(Composite):
         yield Child(f"{name}_sum", Sum(width=d_out, sums=1), kind=kind)
 
 
-@final
 @frozen
 class SharedOptions(Mechanism):
-    """`[shared]`"""
-
     section = "shared"
     kind = "other"
     stands = ""

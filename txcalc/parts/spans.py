@@ -7,7 +7,7 @@ elements, at `width` per token, and `kept` in words.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple
 
 from txcalc.num import ceil_div, exact_div, floor_div, maximum, minimum, nearest_square, triangle
 from txcalc.parts.frozen import frozen
@@ -106,7 +106,6 @@ class Span:
         return f"{what} of every token: {width} · S elements"
 
 
-@final
 @frozen
 class Causal(Span):
     """Query i attends to every key j ≤ i."""
@@ -147,7 +146,6 @@ class Windowed(Span):
         return width * block * (ceil_div(minimum(self.window - 1 + chunk, work.keys), block) + 1)
 
 
-@final
 @frozen
 class Window(Windowed):
     """Query i attends to key j when 0 ≤ i − j < W."""
@@ -161,7 +159,6 @@ class Window(Windowed):
         return f"{what} of the last {self.window:,} tokens: {width} · min(S, {self.window:,}) elements"
 
 
-@final
 @frozen
 class Chunks(Windowed):
     """Windows side by side (Llama-4): query i attends to key j ≤ i of the same window; no more than W are kept."""
@@ -182,7 +179,6 @@ class Chunks(Windowed):
         return f"{what} of a chunk of {self.window:,} tokens: {width} · min(S, {self.window:,}) elements"
 
 
-@final
 @frozen
 class Selected(Span):
     """Query i attends to the `top_k` keys j ≤ i that an index scores best. All are kept, for later queries choose
@@ -236,7 +232,6 @@ class Unkept(Span):
         return ""
 
 
-@final
 @frozen
 class Full(Unkept):
     """Every position attends to every other: no mask, no cache."""
@@ -248,7 +243,6 @@ def _cut(n: Any, width: Any) -> tuple[tuple[Any, Any], ...]:
     return (full, width), (1, n - full * width)
 
 
-@final
 @frozen
 class Apart(Unkept):
     """A tower's windows: each is a sequence by itself, and the last may be shorter."""
@@ -271,7 +265,6 @@ class Apart(Unkept):
             yield work._replace(batch=work.batch * number, tokens=tokens)
 
 
-@final
 @frozen
 class Squares(Unkept):
     """Windows of a picture, `side` positions high and wide, of which those at its edges may be smaller; each is a
@@ -307,7 +300,6 @@ class Squares(Unkept):
                 yield work._replace(batch=work.batch * down * along, tokens=height * width)
 
 
-@final
 @frozen
 class Reading(Unkept):
     """Queries of their own, not the sequence's, which see every position of it."""
@@ -319,7 +311,6 @@ class Reading(Unkept):
         return work.tokens * work.source
 
 
-@final
 @frozen
 class Around(Unkept):
     """Encoders with a window: query i attends to key j when |i − j| < W."""
@@ -338,7 +329,6 @@ class Around(Unkept):
         return work.tokens * (2 * reach - 1) - 2 * triangle(reach - 1)
 
 
-@final
 @frozen
 class Blocks(Unkept):
     """BigBird's blocks: past (5 + 2·`random`)·`block` positions a query sees its own block and those beside it, the
@@ -372,7 +362,6 @@ class Blocks(Unkept):
         return tokens * tokens + beyond * (pairs - tokens * tokens)
 
 
-@final
 @frozen
 class Cross(Span):
     """Every decoder position attends to every encoder position, whose K and V are kept."""

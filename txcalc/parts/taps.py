@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from txcalc.parts.frozen import frozen
 from txcalc.parts.part import NO_CACHE, Cache, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 
 
-@final
 @frozen
 class Convolution(Leaf):
     """A one-dimensional convolution: over time for audio, depthwise for a recurrent mixer's short memory.

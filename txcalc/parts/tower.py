@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
 from txcalc.num import ceil_div, maximum, minimum
 from txcalc.parts.frozen import frozen
@@ -33,7 +33,6 @@ def _at(rate: Any, makes: Any, more: Any = 0) -> Stream:
     return on
 
 
-@final
 @frozen
 class Resampler(Composite):
     """Learned queries that read what they stand for: of every `reads` positions `makes`, each window by itself.
@@ -62,7 +61,6 @@ class Resampler(Composite):
         return work._replace(batch=work.batch * windows, tokens=self.makes + beside, source=self.reads)
 
 
-@final
 @frozen
 class Projector(Composite):
     """What makes the tokens of a language model of a tower's positions: steps one after the other, of which some put
@@ -89,7 +87,6 @@ class Projector(Composite):
         return replace(self, steps=ways.chained(self.steps))
 
 
-@final
 @frozen
 class TowerStack(Root):
     """A stack at every position of a picture or a sound, and its projector; its tokens are those that it hands on.
@@ -130,7 +127,6 @@ class TowerStack(Root):
         return replace(self, stack=self.stack.shard(ways), projector=self.projector.shard(ways))
 
 
-@final
 @frozen
 class Counted(Composite):
     """Towers of which no more is known than how many parameters they have."""

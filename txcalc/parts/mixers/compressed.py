@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any, ClassVar, final
+from typing import Any, ClassVar
 
 from txcalc.num import ceil_div, exact_div, floor_div, minimum, product, triangle
 from txcalc.parts.cores import SoftmaxCore, attend
@@ -33,7 +33,6 @@ from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Unkept, Window
 
 
-@final
 @frozen
 class Entries(Unkept):
     """Query i sees the entries of the groups of `rate` tokens that end at it or before, no more than `top_k` of them.
@@ -71,7 +70,6 @@ class Entries(Unkept):
         return width * (seen if self.top_k is None else minimum(seen, self.top_k))
 
 
-@final
 @frozen
 class Pool(Leaf):
     """An entry of every `rate` tokens: Σ softmax(gates + bias)·kv over them, channel by channel; with `overlap` over
@@ -142,7 +140,6 @@ class Pool(Leaf):
         )
 
 
-@final
 @frozen
 class Compressor(Composite):
     """Projections to what is pooled and its gates, the pooling, and the entries' norm and rotation."""
@@ -165,7 +162,6 @@ class Compressor(Composite):
         return lambda work: work._replace(tokens=pool.made(work), past=Entries(rate=pool.rate).number(work.past))
 
 
-@final
 @frozen
 class SelectionCore(Leaf):
     """How much each query wants each entry: Σ w·relu(q·k) over a few heads, by which entries are selected.
@@ -199,7 +195,6 @@ class SelectionCore(Leaf):
         )
 
 
-@final
 @frozen
 class Selector(Composite):
     """The index: entries of its own, queries of few heads from the low-rank queries, a weight per head."""
@@ -219,7 +214,6 @@ class Selector(Composite):
         yield Child("core", self.core)
 
 
-@final
 @frozen
 class CompressedCore(SoftmaxCore):
     """softmax(q·kᵀ)·k over the last tokens and the entries, with a sink per head.
@@ -286,7 +280,6 @@ class CompressedCore(SoftmaxCore):
         return self.span.kept("keys that are values", f"{self.d_qk:,}")
 
 
-@final
 @frozen
 class CompressedAttention(Composite):
     """Queries through a low rank, normed head by head; one head of keys that are values; what is read turned back, and
@@ -333,7 +326,6 @@ class CompressedAttention(Composite):
         return 2 * self.n_heads * self.d_head
 
 
-@final
 @frozen
 class CompressedOptions(Mechanism):
     """`[compressed]`, with positions that turn heads."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, final
+from typing import Any
 
 from txcalc.notation import pair
 from txcalc.parts.cores import SoftmaxCore, attend
@@ -21,7 +21,6 @@ from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal
 
 
-@final
 @frozen
 class ForgetGate(Leaf):
     """c: the sum of log σ(f) over all tokens up to each, which goes on from the last that is kept.
@@ -45,7 +44,6 @@ class ForgetGate(Leaf):
         return work.positions * self.n_heads
 
 
-@final
 @frozen
 class ForgettingCore(SoftmaxCore):
     """softmax(q·kᵀ + c_i − c_j)·v.
@@ -86,7 +84,6 @@ class ForgettingCore(SoftmaxCore):
         )
 
 
-@final
 @frozen
 class ForgettingAttention(Composite):
     """q, k, v, a forget gate of every head, the core and o; order is known by what is forgotten alone.
@@ -121,11 +118,8 @@ class ForgettingAttention(Composite):
         return replace(self, n_heads=heads, n_kv_heads=groups, core=core)
 
 
-@final
 @frozen
 class ForgettingOptions(Mechanism):
-    """`[forgetting]`"""
-
     section = "forgetting"
     kind = "attention"
     n_heads: Any = key(size, REQUIRED, "query heads, each with a forget gate")

@@ -6,7 +6,7 @@ They are counted and each has a module by itself; a list does not say what reads
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, ClassVar, Final, final
+from typing import Any, ClassVar, Final
 
 from txcalc.num import ceil_div, maximum
 from txcalc.parts.forms import FORMS, pieces, steps
@@ -51,7 +51,6 @@ def _stream(piece: Mapping[str, Any]) -> Stream:
     return on
 
 
-@final
 @frozen
 class Pieces(Composite):
     """Leaves by their names; the order in which they are listed is that in which they compute."""
@@ -77,11 +76,8 @@ class Pieces(Composite):
         return self
 
 
-@final
 @frozen
 class PiecesOptions(Mechanism):
-    """`[pieces]`"""
-
     section = "pieces"
     kind = "other"
     stands = ""

@@ -215,10 +215,13 @@ def ours(config: dict[str, Any]) -> tuple[int | None, int] | str:
         return str(error)
 
 
+SAID = ("refuses, though no size depends on it", "params.whole is not known", "of which transformers may make nothing")
+
+
 def warned(config: dict[str, Any]) -> bool:
     """Whether notes say that transformers refuses a value, or why a tower is not known."""
-    notes = build(*describe(config)).notes
-    return any("refuses, though no size depends on it" in n or "params.whole is not known" in n for n in notes)
+    notes = " ".join(build(*describe(config)).notes)
+    return any(said in notes for said in SAID)
 
 
 def same(mine: tuple[int | None, int], other: tuple[int, int]) -> bool:

@@ -4,8 +4,8 @@ Writes beside the readers
 - `classes.json`: the classes of each model type (those that take its configuration),
 - `named.json`: the keys that the configuration and modelling code of a type names, by the kinds of values that its
   class takes for them, those that the code which all types share names, the model types of a configuration's tables,
-  the sizes that a configuration class takes when it is told nothing, and the row for padding of those whose table of
-  tokens has one.
+  the sizes that a configuration class takes when it is told nothing, the row for padding of those whose table of
+  tokens has one, and the texts of fields that take but a few.
 
 A key counts as named where code has it as a field, an attribute of something called config, a keyword, or a text given
 to getattr, hasattr, get, pop or setdefault: more than is used, never less. Needs transformers and torch; no weights.
@@ -24,7 +24,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 import transformers
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING_NAMES  # type: ignore[attr-defined]
@@ -147,6 +147,15 @@ def taken(configuration: type) -> dict[str, str]:
     return {key: kinds for key, kinds in found.items() if 0 < len(kinds) < len(PROBES)}
 
 
+def words(configuration: type) -> dict[str, list[str]]:
+    """The texts that a configuration takes for a field, where it takes a few."""
+    found = {}
+    for field in dataclasses.fields(configuration):
+        kinds = [one for one in (field.type, *get_args(field.type)) if get_origin(one) is Literal]
+        found[field.name] = [word for kind in kinds for word in get_args(kind) if isinstance(word, str)]
+    return {key: few for key, few in found.items() if few}
+
+
 def _passes(validators: Sequence[Callable[[Any], None]], value: Any) -> bool:
     try:
         for validator in validators:
@@ -208,9 +217,10 @@ def main() -> None:
     root = Path(inspect.getfile(transformers)).parent
     shared = set().union(*(named_in(str(root / f"{name}.py")) for name in SHARED.split()))
     shared |= set(transformers.PreTrainedConfig.__dataclass_fields__)
-    held, keys, inner, told, rows = {}, {}, {}, {}, {}
+    held, keys, inner, told, rows, spelled = {}, {}, {}, {}, {}, {}
     every = dict(configurations())
-    read = {*READERS, *WRAPPERS} | {one for one in every if any(word in one for word in ("vision", "audio", "text"))}
+    inside = ("vision", "audio", "text", "codec", "mimi")
+    read = {*READERS, *WRAPPERS} | {one for one in every if any(word in one for word in inside)}
     read |= {one for name in read & every.keys() for one in parts(every[name]).values()}
     for model_type, configuration in every.items():
         held[model_type] = classes(configuration)
@@ -218,11 +228,13 @@ def main() -> None:
             keys[model_type] = by_kind(configuration, shared)
             inner[model_type] = parts(configuration)
             told[model_type] = sizes(configuration)
+            spelled[model_type] = words(configuration)
             if pads(configuration):
                 rows[model_type] = getattr(configuration, "pad_token_id", None)
     version = {"": [transformers.__version__]}
     write("classes.json", version | held)
     named = {"named": keys, "parts": {key: row for key, row in inner.items() if row}, "sizes": told, "padding": rows}
+    named["words"] = {key: row for key, row in spelled.items() if row}
     write("named.json", {"": sorted(filter(_keylike, shared)), **named})
 
 

@@ -38,6 +38,9 @@ MAX_BYTES = 1 << 24
 QUANTISED = ("quantization_config", "quantization", "compression_config")
 BESIDE = {"hf_quant_config.json": "modelopt", "quantize_config.json": "gptq", "quant_config.json": "awq"}
 
+# Dtypes of checkpoints by PyTorch's names.
+DTYPES = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
+
 # The keys of a params.json, as Meta's and Mistral's own code read it.
 PARAMS = frozenset({"dim", "n_layers", "n_heads", "norm_eps", "vocab_size"})
 
@@ -285,9 +288,11 @@ def _quantised(c: Config, text: Config) -> Any:
 def _stored(c: Config, text: Config) -> dict[str, Any]:
     """How the checkpoint is stored: its dtype, and what its quantiser did."""
     dtypes = (at.data.get(key) for key in ("dtype", "torch_dtype") for at in (text, c))
-    dtype = str(next((name for name in dtypes if isinstance(name, str)), "bfloat16")).removeprefix("torch.")
+    dtype = str(next((name for name in dtypes if isinstance(name, str)), "bfloat16"))
     quantization = _quantised(c, text)
-    found: dict[str, Any] = {"dtype": {"float32": "fp32", "float16": "fp16"}.get(dtype, "bf16")}
+    found: dict[str, Any] = {"dtype": DTYPES.get(dtype.removeprefix("torch."), "bf16")}
+    if dtype not in DTYPES:
+        c.note(f"its dtype is {shown(dtype, 30)}, of which transformers may make nothing: {found['dtype']} is counted")
     if quantization is None:
         return found
     if not isinstance(quantization, Mapping):

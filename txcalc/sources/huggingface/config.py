@@ -336,14 +336,17 @@ class Config(Answers):
         inner = outer.table(kind) if outer and kind and isinstance(outer.data.get(kind), Mapping) else outer
         for table in (outer, inner):
             if table:
-                table.asked.update(table.data)  # scaling factors change angles, no size
+                table.ignore(*table.data)  # scaling factors change angles, no size
+        if outer:
+            stretched(outer)
         base = self.real(*names, default=theta)
         share = self.real("partial_rotary_factor", "rotary_pct", "rotary_emb_fraction", default=partial)
         if inner:
-            stretched(inner)
             own = "rope_theta" in inner and (inner is not outer or "rope_theta" in names)
             base = inner.real("rope_theta", default=base) if own else base
             share = inner.real("partial_rotary_factor", default=share)
+            if partial < 1 and "partial_rotary_factor" in inner and inner.data["partial_rotary_factor"] is None:
+                inner.fault("partial_rotary_factor", None, "a number", "the class multiplies by it")
         if not 0 < share <= 1:
             self.fault(self.spelling("partial_rotary_factor", "rotary_pct"), share, "above 0 and at most 1")
             share = 1.0
@@ -416,6 +419,12 @@ def stretched(table: Config) -> None:
     """A fault where transformers does not know how positions are stretched, or misses by how much."""
     named = {key: value for key, value in table.data.items() if isinstance(value, Mapping)}
     if named:  # one table a layer type
+        assert table.parent
+        types = table.parent.data.get("layer_types")
+        for key in named:
+            if not isinstance(types, list) or key in types:
+                stretched(inner := Config(named[key], table.model_type, f"{table.path}{key}.", table))
+                inner.ignore(*inner.data)
         return
     key = "rope_type" if "rope_type" in table else "type"
     name = table.data.get(key, "default")
@@ -425,8 +434,10 @@ def stretched(table: Config) -> None:
     for wanted in STRETCHES[name]:
         if wanted not in table:
             table.fault(wanted, ABSENT, f"what {name!r} needs")
-    if "rope_theta" in table and table.data["rope_theta"] is None:
-        table.fault("rope_theta", None, "a number")
+    multiplied = {"rope_theta", *STRETCHES[name], *(("partial_rotary_factor",) if STRETCHES[name] else ())}
+    for key in multiplied - ({"factor"} if name == "yarn" else set()):  # which yarn works out
+        if key in table and table.data[key] is None:
+            table.fault(key, None, "a number")
 
 
 def _table(value: Any) -> Mapping[str, Any]:

@@ -15,7 +15,7 @@ from typing import Any
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
 from txcalc.parts.options import REQUIRED as REQUIRED
 from txcalc.sources.huggingface.neutral import ASIDE, elsewhere, is_neutral, needs_value
-from txcalc.sources.huggingface.release import kinds_of, knows, part_of, size_of, unnamed
+from txcalc.sources.huggingface.release import kinds_of, knows, part_of, size_of, unnamed, words_of
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
 
 MAX_KEYS = 10_000  # of one object
@@ -202,17 +202,23 @@ class Keys:
 
     def refused(self) -> None:
         """Look at the kinds of values that transformers' class takes."""
-        whose, told = self.whose(), []
+        whose, told = self.whose(), list[str]()
+        read = {inner.path for inner in self.inner}
         for key, value in self.data.items():
-            kinds, needed = kinds_of(whose, key), value is None and needs_value(whose, key)
-            if key in self.faulty or not (needed or (kinds and _kind(value) not in kinds)):
+            if isinstance(value, Mapping) and f"{self.path}{key}." not in read:
+                of = value.get("model_type", part_of(whose, key))
+                refused = (other for other in value if isinstance(of, str) and _misfits(of, other, value[other]))
+                told += (f"{self.path}{printable(key)}.{printable(other)} = {_cut(value[other])}" for other in refused)
+            kinds = kinds_of(whose, key)
+            if key in self.faulty or not _misfits(whose, key, value):
                 continue
             whole = type(value) is int and "f" in kinds  # in place of a number with a point
             if key in self.asked and not whole and (value is None or not is_neutral(key, value)):
                 wanted = "a value" if value is None else " or ".join(KINDS[kind][1] for kind in kinds)
+                wanted = " or ".join(words_of(whose, key)) if isinstance(value, str) and "s" in kinds else wanted
                 self.fault(key, value, wanted, f"transformers makes no {whose} of it")
             else:
-                told.append(f"{self.path}{printable(key)} = {'null' if value is None else shown(value, 30)}")
+                told.append(f"{self.path}{printable(key)} = {_cut(value)}")
         if told:
             more = f" and {len(told) - 8:,} more" if len(told) > 8 else ""
             self.note(f"transformers' {whose} refuses, though no size depends on it: {', '.join(told[:8])}{more}")
@@ -362,6 +368,17 @@ KINDS: dict[str, tuple[type, str]] = {
     "l": (list, "a list"),
     "d": (dict, "an object"),
 }
+
+
+def _misfits(model_type: str, key: str, value: Any) -> bool:
+    """True for a value that transformers' class of a model type does not take: of another kind, or another word."""
+    kinds, words = kinds_of(model_type, key), words_of(model_type, key)
+    misspelled = isinstance(value, str) and words and value not in words
+    return bool((kinds and _kind(value) not in kinds) or misspelled) or (value is None and needs_value(model_type, key))
+
+
+def _cut(value: Any) -> str:
+    return "null" if value is None else shown(value, 30)
 
 
 def _kind(value: Any) -> str:

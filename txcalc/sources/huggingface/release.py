@@ -52,6 +52,11 @@ def kinds_of(model_type: str, key: str) -> str:
     return (_kinds(model_type) or {}).get(key, "")
 
 
+def words_of(model_type: str, key: str) -> list[str]:
+    """The texts that the configuration class of a model type takes for a key, where it takes a few; else none."""
+    return list(table("named.json")["words"].get(model_type, {}).get(key, ()))
+
+
 def part_of(model_type: str, key: str) -> str:
     """The model type of a table in a config, where it is always the same; else ""."""
     return str(table("named.json")["parts"].get(model_type, {}).get(key, ""))

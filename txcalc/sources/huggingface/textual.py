@@ -78,19 +78,25 @@ def cosmos3_edge_text(c: Config) -> Raw:
     """Llama's with two matrices and a squared ReLU."""
     raw = c.stack()
     attention = c.heads(raw, kv=8, d_head=128, whole=True) | {"bias": c.flag("attention_bias", default=False)}
-    angles = c.data.get("rope_parameters")
-    parts = angles.get("mrope_section") if isinstance(angles, dict) else None
-    if angles is not None and (not isinstance(parts, list) or sum(parts) != attention["d_head"] // 2):
-        c.fault("rope_parameters.mrope_section", parts, f"three numbers whose sum is {attention['d_head'] // 2}")
+    _axes(c, attention["d_head"], [24, 20, 20], None)
     mlp = c.plain(act="relu2", bias=c.flag("mlp_bias", default=False))
     return c.decoder(raw, attention, mlp=mlp, norm=c.rms(eps=1e-5), theta=1e8)
+
+
+def _axes(c: Config, d_head: int, usual: list[int], unsaid: list[int] | None) -> None:
+    """How many angles turn by each of three axes: `usual` where a config has no table of them, `unsaid` where it says
+    nothing there."""
+    angles = c.data.get("rope_parameters", c.data.get("rope_scaling"))
+    parts = angles.get("mrope_section", unsaid) if isinstance(angles, dict) else usual
+    if not isinstance(parts, list) or not all(type(one) is int for one in parts) or sum(parts) != d_head // 2:
+        c.fault("rope_parameters.mrope_section", parts, f"three numbers whose sum is {d_head // 2}")
 
 
 def muse_glimmer_text(c: Config) -> Raw:
     """Gated attention with bare norms of Q and K, sandwich norms, and positions in the layers with a window alone."""
     raw = c.stack()
     n, window = raw["n_layers"], c.size("sliding_window", default=2048, null=None)
-    attention = c.heads(raw, kv=2, d_head=128) | {"bias": c.flag("attention_bias", default=False)}
+    attention = c.heads(raw, kv=2, d_head=128, whole=True) | {"bias": c.flag("attention_bias", default=False)}
     factor = c.real("qk_scale_factor", default=3.87)
     c.note("the norm of the embedding, which has no weights, is not among the other FLOPs")
     attention |= {"qk_norm": "bare", "gate": "element", "scale": factor / attention["d_head"] ** 0.5}
@@ -121,7 +127,9 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
     activation = c.activation("hidden_act", default="silu")
     mixed: Raw = {"n_experts": number, "top_k": top, "d_ff": widths[0], "activation": activation}
     mixed = c.with_shared(mixed, "moe_num_shared_experts", default=2) | {"router_bias": True}
-    raw = c.decoder(raw, c.heads(raw, kv=4), mixed=mixed, tied=True, theta=5e5)
+    attention = c.heads(raw, kv=4)
+    _axes(c, attention["d_head"], [22, 22, 20], [22, 22, 20])
+    raw = c.decoder(raw, attention, mixed=mixed, tied=True, theta=5e5)
     axis = c.typed(raw, [i == 0 for i in range(n)])
     of_pictures = mixed["n_experts"] * (3 * d * widths[-1] + d + 1)
     if held := of_pictures * axis[0].count("sparse"):

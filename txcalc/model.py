@@ -357,6 +357,8 @@ LEAST = {"batch": 1, "tokens": 1, "past": 0, "source": 1}
 
 def _length(value: Any, taken: bool) -> Any:
     """A length as formulas take it; a text that is none stays one."""
+    if type(value) is int:
+        return value
     if isinstance(value, str):
         try:
             return parse_tokens(value)
@@ -367,6 +369,8 @@ def _length(value: Any, taken: bool) -> Any:
 
 def _within(value: Any, least: int, taken: bool) -> bool:
     """Whether a length can be one."""
+    if type(value) is int:
+        return least <= value <= MAX_TOKENS
     if taken or not is_array(value):
         return usable(value) and not (whole(value) and not least <= value <= MAX_TOKENS)
     return bool(value.size) and all(whole(one) and least <= one <= MAX_TOKENS for one in value.flat)

@@ -153,7 +153,7 @@ def si_bytes(number: Any) -> str:
 
 def _rounded(number: Any, base: int, names: tuple[str, ...], digits: int = 3) -> str:
     """Rounded first, then given its prefix, so that 999,999 is 1 M and never 1000 K."""
-    value = Fraction(number)
+    value = number if type(number) is int else Fraction(number)
     if value < 0:
         return "-" + _rounded(-value, base, names, digits)
     power = 0
@@ -161,9 +161,8 @@ def _rounded(number: Any, base: int, names: tuple[str, ...], digits: int = 3) ->
         value >= base ** (power + 1) or float(f"{float(value / base**power):.{digits}g}") >= base
     ):
         power += 1
-    scaled = value / base**power
-    whole_digits = len(str(int(scaled)))
-    shown = str(int(scaled)) if scaled.denominator == 1 else f"{float(scaled):.{max(0, digits - whole_digits)}f}"
+    whole, rest = divmod(value, base**power)
+    shown = f"{float(value / base**power):.{max(0, digits - len(str(whole)))}f}" if rest else str(whole)
     if "." in shown and power == 0:
         shown = shown.rstrip("0").rstrip(".")
     return f"{shown} {names[power]}".rstrip()

@@ -179,16 +179,19 @@ class _Fits:
         from txcalc.planning.parallelism import Sharding
 
         host = self.host if card.apart and divides(model) else None
-        whole = self.ranks.setdefault(id(model), Sharding(model))
+        if id(model) not in self.ranks:
+            self.ranks[id(model)] = Sharding(model)
         found = []
         for name in self.formats:
             try:
                 own = self.engine(model, name)
-                if memory and (lacking := without(memory.profile, own.weights, memory.accelerator, self.kv)):
-                    raise InputError("engine", [lacking])
-                own = replace(own, memory=memory, reserve=self.reserve or left(memory), offload=aside(model, memory))
+                if memory:
+                    if lacking := without(memory.profile, own.weights, memory.accelerator, self.kv):
+                        raise InputError("engine", [lacking])
+                    kept = self.reserve or left(memory)
+                    own = replace(own, memory=memory, reserve=kept, offload=aside(model, memory))
                 needs = self.needs.setdefault((id(model), name), {})
-                one = fits(model, own, card.memory, self.context, card, whole, needs)
+                one = fits(model, own, card.memory, self.context, card, self.ranks[id(model)], needs)
                 if host and not one.fits:
                     one = helped(model, own, host, self.context, card)
             except InputError as error:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 from fractions import Fraction
-from math import ceil
 from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
+from txcalc.num import ceil_div
 from txcalc.parts.frozen import once, record
 from txcalc.planning.engine_memory import EngineMemory
 from txcalc.planning.engines import laid_out, without
@@ -34,7 +34,7 @@ class Reserve(NamedTuple):
 
     def of(self, memory: int) -> int:
         """Bytes of a memory that are kept."""
-        return ceil(self.share * memory) + self.bytes
+        return ceil_div(self.share.numerator * memory, self.share.denominator) + self.bytes
 
     def __str__(self) -> str:
         return f"{float(100 * self.share):g} %" if self.share else f"{self.bytes:,} bytes"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
@@ -146,16 +147,20 @@ def reserved(reserve: Reserve, memory: EngineMemory | None, card: CardSet) -> in
 
 def _split(sharding: Sharding, number: int, linked: bool) -> Iterator[Layout]:
     """How a model may lie on so many accelerators, best first. Errors: `InputError` where it can be cut in no way."""
-    ways = [Layout(tp=number), Layout(tp=number, ep=number), Layout(pp=number)]
-    if not sharding.has_experts:
-        del ways[1]
-    ways = ways if linked else ways[::-1]
-    first = sharding.faults(ways[0])
+    best, *others = _ways(number, sharding.has_experts, linked)
+    first = sharding.faults(best)
     if not first:
-        yield ways[0]
-    yield from (left := [layout for layout in ways[1:] if not sharding.faults(layout)])
+        yield best
+    yield from (left := [layout for layout in others if not sharding.faults(layout)])
     if first and not left:
         raise InputError(sharding.model.name, [f"cannot be cut over {number} accelerators", *first])
+
+
+@cache
+def _ways(number: int, experts: bool, linked: bool) -> list[Layout]:
+    """Tensor parallel, with whole experts spread, and by layers; without a link the other way round."""
+    ways = [Layout(tp=number), *([Layout(tp=number, ep=number)] if experts else []), Layout(pp=number)]
+    return ways if linked else ways[::-1]
 
 
 def _ranks(

@@ -127,7 +127,7 @@ class Layout:
         axes = [name for name in order if name != "pp"] if axis in ("ep", "etp") else [axis]
         step = self.expert_ways if axis == "ep" else 1
         size = self.expert_ways if axis == "etp" else getattr(self, axis)
-        if node is None:
+        if node is None or size == 1:
             return Group(size, size)
         local = sum(self._place(i * step, axes, order) < node for i in range(size))
         return Group(size, local)
@@ -174,6 +174,10 @@ class Layout:
         return []
 
     def __str__(self) -> str:
+        return self._written
+
+    @once
+    def _written(self) -> str:
         numbers = {field.name: getattr(self, field.name) for field in fields(self)}
         said = (f"{name}={n}" for name, n in numbers.items() if n not in (1, None) or self._said(name))
         return " ".join(said) or "one GPU"

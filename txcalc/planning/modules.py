@@ -119,7 +119,7 @@ class Modules:
         """Whether a pattern is of names; one that has no digit is of all numbers that are as long."""
         alike = number if self.exact else "1" * len(number)
         if (key := (names, alike, experts)) not in self.matched:
-            each_of = {0, experts // 2, experts - 1}
+            each_of = {0, experts // 2, experts - 1} if any("*" in name for name in names) else {0}
             self.left -= self.trials * len(names) * len(each_of)
             if self.left < 0:
                 raise _long()

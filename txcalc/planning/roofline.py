@@ -275,7 +275,7 @@ class Rank:
             start, narrowed = curve.start_s + curve.depth_s * leaf.inputs if leaf.inputs else efficiency.launch_s, 0.0
             if leaf.gathered:
                 narrowed = curve.gathered * (1 - 1 / ep) * leaf.gathered
-            elif leaf.inputs and not (leaf.entry.routed or leaf.merged):
+            elif curve.quantise and leaf.inputs and not (leaf.entry.routed or leaf.merged):
                 narrowed = curve.quantise * leaf.inputs * (element + bits_of(dtype) / 8) * float(leaf.entry.runs)
             found.append(_Leaf(leaf, leaf.weights, leaf.starts * start, reached, curve, narrowed / rate))
         return found

@@ -280,7 +280,7 @@ class Model:
         """
         work = self.workload(batch, tokens, past, source, **conventions)
         weight = bits_of(dtype)
-        return self.counted(work, (weight, weight, bits_of(kv_dtype)))
+        return self.counted(work, (weight, weight, bits_of(kv_dtype, "--kv")))
 
     def encoded(self, tokens: Any) -> Any:
         """The encoder's positions where nobody says: as many as `tokens` unless the model fixes them."""

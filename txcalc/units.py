@@ -50,15 +50,16 @@ CACHE_BITS = {
 }
 
 
-def bits_of(dtype: str) -> int:
-    """Bits of one element of a dtype: a whole number, or of llama.cpp's types of a cache a fraction."""
+def bits_of(dtype: str, where: str = "dtype") -> int:
+    """Bits of one element of a dtype: a whole number, or of llama.cpp's types of a cache a fraction. `where` it was
+    said. Errors: `UnknownName`."""
     said = str(dtype).lower()
     name = ALIASES.get(said, said)
     if name in CACHE_BITS:
         return CACHE_BITS[name]  # type: ignore[return-value]  # a Fraction, which adds up as an int does
     if name not in DTYPE_BITS:
         known = ", ".join([*DTYPE_BITS, *CACHE_BITS])
-        raise UnknownName("dtype", "dtype", str(dtype), [*DTYPE_BITS, *ALIASES], f"one of {known}")
+        raise UnknownName(where, "dtype", str(dtype), [*DTYPE_BITS, *ALIASES], f"one of {known}")
     return DTYPE_BITS[name]
 
 
@@ -99,14 +100,22 @@ def parse_count(text: str, what: str = "count") -> int:
 
 
 def parse_bytes(text: str, what: str = "memory") -> int:
-    """A size in bytes: `80GB` (10^9) or `80GiB` (2^30); `16Gb` may mean bits, and is refused with both readings."""
+    """A size in bytes: `80GB` (10^9) or `80GiB` (2^30); `16Gb` may mean bits, and is refused with both readings, and 16
+    what nobody said."""
     found = _NUMBER.match(text)
+    if found and not found[3] and not found[2] and 0 < int(re.sub("[_,]", "", found[1])) < 2**20:
+        raise InputError(what, [Fault(what, text, "a size with its unit", f"{found[1]}GB")])
     if found and re.fullmatch(r"[kmgtpe]i?b", found[3], re.I) and found[3].endswith("b"):
         wide = found[3][:-1].upper().replace("I", "i") + "B"
         number = found[1] + (f".{found[2]}" if found[2] else "")
         readings = f"{number}{wide}, or {float(Fraction(re.sub('[_,]', '', number)) / 8):.12g}{wide} if it does"
         raise InputError(what, [Fault(what, text, f"a size in bytes: {found[3]} may mean bits", readings)])
     return _scaled(text, what, _BYTES, "a size in bytes such as 16GB or 80GiB")
+
+
+def parse_rate(text: str, what: str) -> int:
+    """Bytes per second: `25GB/s`, or without the second."""
+    return parse_bytes(text.strip().removesuffix("/s"), what)
 
 
 _SECONDS = {"us": Fraction(1, 10**6), "µs": Fraction(1, 10**6), "ms": Fraction(1, 1000), "s": Fraction(1)}

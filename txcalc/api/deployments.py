@@ -164,7 +164,7 @@ def deploy(
     from txcalc.planning.engines import offloading, profile
     from txcalc.planning.offload import wish
     from txcalc.render.deploy import DeployAnswer
-    from txcalc.units import parse_bytes, parse_seconds
+    from txcalc.units import parse_rate, parse_seconds
 
     def time(value: float | str | None, flag: str) -> float | None:
         return parse_seconds(value, flag) if isinstance(value, str) else value
@@ -227,7 +227,7 @@ def deploy(
         fillers=phrases.ways({"disaggregate": disaggregate or "auto"}).get("disaggregate"),
         simulated=(seed, several) if simulate else None,
     )
-    between = None if network is None else parse_bytes(str(network), "--network")
+    between = None if network is None else parse_rate(str(network), "--network")
     kinds = [(cards[name].placed(node, between), gpus, prices[cards[name].name]) for name, gpus, _ in wanted]
     found = [(model, *kind) for model in every for kind in kinds]
     if not found:

@@ -109,13 +109,11 @@ def fit(
     formats = [known_format(name) for name in (LADDER if weights is None else names(weights))]
     host = wish(ram, None, None, None)
     profile = profiled(offloading(engine) if host else engine)
-    bits_of(kv)  # refused here where there is no such dtype
+    bits_of(kv, "--kv")  # refused here where there is no such dtype
     kept = parse_reserve(reserve) if reserve is not None else None
     cards = []
     if memory is not None:
         cards, kept = [CardSet(memory, parse_bytes(memory, "--memory"))], kept or Reserve.none()
-        if cards[0].memory < 2**20 and not memory.rstrip()[-1:].isalpha():  # bytes, or GB that nobody wrote
-            raise InputError("fit", [Fault("--memory", memory, "a size with its unit", "16GB")])
     for name, number in map(accelerators, names(gpu)):
         known = hardware.load(name)
         cards.append(CardSet(known.title, known.memory, number or 1, known))

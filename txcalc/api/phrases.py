@@ -25,6 +25,8 @@ def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
         if not name.strip() or not re.fullmatch(r"\s*\d{1,6}\s*", digits, re.ASCII):
             raise InputError(flag, [Fault(flag, text, "a name and a number of them", "h100-sxm:8")])
         number = int(digits)
+    if not name.strip():
+        raise InputError(flag, [Fault(flag, text, "a name, or a number of one", "8xh100")])
     if number == 0:
         raise InputError(flag, [Fault(flag, text, "one or more of it")])
     return name, number

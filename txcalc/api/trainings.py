@@ -268,14 +268,14 @@ def train(
     from txcalc.planning.utilisation import REPORTED, parse_measured
     from txcalc.render import timeline
     from txcalc.render.train import report
-    from txcalc.units import parse_bytes
+    from txcalc.units import parse_rate
 
     tuned, beside = adapters(lora, ("base", "dtype"))
     model = load(source, tuned).language() if text_only else load(source, tuned)
     name, gpus, price = priced(gpu)
     accelerator = hardware.load(name)
-    wide = None if network is None else parse_bytes(network, "--network")
-    host = None if host_link is None else parse_bytes(host_link, "--host-link")
+    wide = None if network is None else parse_rate(network, "--network")
+    host = None if host_link is None else parse_rate(host_link, "--host-link")
     machine = Machine.of(accelerator, node, wide, products, overlap, host)
     days = None if deadline is None else parse_days(deadline)
     terms = Terms(price, accelerator.power, pue, grid, days, maybe(budget, "--budget", count)).checked()

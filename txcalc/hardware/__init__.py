@@ -122,10 +122,14 @@ def load(name: str | Path) -> Accelerator:
         )
     files = _files()
     known = cards.named(text, files)
-    if known not in files and re.fullmatch(r"[\d.]+\s*([kmgt]|[kmgt]?i?b)?", text, re.I):
-        expected = "a name, or a size and a bandwidth with their units", "16GB@500GB/s"
-        raise InputError("--gpu", [Fault("--gpu", text, *expected)])
     if known not in files:
+        if re.fullmatch(r"[\d.]+\s*([kmgt]|[kmgt]?i?b)?|.*\d\s*[kmgt]i?b\s*/\s*s", text, re.I):
+            expected = "a name, or a size and a bandwidth with their units", "16GB@500GB/s"
+            raise InputError("--gpu", [Fault("--gpu", text, *expected)])
+        several = re.fullmatch(r"(?P<n>\d+)\s*(?P<of>\D.*)|(?P<one>.*\d)\s*[x×*]\s*(?P<times>\d+)", text, re.ASCII)
+        if several and cards.named(one := several["of"] or several["one"], files) in files:
+            number = several["n"] or several["times"]
+            raise InputError("--gpu", [Fault("--gpu", text, "a number, an x and a name", f"{number}x{one}")])
         raise UnknownName("gpu", "accelerator", text, sorted(files), "txcalc presets --hardware lists them")
     path = files[known]
     return parse(read(path)[0], path.stem, str(path))

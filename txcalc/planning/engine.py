@@ -34,7 +34,7 @@ class Reserve(NamedTuple):
 
     def of(self, memory: int) -> int:
         """Bytes of a memory that are kept."""
-        return ceil_div(self.share.numerator * memory, self.share.denominator) + self.bytes
+        return int(ceil_div(self.share.numerator * memory, self.share.denominator)) + self.bytes
 
     def __str__(self) -> str:
         return f"{float(100 * self.share):g} %" if self.share else f"{self.bytes:,} bytes"
@@ -183,7 +183,7 @@ def engine(
     ]
     if faults:
         raise InputError("engine", faults)
-    bits_of(kv)
+    bits_of(kv, "--kv")
     form = weights_of(model, weights)
     if memory and (lacking := without(memory.profile, form, memory.accelerator, kv)):
         raise InputError("engine", [lacking])

@@ -21,7 +21,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
 from txcalc.parts.frozen import record
-from txcalc.units import parse_bytes
+from txcalc.units import parse_bytes, parse_rate
 
 MANY = 32  # tokens of a step from which on weights are copied to the accelerator
 SLOT = 25 * 10**9  # bytes per second to an accelerator unless told: what copies reach of PCIe 4.0 of sixteen lanes
@@ -137,10 +137,6 @@ def wish(ram: str | None, pcie: str | None, gpu_layers: int | None, cpu_moe: str
         if faults:
             raise InputError("--ram", faults)
         return None
-    if ram.strip().isdecimal() and int(ram):
-        raise InputError(
-            "--ram", [Fault("--ram", ram, "a size with its unit", "64GB, or 64GB@80GB/s with a bandwidth")]
-        )
     memory, bandwidth, peak = numbers(ram, "--ram") or (parse_bytes(ram, "--ram"), None, None)
     if not memory:
         faults.append(Fault("--ram", ram, "more than 0, where layers or experts can be left", "64GB"))
@@ -148,7 +144,7 @@ def wish(ram: str | None, pcie: str | None, gpu_layers: int | None, cpu_moe: str
         faults.append(Fault("--gpu-layers", gpu_layers, "a whole number from 0: the layers and the head on the GPU"))
     if cpu_moe is not None and cpu_moe != "all" and not (cpu_moe.isdecimal() and len(cpu_moe) < 7):
         faults.append(Fault("--n-cpu-moe", cpu_moe, "a number of layers, or all"))
-    rate = parse_bytes(pcie.removesuffix("/s"), "--pcie") if pcie is not None else SLOT
+    rate = parse_rate(pcie, "--pcie") if pcie is not None else SLOT
     if not rate:
         faults.append(Fault("--pcie", pcie, "bytes per second", "25GB/s"))
     if faults:

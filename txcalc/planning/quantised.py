@@ -110,8 +110,11 @@ class _Config:
 
     def rules(self) -> Iterator[Rule]:
         reader, mend = READERS.get(self.method), "say --weights FORMAT instead"
+        if self.method == "gguf":  # whose types the file says alone
+            mend = "give the .gguf file instead"
         if reader is None:
-            self.faults.append(Fault("quant_method", self.raw.get("quant_method", ABSENT), _known(), mend))
+            known = "one of " + ", ".join(name.replace("-", "_") if name == "fbgemm-fp8" else name for name in READERS)
+            self.faults.append(Fault("quant_method", self.raw.get("quant_method", ABSENT), known, mend))
             return
         for key, value in self.raw.items():
             if isinstance(value, Mapping | list) and value and key not in (*LEFT, *TABLES) and self.method != "mlx":
@@ -444,7 +447,3 @@ READERS: Mapping[str, Callable[[_Config], Iterator[Rule]]] = {
     "compressed-tensors": lambda read: read.groups(read.raw),
     "quark": _Config.quark,
 }
-
-
-def _known() -> str:
-    return "one of " + ", ".join(name.replace("-", "_") if name == "fbgemm-fp8" else name for name in READERS)

@@ -293,6 +293,7 @@ def test_llama_cpps_speeds(card: str, weights: str, prompt: int, measured: float
         ("llama-3.1-8b", "m4", "Q4_K_M", 0, 20.87),
         ("llama-3.1-8b", "m4", "Q4_K_M", 512, 224.8),
         ("llama-3.3-70b", "m3-ultra", "Q4_K_M", 0, 14.41),
+        ("deepseek-r1", "m3-ultra", "Q4_K_M", 0, 20.21),
         ("llama-3.2-3b", "m2-ultra", "fp16", 0, 73.3),
         ("llama-3.2-3b", "m2-ultra", "fp16", 512, 3282),
         # What the shares of prompts are of.

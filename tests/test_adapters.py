@@ -92,7 +92,7 @@ def test_fully_shard_reduces_what_learns() -> None:
     from txcalc.planning.training.recipe import parse_recipe
     from txcalc.verify.layouts import verify_layout
 
-    for layout, recipe in (("dp=2,fsdp=3", ""), ("pp=2,fsdp=2", "accumulation=4")):
+    for layout, recipe in (("dp=2,fsdp=3", ""), ("pp=2,fsdp=2", "accumulation=4"), ("tp=2,sp=2,fsdp=2", "")):
         verdict = verify_layout(load(LLAMA, LORA), parse_recipe(recipe, parse_layout(layout)))
         assert verdict.ok, [row for row in verdict.rows if not row.equal]
         assert {row.quantity for row in verdict.rows} >= {"adapters, bytes", "reduce_scatter, bytes", "saved, bytes"}

@@ -71,6 +71,20 @@ def test_a_layout_is_as_torch_had_it(case: str) -> None:
         assert {quantity: said.get(quantity, 0) for quantity in measured} == measured, rank
 
 
+ALONE = [case for case in CASES if case[1].gpus == case[1].tp > 1 and title(*case) in MEASURED]
+
+
+@pytest.mark.parametrize(("source", "layout", "more"), ALONE, ids=lambda value: str(value))
+def test_a_step_sends_what_torch_s_collectives_do(source: str, layout: Layout, more: dict[str, Any]) -> None:
+    """Of ranks of tp alone, by rings; the numbers of tokens for each expert are told beside."""
+    model, recipe = load(source), Recipe(layout, tokens=32 * layout.sp, **more)
+    sent = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).step(memory(model, recipe)).sent
+    measured, others = next(iter(MEASURED[title(source, layout, more)].values())), (layout.tp - 1) / layout.tp
+    torch_s = {kind: measured.get(f"{kind}, bytes", 0) * others for kind in ("all_gather", "reduce_scatter")}
+    torch_s["all_reduce"] = measured.get("all_reduce, bytes", 0) * 2 * others
+    assert sent == {kind: size for kind, size in sorted(torch_s.items()) if size}
+
+
 @pytest.mark.slow
 def test_a_wrong_prediction_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.planning.training import states

@@ -132,6 +132,10 @@ class Layout:
         local = sum(self._place(i * step, axes, order) < node for i in range(size))
         return Group(size, local)
 
+    def ends(self, node: int | None) -> Group:
+        """A rank of the first stage and its fellow of the last."""
+        return Group(2, 2 if node is None or (self.pp - 1) * self.stage < node else 1)
+
     def _place(self, member: int, axes: list[str], order: tuple[str, ...]) -> int:
         """The number among all ranks of the i-th of those that differ in some axes alone."""
         place, stride = 0, 1

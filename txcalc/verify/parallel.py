@@ -228,7 +228,10 @@ def sharded(
         styles, apart = plan(piece, recipe, between)
         if apart:
             split(net, model, pipeline.rank, apart, mesh, between)
+        frozen = [name for name, parameter in net.named_parameters() if not parameter.requires_grad]
         parallelize_module(net, mesh["tp"], styles)
+        for name in frozen:  # SequenceParallel makes new parameters of a norm's, which learn
+            net.get_parameter(name).requires_grad_(False)
         _tie(net, model)
     if "ep" in mesh:
         away += spread(net, piece, mesh)

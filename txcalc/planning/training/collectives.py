@@ -10,7 +10,7 @@ Omits    a pipeline's sends, the numbers of tokens that go to each expert, conte
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -27,6 +27,14 @@ LOSS_REDUCTIONS = 3  # the maximum, the sum of exponentials and the label's logi
 
 
 Add = Callable[[str, int, int], None]  # so many collectives of a kind, of so many bytes each
+
+
+class Summands(NamedTuple):
+    """Gradients of a weight that the ranks of an axis hold alike, each of them a summand; of so many copies."""
+
+    axis: str
+    copies: int
+    elements: int
 
 
 def own_keys(entry: Entry, width: Any) -> Any:
@@ -66,6 +74,36 @@ def turning(tensor: RankTensor, recipe: Recipe) -> list[tuple[str, int, int]]:
     ]  # fmt: skip
 
 
+def summands(piece: StagePiece, recipe: Recipe) -> Iterator[Summands]:
+    """What ranks sum of the gradients of weights that nobody splits, between the branches or in them: with sequence
+    parallelism each has that of its own positions; of a norm of each head, that of its own heads; where torch has no
+    style for a branch, that of its share of it. DTensor's, each by itself in every backward, are summed on the way to
+    fsdp, and by nobody without it; the others' all at once, behind a step.
+
+    Source   torch 2.13, FSDPParam (redistributes to the weight's placements); Megatron-LM d98e8a64, core/distributed/
+             finalize_model_grads.py, _allreduce_non_tensor_model_parallel_grads; nanotron 67c5ebb6, trainer.py,
+             mark_unsharded_params_as_tied_across_tp
+    """
+    layout, exact = recipe.layout, recipe.rules.dtensor
+    if exact and recipe.shards == 1:
+        return
+    alone, apart = unstyled(piece), layout.sp > 1
+    for held in piece.leaves:
+        if not held.learns:
+            continue
+        axis, ways = ("etp", layout.expert_ways) if held.entry.routed else ("tp", layout.tp)
+        for weight, (_, _, cut) in zip(held.entry.leaf.weights(), held.axes(), strict=True) if ways > 1 else ():
+            if held.entry.routed:
+                partial = cut is None
+            elif exact:
+                styled = held.between or held.branch not in alone
+                partial = (apart and held.between) or per_head(held) or (cut is None and not styled)
+            else:
+                partial = (apart and cut is None and held.entry.leaf.row is None) or per_head(held)
+            if partial:
+                yield Summands(axis, held.entry.times if held.entry.routed else len(held.layers) or 1, weight.size)
+
+
 class Sent(NamedTuple):
     """So many collectives, of so many bytes in all."""
 
@@ -88,6 +126,8 @@ def collectives(pieces: Sequence[StagePiece], recipe: Recipe, width: int, rank: 
         if recipe.layout.cp > 1 and recipe.context == "allgather":
             _keys(piece, recipe, add)
         _of_experts(piece, recipe, width, add)
+        for part in summands(piece, recipe):
+            add("all_reduce", part.copies, part.elements * recipe.compute_bytes)
         if recipe.shards > 1:
             _fully_sharded(list(tensors(piece, recipe, rank)), recipe, add)
     return {kind: Sent(counts[kind], sizes[kind]) for kind in sorted(counts) if counts[kind]}
@@ -95,8 +135,7 @@ def collectives(pieces: Sequence[StagePiece], recipe: Recipe, width: int, rank: 
 
 def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) -> None:
     """A branch's input is gathered and its gradient reduced, its output reduced and that gradient gathered; without
-    sequence parallel the output and the input's gradient are all-reduced. Norms between have partial gradients, which
-    FSDP adds up."""
+    sequence parallel the output and the input's gradient are all-reduced."""
     rows = piece.work.positions
     stream = rows * width * recipe.compute_bytes
     pair = ("all_gather", "reduce_scatter") if recipe.layout.sp > 1 else ("all_reduce",)
@@ -104,26 +143,22 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
     last = {held.layers: i for i, held in enumerate(piece.leaves) if numbers and leaf_bytes(held, recipe)}
     entrances, exits = _crossings(piece, recipe.layout.sp > 1)
     sent = {held.branch for held in piece.leaves if held.sent}
-    alone = unstyled(piece)
 
     for number, held in enumerate(piece.leaves):
-        axes, times, again = [axis for _, _, axis in held.axes()], 0, None
+        times, again, kinds = 0, None, pair
         copies, more = len(held.layers) or 1, len(numbers.intersection(held.layers))
         if number in entrances:
             times, again = copies, pair[0] if recipe.layout.sp > 1 else None
         elif number in exits:
             times, again = copies, pair[-1] if number < last.get(held.layers, 0) else None
+            if held.entry.leaf.row is not None and not held.learns:  # nothing before it needs a gradient
+                kinds = pair[-1:]
         elif held.entry.kind == "head" and held.widened:
             times = copies
-        for kind in pair if times else ():
+        for kind in kinds if times else ():
             add(kind, times, stream)
         if times and again:  # forward's, where backward runs it again as far as something is kept of it
             add(again, more, stream)
-        if recipe.shards > 1 and held.entry.gradient in ("both", "weights") and not held.entry.routed:
-            partial = (recipe.layout.sp > 1 and held.between) or per_head(held)
-            for weight, axis in zip(held.entry.leaf.weights(), axes, strict=True):
-                if partial or (axis is None and not held.between and held.branch in alone):
-                    add("all_reduce", copies, weight.size * recipe.compute_bytes)
         if held.entry.kind == "head" and held.widened:
             _loss(held, recipe, rows, add)
     for join in piece.joins:
@@ -182,17 +217,13 @@ def _keys(piece: StagePiece, recipe: Recipe, add: Add) -> None:
 def _of_experts(piece: StagePiece, recipe: Recipe, width: int, add: Add) -> None:
     """Every choice of every token to the ranks that hold the expert and back, forward and backward: to one of them,
     whose results the others gather. Without sequence parallel ranks of tp take shares of the same tokens, which are
-    gathered behind. What the ranks of one expert hold whole has partial gradients."""
+    gathered behind."""
     layout, numbers = recipe.layout, recomputed(piece, recipe)
     branches = set[Any]()
 
     for held in piece.leaves:
         if not held.entry.routed:
             continue
-        if recipe.shards > 1 and layout.expert_ways > 1 and held.entry.gradient in ("both", "weights"):
-            for weight, (_, _, axis) in zip(held.entry.leaf.weights(), held.axes(), strict=True):
-                if axis is None:
-                    add("all_reduce", held.entry.times, weight.size * recipe.compute_bytes)
         if not held.sent or held.branch in branches or held.entry.leaf.matrix is None:
             continue
         branches.add(held.branch)

@@ -32,7 +32,7 @@ class ProductTime(NamedTuple):
 def gathered_again(join: RankLeaf, recipe: Recipe) -> bool:
     """Whether backward gathers once more what a collective gathered: for the gradient of weights whose product keeps
     its slice of the input alone."""
-    learns = any(product.entry.gradient in ("both", "weights") for product in join.products)
+    learns = any(product.learns for product in join.products)
     gathers = any(transfer.kind == "all_gather" for transfer in join.entry.transfers)
     return recipe.gathers_again and gathers and learns
 
@@ -48,10 +48,10 @@ def waits(
     gathered."""
     rules, lost = recipe.rules, machine.lost
     begun = 1 / recipe.layout.tp if rules.begins and machine.overlap else 0.0
+    there, back = join.passes
     if kind == "reduce_scatter":
-        return seconds, lost(seconds, begun * beside.inputs)
+        return there * seconds, back * lost(seconds, begun * beside.inputs)
     hides = float(machine.overlap and kind in rules.hides)
     forward = lost(seconds, begun * beside.forward) if kind == "all_gather" else seconds
-    backward = 0.0 if join.logits else lost(seconds, hides * beside.weights)
     again = lost(seconds, hides * beside.inputs) if gathered_again(join, recipe) else 0.0
-    return forward, backward + again
+    return there * forward, back * lost(seconds, hides * beside.weights) + again

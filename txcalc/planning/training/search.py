@@ -83,6 +83,9 @@ class Search:
 
     def __post_init__(self) -> None:
         self.n_layers = next(reversed(self.model.spec["stacks"].values()))["n_layers"]
+        stack = self.model.root.alone
+        head = stack and stack.head
+        self.tied = bool(head and head.projection and head.projection.tied)
         self._tables: dict[tuple[int, int, int, int, str], _Table | None] = {}
         self.kernels = Kernels(self.machine)
 
@@ -236,6 +239,9 @@ class Search:
         bubble = (layout.pp - 1) * one / layout.vpp
         elements = table.elements[0] / layout.pp + table.elements[2], table.elements[1] / layout.pp
         exchange = self._exchange(recipe, elements, one)
+        if self.tied and layout.pp > 1 and not recipe.rules.dtensor:
+            shared = ring("all_reduce", layout.ends(self.machine.node), table.elements[2] * recipe.gradient_bytes)
+            exchange += self.kernels.transfer(shared)
         state, resident = self._state(recipe, elements)
         shares = layout.copies * layout.cp if recipe.zero_stage == 3 else 1
         resident += (table.frozen[0] / layout.pp + table.frozen[1]) / shares

@@ -5,7 +5,7 @@ The one place that asks `planning.parallelism` how a layer is split.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import fields, replace
 from fractions import Fraction
 from functools import cached_property
@@ -17,9 +17,11 @@ from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
 from txcalc.num import product
+from txcalc.parts.collectives import AllReduce
 from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Composite, Leaf, Workload
 from txcalc.parts.sharding import Ways
+from txcalc.parts.work import Axis
 from txcalc.planning import parallelism
 from txcalc.planning.gradients import recomputed
 from txcalc.planning.layout import Layout
@@ -38,6 +40,7 @@ class RankLeaf(NamedTuple):
     sequence   with cp: it over whole sequences, of whose products the ranks do even shares
     products   of a collective, the split products beside it: those that read what it gathers, or whose inputs'
                gradients its twin in backward sums; those whose results it scatters
+    passes     of a collective, how many a forward has, and a backward
     """
 
     entry: Entry
@@ -48,6 +51,7 @@ class RankLeaf(NamedTuple):
     sent: bool = False
     sequence: Entry | None = None
     products: tuple[RankLeaf, ...] = ()
+    passes: tuple[int, int] = (1, 1)
 
     def flops(self, layout: Layout, masked: bool = False) -> Any:
         """Of one forward. Of cp's ranks each has as many of the pairs of attention: a chunk from the front of a
@@ -64,9 +68,9 @@ class RankLeaf(NamedTuple):
         return () if inner is None else steps[: inner + 2]
 
     @property
-    def logits(self) -> bool:
-        """Whether it gathers logits, of whose gradient each rank takes its share by itself."""
-        return self.entry.duty == "logits"
+    def learns(self) -> bool:
+        """Whether its weights have gradients."""
+        return self.entry.gradient in ("both", "weights")
 
     def cut(self, layout: Layout) -> int:
         """Among how many ranks of tp the positions are cut that it works on; those of experts are in their `runs`."""
@@ -212,19 +216,19 @@ class Pipeline:
     @cached_property
     def pieces(self) -> list[StagePiece]:
         """All pieces, from the front."""
-        recipe = self.recipe
+        recipe, layout = self.recipe, self.recipe.layout
         tokens = recipe.local_tokens
         gathered = recipe.tokens - tokens if recipe.context == "allgather" else 0
         work = self.model.workload(recipe.micro_batch, tokens, gathered, decoding=False, keep_scores=recipe.keep_scores)
         sequence = None
-        if recipe.layout.cp > 1:
+        if layout.cp > 1:
             sequence = self.model.workload(recipe.micro_batch, recipe.tokens, keep_scores=recipe.keep_scores)
         pairs = zip(self._cut(self._whole), self._cut(self.rank), strict=True)
-        sends, last = recipe.layout.exchanges, self._total - 1
+        sends, last = layout.exchanges, self._total - 1
         found = []
         for i, (whole, rank) in enumerate(pairs):
             held = tuple(_held(whole, rank, work, sends, sequence))
-            joins, beside = tuple(_joins(rank, work, held)), () if i else tuple(self._beside(work))
+            joins, beside = tuple(_joins(rank, work, held, layout)), () if i else tuple(self._beside(work))
             found.append(StagePiece(i, i == 0, i == last, held, work, joins, beside))
         return found
 
@@ -234,6 +238,21 @@ class Pipeline:
             for own in walk(root, work):
                 layers = tuple(layer + (number + 2) * BEHIND for layer in _numbers(own))
                 yield RankLeaf(own, own.leaf, False, layers, beside=True)
+
+    @property
+    def tied(self) -> int:
+        """Elements of the matrix that a rank of the first stage and one of the last both hold, and whose gradients they
+        sum behind a step; PyTorch's stages share none.
+
+        Source   Megatron-LM d98e8a64, core/distributed/finalize_model_grads.py, _allreduce_embedding_grad; nanotron
+                 67c5ebb6, parallel/tied_parameters.py; DeepSpeed 0.19, runtime/pipe/engine.py, _exec_reduce_tied_grads
+        """
+        stack = _alone(self._whole)
+        projection = stack.head.projection if stack and stack.head else None
+        if self.recipe.layout.pp == 1 or self.recipe.rules.dtensor or not projection or not projection.tied:
+            return 0
+        ends = [held for held in self.pieces[-1].leaves if held.entry.kind == "head" and held.learns]
+        return sum(product(held.entry.leaf.matrix) for held in ends if held.entry.leaf.matrix)
 
     def root(self, number: int) -> Root:
         """The tree of a piece, undivided."""
@@ -271,20 +290,35 @@ def _held(
         yield leaf._replace(sent=leaf.branch in sending, sequence=over)
 
 
-def _joins(rank: Composite, work: Workload, held: Iterable[RankLeaf]) -> Iterator[RankLeaf]:
-    """The collectives, with the products since the one before, or of a gather up to the next."""
-    leaves, joins, runs = iter(held), list[Entry](), list[list[RankLeaf]]([[]])
+def _joins(rank: Composite, work: Workload, held: Sequence[RankLeaf], layout: Layout) -> Iterator[RankLeaf]:
+    """The collectives, with the products since the one before, or of a gather up to the next. Backward has the twin of
+    each: not of gathered logits, of whose gradient a rank takes its share by itself, nor of a table's sum, whose
+    gradient all have, or nobody needs. Without sequence parallelism there is one more behind the head, of the gradient
+    of what it reads."""
+    leaves, joins, runs = iter(held), list[tuple[Entry, RankLeaf | None]](), list[list[RankLeaf]]([[]])
+    leaf: RankLeaf | None = None
     for own in walk(rank, work):
         if own.leaf.role == "collective":
-            joins.append(own)
+            joins.append((own, leaf))
             runs.append([])
-        elif (leaf := next(leaves)).split and leaf.entry.leaf.matrix and not leaf.entry.routed:
+            continue
+        leaf = next(leaves)
+        if leaf.split and leaf.entry.leaf.matrix and not leaf.entry.routed:
             runs[-1].append(leaf)
-    for number, own in enumerate(joins):
+    for number, (own, before) in enumerate(joins):
         kinds = {transfer.kind for transfer in own.transfers}
         beside = runs[number + ("all_gather" in kinds)]
         products = tuple(leaf for leaf in beside if leaf.column != ("reduce_scatter" in kinds))
-        yield RankLeaf(own, own.leaf, False, _numbers(own), products=products)
+        again = own.duty != "logits"
+        if before is not None and before.entry.leaf.row is not None and "all_gather" not in kinds:
+            again = before.learns and "all_reduce" not in kinds
+        yield RankLeaf(own, own.leaf, False, _numbers(own), products=products, passes=(1, int(again)))
+    for head in held if layout.tp > layout.sp else ():
+        if head.entry.kind == "head" and head.widened:
+            entry, axis = head.entry, Axis("tp", layout.tp)
+            summed = AllReduce(width=entry.leaf.matrix[0], axis=axis)  # type: ignore[index]
+            own = Entry(entry.steps, summed, entry.kind, entry.work, 1, 1, entry.runs)
+            yield RankLeaf(own, summed, False, (), products=(head,), passes=(0, 1))
 
 
 def _numbers(entry: Entry) -> tuple[int, ...]:

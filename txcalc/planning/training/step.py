@@ -12,8 +12,7 @@ Hidden   with overlap: gathered weights behind the compute of the block before, 
          micro-batch's backward, but for the first block's and the last's; of tp what the framework hides (`overlap`);
          compute is slower meanwhile (`machine.SLOWED`). Never hidden: cp, ep, stages
 Omits    data loading, the host, uneven tokens of experts, failures
-Source   Kaplan et al. 2020 (arXiv 2001.08361) for 2×; Dao 2023 (arXiv 2307.08691) for 2.5×; Korthikanti et al. 2022
-         (arXiv 2205.05198), section 4.2.2, for the collectives of sequence parallelism
+Source   Kaplan et al. 2020 (arXiv 2001.08361) for 2×; Dao 2023 (arXiv 2307.08691) for 2.5×
 """
 
 from __future__ import annotations
@@ -28,20 +27,22 @@ from txcalc.parts.frozen import record
 from txcalc.parts.part import MatMul
 from txcalc.planning.gradients import passes
 from txcalc.planning.training import timeline
-from txcalc.planning.training.activations import STATISTIC, recomputed
-from txcalc.planning.training.collectives import LOSS_REDUCTIONS, own_keys, turners, turning
-from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, ring
+from txcalc.planning.training.activations import recomputed
+from txcalc.planning.training.collectives import turners
+from txcalc.planning.training.machine import Floor, Kernels, Machine, Message
 from txcalc.planning.training.memory import Ranks
+from txcalc.planning.training.messages import Messages
 from txcalc.planning.training.offload import hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.overlap import ProductTime, gathered_again, waits
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
-from txcalc.planning.training.states import RankTensor, sharers, tensors
+from txcalc.planning.training.states import sharers
 from txcalc.units import bits_of
 
 SPENT = ("products", "attention", "other kernels", "collectives of a layer")
+TWINS = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}  # in backward; others are their own
 
 
 @record
@@ -91,21 +92,13 @@ class Step:
         return self.tokens / self.seconds / self.gpus
 
 
-class StepTimer:
+class StepTimer(Messages):
     """Times of a model under a recipe on a machine. Errors: `InputError` as `memory`, and where a link is not known."""
 
     def __init__(self, model: Model, recipe: Recipe, machine: Machine, pipeline: Pipeline | None = None) -> None:
-        self.model, self.recipe, self.machine = model, recipe, machine
-        self.pipeline = pipeline or Pipeline(model, recipe)
+        super().__init__(model, recipe, machine, pipeline or Pipeline(model, recipe))
         self.kernels = Kernels(machine, flash=recipe.attention or recipe.rules.attention)
         self.least = Floor(machine)
-        layout = recipe.layout
-        self.tp = layout.group("tp", machine.node)
-        self.cp, self.stages = layout.group("cp", machine.node), layout.group("pp", machine.node)
-        self.copies = machine.beside(layout.cp * layout.copies, layout.tp)
-        self.shards = machine.beside(recipe.shards, layout.tp)
-        self.width = next(reversed(model.spec["stacks"].values()))["d_model"]
-        self.element = recipe.compute_bytes
 
     # A piece of the pipeline.
 
@@ -136,9 +129,8 @@ class StepTimer:
                 again[SPENT[3]] += first * self._again(held, numbers)
         if elements := logits(self.recipe, [piece], 0):
             backward["other kernels"] += kernels.stream(self.recipe.loss_bytes * elements, 0)
-            if self.recipe.loss_parallel:
-                rows = float(LOSS_REDUCTIONS * STATISTIC * piece.work.positions)
-                forward[SPENT[3]] += kernels.transfer(ring("all_reduce", self.tp, rows, LOSS_REDUCTIONS))
+        for moved, when in self.beside(piece):
+            (forward if when == "forward" else backward)[SPENT[3]] += kernels.transfer(moved)
         send = sum(kernels.transfer(each) for each in self.sends(piece))
         return Work(forward, backward, weights, again, send, issued)
 
@@ -225,68 +217,6 @@ class StepTimer:
         """How much of its forward is computed again."""
         return held.again(self.recipe.recompute, numbers) / (len(held.layers) or 1)
 
-    # What ranks send each other.
-
-    def exchanged(self, held: RankLeaf) -> Iterator[Message]:
-        """One forward of one of the collectives that join a rank's shares."""
-        for transfer in held.entry.transfers:
-            group = self.recipe.layout.group(transfer.axis.name, self.machine.node)
-            width = bits_of(self.machine.products) / 8 if transfer.narrow else self.element
-            yield Message(transfer.kind, group, float(transfer.sent) * width)
-
-    def keys(self, held: RankLeaf) -> Message:
-        """Keys and values of the other pieces of a sequence, or by Ulysses all that a core reads and makes, of some
-        tokens for some heads; backward their gradients, as much."""
-        leaf, work = held.entry.leaf, held.entry.work
-        assert work is not None
-        if self.recipe.context == "ulysses" and leaf.attended:
-            return ring("all_to_all", self.cp, float(leaf.attended.crossing(work.positions)) * self.element, 4)
-        elements = float(own_keys(held.entry, self.width))
-        return ring("all_gather", self.cp, elements * self.element * self.recipe.layout.cp)
-
-    def sends(self, piece: StagePiece) -> Iterator[Message]:
-        """What a piece passes on to the next; every rank of tp a share."""
-        layout = self.recipe.layout
-        if layout.pp > 1 and not piece.last:
-            message = float(piece.work.positions) * self.width * self.element
-            yield Message("send", self.stages, message / layout.tp)
-
-    def shared(self, pieces: Sequence[StagePiece]) -> Iterator[tuple[Message, str]]:
-        """What copies exchange, and when: weights gathered before forward (`gather`) and, of blocks that were freed,
-        before backward (`again`), gradients reduced (`reduce`, or `after` all of backward)."""
-        recipe, layout = self.recipe, self.recipe.layout
-        layers = sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces)
-        whole, blocks = [0.0, 0.0], [0.0, 0.0]  # elements of what all copies share, and of experts
-        for piece in pieces:
-            for tensor in tensors(piece, recipe):
-                kind = tensor.expert and layout.ep > 1
-                whole[kind] += tensor.size * tensor.copies
-                blocks[kind] += tensor.size * tensor.copies if tensor.group else 0
-        width = layout.ep * layout.expert_ways
-        beside = max(1, self.copies.size * layout.tp // width)
-        experts = self.machine.beside(beside, width)
-        for number, inner, group in zip(whole, blocks, (self.copies, experts), strict=True):
-            if not number or group.size == 1:
-                continue
-            if recipe.zero_stage == 3:
-                shards = self.shards if group is self.copies and recipe.shards > 1 else group
-                yield ring("all_gather", shards, number * self.element, layers + 1), "gather"
-                if recipe.reshard and layout.pp == 1:
-                    yield ring("all_gather", shards, inner * self.element, layers), "again"
-                yield ring("reduce_scatter", shards, number * recipe.reduce_bytes, layers + 1), "reduce"
-                if layout.dp > 1 and recipe.shards > 1:
-                    rest = number * recipe.reduce_bytes / shards.size
-                    yield ring("all_reduce", layout.group("dp", self.machine.node), rest), "reduce"
-                continue
-            gradients = number * recipe.gradient_bytes
-            buckets = max(1, round(gradients / recipe.rules.bucket))
-            if recipe.zero and recipe.rules.reduces_after:
-                yield ring("all_reduce", group, gradients), "after"
-            else:
-                yield ring("reduce_scatter" if recipe.zero else "all_reduce", group, gradients, buckets), "reduce"
-            if recipe.zero:
-                yield ring("all_gather", group, number * recipe.parameter_bytes, buckets), "gather"
-
     # The whole step.
 
     @cached_property
@@ -327,9 +257,10 @@ class StepTimer:
         recipe = self.recipe
         layers = max(1, sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces))
         moves = [(kernels.transfer(moved), when) for moved, when in self.shared(pieces)]
-        gather, again, reduce, after = (
-            sum(seconds for seconds, at in moves if at == when) for when in ("gather", "again", "reduce", "after")
+        gather, again, reduce = (
+            sum(seconds for seconds, at in moves if at == when) for when in ("gather", "again", "reduce")
         )
+        after = sum(seconds for seconds, at in moves if at in ("after", "tied"))
         rounds = self._rounds("gather")
         if not self.machine.overlap:
             return rounds * (gather + again) + self._rounds("reduce") * reduce + after
@@ -345,7 +276,7 @@ class StepTimer:
     def _rounds(self, when: str) -> int:
         """How often in a step: sharded weights and gradients move with every micro-batch (DeepSpeed, runtime/engine.py,
         no_sync), but in a pipeline, where they stay."""
-        shared = self.recipe.zero_stage >= (2 if when == "reduce" else 3)
+        shared = self.recipe.zero_stage >= {"gather": 3, "again": 3, "reduce": 2}.get(when, 4)
         return self.recipe.accumulation if shared and self.recipe.layout.pp == 1 else 1
 
     def optimizer(self, plan: Ranks, kernels: Kernels) -> float:
@@ -367,7 +298,7 @@ class StepTimer:
         hold it, or that each rank of tp has gathered; and what these send each other. Source: Jordan et al. 2024
         (kellerjordan.github.io/posts/muon), runtime analysis."""
         seconds, steps = 0.0, OPTIMIZERS[self.recipe.optimizer].turns
-        for tensor in self._turning(piece):
+        for tensor in self.turning(piece):
             ways = turners(tensor, self.recipe)
             narrow, wide = sorted(n * ways if axis == tensor.axis else n for axis, n in enumerate(tensor.shape))
             runs = steps * tensor.copies / sharers(self.recipe, tensor.expert)
@@ -375,25 +306,8 @@ class StepTimer:
             seconds += self.kernels.product(runs * flops, runs * moved * self.element, 3 * runs, narrow)
         return seconds + sum(self.kernels.transfer(moved) for moved in self.turned(piece))
 
-    def _turning(self, piece: StagePiece) -> Iterator[RankTensor]:
-        """The matrices that Muon turns."""
-        for tensor in tensors(piece, self.recipe) if OPTIMIZERS[self.recipe.optimizer].turns else ():
-            if tensor.hidden and tensor.learns and tensor.size:
-                yield tensor
-
-    def turned(self, piece: StagePiece) -> Iterator[Message]:
-        """What ranks send each other of them."""
-        layout, node = self.recipe.layout, self.machine.node
-        for tensor in self._turning(piece):
-            group = layout.group("etp" if tensor.expert else "tp", node)
-            if self.recipe.rules.dtensor:
-                apart = layout.ep * layout.expert_ways if tensor.expert else layout.tp
-                group = self.machine.beside(sharers(self.recipe, tensor.expert), apart)
-            for kind, times, size in turning(tensor, self.recipe):
-                yield ring(kind, group, float(times * tensor.copies * size), times * tensor.copies)
-
     def sent(self, pieces: Sequence[StagePiece]) -> dict[str, int]:
-        """Bytes that a rank sends in a step, by kind; backward as much as forward, of what is computed again too."""
+        """Bytes that a rank sends in a step, by kind."""
         recipe = self.recipe
         found: dict[str, float] = {}
 
@@ -403,13 +317,15 @@ class StepTimer:
         for piece in pieces:
             numbers = recomputed(piece, self.recipe)
             for held in (*piece.joins, *piece.leaves):
-                passed = 1 + (not held.logits) + gathered_again(held, recipe) + self._again(held, numbers)
-                times = passed * float(held.entry.runs) * recipe.accumulation
+                there, back = held.passes
+                times = float(held.entry.runs) * recipe.accumulation
+                forward = there * (1 + self._again(held, numbers)) + gathered_again(held, recipe)
                 for moved in self.exchanged(held):
-                    add(moved, times)
+                    add(moved, forward * times)
+                    add(moved._replace(kind=TWINS.get(moved.kind, moved.kind)), back * times)
                 if recipe.layout.cp > 1 and held.entry.kind == "attention_core" and held.entry.work:
-                    add(self.keys(held), times)
-            for moved in self.sends(piece):
+                    add(self.keys(held), (forward + back) * times)
+            for moved in (*self.sends(piece), *(moved for moved, _ in self.beside(piece))):
                 add(moved, recipe.accumulation)
             if self.recipe.layout.pp > 1 and not piece.first:  # gradients go the other way
                 previous = self.pipeline.pieces[piece.number - 1]
@@ -417,8 +333,9 @@ class StepTimer:
                     add(moved, recipe.accumulation)
             for moved in self.turned(piece):
                 add(moved, 1)
+        ends = any(piece.first or piece.last for piece in pieces)
         for moved, when in self.shared(pieces):
-            add(moved, self._rounds(when))
+            add(moved, self._rounds(when) if ends or when != "tied" else 0)
         return {kind: round(size) for kind, size in sorted(found.items()) if size >= 0.5}
 
     def floor(self, plan: Ranks) -> tuple[float, str]:

@@ -1,0 +1,126 @@
+"""What the ranks of a training step send each other, message by message.
+
+Source   Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2, for the collectives of sequence parallelism
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from txcalc.model import Model
+from txcalc.planning.training.activations import STATISTIC
+from txcalc.planning.training.collectives import LOSS_REDUCTIONS, own_keys, summands, turning
+from txcalc.planning.training.machine import Machine, Message, ring
+from txcalc.planning.training.optimizers import OPTIMIZERS
+from txcalc.planning.training.profiles import logits
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
+from txcalc.planning.training.states import RankTensor, sharers, tensors
+from txcalc.units import bits_of
+
+
+class Messages:
+    """Of the pieces of a pipeline, on a machine."""
+
+    def __init__(self, model: Model, recipe: Recipe, machine: Machine, pipeline: Pipeline) -> None:
+        self.model, self.recipe, self.machine, self.pipeline = model, recipe, machine, pipeline
+        layout = recipe.layout
+        self.tp = layout.group("tp", machine.node)
+        self.cp, self.stages = layout.group("cp", machine.node), layout.group("pp", machine.node)
+        self.copies = machine.beside(layout.cp * layout.copies, layout.tp)
+        self.shards = machine.beside(recipe.shards, layout.tp)
+        self.width = next(reversed(model.spec["stacks"].values()))["d_model"]
+        self.element = recipe.compute_bytes
+
+    def exchanged(self, held: RankLeaf) -> Iterator[Message]:
+        """One forward of one of the collectives that join a rank's shares."""
+        for transfer in held.entry.transfers:
+            group = self.recipe.layout.group(transfer.axis.name, self.machine.node)
+            width = bits_of(self.machine.products) / 8 if transfer.narrow else self.element
+            yield Message(transfer.kind, group, float(transfer.sent) * width)
+
+    def keys(self, held: RankLeaf) -> Message:
+        """Keys and values of the other pieces of a sequence, or by Ulysses all that a core reads and makes, of some
+        tokens for some heads; backward their gradients, as much."""
+        leaf, work = held.entry.leaf, held.entry.work
+        assert work is not None
+        if self.recipe.context == "ulysses" and leaf.attended:
+            return ring("all_to_all", self.cp, float(leaf.attended.crossing(work.positions)) * self.element, 4)
+        elements = float(own_keys(held.entry, self.width))
+        return ring("all_gather", self.cp, elements * self.element * self.recipe.layout.cp)
+
+    def beside(self, piece: StagePiece) -> Iterator[tuple[Message, str]]:
+        """What ranks of tp sum in every micro-batch, and when: of a loss on split logits in `forward`; of DTensor's
+        gradients of what they hold alike in `backward`."""
+        if self.recipe.loss_parallel and logits(self.recipe, [piece], 0):
+            rows = float(LOSS_REDUCTIONS * STATISTIC * piece.work.positions)
+            yield ring("all_reduce", self.tp, rows, LOSS_REDUCTIONS), "forward"
+        for part in summands(piece, self.recipe) if self.recipe.rules.dtensor else ():
+            group = self.recipe.layout.group(part.axis, self.machine.node)
+            yield ring("all_reduce", group, float(part.copies * part.elements * self.element), part.copies), "backward"
+
+    def sends(self, piece: StagePiece) -> Iterator[Message]:
+        """What a piece passes on to the next; every rank of tp a share."""
+        layout = self.recipe.layout
+        if layout.pp > 1 and not piece.last:
+            message = float(piece.work.positions) * self.width * self.element
+            yield Message("send", self.stages, message / layout.tp)
+
+    def shared(self, pieces: Sequence[StagePiece]) -> Iterator[tuple[Message, str]]:
+        """What copies exchange, and when: weights gathered before forward (`gather`) and, of blocks that were freed,
+        before backward (`again`), gradients reduced (`reduce`, or `after` all of backward: of what tp's ranks hold
+        alike too, and of what the first stage and the last do (`tied`), for which all wait)."""
+        recipe, layout = self.recipe, self.recipe.layout
+        layers = sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces)
+        whole, blocks = [0.0, 0.0], [0.0, 0.0]  # elements of what all copies share, and of experts
+        for piece in pieces:
+            for tensor in tensors(piece, recipe):
+                kind = tensor.expert and layout.ep > 1
+                whole[kind] += tensor.size * tensor.copies
+                blocks[kind] += tensor.size * tensor.copies if tensor.group else 0
+        width = layout.ep * layout.expert_ways
+        beside = max(1, self.copies.size * layout.tp // width)
+        experts = self.machine.beside(beside, width)
+        for number, inner, group in zip(whole, blocks, (self.copies, experts), strict=True):
+            if not number or group.size == 1:
+                continue
+            if recipe.zero_stage == 3:
+                shards = self.shards if group is self.copies and recipe.shards > 1 else group
+                yield ring("all_gather", shards, number * self.element, layers + 1), "gather"
+                if recipe.reshard and layout.pp == 1:
+                    yield ring("all_gather", shards, inner * self.element, layers), "again"
+                yield ring("reduce_scatter", shards, number * recipe.reduce_bytes, layers + 1), "reduce"
+                if layout.dp > 1 and recipe.shards > 1:
+                    rest = number * recipe.reduce_bytes / shards.size
+                    yield ring("all_reduce", layout.group("dp", self.machine.node), rest), "reduce"
+                continue
+            gradients = number * recipe.gradient_bytes
+            buckets = max(1, round(gradients / recipe.rules.bucket))
+            if recipe.zero and recipe.rules.reduces_after:
+                yield ring("all_reduce", group, gradients), "after"
+            else:
+                yield ring("reduce_scatter" if recipe.zero else "all_reduce", group, gradients, buckets), "reduce"
+            if recipe.zero:
+                yield ring("all_gather", group, number * recipe.parameter_bytes, buckets), "gather"
+        if not recipe.rules.dtensor:
+            parts = [part.copies * part.elements for piece in pieces for part in summands(piece, recipe)]
+            yield ring("all_reduce", self.tp, float(sum(parts) * recipe.gradient_bytes)), "after"
+        if tied := self.pipeline.tied:
+            yield ring("all_reduce", layout.ends(self.machine.node), float(tied * recipe.gradient_bytes)), "tied"
+
+    def turning(self, piece: StagePiece) -> Iterator[RankTensor]:
+        """The matrices that Muon turns."""
+        for tensor in tensors(piece, self.recipe) if OPTIMIZERS[self.recipe.optimizer].turns else ():
+            if tensor.hidden and tensor.learns and tensor.size:
+                yield tensor
+
+    def turned(self, piece: StagePiece) -> Iterator[Message]:
+        """What ranks send each other of them."""
+        layout, node = self.recipe.layout, self.machine.node
+        for tensor in self.turning(piece):
+            group = layout.group("etp" if tensor.expert else "tp", node)
+            if self.recipe.rules.dtensor:
+                apart = layout.ep * layout.expert_ways if tensor.expert else layout.tp
+                group = self.machine.beside(sharers(self.recipe, tensor.expert), apart)
+            for kind, times, size in turning(tensor, self.recipe):
+                yield ring(kind, group, float(times * tensor.copies * size), times * tensor.copies)

@@ -245,7 +245,10 @@ class Model:
                 faults.append(Fault("shapes", shapes, "arrays that go together"))
         apart = self.spec["kind"] in ("encoder-decoder", "audio") or self.root.prompt
         if not faults and source is not None and not apart:
-            faults.append(Fault("source", source, f"nothing: {self.name} has no encoder apart", "drop it"))
+            fixed = {name: one.root.fixed for name, one in self.towers.items() if one.root.fixed is not None}
+            said = " and ".join(f"its {name} tower makes {n:,} tokens" for name, n in fixed.items())
+            said = said or f"{self.name} has no encoder apart"
+            faults.append(Fault("source", source, f"nothing: {said}", "drop it"))
         if faults:
             raise InputError("workload", faults)
         tokens = self.root.whole(tokens)

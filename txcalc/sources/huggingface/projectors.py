@@ -65,6 +65,16 @@ def paligemma(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     return Projection(({"linear": c.size("projection_dim", default=2048)},))
 
 
+def perception_lm(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    """Two matrices, and the mean of neighbours after them."""
+    ratio, vision = c.size("projector_pooling_ratio", default=1), tower.raw["vision"]
+    c.divides(ratio, vision["image"] // vision["patch"], "projector_pooling_ratio", "a picture's rows")
+    if (dropped := c.flag("vision_use_cls_token", default=True)) != vision["class_token"]:
+        c.fault("vision_use_cls_token", dropped, "whether its tower has one")
+    pool: Steps = ({"pool": ratio**2},) if ratio > 1 else ()
+    return Projection((*_two(raw["d_model"]), *pool), tower.first)
+
+
 def gemma3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """The mean of so many patches that a picture has as many tokens as the config says; a norm, a matrix."""
     tokens = c.size("mm_tokens_per_image", default=256)

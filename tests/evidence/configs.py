@@ -22,6 +22,16 @@ from txcalc.sources.huggingface import describe
 from txcalc.sources.huggingface.neutral import is_neutral
 
 
+def records(folder: Path) -> Iterator[tuple[dict[str, Any], Any]]:
+    """What is known of each config of a folder, and the config, with the class that was measured where it is a base."""
+    for truth in json.loads((folder / "truth.json").read_text()):
+        config = json.loads((folder / "configs" / f"{truth['name']}.json").read_text())
+        if isinstance(config, dict):
+            own = {"architectures": [truth["class"]]} if config.get("_head") == "base" else {}
+            config = {key: value for key, value in (config | own).items() if key not in ("_source", "_head")}
+        yield truth, config
+
+
 class Verdict(NamedTuple):
     name: str
     segment: str
@@ -31,10 +41,6 @@ class Verdict(NamedTuple):
 
 def judge(config: Any, truth: dict[str, Any]) -> tuple[str, str]:
     """The verdict on one file, and the refusal or the two numbers."""
-    if isinstance(config, dict):
-        if config.get("_head") == "base":
-            config = {**config, "architectures": [truth["class"]]}
-        config = {key: value for key, value in config.items() if key not in ("_source", "_head")}
     expected = truth["params_total"]
     try:
         found = build(*describe(config)).params
@@ -79,8 +85,7 @@ def pack(folder: Path, place: Path) -> None:
 
 
 def verdicts(folder: Path) -> Iterator[Verdict]:
-    for truth in json.loads((folder / "truth.json").read_text()):
-        config = json.loads((folder / "configs" / f"{truth['name']}.json").read_text())
+    for truth, config in records(folder):
         yield Verdict(truth["name"], truth.get("segment", "oracle"), *judge(config, truth))
 
 

@@ -11,11 +11,12 @@ that they are proved: a mark that this contradicts is printed, and makes the exi
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+
+from configs import records
 
 from txcalc.errors import TxcalcError
 from txcalc.model import Model
@@ -26,12 +27,7 @@ from txcalc.sources.huggingface import describe
 
 def read(folder: Path) -> Iterator[tuple[str, Model, int | None]]:
     """The models of a folder that are read, with their parameters where the record has them."""
-    for truth in json.loads((folder / "truth.json").read_text()):
-        config = json.loads((folder / "configs" / f"{truth['name']}.json").read_text())
-        if isinstance(config, dict):
-            if config.get("_head") == "base":
-                config["architectures"] = [truth["class"]]
-            config = {key: value for key, value in config.items() if key not in ("_source", "_head")}
+    for truth, config in records(folder):
         try:
             yield truth["name"], build(*describe(config)), truth["params_total"]
         except TxcalcError:

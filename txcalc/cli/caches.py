@@ -20,10 +20,7 @@ from txcalc.errors import InputError
 )
 def kv(
     source: o.Source,
-    contexts: Annotated[
-        str | None,
-        o.option("--context", "4k,32k,128k.", several=True),
-    ] = None,
+    contexts: Annotated[str | None, o.option("--context", "4k,32k,128k.", several=True)] = None,
     batches: Annotated[str, o.option("--batch", several=True)] = "1,8,64",
     kv_dtypes: Annotated[str, o.option("--kv", "bf16,fp8.", several=True)] = "bf16",
     set_: o.Set = None,
@@ -44,12 +41,7 @@ def kv(
     drawn=True,
     formulas=typer.Option("--formulas/--no-formulas", help="Closed forms in letters (SymPy, half a second)."),
 )
-def crossover(
-    sources: o.Sources,
-    set_: o.Set = None,
-    ignore: o.Ignore = None,
-    **asked: Any,
-) -> Any:
+def crossover(sources: o.Sources, set_: o.Set = None, ignore: o.Ignore = None, **asked: Any) -> Any:
     """The length from which attention outweighs the feed-forward. Exact, by every rule in circulation; and the context
     from which a decode step reads more cache than weights.
 

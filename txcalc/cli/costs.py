@@ -33,8 +33,7 @@ class _Show(Command):
     cls=_Show,
     tokens=o.length("--tokens", "By default all of its context, at most 2,048; with --past 1."),
     source_length=o.length(
-        "--source-tokens",
-        "By default as many as tokens. Or tokens of a tower's picture of any size: by default 256.",
+        "--source-tokens", "By default as many as tokens. Or tokens of a tower's picture of any size: by default 256."
     ),
     weights=o.option("--weights", "By default --dtype."),
     conventions=Annotated[
@@ -135,8 +134,7 @@ def _via(
 def compare(
     sources: o.Sources,
     contexts: Annotated[
-        str | None,
-        o.option("--context", "Lengths of prefills and caches: 1k,8k,32k.", several=True),
+        str | None, o.option("--context", "Lengths of prefills and caches: 1k,8k,32k.", several=True)
     ] = None,
     set_: Annotated[
         list[str] | None,
@@ -158,12 +156,7 @@ def compare(
 
 
 @command()
-def diff(
-    source: o.Source,
-    other: o.Source,
-    ignore: o.Ignore = None,
-    **asked: Any,
-) -> Any:
+def diff(source: o.Source, other: o.Source, ignore: o.Ignore = None, **asked: Any) -> Any:
     """In what two models differ, and what each difference costs. In parameters, FLOPs and cache, each alone.
 
     Example: txcalc diff llama-3.1-8b qwen3-8b --tokens 2k

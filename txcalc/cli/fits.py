@@ -18,10 +18,7 @@ from txcalc.cli.command import command
     chunk=o.length("--chunk"),
     every=o.option("--all", "Those that do not fit too, with what they are short of."),
 )
-def fit(
-    sources: o.MaybeSources = None,
-    **asked: Any,
-) -> Any:
+def fit(sources: o.MaybeSources = None, **asked: Any) -> Any:
     """Which models fit on accelerators, by how much, in which format and how fast. Without sources: the presets.
 
     Exit code 1: none fits.
@@ -52,10 +49,7 @@ def design(
             metavar="[SOURCE]",
         ),
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        o.option("--set", "Of SOURCE; also an expression: F=8/3*D. Repeatable."),
-    ] = None,
+    set_: Annotated[list[str] | None, o.option("--set", "Of SOURCE; also an expression: F=8/3*D. Repeatable.")] = None,
     **asked: Any,
 ) -> Any:
     """Shapes that spend a budget of parameters, memory or training. L, D, h, h_kv and F, on friendly multiples.

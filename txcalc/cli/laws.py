@@ -41,8 +41,7 @@ def scale(
 def entropy(
     p: Annotated[str, typer.Argument(help="Probabilities, separated by commas: 0.5,0.25,1/4.", metavar="P,P,…")],
     against: Annotated[
-        str | None,
-        o.option("--against", "another distribution q, for cross-entropy and divergence.", metavar="Q,Q,…"),
+        str | None, o.option("--against", "another distribution q, for cross-entropy and divergence.", metavar="Q,Q,…")
     ] = None,
 ) -> Any:
     """Entropy and perplexity of a distribution. Cross-entropy and KL divergence against another, in bits and nats.

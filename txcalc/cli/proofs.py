@@ -75,10 +75,7 @@ def verify(
             metavar="N",
         ),
     ] = None,
-    workers: Annotated[
-        int | None,
-        o.option("--workers", "(of many models: one each core)."),
-    ] = None,
+    workers: Annotated[int | None, o.option("--workers", "(of many models: one each core).")] = None,
     tell: Tell,
     **asked: Any,
 ) -> Any:

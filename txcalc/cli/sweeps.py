@@ -44,8 +44,7 @@ def sweep(
     ignore: o.Ignore = None,
     *,
     out: Annotated[
-        Path | None,
-        o.option("--out", "a Parquet file, streamed, up to 10^12 rows (pip install 'txcalc[frames]')."),
+        Path | None, o.option("--out", "a Parquet file, streamed, up to 10^12 rows (pip install 'txcalc[frames]').")
     ] = None,
     workers: Annotated[int, o.option("--workers", "(with --out).")] = 1,
     cluster: Annotated[

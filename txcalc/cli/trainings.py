@@ -43,10 +43,7 @@ LAYOUT = "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Without: the fastest."
         "--overlap/--no-overlap", help="Communication of weights and gradients overlaps with compute, or not."
     ),
     measured=o.own("A measured rate, to get its MFU: 1007tok/s, 400TFLOPS (a GPU), 1.42s (a step).", "RATE"),
-    conventions=Annotated[
-        list[str],
-        o.option("--as", "MFU by these alone (those of show)."),
-    ],
+    conventions=Annotated[list[str], o.option("--as", "MFU by these alone (those of show).")],
     train_tokens=o.count("--train-tokens"),
     compute=o.count("--compute"),
     deadline=o.own("GPUs that finish within this time: 30d, 4w.", "TIME"),
@@ -58,8 +55,7 @@ LAYOUT = "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Without: the fastest."
 def train(
     source: o.Source,
     gpu: Annotated[
-        str,
-        o.option("--gpu", "With the price per GPU-hour: h100-sxm:64@2.50.", metavar="NAME[:N][@PRICE]"),
+        str, o.option("--gpu", "With the price per GPU-hour: h100-sxm:64@2.50.", metavar="NAME[:N][@PRICE]")
     ],
     set_: o.Set = None,
     layout: Annotated[list[str] | None, o.option("--layout", LAYOUT)] = None,

@@ -48,11 +48,7 @@ class Narrow(Composite):
 
 
 @frozen
-class NarrowOptions(Mechanism):
-    """`[narrow]`"""
-
-    section = "narrow"
-    kind = "attention"
+class NarrowOptions(Mechanism, section="narrow", kind="attention"):
     width: Any = letter(16, "width between the two products")
 
     def build(self, place: Place) -> Narrow:

@@ -150,8 +150,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 @frozen
-class LoraOptions(Options):
-    section = "lora"
+class LoraOptions(Options, section="lora"):
     rank: Any = letter(REQUIRED, "rank of the adapters beside frozen weights (LoRA)")
     modules: list[str] = key(texts, ["q", "v"], "linear layers of a block that have one, by name; ['all']: every one")
 

@@ -182,14 +182,10 @@ class Attention(Composite):
 
 
 @frozen
-class AttentionOptions(Mechanism):
+class AttentionOptions(Mechanism, section="attention", kind="attention", stands="", ordered=True):
     """`[attention]`: softmax over keys, and what may be done to its scores, keys and results; a class for each way of
     saying which keys a query sees."""
 
-    section = "attention"
-    kind = "attention"
-    stands = ""
-    ordered = True
     masked: ClassVar[bool] = False  # whether a mask that the values make chooses among the keys
     n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads", grows="heads")
     n_kv_heads: Any = letter(lambda at: at["attention"]["n_heads"], "key/value heads", grows="heads")

@@ -107,8 +107,7 @@ class RecurrentCell(Composite):
 
 
 @frozen
-class CellOptions(Mechanism):
-    section = "rnn"
+class CellOptions(Mechanism, section="rnn"):
     form: str = key(one_of("lstm", "gru", "rnn"), "lstm", "the cell: LSTM, GRU or a plain RNN")
     d_hidden: Any = letter(
         None, "width of the state, projected back; absent: d_model, without a projection", grows="width"

@@ -46,11 +46,9 @@ class TimeConvolution(Composite):
 
 
 @frozen
-class TimeConvolutionOptions(Mechanism):
+class TimeConvolutionOptions(Mechanism, section="convolution", stands="encoder"):
     """`[convolution]` over the positions of an encoder."""
 
-    section = "convolution"
-    stands = "encoder"
     taps: Any = key(size, 3, "positions that it reaches over")
     activation: str = key(activation, "gelu", "activation")
 
@@ -107,8 +105,7 @@ class ShortConvolution(Composite):
 
 
 @frozen
-class ShortConvolutionOptions(Mechanism):
-    section = "short_convolution"
+class ShortConvolutionOptions(Mechanism, section="short_convolution"):
     taps: Any = key(size, 3, "taps of the short convolution")
     bias: bool = key(flag, False, "biases on the convolution and the projections")
 
@@ -133,12 +130,8 @@ class Fourier(Composite):
 
 
 @frozen
-class FourierOptions(Mechanism):
+class FourierOptions(Mechanism, section="fourier", kind="other", stands="encoder"):
     """`[fourier]`, which nothing is said about."""
-
-    section = "fourier"
-    kind = "other"
-    stands = "encoder"
 
     def build(self, place: Place) -> Fourier:
         return Fourier(d_model=place.d_model)
@@ -255,12 +248,9 @@ class SpanAttention(Composite):
 
 
 @frozen
-class SpanAttentionOptions(Mechanism):
+class SpanAttentionOptions(Mechanism, section="span_attention", kind="attention", stands="encoder"):
     """`[span_attention]`: heads that attend to all positions, and as many that convolve."""
 
-    section = "span_attention"
-    kind = "attention"
-    stands = "encoder"
     n_heads: Any = letter(REQUIRED, "heads that attend, and as many that convolve")
     d_head: Any = letter(REQUIRED, "width of a head")
     taps: Any = key(size, REQUIRED, "taps of the convolutions, which positions make")

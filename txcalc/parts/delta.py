@@ -133,8 +133,7 @@ class DeltaNet(Composite):
 
 
 @frozen
-class DeltaOptions(Mechanism):
-    section = "delta"
+class DeltaOptions(Mechanism, section="delta"):
     n_heads: Any = letter(REQUIRED, "heads of values", of="n_key_heads", grows="heads")
     n_key_heads: Any = letter(lambda at: at["delta"]["n_heads"], "heads of queries and keys", grows="heads")
     d_key: Any = letter(128, "width of a query/key head")

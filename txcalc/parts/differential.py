@@ -16,13 +16,10 @@ from txcalc.parts.spans import Causal, Window
 
 
 @frozen
-class DifferentialOptions(Mechanism):
+class DifferentialOptions(Mechanism, section="differential_attention", kind="attention", ordered=True):
     """`[differential_attention]`: a norm without weights stands over each pair of heads, and rotary positions turn all
     of a head."""
 
-    section = "differential_attention"
-    kind = "attention"
-    ordered = True
     n_heads: Any = letter(REQUIRED, "query heads, of both halves", of="n_kv_heads", grows="heads")
     n_kv_heads: Any = letter(
         lambda at: at["differential_attention"]["n_heads"], "key/value heads, of both halves", even=True, grows="heads"

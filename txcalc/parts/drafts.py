@@ -93,8 +93,7 @@ class DraftAttention(Composite):
 
 
 @frozen
-class FeaturesOptions(Options):
-    section = "features"
+class FeaturesOptions(Options, section="features"):
     number: Any = letter(REQUIRED, "hidden states of the model that it drafts for, side by side")
     width: Any = letter(lambda at: at[""]["d_model"], "width of each")
     embedded: bool = key(flag, False, "the tokens' embedding stands beside them")
@@ -114,9 +113,7 @@ class FeaturesOptions(Options):
 
 
 @frozen
-class DraftAttentionOptions(Mechanism):
-    section = "draft_attention"
-    kind = "attention"
+class DraftAttentionOptions(Mechanism, section="draft_attention", kind="attention"):
     n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads")
     n_kv_heads: Any = letter(REQUIRED, "key/value heads")
     d_head: Any = letter(REQUIRED, "width of a head", even=True)

@@ -146,8 +146,7 @@ def _before_strides(later: tuple[Convolution, ...]) -> Stream:
 
 
 @frozen
-class VisionOptions(Options):
-    section = "vision"
+class VisionOptions(Options, section="vision"):
     image: Any = key(size, None, "side of the picture, pixels; absent: of any size, as many patches as are asked for")
     patch: Any = key(size, REQUIRED, "side of a patch, pixels")
     channels: Any = key(size, 3, "colour channels")
@@ -165,8 +164,7 @@ class VisionOptions(Options):
 
 
 @frozen
-class AudioOptions(Options):
-    section = "audio"
+class AudioOptions(Options, section="audio"):
     mels: Any = key(size, REQUIRED, "mel bands")
     kernel: Any = key(size, 3, "taps of both convolutions")
     positions: Any = key(size, REQUIRED, "encoder positions after the stride of 2")
@@ -181,8 +179,7 @@ class AudioOptions(Options):
 
 
 @frozen
-class EmbeddingOptions(Options):
-    section = "embedding"
+class EmbeddingOptions(Options, section="embedding"):
     types: Any = letter(None, "token types", "where there is an embedding")
     extra: Any = key(count, 0, "further rows of the token table, which an untied head does not say")
     tables: list[list[Any]] = key(

@@ -250,10 +250,7 @@ class Experts(Composite):
 
 
 @frozen
-class FeedForwardOptions(Mechanism):
-    section = "feed_forward"
-    kind = "feed_forward"
-    stands = ""
+class FeedForwardOptions(Mechanism, section="feed_forward", kind="feed_forward", stands=""):
     d_ff: Any = letter(REQUIRED, "width", grows="width")
     gated: bool = key(flag, False, "a second matrix beside up")
     activation: str = key(
@@ -276,10 +273,7 @@ class FeedForwardOptions(Mechanism):
 
 
 @frozen
-class LayerInputOptions(Mechanism):
-    section = "layer_input"
-    kind = "other"
-    stands = ""
+class LayerInputOptions(Mechanism, section="layer_input", kind="other", stands=""):
     width: Any = key(size, REQUIRED, "width of the vector that each layer reads for a token")
     rows: Any = key(size, lambda at: at[""]["vocab_size"], "rows of their table")
     activation: str = key(one_of(*ACTIVATIONS), "gelu_tanh", "activation of the gate on it")
@@ -301,12 +295,9 @@ def _if_shared(width: Any, at: Mapping[str, Any]) -> Any:
 
 
 @frozen
-class ExpertsOptions(Mechanism):
+class ExpertsOptions(Mechanism, section="experts", kind="experts", stands=""):
     """`[experts]`, in the place of `[feed_forward]`."""
 
-    section = "experts"
-    kind = "experts"
-    stands = ""
     n_experts: Any = letter(REQUIRED, "routed experts", chosen="top_k")
     top_k: Any = letter(REQUIRED, "top-k: experts per token")
     d_ff: Any = letter(REQUIRED, "width of one expert", grows="width")

@@ -86,10 +86,9 @@ class Below(NamedTuple):
 
 
 @frozen
-class HeadOptions(Options):
+class HeadOptions(Options, section="head"):
     """`[head]`: what is read off the last layer, a class for each form."""
 
-    section = "head"
     form: str = key(
         one_of("lm", "masked-lm", "classifier", "none"),
         "lm",

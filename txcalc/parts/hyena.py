@@ -221,8 +221,7 @@ class Hyena(Composite):
 
 
 @frozen
-class HyenaOptions(Mechanism):
-    section = "hyena"
+class HyenaOptions(Mechanism, section="hyena"):
     taps: Any = key(size, 3, "taps of the short convolution")
     bias: bool = key(flag, True, "biases on the outer projections")
     form: str = key(

@@ -280,13 +280,9 @@ class LatentAttention(Composite):
 
 
 @frozen
-class LatentOptions(Mechanism):
+class LatentOptions(Mechanism, section="latent", kind="attention", stands="", ordered=True):
     """`[latent]`, in the place of `[attention]`."""
 
-    section = "latent"
-    kind = "attention"
-    stands = ""
-    ordered = True
     n_heads: Any = letter(REQUIRED, "query heads", grows="heads")
     q_rank: Any = letter(None, "rank of the query projection; absent: projected directly")
     kv_rank: Any = letter(REQUIRED, "width of the latent")

@@ -124,8 +124,7 @@ class LinearAttention(Composite):
 
 
 @frozen
-class LinearAttentionOptions(Mechanism):
-    section = "linear_attention"
+class LinearAttentionOptions(Mechanism, section="linear_attention"):
     n_heads: Any = letter(REQUIRED, "heads, each with a fixed decay", grows="heads")
     d_head: Any = letter(per_head("linear_attention"), "width of a head", grows="head")
     activation: str = key(activation, "silu", "activation of queries, keys and values")
@@ -179,8 +178,7 @@ class MatrixMemory(Composite):
 
 
 @frozen
-class MatrixMemoryOptions(Mechanism):
-    section = "matrix_memory"
+class MatrixMemoryOptions(Mechanism, section="matrix_memory"):
     n_heads: Any = letter(REQUIRED, "heads")
     d_key: Any = letter(REQUIRED, "width of a query/key head")
     d_value: Any = letter(REQUIRED, "width of a value head")

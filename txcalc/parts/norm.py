@@ -90,10 +90,9 @@ class Norm(Leaf):
 
 
 @frozen
-class NormOptions(Options):
+class NormOptions(Options, section="norm"):
     """`[norm]`: the norms of a layer, and how its parts stand about them."""
 
-    section = "norm"
     form: str = key(one_of("rms", "layer"), "rms", "RMSNorm or LayerNorm")
     bias: bool = key(flag, lambda at: at["norm"]["form"] == "layer", "LayerNorm with a bias")
     eps: Any = key(real, None, "added to the variance; 1e-6 (rms) or 1e-5 (layer) when absent")

@@ -289,16 +289,20 @@ class Options:
     """The options that a table of a description has. Subclasses are `frozen`.
 
     A table whose `form`, or one of whose keys, decides which others it has is a union: a class for each, below one
-    with the keys of all.
+    with the keys of all. What a class says of its table stands in its first line: `section`, the `forms` that it is the
+    class of, and what a `Mechanism` has.
     """
 
     section: ClassVar[str]  # the table's name
     forms: ClassVar[dict[str, type[Self]]] = {}  # of a union, the class of each form
 
-    def __init_subclass__(cls, forms: str = "") -> None:
-        if "section" in vars(cls):
-            cls.forms = {}
+    def __init_subclass__(cls, section: str = "", forms: str = "", **said: Any) -> None:
+        if section:
+            cls.section, cls.forms = section, {}
         cls.forms.update(dict.fromkeys(forms.split(), cls))  # type: ignore[arg-type]
+        for name, value in said.items():
+            getattr(cls, name)  # raises where there is no such thing to say
+            setattr(cls, name, value)
 
     def misfits(self) -> Iterator[Wished]:
         """What no single key shows: here what its letters are beside others (`FreeSize`)."""

@@ -84,10 +84,9 @@ class RelativeBias(Leaf):
 
 
 @frozen
-class PositionsOptions(Options):
+class PositionsOptions(Options, section="positions"):
     """`[positions]`: how order is known, a class for each form. `biased`: scores get an addition by distance."""
 
-    section = "positions"
     biased: ClassVar[bool] = False
     form: str = key(
         one_of("rotary", "learned", "sinusoidal", "relative", "relative-projection", "disentangled", "alibi", "none"),

@@ -130,8 +130,7 @@ def projector(width: Any, steps: Sequence[Mapping[str, Any]]) -> Projector:
 
 
 @frozen
-class ProjectorOptions(Options):
-    section = "projector"
+class ProjectorOptions(Options, section="projector"):
     steps: list[Mapping[str, Any]] = key(
         steps_of,
         REQUIRED,

@@ -186,10 +186,9 @@ class Mamba(Composite):
 
 
 @frozen
-class MambaOptions(Mechanism):
+class MambaOptions(Mechanism, section="mamba"):
     """`[mamba]`: channels are twice the stream's width, and the step size has a sixteenth of it as its rank."""
 
-    section = "mamba"
     d_inner: Any = letter(lambda at: 2 * at[""]["d_model"], "channels", cut="n_heads", grows="width")
     d_state: Any = letter(16, "states of a channel")
     d_conv: Any = key(size, 4, "taps of the short convolution")
@@ -259,10 +258,9 @@ def _heads_of_twice(at: Mapping[str, Any]) -> Any:
 
 
 @frozen
-class Mamba2Options(Mechanism):
+class Mamba2Options(Mechanism, section="mamba2"):
     """`[mamba2]`: heads of twice the stream's width in all."""
 
-    section = "mamba2"
     d_head: Any = letter(64, "width of a head", grows="head")
     n_heads: Any = letter(_heads_of_twice, "heads", of="n_groups", grows="heads")
     n_groups: Any = letter(1, "groups that share B and C")
@@ -312,8 +310,7 @@ class Griffin(Composite):
 
 
 @frozen
-class GriffinOptions(Mechanism):
-    section = "rg_lru"
+class GriffinOptions(Mechanism, section="rg_lru"):
     n_heads: Any = letter(REQUIRED, "heads, whose gates are projected apart", grows="heads")
     d_head: Any = letter(per_head("rg_lru"), "channels of a head", grows="head")
     d_conv: Any = key(size, 4, "taps of the short convolution")

@@ -68,12 +68,9 @@ class RoutedAttention(Composite):
 
 
 @frozen
-class ExpertAttentionOptions(Mechanism):
+class ExpertAttentionOptions(Mechanism, section="expert_attention", kind="attention", ordered=True):
     """`[expert_attention]`: query heads are as many as the key/value heads of all experts that a token passes."""
 
-    section = "expert_attention"
-    kind = "attention"
-    ordered = True
     n_experts: Any = letter(REQUIRED, "experts of q and o, each with all key/value heads", chosen="top_k")
     top_k: Any = letter(REQUIRED, "of which a token passes so many")
     n_kv_heads: Any = letter(REQUIRED, "key/value heads, which experts share")

@@ -109,8 +109,7 @@ class TimeMix(Composite):
 
 
 @frozen
-class TimeMixOptions(Mechanism):
-    section = "time_mix"
+class TimeMixOptions(Mechanism, section="time_mix"):
     d_inner: Any = letter(lambda at: at[""]["d_model"], "channels", grows="width")
 
     def build(self, place: Place) -> TimeMix:
@@ -144,11 +143,9 @@ class ChannelMix(Composite):
 
 
 @frozen
-class ChannelMixOptions(Mechanism):
+class ChannelMixOptions(Mechanism, section="channel_mix", kind="feed_forward"):
     """`[channel_mix]`, in the place of the feed-forward."""
 
-    section = "channel_mix"
-    kind = "feed_forward"
     d_ff: Any = letter(REQUIRED, "width", grows="width")
 
     def build(self, place: Place) -> ChannelMix:

@@ -68,11 +68,7 @@ class SharedBlock(Composite):
 
 
 @frozen
-class SharedOptions(Mechanism):
-    section = "shared"
-    kind = "other"
-    stands = ""
-    ordered = True
+class SharedOptions(Mechanism, section="shared", kind="other", stands="", ordered=True):
     n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads")
     n_kv_heads: Any = letter(lambda at: at["shared"]["n_heads"], "key/value heads")
     d_head: Any = letter(REQUIRED, "width of a head", even=True)

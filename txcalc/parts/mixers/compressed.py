@@ -327,12 +327,9 @@ class CompressedAttention(Composite):
 
 
 @frozen
-class CompressedOptions(Mechanism):
+class CompressedOptions(Mechanism, section="compressed", kind="attention", ordered=True):
     """`[compressed]`, with positions that turn heads."""
 
-    section = "compressed"
-    kind = "attention"
-    ordered = True
     n_heads: Any = letter(REQUIRED, "query heads, on one head of keys that are values", of="groups")
     d_head: Any = letter(REQUIRED, "width of a head", beyond="d_rope")
     d_rope: Any = letter(REQUIRED, "rotated part of a head, its last dimensions", even=True)

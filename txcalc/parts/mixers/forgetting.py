@@ -119,9 +119,7 @@ class ForgettingAttention(Composite):
 
 
 @frozen
-class ForgettingOptions(Mechanism):
-    section = "forgetting"
-    kind = "attention"
+class ForgettingOptions(Mechanism, section="forgetting", kind="attention"):
     n_heads: Any = key(size, REQUIRED, "query heads, each with a forget gate")
     n_kv_heads: Any = key(size, lambda at: at["forgetting"]["n_heads"], "key/value heads")
     d_head: Any = key(size, per_head("forgetting"), "width of a head")

@@ -77,11 +77,7 @@ class Pieces(Composite):
 
 
 @frozen
-class PiecesOptions(Mechanism):
-    section = "pieces"
-    kind = "other"
-    stands = ""
-    sums = 0
+class PiecesOptions(Mechanism, section="pieces", kind="other", stands="", sums=0):
     leaves: Any = key(pieces, REQUIRED, "what it is made of, leaf by leaf: tables of name, form, sizes, …")
 
     def build(self, place: Place) -> Pieces:

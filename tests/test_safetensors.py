@@ -403,8 +403,18 @@ def test_an_index_must_agree_with_its_files(tmp_path: Path) -> None:
 
 
 def test_an_index_lists_so_many_tensors_and_no_more() -> None:
-    with pytest.raises(InputError, match="lists more than 1,048,576 tensors"):
-        listed_files(b'{"weight_map": {%s}}' % b",".join(b'"%x":"f"' % i for i in range(1_048_578)), "an index")
+    with pytest.raises(InputError, match="lists more than 262,144 tensors"):
+        listed_files(b'{"weight_map": {%s}}' % b",".join(b'"%x":"f"' % i for i in range(263_000)), "an index")
+
+
+def test_all_headers_together_are_no_longer_than_one_may_be(tmp_path: Path) -> None:
+    (tmp_path / INDEX).write_text(json.dumps({"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}))
+    for name in "ab":
+        with (tmp_path / f"{name}.safetensors").open("wb") as file:  # no block of which is written
+            file.write((60_000_000).to_bytes(8, "little"))
+            file.truncate(60_000_010)
+    with pytest.raises(InputError, match="headers of 120,000,000 bytes, expected at most 100,000,000 in all"):
+        safetensors.beside(tmp_path)
 
 
 @pytest.mark.parametrize("file", ["../model.safetensors", "", "a/b", "..", 3, None])

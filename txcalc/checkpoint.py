@@ -117,10 +117,10 @@ SECOND = re.compile(r"\.layers\.\d+\.\w+\.1\.")
 MASK = re.compile(r"\.(attn|attention)\.bias$")  # a causal mask of four dimensions in old checkpoints
 
 # A stored integer holds so many weights of 8, 4, 3 or 2 bits.
-PACKED = {
-    "I32": (Fraction(4), Fraction(8), Fraction(32, 3), Fraction(16)),
-    "U8": (Fraction(2), Fraction(4)),
-    "I8": (Fraction(2), Fraction(4)),
+PACKED: dict[str, tuple[int | Fraction, ...]] = {
+    "I32": (4, 8, Fraction(32, 3), 16),
+    "U8": (2, 4),
+    "I8": (2, 4),
     "F4": (),
 }
 
@@ -283,7 +283,7 @@ def _match(tensors: list[StoredTensor], pieces: list[ExpectedWeights], by_kind: 
     """Tensors of one layer that its pieces do not explain."""
     left = _exact(tensors, pieces, by_kind)
     left = [t for t in left if not _take(t, pieces, by_kind, t.shape[::-1])]
-    left = [t for t in left if not _run(t, pieces, by_kind)]
+    left = _unjoined(left, pieces, by_kind)
     left = [t for t in left if not _pair(t, pieces, by_kind)]
     rest = [piece for piece in pieces if piece.left]
     if [piece.elements * piece.left for piece in rest] == [sum(t.elements for t in left)]:
@@ -318,11 +318,27 @@ def _found(piece: ExpectedWeights, copies: int, by_kind: dict[str, int]) -> None
     by_kind[piece.kind] = by_kind.get(piece.kind, 0) + piece.elements * copies
 
 
+def _unjoined(
+    tensors: list[StoredTensor], pieces: list[ExpectedWeights], by_kind: dict[str, int]
+) -> list[StoredTensor]:
+    """Tensors that no run of pieces explains; one form is asked once of the same pieces."""
+    failed, left = set[tuple[str, tuple[int, ...]]](), list[StoredTensor]()
+    for tensor in tensors:
+        if (tensor.dtype, tensor.shape) in failed:
+            left.append(tensor)
+        elif _run(tensor, pieces, by_kind):
+            failed.clear()
+        else:
+            failed.add((tensor.dtype, tensor.shape))
+            left.append(tensor)
+    return left
+
+
 def _run(tensor: StoredTensor, pieces: list[ExpectedWeights], by_kind: dict[str, int]) -> bool:
     """Neighbouring pieces that together have the tensor's elements: fused, stacked or packed."""
     if not tensor.elements:
         return False
-    for factor in (Fraction(1), *PACKED.get(tensor.dtype, ())):
+    for factor in (1, *PACKED.get(tensor.dtype, ())):
         wanted = tensor.elements * factor
         for rank in (2, 1) if len(tensor.shape) > 1 else (1,):
             free = [piece for piece in pieces if piece.left and len(piece.shape) == rank]

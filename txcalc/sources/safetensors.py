@@ -18,8 +18,7 @@ from txcalc.num import product
 from txcalc.sources import files
 
 MAX_HEADER = 100_000_000  # the format's own limit
-MAX_TENSORS = 1 << 18  # in one file; the largest models store some 200,000 in 60 files
-MAX_LISTED = 1 << 20  # in an index
+MAX_TENSORS = 1 << 18  # in all files; the largest models store some 200,000 in 60 files
 MAX_FILES = 10_000
 MAX_FAULTS = 10
 INDEX = "model.safetensors.index.json"
@@ -69,6 +68,7 @@ def beside(folder: Path) -> tuple[Checkpoint | None, str]:
     if not shards and len(files) == 1:
         return read(files[0]), ""
     if shards and len(shards) == int(shards[0].stem[-5:]):
+        _bounded(str(folder), shards)
         return _together(str(folder), {file.name: _file(file) for file in shards}), ""
     held = f"{len(files):,} .safetensors files and no {INDEX}"
     raise InputError(str(folder), [f"holds {held}: which is the model? (name the file, or config.json alone)"])
@@ -84,13 +84,24 @@ def _sharded(index: Path) -> Checkpoint:
         raise InputError(
             where, [f"{len(absent):,} of its {len(names):,} files are missing, {absent[0]} first ({mend})"]
         )
+    _bounded(where, [index.parent / file for file in names])
     return joined(where, names, ((file, _file(index.parent / file)) for file in names))
+
+
+def _bounded(where: str, paths: list[Path]) -> None:
+    """A fault where the headers of all files are larger than one may be. Errors: `InputError`."""
+    lengths = [int.from_bytes(files.read(path, 7), "little") for path in paths]
+    claimed = sum(one for one, path in zip(lengths, paths, strict=True) if one < path.stat().st_size)
+    if claimed > MAX_HEADER:
+        raise InputError(
+            where, [f"its files have headers of {claimed:,} bytes, expected at most {MAX_HEADER:,} in all"]
+        )
 
 
 def listed_files(index: bytes, where: str) -> dict[str, set[str]]:
     """The files that an index names, in order, each with the tensors it puts there."""
-    if index.count(b",") > MAX_LISTED:
-        raise InputError(where, [f"lists more than {MAX_LISTED:,} tensors"])
+    if index.count(b",") > MAX_TENSORS + 100:
+        raise InputError(where, [f"lists more than {MAX_TENSORS:,} tensors"])
     listed = _json(index, where)
     places = listed.get("weight_map") if isinstance(listed, Mapping) else None
     if not isinstance(places, Mapping) or not places:

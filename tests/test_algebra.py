@@ -216,6 +216,7 @@ def test_latex_uses_the_table_of_letters() -> None:
             bare = letter.entry.latex.replace("{", "").replace("}", "")
             assert write(tidy(symbol), LATEX).replace("{", "").replace("}", "") == bare
     length, window, layers = (algebra.symbol(name) for name in ("T", "W", "L_local"))
+    assert write(tidy(sympy.Min(0, length - 3))) == "min(0, T − 3)"
     formula = tidy(layers * sympy.Min(length, window) ** 2 - layers * length / algebra.symbol("r_kv"))
     assert write(formula, LATEX) == (
         r"\frac{L_{\mathrm{local}} \cdot \left(\min\left(T, W\right)^{2} \cdot r_{kv} - T\right)}{r_{kv}}"

@@ -239,7 +239,7 @@ def _power(atom: Expression, power: int, style: Style, numbers: Numbers) -> str:
     elif atom.is_Symbol:
         base = style.letter(atom.name)
     elif type(atom).__name__ == "Min":
-        lengths = sorted(map(tidy, atom.args), key=lambda formula: _place(formula[0]))
+        lengths = sorted(map(tidy, atom.args), key=lambda formula: _place(formula[0]) if formula else ())
         inside = ", ".join(write(formula, style, numbers) for formula in lengths)
         base = style.least + style.brackets[0] + inside + style.brackets[1]
     elif type(atom).__name__ == "ceiling":

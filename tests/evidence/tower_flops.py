@@ -30,22 +30,31 @@ ROPE = {"rope_parameters": {"rope_type": "default", "rope_theta": 1e4, "mrope_se
 SIDE = 12  # patches of a picture of any size, along each side
 
 
-def pictures(net: Any, tower: Model, tokens: int) -> Any:
+def filled(value: int, *shape: int, whole: bool = False) -> Any:
+    """A tensor of zeros or ones: numbers that are whole, or as weights are."""
     import torch
 
+    return torch.full(shape, value, dtype=torch.long if whole else torch.get_default_dtype())
+
+
+def numbers(value: Any) -> Any:
+    import torch
+
+    return torch.tensor(value)
+
+
+def pictures(net: Any, tower: Model, tokens: int) -> Any:
     vision = tower.raw["vision"]
     side = vision.get("image", SIDE * vision["patch"])
-    more = {"image_sizes": torch.tensor([[side, side]])} if "image" not in vision else {}
-    net.get_image_features(pixel_values=torch.zeros(1, vision.get("channels", 3), side, side), **more)
+    more = {"image_sizes": numbers([[side, side]])} if "image" not in vision else {}
+    net.get_image_features(pixel_values=filled(0, 1, vision.get("channels", 3), side, side), **more)
 
 
 def frames(net: Any, tower: Model, tokens: int, height: int = SIDE, width: int = SIDE) -> Any:
     """A picture in patches, whose grid says how high and wide it is."""
-    import torch
-
     vision = tower.raw["vision"]
-    pixels = torch.zeros(height * width, vision["channels"] * vision["patch"] ** 2)
-    net.get_image_features(pixels, torch.tensor([[1, height, width]]))
+    pixels = filled(0, height * width, vision["channels"] * vision["patch"] ** 2)
+    net.get_image_features(pixels, numbers([[1, height, width]]))
 
 
 def edged(net: Any, tower: Model, tokens: int) -> Any:
@@ -54,62 +63,48 @@ def edged(net: Any, tower: Model, tokens: int) -> Any:
 
 
 def squares(net: Any, tower: Model, tokens: int) -> Any:
-    import torch
-
     side = tower.raw["vision"]["patch"]
-    net.get_image_features(torch.zeros(SIDE**2, 3, side, side), torch.tensor([[1, SIDE, SIDE]]))
+    net.get_image_features(filled(0, SIDE**2, 3, side, side), numbers([[1, SIDE, SIDE]]))
 
 
 def ragged(net: Any, tower: Model, tokens: int) -> Any:
     """Patches of a picture, filled up to as many as others have."""
-    import torch
-
-    pixels = torch.zeros(1, SIDE**2, 3 * tower.raw["vision"]["patch"] ** 2)
-    net.get_image_features(pixels, torch.tensor([[SIDE, SIDE]]), torch.ones(1, SIDE**2, dtype=torch.long))
+    pixels = filled(0, 1, SIDE**2, 3 * tower.raw["vision"]["patch"] ** 2)
+    net.get_image_features(pixels, numbers([[SIDE, SIDE]]), filled(1, 1, SIDE**2, whole=True))
 
 
 def prompted(net: Any, tower: Model, tokens: int) -> Any:
     """A picture, or a video of one, and a prompt as long as the table of positions, which the Q-Former reads."""
-    import torch
-
-    words, side = torch.zeros(1, tower.root.prompt, dtype=torch.long), tower.raw["vision"]["image"]
+    words, side = filled(0, 1, tower.root.prompt, whole=True), tower.raw["vision"]["image"]
     if hasattr(net, "get_video_features"):
-        return net.get_video_features(torch.zeros(1, 1, 3, side, side), qformer_input_ids=words)
-    return net.get_image_features(torch.zeros(1, 3, side, side), qformer_input_ids=words)
+        return net.get_video_features(filled(0, 1, 1, 3, side, side), qformer_input_ids=words)
+    return net.get_image_features(filled(0, 1, 3, side, side), qformer_input_ids=words)
 
 
 def adapted(net: Any, tower: Model, tokens: int) -> Any:
-    import torch
-
     side = tower.raw["vision"]["image"]
-    seen = net.vision_model(torch.zeros(1, 3, side, side)).last_hidden_state
+    seen = net.vision_model(filled(0, 1, 3, side, side)).last_hidden_state
     net.multi_modal_projector(seen.flatten(0, -2))
 
 
 def pooled(net: Any, tower: Model, tokens: int) -> int:
     """FLOPs of a product with ones and zeros, by which transformers takes the mean of patches."""
-    import torch
-
     side = 3 * math.isqrt(tokens)
-    places = torch.cartesian_prod(torch.arange(side), torch.arange(side))[None]
-    net.get_image_features(torch.zeros(1, side**2, 3 * tower.raw["vision"]["patch"] ** 2), places)
+    places = numbers([[[row, column] for row in range(side) for column in range(side)]])
+    net.get_image_features(filled(0, 1, side**2, 3 * tower.raw["vision"]["patch"] ** 2), places)
     return 2 * tokens * side**2 * int(tower.raw["d_model"])
 
 
 def split(net: Any, tower: Model, tokens: int) -> Any:
     """A picture among several of a prompt."""
-    import torch
-
     vision = tower.raw["vision"]
     side = vision["image"]
-    net.get_image_features(pixel_values=torch.ones(1, 1, vision.get("channels", 3), side, side))
+    net.get_image_features(pixel_values=filled(1, 1, 1, vision.get("channels", 3), side, side))
 
 
 def sound(net: Any, tower: Model, tokens: int) -> Any:
-    import torch
-
     audio = tower.raw["audio"]
-    bands = torch.zeros(1, audio["mels"], 2 * audio["positions"])
+    bands = filled(0, 1, audio["mels"], 2 * audio["positions"])
     net = getattr(net, "model", net)
     if hasattr(net, "get_audio_features"):
         return net.get_audio_features(bands)
@@ -117,114 +112,91 @@ def sound(net: Any, tower: Model, tokens: int) -> Any:
 
 
 def heard(net: Any, tower: Model, tokens: int) -> Any:
-    import torch
-
     audio = tower.raw["audio"]
     frames = 2 * audio["positions"]
-    net.get_audio_features(torch.zeros(1, audio["mels"], frames), torch.ones(1, frames, dtype=torch.long))
+    net.get_audio_features(filled(0, 1, audio["mels"], frames), filled(1, 1, frames, whole=True))
 
 
 def unmerged(net: Any, tower: Model, tokens: int) -> Any:
-    import torch
-
     vision = tower.raw["vision"]
-    pixels = torch.zeros(SIDE**2, vision["channels"] * vision["patch"] ** 2)
-    net.get_image_features(pixels, torch.tensor([[1, SIDE, SIDE]]), torch.tensor([1]))
+    pixels = filled(0, SIDE**2, vision["channels"] * vision["patch"] ** 2)
+    net.get_image_features(pixels, numbers([[1, SIDE, SIDE]]), numbers([1]))
 
 
 def square(net: Any, tower: Model, tokens: int) -> Any:
-    import torch
-
     v = net.config.vision_config
     channels = getattr(v, "num_channels", None) or v.in_channels
-    net.get_image_features(torch.zeros(1, channels, v.image_size, v.image_size))
+    net.get_image_features(filled(0, 1, channels, v.image_size, v.image_size))
 
 
 def crop(net: Any, tower: Model, tokens: int) -> None:
     """A crop's patches, of which the processor says which four each token is made of: some have fewer at an edge."""
-    import torch
-
     v = net.config.vision_config
     height, width = (side // v.patch_size for side in v.image_size)
-    at = torch.nn.functional.pad(
-        torch.arange(height * width).reshape(height, width), (0, width % 2, 0, height % 2), value=-1
-    )
-    chosen = at.unfold(0, 2, 2).unfold(1, 2, 2).reshape(-1, 4)
-    pixels = torch.zeros(1, height * width, v.num_channels * v.patch_size**2)
-    net.get_image_features(pixels, chosen, torch.tensor([[1, len(chosen), 0, 0]]))
+    windows = [
+        [row * width + column if row < height and column < width else -1 for row in (y, y + 1) for column in (x, x + 1)]
+        for y in range(0, height, 2)
+        for x in range(0, width, 2)
+    ]
+    pixels = filled(0, 1, height * width, v.num_channels * v.patch_size**2)
+    net.get_image_features(pixels, numbers(windows), numbers([[1, len(windows), 0, 0]]))
 
 
 def tiled(net: Any, tower: Model, tokens: int) -> int:
     """FLOPs of the product that makes a mask over all tiles of a picture."""
-    import torch
-
     v = net.config.vision_config
     tiles = v.max_num_tiles
-    pixels = torch.zeros(1, 1, tiles, v.num_channels, v.image_size, v.image_size)
+    pixels = filled(0, 1, 1, tiles, v.num_channels, v.image_size, v.image_size)
     net = net.model
-    seen = net.vision_model(pixels, torch.ones(1, 1, dtype=torch.long), torch.ones(1, 1, tiles)).last_hidden_state
+    seen = net.vision_model(pixels, filled(1, 1, 1, whole=True), filled(1, 1, 1, tiles)).last_hidden_state
     net.multi_modal_projector(seen)
     return 2 * int(tower.raw["length"]) ** 2
 
 
 def packed(net: Any, tower: Model, tokens: int) -> None:
-    import torch
-
     v = net.config.vision_config
-    net.get_image_features(
-        torch.zeros(1, v.num_channels, v.patch_size, SIDE**2 * v.patch_size), torch.tensor([[SIDE, SIDE]])
-    )
+    net.get_image_features(filled(0, 1, v.num_channels, v.patch_size, SIDE**2 * v.patch_size), numbers([[SIDE, SIDE]]))
 
 
 def rows(net: Any, tower: Model, tokens: int) -> None:
     """What is handed on as it is, or after no more than a matrix."""
-    import torch
-
     if hasattr(net, "vision_embed_tokens"):
-        net.get_image_features(torch.zeros(1, tokens, int(tower.raw["d_model"])))
+        net.get_image_features(filled(0, 1, tokens, int(tower.raw["d_model"])))
         return
     v = net.config.vision_config
-    places = torch.zeros(1, tokens, 2, dtype=torch.long)
-    net.get_image_features(torch.zeros(1, tokens, 3 * v.model_patch_size**2), places)
+    places = filled(0, 1, tokens, 2, whole=True)
+    net.get_image_features(filled(0, 1, tokens, 3 * v.model_patch_size**2), places)
 
 
 def spectrum(net: Any, tower: Model, tokens: int) -> None:
     """So many frames of bands for each token as the tower's convolutions and projector make one of."""
-    import torch
-
     a = getattr(net.config, "audio_config", None) or net.config.encoder_config
     bands = next(number for number in (
         getattr(a, "audio_embed_dim", None), getattr(a, "input_dim", None),
         4 * (getattr(a, "subsampling_conv_channels", [0])[0] // 4)) if number)  # fmt: skip
     made = tower.root.projector  # type: ignore[attr-defined]
     frames = tokens // made.makes * made.reads * (4 if hasattr(a, "subsampling_conv_channels") else 1)
-    mask = () if hasattr(a, "input_dim") else (torch.ones(1, frames, dtype=torch.bool),)
-    net.get_audio_features(torch.zeros(1, frames, bands), *mask)
+    mask = () if hasattr(a, "input_dim") else (filled(1, 1, frames, whole=True).bool(),)
+    net.get_audio_features(filled(0, 1, frames, bands), *mask)
 
 
 def chunked(net: Any, tower: Model, tokens: int) -> None:
     """Whole chunks of frames, of which each makes the same number of tokens."""
-    import torch
-
     a = net.config.audio_config
     chunk = 2 * a.n_window
     frames = tokens // -(-chunk // 8) * chunk
-    net.get_audio_features(torch.zeros(1, a.num_mel_bins, frames), torch.ones(1, frames, dtype=torch.long))
+    net.get_audio_features(filled(0, 1, a.num_mel_bins, frames), filled(1, 1, frames, whole=True))
 
 
 def words(net: Any, tower: Model, tokens: int) -> None:
-    import torch
-
-    net.enc_to_dec_proj(net.text_encoder(torch.zeros(1, tokens, dtype=torch.long)).last_hidden_state)
+    net.enc_to_dec_proj(net.text_encoder(filled(0, 1, tokens, whole=True)).last_hidden_state)
 
 
 def waves(net: Any, tower: Model, tokens: int) -> None:
     """One of two codecs, and its part of the projector."""
-    import torch
-
     name = "acoustic" if "acoustic" in tower.name else "semantic"
     codec, between = getattr(net, f"{name}_tokenizer_encoder"), net.multi_modal_projector
-    made = codec(torch.zeros(1, codec.config.channels, tokens * math.prod(codec.config.downsampling_ratios))).latents
+    made = codec(filled(0, 1, codec.config.channels, tokens * math.prod(codec.config.downsampling_ratios))).latents
     parts = (getattr(between, f"{name}_{part}") for part in ("linear_1", "norm", "linear_2"))
     for part in parts:
         made = part(made)

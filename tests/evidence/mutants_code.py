@@ -1,19 +1,20 @@
 """Small faults in the formulas, one at a time, and whether the tests see them:
 
-    python tests/evidence/mutants_code.py RESULTS.jsonl --map [TEST_FILE …]
+    python tests/evidence/mutants_code.py RESULTS.jsonl --map [TEST_FILE …] [--jobs 1] [--slow]
     python tests/evidence/mutants_code.py RESULTS.jsonl [--number 300] [--seed 1] [--seconds 500] [--under parts]
-        [--tests 60] [--jobs 1] [--only FILE:LINE …] [--again]
+        [--tests 600] [--jobs 1] [--slow] [--verify SOURCE …] [--only FILE:LINE …] [--again]
 
 Each mutant changes one operator, one constant, one comparison or one of the field's letters of a file, in turn over all
-files, drawn by the seed. `--map` first runs the quick tier (or some files of it; slow tests too of those named with
-`+`, as `+test_verify.py`) and writes beside RESULTS which functions of `parts/` and `planning/` each test calls, and
-how long it takes. A mutant then runs the tests that call its function, at most `--tests` seconds of them: by turns one
-of each test file, and the one that calls least besides; the first failure kills it. A process holds everything
-imported and collected, and forks for each mutant: there the code of its functions is exchanged, or, for what a module
-or class computes when it is made, everything of txcalc is imported from the changed source. A line of RESULTS is
-written for each; what is there already is not run again. At the end: how many were killed, and every survivor with its
-line. One that changes nothing that can be seen belongs into `tests/data/mutants.json`, with the reason. `--only` runs
-again all mutants of a line, `--again` those of RESULTS that survived.
+files, drawn by the seed. `--map` first runs the quick tier (or some files of it; with `--slow` slow tests too) and
+writes into map.jsonl, beside RESULTS, at which places of `parts/` and `planning/` each test meets a value that the
+change makes another, and how long it takes. A mutant then runs the tests of its place, the quickest first, at most
+`--tests` seconds of them; the first failure kills it. A process holds everything imported and collected, and forks for
+each mutant: there the code of its functions is exchanged, or, for what a module or class computes when it is made,
+everything of txcalc is imported from the changed source, and the tests that evaluate anything of its file come first.
+What then lives is run under `verify` with all oracles, of one layer of each source named. A line of RESULTS is written
+for each; what is there already is not run again. At the end: how many were killed, and every survivor with its line.
+One that changes nothing that can be seen belongs into `tests/data/mutants.json`, with the reason. `--only` runs again
+all mutants of a line, `--again` those of RESULTS that survived.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ import ast
 import builtins
 import functools
 import gc
+import hashlib
 import importlib.util
 import json
 import os
@@ -30,10 +32,12 @@ import random
 import signal
 import sys
 import time
+from bisect import bisect
 from collections.abc import Callable, Iterator
+from fractions import Fraction
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
-from itertools import groupby, zip_longest
+from itertools import accumulate, groupby
 from pathlib import Path
 from types import CodeType, FunctionType
 from typing import Any, NamedTuple
@@ -60,6 +64,10 @@ TAKEN = {
 WITHOUT = {
     "architecture", "device", "hostile", "hub", "idle", "packaging", "parquet", "plot", "tidy",
 }  # fmt: skip
+# Values of which it can be said whether they are equal without asking anything else.
+PLAIN = (int, float, bool, str, type(None), Fraction)
+# Not tests: what is evaluated while modules are imported, and what by anything.
+IMPORTED, REACHED = "imported", "reached"
 EQUAL = ROOT / "tests" / "data" / "mutants.json"
 
 
@@ -79,43 +87,43 @@ class Places(ast.NodeTransformer):
     def __init__(self, wanted: int = -1) -> None:
         self.wanted, self.found = wanted, list[tuple[int, str]]()
 
-    def _place(self, node: ast.AST, change: str) -> bool:
-        self.found.append((getattr(node, "lineno", 0), change))
-        return len(self.found) - 1 == self.wanted
+    def _place(self, node: ast.expr, other: ast.expr, change: str) -> ast.expr:
+        self.found.append((node.lineno, change))
+        return self.put(len(self.found) - 1, node, other)
+
+    def put(self, place: int, node: ast.expr, other: ast.expr) -> ast.expr:
+        return other if place == self.wanted else node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
         self.generic_visit(node)
         other = BINARY.get(type(node.op))
-        text = isinstance(node.left, ast.Constant | ast.JoinedStr) and not _number(node.left)
-        if other and not text and self._place(node, f"{type(node.op).__name__} → {other.__name__}"):
-            node.op = other()
-        return node
+        if not other or (isinstance(node.left, ast.Constant | ast.JoinedStr) and not _number(node.left)):
+            return node
+        changed = ast.BinOp(node.left, other(), node.right)
+        return self._place(node, changed, f"{type(node.op).__name__} → {other.__name__}")
 
     def visit_Compare(self, node: ast.Compare) -> ast.AST:
         self.generic_visit(node)
         other = COMPARED.get(type(node.ops[0]))
-        if other and self._place(node, f"{type(node.ops[0]).__name__} → {other.__name__}"):
-            node.ops[0] = other()
-        return node
+        if not other:
+            return node
+        changed = ast.Compare(node.left, [other(), *node.ops[1:]], node.comparators)
+        return self._place(node, changed, f"{type(node.ops[0]).__name__} → {other.__name__}")
 
     def visit_Constant(self, node: ast.Constant) -> ast.AST:
         value: Any = node.value
-        if _number(node) and self._place(node, f"{value} → {value + 1}"):
-            return ast.Constant(value + 1)
-        return node
+        return self._place(node, ast.Constant(value + 1), f"{value} → {value + 1}") if _number(node) else node
 
     def visit_Attribute(self, node: ast.Attribute) -> ast.AST:
         self.generic_visit(node)
         other = TAKEN.get(node.attr)
-        if other and isinstance(node.ctx, ast.Load) and self._place(node, f"{node.attr} → {other}"):
-            node.attr = other
-        return node
+        if not other or not isinstance(node.ctx, ast.Load):
+            return node
+        return self._place(node, ast.Attribute(node.value, other, node.ctx), f"{node.attr} → {other}")
 
     def visit_IfExp(self, node: ast.IfExp) -> ast.AST:
         self.generic_visit(node)
-        if self._place(node, "the other branch"):
-            node.body, node.orelse = node.orelse, node.body
-        return node
+        return self._place(node, ast.IfExp(node.test, node.orelse, node.body), "the other branch")
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.AST:
         node.value = self.visit(node.value) if node.value else None  # an annotation is no formula
@@ -152,79 +160,119 @@ def drawn(under: list[str], number: int, seed: int) -> Iterator[Mutant]:
         left = [found for found in left if found]
 
 
-def outermost(code: CodeType) -> str:
-    """The function that a test calls: one within it is named as it."""
-    return code.co_qualname.split(".<locals>")[0]
-
-
 def caches() -> list[Any]:
     """What remembers results of functions."""
     gc.unfreeze()  # what was there when all tests were collected is among no objects else
     return [one for one in gc.get_objects() if type(one) is functools._lru_cache_wrapper]
 
 
-class Entered(ast.NodeTransformer):
-    """Lets each function of a file say that it is entered, by the name of the outermost one."""
+class Telling(Places):
+    """Lets each place of a file say what it would be with the change and without it."""
 
     def __init__(self, file: str) -> None:
-        self.file, self.within, self.outermost = file, list[str](), ""
+        super().__init__()
+        self.key = key(file)
 
-    def visit_ClassDef(self, node: ast.ClassDef) -> ast.AST:
-        self.within.append(node.name)
-        self.generic_visit(node)
-        self.within.pop()
-        return node
-
-    def _says(self, node: ast.AST, name: str) -> ast.expr:
-        outer = self.outermost
-        self.outermost = own = outer or ".".join([*self.within, name])
-        self.generic_visit(node)
-        self.outermost = outer
-        return ast.parse(f"__entered__({f'{self.file}:{own}'!r})", mode="eval").body
-
-    def visit_FunctionDef(self, node: ast.FunctionDef) -> ast.AST:
-        said = ast.Expr(self._says(node, node.name))
-        node.body.insert(0 if ast.get_docstring(node, clean=False) is None else 1, said)
-        return node
-
-    def visit_Lambda(self, node: ast.Lambda) -> ast.AST:
-        said = self._says(node, "<lambda>")
-        node.body = ast.BoolOp(ast.Or(), [said, node.body])  # it returns None
-        return node
+    def put(self, place: int, node: ast.expr, other: ast.expr) -> ast.expr:
+        first, second = ast.Name("a", ast.Load()), ast.Name("b", ast.Load())
+        was, now, given = node, other, list[ast.expr]()
+        match node:  # these are told apart by what they stand between, which is evaluated once
+            case ast.BinOp():
+                given = [node.left, node.right]
+                was, now = (ast.BinOp(first, one.op, second) for one in (node, other))  # type: ignore[attr-defined]
+            case ast.Compare(ops=[ast.Lt() | ast.LtE() | ast.Gt() | ast.GtE()]):
+                given = [node.left, *node.comparators]
+                was, now = (ast.Compare(first, one.ops, [second]) for one in (node, other))  # type: ignore[attr-defined]
+            case ast.Attribute():
+                given = [node.value]
+                was, now = (ast.Attribute(first, one.attr, node.ctx) for one in (node, other))  # type: ignore[attr-defined]
+        names = ast.arguments([], [ast.arg(name) for name in "ab"[: len(given)]], None, [], [], None, [])
+        told = ast.Name("__told__" if given else "__reached__", ast.Load())
+        lambdas = [ast.Lambda(names, was), ast.Lambda(names, now)] if given else [node]
+        return ast.Call(told, [ast.Constant(f"{self.key}#{place}"), *lambdas, *given], [])
 
 
-class Calls:
-    """Maps each test to the functions of `parts/` and `planning/` that it calls, and to its seconds."""
+class Seen:
+    """Maps each test to the places of `parts/` and `planning/` at which it would see a change, and to its seconds."""
 
-    def __init__(self, out: Path) -> None:
-        self.out, self.seen = out, set[str]()
-        builtins.__entered__ = self.seen.add  # type: ignore[attr-defined]
-        sys.meta_path.insert(0, Sources(self._entering))
+    def __init__(self, out: Path, jobs: int) -> None:
+        self.out, self.jobs, self.within = out, jobs, False
+        self.seen, self.reached = set[str](), set[str]()
+        builtins.__told__, builtins.__reached__ = self.told, self.note  # type: ignore[attr-defined]
+        sys.meta_path.insert(0, Sources(lambda file: compiled(file, Telling(file)) if ours(file) else None))
 
-    def _entering(self, file: str) -> CodeType | None:
-        return compiled(file, Entered(file)) if str(ROOT / file).startswith(PLACES) else None
+    def note(self, place: str, value: Any) -> Any:
+        if not self.within:
+            self.seen.add(place)
+        return value
+
+    def told(self, place: str, was: Callable[..., Any], now: Callable[..., Any], *given: Any) -> Any:
+        value = was(*given)
+        if place not in self.seen and not self.within:
+            self.reached.add(place)
+            self.within = True  # what a change would call is not told
+            try:
+                other = now(*given)
+            except Exception:
+                other = None
+            if type(value) is not type(other) or type(value) not in PLAIN or repr(value) != repr(other):
+                self.seen.add(place)
+            self.within = False
+        return value
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         remembered = caches()
-        for file, items in groupby(session.items, key=lambda item: item.nodeid.split("::")[0]):
-            self.file(file, list(items), remembered)
+        self.write(IMPORTED, 0.0)
+        files = [(file, list(items)) for file, items in groupby(session.items, key=lambda item: file_of(item.nodeid))]
+        side_by_side(self.jobs, lambda first: self.files(files[first :: self.jobs], remembered))
         return True
 
-    def file(self, file: str, items: list[pytest.Item], remembered: list[Any]) -> None:
-        """The tests of one file, those that fail left out."""
-        found: list[tuple[str, float, list[str]]] = []
-        for item, following in zip(items, [*items[1:], None], strict=True):
-            for cache in remembered:
-                cache.cache_clear()
-            self.seen.clear()
-            begun = time.perf_counter()
-            failed = run(item, following)
-            seconds = time.perf_counter() - begun
-            if not failed and self.seen:
-                found.append((item.nodeid, round(seconds, 3), sorted(self.seen)))
-        known = json.loads(self.out.read_text()) if self.out.is_file() else {}
-        self.out.write_text(json.dumps({**known, file: found}, ensure_ascii=False))
-        print(f"{file}: {len(found)} of {len(items)} tests, {sum(test[1] for test in found):.1f} s", flush=True)
+    def files(self, files: list[tuple[str, list[pytest.Item]]], remembered: list[Any]) -> None:
+        """The tests of some files, each with fixtures of its own; those that fail are left out."""
+        for file, items in files:
+            good, spent = 0, 0.0
+            for item in items:
+                for cache in remembered:
+                    cache.cache_clear()
+                self.reached |= self.seen
+                self.seen.clear()
+                begun = time.perf_counter()
+                failed = run(item, None)
+                seconds = time.perf_counter() - begun
+                good, spent = good + (not failed), spent + seconds
+                if not failed:
+                    self.write(item.nodeid, seconds)
+            sys.stderr.write(f"{file}: {good} of {len(items)} tests, {spent:.1f} s\n")
+        self.seen = self.reached | self.seen
+        self.write(REACHED, 0.0)
+
+    def write(self, test: str, seconds: float) -> None:
+        """One line, at once: others write to the file too."""
+        places: dict[str, list[int]] = {}
+        for one in self.seen:
+            file, _, place = one.partition("#")
+            places.setdefault(file, []).append(int(place))
+        line = json.dumps({"test": test, "seconds": round(seconds, 3), "places": places}) + "\n"
+        with self.out.open("ab", buffering=0) as out:
+            out.write(line.encode())
+
+
+def limited(seconds: float) -> None:
+    """Ends this process when it has worked for several times as long: what does not end is seen too."""
+    signal.setitimer(signal.ITIMER_PROF, 30 + 3 * seconds)
+
+
+def side_by_side(jobs: int, work: Callable[[int], None]) -> None:
+    """So many processes, each told which it is."""
+    children = list[int]()
+    for number in range(jobs):
+        child = os.fork()
+        if not child:
+            work(number)
+            os._exit(0)
+        children.append(child)
+    for child in children:
+        os.waitpid(child, 0)
 
 
 def run(item: pytest.Item, following: pytest.Item | None) -> bool:
@@ -277,8 +325,16 @@ class Mutants:
 
     def __init__(self, todo: list[Mutant], asked: argparse.Namespace) -> None:
         self.todo, self.asked = todo, asked
-        self.tests = [test for tests in json.loads(map_of(asked.results).read_text()).values() for test in tests]
-        self.tests.sort(key=lambda test: test[1] / len(test[2]))
+        wanted = {f"{key(mutant.file)}#{mutant.place}" for mutant in todo}
+        self.seconds, self.calling = dict[str, float](), dict[str, list[str]]()
+        for line in map_of(asked.results).read_text().splitlines():
+            test, seconds, places = json.loads(line).values()
+            self.seconds[test] = seconds
+            for file, found in places.items():
+                for one in [file, *(place for place in (f"{file}#{n}" for n in found) if place in wanted)]:
+                    self.calling.setdefault(one, []).append(test)
+        if changed := {mutant.file for mutant in todo if key(mutant.file) not in self.calling}:
+            sys.exit(f"changed since the map was made: {', '.join(sorted(changed))}")
 
     def pytest_runtestloop(self, session: pytest.Session) -> bool:
         self.items = {item.nodeid: item for item in session.items}
@@ -290,78 +346,53 @@ class Mutants:
         assert self.live and self.caches, "no function is found: every mutant would be imported anew"
         end = time.monotonic() + self.asked.seconds
         gc.freeze()
-        workers = [self.worker(self.todo[first :: self.asked.jobs], end) for first in range(self.asked.jobs)]
-        for worker in workers:
-            os.waitpid(worker, 0)
+        side_by_side(self.asked.jobs, lambda first: self.all(self.todo[first :: self.asked.jobs], end))
         return True
 
-    def worker(self, mutants: list[Mutant], end: float) -> int:
-        child = os.fork()
-        if child:
-            return child
+    def all(self, mutants: list[Mutant], end: float) -> None:
         for mutant in mutants:
             if time.monotonic() > end:
                 break
             begun = time.monotonic()
-            by = self.tried(mutant)
-            line = json.dumps({**mutant._asdict(), "killed_by": by}, ensure_ascii=False)
+            by, tests = self.tried(mutant)
+            line = json.dumps({**mutant._asdict(), "killed_by": by, "tests": tests}, ensure_ascii=False)
             with self.asked.results.open("a") as out:
                 out.write(line + "\n")
             took = time.monotonic() - begun
-            sys.stderr.write(f"{mutant.file}:{mutant.line}: {mutant.change}: {by or 'SURVIVED'} ({took:.1f} s)\n")
-        os._exit(0)
+            said = f"{by or 'SURVIVED'} ({tests}, {took:.1f} s)"
+            sys.stderr.write(f"{mutant.file}:{mutant.line}: {mutant.change}: {said}\n")
 
-    def chosen(self, names: set[str]) -> tuple[list[str], float]:
-        """The tests that call one of these functions, and their seconds: by turns one of each file, the quickest for
-        what it calls first, and of all the one that calls least besides."""
-        files: dict[str, list[tuple[str, float]]] = {}
-        calling = [one for one in self.tests if one[0] in self.items and not names.isdisjoint(one[2])]
-        for test, seconds, _ in calling:
-            files.setdefault(test.split("::")[0], []).append((test, seconds))
-        broad = [one for some in zip_longest(*files.values()) for one in some if one]
-        narrow = [(test, seconds) for test, seconds, called in sorted(calling, key=lambda one: len(one[2]))]
-        spent, found = 0.0, list[str]()
-        for test, seconds in (one for pair in zip(broad, narrow, strict=True) for one in pair):
-            if test not in found and spent + seconds < self.asked.tests:
-                found.append(test)
-                spent += seconds
-        return found, spent
+    def chosen(self, tests: set[str], others: bool) -> tuple[list[str], str]:
+        """These, the quickest first, and then all others, as many as there is time for; and how many that is."""
+        asked = self.items.keys() & (self.seconds.keys() if others else tests)
+        quickest = sorted(asked, key=lambda test: (test not in tests, self.seconds[test]))
+        many = bisect(list(accumulate(self.seconds[test] for test in quickest)), self.asked.tests)
+        return quickest[:many], f"{many} of {len(quickest)} tests"
 
-    def importing(self, file: str) -> list[str]:
-        """The quick tests that call nothing of parts or planning, of the files that import a module, or all: they may
-        read its tables."""
-        module, mapped = module_of(file), {test for test, _, _ in self.tests}
-        return [
-            test
-            for test, item in self.items.items()
-            if test not in mapped
-            and not item.get_closest_marker("slow")
-            and any(way in _text(item.path) for way in (f"{module} import", "walk_packages"))
-        ]
-
-    def tried(self, mutant: Mutant) -> str:
-        """The test that sees it; "" where none does."""
-        changed = list(pairs(code_of(mutant, -1), code_of(mutant)))
-        swapped = [pair for pair in changed if pair[0] in self.live]
-        names = {f"{mutant.file}:{outermost(old)}" for old, _ in changed}
-        if all(names.isdisjoint(called) for _, _, called in self.tests):
-            swapped = []  # called while modules are imported, if ever
-        if not swapped:  # a module's or a class's own lines
-            every = {name for _, _, called in self.tests for name in called}
-            names = {name for name in every if name.startswith(mutant.file + ":")}
-            names = names or {name for name in every if f"{module_of(mutant.file)} import" in _text(place_of(name))}
-        tests, seconds = self.chosen(names)
-        tests += [] if swapped else [test for test in self.importing(mutant.file) if test not in tests]
+    def tried(self, mutant: Mutant) -> tuple[str, str]:
+        """The test that sees it, "" where none does; and how many there were to try."""
+        file = key(mutant.file)
+        swapped = [pair for pair in pairs(code_of(mutant, -1), code_of(mutant)) if pair[0] in self.live]
+        calling = set(self.calling.get(f"{file}#{mutant.place}", []))
+        reached = REACHED in calling
+        if calling == {IMPORTED, REACHED}:  # a module's or class's own lines, or what they call
+            swapped, calling = [], set(self.calling[file])
+        tests, said = self.chosen(calling, others=not swapped)
         if not tests:
-            return ""
+            said = "the same value in every test" if reached else "no test evaluates it"
+        return self.apart(mutant, swapped, tests), said
+
+    def apart(self, mutant: Mutant, swapped: list[tuple[CodeType, CodeType]], tests: list[str]) -> str:
+        """What a process of its own finds."""
         reader, writer = os.pipe()
         child = os.fork()
         if not child:
             os.close(reader)
-            signal.alarm(int(60 + 8 * seconds))  # one that does not end is seen too
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             try:
                 found = self.swapped(swapped, tests) if swapped else self.imported(mutant, tests)
+                limited(60 * len(self.asked.verify))
+                found = found or next((source for source in self.asked.verify if refuted(source)), "")
             except BaseException as error:  # it goes no further than this process
                 found = f"it cannot be imported: {error!r}"
             os.write(writer, found.encode())
@@ -380,7 +411,8 @@ class Mutants:
         for cache in self.caches:
             cache.cache_clear()
         items = [self.items[test] for test in tests]
-        for item, following in zip(items, [*items[1:], None], strict=True):
+        for item, following in zip(items, [*items[1:], None], strict=False):
+            limited(self.seconds[item.nodeid])
             if run(item, following):
                 return item.nodeid
         return ""
@@ -391,22 +423,33 @@ class Mutants:
         for name in ours:
             del sys.modules[name]
         sys.meta_path.insert(0, Sources(lambda file: code_of(mutant) if file == mutant.file else None))
-        first = First(tests)
-        pytest.main([*QUIET, "-x", *dict.fromkeys(test.split("::")[0] for test in tests)], plugins=[first])
+        first = First(tests, self.seconds)
+        pytest.main([*QUIET, "-x", *dict.fromkeys(map(file_of, tests))], plugins=[first])
         return first.failed or ""
 
 
-def module_of(file: str) -> str:
-    return file.removesuffix(".py").replace("/", ".")
-
-
-def place_of(function: str) -> Path:
-    return ROOT / function.partition(":")[0]
+def file_of(test: str) -> str:
+    return test.partition("::")[0]
 
 
 @functools.cache
-def _text(path: Path) -> str:
-    return path.read_text()
+def key(file: str) -> str:
+    """A file as it is now: a map of another tells nothing of it."""
+    return f"{file}@{hashlib.sha256((ROOT / file).read_bytes()).hexdigest()[:8]}"
+
+
+def ours(file: str) -> bool:
+    return str(ROOT / file).startswith(PLACES)
+
+
+def refuted(source: str) -> bool:
+    """Whether `verify` with all oracles finds a difference in one layer of each kind."""
+    from typer.testing import CliRunner
+
+    from txcalc.cli import app
+
+    asked = ["verify", source, "--layers", "1", "--oracle", "all"]
+    return bool(CliRunner().invoke(app, asked).exit_code)
 
 
 class First:
@@ -414,13 +457,16 @@ class First:
 
     failed: str | None = None
 
-    def __init__(self, tests: list[str]) -> None:
-        self.places = {test: place for place, test in enumerate(tests)}
+    def __init__(self, tests: list[str], seconds: dict[str, float]) -> None:
+        self.places, self.seconds = {test: place for place, test in enumerate(tests)}, seconds
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
         chosen = [item for item in items if item.nodeid in self.places]
         items[:] = sorted(chosen, key=lambda item: self.places[item.nodeid])
+
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        limited(self.seconds[item.nodeid])
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.failed:
@@ -443,14 +489,13 @@ QUIET = ["-q", "-s", "-p", "no:cacheprovider", "--tb=no"]
 
 
 def map_of(results: Path) -> Path:
-    return results.with_suffix(".map.json")
+    return results.with_name("map.jsonl")
 
 
-def quick(files: list[str]) -> list[str]:
-    """Pytest's arguments for the quick tier, or for some files."""
+def quick(files: list[str], slow: bool) -> list[str]:
+    """Pytest's arguments for the quick tier or all tests, or for some files."""
     found = sorted(path.name for path in (ROOT / "tests").glob("test_*.py"))
-    chosen = [name.removeprefix("+") for name in files] or [name for name in found if name[5:-3] not in WITHOUT]
-    slow = [name for name in files if name.startswith("+")]
+    chosen = files or [name for name in found if name[5:-3] not in WITHOUT]
     return [*QUIET, *([] if slow else ["-m", "not slow"]), *(str(ROOT / "tests" / name) for name in chosen)]
 
 
@@ -461,14 +506,16 @@ def main() -> int:
     about.add_argument("--number", type=int, default=300)
     about.add_argument("--seed", type=int, default=1)
     about.add_argument("--seconds", type=float, default=500, help="after which no other is begun")
-    about.add_argument("--tests", type=float, default=60, help="seconds of tests for one, at most")
+    about.add_argument("--tests", type=float, default=600, help="seconds of tests for one, at most")
     about.add_argument("--jobs", type=int, default=1)
+    about.add_argument("--slow", action="store_true", help="slow tests too")
+    about.add_argument("--verify", nargs="+", metavar="SOURCE", default=[])
     about.add_argument("--only", nargs="+", metavar="FILE:LINE", default=[])
     about.add_argument("--again", action="store_true")
     about.add_argument("--under", nargs="+", default=["parts", "planning"])
     asked = about.parse_args()
     if asked.map is not None:
-        return int(pytest.main(quick(asked.map), plugins=[Calls(map_of(asked.results))]))
+        return int(pytest.main(quick(asked.map, asked.slow), plugins=[Seen(map_of(asked.results), asked.jobs)]))
     done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.is_file() else []
     known = {(one["file"], one["text"], one["change"]) for one in done}
     todo = [
@@ -486,7 +533,7 @@ def main() -> int:
             for one in places(file)
             if (one.file, one.text, one.change) in alive
         ]
-    pytest.main([*QUIET, str(ROOT / "tests")], plugins=[Mutants(todo, asked)])
+    pytest.main(quick([], asked.slow), plugins=[Mutants(todo, asked)])
     report([json.loads(line) for line in asked.results.read_text().splitlines()])
     return 0
 

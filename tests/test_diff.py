@@ -11,7 +11,7 @@ from hypothesis import given, strategies as st
 from strategies import descriptions
 
 import txcalc
-from txcalc.planning.differences import Difference, cost, differences
+from txcalc.planning.differences import Difference, _counted, cost, differences
 from txcalc.sources import build
 from txcalc.sources.explicit import explicit
 from txcalc.sources.export import same_ledger
@@ -106,6 +106,8 @@ def test_a_pattern_that_does_not_repeat_brings_its_number_of_layers() -> None:
     found = diff("deepseek-v2", "deepseek-v3")
     assert (found["layers"].one, found["layers"].other) == ("dense, 59*sparse", "3*dense, 58*sparse")
     assert found["n_layers"].why == "counted with layers"
+    assert _counted({"pattern": ["a", "2*b"], "n_layers": 3}, {"n_layers": 9})
+    assert not _counted({"pattern": ["a", "2*b"], "n_layers": 4}, {"n_layers": 9})
 
 
 def test_layers_of_one_pattern_are_compared_key_by_key() -> None:

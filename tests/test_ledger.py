@@ -19,6 +19,7 @@ from txcalc.parts.adapters import _same
 from txcalc.parts.forms import _somewhere
 from txcalc.parts.frozen import record
 from txcalc.parts.latent import LatentAttention, LatentCore
+from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import MAX_SIZE, Wrong, up_to
 from txcalc.parts.part import Workload
@@ -26,6 +27,7 @@ from txcalc.parts.positions import Rotary
 from txcalc.parts.projectors import _resample
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal
+from txcalc.parts.tower import ProjectorStep
 from txcalc.planning.gradients import reached
 from txcalc.planning.memory import learning
 from txcalc.planning.scaling import _range
@@ -328,6 +330,13 @@ def test_ranks_share_the_statistics_of_a_norm_over_columns() -> None:
     joined = Ways(tp=2).statistics(norm)
     assert joined is not None and joined.width == 1
     assert Ways(tp=2).statistics(replace(norm, groups=2)) is None  # heads are whole on a rank
+
+
+def test_ranks_share_what_stands_between_a_projector_s_matrices() -> None:
+    first, last = Linear(d_in=6, d_out=8, bias=False), Linear(d_in=8, d_out=10, bias=False)
+    steps = [ProjectorStep("step", part, 1) for part in (first, Activation(width=8, form="gelu", gated=False), last)]
+    one, between, other, join = (step.part for step in Ways(tp=2).chained(steps))
+    assert (one.d_in, one.d_out, between.width, other.d_in, other.d_out, join.width) == (6, 4, 4, 4, 10, 10)
 
 
 def test_shares_of_channels_divide_them() -> None:

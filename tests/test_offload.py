@@ -15,9 +15,10 @@ from txcalc.curves import Curve, Efficiency
 from txcalc.errors import InputError
 from txcalc.parts.part import Workload
 from txcalc.planning.deployment import Deployment, beside
-from txcalc.planning.engine import engine
+from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.engine_memory import EngineMemory
 from txcalc.planning.engines import profile
+from txcalc.planning.fitting import CardSet, fits, helped
 from txcalc.planning.layout import Layout
 from txcalc.planning.offload import Host, Offload, Wish, count, least, wish
 from txcalc.planning.pace import Pace
@@ -263,3 +264,11 @@ def test_times_of_layers_in_ram_by_hand(tokens: int, peak: int | None) -> None:
     scored, cached = 2 * 4 * 64 * pairs / peak if peak else 0, (keys + 2 * 2 * 128 * tokens) / 1e9 / 0.5
     assert (core.compute, core.memory) == pytest.approx((scored, 0) if scored > cached else (0, cached))
     assert core.least_ram == pytest.approx(keys / 1e9) and core.link == 0
+
+
+def test_a_layer_is_on_a_card_that_it_fills_to_the_last_byte() -> None:
+    model = load("D=64 L=4 h=4 F=96 V=250")
+    how = engine(model, reserve=Reserve.none())
+    needs = [fits(model, replace(how, offload=Offload(HOST, left)), 0, 64).need or 0 for left in (1, 2)]
+    found = [helped(model, how, Wish(HOST), 64, CardSet("", memory)).aside for memory in (*needs, needs[1] - 1)]
+    assert found == [str(Offload(HOST, left)) for left in (1, 2, 3)]

@@ -18,9 +18,10 @@ from tiny import TINY
 from txcalc import load
 from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import walk
+from txcalc.num import ceil_div
 from txcalc.parts.positions import RelativeBias
 from txcalc.parts.work import COST
-from txcalc.planning.crossover import lengths
+from txcalc.planning.crossover import first_in_blocks, first_in_chunks, lengths
 from txcalc.planning.deployment import check, largest
 from txcalc.planning.engine import Engine, engine
 from txcalc.planning.evidence import digest
@@ -47,9 +48,9 @@ from txcalc.planning.scaling import (
 )
 from txcalc.planning.serving import most_rate
 from txcalc.planning.shapes import DesignBudget, DesignFamily, _depths
-from txcalc.planning.structures import Size, _Parameters, probe, units
+from txcalc.planning.structures import Size, _leaf, _Parameters, probe, units
 from txcalc.planning.theorems import Condition, Shown, TheoremFiles, _weakest
-from txcalc.planning.timing import grown
+from txcalc.planning.timing import grown, request
 from txcalc.planning.traffic import Lengths
 from txcalc.sources import build
 
@@ -539,6 +540,7 @@ def test_the_context_of_lengths() -> None:
     """The longest prompt and answer; beside one alone as many tokens again, and no fewer than 8,192."""
     assert grown(Lengths(5, 9000), Lengths(1, 7)) == 9007
     assert [grown(Lengths(9000, 9001)), grown(None, Lengths(1, 100))] == [18_002, 8192]
+    assert [request(9, answer=answer).prompt for answer in (7, 8, 9)] == [2, 1, 1]
 
 
 @pytest.mark.parametrize(("ep", "experts", "over"), [(1, 64, 0), (4, 0, 0), (2, 25, 0.56 / 5), (4, 4, 0.28 * 2**0.82)])
@@ -550,6 +552,12 @@ def test_the_fullest_of_ranks_that_experts_are_spread_over(ep: int, experts: int
 
 def test_a_cap_of_logits_is_over_the_vocabulary() -> None:
     assert load("gemma-2-9b").ledger(2, 3).at("head.softcap").total("saved") == 2 * 3 * 256_000
+
+
+@pytest.mark.parametrize("number", [1, 2, 3, 4, 5, 9])
+def test_a_crossover_within_a_chunk_or_where_a_block_begins(number: int) -> None:
+    assert first_in_chunks(lambda n: n * (n - number), 4) == number
+    assert first_in_blocks(lambda n: ceil_div(n, 4) * 4 - number, 4) == (number - 1) // 4 * 4 + 1
 
 
 @pytest.mark.parametrize(("windows", "said"), [((16, 16), ""), ((16, 8), "other lengths: [8, 16]")])
@@ -603,6 +611,11 @@ def test_equal_sizes_are_one_parameter() -> None:
     assert made.parameter("a", 1) == Size(((1, ()),))
     assert made.values == {"a": 5, "a2": 7, "a3": 2}
     assert [str(made.rest("b", n)) for n in (3, 2, 4, 6)] == ["b", "b2", "2·b/2", "2·b/22"]
+
+
+def test_a_size_below_0_is_a_letter_taken_off() -> None:
+    piece = {"form": "linear", "bias": False, "shared": False, "groups": 1, "sizes": [8, 6], "at": [2, -3], "keys": ""}
+    assert [str(size) for size in _leaf(piece).spec["leaf"]["at"]] == ["leaf.at.0", "-1·leaf.at.1"]
 
 
 STREAM = {"d_model": 64, "feed_forward.d_ff": 96}
@@ -787,3 +800,13 @@ def test_a_pass_is_worked_out_once_for_each_of_an_engine_s_formats() -> None:
     assert cached == 2 * narrow > 0
     here = [leaf.entry.name for leaf in away.leaves if not leaf.aside]
     assert here == ["final_norm", "head.projection"] and not any(leaf.aside for leaf in held.leaves)
+
+
+def test_a_layer_that_runs_again_starts_its_kernels_again() -> None:
+    """ALBERT's layers are one: its weights are there once and run three times."""
+    model, layout = build(TINY["albert"], "albert"), Layout()
+    (stage,) = Sharding(model).stages(layout)
+    passes = Passes.of(stage, layout, engine(model))
+    passes.asks(model.workload(1, 1))
+    (query,) = (leaf for leaf in passes.leaves if leaf.entry.name == "layers.attention.q")
+    assert (query.entry.times, query.entry.runs, query.starts) == (1, 3, 3)

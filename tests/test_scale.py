@@ -136,6 +136,8 @@ def test_entropy_is_its_definition() -> None:
     assert entropy((Fraction(1), Fraction(0))).entropy == 0
     never = entropy((Fraction(1), Fraction(0)), (Fraction(0), Fraction(1)))
     assert (never.cross, never.kl) == (None, None)
+    sure = entropy((Fraction(1),), (Fraction(1),))
+    assert [str(sure.entropy), str(sure.cross), str(sure.kl)] == ["0.0"] * 3  # and no −0.0
     same = entropy(skewed, skewed)
     assert (same.kl, same.cross) == (0, pytest.approx(same.entropy))
 

@@ -441,7 +441,7 @@ def test_chunks_are_added_up_one_by_one() -> None:
         work, number = one._chunks(100_000, 160, 1)
         each = [max(one._stages(work(i), i == number - 1), key=lambda c: c.achievable) for i in range(number)]
         assert number == 195 and sum(work(i).tokens for i in range(number)) == 100_000 - 160
-        assert one._slowest(100_000, 160, 1).achievable == pytest.approx(sum(c.achievable for c in each), rel=1e-5)
+        assert one._slowest(100_000, 160, 1, 1.0).achievable == pytest.approx(sum(c.achievable for c in each), rel=1e-5)
         parts = one.prefill_parts(100_000, 160).values()
         assert sum(part.achievable for part in parts) == pytest.approx(one.prefill(100_000, 160).achievable, rel=1e-9)
 

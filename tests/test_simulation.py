@@ -26,7 +26,7 @@ from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.simulation import Done, Server, Simulated, SimulatedRun, simulate, spread
-from txcalc.planning.steady import closed, open_
+from txcalc.planning.steady import among, closed, open_
 from txcalc.planning.timing import Timer, request
 from txcalc.planning.traffic import Arrival, Lengths, Requests, arrivals, lengths
 
@@ -268,6 +268,18 @@ def test_answers_of_one_length_differ_a_little() -> None:
     assert speed["simulation"]["ttft_s"]["mean"] == pytest.approx(speed["steady"]["ttft_s"]["mean"], rel=0.2)
 
 
+def test_two_copies_with_twice_the_clients_are_one_with_its_own() -> None:
+    argv = ["deploy", "D=64 L=4 h=8 F=96 V=250", "--prompt", "100", "--answer", "40", "--simulate", "--json"]
+    one, two = (
+        json.loads(CliRunner().invoke(app, [*argv, "--gpu", gpu, "--dp", dp, "--concurrency", clients]).stdout)
+        for gpu, dp, clients in (("h100-sxm:1", "1", "3"), ("h100-sxm:2", "2", "6"))
+    )
+    alone, each = one["speed"]["simulation"], two["speed"]["simulation"]
+    assert {key: each[key] for key in ("ttft_s", "e2e_s", "requests")} == {
+        key: alone[key] for key in ("ttft_s", "e2e_s", "requests")
+    }
+
+
 def test_a_look_by_hand() -> None:
     """While one decodes, a request that came after a look waits for the next, ten steps later."""
     server = Server(linear(0.01, 0), 1e-3, 0.0, 1000, 8, 1000, interval=10)
@@ -437,6 +449,16 @@ def test_a_copy_as_the_simulation_sees_it(hits: Any, cached: int, told: bool) ->
     assert server.token == pytest.approx(demand.prompt / (1000 - cached))
     assert server.delay == pytest.approx(demand.alone - demand.prompt + demand.own)
     assert [server.step(n) for n in (1, 7)] == [demand.step(n) for n in (1, 7)]
+
+
+@pytest.mark.parametrize("answer", [2, 3])
+def test_others_prompts_are_waited_for_over_an_answer(answer: int) -> None:
+    model = txcalc.load("D=64 L=4 h=8 F=96 V=250 E=4 k=2")
+    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model))
+    timer, layout = Timer(deployment, request(300, 100, answer=answer), 300), Layout(dp=2, ep=2)
+    demand, load = timer.demand(layout), (4.0, Steady(9.0, 9.0, 9.0, 7.0, 0.5, 3.0))
+    server, away = Server.of(timer, layout, 9, load), among(demand, *load).away
+    assert (server.step(1) - demand.step(1)) * (answer - 1) == pytest.approx(away * demand.tokens) and away > 0
 
 
 def test_a_figure_of_a_simulated_load() -> None:

@@ -1031,6 +1031,12 @@ def test_ranks_of_stages_hold_their_micro_batches() -> None:
     assert sum(one.count for one in memory(model, recipe).ranks) == 8
 
 
+@pytest.mark.parametrize(("tp", "said"), [(1, 0), (2, 1)])
+def test_what_ranks_send_of_a_matrix_that_tp_splits_is_said_not_to_be_counted(tp: int, said: int) -> None:
+    recipe = Recipe(tokens=8, optimizer="muon", layout=Layout(tp=tp))
+    assert sum("is not counted" in note for note in memory(load(DECODER), recipe).notes) == said
+
+
 def test_what_is_lent_is_reserved() -> None:
     one = replace(rank(State()), bytes={"saved": 700, "logits": 300}, lent=500)
     assert (one.allocated, one.reserved) == (1000, 1560)

@@ -121,7 +121,7 @@ class Pace:
         earlier = series(wait, number - 1).memory / flight if flight else 0.0
         return earlier + wait(number - 1).memory
 
-    def _slowest(self, prompt: int, cached: int, batch: int, busy: float = 1.0) -> Cost:
+    def _slowest(self, prompt: int, cached: int, batch: int, busy: float) -> Cost:
         """What the slowest stage takes for every chunk: the pace of a full pipeline."""
         work, number = self._chunks(prompt, cached, batch)
 

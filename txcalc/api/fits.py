@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from txcalc.api.arguments import Length, Names, count, length, models, names
@@ -170,8 +170,7 @@ class _Fits:
 
     def on(self, model: Model, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
         """A model on a card, in every format; with RAM's help where it needs it and a card has memory of its own."""
-        from txcalc.planning.engine import aside, left
-        from txcalc.planning.engines import without
+        from txcalc.planning.engine import run_by
         from txcalc.planning.fitting import ModelFit, fits, helped
         from txcalc.planning.offload import divides
         from txcalc.planning.parallelism import Sharding
@@ -184,10 +183,7 @@ class _Fits:
             try:
                 own = self.engine(model, name)
                 if memory:
-                    if lacking := without(memory.profile, own.weights, memory.accelerator, self.kv):
-                        raise InputError("engine", [lacking])
-                    kept = self.reserve or left(memory)
-                    own = replace(own, memory=memory, reserve=kept, offload=aside(model, memory))
+                    own = run_by(own, model, memory, self.reserve)
                 needs = self.needs.setdefault((id(model), name), {})
                 one = fits(model, own, card.memory, self.context, card, self.ranks[id(model)], needs)
                 if host and not one.fits:

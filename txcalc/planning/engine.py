@@ -184,20 +184,29 @@ def engine(
     if faults:
         raise InputError("engine", faults)
     bits_of(kv, "--kv")
-    form = weights_of(model, weights)
-    if memory and (lacking := without(memory.profile, form, memory.accelerator, kv)):
+    form, kept = weights_of(model, weights), reserve or Reserve()
+    plain = Engine(form, kv, block, chunk, kept, weights, None, "", prefix, offload, *adapters, interval, gathers)
+    return plain if memory is None else run_by(plain, model, memory, reserve)
+
+
+def run_by(plain: Engine, model: Model, memory: EngineMemory, reserve: Reserve | None) -> Engine:
+    """The same as an engine has it on an accelerator: its kernels, what it keeps, and what of it lies in RAM. Errors:
+    `InputError` for a format that it lacks there."""
+    if lacking := without(memory.profile, plain.weights, memory.accelerator, plain.kv):
         raise InputError("engine", [lacking])
-    kernels, kept = memory.profile.kernels if memory else "", reserve or left(memory)
-    offload = offload or aside(model, memory)
-    marlin = memory is not None and memory.hopper and bool(memory.profile.numbers.get("marlin"))
-    return Engine(
-        form, kv, block, chunk, kept, weights, memory, kernels, prefix, offload, *adapters, interval, gathers, marlin
+    return replace(
+        plain,
+        memory=memory,
+        kernels=memory.profile.kernels,
+        marlin=memory.hopper and bool(memory.profile.numbers.get("marlin")),
+        reserve=reserve or left(memory),
+        offload=plain.offload or aside(model, memory),
     )
 
 
-def aside(model: Model, memory: EngineMemory | None) -> Offload | None:
+def aside(model: Model, memory: EngineMemory) -> Offload | None:
     """What an engine keeps in RAM though nobody asked: llama.cpp the table of tokens, beside a card of its own."""
-    if memory is None or not memory.profile.rules.offloads or memory.accelerator.unified or not divides(model):
+    if not memory.profile.rules.offloads or memory.accelerator.unified or not divides(model):
         return None
     return Offload()
 

@@ -175,7 +175,7 @@ class _Fits:
         from txcalc.planning.offload import divides
         from txcalc.planning.parallelism import Sharding
 
-        host = self.host if card.apart and divides(model) else None
+        host = self.host if self.host and card.apart and divides(model) else None
         if id(model) not in self.ranks:
             self.ranks[id(model)] = Sharding(model)
         found = []

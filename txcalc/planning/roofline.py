@@ -263,10 +263,10 @@ class Rank:
         """What every leaf is on this accelerator."""
         form, efficiency, ep = self.engine.weights, self.efficiency, self.layout.ep
         element, rate = self.passes.element, self.accelerator.bandwidth * efficiency.memory
-        dtypes = dict.fromkeys(leaf.dtype for leaf in self.passes.leaves)
-        multiplied = {dtype: self._multiplied(dtype) for dtype in dtypes}
-        found = []
+        found, multiplied = [], {}
         for leaf in self.passes.leaves:
+            if leaf.dtype not in multiplied:
+                multiplied[leaf.dtype] = self._multiplied(leaf.dtype)
             dtype, kernel, reached = multiplied[leaf.dtype]
             place = "experts" if leaf.entry.routed else "matmul"
             curve = efficiency.curve(place, kernel, self.engine.kernels)

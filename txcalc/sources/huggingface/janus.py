@@ -9,23 +9,16 @@ from itertools import pairwise
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.leaves import Pieces, attends, normed
-from txcalc.sources.huggingface.reading import Sizes, Tower, alone
+from txcalc.sources.huggingface.reading import Sizes, Tower, alone, widened
 from txcalc.sources.huggingface.towers import square, stack
-from txcalc.sources.spec import MAX_SIZE, size
+from txcalc.sources.spec import size
 
 
 def tower(v: Config) -> Tower:
     """SigLIP's without a head; its feed-forward is so many times as wide."""
-    d, heads, ratio = (
-        v.size("hidden_size", default=1024),
-        v.size("num_attention_heads", default=16),
-        v.real("mlp_ratio", default=4.0),
-    )
+    d, heads = v.size("hidden_size", default=1024), v.size("num_attention_heads", default=16)
     v.divides(heads, d, "num_attention_heads", "hidden_size")
-    if not 1 <= int(ratio * d) <= MAX_SIZE:
-        v.fault("mlp_ratio", ratio, "a ratio that gives a width above 0")
-        ratio = 1.0
-    sizes = Sizes(d, int(ratio * d), v.size("num_hidden_layers", default=24), heads)
+    sizes = Sizes(d, widened(v, d, 4.0), v.size("num_hidden_layers", default=24), heads)
     biased = {"bias": True if v.flag("attention_bias", default=True) else ["o"]}
     act = v.activation("hidden_act", default="gelu")
     wide = v.size("projection_dim", default=2048)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from txcalc.sources import build
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.leaves import listed
+from txcalc.sources.spec import MAX_SIZE
 
 Steps = tuple[Raw, ...]
 
@@ -96,6 +97,15 @@ def side_of(v: Config, key: str, default: int) -> int:
         v.asked.add(key)
         return max(1, value[0])
     return v.size(key, default=default)  # type: ignore[no-any-return]
+
+
+def widened(v: Config, width: int, default: float) -> int:
+    """A feed-forward's width, by how many times the layers' it is."""
+    wide = int(width * v.real("mlp_ratio", default=default))
+    if not 1 <= wide <= MAX_SIZE:
+        v.fault("mlp_ratio", v.data.get("mlp_ratio"), "a ratio that gives a width above 0")
+        return width
+    return wide
 
 
 def area(v: Config, key: str) -> int:

@@ -16,6 +16,7 @@ from txcalc.sources.huggingface.reading import (
     grid_of,
     resampled,
     side_of,
+    widened,
 )
 from txcalc.sources.huggingface.towers import GELU, ragged, stack
 from txcalc.sources.spec import MAX_LAYERS, count, flag, size
@@ -174,11 +175,7 @@ def florence2(v: Config) -> Tower:
     v.ignore("drop_path_rate", "projection_dim", "max_temporal_embeddings")
     for key in (key for key in v.asked & v.data.keys() if v.data[key] is None):
         v.fault(key, None, "a value, which transformers wants")
-    ratio, bias = v.real("mlp_ratio", default=4.0), v.flag("qkv_bias", default=True)
-    act = v.activation("activation_function", default="gelu")
-    if not min(widths) * ratio >= 1:
-        v.fault("mlp_ratio", ratio, "a number with which feed-forwards have a width")
-        ratio = 1
+    bias, act = v.flag("qkv_bias", default=True), v.activation("activation_function", default="gelu")
     stages, why, d_in = list[Raw](), "", v.size("in_channels", default=3)
     for i, (d, *given) in enumerate(zip(widths, *lists.values(), strict=True)):
         depth, kernel, heads, groups, stride, padding, first = given
@@ -192,7 +189,7 @@ def florence2(v: Config) -> Tower:
         windows = piece("core", "windows", heads, width, width, window**2, bias=False, **inside)
         channels = piece("core", "attention", groups, side**2, side**2, bias=False, at=among)
         for name, core, there in (("windows", windows, inside), ("channels", channels, here)):
-            layer = preceded(d, [core], int(d * ratio), act, bias, there, here)
+            layer = preceded(d, [core], widened(v, d, 4.0), act, bias, there, here)
             layer += [piece("place", "convolution", d, d, 9, 1, groups=d, times=2, **here)]
             layer += [piece("place_sum", "sum", d, times=2, **here)]
             stage += [one | {"name": f"{name}_{one['name']}", "times": depth * one.get("times", 1)} for one in layer]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from txcalc.sources.huggingface.config import Config, Raw, layered
-from txcalc.sources.huggingface.reading import Sizes, Steps, Tower, grid_of, halved, heard, side_of
+from txcalc.sources.huggingface.reading import Sizes, Steps, Tower, grid_of, halved, heard, side_of, widened
 from txcalc.sources.spec import MAX_LAYERS
 
 # Keys.
@@ -198,15 +198,6 @@ def shuffled(v: Config, key: str) -> int:
     return int(1 / ratio) ** 2
 
 
-def _ratio(v: Config, width: int, default: float) -> int:
-    """The feed-forward's width, by how many times the layers' it is."""
-    ratio = v.real("mlp_ratio", default=default)
-    if not 0 < ratio <= 100:
-        v.fault("mlp_ratio", ratio, "above 0 and at most 100")
-        ratio = 1
-    return int(width * ratio)
-
-
 class Merging(NamedTuple):
     """What towers of Qwen's line have: layers, heads, patches over time, and how many of them are merged."""
 
@@ -249,7 +240,7 @@ def qwen2_vl(v: Config) -> Tower:
     inner.ignore("embed_dim", "mlp_ratio", "window_size", "fullatt_block_indexes")
     v.ignore(*v.data)  # the inner one tells what is left over
     own: dict[str, Raw] = {"vision": tower.vision | {"patch_bias": False}, "norm": {"final": False}}
-    raw = stack(tower.of(_ratio(v, tower.width, 4)), act, positions=ROTARY, **own)
+    raw = stack(tower.of(widened(v, tower.width, 4)), act, positions=ROTARY, **own)
     return Tower(out, raw, steps=_merger(tower, out))
 
 
@@ -326,7 +317,7 @@ def step3p7(v: Config) -> Tower:
     """A scale on each branch, a table of positions and rotary ones, and two convolutions of 3 × 3 with a stride of 2
     that double the channels."""
     size = _sizes(v, 1536, 8960, 47, 16)
-    d, size = size.width, size._replace(d_ff=_ratio(v, size.width, 8960 / 1536))
+    d, size = size.width, size._replace(d_ff=widened(v, size.width, 8960 / 1536))
     vision = square(v, 728, 14, class_token=False, patch_bias=False)
     norm: Raw = {"layer_scale": True, "final": False}
     raw = stack(size, _act(v, "quick_gelu"), vision=vision, embedding={"norm": True}, norm=norm)

@@ -260,6 +260,13 @@ def test_a_search_by_a_schedule_is_among_pipelines() -> None:
     assert {each.recipe.layout.pp for each in found} == {2, 4}
 
 
+def test_quantised_weights_are_searched_where_they_can_be_held() -> None:
+    """Not with Megatron-LM, which quantises none; by copies as well as by shares."""
+    found = [each.recipe for each in searched(load("gpt2", {"lora.rank": 4}), 4, 64, 1024, frozen="nf4").estimates()]
+    assert {recipe.framework for recipe in found} == {"fsdp2"}
+    assert {(recipe.layout.dp, recipe.layout.fsdp) for recipe in found} == {(1, 1), (1, 2), (1, 4), (2, 1), (4, 1)}
+
+
 @pytest.mark.slow
 def test_a_search_finds_what_trying_everything_finds(llama: Model) -> None:
     """Every estimate of 8 GPUs, held to memory and to time exactly: none that fits is faster than the search's best."""
@@ -428,6 +435,7 @@ def test_no_headline_is_above_the_peak() -> None:
     plan = ("train", "llama-3.1-8b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8")
     for more, said in (
         (("--lora", "r=8"), "weights are frozen"),
+        (("--set", "lora.rank=8"), "weights are frozen"),
         (("--measured", "4000TFLOPS"), "at the datasheet's rates it has 20,497 tokens/s at most"),
     ):
         _, out, err = run(*plan, *more)
@@ -462,7 +470,7 @@ def test_without_a_layout_the_fastest_is_taken() -> None:
     assert best["layout"] == data["layout"] and best["step_s"] == data["step_s"]["achievable"]
     assert data["search"]["considered"] > 100
     code, out, err = run("train", "llama-3.1-70b", "--gpu", "l4:4")
-    assert (code, out) == (1, "") and "llama-3.1-70b: none of" in err and "fits NVIDIA L4" in err
+    assert (code, out) == (1, "") and "llama-3.1-70b: none of" in err and "fits NVIDIA L4: the smallest takes" in err
     code, out, err = run("train", "llama-3.1-70b", "--gpu", "l4")
     assert code == 2 and "without --layout it needs a number" in err
 

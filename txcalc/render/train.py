@@ -265,7 +265,7 @@ def _notes(found: Training, terms: Terms) -> list[str]:
         share = f"; its processors make the optimizer's step at {HOST / 1e9:.3g} GB/s of its memory per GPU"
         said = share if found.recipe.offloads("optimizer") else ""
         notes.append(f"offload is modelled: {link:.3g} GB/s one way between GPU and host (--host-link){said}")
-    if found.recipe.frozen is not None:
+    if found.plan.fullest.state.adapters:
         notes.append("weights are frozen: backward leaves their gradient out, which these conventions count")
     step, over = found.step, [each.name for each in found.used if each.hfu > 1]
     if step and found.measured and found.rate and found.rate > (most := step.tokens_s * step.seconds / step.floor):

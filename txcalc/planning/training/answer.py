@@ -62,7 +62,7 @@ class Training:
         passes, for PaLM's 6·N has all experts multiply. None that counts more than the peak can do, and none beside
         frozen weights, whose gradient they all count."""
         wanted = ACTIVE if self.model.active != self.model.params else ()
-        possible = {each.name: each for each in self.used if each.mfu <= 1 and self.recipe.frozen is None}
+        possible = {each.name: each for each in self.used if each.mfu <= 1 and not self.plan.fullest.state.adapters}
         return next((possible[name] for name in (*wanted, *possible) if name in possible), None)
 
 

@@ -31,6 +31,7 @@ class Framework:
     dtensor     PyTorch's own: fsdp and cp shard weights by rows; a split dimension is cut like `torch.chunk`,
                 nothing is padded or repeated
     by_tensor   ZeRO shares out each tensor's elements by themselves; the others pad one buffer of all
+    packs       frozen matrices may be in 4 or 8 bits (bitsandbytes, of which Megatron-LM and nanotron have nothing)
     balanced    a pipeline is cut by the elements of the matrices, not by layers
     regather    with sequence parallel, a split product keeps its slice of the input and gathers it again in backward
     hides       the collectives of a split product's input whose twin in backward goes on beside the gradient of its
@@ -72,6 +73,7 @@ class Framework:
     widens: bool = True
     dtensor: bool = False
     by_tensor: bool = False
+    packs: bool = True
     balanced: bool = False
     regather: bool = False
     hides: tuple[str, ...] = ()
@@ -145,6 +147,7 @@ FRAMEWORKS = {
             source="Megatron-LM d98e8a64: core/distributed/param_and_grad_buffer.py, optimizer/distrib_optimizer.py",
             schedules=("1f1b", "interleaved"),  # core/pipeline_parallel/schedules.py
             pads=128,  # training/arguments.py: --make-vocab-size-divisible-by
+            packs=False,
             regather=True,
             hides=ASYNC,
             fused=True,
@@ -170,6 +173,7 @@ FRAMEWORKS = {
             "twice the prediction the median error of what is reserved is 4 %, and a tenth are over 13 % off (where a "
             "stage ends was chosen with them); runs whose hosts wait for messages reserve up to half less",
             by_tensor=True,
+            packs=False,
             balanced=True,
             regather=True,
             hides=ASYNC[:1],  # tp_linear_async_communication, which is refused beside all-reduce (nn.py)

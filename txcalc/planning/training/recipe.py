@@ -20,6 +20,7 @@ BEHIND = 1 << 12  # added to the numbers of a decoder's layers, which begin at 0
 
 V_SHAPED = frozenset({"zbv", "dualpipev"})  # a rank has the n-th piece from the front and the n-th from the back
 RECOMPUTE = ("none", "core", "blocks", "every:N", "layers:0,2,…")
+GRANULARITY = {"full": "blocks", "selective": "core"}  # Megatron-LM's words: --recompute-granularity
 FROZEN = ("fp32", "bf16", "fp16", "int8", "nf4", "nf4-dq")  # of frozen matrices, beside adapters
 OFFLOAD = ("none", "optimizer", "activations", "optimizer+activations")
 FLASH = ("flash1", "flash2")
@@ -204,8 +205,8 @@ class Recipe:
         if self.offload not in OFFLOAD:
             faults.append(Fault("offload", self.offload, f"one of {', '.join(OFFLOAD)}"))
         if not _recompute(self.recompute):
-            near = nearest(self.recompute, RECOMPUTE)
-            mend = f"did you mean {near[0]}?" if near else ""
+            near = GRANULARITY.get(self.recompute) or next(iter(nearest(self.recompute, RECOMPUTE)), "")
+            mend = f"did you mean {near}?" if near else ""
             faults.append(Fault("recompute", self.recompute, f"one of {', '.join(RECOMPUTE)}", mend))
         if self.zero not in (0, *self.rules.zeros):
             stages = ", ".join(map(str, self.rules.zeros))
@@ -221,6 +222,9 @@ class Recipe:
         layout, faults = self.layout, list[Fault | str]()
         if self.frozen is not None and self.frozen not in FROZEN:
             faults.append(Fault("frozen", self.frozen, f"one of {', '.join(FROZEN)}"))
+        elif self.packed and not self.rules.packs:
+            expected = f"bf16, fp16 or fp32 with --framework {self.framework}, which quantises no weights"
+            faults.append(Fault("frozen", self.frozen, expected))
         if layout.fsdp > 1 and not self.rules.dtensor:
             faults.append(Fault("fsdp", layout.fsdp, f"1 with --framework {self.rules.name}", "say dp and zero"))
         lacking = f"1 with --framework {self.framework}, which has none"

@@ -25,6 +25,7 @@ from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.states import stored, tensors
 from txcalc.planning.training.step import Step, StepTimer
+from txcalc.units import iec
 
 ENOUGH = 6  # layouts that fit and are computed exactly
 TRIED = 60  # whose memory is, at most
@@ -109,7 +110,10 @@ class Search:
         fitting = sum(each.bytes <= capacity for each in estimates)
         if not found:
             many = f"none of {self.considered:,} layouts of {self.gpus:,}"
-            raise Refuted(f"{self.model.name}: {many} fits {self.machine.accelerator.title} (more GPUs, fewer tokens)")
+            least = min((each.bytes for each in estimates), default=0.0) * RESERVED[0] / RESERVED[1]
+            takes = f": the smallest takes about {iec(least, 3)}" if least > self.machine.accelerator.memory else ""
+            mends = "more GPUs, fewer tokens, --lora, --offload optimizer or a smaller --optimizer"
+            raise Refuted(f"{self.model.name}: {many} fits {self.machine.accelerator.title}{takes} ({mends})")
         return Searched(tuple(sorted(found, key=lambda each: each.step.seconds)), self.considered, fitting)
 
     def estimates(self, tell: Callable[[str, float], None] | None = None) -> Iterator[_Estimate]:
@@ -140,15 +144,19 @@ class Search:
                     for ep in (n for n in divisors(tp * cp * rest) if n == 1 or (n >= tp and experts)):
                         for framework in frameworks:
                             sharded = FRAMEWORKS[framework].dtensor and rest > 1
-                            copies = {"fsdp": rest} if sharded else {"dp": rest}
                             sp = tp if self.base.tokens // cp % tp == 0 else 1
-                            yield Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep, **copies), framework
+                            if sharded:
+                                yield Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep, fsdp=rest), framework
+                            if not sharded or self.base.packed:  # quantised weights are small: all on every rank
+                                yield Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep, dp=rest), framework
 
     def recipes(self, layout: Layout, framework: str) -> Iterator[Recipe]:
         """Micro-batches, pieces of a pipeline, ZeRO and recomputation of a layout."""
         rules, whole = FRAMEWORKS[framework], OPTIMIZERS[self.base.optimizer].turns > 0
         if rules.lacks(layout) or ("schedule" in self.fixed and layout.pp == 1):
             return  # a schedule is of a pipeline
+        if self.base.packed and not rules.packs:
+            return
         zeros = [n for n in rules.zeros if n == 0 or (not whole and (n == 1 or layout.pp == 1))]
         agains = [self.base.recompute] if "recompute" in self.fixed else ["none", "blocks"]
         for micro in [self.base.micro_batch] if "micro_batch" in self.fixed else MICRO:

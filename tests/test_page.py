@@ -647,17 +647,20 @@ def deployed(source: str, gpu: str, context: int, prompt: int, kv: str, users: i
 
 @pytest.mark.browser
 @pytest.mark.parametrize(
-    ("source", "number"),
+    ("source", "number", "each"),
     [
-        ("llama-3.1-8b", 500),
-        *(pytest.param(name, 150, marks=pytest.mark.slow) for name in ("mixtral-8x7b", "gemma-3-12b")),
+        ("llama-3.1-8b", 500, 4),
+        *(pytest.param(name, 150, 2, marks=pytest.mark.slow) for name in ("mixtral-8x7b", "gemma-3-12b")),
     ],
 )
-def test_every_number_of_a_deployment_is_the_librarys(source: str, number: int, browser: Any, tmp_path: Path) -> None:
-    """At settings of a grid whose lengths and users are drawn, too: with its 128 points, of prices and engines."""
+def test_every_number_of_a_deployment_is_the_librarys(
+    source: str, number: int, each: int, browser: Any, tmp_path: Path
+) -> None:
+    """At settings of a grid whose lengths and users, so many of each, are drawn, too: with its 128 points or 32, of
+    prices and engines."""
     draw, fitting, answer = random.Random(source), 0, lru_cache(maxsize=None)(deployed)
-    contexts, users_ = (sorted(draw.sample(range(least, most), 4)) for least, most in ((1000, 32_000), (1, 300)))
-    places = {"kv": 2, "context": 4, "prompt": 2, "users": 4, "engine": 3, "price": 20_000}
+    contexts, users_ = (sorted(draw.sample(range(least, most), each)) for least, most in ((1000, 32_000), (1, 300)))
+    places = {"kv": 2, "context": each, "prompt": 2, "users": each, "engine": 3, "price": 20_000}
     states: list[Any] = [
         {"view": "serve", "serve": i % 2, "at": {name: draw.randrange(n) for name, n in places.items()}}
         for i in range(number)

@@ -72,6 +72,7 @@ def test_a_model_is_asked_for_no_more_than_its_own_context() -> None:
     model = load("gpt2")
     assert fits(model, engine(model), 10**9, 8192).context == 1024
     assert fits(load("vit-b"), engine(model), 10**9, 8192).context == 197
+    assert fits(load("whisper-large-v3"), engine(model), 10**9, 8192).context == 448  # of its decoder
 
 
 def test_a_format_that_a_model_cannot_have_is_said_not_guessed() -> None:

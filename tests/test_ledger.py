@@ -27,6 +27,7 @@ from txcalc.parts.positions import Rotary
 from txcalc.parts.projectors import _resample
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal
+from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import ProjectorStep
 from txcalc.planning.gradients import reached
 from txcalc.planning.memory import learning
@@ -323,6 +324,13 @@ def test_what_is_alive_in_latent_attention() -> None:
     sizes: dict[str, Any] = {"d_model": 11, "n_heads": 6, "q_rank": 7, "kv_rank": 17, "d_nope": 5, "d_rope": 2}
     attention = LatentAttention(**sizes, d_v=13, bias=False, norm_eps=0, rotary=turned, core=core)
     assert attention.alive() == 6 * (2 * 7 + 2 * 13)
+    assert [replace(core, sinks=sinks).computes for sinks in (False, True)] == ["softmax", ""]
+
+
+def test_convolutions_are_unfolded_where_scores_are_kept() -> None:
+    taps = Convolution(c_in=4, c_out=4, taps=3, bias=False, depthwise=True, causal=True)
+    work = Workload(1, 8, 0, None)
+    assert taps.unlike(work) == "" and "unfolded" in taps.unlike(work._replace(keep_scores=True))
 
 
 def test_ranks_share_the_statistics_of_a_norm_over_columns() -> None:

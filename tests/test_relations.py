@@ -167,9 +167,10 @@ def test_korthikanti_s_terms_are_all_that_the_layers_keep() -> None:
     model = load("D=64 L=3 h=2 F=256 V=50 plain ln bias")
     ledger = model.ledger(2, 8, keep_scores=True)
     assert korthikanti(model, ledger).ours == 2 * sum(e.saved for e in ledger if e.steps[0].name == "layers")
-    wider = model.set({"attention.d_v": 16})
-    with pytest.raises(InputError, match="as wide as the model"):
-        korthikanti(wider, wider.ledger(2, 8, keep_scores=True))
+    for change in ({"attention.d_v": 16}, {"attention.d_head": 16, "attention.d_v": 32}):
+        other = model.set(change)
+        with pytest.raises(InputError, match="as wide as the model"):
+            korthikanti(other, other.ledger(2, 8, keep_scores=True))
 
 
 @pytest.mark.parametrize("value", ["x", None, 0, -1, 2.5, True, [], {}])

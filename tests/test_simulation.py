@@ -10,6 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise, product
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -25,9 +26,9 @@ from txcalc.planning.demand import ROUNDS, Demand, Steady
 from txcalc.planning.deployment import Deployment
 from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
-from txcalc.planning.simulation import Done, Server, Simulated, SimulatedRun, simulate, spread
+from txcalc.planning.simulation import Done, Server, Simulated, SimulatedRun, simulate, simulated, spread
 from txcalc.planning.steady import among, closed, open_
-from txcalc.planning.timing import Timer, request
+from txcalc.planning.timing import Limits, Timer, request
 from txcalc.planning.traffic import Arrival, Lengths, Requests, arrivals, lengths
 
 
@@ -459,6 +460,20 @@ def test_others_prompts_are_waited_for_over_an_answer(answer: int) -> None:
     demand, load = timer.demand(layout), (4.0, Steady(9.0, 9.0, 9.0, 7.0, 0.5, 3.0))
     server, away = Server.of(timer, layout, 9, load), among(demand, *load).away
     assert (server.step(1) - demand.step(1)) * (answer - 1) == pytest.approx(away * demand.tokens) and away > 0
+
+
+def test_a_copy_is_told_its_share_of_the_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[Any] = []
+
+    def of(*given: Any) -> Server:
+        told.append(given[-1])
+        return Server(linear(0.01, 0), 1e-3, 0.0, 1000, 8, 1000)
+
+    monkeypatch.setattr(Server, "of", of)
+    timer: Any = SimpleNamespace(asked=request(300, 100, answer=5, rate=4.0))
+    point: Any = SimpleNamespace(layout=Layout(dp=2), sequences=6, steady=Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0))
+    simulated(timer, point, Limits(), 9, requests=3)
+    assert told == [(None, point.steady._replace(rate=3.5, decoding=2.0))]
 
 
 def test_a_figure_of_a_simulated_load() -> None:

@@ -22,6 +22,7 @@ from txcalc.planning.training.machine import FLASH, NEWER, PCIE, SLOWED, Floor, 
 from txcalc.planning.training.memory import RankMemory, rank_of
 from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
+from txcalc.planning.training.overlap import ProductTime
 from txcalc.planning.training.parts import RankTree, in_letters
 from txcalc.planning.training.profiles import WORKSPACE
 from txcalc.planning.training.recipe import BEHIND
@@ -1035,6 +1036,10 @@ def test_ranks_of_stages_hold_their_micro_batches() -> None:
 def test_what_ranks_send_of_a_matrix_that_tp_splits_is_said_not_to_be_counted(tp: int, said: int) -> None:
     recipe = Recipe(tokens=8, optimizer="muon", layout=Layout(tp=tp))
     assert sum("is not counted" in note for note in memory(load(DECODER), recipe).notes) == said
+
+
+def test_no_products_take_no_time() -> None:
+    assert ProductTime.of([]) == (0, 0, 0) and ProductTime.of([ProductTime(1, 2, 3)] * 2) == (2, 4, 6)
 
 
 def test_what_is_lent_is_reserved() -> None:

@@ -169,6 +169,7 @@ def test_what_the_class_of_the_whole_takes_no_value_of_is_refused(key: str, valu
 def test_defaults_of_a_tower_are_told() -> None:
     model = read(SMALL | {"vision_config": {"model_type": "clip_vision_model"}})
     assert "vision_config.hidden_size = 768, the default of clip_vision_model" in model.assumptions
+    assert "one crop, pooled to 196 tokens" in " ".join(read(TRUTH["molmo2 default"]["config"]).assumptions)
 
 
 def test_a_text_config_gets_what_the_class_of_the_whole_gives_it() -> None:

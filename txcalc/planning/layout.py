@@ -214,7 +214,7 @@ def unserved(layout: Layout) -> list[Fault | str]:
     return found
 
 
-def parse_layout(text: str, where: str = "--layout") -> Layout:
+def parse_layout(text: str) -> Layout:
     """`tp=8,pp=16,dp=64` as a layout; what is not named is 1.
 
     Errors: `InputError` with every fault at once.
@@ -224,7 +224,7 @@ def parse_layout(text: str, where: str = "--layout") -> Layout:
     for pair in text.split(","):
         name, equals, number = (piece.strip() for piece in pair.partition("="))
         if not equals or not re.fullmatch(r"[0-9]{1,9}", number):
-            faults.append(Fault(where, pair.strip(), "NAME=N with a whole number", "tp=8,pp=2,dp=4"))
+            faults.append(Fault("--layout", pair.strip(), "NAME=N with a whole number", "tp=8,pp=2,dp=4"))
         elif name not in AXES:
             near = nearest(name, AXES)
             mend = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(AXES)}"
@@ -235,5 +235,5 @@ def parse_layout(text: str, where: str = "--layout") -> Layout:
             found[name] = int(number)
     layout = Layout(**found)
     if faults := faults or layout.faults():
-        raise InputError(where, faults)
+        raise InputError("--layout", faults)
     return layout

@@ -69,10 +69,10 @@ class Pace:
             total(stages).bound,
         )
 
-    def decode_parts(self, sequences: int, context: int, tokens: int = 1, busy: float = 1.0) -> dict[str, Cost]:
+    def decode_parts(self, sequences: int, context: int, busy: float = 1.0) -> dict[str, Cost]:
         """A decode step by kind of part, all stages."""
         groups = min(self.layout.pp, sequences)
-        return self._parts(self.decode(ceil_div(sequences, groups), context, tokens), busy=busy)
+        return self._parts(self.decode(ceil_div(sequences, groups), context), busy=busy)
 
     def _chunks(self, prompt: int, cached: int, batch: int) -> tuple[Callable[[int], Workload], int]:
         """Work of the i-th chunk, and how many there are; prompts that go together are one chunk."""

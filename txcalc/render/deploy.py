@@ -185,7 +185,7 @@ def _stacks(gpus: list[Gpu]) -> Table:
     return Table(f"Each GPU: {legend}", ("stage", "memory", "used"), rows, left=frozenset({0, 1}))
 
 
-def bar(gpu: Gpu, width: int = BAR) -> str:
+def bar(gpu: Gpu) -> str:
     """The stack of an accelerator's memory, drawn to scale; what does not fit is cut off by a ►."""
     sizes = {
         **dict(zip(SIGNS, (gpu.weights, gpu.cache, gpu.peak, gpu.reserve + gpu.rest), strict=False)),
@@ -194,7 +194,7 @@ def bar(gpu: Gpu, width: int = BAR) -> str:
     drawn, end, text = 0, 0, ""
     for name, size in sizes.items():
         end += size
-        to = min(width, round(width * end / gpu.memory))
+        to = min(BAR, round(BAR * end / gpu.memory))
         text += SIGNS[name] * (to - drawn)
         drawn = max(drawn, to)
     return text if gpu.free >= 0 else text[:-1] + "►"

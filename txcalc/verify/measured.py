@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import cached_property, partial
 from types import MappingProxyType
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import nn
@@ -53,7 +53,6 @@ class Undescribed(Mapping[str, Any]):
         raise self.refused()
 
 
-@final
 @frozen
 class Unbuilt(Root):
     """The tree of a model that has none. Errors: `InputError`."""
@@ -64,7 +63,6 @@ class Unbuilt(Root):
         raise Undescribed(self.name).refused()
 
 
-@final
 @frozen
 class MeasuredLeaf(Leaf):
     """A module's own parameters, and half the FLOPs that were counted in it."""
@@ -87,7 +85,6 @@ class MeasuredLedger(Ledger):
     known = MappingProxyType({name: QUANTITIES[name] for name in ("params", "flops")})
 
 
-@final
 @record
 class MeasuredModel(Model):
     """A module on meta, and what it takes."""

@@ -300,18 +300,18 @@ NUMBERS = ("micro_batch", "accumulation", "tokens", "zero")
 FLAGS = ("loss_parallel", "keep_scores", "fused_loss", "eager", "reshard", "regather")
 
 
-def parse_recipe(text: str, layout: Layout, where: str = "--recipe") -> Recipe:
+def parse_recipe(text: str, layout: Layout) -> Recipe:
     """`tokens=64,micro_batch=2,schedule=1f1b` as a recipe; what is not named is as `Recipe` has it, of tokens 32 per
     rank of cp and sp.
 
     Errors: `InputError` with every fault at once.
     """
-    recipe = Recipe(layout=layout, **{"tokens": 32 * layout.cp * layout.sp, **parse_options(text, where)})
+    recipe = Recipe(layout=layout, **{"tokens": 32 * layout.cp * layout.sp, **parse_options(text)})
     recipe.check()
     return recipe
 
 
-def parse_options(text: str, where: str = "--recipe") -> dict[str, Any]:
+def parse_options(text: str) -> dict[str, Any]:
     """The fields of a recipe that a text says: flags are on or off, stages are the layers of each piece, `3+4+4+3`.
 
     Errors: `InputError` with every fault at once.
@@ -336,7 +336,7 @@ def parse_options(text: str, where: str = "--recipe") -> dict[str, Any]:
         else:
             found[name] = value == "on" if name in FLAGS else int(value) if name in NUMBERS else value
     if faults:
-        raise InputError(where, faults)
+        raise InputError("--recipe", faults)
     return found
 
 

@@ -23,12 +23,6 @@ def listed(raw: Raw, kinds: dict[str, Pieces], order: list[str]) -> Raw:
     return own | raw | {"layer": layers} | ({"pattern": order} if len(layers) > 1 else {})
 
 
-def _softmax(
-    name: str, heads: int, width: int, *, form: str = "attention", sizes: tuple[int, ...] = (), **more: Any
-) -> Raw:
-    return piece(name, form, heads, width, width, *sizes, kind="attention", bias=False, **more)
-
-
 def normed(name: str, width: int, form: str = "layer_norm", /, **more: Any) -> Raw:
     """A norm, named after what it stands before or what it norms."""
     return piece(f"{name}_norm", form, width, kind="norm", **more)
@@ -126,7 +120,9 @@ def mobilebert(c: Config) -> Raw:
         for name in ("input", "attention_input"):
             layer += [piece(name, "linear", d, t), *normed(f"{name}_norm", t)]
     layer += [piece(name, "linear", d if name == "v" else t, t, kind="attention") for name in "qkv"]
-    layer += [_softmax("core", heads, max(1, t // heads)), piece("o", "linear", t, t, kind="attention")]
+    width = max(1, t // heads)
+    layer += [piece("core", "attention", heads, width, width, kind="attention", bias=False)]
+    layer += [piece("o", "linear", t, t, kind="attention")]
     layer += [*normed("attention_norm", t), piece("attention_sum", "sum", t)]
     for i in range(c.size("num_feedforward_networks", default=4)):
         layer += fed(f"feed_forward{i + 1}")

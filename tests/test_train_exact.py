@@ -874,14 +874,21 @@ def test_a_tensor_of_all_weights_needs_a_block_of_its_own(parameters: int, zero:
     assert profiles.lent(recipe, pieces, State(parameters)) == joined
 
 
-def test_experts_get_narrow_tokens_and_give_wide_results() -> None:
-    """Of each of four layers, forward and backward: every token to one of two ranks, half of them to the other one."""
+def test_experts_get_tokens_as_they_are_and_narrow_them() -> None:
+    """Of each of four layers, forward and backward: every token to one of two ranks, half of them to the other one.
+    What comes to an expert is narrowed as what comes to a feed-forward, beside the router's own input and gradient."""
     model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=2 k=1")
     recipe = Recipe(Layout(fsdp=2, ep=2), 3, tokens=32)
-    for products, width in (("bf16", 2 + 2), ("fp8", 1 + 2)):
+    for products in ("bf16", "fp8"):
         machine = Machine.of(replace(card(), link=1), products=products)
         sent = StepTimer(model, recipe, machine).step(memory(model, recipe)).sent
-        assert sent["all_to_all"] == 4 * 2 * width * ROWS * 64 // 2
+        assert sent["all_to_all"] == 4 * 2 * (2 + 2) * ROWS * 64 // 2
+    recipe, found = Recipe(micro_batch=3, tokens=32), list[float]()
+    for each in (load(DECODER), model):
+        for more in (0.0, 1.0):
+            machine = Machine.of(replace(card(bandwidth=1, quantise=more), link=1), products="fp8")
+            found.append(StepTimer(each, recipe, machine).step(memory(each, recipe)).spent["products"])
+    assert found[3] - found[2] - (found[1] - found[0]) == 4 * ROWS * (64 + 2) * (2 + 1)
 
 
 @pytest.mark.parametrize(("recompute", "times"), [("none", 2 * 4), ("blocks", 3 * 4)])

@@ -149,7 +149,8 @@ class Kernels:
         curve = self.curve(kind, self.machine.products)
         compute = flops / self._peaks[self.machine.products] / curve.compute
         memory = size / self.bandwidth / curve.memory
-        narrowed = curve.quantise * rows * depth * (bits_of(self.wide) + bits_of(self.machine.products)) / 8
+        passes = self.curve("matmul", self.machine.products).quantise  # experts' inputs as any other's
+        narrowed = passes * rows * depth * (bits_of(self.wide) + bits_of(self.machine.products)) / 8
         taken: float = curve.blended(memory, compute)
         return taken + starts * (curve.start_s + curve.depth_s * depth) + narrowed / self.bandwidth / self.memory_share
 

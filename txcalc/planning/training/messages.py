@@ -16,7 +16,6 @@ from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
 from txcalc.planning.training.states import RankTensor, sharers, tensors
-from txcalc.units import bits_of
 
 
 class Messages:
@@ -33,11 +32,11 @@ class Messages:
         self.element = recipe.compute_bytes
 
     def exchanged(self, held: RankLeaf) -> Iterator[Message]:
-        """One forward of one of the collectives that join a rank's shares."""
+        """One forward of one of the collectives that join a rank's shares. Tokens go to their experts as they are,
+        however narrow these multiply (Megatron-LM d98e8a64, core/transformer/moe/fused_a2a.py, fp8_dispatch)."""
         for transfer in held.entry.transfers:
             group = self.recipe.layout.group(transfer.axis.name, self.machine.node)
-            width = bits_of(self.machine.products) / 8 if transfer.narrow else self.element
-            yield Message(transfer.kind, group, float(transfer.sent) * width)
+            yield Message(transfer.kind, group, float(transfer.sent) * self.element)
 
     def keys(self, held: RankLeaf) -> Message:
         """Keys and values of the other pieces of a sequence, or by Ulysses all that a core reads and makes, of some

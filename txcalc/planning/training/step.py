@@ -154,7 +154,7 @@ class StepTimer(Messages):
         elif leaf.role == "product":
             kind = "experts" if entry.routed else "matmul"
             depth, width = (float(size) for size in leaf.matrix or (0, 0))
-            narrow = bits_of(self.machine.products) < 16 and leaf.matrix and not entry.routed
+            narrow = bits_of(self.machine.products) < 16 and leaf.matrix  # experts' too: TE, grouped_linear.py
             rows = float(work.positions) * float(entry.runs) if narrow else 0.0
             read, starts = (0.0, 0.0) if merged else (rows, starts)
             forward = kernels.product(flops, size, starts, depth, read, kind)

@@ -14,7 +14,6 @@ import sympy
 import torch
 import torch.nn.functional as F
 from torch import Tensor
-from torch._dispatch.python import enable_python_dispatcher
 from torch._prims_common import infer_size, is_contiguous_or_false, make_contiguous_strides_for
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
@@ -96,8 +95,6 @@ class Fakes(FakeTensorMode):
     def __enter__(self) -> Self:
         super().__enter__()
         if not self._depth:
-            # Before 2.13 products of many matrices take the numbers of the sample, but not as written in Python.
-            self._folding.enter_context(enable_python_dispatcher())
             self._folding.enter_context(_Folding())
         self._depth += 1
         return self
@@ -122,8 +119,8 @@ class _Folding(TorchFunctionMode):
     """A user's products of many rows with one matrix, as ours are made (`reference.linear.folded`)."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if not kwargs and func is F.linear and symbolic(args[0]):
-            return folded(args[0], args[1].t(), *args[2:])
+        if not kwargs and func is F.linear and (len(args) == 2 or args[2] is None) and symbolic(args[0]):
+            return folded(args[0], args[1].t())
         if not kwargs and func in _PRODUCTS and args[1].dim() == 2 and symbolic(args[0]):
             return folded(*args)
         return func(*args, **(kwargs or {}))

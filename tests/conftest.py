@@ -76,8 +76,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_unconfigure() -> None:
-    if "torch" in sys.modules:
-        gc.unfreeze()  # what PyTorch's bindings hold is let go before they look for leaks
+    gc.unfreeze()  # what bindings hold (PyTorch's, DuckDB's) is let go before they look for leaks
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -623,6 +623,15 @@ def test_what_tensor_parallel_waits_for(framework: str, sp: int, waited: int, be
         assert spent * 0.82 == pytest.approx(passes[name] * STREAM / 2 + SUMS_OF_LOSS, abs=0.01)
 
 
+def test_biases_of_experts_are_summed_among_the_ranks_of_one() -> None:
+    """Of four layers, a rank's four experts' of 64 numbers in fp32, by the two ranks that split each of them."""
+    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=8 k=2 bias")
+    recipe = Recipe(Layout(tp=4, ep=2), tokens=32, framework="megatron")
+    timer = StepTimer(model, recipe, Machine.of(replace(card(), link=1)))
+    after = [moved for moved, when in timer.shared(timer.pipeline.pieces) if when == "after"]
+    assert [(moved.group.size, moved.sent) for moved in after] == [(2, 4 * 4 * 64 * 4)]
+
+
 def test_gathered_logits_are_sent_forward_alone() -> None:
     changes = {"layout": Layout(tp=2), "loss_parallel": False}
     spent = stepped(changes, {"link": 1, "peak": 1}).spent["collectives of a layer"]

@@ -5,6 +5,7 @@ Source   Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2, for the coll
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from txcalc.model import Model
@@ -102,8 +103,12 @@ class Messages:
             if recipe.zero:
                 yield ring("all_gather", group, number * recipe.parameter_bytes, buckets), "gather"
         if not recipe.rules.dtensor:
-            parts = [part.copies * part.elements for piece in pieces for part in summands(piece, recipe)]
-            yield ring("all_reduce", self.tp, float(sum(parts) * recipe.gradient_bytes)), "after"
+            sums = Counter[str]()
+            for part in (part for piece in pieces for part in summands(piece, recipe)):
+                sums[part.axis] += part.copies * part.elements
+            for axis, elements in sums.items():
+                group = layout.group(axis, self.machine.node)
+                yield ring("all_reduce", group, float(elements * recipe.gradient_bytes)), "after"
         if tied := self.pipeline.tied:
             yield ring("all_reduce", layout.ends(self.machine.node), float(tied * recipe.gradient_bytes)), "tied"
 

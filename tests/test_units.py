@@ -63,7 +63,7 @@ def test_refused_as_tokens(text: str) -> None:
         ("80 gib", "memory is '80 gib', expected a size in bytes: gib may mean bits (80GiB, or 10GiB if it does)"),
         ("16XB", "memory is '16XB', expected a size in bytes such as 16GB or 80GiB"),
         ("16", "memory is '16', expected a size with its unit (16GB)"),
-        ("0.5", "memory is '0.5', expected a size in bytes such as 16GB or 80GiB"),
+        ("24.0", "memory is '24.0', expected a size with its unit (24.0GB)"),
     ],
 )
 def test_refused_as_memory(text: str, said: str) -> None:

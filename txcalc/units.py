@@ -103,11 +103,11 @@ def parse_bytes(text: str, what: str = "memory") -> int:
     """A size in bytes: `80GB` (10^9) or `80GiB` (2^30); `16Gb` may mean bits, and is refused with both readings, and 16
     what nobody said."""
     found = _NUMBER.match(text)
-    if found and not found[3] and not found[2] and 0 < int(re.sub("[_,]", "", found[1])) < 2**20:
-        raise InputError(what, [Fault(what, text, "a size with its unit", f"{found[1]}GB")])
+    number = found[1] + (f".{found[2]}" if found[2] else "") if found else ""
+    if found and not found[3] and 0 < Fraction(re.sub("[_,]", "", number)) < 2**20:
+        raise InputError(what, [Fault(what, text, "a size with its unit", f"{number}GB")])
     if found and re.fullmatch(r"[kmgtpe]i?b", found[3], re.I) and found[3].endswith("b"):
         wide = found[3][:-1].upper().replace("I", "i") + "B"
-        number = found[1] + (f".{found[2]}" if found[2] else "")
         readings = f"{number}{wide}, or {float(Fraction(re.sub('[_,]', '', number)) / 8):.12g}{wide} if it does"
         raise InputError(what, [Fault(what, text, f"a size in bytes: {found[3]} may mean bits", readings)])
     return _scaled(text, what, _BYTES, "a size in bytes such as 16GB or 80GiB")

@@ -74,7 +74,7 @@ def kv(
     sequences = lengths(batches, "--batch")
     dtypes = names(kv_dtypes)
     for name in dtypes:
-        bits_of(name, "--kv-dtypes")
+        bits_of(name, "--kv")
     for number in sequences:
         model.workload(batch=number)
     apart = maybe(source_length, "--source", length)

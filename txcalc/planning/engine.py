@@ -44,13 +44,13 @@ def parse_reserve(text: str) -> Reserve:
     """`10%` of the memory, or a size such as `4GiB`."""
     written = text.strip()
     if not written.endswith("%"):
-        return Reserve(Fraction(0), parse_bytes(written, "reserve"), "as asked")
+        return Reserve(Fraction(0), parse_bytes(written, "--reserve"), "as asked")
     try:
         share = Fraction(written[:-1].strip()) / 100
     except (ValueError, ZeroDivisionError):
         share = Fraction(-1)
     if not 0 <= share < 1:
-        raise InputError("reserve", [Fault("reserve", text, "a share such as 10%, or a size such as 4GiB")])
+        raise InputError("--reserve", [Fault("--reserve", text, "a share such as 10%, or a size such as 4GiB")])
     return Reserve(share, 0, "as asked")
 
 

@@ -284,6 +284,15 @@ def test_each_text_of_a_batch_is_multiplied_by_each_picture() -> None:
     assert verify(model, ["saved"]).ok  # each half's vectors alone are kept for it
 
 
+@pytest.mark.parametrize("name", ["metaclip_2", "owlv2", "owlvit"])
+def test_recorded_words_see_those_before_them_alone(name: str) -> None:
+    config = json.loads((DATA / "small.json").read_text())[name]["config"]
+    text, ledger = config["text_config"], build(*describe(config)).ledger(1, 6)
+    unseen = 6 * 5 // 2 * 4 * text["hidden_size"] * text["num_hidden_layers"]
+    assert ledger.total("flops") - ledger.total("flops_masked") == unseen
+    assert ledger.total("cache") == 0
+
+
 def test_halves_of_other_widths_are_not_matched() -> None:
     raw, *_ = describe(PAIRS["clip"])
     head = {**raw["decoder"]["head"], "classes": 25}

@@ -18,10 +18,11 @@ import re
 import sys
 import warnings
 from collections import Counter
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -70,11 +71,21 @@ class Listener(TorchDispatchMode):
         self.modules = dict(net.named_modules())
         self.left = {id(p): path for path, p in net.named_parameters()}  # a shared weight once
         self.sizes = {id(p): p.numel() for p in net.parameters()}
+        self.masked = set[str]()  # how the paths begin within modules that make a causal mask
 
     def add(self, form: str, sizes: Any, rows: int, **more: Any) -> None:
         if rows % BATCH:
             raise NotImplementedError(f"{form} of {rows} rows for {BATCH} sequences in {self.tracker.path}")
         self.found.append((self.tracker.path, form, tuple(map(int, sizes)), rows // BATCH, more))
+
+    def masking(self, make: Any) -> Any:
+        """What makes a causal mask, and notes where."""
+
+        def made(*args: Any, **kwargs: Any) -> Any:
+            self.masked.add(self.tracker.path and f"{self.tracker.path}.")
+            return make(*args, **kwargs)
+
+        return made
 
     def own(self, name: str) -> bool:
         """Whether the module at work has this weight to itself, and it has not run before."""
@@ -165,20 +176,24 @@ def heard(config: dict[str, Any], tokens: int) -> tuple[list[Any], list[tuple[st
             listener = _listened(net, inputs, tuple(map(mode.from_tensor, given)), mode)
     left = [(path, listener.sizes[key]) for key, path in listener.left.items()]
     return (
-        _cored(listener.found),
+        _cored(listener.found, tuple(listener.masked)),
         left,
         any(one.letters != (one.letters[0], *[None] * (len(one.shape) - 1)) for one in inputs),
     )
 
 
 def _listened(net: Any, inputs: Any, given: Any, mode: Any) -> Listener:
-    with Tracker(net) as tracker, mode, Listener(net, tracker) as listener:
+    with Tracker(net) as tracker, mode, Listener(net, tracker) as listener, ExitStack() as patches:
+        for code in {sys.modules[type(module).__module__] for module in net.modules()}:
+            if make := getattr(code, "create_causal_mask", None):
+                patches.enter_context(patch.object(code, "create_causal_mask", listener.masking(make)))
         via._forward(net, tuple(one.name for one in inputs), given)
     return listener
 
 
-def _cored(found: list[Any]) -> list[Any]:
-    """Scores and what they weigh as one core, where every position meets every other; else products."""
+def _cored(found: list[Any], masked: tuple[str, ...]) -> list[Any]:
+    """Scores and what they weigh as one core, where every position meets every other, or in the modules that mask them
+    those before it; else products."""
     made, waiting = list[Any](), list[tuple[str, int, tuple[int, ...]]]()
     for path, form, sizes, rows, more in found:
         if form != "bmm":
@@ -193,7 +208,8 @@ def _cored(found: list[Any]) -> list[Any]:
         _, place, (_, _, k0, n0) = fits[0]
         waiting.remove(fits[0])
         if m == k:
-            made[place] = (path, "attention", (heads, k0, n), m, {"bias": False})
+            form = "once" if path.startswith(masked) else "attention"
+            made[place] = (path, form, (heads, k0, n), m, {"bias": False})
         else:
             made[place] = (path, "product", (heads, k0, n0), m, {})
             made.append((path, "product", (heads, k, n), m, {}))
@@ -454,7 +470,7 @@ def _piece(key: tuple[str, str, int], rows: list[dict[str, Any]], known: Any) ->
     kind = "norm" if "norm" in form else next((kind for kind, names in KINDS if re.search(names, pattern)), "other")
     if kind == "norm" and "norm" not in form:
         kind = "other"
-    if form in ("product", "attention"):
+    if form in ("product", "attention", "once"):
         kind = "attention"
     return [name + (str(which + 1) if which else ""), kind, rows[0].get("bias"), form, sizes, groups,
             [str(slope.numerator), base, str(slope.denominator)], times, runs]  # fmt: skip

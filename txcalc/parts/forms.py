@@ -18,7 +18,7 @@ from txcalc.parts.options import ACTIVATIONS, LEAF_KINDS, MAX_SIZE, Wrong, flag,
 from txcalc.parts.part import Leaf
 from txcalc.parts.positions import Rotary
 from txcalc.parts.recurrence import Remembered
-from txcalc.parts.spans import Apart, Causal, Cross, Full, Reading, Span, Window
+from txcalc.parts.spans import Apart, Causal, Cross, Full, Once, Reading, Span, Window
 
 
 def _norm(form: str, borrowed: bool = False) -> Callable[..., Leaf]:
@@ -84,6 +84,7 @@ FORMS: Final[dict[str, Form]] = {
     "convolution": Form(("c_in", "c_out", "taps", "stride"), _filter, True, ("c_in", "c_out")),
     "attention": Form(_CORE, _attention(Full()), True, ("n_heads",)),
     "causal": Form(_CORE, _attention(Causal()), True, ("n_heads",)),
+    "once": Form(_CORE, _attention(Once()), True, ("n_heads",)),
     "window": Form((*_CORE, "window"), _windowed(Window), True, ("n_heads",)),
     "crossed": Form(_CORE, _attention(Cross()), True, ("n_heads",)),
     "reading": Form(_CORE, _attention(Reading()), True, ("n_heads",)),

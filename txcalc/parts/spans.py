@@ -237,6 +237,16 @@ class Full(Unkept):
     """Every position attends to every other: no mask, no cache."""
 
 
+@frozen
+class Once(Unkept):
+    """Query i attends to every key j ≤ i of a text that is read once, as a whole: no cache."""
+
+    causal: ClassVar[bool] = True
+
+    def visible(self, work: Workload) -> Any:
+        return triangle(work.tokens)
+
+
 def _cut(n: Any, width: Any) -> tuple[tuple[Any, Any], ...]:
     """How many are `width` wide, and the one that is left over, which may be none: numbers and widths."""
     full = floor_div(n, width)

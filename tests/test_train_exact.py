@@ -545,6 +545,11 @@ SENT: list[tuple[dict[str, Any], dict[str, float]]] = [
      {"all_gather": WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS, "all_reduce": 2 * WEIGHTS}),
     ({"layout": Layout(pp=2, fsdp=2), "accumulation": 2},
      {"all_gather": NORMED / 2 + HEAD, "reduce_scatter": NORMED + 2 * HEAD, "send": 2 * STREAM}),
+    # Of frozen weights nobody sends gradients.
+    ({"layout": Layout(fsdp=4), "set": {"lora.rank": 4}, "frozen": "bf16"},
+     {"all_gather": 1.5 * (WEIGHTS + NORMED + 2 * ADAPTERS), "reduce_scatter": 3 * ADAPTERS}),
+    ({"layout": Layout(dp=4), "set": {"lora.rank": 4}, "frozen": "bf16", "adapter": "bf16"},
+     {"all_reduce": 3 * ADAPTERS}),
     ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1},
      {"reduce_scatter": 3 * PADDED, "all_gather": 1.5 * PADDED}),
     ({"layout": Layout(dp=4), "framework": "nanotron", "zero": 1},

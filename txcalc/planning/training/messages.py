@@ -72,16 +72,23 @@ class Messages:
         alike too, and of what the first stage and the last do (`tied`), for which all wait)."""
         recipe, layout = self.recipe, self.recipe.layout
         layers = sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces)
-        whole, blocks = [0.0, 0.0], [0.0, 0.0]  # elements of what all copies share, and of experts
+        # Elements of what all copies share, and of experts; bytes of those that learn, as they are held and gradients.
+        whole, blocks, learning, updated, summed = ([0.0, 0.0] for _ in range(5))
         for piece in pieces:
             for tensor in tensors(piece, recipe):
-                kind = tensor.expert and layout.ep > 1
-                whole[kind] += tensor.size * tensor.copies
-                blocks[kind] += tensor.size * tensor.copies if tensor.group else 0
+                kind = int(tensor.expert and layout.ep > 1)
+                elements = tensor.size * tensor.copies
+                whole[kind] += elements
+                blocks[kind] += elements if tensor.group else 0
+                if tensor.learns:
+                    learning[kind] += elements
+                    updated[kind] += elements * (recipe.adapter_bytes if tensor.adapter else recipe.parameter_bytes)
+                    summed[kind] += elements * (recipe.adapter_bytes if tensor.adapter else recipe.gradient_bytes)
         width = layout.ep * layout.expert_ways
         beside = max(1, self.copies.size * layout.tp // width)
         experts = self.machine.beside(beside, width)
-        for number, inner, group in zip(whole, blocks, (self.copies, experts), strict=True):
+        for kind, group in enumerate((self.copies, experts)):
+            number, inner, learns, gradients = whole[kind], blocks[kind], learning[kind], summed[kind]
             if not number or group.size == 1:
                 continue
             if recipe.zero_stage == 3:
@@ -89,26 +96,25 @@ class Messages:
                 yield ring("all_gather", shards, number * self.element, layers + 1), "gather"
                 if recipe.reshard and layout.pp == 1:
                     yield ring("all_gather", shards, inner * self.element, layers), "again"
-                yield ring("reduce_scatter", shards, number * recipe.reduce_bytes, layers + 1), "reduce"
+                yield ring("reduce_scatter", shards, learns * recipe.reduce_bytes, layers + 1), "reduce"
                 if layout.dp > 1 and recipe.shards > 1:
-                    rest = number * recipe.reduce_bytes / shards.size
+                    rest = learns * recipe.reduce_bytes / shards.size
                     yield ring("all_reduce", layout.group("dp", self.machine.node), rest), "reduce"
                 continue
-            gradients = number * recipe.gradient_bytes
             buckets = max(1, round(gradients / recipe.rules.bucket))
             if recipe.zero and recipe.rules.reduces_after:
                 yield ring("all_reduce", group, gradients), "after"
             else:
                 yield ring("reduce_scatter" if recipe.zero else "all_reduce", group, gradients, buckets), "reduce"
             if recipe.zero:
-                yield ring("all_gather", group, number * recipe.parameter_bytes, buckets), "gather"
+                yield ring("all_gather", group, updated[kind], buckets), "gather"
         if not recipe.rules.dtensor:
             sums = Counter[str]()
             for part in (part for piece in pieces for part in summands(piece, recipe)):
                 sums[part.axis] += part.copies * part.elements
-            for axis, elements in sums.items():
+            for axis, number in sums.items():
                 group = layout.group(axis, self.machine.node)
-                yield ring("all_reduce", group, float(elements * recipe.gradient_bytes)), "after"
+                yield ring("all_reduce", group, float(number * recipe.gradient_bytes)), "after"
         if tied := self.pipeline.tied:
             yield ring("all_reduce", layout.ends(self.machine.node), float(tied * recipe.gradient_bytes)), "tied"
 

@@ -16,7 +16,7 @@ from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
-from txcalc.planning.training.states import RankTensor, sharers, tensors
+from txcalc.planning.training.states import RankTensor, sharers, stored, tensors
 
 
 class Messages:
@@ -72,14 +72,17 @@ class Messages:
         alike too, and of what the first stage and the last do (`tied`), for which all wait)."""
         recipe, layout = self.recipe, self.recipe.layout
         layers = sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces)
-        # Elements of what all copies share, and of experts; bytes of those that learn, as they are held and gradients.
+        # Of what all copies share, and of experts: bytes as they are gathered for a product, quantised ones as they are
+        # held; elements that learn, and bytes of these as they are held and of their gradients.
         whole, blocks, learning, updated, summed = ([0.0, 0.0] for _ in range(5))
         for piece in pieces:
             for tensor in tensors(piece, recipe):
                 kind = int(tensor.expert and layout.ep > 1)
                 elements = tensor.size * tensor.copies
-                whole[kind] += elements
-                blocks[kind] += elements if tensor.group else 0
+                quantised = tensor.packed and recipe.packed
+                size = tensor.copies * stored(tensor, tensor.size, recipe) if quantised else elements * self.element
+                whole[kind] += size
+                blocks[kind] += size if tensor.group else 0
                 if tensor.learns:
                     learning[kind] += elements
                     updated[kind] += elements * (recipe.adapter_bytes if tensor.adapter else recipe.parameter_bytes)
@@ -88,14 +91,14 @@ class Messages:
         beside = max(1, self.copies.size * layout.tp // width)
         experts = self.machine.beside(beside, width)
         for kind, group in enumerate((self.copies, experts)):
-            number, inner, learns, gradients = whole[kind], blocks[kind], learning[kind], summed[kind]
-            if not number or group.size == 1:
+            learns, gradients = learning[kind], summed[kind]
+            if not whole[kind] or group.size == 1:
                 continue
             if recipe.zero_stage == 3:
                 shards = self.shards if group is self.copies and recipe.shards > 1 else group
-                yield ring("all_gather", shards, number * self.element, layers + 1), "gather"
+                yield ring("all_gather", shards, whole[kind], layers + 1), "gather"
                 if recipe.reshard and layout.pp == 1:
-                    yield ring("all_gather", shards, inner * self.element, layers), "again"
+                    yield ring("all_gather", shards, blocks[kind], layers), "again"
                 yield ring("reduce_scatter", shards, learns * recipe.reduce_bytes, layers + 1), "reduce"
                 if layout.dp > 1 and recipe.shards > 1:
                     rest = learns * recipe.reduce_bytes / shards.size

@@ -170,6 +170,15 @@ def test_defaults_of_a_tower_are_told() -> None:
     model = read(SMALL | {"vision_config": {"model_type": "clip_vision_model"}})
     assert "vision_config.hidden_size = 768, the default of clip_vision_model" in model.assumptions
     assert "one crop, pooled to 196 tokens" in " ".join(read(TRUTH["molmo2 default"]["config"]).assumptions)
+    assert "one crop" not in " ".join(read(TRUTH["molmo2 molmo2_vision"]["config"]).assumptions)  # no FLOPs are known
+    assert (
+        "vision_config.head_dim = 64, the default of pixtral" in read(TRUTH["mistral3 default"]["config"]).assumptions
+    )
+
+
+def test_a_tower_far_beyond_its_language_model_is_so_many_times(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(TRUTH["molmo2 default"]["config"]))
+    assert "input, 9,008 times these FLOPs" in typed("show", str(tmp_path / "config.json"), "--tokens", "256").stdout
 
 
 def test_a_text_config_gets_what_the_class_of_the_whole_gives_it() -> None:

@@ -267,7 +267,8 @@ def _tower(name: str, ledger: Ledger, language: Ledger, dtype: str, known: Known
     if grid := next(filter(None, (span.grid(work) for span, work in seen)), None):
         tokens += f" ({grid[0]:,} × {grid[1]:,})"
     share = Fraction(f, language.total("flops"))
-    title = f"{name.capitalize()} tower: {tokens} tokens of input, {percent(share, 1).text} of these FLOPs; {known.how}"
+    much = f"{percent(share, 1).text} of" if share < 10 else f"{float(share):,.0f} times"
+    title = f"{name.capitalize()} tower: {tokens} tokens of input, {much} these FLOPs; {known.how}"
     title += f" {known.where}" if known.where else ""
     headings = ("part", "parameters", "share", f"weights, {dtype}", "FLOPs", "share")
     return Table(title, headings, rows, total=True, name=f"{name} tower")

@@ -434,9 +434,8 @@ def stretched(table: Config) -> None:
     for wanted in STRETCHES[name]:
         if wanted not in table:
             table.fault(wanted, ABSENT, f"what {name!r} needs")
-    multiplied = {"rope_theta", *STRETCHES[name], *(("partial_rotary_factor",) if STRETCHES[name] else ())}
-    for key in multiplied - ({"factor"} if name == "yarn" else set()):  # which yarn works out
-        if key in table and table.data[key] is None:
+    for key in ("rope_theta", *STRETCHES[name], *(("partial_rotary_factor",) if STRETCHES[name] else ())):
+        if key in table and table.data[key] is None and (key, name) != ("factor", "yarn"):  # which yarn works out
             table.fault(key, None, "a number")
 
 

@@ -138,6 +138,7 @@ def molmo2(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     pool = attends("", wide, h, head, keys=[0, 4, 1], groups=h // groups if h % groups == 0 else 1, to=d)
     seen = 1 if tower.why else _seen(tower)
     windows = ceil_div(isqrt(seen), 2) ** 2
-    c.assumptions.append(f"its tower runs one crop, pooled to {windows:,} tokens: its processor makes two or more")
+    if not tower.why:
+        c.assumptions.append(f"its tower runs one crop, pooled to {windows:,} tokens: its processor makes two or more")
     filled = resampled([piece("masked", "sum", wide)], seen, 4 * windows, wide)
     return Projection(({"merge": 1, "to": wide}, filled, resampled(pool, 4, 1, d), *gated(f, out, False)))

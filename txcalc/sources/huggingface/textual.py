@@ -88,7 +88,8 @@ def _axes(c: Config, d_head: int, usual: list[int], unsaid: list[int] | None) ->
     nothing there."""
     angles = c.data.get("rope_parameters", c.data.get("rope_scaling"))
     parts = angles.get("mrope_section", unsaid) if isinstance(angles, dict) else usual
-    if not isinstance(parts, list) or not all(type(one) is int for one in parts) or sum(parts) != d_head // 2:
+    three = isinstance(parts, list) and len(parts) == 3 and all(type(one) is int for one in parts)
+    if not three or sum(parts or ()) != d_head // 2:
         c.fault("rope_parameters.mrope_section", parts, f"three numbers whose sum is {d_head // 2}")
 
 

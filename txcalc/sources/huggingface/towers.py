@@ -120,7 +120,8 @@ def kimi_k25(v: Config, first: str = "") -> Tower:
 def pixtral(v: Config) -> Tower:
     """Pixtral's: RMSNorms, gated, no biases, rotary positions, pictures of any size."""
     size = _sizes(v, 1024, 4096, 24, 16)
-    v.multiple("head_dim", v.size("head_dim", default=2, null=2), 2)  # of which positions alone follow
+    head = max(1, size.width // size.heads)
+    v.multiple("head_dim", v.size("head_dim", default=head, null=head), 2)  # of which positions alone follow
     vision = square(v, 1024, 16, class_token=False, patch_bias=False)
     del vision["image"]
     own = GATED | {"norm": {"form": "rms", "final": False}, "embedding": {"norm": True}, "positions": ROTARY}

@@ -243,8 +243,7 @@ class Model:
             if spread(sizes.values()) is None:
                 shapes = ", ".join(f"{name} {value.shape}" for name, value in sizes.items() if is_array(value))
                 faults.append(Fault("shapes", shapes, "arrays that go together"))
-        apart = self.spec["kind"] in ("encoder-decoder", "audio") or self.root.prompt
-        if not faults and source is not None and not apart:
+        if not faults and source is not None and not self.takes_source:
             fixed = {name: one.root.fixed for name, one in self.towers.items() if one.root.fixed is not None}
             said = " and ".join(f"its {name} tower makes {n:,} tokens" for name, n in fixed.items())
             said = said or f"{self.name} has no encoder apart"
@@ -293,6 +292,11 @@ class Model:
     def counted(self, work: Workload, bits: tuple[int, int, int]) -> Ledger:
         """The ledger of a checked workload; `bits` of a weight, an activation and a cached element."""
         return walk(self.root, work, bits)
+
+    @property
+    def takes_source(self) -> bool:
+        """True where the encoder's positions are given apart from the tokens."""
+        return self.spec["kind"] in ("encoder-decoder", "audio") or self.root.prompt
 
     @property
     def fixed_length(self) -> bool:

@@ -25,9 +25,9 @@ from tiny import TINY
 
 from txcalc import load
 from txcalc.errors import Refuted, TxcalcError
+from txcalc.evidence import theorems
+from txcalc.evidence.theorems import Theorem, Unit
 from txcalc.model import Model
-from txcalc.planning import theorems
-from txcalc.planning.theorems import Theorem, Unit
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.presets import names

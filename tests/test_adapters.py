@@ -99,7 +99,7 @@ def test_fully_shard_reduces_what_learns() -> None:
 
 
 def test_the_theorem_of_adapters_is_inherited() -> None:
-    from txcalc.planning import theorems
+    from txcalc.evidence import theorems
 
     for modules in (["q", "v"], ["all"]):
         for unit in theorems.units(load("llama-3.2-1b", {"lora.rank": 64, "lora.modules": modules})):

@@ -16,13 +16,13 @@ from strategies import FAMILIES
 
 from txcalc import hardware
 from txcalc.errors import InputError
+from txcalc.evidence.theorems import units
 from txcalc.ledger import QUANTITIES, Ledger, walk
 from txcalc.model import Model
 from txcalc.notation import LATEX, Sum, tidy, write
 from txcalc.parts.part import Workload
 from txcalc.planning.gradients import passes
 from txcalc.planning.layout import Layout
-from txcalc.planning.theorems import units
 from txcalc.planning.training import Recipe, activations, rank_of
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import width_of

@@ -22,7 +22,7 @@ from strategies import COMPOSITES, LEAVES
 import txcalc
 from txcalc import ledger
 from txcalc.parts import mechanisms, options, place
-from txcalc.planning.engines import ENGINES
+from txcalc.planning.serving.engines import ENGINES
 from txcalc.planning.training import FRAMEWORKS
 from txcalc.sources.huggingface.families import READERS
 
@@ -31,8 +31,8 @@ PACKAGE = Path(txcalc.__file__).parent
 # From the bottom layer up: a module imports its own package and those above it.
 LAYERS = (
     "errors", "processes", "frames", "num", "symbols", "notation", "units", "curves", "parts", "ledger", "checkpoint",
-    "model", "sources", "cards", "hardware", "planning", "algebra", "sweep", "parquet", "program", "explorer",
-    "reference", "verify", "render", "api", "cli",
+    "model", "sources", "cards", "hardware", "planning", "evidence", "algebra", "sweep", "parquet", "program",
+    "explorer", "reference", "verify", "render", "api", "cli",
 )  # fmt: skip
 OUTSIDE = {
     "fvcore": {"verify"},
@@ -335,7 +335,7 @@ def names_asked(path: Path) -> list[str]:
     return [ast.unparse(node) for node in nodes(path) if asks(node) and named(node)]
 
 
-@pytest.mark.parametrize("module", ["planning", "api", "verify", "hardware", "parts", "render", "cli"])
+@pytest.mark.parametrize("module", ["planning", "evidence", "api", "verify", "hardware", "parts", "render", "cli"])
 def test_nobody_is_asked_for_by_name(module: str, tmp_path: Path) -> None:
     assert [asked for path in sorted((PACKAGE / module).rglob("*.py")) for asked in names_asked(path)] == []
     (tmp_path / "planted.py").write_text('slow = recipe.framework == "megatron" or card.title.startswith("NVIDIA")\n')

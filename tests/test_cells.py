@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from txcalc.planning.theorems import units
+from txcalc.evidence.theorems import units
 from txcalc.sources import build
 
 FORMS = ["lstm", "gru", "rnn"]

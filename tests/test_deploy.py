@@ -20,13 +20,13 @@ from txcalc import hardware, load
 from txcalc.errors import InputError, UnknownName
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, walk
-from txcalc.planning.deployment import Deployment, largest, plan
-from txcalc.planning.engine import Engine, Reserve, engine, parse_reserve
-from txcalc.planning.formats import covering, format_of
-from txcalc.planning.holdings import Holdings
+from txcalc.planning.formats.names import covering, format_of
+from txcalc.planning.formats.weights import FORMATS
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding, Stage
-from txcalc.planning.weights import FORMATS
+from txcalc.planning.serving.deployment import Deployment, largest, plan
+from txcalc.planning.serving.engine import Engine, Reserve, engine, parse_reserve
+from txcalc.planning.serving.holdings import Holdings
 from txcalc.sources import build
 from txcalc.sources.presets import names
 
@@ -443,7 +443,7 @@ def test_no_fewer_gpus_would_do(name: str, memory: int, concurrency: int) -> Non
     model = load(name)
     deployment = Deployment(model, toy(memory), engine(model, chunk=64))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("txcalc.planning.deployment.MOST_GPUS", 40)
+        patch.setattr("txcalc.planning.serving.deployment.MOST_GPUS", 40)
         fewest = deployment.min_gpus(256, concurrency)
 
     def some(n: int) -> bool:

@@ -67,14 +67,17 @@ def families() -> str:
 
 
 def modules() -> str:
-    """The modules of the package, with their first line."""
+    """The modules of the package and of its folders, with their first line."""
     rows = ["| module | holds |", "| --- | --- |"]
-    for path in sorted((ROOT / "txcalc").iterdir()):
-        if path.name.startswith("_") or not (path.suffix == ".py" or (path / "__init__.py").exists()):
+    package = ROOT / "txcalc"
+    for path in sorted(package.rglob("*.py"), key=lambda path: [part.removesuffix(".py") for part in path.parts]):
+        place = path.parent if path.stem == "__init__" else path
+        if place == package or path.stem == "__main__":
             continue
-        docstring = ast.get_docstring(ast.parse((path if path.is_file() else path / "__init__.py").read_text())) or ""
-        first = re.split(r"(?<=[.:])\s", " ".join(docstring.split()))[0].rstrip(".:")
-        rows.append(f"| `{path.name if path.is_file() else f'{path.name}/'}` | {first} |")
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        first = re.split(r"(?<=\.)\s", " ".join(docstring.split()))[0].rstrip(".")
+        name = place.relative_to(package).as_posix()
+        rows.append(f"| `{name}` | {first} |" if place == path else f"| **`{name}/`** | {first} |")
     return "\n".join(rows)
 
 

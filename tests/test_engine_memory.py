@@ -21,16 +21,16 @@ import txcalc
 from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
-from txcalc.planning.deployment import Deployment, plan
-from txcalc.planning.engine import engine
-from txcalc.planning.engine_memory import EngineMemory, _sizes, rotary_table, step_elements, visible
-from txcalc.planning.engines import profile
 from txcalc.planning.fitting import CardSet, fits
-from txcalc.planning.formats import weights_of
+from txcalc.planning.formats.names import weights_of
+from txcalc.planning.formats.weights import FORMATS
 from txcalc.planning.layout import Layout
-from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.weights import FORMATS
+from txcalc.planning.serving.deployment import Deployment, plan
+from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.engine_memory import EngineMemory, _sizes, rotary_table, step_elements, visible
+from txcalc.planning.serving.engines import profile
+from txcalc.planning.serving.pace import Pace
 from txcalc.sources import presets
 
 GIB = 2**30

@@ -10,10 +10,10 @@ from hypothesis import given, strategies as st
 from tiny import TINY
 
 import txcalc
+from txcalc.evidence import theorems
 from txcalc.explorer import TOTALS, Explorer, explore
 from txcalc.model import Model
 from txcalc.num import ceil_div, divides, exact_div, exceeds, maximum, minimum, nearest_square, triangle
-from txcalc.planning import theorems
 from txcalc.program import OutOfDomain, Program, Recorded, Tape, written
 from txcalc.sources import build
 from txcalc.sources.assemble import assemble

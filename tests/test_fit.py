@@ -17,16 +17,16 @@ from typer.testing import CliRunner
 from txcalc import fit, hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError
-from txcalc.planning.deployment import Deployment
-from txcalc.planning.engine import Engine, Reserve, engine
-from txcalc.planning.engine_memory import EngineMemory
-from txcalc.planning.engines import profile
 from txcalc.planning.fitting import CardSet, fits, need, reserved
-from txcalc.planning.formats import format_of
-from txcalc.planning.holdings import Holdings
+from txcalc.planning.formats.names import format_of
 from txcalc.planning.layout import Layout
-from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
+from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.engine import Engine, Reserve, engine
+from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engines import profile
+from txcalc.planning.serving.holdings import Holdings
+from txcalc.planning.serving.pace import Pace
 from txcalc.planning.shapes import (
     CLASSIC,
     DesignBudget,

@@ -18,18 +18,18 @@ from tiny import TINY
 from txcalc import hardware, load, train
 from txcalc.errors import InputError, UnknownName
 from txcalc.parts.part import Weight
-from txcalc.planning.deployment import Deployment, plan
-from txcalc.planning.engine import engine
-from txcalc.planning.engine_memory import EngineMemory
-from txcalc.planning.engines import profile
 from txcalc.planning.fitting import CardSet, fits
-from txcalc.planning.formats import format_names, stored_narrow, weights_of
-from txcalc.planning.holdings import Holdings
+from txcalc.planning.formats.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer
+from txcalc.planning.formats.names import format_names, stored_narrow, weights_of
+from txcalc.planning.formats.quantised import READERS, configured, native
+from txcalc.planning.formats.weights import FORMATS, GGML, Mixed
 from txcalc.planning.layout import Layout
-from txcalc.planning.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.quantised import READERS, configured, native
-from txcalc.planning.weights import FORMATS, GGML, Mixed
+from txcalc.planning.serving.deployment import Deployment, plan
+from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engines import profile
+from txcalc.planning.serving.holdings import Holdings
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.presets import names as preset_names

@@ -15,8 +15,8 @@ import pytest
 from test_wild import QWEN
 
 from txcalc.errors import InputError
-from txcalc.planning.modules import Modules
-from txcalc.planning.traffic import arrivals, lengths
+from txcalc.planning.formats.modules import Modules
+from txcalc.planning.serving.traffic import arrivals, lengths
 from txcalc.render.measurements import read as measured
 
 SECONDS, MEMORY = 10.0, 1 << 30  # of a processor, and at most resident

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from txcalc.errors import InputError
+from txcalc.evidence.theorems import units
 from txcalc.num import ceil_log2
-from txcalc.planning.theorems import units
 from txcalc.sources import build
 
 

@@ -16,14 +16,14 @@ import pytest
 from txcalc import hardware, load
 from txcalc.curves import Curve, Link
 from txcalc.hardware import Accelerator
-from txcalc.planning.demand import Demand, Steady
-from txcalc.planning.engine import engine
-from txcalc.planning.engine_memory import EngineMemory
-from txcalc.planning.engines import profile
 from txcalc.planning.layout import Layout
-from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.steady import closed, open_
+from txcalc.planning.serving.demand import Demand, Steady
+from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engines import profile
+from txcalc.planning.serving.pace import Pace
+from txcalc.planning.serving.steady import closed, open_
 from txcalc.planning.training import Recipe, memory
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.step import StepTimer

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
+from txcalc.evidence import theorems
+from txcalc.evidence.theorems import Unit, inherited, units
 from txcalc.model import Model
 from txcalc.parts.convolution import Filter
 from txcalc.parts.cores import MatrixProduct
 from txcalc.parts.linear import Linear
 from txcalc.parts.mixers import pieces
-from txcalc.planning import theorems
-from txcalc.planning.theorems import Unit, inherited, units
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 

@@ -29,11 +29,11 @@ from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal
 from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import ProjectorStep
+from txcalc.planning.formats.weights import _GGUF
 from txcalc.planning.gradients import reached
 from txcalc.planning.memory import learning
 from txcalc.planning.scaling import _range
 from txcalc.planning.training.run import Terms
-from txcalc.planning.weights import _GGUF
 from txcalc.sources import build
 from txcalc.units import short
 

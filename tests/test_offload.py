@@ -14,15 +14,15 @@ from txcalc.cli import app
 from txcalc.curves import Curve, Efficiency
 from txcalc.errors import InputError
 from txcalc.parts.part import Workload
-from txcalc.planning.deployment import Deployment, beside
-from txcalc.planning.engine import Reserve, engine
-from txcalc.planning.engine_memory import EngineMemory
-from txcalc.planning.engines import profile
 from txcalc.planning.fitting import CardSet, fits, helped
 from txcalc.planning.layout import Layout
-from txcalc.planning.offload import Host, Offload, Wish, count, least, wish
-from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
+from txcalc.planning.serving.deployment import Deployment, beside
+from txcalc.planning.serving.engine import Reserve, engine
+from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engines import profile
+from txcalc.planning.serving.offload import Host, Offload, Wish, count, least, wish
+from txcalc.planning.serving.pace import Pace
 
 CARD = hardware.load("rtx-4090")
 HOST = Host(64 * 10**9, 80 * 10**9)

@@ -26,12 +26,12 @@ from test_explorer import KINDS, settings, workload
 import txcalc
 from txcalc import hardware
 from txcalc.api.trainings import recipe_of
+from txcalc.evidence import theorems
+from txcalc.evidence.known import all_known
 from txcalc.explorer import Explorer, explore
 from txcalc.ledger import Ledger
 from txcalc.model import Model
-from txcalc.planning import theorems
 from txcalc.planning.crossover import crossovers, lengths
-from txcalc.planning.evidence import all_known
 from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
 from txcalc.planning.rules import rules_of_thumb
 from txcalc.planning.training import training_flops

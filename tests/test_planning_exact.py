@@ -17,24 +17,21 @@ from tiny import TINY
 
 from txcalc import load
 from txcalc.errors import InputError, UnknownName
+from txcalc.evidence.known import digest
+from txcalc.evidence.structures import Size, _leaf, _Parameters, probe, units
+from txcalc.evidence.theorems import Condition, Shown, TheoremFiles, _weakest
 from txcalc.ledger import walk
 from txcalc.num import ceil_div
 from txcalc.parts.positions import RelativeBias
 from txcalc.parts.work import COST
 from txcalc.planning.crossover import first_in_blocks, first_in_chunks, lengths
-from txcalc.planning.deployment import check, largest
-from txcalc.planning.engine import Engine, engine
-from txcalc.planning.evidence import digest
 from txcalc.planning.fitting import ModelFit
-from txcalc.planning.formats import format_of
+from txcalc.planning.formats.modules import MOST_IN_ALL, MOST_TRIALS, PREFIXES, Modules, _short, _trials, listed, names
+from txcalc.planning.formats.names import format_of
 from txcalc.planning.generation import FlopsLaw, generations, laws, summed
 from txcalc.planning.layout import Layout, parse_layout, unserved
 from txcalc.planning.matching import Near, _Search, matched
-from txcalc.planning.modules import MOST_IN_ALL, MOST_TRIALS, PREFIXES, Modules, _short, _trials, listed, names
-from txcalc.planning.offload import Host, Offload
 from txcalc.planning.parallelism import Sharding, parted, piece, sizes
-from txcalc.planning.passes import Passes
-from txcalc.planning.roofline import Rank
 from txcalc.planning.scaling import (
     LAWS,
     ScalingLaw,
@@ -46,12 +43,15 @@ from txcalc.planning.scaling import (
     distribution,
     laws as scaling_laws,
 )
-from txcalc.planning.serving import most_rate
+from txcalc.planning.serving.deployment import check, largest
+from txcalc.planning.serving.engine import Engine, engine
+from txcalc.planning.serving.offload import Host, Offload
+from txcalc.planning.serving.passes import Passes
+from txcalc.planning.serving.plan import most_rate
+from txcalc.planning.serving.roofline import Rank
+from txcalc.planning.serving.timing import grown, request
+from txcalc.planning.serving.traffic import Lengths
 from txcalc.planning.shapes import DesignBudget, DesignFamily, _depths
-from txcalc.planning.structures import Size, _leaf, _Parameters, probe, units
-from txcalc.planning.theorems import Condition, Shown, TheoremFiles, _weakest
-from txcalc.planning.timing import grown, request
-from txcalc.planning.traffic import Lengths
 from txcalc.sources import build
 
 EXPERTS = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"

@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError
-from txcalc.planning.demand import ROUNDS, Demand
-from txcalc.planning.deployment import Deployment
-from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
-from txcalc.planning.pools import Pools, pools
-from txcalc.planning.steady import apart
-from txcalc.planning.timing import Limits, request
+from txcalc.planning.serving.demand import ROUNDS, Demand
+from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.pools import Pools, pools
+from txcalc.planning.serving.steady import apart
+from txcalc.planning.serving.timing import Limits, request
 
 sys.path.insert(0, str(Path(__file__).parent / "evidence"))
 

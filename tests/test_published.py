@@ -29,12 +29,12 @@ from txcalc import hardware
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.parts.part import Elementwise
-from txcalc.planning.deployment import Deployment
-from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.memory import cache_bytes, training_state, weights_bytes
-from txcalc.planning.pace import Pace
 from txcalc.planning.rules import rules_of_thumb
+from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.engine import Reserve, engine
+from txcalc.planning.serving.pace import Pace
 from txcalc.planning.training import training_flops
 from txcalc.sources import build
 

@@ -19,21 +19,21 @@ from txcalc.parts.options import REQUIRED
 from txcalc.parts.place import mechanism
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.conventions import CONVENTIONS
-from txcalc.planning.demand import Steady
-from txcalc.planning.deployment import MOST_GPUS, MOST_SEQUENCES, Choice, Deployment, Gpu, check
-from txcalc.planning.engine import engine
 from txcalc.planning.fitting import checked_context
+from txcalc.planning.formats.quantised import READERS, configured
 from txcalc.planning.gradients import core_result, saved_by_core
 from txcalc.planning.layout import Layout
 from txcalc.planning.matching import matched
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.quantised import READERS, configured
 from txcalc.planning.scaling import ScalingQuestion
-from txcalc.planning.serving import Serving, check_budget, sizes, within
+from txcalc.planning.serving.demand import Steady
+from txcalc.planning.serving.deployment import MOST_GPUS, MOST_SEQUENCES, Choice, Deployment, Gpu, check
+from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.plan import Serving, check_budget, sizes, within
+from txcalc.planning.serving.sizing import _Sizing, rentable
+from txcalc.planning.serving.timing import Limits, request
+from txcalc.planning.serving.traffic import arrivals, lengths
 from txcalc.planning.shapes import DesignFamily
-from txcalc.planning.sizing import _Sizing, rentable
-from txcalc.planning.timing import Limits, request
-from txcalc.planning.traffic import arrivals, lengths
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
 from txcalc.planning.training.run import Terms
 from txcalc.sources.spec import MAX_LAYERS

@@ -22,7 +22,7 @@ import txcalc
 from txcalc.checkpoint import Checkpoint, StoredTensor, check
 from txcalc.cli import app
 from txcalc.errors import InputError
-from txcalc.planning.formats import weights_of
+from txcalc.planning.formats.names import weights_of
 from txcalc.sources import safetensors
 from txcalc.sources.safetensors import BITS, INDEX, listed_files
 

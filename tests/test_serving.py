@@ -19,18 +19,18 @@ from txcalc.curves import PEAKS, SECONDS, SHARES, Curve, Efficiency, Link, untou
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, assumed
 from txcalc.parts.part import Workload
-from txcalc.planning.cost import Cost, series
-from txcalc.planning.deployment import Deployment, plan
-from txcalc.planning.engine import Engine, engine
-from txcalc.planning.engine_memory import EngineMemory
-from txcalc.planning.engines import profile
-from txcalc.planning.formats import weights_of
+from txcalc.planning.formats.names import weights_of
 from txcalc.planning.layout import Layout
-from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding, Stage
-from txcalc.planning.roofline import Rank
-from txcalc.planning.serving import Serving, _notes, serve, sizes
-from txcalc.planning.timing import Speculation, Timer, request
+from txcalc.planning.serving.cost import Cost, series
+from txcalc.planning.serving.deployment import Deployment, plan
+from txcalc.planning.serving.engine import Engine, engine
+from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engines import profile
+from txcalc.planning.serving.pace import Pace
+from txcalc.planning.serving.plan import Serving, _notes, serve, sizes
+from txcalc.planning.serving.roofline import Rank
+from txcalc.planning.serving.timing import Speculation, Timer, request
 from txcalc.render.serving import parts as by_part
 from txcalc.sources import build
 from txcalc.sources.presets import names

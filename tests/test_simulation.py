@@ -22,14 +22,14 @@ import txcalc
 from txcalc import hardware
 from txcalc.cli import app
 from txcalc.errors import InputError
-from txcalc.planning.demand import ROUNDS, Demand, Steady
-from txcalc.planning.deployment import Deployment
-from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
-from txcalc.planning.simulation import Done, Server, Simulated, SimulatedRun, simulate, simulated, spread
-from txcalc.planning.steady import among, closed, open_
-from txcalc.planning.timing import Limits, Timer, request
-from txcalc.planning.traffic import Arrival, Lengths, Requests, arrivals, lengths
+from txcalc.planning.serving.demand import ROUNDS, Demand, Steady
+from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.simulation import Done, Server, Simulated, SimulatedRun, simulate, simulated, spread
+from txcalc.planning.serving.steady import among, closed, open_
+from txcalc.planning.serving.timing import Limits, Timer, request
+from txcalc.planning.serving.traffic import Arrival, Lengths, Requests, arrivals, lengths
 
 
 def linear(fixed: float, each: float) -> Callable[[float], float]:

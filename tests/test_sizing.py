@@ -11,14 +11,14 @@ from command import Command
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
-from txcalc.planning.demand import Steady
-from txcalc.planning.deployment import Choice, Deployment, taken
-from txcalc.planning.engine import engine
 from txcalc.planning.layout import Layout
-from txcalc.planning.offload import wish
-from txcalc.planning.serving import serve, sizes
-from txcalc.planning.sizing import arrange, less, rentable
-from txcalc.planning.timing import Limits, Timer, request
+from txcalc.planning.serving.demand import Steady
+from txcalc.planning.serving.deployment import Choice, Deployment, taken
+from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.offload import wish
+from txcalc.planning.serving.plan import serve, sizes
+from txcalc.planning.serving.sizing import arrange, less, rentable
+from txcalc.planning.serving.timing import Limits, Timer, request
 
 run = Command("deploy")
 
@@ -251,7 +251,7 @@ def test_what_fits_nowhere_is_shown_on_one() -> None:
 
 
 def test_a_limit_that_is_just_met_is_kept() -> None:
-    from txcalc.planning.demand import Steady
+    from txcalc.planning.serving.demand import Steady
 
     point = Steady(0.5, 0.5, 0.5, 0.5, 0.5, 0.5)
     assert Limits(0.5, 0.5).kept(point) and not Limits(0.49).kept(point) and not Limits(None, 0.49).kept(point)

@@ -11,11 +11,11 @@ import pytest
 from command import Command
 from hypothesis import given, strategies as st
 
-from txcalc.planning.demand import ROUNDS, Demand, StepCurve
-from txcalc.planning.loops import Loop
-from txcalc.planning.simulation import Server, simulate
-from txcalc.planning.steady import closed, open_
-from txcalc.planning.traffic import Arrival
+from txcalc.planning.serving.demand import ROUNDS, Demand, StepCurve
+from txcalc.planning.serving.loops import Loop
+from txcalc.planning.serving.simulation import Server, simulate
+from txcalc.planning.serving.steady import closed, open_
+from txcalc.planning.serving.traffic import Arrival
 
 
 def linear(fixed: float, each: float) -> Callable[[float], float]:

@@ -18,6 +18,9 @@ from typer.testing import CliRunner
 from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError
+from txcalc.evidence import known as evidence, theorems
+from txcalc.evidence.known import how_known
+from txcalc.evidence.theorems import Condition, Size, Theorem, Unit, inherited, units
 from txcalc.model import Model
 from txcalc.num import ceil_div, minimum
 from txcalc.parts import spans
@@ -28,9 +31,6 @@ from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Cache
 from txcalc.parts.spans import Window, Windowed
-from txcalc.planning import evidence, theorems
-from txcalc.planning.evidence import how_known
-from txcalc.planning.theorems import Condition, Size, Theorem, Unit, inherited, units
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.presets import names
@@ -309,10 +309,10 @@ def test_a_window_off_by_one_is_refuted_by_name(
 
 @pytest.mark.slow
 def test_a_wrong_backward_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
-    from txcalc.planning import gradients as flops
+    from txcalc.planning import gradients
     from txcalc.verify.steps import _training
 
-    monkeypatch.setitem(flops.PASSES, "both", 2)
+    monkeypatch.setitem(gradients.PASSES, "both", 2)
     _, rows = _training(units(load(TOY))[0])
     assert any(not row.equal for row in rows)
 

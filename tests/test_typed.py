@@ -13,7 +13,7 @@ from test_cli import run
 
 import txcalc
 from txcalc.errors import InputError
-from txcalc.planning.formats import known_format
+from txcalc.planning.formats.names import known_format
 from txcalc.sources import hub, presets
 
 CONFIG: dict[str, Any] = {

@@ -23,13 +23,13 @@ from tiny import TINY
 
 from txcalc import load, verify as verify_all
 from txcalc.errors import InputError, Refuted, UnknownName
+from txcalc.evidence.known import MEANING, RECORDED, _proofs, how_known, proofs_file
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Cache, Leaf, MatMul, Weight, Workload
 from txcalc.parts.spans import Causal, Window
 from txcalc.planning.activations import korthikanti
-from txcalc.planning.evidence import MEANING, RECORDED, _proofs, how_known, proofs_file
 from txcalc.planning.training import training_flops
 from txcalc.sources import build, huggingface
 from txcalc.sources.export import to_config
@@ -42,7 +42,7 @@ pytest.importorskip("fvcore")
 
 from torch import nn  # noqa: E402
 
-from txcalc.planning.theorems import FIGURES as BY_THEOREM  # noqa: E402
+from txcalc.evidence.theorems import FIGURES as BY_THEOREM  # noqa: E402
 from txcalc.reference import mode  # noqa: E402
 from txcalc.verify import NoDevice, NotForAll, Verdict, device, macs, shortened, verify, witness  # noqa: E402
 from txcalc.verify.coverage import ZERO_COST, costs_nothing  # noqa: E402
@@ -749,7 +749,7 @@ def test_a_changed_formula_inherits_no_proof(monkeypatch: pytest.MonkeyPatch) ->
 def test_sizes_that_no_probe_reaches_inherit_no_proof(monkeypatch: pytest.MonkeyPatch) -> None:
     """A window longer than any prompt that was compared costs what none of them shows; so do other numbers of layers.
     Theorems, which hold for all sizes, are left aside here."""
-    monkeypatch.setattr("txcalc.planning.evidence.theorems.inheritance", lambda model: {})
+    monkeypatch.setattr("txcalc.evidence.known.theorems.inheritance", lambda model: {})
     recorded = RECORDED.keys() - {"params"}  # which are published
     assert "modelled" not in {how_known(load("llama-3.1-8b"), quantity).how for quantity in recorded}
     for changes in ({"attention.window": 8192}, {"L": 31}):
@@ -766,7 +766,7 @@ def test_keys_of_another_stream_inherit_no_proof(monkeypatch: pytest.MonkeyPatch
 
 def test_a_file_of_proofs_says_nothing_else(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "proofs.json"
-    monkeypatch.setattr("txcalc.planning.evidence.proofs_file", lambda: path)
+    monkeypatch.setattr("txcalc.evidence.known.proofs_file", lambda: path)
     for how, where in (("certain", ""), ("proved", 3)):
         path.write_text(json.dumps({"presets": {"gpt2": {"flops": {"how": how, "where": where, "digest": "0"}}}}))
         _proofs.cache_clear()

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from txcalc.errors import InputError
+from txcalc.evidence import structures, theorems
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.num import exact_div
 from txcalc.parts.mechanisms import ATTENTIONS, MIXERS
-from txcalc.planning import structures, theorems
 from txcalc.planning.crossover import ends
 from txcalc.planning.gradients import training_flops
 from txcalc.program import Guard, Program, Recorded, Tape, steps, written

@@ -18,10 +18,10 @@ from typing import NamedTuple
 from servers import DATA, Row, cache_of, deployment, form, summary, timer
 
 from txcalc.errors import InputError, TxcalcError
-from txcalc.planning.demand import Steady
-from txcalc.planning.deployment import Deployment
 from txcalc.planning.layout import Layout
-from txcalc.planning.steady import apart
+from txcalc.planning.serving.demand import Steady
+from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.steady import apart
 
 
 class Pair(NamedTuple):

@@ -12,11 +12,11 @@ from statistics import median
 from typing import Any
 
 from txcalc import hardware, load
-from txcalc.planning.deployment import Deployment, Gpu
-from txcalc.planning.engine import Reserve, engine
-from txcalc.planning.engine_memory import EngineMemory
-from txcalc.planning.engines import profile
 from txcalc.planning.layout import Layout
+from txcalc.planning.serving.deployment import Deployment, Gpu
+from txcalc.planning.serving.engine import Reserve, engine
+from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engines import profile
 from txcalc.units import parse_bytes
 
 GIB = 2**30

@@ -20,12 +20,12 @@ from typing import Any
 from txcalc import hardware, load
 from txcalc.curves import Curve
 from txcalc.hardware import Accelerator
-from txcalc.planning.engine import engine
-from txcalc.planning.engine_memory import EngineMemory
-from txcalc.planning.engines import profile
 from txcalc.planning.layout import Layout
-from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
+from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engines import profile
+from txcalc.planning.serving.pace import Pace
 
 DATA = Path(__file__).parents[1] / "data" / "serving"
 VERSION = "llama.cpp@b2824"  # as the notebooks say: with CUDA graphs, without flash attention

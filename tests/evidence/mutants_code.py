@@ -6,10 +6,10 @@
 
 Each mutant changes one operator, one constant, one comparison or one of the field's letters of a file, in turn over all
 files, drawn by the seed. `--map` first runs the quick tier (or some files of it; with `--slow` slow tests too) and
-writes into map.jsonl, beside RESULTS, at which places of `parts/` and `planning/` each test meets a value that the
-change makes another, and how long it takes. A mutant then runs the tests of its place, the quickest first, at most
-`--tests` seconds of them; the first failure kills it. A process holds everything imported and collected, and forks for
-each mutant: there the code of its functions is exchanged, or, for what a module or class computes when it is made,
+writes into map.jsonl, beside RESULTS, at which places of `parts/`, `planning/` and `evidence/` each test meets a value
+that the change makes another, and how long it takes. A mutant then runs the tests of its place, the quickest first, at
+most `--tests` seconds of them; the first failure kills it. A process holds everything imported and collected, and forks
+for each mutant: there the code of its functions is exchanged, or, for what a module or class computes when it is made,
 everything of txcalc is imported from the changed source, and the tests that evaluate anything of its file come first.
 What then lives is run under `verify` with all oracles, of one layer of each source named. A line of RESULTS is written
 for each; what is there already is not run again. At the end: how many were killed, and every survivor with its line.
@@ -45,7 +45,7 @@ from typing import Any, NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PLACES = tuple(str(ROOT / "txcalc" / name) + os.sep for name in ("parts", "planning"))
+PLACES = tuple(str(ROOT / "txcalc" / name) + os.sep for name in ("parts", "planning", "evidence"))
 BINARY: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Add, ast.Div: ast.Mult, ast.FloorDiv: ast.Mult, ast.Pow: ast.Mult,
     ast.Mod: ast.Mult,
@@ -193,7 +193,7 @@ class Telling(Places):
 
 
 class Seen:
-    """Maps each test to the places of `parts/` and `planning/` at which it would see a change, and to its seconds."""
+    """Maps each test to the places at which it would see a change, and to its seconds."""
 
     def __init__(self, out: Path, jobs: int) -> None:
         self.out, self.jobs, self.within = out, jobs, False
@@ -512,7 +512,7 @@ def main() -> int:
     about.add_argument("--verify", nargs="+", metavar="SOURCE", default=[])
     about.add_argument("--only", nargs="+", metavar="FILE:LINE", default=[])
     about.add_argument("--again", action="store_true")
-    about.add_argument("--under", nargs="+", default=["parts", "planning"])
+    about.add_argument("--under", nargs="+", default=["parts", "planning", "evidence"])
     asked = about.parse_args()
     if asked.map is not None:
         return int(pytest.main(quick(asked.map, asked.slow), plugins=[Seen(map_of(asked.results), asked.jobs)]))

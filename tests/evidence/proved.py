@@ -19,8 +19,8 @@ from pathlib import Path
 from configs import records
 
 from txcalc.errors import TxcalcError
+from txcalc.evidence import theorems
 from txcalc.model import Model
-from txcalc.planning import theorems
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 

@@ -29,11 +29,11 @@ from typing import NamedTuple
 from txcalc import hardware, load
 from txcalc.errors import InputError, TxcalcError
 from txcalc.model import Model
-from txcalc.planning.deployment import Deployment
-from txcalc.planning.engine import Reserve, engine
 from txcalc.planning.layout import Layout
-from txcalc.planning.timing import Timer, request
-from txcalc.planning.traffic import Lengths
+from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.engine import Reserve, engine
+from txcalc.planning.serving.timing import Timer, request
+from txcalc.planning.serving.traffic import Lengths
 
 DATA = Path(__file__).parent.parent / "data" / "serving"
 PRESETS = {

@@ -31,9 +31,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from strategies import descriptions
 
 from txcalc.errors import TxcalcError
+from txcalc.evidence.theorems import units
 from txcalc.model import Model
 from txcalc.parts.model import Stack
-from txcalc.planning.theorems import units
 from txcalc.sources import build
 from txcalc.verify import ORACLES, subject
 from txcalc.verify.subject import SizePoint, Subject

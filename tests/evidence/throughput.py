@@ -1,9 +1,10 @@
 """TensorRT-LLM's largest throughput against the library: `python tests/evidence/throughput.py`.
 
 Every row of `tests/data/serving/throughput.csv` is a run of `trtllm-bench throughput`: so many requests of one length,
-all there at the start, first come, first served. It is simulated request by request (`planning.simulation`) with what
-the benchmark sets: sequences and tokens of a step from the memory that is left (tensorrt_llm/bench/build/tuning.py),
-the cache 95 % of what is free, no request admitted that its whole answer has no pages for, and attention's data
+all there at the start, first come, first served. It is simulated request by request (`planning.serving.simulation`)
+with what the benchmark sets: sequences and tokens of a step from the memory that is left
+(tensorrt_llm/bench/build/tuning.py), the cache 95 % of what is free, no request
+admitted that its whole answer has no pages for, and attention's data
 parallelism for models of experts (docs/source/performance/perf-overview.md at 00f3768). Each expert is sliced over all
 ranks: the page's columns are named TP8 (--ep is 1 unless given), where its later versions have DEP8. With whole experts
 on ranks of their own rates come out 1.0 to 1.5 times as high: that the slices are meant was seen with all 27 rows of
@@ -28,15 +29,15 @@ from typing import NamedTuple
 from servers import DATA, timer
 
 from txcalc import hardware, load
-from txcalc.planning.demand import Steady
-from txcalc.planning.deployment import Deployment
-from txcalc.planning.engine import Reserve, engine
-from txcalc.planning.engine_memory import EngineMemory
-from txcalc.planning.engines import profile
 from txcalc.planning.layout import Layout
-from txcalc.planning.simulation import Server, simulate
-from txcalc.planning.steady import closed
-from txcalc.planning.traffic import Arrival
+from txcalc.planning.serving.demand import Steady
+from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.engine import Reserve, engine
+from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engines import profile
+from txcalc.planning.serving.simulation import Server, simulate
+from txcalc.planning.serving.steady import closed
+from txcalc.planning.serving.traffic import Arrival
 
 # Requests of a run, by prompt and answer.
 REQUESTS = {

@@ -14,8 +14,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from txcalc.evidence.known import digests, proofs_file
 from txcalc.model import Model
-from txcalc.planning.evidence import digests, proofs_file
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 

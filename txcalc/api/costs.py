@@ -227,7 +227,7 @@ def show(
     >>> found.params.total, found.flops.forward.matmul
     (8030261248, 32938104193024)
     """
-    from txcalc.planning.formats import stored_narrow, weights_of
+    from txcalc.planning.formats.names import stored_narrow, weights_of
     from txcalc.render.show import report, with_initial
 
     one(batch=batch, tokens=tokens, past=past, source=source_length)

@@ -14,12 +14,12 @@ from txcalc.errors import Fault, InputError
 if TYPE_CHECKING:
     from txcalc.hardware import Accelerator
     from txcalc.model import Model
-    from txcalc.planning.deployment import Plan
-    from txcalc.planning.engine_memory import EngineMemory
-    from txcalc.planning.engines import Profile
-    from txcalc.planning.offload import Wish
-    from txcalc.planning.serving import Serving
-    from txcalc.planning.timing import Limits, Request
+    from txcalc.planning.serving.deployment import Plan
+    from txcalc.planning.serving.engine_memory import EngineMemory
+    from txcalc.planning.serving.engines import Profile
+    from txcalc.planning.serving.offload import Wish
+    from txcalc.planning.serving.plan import Serving
+    from txcalc.planning.serving.timing import Limits, Request
     from txcalc.render.deploy import DeployAnswer
     from txcalc.sources import Source
 
@@ -49,7 +49,7 @@ class Deploy(Result, Deployment):
     @checked
     def to_command(self, engine: str) -> str:
         """The command that serves the plan with vllm, sglang, trtllm or dynamo. Errors: `InputError` of several."""
-        from txcalc.planning.simulation import SEQUENCES
+        from txcalc.planning.serving.simulation import SEQUENCES
         from txcalc.render.emit import command
 
         one, *others = vars(self)["_answers"]
@@ -159,10 +159,11 @@ def deploy(
     """
     from txcalc import hardware
     from txcalc.api import phrases
-    from txcalc.planning import serving, timing, traffic
-    from txcalc.planning.engine import parse_reserve
-    from txcalc.planning.engines import offloading, profile
-    from txcalc.planning.offload import wish
+    from txcalc.planning.serving import timing, traffic
+    from txcalc.planning.serving.engine import parse_reserve
+    from txcalc.planning.serving.engines import offloading, profile
+    from txcalc.planning.serving.offload import wish
+    from txcalc.planning.serving.plan import check_budget
     from txcalc.render.deploy import DeployAnswer
     from txcalc.units import parse_rate, parse_seconds
 
@@ -207,7 +208,7 @@ def deploy(
     )
     limits = timing.Limits(time(ttft, "--ttft"), time(tpot, "--tpot"))
     for each in prices.values():
-        serving.check_budget(each, *limits)
+        check_budget(each, *limits)
     planner = _Planner(
         request=asked,
         context=held,
@@ -299,11 +300,11 @@ class _Planner:
     ) -> DeployAnswer:
         """Its plan and its speed. Errors: `InputError`; `strict`: also where only the speed cannot be told, and was
         asked for."""
-        from txcalc.planning import serving
-        from txcalc.planning.deployment import Deployment, beside
-        from txcalc.planning.engine import engine
-        from txcalc.planning.engine_memory import EngineMemory
-        from txcalc.planning.sizing import arrange, rentable
+        from txcalc.planning.serving.deployment import Deployment, beside
+        from txcalc.planning.serving.engine import engine
+        from txcalc.planning.serving.engine_memory import EngineMemory
+        from txcalc.planning.serving.plan import serve
+        from txcalc.planning.serving.sizing import arrange, rentable
         from txcalc.render.deploy import DeployAnswer
 
         memory = EngineMemory(self.profile, kind, self.context, self.most, self.chunk) if self.profile else None
@@ -317,9 +318,9 @@ class _Planner:
             instead = None if found.best.fits else self._less(found, price)
             if not found.best.serves or (self.apart and not found.best.fits):
                 return DeployAnswer(model, kind, found, None, instead=instead)
-            speed = serving.serve(found, self.request, price, *self.limits)
+            speed = serve(found, self.request, price, *self.limits)
             if self.apart:
-                from txcalc.planning.pools import pools
+                from txcalc.planning.serving.pools import pools
 
                 counts = [gpus] if gpus else rentable(found.best.layout.gpus, {}, kind.node)[:6]
                 load = self.request, self.context, found.concurrency
@@ -334,11 +335,11 @@ class _Planner:
 
     def _less(self, plan: Plan, price: float | None) -> Serving | None:
         """The largest load that fits; None: not one sequence does."""
-        from txcalc.planning import serving
-        from txcalc.planning.sizing import less
+        from txcalc.planning.serving.plan import serve
+        from txcalc.planning.serving.sizing import less
 
         smaller = less(plan, self.request, self.ways, self.limits)
-        return serving.serve(smaller, replace(self.request, rate=None), price, *self.limits) if smaller else None
+        return serve(smaller, replace(self.request, rate=None), price, *self.limits) if smaller else None
 
     def _drafts(self, model: Model) -> Model | None:
         """What proposes tokens. Errors: `InputError` where the model should and cannot."""
@@ -350,7 +351,7 @@ class _Planner:
 
     def _simulated(self, speed: Serving, memory: EngineMemory | None) -> Serving:
         """Request by request, where the load lasts."""
-        from txcalc.planning.simulation import SEQUENCES, simulated
+        from txcalc.planning.serving.simulation import SEQUENCES, simulated
 
         if not speed.chosen.steady.lasts:
             return speed

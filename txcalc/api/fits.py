@@ -13,13 +13,13 @@ from txcalc.sources import build, load
 
 if TYPE_CHECKING:
     from txcalc.model import Model
-    from txcalc.planning.engine import Engine, Reserve
-    from txcalc.planning.engine_memory import EngineMemory
     from txcalc.planning.fitting import CardSet, ModelFit
-    from txcalc.planning.holdings import Holdings
     from txcalc.planning.layout import Layout
-    from txcalc.planning.offload import Wish
     from txcalc.planning.parallelism import Sharding
+    from txcalc.planning.serving.engine import Engine, Reserve
+    from txcalc.planning.serving.engine_memory import EngineMemory
+    from txcalc.planning.serving.holdings import Holdings
+    from txcalc.planning.serving.offload import Wish
     from txcalc.planning.shapes import DesignFamily, Likeness
     from txcalc.sources import Source
 
@@ -93,12 +93,12 @@ def fit(
     """
     from txcalc import hardware
     from txcalc.api.phrases import accelerators
-    from txcalc.planning.engine import Reserve, left, parse_reserve
-    from txcalc.planning.engine_memory import EngineMemory
-    from txcalc.planning.engines import offloading, profile as profiled
     from txcalc.planning.fitting import LADDER, CardSet, checked_context, reserved
-    from txcalc.planning.formats import known_format
-    from txcalc.planning.offload import wish
+    from txcalc.planning.formats.names import known_format
+    from txcalc.planning.serving.engine import Reserve, left, parse_reserve
+    from txcalc.planning.serving.engine_memory import EngineMemory
+    from txcalc.planning.serving.engines import offloading, profile as profiled
+    from txcalc.planning.serving.offload import wish
     from txcalc.render.fit import fit_report
     from txcalc.sources.presets import find, is_own, names as presets
     from txcalc.units import bits_of, parse_bytes
@@ -155,7 +155,7 @@ class _Fits:
 
     def engine(self, model: Model, name: str) -> Engine:
         """A model's engine in a format; its weights are looked at once for all cards. Errors: `InputError`."""
-        from txcalc.planning.engine import engine
+        from txcalc.planning.serving.engine import engine
 
         key = (id(model), name)
         if key not in self.engines:
@@ -170,10 +170,10 @@ class _Fits:
 
     def on(self, model: Model, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
         """A model on a card, in every format; with RAM's help where it needs it and a card has memory of its own."""
-        from txcalc.planning.engine import run_by
         from txcalc.planning.fitting import ModelFit, fits, helped
-        from txcalc.planning.offload import divides
         from txcalc.planning.parallelism import Sharding
+        from txcalc.planning.serving.engine import run_by
+        from txcalc.planning.serving.offload import divides
 
         host = self.host if self.host and card.apart and divides(model) else None
         if id(model) not in self.ranks:
@@ -281,8 +281,8 @@ def design(
     >>> txcalc.load(best.inline).params == best.params
     True
     """
-    from txcalc.planning.engine import Reserve, engine, parse_reserve
     from txcalc.planning.fitting import checked_context
+    from txcalc.planning.serving.engine import Reserve, engine, parse_reserve
     from txcalc.planning.shapes import MOST_PARAMS, DesignBudget, DesignFamily, classics, designs, trainable
     from txcalc.render.fit import design_report
     from txcalc.units import parse_bytes

@@ -86,7 +86,7 @@ def rates(text: float | str) -> float:
 
 def comes(rate: float | str | None, path: str | None, burstiness: float) -> tuple[float | None, list[float]]:
     """Requests per second, or the seconds at which they come."""
-    from txcalc.planning.traffic import arrivals
+    from txcalc.planning.serving.traffic import arrivals
 
     if rate is not None and path is not None:
         raise InputError("options", ["--rate and --arrivals contradict each other"])

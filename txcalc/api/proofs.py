@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from txcalc.api.arguments import Length, Names, length, maybe, models, names
 from txcalc.api.results import Known, Record, Result
 from txcalc.errors import Fault, InputError, Refuted
-from txcalc.planning.evidence import MEASURES, ORACLES, oracles_of
+from txcalc.evidence.known import MEASURES, ORACLES, oracles_of
 
 if TYPE_CHECKING:
     from txcalc.hardware import Accelerator
@@ -222,7 +222,7 @@ def prove(*sources: Source, again: bool = False, out: str | Path | None = None, 
     >>> [found.how for found in txcalc.prove("llama-3.1-8b").structures]
     ['proved', 'proved']
     """
-    from txcalc.planning import theorems
+    from txcalc.evidence import theorems
     from txcalc.render.prove import ProofAnswer, report
 
     if not sources:

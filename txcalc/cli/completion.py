@@ -33,18 +33,18 @@ def _names(*places: str, also: tuple[str, ...] = ()) -> Completion:
 
 source = _names("sources.presets:names")
 accelerator = _names("hardware:names")
-weights = _names("planning.formats:format_names")
+weights = _names("planning.formats.names:format_names")
 dtype = _names("units:DTYPE_BITS")
 cache = _names("units:DTYPE_BITS", "units:CACHE_BITS")
 convention = _names("planning.conventions:CONVENTIONS", also=("korthikanti",))
-engine = _names("planning.engines:names")
+engine = _names("planning.serving.engines:names")
 served = _names("render.emit:ENGINES")
 framework = _names("planning.training.frameworks:FRAMEWORKS")
 schedule = _names("planning.training:SCHEDULES")
 offload = _names("planning.training.recipe:OFFLOAD")
 optimizer = _names("planning.training.optimizers:OPTIMIZERS")
 law = _names("planning.scaling:LAWS")
-oracle = _names("planning.evidence:ORACLES", "planning.evidence:MEASURES", also=("all",))
+oracle = _names("evidence.known:ORACLES", "evidence.known:MEASURES", also=("all",))
 
 
 def key(incomplete: str) -> list[str]:

@@ -10,13 +10,13 @@ from typing import NamedTuple
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.model import MAX_TOKENS, Model
-from txcalc.planning.engine import Engine, Reserve
-from txcalc.planning.engine_memory import EngineMemory, visible
-from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
-from txcalc.planning.offload import Offload, Wish
-from txcalc.planning.pace import Pace
 from txcalc.planning.parallelism import Sharding
+from txcalc.planning.serving.engine import Engine, Reserve
+from txcalc.planning.serving.engine_memory import EngineMemory, visible
+from txcalc.planning.serving.holdings import Holdings
+from txcalc.planning.serving.offload import Offload, Wish
+from txcalc.planning.serving.pace import Pace
 
 
 class CardSet(NamedTuple):

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 from txcalc.ledger import Ledger
 from txcalc.num import ceil_div, total
-from txcalc.planning.weights import Format
+from txcalc.planning.formats.weights import Format
 
 
 class StateShare(NamedTuple):

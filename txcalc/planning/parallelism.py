@@ -32,7 +32,7 @@ from txcalc.parts.work import Axis
 from txcalc.planning.layout import Layout, unserved
 
 if TYPE_CHECKING:
-    from txcalc.planning.offload import Offload
+    from txcalc.planning.serving.offload import Offload
 
 KEPT = 64  # workloads whose ledger a stage keeps
 
@@ -45,7 +45,7 @@ class Stage:
 
     alive   elements alive at the peak of a step of so many tokens, one that decodes or not
     asked   by workload, the first entry of each leaf: all stages that are cut of one tree have its operations
-    passes  what a pass asks of any accelerator, by layout and formats (`planning.passes`)
+    passes  what a pass asks of any accelerator, by layout and formats (`planning.serving.passes`)
     """
 
     first: int

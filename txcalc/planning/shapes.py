@@ -18,8 +18,8 @@ from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.mechanisms import ALL
-from txcalc.planning.engine import Engine
 from txcalc.planning.fitting import need
+from txcalc.planning.serving.engine import Engine
 from txcalc.sources import build, inline
 from txcalc.sources.explicit import cycle, folded, kinds_in_order, leaves, stretched
 from txcalc.sources.expressions import evaluated, size_of

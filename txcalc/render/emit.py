@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from txcalc.errors import InputError, UnknownName
 from txcalc.num import ceil_div
-from txcalc.planning.deployment import Plan
-from txcalc.planning.engines import profile, without
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
-from txcalc.planning.pools import Pools
-from txcalc.planning.timing import Speculation
+from txcalc.planning.serving.deployment import Plan
+from txcalc.planning.serving.engines import profile, without
+from txcalc.planning.serving.pools import Pools
+from txcalc.planning.serving.timing import Speculation
 
 if TYPE_CHECKING:
     from txcalc.model import Model

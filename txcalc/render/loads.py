@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from itertools import takewhile
 
 from txcalc.errors import InputError
-from txcalc.planning.demand import Steady
-from txcalc.planning.serving import Serving
-from txcalc.planning.sizing import arrange, rentable
+from txcalc.planning.serving.demand import Steady
+from txcalc.planning.serving.plan import Serving
+from txcalc.planning.serving.sizing import arrange, rentable
 from txcalc.render.picture import Mark, Panel, PlotAxis, Series
 from txcalc.units import seconds
 

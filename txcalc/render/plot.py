@@ -17,9 +17,9 @@ from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import RULES, Prefills, RuleCrossover
-from txcalc.planning.deployment import Plan
-from txcalc.planning.pace import Pace
-from txcalc.planning.serving import Serving
+from txcalc.planning.serving.deployment import Plan
+from txcalc.planning.serving.pace import Pace
+from txcalc.planning.serving.plan import Serving
 from txcalc.render.compare import USUAL, Comparison, rows as compare_rows
 from txcalc.render.deploy import SIGNS
 from txcalc.render.kv import rows as kv_rows

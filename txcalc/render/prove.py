@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from txcalc.planning.theorems import Theorem, Unit
+from txcalc.evidence.theorems import Theorem, Unit
 from txcalc.render.report import Report, Table, TableCell
 
 

@@ -6,16 +6,16 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from txcalc.ledger import KINDS
-from txcalc.planning.cost import Cost
-from txcalc.planning.demand import Steady
-from txcalc.planning.roofline import ADAPTERS, LINKS
-from txcalc.planning.serving import DEFINITIONS, Serving
-from txcalc.planning.timing import Point
+from txcalc.planning.serving.cost import Cost
+from txcalc.planning.serving.demand import Steady
+from txcalc.planning.serving.plan import DEFINITIONS, Serving
+from txcalc.planning.serving.roofline import ADAPTERS, LINKS
+from txcalc.planning.serving.timing import Point
 from txcalc.render.serving import parts
 
 if TYPE_CHECKING:
-    from txcalc.planning.pools import Pools
-    from txcalc.planning.simulation import Simulated
+    from txcalc.planning.serving.pools import Pools
+    from txcalc.planning.serving.simulation import Simulated
 
 
 def data(serving: Serving) -> dict[str, Any]:

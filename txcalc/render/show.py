@@ -8,17 +8,17 @@ from fractions import Fraction
 from typing import Any
 
 from txcalc.errors import InputError
+from txcalc.evidence import theorems
+from txcalc.evidence.known import Known, all_known
 from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.planning import theorems
-from txcalc.planning.evidence import Known, all_known
+from txcalc.planning.formats.quantised import native
+from txcalc.planning.formats.weights import Format
 from txcalc.planning.gradients import training_flops
 from txcalc.planning.initial import initial
 from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
-from txcalc.planning.quantised import native
 from txcalc.planning.rules import Rule, rules_of_thumb, sums_of
-from txcalc.planning.weights import Format
 from txcalc.render.report import Report, Table, TableCell, cell, error, percent, rounded
 from txcalc.render.summary import make, summary
 from txcalc.units import iec, short

@@ -13,8 +13,8 @@ from dataclasses import replace
 from importlib import import_module
 
 from txcalc.errors import Fault, InputError, MissingExtra
+from txcalc.evidence.known import ORACLES, oracles_of
 from txcalc.model import Model
-from txcalc.planning.evidence import ORACLES, oracles_of
 
 try:
     import fvcore  # noqa: F401

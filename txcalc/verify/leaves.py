@@ -14,12 +14,12 @@ import sympy
 import torch
 from torch import nn
 
+from txcalc.evidence.theorems import Condition, Unit
 from txcalc.ledger import Ledger, walk
 from txcalc.num import floor_div
 from txcalc.parts.forms import LENT
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.part import Workload
-from txcalc.planning.theorems import Condition, Unit
 from txcalc.reference import tracing
 from txcalc.reference.mixers.pieces import Alone
 from txcalc.reference.run import Like

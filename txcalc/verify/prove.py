@@ -12,8 +12,8 @@ import sympy
 import torch
 from torch import nn
 
-from txcalc.planning import theorems
-from txcalc.planning.theorems import Condition, Theorem, Unit
+from txcalc.evidence import theorems
+from txcalc.evidence.theorems import Condition, Theorem, Unit
 from txcalc.reference import modules, tracing
 from txcalc.verify import flops, leaves, steps
 from txcalc.verify.parameters import ORACLE as WEIGHTS

@@ -1,4 +1,4 @@
-"""What a verification showed, kept for `planning.evidence`: `presets/proofs.json`."""
+"""What a verification showed, kept for `evidence.known`: `presets/proofs.json`."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
+from txcalc.evidence.known import RECORDED, digest, proofs_file
 from txcalc.model import Model
-from txcalc.planning.evidence import RECORDED, digest, proofs_file
 from txcalc.verify.subject import Subject
 from txcalc.verify.verdict import Row, Verdict, equal
 

@@ -20,8 +20,8 @@ from torch._dynamo.source import ConstantSource
 from torch.fx.experimental.symbolic_shapes import DimDynamic
 from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod, ToFloat
 
+from txcalc.evidence.theorems import Condition, Size, Unit
 from txcalc.parts.model import Stack
-from txcalc.planning.theorems import Condition, Size, Unit
 from txcalc.verify.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, theirs
 
 LEAST = 2  # PyTorch takes a symbol to be 2 or more

@@ -17,11 +17,11 @@ from typing import Any, NamedTuple
 import sympy
 import torch
 
+from txcalc.evidence import theorems
+from txcalc.evidence.theorems import Condition, Shown, Unit
 from txcalc.ledger import Entry, walk
 from txcalc.parts.part import Workload
-from txcalc.planning import theorems
 from txcalc.planning.gradients import step_flops
-from txcalc.planning.theorems import Condition, Shown, Unit
 from txcalc.reference import Cache, mode, modules, tracing
 from txcalc.verify import flops, mask, saved
 from txcalc.verify.cache import ORACLE as DECODING

@@ -10,9 +10,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from txcalc.evidence.known import Known
 from txcalc.ledger import Entry, Ledger
 from txcalc.num import exact_div, total, whole
-from txcalc.planning.evidence import Known
 
 # Experts are compared together: which of them work depends on the data, their sum does not.
 ROUTED = "routed"

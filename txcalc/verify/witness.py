@@ -13,11 +13,11 @@ import torch
 
 from txcalc.checkpoint import Checkpoint, StoredTensor, check, folded
 from txcalc.errors import InputError, MissingExtra
+from txcalc.evidence.structures import listed
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import product
-from txcalc.planning.modules import ATTENTION, HEAD, MLP, names
-from txcalc.planning.structures import listed
+from txcalc.planning.formats.modules import ATTENTION, HEAD, MLP, names
 from txcalc.sources import huggingface
 from txcalc.sources.export import to_config
 from txcalc.sources.objects import with_idle_rows

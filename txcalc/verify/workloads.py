@@ -20,13 +20,13 @@ from txcalc.hardware import Accelerator
 from txcalc.ledger import FEED_FORWARD
 from txcalc.model import Model
 from txcalc.parts.part import Workload
-from txcalc.planning.cost import Cost, total
 from txcalc.planning.crossover import CORE, RULES, crossovers, lengths
-from txcalc.planning.engine import engine
-from txcalc.planning.holdings import Holdings
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Stage
-from txcalc.planning.roofline import Rank
+from txcalc.planning.serving.cost import Cost, total
+from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.holdings import Holdings
+from txcalc.planning.serving.roofline import Rank
 from txcalc.planning.training import Recipe, memory, reached
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.step import StepTimer

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from txcalc.evidence.known import all_known
 from txcalc.explorer import Domain, Explorer
-from txcalc.planning.evidence import all_known
 from txcalc.program import Guard, Program, written
 from txcalc.render.summary import summary
 

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
-from txcalc.planning import timing
-from txcalc.planning.deployment import Deployment, Gpu, Plan
-from txcalc.planning.engine import engine
-from txcalc.planning.serving import Serving, serve
-from txcalc.planning.sizing import arrange
-from txcalc.planning.timing import Point
+from txcalc.planning.serving import timing
+from txcalc.planning.serving.deployment import Deployment, Gpu, Plan
+from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.plan import Serving, serve
+from txcalc.planning.serving.sizing import arrange
+from txcalc.planning.serving.timing import Point
 from txcalc.planning.training.answer import Training
 from txcalc.render.emit import command
 from txcalc.render.train import data as train_data

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from txcalc.errors import InputError, UnknownName
-from txcalc.planning import mixtures, quantised
-from txcalc.planning.weights import EXPERTS, FORMATS, LAYERS, Format, plain
+from txcalc.planning.formats import mixtures, quantised
+from txcalc.planning.formats.weights import EXPERTS, FORMATS, LAYERS, Format, plain
 
 if TYPE_CHECKING:
     from txcalc.model import Model

@@ -15,7 +15,7 @@ from typing import Any
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry
-from txcalc.planning.weights import LAYERS, Format
+from txcalc.planning.formats.weights import LAYERS, Format
 
 WHERE = "quantization_config"
 

@@ -16,9 +16,9 @@ from typing import Any
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
-from txcalc.planning.mixtures import stored
-from txcalc.planning.modules import BLOCKS, LEFT, TABLES, WHERE, Modules, check_packed, listed
-from txcalc.planning.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
+from txcalc.planning.formats.mixtures import stored
+from txcalc.planning.formats.modules import BLOCKS, LEFT, TABLES, WHERE, Modules, check_packed, listed
+from txcalc.planning.formats.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
 
 Config = Mapping[str, Any]
 

@@ -11,9 +11,9 @@ from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Leaf, Workload
 from txcalc.parts.sharding import Ways
-from txcalc.planning.engine import Engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Stage
+from txcalc.planning.serving.engine import Engine
 
 
 class Held(NamedTuple):

@@ -10,11 +10,11 @@ from txcalc.hardware import Accelerator
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
-from txcalc.planning.cost import BoundedTime, Cost, series, total
-from txcalc.planning.engine import Engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import KEPT, Sharding
-from txcalc.planning.roofline import Rank
+from txcalc.planning.serving.cost import BoundedTime, Cost, series, total
+from txcalc.planning.serving.engine import Engine
+from txcalc.planning.serving.roofline import Rank
 
 
 class Pace:

@@ -13,11 +13,11 @@ from dataclasses import replace
 from math import ceil, inf
 
 from txcalc.errors import InputError
-from txcalc.planning.demand import Steady
-from txcalc.planning.deployment import MOST_GPUS, Choice, Deployment, Plan, check, choices, planned, taken
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
-from txcalc.planning.timing import Limits, Request, Timer
+from txcalc.planning.serving.demand import Steady
+from txcalc.planning.serving.deployment import MOST_GPUS, Choice, Deployment, Plan, check, choices, planned, taken
+from txcalc.planning.serving.timing import Limits, Request, Timer
 
 RULE = "those that fit; within the limits; quickest from question to answer at this load"
 

@@ -14,14 +14,14 @@ from typing import NamedTuple
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.parts.frozen import record
-from txcalc.planning.cost import BoundedTime
-from txcalc.planning.demand import ROUNDS, Answered, Demand, Steady, StepCurve
-from txcalc.planning.deployment import MOST_SEQUENCES, Deployment
-from txcalc.planning.engines import latency
 from txcalc.planning.layout import SERVING_ORDER, Layout
-from txcalc.planning.pace import Pace
-from txcalc.planning.steady import closed, open_
-from txcalc.planning.traffic import Lengths, Requests
+from txcalc.planning.serving.cost import BoundedTime
+from txcalc.planning.serving.demand import ROUNDS, Answered, Demand, Steady, StepCurve
+from txcalc.planning.serving.deployment import MOST_SEQUENCES, Deployment
+from txcalc.planning.serving.engines import latency
+from txcalc.planning.serving.pace import Pace
+from txcalc.planning.serving.steady import closed, open_
+from txcalc.planning.serving.traffic import Lengths, Requests
 
 CONTEXT = 8192  # of a plan that names none
 UNACCEPTED = "a draft's tokens need the probability that each is accepted (--acceptance 70%)"

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.hardware import Accelerator
-from txcalc.planning.weights import GGML, Format, Mixed, plain
+from txcalc.planning.formats.weights import GGML, Format, Mixed, plain
 from txcalc.units import parse_bytes
 
 

@@ -21,11 +21,11 @@ from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
-from txcalc.planning.demand import ROUNDS, Steady
 from txcalc.planning.layout import Layout
-from txcalc.planning.steady import Among, among
-from txcalc.planning.timing import Limits, Point, Timer
-from txcalc.planning.traffic import Arrival
+from txcalc.planning.serving.demand import ROUNDS, Steady
+from txcalc.planning.serving.steady import Among, among
+from txcalc.planning.serving.timing import Limits, Point, Timer
+from txcalc.planning.serving.traffic import Arrival
 
 REQUESTS = 10_000  # of an open loop
 SEQUENCES = 1024  # at once, unless an engine says: vLLM's max_num_seqs on large cards

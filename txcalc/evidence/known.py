@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.evidence import theorems
+from txcalc.evidence.structures import fingerprint
 from txcalc.model import Model
-from txcalc.planning import theorems
-from txcalc.planning.structures import fingerprint
 from txcalc.sources.presets import folder
 
 MEANING = {

@@ -18,17 +18,17 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError
-from txcalc.ledger import Ledger, walk
-from txcalc.model import Model
-from txcalc.parts.part import Workload
-from txcalc.planning.gradients import step_flops
-from txcalc.planning.structures import (
+from txcalc.evidence.structures import (
     Size as Size,
     Unit as Unit,
     fingerprint,
     probe as probe,
     units as units,
 )
+from txcalc.ledger import Ledger, walk
+from txcalc.model import Model
+from txcalc.parts.part import Workload
+from txcalc.planning.gradients import step_flops
 from txcalc.sources.presets import folder
 
 SCHEMA = "txcalc/theorems/1"

@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 
 from txcalc.errors import Fault, InputError
 from txcalc.parts.frozen import record
-from txcalc.planning.cost import BoundedTime
-from txcalc.planning.demand import Answered, Steady
-from txcalc.planning.deployment import Choice, Deployment
 from txcalc.planning.layout import Group, Layout
 from txcalc.planning.links import NODE, seconds
-from txcalc.planning.steady import apart
-from txcalc.planning.timing import Limits, Request, Timer
+from txcalc.planning.serving.cost import BoundedTime
+from txcalc.planning.serving.demand import Answered, Steady
+from txcalc.planning.serving.deployment import Choice, Deployment
+from txcalc.planning.serving.steady import apart
+from txcalc.planning.serving.timing import Limits, Request, Timer
 
 SPLITS = 16  # that are tried at most
 LAYOUTS = 12  # of each pool that are tried with each other

@@ -12,10 +12,10 @@ from typing import NamedTuple
 from txcalc.ledger import Entry, same_input
 from txcalc.parts.part import MatMul, Workload
 from txcalc.parts.work import Transfer
-from txcalc.planning.engine import Engine
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import GATHERED
 from txcalc.planning.parallelism import KEPT, Stage
+from txcalc.planning.serving.engine import Engine
 
 MOST_QUERIES = 64  # of a sequence, that a kernel of decode takes: a token and a draft's proposals
 

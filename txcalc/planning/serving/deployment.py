@@ -16,13 +16,13 @@ from txcalc.hardware import Accelerator
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.parts.frozen import record
-from txcalc.planning.engine import Engine, multiplies
-from txcalc.planning.engine_memory import visible
-from txcalc.planning.holdings import Holdings, towers_bytes
+from txcalc.planning.formats.quantised import native
 from txcalc.planning.layout import Layout
-from txcalc.planning.offload import Offload, Wish
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.quantised import native
+from txcalc.planning.serving.engine import Engine, multiplies
+from txcalc.planning.serving.engine_memory import visible
+from txcalc.planning.serving.holdings import Holdings, towers_bytes
+from txcalc.planning.serving.offload import Offload, Wish
 from txcalc.units import iec
 
 MOST_GPUS = 1024

@@ -21,7 +21,7 @@ from txcalc.errors import InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
 from txcalc.parts.mechanisms import section_of
-from txcalc.planning.weights import FORMATS, GGML, Format, Mixed, Numbers, layers_of, plain
+from txcalc.planning.formats.weights import FORMATS, GGML, Format, Mixed, Numbers, layers_of, plain
 
 
 class Layer(NamedTuple):

@@ -12,11 +12,11 @@ from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.parts.frozen import once, record
-from txcalc.planning.engine_memory import EngineMemory
-from txcalc.planning.engines import laid_out, without
-from txcalc.planning.formats import NATIVE, weights_of
-from txcalc.planning.offload import Offload, divides
-from txcalc.planning.weights import Format
+from txcalc.planning.formats.names import NATIVE, weights_of
+from txcalc.planning.formats.weights import Format
+from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engines import laid_out, without
+from txcalc.planning.serving.offload import Offload, divides
 from txcalc.units import bits_of, parse_bytes
 
 

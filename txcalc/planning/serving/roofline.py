@@ -27,7 +27,7 @@ Fused    as engines fuse: products of one input (q, k, v; gate, up) and all rout
 Links    what the collectives of the tree send (`parts.collectives`), each with its latency; an all-reduce's floor is
          the message once, as a switch that adds can do. Between nodes over the network cards, where a node is known
 RAM      what lies there is read and computed at the host's rates; for many tokens its weights are copied to the
-         accelerator first (`planning.offload`). The floor reads each once
+         accelerator first (`planning.serving.offload`). The floor reads each once
 Source   Williams et al. 2009 (roofline); Pope et al. 2022 (arXiv 2211.05102) for the split of a step
 """
 
@@ -43,13 +43,13 @@ from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import same_input, walk
 from txcalc.parts.part import Workload
-from txcalc.planning.cost import Cost, total
-from txcalc.planning.engine import Engine, multiplies
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.links import GATHERED, HOST, seconds
-from txcalc.planning.offload import MANY
 from txcalc.planning.parallelism import Stage
-from txcalc.planning.passes import CoreWork, LeafLoad, LeafWork, Passes
+from txcalc.planning.serving.cost import Cost, total
+from txcalc.planning.serving.engine import Engine, multiplies
+from txcalc.planning.serving.offload import MANY
+from txcalc.planning.serving.passes import CoreWork, LeafLoad, LeafWork, Passes
 from txcalc.units import ALIASES, bits_of
 
 LINKS = "collectives"  # the parts that no leaf of the tree is

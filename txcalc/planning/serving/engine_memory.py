@@ -22,9 +22,9 @@ from txcalc.num import ceil_div
 from txcalc.parts.frozen import once, record
 from txcalc.parts.model import Stack
 from txcalc.parts.part import Weight
-from txcalc.planning.engines import Profile, data
+from txcalc.planning.formats.weights import Format
 from txcalc.planning.layout import Layout
-from txcalc.planning.weights import Format
+from txcalc.planning.serving.engines import Profile, data
 from txcalc.units import iec, parse_bytes
 
 PCIE = 64 * 10**9  # bytes per second of sixteen lanes of PCIe 5.0

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from math import ceil, erfc, exp, floor, inf, log, log1p, pi, sqrt
 
-from txcalc.planning.demand import ROUNDS, Demand, Steady
+from txcalc.planning.serving.demand import ROUNDS, Demand, Steady
 
 CLOSE = 1e-6  # relative, of a root
 GRID = 128  # points of a chain up to its mean

@@ -14,18 +14,18 @@ from typing import TYPE_CHECKING, NamedTuple
 from txcalc.curves import Efficiency
 from txcalc.errors import Fault, InputError
 from txcalc.parts.frozen import record
-from txcalc.planning.cost import total
-from txcalc.planning.demand import ROUNDS
-from txcalc.planning.deployment import MOST_SEQUENCES, Choice, Plan, largest
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
-from txcalc.planning.pace import Pace
-from txcalc.planning.timing import Limits, Point, Request, Timer
-from txcalc.planning.traffic import ALIKE
+from txcalc.planning.serving.cost import total
+from txcalc.planning.serving.demand import ROUNDS
+from txcalc.planning.serving.deployment import MOST_SEQUENCES, Choice, Plan, largest
+from txcalc.planning.serving.pace import Pace
+from txcalc.planning.serving.timing import Limits, Point, Request, Timer
+from txcalc.planning.serving.traffic import ALIKE
 
 if TYPE_CHECKING:
-    from txcalc.planning.pools import Pools
-    from txcalc.planning.simulation import Simulated
+    from txcalc.planning.serving.pools import Pools
+    from txcalc.planning.serving.simulation import Simulated
 
 DEFINITIONS = {
     "ttft": "time to first token: the mean at the load, of the wait in line, the prompt, and the engine's own share",

@@ -1,0 +1,1 @@
+"""How each figure is known, and the theorems that a model inherits by its structure."""

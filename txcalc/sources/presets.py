@@ -9,8 +9,7 @@ import os
 import re
 import tomllib
 from collections.abc import Mapping
-from copy import deepcopy
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -106,12 +105,6 @@ def _described(path: Path) -> Mapping[str, Any]:
     return parsed(files.read(path, MAX_BYTES), str(path))
 
 
-@lru_cache(maxsize=128)
-def _tables(text: str) -> dict[str, Any]:
-    """TOML that is asked for again and again; whoever asks changes a copy of it."""
-    return tomllib.loads(text)
-
-
 def parsed(data: bytes, where: str) -> Mapping[str, Any]:
     """A description as TOML. Errors: `InputError`."""
     if len(data) > MAX_BYTES:
@@ -121,7 +114,7 @@ def parsed(data: bytes, where: str) -> Mapping[str, Any]:
     if any(line.count(b".") > MAX_DOTS for line in data.splitlines()):  # a dotted key takes the square of its length
         raise InputError(where, ["is not valid TOML: nested too deep"])
     try:
-        return deepcopy(_tables(data.decode()))
+        return tomllib.loads(data.decode())
     except UnicodeDecodeError:
         raise InputError(where, ["is not text, expected a description (.toml)"]) from None
     except RecursionError:

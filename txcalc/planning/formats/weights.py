@@ -263,6 +263,7 @@ class Mixed(Format):
         """The formats that `choose` gives to the layers of every matrix of a model."""
         table: dict[str, dict[int | None, Format | None]] = {}
         elements: dict[Format, int] = {}
+        known: dict[Any, list[tuple[Format | None, int]]] = {}
         for entry in entries:
             # A tied head has no weights of its own, but reads some; a stage of its own holds them.
             if not any(_is_matrix(entry, weight) for weight in entry.leaf.untied.tensors):
@@ -272,12 +273,15 @@ class Mixed(Format):
             if not any(forms):
                 continue
             table.setdefault(entry.name, {}).update(zip(numbers, forms, strict=True))
-            for found, number in _counted(forms).items():
+            counted = known[entry.name, tuple(numbers)] = [*_counted(forms).items()]
+            for found, number in counted:
                 if found:
                     elements[found] = elements.get(found, 0) + each * number
         main = max(elements, key=lambda form: elements[form], default=FORMATS["fp32" if wide == 32 else "bf16"])
         given = {item.name: getattr(main, item.name) for item in fields(Format)}
-        return cls(**{**given, "name": name, "source": source, "wide": wide, "table": table})
+        made = cls(**{**given, "name": name, "source": source, "wide": wide, "table": table})
+        made._parts.update(known)
+        return made
 
     def parts(self, weight: Weight, entry: Entry) -> list[tuple[Format | None, int]]:
         """The formats of a tensor's layers with how many have each; None: it stays wide."""

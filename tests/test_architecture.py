@@ -22,7 +22,7 @@ from strategies import COMPOSITES, LEAVES
 import txcalc
 from txcalc import ledger
 from txcalc.parts import mechanisms, options, place
-from txcalc.planning.serving.engines import ENGINES
+from txcalc.planning.serving.engine_profiles import ENGINES
 from txcalc.planning.training import FRAMEWORKS
 from txcalc.sources.huggingface.families import READERS
 

@@ -26,7 +26,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding, Stage
 from txcalc.planning.serving.deployment import Deployment, largest, plan
 from txcalc.planning.serving.engine import Engine, Reserve, engine, parse_reserve
-from txcalc.planning.serving.holdings import Holdings
+from txcalc.planning.serving.rank_memory import RankBytes
 from txcalc.sources import build
 from txcalc.sources.presets import names
 
@@ -34,9 +34,9 @@ GIB = 2**30
 ONE = Layout()
 
 
-def rank(name: str, layout: Layout = ONE, stage: int = 0, **how: Any) -> Holdings:
+def rank(name: str, layout: Layout = ONE, stage: int = 0, **how: Any) -> RankBytes:
     model = load(name)
-    return Holdings(model, Sharding(model).stages(layout)[stage], engine(model, **how))
+    return RankBytes(model, Sharding(model).stages(layout)[stage], engine(model, **how))
 
 
 # Weights and caches.
@@ -241,7 +241,7 @@ def test_the_index_that_selects_keys_is_whole_on_every_rank_and_cached() -> None
     latent = {"n_heads": 128, "q_rank": 1536, "kv_rank": 512, "d_nope": 128, "d_rope": 64, "d_v": 128, **index}
     model = build({"d_model": 7168, "n_layers": 2, "latent": latent, "feed_forward": {"d_ff": 64}}, "DSA")
     sharding, how = Sharding(model), engine(model)
-    one, split = (Holdings(model, sharding.stages(layout)[0], how) for layout in (ONE, Layout(tp=8)))
+    one, split = (RankBytes(model, sharding.stages(layout)[0], how) for layout in (ONE, Layout(tp=8)))
     assert split.caches(4096) == one.caches(4096) == (2 * 2 * 4096 * 704,) * 3
     assert one.caches(4095).pages == one.caches(4096).pages
     shapes = {entry.path.rpartition("indexer.")[2]: entry.leaf.weights()[0].shape for entry, _ in split.weights}

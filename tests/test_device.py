@@ -26,7 +26,7 @@ from txcalc.model import Model
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear
 from txcalc.parts.part import Cache, Weight
-from txcalc.planning.serving.cost import total
+from txcalc.planning.serving.durations import total
 from txcalc.sources import build
 
 sys.path.insert(0, str(Path(__file__).with_name("evidence")))

@@ -29,8 +29,8 @@ from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Deployment, plan
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.engine_memory import EngineMemory, _sizes, rotary_table, step_elements, visible
-from txcalc.planning.serving.engines import profile
-from txcalc.planning.serving.pace import Pace
+from txcalc.planning.serving.engine_profiles import profile
+from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.sources import presets
 
 GIB = 2**30
@@ -244,7 +244,7 @@ def rate(model: str, card: str, weights: str, prompt: int, version: str = "b2824
     assert found
     memory = EngineMemory(found, kind, 8192)
     how = engine(load(model), weights, "fp16", chunk=memory.most_tokens, memory=memory)
-    pace = Pace(load(model), Sharding(load(model), True, how.offload), Layout(), kind, how)
+    pace = LayoutTime(load(model), Sharding(load(model), True, how.offload), Layout(), kind, how)
     return prompt / pace.prefill(prompt).achievable if prompt else 1 / pace.step(1, 256).achievable
 
 
@@ -345,7 +345,7 @@ def test_a_narrow_cache_is_read_by_the_kernels_for_one(kv: str) -> None:
     """8.5 bits on an H100 are no faster than 8: kernels widen either, and reach less of the bandwidth."""
 
     def step(cache: str) -> float:
-        return Pace(model, Sharding(model), Layout(), card, engine(model, kv=cache)).step(64, 8192).achievable
+        return LayoutTime(model, Sharding(model), Layout(), card, engine(model, kv=cache)).step(64, 8192).achievable
 
     model, card = load("llama-3.1-8b"), hardware.load("h100-sxm")
     assert step("bf16") > step("q8_0") > step("fp8") > step("int4") and step(kv) < step("bf16")

@@ -24,9 +24,9 @@ from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Deployment
 from txcalc.planning.serving.engine import Engine, Reserve, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engines import profile
-from txcalc.planning.serving.holdings import Holdings
-from txcalc.planning.serving.pace import Pace
+from txcalc.planning.serving.engine_profiles import profile
+from txcalc.planning.serving.layout_time import LayoutTime
+from txcalc.planning.serving.rank_memory import RankBytes
 from txcalc.planning.shapes import (
     CLASSIC,
     DesignBudget,
@@ -99,11 +99,11 @@ def test_cards_share_what_a_model_needs(monkeypatch: pytest.MonkeyPatch) -> None
     """A further card of the same layout looks at no tensor again, in any format."""
     made: list[str] = []
 
-    def count(*argv: Any) -> Holdings:
+    def count(*argv: Any) -> RankBytes:
         made.append(argv[2].weights.name)
-        return Holdings(*argv)
+        return RankBytes(*argv)
 
-    monkeypatch.setattr("txcalc.planning.fitting.Holdings", count)
+    monkeypatch.setattr("txcalc.planning.fitting.RankBytes", count)
     alone = fit("llama-3.1-8b", gpu="4090", weights="bf16,Q4_K_M").rows
     assert made == ["bf16", "Q4_K_M"]
     both = fit("llama-3.1-8b", gpu=["4090", "h100"], weights="bf16,Q4_K_M").rows
@@ -367,7 +367,7 @@ def test_an_engines_speed_is_that_of_its_own_kernels(name: str, card: str, weigh
     model, one, known = load(name), hardware.load(card), profile(server)
     assert known
     how = engine(model, weights, memory=EngineMemory(known, one, 8192))
-    step = Pace(model, Sharding(model), Layout(), one, how).step(1, 8192).achievable
+    step = LayoutTime(model, Sharding(model), Layout(), one, how).step(1, 8192).achievable
     (row,) = fit(name, gpu=card, weights=weights, engine=server).rows
     assert row.tokens_per_s == 1 / step
 
@@ -382,7 +382,7 @@ def test_the_last_byte_is_enough() -> None:
     """What is usable may be all of it."""
     model = load("D=512 L=4 h=8 h_kv=4 F=1376 V=32000")
     how, layout = engine(model), Layout()
-    held = Holdings(model, Sharding(model).stages(layout)[0], how, layout)
+    held = RankBytes(model, Sharding(model).stages(layout)[0], how, layout)
     for context, sequences in ((100, 1), (4000, 3)):
         most = max(held.activations(context, sequences).values())
         all_of_it = held.weights_bytes + held.cache_bytes(context, sequences) + sum(held.rest.values()) + most

@@ -28,8 +28,8 @@ from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Deployment, plan
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engines import profile
-from txcalc.planning.serving.holdings import Holdings
+from txcalc.planning.serving.engine_profiles import profile
+from txcalc.planning.serving.rank_memory import RankBytes
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.presets import names as preset_names
@@ -127,7 +127,7 @@ def test_metas_own_fp8_leaves_attention_and_two_layers_wide() -> None:
     rows = 4 * (2 * 53_248 + 16_384)
     assert size("llama-3.1-405b", "fp8") == 2 * model.params - 124 * (ffn - rows)
     first = load("llama-3.1-405b", {"h_kv": 16})
-    rank = Holdings(first, Sharding(first).stages(Layout(tp=8))[0], engine(first, "fp8"))
+    rank = RankBytes(first, Sharding(first).stages(Layout(tp=8))[0], engine(first, "fp8"))
     assert rank.weights_bytes / GIB == pytest.approx(57.752, rel=0.005)
 
 
@@ -306,7 +306,7 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
     how = engine(model, "fp8")
     whole = sum(how.weights.bytes_of(entry) for entry in model.ledger())
     stages = Sharding(model).stages(Layout(pp=4))
-    assert sum(Holdings(model, stage, how).weights_bytes * stage.copies for stage in stages) == whole
+    assert sum(RankBytes(model, stage, how).weights_bytes * stage.copies for stage in stages) == whole
 
 
 @pytest.mark.parametrize(("config", "words"), QUANTISED["refused"])
@@ -451,7 +451,7 @@ def test_a_stage_of_a_mixture_is_part_of_the_whole() -> None:
     model = load("llama-3.1-8b")
     how = engine(model, "Q4_K_M")
     stages = Sharding(model).stages(Layout(pp=2))
-    held = sum(Holdings(model, stage, how).weights_bytes * stage.copies for stage in stages)
+    held = sum(RankBytes(model, stage, how).weights_bytes * stage.copies for stage in stages)
     assert held == size("llama-3.1-8b", "Q4_K_M")
 
 
@@ -489,8 +489,8 @@ def test_every_format_is_the_same_bytes_on_a_rank_and_in_fit(name: str) -> None:
             continue
         how = engine(model, weights)
         (alone,) = Sharding(model).stages(Layout())
-        assert Holdings(model, alone, how).weights_bytes == expected
-        parts = [Holdings(model, stage, how) for stage in Sharding(model).stages(Layout(pp=2))]
+        assert RankBytes(model, alone, how).weights_bytes == expected
+        parts = [RankBytes(model, stage, how) for stage in Sharding(model).stages(Layout(pp=2))]
         head = sum(size for entry, size in parts[-1].weights if entry.kind == "head" and entry.leaf.matrix)
         assert sum(part.weights_bytes for part in parts) == expected + head * (name == "llama-3.2-3b")
         need = fits(model, how, card.memory, 4096, card).need
@@ -509,9 +509,9 @@ def test_every_presets_formats_are_the_same_bytes_on_a_rank() -> None:
                 expected = size(model, weights)
             except InputError as error:
                 with pytest.raises(InputError, match=re.escape(str(error))):
-                    Holdings(model, alone, engine(model, weights))
+                    RankBytes(model, alone, engine(model, weights))
                 continue
-            rank = Holdings(model, alone, engine(model, weights))
+            rank = RankBytes(model, alone, engine(model, weights))
             assert rank.weights_bytes - rank.towers_bytes == expected, (name, weights)
 
 

@@ -21,9 +21,9 @@ from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.demand import Demand, Steady
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engines import profile
-from txcalc.planning.serving.pace import Pace
-from txcalc.planning.serving.steady import closed, open_
+from txcalc.planning.serving.engine_profiles import profile
+from txcalc.planning.serving.layout_time import LayoutTime
+from txcalc.planning.serving.steady_state import closed, open_
 from txcalc.planning.training import Recipe, memory
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.step import StepTimer
@@ -101,7 +101,7 @@ def asked(plan: str) -> tuple[Any, ...]:
 def paced(plan: str, accelerator: Accelerator) -> dict[str, float]:
     """Seconds of prompts and steps, floors and parts too."""
     model, sharding, layout, how = asked(plan)
-    one, found = Pace(model, sharding, layout, accelerator, how), dict[str, float]()
+    one, found = LayoutTime(model, sharding, layout, accelerator, how), dict[str, float]()
     for name, time in (
         ("prompt", one.prefill(3000)),
         ("rest of a prompt", one.prefill(3000, 1000)),
@@ -121,7 +121,7 @@ def test_a_draft_s_proposals_are_decoded() -> None:
         return one._replace(start_s=one.start_s + 1) if key == "attention.decode" else one
 
     model, sharding, layout, how = asked("dense")
-    usual, dear = (Pace(model, sharding, layout, card, how) for card in (h200(), curved(h200(), dearer)))
+    usual, dear = (LayoutTime(model, sharding, layout, card, how) for card in (h200(), curved(h200(), dearer)))
     for tokens, decoded in ((1, True), (64, True), (65, False)):
         more = dear.step(1, 2048, tokens).achievable - usual.step(1, 2048, tokens).achievable
         assert (more > 1) == decoded
@@ -134,11 +134,11 @@ def test_scores_that_kernels_do_not_fuse_go_through_memory() -> None:
     card = hardware.load("rtx-4090")
     model, memory_ = load("llama-3.1-8b"), EngineMemory(found, card, 8192)
     how = engine(model, "q8_0", memory=memory_)
-    rank = Pace(model, Sharding(model), Layout(), card, how).ranks[0]
+    rank = LayoutTime(model, Sharding(model), Layout(), card, how).ranks[0]
     for tokens in (64, 65, 100):
         work = model.workload(1, tokens)
-        (core,) = (one for one in rank._asked(work, True) if one.kind == "attention_core")
-        (ask,) = (ask for ask in rank.passes.asks(work) if ask.core)
+        (core,) = (one for one in rank._loads_of(work, True) if one.kind == "attention_core")
+        (ask,) = (ask for ask in rank.work.loads(work) if ask.core)
         assert ask.core
         more = core.moved - ask.moved - ask.cache * core.curve.apart * ask.core.again
         scores = 32 * 32 * tokens * tokens * memory_.score_bytes

@@ -14,15 +14,15 @@ from txcalc.cli import app
 from txcalc.curves import Curve, Efficiency
 from txcalc.errors import InputError
 from txcalc.parts.part import Workload
-from txcalc.planning.fitting import CardSet, fits, helped
+from txcalc.planning.fitting import CardSet, fits, fits_with_ram
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Deployment, beside
 from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engines import profile
-from txcalc.planning.serving.offload import Host, Offload, Wish, count, least, wish
-from txcalc.planning.serving.pace import Pace
+from txcalc.planning.serving.engine_profiles import profile
+from txcalc.planning.serving.layout_time import LayoutTime
+from txcalc.planning.serving.offload import Host, Offload, OffloadRequest, count, least, parse_offload
 
 CARD = hardware.load("rtx-4090")
 HOST = Host(64 * 10**9, 80 * 10**9)
@@ -63,7 +63,7 @@ def test_what_lies_where_is_all_there_is(name: str, stages: int) -> None:
     ):
         ranks = list(deployed(name, offload).ranks(Layout(pp=stages)))
         weights = sum(rank.stage.copies * (rank.weights_bytes + rank.ram(4096, 0)) for rank in ranks)
-        pages = sum(rank.stage.copies * (rank.pages_bytes(4096) + rank.aside_pages(4096)) for rank in ranks)
+        pages = sum(rank.stage.copies * (rank.pages_bytes(4096) + rank.ram_pages(4096)) for rank in ranks)
         found.append((weights, pages))
     assert len(set(found)) == 1
     model = load(name)
@@ -83,7 +83,7 @@ def test_a_tied_head_on_its_own_stage_is_in_its_format() -> None:
 
 def step(deployment: Deployment) -> tuple[float, float]:
     held = deployment
-    figure = Pace(held.model, held.sharding, Layout(), CARD, held.engine).step(1, 4096)
+    figure = LayoutTime(held.model, held.sharding, Layout(), CARD, held.engine).step(1, 4096)
     return figure.floor, figure.achievable
 
 
@@ -104,7 +104,7 @@ def test_more_in_ram_is_slower_and_no_floor_is_above(name: str) -> None:
     layers = count(load(name))
     for offload in (Offload(host), Offload(host, 9, 9), Offload(host, 9, layers), Offload(host, layers, layers, True)):
         held = deployed(name, offload)
-        pace = Pace(held.model, held.sharding, Layout(), CARD, held.engine)
+        pace = LayoutTime(held.model, held.sharding, Layout(), CARD, held.engine)
         figures = pace.step(1, 4096).achievable, pace.prefill(2048).achievable
         assert all(one >= other for one, other in zip(figures, before, strict=True))
         assert pace.step(1, 4096).floor <= figures[0]
@@ -116,7 +116,7 @@ def test_as_little_in_ram_as_can_be() -> None:
     model = load("llama-3.3-70b")
     memory = EngineMemory(profile("llama.cpp"), CARD, 8192)  # type: ignore[arg-type]
     how = engine(model, "Q4_K_M", memory=memory)
-    found = beside(Wish(HOST), model, CARD, how, 1, 8192, 1).offload
+    found = beside(OffloadRequest(HOST), model, CARD, how, 1, 8192, 1).offload
     assert found
     free = [
         deployed("llama-3.3-70b", one).fullest(Layout(), 8192, 1).free
@@ -124,7 +124,7 @@ def test_as_little_in_ram_as_can_be() -> None:
     ]
     assert free[0] >= 0 > free[1]
     # -ngl counts the head: 80 layers and it are 81.
-    assert [Wish(HOST, n).of(model, lambda _: True).layers for n in (99, 81, 80, 1, 0)] == [0, 0, 1, 80, 80]
+    assert [OffloadRequest(HOST, n).of(model, lambda _: True).layers for n in (99, 81, 80, 1, 0)] == [0, 0, 1, 80, 80]
 
 
 @pytest.mark.slow
@@ -151,7 +151,7 @@ def test_what_has_no_ram_apart() -> None:
     assert (code, "no memory of its own" in err) == (2, True)
     with pytest.raises(InputError, match="cannot lie in RAM"):
         count(load("t5-small"))
-    assert wish(None, None, None, None) is None
+    assert parse_offload(None, None, None, None) is None
 
 
 def test_stages_share_the_layers_that_cards_hold() -> None:
@@ -183,10 +183,10 @@ def test_as_little_as_fits_lies_in_ram(sparse: bool) -> None:
     ],
 )
 def test_what_is_asked_for_of_ram(asked: tuple[Any, ...], wanted: tuple[Any, ...]) -> None:
-    found = wish(*asked)
+    found = parse_offload(*asked)
     assert found is not None and (*found.host, found.gpu_layers, found.cpu_moe) == wanted
     with pytest.raises(InputError):
-        wish("64GB", None, None, "1000000")
+        parse_offload("64GB", None, None, "1000000")
 
 
 @pytest.mark.parametrize(
@@ -209,8 +209,8 @@ def test_what_lies_in_ram_by_hand(asked: Offload, cuts: tuple[int, ...], said: s
     layer = experts + 4 * 64 * 64 + 4 * 64 + 2 * 64
     elements = table + int(bytes_.real) * layer + int(bytes_.imag) * experts + table * asked.head
     assert rank.ram(1000, 0) == 2 * elements and rank.weights_bytes == 2 * (model.params - elements)
-    assert rank.aside_pages(1000) == 2 * 2 * 64 * 1000 * int(bytes_.real)
-    assert rank.ram(1000, 3) == 2 * elements + 3 * rank.aside_pages(1000)
+    assert rank.ram_pages(1000) == 2 * 2 * 64 * 1000 * int(bytes_.real)
+    assert rank.ram(1000, 3) == 2 * elements + 3 * rank.ram_pages(1000)
     assert rank.pages_bytes(1000) == 2 * 2 * 64 * 1000 * (4 - int(bytes_.real))
     where = {"layers": asked.layers, "experts_of_layers": asked.experts, "head": asked.head, "free_bytes": 7}
     assert asked.facts(7) == {**where, "host": HOST._asdict()} and Offload().facts(None)["host"] is None
@@ -224,9 +224,9 @@ def test_layers_that_are_left_as_they_are_counted() -> None:
         (None, -1, (0, 4, False)), (None, 9, (0, 4, False)), (None, 3, (0, 3, False)), (3, None, (2, 0, False)),
         (0, None, (4, 0, True)), (1, 2, (4, 2, False)), (9, 0, (0, 0, False)),
     ):  # fmt: skip
-        found = Wish(HOST, gpu_layers, cpu_moe).of(model, lambda _: True)
+        found = OffloadRequest(HOST, gpu_layers, cpu_moe).of(model, lambda _: True)
         assert found == Offload(HOST, *wanted)
-    assert Wish(HOST).of(model, lambda offload: offload.experts >= 2) == Offload(HOST, 0, 2)
+    assert OffloadRequest(HOST).of(model, lambda offload: offload.experts >= 2) == Offload(HOST, 0, 2)
 
 
 @pytest.mark.parametrize("tokens", [1, 31, 32, 100])
@@ -239,7 +239,7 @@ def test_times_of_layers_in_ram_by_hand(tokens: int, peak: int | None) -> None:
     model, host = load("D=64 L=2 h=4 F=96 V=50 untied"), Host(64 * 10**9, 10**9, peak, 2 * 10**9)
     aside = Offload(host, 2)
     how = replace(engine(model, "bf16"), offload=aside)
-    rank = Pace(model, Sharding(model, True, aside), Layout(), card, how).ranks[0]
+    rank = LayoutTime(model, Sharding(model, True, aside), Layout(), card, how).ranks[0]
     work = Workload(1, tokens, 0, 0)
     if tokens >= 32 and peak is None:
         with pytest.raises(InputError, match="attention of layers in RAM is the host's"):
@@ -270,5 +270,8 @@ def test_a_layer_is_on_a_card_that_it_fills_to_the_last_byte() -> None:
     model = load("D=64 L=4 h=4 F=96 V=250")
     how = engine(model, reserve=Reserve.none())
     needs = [fits(model, replace(how, offload=Offload(HOST, left)), 0, 64).need or 0 for left in (1, 2)]
-    found = [helped(model, how, Wish(HOST), 64, CardSet("", memory)).aside for memory in (*needs, needs[1] - 1)]
+    found = [
+        fits_with_ram(model, how, OffloadRequest(HOST), 64, CardSet("", memory)).in_ram
+        for memory in (*needs, needs[1] - 1)
+    ]
     assert found == [str(Offload(HOST, left)) for left in (1, 2, 3)]

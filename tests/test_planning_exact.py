@@ -46,10 +46,10 @@ from txcalc.planning.scaling import (
 from txcalc.planning.serving.deployment import check, largest
 from txcalc.planning.serving.engine import Engine, engine
 from txcalc.planning.serving.offload import Host, Offload
-from txcalc.planning.serving.passes import Passes
-from txcalc.planning.serving.plan import most_rate
-from txcalc.planning.serving.roofline import Rank
-from txcalc.planning.serving.timing import grown, request
+from txcalc.planning.serving.points import grown, request
+from txcalc.planning.serving.rank_time import RankTime
+from txcalc.planning.serving.rank_work import RankWork
+from txcalc.planning.serving.speed import most_rate
 from txcalc.planning.serving.traffic import Lengths
 from txcalc.planning.shapes import DesignBudget, DesignFamily, _depths
 from txcalc.sources import build
@@ -546,8 +546,8 @@ def test_the_context_of_lengths() -> None:
 @pytest.mark.parametrize(("ep", "experts", "over"), [(1, 64, 0), (4, 0, 0), (2, 25, 0.56 / 5), (4, 4, 0.28 * 2**0.82)])
 def test_the_fullest_of_ranks_that_experts_are_spread_over(ep: int, experts: int, over: float) -> None:
     passes = SimpleNamespace(experts=experts)
-    rank = SimpleNamespace(layout=Layout(ep=ep), passes=passes, efficiency=SimpleNamespace(spread=1.0))
-    assert Rank._fullest(rank) == pytest.approx(1 + over)  # type: ignore[arg-type]
+    rank = SimpleNamespace(layout=Layout(ep=ep), work=passes, efficiency=SimpleNamespace(spread=1.0))
+    assert RankTime._fullest(rank) == pytest.approx(1 + over)  # type: ignore[arg-type]
 
 
 def test_a_cap_of_logits_is_over_the_vocabulary() -> None:
@@ -793,21 +793,21 @@ def test_a_pass_is_worked_out_once_for_each_of_an_engine_s_formats() -> None:
     model, layout = load(DENSE), Layout()
     (stage,), wide = Sharding(model).stages(layout), engine(model, "bf16")
     aside = replace(wide, offload=Offload(Host(10**9), 4, 4))
-    held, half, away = (Passes.of(stage, layout, one) for one in (wide, engine(model, "bf16", kv="fp8"), aside))
-    assert Passes.of(stage, layout, engine(model, "bf16", block=32)) is held
+    held, half, away = (RankWork.of(stage, layout, one) for one in (wide, engine(model, "bf16", kv="fp8"), aside))
+    assert RankWork.of(stage, layout, engine(model, "bf16", block=32)) is held
     work = model.workload(1, 1, 99)
-    cached, narrow, _ = (sum(one.cache for one in each.asks(work)) for each in (held, half, away))
+    cached, narrow, _ = (sum(one.cache for one in each.loads(work)) for each in (held, half, away))
     assert cached == 2 * narrow > 0
-    here = [leaf.entry.name for leaf in away.leaves if not leaf.aside]
-    assert here == ["final_norm", "head.projection"] and not any(leaf.aside for leaf in held.leaves)
+    here = [leaf.entry.name for leaf in away.leaves if not leaf.in_ram]
+    assert here == ["final_norm", "head.projection"] and not any(leaf.in_ram for leaf in held.leaves)
 
 
 def test_a_layer_that_runs_again_starts_its_kernels_again() -> None:
     """ALBERT's layers are one: its weights are there once and run three times."""
     model, layout = build(TINY["albert"], "albert"), Layout()
     (stage,) = Sharding(model).stages(layout)
-    passes = Passes.of(stage, layout, engine(model))
-    loads = passes.asks(model.workload(1, 1))
+    passes = RankWork.of(stage, layout, engine(model))
+    loads = passes.loads(model.workload(1, 1))
     sizes = {(one.inputs, one.outputs) for one in loads if passes.leaves[one.leaf].entry.leaf.matrix is None}
     assert sizes == {(0, 0)}  # of what is no product
     (query,) = (leaf for leaf in passes.leaves if leaf.entry.name == "layers.attention.q")

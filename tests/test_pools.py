@@ -17,10 +17,10 @@ from txcalc.errors import InputError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import ROUNDS, Demand
 from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.disaggregation import Pools, pools
 from txcalc.planning.serving.engine import engine
-from txcalc.planning.serving.pools import Pools, pools
-from txcalc.planning.serving.steady import apart
-from txcalc.planning.serving.timing import Limits, request
+from txcalc.planning.serving.points import Limits, request
+from txcalc.planning.serving.steady_state import apart
 
 sys.path.insert(0, str(Path(__file__).parent / "evidence"))
 

@@ -34,7 +34,7 @@ from txcalc.planning.memory import cache_bytes, training_state, weights_bytes
 from txcalc.planning.rules import rules_of_thumb
 from txcalc.planning.serving.deployment import Deployment
 from txcalc.planning.serving.engine import Reserve, engine
-from txcalc.planning.serving.pace import Pace
+from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.training import training_flops
 from txcalc.sources import build
 
@@ -172,7 +172,7 @@ class Served:
         self.layout = Layout(**how.get("layout", {}))
         made = engine(model, how["weights"], how["kv"], chunk=1 << 20, reserve=Reserve.none())
         self.deployment = Deployment(model, hardware.load(how["gpu"]), made)
-        self.pace = Pace(model, self.deployment.sharding, self.layout, self.deployment.accelerator, made)
+        self.pace = LayoutTime(model, self.deployment.sharding, self.layout, self.deployment.accelerator, made)
 
     @property
     def step(self) -> float:

@@ -29,9 +29,9 @@ from txcalc.planning.scaling import ScalingQuestion
 from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import MOST_GPUS, MOST_SEQUENCES, Choice, Deployment, Gpu, check
 from txcalc.planning.serving.engine import engine
-from txcalc.planning.serving.plan import Serving, check_budget, sizes, within
+from txcalc.planning.serving.points import Limits, request
 from txcalc.planning.serving.sizing import _Sizing, rentable
-from txcalc.planning.serving.timing import Limits, request
+from txcalc.planning.serving.speed import Serving, check_budget, sizes, within
 from txcalc.planning.serving.traffic import arrivals, lengths
 from txcalc.planning.shapes import DesignFamily
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe

@@ -22,15 +22,15 @@ from txcalc.parts.part import Workload
 from txcalc.planning.formats.names import weights_of
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding, Stage
-from txcalc.planning.serving.cost import Cost, series
 from txcalc.planning.serving.deployment import Deployment, plan
+from txcalc.planning.serving.durations import Cost, series
 from txcalc.planning.serving.engine import Engine, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engines import profile
-from txcalc.planning.serving.pace import Pace
-from txcalc.planning.serving.plan import Serving, _notes, serve, sizes
-from txcalc.planning.serving.roofline import Rank
-from txcalc.planning.serving.timing import Speculation, Timer, request
+from txcalc.planning.serving.engine_profiles import profile
+from txcalc.planning.serving.layout_time import LayoutTime
+from txcalc.planning.serving.points import Speculation, Timer, request
+from txcalc.planning.serving.rank_time import RankTime
+from txcalc.planning.serving.speed import Serving, _notes, serve, sizes
 from txcalc.render.serving import parts as by_part
 from txcalc.sources import build
 from txcalc.sources.presets import names
@@ -41,10 +41,10 @@ PERFECT = assumed().overlaid(
 )
 
 
-def pace(name: str, gpu: str | Accelerator = "h100-sxm", layout: Layout = ONE, **how: Any) -> Pace:
+def pace(name: str, gpu: str | Accelerator = "h100-sxm", layout: Layout = ONE, **how: Any) -> LayoutTime:
     model = load(name)
     accelerator = hardware.load(gpu) if isinstance(gpu, str) else gpu
-    return Pace(model, Sharding(model), layout, accelerator, engine(model, **{"weights": "bf16", **how}))
+    return LayoutTime(model, Sharding(model), layout, accelerator, engine(model, **{"weights": "bf16", **how}))
 
 
 def serving(
@@ -120,7 +120,7 @@ def handled() -> Accelerator:
 
 def by_hand_pass(text: str, weights: str, work: Workload, layout: Layout = ONE) -> tuple[dict[str, Cost], Accelerator]:
     model, card = load(text), handled()
-    rank = Pace(model, Sharding(model), layout, card, engine(model, weights)).ranks[0]
+    rank = LayoutTime(model, Sharding(model), layout, card, engine(model, weights)).ranks[0]
     return rank.parts(work), card
 
 
@@ -190,7 +190,7 @@ def test_times_of_adapters_by_hand(rows: int, adapters: int) -> None:
     sequence that has its own, and multiplied; two starts for products of one input."""
     model, card = load("D=64 L=3 h=4 F=96 V=50 untied"), handled()
     how = engine(model, "bf16", adapters=(adapters, 8))
-    cost = Pace(model, Sharding(model), ONE, card, how).ranks[0].parts(Workload(5, rows, 0, 0))["adapters"]
+    cost = LayoutTime(model, Sharding(model), ONE, card, how).ranks[0].parts(Workload(5, rows, 0, 0))["adapters"]
     elements = 3 * 8 * (4 * (64 + 64) + 3 * (64 + 96))
     flops, read = 2 * elements * 5 * rows / card.peak("bf16"), 2 * elements / card.bandwidth
     compute, memory = flops / 0.6, read * min(adapters, 5) / 0.5
@@ -203,7 +203,7 @@ def test_a_product_after_the_router_has_adapters_of_its_own() -> None:
     """Beside a latent's way down and up, what is shared, queries with keys and values, and o; the router has none."""
     model = build(TINY["nemotron-h"], "nemotron-h")
     how = engine(model, "bf16", adapters=(1, 8))
-    cost = Pace(model, Sharding(model), ONE, handled(), how).ranks[0].parts(Workload(1, 1, 0, 0))["adapters"]
+    cost = LayoutTime(model, Sharding(model), ONE, handled(), how).ranks[0].parts(Workload(1, 1, 0, 0))["adapters"]
     assert cost.launch == pytest.approx(6 * 2 * 2e-6)
 
 
@@ -403,7 +403,7 @@ def test_nothing_is_faster_than_the_floor(data: st.DataObject) -> None:
     sharding = Sharding(model)
     gpus = 1 if accelerator.link is None else data.draw(st.sampled_from([1, 2, 6, 8]))
     layout = data.draw(st.sampled_from([layout for layout in sharding.layouts(gpus)] or [ONE]))
-    one = Pace(model, sharding, layout, accelerator, engine(model, form, kv, chunk=chunk))
+    one = LayoutTime(model, sharding, layout, accelerator, engine(model, form, kv, chunk=chunk))
     prompt = data.draw(st.integers(1, 40_000))
     cached = data.draw(st.integers(0, prompt - 1)) if one.caching and not one.encodes else 0
     if not one.caching:
@@ -457,7 +457,7 @@ def test_stages_wait_for_the_last_of_those_in_flight(pp: int) -> None:
     model, card, found = load("llama-3.1-8b"), hardware.load("h100-sxm"), profile("llama.cpp@b2816")
     assert found
     how = engine(model, "bf16", chunk=512, memory=EngineMemory(found, card, 8192))
-    one = Pace(model, Sharding(model), Layout(pp=pp), card, how)
+    one = LayoutTime(model, Sharding(model), Layout(pp=pp), card, how)
     work, number = one._chunks(2000, 0, 1)
     stages = [[cost.achievable for cost in one._stages(work(i), i == number - 1, 1.0)] for i in range(number)]
     waits = [sum(times) - max(times) for times in stages]
@@ -769,7 +769,7 @@ def test_the_host_works_beside_the_accelerator() -> None:
     def cost(host: float, eager: bool) -> Cost:
         own = replace(card, calibration=card.efficiency.overlaid({"host_s": host}, {"host_s": "here"}))
         form = engine(model, "bf16")
-        return Rank(Stage(0, 1, model.root), ONE, own, form, eager).cost(work)
+        return RankTime(Stage(0, 1, model.root), ONE, own, form, eager).cost(work)
 
     alone = cost(1e-3, False)
     assert alone == cost(0.0, True) and alone.host == 0
@@ -877,7 +877,7 @@ def test_layers_are_split_over_cards_without_a_link() -> None:
     found = serving("llama-3.1-70b", "rtx-4090", 8, 1024)
     assert found.chosen.layout == Layout(pp=8)
     whole = replace(hardware.load("rtx-4090"), memory=200 * 2**30)
-    alone = Pace(load("llama-3.1-70b"), Sharding(load("llama-3.1-70b")), ONE, whole, found.plan.deployment.engine)
+    alone = LayoutTime(load("llama-3.1-70b"), Sharding(load("llama-3.1-70b")), ONE, whole, found.plan.deployment.engine)
     assert found.pace.step(1, 1024).achievable == pytest.approx(alone.step(1, 1024).achievable, rel=0.02)
     with pytest.raises(InputError, match="its link is not known"):
         pace("gpt2", "rtx-4090", Layout(tp=2))

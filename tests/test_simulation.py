@@ -26,9 +26,9 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import ROUNDS, Demand, Steady
 from txcalc.planning.serving.deployment import Deployment
 from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.points import Limits, Timer, request
 from txcalc.planning.serving.simulation import Done, Server, Simulated, SimulatedRun, simulate, simulated, spread
-from txcalc.planning.serving.steady import among, closed, open_
-from txcalc.planning.serving.timing import Limits, Timer, request
+from txcalc.planning.serving.steady_state import among, closed, open_
 from txcalc.planning.serving.traffic import Arrival, Lengths, Requests, arrivals, lengths
 
 

@@ -15,10 +15,10 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import Choice, Deployment, taken
 from txcalc.planning.serving.engine import engine
-from txcalc.planning.serving.offload import wish
-from txcalc.planning.serving.plan import serve, sizes
-from txcalc.planning.serving.sizing import arrange, less, rentable
-from txcalc.planning.serving.timing import Limits, Timer, request
+from txcalc.planning.serving.offload import parse_offload
+from txcalc.planning.serving.points import Limits, Timer, request
+from txcalc.planning.serving.sizing import arrange, fewer_users, rentable
+from txcalc.planning.serving.speed import serve, sizes
 
 run = Command("deploy")
 
@@ -202,7 +202,7 @@ def test_looks_for_requests() -> None:
     assert together["tpot_s"]["mean"] < alone["tpot_s"]["mean"]
     model = load("llama-3.1-70b")
     deployment = Deployment(model, hardware.load("h100-sxm"), engine(model))
-    assert less(arrange(deployment, request(8192), 8192, gpus=1), request(8192)) is None
+    assert fewer_users(arrange(deployment, request(8192), 8192, gpus=1), request(8192)) is None
 
 
 def test_targets_that_a_floor_forbids() -> None:
@@ -239,7 +239,7 @@ def test_limits_are_whole() -> None:
         with pytest.raises(InputError, match="burstiness"):
             request(100, 10, burstiness=burstiness)
     assert sizes(10, 2, 3) == [2, 4, 6, 8, 10]
-    found = wish("64GB@80GB/s", None, 0, None)
+    found = parse_offload("64GB@80GB/s", None, 0, None)
     assert found is not None and found.gpu_layers == 0
 
 

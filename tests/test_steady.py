@@ -12,9 +12,9 @@ from command import Command
 from hypothesis import given, strategies as st
 
 from txcalc.planning.serving.demand import ROUNDS, Demand, StepCurve
-from txcalc.planning.serving.loops import Loop
+from txcalc.planning.serving.queueing import Loop
 from txcalc.planning.serving.simulation import Server, simulate
-from txcalc.planning.serving.steady import closed, open_
+from txcalc.planning.serving.steady_state import closed, open_
 from txcalc.planning.serving.traffic import Arrival
 
 

@@ -21,7 +21,7 @@ from txcalc.errors import InputError, TxcalcError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import Deployment
-from txcalc.planning.serving.steady import apart
+from txcalc.planning.serving.steady_state import apart
 
 
 class Pair(NamedTuple):

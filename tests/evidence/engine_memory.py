@@ -16,7 +16,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.serving.deployment import Deployment, Gpu
 from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engines import profile
+from txcalc.planning.serving.engine_profiles import profile
 from txcalc.units import parse_bytes
 
 GIB = 2**30

@@ -20,8 +20,8 @@ from servers import DRAWN, SUSPECT, Row, held_by, rows, timer
 from txcalc.errors import TxcalcError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import ROUNDS, Demand, StepCurve
-from txcalc.planning.serving.engines import latency
-from txcalc.planning.serving.steady import closed
+from txcalc.planning.serving.engine_profiles import latency
+from txcalc.planning.serving.steady_state import closed
 
 STEPS, SEQUENCES, TOGETHER = (0.0, 2e-4, 4e-4, 8e-4, 1.2e-3), (0.0, 5e-6, 1e-5, 2e-5, 3e-5, 4e-5), (0.5, 0.7, 0.9, 1.0)
 OWN, POLLS = (0.0, 0.005, 0.01, 0.02, 0.03, 0.05, 0.08, 0.12, 0.16, 0.2), (0, 1, 2, 3, 5, 8, 12, 16, 20)

@@ -24,8 +24,8 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engines import profile
-from txcalc.planning.serving.pace import Pace
+from txcalc.planning.serving.engine_profiles import profile
+from txcalc.planning.serving.layout_time import LayoutTime
 
 DATA = Path(__file__).parents[1] / "data" / "serving"
 VERSION = "llama.cpp@b2824"  # as the notebooks say: with CUDA graphs, without flash attention
@@ -40,15 +40,15 @@ def rows(name: str) -> list[dict[str, Any]]:
         ]
 
 
-def pace(row: dict[str, Any], card: Accelerator) -> Pace:
+def pace(row: dict[str, Any], card: Accelerator) -> LayoutTime:
     model, found = load(row["model"]), profile(VERSION)
     assert found
     memory = EngineMemory(found, card, 8192)
     how = engine(model, row["weights"], "fp16", chunk=memory.most_tokens, memory=memory)
-    return Pace(model, Sharding(model, True, how.offload), Layout(pp=row["number"]), card, how)
+    return LayoutTime(model, Sharding(model, True, how.offload), Layout(pp=row["number"]), card, how)
 
 
-def rate(held: Pace, what: str, tokens: int) -> float:
+def rate(held: LayoutTime, what: str, tokens: int) -> float:
     """Prompt tokens per second; or of an answer from nothing, by Simpson's rule over its length."""
     if what == "prompt":
         return tokens / held.prefill(tokens).achievable
@@ -64,7 +64,7 @@ def lowered(card: Accelerator) -> Accelerator:
 
 
 def compare(own: Callable[[Accelerator], Accelerator]) -> None:
-    paces: dict[tuple[Any, ...], Pace] = {}
+    paces: dict[tuple[Any, ...], LayoutTime] = {}
     ratios: dict[str, list[float]] = defaultdict(list)
     lines: dict[tuple[Any, ...], list[str]] = defaultdict(list)
     for row in rows("consumer.csv"):
@@ -86,7 +86,7 @@ def fit() -> None:
     """A step is reads over the bandwidth and its share, and starts: linear in 1/share and in the start."""
     import numpy as np
 
-    def held(row: dict[str, Any], compute: float, memory: float, start: float) -> Pace:
+    def held(row: dict[str, Any], compute: float, memory: float, start: float) -> LayoutTime:
         card = hardware.load(row["gpu"])
         base, one = card.efficiency, Curve(compute=compute, memory=memory, start_s=start)
         curves = {**base.curves, **{f"matmul.{kind}": one for kind in ("bf16", "w8", "w4")}}

@@ -32,7 +32,7 @@ from txcalc.model import Model
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.deployment import Deployment
 from txcalc.planning.serving.engine import Reserve, engine
-from txcalc.planning.serving.timing import Timer, request
+from txcalc.planning.serving.points import Timer, request
 from txcalc.planning.serving.traffic import Lengths
 
 DATA = Path(__file__).parent.parent / "data" / "serving"

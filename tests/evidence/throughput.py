@@ -34,9 +34,9 @@ from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import Deployment
 from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engines import profile
+from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.simulation import Server, simulate
-from txcalc.planning.serving.steady import closed
+from txcalc.planning.serving.steady_state import closed
 from txcalc.planning.serving.traffic import Arrival
 
 # Requests of a run, by prompt and answer.

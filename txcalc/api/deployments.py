@@ -16,10 +16,10 @@ if TYPE_CHECKING:
     from txcalc.model import Model
     from txcalc.planning.serving.deployment import Plan
     from txcalc.planning.serving.engine_memory import EngineMemory
-    from txcalc.planning.serving.engines import Profile
-    from txcalc.planning.serving.offload import Wish
-    from txcalc.planning.serving.plan import Serving
-    from txcalc.planning.serving.timing import Limits, Request
+    from txcalc.planning.serving.engine_profiles import Profile
+    from txcalc.planning.serving.offload import OffloadRequest
+    from txcalc.planning.serving.points import Limits, Request
+    from txcalc.planning.serving.speed import Serving
     from txcalc.render.deploy import DeployAnswer
     from txcalc.sources import Source
 
@@ -159,11 +159,11 @@ def deploy(
     """
     from txcalc import hardware
     from txcalc.api import phrases
-    from txcalc.planning.serving import timing, traffic
+    from txcalc.planning.serving import points, traffic
     from txcalc.planning.serving.engine import parse_reserve
-    from txcalc.planning.serving.engines import offloading, profile
-    from txcalc.planning.serving.offload import wish
-    from txcalc.planning.serving.plan import check_budget
+    from txcalc.planning.serving.engine_profiles import offloading, profile
+    from txcalc.planning.serving.offload import parse_offload
+    from txcalc.planning.serving.speed import check_budget
     from txcalc.render.deploy import DeployAnswer
     from txcalc.units import parse_rate, parse_seconds
 
@@ -173,7 +173,7 @@ def deploy(
     wanted = [phrases.priced(text) for text in several_texts("gpu", gpu)]
     cards = {name: hardware.load(name) for name, _, _ in wanted}
     prices = phrases.one_price([(cards[name].name, gpus, own) for name, gpus, own in wanted], price)
-    host = wish(ram, pcie, gpu_layers, None if n_cpu_moe is None else str(n_cpu_moe))
+    host = parse_offload(ram, pcie, gpu_layers, None if n_cpu_moe is None else str(n_cpu_moe))
     known = profile(offloading(engine) if host else engine)
     most = maybe(max_num_seqs, "--max-num-seqs", length)
     if most is not None and (known is None or not 1 <= most <= 1 << 20):
@@ -193,8 +193,8 @@ def deploy(
         raise _silent(every[0])
     often, times = phrases.comes(rate, arrivals, burstiness)
     prefix = length(shared_prefix, "--shared-prefix")
-    held = timing.grown(prompts, answers) if context is None else length(context, "--context")
-    asked = timing.request(
+    held = points.grown(prompts, answers) if context is None else length(context, "--context")
+    asked = points.request(
         held,
         prompts,
         phrases.share(prefix_hits, "--prefix-hits"),
@@ -206,7 +206,7 @@ def deploy(
         times,
         prefix,
     )
-    limits = timing.Limits(time(ttft, "--ttft"), time(tpot, "--tpot"))
+    limits = points.Limits(time(ttft, "--ttft"), time(tpot, "--tpot"))
     for each in prices.values():
         check_budget(each, *limits)
     planner = _Planner(
@@ -288,7 +288,7 @@ class _Planner:
     chunk: int | None
     profile: Profile | None
     most: int | None
-    host: Wish | None
+    host: OffloadRequest | None
     draft: Model | str | None
     ways: Mapping[str, int]
     apart: bool
@@ -303,8 +303,8 @@ class _Planner:
         from txcalc.planning.serving.deployment import Deployment, beside
         from txcalc.planning.serving.engine import engine
         from txcalc.planning.serving.engine_memory import EngineMemory
-        from txcalc.planning.serving.plan import serve
         from txcalc.planning.serving.sizing import arrange, rentable
+        from txcalc.planning.serving.speed import serve
         from txcalc.render.deploy import DeployAnswer
 
         memory = EngineMemory(self.profile, kind, self.context, self.most, self.chunk) if self.profile else None
@@ -320,7 +320,7 @@ class _Planner:
                 return DeployAnswer(model, kind, found, None, instead=instead)
             speed = serve(found, self.request, price, *self.limits)
             if self.apart:
-                from txcalc.planning.serving.pools import pools
+                from txcalc.planning.serving.disaggregation import pools
 
                 counts = [gpus] if gpus else rentable(found.best.layout.gpus, {}, kind.node)[:6]
                 load = self.request, self.context, found.concurrency
@@ -335,10 +335,10 @@ class _Planner:
 
     def _less(self, plan: Plan, price: float | None) -> Serving | None:
         """The largest load that fits; None: not one sequence does."""
-        from txcalc.planning.serving.plan import serve
-        from txcalc.planning.serving.sizing import less
+        from txcalc.planning.serving.sizing import fewer_users
+        from txcalc.planning.serving.speed import serve
 
-        smaller = less(plan, self.request, self.ways, self.limits)
+        smaller = fewer_users(plan, self.request, self.ways, self.limits)
         return serve(smaller, replace(self.request, rate=None), price, *self.limits) if smaller else None
 
     def _drafts(self, model: Model) -> Model | None:

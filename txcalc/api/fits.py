@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from txcalc.planning.parallelism import Sharding
     from txcalc.planning.serving.engine import Engine, Reserve
     from txcalc.planning.serving.engine_memory import EngineMemory
-    from txcalc.planning.serving.holdings import Holdings
-    from txcalc.planning.serving.offload import Wish
+    from txcalc.planning.serving.offload import OffloadRequest
+    from txcalc.planning.serving.rank_memory import RankBytes
     from txcalc.planning.shapes import DesignFamily, Likeness
     from txcalc.sources import Source
 
@@ -95,10 +95,10 @@ def fit(
     from txcalc.api.phrases import accelerators
     from txcalc.planning.fitting import LADDER, CardSet, checked_context, reserved
     from txcalc.planning.formats.names import known_format
-    from txcalc.planning.serving.engine import Reserve, left, parse_reserve
+    from txcalc.planning.serving.engine import Reserve, parse_reserve, reserve_of
     from txcalc.planning.serving.engine_memory import EngineMemory
-    from txcalc.planning.serving.engines import offloading, profile as profiled
-    from txcalc.planning.serving.offload import wish
+    from txcalc.planning.serving.engine_profiles import offloading, profile as profiled
+    from txcalc.planning.serving.offload import parse_offload
     from txcalc.render.fit import fit_report
     from txcalc.sources.presets import find, is_own, names as presets
     from txcalc.units import bits_of, parse_bytes
@@ -107,7 +107,7 @@ def fit(
         raise InputError("fit", ["give one of --gpu and --memory"])
     long = checked_context(length(context, "--context"))
     formats = [known_format(name) for name in (LADDER if weights is None else names(weights))]
-    host = wish(ram, None, None, None)
+    host = parse_offload(ram, None, None, None)
     profile = profiled(offloading(engine) if host else engine)
     bits_of(kv, "--kv")  # refused here where there is no such dtype
     kept = parse_reserve(reserve) if reserve is not None else None
@@ -130,7 +130,7 @@ def fit(
         counted = EngineMemory(profile, kind, long) if profile and kind else None
         for model in tried:
             found += ask.on(model, card, counted)
-        keep.append(reserved(kept or left(counted), counted, card))
+        keep.append(reserved(kept or reserve_of(counted), counted, card))
     held = {one.model for one in found if one.fits or sources or every}  # what the table shows
     apart = [note for model in tried if model.name in held for note in model.left_out]
     told = fit_report(found, cards, keep, long, weights is None, bool(sources) or every, apart)
@@ -148,10 +148,10 @@ class _Fits:
     context: int
     formats: Sequence[str]
     ladder: bool
-    host: Wish | None
+    host: OffloadRequest | None
     engines: dict[tuple[int, str], Engine | InputError] = field(default_factory=dict)
     ranks: dict[int, Sharding] = field(default_factory=dict)
-    needs: dict[tuple[int, str], dict[Layout, tuple[list[Holdings], int]]] = field(default_factory=dict)
+    needs: dict[tuple[int, str], dict[Layout, tuple[list[RankBytes], int]]] = field(default_factory=dict)
 
     def engine(self, model: Model, name: str) -> Engine:
         """A model's engine in a format; its weights are looked at once for all cards. Errors: `InputError`."""
@@ -170,9 +170,9 @@ class _Fits:
 
     def on(self, model: Model, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
         """A model on a card, in every format; with RAM's help where it needs it and a card has memory of its own."""
-        from txcalc.planning.fitting import ModelFit, fits, helped
+        from txcalc.planning.fitting import ModelFit, fits, fits_with_ram
         from txcalc.planning.parallelism import Sharding
-        from txcalc.planning.serving.engine import run_by
+        from txcalc.planning.serving.engine import with_engine
         from txcalc.planning.serving.offload import divides
 
         host = self.host if self.host and card.apart and divides(model) else None
@@ -183,15 +183,15 @@ class _Fits:
             try:
                 own = self.engine(model, name)
                 if memory:
-                    own = run_by(own, model, memory, self.reserve)
+                    own = with_engine(own, model, memory, self.reserve)
                 needs = self.needs.setdefault((id(model), name), {})
                 one = fits(model, own, card.memory, self.context, card, self.ranks[id(model)], needs)
                 if host and not one.fits:
-                    one = helped(model, own, host, self.context, card)
+                    one = fits_with_ram(model, own, host, self.context, card)
             except InputError as error:
                 one = ModelFit(model.name, model.params, name, self.context, None, None, str(error), card.name)
             found.append(one._replace(asked=name))
-            if self.ladder and one.fits and not one.aside:
+            if self.ladder and one.fits and not one.in_ram:
                 break
         return found
 

@@ -122,7 +122,7 @@ def _serving(
     """The plans of every model on every kind of GPU."""
     from txcalc import hardware
     from txcalc.api.phrases import priced
-    from txcalc.planning.serving.plan import check_budget
+    from txcalc.planning.serving.speed import check_budget
     from txcalc.render.page.plans import checked, serving
 
     wanted = [priced(text) for text in gpus]
@@ -156,7 +156,7 @@ def _training(
     from txcalc import hardware
     from txcalc.api.phrases import priced
     from txcalc.api.trainings import recipe_of, search, tokens_of_sequence
-    from txcalc.planning.serving.plan import check_budget
+    from txcalc.planning.serving.speed import check_budget
     from txcalc.planning.training.answer import train as answer
     from txcalc.planning.training.machine import Machine
     from txcalc.render.page.plans import training

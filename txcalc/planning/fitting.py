@@ -14,9 +14,9 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.engine import Engine, Reserve
 from txcalc.planning.serving.engine_memory import EngineMemory, visible
-from txcalc.planning.serving.holdings import Holdings
-from txcalc.planning.serving.offload import Offload, Wish
-from txcalc.planning.serving.pace import Pace
+from txcalc.planning.serving.layout_time import LayoutTime
+from txcalc.planning.serving.offload import Offload, OffloadRequest
+from txcalc.planning.serving.rank_memory import RankBytes
 
 
 class CardSet(NamedTuple):
@@ -42,7 +42,7 @@ class ModelFit(NamedTuple):
     """One model in one format on one kind of accelerators: bytes that the fullest of them needs and has left (below 0:
     is short of), and tokens per second of one sequence at the context, where the bandwidth is known.
 
-    `refused` says why there is no figure; `asked` is the format's name as it was asked for; `aside` what lies in RAM,
+    `refused` says why there is no figure; `asked` is the format's name as it was asked for; `in_ram` what lies in RAM,
     and `ram` bytes of RAM that it leaves (below 0: is short of).
     """
 
@@ -57,7 +57,7 @@ class ModelFit(NamedTuple):
     layout: str = ""
     speed: float | None = None
     asked: str = ""
-    aside: str = ""
+    in_ram: str = ""
     ram: int | None = None
 
     @property
@@ -75,10 +75,10 @@ def checked_context(context: int) -> int:
 def need(model: Model, engine: Engine, context: int) -> int:
     """Bytes of the weights, of one sequence's cache and of the largest activations, on one accelerator."""
     (stage,) = Sharding(model).stages(Layout())
-    return held(Holdings(model, stage, engine), context)
+    return held(RankBytes(model, stage, engine), context)
 
 
-def held(rank: Holdings, context: int) -> int:
+def held(rank: RankBytes, context: int) -> int:
     """Bytes that a rank needs for one sequence."""
     besides = max(rank.activations(context, 1).values()) + sum(rank.rest.values())
     return rank.weights_bytes + rank.pages_bytes(context) + besides
@@ -91,7 +91,7 @@ def fits(
     context: int,
     card: CardSet | None = None,
     whole: Sharding | None = None,
-    needs: dict[Layout, tuple[list[Holdings], int]] | None = None,
+    needs: dict[Layout, tuple[list[RankBytes], int]] | None = None,
     timed: bool = True,
 ) -> ModelFit:
     """A model at a context, or at its own longest where that is shorter.
@@ -118,7 +118,7 @@ def fits(
     found = refused._replace(need=needed, room=room, layout=str(layout))
     if offload and host:
         left = host.memory - sum(rank.ram(length, 1) * rank.stage.copies for rank in ranks)
-        found = found._replace(aside=str(offload), ram=left)
+        found = found._replace(in_ram=str(offload), ram=left)
     known = not (offload and offload.asked) or (host and host.bandwidth)
     if timed and known and found.fits and card and card.accelerator and ranks[0].caching:
         taken = step(model, sharding, layout, card.accelerator, engine, length)
@@ -126,7 +126,7 @@ def fits(
     return found
 
 
-def helped(model: Model, engine: Engine, asked: Wish, context: int, card: CardSet) -> ModelFit:
+def fits_with_ram(model: Model, engine: Engine, asked: OffloadRequest, context: int, card: CardSet) -> ModelFit:
     """The same with as little in RAM as lets it fit."""
 
     def of(offload: Offload, timed: bool = False) -> ModelFit:
@@ -169,15 +169,15 @@ def _ranks(
     sharding: Sharding,
     ways: Iterable[Layout],
     context: int,
-    known: dict[Layout, tuple[list[Holdings], int]],
-) -> tuple[Layout, list[Holdings], int]:
+    known: dict[Layout, tuple[list[RankBytes], int]],
+) -> tuple[Layout, list[RankBytes], int]:
     """The first layout whose ranks the format can store and the engine load, with what the fullest needs. Errors:
     `InputError`, the first layout's, where there is none."""
     refused: list[InputError] = []
     for layout in ways:
         try:
             if layout not in known:
-                ranks = [Holdings(model, stage, engine, layout) for stage in sharding.stages(layout)]
+                ranks = [RankBytes(model, stage, engine, layout) for stage in sharding.stages(layout)]
                 known[layout] = ranks, max(held(rank, context) for rank in ranks)
             return layout, *known[layout]
         except InputError as error:
@@ -193,7 +193,7 @@ def step(
     for counted in (True, False):
         known = accelerator if counted else replace(accelerator, peaks=dict.fromkeys(("fp32", "bf16", "fp16"), 10**24))
         try:
-            return Pace(model, sharding, layout, known, engine).step(1, context).achievable
+            return LayoutTime(model, sharding, layout, known, engine).step(1, context).achievable
         except InputError:
             continue
     return None
@@ -208,7 +208,7 @@ def best(found: Iterable[ModelFit]) -> ModelFit:
     most of it; or the one that is least short."""
     every = list(found)
     inside = [fit for fit in every if fit.fits]
-    if alone := next((fit for fit in inside if not fit.aside), None):
+    if alone := next((fit for fit in inside if not fit.in_ram), None):
         return alone
     known = inside or [fit for fit in every if fit.room is not None]
     return max(known, key=lambda fit: (fit.room if fit.ram is None else fit.ram) or 0, default=every[0])

@@ -45,7 +45,7 @@ class Stage:
 
     alive   elements alive at the peak of a step of so many tokens, one that decodes or not
     asked   by workload, the first entry of each leaf: all stages that are cut of one tree have its operations
-    passes  what a pass asks of any accelerator, by layout and formats (`planning.serving.passes`)
+    passes  the work of a pass on any accelerator, by layout and formats (`planning.serving.rank_work`)
     """
 
     first: int

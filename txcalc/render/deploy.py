@@ -10,7 +10,7 @@ from txcalc.hardware import Accelerator
 from txcalc.ledger import KINDS
 from txcalc.model import Model
 from txcalc.planning.serving.deployment import Gpu, Plan
-from txcalc.planning.serving.plan import Serving
+from txcalc.planning.serving.speed import Serving
 from txcalc.render import serving, serving_data
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent
 from txcalc.render.summary import summary

@@ -20,9 +20,9 @@ from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.serving.deployment import Plan
-from txcalc.planning.serving.engines import profile, without
-from txcalc.planning.serving.pools import Pools
-from txcalc.planning.serving.timing import Speculation
+from txcalc.planning.serving.disaggregation import Pools
+from txcalc.planning.serving.engine_profiles import profile, unsupported
+from txcalc.planning.serving.points import Speculation
 
 if TYPE_CHECKING:
     from txcalc.model import Model
@@ -54,7 +54,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
     written = ENGINES[engine]
     layout, held = plan.best.layout, plan.deployment.engine
     served = profile(engine if written.write else "vllm")  # dynamo's workers are vLLM
-    if served and (lacking := without(served, held.weights, plan.deployment.accelerator, held.kv)):
+    if served and (lacking := unsupported(served, held.weights, plan.deployment.accelerator, held.kv)):
         raise InputError("--emit", [lacking])
     comments = []
     if held.asked != "native":

@@ -17,7 +17,7 @@ def _room(fit: ModelFit, formatted: bool = False) -> TableCell:
         return TableCell(None, "–")
     style = "green" if fit.fits else "red"
     lacks = fit.ram if fit.room >= 0 and fit.ram is not None and fit.ram < 0 else fit.room
-    where = [] if not fit.aside else [fit.aside, "in RAM"] if fit.fits else ["of RAM"] if lacks == fit.ram else []
+    where = [] if not fit.in_ram else [fit.in_ram, "in RAM"] if fit.fits else ["of RAM"] if lacks == fit.ram else []
     if not formatted:
         return TableCell(fit.room, "\n".join([iec(lacks) if fit.fits else f"short {iec(-lacks)}", *where]), style)
     lines = [fit.weights, *([f"{three(fit.speed)} tok/s"] if fit.speed else []), iec(lacks).replace("-", "−")]
@@ -107,7 +107,7 @@ def _row(fit: ModelFit) -> dict[str, Any]:
         "room_bytes": fit.room,
         "short_bytes": None if fit.room is None else max(0, -fit.room, -(fit.ram or 0)),
         "tokens_per_s": fit.speed,
-        **({"in_ram": fit.aside, "ram_free_bytes": fit.ram} if fit.aside else {}),
+        **({"in_ram": fit.in_ram, "ram_free_bytes": fit.ram} if fit.in_ram else {}),
         **({"refused": fit.refused} if fit.refused else {}),
     }
 

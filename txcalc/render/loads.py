@@ -7,8 +7,8 @@ from itertools import takewhile
 
 from txcalc.errors import InputError
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.plan import Serving
 from txcalc.planning.serving.sizing import arrange, rentable
+from txcalc.planning.serving.speed import Serving
 from txcalc.render.picture import Mark, Panel, PlotAxis, Series
 from txcalc.units import seconds
 

@@ -18,8 +18,8 @@ from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import RULES, Prefills, RuleCrossover
 from txcalc.planning.serving.deployment import Plan
-from txcalc.planning.serving.pace import Pace
-from txcalc.planning.serving.plan import Serving
+from txcalc.planning.serving.layout_time import LayoutTime
+from txcalc.planning.serving.speed import Serving
 from txcalc.render.compare import USUAL, Comparison, rows as compare_rows
 from txcalc.render.deploy import SIGNS
 from txcalc.render.kv import rows as kv_rows
@@ -375,7 +375,7 @@ def _roofline(speed: Serving) -> Panel:
     return Panel(f"Roofline: {si_bytes(accelerator.bandwidth)}/s, and operations below it", x, y, series)
 
 
-def _placed(pace: Pace, work: Workload) -> dict[str, tuple[Fraction, Fraction]]:
+def _placed(pace: LayoutTime, work: Workload) -> dict[str, tuple[Fraction, Fraction]]:
     """FLOPs per byte and FLOPs per second of every kind of operation that multiplies, all stages together."""
     flops: dict[str, int] = {}
     moved: dict[str, float] = {}

@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Any
 
 from txcalc.curves import SHARES
 from txcalc.ledger import KINDS
-from txcalc.planning.serving.cost import BoundedTime, Cost
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.plan import DEFINITIONS, SEATED, Serving
-from txcalc.planning.serving.roofline import ADAPTERS, LINKS
-from txcalc.planning.serving.timing import Limits, Point
+from txcalc.planning.serving.durations import BoundedTime, Cost
+from txcalc.planning.serving.points import Limits, Point
+from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
+from txcalc.planning.serving.speed import DEFINITIONS, SEATED, Serving
 from txcalc.render.report import Table, TableCell, cell, column
 from txcalc.units import seconds, three
 
 if TYPE_CHECKING:
-    from txcalc.planning.serving.pools import Pools
+    from txcalc.planning.serving.disaggregation import Pools
     from txcalc.planning.serving.simulation import Simulated
 
 FRONT = 12  # points shown; JSON has them all

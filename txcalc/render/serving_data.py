@@ -6,15 +6,15 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from txcalc.ledger import KINDS
-from txcalc.planning.serving.cost import Cost
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.plan import DEFINITIONS, Serving
-from txcalc.planning.serving.roofline import ADAPTERS, LINKS
-from txcalc.planning.serving.timing import Point
+from txcalc.planning.serving.durations import Cost
+from txcalc.planning.serving.points import Point
+from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
+from txcalc.planning.serving.speed import DEFINITIONS, Serving
 from txcalc.render.serving import parts
 
 if TYPE_CHECKING:
-    from txcalc.planning.serving.pools import Pools
+    from txcalc.planning.serving.disaggregation import Pools
     from txcalc.planning.serving.simulation import Simulated
 
 

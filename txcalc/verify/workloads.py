@@ -23,10 +23,10 @@ from txcalc.parts.part import Workload
 from txcalc.planning.crossover import CORE, RULES, crossovers, lengths
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Stage
-from txcalc.planning.serving.cost import Cost, total
+from txcalc.planning.serving.durations import Cost, total
 from txcalc.planning.serving.engine import engine
-from txcalc.planning.serving.holdings import Holdings
-from txcalc.planning.serving.roofline import Rank
+from txcalc.planning.serving.rank_memory import RankBytes
+from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.training import Recipe, memory, reached
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.step import StepTimer
@@ -205,7 +205,7 @@ def deployed(subject: DeviceModel, load: Load) -> int | None:
     if load.kind == "training":
         return None
     form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype], chunk=load.batch * load.tokens)
-    held, context = Holdings(subject.model, Stage(0, 1, subject.model.root), form), load.past + load.tokens
+    held, context = RankBytes(subject.model, Stage(0, 1, subject.model.root), form), load.past + load.tokens
     steps = held.activations(context, load.batch)
     used = [size for name, size in steps.items() if name != ("decode" if load.kind == "prefill" else "prefill")]
     return held.weights_bytes + held.cache_bytes(context, load.batch) + max(used)
@@ -291,10 +291,10 @@ def training_speed(subject: DeviceModel, load: Load, accelerator: Accelerator, r
         )
 
 
-def rank(subject: DeviceModel, accelerator: Accelerator, eager: bool = True) -> Rank:
+def rank(subject: DeviceModel, accelerator: Accelerator, eager: bool = True) -> RankTime:
     """The whole model on one accelerator, its cache in the dtype of the modules; `eager`: as modules are called."""
     form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype])
-    return Rank(Stage(0, 1, subject.model.root), ALONE, accelerator, form, eager)
+    return RankTime(Stage(0, 1, subject.model.root), ALONE, accelerator, form, eager)
 
 
 def workload(model: Model, load: Load) -> Workload:

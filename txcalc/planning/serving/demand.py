@@ -1,4 +1,4 @@
-"""What requests ask of a server, and what they get: the values of `steady` and of what is made of it."""
+"""The load on a server (`Demand`) and the latencies and rates that it gives (`Steady`): values of `steady_state`."""
 
 from __future__ import annotations
 
@@ -89,7 +89,7 @@ def overload(utilisation: float, decoding: float, rate: float) -> Steady:
 
 
 class Answered:
-    """What `gpus` answer at a load: `steady`, of all of them, with answers of so many tokens."""
+    """What `gpus` answer at a load: `steady_state`, of all of them, with answers of so many tokens."""
 
     steady: Steady
     answer: int

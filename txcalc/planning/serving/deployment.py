@@ -21,8 +21,8 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.engine import Engine, multiplies
 from txcalc.planning.serving.engine_memory import visible
-from txcalc.planning.serving.holdings import Holdings, towers_bytes
-from txcalc.planning.serving.offload import Offload, Wish
+from txcalc.planning.serving.offload import Offload, OffloadRequest
+from txcalc.planning.serving.rank_memory import RankBytes, towers_bytes
 from txcalc.units import iec
 
 MOST_GPUS = 1024
@@ -32,7 +32,7 @@ MOST_SEQUENCES = 10**9
 class Gpu(NamedTuple):
     """The memory of each accelerator of a stage, in bytes."""
 
-    rank: Holdings
+    rank: RankBytes
     memory: int
     reserve: int
     weights: int
@@ -81,10 +81,10 @@ class Deployment:
         self.model, self.accelerator, self.engine, self.draft = model, accelerator, engine, draft
         self.sharding = Sharding(model, True, engine.offload)
         self._draft = Sharding(draft, serving=True) if draft else None
-        self._drafts: dict[Layout, Holdings] = {}
+        self._drafts: dict[Layout, RankBytes] = {}
         seen = visible(accelerator) if engine.memory or accelerator.unified else accelerator.memory
         self.reserve = accelerator.memory - seen + engine.reserve.of(seen)
-        self._ranks: dict[Layout, list[Holdings]] = {}
+        self._ranks: dict[Layout, list[RankBytes]] = {}
         self._refusals: dict[tuple[int, ...], InputError | None] = {}
 
     @property
@@ -92,13 +92,13 @@ class Deployment:
         """Bytes of an accelerator that the reserve leaves."""
         return self.accelerator.memory - self.reserve
 
-    def ranks(self, layout: Layout) -> Iterator[Holdings]:
+    def ranks(self, layout: Layout) -> Iterator[RankBytes]:
         """A rank of every different stage; each is made when it is first asked for."""
         known = self._ranks.setdefault(layout.alone, [])
         for i, stage in enumerate(self.sharding.stages(layout)):
             if i == len(known):
                 last = stage.first + stage.copies == layout.pp
-                known.append(Holdings(self.model, stage, self.engine, layout, self._held_draft(layout, last)))
+                known.append(RankBytes(self.model, stage, self.engine, layout, self._held_draft(layout, last)))
             yield known[i]
 
     def draft_layout(self, layout: Layout) -> tuple[Sharding, Layout]:
@@ -108,14 +108,14 @@ class Deployment:
         split = layout.uncut if self.draft is self.model.predictor else Layout(tp=layout.tp)
         return self._draft, Layout() if self._draft.faults(split) else split
 
-    def _held_draft(self, layout: Layout, last: bool) -> Holdings | None:
+    def _held_draft(self, layout: Layout, last: bool) -> RankBytes | None:
         if self.draft is None or not last:
             return None
         sharding, own = self.draft_layout(layout)
         own = own.alone if own.sharing == 1 else own
         if own not in self._drafts:
             (stage,) = sharding.stages(own)
-            self._drafts[own] = Holdings(self.draft, stage, self.engine.of(self.draft), own)
+            self._drafts[own] = RankBytes(self.draft, stage, self.engine.of(self.draft), own)
         return self._drafts[own]
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
@@ -209,7 +209,13 @@ class Deployment:
 
 
 def beside(
-    asked: Wish, model: Model, accelerator: Accelerator, engine: Engine, gpus: int, context: int, concurrency: int
+    asked: OffloadRequest,
+    model: Model,
+    accelerator: Accelerator,
+    engine: Engine,
+    gpus: int,
+    context: int,
+    concurrency: int,
 ) -> Engine:
     """An engine with what is asked for in RAM. Errors: `InputError` where an accelerator has no memory of its own."""
     if accelerator.unified:

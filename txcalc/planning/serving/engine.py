@@ -1,4 +1,4 @@
-"""How an engine keeps weights and caches, and what it and the driver keep for themselves."""
+"""An engine's settings: formats of weights and cache, chunks, pages, and the memory reserved for it and the driver."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from txcalc.parts.frozen import once, record
 from txcalc.planning.formats.names import NATIVE, weights_of
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engines import laid_out, without
+from txcalc.planning.serving.engine_profiles import tower_layout, unsupported
 from txcalc.planning.serving.offload import Offload, divides
 from txcalc.units import bits_of, parse_bytes
 
 
 class Reserve(NamedTuple):
-    """What the engine and the driver keep for themselves: a share of the accelerator's memory, and bytes."""
+    """Memory reserved for the engine and the driver: a share of the accelerator's, and bytes."""
 
     share: Fraction = Fraction(1, 10)
     bytes: int = 0
@@ -29,11 +29,11 @@ class Reserve(NamedTuple):
 
     @classmethod
     def none(cls) -> Reserve:
-        """Nothing is kept: all of a memory is for the model."""
+        """Nothing is reserved."""
         return cls(Fraction(0), 0, "none")
 
     def of(self, memory: int) -> int:
-        """Bytes of a memory that are kept."""
+        """Bytes of a memory that are reserved."""
         return int(ceil_div(self.share.numerator * memory, self.share.denominator)) + self.bytes
 
     def __str__(self) -> str:
@@ -59,14 +59,14 @@ class Engine:
     """How an engine keeps weights and caches.
 
     weights   their format for the model that is served
-    asked     the format's name as it was asked for: what other models get
-    memory    what the engine keeps besides on the accelerator; None: no more than the reserve
+    asked     the format's name as the user gave it, which a draft model gets too
+    memory    what the engine itself takes on the accelerator; None: no engine is named, and only the reserve counts
     kv        dtype of the cache
     block     tokens of a page of the cache
     chunk     tokens that a step of prefill computes at most, of all sequences together
-    kernels   the engine whose own kernels are used where they were measured; "": what engines have in common
+    kernels   the engine whose measured kernels are used; "": those that engines have in common
     prefix    tokens that all sequences begin with: their whole pages are held once
-    offload   what of the model lies in RAM; None: nothing
+    offload   the part of the model in RAM; None: nothing
     interval  decode steps between two polls for new requests
     gathers   copies that share experts poll when all have a request, and at the latest after so many steps
     marlin    MXFP4 experts are multiplied by the kernels of any four bits (Marlin)
@@ -110,7 +110,7 @@ class Engine:
     @property
     def towers(self) -> str:
         """How it lays out the towers of a multimodal model: split over tp, whole on each GPU, or on the first alone."""
-        return laid_out(self.memory.profile.engine) if self.memory else "whole"
+        return tower_layout(self.memory.profile.engine) if self.memory else "whole"
 
     @property
     def shared(self) -> int:
@@ -186,33 +186,33 @@ def engine(
     bits_of(kv, "--kv")
     form, kept = weights_of(model, weights), reserve or Reserve()
     plain = Engine(form, kv, block, chunk, kept, weights, None, "", prefix, offload, *adapters, interval, gathers)
-    return plain if memory is None else run_by(plain, model, memory, reserve)
+    return plain if memory is None else with_engine(plain, model, memory, reserve)
 
 
-def run_by(plain: Engine, model: Model, memory: EngineMemory, reserve: Reserve | None) -> Engine:
-    """The same as an engine has it on an accelerator: its kernels, what it keeps, and what of it lies in RAM. Errors:
-    `InputError` for a format that it lacks there."""
-    if lacking := without(memory.profile, plain.weights, memory.accelerator, plain.kv):
+def with_engine(plain: Engine, model: Model, memory: EngineMemory, reserve: Reserve | None) -> Engine:
+    """The settings with a named engine's kernels, memory and reserve on an accelerator. Errors: `InputError` for a
+    format that the engine does not support there."""
+    if lacking := unsupported(memory.profile, plain.weights, memory.accelerator, plain.kv):
         raise InputError("engine", [lacking])
     return replace(
         plain,
         memory=memory,
         kernels=memory.profile.kernels,
         marlin=memory.hopper and bool(memory.profile.numbers.get("marlin")),
-        reserve=reserve or left(memory),
-        offload=plain.offload or aside(model, memory),
+        reserve=reserve or reserve_of(memory),
+        offload=plain.offload or default_offload(model, memory),
     )
 
 
-def aside(model: Model, memory: EngineMemory) -> Offload | None:
-    """What an engine keeps in RAM though nobody asked: llama.cpp the table of tokens, beside a card of its own."""
+def default_offload(model: Model, memory: EngineMemory) -> Offload | None:
+    """What an engine keeps in RAM by default: llama.cpp the embedding table, unless the memory is unified."""
     if not memory.profile.rules.offloads or memory.accelerator.unified or not divides(model):
         return None
     return Offload()
 
 
-def left(memory: EngineMemory | None) -> Reserve:
-    """What an engine leaves alone of what it sees, unless told."""
+def reserve_of(memory: EngineMemory | None) -> Reserve:
+    """What an engine reserves of the memory that it sees, unless told."""
     if memory is None:
         return Reserve()
     of = memory.profile

@@ -24,7 +24,7 @@ from txcalc.parts.model import Stack
 from txcalc.parts.part import Weight
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.layout import Layout
-from txcalc.planning.serving.engines import Profile, data
+from txcalc.planning.serving.engine_profiles import Profile, data
 from txcalc.units import iec, parse_bytes
 
 PCIE = 64 * 10**9  # bytes per second of sixteen lanes of PCIe 5.0

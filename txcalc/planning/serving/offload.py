@@ -101,8 +101,8 @@ def _layer(entry: Entry) -> int | None:
     return entry.numbers[0] if entry.layer else None
 
 
-class Wish(NamedTuple):
-    """What is asked for: llama.cpp's options, or neither, for as little in RAM as lets the rest fit.
+class OffloadRequest(NamedTuple):
+    """llama.cpp's options as they were given; with neither, as little goes to RAM as makes the rest fit.
 
     cpu_moe   layers whose experts are in RAM; -1: all of them
     """
@@ -112,7 +112,8 @@ class Wish(NamedTuple):
     cpu_moe: int | None = None
 
     def of(self, model: Model, fits: Callable[[Offload], bool]) -> Offload:
-        """What is in RAM; `fits` says whether the rest does. Errors: `InputError` for what a model has not."""
+        """What goes to RAM; `fits` tells whether the rest fits on the accelerator. Errors: `InputError` for a model
+        without such layers."""
         layers, sparse = count(model), _sparse(model)
         if self.gpu_layers is None and self.cpu_moe is None:
             return least(self.host, layers, sparse, fits)
@@ -125,7 +126,9 @@ class Wish(NamedTuple):
         return Offload(self.host, left, experts, self.gpu_layers == 0)
 
 
-def wish(ram: str | None, pcie: str | None, gpu_layers: int | None, cpu_moe: str | None) -> Wish | None:
+def parse_offload(
+    ram: str | None, pcie: str | None, gpu_layers: int | None, cpu_moe: str | None
+) -> OffloadRequest | None:
     """`64GB@80GB/s`, `25GB/s`, 20 and `12` or `all`; None: nothing is asked for.
 
     Errors: `InputError` for what is no size, rate or number; without a size of the RAM.
@@ -150,7 +153,7 @@ def wish(ram: str | None, pcie: str | None, gpu_layers: int | None, cpu_moe: str
     if faults:
         raise InputError("--ram", faults)
     experts = None if cpu_moe is None else -1 if cpu_moe == "all" else int(cpu_moe)
-    return Wish(Host(memory, bandwidth, peak, rate), gpu_layers, experts)
+    return OffloadRequest(Host(memory, bandwidth, peak, rate), gpu_layers, experts)
 
 
 def count(model: Model) -> int:

@@ -3,7 +3,7 @@
 What it does as vLLM's scheduler does: a step decodes every running sequence and has at most `budget` tokens; those that
 are left compute chunks of prompts, first come, first served, as long as sequences and pages are free. Where a page is
 lacking, the sequence that came last loses its own, and is computed again when there is room. A step takes the time of
-its decoding (`steady.Curve`, sequences at their mean length) and that of its prompts' tokens.
+its decoding (`demand.StepCurve`, sequences at their mean length) and that of its prompts' tokens.
 
 Steps between two events are alike, so they are taken at once: what costs time is a request, not a token.
 
@@ -23,8 +23,8 @@ from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import ROUNDS, Steady
-from txcalc.planning.serving.steady import Among, among
-from txcalc.planning.serving.timing import Limits, Point, Timer
+from txcalc.planning.serving.points import Limits, Point, Timer
+from txcalc.planning.serving.steady_state import Among, among
 from txcalc.planning.serving.traffic import Arrival
 
 REQUESTS = 10_000  # of an open loop
@@ -403,7 +403,7 @@ def simulated(
     """A point's load, of which a copy gets its even share, at most so many sequences at once.
 
     An open loop has `requests` (default: `REQUESTS`, or the times asked for); a closed one `ROUNDS` per client, as
-    `steady` has it; answers of one length, which would end together round after round, differ by a few tokens
+    `steady_state` has it; answers of one length, which would end together round after round, differ by a few tokens
     (`ALIKE`), but where an engine computes prompts first: SGLang 0.5.1's mean TTFT is that of equal answers.
     """
     traffic, layout = timer.asked.traffic, point.layout

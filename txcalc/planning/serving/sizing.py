@@ -17,7 +17,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import MOST_GPUS, Choice, Deployment, Plan, check, choices, planned, taken
-from txcalc.planning.serving.timing import Limits, Request, Timer
+from txcalc.planning.serving.points import Limits, Request, Timer
 
 RULE = "those that fit; within the limits; quickest from question to answer at this load"
 
@@ -71,7 +71,7 @@ def arrange(
     return replace(made, fixed=held)
 
 
-def less(
+def fewer_users(
     plan: Plan, asked: Request, fixed: Mapping[str, int] | None = None, limits: Limits | None = None
 ) -> Plan | None:
     """Of a plan that does not fit, the one on as many accelerators for the most users that do; None: not one does."""

@@ -1,8 +1,8 @@
 """The best layout of so many accelerators: every one that the model allows is estimated, the fastest are computed.
 
 An estimate takes a layer's time and bytes from one table for each (tp, cp, ep, micro-batch), and puts stages, bubble,
-exchange and optimizer together in closed form. Those that come out fastest are then held to `memory` and to `Pace`,
-exactly as a layout that was asked for, until enough of them fit.
+exchange and optimizer together in closed form. Those that come out fastest are then computed exactly, by `memory` and
+`StepTimer`, as a layout that was asked for is, until enough of them fit.
 """
 
 from __future__ import annotations

@@ -13,12 +13,11 @@ from typing import Any, NamedTuple
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
-from txcalc.planning.serving import timing
 from txcalc.planning.serving.deployment import Deployment, Gpu, Plan
 from txcalc.planning.serving.engine import engine
-from txcalc.planning.serving.plan import Serving, serve
+from txcalc.planning.serving.points import Point, request
 from txcalc.planning.serving.sizing import arrange
-from txcalc.planning.serving.timing import Point
+from txcalc.planning.serving.speed import Serving, serve
 from txcalc.planning.training.answer import Training
 from txcalc.render.emit import command
 from txcalc.render.train import data as train_data
@@ -68,7 +67,7 @@ def serving(
     for weights, kv in product(grid.weights, grid.kv):
         deployment = Deployment(model, kind, engine(model, weights, kv))
         for context, share in product(grid.contexts, PROMPTS):
-            asked = timing.request(context, max(1, int(share * context)))
+            asked = request(context, max(1, int(share * context)))
             front: list[dict[str, Any]] = []
             for users in grid.users:
                 try:

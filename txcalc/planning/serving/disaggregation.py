@@ -2,7 +2,7 @@
 one to the other. No step of decoding waits for a prompt; the weights are there twice, and the transfer is part of TTFT.
 
 The pools are of one kind of accelerator, each with copies of a layout of its own: that of all pairs which keeps the
-limits and is the quickest from question to answer at the load (`steady.apart`).
+limits and is the quickest from question to answer at the load (`steady_state.apart`).
 
 Source   Patel et al. 2023 (Splitwise, arXiv 2311.18677); Zhong et al. 2024 (DistServe, arXiv 2401.09670)
 """
@@ -15,11 +15,11 @@ from txcalc.errors import Fault, InputError
 from txcalc.parts.frozen import record
 from txcalc.planning.layout import Group, Layout
 from txcalc.planning.links import NODE, seconds
-from txcalc.planning.serving.cost import BoundedTime
 from txcalc.planning.serving.demand import Answered, Steady
 from txcalc.planning.serving.deployment import Choice, Deployment
-from txcalc.planning.serving.steady import apart
-from txcalc.planning.serving.timing import Limits, Request, Timer
+from txcalc.planning.serving.durations import BoundedTime
+from txcalc.planning.serving.points import Limits, Request, Timer
+from txcalc.planning.serving.steady_state import apart
 
 SPLITS = 16  # that are tried at most
 LAYOUTS = 12  # of each pool that are tried with each other

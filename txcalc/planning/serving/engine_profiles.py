@@ -154,7 +154,7 @@ def offloading(text: str) -> str:
     return text
 
 
-def without(chosen: Profile, form: Format, accelerator: Accelerator | None, kv: str = "bf16") -> Fault | None:
+def unsupported(chosen: Profile, form: Format, accelerator: Accelerator | None, kv: str = "bf16") -> Fault | None:
     """A fault where an engine's version has no kernels for a format of weights or of its cache, or none on a card; it
     names those that have."""
     on = f" on {accelerator.title}" if accelerator else ""
@@ -228,7 +228,7 @@ def _first(name: str, kind: str, accelerator: Accelerator | None, of: str) -> st
     return min(found, key=_order, default=None)
 
 
-def laid_out(name: str) -> str:
+def tower_layout(name: str) -> str:
     """How an engine lays out the towers of a multimodal model: `split`, `whole` or `first`."""
     return str(data()["towers"][name]["layout"])
 

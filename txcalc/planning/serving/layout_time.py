@@ -1,4 +1,4 @@
-"""A model's speed on one layout: a prompt alone and a bare decode step, of all its stages, from `roofline`."""
+"""The time of a prompt alone and of a bare decode step on one layout: the stages of `rank_time` put together."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import KEPT, Sharding
-from txcalc.planning.serving.cost import BoundedTime, Cost, series, total
+from txcalc.planning.serving.durations import BoundedTime, Cost, series, total
 from txcalc.planning.serving.engine import Engine
-from txcalc.planning.serving.roofline import Rank
+from txcalc.planning.serving.rank_time import RankTime
 
 
-class Pace:
-    """A model's speed on one layout: prefill and decode."""
+class LayoutTime:
+    """The time of a model's prefill and decode steps on one layout."""
 
     def __init__(
         self, model: Model, sharding: Sharding, layout: Layout, accelerator: Accelerator, engine: Engine
     ) -> None:
         self.model, self.layout, self.engine = model, layout, engine
-        self.ranks = [Rank(stage, layout, accelerator, engine) for stage in sharding.stages(layout)]
+        self.ranks = [RankTime(stage, layout, accelerator, engine) for stage in sharding.stages(layout)]
         self.caching = model.decodes
         # What a prompt is: tokens of the encoder, of which a prefix is no use; or what the model decodes from.
         self.encodes = model.has_encoder_apart and not model.reads_no_ids

@@ -43,7 +43,7 @@ from math import inf
 from typing import NamedTuple
 
 from txcalc.planning.serving.demand import ROUNDS, Demand, Steady, overload
-from txcalc.planning.serving.loops import Loop, root
+from txcalc.planning.serving.queueing import Loop, root
 
 MANY = 1e6  # sequences: what these do not keep up with, no number does
 FULL = 2e-4  # of the time: above it TTFT fell to 0.8 of the simulation's and less (36 drawn models, cards and lengths)

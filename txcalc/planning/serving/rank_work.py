@@ -1,6 +1,7 @@
-"""What a pass asks of whatever accelerator a rank is: FLOPs, bytes and starts of every leaf of its tree.
+"""FLOPs, bytes and kernel launches of every leaf of a rank in one forward pass, on whatever accelerator.
 
-`roofline` makes seconds of it; what is worked out for one accelerator stands for all.
+`rank_time` turns them into seconds. They depend on the stage, the layout and the formats, so that all accelerators
+that a model is planned on share them (`RankWork.of`).
 """
 
 from __future__ import annotations
@@ -21,17 +22,17 @@ MOST_QUERIES = 64  # of a sequence, that a kernel of decode takes: a token and a
 
 
 class LeafWork(NamedTuple):
-    """What an entry of a rank's tree is, whatever is asked of it.
+    """What a leaf of a rank costs independently of the workload.
 
-    weights   bytes of one copy; of a table, of one row
-    chance    probability that a token passes a certain copy, of experts; 0: no expert
-    dtype     what its format is multiplied in; None: it is wide
-    inputs    of a product; 0: it is none
-    starts    how many, all layers
-    merged    engines make one product of it and the one before
-    gathered  elements that a rank gathers of those that it shares experts with, for one position; 0: it does not
-    row       FLOPs of one row of one copy, of experts
-    aside     it lies in RAM
+    weights   bytes of one copy; of an embedding table, of one row
+    chance    probability that a token is routed to a given expert; 0: the leaf is no expert
+    dtype     that its format multiplies in; None: its weights stay wide
+    inputs    columns of its matrix; 0: it has none
+    starts    kernel launches, all layers
+    merged    engines compute it in one product with the leaf before it
+    gathered  elements that a rank gathers per position from those that it shares experts with; 0: none
+    row       FLOPs of one row through one expert
+    in_ram    its weights are in the host's RAM
     """
 
     entry: Entry
@@ -43,20 +44,20 @@ class LeafWork(NamedTuple):
     merged: bool
     gathered: float | Fraction
     row: float
-    aside: bool
+    in_ram: bool
 
 
 class CoreWork(NamedTuple):
-    """What is beside FLOPs and bytes of an attention core.
+    """What else is needed of an attention core than its FLOPs and bytes.
 
-    name     of its curve
-    depth    the dimension that it does in turn
-    score    FLOPs of a score
-    scores   all scores of one layer, masked or not; 0: of so few queries that no kernel writes them
-    dense    FLOPs with the masked
-    decodes  by kernels of few queries
-    grouped  queries share keys
-    again    times that the cache is read again where every query head reads it
+    name     of its efficiency curve
+    depth    keys that a kernel goes through one after the other
+    score    FLOPs per score
+    scores   scores of one layer, masked ones too; 0 where so few queries are computed that no kernel writes them
+    dense    FLOPs, masked pairs included
+    decodes  whether kernels for few queries compute it
+    grouped  whether several query heads share a key/value head
+    again    additional reads of the cache by kernels in which every query head reads it
     """
 
     name: str
@@ -70,12 +71,13 @@ class CoreWork(NamedTuple):
 
 
 class LeafLoad(NamedTuple):
-    """What a sequence asks of a leaf, all layers: every figure grows with the batch.
+    """What one sequence costs in a leaf, all layers: every figure is multiplied by the batch.
 
-    cache, moved   bytes of the cache, and of it and activations
-    inputs, outputs    of a product; 0: it is none
-    copies         whose weights are read; of a table, rows for every sequence
-    rows           it is a table's
+    leaf             index of its `LeafWork`
+    cache, moved     bytes of the cache; of the cache and of activations
+    inputs, outputs  of its matrix; 0: it has none
+    copies           of the weights that are read; of an embedding table, rows per sequence
+    rows             whether it is an embedding table
     """
 
     kind: str
@@ -94,7 +96,8 @@ class LeafLoad(NamedTuple):
 
 
 class SentWork(NamedTuple):
-    """What a sequence makes a rank send in one collective, which stands `runs` times `within` parts of a kind."""
+    """Bytes that one sequence makes a rank send in a collective: of the whole message, and by this rank. The collective
+    runs `runs` times, `within` parts of a kind."""
 
     within: str
     kind: str
@@ -104,37 +107,37 @@ class SentWork(NamedTuple):
     runs: float
 
 
-class Passes:
-    """The passes of a rank of a stage, in an engine's formats of weights and cache."""
+class RankWork:
+    """The work of one rank of a stage in an engine's formats of weights and cache."""
 
     def __init__(self, stage: Stage, layout: Layout, engine: Engine) -> None:
         self.stage, self.layout, self.engine = stage, layout, engine
         self.element = engine.activation_bits / 8
         self.experts = 0.0  # of a layer, on this rank
         self.leaves: list[LeafWork] = []
-        self._asks: dict[Workload, list[LeafLoad]] = {}
+        self._loads: dict[Workload, list[LeafLoad]] = {}
         self._sent: dict[Workload, list[SentWork]] = {}
 
     @classmethod
-    def of(cls, stage: Stage, layout: Layout, engine: Engine) -> Passes:
-        """Those of a stage, worked out once for all accelerators."""
+    def of(cls, stage: Stage, layout: Layout, engine: Engine) -> RankWork:
+        """That of a stage, computed once for all accelerators."""
         key = layout, engine.weights, engine.kv, engine.offload
         found = stage.passes.get(key)
         if found is None:
             found = stage.passes[key] = cls(stage, layout, engine)
         return found
 
-    def asks(self, one: Workload) -> list[LeafLoad]:
-        """What one sequence asks of every leaf that does something; of many workloads the latest are kept."""
-        if one not in self._asks:
+    def loads(self, one: Workload) -> list[LeafLoad]:
+        """The load of one sequence on every leaf that computes something; of many workloads the latest are kept."""
+        if one not in self._loads:
             entries = self.stage.ledger(one).entries
             if not self.leaves:
                 self.leaves = list(self._leaves(entries))
                 self.experts = next((float(e.times / e.layers) for e in entries if e.routed), 0.0)
-            if len(self._asks) == KEPT:
-                self._asks.clear()
-            self._asks[one] = [self._ask(i, entry) for i, entry in enumerate(entries) if entry.operations]
-        return self._asks[one]
+            if len(self._loads) == KEPT:
+                self._loads.clear()
+            self._loads[one] = [self._load(i, entry) for i, entry in enumerate(entries) if entry.operations]
+        return self._loads[one]
 
     def _leaves(self, entries: tuple[Entry, ...]) -> Iterator[LeafWork]:
         before: Entry | None = None
@@ -161,12 +164,12 @@ class Passes:
             # Two products of a layer share passes of 2 bytes.
             gathered = sharing * self.stage.root.stacks[-1].d_model * entry.layers if gathers else 0
             row = 2.0 * d_in * d_out if entry.routed else 0.0
-            aside = offload is not None and bool(offload.asked) and offload.holds(entry)
+            in_ram = offload is not None and bool(offload.asked) and offload.holds(entry)
             dtype, once = form.dtype_of(entry), min(1.0, chance)
-            yield LeafWork(entry, float(size), once, dtype, d_in, float(starts), merged, gathered, row, aside)
+            yield LeafWork(entry, float(size), once, dtype, d_in, float(starts), merged, gathered, row, in_ram)
             before = entry
 
-    def _ask(self, number: int, entry: Entry) -> LeafLoad:
+    def _load(self, number: int, entry: Entry) -> LeafLoad:
         work, runs = entry.work, float(entry.runs)
         assert work is not None
         core, inner, positions = entry.kind == "attention_core", entry.leaf, float(work.positions)
@@ -210,7 +213,7 @@ class Passes:
         return CoreWork(name, float(first.n), score, scores, float(entry.flops), decodes, grouped, again)
 
     def sends(self, one: Workload) -> list[SentWork]:
-        """What one sequence makes this rank send."""
+        """The collectives of this rank for one sequence."""
         if one not in self._sent:
             self._sent[one] = [
                 SentWork(entry.within, each.kind, each.axis.name, *self._sizes(each), float(entry.runs))

@@ -46,10 +46,10 @@ from txcalc.parts.part import Workload
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.links import GATHERED, HOST, seconds
 from txcalc.planning.parallelism import Stage
-from txcalc.planning.serving.cost import Cost, total
+from txcalc.planning.serving.durations import Cost, total
 from txcalc.planning.serving.engine import Engine, multiplies
 from txcalc.planning.serving.offload import MANY
-from txcalc.planning.serving.passes import CoreWork, LeafLoad, LeafWork, Passes
+from txcalc.planning.serving.rank_work import CoreWork, LeafLoad, LeafWork, RankWork
 from txcalc.units import ALIASES, bits_of
 
 LINKS = "collectives"  # the parts that no leaf of the tree is
@@ -103,7 +103,7 @@ class _Load(NamedTuple):
     flops: float
 
 
-class Rank:
+class RankTime:
     """One accelerator of a stage: the time it takes for a workload, by kind of part. `eager`: the host issues every
     kernel of every pass; else passes were captured once, and are replayed.
 
@@ -119,7 +119,7 @@ class Rank:
         eager: bool = False,
     ) -> None:
         self.stage, self.layout, self.engine = stage, layout, engine
-        self.passes = Passes.of(stage, layout, engine)
+        self.work = RankWork.of(stage, layout, engine)
         self.accelerator, self.efficiency = accelerator, accelerator.efficiency
         self.groups = {axis: layout.group(axis, accelerator.node, SERVING_ORDER) for axis in ("tp", "pp", "ep", "etp")}
         self.issue = self.efficiency.host_s if eager else 0.0
@@ -147,7 +147,7 @@ class Rank:
     def parts(self, work: Workload, head: bool = True, busy: float = 1.0) -> dict[str, Cost]:
         """Seconds of one pass by kind of part, and of the transfers between ranks."""
         sums: dict[str, list[tuple[float, ...]]] = {}
-        kinds = [load.kind for load in self._asked(work, head)]
+        kinds = [load.kind for load in self._loads_of(work, head)]
         for kind, cost in zip(kinds, self._operations(work, head, busy), strict=True):
             sums.setdefault(kind, []).append(cost)
         if adapters := self._adapters(work):
@@ -156,11 +156,11 @@ class Rank:
             sums[LINKS] = list(transfers)
         return {kind: total(costs) for kind, costs in sums.items()}
 
-    def _asked(self, work: Workload, head: bool) -> list[_Load]:
+    def _loads_of(self, work: Workload, head: bool) -> list[_Load]:
         one = work._replace(batch=1)
         if one not in self._loads:
-            asked = self.passes.asks(one)
-            self._leaves = self._leaves or self._known()
+            asked = self.work.loads(one)
+            self._leaves = self._leaves or self._leaf_times()
             self._loads[one] = [self._load(ask, self._leaves[ask.leaf]) for ask in asked]
         loads = self._loads[one]
         return loads if head else [load for load in loads if load.kind != "head"]
@@ -168,7 +168,7 @@ class Rank:
     def _operations(self, work: Workload, head: bool, busy: float) -> Iterator[tuple[float, ...]]:
         """The fields of a cost for every leaf; this is the loop in which time is spent."""
         own, bandwidth, spread = float(work.batch), self.accelerator.bandwidth, self.efficiency.spread
-        loads = self._asked(work, head)
+        loads = self._loads_of(work, head)
         fullest, beside = self._fullest(), work.decoding and self.engine.streams
         for load in loads:
             leaf, chance, copies, curve = load.leaf, load.leaf.work.chance, load.copies, load.curve
@@ -183,8 +183,8 @@ class Rank:
             elif load.rows:
                 copies *= batch
                 least = copies
-            if leaf.work.aside:
-                yield self._aside(load, copies, least, compute, batch, work.tokens * own)
+            if leaf.work.in_ram:
+                yield self._in_ram(load, copies, least, compute, batch, work.tokens * own)
                 continue
             moved = load.moved * batch * (fullest if chance else 1.0)
             memory = (leaf.weights * copies + moved) / bandwidth / curve.memory
@@ -203,7 +203,7 @@ class Rank:
                 0.0,
             )
 
-    def _aside(
+    def _in_ram(
         self, load: _Load, copies: float, least: float, compute: float, batch: float, tokens: float
     ) -> tuple[float, ...]:
         """The fields of a cost of a leaf in RAM: of few tokens on the host, of many on the accelerator, to which its
@@ -240,7 +240,7 @@ class Rank:
             self._adapted = float(sum(map(self.engine.adapted, entries))), starts
         elements, starts = self._adapted
         flops = 2.0 * elements * float(work.positions) / self.core
-        read = elements * self.passes.element / self.accelerator.bandwidth
+        read = elements * self.work.element / self.accelerator.bandwidth
         memory = read * min(self.engine.adapters, float(work.batch)) / self.efficiency.memory
         compute = flops / self.efficiency.matmul[self.wide]
         launch, host = starts * self.efficiency.launch_s, starts * self.issue
@@ -254,17 +254,17 @@ class Rank:
         Counts   the largest of n normal deviations is on average 0.56·(log2 n)^0.82, within 4 % up to n = 64 (n = 2:
                  0.56 of 0.56, 8: 1.38 of 1.42, 64: 2.43 of 2.34)
         """
-        n, each = self.layout.ep, self.passes.experts
+        n, each = self.layout.ep, self.work.experts
         if n == 1 or not each:
             return 1.0
         return 1 + 0.56 * float(log2(n) ** 0.82) / sqrt(self.efficiency.spread * each)
 
-    def _known(self) -> list[_Leaf]:
+    def _leaf_times(self) -> list[_Leaf]:
         """What every leaf is on this accelerator."""
         form, efficiency, ep = self.engine.weights, self.efficiency, self.layout.ep
-        element, rate = self.passes.element, self.accelerator.bandwidth * efficiency.memory
+        element, rate = self.work.element, self.accelerator.bandwidth * efficiency.memory
         found, multiplied = [], {}
-        for leaf in self.passes.leaves:
+        for leaf in self.work.leaves:
             if leaf.dtype not in multiplied:
                 multiplied[leaf.dtype] = self._multiplied(leaf.dtype)
             dtype, kernel, reached = multiplied[leaf.dtype]
@@ -346,7 +346,7 @@ class Rank:
     def _transfers(self, work: Workload, head: bool) -> Iterator[Cost]:
         """The costs of everything that this rank sends in a pass."""
         batch = float(work.batch)
-        for sent in self.passes.sends(work._replace(batch=1)):
+        for sent in self.work.sends(work._replace(batch=1)):
             if head or sent.within != "head":
                 yield self._transfer(sent.kind, sent.axis, sent.message * batch, sent.size * batch).times(sent.runs)
 

@@ -1,4 +1,4 @@
-"""What one accelerator of a stage holds: weights, the caches of its sequences, activations at their peak."""
+"""Bytes on one accelerator of a stage: weights, the caches of its sequences, the peak of its activations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txcalc.planning.serving.engine import Engine
 
 
 class Held(NamedTuple):
-    """What one leaf of a rank keeps for a sequence: `copies` of it."""
+    """A leaf of a rank that keeps something for every sequence (keys and values, a state), `copies` times."""
 
     path: str
     leaf: Leaf
@@ -48,11 +48,11 @@ class Caches(NamedTuple):
     dense: int
 
 
-class Holdings:
-    """One accelerator of a stage: what it holds whatever is asked, and what sequences at a context add to it.
+class RankBytes:
+    """Memory of one accelerator of a stage: what does not depend on the load, and what sequences add to it.
 
-    draft   what a draft model holds beside, its own weights and caches; None: no draft is here
-    aside   weights of the stage that lie in RAM, and `aside_held` what keeps its cache there
+    draft         the same of a draft model on this accelerator; None: there is none
+    ram_weights   weights of the stage that lie in RAM; ram_held: the leaves whose caches do
     """
 
     def __init__(
@@ -61,14 +61,14 @@ class Holdings:
         stage: Stage,
         engine: Engine,
         layout: Layout | None = None,
-        draft: Holdings | None = None,
+        draft: RankBytes | None = None,
     ) -> None:
         self.model, self.stage, self.engine, self.draft = model, stage, engine, draft
         ledger = stage.ledger(model.workload())
         stored = [(entry, engine.stored(entry)) for entry in ledger if entry.leaf.params]
-        aside = engine.offload
-        self.weights = [one for one in stored if not (aside and aside.holds(one[0]))]
-        self.aside = [one for one in stored if aside and aside.holds(one[0])]
+        offload = engine.offload
+        self.weights = [one for one in stored if not (offload and offload.holds(one[0]))]
+        self.ram_weights = [one for one in stored if offload and offload.holds(one[0])]
         self.adapters_bytes = 0
         if engine.adapters:
             each = sum(map(engine.adapted, ledger))
@@ -77,8 +77,8 @@ class Holdings:
         self.towers_bytes = towers_bytes(model, engine, layout.tp if layout else 1, stage.first)
         self.weights_bytes += self.adapters_bytes + self.towers_bytes
         caching = [(entry, Held(entry.path, entry.leaf, entry.runs)) for entry in ledger if any(entry.cache_terms)]
-        self.held = [held for entry, held in caching if not (aside and aside.keeps(entry))]
-        self.aside_held = [held for entry, held in caching if aside and aside.keeps(entry)]
+        self.held = [held for entry, held in caching if not (offload and offload.keeps(entry))]
+        self.ram_held = [held for entry, held in caching if offload and offload.keeps(entry)]
         self.caching = model.decodes
         self._pages: dict[int, tuple[int, int]] = {}
         vocab = next(reversed(model.spec["stacks"].values()))["vocab_size"] or 0
@@ -114,13 +114,13 @@ class Holdings:
         work, engine = self.model.workload(1, context), self.engine
         return [(one, _bytes(one.paged(work, engine.block, engine.chunk) * self._bits(one))) for one in held]
 
-    def aside_pages(self, context: int) -> int:
+    def ram_pages(self, context: int) -> int:
         """Of one sequence's pages, the bytes that lie in RAM."""
-        return sum(size for _, size in self._paged(self.aside_held, context)) if self.aside_held else 0
+        return sum(size for _, size in self._paged(self.ram_held, context)) if self.ram_held else 0
 
     def ram(self, context: int, sequences: int) -> int:
         """Bytes of the weights and caches of the stage that lie in RAM."""
-        return sum(size for _, size in self.aside) + sequences * self.aside_pages(context)
+        return sum(size for _, size in self.ram_weights) + sequences * self.ram_pages(context)
 
     def pages_bytes(self, context: int) -> int:
         """One sequence's pages in bytes, and those of its draft."""

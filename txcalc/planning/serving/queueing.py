@@ -1,4 +1,7 @@
-"""A copy's means by its rate and the number that decodes, in an open loop and in a closed one: `steady` finds them."""
+"""Mean times of a copy of a model under load, from its rate and the sequences that decode (`steady_state` finds both).
+
+An open loop has requests that arrive by themselves, a closed one has users who ask again when the answer is there.
+"""
 
 from __future__ import annotations
 

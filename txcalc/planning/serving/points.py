@@ -1,7 +1,7 @@
-"""The time of points: a layout with so many sequences at once, alone and under load.
+"""Operating points: requests, and the latencies of a layout that serves so many of them at once.
 
-A point's own times are those of `roofline`: a prompt alone, a bare decode step. What users see is the steady state of
-a server that does both at once, `steady`, from the same times.
+`Point` has a layout's times alone (`layout_time`: one prompt, one decode step of all sequences) and under load
+(`steady_state`: a server that interleaves prefill and decode). `Timer` computes and keeps both.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.parts.frozen import record
 from txcalc.planning.layout import SERVING_ORDER, Layout
-from txcalc.planning.serving.cost import BoundedTime
 from txcalc.planning.serving.demand import ROUNDS, Answered, Demand, Steady, StepCurve
 from txcalc.planning.serving.deployment import MOST_SEQUENCES, Deployment
-from txcalc.planning.serving.engines import latency
-from txcalc.planning.serving.pace import Pace
-from txcalc.planning.serving.steady import closed, open_
+from txcalc.planning.serving.durations import BoundedTime
+from txcalc.planning.serving.engine_profiles import latency
+from txcalc.planning.serving.layout_time import LayoutTime
+from txcalc.planning.serving.steady_state import closed, open_
 from txcalc.planning.serving.traffic import Lengths, Requests
 
 CONTEXT = 8192  # of a plan that names none
@@ -97,7 +97,7 @@ class Request:
         held = max(int(self.hits * self.prompt), self.traffic.prefix if self.traffic else 0)
         return min(held // block * block, self.prompt - 1)
 
-    def on(self, pace: Pace, context: int) -> tuple[int, int]:
+    def on(self, pace: LayoutTime, context: int) -> tuple[int, int]:
         """Tokens of a prompt, and how many of them a prefix cache holds; of a model that does not decode, positions."""
         if not pace.caching:
             return pace.model.workload(1, context).tokens, 0
@@ -237,18 +237,18 @@ class Timer:
 
     def __init__(self, deployment: Deployment, asked: Request, context: int) -> None:
         self.deployment, self.asked, self.context = deployment, asked, context
-        self._paces: dict[Layout, Pace] = {}
+        self._paces: dict[Layout, LayoutTime] = {}
         self._prefills: dict[Layout, tuple[BoundedTime, float]] = {}
         self._demands: dict[tuple[Layout, float], Demand] = {}
-        self._drafts: dict[Layout, Pace] = {}
+        self._drafts: dict[Layout, LayoutTime] = {}
         self._seats: dict[Layout, float] = {}
 
-    def pace(self, layout: Layout) -> Pace:
+    def pace(self, layout: Layout) -> LayoutTime:
         """The pace of one copy of the model."""
         one = self._copy(layout)
         if one not in self._paces:
             held = self.deployment
-            self._paces[one] = Pace(held.model, held.sharding, one, held.accelerator, held.engine)
+            self._paces[one] = LayoutTime(held.model, held.sharding, one, held.accelerator, held.engine)
         return self._paces[one]
 
     def _copy(self, layout: Layout) -> Layout:
@@ -377,7 +377,7 @@ class Timer:
             floor, achievable = floor + passes * proposed.floor, achievable + passes * proposed.achievable
         return step._replace(floor=floor / guess.expected, achievable=achievable / guess.expected)
 
-    def draft(self, layout: Layout) -> Pace:
+    def draft(self, layout: Layout) -> LayoutTime:
         """The draft's pace."""
         deployment = self.deployment
         model = deployment.draft
@@ -385,5 +385,5 @@ class Timer:
         sharding, own = deployment.draft_layout(layout)
         own = self._copy(own)
         if own not in self._drafts:
-            self._drafts[own] = Pace(model, sharding, own, deployment.accelerator, deployment.engine.of(model))
+            self._drafts[own] = LayoutTime(model, sharding, own, deployment.accelerator, deployment.engine.of(model))
         return self._drafts[own]

@@ -1,6 +1,6 @@
 """How fast a plan serves: time to the first token, time of a further one, throughput, and what a token costs.
 
-Points are layouts with so many sequences at once, each timed by `timing`; limits and prices choose among them. Limits,
+Points are layouts with so many sequences at once, each timed by `points`; limits and prices choose among them. Limits,
 throughput and cost are those of the steady state, where prompts and answers share the time.
 """
 
@@ -16,15 +16,15 @@ from txcalc.errors import Fault, InputError
 from txcalc.parts.frozen import record
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
-from txcalc.planning.serving.cost import total
 from txcalc.planning.serving.demand import ROUNDS
 from txcalc.planning.serving.deployment import MOST_SEQUENCES, Choice, Plan, largest
-from txcalc.planning.serving.pace import Pace
-from txcalc.planning.serving.timing import Limits, Point, Request, Timer
+from txcalc.planning.serving.durations import total
+from txcalc.planning.serving.layout_time import LayoutTime
+from txcalc.planning.serving.points import Limits, Point, Request, Timer
 from txcalc.planning.serving.traffic import ALIKE
 
 if TYPE_CHECKING:
-    from txcalc.planning.serving.pools import Pools
+    from txcalc.planning.serving.disaggregation import Pools
     from txcalc.planning.serving.simulation import Simulated
 
 DEFINITIONS = {
@@ -85,7 +85,7 @@ class Serving:
         return self.timer.asked
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> LayoutTime:
         return self.timer.pace(self.chosen.layout)
 
     @cached_property
@@ -265,7 +265,7 @@ def sizes(most: int, copies: int, also: int = 0) -> list[int]:
     return [n * copies for n in sorted({*doubled, each, also}) if n]
 
 
-def _ridge(pace: Pace, context: int) -> Ridge:
+def _ridge(pace: LayoutTime, context: int) -> Ridge:
     """Compute grows with the batch, and so does the cache; the weights read do not (experts: ever less)."""
 
     def from_(caches: bool) -> int | None:

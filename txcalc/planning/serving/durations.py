@@ -1,4 +1,4 @@
-"""Seconds that add up: what a pass takes at least, and what it is expected to take, by what they are spent on."""
+"""The time of a pass as a sum of seconds, by what they are spent on: its lower bound, and what is expected."""
 
 from __future__ import annotations
 

@@ -18,7 +18,18 @@ from txcalc.planning.layout import Group
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
 from txcalc.planning.training.activations import INPUTS, kept, kept_by_kind, leaf_bytes
 from txcalc.planning.training.collectives import Sent, collectives
-from txcalc.planning.training.machine import FLASH, NEWER, PCIE, SLOWED, Floor, Kernels, Machine, Message, latency
+from txcalc.planning.training.machine import (
+    FLASH,
+    NEWER,
+    PCIE,
+    SLOWED,
+    Floor,
+    Kernels,
+    Machine,
+    Message,
+    latency,
+    relayed,
+)
 from txcalc.planning.training.memory import RankMemory, rank_of
 from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
@@ -890,6 +901,43 @@ def test_a_tensor_of_all_weights_needs_a_block_of_its_own(parameters: int, zero:
     """Unless an activation was as large: here the logits, in fp32."""
     recipe, pieces, _ = held({"layout": Layout(dp=2), "framework": "nanotron", "zero": zero})
     assert profiles.lent(recipe, pieces, State(parameters)) == joined
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(fsdp=2),
+        Layout(dp=2, fsdp=2),
+        Layout(fsdp=2, ep=2),
+        Layout(dp=2, fsdp=2, ep=2),  # each copy has all experts, which are one rank's alone: reduced over the copies
+        Layout(tp=2, sp=2, fsdp=2, ep=2),
+        Layout(tp=2, sp=2, dp=2, fsdp=2, ep=4),
+        Layout(tp=2, sp=2, dp=2, fsdp=2, ep=2, etp=2),
+    ],
+    ids=str,
+)
+def test_a_rank_of_two_sends_half_of_every_message(layout: Layout) -> None:
+    """All groups are of two ranks but ep = 4's, so that of PyTorch's messages (test_layouts.py) a rank sends half, or
+    three quarters; of an all-reduce, which is both a reduce-scatter and an all-gather, as much as it is large."""
+    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=256 E=8 k=2")
+    recipe = Recipe(layout, tokens=32 * layout.sp)
+    pieces = Pipeline(model, recipe).pieces
+    machine = Machine.of(replace(card(), link=1))
+    sent = StepTimer(model, recipe, machine).step(memory(model, recipe)).sent
+    message = {kind: one.bytes for kind, one in collectives(pieces, recipe, 64).items()}
+    share = {"all_reduce": 1.0, "all_to_all": (layout.ep - 1) / layout.ep}
+    assert sent == {kind: size * share.get(kind, 0.5) for kind, size in message.items()}
+
+
+def test_tokens_go_to_a_node_once_where_ranks_relay() -> None:
+    """Two nodes of two ranks, and two choices of any rank alike: three in four tokens go to the other node, and to
+    4 · (1 − (3/4)²) of the four ranks, every second of which is not the one that passes them on."""
+    group = Group(4, 2)
+    two_nodes, one_node = relayed(group, 8.0, 2), relayed(Group(4, 4), 8.0, 2)
+    assert two_nodes.across == 8.0 * 0.75 and two_nodes.sent == 8.0 * 0.75 + 8.0 * 4 * (1 - 0.75**2) / 2
+    assert one_node.across == 0 and one_node.sent == 8.0 * 4 * (1 - 0.75**2) * 3 / 4
+    floor = Floor(Machine.of(replace(card(), link=10, node=2, link_between=1)))
+    assert floor.transfer(two_nodes) == two_nodes.across and floor.transfer(one_node) == one_node.sent / 10
 
 
 def test_experts_get_tokens_as_they_are_and_narrow_them() -> None:

@@ -69,12 +69,14 @@ class ReduceScatter(Ring):
 
 @frozen
 class AllToAll(Leaf):
-    """Every token to the ranks that hold one of its `choices` experts, once each, or what these made of it back.
+    """Every token to the ranks that hold one of its `choices` experts, or what these made of it back.
 
-    `sharers` ranks hold the same tokens, of which each sends a share. `narrow`: in the dtype of the products.
+    `sharers` ranks hold the same tokens, of which each sends a share. `narrow`: in the dtype of the products. `copies`:
+    a copy for each choice; else one for each rank that has any of them.
 
     Shapes   tokens (B, T, width)
-    Unit     B·T·width/sharers·(n − 1)·(1 − (1 − 1/n)^choices) elements sent
+    Unit     B·T·width/sharers·(n − 1)·(1 − (1 − 1/n)^choices) elements sent; with copies B·T·width/sharers·choices·
+             (n − 1)/n
     Counts   even routing: each choice is on any rank alike, which is the expectation for experts chosen independently
     Source   Lepikhin et al. 2020 (arXiv 2006.16668), section 3.2; once per rank: DeepSeek-V3 (arXiv 2412.19437), 3.2.2
     """
@@ -86,12 +88,14 @@ class AllToAll(Leaf):
     sharers: Any
     choices: Any
     narrow: bool
+    copies: bool = False
 
     def transfers(self, work: Workload) -> tuple[Transfer, ...]:
         ranks = self.axis.size
         own = ratio(work.positions * self.width, self.sharers)
-        moved = own * (ranks - 1) * (1 - power(1 - ratio(1, ranks), self.choices))
-        return (Transfer(self.kind, self.axis, own, moved, moved, self.narrow),)
+        reached = self.choices if self.copies else ranks * (1 - power(1 - ratio(1, ranks), self.choices))
+        moved = own * reached * ratio(ranks - 1, ranks)
+        return (Transfer(self.kind, self.axis, own, moved, moved, self.narrow, self.choices),)
 
 
 @frozen

@@ -30,6 +30,7 @@ class Ways:
     value   the number behind a size or a way; over symbols it says what a letter stands for
     pads    rows of a vocabulary are padded to a multiple of tp times so many; 0: the last ranks have fewer
     slices  whether what reads gathered positions keeps its slice of them, and gathers them again
+    copies  whether a token is sent once for each of its experts, else once to each rank that has any of them
     """
 
     def __init__(
@@ -42,8 +43,10 @@ class Ways:
         value: Callable[[Any], int] = lambda size: size,
         pads: int = 1,
         slices: bool = False,
+        copies: bool = False,
     ) -> None:
-        self.tp, self.ep, self.etp, self.sp, self.value, self.pads, self.slices = tp, ep, etp, sp, value, pads, slices
+        self.tp, self.ep, self.etp, self.sp, self.value = tp, ep, etp, sp, value
+        self.pads, self.slices, self.copies = pads, slices, copies
         self.ranks = value(tp)
         self._said = "tp", self.ranks  # what a fault names
         self._faults: dict[str, Fault] = {}
@@ -229,12 +232,13 @@ class Ways:
     def _exchange(self, name: str, width: Any, top_k: Any, there: bool) -> Named:
         if not self.exchanges:
             return ()
-        exchange = AllToAll(width=width, axis=Axis("ep", self.ep), sharers=self.tp, choices=top_k, narrow=there)
+        axis = Axis("ep", self.ep)
+        exchange = AllToAll(width=width, axis=axis, sharers=self.tp, choices=top_k, narrow=there, copies=self.copies)
         moved = ((name, exchange),) if self.value(self.ep) > 1 else ()
         if self.value(self.etp) == 1:
             return moved
         # Tokens that have come to one of the ranks of etp, which all of them need.
-        reached = self.ep * (1 - power(1 - ratio(1, self.ep), top_k))
+        reached = top_k if self.copies else self.ep * (1 - power(1 - ratio(1, self.ep), top_k))
         share, axis = ratio(width * reached * self.etp, self.tp), Axis("etp", self.etp)
         every = AllGather(width=share, axis=axis) if there else ReduceScatter(width=share, axis=axis)
         return *moved, (f"{name}_{'gather' if there else 'scatter'}", every)

@@ -206,6 +206,7 @@ class Transfer(NamedTuple):
     message    elements of the whole tensor that is shared
     sent       elements that this rank sends, and `received` that it receives
     narrow     whether it may be sent in the dtype of the products that read it
+    choices    of an all-to-all, the experts of each token
     """
 
     kind: str
@@ -214,3 +215,4 @@ class Transfer(NamedTuple):
     sent: Any
     received: Any
     narrow: bool = False
+    choices: Any = 0

@@ -13,12 +13,15 @@ NODE = 8  # accelerators that usually share a link
 HOST = 8 * 10**9  # bytes per second between cards without a link: PCIe 4.0 of four lanes, the slowest slot in use
 
 
-def seconds(accelerator: Accelerator, group: Group, kind: str, sent: float, least: bool = False) -> float:
+def seconds(
+    accelerator: Accelerator, group: Group, kind: str, sent: float, least: bool = False, across: float | None = None
+) -> float:
     """The time of bytes that every rank of a group sends, on the datasheet: links within nodes and between them work at
     the same time, and the slower decides.
 
     A ring enters and leaves a node once, over the network cards of all its ranks there (at `least` only what no rank of
-    the other node has does); in an all-to-all every rank sends to all others alike, over its own. What stages hand on
+    the other node has does); in an all-to-all every rank sends to all others alike, over its own (or
+    so many of the bytes `across`). What stages hand on
     is the mean of all that do, of which some stand in one node; without a link it goes through the host's memory.
     Errors: `InputError` where a link is needed and not known.
     """
@@ -27,12 +30,13 @@ def seconds(accelerator: Accelerator, group: Group, kind: str, sent: float, leas
     inside = sent / accelerator.needed("link")
     if not group.crosses:
         return inside
-    across = sent / accelerator.needed("link_between")
+    between = sent / accelerator.needed("link_between")
     ranks, local = group
     away = (ranks - local) / (ranks - 1)  # of the others
     if kind == "all_to_all":
-        return max(inside * (1 - away), across * away)
+        share = away if across is None or not sent else across / sent
+        return max(inside * (1 - share), between * share)
     if kind == "send":
         hops = ceil_div(ranks, local) - 1
-        return (across * hops + inside * (ranks - 1 - hops)) / (ranks - 1)  # type: ignore[no-any-return]
-    return max(inside, across / local * (away if least and kind != "all_reduce" else 1))
+        return (between * hops + inside * (ranks - 1 - hops)) / (ranks - 1)  # type: ignore[no-any-return]
+    return max(inside, between / local * (away if least and kind != "all_reduce" else 1))

@@ -122,7 +122,7 @@ class Sharding:
     """A model's ranks under many layouts; trees are made once. `serving`: what is for training only is refused.
 
     `offload` says what of the model lies in RAM: layers are cut where that ends, and stages are even without those of
-    RAM. `pads` and `slices` as in `Ways`.
+    RAM. `pads`, `slices` and `copies` as in `Ways`.
 
     A rank's tree has whole weights, and all positions of its sequences: what fsdp shares of the weights, cp and sp of
     the positions, is `planning.training`'s; of sp it has the collectives.
@@ -135,8 +135,10 @@ class Sharding:
         offload: Offload | None = None,
         pads: int = 1,
         slices: bool = False,
+        copies: bool = False,
     ) -> None:
-        self.model, self.serving, self.offload, self.pads, self.slices = model, serving, offload, pads, slices
+        self.model, self.serving, self.offload = model, serving, offload
+        self.pads, self.slices, self.copies = pads, slices, copies
         self.outside = offload.layers if offload else 0
         # Layers that a pipeline may cut; 0: it may not.
         self.layers = _layers(cast(Stack, model.root)) if model.root.cuttable else 0
@@ -222,7 +224,7 @@ class Sharding:
         key = (layout.tp, layout.ep, layout.expert_ways, layout.sp)
         if key not in self._ranks:
             tp, ep, etp, sp = key
-            ways = Ways(tp, ep, etp, sp=sp > 1, pads=self.pads, slices=self.slices)
+            ways = Ways(tp, ep, etp, sp=sp > 1, pads=self.pads, slices=self.slices, copies=self.copies)
             root = self.model.root.shard(ways) if max(key) > 1 else self.model.root
             root = parted(root, self.offload.cuts) if self.offload else root
             self._ranks[key] = RankShare(root, ways.faults, ways.notes, {})

@@ -49,6 +49,7 @@ class Framework:
     ddp         without ZeRO, gradients stand once more in DistributedDataParallel's buckets
     makes_gradients   autograd's gradients, in the weights' dtype, stand beside those that are kept
     fuses_gradients   a product adds its weight's gradient to the one that is kept, and autograd gets a dummy
+    relays      a token for experts of another node goes there once, and is passed on within it; else a copy for each
     bucket      bytes of gradients that are reduced at a time
     gathers_beside    ZeRO gathers weights beside compute after a step
     reduces_after     with ZeRO, whole gradients are all-reduced at once when the last backward is done
@@ -88,6 +89,7 @@ class Framework:
     makes_gradients: bool = False
     fuses_gradients: bool = False
     gathers_beside: bool = False
+    relays: bool = False
     reduces_after: bool = False
     zero_bucket: int = 0
     zero_live: int = 0
@@ -153,6 +155,7 @@ FRAMEWORKS = {
             fused=True,
             fuses_gradients=True,
             gathers_beside=True,
+            relays=True,  # --moe-token-dispatcher-type flex (DeepEP, HybridEP), as Megatron-Bridge's recipes have it
         ),
         Framework(
             name="nanotron",

@@ -92,18 +92,33 @@ class Machine:
 
 
 class Message(NamedTuple):
-    """A collective: its kind, the ranks, the bytes that each of them sends, and in how many pieces."""
+    """A collective: its kind, the ranks, the bytes that each of them sends, in how many pieces, and how many of these
+    bytes go to other nodes (None: an even share)."""
 
     kind: str
     group: Group
     sent: float
     pieces: int = 1
+    across: float | None = None
 
 
 def ring(kind: str, group: Group, message: float, pieces: int = 1) -> Message:
     """A collective of a whole message of so many bytes, by a ring."""
     others = (group.size - 1) / group.size
     return Message(kind, group, message * (2 * others if kind == "all_reduce" else others), pieces)
+
+
+def relayed(group: Group, own: float, choices: float) -> Message:
+    """An all-to-all of `own` bytes of tokens, each of them for so many experts: once to each node that has any of them,
+    to the rank of the same number there, which passes it on once to each rank of its node.
+
+    Source   DeepSeek-V3 (arXiv 2412.19437), section 3.2.2; DeepEP
+    """
+    ranks, local = group
+    nodes = -(-ranks // local)
+    across = own * (nodes - 1) * (1 - (1 - 1 / nodes) ** choices)
+    inside = own * ranks * (1 - (1 - 1 / ranks) ** choices) * (local - 1) / local
+    return Message("all_to_all", group, inside + across, across=across)
 
 
 # Seconds that NCCL's own model gives a collective: its start, a hop within a node and one between two, of rings and of
@@ -181,7 +196,8 @@ class Kernels:
             return 0.0
         if kind == "send":  # one hop, between nodes if any is
             moved = moved._replace(group=Group(2, 1 if crosses else 2))
-        return seconds(self.accelerator, moved.group, kind, moved.sent) / self.link_share + self.starts(moved)
+        datasheet = seconds(self.accelerator, moved.group, kind, moved.sent, across=moved.across)
+        return datasheet / self.link_share + self.starts(moved)
 
     def starts(self, moved: Message) -> float:
         """Seconds of a collective's pieces, however small they are."""

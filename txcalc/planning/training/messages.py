@@ -7,16 +7,37 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 
 from txcalc.model import Model
+from txcalc.planning.layout import Group
 from txcalc.planning.training.activations import STATISTIC
 from txcalc.planning.training.collectives import LOSS_REDUCTIONS, own_keys, summands, turning
-from txcalc.planning.training.machine import Machine, Message, ring
+from txcalc.planning.training.machine import Machine, Message, relayed, ring
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
 from txcalc.planning.training.states import RankTensor, sharers, stored, tensors
+
+
+@dataclass
+class Amount:
+    """Of the weights of a rank's pieces.
+
+    gathered   bytes of them as they are gathered for a product, quantised ones as they are held; `blocks`: of layers
+    learning   elements that have gradients; `updated` bytes of these as they are held, `summed` of their gradients
+    """
+
+    gathered: float = 0.0
+    blocks: float = 0.0
+    learning: float = 0.0
+    updated: float = 0.0
+    summed: float = 0.0
+
+    def add(self, other: Amount) -> None:
+        for field in fields(self):
+            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
 
 
 class Messages:
@@ -28,7 +49,6 @@ class Messages:
         self.tp = layout.group("tp", machine.node)
         self.cp, self.stages = layout.group("cp", machine.node), layout.group("pp", machine.node)
         self.copies = machine.beside(layout.cp * layout.copies, layout.tp)
-        self.shards = machine.beside(recipe.shards, layout.tp)
         self.width = next(reversed(model.spec["stacks"].values()))["d_model"]
         self.element = recipe.compute_bytes
 
@@ -37,7 +57,10 @@ class Messages:
         however narrow these multiply (Megatron-LM d98e8a64, core/transformer/moe/fused_a2a.py, fp8_dispatch)."""
         for transfer in held.entry.transfers:
             group = self.recipe.layout.group(transfer.axis.name, self.machine.node)
-            yield Message(transfer.kind, group, float(transfer.sent) * self.element)
+            if transfer.kind == "all_to_all" and self.recipe.rules.relays:
+                yield relayed(group, float(transfer.message) * self.element, float(transfer.choices))
+            else:
+                yield Message(transfer.kind, group, float(transfer.sent) * self.element)
 
     def keys(self, held: RankLeaf) -> Message:
         """Keys and values of the other pieces of a sequence, or by Ulysses all that a core reads and makes, of some
@@ -72,45 +95,15 @@ class Messages:
         alike too, and of what the first stage and the last do (`tied`), for which all wait)."""
         recipe, layout = self.recipe, self.recipe.layout
         layers = sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces)
-        # Of what all copies share, and of experts: bytes as they are gathered for a product, quantised ones as they are
-        # held; elements that learn, and bytes of these as they are held and of their gradients.
-        whole, blocks, learning, updated, summed = ([0.0, 0.0] for _ in range(5))
-        for piece in pieces:
-            for tensor in tensors(piece, recipe):
-                kind = int(tensor.expert and layout.ep > 1)
-                elements = tensor.size * tensor.copies
-                quantised = tensor.packed and recipe.packed
-                size = tensor.copies * stored(tensor, tensor.size, recipe) if quantised else elements * self.element
-                whole[kind] += size
-                blocks[kind] += size if tensor.group else 0
-                if tensor.learns:
-                    learning[kind] += elements
-                    updated[kind] += elements * (recipe.adapter_bytes if tensor.adapter else recipe.parameter_bytes)
-                    summed[kind] += elements * (recipe.adapter_bytes if tensor.adapter else recipe.gradient_bytes)
-        width = layout.ep * layout.expert_ways
-        beside = max(1, self.copies.size * layout.tp // width)
-        experts = self.machine.beside(beside, width)
-        for kind, group in enumerate((self.copies, experts)):
-            learns, gradients = learning[kind], summed[kind]
-            if not whole[kind] or group.size == 1:
+        for expert, amount in enumerate(self._amounts(pieces)):
+            apart = layout.ep * layout.expert_ways if expert else layout.tp  # ranks that hold different weights
+            copies = max(1, layout.cp * layout.copies * layout.tp // apart)
+            if copies == 1 or not amount.gathered:
                 continue
             if recipe.zero_stage == 3:
-                shards = self.shards if group is self.copies and recipe.shards > 1 else group
-                yield ring("all_gather", shards, whole[kind], layers + 1), "gather"
-                if recipe.reshard and layout.pp == 1:
-                    yield ring("all_gather", shards, blocks[kind], layers), "again"
-                yield ring("reduce_scatter", shards, learns * recipe.reduce_bytes, layers + 1), "reduce"
-                if layout.dp > 1 and recipe.shards > 1:
-                    rest = learns * recipe.reduce_bytes / shards.size
-                    yield ring("all_reduce", layout.group("dp", self.machine.node), rest), "reduce"
-                continue
-            buckets = max(1, round(gradients / recipe.rules.bucket))
-            if recipe.zero and recipe.rules.reduces_after:
-                yield ring("all_reduce", group, gradients), "after"
+                yield from self._fully_sharded(amount, layers, sharers(recipe, bool(expert)), copies, apart)
             else:
-                yield ring("reduce_scatter" if recipe.zero else "all_reduce", group, gradients, buckets), "reduce"
-            if recipe.zero:
-                yield ring("all_gather", group, updated[kind], buckets), "gather"
+                yield from self._reduced(amount, self.machine.beside(copies, apart))
         if not recipe.rules.dtensor:
             sums = Counter[str]()
             for part in (part for piece in pieces for part in summands(piece, recipe)):
@@ -120,6 +113,48 @@ class Messages:
                 yield ring("all_reduce", group, float(number * recipe.gradient_bytes)), "after"
         if tied := self.pipeline.tied:
             yield ring("all_reduce", layout.ends(self.machine.node), float(tied * recipe.gradient_bytes)), "tied"
+
+    def _amounts(self, pieces: Sequence[StagePiece]) -> tuple[Amount, Amount]:
+        """Of what all copies share, and of experts that are spread over other ranks than those of tp."""
+        recipe, found = self.recipe, (Amount(), Amount())
+        for tensor in (tensor for piece in pieces for tensor in tensors(piece, recipe)):
+            kind = int(tensor.expert and (recipe.layout.ep > 1 or recipe.layout.exchanges))
+            elements = tensor.size * tensor.copies
+            quantised = tensor.packed and recipe.packed
+            size = tensor.copies * stored(tensor, tensor.size, recipe) if quantised else elements * self.element
+            learns = elements if tensor.learns else 0
+            width, kept = recipe.parameter_bytes, recipe.gradient_bytes
+            if tensor.adapter:
+                width = kept = recipe.adapter_bytes
+            more = Amount(size, size if tensor.group else 0, learns, learns * width, learns * kept)
+            found[kind].add(more)
+        return found
+
+    def _fully_sharded(
+        self, amount: Amount, layers: int, ways: int, copies: int, apart: int
+    ) -> Iterator[tuple[Message, str]]:
+        """Of weights that `ways` ranks share row by row, of so many copies in all: the others hold the same rows, and
+        sum their gradients behind (hybrid sharding)."""
+        recipe, shards = self.recipe, self.machine.beside(ways, apart)
+        reduced = amount.learning * recipe.reduce_bytes
+        if ways > 1:
+            yield ring("all_gather", shards, amount.gathered, layers + 1), "gather"
+            if recipe.reshard and recipe.layout.pp == 1:
+                yield ring("all_gather", shards, amount.blocks, layers), "again"
+            yield ring("reduce_scatter", shards, reduced, layers + 1), "reduce"
+        if copies > ways:
+            yield ring("all_reduce", self.machine.beside(copies // ways, apart * ways), reduced / ways), "reduce"
+
+    def _reduced(self, amount: Amount, group: Group) -> Iterator[tuple[Message, str]]:
+        """Of weights that are whole on every rank, and of whose gradients and state ZeRO may give each a share."""
+        recipe = self.recipe
+        buckets = max(1, round(amount.summed / recipe.rules.bucket))
+        if recipe.zero and recipe.rules.reduces_after:
+            yield ring("all_reduce", group, amount.summed), "after"
+        else:
+            yield ring("reduce_scatter" if recipe.zero else "all_reduce", group, amount.summed, buckets), "reduce"
+        if recipe.zero:
+            yield ring("all_gather", group, amount.updated, buckets), "gather"
 
     def turning(self, piece: StagePiece) -> Iterator[RankTensor]:
         """The matrices that Muon turns."""

@@ -69,10 +69,11 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
 
 
 def rules_of(recipe: Recipe | None) -> dict[str, Any]:
-    """What a framework's rules are to `Sharding` and `Ways`: `pads` and `slices`."""
+    """What a framework's rules are to `Sharding` and `Ways`."""
     if recipe is None:
         return {}
-    return {"pads": 0 if recipe.rules.dtensor else recipe.rules.pads, "slices": recipe.gathers_again}
+    rules = recipe.rules
+    return {"pads": 0 if rules.dtensor else rules.pads, "slices": recipe.gathers_again, "copies": not rules.relays}
 
 
 class RankTree(NamedTuple):

@@ -132,7 +132,9 @@ class Pipeline:
         if rules.pads > 1:
             model = replace(model, root=model.root.shard(vocabulary))
         self.model, self.recipe = model, recipe
-        sharding = parallelism.Sharding(model, pads=0 if rules.dtensor else 1, slices=recipe.gathers_again)
+        sharding = parallelism.Sharding(
+            model, pads=0 if rules.dtensor else 1, slices=recipe.gathers_again, copies=not rules.relays
+        )
         total = recipe.layout.pp * recipe.pieces
         faults = list(self._faults(sharding, total))
         inner = layout.replace(pp=1, vpp=1)

@@ -940,6 +940,31 @@ def test_tokens_go_to_a_node_once_where_ranks_relay() -> None:
     assert floor.transfer(two_nodes) == two_nodes.across and floor.transfer(one_node) == one_node.sent / 10
 
 
+@pytest.mark.parametrize(
+    ("layout", "own", "came"), [(Layout(), 1, 2), (Layout(fsdp=4, ep=4), 1, 2), (Layout(tp=2, fsdp=2, ep=4), 0.5, 1)]
+)
+def test_tokens_are_ordered_for_their_experts_and_summed(layout: Layout, own: float, came: float) -> None:
+    """Of each of four layers all tokens are read and two copies of each written, or as many of what came from other
+    ranks; then the other way round; as much in backward, and again where blocks are computed again. All else that is
+    no product is what its operations move."""
+    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=256 E=8 k=2")
+    for recompute, times in (("none", 1), ("blocks", 2)):
+        recipe = Recipe(layout, 3, tokens=32, recompute=recompute)
+        timer = StepTimer(model, recipe, Machine.of(replace(card(bandwidth=1), link=10**30)))
+        (piece,) = timer.pipeline.pieces
+        work = timer.work(piece, timer.kernels)
+        moved = 0.0
+        for leaf in piece.leaves:
+            if leaf.entry.leaf.role != "product" and leaf.entry.kind != "attention_core":
+                cut = leaf.cut(layout)
+                weights = 0 if leaf.entry.leaf.row is not None else leaf.entry.leaf.params * leaf.entry.times
+                elements = sum(float(op.traffic.activations) for op in leaf.entry.operations) * float(leaf.entry.runs)
+                moved += 2 * (elements + weights) / cut if leaf.entry.operations else 0
+        ordered = 4 * 2 * ROWS * 64 * 2 * (own + came)
+        assert work.forward["other kernels"] == pytest.approx(moved + ordered, rel=1e-12)
+        assert work.again["other kernels"] >= (times - 1) * ordered
+
+
 def test_experts_get_tokens_as_they_are_and_narrow_them() -> None:
     """Of each of four layers, forward and backward: every token to one of two ranks, half of them to the other one.
     What comes to an expert is narrowed as what comes to a feed-forward, beside the router's own input and gradient."""

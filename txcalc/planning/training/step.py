@@ -119,6 +119,12 @@ class StepTimer(Messages):
                 again[kind] += first * self._again(held, numbers)
                 if kind == "products":
                     products[held.entry.name] = ProductTime(first, second - of_weights, of_weights)
+        for held, size in self._ordered(piece):
+            seconds = kernels.stream(size, 2.0 * len(held.layers))
+            forward["other kernels"] += seconds
+            backward["other kernels"] += seconds
+            again["other kernels"] += seconds * self._again(held, numbers)
+            issued += 2 * len(held.layers) * (2 + self._again(held, numbers))
         for held in piece.joins:
             beside = ProductTime.of(products[each.entry.name] for each in held.products)
             for moved in self.exchanged(held):
@@ -175,6 +181,20 @@ class StepTimer(Messages):
         if self.recipe.layout.cp > 1 and entry.kind == "attention_core":
             seconds = kernels.transfer(self.keys(held)) * float(entry.runs)
             yield "collectives of a layer", seconds, seconds, 0.0
+
+    def _ordered(self, piece: StagePiece) -> Iterator[tuple[RankLeaf, float]]:
+        """Bytes that a forward moves to copy each token for its experts, in their order, and to sum what these make of
+        it; of each branch's first expert, and all layers (Megatron-LM d98e8a64, core/transformer/moe/moe_utils.py,
+        permute and unpermute). As many move in backward."""
+        branches = set[tuple[object, ...]]()
+        for held in piece.leaves:
+            entry = held.entry
+            if entry.routed and entry.kind == "experts" and entry.leaf.matrix and held.branch not in branches:
+                branches.add(held.branch)
+                assert entry.work is not None
+                width, rows = float(entry.leaf.matrix[0]), float(entry.work.positions)
+                came = rows * len(held.layers) / (self.recipe.layout.tp if held.sent else 1)
+                yield held, 2 * (came + rows * float(entry.runs)) * width * self.element
 
     def _core(self, held: RankLeaf, kernels: Kernels, flops: float, size: float, starts: float) -> tuple[float, float]:
         """Seconds of attention, forward and backward."""

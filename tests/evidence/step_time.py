@@ -116,7 +116,8 @@ def nanotron() -> Iterator[Row]:
 def megatron() -> Iterator[Row]:
     """SC'21 and Korthikanti: no fused attention, no gradient of a layer hidden, and of SC'21 nothing at all, as
     Megatron-LM summed no input's gradient beside another before cf7efd4f (August 2021); the fastest schedules. Bridge:
-    what is said, no recomputation, and a fused loss (067f987d, models/gpt_provider.py: cross_entropy_loss_fusion)."""
+    what is said, no recomputation, a fused loss (067f987d, models/gpt_provider.py: cross_entropy_loss_fusion) and
+    gradients in 16 bits (perf_recipes/_common.py: grad_reduce_in_fp32)."""
     for row in published.rows("megatron.csv"):
         old = row["source"] != "megatron-bridge"
         sizes = ("gpus", "tp", "pp", "dp", "cp", "ep", "vpp", "sp", "tokens", "micro_batch", "global_batch")
@@ -136,7 +137,7 @@ def megatron() -> Iterator[Row]:
             zero=0 if old or dp * cp == 1 else 1,
             keep_scores=old,
             fused_loss=not old,
-            gradient="fp16" if old else None,
+            gradient="fp16" if old else "bf16",
             stages=stages,
         )
         precision = row["precision"].lower()

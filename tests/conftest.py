@@ -7,9 +7,11 @@ import gc
 import os
 import re
 import sys
+from collections import defaultdict
 from collections.abc import Generator, Iterator
 from itertools import count
 from pathlib import Path
+from random import Random, randrange
 from typing import Any
 
 import pytest
@@ -25,6 +27,8 @@ os.environ.setdefault("SYMPY_CACHE_SIZE", "10000")
 # and half of collecting the tests.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
+# What a table looks like does not depend on the terminal that runs the tests.
+os.environ["COLUMNS"] = "100"
 
 settings.register_profile(
     "txcalc",
@@ -42,7 +46,13 @@ settings.register_profile("quick", parent=settings.get_profile("txcalc"), max_ex
 settings.load_profile("txcalc")
 
 
+QUICK_CASES = 8  # of each test in the inner loop
+
+
 def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):  # workers are given what the first process drew
+        config.option.seed = randrange(10**6) if config.option.seed is None else config.option.seed
+        config.option.every_case |= config.args_source is config.ArgsSource.ARGS  # of a file that is named
     if config.option.markexpr == "not slow" and config.option.hypothesis_profile is None:
         settings.load_profile("quick")
 
@@ -81,19 +91,54 @@ def pytest_unconfigure() -> None:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="regenerate texts, then compare")
+    parser.addoption("--every-case", action="store_true", help="all cases of tests of which some are drawn by default")
+    parser.addoption("--seed", type=int, help="draw the cases of an earlier run again")
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(wrapper=True)
+def pytest_collection_modifyitems(items: list[pytest.Item], config: pytest.Config) -> Generator[None]:
     for item in items:
         if item.get_closest_marker("browser"):
             item.add_marker(pytest.mark.slow)
+    yield  # what is not asked for is left out
+    if not (config.option.every_case or config.option.update_golden):
+        kept = drawn(items, config.option.seed, config.option.markexpr == "not slow")
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = [item for item in items if item in kept]
+
+
+def drawn(items: list[pytest.Item], seed: int, quick: bool) -> set[pytest.Item]:
+    """The inner loop takes `QUICK_CASES` of each test or as few as its mark `drawn(quick=…)` says, another run as many
+    as `drawn(cases)` does, or all."""
+    cases = defaultdict[str, list[pytest.Item]](list)
+    for item in items:
+        cases[item.nodeid.partition("[")[0]].append(item)
+    kept = set[pytest.Item]()
+    for test, found in cases.items():
+        mark = found[0].get_closest_marker("drawn")
+        args, named = (mark.args, mark.kwargs) if mark else ((), {})
+        number = named.get("quick", QUICK_CASES) if quick else args[0] if args else len(found)
+        kept.update(Random(f"{seed} {test}").sample(found, min(number, len(found))))
+    return kept
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    if not config.option.every_case:
+        terminalreporter.write_line(f"cases drawn with --seed {config.option.seed}; --every-case runs all")
+
+
+_tests = count()
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
     """Of a test whose setup and teardown say nothing, a worker sends one report and not five messages, which are a
-    third of what thousands of short tests take."""
+    third of what thousands of short tests take. What tests leave alive (compiled expressions, traced modules) is not
+    searched for garbage again: many oracles collect, and a worker that has run for minutes would spend seconds in
+    each."""
+    if next(_tests) % 20 == 0:
+        gc.collect()
+        gc.freeze()
     for report in runtestprotocol(item, log=False, nextitem=nextitem):
         if report.when == "call" or not report.passed or report.duration > 1:
             item.ihook.pytest_runtest_logreport(report=report)
@@ -105,24 +150,6 @@ def pytest_report_to_serializable(report: object) -> Generator[None, dict[str, A
     """Nor the names of all that a passed test is within."""
     data = yield
     return data and data | {"keywords": {}} if getattr(report, "passed", False) else data
-
-
-@pytest.fixture(autouse=True)
-def _one_width(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a table looks like does not depend on the terminal that runs the tests."""
-    monkeypatch.setenv("COLUMNS", "100")
-
-
-_tests = count()
-
-
-@pytest.fixture(autouse=True)
-def _young_heap() -> None:
-    """What tests leave alive (compiled expressions, traced modules) is not searched for garbage again: many oracles
-    collect, and a worker that has run for minutes would spend seconds in each."""
-    if next(_tests) % 20 == 0:
-        gc.collect()
-        gc.freeze()
 
 
 @pytest.fixture

@@ -58,6 +58,7 @@ def test_a_frozen_layer_keeps_no_input_and_adapters_share_theirs() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(2)
 @pytest.mark.parametrize(
     "name",
     [

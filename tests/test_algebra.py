@@ -106,6 +106,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(12)
 def test_a_preset_substituted_is_its_ledger(preset: str) -> None:
     check(load(preset))
 
@@ -128,6 +129,7 @@ def tidied(expression: Any) -> Sum:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(12)
 def test_what_is_written_says_what_was_meant(preset: str) -> None:
     model = load(preset)
     rows, letters = algebra.formulas(model, model.workload(2, 6))
@@ -395,6 +397,7 @@ def test_what_a_rank_sends_is_written() -> None:
     assert r"^{k}" in write(tidy(dispatch.expression), LATEX)
 
 
+@pytest.mark.drawn(quick=1)
 @pytest.mark.parametrize("recompute", ["none", "core", "blocks", "every:2"])
 @pytest.mark.parametrize(
     "name", ["llama-3.1-8b", *(slow(name) for name in ("gemma-2-9b", "gpt2", "bert-base", "mixtral-8x7b"))]
@@ -418,6 +421,7 @@ def test_a_rank_of_sequence_parallel_keeps_what_training_counts(
 EVEN, ODD = "D=64 L=8 h=8 h_kv=4 F=96 V=1024", "D=72 L=4 h=9 h_kv=3 F=99 V=251"
 
 
+@pytest.mark.drawn(quick=2)
 @pytest.mark.parametrize(
     ("source", "layout", "framework", "recompute"),
     [

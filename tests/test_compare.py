@@ -122,6 +122,7 @@ def test_a_learned_table_ends_and_a_rotation_does_not() -> None:
     assert not reaches(load("vit-b"), 1)
 
 
+@pytest.mark.drawn(quick=2)
 @pytest.mark.parametrize("number", range(2, 9))
 def test_the_longest_names_fit_100_columns(number: int) -> None:
     code, out, err = run(*LONGEST[:number])
@@ -215,6 +216,7 @@ def matched(*argv: str) -> Any:
     return run.data(*argv)["match"]
 
 
+@pytest.mark.drawn(quick=3)
 @pytest.mark.parametrize(
     ("source", "quantity", "key"),
     [

@@ -136,6 +136,7 @@ SEARCHED = {
 }
 
 
+@pytest.mark.drawn(quick=3)
 @pytest.mark.parametrize(
     ("kind", "width"), [(kind, width) for kind, (_, widths) in SEARCHED.items() for width in widths]
 )

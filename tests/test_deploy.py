@@ -332,6 +332,7 @@ def test_placements_of_a_grouped_attention_by_hand() -> None:
     assert found["head.projection", "weight"] == (0, 16, 1, (151_936 // 16, 4096))
 
 
+@pytest.mark.drawn(quick=1)
 @pytest.mark.parametrize("layout", [Layout(tp=4), Layout(tp=4, ep=2), Layout(dp=8, ep=8), Layout(tp=2, pp=2), Layout()])
 def test_the_pieces_of_every_tensor_are_all_of_it(layout: Layout) -> None:
     """At most one dimension is split; a piece is the whole over the pieces, rounded up; experts' copies likewise."""
@@ -537,6 +538,7 @@ def test_the_contract_of_its_json() -> None:
     assert gpu["cache_bytes"] == 32 * sum(row["bytes"] for row in gpu["cache"])
 
 
+@pytest.mark.drawn(quick=1)
 @pytest.mark.parametrize("form", ["csv", "markdown", "latex"])
 def test_other_formats_have_every_layout(form: str) -> None:
     code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:8", "--format", form)

@@ -88,6 +88,7 @@ def quick() -> Calibration:
 # Bytes.
 
 
+@pytest.mark.drawn(48)
 @pytest.mark.parametrize("name", TINY)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=["fp32", "bf16"])
 def test_every_byte_of_weights_and_cache(name: str, dtype: Any) -> None:

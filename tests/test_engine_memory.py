@@ -433,6 +433,7 @@ def kept(name: str, card: Any, context: int = 8192, **more: Any) -> EngineMemory
     return EngineMemory(found, hardware.load(card) if isinstance(card, str) else card, context, **more)
 
 
+@pytest.mark.drawn(quick=2)
 @pytest.mark.parametrize(
     ("source", "weights", "gpus", "held", "words"),
     [

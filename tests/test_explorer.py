@@ -97,6 +97,7 @@ def holds(program: Program, values: dict[str, int]) -> bool:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize("source", KINDS.values(), ids=KINDS)
 def test_a_program_gives_what_the_library_gives(source: str) -> None:
     explorer = explore(txcalc.load(source))
@@ -112,6 +113,7 @@ def test_a_program_gives_what_the_library_gives(source: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(24)
 @pytest.mark.parametrize("name", TINY)
 def test_every_architecture_gives_what_the_library_gives(name: str) -> None:
     base = build(TINY[name], name)

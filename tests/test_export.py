@@ -51,6 +51,7 @@ def test_a_preset_comes_back_from_toml_leaf_by_leaf(preset: str) -> None:
     assert to_toml(back).splitlines()[1:] == written.splitlines()[1:]  # the first names it
 
 
+@pytest.mark.drawn(quick=1)
 @pytest.mark.parametrize(
     "name", ["blip-2 blip_2_vision_model", "gemma4 gemma4_vision", "qwen3_vl qwen3_vl", "minicpmv4_6 default"]
 )
@@ -141,6 +142,7 @@ def test_an_encoders_config_comes_back(name: str, change: dict[str, Any]) -> Non
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(3)
 @pytest.mark.parametrize(
     ("preset", "name"),
     [

@@ -465,6 +465,7 @@ def test_an_unknown_mixture_names_the_nearest(name: str, near: str) -> None:
 # One vocabulary.
 
 
+@pytest.mark.drawn(quick=3)
 @pytest.mark.parametrize("weights", ["native", "int4", "fp8", "mxfp4", "nvfp4", "Q4_K_M", "iq4_xs", "bf16"])
 @pytest.mark.parametrize("name", ["llama-3.1-8b", "gpt-oss-20b"])
 def test_the_same_word_gives_the_same_bytes_everywhere(name: str, weights: str) -> None:
@@ -475,6 +476,7 @@ def test_the_same_word_gives_the_same_bytes_everywhere(name: str, weights: str) 
     assert json.loads(out)["memory"][0]["weights_bytes"] == expected
 
 
+@pytest.mark.drawn(quick=1)
 @pytest.mark.parametrize("name", ["llama-3.2-3b", "gpt-oss-20b"])
 def test_every_format_is_the_same_bytes_on_a_rank_and_in_fit(name: str) -> None:
     """One accelerator holds what `show` says of a format; two stages the same, and a tied head's copy; and what `fit`
@@ -515,6 +517,7 @@ def test_every_presets_formats_are_the_same_bytes_on_a_rank() -> None:
             assert rank.weights_bytes - rank.towers_bytes == expected, (name, weights)
 
 
+@pytest.mark.drawn(quick=1)
 @pytest.mark.parametrize("base", ["bf16", "int8", "nf4"])
 def test_a_frozen_base_has_the_bytes_of_its_format(base: str) -> None:
     found = train("llama-3.1-8b", gpu="b200:1", lora=f"r=16,base={base}", tokens=512)

@@ -216,6 +216,7 @@ def test_layers_that_are_recomputed_are_counted_apart(source: str) -> None:
     assert "L_" in sums["training"].formula and "⌈" in sums["optimizer"].formula
 
 
+@pytest.mark.drawn(quick=1)
 @pytest.mark.parametrize(("source", "layout"), [("gpt2", "fsdp=7"), ("llama-3.1-8b", "fsdp=1000,tp=2")])
 def test_a_share_of_every_weight(source: str, layout: str) -> None:
     """The first rank's rows of each, which `show` counts in fp32, and its optimizer's state."""

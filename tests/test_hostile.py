@@ -186,6 +186,7 @@ def test_nothing_is_unpickled_or_run(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.drawn(quick=1)
 @pytest.mark.parametrize("name", ["config.json", "preset.toml", "model.safetensors", "model.gguf"])
 def test_a_pipe_without_a_writer_is_not_waited_for(name: str, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / name)

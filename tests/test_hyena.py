@@ -94,6 +94,7 @@ def test_transforms_and_products_are_one_convolution(changes: dict[str, Any]) ->
 
 
 @pytest.mark.slow
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("changes", [{}, {"form": "direct"}])
 def test_it_is_proved_for_every_size_batch_and_length(changes: dict[str, Any]) -> None:
     pytest.importorskip("torch")

@@ -93,6 +93,7 @@ def pieces(word: str) -> set[str]:
     return {word[start:end] for i, start in enumerate(ends) for end in ends[i + 1 :]} | {word}
 
 
+@pytest.mark.drawn(quick=4)
 @pytest.mark.parametrize("command", quick_first(SCREENS))
 def test_no_line_is_wider_than_the_terminal_and_no_word_is_cut(command: str) -> None:
     narrow, wide = screen(command, 80), screen(command, 1000)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -106,9 +106,7 @@ def mean(run: SimulatedRun, what: str) -> float:
     return sum(getattr(one, what) for one in run.done) / len(run.done)
 
 
-BURSTS = [(0.05, 0.03), (0.3, 4.0), (0.8, 0.3)]  # for the inner loop: each load, and each burstiness, once
-
-
+@pytest.mark.drawn(quick=1)
 @pytest.mark.parametrize("rate", [1.0, 3.0, 8.0, 16.0, 19.0])
 def test_an_open_loop_is_the_closed_forms(rate: float) -> None:
     """8B-like: a step of 6 ms and 0.1 ms per sequence, 21 µs per prompt token. Means of a random sample of 10,000."""
@@ -122,13 +120,9 @@ def test_an_open_loop_is_the_closed_forms(rate: float) -> None:
     assert run.inside == pytest.approx(form.inside, rel=0.03)
 
 
-@pytest.mark.parametrize(
-    ("busy", "burstiness"),
-    [
-        pytest.param(busy, burstiness, marks=() if (busy, burstiness) in BURSTS else pytest.mark.slow)
-        for busy, burstiness in product((0.05, 0.3, 0.8), (0.03, 0.3, 4.0))
-    ],
-)
+@pytest.mark.drawn(quick=1)
+@pytest.mark.parametrize("busy", [0.05, 0.3, 0.8])
+@pytest.mark.parametrize("burstiness", [0.03, 0.3, 4.0])
 def test_a_line_of_bursts_is_the_closed_forms(busy: float, burstiness: float) -> None:
     """Of prompts that take a step each. Kingman's formula for any times between requests has a quarter of it at 0.05:
     those of a burst wait for each other however idle the server is."""

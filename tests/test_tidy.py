@@ -16,6 +16,7 @@ from txcalc.render.latex import in_one_line
 COMMANDS = SCREENS[:-1]  # the last runs PyTorch
 
 
+@pytest.mark.drawn(quick=3)
 @pytest.mark.parametrize("command", quick_first(COMMANDS))
 def test_csv_has_keys_of_its_own_and_numbers_that_are_numbers(command: str) -> None:
     rows = list(csv.DictReader(screen(f"{command} --format csv", 80)))
@@ -88,6 +89,7 @@ def latex(command: str) -> str:
     return text
 
 
+@pytest.mark.drawn(quick=3)
 @pytest.mark.parametrize("command", [case for case in quick_first(COMMANDS) if not case.marks])
 def test_latex_is_plain_and_within_a_page(command: str) -> None:
     assert latex(command)

@@ -593,6 +593,7 @@ def test_what_a_rank_sends_is_counted(changes: dict[str, Any], sent: dict[str, f
 GATHER, AGAIN, REDUCE = 1.5 * WEIGHTS, 1.5 * NORMED, 3 * WEIGHTS  # bytes of four ranks with fsdp
 
 
+@pytest.mark.drawn(quick=3)
 @pytest.mark.parametrize(
     ("changes", "idle", "busy", "alone"),
     [
@@ -877,6 +878,7 @@ def test_what_a_framework_holds_beside(changes: dict[str, Any], expected: dict[s
         assert (moment.saved, moment.again) == (name not in ("end", "step"), name == "backward")
 
 
+@pytest.mark.drawn(quick=2)
 @pytest.mark.parametrize(
     ("changes", "columns"),
     [

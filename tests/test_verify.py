@@ -91,6 +91,7 @@ def test_what_pooled_tokens_keep_and_move_is_compared(kind: str, where: str) -> 
     assert all(row.where.startswith(where) for row in verdict.rows)
 
 
+@pytest.mark.drawn(32)
 @pytest.mark.parametrize("name", [name for name in TINY if name != "compressed"])
 def test_every_architecture_for_every_batch_and_length(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """fvcore, the second witness, is asked at two of its five sizes, one of them with every layer."""

@@ -485,7 +485,7 @@ def inside(module: Any) -> bool:
     )
 
 
-QUIET = ["-q", "-s", "-p", "no:cacheprovider", "--tb=no"]
+QUIET = ["-q", "-s", "--every-case", "-p", "no:cacheprovider", "--tb=no"]
 
 
 def map_of(results: Path) -> Path:

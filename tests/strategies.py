@@ -23,7 +23,18 @@ from txcalc.parts.forms import pieces
 from txcalc.parts.mixers.compressed import Entries
 from txcalc.parts.model import LayerGroup
 from txcalc.parts.part import Composite, Leaf, Workload
-from txcalc.parts.spans import Apart, Around, Causal, Chunks, Cross, Full, Reading, Selected, Squares, Window
+from txcalc.parts.spans import (
+    Causal,
+    CentredWindow,
+    Chunks,
+    Cross,
+    CrossUncached,
+    Full,
+    Selected,
+    SeparateWindows,
+    SquareWindows,
+    Window,
+)
 from txcalc.parts.tower import ProjectorStep
 from txcalc.parts.work import Axis
 
@@ -63,11 +74,11 @@ causal_spans = (
 spans = (
     causal_spans
     | st.builds(Full)
-    | st.builds(Around, window=widths)
-    | st.builds(Apart, window=widths)
-    | st.builds(Squares, side=widths, cell=st.integers(1, 3))
+    | st.builds(CentredWindow, window=widths)
+    | st.builds(SeparateWindows, window=widths)
+    | st.builds(SquareWindows, side=widths, cell=st.integers(1, 3))
     | st.builds(Cross)
-    | st.builds(Reading)
+    | st.builds(CrossUncached)
 )
 entries = st.builds(Entries, rate=sizes, top_k=maybe(sizes))
 LISTED = pieces(
@@ -135,7 +146,7 @@ FIELDS |= {
     "Scores.span": st.just(Causal()),
     "SharedBlock.rank": maybe(sizes),
     "StreamEnds.number": st.integers(2, 5),
-    "Stored.span": st.just(Causal()),
+    "StateCache.span": st.just(Causal()),
     "Streams.active": st.integers(0, 3),
     "TokenShift.uses": st.sampled_from([("key",), ("key", "value")]),
     "TowerStack.dropped": st.integers(0, 2),

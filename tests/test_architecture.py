@@ -346,7 +346,7 @@ def test_nobody_is_asked_for_by_name(module: str, tmp_path: Path) -> None:
 CLASSES = {
     "work": "Workload", "branch": "Branch", "group": "LayerGroup", "child": "Child", "place": "Place",
     "norm": "NormOptions", "places": "PositionsOptions", "embedding": "EmbeddingOptions", "vision": "VisionOptions",
-    "at": "Below",
+    "at": "HeadInputs",
 }  # fmt: skip
 ASKS_STRUCTURE = {"absent"}  # of a number, whether it is a plain 0
 FORBIDDEN = {"abs", "bool", "divmod", "float", "int", "max", "min", "pow", "round", "sum"}
@@ -396,7 +396,7 @@ class Reader(ast.NodeVisitor):
         self.generic_visit(node)
 
     def visit_FunctionDef(self, node: ast.FunctionDef) -> None:
-        if node.name == "misfits":  # a check of what a description says, which asks `num` of its numbers
+        if node.name == "conflicts":  # a check of what a description says, which asks `num` of its numbers
             return
         named = (*node.args.args, *node.args.kwonlyargs)
         self.structural = {each.arg for each in named if each.annotation and ast.unparse(each.annotation) == "bool"}

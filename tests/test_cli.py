@@ -251,7 +251,7 @@ def test_what_is_counted_under_other_and_added_to_the_stream_is_said(tmp_path: P
     text = (folder() / "models" / "llama-3.2-1b.toml").read_text()
     (tmp_path / "granite.toml").write_text(text.replace("[norm]", "[norm]\nresidual = 0.22"))
     out = run("show", str(tmp_path / "granite.toml"))[1]
-    assert "RMSNorm, pre-norm, what a part adds × 0.22" in " ".join(out.split())
+    assert "RMSNorm, pre-norm, branches × 0.22" in " ".join(out.split())
 
 
 def test_masked_stands_beside_dense_where_there_is_a_window() -> None:

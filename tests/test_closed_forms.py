@@ -17,7 +17,7 @@ from txcalc.ledger import walk
 from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.linear import Linear
 from txcalc.parts.part import Workload
-from txcalc.parts.spans import Around, Blocks, Causal, Chunks, Cross, Full, Span, Window
+from txcalc.parts.spans import Causal, CentredWindow, Chunks, Cross, Full, Span, SparseBlocks, Window
 from txcalc.planning.memory import cache_bytes, weights_bytes
 from txcalc.planning.training import training_flops
 from txcalc.sources import build
@@ -229,8 +229,8 @@ def test_visible_pairs_of_chunks_one_by_one(past: int, tokens: int) -> None:
 @pytest.mark.parametrize("tokens", [1, 2, 3, 4, 5, 9])
 def test_visible_pairs_around_one_by_one(tokens: int) -> None:
     seen = [(i, j) for i in range(tokens) for j in range(tokens) if abs(i - j) < 3]
-    assert Around(window=3).visible(Workload(1, tokens, 0, tokens)) == len(seen)
-    assert Around(window=3).keys(Workload(1, tokens, 0, tokens)) == tokens
+    assert CentredWindow(window=3).visible(Workload(1, tokens, 0, tokens)) == len(seen)
+    assert CentredWindow(window=3).keys(Workload(1, tokens, 0, tokens)) == tokens
 
 
 @pytest.mark.parametrize("tokens", [1, 27, 28, 30, 31, 44])
@@ -239,7 +239,7 @@ def test_visible_pairs_of_blocks_one_by_one(tokens: int) -> None:
     number = -(-tokens // 3)
     inner = [len({0, i - 1, i, i + 1, number - 1}) + 2 for i in range(1, number - 1)]
     seen = 9 * (2 * number + sum(inner)) if tokens > (5 + 2 * 2) * 3 else tokens**2
-    assert Blocks(block=3, random=2).visible(Workload(1, tokens, 0, tokens)) == seen
+    assert SparseBlocks(block=3, random=2).visible(Workload(1, tokens, 0, tokens)) == seen
 
 
 def test_encoders_and_cross_attention_see_everything() -> None:

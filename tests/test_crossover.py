@@ -443,8 +443,8 @@ def test_the_table() -> None:
 def test_other_formats_have_the_lengths() -> None:
     found = csv.DictReader(run("llama-3.1-8b", "--no-formulas", "--format", "csv").stdout.splitlines())
     values = {(row["table"], row["row"], row["column"]): row["value"] for row in found}
-    assert values["llama-3.1-8b: attention overtakes", LINEAR, "masked"] == "53247"
-    place = "llama-3.1-8b: a decode step reads at least as much cache as weights"
+    assert values["llama-3.1-8b: crossover length", LINEAR, "masked"] == "53247"
+    place = "llama-3.1-8b: context from which a decode step reads more cache than weights"
     assert values[place, "8", "weights bytes"] == "15009849344"
 
 

@@ -80,8 +80,9 @@ FOUND = {  # what is asked of a leaf at a workload, beside what it computes
     "saved": ("saved", "saved_fused", "statistics", "on_chip"),
     "cache": ("cache", "dense", "cache_read", "transfers"),
 }
-ALONE = ("matrix", "row", "input_kept", "elsewhere", "shared_by", "attended", "turns", "period", "filled", "fills",
-         "beyond", "angles", "holds", "role", "kernels", "launched")  # fmt: skip
+ALONE = ("matrix", "row", "input_kept", "tied_shapes", "shared_by", "attended", "breakpoints", "period",
+         "length_multiple", "cache_limit", "extra_products", "angles", "cache_kind", "role", "kernels",
+         "launched")  # fmt: skip
 
 
 def computed(root: Any) -> dict[str, str]:
@@ -99,9 +100,16 @@ def computed(root: Any) -> dict[str, str]:
                     said = [getattr(leaf, method)(at) for method in methods]
                     found.setdefault(topic, []).append((entry.path, said, leaf.paged(at, 4, 16)))
     found["parts"] = [
-        (type(part).__name__, part.describe(), part.alive(), part.cuttable, part.complete, getattr(part, "fixed", None))
+        (
+            type(part).__name__,
+            part.describe(),
+            part.peak_elements(),
+            part.cuttable,
+            part.complete,
+            getattr(part, "fixed", None),
+        )
         for part in composites(root)
-    ] + [(leaf.describe(), callable(leaf.kept) and leaf.kept()) for leaf in root.leaves()]
+    ] + [(leaf.describe(), callable(leaf.describe_cache) and leaf.describe_cache()) for leaf in root.leaves()]
     return {topic: sha256(repr(said).encode()).hexdigest()[:4] for topic, said in found.items()}
 
 

@@ -107,7 +107,7 @@ def test_a_table_shows_letters_over_numbers() -> None:
     at = next(i for i, line in enumerate(lines) if line.startswith("layers.0.attention  "))
     assert lines[at].split() == ["layers.0.attention", "32", "2·D·d_h·(h", "+", "h_kv)", "41,943,040"]
     assert lines[at + 1].strip() == "= 2·4096·128·(32 + 8)"
-    assert "d_h     width of a head (never assumed D/h)      128" in lines
+    assert "d_h     width per head (never assumed D/h)      128" in lines
 
 
 def test_a_part_that_costs_the_same_in_several_layer_kinds_is_shown_once() -> None:
@@ -130,10 +130,10 @@ def test_which_tables() -> None:
     assert llama == [
         "Parameters",
         "Forward FLOPs, dense attention",
-        "Cache of one sequence: elements that each further token adds",
-        "Cache of one sequence: elements held",
+        "Cache of one sequence: elements per further token",
+        "Cache of one sequence: elements in all",
         "Saved activations in elements, fused attention",
-        "Saved activations in elements, the attention matrix too",
+        "Saved activations in elements, eager attention",
     ]
     assert set(titles("mixtral-8x7b")) - set(llama) == {"Active parameters"}
     masked = titles("llama-3.1-8b", "--attention", "masked")

@@ -214,7 +214,7 @@ def test_an_entry_prints_as_its_path(deepseek: Ledger) -> None:
         ({"past": True}, "past is True, expected a whole number from 0 to 1,000,000,000,000"),
         ({"logits": "some"}, "logits is 'some', expected 'all' or 'last'"),
         ({"mla": "naive"}, "mla is 'naive', expected 'expanded' or 'absorbed'"),
-        ({"source": 5}, "source is 5, expected nothing: gpt2 has no encoder apart (drop it)"),
+        ({"source": 5}, "source is 5, expected nothing: gpt2 has no encoder of its own length (drop it)"),
     ],
 )
 def test_workloads_that_cannot_be(work: dict[str, object], said: str) -> None:
@@ -323,21 +323,21 @@ def test_what_is_alive_in_latent_attention() -> None:
     turned = Rotary(heads=7, dims=2, theta=0, width=2)
     sizes: dict[str, Any] = {"d_model": 11, "n_heads": 6, "q_rank": 7, "kv_rank": 17, "d_nope": 5, "d_rope": 2}
     attention = LatentAttention(**sizes, d_v=13, bias=False, norm_eps=0, rotary=turned, core=core)
-    assert attention.alive() == 6 * (2 * 7 + 2 * 13)
-    assert [replace(core, sinks=sinks).computes for sinks in (False, True)] == ["softmax", ""]
+    assert attention.peak_elements() == 6 * (2 * 7 + 2 * 13)
+    assert [replace(core, sinks=sinks).operators_exact for sinks in (False, True)] == ["softmax", ""]
 
 
 def test_convolutions_are_unfolded_where_scores_are_kept() -> None:
     taps = Convolution(c_in=4, c_out=4, taps=3, bias=False, depthwise=True, causal=True)
     work = Workload(1, 8, 0, None)
-    assert taps.unlike(work) == "" and "unfolded" in taps.unlike(work._replace(keep_scores=True))
+    assert taps.saved_differs(work) == "" and "unfolded" in taps.saved_differs(work._replace(keep_scores=True))
 
 
 def test_ranks_share_the_statistics_of_a_norm_over_columns() -> None:
     norm = Norm(width=11, form="rms", bias=False, eps=0)
-    joined = Ways(tp=2).statistics(norm)
+    joined = Ways(tp=2).norm_statistics(norm)
     assert joined is not None and joined.width == 1
-    assert Ways(tp=2).statistics(replace(norm, groups=2)) is None  # heads are whole on a rank
+    assert Ways(tp=2).norm_statistics(replace(norm, groups=2)) is None  # heads are whole on a rank
 
 
 def test_ranks_share_what_stands_between_a_projector_s_matrices() -> None:

@@ -83,8 +83,8 @@ def test_the_core_of_latents_reads_what_was_expanded_and_no_latent() -> None:
 
 def test_which_leaves_are_witnessed(model: Model) -> None:
     """All that move something, and all that compute something beside products."""
-    kinds = {entry.path: entry.leaf.called for entry in model.ledger()}
-    working = {entry.leaf.called for entry in model.ledger() if entry.flops_other}
+    kinds = {entry.path: entry.leaf.label for entry in model.ledger()}
+    working = {entry.leaf.label for entry in model.ledger() if entry.flops_other}
     for oracle, expected in (("traffic", {*kinds.values()}), ("other", working - {"Lookup"})):
         assert {kinds[row.path] for row in verify(model, [oracle]).rows} == expected
 

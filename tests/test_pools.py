@@ -212,7 +212,7 @@ def test_the_command() -> None:
     assert one["steady"]["utilisation"] > both["utilisation"] and one["transfer"]["seconds"] > 0
     shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*argv, "auto", "--tpot", "1ms"])
     assert shown.exit_code == 1 and shown.stdout.startswith("misses: TPOT")
-    assert "Prompts and answers apart" in shown.stdout and max(map(len, shown.stdout.splitlines())) <= 80
+    assert "Disaggregated prefill and decode" in shown.stdout and max(map(len, shown.stdout.splitlines())) <= 80
     held = typed.data(*argv, "4", "--tp", "2", "--price", "2")["speed"]
     for pool in ("prefill", "decode"):
         assert held["disaggregated"][pool]["layout"]["tp"] == 2
@@ -220,7 +220,7 @@ def test_the_command() -> None:
     served = [one["steady"]["per_gpu"] for one in (held["disaggregated"], held)]
     assert apart * served[0] == pytest.approx(together * served[1]) == pytest.approx(2 / 3600 * 1e6)
     kept = typed(*argv, "auto", "--tpot", "100ms")
-    assert kept.exit_code == 0 and "keeps a TPOT of 100 ms, prompts and answers apart" in kept.stdout
+    assert kept.exit_code == 0 and "keeps a TPOT of 100 ms, with disaggregated prefill and decode" in kept.stdout
     few = typed.data(*argv, "4", "--engine", "vllm", "--max-num-seqs", "2")
     seated = few["speed"]["disaggregated"]
     assert seated["steady"]["line_s"] > 0 and seated["step_s"] < one["step_s"]

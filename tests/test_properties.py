@@ -262,15 +262,15 @@ def test_a_leaf_says_what_it_keeps_for_later_tokens(kind: type, data: st.DataObj
     """Pages hold at least what is needed, and no window keeps more than all; a state is whole, whatever the pages."""
     leaf, work = data.draw(LEAVES[kind]), data.draw(workloads)
     growth, constant, held = leaf.cache(work)
-    assert (leaf.holds == "nothing") == (growth == constant == held == 0)
-    assert leaf.holds in ("nothing", "tokens", "steps", "source", "state")
-    assert growth == 0 or leaf.holds in ("tokens", "steps")
-    if leaf.holds != "nothing":
-        assert leaf.kept().endswith("elements")
+    assert (leaf.cache_kind == "nothing") == (growth == constant == held == 0)
+    assert leaf.cache_kind in ("nothing", "tokens", "steps", "source", "state")
+    assert growth == 0 or leaf.cache_kind in ("tokens", "steps")
+    if leaf.cache_kind != "nothing":
+        assert leaf.describe_cache().endswith("elements")
     block, chunk = data.draw(st.integers(1, 64)), data.draw(st.integers(1, 64))
     assert leaf.dense(work) >= held
     assert leaf.paged(work, block, chunk) >= held
-    if leaf.holds in ("nothing", "state"):
+    if leaf.cache_kind in ("nothing", "state"):
         assert leaf.dense(work) == leaf.paged(work, block, chunk) == held
 
 

@@ -21,7 +21,7 @@ import txcalc  # noqa: E402
 from txcalc import reference  # noqa: E402
 from txcalc.model import Model  # noqa: E402
 from txcalc.parts.part import Workload  # noqa: E402
-from txcalc.parts.spans import Around, Causal, Chunks, Window  # noqa: E402
+from txcalc.parts.spans import Causal, CentredWindow, Chunks, Window  # noqa: E402
 from txcalc.reference.linear import RootMeanSquare, Xielu  # noqa: E402
 from txcalc.reference.recurrent import scan  # noqa: E402
 from txcalc.sources import build as described, presets  # noqa: E402
@@ -228,12 +228,14 @@ def test_a_window_sees_as_many_tokens_as_it_says() -> None:
 
 
 @pytest.mark.parametrize(
-    "span", [Causal(), Window(window=4), Chunks(window=4), Around(window=3)], ids=lambda span: type(span).__name__
+    "span",
+    [Causal(), Window(window=4), Chunks(window=4), CentredWindow(window=3)],
+    ids=lambda span: type(span).__name__,
 )
 def test_a_mask_lets_through_as_many_pairs_as_the_span_counts(span: Any) -> None:
     core = reference.attention.Core(span, 1.0)
     for past, tokens in ((0, 1), (0, 3), (0, 11), (2, 3), (7, 6), (9, 1)):
-        if past and isinstance(span, Around):
+        if past and isinstance(span, CentredWindow):
             continue
         work = Workload(1, tokens, past, None)
         mask = core._mask(reference.run.Run(past, torch.arange(past, past + tokens)), span.keys(work), torch.float32)

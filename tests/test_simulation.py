@@ -190,7 +190,7 @@ def test_where_no_closed_form_holds_the_simulation_answers() -> None:
     assert code == 0 and steady["lasts"] and steady["ttft_s"]["mean"] is steady["tpot_s"]["mean"] is None
     assert steady["requests_per_s"] == 4.6 and steady["output_tokens_per_s"] == pytest.approx(64 * 4.6)
     code, out, _ = run_(*argv, "--tpot", "10s")
-    assert code == 1 and out.startswith("lasts, but near its limit: all seats are taken at times")
+    assert code == 1 and out.startswith("sustainable, but near saturation: all seats are taken at times")
     code, out, _ = run_(*argv, "--tpot", "10s", "--simulate", "--requests", "2000", "--json")
     data = json.loads(out)
     speed = data["speed"]
@@ -580,7 +580,7 @@ def test_the_contract_of_a_simulation(tmp_path: Path) -> None:
     assert run_(*argv, "--rate", "10/s", "--requests", "2000", "--json")[1] == out
     assert run_(*argv, "--rate", "10/s", "--requests", "2000", "--seed", "7", "--json")[1] != out
     code, out, _ = run_(*argv, "--concurrency", "8")
-    assert code == 0 and "Simulated, 80 requests of one copy, seed 0" in out and "goodput" in out
+    assert code == 0 and "Simulated, 80 requests of one replica, seed 0" in out and "goodput" in out
     assert max(map(len, out.splitlines())) <= 80
     file = tmp_path / "times.txt"
     file.write_text("\n".join(str(i / 5) for i in range(50)))

@@ -141,7 +141,7 @@ def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
         more = [timer.open(layout, 1.02 * best.rate) for layout in layouts]
         assert not any(steady.timed and limits.kept(steady) for steady in more)
     code, out, _ = run(*argv)
-    assert code == 1 and "requests/s; the most of which latencies are known: 4.33 requests/s on tp=2 dp=4, TTFT " in (
+    assert code == 1 and "requests/s; the most with known latencies: 4.33 requests/s on tp=2 dp=4, TTFT " in (
         out.replace("\n", " ")
     )
     data = run.data(*argv, "--tpot", "12ms", code=1)
@@ -165,7 +165,7 @@ def test_users_beyond_the_cache_wait_in_line() -> None:
     argv = ["llama-3.1-70b", "--gpu", "h100-sxm:8@2.5", "--concurrency", "500"]
     code, out, _ = run(*argv)
     out = out.replace("\n", " ")
-    assert code == 1 and "the most that fits at once: 174 users on tp=8, TTFT " in out and " per 1M out" in out
+    assert code == 1 and "largest load that fits: 174 users on tp=8, TTFT " in out and " per 1M out" in out
     assert out.startswith("holds 174 of 500 sequences at the full context: ") and " have seats in the cache at " in out
     data: dict[str, Any] = run.data(*argv, code=1)
     largest, speed, steady = data["largest"], data["speed"], data["speed"]["steady"]

@@ -441,14 +441,17 @@ def test_no_headline_is_above_the_peak() -> None:
         _, out, err = run(*plan, *more)
         assert said in err and "MFU" not in out.partition("\n\n")[0]
     sparse = ("train", "qwen3-30b-a3b", "--gpu", "h100-sxm:8", "--layout", "fsdp=8")
-    assert "palm, llm-foundry, nanotron: above 100 %, for they count more than this step does" in run(*sparse)[2]
+    assert (
+        "palm, llm-foundry, nanotron: above 100 %, because the convention counts more FLOPs than the step computes"
+        in run(*sparse)[2]
+    )
 
 
 def test_the_longest_sequence_is_no_shorter_than_one_that_fits() -> None:
     plan = ("train", "gemma-2-9b", "--gpu", "h100-sxm:16", "--layout", "fsdp=16", "--tokens", "12k")
     data = json.loads(run(*plan, "--recompute", "blocks", "--json")[1])
     assert data["fits"] and data["max_tokens"] == 12 * 1024
-    assert "12,288 tokens are beyond its context of 8,192" in data["notes"]
+    assert "12,288 tokens exceed its context of 8,192" in data["notes"]
 
 
 def test_what_does_not_fit_is_exit_code_1_and_says_so_first() -> None:

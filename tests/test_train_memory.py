@@ -215,7 +215,7 @@ def test_nanotron_by_its_source() -> None:
     assert deep.lent == (2 * 80 + 1) * rows * (64 + 32) * 2 * 22 // 80  # no further ahead than the launch queue
     assert sharded.lent - whole.lent == sharded.state.parameters * 3 // 2
     joint = whole.bytes["saved"] - memory(load("D=64 L=4 h=8 h_kv=4 F=96 V=256 tied"), recipe).fullest.bytes["saved"]
-    assert joint == 4 * rows * (64 // 2 + 2 * 64 // 2) * 2  # k and v of half as many heads, and none beside q
+    assert joint == 4 * rows * (64 // 2 + 2 * 64 // 2) * 2  # k and v of half as many heads, and none with q
 
 
 def test_litgpt_on_an_a100() -> None:

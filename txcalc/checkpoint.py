@@ -259,7 +259,7 @@ def _expect(entry: Entry, pieces: dict[Any, list[ExpectedWeights]], tied: set[tu
         copies //= layer.times
     before, _, after = entry.path.partition(f"layers.{numbers[0]}.")
     leaf = entry.leaf
-    tied |= set(leaf.elsewhere)  # of a bias too, which is stored twice (BERT)
+    tied |= set(leaf.tied_shapes)  # of a bias too, which is stored twice (BERT)
     for weight in leaf.weights():
         for number in numbers:
             path = f"{entry.path}.{weight.name}" if number is None else f"{before}layers.{number}.{after}.{weight.name}"

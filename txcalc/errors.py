@@ -1,8 +1,8 @@
-"""What can go wrong, as a tree. Each error carries its fields and words itself; only the command line prints it.
+"""The exceptions. Each carries fields and words its own message; only the command line prints it.
 
 TxcalcError                exit code 2 unless a subclass says otherwise
-├── InputError             what a user wrote cannot be used: one or more `Fault`s, all of them at once
-│   ├── WrongCall          a function was called with what it does not take (a TypeError too)
+├── InputError             unusable input: one or more `Fault`s, all reported at once
+│   ├── WrongCall          a function was called with wrong arguments (a TypeError too)
 │   └── UnknownName        a preset, key or part that does not exist, with the nearest that do
 ├── MissingExtra           an optional component is not installed (exit code 3)
 └── Refuted                a verification or a plan failed (exit code 1)
@@ -19,21 +19,21 @@ P = ParamSpec("P")
 R = TypeVar("R")
 MOST_TOLD = 40  # faults that a message lists
 MOST_UNKNOWN = 20  # of them, of keys that are not known
-MOST_LETTERS = 400  # of where they stand
+MOST_LETTERS = 400  # of their location
 
 
 class TxcalcError(Exception):
-    """Anything txcalc refuses to do; `str(error)` is the whole message."""
+    """Any refusal; `str(error)` is the whole message."""
 
     exit_code = 2
 
     def __reduce__(self) -> tuple[object, ...]:
-        """It comes from another process as it was, whatever its class is made with."""
+        """Unpickles unchanged in another process, whatever arguments its class takes."""
         return type(self).__new__, (type(self), *self.args), vars(self)
 
 
 class Fault(NamedTuple):
-    """One thing that is wrong: `key is GOT, expected WANT (FIX)`, in the user's own spelling of the key."""
+    """One fault: `key is GOT, expected WANT (FIX)`, with the key as the user spelled it."""
 
     key: str
     got: object
@@ -46,7 +46,7 @@ class Fault(NamedTuple):
 
 
 class Absent:
-    """The value of a key that is not there, or that is there and says so."""
+    """The value of a missing key, or of one that is null."""
 
     def __init__(self, word: str = "missing") -> None:
         self.word = word
@@ -60,7 +60,7 @@ NULL = Absent("null")  # JSON's
 
 
 def shown(value: object, limit: int = 60) -> str:
-    """`repr`, cut to `limit` characters, that never fails (an int of 10^9 digits has no decimal form)."""
+    """`repr`, cut to `limit` characters; never fails (an int of 10^9 digits has no decimal form)."""
     if isinstance(value, list | dict) and len(value) > limit:
         return f"{'a list' if isinstance(value, list) else 'an object'} of {len(value):,} items"
     try:
@@ -71,7 +71,7 @@ def shown(value: object, limit: int = 60) -> str:
 
 
 class InputError(TxcalcError):
-    """Input that cannot be used: `where` it stands, and every fault in it."""
+    """Unusable input: its location `where`, and every fault in it."""
 
     def __init__(self, where: str, faults: Iterable[Fault | str]) -> None:
         self.where = where
@@ -90,11 +90,11 @@ class InputError(TxcalcError):
 
 
 class WrongCall(InputError, TypeError):
-    """Arguments that a function does not have, or lacks; also Python's own error for it."""
+    """Wrong arguments of a function; also a TypeError."""
 
     @classmethod
     def unless(cls, name: str, taken: Signature, args: Any, kwargs: Any) -> BoundArguments:
-        """The arguments of a function, by name. Errors: this one, with the nearest of the names that it has."""
+        """The arguments by name. Errors: this one, with the nearest names."""
         try:
             return taken.bind(*args, **kwargs)
         except TypeError as error:
@@ -107,7 +107,7 @@ class WrongCall(InputError, TypeError):
 
 
 def called(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which says by `WrongCall` which arguments it does not have, or lacks."""
+    """Makes a function raise `WrongCall` for unknown or missing arguments."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
@@ -121,7 +121,7 @@ def called(function: Callable[P, R]) -> Callable[P, R]:
 
 
 class UnknownName(InputError):
-    """A name that is not in the list it was looked up in."""
+    """A name that does not exist, with the nearest that do."""
 
     def __init__(
         self, where: str, what: str, name: str, known: Sequence[str], hint: str = "", way_out: str = ""
@@ -133,7 +133,7 @@ class UnknownName(InputError):
 
 
 def nearest(name: str, known: Iterable[str]) -> list[str]:
-    """Up to three of the known names: those that begin so, punctuation aside (`llama3`), or else the most alike."""
+    """Up to three known names: those with this prefix, punctuation aside (`llama3`), else the most similar."""
     known = list(dict.fromkeys(known))
     start = _letters(name)
     begun = [other for other in known if start and _letters(other).startswith(start)]
@@ -149,7 +149,7 @@ def _letters(name: str) -> str:
 
 
 class MissingExtra(TxcalcError):
-    """An optional component is not installed; the message is the line that installs it."""
+    """An optional component is not installed; the message is the install command."""
 
     exit_code = 3
 
@@ -159,6 +159,6 @@ class MissingExtra(TxcalcError):
 
 
 class Refuted(TxcalcError):
-    """The answer to the question asked is no: numbers that should agree do not, or a plan does not fit."""
+    """A negative answer: numbers differ, or a plan does not fit."""
 
     exit_code = 1

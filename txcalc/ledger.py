@@ -1,7 +1,6 @@
-"""The ledger: a tree of parts walked once, each leaf an entry, every figure a sum over the entries.
+"""The ledger of a model under one workload: one entry per leaf of the part tree, every total a sum over the entries.
 
-Equal layers are one entry with a count. No total is computed a second way, and nothing here knows what kind of number
-it adds up.
+Equal layers fold into one entry with a count. The code works on ints, SymPy expressions and NumPy arrays alike.
 """
 
 from __future__ import annotations
@@ -33,31 +32,25 @@ from txcalc.parts.work import Transfer
 
 QUANTITIES = {
     "params": "parameters, a tied weight once",
-    "active": "parameters that one token passes: k of E experts",
+    "active": "parameters used by one token: k of E experts",
     "flops": "FLOPs of matrix products, dense attention (2 per multiply-add)",
-    "flops_masked": "FLOPs of matrix products, only the pairs that the mask lets through",
-    "flops_other": "FLOPs of all else: norms, softmax, activations, rotary, sums, recurrent scans",
+    "flops_masked": "FLOPs of matrix products, only the query-key pairs that the mask lets through",
+    "flops_other": "other FLOPs: norms, softmax, activations, rotary, residual sums, recurrent scans",
     "bytes": "bytes moved: each operation reads its operands and writes its result once",
     "saved": "saved activations, elements",
-    "cache": "elements held for later tokens, one sequence",
-    "sent": "elements that a rank of a layout sends to others in a forward pass",
+    "cache": "cached elements per sequence",
+    "sent": "elements that one rank of a layout sends in a forward pass",
 }
 
-KINDS = (
-    *LEAF_KINDS,
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "send",
-    "receive",
-)
+KINDS = (*LEAF_KINDS, "all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send", "receive")
 FEED_FORWARD = ("feed_forward", "experts", "shared_experts", "router")
 
 
 class PathStep(NamedTuple):
-    """One segment of a path: a name, and its numbers where there are several: `number` of them (over symbols, more than
-    `indices` can say), `times` with their own weights. `gradient` and `duty` as in `Child`."""
+    """One segment of a path: a name and, for repeated parts, the `indices` of the copies.
+
+    `number` of copies (symbolic where `indices` cannot say it), `times` of them with weights of their own; `gradient`
+    and `duty` as in `Child`."""
 
     name: str
     indices: Sequence[int] | None
@@ -71,15 +64,13 @@ class PathStep(NamedTuple):
 
 
 class Entry:
-    """One leaf of the tree: `times` equal copies of which each token passes `runs`, at `work` (None: idle).
+    """One leaf of the tree: `times` equal copies, of which each token runs `runs`, at the workload `work` (None: idle).
 
-    `kind` is what it counts as, `within` what the part counts as in which it stands.
-
-    `path` is that of the first copy, and stands for all of them. `alike` is an entry of the same leaf at the same work,
-    whose operations are these; None: nobody asked for one.
+    `kind` is the kind it counts as, `within` the kind of its parent. `path` is that of the first copy.
+    `same_as` is another entry of the same leaf at the same workload, whose operations are reused.
     """
 
-    alike: Entry | None = None
+    same_as: Entry | None = None
 
     def __init__(
         self,
@@ -108,13 +99,13 @@ class Entry:
 
     @property
     def gradient(self) -> Gradient:
-        """What the model's loss gives one of: "none" where that holds of anything that it stands in."""
+        """Which gradients backward computes for it (`part.Gradient`); "none" if any part around it has none."""
         if not self.steps:
             return "both"
         return "none" if any(step.gradient == "none" for step in self.steps) else self.steps[-1].gradient
 
     def __repr__(self) -> str:
-        return f"<{self.path} × {self.times}: {self.leaf.called}>"
+        return f"<{self.path} × {self.times}: {self.leaf.label}>"
 
     @once
     def layers(self) -> Any:
@@ -123,22 +114,22 @@ class Entry:
 
     @once
     def layer(self) -> PathStep | None:
-        """The layers that it stands in, or None."""
+        """The path segment of its layers; None outside of layers."""
         return next((step for step in self.steps if step.duty == "layer"), None)
 
     @property
     def numbers(self) -> Sequence[int]:
-        """Of these layers."""
+        """The indices of these layers."""
         return () if self.layer is None else self.layer.indices or ()
 
     @property
     def duty(self) -> Duty:
-        """What it is to the part that it stands in."""
+        """Its role in its parent (`part.Duty`)."""
         return self.steps[-1].duty if self.steps else ""
 
     @once
     def live(self) -> Any:
-        """The most elements that one operation reads and writes; all passes of a layer's experts are one."""
+        """The largest number of elements that one operation reads and writes; a layer's experts count together."""
         together = Fraction(self.runs) / self.layers if self.routed else 1
         return max((op.traffic.activations * together for op in self.operations), default=0)
 
@@ -147,11 +138,11 @@ class Entry:
         """The operations of one copy in one forward pass."""
         if self.work is None:
             return ()
-        return self.leaf.operations(self.work) if self.alike is None else self.alike.operations
+        return self.leaf.operations(self.work) if self.same_as is None else self.same_as.operations
 
     @once
     def cache_terms(self) -> Cache:
-        """Growth, constant part and elements held, of all copies."""
+        """Growth per token, constant part and elements held, summed over all copies."""
         if self.work is None:
             return NO_CACHE
         growth, constant, held = self.leaf.cache(self.work)
@@ -159,7 +150,7 @@ class Entry:
 
     @property
     def cache_now(self) -> Cache:
-        """The same at the length asked: what the next token adds, and the rest of what is held."""
+        """The same at the workload's length: growth is what the next token adds, constant the rest of what is held."""
         if self.work is None:
             return NO_CACHE
         held, work = self.cache_terms.held, self.work
@@ -206,7 +197,7 @@ class Entry:
 
     @once
     def traffic(self) -> Traffic:
-        """Elements moved by all copies that run; of experts, the weights of as many as the tokens can touch."""
+        """Elements moved by all copies that run; of experts, weights of at most as many as the tokens can reach."""
         weights: Any = 0
         activations: Any = 0
         cache: Any = 0
@@ -220,9 +211,9 @@ class Entry:
 
 
 class Ledger(Framed):
-    """Every leaf of a model under one workload; figures are sums over `entries`.
+    """Every leaf of a model under one workload; totals are sums over `entries`.
 
-    `bits` are the bits of a weight, an activation and a cached element: bytes are made last, from whole elements.
+    `bits` per weight, activation and cached element: bytes are computed last, from whole elements.
 
     >>> import txcalc
     >>> ledger = txcalc.load("gpt2").ledger(tokens="1k")
@@ -238,13 +229,15 @@ class Ledger(Framed):
         self.bits = bits
 
     def total(self, quantity: str) -> Any:
-        """The sum of a quantity over all leaves; `QUANTITIES` says which there are, and their units."""
+        """The sum of a quantity over all leaves. `QUANTITIES` lists the quantities with their units."""
         if not isinstance(quantity, str) or quantity not in self.known:
             raise UnknownName("ledger", "quantity", str(quantity), list(self.known), f"one of {', '.join(self.known)}")
         return self._bytes() if quantity == "bytes" else total([getattr(entry, quantity) for entry in self.entries])
 
     def by_kind(self, quantity: str) -> dict[str, Any]:
-        """The same sum, apart by kind, kinds without any left out. Core weights count as `attention`."""
+        """The total of a quantity by kind; kinds with a total of 0 are left out.
+
+        Parameters of attention cores (sinks) count as `attention`."""
         groups: dict[str, list[Entry]] = {}
         merged = quantity in ("params", "active")
         for entry in self.entries:
@@ -254,9 +247,9 @@ class Ledger(Framed):
         return {kind: value for kind, value in sums.items() if not (isinstance(value, int | Fraction) and value == 0)}
 
     def at(self, path: str) -> Ledger:
-        """The entries at or below a path, of that one copy where it has a number: `layers.7.attention.q`.
+        """The entries at or below a path; with an index, of that one copy: `layers.7.attention.q`.
 
-        An expert's share of the FLOPs is the average one: a Fraction where k does not divide evenly.
+        FLOPs of a single expert are the average over experts: a Fraction where k does not divide evenly.
         """
         path = str(path)
         found = [part for entry in self.entries for part in _narrow(entry, path)]
@@ -267,7 +260,7 @@ class Ledger(Framed):
         return self._of(found)
 
     def where(self, keep: Callable[[Entry], bool]) -> Ledger:
-        """The entries that `keep` accepts. Errors: `InputError` for what is no function."""
+        """The entries that `keep` accepts. Errors: `InputError` where `keep` is not a function."""
         if not callable(keep):
             raise InputError("ledger", [Fault("keep", keep, "a function of an entry")])
         return self._of(filter(keep, self.entries))
@@ -277,31 +270,31 @@ class Ledger(Framed):
 
     @property
     def cache_terms(self) -> Cache:
-        """The cache of one sequence, in elements: growth per token once every window is full, constant part, held."""
+        """The cache of one sequence, in elements: growth per token once all windows are full, constant part, held."""
         return _summed(entry.cache_terms for entry in self.entries)
 
     @property
     def cache_now(self) -> Cache:
-        """The same at the length asked: what the next token adds (a window that is not full is none), the rest, held.
+        """The same at the workload's length: what the next token adds (also to windows not yet full), the rest, held.
 
-        `full_at` is the length from which on every window is full. Where something grows in steps, held alone.
+        From length `full_at` on every window is full. For caches that grow in steps, only what is held.
         """
-        if any(entry.leaf.holds == "steps" for entry in self.entries):
+        if any(entry.leaf.cache_kind == "steps" for entry in self.entries):
             return Cache(None, None, self.cache_terms.held)
         return _summed(entry.cache_now for entry in self.entries)
 
     @property
     def full_at(self) -> Any:
-        """Tokens from which on no window that keeps anything grows: the largest; None: there is none."""
-        return max((entry.leaf.fills for entry in self.entries if entry.leaf.fills is not None), default=None)
+        """The length at which the largest window is full; None without windows."""
+        return max((e.leaf.cache_limit for e in self.entries if e.leaf.cache_limit is not None), default=None)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
 
     def rows(self) -> list[dict[str, Any]]:
-        """A row for each leaf, equal ones once: its path, what it counts as, how many there are (`times`), and every
-        quantity of `QUANTITIES` of all of them together. Columns but `bytes` add up to `total`. Over arrays of lengths,
-        a row for each leaf and length."""
+        """One row per leaf, equal ones folded: path, kind, number of copies (`times`) and every quantity of
+        `QUANTITIES`, summed over the copies. All columns except `bytes` add up to `total`. Over arrays of lengths, one
+        row per leaf and length."""
         lengths = {"batch": self.work.batch, "tokens": self.work.tokens, "past": self.work.past}
         shape = spread(self.work[:4]) or ()
         said = {name: each(value, shape) for name, value in lengths.items()} if shape else {}
@@ -318,7 +311,7 @@ class Ledger(Framed):
         return self.rows()
 
     def __eq__(self, other: object) -> bool:
-        """By content: the same rows at the same workload and bits."""
+        """Equal rows at the same workload and bits."""
         if not isinstance(other, Ledger):
             return NotImplemented
         return self._content == other._content
@@ -346,8 +339,9 @@ class Ledger(Framed):
 
 
 class Spot(NamedTuple):
-    """Where a leaf stands: what its entries have in common. `streams`: what the parts around it make of a workload, the
-    outermost first."""
+    """A leaf's place in the tree: all of its entry but the workload.
+
+    `streams` map the model's workload to the leaf's, outermost part first."""
 
     steps: tuple[PathStep, ...]
     leaf: Leaf
@@ -371,7 +365,7 @@ def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) 
 
 @lru_cache(maxsize=256)
 def spots(root: Part) -> tuple[Spot, ...]:
-    """Every leaf of a tree, which many workloads ask for one after the other."""
+    """Every leaf of a tree; cached, for many workloads are evaluated on one tree."""
     return tuple(_find([], root, (), "other", (1, 1, 1)))
 
 
@@ -411,7 +405,7 @@ def _summed(terms: Iterable[Cache]) -> Cache:
 
 
 def _narrow(entry: Entry, path: str) -> Iterator[Entry]:
-    """The entry itself, if it stands at or below `path`; with the counts of one copy for every number in the path."""
+    """The entry itself if it is at or below `path`, with the counts of one copy for every index in the path."""
     wanted = path.split(".") if path else []
     copies: Any = 1
     passes: Any = 1
@@ -442,7 +436,7 @@ def _share(count: Any, among: Any) -> Any:
 
 
 def same_input(before: Entry | None, entry: Entry) -> bool:
-    """A linear layer right after another of the same parent and input: an engine makes one product of them."""
+    """Whether a linear layer follows another with the same parent and input: an engine fuses them into one product."""
     if before is None or before.steps[:-1] != entry.steps[:-1] or before.work != entry.work:
         return False
     one, two = before.leaf.matrix, entry.leaf.matrix

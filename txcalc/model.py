@@ -1,4 +1,4 @@
-"""What `load` returns: a tree of parts with its provenance, ready to be put in a ledger."""
+"""The model that `load` returns: a tree of parts with its provenance."""
 
 from __future__ import annotations
 
@@ -23,18 +23,31 @@ if TYPE_CHECKING:
 
 MAX_TOKENS = 10**12
 USUAL_TOKENS = 2048
-TOWER_TOKENS = 256  # of a picture of any size, where nobody says
+TOWER_TOKENS = 256  # default tokens of a picture of any size
 
-# Of a description, what says where it comes from, and not what it is.
+# Keys of a description that give its origin only.
 PROVENANCE = {"name", "family", "source", "params", "active", "published", "model_type", "released", "variants"}
 
 
 @record
 class Model:
-    """A model: its tree (`root`), the description it was made from (`raw` as written, `spec` resolved), what was
-    assumed or is worth knowing, what its checkpoint holds, where one was read, and whether it was `changed` since;
-    `builder` makes one of a raw description. `towers` are those of a multimodal model that are trees of parts, each
-    with its projector: models whose tokens are those that they hand on; `text_only`: plans leave them out.
+    """A model: its tree of parts and its description. Two models with the same description are equal, whatever its
+    origin.
+
+    root          the tree of parts
+    raw, spec     the description as written, and resolved
+    checkpoint    what its checkpoint holds, if one was read
+    changed       whether the description was changed since it was read
+    builder       makes a model from a raw description
+    towers        vision and audio towers with their projectors, each a model whose tokens are those handed on
+    text_only     plans leave the towers out
+
+    >>> import txcalc
+    >>> model = txcalc.load("llama-3.1-8b")
+    >>> model.set(h_kv=32).params - model.params
+    805306368
+    >>> model.set(h_kv=32).set(h_kv=8) == model
+    True
 
     Two are equal that have the same description, wherever it comes from.
 
@@ -60,12 +73,12 @@ class Model:
     text_only: bool = False
 
     def language(self) -> Model:
-        """The same, of which plans hold the language model alone."""
+        """A copy whose plans hold the language model alone."""
         return replace(self, text_only=True) if self.spec["multimodal"] else self
 
     def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: Any) -> Model:
-        """The same model with keys of its description changed, by letter or by name: `set(h_kv=8)`, `set({"norm.place":
-        "post"})`. Errors: `InputError` with every fault, also for a change that changes no number."""
+        """A copy with keys of its description changed, by letter or by name: `set(h_kv=8)`, `set({"norm.place":
+        "post"})`. Errors: `InputError` with every fault; a change that changes no number is one."""
         asked = asked_for(changes, sizes)
         if not asked or self.builder is None:
             return self
@@ -81,7 +94,7 @@ class Model:
 
     @cached_property
     def _content(self) -> str:
-        """The description without its provenance, as a text; arrays and symbols by identity."""
+        """The description without its origin, as text; arrays and symbols by identity."""
         import json
 
         def other(value: Any) -> str:
@@ -100,7 +113,7 @@ class Model:
         params, active = ledger.by_kind("params"), ledger.by_kind("active")
         rows = [{"part": kind, "parameters": params[kind], "active": active.get(kind, 0)} for kind in params]
         total = {"part": "total", "parameters": ledger.total("params"), "active": ledger.total("active")}
-        return html(f"{repr(self)[1:-1]}, context {self.context or 'not said'}", [*rows, total])
+        return html(f"{repr(self)[1:-1]}, context {self.context or 'not given'}", [*rows, total])
 
     @cached_property
     def params(self) -> int:
@@ -109,25 +122,25 @@ class Model:
 
     @cached_property
     def entries(self) -> Ledger:
-        """Every leaf, with its weights: the ledger of one token, made once."""
+        """The ledger of one token, cached."""
         return self.ledger()
 
     @property
     def whole(self) -> int | None:
-        """Parameters of a multimodal model with its towers and projectors; None where these are not known."""
+        """Parameters with towers and projectors; None where those are not known."""
         if not self.spec["multimodal"]:
             return self.params
         return None if self.beside is None else self.params + self.beside
 
     @property
     def beside(self) -> int | None:
-        """Parameters of its towers and projectors; None where these are not known."""
+        """Parameters of towers and projectors; None where not known."""
         counted, towers = self.spec["beside"], self.towers.values()
         return None if counted is None and not towers else sum(one.params for one in towers) + (counted or 0)
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """What plans of its memory say where they hold the language model of a multimodal one alone."""
+        """A note for plans that hold only the language model of a multimodal one."""
         if not self.spec["multimodal"] or (self.beside is not None and not self.text_only):
             return ()
         held = f": {self.beside:,} parameters, {iec(2 * self.beside)} in 16 bits" if self.beside else ""
@@ -135,7 +148,7 @@ class Model:
 
     @property
     def held_beside(self) -> tuple[Composite, ...]:
-        """What plans of its memory hold beside the language model: its towers."""
+        """The towers that plans of its memory hold too."""
         if not self.spec["multimodal"] or self.text_only or self.beside is None:
             return ()
         counted = self.spec["beside"]
@@ -143,12 +156,12 @@ class Model:
 
     @property
     def reads_any_size(self) -> bool:
-        """Whether a tower of it reads pictures or sound of any size."""
+        """Whether a tower reads pictures or sound of any size."""
         return any(not tower.fixed_length for tower in self.towers.values())
 
     def tower_ledgers(self, language: Ledger, tokens: Any, dtype: str) -> dict[str, Ledger]:
-        """The ledgers of its towers beside the language model's, for so many tokens that each hands on (None: 256)
-        where that is no part of it; a decode step runs none of them."""
+        """The ledgers of its towers, each handing on `tokens` (None: 256) where its number is not fixed; none in a
+        decode step."""
         work, asked = language.work, TOWER_TOKENS if tokens is None else tokens
         return {
             name: tower.ledger(work.batch, asked, source=work.source if tower.root.prompt else None, dtype=dtype)
@@ -158,13 +171,13 @@ class Model:
 
     @property
     def predictors(self) -> int:
-        """Parameters of the multi-token-prediction layers beside the model: each a layer like its last, a matrix from
-        2·D to D and three norms; the tables that they share are the model's (DeepSeek-V3, arXiv 2412.19437, 2.2)."""
+        """Parameters of the multi-token-prediction layers: each a layer like the last, a matrix from 2·D to D and three
+        norms; embedding and head are the model's (DeepSeek-V3, arXiv 2412.19437, 2.2)."""
         return self.spec["predictors"] * self.predictor.params if self.predictor else 0
 
     @cached_property
     def predictor(self) -> Model | None:
-        """One of these layers as a model that drafts tokens; None: there are none."""
+        """One of these layers as a draft model; None: there are none."""
         if not self.spec["predictors"]:
             return None
         (stack,) = self.root.stacks
@@ -172,12 +185,12 @@ class Model:
 
     @property
     def active(self) -> int:
-        """Parameters that one token passes (k of E experts)."""
+        """Parameters used by one token (k of E experts)."""
         return self.entries.total("active")  # type: ignore[no-any-return]
 
     @property
     def kind(self) -> str:
-        """decoder, encoder, encoder-decoder, vision, audio; a decoder without attention is recurrent, with both a
+        """decoder, encoder, encoder-decoder, vision, audio; a decoder without attention is recurrent, one with both a
         hybrid."""
         kind: str = self.spec["kind"]
         if kind != "decoder":
@@ -190,13 +203,12 @@ class Model:
 
     @property
     def context(self) -> int | None:
-        """The longest context it was made for, in tokens; None if nobody said."""
+        """The context length in tokens; None if not known."""
         return self.spec["context"]  # type: ignore[no-any-return]
 
     @property
     def usual_tokens(self) -> int:
-        """How many tokens are asked about where nobody says: its context, at most 2,048, and no more than its table of
-        positions has rows."""
+        """Default workload: its context, at most 2,048 tokens, and at most the rows of its position table."""
         decoder = next(reversed(self.spec["stacks"].values()))
         rows = decoder["positions"].get("rows")
         return min(most for most in (USUAL_TOKENS, self.context, rows) if most)
@@ -214,10 +226,10 @@ class Model:
         keep_scores: bool = False,
         decoding: bool | None = None,
     ) -> Workload:
-        """A checked workload. Lengths are whole numbers, texts (`"32k"`), or NumPy arrays of whole numbers. `source` is
-        the encoder's positions: as many as `tokens` unless the model fixes them (a picture's, whatever is said).
+        """A checked workload. Lengths are whole numbers, texts (`"32k"`), or NumPy arrays of whole numbers. `source`:
+        encoder positions, by default as many as `tokens`; ignored where the model fixes them (a picture).
 
-        `decoding` is past > 0; where it is given, symbols and arrays are taken as they are.
+        `decoding` is past > 0 by default; if given, symbols and arrays pass unchecked.
         Errors: `InputError` with every fault; arrays of floats are one.
         """
         given = {"batch": batch, "tokens": tokens, "past": past, "source": source}
@@ -239,14 +251,14 @@ class Model:
             if not nothing and not self.decodes:
                 faults.append(Fault("past", past, f"0: {self.name} is an encoder, it has no cache"))
             if is_array(past) and decoding is None and not nothing and not past.all():
-                faults.append(Fault("past", past, "all 0 or all above: a decode step is asked for apart"))
+                faults.append(Fault("past", past, "all 0 or all above 0: ask for prefills and decode steps separately"))
             if spread(sizes.values()) is None:
                 shapes = ", ".join(f"{name} {value.shape}" for name, value in sizes.items() if is_array(value))
-                faults.append(Fault("shapes", shapes, "arrays that go together"))
+                faults.append(Fault("shapes", shapes, "arrays that broadcast together"))
         if not faults and source is not None and not self.takes_source:
             fixed = {name: one.root.fixed for name, one in self.towers.items() if one.root.fixed is not None}
             said = " and ".join(f"its {name} tower makes {n:,} tokens" for name, n in fixed.items())
-            said = said or f"{self.name} has no encoder apart"
+            said = said or f"{self.name} has no encoder of its own length"
             faults.append(Fault("source", source, f"nothing: {said}", "drop it"))
         if faults:
             raise InputError("workload", faults)
@@ -272,7 +284,13 @@ class Model:
         kv_dtype: str = "bf16",
         **conventions: Any,
     ) -> Ledger:
-        """Every leaf under this workload; `conventions` are `workload`'s: logits, mla, keep_scores, decoding.
+        """Every leaf under this workload. `conventions` are those of `workload`: logits, mla, keep_scores, decoding.
+
+        For arrays of lengths the figures are arrays of exact Python integers.
+
+        >>> import txcalc
+        >>> txcalc.load("gpt2").ledger(batch=8, tokens="1k").total("flops")
+        2333186457600
 
         Of arrays of lengths, the figures are arrays of exact whole numbers (Python's).
 
@@ -285,27 +303,27 @@ class Model:
         return self.counted(work, (weight, weight, bits_of(kv_dtype, "--kv")))
 
     def encoded(self, tokens: Any) -> Any:
-        """The encoder's positions where nobody says: as many as `tokens` unless the model fixes them."""
+        """Default encoder positions: as many as `tokens` unless the model fixes them."""
         audio = self.spec["stacks"].get("encoder", {}).get("audio")
         return audio["positions"] if audio else tokens
 
     def counted(self, work: Workload, bits: tuple[int, int, int]) -> Ledger:
-        """The ledger of a checked workload; `bits` of a weight, an activation and a cached element."""
+        """The ledger of a checked workload; `bits` per weight, activation and cached element."""
         return walk(self.root, work, bits)
 
     @property
     def takes_source(self) -> bool:
-        """True where the encoder's positions are given apart from the tokens."""
+        """Whether encoder positions are given apart from tokens."""
         return self.spec["kind"] in ("encoder-decoder", "audio") or self.root.prompt
 
     @property
     def fixed_length(self) -> bool:
-        """True where the number of positions is part of the model (vision): tokens are ignored."""
+        """Whether the model fixes the number of positions (vision): tokens are ignored."""
         return self.root.fixed is not None and not self.has_encoder_apart
 
     @property
     def decodes(self) -> bool:
-        """Whether it goes on from past tokens with a cache: an encoder and a vision model do not."""
+        """Whether it decodes with a cache: encoders and vision models do not."""
         return self.spec["kind"] not in ("encoder", "vision")
 
     @property
@@ -314,26 +332,26 @@ class Model:
 
     @property
     def reads_no_ids(self) -> bool:
-        """True where an encoder apart reads sound or a picture, of a length of its own."""
+        """Whether its encoder reads audio or a picture, of its own length."""
         encoder = self.spec["stacks"].get("encoder", {})
         return bool(encoder.get("audio") or encoder.get("vision"))
 
     @property
     def has_windows(self) -> bool:
-        """Whether a query sees less than all that is before it (windows, chunks, chosen keys), so that a masked product
-        is much less than a dense one."""
+        """Whether queries see less than all earlier keys (windows, chunks, selected keys), so that masked products are
+        much fewer than dense ones."""
         spans = (getattr(leaf, "span", None) for leaf in self.root.leaves())
-        return any(span is not None and span.most is not None for span in spans)
+        return any(span is not None and span.max_keys is not None for span in spans)
 
     @property
     def has_latents(self) -> bool:
-        """Whether it caches latents (MLA), so that `mla` makes a difference."""
+        """Whether it caches latents (MLA), so that `mla` matters."""
         return any(leaf.kernels == "latent" for leaf in self.root.leaves())
 
 
 def asked_for(changes: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys to change, of a mapping and of keywords. Errors: `InputError` for what is no mapping, for keys that are
-    no text, and for arrays of values."""
+    """The keys to change, from a mapping and keywords. Errors: `InputError` for anything but a mapping, keys that are
+    not texts, and arrays of values."""
     if changes is not None and not isinstance(changes, Mapping):
         raise InputError("changes", [Fault("changes", changes, "keys with their values", 'h_kv=4, or {"h_kv": 4}')])
     asked = {**(changes or {}), **sizes}
@@ -354,7 +372,7 @@ def asked_for(changes: Any, sizes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _known(value: Any) -> bool:
-    """Whether a description may hold a value: what TOML has, and whatever multiplies as numbers do."""
+    """Whether a description may hold a value: TOML's types, and numbers of any kind."""
     plain = value is None or isinstance(value, str | list | tuple | Mapping)
     return plain or (hasattr(value, "__mul__") and not isinstance(value, bytes | bytearray))
 
@@ -363,7 +381,7 @@ LEAST = {"batch": 1, "tokens": 1, "past": 0, "source": 1}
 
 
 def _length(value: Any, taken: bool) -> Any:
-    """A length as formulas take it; a text that is none stays one."""
+    """A length as a number; a text that is not one stays."""
     if type(value) is int:
         return value
     if isinstance(value, str):
@@ -375,7 +393,7 @@ def _length(value: Any, taken: bool) -> Any:
 
 
 def _within(value: Any, least: int, taken: bool) -> bool:
-    """Whether a length can be one."""
+    """Whether a length is valid."""
     if type(value) is int:
         return least <= value <= MAX_TOKENS
     if taken or not is_array(value):

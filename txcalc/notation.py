@@ -1,7 +1,7 @@
-"""How a formula is written: the order of its factors and terms, as text and as LaTeX.
+"""How formulas are written: the order of factors and terms, as text and as LaTeX.
 
-`tidy` decides it, not the library that multiplied, so that a formula reads the same on every machine and with every
-version. The expressions are `algebra`'s; nothing is imported to read them.
+`tidy` decides the order, not SymPy, so that a formula reads the same with every version. The expressions come from
+`algebra`; nothing is imported to read them.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def tidy(expression: Expression | int) -> Sum:
 
 
 def _factored(terms: _Terms) -> Sum:
-    """What all terms share, before the rest in brackets."""
+    """The common factor of all terms, times the rest in brackets."""
     if len(terms) < 2:
         return tuple(Term(coefficient, powers) for powers, coefficient in terms.items())
     numbers = terms.values()
@@ -151,7 +151,7 @@ def _place(term: Term) -> tuple[Any, ...]:
 
 
 def pair(groups: int, first: int, second: int) -> str:
-    """So many times two sizes, of which equal ones are written once: `2 · 8 · 128`, `8 · (192 + 128)`."""
+    """`groups` times the sum of two sizes, equal ones written once: `2 · 8 · 128`, `8 · (192 + 128)`."""
     return f"2 · {groups:,} · {first:,}" if first == second else f"{groups:,} · ({first:,} + {second:,})"
 
 
@@ -214,7 +214,7 @@ LATEX = Style(
 
 
 def write(formula: Sum, style: Style = TEXT, numbers: Numbers | None = None) -> str:
-    """A formula as people write it; `numbers` stand in for their letters without being multiplied out."""
+    """A formula as text; `numbers` replace letters without being multiplied out."""
     result = "" if formula else "0"
     for term in formula:
         sign = style.minus if term.coefficient < 0 else "+" if result else ""
@@ -256,5 +256,5 @@ def _power(atom: Expression, power: int, style: Style, numbers: Numbers) -> str:
 
 
 def named_by_groups(heads: Any, groups: Any) -> str:
-    """What attention is called by its heads of keys and values: MHA, MQA or GQA."""
+    """The name of attention by its key/value heads: MHA, MQA or GQA."""
     return "MHA" if groups == heads else "MQA" if groups == 1 else "GQA"

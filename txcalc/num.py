@@ -1,8 +1,7 @@
-"""The numbers of a formula: ints, SymPy expressions, NumPy arrays or recorded ones, told apart here and nowhere else.
+"""The numbers of a formula: ints, SymPy expressions, NumPy arrays or recorded ones. Only this module tells them apart.
 
-A formula uses `+ - *` and the helpers below. SymPy, NumPy and `program` are looked at only if the caller has already
-imported them: you cannot hold a symbol without SymPy being loaded. Whole numbers stay whole: what cannot be divided
-exactly is refused, never rounded.
+A formula uses `+ - *` and the helpers below. SymPy, NumPy and `program` are consulted only if the caller has imported
+them. Whole numbers stay whole: an inexact division is an error, never rounded.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any, Protocol
 
 
 class Num(Protocol):
-    """An int, a `sympy.Expr`, a `numpy.ndarray` or a `program.Recorded`: whatever adds, subtracts and multiplies."""
+    """Anything that adds, subtracts and multiplies: an int, a `sympy.Expr`, a `numpy.ndarray`, a `program.Recorded`."""
 
     def __add__(self, other: Any, /) -> Any: ...
     def __radd__(self, other: Any, /) -> Any: ...
@@ -53,14 +52,14 @@ def _kind(*numbers: Any) -> str:
 
 
 def _tape(*numbers: Any) -> Any:
-    """Where the first recorded number notes what is done with it; None where there is none."""
+    """The tape of the first recorded number; None without one."""
     program = sys.modules.get("txcalc.program")
     found = program.recorded(*numbers) if program else None
     return found.tape if found is not None else None
 
 
 def usable(number: object) -> bool:
-    """True for what may be a size: an int, a symbol, an array that is exact or says when it is not."""
+    """True for a possible size: an int, a symbol, or an array that is exact or detects when it is not."""
     try:
         return _kind(number) != "real"
     except TypeError:
@@ -68,8 +67,8 @@ def usable(number: object) -> bool:
 
 
 def counted(number: Any) -> Any:
-    """A NumPy integer as an int, an array of them as one of Python's, whose sums and products never wrap; anything else
-    as it is."""
+    """A NumPy integer as an int, an integer array as an array of Python ints, which never wrap; anything else
+    unchanged."""
     numpy = sys.modules.get("numpy")
     if numpy and isinstance(number, numpy.integer):
         return int(number)
@@ -83,7 +82,7 @@ def is_array(number: object) -> bool:
 
 
 def spread(numbers: Iterable[Any]) -> tuple[int, ...] | None:
-    """The shape of numbers together; None where arrays of such shapes do not go together."""
+    """The broadcast shape of numbers; None where arrays do not broadcast."""
     shapes = [number.shape for number in numbers if is_array(number)]
     try:
         return tuple(sys.modules["numpy"].broadcast_shapes(*shapes)) if shapes else ()
@@ -92,7 +91,7 @@ def spread(numbers: Iterable[Any]) -> tuple[int, ...] | None:
 
 
 def each(number: Any, shape: tuple[int, ...]) -> list[Any]:
-    """The numbers of an array spread to a shape, in order; one number as often as the shape has places."""
+    """The numbers of an array broadcast to a shape, flattened; a scalar as a list of one."""
     numpy = sys.modules.get("numpy")
     return numpy.broadcast_to(number, shape).ravel().tolist() if numpy and shape else [number]
 
@@ -115,8 +114,8 @@ def maximum(a: Any, b: Any) -> Any:
 
 
 def exact_div(a: Any, b: Any) -> Any:
-    """a / b where b divides a; anything else is an error, not a rounding (symbols: the fraction itself; recorded
-    numbers: an error when they are run)."""
+    """a / b where b divides a; else an error, not a rounding (symbols: the fraction; recorded numbers: an error when
+    run)."""
     kind = _kind(a, b)
     if kind == "symbol":
         return a * (sys.modules["sympy"].Integer(1) / b)
@@ -144,7 +143,7 @@ def ratio(a: Any, b: Any) -> Any:
 
 
 def power(base: Any, exponent: Any) -> Any:
-    """base^exponent: of a probability, for so many draws."""
+    """base^exponent."""
     return base**exponent
 
 
@@ -160,8 +159,7 @@ def ceil_div(a: Any, b: Any) -> Any:
 
 
 def floor_div(a: Any, b: Any) -> Any:
-    """a / b rounded down, of whole numbers: full windows of a count of tokens. Written with a ceiling, for SymPy does
-    not know a floor as equal to one."""
+    """⌊a / b⌋ of whole numbers. Written with a ceiling, for SymPy does not recognise a floor as equal to one."""
     return ceil_div(a + 1, b) - 1
 
 
@@ -183,7 +181,7 @@ def ceil_log2(n: Any) -> Any:
 
 
 def nearest_square(n: Any) -> Any:
-    """Rows of the grid of n cells that is nearest to a square: the largest divisor up to √n."""
+    """Rows of the most nearly square grid of n cells: the largest divisor up to √n."""
     kind = _kind(n)
     if kind == "int":
         return next(rows for rows in range(isqrt(n), 0, -1) if n % rows == 0)
@@ -196,7 +194,7 @@ def nearest_square(n: Any) -> Any:
 
 @cache
 def _rows() -> Any:
-    """The same as a function of SymPy's, which waits for its number."""
+    """`nearest_square` as a SymPy function, which evaluates once n is a number."""
     sympy = sys.modules["sympy"]
 
     def known(cls: Any, n: Any) -> Any:
@@ -207,7 +205,7 @@ def _rows() -> Any:
 
 def divides(a: Any, b: Any) -> bool:
     """False where a is known not to divide b, for ints or in any element of arrays; symbols pass, recorded numbers
-    note it as a condition."""
+    record a condition."""
     if tape := _tape(a, b):
         tape.require("|", a, b)
     if not _known(a, b):
@@ -220,8 +218,8 @@ def divides(a: Any, b: Any) -> bool:
 
 
 def exceeds(a: Any, b: Any) -> bool:
-    """True where a is known to be larger than b, for ints or in any element of arrays; symbols pass, recorded numbers
-    note as a condition that it is not."""
+    """True where a is known to exceed b, for ints or in any element of arrays; symbols pass, recorded numbers record a
+    condition."""
     if tape := _tape(a, b):
         tape.require("<=", a, b)
     return _known(a, b) and _anywhere(a > b)
@@ -238,7 +236,7 @@ def _anywhere(condition: Any) -> bool:
 
 @cache
 def divisors(number: int) -> tuple[int, ...]:
-    """Those of a whole number, in order."""
+    """The divisors of a whole number, ascending."""
     return tuple(n for n in range(1, number + 1) if number % n == 0)
 
 
@@ -248,12 +246,12 @@ def triangle(n: Any) -> Any:
 
 
 def total(numbers: Iterable[Any]) -> Any:
-    """The sum; 0 of nothing."""
+    """The sum; 0 if empty."""
     return sum(numbers)
 
 
 def product(numbers: Iterable[Any]) -> Any:
-    """The product; 1 of nothing."""
+    """The product; 1 if empty."""
     result: Any = 1
     for number in numbers:
         result = result * number

@@ -1,7 +1,6 @@
-"""The letters of every formula: what each means, where it stands in a description, and its unit. The one table, of
-`symbols.json`.
+"""The letters of every formula, from `symbols.json`: meaning, key in a description, unit.
 
-Inline descriptions, `--set`, headings, help, the README's table and SymPy's symbols all come from here.
+Inline descriptions, `--set`, headings, help, the README's table and SymPy's symbols all use this table.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from typing import NamedTuple
 
 
 class Symbol(NamedTuple):
-    """`letter` in formulas, `key` in a description (dotted; empty for a workload), `meaning`, `unit`, `latex`."""
+    """`letter` in formulas, `key` in a description (dotted; "" for the workload), `meaning`, `unit`, `latex`."""
 
     letter: str
     key: str
@@ -24,7 +23,7 @@ class Symbol(NamedTuple):
 TABLE = tuple(Symbol(*row) for row in json.loads(Path(__file__).with_suffix(".json").read_text("utf-8")))
 BY_LETTER = {symbol.letter: symbol for symbol in TABLE}
 
-# Sizes by the names that configs and people have for them.
+# Other names of sizes in configs.
 OTHER_NAMES = {
     **dict.fromkeys(("layers", "n_layer", "num_layers", "num_hidden_layers"), "L"),
     **dict.fromkeys(("width", "dim", "hidden", "n_embd", "hidden_size"), "D"),

@@ -1,4 +1,4 @@
-"""What functions take: models in every form that `load` takes, and lengths as people write them."""
+"""Arguments of the library's functions: models in every form that `load` takes, lengths as people write them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,7 @@ Names = str | Sequence[str]
 
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, which refuses values of other kinds than its annotations say: `InputError`, with every fault;
-    `WrongCall` for arguments that it does not have."""
+    """Checks arguments against annotations: `InputError` with every fault, `WrongCall` for unknown arguments."""
     taken = signature(function)
 
     @wraps(function)
@@ -49,7 +48,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
 
 @cache
 def hint_of(function: Any, name: str) -> Any:
-    """What a function says of an argument; Any where that is known to a type checker alone."""
+    """The annotation of an argument; Any if only type checkers can resolve it."""
     try:
         return eval(function.__annotations__[name], function.__globals__)
     except (KeyError, NameError):
@@ -57,7 +56,7 @@ def hint_of(function: Any, name: str) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is what a hint says: an array, or a number of NumPy's, wherever a number is."""
+    """Whether a value matches a hint; arrays and NumPy numbers count as numbers."""
     origin, inner = get_origin(hint), get_args(hint)
     if hint is Any or isinstance(hint, TypeVar):
         return True
@@ -76,7 +75,7 @@ def _fits(value: Any, hint: Any) -> bool:
 
 
 def _words(hint: Any) -> Iterator[str]:
-    """The values that a hint lets through, in words."""
+    """The accepted kinds of values, in words."""
     inner = get_args(hint)
     if get_origin(hint) in (Union, UnionType):
         for one in inner:
@@ -101,25 +100,25 @@ WORDS = {
 
 
 def models(sources: Iterable[Source], text_only: bool = False) -> list[Model]:
-    """`text_only`: without the towers of multimodal ones. Errors: `InputError`, `UnknownName`, `MissingExtra`."""
+    """Loads models; `text_only`: without towers. Errors: `InputError`, `UnknownName`, `MissingExtra`."""
     found = [load(source) for source in sources]
     return [model.language() for model in found] if text_only else found
 
 
 def length(value: Length, flag: str) -> int:
-    """A whole number, written `32k` or not. Errors: `InputError`."""
+    """A whole number; texts such as `32k` are read. Errors: `InputError`."""
     return _number(value, flag, parse_tokens)
 
 
 def count(value: Length | float, flag: str) -> int:
-    """A whole number, written `8B`, `15T`, `3.8e25` or not. Errors: `InputError`."""
+    """A whole number; texts such as `8B`, `15T`, `3.8e25` are read. Errors: `InputError`."""
     if isinstance(value, float) and value.is_integer():
         return int(Fraction(repr(value)))  # 1e23 as it is written: the nearest float is 8,388,608 less
     return _number(value, flag, parse_count)
 
 
 def maybe(value: Any, flag: str, read: Callable[[Any, str], R]) -> R | None:
-    """A value as `length` or `count` reads it; None where nobody said one."""
+    """A value as `length` or `count` reads it; None stays None."""
     return None if value is None else read(value, flag)
 
 
@@ -131,7 +130,7 @@ def _number(value: Any, flag: str, parse: Any) -> int:
 
 
 def lengths(values: Lengths, flag: str) -> list[int]:
-    """`"4k,32k"`, a number or a list of them, each once and above 0. Errors: `InputError`."""
+    """`"4k,32k"`, a number or a list, without repeats, above 0. Errors: `InputError`."""
     found = list(dict.fromkeys(length(value, flag) for value in apart(values)))
     if 0 in found:
         raise InputError(flag, [Fault(flag, 0, "a whole number from 1")])
@@ -139,12 +138,12 @@ def lengths(values: Lengths, flag: str) -> list[int]:
 
 
 def some(values: Lengths | None, flag: str) -> list[int]:
-    """Those of `lengths`; none where nothing is said."""
+    """`lengths`, or none if nothing is given."""
     return [] if values is None or (isinstance(values, str) and not values) else lengths(values, flag)
 
 
 def one(**values: Any) -> None:
-    """Errors: `InputError` for arrays, where a command answers for one size at a time."""
+    """Refuses arrays where a command takes one size. Errors: `InputError`."""
     mend = "txcalc.sweep and model.ledger take arrays"
     if faults := [
         Fault(name, value, "one number", mend) for name, value in values.items() if getattr(value, "shape", ())
@@ -153,7 +152,7 @@ def one(**values: Any) -> None:
 
 
 def several_texts(name: str, values: Any) -> list[str]:
-    """A text, or some. Errors: `InputError`."""
+    """One or several texts. Errors: `InputError`."""
     found = [values] if isinstance(values, str) else list(values) if isinstance(values, Iterable) else [values]
     if not found or not all(isinstance(value, str) for value in found):
         raise InputError("options", [Fault(name, values, "a text, or a list of them")])
@@ -166,6 +165,6 @@ def names(values: Names) -> list[str]:
 
 
 def apart(values: Any) -> Iterable[Any]:
-    """What stands in texts apart by commas, in a list or an array, or alone."""
+    """Items of comma-separated texts, of a list or an array, or a single one."""
     several = [values] if isinstance(values, str) or not isinstance(values, Iterable) else values
     return [piece for value in several for piece in (value.split(",") if isinstance(value, str) else [value])]

@@ -1,4 +1,4 @@
-"""What grows with the length, and the formulas behind it: `kv`, `crossover`, `formula`."""
+"""The KV cache, crossover lengths and formulas: `kv`, `crossover`, `formula`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,11 @@ if TYPE_CHECKING:
     from txcalc.render.report import Report
     from txcalc.sources import Source
 
-CONTEXTS = (1 << 10, 1 << 12, 1 << 13, 1 << 15, 1 << 17, 1 << 20)  # as far as the model goes, and its own
+CONTEXTS = (1 << 10, 1 << 12, 1 << 13, 1 << 15, 1 << 17, 1 << 20)  # up to the model's context
 
 
 class HeldCache(Record):
-    """The cache of a whole batch, every sequence at this context; `dense_bytes` if no window ever dropped a token,
-    `cross_bytes` an encoder's part of it."""
+    """The cache of a batch at one context; `dense_bytes`: without windows; `cross_bytes`: the encoder's part of it."""
 
     context: int
     batch: int
@@ -33,7 +32,7 @@ class HeldCache(Record):
 
 
 class Kv(Result):
-    """What the cache holds, over contexts, batches and dtypes."""
+    """The KV cache over contexts, batches and dtypes."""
 
     model: Named
     source: int | None
@@ -54,10 +53,10 @@ def kv(
     prompt: Length = 1,
     attention: Attention = "dense",
 ) -> Kv:
-    """The KV cache over contexts (tokens held, past and new), batches and dtypes, in bytes. Windows and recurrent
-    states are charged for what they hold.
+    """The KV cache in bytes over contexts (cached tokens, past and new), batches and dtypes. Windows and recurrent
+    states count for what they hold.
 
-    `without_cache`: also what writing so many tokens after a `prompt` costs with the cache, and without it.
+    `without_cache`: also the cost of generating as many tokens after a `prompt`, with and without a cache.
     Errors: `InputError` (an encoder has no cache), `UnknownName`.
 
     >>> import txcalc
@@ -69,7 +68,7 @@ def kv(
 
     model = load(source)
     if not model.ledger().total("cache"):
-        raise InputError(model.name, ["has no cache: it keeps nothing for later tokens"])
+        raise InputError(model.name, ["has no cache"])
     at = some(contexts, "--context") or _usual(model.context)
     sequences = lengths(batches, "--batch")
     dtypes = names(kv_dtypes)
@@ -86,7 +85,7 @@ def kv(
         found = generations(model, at, first, attention)
         told = with_generation(model, told, found, laws(model, first, attention), attention)
     elif prompt != 1 or attention != "dense":
-        raise InputError("options", ["--prompt and --attention are of a generation: add --without-cache"])
+        raise InputError("options", ["--prompt and --attention need --without-cache"])
     return Kv(lambda _: told, lambda plots: plots.kv(model, at, sequences, dtypes, apart))
 
 
@@ -96,7 +95,7 @@ def _usual(context: int | None) -> list[int]:
 
 
 class Crossing(Record):
-    """The smallest length at which the left side of a rule is at least the right one; None: never, and `why`."""
+    """The smallest length at which the left side of a rule reaches the right one; None: never, and `why`."""
 
     model: str
     rule: str
@@ -107,7 +106,7 @@ class Crossing(Record):
 
 
 class Balance(Record):
-    """The context from which a decode step of so many sequences reads at least as much cache as weights."""
+    """The context from which a decode step of a batch reads at least as much cache as weights."""
 
     model: str
     batch: int
@@ -117,7 +116,7 @@ class Balance(Record):
 
 
 class Classic(Record):
-    """A rule's length for the textbook's block, plain and gated, as formulas."""
+    """The crossover length of a rule for the textbook block, plain and gated, as formulas."""
 
     rule: str
     attention: str
@@ -126,7 +125,7 @@ class Classic(Record):
 
 
 class Crossover(Result):
-    """Where attention overtakes the rest, and the cache the weights."""
+    """Where attention exceeds the feed-forward, and the cache the weights."""
 
     convention: Conventions
     rows: list[Crossing]
@@ -143,8 +142,8 @@ def crossover(
     mla: Mla = "expanded",
     formulas: bool = True,
 ) -> Crossover:
-    """The length from which attention outweighs the feed-forward, exact, by every rule in circulation; and the context
-    from which a decode step reads more cache than weights. `formulas`: closed forms in letters too (SymPy).
+    """The length from which attention exceeds the feed-forward, exact, by every rule in circulation; and the context
+    from which a decode step reads more cache than weights. `formulas`: closed forms too (SymPy).
 
     Errors: `InputError`, `UnknownName`.
 
@@ -156,7 +155,7 @@ def crossover(
     from txcalc.render.crossover import ModelCrossovers, report
 
     if not sources:
-        raise InputError("crossover", ["expected one model or several"])
+        raise InputError("crossover", ["expected one or more models"])
     apart = maybe(source_length, "--source", length)
     prefills = [prefill(model, apart, logits, mla) for model in models(sources)]
     found = [crossovers(each) for each in prefills]
@@ -186,7 +185,7 @@ def crossover(
 
 
 class Letter(Record):
-    """A letter of formulas: its meaning, and its value in the model."""
+    """A letter with its meaning and its value in the model."""
 
     letter: str
     latex: str
@@ -195,7 +194,7 @@ class Letter(Record):
 
 
 class Derived(Record):
-    """A figure of a part in letters, with the model's numbers, and its value."""
+    """A quantity of a part: its formula, with the model's numbers, and its value."""
 
     part: str
     times: int
@@ -215,14 +214,14 @@ class DerivationStep(Record):
 
 
 class Derivation(Record):
-    """How a rule of the textbook follows from the generic block."""
+    """The derivation of a textbook rule from the generic block."""
 
     title: str
     steps: list[DerivationStep]
 
 
 class Formula(Result):
-    """The formula behind every figure, part by part; without a model, the textbook's rules derived."""
+    """The formula of every figure, part by part; without a model, derivations of the textbook rules."""
 
     model: Named | None
     workload: Workload | None
@@ -239,10 +238,10 @@ class Formula(Result):
         vars(self)["_document"] = document
 
     def to_document(self) -> str:
-        """A LaTeX document of its own, ready to compile. Errors: `InputError` without a model."""
+        """A standalone LaTeX document. Errors: `InputError` without a model."""
         write: Callable[[], str] | None = vars(self)["_document"]
         if write is None:
-            raise InputError("formula", ["a document is of one model, whole or a part: name one, without a layout"])
+            raise InputError("formula", ["a LaTeX document needs a model, and no layout"])
         return write()
 
 
@@ -262,12 +261,11 @@ def formula(
     recompute: str | None = None,
     optimizer: str | None = None,
 ) -> Formula:
-    """The formula behind every figure of a model, or of a part and all below (`layers.0.attention`): in letters, with
-    the model's numbers, and its value. Without a model, the textbook's rules derived from the generic block.
+    """The formula of every figure of a model, or of a part and all below it (`layers.0.attention`): in letters, with
+    the model's numbers, and its value. Without a model, the textbook rules derived from the generic block.
 
-    `layout`: of one rank, and what it sends (`tp=8,dp=2`), of a `stage` of the pipeline, by default the fullest;
-    `recompute` (as `train` has it), `optimizer`: of a training step, what is kept for backward and what the optimizer
-    keeps.
+    `layout`: figures of one rank, and what it sends (`tp=8,dp=2`), at a pipeline `stage` (default: the fullest).
+    `recompute` (as in `train`), `optimizer`: saved activations and optimizer state of a training step.
     Errors: `InputError`, `UnknownName`, `MissingExtra` (SymPy).
 
     >>> import txcalc
@@ -285,12 +283,12 @@ def formula(
     of_model = {"layout": layout, "stage": stage, "recompute": recompute, "optimizer": optimizer}
     if source is None:
         if given := [f"--{name}" for name, value in of_model.items() if value is not None]:
-            raise InputError("options", [f"{given[0]} is of a model: name one"])
+            raise InputError("options", [f"{given[0]} needs a model"])
         return Formula(lambda form: generic(derivations(), textbook_letters(), form))
     model = load(source)
     ledger = model.ledger(batch, tokens, past, source_length, logits=logits, mla=mla)
     if stage is not None and (spread is None or spread.pp == 1):
-        raise InputError("--stage", ["is of a pipeline: say --layout pp=N too"])
+        raise InputError("--stage", ["needs a pipeline: add --layout pp=N"])
     asked = recompute or optimizer or (spread and max(spread.cp, spread.pp) > 1)
     recipe = step_of(ledger, recompute, optimizer, layout, "bf16") if asked else None
     if stage is None:

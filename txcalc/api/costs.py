@@ -21,11 +21,11 @@ Attention = Literal["dense", "masked"]
 Logits = Literal["all", "last"]
 Mla = Literal["expanded", "absorbed"]
 
-MOST = 8  # models side by side
+MOST = 8  # models compared at once
 
 
 class Named(Record):
-    """A model, and where it comes from."""
+    """A model and its source."""
 
     name: str
     kind: str
@@ -36,7 +36,7 @@ class Named(Record):
 
 
 class Workload(Record):
-    """Sequences, new tokens of each, tokens in the cache; encoder positions where there is an encoder apart."""
+    """The workload: sequences, new tokens per sequence, cached tokens, encoder positions."""
 
     batch: int
     tokens: int | None
@@ -46,7 +46,7 @@ class Workload(Record):
 
 
 class Conventions(Record):
-    """What is counted, and how."""
+    """The conventions of the figures."""
 
     flops_per_mac: int | None
     attention: str | None
@@ -58,7 +58,8 @@ class Conventions(Record):
 
 
 class Params(Record):
-    """Parameters, a tied weight once; `whole` with the towers of a multimodal model, `mtp` of prediction layers."""
+    """Parameters, a tied weight once; `whole`: with the towers of a multimodal model; `mtp`: of multi-token-prediction
+    layers."""
 
     total: int
     active: int
@@ -69,7 +70,7 @@ class Params(Record):
 
 
 class Forward(Record):
-    """FLOPs of matrix products, and of all else."""
+    """FLOPs of matrix products and of everything else."""
 
     matmul: int
     other: int
@@ -91,7 +92,7 @@ class Flops(Record):
 
 
 class CacheFigures(Record):
-    """Elements of one sequence's cache, and its bytes; no growth and no constant part where it grows in steps."""
+    """The cache of one sequence in elements and bytes; growth and constant part are None where it grows in steps."""
 
     elements_per_token: int | None
     constant_elements: int | None
@@ -101,21 +102,21 @@ class CacheFigures(Record):
 
 
 class Native(Record):
-    """The weights as published."""
+    """Weights in the published format."""
 
     format: str
     bytes: int
 
 
 class SavedBytes(Record):
-    """Bytes kept for backward."""
+    """Bytes of saved activations."""
 
     fused: int
     attention_matrix_kept: int
 
 
 class MemoryFigures(Record):
-    """Bytes of weights, of the training state, and kept for backward."""
+    """Bytes of weights, training state and saved activations."""
 
     weights_bytes: int
     native: Native | None
@@ -124,7 +125,7 @@ class MemoryFigures(Record):
 
 
 class CountedTerm(Record):
-    """What one source counts of a part, what txcalc does, and why they differ."""
+    """A term as a published convention counts it, as txcalc does, and why they differ."""
 
     name: str
     theirs: int
@@ -134,7 +135,7 @@ class CountedTerm(Record):
 
 
 class CountedElsewhere(Record):
-    """FLOPs (or bytes) as another source counts them, term by term."""
+    """FLOPs (or bytes) by a published convention, term by term."""
 
     name: str
     counts: str
@@ -146,7 +147,7 @@ class CountedElsewhere(Record):
 
 
 class Rule(Record):
-    """A rule of thumb beside the exact figure, and how far it is off; fractions are texts."""
+    """A rule of thumb against the exact figure; fractions are texts."""
 
     what: str
     formula: str
@@ -157,7 +158,7 @@ class Rule(Record):
 
 
 class Initial(Record):
-    """Parameters that begin alike: of which parts, by which rule, how many, and their standard deviation."""
+    """Parameters with the same initialisation: their parts, the rule, their number and standard deviation."""
 
     parts: list[str]
     rule: str
@@ -166,7 +167,7 @@ class Initial(Record):
 
 
 class Show(Result):
-    """What one model is and costs."""
+    """What one model costs."""
 
     model: Named
     workload: Workload
@@ -214,12 +215,13 @@ def show(
     optimizer: str | None = None,
     layout: str | None = None,
 ) -> Show:
-    """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.
+    """What a model costs: parameters, FLOPs, cache and memory, with the error of the common rules of thumb.
 
-    `batch` sequences of `tokens` new tokens each (by default all of its context, at most 2,048; after cached ones, 1),
-    after `past` cached ones; `source_length` positions of an encoder apart, or tokens of a tower. `weights`: a format
-    (native: as published), not `dtype`. `conventions` of others (palm …); `initial`: what parameters begin with.
-    `recompute`, `optimizer`, `layout`: as of `train`, also a training step by part, on its fullest rank.
+    `batch` sequences of `tokens` new tokens each (default: the context, at most 2,048; 1 after cached ones) after
+    `past` cached ones. `source_length`: encoder positions, or tokens of a vision or audio tower. `weights`: a weight
+    format instead of `dtype` (native: as published). `conventions`: FLOPs as others count them (palm, …). `initial`:
+    initialisation of the parameters. `recompute`, `optimizer`, `layout`: a training step too, part by part, on its
+    fullest rank (as in `train`).
     Errors: `InputError` with every fault at once, `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
@@ -233,12 +235,12 @@ def show(
     one(batch=batch, tokens=tokens, past=past, source=source_length)
     model = load(source)
     form = weights_of(model, weights or dtype) if weights or stored_narrow(dtype) else None
-    dtype = "bf16" if form and stored_narrow(dtype) else dtype  # what activations are in
+    dtype = "bf16" if form and stored_narrow(dtype) else dtype  # of activations
     asked: Any = {"logits": logits, "mla": mla, "dtype": dtype, "kv_dtype": kv_dtype}
     usual = tokens is None and past == 0
     tokens = (model.usual_tokens if usual else 1) if tokens is None else tokens
     seen = source_length
-    source_length = None if model.reads_any_size else source_length  # then it is what towers make
+    source_length = None if model.reads_any_size else source_length  # else it is the towers' tokens
     ledger = model.ledger(batch, tokens, past, source_length, **asked)
     towers = model.tower_ledgers(ledger, seen, dtype)
     kept = model.ledger(batch, tokens, past, source_length, keep_scores=True, **asked)
@@ -253,7 +255,7 @@ def show(
 
 
 def _counted(asked: Sequence[str], model: Model, ledger: Ledger, kept: Ledger, attention: str) -> Iterator[Convention]:
-    """The conventions asked for, each once. Errors: `UnknownName`; `InputError` where one cannot describe the model."""
+    """The requested conventions. Errors: `UnknownName`; `InputError` where one cannot describe the model."""
     from txcalc.planning.activations import korthikanti
     from txcalc.planning.conventions import CONVENTIONS
 
@@ -262,7 +264,7 @@ def _counted(asked: Sequence[str], model: Model, ledger: Ledger, kept: Ledger, a
 
 
 class Compared(Record):
-    """One quantity of all models, None where a model lacks it; `ratios` to the first, or a share of what is in `of`."""
+    """One quantity of all models (None where a model lacks it), with ratios to the first model, or a share of `of`."""
 
     quantity: str
     tokens: int | None
@@ -274,14 +276,14 @@ class Compared(Record):
 
 
 class Neighbour(Record):
-    """A size, and how far its model is from the budget."""
+    """A neighbouring size and its model's distance from the budget."""
 
     value: int
     difference: int
 
 
 class Matched(Record):
-    """The size that brings a model nearest to the budget, by how much it misses it, and the sizes on both sides."""
+    """The size that brings a model closest to the budget, the difference, and the sizes on both sides."""
 
     name: str
     value: int
@@ -291,7 +293,7 @@ class Matched(Record):
 
 
 class Match(Record):
-    """The budget of the first model, by which size the others were brought to it; FLOPs and caches at a length."""
+    """The first model's budget, and the size adjusted in the others; FLOPs and caches at a length."""
 
     quantity: str
     by: str
@@ -301,7 +303,7 @@ class Match(Record):
 
 
 class Compare(Result):
-    """Models side by side; `match` where they were brought to one budget."""
+    """Models side by side; `match` if they were brought to one budget."""
 
     models: list[Named]
     convention: Conventions
@@ -310,7 +312,7 @@ class Compare(Result):
     match: Match | None
 
     def _rows(self) -> list[dict[str, Any]]:
-        """A row for each quantity, length and model."""
+        """One row per quantity, length and model."""
         return [
             {
                 "quantity": row.quantity,
@@ -336,10 +338,11 @@ def compare(
     logits: Logits = "all",
     mla: Mla = "expanded",
 ) -> Compare:
-    """Two to eight models side by side: parameters, FLOPs per token and cache at lengths, where attention overtakes.
+    """Two to eight models side by side: parameters, FLOPs per token and cache at several lengths, crossover lengths.
 
     `contexts`: tokens of prefills and caches (default: 1k, 8k, 32k, 128k as far as the models go). `variants`: changes
-    of the first model, a further one each. `match`: every further model has the first one's budget, by the size `by`.
+    of the first model, each a further model. `match`: give every further model the first one's budget by adjusting the
+    size `by`.
     Errors: `InputError`, `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
@@ -370,7 +373,7 @@ def compare(
 
 
 class CacheTerms(Record):
-    """Elements of one sequence's cache: what a further token adds, and what is held whatever the length."""
+    """The cache of one sequence in elements: growth per token and constant part."""
 
     elements_per_token: int
     constant_elements: int
@@ -379,7 +382,7 @@ class CacheTerms(Record):
 
 
 class Changed(Record):
-    """What a difference adds to the first model, per workload; None where it cannot be counted alone."""
+    """What a difference adds to the first model; None where it cannot be counted alone."""
 
     params: int | None
     flops: int | None
@@ -388,7 +391,7 @@ class Changed(Record):
 
 
 class Difference(Changed):
-    """A key in which two models differ, from one's value to the other's, and what it alone adds."""
+    """A key in which two models differ, its values, and what it alone adds."""
 
     key: str
     letter: str | None
@@ -398,7 +401,7 @@ class Difference(Changed):
 
 
 class Diff(Result):
-    """In what two models differ, and what each difference costs."""
+    """How two models differ, and what each difference costs."""
 
     models: list[Named]
     workload: Workload
@@ -423,7 +426,7 @@ def diff(
     kv_dtype: str = "bf16",
     attention: Attention = "dense",
 ) -> Diff:
-    """In what two models differ, and what each difference costs: in parameters, FLOPs and cache, each alone.
+    """How two models differ, and what each difference costs in parameters, FLOPs and cache, by itself.
 
     Errors: `InputError`, `UnknownName`, `MissingExtra`.
 

@@ -1,4 +1,4 @@
-"""Will it fit, how fast is it, what does it cost: `deploy`."""
+"""Serving plans: does it fit, how fast is it, what does it cost: `deploy`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from txcalc.render.deploy import DeployAnswer
     from txcalc.sources import Source
 
-CHUNK = 8192  # tokens of a step of prefill, where no engine says
+CHUNK = 8192  # default tokens per prefill chunk
 
 
 class Deploy(Result, Deployment):
-    """A deployment; of several models or kinds of accelerator, `deployments` alone."""
+    """A deployment; with several models or accelerators only `deployments`."""
 
     deployments: list[Deployment | Refusal]
 
@@ -48,23 +48,24 @@ class Deploy(Result, Deployment):
 
     @checked
     def to_command(self, engine: str) -> str:
-        """The command that serves the plan with vllm, sglang, trtllm or dynamo. Errors: `InputError` of several."""
+        """The command that serves the plan with vllm, sglang, trtllm or dynamo. Errors: `InputError` with several
+        deployments."""
         from txcalc.planning.serving.simulation import SEQUENCES
         from txcalc.render.emit import command
 
         one, *others = vars(self)["_answers"]
         if others or one.plan is None:
-            raise InputError("deploy", ["a command is of one deployment: one model and one kind of accelerator"])
+            raise InputError("deploy", ["a serving command needs one model and one kind of accelerator"])
         asked, plan = vars(self)["_asked"], one.plan
-        if asked.rate is not None:  # more run at times than on average
+        if asked.rate is not None:  # bursts run more requests than the average
             plan = replace(plan, concurrency=max(plan.concurrency, min(plan.best.max_concurrency, SEQUENCES)))
         return command(plan, engine, one.speed.apart if one.speed else None, asked.speculation)
 
     def _rows(self) -> list[dict[str, Any]]:
-        """Of one deployment its loads, layout by layout; of several a row for each at the load asked for."""
+        """One deployment: a row per load and layout; several: a row each at the requested load."""
         if "deployments" not in self._data:
             if not self.speed:
-                raise InputError("deploy", ["has no speed, whose loads a data frame is made of"])
+                raise InputError("deploy", ["has no speed, whose loads would be the rows of a data frame"])
             return [_row(point) for point in (*self.speed.batches, *self.speed.front)]
         rows: list[dict[str, Any]] = []
         for one in self.deployments:
@@ -136,20 +137,25 @@ def deploy(
     text_only: bool = False,
     detail: bool = False,
 ) -> Deploy:
-    """Will a model fit on accelerators, how fast is it, what does it cost; several models (a list) or kinds of
+    """Does a model fit on accelerators, how fast is it, and what does it cost? Several models (a list) or kinds of
     accelerator are compared.
 
-    `gpu` is NAME, NAME:N or NAME:N@PRICE; without a number the fewest that do. `prompt` and `answer` are lengths,
-    ranges (`"3k..5k"`, `"4k±1k"`) or `"@FILE"`; `rate` requests per second (`"5/s"`), where users do not ask again at
-    once; `ttft` and `tpot` the most, in seconds or `"200ms"`; `node` accelerators of a node and `network`
-    bytes per second of each to other nodes (default: as sold); `ram` (`"64GB@80GB/s"`) what llama.cpp may use of the
-    host's for what the GPUs do not hold, or for all but `gpu_layers`, or the experts of `n_cpu_moe` layers (`"all"`);
-    `draft` tokens proposed per step (`"4:llama-3.2-1b"`, `"mtp"`: by the model's own prediction layer); `adapters` LoRA
-    adapters of an `adapter_rank`, which requests choose from; `text_only`: without the towers of a multimodal model.
-    `etp` ranks that one expert is sliced over, those of copies of the rest too; `poll` decode steps between two polls
-    for new requests; `gather`: copies that share experts take prompts together, after so many steps at the latest.
-    `failed`: it does not fit (of more users than fit at once, some wait), or not within these. `detail`: its table has
-    everything, as its document always does.
+    gpu                     NAME, NAME:N or NAME:N@PRICE; without N the fewest that fit
+    prompt, answer          lengths, ranges (`"3k..5k"`, `"4k±1k"`) or `"@FILE"`
+    rate                    requests per second (`"5/s"`); without it `concurrency` users send the next request at once
+    ttft, tpot              limits in seconds, or `"200ms"`
+    node, network           accelerators per node, and bytes per second of each to other nodes (default: as sold)
+    ram                     host RAM that llama.cpp may use (`"64GB@80GB/s"`) for what the GPUs do not hold, or for all
+                            but `gpu_layers`, or for the experts of `n_cpu_moe` layers (`"all"`)
+    draft                   tokens proposed per step (`"4:llama-3.2-1b"`; `"mtp"`: the model's own prediction layer)
+    adapters                number of LoRA adapters of `adapter_rank` that requests choose from
+    text_only               leaves out the towers of a multimodal model
+    etp                     ranks that split one expert
+    poll, gather            decode steps between admissions of new requests; with `gather` expert-parallel replicas
+                            admit together, after at most so many steps
+    detail                  its table has everything, as its document always does
+
+    `failed`: it does not fit, or not within the limits; with more users than fit at once, some wait.
     Errors: `InputError`, `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
@@ -177,10 +183,10 @@ def deploy(
     known = profile(offloading(engine) if host else engine)
     most = maybe(max_num_seqs, "--max-num-seqs", length)
     if most is not None and (known is None or not 1 <= most <= 1 << 20):
-        raise InputError("options", ["--max-num-seqs is a number above 0 of an --engine"])
+        raise InputError("options", ["--max-num-seqs is a number from 1 to 2^20 and needs --engine"])
     several = maybe(requests, "--requests", length)
     if not simulate and (several is not None or seed):
-        raise InputError("options", ["--requests and --seed are of a simulation (--simulate)"])
+        raise InputError("options", ["--requests and --seed need --simulate"])
     if several is not None and not 1 <= several <= 10**6:
         raise InputError("options", [Fault("requests", several, "a whole number from 1 to 1,000,000")])
     prompts = None if prompt is None else traffic.lengths(str(prompt), "--prompt")
@@ -190,7 +196,7 @@ def deploy(
     given = [sources] if isinstance(sources, str | Mapping) or not isinstance(sources, Sequence) else sources
     every = models(given, text_only)
     if guess == phrases.OWN and every and not any(model.predictor for model in every):
-        raise _silent(every[0])
+        raise _no_predictor(every[0])
     often, times = phrases.comes(rate, arrivals, burstiness)
     prefix = length(shared_prefix, "--shared-prefix")
     held = points.grown(prompts, answers) if context is None else length(context, "--context")
@@ -232,12 +238,11 @@ def deploy(
     kinds = [(cards[name].placed(node, between), gpus, prices[cards[name].name]) for name, gpus, _ in wanted]
     found = [(model, *kind) for model in every for kind in kinds]
     if not found:
-        raise InputError("deploy", ["expected a model and an accelerator, or several"])
+        raise InputError("deploy", ["expected one or more models and accelerators"])
     if planner.apart and len(found) > 1:
-        raise InputError("options", ["--disaggregate plans one deployment: one source and one --gpu"])
+        raise InputError("options", ["--disaggregate needs one source and one --gpu"])
     if planner.apart and simulate:
-        mend = "leave one of the two out"
-        raise InputError("options", [f"--simulate is of copies that do both, not of pools: --disaggregate ({mend})"])
+        raise InputError("options", ["--simulate does not support --disaggregate yet"])
     if len(found) == 1:
         return Deploy([planner.answer(*found[0], strict=True)], detail, asked)
     plans = []
@@ -252,32 +257,34 @@ def deploy(
 
 
 def _polling(poll: int, gather: int | None) -> dict[str, int]:
-    """Steps between two polls for new requests, and whether copies that share experts poll together."""
+    """Steps between admissions of new requests, and whether expert-parallel replicas admit together."""
     if gather is not None and poll != 1:
-        raise InputError("options", ["--poll and --gather contradict each other: both say when requests are taken"])
+        raise InputError("options", ["--poll and --gather exclude each other: both say when requests are admitted"])
     return {"interval": poll if gather is None else gather, "gathers": gather is not None}
 
 
 def _drafting(model: Model) -> Model:
-    """A model that proposes tokens. Errors: `InputError` for one whose passes have no known time."""
+    """A draft model. Errors: `InputError` if the time of its passes is not known."""
     if model.spec["drafting"] == "block":
-        mend = "--draft N --acceptance P takes what proposes them as free"
-        raise InputError("--draft", [f"{model.name} drafts a block in one pass, whose time is not known here ({mend})"])
+        mend = "--draft N --acceptance P counts drafting as free"
+        raise InputError(
+            "--draft", [f"the time of {model.name}'s passes, which draft a block at once, is not known ({mend})"]
+        )
     return model
 
 
-def _silent(model: Model) -> InputError:
-    """A model that has nothing to draft with."""
-    mend = "--draft 4:SOURCE names another model that drafts; --set predictors=1, where its checkpoint has such a layer"
-    return InputError("--draft", [f"{model.name} is described without layers that predict further tokens ({mend})"])
+def _no_predictor(model: Model) -> InputError:
+    """The refusal of a model without multi-token-prediction layers."""
+    mend = "--draft 4:SOURCE names a draft model; --set predictors=1, if its checkpoint has such a layer"
+    return InputError("--draft", [f"{model.name} has no multi-token-prediction layers ({mend})"])
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Planner:
-    """What was asked, of every model on every kind of accelerator alike.
+    """The request, the same for every model and kind of accelerator.
 
-    how         of the engine, but for what depends on the model and the accelerator
-    simulated   the seed and the number of requests; None: no simulation
+    how         engine options that depend on neither model nor accelerator
+    simulated   seed and number of requests; None: no simulation
     """
 
     request: Request
@@ -298,8 +305,8 @@ class _Planner:
     def answer(
         self, model: Model, kind: Accelerator, gpus: int | None, price: float | None, strict: bool = False
     ) -> DeployAnswer:
-        """Its plan and its speed. Errors: `InputError`; `strict`: also where only the speed cannot be told, and was
-        asked for."""
+        """Plan and speed. Errors: `InputError`; `strict`: also if only the speed cannot be told, though a price or
+        limit needs it."""
         from txcalc.planning.serving.deployment import Deployment, beside
         from txcalc.planning.serving.engine import engine
         from txcalc.planning.serving.engine_memory import EngineMemory
@@ -334,7 +341,7 @@ class _Planner:
             return DeployAnswer(model, kind, found, None, str(error))
 
     def _less(self, plan: Plan, price: float | None) -> Serving | None:
-        """The largest load that fits; None: not one sequence does."""
+        """The largest load that fits; None: not even one sequence."""
         from txcalc.planning.serving.sizing import fewer_users
         from txcalc.planning.serving.speed import serve
 
@@ -342,15 +349,15 @@ class _Planner:
         return serve(smaller, replace(self.request, rate=None), price, *self.limits) if smaller else None
 
     def _drafts(self, model: Model) -> Model | None:
-        """What proposes tokens. Errors: `InputError` where the model should and cannot."""
+        """The draft model, if any. Errors: `InputError` if the model lacks its own."""
         if not isinstance(self.draft, str):
             return self.draft
         if model.predictor is None:
-            raise _silent(model)
+            raise _no_predictor(model)
         return model.predictor
 
     def _simulated(self, speed: Serving, memory: EngineMemory | None) -> Serving:
-        """Request by request, where the load lasts."""
+        """Adds a simulation, if the load is sustainable."""
         from txcalc.planning.serving.simulation import SEQUENCES, simulated
 
         if not speed.chosen.steady.lasts:

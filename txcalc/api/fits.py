@@ -1,4 +1,4 @@
-"""The inverse questions: which models fit, and which shapes spend a budget: `fit`, `design`."""
+"""The inverse questions: which models fit, and which shapes meet a budget: `fit`, `design`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class Cards(Record):
-    """Accelerators of a kind, or a memory alone; the bytes of each, and what is kept of them."""
+    """Accelerators of a kind, or a bare memory size; bytes of each, and the reserve."""
 
     name: str
     number: int
@@ -34,8 +34,8 @@ class Cards(Record):
 
 
 class Fitting(Record):
-    """A model in a format on accelerators: bytes that the fullest needs, has left or is short of; None where `refused`
-    says why there is no figure. `asked`: the format's name as it was asked for."""
+    """A model in a weight format on accelerators: bytes needed, free or missing on the fullest; None where `refused`
+    says why. `asked`: the format as requested."""
 
     model: str
     params: int
@@ -55,7 +55,7 @@ class Fitting(Record):
 
 
 class Fit(Result):
-    """Which models fit; `memory_bytes` and `reserve_bytes` are of the first kind of accelerators."""
+    """Which models fit; `memory_bytes` and `reserve_bytes` are those of the first kind of accelerators."""
 
     memory_bytes: int
     reserve_bytes: int
@@ -79,10 +79,12 @@ def fit(
     text_only: bool = False,
     every: bool = False,
 ) -> Fit:
-    """Which models fit on accelerators (`gpu`: NAME, NAME:N, `16GB@500GB/s`) or in a `memory` (`16GB`), by how much, in
-    which format and how fast; without sources the presets. `weights` are formats, each of its own; by default the first
-    of native, Q8_0 and Q4_K_M that fits. `ram` (`"64GB@80GB/s"`): what llama.cpp may leave in the host's, where a card
-    is too small. `text_only`: without the towers of multimodal models. `every`: its table has what does not fit too.
+    """Which models fit on accelerators (`gpu`: NAME, NAME:N, `16GB@500GB/s`) or in a `memory` (`16GB`), with how much
+    room, in which format and how fast; without sources the presets.
+
+    `weights`: formats to try, each by itself; by default the first of native, Q8_0 and Q4_K_M that fits. `ram`
+    (`"64GB@80GB/s"`): host RAM that llama.cpp may use where a card is too small. `text_only`: without the towers of
+    multimodal models. `every`: the table lists what does not fit too.
 
     `failed`: none fits. Errors: `InputError`, `UnknownName`.
 
@@ -139,7 +141,7 @@ def fit(
 
 @dataclass(frozen=True)
 class _Fits:
-    """What is asked of every model on every card; `ladder`: of the formats only the first that fits."""
+    """The request for every model on every card; `ladder`: stop at the first format that fits."""
 
     kv: str
     block: int
@@ -154,7 +156,7 @@ class _Fits:
     needs: dict[tuple[int, str], dict[Layout, tuple[list[RankBytes], int]]] = field(default_factory=dict)
 
     def engine(self, model: Model, name: str) -> Engine:
-        """A model's engine in a format; its weights are looked at once for all cards. Errors: `InputError`."""
+        """A model's engine in a format, cached over cards. Errors: `InputError`."""
         from txcalc.planning.serving.engine import engine
 
         key = (id(model), name)
@@ -169,7 +171,7 @@ class _Fits:
         return known
 
     def on(self, model: Model, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
-        """A model on a card, in every format; with RAM's help where it needs it and a card has memory of its own."""
+        """A model on a card in every format, offloading to RAM where needed and possible."""
         from txcalc.planning.fitting import ModelFit, fits, fits_with_ram
         from txcalc.planning.parallelism import Sharding
         from txcalc.planning.serving.engine import with_engine
@@ -197,7 +199,7 @@ class _Fits:
 
 
 class Spend(Record):
-    """What shapes may spend: parameters, bytes of a memory (with a context's cache), or FLOPs of training."""
+    """A budget: parameters, bytes of memory (with the cache of a context), or training FLOPs."""
 
     params: int | None
     memory_bytes: int | None
@@ -207,7 +209,7 @@ class Spend(Record):
 
 
 class Kind(Record):
-    """What the shapes have in common: Llama's sizes, or the model that they are like and what was changed of it."""
+    """The family of shapes: Llama's sizes, or a model to scale and its changes."""
 
     vocab: int | None
     ratio: str | None
@@ -221,8 +223,8 @@ class Kind(Record):
 
 
 class Shape(Record):
-    """A shape, how far from the budget (parameters or bytes left over, with a sign), and what makes it: a description
-    in a line, or changes of the model that it is like."""
+    """A shape, its distance from the budget (`spare` parameters or bytes, signed), and how to build it: an inline
+    description, or changes of a model."""
 
     layers: int
     width: int
@@ -241,7 +243,7 @@ class Shape(Record):
 
 
 class Design(Result):
-    """Shapes that spend a budget, best first by a rule; `classic` ones that everybody knows."""
+    """Shapes that meet a budget, best first by a rule; `classic`: well-known ones."""
 
     budget: Spend
     weights: str
@@ -269,11 +271,11 @@ def design(
     kv: str = "bf16",
     reserve: str | None = None,
 ) -> Design:
-    """Shapes of a decoder that spend a budget of parameters (`8e9`, `"8B"`), of memory (`"16GB"`) or of training
-    FLOPs (6·N·D, N the active parameters): layers, width, heads and feed-forward on friendly multiples.
+    """Decoder shapes for a budget of parameters (`8e9`, `"8B"`), memory (`"16GB"`) or training FLOPs (6·N·D, N the
+    active parameters): layers, width, heads and feed-forward on hardware-friendly multiples.
 
-    With a `source`, its kind of layers, heads and widths growing with D, and `changes` of it; without one Llama's, by
-    `vocab`, `ratio` (F/D), `gqa` (query heads for each key/value head), `head` (its width) and `tied`.
+    With a `source`: its layers scaled, heads and widths growing with D, and `changes` of it. Without one Llama's, by
+    `vocab`, `ratio` (F/D), `gqa` (query heads per key/value head), `head` (width per head) and `tied`.
     Errors: `InputError`, `UnknownName`.
 
     >>> import txcalc
@@ -291,7 +293,7 @@ def design(
     if len(given) != 1:
         raise InputError("design", ["give one of --params, --memory and --compute"])
     if train_tokens is not None and compute is None:
-        raise InputError("options", ["--train-tokens is of --compute"])
+        raise InputError("options", ["--train-tokens needs --compute"])
     plain = {"ratio": ratio, "gqa": gqa, "head": head, "vocab": vocab, "tied": tied or None}
     family = _family(source, changes or {}, {name: value for name, value in plain.items() if value is not None})
     kept = parse_reserve(reserve) if reserve is not None else Reserve.none()
@@ -313,17 +315,17 @@ def design(
 
 
 def _family(source: Source | None, changes: Mapping[str, Any], plain: Mapping[str, Any]) -> DesignFamily | Likeness:
-    """Shapes like Llama's, or like a model's. Errors: `InputError`."""
+    """Llama's family, or a model's. Errors: `InputError`."""
     from txcalc.planning.shapes import DesignFamily, Likeness, parse_ratio
 
     if source is not None:
         if plain:
             said = ", ".join(f"--{name}" for name in plain)
             of = source if isinstance(source, str) else "a model"
-            raise InputError("options", [f"{said} shape a Llama: of {of} change keys with --set"])
+            raise InputError("options", [f"{said} apply to a Llama-like family: change {of} with --set"])
         return Likeness(load(source), changes)
     if changes:
-        raise InputError("options", ["--set changes a model: name one (without one, --ratio, --gqa, --head, --vocab)"])
+        raise InputError("options", ["--set needs a model (without one: --ratio, --gqa, --head, --vocab)"])
     usual = DesignFamily()
     return DesignFamily(
         length(plain.get("vocab", usual.vocab), "--vocab"),

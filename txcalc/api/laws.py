@@ -1,4 +1,4 @@
-"""What loss to expect and which size is best, and the elementary sums over distributions: `scale`, `entropy`."""
+"""Scaling laws, and entropy of distributions: `scale`, `entropy`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class Expected(Record):
-    """A size and a number of tokens, and the loss that a law expects, in nats per token."""
+    """A size and a number of tokens with the loss that a law predicts, in nats per token."""
 
     params: float
     train_tokens: float
@@ -27,14 +27,14 @@ class Expected(Record):
 
 
 class Fitted(Record):
-    """The smallest and the largest that a law was fitted to."""
+    """The range that a law was fitted to."""
 
     params: list[int | float]
     train_tokens: list[int | float]
 
 
 class Law(Record):
-    """What a law says: of the model asked about, and of the best for the same FLOPs."""
+    """A law's predictions for the given model and for the optimum at the same FLOPs."""
 
     name: str
     title: str
@@ -50,7 +50,7 @@ class Law(Record):
 
 
 class Scale(Result):
-    """What every law says; `counts` is what they count."""
+    """The predictions of every law; `counts`: which parameters they count."""
 
     params: int | None
     train_tokens: int | None
@@ -61,7 +61,7 @@ class Scale(Result):
     laws: list[Law]
 
     def _rows(self) -> list[dict[str, Any]]:
-        """A row for each law, for the model asked about and for the best."""
+        """Two rows per law: the given model and the optimum."""
         return [
             {"law": law.name, "which": which, **point.to_dict()}
             for law in self.laws
@@ -79,11 +79,12 @@ def scale(
     laws: Names | None = None,
     bytes_per_token: float | str | None = None,
 ) -> Scale:
-    """The loss to expect of N parameters on D tokens, and the best N and D for the same FLOPs (C = 6·N·D), by scaling
-    laws. Two of a model (or `params`), `train_tokens` and `compute`; or one, for which the others are to be best.
+    """The predicted loss of N parameters on D tokens, and the optimal N and D for the same FLOPs (C = 6·N·D), by
+    scaling laws. Give two of a model (or `params`), `train_tokens` and `compute`; or one, and the others are chosen
+    optimally.
 
-    `unique_tokens`: how many of the tokens are different. `laws` are by name (default: all that answer);
-    `bytes_per_token` of your tokenizer, for bits per byte. Errors: `InputError`, `UnknownName`.
+    `unique_tokens`: distinct tokens among them. `laws`: by name (default: all that apply). `bytes_per_token` of your
+    tokenizer gives bits per byte. Errors: `InputError`, `UnknownName`.
 
     >>> import txcalc
     >>> round(txcalc.scale(compute=5.76e23, laws="besiroglu").laws[0].best.params / 1e9)
@@ -115,7 +116,7 @@ def scale(
 
 
 class Sums(Record):
-    """A sum in bits and in nats, and its perplexity; None: infinite."""
+    """A quantity in bits and nats, and its perplexity; None: infinite."""
 
     bits: float | None
     nats: float | None
@@ -123,7 +124,7 @@ class Sums(Record):
 
 
 class Entropy(Result):
-    """Sums over p, and against q where one is given."""
+    """Entropy of p, and cross-entropy and KL divergence against q."""
 
     p: list[float]
     q: list[float] | None
@@ -154,6 +155,6 @@ def entropy(p: Distribution, against: Distribution | None = None) -> Entropy:
 
 
 def _written(probabilities: Distribution) -> str:
-    """Probabilities as they are written: 0.1 is a tenth."""
+    """Probabilities as exact texts: 0.1 is a tenth."""
     each = apart(probabilities)
     return ",".join(x if isinstance(x, str) else str(Fraction(repr(float(x)))) for x in each)

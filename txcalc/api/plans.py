@@ -1,4 +1,4 @@
-"""The keys of a plan of `deploy`, and their types."""
+"""The records of a plan of `deploy`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from txcalc.api.results import Planned, Record
 
 
 class Card(Record):
-    """The accelerator: its memory, what the engine and the driver keep of it, and where its figures come from."""
+    """The accelerator: memory, the reserve of engine and driver, and the sources of its figures."""
 
     name: str
     memory_bytes: int
@@ -16,7 +16,7 @@ class Card(Record):
 
 
 class PlannedLoad(Record):
-    """What the plan is for: sequences at once, each of so many tokens; a prefix that all share; a draft."""
+    """The load of the plan: concurrent sequences of a length, a shared prefix, a draft model."""
 
     context: int
     concurrency: int
@@ -25,7 +25,7 @@ class PlannedLoad(Record):
 
 
 class Profile(Record):
-    """What an engine keeps for itself, beside weights and cache."""
+    """Memory that an engine takes besides weights and cache."""
 
     name: str
     version: str
@@ -37,7 +37,7 @@ class Profile(Record):
 
 
 class Host(Record):
-    """RAM in bytes, its bandwidth and the host's peak where they are known, bytes per second of copies to a GPU."""
+    """The host: RAM in bytes, its bandwidth and peak FLOP/s if known, bytes per second of a link to a GPU."""
 
     memory: int
     bandwidth: int | None
@@ -45,8 +45,8 @@ class Host(Record):
     link: int
 
 
-class Aside(Record):
-    """What lies in RAM: whole layers from the first on, the experts of layers, the head; bytes of RAM that are left."""
+class Offloaded(Record):
+    """What is in host RAM: the first layers, experts of layers, the head; and the free bytes of RAM."""
 
     layers: int
     experts_of_layers: int
@@ -56,8 +56,8 @@ class Aside(Record):
 
 
 class Engine(Record):
-    """Formats of weights and cache, tokens of a page, tokens of a step of prefill; decode steps between two polls for
-    new requests, or at most where copies that share experts gather them."""
+    """The engine: formats of weights and cache, tokens per page and per prefill chunk; `poll`: decode steps between
+    admissions of new requests; `gather`: at most so many where expert-parallel replicas admit together."""
 
     weights: str
     weights_source: str
@@ -67,11 +67,11 @@ class Engine(Record):
     poll: int | None
     gather: int | None
     profile: Profile | None
-    ram: Aside | None
+    ram: Offloaded | None
 
 
 class LayoutWays(Record):
-    """Ways to split a model, and the GPUs they take."""
+    """A layout and its number of GPUs."""
 
     tp: int
     pp: int
@@ -82,7 +82,7 @@ class LayoutWays(Record):
 
 
 class Choice(LayoutWays):
-    """A layout: whether it fits, what is left of the fullest GPU, the most sequences at once."""
+    """A layout: whether it fits, free bytes of the fullest GPU, and the maximum concurrency."""
 
     fits: bool
     headroom_bytes: int
@@ -90,14 +90,14 @@ class Choice(LayoutWays):
 
 
 class Draft(Record):
-    """What a draft takes of a GPU."""
+    """Memory of a draft model on one GPU."""
 
     weights_bytes: int
     cache_a_sequence: int
 
 
 class CacheSizes(Record):
-    """One sequence's cache on one GPU: what later tokens need, in pages, and if no window were used."""
+    """One sequence's cache on one GPU: what later tokens read, in whole pages, and without windows."""
 
     algorithmic: int
     pages: int
@@ -105,7 +105,7 @@ class CacheSizes(Record):
 
 
 class Piece(Record):
-    """Bytes of one part, of which there are so many copies."""
+    """Bytes of a part, and its number of copies."""
 
     path: str
     copies: int
@@ -113,7 +113,7 @@ class Piece(Record):
 
 
 class Stage(Record):
-    """What each GPU of a stage holds."""
+    """Memory of each GPU of a pipeline stage."""
 
     stage: int
     stages_alike: int
@@ -132,7 +132,7 @@ class Stage(Record):
 
 
 class Latency(Record):
-    """Seconds of a prompt and of a step alone, and what each is bound by."""
+    """Seconds of one prefill and one decode step alone, and what bounds them."""
 
     ttft_s: float
     tpot_s: float | None
@@ -141,7 +141,7 @@ class Latency(Record):
 
 
 class Spread(Record):
-    """A mean; percentiles are of a simulation."""
+    """A mean, and percentiles from a simulation."""
 
     mean: float | None
     p50: float | None
@@ -150,8 +150,8 @@ class Spread(Record):
 
 
 class Means(Record):
-    """A load that lasts, or does not: seconds to the first token, per token and of a whole request; the share of time
-    that prompts take; sequences that decode at once; seconds of TTFT in line for a seat in the cache."""
+    """Steady state of a load: TTFT, TPOT and end-to-end seconds, whether it is sustainable (`lasts`), the share of time
+    spent on prefill, concurrently decoding sequences, and the part of TTFT spent queueing for cache."""
 
     ttft_s: Spread
     tpot_s: Spread
@@ -166,7 +166,7 @@ class Means(Record):
 
 
 class Point(Record):
-    """A layout with so many users: its times alone and at the load, rates and costs."""
+    """A layout at a concurrency: latencies alone and under load, throughput and cost."""
 
     layout: LayoutWays
     sequences: int
@@ -186,7 +186,7 @@ class Point(Record):
 
 
 class PoolPlan(Record):
-    """GPUs for prompts alone, or for answers."""
+    """A prefill or decode pool."""
 
     layout: LayoutWays
     headroom_bytes: int
@@ -194,14 +194,14 @@ class PoolPlan(Record):
 
 
 class CacheTransfer(Record):
-    """The cache of a prompt that goes from one pool to the other."""
+    """Transfer of a prompt's cache from the prefill to the decode pool."""
 
     bytes: int
     seconds: float
 
 
 class Disaggregated(Record):
-    """Prompts and answers on GPUs of their own."""
+    """Disaggregated prefill and decode."""
 
     prefill: PoolPlan
     decode: PoolPlan
@@ -214,7 +214,7 @@ class Disaggregated(Record):
 
 
 class Simulation(Record):
-    """Requests of one copy, one by one."""
+    """A discrete-event simulation of one replica's requests."""
 
     ttft_s: Spread | None
     tpot_s: Spread | None
@@ -234,14 +234,14 @@ class Simulation(Record):
 
 
 class Ridge(Record):
-    """Sequences from which on a step is bound by compute; None: never."""
+    """Batch size from which a decode step is bound by compute; None: never."""
 
     weights: int | None
     with_cache: int | None
 
 
 class Speculation(Record):
-    """Tokens proposed a step, how likely each is accepted, and how many a step yields."""
+    """Speculative decoding: tokens proposed per step, acceptance probability, and expected tokens per step."""
 
     tokens: int
     acceptance: float
@@ -249,8 +249,8 @@ class Speculation(Record):
     expected_tokens_per_step: float
 
 
-class Spent(Record):
-    """Seconds of a kind of part by what takes them; launches and their sum where they are achievable ones."""
+class TimeParts(Record):
+    """Seconds of a kind of part: compute, memory, links; kernel launches and their total for achievable times."""
 
     compute_s: float
     memory_s: float
@@ -265,33 +265,33 @@ class PartTimes(Record):
     """The time of a kind of part."""
 
     part: str
-    floor: Spent
-    achievable: Spent
+    floor: TimeParts
+    achievable: TimeParts
 
 
 class Parts(Record):
-    """The time of a prefill and of a decode step by kind of part."""
+    """Times of prefill and decode step by kind of part."""
 
     prefill: list[PartTimes]
     decode: list[PartTimes]
 
 
 class Limits(Record):
-    """Seconds that were asked for at most."""
+    """Requested latency limits in seconds."""
 
     ttft_s: float | None
     tpot_s: float | None
 
 
 class KernelShare(Record):
-    """The share of a peak that kernels reach (or the seconds of a start), and where that comes from."""
+    """The efficiency of kernels (or a launch time in seconds), and its source."""
 
     value: float
     source: str
 
 
 class Speed(Point):
-    """The chosen point, and all around it; seats: of its sequences, those that the cache holds at their mean length."""
+    """The chosen point and its neighbourhood; `seats`: sequences that the cache holds at their mean length."""
 
     floor: Latency
     achievable: Latency
@@ -317,7 +317,7 @@ class Speed(Point):
 
 
 class Deployment(Record):
-    """A model on one kind of accelerator."""
+    """A model deployed on one kind of accelerator."""
 
     model: Planned
     gpu: Card
@@ -341,7 +341,7 @@ class Deployment(Record):
 
 
 class Refusal(Record):
-    """A model that cannot be on a kind of accelerator, and why."""
+    """A model that cannot run on a kind of accelerator, and why."""
 
     model: str
     gpu: str

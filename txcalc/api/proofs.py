@@ -1,4 +1,4 @@
-"""What is measured and proved with PyTorch: `verify`, `prove`, `trace`, `calibrate`."""
+"""Verification with PyTorch: `verify`, `prove`, `trace`, `calibrate`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ if TYPE_CHECKING:
     from txcalc.sources import Source, TorchModule
     from txcalc.verify import Verdict
 
-Tell = Callable[[str, float], None]  # of what is done now, and the share that is done
+Tell = Callable[[str, float], None]  # progress: the current step and the share done
 
 
 def silent(step: str, share: float) -> None:
-    """Tells nobody."""
+    """No progress."""
 
 
 class Verified(Record):
-    """A model: whether all that was measured equals its prediction, and how each quantity is known then."""
+    """A model: whether all measurements equal their predictions, and how each quantity is known then."""
 
     model: str
     ok: bool
@@ -37,8 +37,8 @@ class Verified(Record):
 
 
 class Row(Record):
-    """A figure of a part, as predicted and as an oracle measured it: integers, or formulas; `where`: for which sizes;
-    `for_all`: for every size of a domain."""
+    """A quantity of a part, predicted and measured by an oracle: integers or formulas. `where`: the sizes; `for_all`:
+    every size of a domain."""
 
     model: str
     path: str
@@ -53,7 +53,7 @@ class Row(Record):
 
 
 class Figure(Record):
-    """A measured figure that is near its prediction and need not equal it."""
+    """A measured figure with its prediction, which need not be equal."""
 
     model: str
     quantity: str
@@ -100,13 +100,19 @@ def verify(
     workers: int = 1,
     tell: Tell = silent,
 ) -> Verify:
-    """The modules that models mean, under every profiler, against the calculator. `failed`: something differs.
+    """Builds the PyTorch module of each model and compares it with the calculator, part by part. `failed`: something
+    differs.
 
-    `oracles`: parameters, fvcore, flops (these by default), bytes, training, saved, cache, memory, or all; on a device
-    also peak and time. `symbolic`: every layer for every batch and length, or refuse; False: at points only; by default
-    one layer of each kind for all sizes, and all layers at a point. `layers`: only the first. `gpu` has the floor of
-    times. `layout`: training so, against PyTorch's own sharding (with `recipe`, at most `ranks` kinds of ranks).
-    `record` keeps what was found of presets. `workers`: processes that models on meta are shared out among.
+    oracles    parameters, fvcore, flops (the default), bytes, training, saved, cache, memory, or all; on a device also
+               peak and time
+    symbolic   True: every layer for all batches and lengths, or refuse; False: at points; default: one layer of each
+               kind for all sizes, and all layers at a point
+    layers     only the first layers
+    gpu        the accelerator whose floor times are held against
+    layout     a training layout, against PyTorch's own sharding (with `recipe`; at most `ranks` kinds of ranks)
+    record     store the evidence found for presets
+    workers    processes that share the models, on meta
+
     Errors: `InputError`, `UnknownName`, `MissingExtra`; `Refuted` where a device's memory does not suffice.
 
     >>> import txcalc
@@ -118,9 +124,9 @@ def verify(
         what = "models" if layout is None else "models whose --layout is verified"
         raise InputError("verify", [f"expected {what}"])
     if layers is not None and record:
-        raise InputError("options", ["--record keeps what holds of whole models, --layers cuts them"])
+        raise InputError("options", ["--record needs whole models, without --layers"])
     if layers is not None and (against or "transformers" in wanted):
-        raise InputError("options", ["--against transformers compares whole models, --layers cuts them"])
+        raise InputError("options", ["--against transformers needs whole models, without --layers"])
     if workers != 1 and (workers < 1 or layout is not None or device != "meta"):
         expected = "1 or more" if workers < 1 else "1 with a layout, and on a device"
         raise InputError("verify", [Fault("--workers", workers, expected)])
@@ -153,14 +159,15 @@ def verify(
     if measures and not real:
         raise InputError("verify", [Fault("--device", device, f"cpu or cuda, for --oracle {measures[0]}")])
     if gpu is not None and "time" not in measures:
-        raise InputError("verify", ["--gpu belongs to --oracle time, on --device cpu or cuda"])
+        raise InputError("verify", ["--gpu needs --oracle time, on --device cpu or cuda"])
     asks = [name for name in asks if name not in MEASURES] + (["transformers"] if against else [])
     how: Any = "auto" if symbolic is None else "symbolic" if symbolic else "points"
     given = [shortened(model, layers) for model in given] if layers is not None else given
     if "time" in measures:
         tell("ceilings", 0.0)
     accelerator = _accelerator(device, gpu) if "time" in measures else None
-    # What is listed leaf by leaf has no module of ours: unless others are asked for, transformers' alone is seen.
+    # Models of pieces have no reference module: unless other oracles are requested, only transformers' module is
+    # traced.
     alone = bool(against) and not (wanted or real)
     own = [["transformers"] if alone and of_pieces(model) else asks for model in given]
     one = partial(verified, lengths=how, device=device, dtype=DTYPES[dtype])
@@ -179,7 +186,7 @@ def verify(
 
 
 def _accelerator(device: str, gpu: str | None) -> Accelerator:
-    """What times are held against: a known one, or what is measured now."""
+    """The accelerator that times are compared with: a named one, or this machine, measured now."""
     from txcalc import hardware
     from txcalc.verify.calibrate import calibrate as measured
 
@@ -187,8 +194,8 @@ def _accelerator(device: str, gpu: str | None) -> Accelerator:
 
 
 class Structure(Record):
-    """A structure of a model, with its sizes: whether it is proved, for which sizes and on which conditions; how
-    `further` quantities are known."""
+    """A structure of a model with its sizes: whether it is proved, for which sizes and conditions, and how `further`
+    quantities are known."""
 
     model: str
     structure: str
@@ -203,7 +210,7 @@ class Structure(Record):
 
 
 class Prove(Result):
-    """Theorems of models' structures."""
+    """Theorems of the structures of models."""
 
     ok: bool
     structures: list[Structure]
@@ -213,15 +220,9 @@ class Prove(Result):
 
 
 def prove(*sources: Source, again: bool = False, out: str | Path | None = None, tell: Tell = silent) -> Prove:
-    """Proves parameters and FLOPs of models' structures for every size; what has a theorem is not proved again, unless
-    `again`. New ones go to `out` (by default a file of your own), where `show` finds them. `failed`: one is not proved.
-
-    Errors: `InputError`, `UnknownName`, `MissingExtra` (PyTorch).
-
-    >>> import txcalc
-    >>> [found.how for found in txcalc.prove("llama-3.1-8b").structures]
-    ['proved', 'proved']
-    """
+    """Proves parameters and FLOPs of models' structures for every size; those with a theorem are skipped unless
+    `again`. New theorems go to `out` (default: a file of the user's), where `show` finds them. `failed`: one is not
+    proved."""
     from txcalc.evidence import theorems
     from txcalc.render.prove import ProofAnswer, report
 
@@ -251,7 +252,7 @@ def prove(*sources: Source, again: bool = False, out: str | Path | None = None, 
 
 
 class Module(Record):
-    """A module's own parameters and FLOPs: a formula in B and T, and at the point also what fvcore counts."""
+    """A module's parameters and FLOPs: a formula in B and T; at the point also fvcore's count."""
 
     path: str
     class_: str | None
@@ -262,7 +263,7 @@ class Module(Record):
 
 
 class Trace(Result):
-    """What any module costs; not `complete`: an operator that may cost has no count."""
+    """The cost of any module; not `complete`: an operator that may cost FLOPs has no count."""
 
     source: str
     domain: str
@@ -283,12 +284,13 @@ def trace(
     source_tokens: Length | None = None,
     device: str = "meta",
 ) -> Trace:
-    """Parameters and FLOPs of any PyTorch module, itself or `"FILE.py:factory"` or `"package.module:Class"`, part by
-    part, as formulas in batch and length; measured at a size where one is given. `inputs` are `"NAME=B,T:int64"`, where
-    it does not take token ids (of a module itself, vectors of its width are tried too). A module is copied, not run.
+    """Parameters and FLOPs of any PyTorch module, given as itself, `"FILE.py:factory"` or `"package.module:Class"`,
+    part by part, as formulas in batch and length; measured at a size if one is given. `inputs` are `"NAME=B,T:int64"`
+    if it does not take token ids (for a module object, vectors of its width are tried too). The module is copied, not
+    run.
 
-    `failed`: an operator that may cost has no count. Errors: `InputError`, `MissingExtra`, `Refuted` where a size or
-    the data decides what is computed.
+    `failed`: an operator that may cost FLOPs has no count. Errors: `InputError`, `MissingExtra`, `Refuted` where sizes
+    or data decide what is computed.
     """
     from txcalc.render.trace import report
     from txcalc.verify.trace import trace as traced
@@ -303,7 +305,7 @@ def trace(
 
 
 class Rate(Record):
-    """What a kernel reaches: FLOPs or bytes per second."""
+    """The measured rate of a kernel: FLOPs or bytes per second."""
 
     kind: str
     dtype: str
@@ -321,7 +323,7 @@ class Check(Record):
 
 
 class Calibrate(Result):
-    """What a machine reaches; `accelerator` is a file of hardware, as `deploy` reads it."""
+    """Measured rates of a machine; `accelerator` is a hardware file for `deploy`."""
 
     file: str | None
     accelerator: dict[str, Any]
@@ -344,12 +346,8 @@ def calibrate(
     like: str | None = None,
     tell: Tell = silent,
 ) -> Calibrate:
-    """Measures what this machine reaches, in two minutes: products, copies, attention, launches. `out` is a .toml that
-    `deploy(gpu=…)` takes; `like` the accelerator whose datasheet it has.
-
-    Errors: `InputError`, also for an `out` that exists (unless `force`); `MissingExtra` (PyTorch), `Refuted` where
-    the device's memory does not suffice.
-    """
+    """Measures this machine in two minutes: matrix products, copies, attention, launches. `out`: a .toml for
+    `deploy(gpu=…)`; `like`: the accelerator whose datasheet applies."""
     from txcalc import hardware
     from txcalc.sources.export import as_toml
     from txcalc.sources.files import writable, write
@@ -363,7 +361,7 @@ def calibrate(
         )
     if path is not None:
         writable(path, force)
-    as_toml({})  # that it can be written is known before two minutes are over
+    as_toml({})  # fails now rather than after two minutes if TOML cannot be written
     datasheet = hardware.load(like) if like else None
 
     from txcalc.render.measurements import calibrated

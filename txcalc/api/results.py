@@ -1,4 +1,4 @@
-"""What a function of `txcalc` returns: the JSON document of its command, its keys as attributes, whose types are known.
+"""Results of `txcalc`'s functions: the JSON document of the command, with typed keys as attributes.
 
 >>> import txcalc
 >>> found = txcalc.kv("gpt2", contexts="1k", batches=8)
@@ -31,13 +31,13 @@ if TYPE_CHECKING:
 
 
 class Record:
-    """A table of a JSON document: a class says its keys with their types, and each is an attribute (`from_` for the key
-    `from`). A key that the document lacks is None where its type allows that, and no attribute otherwise."""
+    """A table of a JSON document: a class declares its keys with their types, and each is an attribute (`from_` for the
+    key `from`). A missing key is None if its type allows that, else an AttributeError."""
 
     def __init__(self, data: Mapping[str, Any]) -> None:
         self.__dict__["_data"] = data
 
-    if not TYPE_CHECKING:  # to a type checker, only the keys that a class says are attributes
+    if not TYPE_CHECKING:  # type checkers see only the declared keys
 
         def __getattr__(self, name: str) -> Any:
             hint = _hints(type(self)).get(name)
@@ -69,21 +69,21 @@ class Record:
         return f"{type(self).__name__}({', '.join(f'{key}={value!r}' for key, value in said.items())})"
 
     def to_dict(self) -> dict[str, Any]:
-        """The same as dicts, lists and plain values, as `--json` prints it."""
+        """Dicts, lists and plain values, as `--json` prints them."""
         return json.loads(json.dumps(self._data))  # type: ignore[no-any-return, attr-defined]
 
 
 @cache
 def _hints(cls: type) -> dict[str, Any]:
-    """The keys of a record's class, with their types."""
+    """The declared keys with their types."""
     return {name: hint for name, hint in get_type_hints(cls).items() if name[0] != "_"}
 
 
 def _made(value: Any, hint: Any) -> Any:
-    """A value as its type says: dicts become records, alone, in lists and in dicts."""
+    """A value by its type: dicts become records, also in lists and dicts."""
     if get_origin(hint) in (Union, UnionType):
         fitting = [one for one in get_args(hint) if isinstance(value, get_origin(one) or (dict if _of(one) else one))]
-        if isinstance(value, dict):  # of several records the one that says most of its keys
+        if isinstance(value, dict):  # of several records the one that declares most of its keys
             fitting.sort(key=lambda one: len(value.keys() - _hints(one)) if _of(one) else 0)
         return _made(value, fitting[0]) if fitting else value
     inner = get_args(hint)
@@ -97,14 +97,14 @@ def _of(hint: Any) -> bool:
 
 
 class Known(Record):
-    """How a figure is known: proved, measured, published or modelled; for which sizes, or by whom."""
+    """How a figure is known: proved, measured, published or modelled; and for which sizes or by whom."""
 
     how: str
     where: str
 
 
 class Planned(Record):
-    """The model that a plan is for."""
+    """The model of a plan."""
 
     name: str
     source: str | None
@@ -112,10 +112,10 @@ class Planned(Record):
 
 
 class Result(Record, Framed):
-    """What a command found. `failed`: the answer is no (a plan does not fit, figures differ).
+    """The result of a command. `failed`: the answer is no (a plan does not fit, figures differ).
 
-    Its keys are attributes; `to_dict()` is the document of `--json`; `print` shows the table, a notebook too; its rows
-    are a data frame (`to_pandas`, `to_polars`, or the object itself where Arrow is understood).
+    Its keys are attributes; `to_dict()` is the `--json` document; `print` and notebooks show the table; its rows make a
+    data frame (`to_pandas`, `to_polars`, or the object itself where Arrow is understood).
     """
 
     schema: str
@@ -134,7 +134,7 @@ class Result(Record, Framed):
 
     @checked
     def report(self, form: str = "table") -> Report:
-        """The report that is printed in a format."""
+        """The report in a format."""
         reports = self.__dict__["_reports"]
         if form not in reports:
             reports[form] = self.__dict__["_make"](form)
@@ -146,7 +146,7 @@ class Result(Record, Framed):
 
     @checked
     def to_text(self, form: str = "table", width: int = 100) -> str:
-        """As the command line prints it: table, json, csv, markdown, latex or html. Errors: `InputError`."""
+        """Text as the command line prints it: table, json, csv, markdown, latex or html. Errors: `InputError`."""
         if form in FORMATS:
             return written(self.report(form), form)
         if form != "table":
@@ -157,9 +157,9 @@ class Result(Record, Framed):
 
     @checked
     def plot(self, place: str | Path | None = None, *, force: bool = False) -> Drawing:
-        """A picture of it, in a notebook or, printed, in a terminal; written to `place`, FILE.svg or FILE.png.
+        """A plot: shown in a notebook, printed in a terminal, or written to `place` (FILE.svg or FILE.png).
 
-        Errors: `InputError` where there is nothing to draw, or the file exists (unless `force`) or cannot be written;
+        Errors: `InputError` without a plot, or if the file exists (unless `force`) or cannot be written;
         `MissingExtra`.
         """
         if self.picture is None:
@@ -193,7 +193,7 @@ class Result(Record, Framed):
 
 
 class Drawing:
-    """A picture, drawn when it is looked at."""
+    """A plot, drawn when it is shown."""
 
     def __init__(self, picture: Picture) -> None:
         self.picture = picture

@@ -1,4 +1,4 @@
-"""Any quantity over a grid of sizes and lengths, in memory or streamed to a file: `sweep`."""
+"""Quantities over a grid of sizes and lengths, in memory or streamed to a file: `sweep`."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ READABLE = {"table": 2_000, "markdown": 2_000, "latex": 2_000, "html": 2_000, "j
 
 
 class Grid(Record):
-    """An axis as it was named, and its values."""
+    """An axis and its values."""
 
     name: str
     values: list[int]
 
 
 class Swept(Result):
-    """A quantity over a grid. Rows are computed when they are looked at; `to_parquet` streams them instead."""
+    """Quantities over a grid. Rows are computed when read; `to_parquet` streams them."""
 
     model: Named | None
     models: list[Named] | None
@@ -59,12 +59,12 @@ class Swept(Result):
 
     @property
     def points(self) -> int:
-        """Rows that there are."""
+        """Number of rows."""
         return sum(grid.points for grid in self.grids)
 
     @checked
     def check(self, form: str) -> None:
-        """Errors: `InputError` where a format does not hold so many rows."""
+        """Errors: `InputError` where a format cannot hold this many rows."""
         limit = READABLE.get(form, self.points)
         if self.points > limit:
             fault = f"{self.points:,} points are more than --format {form} writes ({limit:,}): choose --format csv"
@@ -90,11 +90,8 @@ class Swept(Result):
         force: bool = False,
         tell: Callable[[float], None] = lambda share: None,
     ) -> Written:
-        """Streams every point to FILE.parquet in constant memory, computed by so many processes (`workers`), by any
-        executor (`concurrent.futures`), or by a Dask scheduler (`cluster`, its address): the same bytes, whoever does.
-
-        Up to 10^12 points. Errors: `InputError` (a file that exists, unless `force`), `MissingExtra`.
-        """
+        """Streams every point to FILE.parquet in constant memory, computed by `workers` processes, an executor
+        (`concurrent.futures`), or a Dask scheduler (`cluster`, its address); the bytes are the same."""
         from txcalc import parquet
 
         if len(self.grids) > 1:
@@ -121,12 +118,12 @@ def sweep(
     mla: Mla = "expanded",
     ignore: Sequence[str] = (),
 ) -> Swept:
-    """Any quantity over a grid of sizes and lengths, exact: `over` names axes (a letter, a key, a word of the workload)
-    with their values, the last varying fastest: `{"T": "1k:1M:2x", "h_kv": [1, 8, 32]}`; or texts, `["T=1k:1M:2x"]`.
+    """Exact quantities over a grid: `over` names axes (a letter, a key, or a workload length) with their values, the
+    last varying fastest: `{"T": "1k:1M:2x", "h_kv": [1, 8, 32]}`; or as texts, `["T=1k:1M:2x"]`.
 
-    `quantities` are those of a ledger, `weights_bytes`, `saved_bytes` and `cache_bytes`, or of one kind of part
-    (`params.attention`); `by_kind`: each apart by kind. `changes` are other keys, also as expressions in the axes
-    (`{"F": "8/3*D"}`). B, T, P and T_src are batch, tokens, past and source.
+    `quantities`: those of a ledger, `weights_bytes`, `saved_bytes`, `cache_bytes`, or of one kind of part
+    (`params.attention`); `by_kind`: each split by kind. `changes`: other keys, also as expressions in the axes (`{"F":
+    "8/3*D"}`). B, T, P and T_src are batch, tokens, past and source.
     Errors: `InputError` with every fault, `UnknownName`, `MissingExtra` (NumPy).
 
     >>> import txcalc
@@ -151,7 +148,7 @@ def sweep(
         model = load(source, {k: v for k, v in changes.items() if k not in follow}, ignore=ignore)
         grid = Sweep(model, axes, names(quantities), work, follow, MAX_STREAMED)
         given = {*fixed, *(letter_path(key, model.raw) for key in changes)}
-        if twice := [f"{name} is swept, and given a value too" for name in grid.places[: len(axes)] if name in given]:
+        if twice := [f"{name} is both swept and fixed" for name in grid.places[: len(axes)] if name in given]:
             raise InputError("options", twice)
         grids.append(grid)
     if by_kind:
@@ -162,7 +159,7 @@ def sweep(
 
 
 def _axes(over: Mapping[str, Any] | Sequence[str]) -> Iterator[SweepAxis]:
-    """The axes that are named. Errors: `InputError`."""
+    """The axes. Errors: `InputError`."""
     from txcalc.sweep import SweepAxis, parse_axis
 
     if over is None or (isinstance(over, Sequence | Mapping) and not over):

@@ -1,4 +1,4 @@
-"""What training takes: memory of every rank, time of a step, days and cost: `train`."""
+"""Training plans: memory of every rank, time of a step, days and cost: `train`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from txcalc.render.report import Report
     from txcalc.sources import Source
 
-TOKENS = 4096  # of a sequence, where the model's context is not shorter
-BATCH = 1 << 20  # tokens of a step, at least, where nobody says
+TOKENS = 4096  # default sequence length, if the context is not shorter
+BATCH = 1 << 20  # default tokens per step, at least
 
 
 class TrainingCards(Record):
-    """The accelerators, and the memory of each."""
+    """The accelerators and the memory of each."""
 
     name: str
     count: int
@@ -33,7 +33,7 @@ class TrainingCards(Record):
 
 
 class Decided(Record):
-    """What a run decides besides its layout; `frozen` and `adapter` are formats of a fine-tuning with adapters."""
+    """The training recipe besides the layout; `frozen` and `adapter`: formats of a LoRA fine-tuning."""
 
     framework: str
     schedule: str | None
@@ -50,8 +50,7 @@ class Decided(Record):
 
 
 class RankMemory(Record):
-    """What equal ranks hold at their fullest moment, and in their host's memory; `in_flight` micro-batches of each
-    piece of the pipeline."""
+    """Peak memory of equal ranks, and of their host; `in_flight`: micro-batches per pipeline piece."""
 
     rank: int
     count: int
@@ -65,28 +64,28 @@ class RankMemory(Record):
 
 
 class Fewest(Record):
-    """The same ways of splitting the model over the fewest copies that fit."""
+    """The same model split with the fewest data-parallel replicas that fit."""
 
     gpus: int
     layout: dict[str, int]
 
 
 class StepTime(Record):
-    """Seconds of a step; None where they are not known."""
+    """Seconds per step; None where not known."""
 
     floor: float | None
     achievable: float | None
 
 
 class Deadline(Record):
-    """Accelerators that are done in so many days."""
+    """Accelerators that finish within a number of days."""
 
     days: float
     gpus: int
 
 
 class Budget(Record):
-    """Tokens that a sum of money pays for."""
+    """Tokens that a budget pays for."""
 
     money: int
     tokens: int
@@ -120,14 +119,14 @@ class Fast(Record):
 
 
 class Found(Record):
-    """Layouts that were looked at, and about how many fit."""
+    """Layouts considered, and about how many fit."""
 
     considered: int
     fitting: int
     best: list[Fast]
 
 
-class Elsewhere(Record):
+class OnAccelerator(Record):
     """The same recipe on another accelerator."""
 
     gpu: str
@@ -136,7 +135,7 @@ class Elsewhere(Record):
 
 
 class StepPart(Record):
-    """What one kind of parts takes of a training step."""
+    """A kind of part in a training step."""
 
     flops: int
     recomputed_flops: int
@@ -145,7 +144,7 @@ class StepPart(Record):
 
 
 class StepRecipe(Record):
-    """What a training step decides besides its layout."""
+    """The recipe of a training step besides its layout."""
 
     framework: str
     micro_batch: int
@@ -156,7 +155,7 @@ class StepRecipe(Record):
 
 
 class TrainingStep(StepRecipe, StepPart):
-    """A training step of the fullest rank of a layout, and of its parts by kind; `in_flight` as in `RankMemory`."""
+    """A training step of the fullest rank of a layout, in total and by kind of part; `in_flight` as in `RankMemory`."""
 
     layout: dict[str, int]
     rank: int
@@ -168,7 +167,7 @@ class TrainingStep(StepRecipe, StepPart):
 
 
 class Train(Result):
-    """A training run; equal ranks once, with their count."""
+    """A training run; equal ranks are folded with a count."""
 
     model: Planned
     gpu: TrainingCards
@@ -191,11 +190,11 @@ class Train(Result):
     run: WholeRun | None
     known: dict[str, Known]
     search: Found | None
-    fits_on: list[Elsewhere] | None
+    fits_on: list[OnAccelerator] | None
     notes: list[str]
 
     def _rows(self) -> list[dict[str, Any]]:
-        """A row for every kind of rank."""
+        """One row per kind of rank."""
         return [
             {
                 "rank": one.rank,
@@ -243,15 +242,21 @@ def train(
     grid: float = 385.0,
     tell: Callable[[str, float], None] | None = None,
 ) -> Train:
-    """What training takes: the memory of every rank, the time of a step, and what a whole run costs.
+    """What training takes: memory of every rank, time of a step, and cost of the whole run.
 
-    `gpu` is NAME:N or NAME:N@PRICE; `layout` ways to split the model (`"tp=8,fsdp=4"`; without one, the fastest of so
-    many accelerators); `tokens` the length of a sequence (4,096 or the context), `micro_batch` and `global_batch`
-    sequences; `offload` what the host holds (`"optimizer"`, `"activations"`, or both with a `+`), `host_link` bytes a
-    second away; `recipe` what else a run decides (`"parameter=bf16,loss_parallel=off"`); `lora` adapters beside frozen
-    weights (`"r=16,targets=q+v,base=nf4-dq"`); `measured` a rate (`"400TFLOPS"`), for its utilisation by `conventions`.
-    `text_only`: without the towers of a multimodal model. `train_tokens` or `compute` (FLOPs) of the whole run;
-    `fits_on`: on which accelerators it fits too; `tell` hears how far a search is.
+    gpu            NAME:N or NAME:N@PRICE
+    layout         parallelism (`"tp=8,fsdp=4"`); default: the fastest that fits
+    tokens         sequence length (default: 4,096 or the context)
+    micro_batch    sequences per rank and pass; `global_batch` per step
+    offload        to the host: `"optimizer"`, `"activations"`, or both joined by `+`; `host_link` is the bandwidth
+    recipe         further choices (`"parameter=bf16,loss_parallel=off"`)
+    lora           adapters on frozen weights (`"r=16,targets=q+v,base=nf4-dq"`)
+    measured       a measured rate (`"400TFLOPS"`), to get its MFU by `conventions`
+    text_only      without the towers of a multimodal model
+    train_tokens   tokens of the whole run, or its FLOPs as `compute`
+    fits_on        also which other accelerators it fits on
+    tell           a callback for progress of the search
+
     `failed`: it does not fit. Errors: `InputError`, `UnknownName`, `Refuted` where no layout fits.
 
     >>> import txcalc
@@ -286,7 +291,7 @@ def train(
     micro, batch = maybe(micro_batch, "--micro-batch", length), maybe(global_batch, "--global-batch", length)
     asked: dict[str, Any] = {"framework": framework, "schedule": schedule, "recompute": recompute, "micro_batch": micro}
     asked["offload"] = offload
-    if tuned:  # PEFT's defaults: frozen weights as they are computed with, adapters in fp32
+    if tuned:  # PEFT's defaults: frozen weights in the compute dtype, adapters in fp32
         asked |= {"frozen": beside.get("base", "bf16"), "adapter": beside.get("dtype", "fp32")}
     asked = {name: value for name, value in {**asked, "zero": zero}.items() if value is not None}
     more = parse_options(recipe)
@@ -306,8 +311,8 @@ def train(
 
 
 def step_of(ledger: Ledger, recompute: str | None, optimizer: str | None, layout: str | None, dtype: str) -> Recipe:
-    """The recipe of a step over a ledger's workload, each rank's; of a pipeline as many micro-batches as stages.
-    Errors: `InputError` for a workload that none trains on."""
+    """The recipe of a step over a ledger's workload per rank; in a pipeline, as many micro-batches as stages. Errors:
+    `InputError` for a workload that cannot be trained on."""
     from txcalc.planning.layout import parse_layout
 
     work, faults = ledger.work, list[Fault | str]()
@@ -336,7 +341,7 @@ def with_step(
     layout: str | None,
     dtype: str,
 ) -> Report:
-    """The report with a training step, where anything of it was asked for. Errors: `InputError`, `UnknownName`."""
+    """The report with a training step, if one was requested. Errors: `InputError`, `UnknownName`."""
     if recompute is None and optimizer is None and layout is None:
         return found
     from txcalc.planning.training.parts import by_part
@@ -351,14 +356,14 @@ def with_step(
 
 
 def tokens_of_sequence(model: Model, said: int | None) -> int:
-    """The length of a sequence: what is said, or the usual; of a model of pictures its positions, whatever is said."""
+    """The sequence length: as given, or the default; fixed in vision models."""
     if model.fixed_length:
         return int(model.workload().tokens)
     return min(TOKENS, model.context or TOKENS) if said is None else said
 
 
 def conventions_of(asked: Sequence[str], *more: str) -> tuple[str, ...]:
-    """The conventions asked for, of all there are and `more`, each once. Errors: `UnknownName`."""
+    """The requested conventions, checked. Errors: `UnknownName`."""
     from txcalc.planning.conventions import CONVENTIONS
 
     known = [*CONVENTIONS, *more]
@@ -369,7 +374,7 @@ def conventions_of(asked: Sequence[str], *more: str) -> tuple[str, ...]:
 
 
 def _batch(batch: int | None, together: int, tokens: int) -> int:
-    """Sequences of a step: said, or a power of two for each of `together` so that it has 2^20 tokens at least. Errors:
+    """Sequences per step: as given, or the power of two times `together` that reaches 2^20 tokens. Errors:
     `InputError`."""
     if tokens < 1:
         raise InputError("train", [Fault("--tokens", tokens, "a whole number from 1")])
@@ -387,7 +392,7 @@ def search(
     tell: Callable[[str, float], None] | None = None,
     flag: str = "--gpu",
 ) -> Searched:
-    """The fastest layouts of so many GPUs, which `flag` says. Errors: `InputError`, `Refuted` where none fits."""
+    """The fastest layouts of a number of GPUs, given by `flag`. Errors: `InputError`, `Refuted` where none fits."""
     from txcalc.planning.training import Recipe
     from txcalc.planning.training.search import Search
 
@@ -411,7 +416,7 @@ def recipe_of(
     asked: Mapping[str, Any],
     flag: str = "--gpu",
 ) -> Recipe:
-    """The recipe that the options say. Errors: `InputError` with every fault."""
+    """The recipe of the options. Errors: `InputError` with every fault."""
     from txcalc.planning.layout import parse_layout
     from txcalc.planning.training import FRAMEWORKS, Recipe
 

@@ -1,8 +1,7 @@
-"""The command line: argv → call → print → exit code. The only module that prints or exits.
+"""The command line: argv → call → print → exit code. Only `cli` prints or exits.
 
-Commands are found by name and loaded one at a time, so that none pays for another's imports. `Commands.invoke` is the
-one place where an error becomes a line on stderr and an exit code: 0 done, 1 refuted, 2 bad input, 3 a component is
-missing, 130 Ctrl-C.
+Commands are imported when called, so that none pays for another's imports. `Commands.invoke` alone turns an error into
+a line on stderr and an exit code: 0 done, 1 refuted, 2 bad input, 3 a component is missing, 130 Ctrl-C.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from txcalc.cli.command import UsageError, spelt
 from txcalc.cli.output import fitted
 from txcalc.errors import TxcalcError, nearest
 
-# Order of the help; each is a function of the module that has the name of the library's.
+# Order of the help.
 NAMES = (
     "show", "compare", "formula", "crossover", "kv", "presets", "sweep", "export", "diff", "deploy", "fit", "design",
     "train", "scale", "entropy", "verify", "prove", "trace",
@@ -31,13 +30,13 @@ NAMES = (
 )  # fmt: skip
 
 
-# What people call a command, or ask for as one.
+# Names that people try.
 MEANT = {
     **dict.fromkeys(("list", "ls", "models"), "presets"), "gpus": "presets --hardware", "version": "--version",
     "help": "-h", "explain": "formula", "params": "show", "flops": "show", "memory": "deploy", "serve": "deploy",
     "cost": "deploy", "plot": "show --plot -",
 }  # fmt: skip
-# What is printed where standard output cannot hold a sign: in plain letters, or by its number.
+# Replacements where standard output lacks a character.
 PLAIN = {
     "×": "x", "·": "*", "…": "...", "–": "-", "—": "-", "─": "-", "≥": ">=", "≤": "<=", "→": "->", "²": "^2", "³": "^3",
     "µ": "u", "√": "sqrt", "≈": "~", "Σ": "sum", "⌈": "ceil(", "⌉": ")", "−": "-", "∞": "inf",
@@ -45,19 +44,19 @@ PLAIN = {
 
 
 def _spelled(error: UnicodeError) -> tuple[str, int]:
-    """The signs that an encoding lacks, spelled."""
+    """Spells characters that an encoding lacks."""
     assert isinstance(error, UnicodeEncodeError)
     signs = error.object[error.start : error.end]
     return "".join(PLAIN.get(sign, f"\\u{ord(sign):04x}") for sign in signs), error.end
 
 
 def _mute() -> None:
-    """What is still unwritten goes nowhere, so that Python's own flush at the end cannot fail."""
+    """Discards unwritten output, so that Python's flush at exit cannot fail."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 class Commands(TyperGroup):
-    """A group whose commands are imported when they are asked for."""
+    """A group whose commands are imported when used."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         return list(NAMES)
@@ -78,7 +77,7 @@ class Commands(TyperGroup):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Every command with the first sentence of its help, whole."""
+        """Every command with the first sentence of its help."""
         helps = {name: " ".join(self.get_command(ctx, name).help.split()) for name in self.list_commands(ctx)}
         with formatter.section("Commands"):
             formatter.write_dl([(name, text.partition(". ")[0].rstrip(".") + ".") for name, text in helps.items()])
@@ -94,7 +93,7 @@ class Commands(TyperGroup):
         except KeyboardInterrupt:
             raise typer.Exit(130) from None
         except BrokenPipeError:
-            _mute()  # nothing more can be said to anyone
+            _mute()
             raise typer.Exit(0) from None
         except OSError as error:
             _mute()

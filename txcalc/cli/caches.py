@@ -1,4 +1,4 @@
-"""What the cache holds, where attention overtakes the rest, and the formulas: `kv`, `crossover`, `formula`."""
+"""`kv`, `crossover`, `formula`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from txcalc.errors import InputError
 
 @command(
     drawn=True,
-    without_cache=o.own("What generating so many tokens costs with the cache, and without it."),
-    prompt=o.length("--prompt", "Those of the first pass of --without-cache."),
+    without_cache=o.own("Also the cost of generating as many tokens, with and without a cache."),
+    prompt=o.length("--prompt", "For --without-cache."),
 )
 def kv(
     source: o.Source,
@@ -27,8 +27,8 @@ def kv(
     ignore: o.Ignore = None,
     **asked: Any,
 ) -> Any:
-    """The KV cache over contexts, batches and dtypes. Windows and recurrent states are charged for what they hold;
-    --without-cache adds what a whole generation costs without it.
+    """The KV cache in bytes over contexts, batches and dtypes. Windows and recurrent states count for what they hold;
+    --without-cache adds the cost of generating without a cache.
 
     Example: txcalc kv gemma-3-27b --context 8k,128k --kv bf16,fp8
     """
@@ -42,8 +42,8 @@ def kv(
     formulas=typer.Option("--formulas/--no-formulas", help="Closed forms in letters (SymPy, half a second)."),
 )
 def crossover(sources: o.Sources, set_: o.Set = None, ignore: o.Ignore = None, **asked: Any) -> Any:
-    """The length from which attention outweighs the feed-forward. Exact, by every rule in circulation; and the context
-    from which a decode step reads more cache than weights.
+    """The exact length from which attention costs more than the feed-forward, by every rule in circulation; and the
+    context from which a decode step reads more cache than weights.
 
     Example: txcalc crossover llama-3.1-8b gemma-3-27b
     """
@@ -51,14 +51,14 @@ def crossover(sources: o.Sources, set_: o.Set = None, ignore: o.Ignore = None, *
 
 
 @command(
-    layout=o.option("--layout", "Of one of them, and what it sends."),
-    stage=o.own("Stage of the pipeline (default: the one whose ranks hold most).", "N"),
+    layout=o.option("--layout", "Figures of one rank, and what it sends."),
+    stage=o.own("Pipeline stage (default: the one with most memory).", "N"),
 )
 def formula(
     source: Annotated[
         str | None,
         typer.Argument(
-            help="A model, as everywhere; without one, the textbook's rules derived from the generic block.",
+            help="A model; without one, the textbook rules derived from the generic block.",
             autocompletion=completion.source,
             metavar="[SOURCE]",
         ),
@@ -76,17 +76,17 @@ def formula(
     *,
     document: Annotated[
         bool,
-        typer.Option("--latex", help="A LaTeX document of its own, ready to compile (--format latex: tables for one)."),
+        typer.Option("--latex", help="A standalone LaTeX document (--format latex: only the tables)."),
     ] = False,
     printing: Printing,
     **asked: Any,
 ) -> Any:
-    """The formula behind every figure, part by part. In letters, with the model's numbers, and its value.
+    """The formula of every figure, part by part: in letters, with the model's numbers, and its value.
 
     Example: txcalc formula llama-3.1-8b layers.0.attention --tokens 2k
     """
     if document and (source is None or asked["layout"] or printing.form != "table"):
-        raise InputError("options", ["--latex is a document of one model: without --layout and another --format"])
+        raise InputError("options", ["--latex needs a model, and excludes --layout and --format"])
     found = txcalc.formula(source and o.model(source, set_, ignore), part, **asked)
     if not document:
         return found

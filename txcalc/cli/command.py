@@ -1,4 +1,4 @@
-"""A command: the options that it has, where its result goes, and how its help and its refusals read."""
+"""A command: its options, its output, its help and its refusals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txcalc.cli import options as o
 from txcalc.cli.output import fitted, printed, progress
 
 UsageError: Any = typer.BadParameter.__base__  # of whichever click typer has
-# What an option that a command lacks is for, in the options that it may have instead.
+# Options that a user may mean by one that the command lacks.
 INSTEAD = {
     "--tokens": ("--context", "--prompt", "--answer"),
     "--context": ("--tokens", "--past"),
@@ -35,12 +35,12 @@ INSTEAD = {
     **dict.fromkeys(("--quantization", "--precision"), ("--weights", "--dtype")),
     **{f"--{name}-parallel-size": (f"--{name[0]}p", "--layout") for name in ("tensor", "pipeline", "data")},
 }
-_spelt: dict[str, str] = {}  # options by another name than theirs, as the user of this command spelt them
-LENGTHS_BY_CONTEXT = ("kv", "compare")  # whose --tokens is what others call --context
+_spelt: dict[str, str] = {}  # options as the user spelled them
+LENGTHS_BY_CONTEXT = ("kv", "compare")  # their --tokens means --context
 
 
 class Command(TyperCommand):
-    """A command whose help has its options in groups, as wide as the terminal, and that reads old names of options."""
+    """A command whose help groups options, as wide as the terminal, and that reads former names of options."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
@@ -61,8 +61,7 @@ class Command(TyperCommand):
             raise UsageError(fitted(f"{said}\nExample: {example}"), ctx) from None
 
     def _whole(self, args: list[str]) -> list[str]:
-        """Sizes and words that stand apart (`D=512 h=8 plain`) as the descriptions that they are: a size that is given
-        again begins the next."""
+        """Joins unquoted inline descriptions (`D=512 h=8 plain`); a repeated size begins the next one."""
         from txcalc.sources.inline import WORDS
 
         alone = {
@@ -110,17 +109,16 @@ class Command(TyperCommand):
 
 
 def spelt(text: str) -> str:
-    """A message that names options as their user wrote them."""
+    """A message with options as the user spelled them."""
     return re.sub(r"--[\w-]+", lambda found: _spelt.get(found[0], found[0]), text)
 
 
-# Keywords of the library's functions that are options of every command whose function has them. Their types and their
-# defaults are the function's.
+# Options of every command whose library function has the keyword; types and defaults are the function's.
 EVERYWHERE: dict[str, Any] = {
     "batch": o.length("--batch"),
     "tokens": o.length("--tokens"),
     "past": o.length("--past"),
-    "source_length": o.length("--source-tokens", "By default as many as tokens."),
+    "source_length": o.length("--source-tokens", "Default: as many as tokens."),
     "dtype": o.option("--dtype"),
     "kv_dtype": o.option("--kv"),
     "kv": o.option("--kv"),
@@ -131,7 +129,7 @@ EVERYWHERE: dict[str, Any] = {
     "memory": o.option("--memory"),
     "block": o.length("--block"),
     "engine": o.option("--engine"),
-    "reserve": o.option("--reserve", "By default the engine's own, or 10%."),
+    "reserve": o.option("--reserve", "Default: the engine's own, or 10%."),
     "ram": o.option("--ram"),
     "node": o.option("--node"),
     "network": o.option("--network"),
@@ -141,11 +139,11 @@ EVERYWHERE: dict[str, Any] = {
 }
 
 
-Tell = Callable[[str, float], None]  # of what is done now, and the share that is done
+Tell = Callable[[str, float], None]  # progress: the current step and the share done
 
 
 class Printing(NamedTuple):
-    """How a result is printed: its format, and the place of its picture."""
+    """The output format, and the file of a plot."""
 
     form: o.FormatName
     place: str | None
@@ -154,13 +152,12 @@ class Printing(NamedTuple):
 def command(
     drawn: bool = False, formats: bool = True, cls: type[Command] = Command, **declared: Any
 ) -> Callable[[Callable[..., Any]], Callable[[], Any]]:
-    """A command of the name that its function has: what that returns is printed, a report or a result, whose `failed`
-    is exit code 1; where it returns nothing, it has printed.
+    """A command named after its function. What the function returns, a report or a result, is printed; `failed` is exit
+    code 1; None: it has printed.
 
-    Its options are the function's own; keywords of the library's function of this name, with the defaults that they
-    have there: those that are `declared`, and those of `EVERYWHERE`, which reach it as `**asked`; `--plot` of what is
-    `drawn`, and the `formats`. A parameter `printing` gets these, `tell` what shows how far it is. Nothing of it is
-    made before the command is called for.
+    Its options are the function's own parameters; keywords of the library's function of the same name with their
+    defaults, those `declared` here and those of `EVERYWHERE`, passed as `**asked`; `--plot` if `drawn`, and the
+    `formats`. A parameter `printing` receives the format, `tell` a progress callback. Built when first called.
     """
 
     def made(asking: Callable[..., Any]) -> Callable[[], Any]:
@@ -193,7 +190,7 @@ def command(
 def _said(
     name: str, asking: Callable[..., Any], declared: dict[str, Any], formats: bool, drawn: bool
 ) -> list[Parameter]:
-    """What a command is asked: its own, the library's after what is positional, the format and the picture."""
+    """The parameters of a command: its own, the library's after the positional ones, format and plot."""
     answers = getattr(import_module(f"txcalc.api.{COMMANDS[name]}"), name)
     theirs, known = signature(answers).parameters, {**EVERYWHERE, **declared}
     assert declared.keys() <= theirs.keys(), declared.keys() - theirs.keys()
@@ -220,8 +217,8 @@ def _said(
 
 
 def _typed(option: Any, key: str, hint: Any, default: Any) -> Any:
-    """An option with what its text becomes: what the library's annotation says; a text, wherever it takes one; a whole
-    number, where the option reads one."""
+    """An option with its type: that of the library's annotation; text wherever that takes text; a whole number if the
+    option parses one."""
     if get_origin(option) is Annotated:
         return option
     if hint is bool and option.default is ...:

@@ -1,4 +1,4 @@
-"""What the shell completes: names and keys that begin with what is typed. Each list is loaded when it is asked for."""
+"""Shell completion of names and keys; lists are loaded when needed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ MOST = 200
 
 
 def _begins(names: Iterable[str], incomplete: str) -> list[str]:
-    """Those that begin so; of a list with commas, its last name."""
+    """Names with this prefix; in a comma-separated list, of its last item."""
     before, comma, last = incomplete.rpartition(",")
     begun = dict.fromkeys(name for name in names if name.lower().startswith(last.lower()))
     return [f"{before}{comma}{name}" for name in begun][:MOST]
 
 
 def _names(*places: str, also: tuple[str, ...] = ()) -> Completion:
-    """What is listed at `module:NAME`, or what a function there gives."""
+    """Completes from `module:NAME`, a list or a function that returns one."""
 
     def complete(incomplete: str) -> list[str]:
         known = list(also)
@@ -48,7 +48,7 @@ oracle = _names("evidence.known:ORACLES", "evidence.known:MEASURES", also=("all"
 
 
 def key(incomplete: str) -> list[str]:
-    """Keys of a description, by letter or by path, each with its =."""
+    """Keys of a description, by letter or path, with `=`."""
     from txcalc.sources.spec import SECTIONS
     from txcalc.symbols import TABLE
 
@@ -58,7 +58,7 @@ def key(incomplete: str) -> list[str]:
 
 
 def key_alone(incomplete: str) -> list[str]:
-    """Keys of a description without their =."""
+    """Keys of a description without `=`."""
     return [name.removesuffix("=") for name in key(incomplete)]
 
 
@@ -71,7 +71,7 @@ def quantity(incomplete: str) -> list[str]:
 
 
 def part(ctx: Any, incomplete: str) -> list[str]:
-    """Paths of the parts of the model that was named before: as deep as what is typed, and a step more."""
+    """Paths of parts of the given model, one level deeper than typed."""
     from txcalc import load
     from txcalc.errors import TxcalcError
 

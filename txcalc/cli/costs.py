@@ -1,4 +1,4 @@
-"""What one model is and costs, and models side by side: `show`, `compare`, `diff`."""
+"""`show`, `compare`, `diff`."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ class _Show(Command):
 @command(
     drawn=True,
     cls=_Show,
-    tokens=o.length("--tokens", "By default all of its context, at most 2,048; with --past 1."),
+    tokens=o.length("--tokens", "Default: the context, at most 2,048; 1 with --past."),
     source_length=o.length(
-        "--source-tokens", "By default as many as tokens. Or tokens of a tower's picture of any size: by default 256."
+        "--source-tokens", "Default: as many as tokens. For a picture of any size, its tokens (default: 256)."
     ),
-    weights=o.option("--weights", "By default --dtype."),
+    weights=o.option("--weights", "Default: --dtype."),
     conventions=Annotated[
         list[str],
         o.option(
             "--as",
-            "Term by term; also chinchilla, megatron, megatron-model, llm-foundry, nanotron, nanogpt, torchtitan, "
-            "llama-3, transformers, 2n; and activation bytes as korthikanti.",
+            "Term by term. Also chinchilla, megatron, megatron-model, llm-foundry, nanotron, nanogpt, torchtitan, "
+            "llama-3, transformers, 2n; and korthikanti for activation bytes.",
         ),
     ],
-    layout=o.option("--layout", "A training step of its fullest rank."),
-    initial=o.own("What every parameter begins with, and its standard deviation."),
+    layout=o.option("--layout", "Adds a training step of its fullest rank."),
+    initial=o.own("Adds the initialisation of every parameter."),
 )
 def show(
     source: o.Source,
@@ -54,7 +54,7 @@ def show(
     ignore: o.Ignore = None,
     *,
     headers: Annotated[
-        bool, typer.Option("--headers", help="hf:… only: fetch the checkpoint's headers too, and check them.")
+        bool, typer.Option("--headers", help="hf:… only: also fetch the checkpoint's headers and check them.")
     ] = False,
     via: Annotated[
         Literal["transformers"] | None,
@@ -65,7 +65,7 @@ def show(
     printing: Printing,
     **asked: Any,
 ) -> Any:
-    """What a model costs: parameters, FLOPs, cache and memory. And how wrong the rules of thumb are.
+    """What a model costs: parameters, FLOPs, cache and memory, and how wrong the rules of thumb are.
 
     Example: txcalc show llama-3.1-8b --tokens 2k
     """
@@ -83,12 +83,12 @@ def show(
     lone = None if set_ or lora or ignore or more else lone_checkpoint(source)
     if lone:
         if printing.place:
-            raise InputError("--plot", [f"draws a model's parts, and {source} holds tensors alone"])
+            raise InputError("--plot", [f"needs a model, and {source} holds tensors alone"])
         from txcalc.render import checkpoint
 
         return checkpoint.report(lone)
     if headers and "/" not in source:
-        tell([f"{source} is no repository of the hub, whose headers could be fetched"])
+        tell([f"--headers is ignored: {source} is not a repository of the hub"])
     (model,) = o.models([source], ignore, o.changes(set_) | adapters(lora)[0], weights=headers)
     return txcalc.show(model, **asked)
 
@@ -96,7 +96,7 @@ def show(
 def _via(
     source: str, batch: int, tokens: int, source_length: int | None, dtype: str, others: Mapping[str, bool]
 ) -> Report:
-    """The report of transformers' own module; what it cannot be asked is refused by name."""
+    """The report of transformers' own module; options that do not apply are refused by name."""
     from importlib.util import find_spec
 
     from txcalc.errors import InputError, MissingExtra, TxcalcError
@@ -108,7 +108,7 @@ def _via(
     from txcalc.render.via import Described, report
     from txcalc.verify.via import measure
 
-    faults = [f"{name} asks for what --via transformers does not measure (drop it)" for name in others if others[name]]
+    faults = [f"{name} does not work with --via transformers (drop it)" for name in others if others[name]]
     if faults:
         raise InputError("options", faults)
     bits_of(dtype)
@@ -128,8 +128,8 @@ def _via(
 
 @command(
     drawn=True,
-    match=o.own("Bring every further model to the first one's budget, by the size that --by names."),
-    by=o.own("The size that is solved for: F, L, D, h_kv …", "KEY", completion.key_alone),
+    match=o.own("Give every further model the first one's budget, by adjusting the size --by."),
+    by=o.own("The size that --match adjusts: F, L, D, h_kv …", "KEY", completion.key_alone),
 )
 def compare(
     sources: o.Sources,
@@ -138,13 +138,13 @@ def compare(
     ] = None,
     set_: Annotated[
         list[str] | None,
-        o.option("--set", "A variant of the first model; several at once are h_kv=8,F=12k. Repeatable.", several=True),
+        o.option("--set", "A variant of the first model; several keys: h_kv=8,F=12k. Repeatable.", several=True),
     ] = None,
     ignore: o.Ignore = None,
     **asked: Any,
 ) -> Any:
-    """Two to eight models side by side, with ratios to the first. Parameters, FLOPs and cache over lengths, and where
-    attention overtakes the rest; also variants of one model, and models of one budget.
+    """Compare two to eight models: parameters, FLOPs and cache over lengths, with ratios to the first. Also variants of
+    one model, models of one budget, and where attention exceeds the feed-forward.
 
     Example: txcalc compare llama-3.1-8b qwen3-8b gemma-2-9b
     """
@@ -157,7 +157,7 @@ def compare(
 
 @command()
 def diff(source: o.Source, other: o.Source, ignore: o.Ignore = None, **asked: Any) -> Any:
-    """In what two models differ, and what each difference costs. In parameters, FLOPs and cache, each alone.
+    """How two models differ, and what each difference costs in parameters, FLOPs and cache.
 
     Example: txcalc diff llama-3.1-8b qwen3-8b --tokens 2k
     """

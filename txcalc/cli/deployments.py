@@ -1,4 +1,4 @@
-"""Whether a model fits on accelerators, how fast it is there and what it costs: `deploy`."""
+"""`deploy`."""
 
 from __future__ import annotations
 
@@ -17,52 +17,46 @@ _LENGTHS = "N|N±M|N..M|@FILE"
 
 @command(
     drawn=True,
-    context=o.length("--context", "By default prompt and answer, or 8,192."),
+    context=o.length("--context", "Default: prompt and answer, or 8,192."),
     concurrency=o.length("--concurrency"),
     tp=o.own("Tensor parallel (a number, or auto).", "N|auto"),
     pp=o.own("Pipeline parallel (a number, or auto).", "N|auto"),
     dp=o.own("Data parallel (a number, or auto).", "N|auto"),
     ep=o.own("Expert parallel (a number, or auto).", "N|auto"),
-    chunk=o.length("--chunk", "By default 8192, or the engine's own."),
-    max_num_seqs=o.length("--max-num-seqs", "Sequences that the engine runs at once (default: its own)."),
-    etp=o.own("Ranks that slice each expert, also those of --dp replicas.", "N"),
-    poll=o.own("Decode steps between two polls for new requests (SGLang).", "N"),
-    gather=o.own(
-        "Replicas that share experts start prompts together, after at most so many steps (TensorRT-LLM).", "N"
-    ),
+    chunk=o.length("--chunk", "Default: 8192, or the engine's own."),
+    max_num_seqs=o.length("--max-num-seqs", "Maximum sequences per step (default: the engine's)."),
+    etp=o.own("Ranks that split each expert, across --dp replicas too.", "N"),
+    poll=o.own("Decode steps between admissions of new requests (SGLang).", "N"),
+    gather=o.own("Expert-parallel replicas admit prompts together, after at most N steps (TensorRT-LLM).", "N"),
     gpu_layers=o.option("--gpu-layers"),
     n_cpu_moe=o.option("--n-cpu-moe"),
     pcie=o.option("--pcie"),
     prompt=o.option(
         "--prompt",
-        "A number, evenly between two, or drawn from a file (default: half of the context).",
+        "A number, a uniform range, or drawn from a file (default: half of the context).",
         metavar=_LENGTHS,
     ),
-    answer=o.own("Tokens of an answer (default: what the prompt leaves of the context).", _LENGTHS),
-    rate=o.own(
-        "Open loop: requests arrive at random at this rate, instead of users who ask again: 5/s, 300/min.", "N/s"
-    ),
+    answer=o.own("Tokens per answer (default: the context less the prompt).", _LENGTHS),
+    rate=o.own("Open loop: requests arrive at random at this rate, in place of --concurrency: 5/s, 300/min.", "N/s"),
     arrivals=o.own("Open loop: arrival times from a file, in seconds, one per line.", "FILE"),
-    burstiness=o.own("Burstiness of --rate: 1 at random (Poisson), below 1 in bursts, above 1 more even.", "B"),
+    burstiness=o.own("Burstiness of --rate: 1 is Poisson, below 1 bursts, above 1 more even.", "B"),
     simulate=o.own("Also simulate the load request by request: percentiles, goodput, queue."),
-    requests=o.length("--requests", "Simulated requests (default: 10,000 at a rate; ten per user in a closed loop)."),
+    requests=o.length("--requests", "Simulated requests (default: 10,000 at a rate, else ten per user)."),
     seed=o.own("Seed of the simulation.", "N"),
-    prefix_hits=o.own("Share of a prompt that a prefix cache holds already.", "30%|0.3"),
-    shared_prefix=o.length(
-        "--shared-prefix", "Tokens that all prompts begin with, such as a system prompt: held and computed once."
-    ),
-    disaggregate=o.own("Disaggregated serving: so many of the GPUs for prefill, the others for decode.", "N|auto"),
-    adapters=o.own("LoRA adapters that are loaded, of which a request uses one.", "N"),
+    prefix_hits=o.own("Share of each prompt found in the prefix cache.", "30%|0.3"),
+    shared_prefix=o.length("--shared-prefix", "Tokens of a common prefix (system prompt), cached and computed once."),
+    disaggregate=o.own("Disaggregated serving: N of the GPUs for prefill, the others for decode.", "N|auto"),
+    adapters=o.own("Loaded LoRA adapters, of which a request uses one.", "N"),
     adapter_rank=o.own("Rank of each adapter.", "R"),
     draft=o.own(
-        "Speculative decoding: tokens proposed per step, and the draft model; mtp: its own prediction layer.",
+        "Speculative decoding: tokens proposed per step, and the draft model; mtp: the model's own prediction layer.",
         "N[:SOURCE]|mtp",
     ),
     acceptance=o.own("Probability that a proposed token is accepted.", "80%|0.8"),
     price=o.own("Price per GPU-hour, for the cost of tokens.", "X"),
     ttft=o.own("Limit of the mean time to first token at the load: 200ms, 0.5s.", "TIME"),
     tpot=o.own("Limit of the mean time per output token at the load: 200ms, 0.5s.", "TIME"),
-    detail=o.own("Every table: layouts, parts of memory and of time, the front, definitions."),
+    detail=o.own("Print every table: layouts, memory and time by part, the Pareto front, definitions."),
 )
 def deploy(
     sources: o.Sources,
@@ -70,7 +64,7 @@ def deploy(
         list[str],
         o.option(
             "--gpu",
-            "Without a number: the fewest that do. With the price per GPU-hour: h100-sxm:8@2.5. Repeatable.",
+            "Without N: the fewest that fit. With a price per GPU-hour: h100-sxm:8@2.5. Repeatable.",
             metavar="NAME[:N][@PRICE]",
         ),
     ],
@@ -81,7 +75,7 @@ def deploy(
         str | None,
         typer.Option(
             "--emit",
-            help="Print the command that serves the plan instead: vllm, sglang, trtllm or dynamo.",
+            help="Print only the command that serves the plan: vllm, sglang, trtllm or dynamo.",
             metavar="ENGINE",
             autocompletion=completion.served,
         ),
@@ -89,9 +83,10 @@ def deploy(
     printing: Printing,
     **asked: Any,
 ) -> Any:
-    """Will it fit, how fast is it, what does it cost: memory of each GPU, most sequences, latency.
+    """Plan serving: does it fit, how fast is it, what does it cost? Memory of each GPU, maximum concurrency, latency
+    and throughput.
 
-    Exit code 1: it does not fit, or a limit is missed; of more users than fit at once, the others wait.
+    Exit code 1: it does not fit, or a limit is missed; with more users than fit at once, some wait.
 
     Several sources or GPUs are compared in one table.
 
@@ -101,10 +96,10 @@ def deploy(
     if emit_ is not None and (
         not alone or printing.form != "table" or printing.place or asked["detail"] or asked["simulate"]
     ):
-        mend = "one source, one --gpu, no other format, neither --detail nor --simulate"
-        raise InputError("options", [f"--emit prints one deployment's command: {mend}"])
+        mend = "one source and one --gpu, and excludes --format, --plot, --detail and --simulate"
+        raise InputError("options", [f"--emit needs {mend}"])
     if printing.place and not alone:
-        raise InputError("options", ["--plot draws one deployment: one source and one --gpu"])
+        raise InputError("options", ["--plot needs one source and one --gpu"])
     found = txcalc.deploy(o.models(sources, ignore, o.changes(set_)), gpu, **asked)
     if emit_ is None:
         return found

@@ -1,4 +1,4 @@
-"""The inverse questions, which models fit and which shapes spend a budget: `fit`, `design`."""
+"""`fit`, `design`."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from txcalc.cli.command import command
 
 @command(
     gpu=Annotated[list[str], o.option("--gpu", "Also 8xh100, 16GB@500GB/s. Repeatable.")],
-    weights=o.option("--weights", "By default native, Q8_0, Q4_K_M, the first that fits.", several=True),
-    context=o.length("--context", "Of the one there is."),
+    weights=o.option("--weights", "Default: the first of native, Q8_0, Q4_K_M that fits.", several=True),
+    context=o.length("--context", "Of one sequence."),
     chunk=o.length("--chunk"),
-    every=o.option("--all", "Those that do not fit too, with what they are short of."),
+    every=o.option("--all", "Also list what does not fit, and by how much."),
 )
 def fit(sources: o.MaybeSources = None, **asked: Any) -> Any:
-    """Which models fit on accelerators, by how much, in which format and how fast. Without sources: the presets.
+    """Which models fit on accelerators, in which format, with how much room and how fast. Without sources: the presets.
 
     Exit code 1: none fits.
 
@@ -29,30 +29,30 @@ def fit(sources: o.MaybeSources = None, **asked: Any) -> Any:
 
 
 @command(
-    params=o.option("--params", "To spend."),
-    compute=o.option("--compute", "To spend, by 6·N·D with N the active parameters."),
-    train_tokens=o.option("--train-tokens", "D of --compute (default: 20 per parameter)."),
+    params=o.option("--params", "The budget."),
+    compute=o.option("--compute", "The budget, 6·N·D with N the active parameters."),
+    train_tokens=o.option("--train-tokens", "D for --compute (default: 20 per parameter)."),
     vocab=o.length("--vocab", "Rows of the vocabulary (default: 32,000)."),
     ratio=o.own("F/D before it is rounded up to a multiple of 256 (default: 8/3).", "R"),
-    gqa=o.length("--gqa", "Query heads for each key/value head (default: 1)."),
-    head=o.length("--head", "Width of a head (default: 128)."),
-    tied=o.own("One matrix for embedding and head."),
-    context=o.length("--context", "Counts its cache and activations too (default: weights only)."),
+    gqa=o.length("--gqa", "Query heads per key/value head (default: 1)."),
+    head=o.length("--head", "Width per head (default: 128)."),
+    tied=o.own("Tie embedding and head."),
+    context=o.length("--context", "Also count its cache and activations (default: weights only)."),
 )
 def design(
     source: Annotated[
         str | None,
         typer.Argument(
-            help="A model whose kind of layers the shapes have (experts, MLA, windows, hybrids …), heads and widths "
-            "growing with D; without one, Llama's.",
+            help="A model to scale (experts, MLA, windows, hybrids …), heads and widths growing with D; without one, "
+            "Llama's architecture.",
             autocompletion=completion.source,
             metavar="[SOURCE]",
         ),
     ] = None,
-    set_: Annotated[list[str] | None, o.option("--set", "Of SOURCE; also an expression: F=8/3*D. Repeatable.")] = None,
+    set_: Annotated[list[str] | None, o.option("--set", "With SOURCE; or an expression: F=8/3*D. Repeatable.")] = None,
     **asked: Any,
 ) -> Any:
-    """Shapes that spend a budget of parameters, memory or training. L, D, h, h_kv and F, on friendly multiples.
+    """Shapes for a budget of parameters, memory or training FLOPs: L, D, h, h_kv and F, on hardware-friendly multiples.
 
     Example: txcalc design --memory 16GB --weights fp16
     """

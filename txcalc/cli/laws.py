@@ -1,4 +1,4 @@
-"""Loss and the best size by scaling laws, and the elementary sums over distributions: `scale`, `entropy`."""
+"""`scale`, `entropy`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from txcalc.cli.command import command
     params=o.count("--params", "Instead of a model's."),
     train_tokens=o.count("--train-tokens"),
     compute=o.count("--compute"),
-    unique_tokens=o.count("--unique-tokens", "Of the tokens, how many are different: the rest is seen again."),
+    unique_tokens=o.count("--unique-tokens", "Distinct training tokens; the rest are repeats."),
     laws=typer.Option(
         "--law",
-        help="Laws, separated by commas (default: all that answer).",
+        help="Laws, separated by commas (default: all that apply).",
         metavar="NAME,…",
         autocompletion=completion.law,
     ),
@@ -30,7 +30,7 @@ def scale(
     ] = None,
     **asked: Any,
 ) -> Any:
-    """What loss to expect, and which size is best for a budget. By scaling laws whose constants were checked.
+    """Predict the loss, and the optimal size for a budget, by published scaling laws.
 
     Example: txcalc scale llama-3.1-8b --train-tokens 15T
     """
@@ -44,7 +44,7 @@ def entropy(
         str | None, o.option("--against", "another distribution q, for cross-entropy and divergence.", metavar="Q,Q,…")
     ] = None,
 ) -> Any:
-    """Entropy and perplexity of a distribution. Cross-entropy and KL divergence against another, in bits and nats.
+    """Entropy and perplexity of a distribution, cross-entropy and KL divergence against another, in bits and nats.
 
     Example: txcalc entropy 0.5,0.5 --against 0.9,0.1
     """

@@ -1,4 +1,4 @@
-"""What there is, what is measured and what is written back: `presets`, `export`, `measure`, `measurements`."""
+"""`presets`, `export`, `measure`, `measurements`."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from txcalc.cli.output import tell as told
 
 @command()
 def presets(
-    pattern: Annotated[str, typer.Argument(help="A part of a name or family; * and ? as in file names.")] = "*",
-    hardware: Annotated[bool, typer.Option("--hardware", help="Accelerators instead of models.")] = False,
+    pattern: Annotated[str, typer.Argument(help="Part of a name or family; * and ? are wildcards.")] = "*",
+    hardware: Annotated[bool, typer.Option("--hardware", help="List accelerators instead of models.")] = False,
 ) -> Any:
-    """List the presets: models, or accelerators. With family, kind, parameters, active parameters and context.
+    """List the presets: models with family, kind, parameters and context; or accelerators.
 
     Example: txcalc presets 'llama*'
     """
@@ -30,12 +30,12 @@ def presets(
 def export(
     source: o.Source,
     to: Annotated[Literal["toml", "config.json"], typer.Option("--to", help="A preset, or a Hugging Face config.")],
-    file: Annotated[Path | None, typer.Argument(help="Where to; without it, standard output.", metavar="FILE")] = None,
+    file: Annotated[Path | None, typer.Argument(help="The file; default: standard output.", metavar="FILE")] = None,
     force: o.Force = False,
     set_: o.Set = None,
     ignore: o.Ignore = None,
 ) -> Any:
-    """Write a model's description as a preset or a config.json. It reads back to the same numbers.
+    """Write a model as a preset or a config.json, which reads back to the same numbers.
 
     Example: txcalc export llama-3.1-8b --to config.json
     """
@@ -49,20 +49,20 @@ def export(
 def measure(
     device: Annotated[str, o.option("--device", "Not meta.")] = "cpu",
     gpu: Annotated[
-        str | None, o.option("--gpu", "For the floor of times; or calibrate's file (default: measured).")
+        str | None, o.option("--gpu", "Whose floor times are shown; or calibrate's file (default: measured).")
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Only this item of the list. Repeatable.", metavar="ITEM")
     ] = None,
-    limit: Annotated[float, typer.Option(help="Seconds after which no new item is started.", metavar="N")] = 540,
+    limit: Annotated[float, typer.Option(help="Start no new item after N seconds.", metavar="N")] = 540,
     out: Annotated[
-        Path | None, o.option("--out", "a .json that is written after every step, and gone on with.")
+        Path | None, o.option("--out", "a .json, written after every step; a later run continues it.")
     ] = None,
     *,
     tell: Tell,
 ) -> Any:
-    """Measure a list of models on this device, beside what was predicted. Counts must be equal (exit code 0); memory
-    and times stand side by side; what --out holds of an earlier run is not measured again.
+    """Measure a list of models on this device and compare with the predictions. Counts must be equal (exit code 0);
+    memory and times are shown with their predictions.
 
     Example: txcalc measure --device cpu --out mine.json
     """
@@ -74,12 +74,10 @@ def measure(
 def measurements(
     file: Annotated[
         str,
-        typer.Argument(
-            help='A file that "txcalc measure" wrote, or the name of one that comes with txcalc.', metavar="FILE"
-        ),
+        typer.Argument(help='A file written by "txcalc measure", or the name of a bundled one.', metavar="FILE"),
     ] = "cpu",
 ) -> Any:
-    """Show what "txcalc measure" found: counts, memory and times beside what was predicted. Nothing is measured.
+    """Show the results of "txcalc measure": counts, memory and times with their predictions.
 
     Example: txcalc measurements cpu
     """

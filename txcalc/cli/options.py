@@ -1,4 +1,4 @@
-"""The options that commands share, said once. Lengths may be written `32k`; every value is checked by the library."""
+"""Options that commands share. Lengths may be written `32k`; the library checks every value."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from txcalc.units import parse_count, parse_tokens
 if TYPE_CHECKING:
     from txcalc.model import Model
 
-GROUPS = ("Model", "Workload", "Engine", "Traffic", "Money", "Output")  # of a help, in this order
+GROUPS = ("Model", "Workload", "Engine", "Traffic", "Money", "Output")  # sections of a help, in this order
 
 
 class Flag(NamedTuple):
-    """An option as every command has it: the group of help that it stands in, what it means, the word for its value,
-    what the shell completes, and what it was called before, which is still read."""
+    """An option as every command has it: its help section, meaning, value placeholder, completion, and former names,
+    which are still read."""
 
     group: str
     meaning: str = ""
@@ -33,13 +33,13 @@ class Flag(NamedTuple):
 
     @classmethod
     def of(cls, *, completes: str | None = None, **said: Any) -> Flag:
-        """As `options.json` says it: what completes it is a name of `completion`."""
+        """From an entry of `options.json`, where `completes` names a function of `completion`."""
         return cls(**said, completes=getattr(completion, completes) if completes else None)
 
 
-# One name for one thing: an option that several commands have means the same in all of them.
+# An option has the same meaning in every command.
 _SHARED: dict[str, Any] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-# Options that one command has, whose declaration says the rest, by their group of its help.
+# Options of a single command, by section of its help.
 _OWN = {
     "Model": "headers via layers vocab ratio gqa head tied match by initial",
     "Workload": "over quantity by-kind formulas input unique-tokens bytes-per-token law micro-batch",
@@ -54,9 +54,9 @@ TABLE = {flag: Flag.of(**said) for flag, said in _SHARED.items()} | {
     f"--{flag}": Flag(group) for group, flags in _OWN.items() for flag in flags.split()
 }
 
-OTHER = Flag("Output")  # of an option that stands nowhere above, as the tests would say
+OTHER = Flag("Output")  # for an option missing above, which the tests report
 
-# What an option was called before, by command where another option has that name now.
+# Former names; some differ by command, where another option has that name now.
 RENAMED = {old: new for new, entry in TABLE.items() for old in entry.before} | {
     "--tokens": "--context",
     "--flops": "--compute",
@@ -64,7 +64,7 @@ RENAMED = {old: new for new, entry in TABLE.items() for old in entry.before} | {
 
 
 def option(flag: str, more: str = "", several: bool = False, **declared: Any) -> Any:
-    """An option of `TABLE`: what it means, and `more` about this command's; `several`: values separated by commas."""
+    """An option of `TABLE`, with `more` help for this command; `several`: comma-separated values."""
     entry = TABLE.get(flag, OTHER)
     value = None if entry.value is None else entry.value + ",…" * several
     told = {"help": f"{entry.meaning} {more}".strip(), "metavar": value, "autocompletion": entry.completes, **declared}
@@ -72,13 +72,12 @@ def option(flag: str, more: str = "", several: bool = False, **declared: Any) ->
 
 
 def own(text: str, value: str | None = None, completes: completion.Completion | None = None) -> Any:
-    """An option that one command has, called as the keyword is: what it means, the word for its value, what the shell
-    completes."""
+    """An option of one command, named as its keyword: help, placeholder, completion."""
     return typer.Option(help=text, metavar=value, autocompletion=completes)
 
 
 def length(flag: str, more: str = "") -> Any:
-    """A whole number as people write lengths: 2048, 32k, 1M."""
+    """A length: 2048, 32k, 1M."""
 
     def parse(value: str | int) -> int:
         return value if isinstance(value, int) else parse_tokens(value, flag)
@@ -87,7 +86,7 @@ def length(flag: str, more: str = "") -> Any:
 
 
 def count(flag: str, more: str = "") -> Any:
-    """A number as people write counts: 8B, 15T, 3.8e25."""
+    """A count: 8B, 15T, 3.8e25."""
     return option(flag, more, parser=lambda value: parse_count(value, flag), metavar="N")
 
 
@@ -111,24 +110,24 @@ Json = Annotated[bool, option("--json")]
 
 
 def chosen(format_: FormatName, json_: bool) -> FormatName:
-    """The format that `--format` and `--json` ask for together."""
+    """The format that `--format` and `--json` select."""
     if json_ and format_ not in ("table", "json"):
-        raise InputError("options", [f"--json and --format {format_} contradict each other"])
+        raise InputError("options", [f"--json and --format {format_} exclude each other"])
     return "json" if json_ else format_
 
 
 def plotted(place: str | None, format_: FormatName, force: bool) -> str | None:
-    """Where `--plot` draws, once it is known that it can. Errors: `InputError`, `MissingExtra`."""
+    """Checks `--plot` before anything is computed. Errors: `InputError`, `MissingExtra`."""
     if place is None:
         if force:
-            raise InputError("options", ["--force is of a file that is written"])
+            raise InputError("options", ["--force needs a file to write"])
         return None
     from txcalc.render.draw import SUFFIXES, check
     from txcalc.sources.files import writable
 
     if place == "-":
         if format_ != "table":
-            raise InputError("options", [f"--plot - draws below a table, and --format {format_} has none"])
+            raise InputError("options", [f"--plot - needs --format table, not {format_}"])
     elif Path(place).suffix.lower() not in SUFFIXES:
         raise InputError("--plot", [Fault("--plot", place, f"a file named {' or '.join(SUFFIXES)}, or - to draw here")])
     check(place)
@@ -138,7 +137,7 @@ def plotted(place: str | None, format_: FormatName, force: bool) -> str | None:
 
 
 def model(source: str, set_: list[str] | None, ignore: list[str] | None) -> Model:
-    """A model with its changes, and without keys of its config.json."""
+    """A model with changes and ignored config keys."""
     (found,) = models([source], ignore, changes(set_))
     return found
 
@@ -146,8 +145,8 @@ def model(source: str, set_: list[str] | None, ignore: list[str] | None) -> Mode
 def models(
     sources: Sequence[str], ignore: list[str] | None, changes: Mapping[str, Any] | None = None, *, weights: bool = False
 ) -> list[Model]:
-    """Models of which some may be presets: --ignore is for those that are a config.json, one at least. Likewise
-    changes: one model is another by them."""
+    """Models, some of which may be presets: --ignore must apply to at least one config.json, and changes must change at
+    least one model."""
     from txcalc import load
 
     found, taken = [], False
@@ -160,13 +159,13 @@ def models(
                 raise
             found.append(load(source, changes, weights=weights))
     if ignore and not taken:
-        raise InputError("--ignore", ["leaves keys out of a config.json, and none of these is one"])
+        raise InputError("--ignore", ["needs a config.json, and none of these is one"])
     must_change(found, changes or {})
     return found
 
 
 def must_change(models: Sequence[Model], changes: Mapping[str, Any]) -> None:
-    """Errors: `InputError` where changes leave every model as it was."""
+    """Refuses changes that leave every model as it was. Errors: `InputError`."""
     if changes and not any(model.changed for model in models):
         from txcalc.sources.idle import changes_nothing
 
@@ -175,12 +174,12 @@ def must_change(models: Sequence[Model], changes: Mapping[str, Any]) -> None:
 
 
 def numbers(text: str, flag: str) -> list[int]:
-    """`4k,32k,128k` as whole numbers, each once."""
+    """`4k,32k,128k` as whole numbers, without repeats."""
     return list(dict.fromkeys(parse_tokens(item, flag) for item in text.split(",")))
 
 
 def changes(pairs: list[str] | None) -> dict[str, Any]:
-    """`--set key=value` as a mapping; a value is a number (`32k`), or as TOML writes it, or a bare text."""
+    """`--set key=value` as a mapping; a value is a number (`32k`), a TOML value, or bare text."""
     result: dict[str, Any] = {}
     faults: list[Fault | str] = []
     for pair in pairs or ():
@@ -197,7 +196,7 @@ def changes(pairs: list[str] | None) -> dict[str, Any]:
 
 
 def variants(groups: list[str] | None) -> list[dict[str, Any]]:
-    """Each `--set` as the changes of one variant: `h_kv=8`, or several at once, `h_kv=8,F=12k`."""
+    """The changes of each variant: `h_kv=8`, or several keys, `h_kv=8,F=12k`."""
     return [changes(re.split(r",\s*(?=[A-Za-z_][\w.]*\s*=)", group)) for group in groups or ()]
 
 
@@ -207,7 +206,7 @@ def _value(text: str) -> Any:
     except InputError:
         pass
     if text.count(".") > 200:
-        return text  # a dotted key takes the square of its length
+        return text  # TOML's dotted keys take quadratic time
     try:
         return tomllib.loads(f"value = {text}")["value"]
     except (tomllib.TOMLDecodeError, RecursionError, ValueError):

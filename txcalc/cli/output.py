@@ -26,10 +26,10 @@ DRAWN = 100  # columns that a drawing has at most; 80 where no terminal says oth
 def emit(
     report: Report, format_: str, place: str | None = None, picture: Callable[[Any], Picture] | None = None
 ) -> None:
-    """One report in one format; a table is 100 columns wide where no terminal says otherwise.
+    """Prints a report in a format; tables are 100 columns wide without a terminal.
 
-    `picture` makes one with the module `render.plot`, which is drawn at `place`: a file before anything is printed, `-`
-    below the table.
+    `picture` makes a plot from the module `render.plot`: written to the file `place` before anything is printed, or
+    drawn below the table (`-`).
     """
     image = picture(import_module("txcalc.render.plot")) if place and picture else None
     wrote = [save(image, place)] if image and place and place != "-" else []
@@ -49,7 +49,7 @@ def emit(
 
 
 def printed(found: Result | Report | None, format_: str, place: str | None = None) -> None:
-    """What a command found in one format; exit code 1 where a result's answer is no."""
+    """Prints what a command found; exit code 1 if a result failed."""
     if isinstance(found, Report):
         return emit(found, format_)
     if found is None:
@@ -61,8 +61,7 @@ def printed(found: Result | Report | None, format_: str, place: str | None = Non
 
 @contextmanager
 def progress(beside: bool = True) -> Iterator[Callable[[str, float], None]]:
-    """What is told of a step and of the share that is done becomes a bar on stderr, on a terminal; not `beside` a
-    result that goes to one, too, meanwhile."""
+    """A progress bar on stderr, if that is a terminal; with `beside` False not while stdout is one too."""
     if not sys.stderr.isatty() or (not beside and sys.stdout.isatty()):
         yield lambda step, share: None
         return
@@ -75,7 +74,7 @@ def progress(beside: bool = True) -> Iterator[Callable[[str, float], None]]:
 
 
 def escaped(text: str) -> str:
-    """JSON whose letters standard output can hold."""
+    """JSON in the encoding of standard output."""
     try:
         text.encode(sys.stdout.encoding or "ascii")
     except UnicodeEncodeError:
@@ -86,10 +85,10 @@ def escaped(text: str) -> str:
 
 
 def save(picture: Picture, place: str) -> str:
-    """Writes a picture's file, and says so. Errors: `InputError`."""
+    """Writes a plot, and says so. Errors: `InputError`."""
     from txcalc.api.results import Drawing
 
-    Drawing(picture).save(place, force=True)  # it was asked for before anything was computed
+    Drawing(picture).save(place, force=True)  # `plotted` has checked the file
     return f"the picture is in {place}"
 
 
@@ -114,18 +113,18 @@ def _styled(lines: Iterable[Line]) -> str:
 
 
 def tell(notes: Iterable[str]) -> None:
-    """Notes, on stderr; what is said of several things (`NAME: …`) is said once, with all their names."""
+    """Notes on stderr; equal ones about several things (`NAME: …`) are joined."""
     for note in folded(notes):
         typer.echo(fitted(f"note: {note}"), err=True)
 
 
 def fitted(text: str) -> str:
-    """A message in lines as wide as the terminal that standard error is; as it is where that is none."""
+    """A message wrapped to the terminal of standard error, if it is one."""
     return "\n".join(wrapped(text, get_terminal_size().columns)) if sys.stderr.isatty() else text
 
 
 def folded(notes: Iterable[str]) -> list[str]:
-    """Notes that are one but for the name before their colon, as one."""
+    """Joins notes that differ only in the name before the colon."""
     names: dict[str, dict[str, None]] = {}
     for note in notes:
         name, colon, said = note.partition(": ")

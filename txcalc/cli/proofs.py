@@ -1,4 +1,4 @@
-"""What is measured and proved with PyTorch: `verify`, `prove`, `trace`, `calibrate`."""
+"""`verify`, `prove`, `trace`, `calibrate`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from txcalc.errors import InputError
 if TYPE_CHECKING:
     from txcalc.model import Model
 
-MANY = 8  # models that are worth the start of a process for each core
+MANY = 8  # models from which on one process per core pays
 
 
 @command(
@@ -28,23 +28,23 @@ MANY = 8  # models that are worth the start of a process for each core
         typer.Option(
             "--oracle",
             help="parameters, fvcore, flops (the default), bytes, training, saved, cache, mask, traffic, other, "
-            "memory, or all; on a device also peak and time, and by default all that takes no fakes. Repeatable.",
+            "memory, or all; on a device also peak and time, and more by default. Repeatable.",
             metavar="NAME",
             autocompletion=completion.oracle,
         ),
     ],
     symbolic=typer.Option(
         "--symbolic/--points",
-        help="Every layer for every batch and length, or refuse; or at points only. By default one layer of each "
-        "kind for every batch and length, and all at a point.",
+        help="Prove every layer for every batch and length, or refuse; or compare at points only. Default: one layer "
+        "of each kind for every batch and length, and all layers at a point.",
         show_default=False,
     ),
     layers=o.own("Only the first N layers, for small devices.", "N"),
-    dtype=o.option("--dtype", "Here fp32 or bf16, of the modules."),
-    against=o.option("--against", "also that library's module of the same config.json."),
-    gpu=o.option("--gpu", "For the floor of times; or calibrate's file (default: measured)."),
-    zero_cost=o.own("List the operators that may run without a count."),
-    record=o.own("Store what was found of presets, as show's evidence."),
+    dtype=o.option("--dtype", "Of the modules: fp32 or bf16."),
+    against=o.option("--against", "transformers' module of the same config.json."),
+    gpu=o.option("--gpu", "Whose floor times are shown; or calibrate's file (default: measured)."),
+    zero_cost=o.own("List the operators counted as free."),
+    record=o.own("Store the results for presets, as evidence for show."),
 )
 def verify(
     sources: o.MaybeSources = None,
@@ -52,10 +52,10 @@ def verify(
     lora: o.Lora = None,
     everything: Annotated[bool, o.option("--all")] = False,
     *,
-    device: Annotated[str, o.option("--device", "On meta any size fits.")] = "meta",
+    device: Annotated[str, o.option("--device", "On meta any model size works.")] = "meta",
     layout: Annotated[
         str | None,
-        o.option("--layout", "Training so, against PyTorch's own sharding (a fake process group): tp=8,sp=8,fsdp=4."),
+        o.option("--layout", "Verify training in this layout, against PyTorch's own sharding: tp=8,sp=8,fsdp=4."),
     ] = None,
     recipe: Annotated[
         str | None,
@@ -65,41 +65,42 @@ def verify(
         ),
     ] = None,
     ranks: Annotated[
-        int | None, typer.Option(help="With --layout: at most N different ranks of a stage.", metavar="N")
+        int | None, typer.Option(help="With --layout: at most N kinds of ranks per stage.", metavar="N")
     ] = None,
     torchrun: Annotated[
         int | None,
         typer.Option(
-            help="With --layout: N real processes run a step with values, on gloo (--device cuda: NCCL); started here, "
-            "or by torchrun, whose environment is taken.",
+            help="With --layout: run a real step on N processes with gloo (--device cuda: NCCL), started here or by "
+            "torchrun.",
             metavar="N",
         ),
     ] = None,
-    workers: Annotated[int | None, o.option("--workers", "(of many models: one each core).")] = None,
+    workers: Annotated[int | None, o.option("--workers", "(default: one, or one per core for many models).")] = None,
     tell: Tell,
     **asked: Any,
 ) -> Any:
-    """Predicted and measured side by side, part by part. With exact differences; exit code 0 only when all are equal.
+    """Build the PyTorch module and compare it with the calculator, part by part. Exit code 0 only if everything is
+    equal.
 
     Example: txcalc verify gpt2
     """
     changes = adapters(lora)[0]
     if layout is not None:
         if not sources:
-            raise InputError("verify", ["expected models whose --layout is verified"])
-        _refuse({"--workers": workers is not None}, "belongs to models without --layout")
+            raise InputError("verify", ["expected models"])
+        _refuse({"--workers": workers is not None}, "does not work with --layout")
         models = o.models(sources, ignore, changes)
         if torchrun is not None:
             if ranks is not None:
-                raise InputError("verify", ["--ranks is for --layout alone: --torchrun runs all of them"])
+                raise InputError("verify", ["--ranks does not work with --torchrun, which runs all ranks"])
             return _torchrun(models, layout, recipe or "", torchrun, device)
-        _refuse({"--device": device != "meta"}, "with --layout belongs to --torchrun")
+        _refuse({"--device": device != "meta"}, "with --layout needs --torchrun")
         return txcalc.verify(*models, layout=layout, recipe=recipe or "", ranks=ranks)
     alone = {"--recipe": recipe, "--ranks": ranks is not None, "--torchrun": torchrun is not None}
-    _refuse(alone, "belongs to --layout")
+    _refuse(alone, "needs --layout")
     given = _given("verify", sources, everything)
     if lora and asked["record"]:
-        raise InputError("options", ["--record keeps what holds of presets, --lora changes them"])
+        raise InputError("options", ["--record needs presets as they are, without --lora"])
     models = o.models(given, ignore, changes)
     if device != "meta":
         gc.freeze()  # what is imported is no garbage: measuring collects often, and need not look at it
@@ -118,7 +119,7 @@ def _given(command: str, sources: list[str] | None, everything: bool) -> list[st
 
 
 def _torchrun(models: Sequence[Model], layout: str, recipe: str, number: int, device: str) -> Any:
-    """Every model over real processes; only one of them says what was found."""
+    """Runs every model on real processes; rank 0 reports."""
     from txcalc.api.proofs import Verify
     from txcalc.planning.layout import parse_layout
     from txcalc.planning.training.recipe import parse_recipe
@@ -131,7 +132,7 @@ def _torchrun(models: Sequence[Model], layout: str, recipe: str, number: int, de
 
 
 def _refuse(given: dict[str, Any], why: str) -> None:
-    """Errors: `InputError` that names every option given for nothing."""
+    """Refuses options without effect. Errors: `InputError`."""
     if faults := [f"{name} {why}" for name, value in given.items() if value]:
         raise InputError("verify", faults)
 
@@ -142,15 +143,13 @@ def prove(
     everything: Annotated[bool, o.option("--all")] = False,
     set_: o.Set = None,
     ignore: o.Ignore = None,
-    again: Annotated[bool, typer.Option("--again", help="Also prove again what has a theorem.")] = False,
-    out: Annotated[
-        Path | None, o.option("--out", "a .json for the theorems (default: in your own data folder).")
-    ] = None,
+    again: Annotated[bool, typer.Option("--again", help="Prove again structures that have a theorem.")] = False,
+    out: Annotated[Path | None, o.option("--out", "a .json for the theorems (default: in your data folder).")] = None,
     *,
     tell: Tell,
 ) -> Any:
-    """Prove a model's formulas for every size. Its structure is traced with symbols for widths, heads, experts, batch
-    and length; every model of that structure inherits the theorem.
+    """Prove a model's formulas for every size. Its structure is traced with symbolic widths, heads, experts, batch and
+    length; every model of that structure inherits the theorem.
 
     Example: txcalc prove my-model/config.json
     """
@@ -163,28 +162,28 @@ def prove(
         list[str],
         typer.Option(
             "--input",
-            help="What it takes, if not token ids: sizes are B, T, T_src or numbers. Repeatable.",
+            help="An input, if not token ids, with sizes B, T, T_src or numbers. Repeatable.",
             metavar="NAME=B,T:int64",
         ),
     ],
-    batch=o.length("--batch", "Measures at this one, where no formula holds for all."),
-    tokens=o.length("--tokens", "Measures at this length."),
-    source_tokens=o.length("--source-tokens", "Measures at this T_src."),
-    device=o.option("--device", "The last two measure what depends on data."),
+    batch=o.length("--batch", "Measure at this batch, where no formula holds for all."),
+    tokens=o.length("--tokens", "Measure at this length."),
+    source_tokens=o.length("--source-tokens", "Measure at this T_src."),
+    device=o.option("--device", "cpu and cuda measure what depends on data."),
 )
 def trace(
     source: Annotated[
         str,
         typer.Argument(
-            help="FILE.py:factory or module:Class, called without arguments, that makes a module taking token ids.",
+            help="FILE.py:factory or module:Class, called without arguments: returns a module that takes token ids.",
             metavar="FILE.py:NAME",
         ),
     ],
     **asked: Any,
 ) -> Any:
-    """Parameters and FLOPs of any PyTorch module, by part. As formulas in batch and length, beside what fvcore counts.
+    """Parameters and FLOPs of any PyTorch module, part by part, as formulas in batch and length, with fvcore's count.
 
-    Exit code 1 where an operator that may cost has no count: the FLOPs are then at least those shown.
+    Exit code 1: an operator that may cost FLOPs has no count, so the FLOPs are a lower bound.
     Example: txcalc trace model.py:build
     """
     return txcalc.trace(source, **asked)
@@ -192,13 +191,13 @@ def trace(
 
 @command()
 def calibrate(
-    device: Annotated[str, o.option("--device", "Not meta.")] = "cpu",
+    device: Annotated[str, o.option("--device", "cpu or cuda.")] = "cpu",
     out: Annotated[Path | None, o.option("--out", "a .toml for deploy --gpu FILE.")] = None,
     force: o.Force = False,
     like: Annotated[
         str | None,
         typer.Option(
-            help="The accelerator whose datasheet it has; without it the best that is measured.",
+            help="The accelerator whose datasheet applies; default: the best measured rates.",
             metavar="NAME",
             autocompletion=completion.accelerator,
         ),
@@ -206,7 +205,7 @@ def calibrate(
     *,
     tell: Tell,
 ) -> Any:
-    """Measure what this machine reaches in two minutes: products, copies, attention, launches. For deploy --gpu FILE.
+    """Measure this machine in two minutes (matrix products, copies, attention, kernel launches), for deploy --gpu FILE.
 
     Example: txcalc calibrate --device cpu --out mine.toml
     """

@@ -1,4 +1,4 @@
-"""One file that explains models and plans, without a server or a network: `report`."""
+"""`report`."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from txcalc.cli.output import tell as note
 from txcalc.sources.files import writable
 
 _GPU = (
-    "Also plan serving on these: memory, speed, cost, the engines' commands, at every point of a grid. Repeatable."
-    " Without a number: the fewest that do."
+    "Also plan serving: memory, speed, cost and serving commands at every point of a grid. Without N: the fewest that "
+    "fit. Repeatable."
 )
-_TRAIN = "Also plan training on so many: memory of every rank, the step, the pipeline. Repeatable."
-_LAYOUT = "Of training: tp=8,pp=4,dp=2. Repeatable. Without: the fastest layouts that fit."
+_TRAIN = "Also plan training: memory of every rank, the step, the pipeline. Repeatable."
+_LAYOUT = "For training: tp=8,pp=4,dp=2. Repeatable. Default: the fastest layouts that fit."
 
 
 @command(
     formats=False,
     gpu=Annotated[list[str], o.option("--gpu", _GPU, metavar="NAME[:N][@PRICE]")],
-    contexts=o.option("--context", "Of the grid (default: 2k,8k,32k,128k).", several=True),
-    concurrency=o.option("--concurrency", "Of the grid (default: 1,8,32,128,512).", several=True),
-    weights=o.option("--weights", "Of the grid (default: native).", several=True),
-    kv=o.option("--kv", "Of the grid (default: bf16,fp8).", several=True),
+    contexts=o.option("--context", "For serving (default: 2k,8k,32k,128k).", several=True),
+    concurrency=o.option("--concurrency", "For serving (default: 1,8,32,128,512).", several=True),
+    weights=o.option("--weights", "For serving (default: native).", several=True),
+    kv=o.option("--kv", "For serving (default: bf16,fp8).", several=True),
     train=Annotated[
         list[str], typer.Option("--train", help=_TRAIN, autocompletion=completion.accelerator, metavar="NAME:N[@PRICE]")
     ],
     layouts=Annotated[list[str], o.option("--layout", _LAYOUT)],
-    tokens=o.length("--tokens", "Of training (default: 4,096 or the context)."),
-    global_batch=o.length("--global-batch", "Of training."),
-    title=o.own("What the page is called.", "TEXT"),
+    tokens=o.length("--tokens", "For training (default: 4,096 or the context)."),
+    global_batch=o.length("--global-batch", "For training."),
+    title=o.own("Title of the page.", "TEXT"),
 )
 def report(
     sources: o.Sources,
@@ -48,8 +48,8 @@ def report(
     tell: Tell,
     **asked: Any,
 ) -> Any:
-    """An interactive page in one file: a model's sizes as sliders, its parts, formulas and theorems; several models
-    side by side; serving and training plans. Works offline and can be mailed.
+    """Write an interactive page: sliders for a model's sizes, its parts, formulas and theorems; several models side by
+    side; serving and training plans. One file that works offline.
 
     Example: txcalc report llama-3.1-8b qwen3-8b --gpu h100-sxm:2@2.5 --out plan.html
     """

@@ -1,4 +1,4 @@
-"""`txcalc sweep`: any quantity over a grid of sizes and lengths."""
+"""`sweep`."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from txcalc.api.sweeps import Swept
 
 _OVER = (
-    "A letter, a key or a word of the workload, and its values: T=1k:1M:2x (times 2, the end included), "
+    "An axis (a letter, a key or a workload length) with its values: T=1k:1M:2x (doubling, end included), "
     "D=512:4096:+512 (steps) or h=8,16,32. Repeatable; the last varies fastest."
 )
 _QUANTITY = (
     "params, active, flops, flops_masked, flops_other, bytes, saved, cache, weights_bytes, saved_bytes or cache_bytes; "
-    "of one kind of part: params.attention. Repeatable."
+    "or of one kind of part: params.attention. Repeatable."
 )
 
 
@@ -32,10 +32,10 @@ _QUANTITY = (
     quantities=Annotated[
         list[str], typer.Option("--quantity", help=_QUANTITY, metavar="NAME", autocompletion=completion.quantity)
     ],
-    by_kind=o.own("Each quantity apart by kind of part: attention, feed_forward, norm …"),
-    batch=o.length("--batch", "Unless it is swept (default: 1)."),
-    tokens=o.length("--tokens", "Unless they are swept (default: 1)."),
-    past=o.length("--past", "Unless they are swept (default: 0)."),
+    by_kind=o.own("Split each quantity by kind of part: attention, feed_forward, norm …"),
+    batch=o.length("--batch", "Unless swept (default: 1)."),
+    tokens=o.length("--tokens", "Unless swept (default: 1)."),
+    past=o.length("--past", "Unless swept (default: 0)."),
 )
 def sweep(
     sources: o.Sources,
@@ -48,15 +48,15 @@ def sweep(
     ] = None,
     workers: Annotated[int, o.option("--workers", "(with --out).")] = 1,
     cluster: Annotated[
-        str | None, typer.Option(help="A Dask scheduler whose machines compute --out.", metavar="ADDRESS")
+        str | None, typer.Option(help="With --out: compute on the workers of a Dask scheduler.", metavar="ADDRESS")
     ] = None,
     force: o.Force = False,
     printing: Printing,
     **asked: Any,
 ) -> Any:
-    """Any quantity over a grid of sizes and lengths. A table to read, CSV of up to 100 million exact rows, or Parquet
-    of any size, the same bytes however many --workers. B, T, P and T_src are the workload's batch, tokens, past and
-    source; with --set F=8/3*D one size follows another.
+    """Exact quantities over a grid of sizes and lengths: a table, CSV of up to 100 million rows, or Parquet of any
+    size. B, T, P and T_src are the workload's batch, tokens, past and source; with --set F=8/3*D one size follows
+    another.
 
     Example: txcalc sweep llama-3.1-8b --over T=1k:1M:2x --quantity flops --quantity cache_bytes
     """
@@ -70,10 +70,10 @@ def sweep(
         o.must_change([grid.base for grid in found.grids], changes)
     if out is not None:
         if place or chosen != "table":
-            raise InputError("options", ["--out writes a file of its own: without --plot and another --format"])
+            raise InputError("options", ["--out excludes --plot and --format"])
         return _streamed(found, out, workers, cluster, force)
     if workers != 1 or cluster:
-        raise InputError("options", ["--workers and --cluster are of --out"])
+        raise InputError("options", ["--workers and --cluster need --out"])
     if found.points > MAX_POINTS:
         raise InputError("sweep", [f"{found.points:,} points are more than {MAX_POINTS:,}: --out streams them"])
     if chosen != "csv":  # which is streamed

@@ -122,7 +122,7 @@ class _Parameters:
             if whole(least) and least > 1 and value % least == 0:
                 base = self.size(section, of, least, table)
                 return base if value == least else _times(base, self.parameter(f"{section}.{key}/{of}", value // least))
-        if (part := letter.beyond) and table[part] < value:
+        if (part := letter.contains) and table[part] < value:
             base = self.size(section, part, table[part], table)
             return _plus(base, self.rest(f"{section}.{key}-{part}", value - table[part]))
         if letter.chosen and whole(chosen := table[letter.chosen]) and chosen > 1:

@@ -1,4 +1,4 @@
-"""Low-rank adapters beside frozen weights, as parts of the tree (LoRA, arXiv 2106.09685)."""
+"""Low-rank adapters on frozen weights (LoRA, arXiv 2106.09685)."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from txcalc.parts.part import Child, Composite, Gradient, everywhere
 
 
 class Adapters(NamedTuple):
-    """The linear layers of a block that have one, by name (`all`: every one), and the rank of all."""
+    """The rank of a block's adapters and the names of the linear layers that have one ("all": every one)."""
 
     rank: Any
     modules: tuple[str, ...]
 
     def at(self, child: Child) -> bool:
-        """Whether it is a linear layer that has one: not where it reads other positions than the block's (MLA's kv_b,
-        whose product may be absorbed)."""
+        """Whether a child has an adapter: not where it runs at other positions than the block (MLA's kv_b, whose
+        product may be absorbed)."""
         named = child.name in self.modules or "all" in self.modules
         return named and type(child.part) is Linear and child.on is everywhere and child.gradient != "none"
 
 
 class KeptInput(NamedTuple):
-    """A tensor that a frozen linear layer reads and does not keep: its width, and how a learning one would keep it."""
+    """The unsaved input of a frozen linear layer: its width, and `keeps` of the trainable layer."""
 
     width: Any
     keeps: str
 
 
 def adaptable(part: Composite) -> list[str]:
-    """The names of the linear layers in a tree's blocks that have an adapter, or could have one."""
+    """Names of the linear layers in a tree's blocks that have or could have an adapter."""
     found: dict[str, None] = {}
     for child in part.parts:
         if isinstance(child.part, LowRank):
@@ -46,17 +46,18 @@ def adaptable(part: Composite) -> list[str]:
 
 @frozen
 class LowRank(Composite):
-    """y = W·x + b + s·B·A·x, of which A (r, d_in) and B (d_out, r) learn, and W and b are frozen.
+    """y = W·x + b + s·B·A·x with trainable A (r, d_in) and B (d_out, r), and frozen W and b.
 
-    Counts   backward: of W the product for its input's gradient, of A and B both; kept: x, once for all adapters that
-             read it, and A·x; a rank of tp has the whole A and its rows of B, or its columns of A and the whole B
+    Counts   backward: for W the input's gradient alone, for A and B both; a tp rank has all of A and its rows of B, or
+             its columns of A and all of B
+    Kept     x, once for all adapters that read it, and A·x
     Source   Hu et al. 2021 (arXiv 2106.09685), section 4.1
     """
 
     base: Linear
     rank: Any
     keeps: str
-    data: bool = False  # x is data that nobody learns
+    data: bool = False  # x is data without a gradient
 
     def children(self) -> Iterator[Child]:
         yield Child("base", self.base, gradient="none" if self.data else "input", duty="base")
@@ -68,19 +69,19 @@ class LowRank(Composite):
 
 @frozen
 class Frozen(Composite):
-    """A part whose weights are frozen, but for the adapters of its linear layers.
+    """A part with frozen weights, except for adapters of its linear layers.
 
-    `before` are tensors that frozen layers before it read and nobody keeps.
+    `before`: inputs of earlier frozen layers that nothing has saved yet.
     """
 
     part: Composite
     adapters: Adapters | None = None
     before: tuple[KeptInput, ...] = ()
-    apart: bool = False  # nothing in it gets a gradient
+    apart: bool = False  # no gradient reaches it
 
     @once
     def made(self) -> tuple[tuple[Child, ...], tuple[KeptInput, ...]]:
-        """The children, and the tensors that are kept by nobody after it."""
+        """The children, and the inputs that nothing in it saves."""
         return freeze(self.part.parts, self.adapters, self.before, self.apart)
 
     def children(self) -> Iterator[Child]:
@@ -90,9 +91,9 @@ class Frozen(Composite):
 def freeze(
     children: Iterable[Child], adapters: Adapters | None, before: tuple[KeptInput, ...] = (), apart: bool = False
 ) -> tuple[tuple[Child, ...], tuple[KeptInput, ...]]:
-    """The children with frozen weights and adapters; and the tensors, read by linear layers, that nobody keeps.
+    """The children with frozen weights and adapters, and the inputs of linear layers that nothing saves.
 
-    A frozen layer keeps no input; the first adapter that reads a tensor keeps it, whoever would without adapters.
+    A frozen layer saves no input; the first adapter that reads a tensor saves it.
     """
     found, own = list[Child](), list[KeptInput]()
     for child in children:
@@ -121,7 +122,7 @@ def freeze(
 
 
 def around(children: Iterable[Child]) -> Iterator[Child]:
-    """What stands around layers that have adapters, frozen; nothing before the layers gets a gradient."""
+    """Freezes what surrounds the layers; no gradient reaches what precedes them."""
     for child in children:
         if child.duty == "layer":
             yield child
@@ -134,7 +135,7 @@ def around(children: Iterable[Child]) -> Iterator[Child]:
 def _kept(
     width: Any, own: list[KeptInput], before: tuple[KeptInput, ...]
 ) -> tuple[str, list[KeptInput], tuple[KeptInput, ...]]:
-    """How the tensor is kept by an adapter that reads it, and the others: the first of this width that nobody keeps."""
+    """How an adapter saves its input: as the first unsaved tensor of that width would be; and the others."""
     for i, reading in enumerate(own):
         if _same(reading.width, width):
             return reading.keeps, [*own[:i], *own[i + 1 :]], before
@@ -145,15 +146,15 @@ def _kept(
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two widths are one: numbers by value, symbols and arrays where they are the same object."""
+    """Whether two widths are equal: ints by value, symbols and arrays by identity."""
     return one is other or (type(one) is int and type(other) is int and one == other)
 
 
 @frozen
 class LoraOptions(Options, section="lora"):
-    rank: Any = letter(REQUIRED, "rank of the adapters beside frozen weights (LoRA)")
-    modules: list[str] = key(texts, ["q", "v"], "linear layers of a block that have one, by name; ['all']: every one")
+    rank: Any = letter(REQUIRED, "LoRA rank of the adapters")
+    modules: list[str] = key(texts, ["q", "v"], "linear layers of a block with an adapter, by name; ['all']: every one")
 
     def build(self) -> Adapters:
-        """What every block gets."""
+        """The adapters of every block."""
         return Adapters(self.rank, tuple(self.modules))

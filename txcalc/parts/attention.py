@@ -1,7 +1,7 @@
-"""Attention between its projections: MHA, GQA or MQA by its number of key/value heads, self or cross.
+"""Multi-head attention with its projections: MHA, GQA or MQA by the number of key/value heads, self or cross.
 
-Rotary embedding, Q/K norms, biases, sinks and windows are fields or children, never a model's name. The cores are in
-`parts.cores`, and multi-head latent attention is in `parts.latent`.
+Rotary embedding, Q/K norms, biases, sinks and windows are fields or children. The cores are in `parts.cores`,
+multi-head latent attention in `parts.latent`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from txcalc.parts.linear import Linear, Sum, linear
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import (
     REQUIRED,
-    Wished,
+    Conflict,
     biases,
     count,
     flag,
@@ -35,27 +35,41 @@ from txcalc.parts.part import Child, Composite, Workload, on_source, optional
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import PositionsOptions, RelativeBias, Rotary
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Apart, Around, Blocks, Causal, Chunks, Cross, Full, Selected, Span, Squares, Window
+from txcalc.parts.spans import (
+    Causal,
+    CentredWindow,
+    Chunks,
+    Cross,
+    Full,
+    Selected,
+    SeparateWindows,
+    Span,
+    SparseBlocks,
+    SquareWindows,
+    Window,
+)
 
 
 def on_keys(work: Workload) -> Workload:
-    """At every position attended to, the cached ones again."""
+    """All positions attended to, the cached ones recomputed."""
     return work._replace(tokens=work.keys)
 
 
 @frozen
 class Attention(Composite):
-    """q, k, v, the core and o; MHA (h_kv = h), GQA (1 < h_kv < h) or MQA (h_kv = 1), self or cross.
+    """q, k, v, the core and o: MHA (h_kv = h), GQA (1 < h_kv < h) or MQA (h_kv = 1), self or cross.
 
-    `biases` names the projections that have one; `query_norm` and `key_norm` stand between projection and rotation.
-    `position` (Transformer-XL, arXiv 1901.02860, section 3.3) projects the sinusoids of the relative positions to the
-    heads' width: one new distance for each new token, in every sequence. Those of the past depend on no input, and are
-    kept like a table, outside the cache. Code that shares them over the batch multiplies B times less.
-    `gate` multiplies what the heads read by gates that `g` projects from the input.
-    `tied_kv`: v is what k projects, before its norm and rotation (Gemma-4). `lender` names the group of layers whose
-    last one lends its keys and values: this layer projects queries only (Brandon et al. 2024, arXiv 2405.12981).
-    `inner_norm` stands before o, over all heads (Wang et al. 2022, arXiv 2210.06423, section 2.1).
-    A value head is as wide as the core says, which need not be a query's width; `value_scale` multiplies it.
+    biases        projections that have a bias
+    query_norm    between projection and rotation, as `key_norm`
+    position      projects the sinusoids of relative positions (Transformer-XL, arXiv 1901.02860, section 3.3): one new
+                  distance per new token, in every sequence; those of the past depend on no input and are kept like a
+                  table, outside the cache. Code that shares them over the batch multiplies B times less
+    gate          an output gate, whose logits `g` projects from the input
+    tied_kv       v is k's projection, before norm and rotation (Gemma-4)
+    lender        shared KV: the layer group whose last layer provides keys and values; this one projects queries only
+                  (Brandon et al. 2024, arXiv 2405.12981)
+    inner_norm    before o, over all heads (Wang et al. 2022, arXiv 2210.06423, section 2.1)
+    value_scale   multiplies the values, whose width (`core.d_v`) need not be a query's
     """
 
     d_model: Any
@@ -68,7 +82,7 @@ class Attention(Composite):
     key_norm: Norm | None
     rotary: Rotary | None
     core: AttentionCore | DifferentialCore
-    # Its input is already kept by another leaf (a parallel block's feed-forward shares it).
+    # False: another leaf saves its input (a parallel block's feed-forward reads the same).
     keeps_input: bool = True
     position: Linear | None = None
     gate: Gate | None = None
@@ -76,18 +90,18 @@ class Attention(Composite):
     tied_kv: bool = False
     lender: str | None = None
     inner_norm: Norm | None = None
-    # A table of biases by distance of this layer's own.
+    # A relative-bias table of this layer's own.
     relative_bias: RelativeBias | None = None
     value_scale: Any = None
-    # A mask that the values make, whose projection has a bias where theirs has.
+    # A dynamic mask from the values; its projection has a bias where theirs has.
     mask: DynamicMask | None = None
-    # Width of what cross-attention reads, where it is not this stack's.
+    # Width of the encoder's output, where it differs from this stack's.
     d_memory: Any = None
-    # What the heads read is the result: there is no o.
+    # The concatenated heads are the result: no projection o.
     direct: bool = False
-    # Groups in which q, k, v and o are cut (SqueezeBERT, arXiv 2006.11316).
+    # Groups of the grouped projections q, k, v and o (SqueezeBERT, arXiv 2006.11316).
     groups: tuple[Any, ...] | None = None
-    # Of one rank's share: heads of all ranks, for norms over all of them; statistics of `inner_norm`.
+    # On one rank: gathers heads for norms over all of them; joins the statistics of `inner_norm`.
     norm_gather: AllGather | None = None
     inner_join: AllReduce | None = None
 
@@ -96,7 +110,7 @@ class Attention(Composite):
         queries, pairs = self.n_heads * self.d_head, self.n_kv_heads * self.d_head
         values = self.n_kv_heads * self.core.d_v
         keeps = "yes" if self.keeps_input else "no"
-        # The encoder's output is one tensor for all layers: the first cross-attention's k keeps it (see the stack).
+        # The encoder's output is one tensor for all layers: `model.Memory` saves it once.
         at = {"on": on_source} if cross else {}
         read = self.d_model if self.d_memory is None else self.d_memory
         of_q, of_k, of_v, of_o = self.groups or (None, None, None, None)
@@ -135,23 +149,23 @@ class Attention(Composite):
         read = self.n_heads * self.core.d_v
         yield Child("o", linear(read, self.d_model, bias="o" in self.biases, keeps=keeps, groups=of_o), duty="writes")
 
-    def alive(self) -> Any:
-        """Queries, keys, values and what attention gives."""
+    def peak_elements(self) -> Any:
+        """Queries, keys, values and the result."""
         return 2 * self.n_heads * self.core.d_qk + 2 * self.n_kv_heads * self.core.d_qk
 
     @property
     def cuttable(self) -> bool:
-        """Not where another layer lends its keys and values."""
+        """Not where it reads another layer's keys and values."""
         return self.lender is None
 
     def shard(self, ways: Ways) -> Attention:
-        """Its query heads, and its key/value heads or one that other ranks have too; norms over all heads are whole."""
+        """Its query heads, and its key/value heads or a replicated one; norms over all heads stay whole."""
         if self.mask:
-            ways.whole("mask that the values of all heads make")
+            ways.cannot_split("mask that the values of all heads make")
         if self.groups:
-            ways.whole("attention whose projections are in groups")
+            ways.cannot_split("attention whose projections are in groups")
         if self.direct:
-            ways.whole("attention without o")
+            ways.cannot_split("attention without o")
         heads, groups = ways.split("n_heads", self.n_heads), ways.groups("n_kv_heads", self.n_kv_heads)
         turned = heads if self.lender else heads + groups
         if type(self.core) is DifferentialCore:
@@ -170,62 +184,59 @@ class Attention(Composite):
             gate=self.gate and replace(self.gate, n_heads=heads),
             inner_norm=ways.inner_norm(self.inner_norm, heads * self.core.d_v),
             relative_bias=self.relative_bias and self.relative_bias.shard(ways),
-            norm_gather=ways.normed(
+            norm_gather=ways.norm_gather(
                 (
                     (self.query_norm, self.n_heads, self.d_head),
                     (self.key_norm, self.n_kv_heads, self.d_head),
                     (self.value_norm, self.n_kv_heads, self.core.d_v),
                 )
             ),
-            inner_join=ways.statistics(self.inner_norm),
+            inner_join=ways.norm_statistics(self.inner_norm),
         )
 
 
 @frozen
 class AttentionOptions(Mechanism, section="attention", kind="attention", stands="", ordered=True):
-    """`[attention]`: softmax over keys, and what may be done to its scores, keys and results; a class for each way of
-    saying which keys a query sees."""
+    """`[attention]`: softmax attention; one class per way to restrict the keys of a query."""
 
-    masked: ClassVar[bool] = False  # whether a mask that the values make chooses among the keys
+    masked: ClassVar[bool] = False  # whether a dynamic mask from the values selects keys
     n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads", grows="heads")
     n_kv_heads: Any = letter(lambda at: at["attention"]["n_heads"], "key/value heads", grows="heads")
-    d_head: Any = letter(per_head("attention"), "width of a head", even=True, grows="head")
+    d_head: Any = letter(per_head("attention"), "width per head", even=True, grows="head")
     bias: list[str] = key(biases, [], "projections with a bias")
     qk_norm: str = key(
         one_of("none", "head", "width", "apart", "bare"),
         "none",
-        "norm of Q and K: shared by the heads, over all of them, a weight for each, or without weights",
+        "Q/K norm: per head with shared weights, over all heads, per head with own weights, or without weights",
     )
     sinks: bool = key(flag, False, "one learned sink per head")
     scale: Any = key(real, None, "multiplies the scores; 1/√d_head when absent")
     softcap: Any = key(real, None, "scores are capped at ± this by a tanh")
-    gate: str = key(one_of("none", "element", "head"), "none", "gates on what is read: one per element or per head")
-    gate_activation: str = key(one_of("sigmoid", "softplus"), "sigmoid", "activation of the gates")
+    gate: str = key(one_of("none", "element", "head"), "none", "output gate: per element or per head")
+    gate_activation: str = key(one_of("sigmoid", "softplus"), "sigmoid", "activation of the output gate")
     inner_norm: bool = key(flag, False, "norm before o, over all heads")
     d_v: Any = letter(None, "width of a value head; absent: d_head")
     v_scale: Any = key(real, None, "multiplies the values")
-    v_norm: bool = key(flag, False, "norm of V, head by head, without weights")
+    v_norm: bool = key(flag, False, "norm of V per head, without weights")
     tied_kv: bool = key(flag, False, "one projection for K and V")
-    direct: bool = key(flag, False, "what the heads read is the result: no projection o")
-    groups: list[Any] | None = key(
-        groups_of(4), None, "groups that q, k, v and o are cut into, each with inputs and outputs of its own"
-    )
-    kv_from: str | None = key(text, None, "layer kind whose last layer lends its keys and values: none of its own")
+    direct: bool = key(flag, False, "no output projection: the concatenated heads are the result")
+    groups: list[Any] | None = key(groups_of(4), None, "groups of the grouped projections q, k, v and o")
+    kv_from: str | None = key(text, None, "shared KV: layer kind whose last layer provides keys and values")
 
-    def misfits(self) -> Iterator[Wished]:
-        for wished in super().misfits():
-            yield wished._replace(fix=f"{self.n_heads} is MHA, 1 is MQA")
+    def conflicts(self) -> Iterator[Conflict]:
+        for conflict in super().conflicts():
+            yield conflict._replace(fix=f"{self.n_heads} is MHA, 1 is MQA")
         lacking = {"g": self.gate == "none" and "there is no gate"}
-        lacking |= {"v": self.tied_kv and "tied_kv leaves it no projection"}
-        lacking |= {"o": self.direct and "direct leaves it no projection"}
+        lacking |= {"v": self.tied_kv and "with tied_kv it has no projection"}
+        lacking |= {"o": self.direct and "with direct it has no projection"}
         for side, why in lacking.items():
             if why and side in self.bias:
-                yield Wished("bias", f'a list without "{side}": {why}')
+                yield Conflict("bias", f'a list without "{side}": {why}')
         if self.gate == "none" and self.gate_activation == "softplus":
-            yield Wished("gate_activation", "'sigmoid', the default, where there is no gate")
+            yield Conflict("gate_activation", "'sigmoid', the default, where there is no gate")
         for name, value in (("d_v", self.d_v), ("v_scale", self.v_scale)):
             if value is not None and (self.tied_kv or self.kv_from is not None):
-                yield Wished(name, "none where the values are the keys, or another layer's")
+                yield Conflict(name, "none where the values are the keys, or another layer's")
 
     def build(self, place: Place) -> Composite:
         made = place.positions.attention(place.d_model, self.n_heads, self.d_head, bias=self.bias, scale=self.scale)
@@ -235,11 +246,11 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         return replace(self._multi_head(place, self._span(place.role in ("encoder", "vision"))), relative_bias=bias)
 
     def across(self, place: Place, memory: Any) -> Attention:
-        """Cross-attention to an encoder's result, `memory` wide."""
+        """Cross-attention to an encoder's output of width `memory`."""
         return replace(self._multi_head(place, Cross()), d_memory=memory)
 
     def _span(self, both: bool) -> Span:
-        """What a query sees, of what comes after it too (`both`) or not."""
+        """The span of keys; `both`: bidirectional."""
         raise NotImplementedError
 
     def _multi_head(self, place: Place, span: Span) -> Attention:
@@ -253,9 +264,9 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         rotary = None if cross else places.rotary(turned, width, partly=True, paired=True)
         query_norm, key_norm = self._norms(norm)
         core, value_norm = self._core(span, places, value), None
-        if self.tied_kv:  # a norm of the one keeps what is the other; without one they are the same, unless K turns
+        if self.tied_kv:  # a norm of K saves what V is; without one they are one tensor, unless K is rotated
             core = replace(core, tied=rotary is None if key_norm is None else not self.v_norm)
-        if self.v_norm and lender is None:  # beside a norm of the keys, which keeps what both read
+        if self.v_norm and lender is None:  # a norm of the keys saves the input of both
             keeps = not (self.tied_kv and self.qk_norm != "none")
             value_norm = replace(replace(norm, weighted=False).over(value, groups), keeps=keeps)
         return Attention(
@@ -300,7 +311,7 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         )
 
     def _norms(self, norm: NormOptions) -> tuple[Norm | None, Norm | None]:
-        """Of queries and of keys."""
+        """Of queries and keys."""
         heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head
         own = replace(norm, bias=norm.qk_bias)
         if self.qk_norm == "head":
@@ -315,7 +326,7 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         return None, None
 
     def _inner_norm(self, norm: NormOptions, value: Any) -> Norm | None:
-        """Before o: over all heads."""
+        """Over all heads, before o."""
         if not self.inner_norm:
             return None
         return replace(norm.over(product((self.n_heads, value))), fused=self.gate == "none")
@@ -323,72 +334,72 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
 
 @frozen
 class WindowedAttention(AttentionOptions, forms="window"):
-    """All keys, or those in a window."""
+    """All keys, or a window."""
 
     window: Any = letter(None, "query i sees key j when 0 ≤ i − j < window; in an encoder when |i − j| < window")
     chunked: bool = key(
-        flag, False, "windows stand side by side: query i sees key j ≤ i of its own window, or in a tower all of it"
+        flag, False, "chunked: query i sees key j ≤ i of its own chunk of `window`, or in a tower all of it"
     )
 
-    def misfits(self) -> Iterator[Wished]:
-        yield from super().misfits()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.chunked and self.window is None:
-            yield Wished("chunked", "false without a window")
+            yield Conflict("chunked", "false without a window")
 
     def _span(self, both: bool) -> Span:
         if self.window is None:
             return Full() if both else Causal()
-        kind = (Apart if self.chunked else Around) if both else Chunks if self.chunked else Window
+        kind = (SeparateWindows if self.chunked else CentredWindow) if both else Chunks if self.chunked else Window
         return kind(window=self.window)
 
 
 @frozen
 class SquareAttention(AttentionOptions, forms="side"):
-    """Square windows of a picture, in a tower."""
+    """Square windows of a picture, in a vision tower."""
 
     side: Any = key(
         size,
         None,
-        "patches along each side of a tower's windows in its picture, which is as near to a square as can be",
+        "patches per side of a vision tower's square windows, in a picture as near to square as possible",
         "without attention.window",
     )
-    cell: Any = key(size, 1, "patches along each side of the squares that the projector merges")
+    cell: Any = key(size, 1, "patches per side of the squares that the projector merges")
 
     def _span(self, both: bool) -> Span:
-        return Squares(side=self.side, cell=self.cell)
+        return SquareWindows(side=self.side, cell=self.cell)
 
 
 @frozen
 class BlockAttention(AttentionOptions, forms="block"):
-    """BigBird's blocks, in an encoder."""
+    """BigBird's block-sparse attention, in an encoder."""
 
     block: Any = key(
         size,
         None,
-        "positions of the blocks in which an encoder attends: a block to itself, those beside it, the first, the "
-        "last and some at random",
+        "positions per block of an encoder's block-sparse attention: a block sees itself, its neighbours, the first, "
+        "the last and random ones",
         "without attention.window",
     )
-    random_blocks: Any = key(count, 3, "how many at random")
+    random_blocks: Any = key(count, 3, "random blocks per block")
 
     def _span(self, both: bool) -> Span:
-        return Blocks(block=self.block, random=self.random_blocks)
+        return SparseBlocks(block=self.block, random=self.random_blocks)
 
 
 @frozen
 class MaskedAttention(AttentionOptions, forms="keep"):
-    """Doge's mask of the values, which adds to the scores and chooses among all keys."""
+    """Doge's dynamic mask from the values, which is added to the scores and selects keys."""
 
     masked = True
     keep: Any = key(
-        size, None, "keys that each query keeps, by a mask that the values make (Doge)", "without attention.window"
+        size, None, "keys that each query keeps, by a dynamic mask from the values (Doge)", "without attention.window"
     )
 
-    def misfits(self) -> Iterator[Wished]:
-        yield from super().misfits()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         for name in ("kv_from", "tied_kv", "softcap", "sinks"):
             if getattr(self, name):
-                yield Wished(name, "none in attention with a mask of its values'")
+                yield Conflict(name, "none with a dynamic mask")
 
     def _span(self, both: bool) -> Span:
         return Selected(top_k=self.keep)

@@ -1,4 +1,4 @@
-"""A block: its branches (attention, feed-forward, a mixer…) with their norms and residual sums."""
+"""A block: branches (attention, feed-forward, a mixer…) with norms and residual additions."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from txcalc.parts.shared import SharedBlock
 
 
 class Branch(NamedTuple):
-    """One path beside the residual stream: x + post(scale·part(pre(x))); what it does not have is None.
+    """One residual branch: x + post(scale·part(pre(x))); absent pieces are None.
 
-    `kind` is what its leaves count as. `beside`: it reads what the block reads, not what the branches before it made.
-    `follows`: it reads what the branch before it reads, through that one's norm (Falcon-H1, arXiv 2507.22448).
-    `stream` scales x as the branch's result is added to it (Doge, arXiv 2412.11834). `sums` is 0 where leaves of the
-    part's own add what it gives to x.
-    Of one rank's share `gather` brings the positions that it reads together, and `join` adds the ranks' results up.
+    kind               what its leaves count as
+    from_block_input   reads the block's input, not the stream after the branches before it
+    follows            reads what the branch before it reads, through that one's norm (Falcon-H1, arXiv 2507.22448)
+    stream             scales x as the branch's result is added to it (Doge, arXiv 2412.11834)
+    sums               residual additions to count: 0 where leaves of the part do the addition
+    gather, join       on one rank: the collectives before it (its positions) and after it (the sum over ranks)
     """
 
     name: str
@@ -34,7 +35,7 @@ class Branch(NamedTuple):
     kind: str | None
     pre: Norm | None
     post: Norm | None
-    beside: bool = False
+    from_block_input: bool = False
     scale: LayerScale | None = None
     follows: bool = False
     gather: Collective | None = None
@@ -45,7 +46,8 @@ class Branch(NamedTuple):
 
 @frozen
 class Laurel(Composite):
-    """x + norm(right(left(x))): a learned residual of low rank, beside a block's first branch and on its normed input.
+    """LAuReL: x + norm(right(left(x))), a learned low-rank residual parallel to a block's first branch, on its normed
+    input. The branch, this and the stream are divided by √2.
 
     What it adds and the branch are both divided by √2 with the stream.
     Source   Menghani et al. 2024 (arXiv 2411.07501), section 3.2
@@ -64,7 +66,7 @@ class Laurel(Composite):
 
 @frozen
 class Mix(Leaf):
-    """Each of n streams plus a mix of all, with coefficients of its own for every token.
+    """Each of n residual streams plus a mix of all, with coefficients per token.
 
     Shapes   streams (n, B, T, D), coefficients (B, T, n, n)
     Unit     FLOPs 2·B·T·D·n²; 1 per element of all streams under other
@@ -86,7 +88,10 @@ class Mix(Leaf):
 
 @frozen
 class Streams(Composite):
-    """Alternating updates: a block predicts all of n residual streams, works on the `active` one, and corrects all.
+    """AltUp: a block predicts all n residual streams, runs on the `active` one, and corrects all.
+
+    Coefficients per token: tanh(router(norm(x))) of the active stream, before and after the block. `scale` multiplies
+    the corrected active stream that the per-layer input reads.
 
     Coefficients of a token: tanh(router(norm(x))) of the active stream, before the block and after it. `scale` are
     factors of the corrected active stream as the layer's own input meets it.
@@ -111,13 +116,12 @@ class Streams(Composite):
 
 @frozen
 class Block(Composite):
-    """Branches one after the other, each with a residual sum; or side by side from one input (`parallel`).
+    """Branches in sequence, each with a residual addition; or parallel from one input (`parallel`).
 
-    Norms stand before a branch (pre), after it (sandwich has both), or, `norm_after_sum`, after the sum (post-norm, as
-    published in 2017). `shared_norm` is the one norm that a parallel block's branches share. The `joint` branches, one
-    after the other in the list, read one input; `joint_norm` norms the sum of their results, which is added.
-    `scaled`: the block's result is multiplied by one stored number, a buffer. With `adapters` all other weights are
-    frozen.
+    Norms stand before a branch (pre), after it (sandwich has both) or, with `norm_after_sum`, after the addition
+    (post-norm, as published in 2017). `shared_norm`: the one norm of parallel branches. The `joint` branches read one
+    input, and `joint_norm` norms the sum of their results. `scaled`: one stored number (a buffer) multiplies the
+    block's result. With `adapters` all other weights are frozen.
     Source   Vaswani et al. 2017; Xiong et al. 2020 (arXiv 2002.04745) pre-norm; GPT-J, PaLM (arXiv 2204.02311) parallel
     """
 
@@ -129,20 +133,20 @@ class Block(Composite):
     joint: tuple[str, ...] = ()
     joint_norm: Norm | None = None
     scaled: bool = False
-    # Multiplies what each branch adds.
+    # Multiplies the result of each branch.
     residual_scale: Any = None
     laurel: Laurel | None = None
     streams: Streams | None = None
-    # Of every branch: the residual streams that it reads and writes.
+    # Hyper-connections of every branch.
     hyper: HyperConnection | None = None
     adapters: Adapters | None = None
-    # What the first branch reads beside the stream.
+    # A block shared by layers, whose result the first branch reads too.
     shared: SharedBlock | None = None
     on_stream = True
 
-    def alive(self) -> Any:
-        """Of its widest branch."""
-        return reduce(maximum, (branch.part.alive() for branch in self.branches), 0)
+    def peak_elements(self) -> Any:
+        """The peak of its widest branch."""
+        return reduce(maximum, (branch.part.peak_elements() for branch in self.branches), 0)
 
     def children(self) -> Iterator[Child]:
         yield from self._all() if self.adapters is None else freeze(self._all(), self.adapters)[0]
@@ -182,11 +186,11 @@ class Block(Composite):
 
     @property
     def cuttable(self) -> bool:
-        """Not where a branch reads another layer's keys and values, layers share weights, or streams are several."""
+        """Not with shared KV, a block shared by layers, or several residual streams."""
         return self.shared is None and self.hyper is None and all(branch.part.cuttable for branch in self.branches)
 
     def shard(self, ways: Ways) -> Block:
-        """The shares of its branches; norms, sums and what is beside the branches are whole."""
+        """Shares of the branches; norms and additions are replicated."""
         if self.shared:
-            ways.whole("block that layers share")
+            ways.cannot_split("block that layers share")
         return replace(self, branches=ways.branches(self.branches, self.d_model, self.parallel))

@@ -1,7 +1,7 @@
-"""Recurrent cells of before the Transformer: LSTM, GRU and the plain RNN, as mixers of a block.
+"""Recurrent cells: LSTM, GRU and the plain RNN, as mixers of a block.
 
-A cell's gates read the new token and the last state. The products with the token are of all positions at once; those
-with the state come one after the other, and are matrix products all the same: both are headline FLOPs.
+Gates read the new token and the last state. Products with tokens run for all positions at once, those with the state
+step by step; both are headline FLOPs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.recurrence import Recurrence
 
 GATES = {"lstm": 4, "gru": 3, "rnn": 1}
-STATES = {"lstm": 2, "gru": 1, "rnn": 1}  # vectors that are kept: an LSTM's state and its result
-BIASES = (False, False), (True, False), (True, True)  # of a token's product and of the state's, by their number
-# FLOPs of one unit: sums of both products, activations, and what makes the new state.
+STATES = {"lstm": 2, "gru": 1, "rnn": 1}  # cached vectors: an LSTM's cell state and output
+BIASES = (False, False), (True, False), (True, True)  # of the products with token and state, by their number
+# FLOPs per unit: sums of both products, activations, and the new state.
 UNIT = {
     "lstm": 4 + 3 * COST["sigmoid"] + 2 * COST["tanh"] + 4,  # f·c + i·g, o·tanh(c)
     "gru": 3 + 2 * COST["sigmoid"] + COST["tanh"] + 5,  # r·(U·h), (1 − z)·n + z·h
@@ -40,12 +40,12 @@ UNIT = {
 
 @frozen
 class Cell(Recurrence):
-    """The gates' products with the last state, and the new one: of an LSTM, a GRU or a plain RNN.
+    """An LSTM, GRU or plain RNN cell: the gates' products with the last state, and the new state.
 
     Shapes   gates' inputs (B, T, G·H), U (G·H, H), state (B, H), an LSTM's twice, y (B, T, H); G = 4, 3 or 1
     Unit     FLOPs 2·B·T·G·H²; other: `UNIT` per unit, 1 per bias of a gate
-    Omits    what a step waits for the one before it: its time is not its FLOPs'
-    Traffic  U once, as kernels that keep it on the chip read it; others read it at every step
+    Omits    the wait of each step for the one before: FLOPs alone do not bound its time
+    Traffic  U once, as in persistent kernels; others read it at every step
     Kept     modelled: the gates and the states at every step
     Source   Hochreiter and Schmidhuber 1997 with the forget gate of Gers et al. 2000; Cho et al. 2014 (arXiv
              1406.1078); Elman 1990; as PyTorch's nn.LSTM, nn.GRU and nn.RNN compute them
@@ -64,7 +64,7 @@ class Cell(Recurrence):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, gates = work.positions, GATES[self.form] * self.width
         read = Traffic(gates * self.width, rows * (self.width + gates))
-        state = Traffic(0, rows * (gates + self.width), self.passed(work))
+        state = Traffic(0, rows * (gates + self.width), self.state_traffic(work))
         product = MatMul("recurrence", work.tokens, work.batch, self.width, gates, read)
         cell = Elementwise("cell", rows * self.width, UNIT[self.form], state, "scan")
         if not self.bias:
@@ -81,11 +81,11 @@ class Cell(Recurrence):
 
 @frozen
 class RecurrentCell(Composite):
-    """A layer of recurrent cells: its gates' products with the token, the cell, and a projection back where the state
+    """A layer of recurrent cells: the gates' products with the token, the cell, and a projection back where the state
     is not as wide as the stream.
 
-    PyTorch keeps two bias vectors of the gates where papers write one: `bias` is that of the first product,
-    `second_bias` that of the cell's.
+    PyTorch stores two bias vectors of the gates where papers have one: `bias` is that of the first product,
+    `second_bias` that of the cell.
     """
 
     d_model: Any
@@ -110,9 +110,9 @@ class RecurrentCell(Composite):
 class CellOptions(Mechanism, section="rnn"):
     form: str = key(one_of("lstm", "gru", "rnn"), "lstm", "the cell: LSTM, GRU or a plain RNN")
     d_hidden: Any = letter(
-        None, "width of the state, projected back; absent: d_model, without a projection", grows="width"
+        None, "width of the state, then projected back; absent: d_model without a projection", grows="width"
     )
-    biases: int = key(up_to(2), 2, "bias vectors of the gates: 2 as PyTorch keeps them, 1 as papers write, 0")
+    biases: int = key(up_to(2), 2, "bias vectors of the gates: 2 as in PyTorch, 1 as in papers, or 0")
 
     def build(self, place: Place) -> RecurrentCell:
         hidden, (first, second) = self.d_hidden, BIASES[self.biases]

@@ -1,7 +1,7 @@
-"""What ranks send each other: a leaf wherever the parts of a split model are joined.
+"""Collectives as leaves, placed where the shares of a split model are joined.
 
-Message: the elements of the whole tensor that a group of n ranks shares. All are counted as rings do them, which send
-the fewest elements of any algorithm without a switch that adds.
+`message` is the whole tensor that a group of n ranks shares. Counts are those of ring algorithms, the fewest elements
+of any algorithm without in-network reduction.
 Source   Thakur et al. 2005 (Optimization of collective communication operations in MPICH), sections 4 to 7
 """
 
@@ -17,7 +17,7 @@ from txcalc.parts.work import Axis, Transfer, Workload
 
 @frozen
 class Ring(Leaf):
-    """What goes around a ring so many times: each time an n-th to the neighbour, n − 1 times."""
+    """A ring algorithm: in each of `passes`, n − 1 steps of an n-th of the message."""
 
     role = "collective"
     passes: ClassVar[int] = 1
@@ -32,10 +32,10 @@ class Ring(Leaf):
 
 @frozen
 class AllReduce(Ring):
-    """Every rank has a summand of the whole tensor, and gets the sum.
+    """Partial sums of every rank become the sum on all ranks.
 
-    Shapes   summands and sum (B, T, width)
-    Unit     2·B·T·width·(n − 1)/n elements sent; an addition at every element is left out
+    Shapes   partial sums and sum (B, T, width)
+    Unit     2·B·T·width·(n − 1)/n elements sent; the additions are not counted
     Source   Shoeybi et al. 2019 (arXiv 1909.08053), section 3: once after attention and once after the feed-forward
     """
 
@@ -45,7 +45,7 @@ class AllReduce(Ring):
 
 @frozen
 class AllGather(Ring):
-    """Every rank has an n-th of the tensor, and gets all of it.
+    """Each rank's n-th of a tensor becomes the whole on all ranks.
 
     Shapes   shares (B, T, width/n) or (B, T/n, width), result (B, T, width)
     Unit     B·T·width·(n − 1)/n elements sent
@@ -57,10 +57,10 @@ class AllGather(Ring):
 
 @frozen
 class ReduceScatter(Ring):
-    """Every rank has a summand of the whole tensor, and gets an n-th of the sum.
+    """Partial sums of every rank become an n-th of the sum on each.
 
-    Shapes   summands (B, T, width), share of the sum (B, T/n, width)
-    Unit     B·T·width·(n − 1)/n elements sent; an addition at every element is left out
+    Shapes   partial sums (B, T, width), share of the sum (B, T/n, width)
+    Unit     B·T·width·(n − 1)/n elements sent; the additions are not counted
     Source   Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2
     """
 
@@ -69,15 +69,16 @@ class ReduceScatter(Ring):
 
 @frozen
 class AllToAll(Leaf):
-    """Every token to the ranks that hold one of its `choices` experts, or what these made of it back.
+    """Dispatch and combine of experts: each token goes to the ranks that hold one of its `choices` experts, or its
+    results come back.
 
-    `sharers` ranks hold the same tokens, of which each sends a share. `narrow`: in the dtype of the products. `copies`:
-    a copy for each choice; else one for each rank that has any of them.
+    `sharers` ranks hold the same tokens, of which each sends a share. `narrow`: sent in the dtype of the products.
+    `copies`: one copy per choice; else one per rank that has any of them.
 
     Shapes   tokens (B, T, width)
     Unit     B·T·width/sharers·(n − 1)·(1 − (1 − 1/n)^choices) elements sent; with copies B·T·width/sharers·choices·
              (n − 1)/n
-    Counts   even routing: each choice is on any rank alike, which is the expectation for experts chosen independently
+    Counts   even routing: the expectation for experts chosen independently
     Source   Lepikhin et al. 2020 (arXiv 2006.16668), section 3.2; once per rank: DeepSeek-V3 (arXiv 2412.19437), 3.2.2
     """
 
@@ -100,8 +101,7 @@ class AllToAll(Leaf):
 
 @frozen
 class Hop(Leaf):
-    """The residual stream from one stage of a pipeline to the next, of which each of its `sharers` ranks, which all
-    have it, passes a share."""
+    """The residual stream between two pipeline stages; each of the `sharers` ranks that hold it passes on a share."""
 
     role = "collective"
     sends: ClassVar[int] = 0
@@ -116,7 +116,7 @@ class Hop(Leaf):
 
 @frozen
 class Send(Hop):
-    """A stage hands the residual stream on.
+    """A stage sends the residual stream to the next.
 
     Shapes   (B, T, width)
     Unit     B·T·width/sharers elements sent
@@ -129,7 +129,7 @@ class Send(Hop):
 
 @frozen
 class Receive(Hop):
-    """A stage gets the residual stream.
+    """A stage receives the residual stream from the one before.
 
     Shapes   (B, T, width)
     Unit     B·T·width/sharers elements received, none sent

@@ -1,4 +1,4 @@
-"""Convolutions over time that are branches of a block."""
+"""Convolutions over time as branches of a block, FNet's Fourier transforms, and ConvBERT's span attention."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from txcalc.num import exact_div, product
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear
-from txcalc.parts.options import REQUIRED, Wished, activation, biases, flag, key, letter, odd, size, ungated
+from txcalc.parts.options import REQUIRED, Conflict, activation, biases, flag, key, letter, odd, size, ungated
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.spans import Full
@@ -18,7 +18,7 @@ from txcalc.parts.taps import Convolution, short_memory
 
 @frozen
 class TimeConvolution(Composite):
-    """act(convolution of every channel with every other, over the positions on both sides).
+    """act(convolution over the positions on both sides), dense over channels.
 
     Source   He et al. 2020 (arXiv 2006.03654), v2: the layer beside the first block
     """
@@ -26,7 +26,7 @@ class TimeConvolution(Composite):
     d_model: Any
     taps: Any
     activation: str
-    # Its input is kept for backward; False: it is the block's, which the block's first part keeps.
+    # Whether its input is saved for backward; False: the block's first part saves it.
     keeps_input: bool = True
 
     def children(self) -> Iterator[Child]:
@@ -49,10 +49,10 @@ class TimeConvolution(Composite):
 class TimeConvolutionOptions(Mechanism, section="convolution", stands="encoder"):
     """`[convolution]` over the positions of an encoder."""
 
-    taps: Any = key(size, 3, "positions that it reaches over")
+    taps: Any = key(size, 3, "kernel width")
     activation: str = key(activation, "gelu", "activation")
 
-    def misfits(self) -> Iterator[Wished]:
+    def conflicts(self) -> Iterator[Conflict]:
         yield from odd("taps", self.taps)
 
     def build(self, place: Place) -> TimeConvolution:
@@ -61,11 +61,11 @@ class TimeConvolutionOptions(Mechanism, section="convolution", stands="encoder")
 
 @frozen
 class Product(Leaf):
-    """x·y, element by element: a gate without an activation.
+    """x·y, element by element: a gate without activation.
 
     Shapes   x and y (B, T, width)
     Unit     FLOPs under other: 1 per element
-    Kept     `read` elements per position: those of x and y that no leaf before it keeps
+    Kept     `read` elements per position: those of x and y that no earlier leaf saves
     Source   LFM2 (arXiv 2511.23404), section 2
     """
 
@@ -82,7 +82,9 @@ class Product(Leaf):
 
 @frozen
 class ShortConvolution(Composite):
-    """C·conv(B·x) between projections: a causal convolution of each channel by itself, gated before and after.
+    """C·conv(B·x) between projections: a gated causal depthwise convolution.
+
+    One projection gives B, C and x as one tensor.
 
     One projection makes B, C and x, which are one tensor.
     Source   LFM2 (arXiv 2511.23404), section 2
@@ -106,7 +108,7 @@ class ShortConvolution(Composite):
 
 @frozen
 class ShortConvolutionOptions(Mechanism, section="short_convolution"):
-    taps: Any = key(size, 3, "taps of the short convolution")
+    taps: Any = key(size, 3, "kernel width of the short convolution")
     bias: bool = key(flag, False, "biases on the convolution and the projections")
 
     def build(self, place: Place) -> ShortConvolution:
@@ -115,7 +117,7 @@ class ShortConvolutionOptions(Mechanism, section="short_convolution"):
 
 @frozen
 class Fourier(Composite):
-    """The real part of a Fourier transform over positions and channels: FNet's mixing of tokens, without a weight.
+    """FNet's token mixing: the real part of a Fourier transform over positions and channels, without weights.
 
     Source   Lee-Thorp et al. 2021 (arXiv 2105.03824), section 3.2
     """
@@ -131,7 +133,7 @@ class Fourier(Composite):
 
 @frozen
 class FourierOptions(Mechanism, section="fourier", kind="other", stands="encoder"):
-    """`[fourier]`, which nothing is said about."""
+    """`[fourier]`, which has no options."""
 
     def build(self, place: Place) -> Fourier:
         return Fourier(d_model=place.d_model)
@@ -143,7 +145,7 @@ class Transform(Leaf):
 
     Shapes   x and y (B, T, width)
     Unit     none: it has no matrix product
-    Omits    its arithmetic, about 5·n·log₂(n) a transform of n points, whose number depends on the library
+    Omits    its arithmetic, about 5·n·log₂(n) FLOPs per transform of n points, depending on the library
     Source   Cooley and Tukey 1965
     """
 
@@ -156,11 +158,11 @@ class Transform(Leaf):
 
 @frozen
 class SpanProduct(Leaf):
-    """k·q of a position, element by element, from which its convolution is made.
+    """k·q per position, element by element, from which the position's convolution kernel is made.
 
     Shapes   k, q and y (B, T, width)
     Unit     FLOPs under other: 1 per element
-    Kept     k; q too where the core keeps a scaled copy of it (`keep_scores`)
+    Kept     k; q too where the core saves a scaled copy of it (`keep_scores`)
     Source   Jiang et al. 2020 (arXiv 2008.02496), equation 6
     """
 
@@ -177,7 +179,7 @@ class SpanProduct(Leaf):
 
 @frozen
 class SpanCore(Leaf):
-    """A convolution of every head's channels over the positions on both sides, with weights of the position's own.
+    """A convolution of each head's channels over the positions on both sides, with a kernel of the position's own.
 
     Shapes   weights (B, T, h, K), x and y (B, T, h, d)
     Unit     FLOPs 2·B·T·h·d·K; other: 5 per weight for their softmax
@@ -207,7 +209,10 @@ class SpanCore(Leaf):
 
 @frozen
 class SpanAttention(Composite):
-    """ConvBERT's mixed attention: heads that attend, and as many that convolve with weights made of each position.
+    """ConvBERT's mixed attention: heads that attend, and as many that convolve with kernels made from each position.
+
+    The kernels come from k·q, where k is a separable convolution of the input. `biases` names the projections with one;
+    those of the convolution all have one.
 
     The weights come from k·q, where k is what a separable convolution makes of the input. `biases` names the
     projections that have one; those of the convolution all have.
@@ -236,13 +241,13 @@ class SpanAttention(Composite):
 
     @property
     def core(self) -> AttentionCore:
-        """What attends."""
+        """The attention core."""
         heads, width = self.n_heads, self.d_head
         return AttentionCore(n_heads=heads, n_kv_heads=heads, d_qk=width, d_v=width, span=Full())
 
     @property
     def depthwise(self) -> Convolution:
-        """The first half of the separable convolution."""
+        """The depthwise half of the separable convolution."""
         d = self.d_model
         return Convolution(c_in=d, c_out=d, taps=self.taps, bias=False, depthwise=True, causal=False, keeps=False)
 
@@ -252,11 +257,11 @@ class SpanAttentionOptions(Mechanism, section="span_attention", kind="attention"
     """`[span_attention]`: heads that attend to all positions, and as many that convolve."""
 
     n_heads: Any = letter(REQUIRED, "heads that attend, and as many that convolve")
-    d_head: Any = letter(REQUIRED, "width of a head")
-    taps: Any = key(size, REQUIRED, "taps of the convolutions, which positions make")
+    d_head: Any = letter(REQUIRED, "width per head")
+    taps: Any = key(size, REQUIRED, "kernel width of the dynamic convolutions")
     bias: list[str] = key(biases, [], "projections with a bias; those of the convolutions all have one")
 
-    def misfits(self) -> Iterator[Wished]:
+    def conflicts(self) -> Iterator[Conflict]:
         yield from odd("taps", self.taps)
         yield from ungated(self.bias)
 
@@ -267,12 +272,12 @@ class SpanAttentionOptions(Mechanism, section="span_attention", kind="attention"
 
 @frozen
 class Filter(Leaf):
-    """A convolution of any kind over what comes out: `taps` of all its dimensions, in `groups` of channels.
+    """A convolution with any number of dimensions, over its outputs: `taps` per output in `groups` of channels.
 
-    Shapes   W (c_out, c_in/groups, taps), y (B, T, c_out); of every output it reads `stride` inputs that are new
+    Shapes   W (c_out, c_in/groups, taps), y (B, T, c_out); each output reads `stride` new inputs
     Unit     FLOPs 2·B·T·taps·c_out·c_in/groups
     Kept     its input
-    Source   Baevski et al. 2020 (arXiv 2006.11477), section 2: over samples, and in place of positions
+    Source   Baevski et al. 2020 (arXiv 2006.11477), section 2: audio features, and positions
     """
 
     role = "product"

@@ -1,4 +1,4 @@
-"""Attention's cores: what a softmax over keys computes between the projections, and what it keeps for later tokens."""
+"""Attention cores: the softmax over keys between the projections, and its cache."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from txcalc.parts.spans import Attended, Span
 
 
 class CachedCore(Leaf):
-    """What meets the keys of a span: its cache is so many elements of every token that the span keeps."""
+    """A core over the keys of a span; its cache is `token` elements of every token that the span keeps."""
 
     kind = "attention_core"
     kept_in_fp32 = False
@@ -34,27 +34,27 @@ class CachedCore(Leaf):
     @property
     @abstractmethod
     def token(self) -> Any:
-        """Elements kept of one token."""
+        """Cached elements per token."""
 
     @property
-    def turns(self) -> tuple[Any, ...]:
-        return () if self.span.most is None else (self.span.most,)
+    def breakpoints(self) -> tuple[Any, ...]:
+        return () if self.span.max_keys is None else (self.span.max_keys,)
 
     @property
     def period(self) -> Any:
         return self.span.period
 
     @property
-    def filled(self) -> Any:
-        return self.span.filled
+    def length_multiple(self) -> Any:
+        return self.span.length_multiple
 
     @property
-    def holds(self) -> str:
-        return self.span.holds
+    def cache_kind(self) -> str:
+        return self.span.cache_kind
 
     @property
-    def fills(self) -> Any:
-        return self.span.fills
+    def cache_limit(self) -> Any:
+        return self.span.cache_limit
 
     def cache(self, work: Workload) -> Cache:
         return self.span.cache(work, self.token)
@@ -70,8 +70,10 @@ def attend(
     heads: Any, tokens: Any, keys: Any, widths: tuple[Any, Any], pairs: Any, moved: tuple[Traffic, Traffic],
     *between: Operation,
 ) -> tuple[Operation, ...]:  # fmt: skip
-    """Scores of queries and keys, what is done to them, their softmax, and the sums of values; `widths` are those of
-    keys and of values, `moved` what both products move."""
+    """The operations of one softmax attention: scores, operations on them, softmax, weighted values.
+
+    `widths` are those of keys and of values, `moved` the traffic of both products.
+    """
     (d_qk, d_v), (read, written) = widths, moved
     return (
         MatMul("scores", heads, tokens, d_qk, keys, read, "attention", pairs * d_qk),
@@ -82,13 +84,13 @@ def attend(
 
 
 class HeadsCore(CachedCore):
-    """A softmax of each head over the keys of a span."""
+    """A softmax per head over the keys of a span."""
 
     role = "attention"
     n_heads: Any
 
     @property
-    def sees(self) -> Span:
+    def mask_span(self) -> Span:
         return self.span
 
     @property
@@ -104,7 +106,7 @@ class HeadsCore(CachedCore):
 
 @frozen
 class SoftmaxCore(HeadsCore):
-    """What cores with keys and values of every head have: the k and v that are kept."""
+    """A core that caches keys and values of every head."""
 
     n_heads: Any
     n_kv_heads: Any
@@ -114,7 +116,7 @@ class SoftmaxCore(HeadsCore):
 
     @property
     def plain(self) -> bool:
-        """Whether nothing is done to its scores but what a mask hides, as the usual fused kernels need it."""
+        """Whether nothing but a mask changes its scores, as the common fused kernels require."""
         return True
 
     def describe(self) -> str:
@@ -125,7 +127,7 @@ class SoftmaxCore(HeadsCore):
     def attended(self) -> Attended:
         return Attended(self.n_heads, self.n_kv_heads, self.d_qk, self.d_v)
 
-    def unlike(self, work: Workload) -> str:
+    def saved_differs(self, work: Workload) -> str:
         fused = self.plain or work.keep_scores
         return "" if fused else "biased, capped or sunk scores (PyTorch has no fused kernel for them)"
 
@@ -134,21 +136,21 @@ class SoftmaxCore(HeadsCore):
         return self.n_kv_heads * (self.d_qk + self.d_v)
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
-        return tuple(made for each in self.span.alone(work) for made in self.products(each))
+        return tuple(made for each in self.span.sequences(work) for made in self.products(each))
 
     def saved(self, work: Workload) -> Any:
-        return total(self.keeps(each) for each in self.span.alone(work))
+        return total(self.keeps(each) for each in self.span.sequences(work))
 
     @abstractmethod
     def products(self, work: Workload) -> tuple[Operation, ...]:
-        """Of sequences whose positions meet each other."""
+        """The products of sequences that attend to themselves."""
 
     @abstractmethod
     def keeps(self, work: Workload) -> Any:
-        """Elements for backward, of the same."""
+        """Elements saved for backward, of sequences that attend to themselves."""
 
-    def kept(self) -> str:
-        return self.span.kept("K and V", pair(self.n_kv_heads, self.d_qk, self.d_v))
+    def describe_cache(self) -> str:
+        return self.span.describe_cache("K and V", pair(self.n_kv_heads, self.d_qk, self.d_v))
 
 
 @frozen
@@ -160,10 +162,10 @@ class AttentionCore(SoftmaxCore):
              2·B·h·d_qk·T·S; other: 5 per score for the softmax, 1 each for an added bias and a soft cap
     Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
     Traffic  that of a fused kernel: q, k, v and y once, no score leaves the chip
-    Kept     q, k, v and the projected distances; with `keep_scores` the h·T·S probabilities (a sink's too, and what a
-             soft cap made of the scores), without it y (the fused kernel's own result), and one of k and v where they
-             are `tied`: one tensor, or one of them what a norm of the other keeps
-    Cache    k and v; none where they are `borrowed` from an earlier layer, which keeps them
+    Kept     q, k, v and the projected distances; with `keep_scores` the h·T·S probabilities (with a sink's, and the
+             capped scores), without it y (the fused kernel's result), and only one of k and v where they are `tied`:
+             one tensor, or one saved by a norm of the other
+    Cache    k and v; none where they are `borrowed` from an earlier layer (shared KV)
     Source   Vaswani et al. 2017 (arXiv 1706.03762), equation 1; Dao et al. 2022 (arXiv 2205.14135)
     """
 
@@ -178,20 +180,20 @@ class AttentionCore(SoftmaxCore):
     exchanges = True
 
     @property
-    def moves(self) -> bool:
-        """Not where k and v may be one tensor, which kernels read as two."""
+    def traffic_exact(self) -> bool:
+        """Not where k and v may be one tensor, which kernels read twice."""
         return not (self.biased or self.distances or self.tied)
 
     @property
-    def computes(self) -> str:
+    def operators_exact(self) -> str:
         return "" if self.sinks else "softmax"
 
     @property
     def masked(self) -> bool:
         return False if self.distances else self.span.masked
 
-    def unlike(self, work: Workload) -> str:
-        return "projected distances" if self.distances else super().unlike(work)
+    def saved_differs(self, work: Workload) -> str:
+        return "projected distances" if self.distances else super().saved_differs(work)
 
     @property
     def attended(self) -> Attended:
@@ -202,7 +204,7 @@ class AttentionCore(SoftmaxCore):
         return not (self.biased or self.sinks or self.softcap is not None)
 
     @property
-    def beyond(self) -> str:
+    def extra_products(self) -> str:
         return "the products with the distances too" if self.distances else ""
 
     def weights(self) -> tuple[Weight, ...]:
@@ -235,12 +237,12 @@ class AttentionCore(SoftmaxCore):
 
     @property
     def token(self) -> Any:
-        """None of its own where they are borrowed."""
+        """0 where the keys and values are another layer's."""
         return 0 if self.borrowed else self.n_kv_heads * (self.d_qk + self.d_v)
 
     @property
-    def holds(self) -> str:
-        return "nothing" if self.borrowed else self.span.holds
+    def cache_kind(self) -> str:
+        return "nothing" if self.borrowed else self.span.cache_kind
 
     def cache(self, work: Workload) -> Cache:
         return NO_CACHE if self.borrowed else self.span.cache(work, self.token)
@@ -248,26 +250,26 @@ class AttentionCore(SoftmaxCore):
 
 @frozen
 class DifferentialCore(SoftmaxCore):
-    """Heads in two halves: what one reads less λ times what the other reads, each of the values of both halves. λ is
-    learned: exp(a·b) − exp(c·d) of four vectors, and more in later layers.
+    """Differential attention: two halves of the heads attend, and λ times the second result is subtracted from the
+    first. λ is learned: exp(a·b) − exp(c·d) of four vectors, plus a constant that grows with depth.
 
     Shapes   q (B, T, h, d), k and v (B, S, h_kv, d), vectors (d,), y (B, T, h/2, 2·d)
-    Unit     FLOPs 8·B·T·S·h·d: a half meets its keys once for each half of the values, so that values are as wide as
-             keys, as kernels want them; other: 5 per score for the softmax, 3 per result: λ, the difference, its scale
+    Unit     FLOPs 8·B·T·S·h·d: each half attends once per half of the values, so that values are as wide as keys, as
+             kernels require; other: 5 per score for the softmax, 3 per result for λ, the difference and its scale
     Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
     Traffic  that of fused kernels, each of which reads its half of q, k and v
-    Kept     q, k, v and the four results (with `keep_scores` the probabilities instead), and what λ multiplies, where
-             it learns
+    Kept     q, k, v and the four results (with `keep_scores` the probabilities instead), and the operand of λ, unless
+             frozen
     Source   Ye et al. 2024 (arXiv 2410.05258), equation 1
     """
 
-    unlearnt: ClassVar[Mapping[str, Any]] = {"learns": False}
+    when_frozen: ClassVar[Mapping[str, Any]] = {"learns": False}
     scale: Any = None
     learns: bool = True
-    beyond = "two attentions with the same queries and keys"
+    extra_products = "two attentions with the same queries and keys"
 
     def rows_kept(self, work: Workload) -> Any:
-        """One of both halves."""
+        """One per pair of heads."""
         return exact_div(super().rows_kept(work), 2)
 
     def weights(self) -> tuple[Weight, ...]:
@@ -292,11 +294,11 @@ class DifferentialCore(SoftmaxCore):
 
 @frozen
 class Gate(Leaf):
-    """y·act(g): how much of what a head read is let through, element by element or in all.
+    """An output gate on attention: y·act(g), per element or per head.
 
     Shapes   y (B, T, h, d_v), g (B, T, h, `gates`) with as many gates as a head has elements, or 1
     Unit     FLOPs under other: `COST[form]` per gate and 1 per element
-    Kept     act(g), and g for a form whose slope its result does not tell; y with `keep_scores`, else the core keeps it
+    Kept     act(g), and g where the derivative needs it; y with `keep_scores`, else the core has saved it
     Source   Qiu et al. 2025 (arXiv 2505.06708), section 2.2
     """
 
@@ -317,7 +319,7 @@ class Gate(Leaf):
 
 
 def gate(form: str, heads: Any, d_v: Any, activation: str = "sigmoid") -> Gate | None:
-    """The gates on what heads read: one per element, one per head, or none."""
+    """The output gate: one value per element, one per head, or none."""
     if form == "none":
         return None
     return Gate(n_heads=heads, d_v=d_v, gates=d_v if form == "element" else 1, form=activation)
@@ -325,8 +327,8 @@ def gate(form: str, heads: Any, d_v: Any, activation: str = "sigmoid") -> Gate |
 
 @frozen
 class DynamicMask(Leaf):
-    """exp(A·softplus(d)): how much each key of a head is wanted whoever asks, added to the scores, by which the keys
-    are chosen that queries keep. d is what a projection makes of the values of all heads.
+    """Doge's dynamic mask: exp(A·softplus(d)) of each key and head is added to the scores and selects which keys are
+    kept; d is a projection of the values of all heads.
 
     Shapes   d and y (B, S, h_kv), A (h_kv,)
     Unit     FLOPs under other: 2 for the softplus, 1 for the product, 1 for exp, of every key and head
@@ -353,7 +355,7 @@ class DynamicMask(Leaf):
 
 @frozen
 class VectorCore(CachedCore):
-    """What keeps one vector of every token, and calls it by a name of its own."""
+    """A core that caches one vector per token."""
 
     vector: ClassVar[str]
     width: Any
@@ -363,13 +365,13 @@ class VectorCore(CachedCore):
     def token(self) -> Any:
         return self.width
 
-    def kept(self) -> str:
-        return self.span.kept(self.vector, f"{self.width:,}")
+    def describe_cache(self) -> str:
+        return self.span.describe_cache(self.vector, f"{self.width:,}")
 
 
 @frozen
 class SelectingCore(VectorCore):
-    """What scores that select keys have: queries of a few heads, and one key of every token, which is cached."""
+    """A scorer that selects keys: queries of a few heads, and one cached key per token."""
 
     role = "selection"
     vector = "an index key"
@@ -378,13 +380,13 @@ class SelectingCore(VectorCore):
 
 @frozen
 class Scores(SelectingCore):
-    """How well each query of a few heads meets every key before it, by the best of which blocks of keys are selected.
+    """Scores of a few heads' queries with every earlier key, by which blocks of keys are selected.
 
     Shapes   q (B, T, h, d), k (B, S, d), scores (B, T, h, S)
     Unit     FLOPs 2·B·T·S·h·d
     Counts   the full T×S rectangle, `flops_masked` the pairs before the selection; cache d elements per token
-    Omits    the maximum of a block and choosing the best, which only compare
-    Kept     nothing: a selection gets no gradient
+    Omits    block maxima and top-k, which only compare
+    Kept     nothing: the selection has no gradient
     Source   MiniMax 2026, MiniMax-M3
     """
 
@@ -397,11 +399,11 @@ class Scores(SelectingCore):
 
 @frozen
 class MatrixProduct(Leaf):
-    """Products of what was computed alone, without weights: of each head a row of every position and a matrix.
+    """Products of two activations, without weights: per head, rows of every position times a matrix.
 
     Shapes   x (B, h, T, d_in), m (B, h, d_in, d_out), y (B, h, T, d_out); d_out None: as many as there are keys
     Unit     FLOPs 2·B·T·h·d_in·d_out
-    Kept     its rows; the matrix is another leaf's result
+    Kept     its rows; the matrix is saved by the leaf that computes it
     Source   Xiong et al. 2021 (arXiv 2102.03902), section 3: keys and queries beside a fixed number of landmarks
     """
 
@@ -421,11 +423,11 @@ class MatrixProduct(Leaf):
 
 
 @frozen
-class Stored(VectorCore):
-    """What is kept of every token that is neither key nor value: a layer's input, of which both are made again.
+class StateCache(VectorCore):
+    """A cached vector per token that is neither key nor value: a layer's input, from which both are recomputed.
 
     Unit     elements of a token; no FLOPs
-    Source   Kitaev et al. 2020 (arXiv 2001.04451), section 2: keys are the queries, of texts in chunks
+    Source   Kitaev et al. 2020 (arXiv 2001.04451), section 2: Reformer's shared queries and keys
     """
 
     vector = "a state"

@@ -1,4 +1,4 @@
-"""The gated delta rule: a state that is corrected by what it would have said (Gated DeltaNet, Kimi Delta Attention)."""
+"""The gated delta rule (Gated DeltaNet, Kimi Delta Attention)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import REQUIRED, RMS_EPS, Wished, flag, key, letter, one_of, real, size
+from txcalc.parts.options import REQUIRED, RMS_EPS, Conflict, flag, key, letter, one_of, real, size
 from txcalc.parts.part import COST, Child, Composite, Elementwise, Operation, Traffic, Weight, Workload
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.recurrence import Recurrence
@@ -21,7 +21,7 @@ from txcalc.parts.taps import short_memory
 class DeltaRule(Recurrence):
     """The gated delta rule: S ← a·S, then S ← S + k·β·(v − Sᵀ·k)ᵀ, and y = Sᵀ·q, for every head of values.
 
-    `signed`: β reaches from 0 to 2, not to 1, and eigenvalues from −1 (Grazzi et al. 2024, arXiv 2411.12537).
+    `signed`: β ranges from 0 to 2 instead of 1, so eigenvalues may be negative (Grazzi et al. 2024, arXiv 2411.12537).
 
     Shapes   q and k (B, T, key heads, d_k), of length 1 each; v and y (B, T, h, d_v), β (B, T, h), S (B, h, d_k, d_v),
              a (B, T, h, `decays`), one per head or one per row of S
@@ -47,7 +47,7 @@ class DeltaRule(Recurrence):
         rows, values, keys = work.positions, self.n_heads * self.d_value, self.n_key_heads * self.d_key
         decays = self.n_heads * self.decays
         moved = Traffic(self.n_heads + decays, rows * (2 * keys + 2 * values + decays + self.n_heads), 0)
-        state = Traffic(0, 0, self.passed(work))
+        state = Traffic(0, 0, self.state_traffic(work))
         gate = 3 + COST["softplus"] if self.bound is None else 4 + COST["sigmoid"]
         strength = COST["sigmoid"] + self.signed
         return (
@@ -69,8 +69,11 @@ class DeltaRule(Recurrence):
 
 @frozen
 class DeltaNet(Composite):
-    """A gated delta rule between projections: q, k and v through a short convolution, a norm of what every head reads,
-    and a gate on it.
+    """A gated delta rule between projections: q, k and v through a short convolution, a norm per head of the output,
+    and an output gate.
+
+    `by_channel`: a decay per channel of the keys instead of one per head. `rank`: low-rank projections to decays and
+    gate; None: direct ones, as the gate's with `whole_gate`.
 
     `by_channel`: a decay for every channel of the keys, not one per head. `rank`: decays and gate are projected through
     so few dimensions; None: directly, as the gate is with `whole_gate`.
@@ -118,13 +121,12 @@ class DeltaNet(Composite):
         yield Child("out_proj", Linear(d_in=values, d_out=self.d_model, bias=False), duty="writes")
 
     def shard(self, ways: Ways) -> DeltaNet:
-        """Its heads, and their heads of queries and keys, or one that other ranks have too; what projects to a low rank
-        is whole."""
+        """Its heads, and their query/key heads or a replicated one; the down projections are replicated."""
         heads = ways.split("n_heads", self.n_heads)
         return replace(self, n_heads=heads, n_key_heads=ways.groups("n_key_heads", self.n_key_heads))
 
     def _projected(self, name: str, width: Any, rank: Any) -> Iterator[Child]:
-        """One projection, or two through the rank."""
+        """One projection, or two of low rank."""
         if rank is None:
             yield Child(f"{name}_proj", Linear(d_in=self.d_model, d_out=width, bias=False, keeps="no"))
         else:
@@ -134,22 +136,22 @@ class DeltaNet(Composite):
 
 @frozen
 class DeltaOptions(Mechanism, section="delta"):
-    n_heads: Any = letter(REQUIRED, "heads of values", of="n_key_heads", grows="heads")
-    n_key_heads: Any = letter(lambda at: at["delta"]["n_heads"], "heads of queries and keys", grows="heads")
-    d_key: Any = letter(128, "width of a query/key head")
-    d_value: Any = letter(lambda at: at["delta"]["d_key"], "width of a value head")
-    d_conv: Any = key(size, 4, "taps of the short convolution")
-    decay: str = key(one_of("head", "channel"), "head", "one decay per head, or one for each channel of its keys")
-    bound: Any = key(real, None, "the decays' logarithm is this times a sigmoid; absent: −A times a softplus")
+    n_heads: Any = letter(REQUIRED, "value heads", of="n_key_heads", grows="heads")
+    n_key_heads: Any = letter(lambda at: at["delta"]["n_heads"], "query/key heads", grows="heads")
+    d_key: Any = letter(128, "width per query/key head")
+    d_value: Any = letter(lambda at: at["delta"]["d_key"], "width per value head")
+    d_conv: Any = key(size, 4, "kernel width of the short convolution")
+    decay: str = key(one_of("head", "channel"), "head", "one decay per head, or one per channel of its keys")
+    bound: Any = key(real, None, "log decay = this times a sigmoid; absent: −A times a softplus")
     rank: Any = key(size, None, "rank of the projections to decays and gate; absent: projected directly")
-    gate: str = key(one_of("silu", "sigmoid"), "silu", "activation of the gate on what is read")
-    signed: bool = key(flag, False, "what is written reaches to twice its value, so that eigenvalues may be negative")
-    whole_gate: bool = key(flag, False, "the gate is projected directly, whatever the rank of the decays")
+    gate: str = key(one_of("silu", "sigmoid"), "silu", "activation of the output gate")
+    signed: bool = key(flag, False, "β ranges from 0 to 2, so that eigenvalues may be negative")
+    whole_gate: bool = key(flag, False, "the output gate is projected directly, whatever the rank of the decays")
 
-    def misfits(self) -> Iterator[Wished]:
-        yield from super().misfits()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.whole_gate and self.rank is None:
-            yield Wished("whole_gate", "false without a rank, for the gate is projected directly then")
+            yield Conflict("whole_gate", "false without rank: the gate is projected directly anyway")
 
     def build(self, place: Place) -> DeltaNet:
         eps = place.norm.epsilon_or(RMS_EPS)

@@ -1,4 +1,4 @@
-"""Differential attention: heads in two halves, of which one is taken from the other."""
+"""Differential attention: heads in two halves, whose results are subtracted."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from txcalc.num import exact_div
 from txcalc.parts.attention import Attention
 from txcalc.parts.cores import DifferentialCore
 from txcalc.parts.frozen import frozen
-from txcalc.parts.options import REQUIRED, Wished, biases, even, key, letter, per_head, ungated
+from txcalc.parts.options import REQUIRED, Conflict, biases, even, key, letter, per_head, ungated
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.spans import Causal, Window
 
 
 @frozen
 class DifferentialOptions(Mechanism, section="differential_attention", kind="attention", ordered=True):
-    """`[differential_attention]`: a norm without weights stands over each pair of heads, and rotary positions turn all
-    of a head."""
+    """`[differential_attention]`: with an RMSNorm without weights over each pair of heads; rotary positions rotate
+    whole heads."""
 
-    n_heads: Any = letter(REQUIRED, "query heads, of both halves", of="n_kv_heads", grows="heads")
+    n_heads: Any = letter(REQUIRED, "query heads of both halves", of="n_kv_heads", grows="heads")
     n_kv_heads: Any = letter(
-        lambda at: at["differential_attention"]["n_heads"], "key/value heads, of both halves", even=True, grows="heads"
+        lambda at: at["differential_attention"]["n_heads"], "key/value heads of both halves", even=True, grows="heads"
     )
-    d_head: Any = letter(per_head("differential_attention"), "width of a head", even=True, grows="head")
+    d_head: Any = letter(per_head("differential_attention"), "width per head", even=True, grows="head")
     window: Any = letter(None, "query i sees key j when 0 ≤ i − j < window")
     bias: list[str] = key(biases, [], "projections with a bias")
 
-    def misfits(self) -> Iterator[Wished]:
+    def conflicts(self) -> Iterator[Conflict]:
         yield from ungated(self.bias)
-        yield from super().misfits()
+        yield from super().conflicts()
         for name, number in (("n_heads", self.n_heads), ("n_kv_heads", self.n_kv_heads)):
             yield from even(name, number, "differential attention halves them")
 

@@ -1,7 +1,7 @@
-"""Disentangled attention (DeBERTa): what tokens say and how far apart they are meet in products of their own.
+"""Disentangled attention (DeBERTa): content and relative position meet in products of their own.
 
-A table of relative distances, shared by all layers, is projected to the heads as keys (which queries meet: c2p) or as
-queries (which keys meet: p2c). It is projected once a layer, whatever the batch.
+A table of relative positions, shared by all layers, is projected per head to keys (content to position, c2p) and
+queries (position to content, p2c), once per layer whatever the batch.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txcalc.parts.spans import Attended
 
 @frozen
 class DistanceTable(Composite):
-    """A vector for each distance: `rows`/2 on either side, or as many buckets of them; with a norm on every vector."""
+    """A vector per relative position: `rows`/2 per side, or as many buckets; optionally with a norm."""
 
     rows: Any
     width: Any
@@ -35,13 +35,13 @@ class DistanceTable(Composite):
 
 @frozen
 class DisentangledCore(Leaf):
-    """softmax(q·kᵀ + q·Kᵀ + k·Qᵀ)·v, where K and Q are the projected distances, gathered at each pair's own.
+    """softmax(q·kᵀ + q·Kᵀ + k·Qᵀ)·v, where K and Q are projected relative positions, gathered per pair.
 
     Shapes   q, k, v (B, h, T, d), K and Q (h, R, d), y (B, T, h·d); R = 2·`reach`, the table's rows, or 2·T where it is
              `clipped` to the distances that occur and these are fewer
     Unit     FLOPs 4·B·h·d·T², and for each of the two terms it has 2·B·h·d·T·R; other: 5 per score for the softmax, and
              1 for each term added
-    Kept     q, k, v; for each term q or k again, laid out by head, and its h·T·R products; the h·T² probabilities with
+    Kept     q, k, v; for each term q or k again, in per-head layout, and its h·T·R products; h·T² probabilities with
              `keep_scores`, without it y
     Source   He et al. 2020 (arXiv 2006.03654), equations 2 to 4
     """
@@ -51,23 +51,23 @@ class DisentangledCore(Leaf):
     n_heads: Any
     d_head: Any
     reach: Any
-    distance: Any  # the longest; more than `reach` where the rows are buckets
+    distance: Any  # the longest one; more than `reach` where the rows are buckets
     clipped: bool
     c2p: bool
     p2c: bool
     scale: Any = None
-    beyond = "the products with the distances too"
+    extra_products = "the products with the distances too"
 
     @property
     def attended(self) -> Attended:
         return Attended(self.n_heads, self.n_heads, self.d_head, self.d_head, strided=True)
 
-    def unlike(self, work: Workload) -> str:
+    def saved_differs(self, work: Workload) -> str:
         return "" if work.keep_scores else "disentangled scores (PyTorch has no fused kernel for them)"
 
     @property
-    def turns(self) -> tuple[Any, ...]:
-        """Below its reach a length has fewer distances than the table."""
+    def breakpoints(self) -> tuple[Any, ...]:
+        """Lengths below `reach` have fewer relative positions than the table."""
         return (self.reach,) if self.clipped else ()
 
     def distances(self, work: Workload) -> Any:
@@ -98,10 +98,10 @@ class DisentangledCore(Leaf):
 
 @frozen
 class DisentangledAttention(Composite):
-    """q, k, v, the projections of the distances as keys and as queries, the core and o.
+    """q, k, v, the projections of relative positions to keys and queries, the core and o.
 
-    `biases` names the projections of the tokens that have one. Those of the distances may be `borrowed`: q and k
-    themselves (DeBERTa-v3).
+    `biases` names the token projections with one. The projections of positions may be `borrowed`: q and k themselves
+    (DeBERTa-v3).
     """
 
     d_model: Any

@@ -1,4 +1,4 @@
-"""What proposes tokens for another model, whose hidden states it reads beside the tokens (EAGLE, P-EAGLE, MTP)."""
+"""Draft models for speculative decoding, which read the target model's hidden states (EAGLE, P-EAGLE, MTP)."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from txcalc.parts.spans import Causal
 
 @frozen
 class Features(Composite):
-    """fc([norm(f); norm(e)]): where a draft's stream begins, of hidden states f of the model that it drafts for and,
-    `embedded`, of the tokens' embedding e.
+    """fc([norm(f); norm(e)]): the input of a draft's residual stream, from hidden states f of the target model and,
+    `embedded`, the token embedding e.
 
     Shapes   f (B, T, number · width), e (B, T, D), the stream (B, T, D)
-    Source   EAGLE (arXiv 2401.15077), section 4.1; EAGLE-3 (arXiv 2503.01840), section 3.1; DeepSeek-V3 (arXiv
-             2412.19437), section 2.2, whose norms stand before the product
+    Source   EAGLE (arXiv 2401.15077), section 4.1; EAGLE-3 (arXiv 2503.01840), section 3.1; with norms DeepSeek-V3
+             (arXiv 2412.19437), section 2.2
     """
 
     d_model: Any
@@ -45,13 +45,13 @@ class Features(Composite):
         yield Child("fc", fc, gradient="both" if self.embedded or self.norm else "weights")
 
     def shard(self, ways: Ways) -> Features:
-        """Whole on every rank."""
+        """Replicated."""
         return self
 
 
 @frozen
 class DraftAttention(Composite):
-    """Attention whose q, k and v read [norm(e); x]: the tokens' embedding beside the draft's normed stream.
+    """Attention whose q, k and v read [norm(e); x]: token embedding and the draft's normed stream, concatenated.
 
     Source   EAGLE-3 (arXiv 2503.01840), section 3.1
     """
@@ -81,7 +81,7 @@ class DraftAttention(Composite):
         )
 
     def shard(self, ways: Ways) -> DraftAttention:
-        """Its query heads, and its key/value heads or one that other ranks have too."""
+        """Its query heads, and its key/value heads or a replicated one."""
         heads, groups = ways.split("n_heads", self.n_heads), ways.groups("n_kv_heads", self.n_kv_heads)
         return replace(
             self,
@@ -94,11 +94,11 @@ class DraftAttention(Composite):
 
 @frozen
 class FeaturesOptions(Options, section="features"):
-    number: Any = letter(REQUIRED, "hidden states of the model that it drafts for, side by side")
+    number: Any = letter(REQUIRED, "hidden states of the target model, concatenated")
     width: Any = letter(lambda at: at[""]["d_model"], "width of each")
-    embedded: bool = key(flag, False, "the tokens' embedding stands beside them")
-    bias: bool = key(flag, False, "bias of the product that makes the stream of them")
-    norm: bool = key(flag, False, "norms of each and of the embedding beside them")
+    embedded: bool = key(flag, False, "concatenate the token embedding too")
+    bias: bool = key(flag, False, "bias of the projection fc")
+    norm: bool = key(flag, False, "norms of each and of the embedding")
 
     def build(self, d_model: Any, norm: NormOptions) -> Features:
         return Features(
@@ -116,7 +116,7 @@ class FeaturesOptions(Options, section="features"):
 class DraftAttentionOptions(Mechanism, section="draft_attention", kind="attention"):
     n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads")
     n_kv_heads: Any = letter(REQUIRED, "key/value heads")
-    d_head: Any = letter(REQUIRED, "width of a head", even=True)
+    d_head: Any = letter(REQUIRED, "width per head", even=True)
 
     def build(self, place: Place) -> DraftAttention:
         heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head

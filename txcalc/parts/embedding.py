@@ -1,4 +1,4 @@
-"""What is put before a stack of blocks: tokens, patches or sound, and positions."""
+"""Embeddings: tokens, image patches or audio, and positions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txcalc.parts.collectives import Collective
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear, Lookup, Sum, Vector
 from txcalc.parts.norm import Norm, NormOptions
-from txcalc.parts.options import REQUIRED, Options, Wished, count, flag, key, letter, odd, real, size, tables
+from txcalc.parts.options import REQUIRED, Conflict, Options, count, flag, key, letter, odd, real, size, tables
 from txcalc.parts.part import (
     Child,
     Composite,
@@ -34,7 +34,7 @@ from txcalc.parts.taps import Convolution
 
 @frozen
 class Patches(Leaf):
-    """A picture cut into squares, each multiplied to a vector: the convolution with stride = size of a ViT.
+    """Patch embedding: a picture in squares, each projected to a vector (a convolution with stride = kernel size).
 
     Shapes   picture (B, channels, size·√n, size·√n), W (width, channels, size, size), y (B, n, width)
     Unit     FLOPs 2·B·n·channels·size²·width
@@ -126,15 +126,15 @@ class Embedding(Composite):
             yield Child("projection", self.projection)
 
     def shard(self, ways: Ways) -> Embedding:
-        """Its rows of the vocabulary; positions, types, patches and convolutions are whole."""
+        """Vocabulary-parallel rows; positions, types, patches and convolutions are replicated."""
         if not self.tokens:
             return self
         tokens = replace(self.tokens, rows=ways.rows(self.tokens.rows))
-        return replace(self, tokens=tokens, join=ways.scattered(tokens.width))
+        return replace(self, tokens=tokens, join=ways.join_summands(tokens.width))
 
 
 def without_class_token(work: Workload) -> Workload:
-    """At the patches alone."""
+    """The patches alone."""
     return work._replace(tokens=work.tokens - 1)
 
 
@@ -147,16 +147,18 @@ def _before_strides(later: tuple[Convolution, ...]) -> Stream:
 
 @frozen
 class VisionOptions(Options, section="vision"):
-    image: Any = key(size, None, "side of the picture, pixels; absent: of any size, as many patches as are asked for")
+    image: Any = key(
+        size, None, "side of the picture, pixels; absent: any size, as many patches as the workload has tokens"
+    )
     patch: Any = key(size, REQUIRED, "side of a patch, pixels")
     channels: Any = key(size, 3, "colour channels")
-    class_token: bool = key(flag, True, "a learned vector before the patches")
-    mask_token: bool = key(flag, False, "a learned vector for hidden patches")
-    patch_bias: bool = key(flag, True, "bias of the patches' matrix")
+    class_token: bool = key(flag, True, "a class token before the patches")
+    mask_token: bool = key(flag, False, "a learned vector for masked patches")
+    patch_bias: bool = key(flag, True, "bias of the patch projection")
 
     @property
     def positions(self) -> Any:
-        """Of a picture: its patches, and the class token; None: as many as are asked for."""
+        """Positions of a picture: patches and class token; None: as the workload says."""
         if self.image is None:
             return None
         side = exact_div(self.image, self.patch)
@@ -166,14 +168,14 @@ class VisionOptions(Options, section="vision"):
 @frozen
 class AudioOptions(Options, section="audio"):
     mels: Any = key(size, REQUIRED, "mel bands")
-    kernel: Any = key(size, 3, "taps of both convolutions")
+    kernel: Any = key(size, 3, "kernel width of both convolutions")
     positions: Any = key(size, REQUIRED, "encoder positions after the stride of 2")
 
-    def misfits(self) -> Iterator[Wished]:
+    def conflicts(self) -> Iterator[Conflict]:
         yield from odd("kernel", self.kernel)
 
     def convolutions(self, width: Any) -> tuple[Convolution, ...]:
-        """From mel bands to the stream, and over every second position of that."""
+        """Mel bands to d_model, then a convolution with stride 2."""
         form: dict[str, Any] = {"c_out": width, "taps": self.kernel, "bias": True, "depthwise": False, "causal": False}
         return Convolution(c_in=self.mels, **form, stride=1), Convolution(c_in=width, **form, stride=2)
 
@@ -181,17 +183,19 @@ class AudioOptions(Options, section="audio"):
 @frozen
 class EmbeddingOptions(Options, section="embedding"):
     types: Any = letter(None, "token types", "where there is an embedding")
-    extra: Any = key(count, 0, "further rows of the token table, which an untied head does not say")
+    extra: Any = key(count, 0, "rows of the token table beyond the head's")
     tables: list[list[Any]] = key(
         tables,
         [],
-        "further tables added to the tokens: pairs of their rows and how often each is read",
+        "further tables added to the token embedding: pairs of rows and reads per token",
         "where tokens are read",
     )
     norm: bool = key(flag, False, "norm after the embedding", "where there is an embedding")
-    rank: Any = letter(None, "width of the table before a projection to d_model", "where there is an embedding")
+    rank: Any = letter(
+        None, "factorised: width of the table before a projection to d_model", "where there is an embedding"
+    )
     early: bool = key(
-        flag, False, "only the tokens are so wide, projected without a bias, and an lm head works as wide"
+        flag, False, "only tokens have that width, projected without a bias, and the lm head works at it too"
     )
     shared: bool = key(
         flag, True, "one table for encoder and decoder", "in an encoder-decoder whose encoder reads tokens"
@@ -208,7 +212,7 @@ class EmbeddingOptions(Options, section="embedding"):
         vision: VisionOptions | None,
         audio: AudioOptions | None,
     ) -> Embedding | None:
-        """What reads tokens, of a vocabulary, or patches, or sound; None where nothing is read."""
+        """The embedding of tokens, patches or audio; None without input of its own."""
         text = vision is None and audio is None
         if vocab is None and text:
             return None

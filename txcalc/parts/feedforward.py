@@ -1,4 +1,4 @@
-"""The feed-forward and its experts."""
+"""Feed-forward layers and mixtures of experts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from txcalc.parts.norm import Norm
 from txcalc.parts.options import (
     ACTIVATIONS,
     REQUIRED,
-    Wished,
+    Conflict,
     absent,
     count,
     divided,
@@ -34,7 +34,9 @@ from txcalc.parts.sharding import Ways
 
 @frozen
 class FeedForward(Composite):
-    """up, activation, down (8·D² where F = 4·D); gated: a second matrix beside up (SwiGLU, GeGLU).
+    """up, activation, down (8·D² for F = 4·D); gated: a second matrix parallel to up (SwiGLU, GeGLU).
+
+    `inner_norm` stands before down, which then saves its input; `inner_join` joins its statistics over ranks.
 
     `inner_norm` stands before down, which then keeps its input by itself; ranks add up its statistics (`inner_join`).
     Source   Vaswani et al. 2017, equation 2; Shazeer 2020 (arXiv 2002.05202); Wang et al. 2022 (arXiv 2210.06423)
@@ -45,16 +47,16 @@ class FeedForward(Composite):
     gated: bool
     activation: str
     bias: bool
-    # Its input is already kept by another leaf (a parallel block's attention shares it).
+    # False: another leaf saves its input (a parallel block's attention reads the same).
     keeps_input: bool = True
     sparsity: float | None = None
     inner_norm: Norm | None = None
-    # Of the last matrix by itself; None: as the others.
+    # Bias of down alone; None: as the others.
     down_bias: bool | None = None
     inner_join: AllReduce | None = None
-    # Groups in which up (and gate) and down are cut.
+    # Groups of the grouped up (and gate) and down.
     groups: tuple[Any, ...] | None = None
-    # Another layer holds its weights.
+    # Its weights belong to another layer.
     borrowed: bool = False
 
     def children(self) -> Iterator[Child]:
@@ -88,22 +90,22 @@ class FeedForward(Composite):
     def describe(self) -> str:
         return f"{'gated ' if self.gated else ''}F = {self.d_ff:,}"
 
-    def alive(self) -> Any:
-        """Up, gate and their product."""
+    def peak_elements(self) -> Any:
+        """up, gate and their product."""
         return (3 if self.gated else 2) * self.d_ff
 
     def shard(self, ways: Ways) -> FeedForward:
-        """Its columns: rows of gate and up, columns of down, whose bias is whole."""
+        """Column-parallel gate and up, row-parallel down, whose bias is whole."""
         if self.groups:
-            ways.whole("feed-forward in groups")
+            ways.cannot_split("feed-forward in groups")
         width = ways.split("d_ff", self.d_ff)
-        norm, join = ways.inner_norm(self.inner_norm, width), ways.statistics(self.inner_norm)
+        norm, join = ways.inner_norm(self.inner_norm, width), ways.norm_statistics(self.inner_norm)
         return replace(self, d_ff=width, inner_norm=norm, inner_join=join)
 
 
 @frozen
 class LayerInput(Composite):
-    """down(act(gate(x)) · e): a layer reads a vector e of its own for each token (see `model.LayerInputs`).
+    """Per-layer embeddings: down(act(gate(x)) · e), with a vector e per token and layer (see `model.LayerInputs`).
 
     Source   Gemma Team 2025, Gemma 3n: per-layer embeddings
     """
@@ -119,20 +121,23 @@ class LayerInput(Composite):
         yield Child("down", Linear(d_in=self.width, d_out=self.d_model, bias=False), duty="writes")
 
     def shard(self, ways: Ways) -> LayerInput:
-        """All of it: it is small, and every rank has what it reads."""
+        """Replicated: it is small."""
         return self
 
 
 @frozen
 class Experts(Composite):
-    """A router, E routed feed-forwards of which each token passes k, and those that every token passes.
+    """A mixture of experts: a router, E routed feed-forwards of which each token uses k, and shared ones.
 
-    A token's FLOPs are the router's, k experts' and the shared ones'; parameters are all of them. `latent`: the routed
-    experts share a projection to fewer dimensions and one back; router and shared experts do not use it.
-    `router_norm` is a norm of the router's own, where the experts read what `norm` makes of the same input; `scales`
-    are learned factors of the experts' weights (Gemma-4). `correction` is added to the scores when experts are chosen,
-    where it is stored as a parameter; its gradient is 0 (DeepSeek-V3, arXiv 2412.19437, section 2.1.2).
-    Source   Shazeer et al. 2017 (arXiv 1701.06538); DeepSeekMoE (arXiv 2401.06066) for the shared ones
+    A token's FLOPs are those of the router, k experts and the shared ones; the parameters are all of them.
+
+    latent        the routed experts work on a latent, between a shared projection down and one back up; router and
+                  shared experts do not
+    router_norm   the router's own norm, where the experts read `norm` of the same input
+    scales        learned factors of the experts' weights (Gemma-4)
+    correction    added to the scores to choose experts, where it is stored as a parameter; its gradient is 0
+                  (DeepSeek-V3, arXiv 2412.19437, section 2.1.2)
+    Source   Shazeer et al. 2017 (arXiv 1701.06538); DeepSeekMoE (arXiv 2401.06066) for shared experts
     """
 
     d_model: Any
@@ -142,24 +147,24 @@ class Experts(Composite):
     router: Linear | None
     shared: FeedForward | None
     shared_gate: Linear | None = None
-    # Of how many the width of `shared` is the sum: words about it, in no formula.
+    # Number of shared experts, whose joint width is `shared.d_ff`: only described.
     n_shared: Any = field(default=0, compare=False)
-    # How the router's scores weigh the experts, and the groups that its choice is first narrowed to: no cost in them.
+    # How scores become expert weights, and the groups that the choice is narrowed to: costs nothing.
     scoring: str = "softmax"
     scale: Any = 1
     n_groups: Any = 1
     top_groups: Any = 1
-    # Width of a latent that the routed experts work on; None: they work on the model's own.
+    # Width of the latent of the routed experts; None: d_model.
     latent: Any = None
     router_norm: Norm | None = None
     router_scale: Any = None
     scales: LearnedScale | None = None
     norm: Norm | None = None
     correction: Vector | None = None
-    # A bias of the sum of what the routed experts make.
+    # Bias of the routed experts' sum.
     bias: Shift | None = None
-    # Of one rank's share: whether tokens are exchanged, what is sent before the routed experts and after them, and what
-    # brings together what the shared ones read and make.
+    # On one rank: whether tokens are exchanged, the collectives before and after the routed experts, and those around
+    # the shared ones.
     exchanged: bool = False
     arrive: tuple[tuple[str, Collective], ...] = ()
     leave: tuple[tuple[str, Collective], ...] = ()
@@ -209,58 +214,58 @@ class Experts(Composite):
         shared = f" + {maximum(self.n_shared, 1)} shared" if self.shared else ""
         return f"{self.top_k} of {self.n_experts} experts{shared}, F = {self.expert.d_ff:,}"
 
-    def alive(self) -> Any:
-        """What the first product gives and their result, of k experts: the first buffer is used again for what the
-        second product gives, as vLLM's fused_moe has it (2026-11)."""
+    def peak_elements(self) -> Any:
+        """Results of the first product and of the activation, of k experts; the first buffer is reused for the second
+        product, as in vLLM's fused_moe (2026-11)."""
         routed = self.top_k * (maximum(2 * self.expert.d_ff, self.d_model) + self.expert.d_ff)
         return maximum(routed, 3 * self.shared.d_ff) if self.shared else routed
 
     @property
     def complete(self) -> bool:
-        """Where tokens are exchanged each comes back with all that its experts made of it."""
+        """Where tokens are exchanged, each returns with all of its experts' results."""
         return self.exchanged
 
     @property
     def shares_input(self) -> bool:
-        """Whether the router keeps the input that the shared experts, their gate and a latent's projection read."""
+        """Whether the router saves the input that the shared experts, their gate and the latent's projection read."""
         return self.router is not None and self.norm is None
 
     @property
     def width(self) -> Any:
-        """What the routed experts read of a token."""
+        """Input width of the routed experts."""
         return self.d_model if self.latent is None else self.latent
 
     def shard(self, ways: Ways) -> Experts:
-        """Its experts, each split where etp says so, and the columns of the shared ones; the router is whole."""
+        """Its experts, each split by etp, and the columns of the shared ones; the router is replicated."""
         if self.bias:
-            ways.whole("mixture of experts with a bias of their sum")
-        apart = ways.reads_apart(self.shares_input)
+            ways.cannot_split("mixture of experts with a bias of their sum")
+        apart = ways.shared_keeps_input(self.shares_input)
         return replace(
             self,
             n_experts=ways.experts(self.n_experts),
-            top_k=ways.passed(self.top_k),
+            top_k=ways.local_top_k(self.top_k),
             expert=self.expert.shard(ways.routed),
             shared=self.shared and replace(self.shared.shard(ways), keeps_input=apart),
             exchanged=ways.exchanges,
-            arrive=ways.arriving(self.width, self.top_k),
-            leave=ways.leaving(self.width, self.top_k),
-            shared_gather=ways.read_beside(self.d_model),
-            shared_join=ways.beside(self.d_model, self.latent is not None),
+            arrive=ways.dispatch(self.width, self.top_k),
+            leave=ways.combine(self.width, self.top_k),
+            shared_gather=ways.shared_gather(self.d_model),
+            shared_join=ways.shared_join(self.d_model, self.latent is not None),
         )
 
 
 @frozen
 class FeedForwardOptions(Mechanism, section="feed_forward", kind="feed_forward", stands=""):
     d_ff: Any = letter(REQUIRED, "width", grows="width")
-    gated: bool = key(flag, False, "a second matrix beside up")
+    gated: bool = key(flag, False, "gated: a second matrix parallel to up")
     activation: str = key(
         one_of(*ACTIVATIONS, "xielu"), lambda at: ("gelu", "silu")[at["feed_forward"]["gated"]], "activation"
     )
     bias: bool = key(flag, False, "biases")
-    down_bias: bool = key(flag, lambda at: at["feed_forward"]["bias"], "bias of the last matrix")
-    inner_norm: bool = key(flag, False, "norm before the last matrix")
-    groups: list[Any] | None = key(groups_of(2), None, "groups that up (and gate) and down are cut into")
-    sparsity: Any = key(real, None, "share of the gates that are cut to 0, by their mean and deviation")
+    down_bias: bool = key(flag, lambda at: at["feed_forward"]["bias"], "bias of down")
+    inner_norm: bool = key(flag, False, "norm before down")
+    groups: list[Any] | None = key(groups_of(2), None, "groups of the grouped up (and gate) and down")
+    sparsity: Any = key(real, None, "activation sparsity: share of the gate that is zeroed, by its mean and deviation")
 
     def build(self, place: Place) -> FeedForward:
         return self.into(
@@ -274,70 +279,70 @@ class FeedForwardOptions(Mechanism, section="feed_forward", kind="feed_forward",
 
 @frozen
 class LayerInputOptions(Mechanism, section="layer_input", kind="other", stands=""):
-    width: Any = key(size, REQUIRED, "width of the vector that each layer reads for a token")
+    width: Any = key(size, REQUIRED, "width of the per-layer embedding of a token")
     rows: Any = key(size, lambda at: at[""]["vocab_size"], "rows of their table")
-    activation: str = key(one_of(*ACTIVATIONS), "gelu_tanh", "activation of the gate on it")
+    activation: str = key(one_of(*ACTIVATIONS), "gelu_tanh", "activation of its gate")
 
     def build(self, place: Place) -> LayerInput:
         return self.into(LayerInput, d_model=place.d_model)
 
 
 def _shared_width(at: Mapping[str, Any]) -> Any:
-    """F_e a shared expert; a plain 0 where there is none, whatever F_e is (0 × an array would be a part of width 0)."""
+    """n_shared·F_e; a plain 0 without shared experts, whatever F_e is (0 × an array would be a part of width 0)."""
     width, number = at["experts"]["d_ff"], at["experts"]["n_shared"]
     return 0 if absent(number) else width * number
 
 
 def _if_shared(width: Any, at: Mapping[str, Any]) -> Any:
-    """A joint width, unless it is said that there is no shared expert."""
+    """The joint width, unless n_shared = 0 is given."""
     number = at["experts"].written.get("n_shared")
     return 0 if absent(number) else width
 
 
 @frozen
 class ExpertsOptions(Mechanism, section="experts", kind="experts", stands=""):
-    """`[experts]`, in the place of `[feed_forward]`."""
+    """`[experts]`, in place of `[feed_forward]`."""
 
     n_experts: Any = letter(REQUIRED, "routed experts", chosen="top_k")
     top_k: Any = letter(REQUIRED, "top-k: experts per token")
     d_ff: Any = letter(REQUIRED, "width of one expert", grows="width")
-    gated: bool = key(flag, True, "a second matrix beside up")
+    gated: bool = key(flag, True, "gated: a second matrix parallel to up")
     activation: str = key(one_of(*ACTIVATIONS), "silu", "activation")
     bias: bool = key(flag, False, "biases in every expert")
     router: bool = key(flag, True, "a router, one row per expert")
     router_bias: bool = key(flag, False, "bias of the router")
-    n_idle: Any = key(count, 0, "further experts, which hand on what they get: counted is a token that chooses none")
-    scoring: str = key(one_of("softmax", "sigmoid", "softmax_after"), "softmax", "how the router's scores weigh")
+    n_idle: Any = key(count, 0, "further identity experts; a token that chooses none of them is counted")
+    scoring: str = key(one_of("softmax", "sigmoid", "softmax_after"), "softmax", "how scores become expert weights")
     scale: Any = key(real, 1, "multiplies the weights of the chosen experts")
-    n_groups: Any = key(size, 1, "groups of experts, of which the best are chosen from")
-    top_groups: Any = key(size, 1, "how many groups are chosen from")
+    n_groups: Any = key(size, 1, "groups of experts that the choice is first narrowed to")
+    top_groups: Any = key(size, 1, "groups that the experts are chosen from")
     n_shared: Any = key(
         count,
         0,
-        "experts that every token passes; absent: as d_ff_shared says",
+        "shared experts, used by every token; absent: as d_ff_shared implies",
         "where d_ff_shared, their joint width, is not given",
     )
-    d_ff_shared: Any = letter(_shared_width, "their joint width", check=count, beside=_if_shared, grows="width")
-    shared_gate: bool = key(flag, False, "a gate of one row on the shared experts", "with n_shared or d_ff_shared")
-    latent: Any = letter(None, "width of a latent that the routed experts work on; absent: d_model", grows="width")
-    router_norm: bool = key(flag, False, "the router reads what the experts read before their norm, by one of its own")
+    d_ff_shared: Any = letter(_shared_width, "their joint width", check=count, adjust=_if_shared, grows="width")
+    shared_gate: bool = key(flag, False, "a scalar gate on the shared experts", "with n_shared or d_ff_shared")
+    latent: Any = letter(None, "width of the routed experts' latent; absent: d_model", grows="width")
+    router_norm: bool = key(flag, False, "the router has a norm of its own, parallel to the experts'")
     router_scale: Any = key(real, None, "multiplies the router's scores")
-    expert_scales: bool = key(flag, False, "a learned factor of every expert's weight")
-    sum_bias: bool = key(flag, False, "a bias of the sum of what the routed experts make")
-    correction: bool = key(flag, False, "what is added to sigmoid scores to choose experts is stored as a parameter")
+    expert_scales: bool = key(flag, False, "a learned factor per expert's weight")
+    sum_bias: bool = key(flag, False, "a bias on the routed experts' sum")
+    correction: bool = key(flag, False, "the bias that is added to sigmoid scores to choose experts is a parameter")
 
-    def misfits(self) -> Iterator[Wished]:
-        yield from super().misfits()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.correction and (self.scoring != "sigmoid" or self.router is False):
-            yield Wished("correction", "false without a router whose scoring is 'sigmoid'")
+            yield Conflict("correction", "false without a router whose scoring is 'sigmoid'")
         groups = list(divided("n_groups", self.n_groups, "n_experts", self.n_experts))
         yield from groups
         if not groups and exceeds(self.top_groups, self.n_groups):
-            yield Wished("top_groups", f"at most n_groups = {self.n_groups}")
+            yield Conflict("top_groups", f"at most n_groups = {self.n_groups}")
 
     @property
     def takes_norm(self) -> bool:
-        """The router's input is what their norm reads."""
+        """The router reads the input of the experts' norm."""
         return self.router_norm
 
     def build(self, place: Place) -> Experts:

@@ -1,4 +1,4 @@
-"""Pieces as a description lists them: leaves one by one, what forms they have, and what a table of one may say.
+"""Pieces: leaves that a description lists one by one, their forms and the keys of their tables.
 
 Nothing here is a formula.
 """
@@ -11,14 +11,14 @@ from typing import Any, Final, NamedTuple
 
 from txcalc.num import divides, exact_div
 from txcalc.parts.convolution import Filter
-from txcalc.parts.cores import AttentionCore, MatrixProduct, Scores, Stored
+from txcalc.parts.cores import AttentionCore, MatrixProduct, Scores, StateCache
 from txcalc.parts.linear import Activation, LayerScale, Linear, Lookup, Shift, Sum, Unused, linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import ACTIVATIONS, LEAF_KINDS, MAX_SIZE, Wrong, flag, one_of, size, text
 from txcalc.parts.part import Leaf
 from txcalc.parts.positions import Rotary
-from txcalc.parts.recurrence import Remembered
-from txcalc.parts.spans import Apart, Causal, Cross, Full, Once, Reading, Span, Window
+from txcalc.parts.recurrence import RecurrentState
+from txcalc.parts.spans import Causal, CausalUncached, Cross, CrossUncached, Full, SeparateWindows, Span, Window
 
 
 def _norm(form: str, borrowed: bool = False) -> Callable[..., Leaf]:
@@ -50,8 +50,8 @@ def _activation(form: str) -> Callable[..., Leaf]:
 
 
 class Form(NamedTuple):
-    """What a piece may be: the names of its `sizes`, what makes a leaf of `bias`, `groups` and these, whether it reads
-    `bias`, and which sizes its `groups` divide (None: it reads none)."""
+    """A form of piece: the names of its `sizes`, a constructor from `bias`, `groups` and sizes, whether `bias` applies,
+    and the sizes that `groups` must divide (None: `groups` does not apply)."""
 
     sizes: tuple[str, ...]
     make: Callable[..., Leaf]
@@ -84,16 +84,16 @@ FORMS: Final[dict[str, Form]] = {
     "convolution": Form(("c_in", "c_out", "taps", "stride"), _filter, True, ("c_in", "c_out")),
     "attention": Form(_CORE, _attention(Full()), True, ("n_heads",)),
     "causal": Form(_CORE, _attention(Causal()), True, ("n_heads",)),
-    "once": Form(_CORE, _attention(Once()), True, ("n_heads",)),
+    "once": Form(_CORE, _attention(CausalUncached()), True, ("n_heads",)),
     "window": Form((*_CORE, "window"), _windowed(Window), True, ("n_heads",)),
     "crossed": Form(_CORE, _attention(Cross()), True, ("n_heads",)),
-    "reading": Form(_CORE, _attention(Reading()), True, ("n_heads",)),
-    "windows": Form((*_CORE, "window"), _windowed(Apart), True, ("n_heads",)),
+    "reading": Form(_CORE, _attention(CrossUncached()), True, ("n_heads",)),
+    "windows": Form((*_CORE, "window"), _windowed(SeparateWindows), True, ("n_heads",)),
     "index": Form(
         ("n_heads", "width"), lambda bias, groups, heads, width: Scores(n_heads=heads, width=width, span=Causal())
     ),
-    "state": Form(("elements",), lambda bias, groups, elements: Remembered(elements=elements)),
-    "stored": Form(("width",), lambda bias, groups, width: Stored(width=width, span=Causal())),
+    "state": Form(("elements",), lambda bias, groups, elements: RecurrentState(elements=elements)),
+    "stored": Form(("width",), lambda bias, groups, width: StateCache(width=width, span=Causal())),
     "product": Form(
         ("n_heads", "d_in", "d_out"),
         lambda bias, groups, heads, d_in, d_out: MatrixProduct(n_heads=heads, d_in=d_in, d_out=d_out),
@@ -107,18 +107,23 @@ FORMS: Final[dict[str, Form]] = {
     "sum": Form(("width",), lambda bias, groups, width: Sum(width=width, sums=groups), False, ()),
     **{form: Form(("width",), _activation(form)) for form in ACTIVATIONS},
 }
-KEYED: Final = ("reading", "scores")  # they meet as many keys as `keys` says
-CROSSING: Final = ("crossed",)  # they meet the encoder's positions
-LENT: Final = ("tied", "norm_again", "rms_again")  # another piece holds their weights
+KEYED: Final = ("reading", "scores")  # `keys` gives the number of their keys
+CROSSING: Final = ("crossed",)  # they attend to the encoder's positions
+LENT: Final = ("tied", "norm_again", "rms_again")  # their weights belong to another piece
 
 
 def pieces(value: Any) -> list[dict[str, Any]]:
-    """Leaves, each a table of `name`, `form`, `sizes` (`FORMS` names them), `bias`, `groups`, `at`, `keys`, `shared`,
-    `times`, `runs`, `least` and `kind`. One works at ⌈(a·T + b)/c⌉ positions for T of the stack's, where `at` is
-    [a, b, c], at m times as many where it is [a, b, c, m], at the encoder's where it is "source", else at each, and
-    meets `keys`, said so of S, past and new, or, where that is "batch", once for each sequence all of them; with
-    `shared` it works once for all sequences. `times` is how many there are, each with weights of its own, `runs` how
-    often each runs; what they say holds for texts of `least` tokens and more."""
+    """A list of leaves, each a table.
+
+    name, form, sizes, bias, groups   `FORMS` lists the forms and their sizes
+    at         positions for T tokens: [a, b, c] is ⌈(a·T + b)/c⌉, [a, b, c, m] m times that, "source" the encoder's;
+               absent: T
+    keys       keys attended to, the same of S = past + T, or "batch": every sequence of the batch
+    shared     runs once for all sequences
+    times      copies with weights of their own; `runs` is how often each runs
+    least      shortest text in tokens for which this holds
+    kind       what it counts as
+    """
     if not isinstance(value, list) or not all(isinstance(piece, Mapping) for piece in value):
         raise Wrong("a list of tables, each a piece")
     found = [_piece(piece) for piece in value]
@@ -160,7 +165,7 @@ def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _somewhere(at: Any) -> bool:
-    """Whether m·⌈(a·T + b)/c⌉ is a number of positions of some T."""
+    """Whether m·⌈(a·T + b)/c⌉ is a valid number of positions for some T."""
     if not isinstance(at, list) or len(at) not in (3, 4) or not all(type(number) is int for number in at):
         return False
     a, b, c, *m = at
@@ -168,7 +173,7 @@ def _somewhere(at: Any) -> bool:
 
 
 def steps(piece: Mapping[str, Any]) -> list[str]:
-    """What a piece says of where it works, in the order in which it counts."""
+    """The keys by which a piece changes its workload, in the order in which they apply."""
     met, at = piece["keys"], piece["at"]
     said = {"source": at == "source", "keys": isinstance(met, list), "batch": met == "batch"}
     said |= {"at": isinstance(at, list), "shared": piece["shared"]}
@@ -176,5 +181,5 @@ def steps(piece: Mapping[str, Any]) -> list[str]:
 
 
 def crosses(pieces: Any) -> str:
-    """The first piece that reads an encoder's positions; "": none does."""
+    """The first piece that reads the encoder's positions; "": none."""
     return next((one["name"] for one in pieces if one["at"] == "source" or one["form"] in CROSSING), "")

@@ -1,7 +1,4 @@
-"""How a part is an object: frozen, without `==`, cheap to define; and properties computed once.
-
-Nothing here is a formula.
-"""
+"""Dataclasses for parts: frozen, without `==`, cheap to define; and cached properties."""
 
 from __future__ import annotations
 
@@ -15,10 +12,10 @@ T = TypeVar("T")
 
 @dataclass_transform(eq_default=False, frozen_default=True, kw_only_default=True)
 def frozen(cls: type[T]) -> type[T]:
-    """A frozen dataclass without `==`, whose fields, named by keyword alone, may be symbols or arrays.
+    """A frozen dataclass without `==`, with keyword-only fields that may hold symbols or arrays.
 
-    `dataclass(frozen=True)` compiles five methods for every class, which was a third of the time that a command takes
-    to start; these are the same for all.
+    `dataclass(frozen=True)` compiles five methods per class, a third of the start-up time of a command; these are
+    shared.
     """
     cls.__init__ = _made  # type: ignore[method-assign]
     cls.__setattr__ = _set_once  # type: ignore[method-assign]
@@ -36,8 +33,8 @@ def record(cls: type[T]) -> type[T]: ...
 def record(*, eq: bool = True) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T] | None = None, *, eq: bool = True) -> Any:
-    """A frozen dataclass, of which the constructor alone is compiled; what the class says itself stays. Without `eq` it
-    is equal to itself alone."""
+    """A frozen dataclass of which only the constructor is compiled; methods that the class defines stay. Without `eq`
+    instances compare by identity."""
     if cls is None:
         return partial(record, eq=eq)
     own: dict[str, Any] = {"__setattr__": _set_once, "__repr__": _shown}
@@ -82,13 +79,13 @@ def _shown(self: Any) -> str:
 
 
 def _fields(self: Any) -> dict[str, Any]:
-    """What is pickled: not what was computed once."""
+    """The fields alone are pickled, not cached properties."""
     return {name: self.__dict__[name] for name in self.__dataclass_fields__ if name in self.__dict__}
 
 
 class once(Generic[T]):
-    """A property computed when it is first read: `functools.cached_property` without its lock, which before Python
-    3.12 costs as much as most formulas."""
+    """A cached property: `functools.cached_property` without its lock, which before Python 3.12 costs as much as most
+    formulas."""
 
     def __init__(self, compute: Callable[[Any], T]) -> None:
         self.compute = compute

@@ -1,4 +1,4 @@
-"""What is read off the last layer: logits over a vocabulary or classes, or a pooled position."""
+"""Heads: logits over a vocabulary or classes, and poolers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txcalc.parts.embedding import EmbeddingOptions, without_class_token
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear, Sum
 from txcalc.parts.norm import Norm, NormOptions
-from txcalc.parts.options import ACTIVATIONS, REQUIRED, Options, Wished, flag, key, letter, one_of, real, size
+from txcalc.parts.options import ACTIVATIONS, REQUIRED, Conflict, Options, flag, key, letter, one_of, real, size
 from txcalc.parts.part import Child, Composite, on_logits, on_one, optional
 from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.sharding import Ways
@@ -19,12 +19,12 @@ from txcalc.parts.sharding import Ways
 
 @frozen
 class Head(Composite):
-    """Logits over a vocabulary or classes, with a transform before them (BERT's masked-LM head); or a pooler.
+    """A head over a vocabulary or classes, optionally after a transform (BERT's masked-LM head); or a pooler.
 
-    `at` is where it works: all positions (or the last, as the workload says) for a language model, one for a
-    classifier or a pooler. That one is the first position; with `pool` the mean of all others, with a norm of its own;
-    `joined`: both, one after the other. A `reader` makes one vector of all. `scale` multiplies the logits, `softcap`
-    bounds them by a tanh. `classes`: it is over these, no vocabulary.
+    A language-model head works at the positions that get logits, a classifier or pooler at `one`: the first, or with
+    `pool` the mean of all others, with a norm of its own; `joined`: both, concatenated. A `reader` pools all positions
+    by attention. `scale` multiplies the logits, `softcap` bounds them by a tanh. `classes`: the outputs are classes,
+    not a vocabulary.
     """
 
     projection: Linear | None
@@ -40,13 +40,13 @@ class Head(Composite):
     joined: bool = False
     classes: bool = False
     reader: AttentionPool | None = None
-    # Of one rank's share: positions of all ranks before it, logits of all ranks after it.
+    # On one rank: gathers positions before it, and logits after it.
     gather: Collective | None = None
     join: Collective | None = None
 
     @property
     def borrowed(self) -> Head:
-        """The same, with a projection that is held elsewhere."""
+        """The same head with a tied projection."""
         return replace(self, projection=self.projection and replace(self.projection, tied=True))
 
     def children(self) -> Iterator[Child]:
@@ -64,17 +64,17 @@ class Head(Composite):
         yield from optional("join", self.join, on=on, duty="logits")
 
     def shard(self, ways: Ways) -> Head:
-        """Its rows of the vocabulary or of the classes; what stands before them is whole."""
+        """Vocabulary-parallel (or class-parallel) rows; the transform is replicated."""
         if not self.projection:
             return self
         projection = replace(self.projection, d_out=ways.rows(self.projection.d_out, self.classes))
-        join = ways.every(projection.d_out * ways.tp)
-        return replace(self, projection=projection, gather=ways.gathered(self.projection.d_in), join=join)
+        join = ways.all_gather(projection.d_out * ways.tp)
+        return replace(self, projection=projection, gather=ways.gather_positions(self.projection.d_in), join=join)
 
 
-class Below(NamedTuple):
-    """What a head stands on: a stream `d_model` wide of a stack of a role, its vocabulary, norms and embedding; the
-    `usual` activation is that of the first layer's feed-forward, `reader` what reads all patches."""
+class HeadInputs(NamedTuple):
+    """The context of a head: width and role of its stack, vocabulary, norms and embedding; `usual`: the activation of
+    the first layer's feed-forward; `reader`: its attention pool."""
 
     d_model: Any
     vocab: Any
@@ -87,28 +87,28 @@ class Below(NamedTuple):
 
 @frozen
 class HeadOptions(Options, section="head"):
-    """`[head]`: what is read off the last layer, a class for each form."""
+    """`[head]`: the output after the last layer; one class per form."""
 
     form: str = key(
         one_of("lm", "masked-lm", "classifier", "none"),
         "lm",
-        "what is read off the last layer",
+        "the output after the last layer",
         "where there are tokens or classes; 'lm' in a decoder",
     )
-    tied: bool = key(flag, False, "the head multiplies by the token table", "with a head over the vocabulary")
+    tied: bool = key(flag, False, "tied to the token embedding", "with a head over the vocabulary")
     pooler: bool = key(flag, False, "a D×D layer with tanh on the first position")
-    pairs: Any = key(size, None, "classes of a second head, read off the pooler: of pairs of sentences, in pretraining")
+    pairs: Any = key(size, None, "classes of a second head on the pooler (next-sentence prediction)")
 
-    def misfits(self) -> Iterator[Wished]:
+    def conflicts(self) -> Iterator[Conflict]:
         if self.pairs is not None and not self.pooler:
-            yield Wished("pairs", "none without head.pooler")
+            yield Conflict("pairs", "none without head.pooler")
 
-    def build(self, at: Below) -> Head | None:
+    def build(self, at: HeadInputs) -> Head | None:
         """The head over a vocabulary or classes; None where a stack ends in hidden states."""
         return None
 
-    def pooled(self, at: Below) -> Head | None:
-        """What one position gives beside it, or in its place."""
+    def pooled(self, at: HeadInputs) -> Head | None:
+        """The pooler, or the head of one position."""
         if not self.pooler:
             return None
         return replace(
@@ -134,7 +134,7 @@ class LmHead(HeadOptions, forms="lm"):
     softcap: Any = key(real, None, "logits are capped at ± this by a tanh")
     scale: Any = key(real, None, "multiplies the logits")
 
-    def build(self, at: Below) -> Head | None:
+    def build(self, at: HeadInputs) -> Head | None:
         if at.vocab is None or at.role == "encoder":
             return None
         embedding, d_model = at.embedding, at.d_model
@@ -149,7 +149,7 @@ class LmHead(HeadOptions, forms="lm"):
 
 @frozen
 class MaskedHead(HeadOptions, forms="masked-lm"):
-    """Logits over the vocabulary of every position, after a layer, as BERT's."""
+    """Logits over the vocabulary at every position, after a transform, as BERT's."""
 
     bias: bool = key(flag, False, "bias of the head")
     rank: Any = letter(
@@ -160,22 +160,22 @@ class MaskedHead(HeadOptions, forms="masked-lm"):
     transform_bias: bool = key(
         flag,
         True,
-        "bias of the layer before a masked-lm head or a classifier",
-        "with a layer before a masked-lm head or a classifier",
+        "bias of the transform before a masked-lm head or a classifier",
+        "with a transform before a masked-lm head or a classifier",
     )
     activation: str | None = key(
         one_of(*ACTIVATIONS), None, "activation before a masked-lm head; absent: that of the feed-forward"
     )
-    plain: bool = key(flag, False, "a masked-lm head without a layer before it, whose bias is `bias`")
+    plain: bool = key(flag, False, "a masked-lm head without a transform, whose bias is `bias`")
 
-    def misfits(self) -> Iterator[Wished]:
-        yield from super().misfits()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.plain and self.activation is not None:
-            yield Wished("activation", "none but with a layer before a masked-lm head")
+            yield Conflict("activation", "none without a transform before a masked-lm head")
         if self.plain and self.rank is not None:
-            yield Wished("plain", "false but in a head as wide as the model")
+            yield Conflict("plain", "false but in a head as wide as the model")
 
-    def build(self, at: Below) -> Head | None:
+    def build(self, at: HeadInputs) -> Head | None:
         if at.vocab is None:
             return None
         if self.plain:
@@ -193,23 +193,23 @@ class MaskedHead(HeadOptions, forms="masked-lm"):
 
 @frozen
 class PooledHead(HeadOptions):
-    """Of one vector: that of a position, or what is made of all."""
+    """Heads on one vector per sequence: of one position, or pooled."""
 
     pool: str = key(
         one_of("first", "mean", "both", "attention"),
         "first",
-        "what a picture's head reads: its class token, the mean of its patches, both, or all by a learned query",
+        "input of a picture's head: class token, mean of the patches, both, or attention by a learned query",
     )
     pool_norm: bool = key(flag, False, "norm of that mean")
-    norm: bool = key(flag, False, "norm of the one position that is read")
+    norm: bool = key(flag, False, "norm of that one position")
 
-    def misfits(self) -> Iterator[Wished]:
-        yield from super().misfits()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.pool_norm and self.pool != "mean":
-            yield Wished("pool_norm", "false without head.pool = 'mean'")
+            yield Conflict("pool_norm", "false without head.pool = 'mean'")
 
-    def pooling(self, at: Below) -> dict[str, Any]:
-        """What is read instead of the first position, as the fields of a head say it."""
+    def pooling(self, at: HeadInputs) -> dict[str, Any]:
+        """Fields of a head that pools other positions than the first."""
         if self.pool in ("first", "attention"):
             return {}
         own = at.norm.over(at.d_model) if self.pool_norm else None
@@ -222,21 +222,21 @@ class Classifier(PooledHead, forms="classifier"):
 
     classes: Any = letter(REQUIRED, "the number of classes")
     bias: bool = key(flag, True, "of a classifier true when absent")
-    every: bool = key(flag, False, "a classifier of every position, not of the first alone")
+    every: bool = key(flag, False, "token classifier: every position, not the first alone")
     transform: str | None = key(
         one_of(*ACTIVATIONS), None, "activation of a D×D layer before a classifier; absent: none"
     )
     transform_norm: bool = key(flag, False, "norm after that layer")
-    transform_bias: bool = key(flag, True, "bias of the layer before a masked-lm head or a classifier")
+    transform_bias: bool = key(flag, True, "bias of the transform before a masked-lm head or a classifier")
 
-    def misfits(self) -> Iterator[Wished]:
-        yield from super().misfits()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.norm and (self.every or self.transform is not None):
-            yield Wished("norm", "false but for a classifier of one position, or no head")
+            yield Conflict("norm", "false but for a classifier of one position, or no head")
         if self.transform_norm and self.transform is None:
-            yield Wished("transform_norm", "false without head.transform")
+            yield Conflict("transform_norm", "false without head.transform")
 
-    def build(self, at: Below) -> Head:
+    def build(self, at: HeadInputs) -> Head:
         width = 2 * at.d_model if self.pool == "both" else at.d_model
         projection = Linear(d_in=width, d_out=self.classes, bias=self.bias)
         head = replace(_head(projection), one=not self.every, classes=True, reader=at.reader)
@@ -253,9 +253,9 @@ class Classifier(PooledHead, forms="classifier"):
 
 @frozen
 class NoHead(PooledHead, forms="none"):
-    """Hidden states, or a vector made of them."""
+    """Hidden states, or one pooled vector."""
 
-    def pooled(self, at: Below) -> Head | None:
+    def pooled(self, at: HeadInputs) -> Head | None:
         if self.pooler or not (self.norm or at.reader or self.pool == "mean"):
             return super().pooled(at)
         if self.norm:
@@ -264,7 +264,7 @@ class NoHead(PooledHead, forms="none"):
 
 
 def _head(projection: Linear | None) -> Head:
-    """A projection of every position, and nothing else."""
+    """A bare projection of every position."""
     return Head(projection=projection, transform=None, activation=None, norm=None, one=False)
 
 

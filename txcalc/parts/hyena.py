@@ -1,9 +1,9 @@
-"""Hyena: a convolution as long as the sequence in attention's place, its filter made by a small network of positions,
-or a sum of decaying waves (StripedHyena's modal form).
+"""Hyena: a convolution as long as the sequence in place of attention. A small network of the position makes its filter,
+or the filter is a sum of decaying exponentials (StripedHyena's modal form).
 
-A long convolution is a matrix product of T² terms (`direct`), or by fast Fourier transforms of 2·T points (`fft`),
-whose arithmetic is counted under other by a stated rule. A decode step has no transform to go on from: it multiplies
-what it kept by the filter, position by position; waves go on from a state of one size.
+A long convolution is a T² product (`direct`), or uses Fourier transforms of 2·T points (`fft`), whose arithmetic counts
+under other by a stated rule. In a decode step the filter multiplies the cached inputs position by position; modal
+filters update a state of fixed size.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txcalc.num import ceil_log2, triangle
 from txcalc.parts.convolution import Product
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
-from txcalc.parts.options import Wished, absent, count, flag, key, letter, one_of, size, up_to
+from txcalc.parts.options import Conflict, absent, count, flag, key, letter, one_of, size, up_to
 from txcalc.parts.part import Cache, Child, Composite, Elementwise, Leaf, MatMul, Operation, Traffic, Weight, Workload
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.recurrence import Recurrence
@@ -23,7 +23,7 @@ from txcalc.parts.taps import short_memory
 
 
 def on_filter(work: Workload) -> Workload:
-    """At every position that a filter reaches, once for all sequences."""
+    """All positions of the filter, once for all sequences."""
     return work._replace(batch=1, tokens=work.keys, past=0)
 
 
@@ -38,22 +38,22 @@ def by_transforms(work: Workload, width: Any, moved: Traffic) -> tuple[Operation
 
 @frozen
 class LongConvolution(Leaf):
-    """y = h ∗ u + D·u for every channel by itself, over all positions before and its own.
+    """y = h ∗ u + D·u per channel, causal over all positions.
 
     Shapes   u and y (B, T, C), h (C, S), D (C)
     Unit     direct, and in a decode step: FLOPs 2·B·C·T·S, dense, as a product with a triangular matrix; fft: under
              other 5·N·⌈log₂ N⌉ for a complex transform of N = 2·S points, half of it for real numbers, of u, of h once
              for all sequences, and back; 6 per complex product of S + 1 frequencies. D·u is 2 per element, under other
     Counts   `flops_masked` of the direct form: the pairs with a key at or before their query
-    Kept     u and h, and of transforms their S + 1 complex frequencies instead
-    Cache    u of every token: the filter reaches all of them
+    Kept     u and h; with transforms u and the S + 1 complex frequencies of both
+    Cache    u of every token
     Source   Poli et al. 2023 (arXiv 2302.10866), section 3; 5·N·log₂ N: Cooley and Tukey 1965, as FFTW reports speeds
     """
 
     kept_in_fp32 = False
     width: Any
     fft: bool
-    holds = "tokens"
+    cache_kind = "tokens"
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("bias", (self.width,)),)
@@ -73,7 +73,7 @@ class LongConvolution(Leaf):
             return inputs + filters
         return inputs + 2 * (work.batch + 1) * (work.keys + 1) * self.width
 
-    def kept(self) -> str:
+    def describe_cache(self) -> str:
         return f"what a long convolution reads, of every token: {self.width:,} · S elements"
 
     def cache(self, work: Workload) -> Cache:
@@ -85,8 +85,8 @@ class LongConvolution(Leaf):
 
 @frozen
 class ModalConvolution(Recurrence):
-    """The same with filters h(t) = Re Σ r·pᵗ of N complex poles p and residues r of each channel, so that a state goes
-    on from what was read: s ← p·s + u, y = Re Σ r·s + D·u.
+    """The same with modal filters h(t) = Re Σ r·pᵗ of N complex poles p and residues r per channel, which have a
+    recurrent state: s ← p·s + u, y = Re Σ r·s + D·u.
 
     Shapes   u and y (B, T, C), poles and residues (C, N, 2), D (C), the state (B, C, N, 2)
     Unit     FLOPs under other. In a decode step, and of all tokens without `fft`: 11 per channel, pole and token (6 for
@@ -111,7 +111,9 @@ class ModalConvolution(Recurrence):
         elements, poles = work.positions * self.width, self.width * self.states
         skip = Elementwise("skip", elements, 2, Traffic(self.width * (4 * self.states + 1), 2 * elements, 0))
         if not self.fft or work.decoding:
-            return Elementwise("scan", work.positions * poles, 11, Traffic(0, 0, self.passed(work)), "scan"), skip
+            return Elementwise(
+                "scan", work.positions * poles, 11, Traffic(0, 0, self.state_traffic(work)), "scan"
+            ), skip
         filters = Elementwise("filters", poles * work.keys, 11, Traffic(0, 2 * self.width * work.keys), "scan")
         return filters, *by_transforms(work, self.width, Traffic()), skip
 
@@ -132,11 +134,11 @@ class ModalConvolution(Recurrence):
 
 @frozen
 class Sine(Leaf):
-    """sin(f·x), with a learned frequency of each unit.
+    """sin(f·x), with a learned frequency per unit.
 
     Shapes   f (W,), x and y (S, W)
     Unit     2 FLOPs per element, under other
-    Kept     x, and sin(f·x)'s slope: cos of the same
+    Kept     x and cos(f·x)
     Source   Romero et al. 2021 (arXiv 2102.02611), section 3.1, as Hyena's filters have it
     """
 
@@ -155,10 +157,10 @@ class Sine(Leaf):
 
 @frozen
 class Decay(Leaf):
-    """h·exp(−t·δ), with a fixed decay of each channel: a filter forgets.
+    """h·exp(−t·δ), with a fixed decay per channel.
 
     Unit     3 FLOPs per element, under other
-    Kept     nothing new: the window is fixed
+    Kept     nothing new: the decay is fixed
     Source   Poli et al. 2023 (arXiv 2302.10866), section 3.3
     """
 
@@ -171,7 +173,7 @@ class Decay(Leaf):
 
 @frozen
 class ImplicitFilter(Composite):
-    """A filter of every channel as a network of the position: features, sines between `layers` + 2 matrices, a decay.
+    """A filter per channel as a network of the position: features, sines between `layers` + 2 matrices, a decay.
 
     Shapes   features (S, E): the position, and sines and cosines of it; h (S, C)
     Source   Poli et al. 2023 (arXiv 2302.10866), section 3.3; its code's order of layers
@@ -193,7 +195,9 @@ class ImplicitFilter(Composite):
 
 @frozen
 class Hyena(Composite):
-    """x₁·(h ∗ (x₂·v)) between projections, all three through a short convolution: the operator of order 2.
+    """x₁·(h ∗ (x₂·v)) between projections, after a short convolution of all three: the Hyena operator of order 2.
+
+    `filter`: the network that makes the filters; None where `long` has its own.
 
     `filter`: the network that makes the filters; None where `long` has its own.
     Source   Poli et al. 2023 (arXiv 2302.10866), definition 3.1; StripedHyena's published code for modal filters
@@ -222,24 +226,24 @@ class Hyena(Composite):
 
 @frozen
 class HyenaOptions(Mechanism, section="hyena"):
-    taps: Any = key(size, 3, "taps of the short convolution")
+    taps: Any = key(size, 3, "kernel width of the short convolution")
     bias: bool = key(flag, True, "biases on the outer projections")
     form: str = key(
         one_of("fft", "direct", "recurrent"),
         "fft",
-        "the long convolution by Fourier transforms, as a product, or (of poles) token by token",
+        "the long convolution by Fourier transforms, as a product, or (modal) token by token",
     )
     states: Any = letter(
-        0, "complex poles of each channel's filter (StripedHyena); 0: a network makes the filters", check=count
+        0, "complex poles per channel's modal filter (StripedHyena); 0: a network makes the filters", check=count
     )
-    features: Any = letter(3, "features of a position that the filter's network reads", "states = 0")
+    features: Any = letter(3, "position features that the filter network reads", "states = 0")
     width: Any = letter(64, "width of that network", "states = 0")
-    layers: int = key(up_to(64), 2, "its inner matrices, between the first and the last", "states = 0")
+    layers: int = key(up_to(64), 2, "its inner matrices", "states = 0")
 
-    def misfits(self) -> Iterator[Wished]:
+    def conflicts(self) -> Iterator[Conflict]:
         forms = ("fft", "direct") if absent(self.states) else ("fft", "recurrent")
         if self.form not in forms:
-            yield Wished("form", f"{' or '.join(map(repr, forms))} with states = {self.states}")
+            yield Conflict("form", f"{' or '.join(map(repr, forms))} with states = {self.states}")
 
     def build(self, place: Place) -> Hyena:
         width, fft = place.d_model, self.form in ("fft",)

@@ -1,6 +1,5 @@
-"""Hyper-connections: several residual streams, of which every branch of a block reads a mix and to all of which its
-result is added, by shares that each token makes of itself.
-"""
+"""Hyper-connections: every branch reads a mix of several residual streams and adds its result to all of them, with
+coefficients per token."""
 
 from __future__ import annotations
 
@@ -15,18 +14,18 @@ from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic
 
 @frozen
 class Shares(Leaf):
-    """Of n streams: the share of each in what is read, sigmoid(a·x + b); how much of the result each gets, twice such a
-    one; and, if they are `mixed`, a matrix of how the streams go on, softmaxes whose rows and columns are normed in
-    turn (Sinkhorn and Knopp). Only what is `read` where nothing is written (after the last layer).
+    """Coefficients of n streams: of the read mix, sigmoid(a·x + b); of the written result, twice a sigmoid; and, if
+    `mixed`, a matrix between streams made doubly stochastic by Sinkhorn–Knopp. After the last layer only those that are
+    `read`.
 
     Shapes   x (B, T, n + n + n²) as they are projected; a (3,), b (2·n + n²,)
     Unit     FLOPs under other: 2 per number for a and b, 3 per sigmoid, 5 per softmax, 2 per number of the matrix for
              each of 2·steps − 1 norms
-    Kept     x, the sigmoids and what is made of them, the softmax and both sides of every division
+    Kept     x, the sigmoids and their scaled results, the softmax and both operands of every division
     Source   Xie et al. 2026 (arXiv 2512.24880), equations 7 to 9
     """
 
-    begins: ClassVar[Mapping[str, str]] = {"base": "zero", "scale": "one"}
+    initial_values: ClassVar[Mapping[str, str]] = {"base": "zero", "scale": "one"}
     number: Any
     steps: Any
     mixed: bool
@@ -34,7 +33,7 @@ class Shares(Leaf):
 
     @property
     def made(self) -> Any:
-        """Numbers that are projected to for each token."""
+        """Coefficients per token."""
         n = self.number
         return n if self.read else 2 * n + n * n if self.mixed else 2 * n
 
@@ -70,11 +69,11 @@ class Shares(Leaf):
 
 @frozen
 class Collapse(Leaf):
-    """One stream of n: Σ share·stream.
+    """The branch's input: Σ share·stream.
 
     Shapes   streams (B, T, n, D), shares (B, T, n), y (B, T, D)
     Unit     FLOPs under other: 2 per element of all streams
-    Kept     the shares; the streams are kept where their norm reads them
+    Kept     the shares; the streams are saved by their norm
     Source   Xie et al. 2026 (arXiv 2512.24880), equation 3
     """
 
@@ -95,11 +94,11 @@ class Collapse(Leaf):
 
 @frozen
 class StreamSpread(Leaf):
-    """What a branch makes, added to n streams by a share of each, beside the streams as a matrix mixes them (`mixed`).
+    """Adds a branch's result to n streams, each with its share, after a matrix has mixed the streams (`mixed`).
 
     Shapes   streams (B, T, n, D), y (B, T, D), shares (B, T, n), matrix (B, T, n, n)
     Unit     FLOPs 2·B·T·D·n² with the matrix; 2 per element of all streams under other
-    Kept     y and the shares, and the matrix; the streams are kept where their norm reads them
+    Kept     y and the shares, and the matrix; the streams are saved by their norm
     Source   Xie et al. 2026 (arXiv 2512.24880), equation 3
     """
 
@@ -124,10 +123,10 @@ class StreamSpread(Leaf):
 
 @frozen
 class HyperConnection(Composite):
-    """Before a branch the streams' norm, shares and mix; behind it its result spread over them.
+    """Around a branch: norm, coefficients and mix of the streams before it; its result is added to them after it.
 
-    `mixed`: a matrix, normed in `steps`, says how the streams go on; else each does as it is. `read`: after the last
-    layer, where nothing is spread.
+    `mixed`: a matrix, normalised in `steps`, mixes the streams; else each continues unmixed. `read`: after the last
+    layer, where nothing is written.
     Source   Zhu et al. 2024 (arXiv 2409.19606); Xie et al. 2026 (arXiv 2512.24880)
     """
 

@@ -1,6 +1,6 @@
-"""How a leaf runs: as which kernels, and what of it its module shows to those who measure.
+"""How a leaf is executed: which kernels run it, and how exactly its reference module shows what it claims.
 
-Nothing here is a formula of a cost; `leaf.Leaf` has all of it.
+Nothing here is a cost formula; those are in `leaf.Leaf`.
 """
 
 from __future__ import annotations
@@ -12,86 +12,87 @@ from txcalc.parts.work import Workload
 
 
 class Executed:
-    """What engines run a leaf as, and where its module, as it is written, is a witness of what it says."""
+    """How engines execute a leaf, and which of its claims its reference module can witness."""
 
-    # Which kernels of attention; False: no kernel of its own, but within the one beside it.
+    # The measured attention kernels it runs as ("latent"; "": the standard ones); `launched` False: fused into the
+    # kernel before it.
     kernels: ClassVar[str] = ""
     launched: ClassVar[bool] = True
-    blocks: ClassVar[bool] = False  # its weight is a matrix of blocks, each of which multiplies a share of its inputs
-    kept_in_fp32: ClassVar[bool] = True  # what it keeps for later tokens; False: as wide as what it reads
-    idle: ClassVar[bool] = False  # held, and run by no pass
-    reads_places: ClassVar[bool] = False  # what it reads may be the same for every sequence: angles, biases by distance
-
-    exchanges: ClassVar[bool] = False  # ranks that share a context can exchange its keys and values
+    blocks: ClassVar[bool] = False  # its weight is block-diagonal: each block multiplies a share of the inputs
+    kept_in_fp32: ClassVar[bool] = True  # its cache is fp32; False: in the dtype of its input
+    idle: ClassVar[bool] = False  # holds parameters that no pass runs
+    reads_places: ClassVar[bool] = False  # reads tensors shared by all sequences: rotary angles, biases by distance
+    exchanges: ClassVar[bool] = False  # context-parallel ranks can exchange its keys and values
 
     @property
-    def called(self) -> str:
-        """What it is named where it is reported."""
+    def label(self) -> str:
+        """Its name in reports."""
         return type(self).__name__
 
     @property
     def unfused(self) -> int:
-        """Times the traffic of its one kernel in 16 bits that single operations in fp32 have."""
+        """Traffic of its unfused operations in fp32, as a multiple of one fused kernel's in 16 bits."""
         return 1
 
     def on_chip(self, work: Workload) -> Any:
-        """Elements of its operations that never leave the chip where they run as one kernel."""
+        """Elements that stay on chip if it runs as one kernel."""
         return 0
 
     @property
-    def moves(self) -> bool:
-        """Whether its module moves what it says, each tensor once."""
+    def traffic_exact(self) -> bool:
+        """Whether its reference module reads and writes exactly the claimed traffic, each tensor once."""
         return False
 
     @property
-    def computes(self) -> str:
-        """Which of its module's operators compute what it says besides products: "all", "softmax", or "": none do."""
+    def operators_exact(self) -> str:
+        """Which operators of its reference module compute the claimed non-product FLOPs: "all", "softmax", or ""
+        (none)."""
         return ""
 
     @property
     def additions(self) -> Any:
-        """How many sums of whole vectors it is; None: it is something else."""
+        """Number of additions of whole vectors; None for other leaves."""
         return None
 
     @property
     def attended(self) -> Attended | None:
-        """The heads of its softmax, where it has one."""
+        """The heads of its softmax; None without one."""
         return None
 
     @property
-    def beyond(self) -> str:
-        """What its products hold beyond the scores and values of one softmax."""
+    def extra_products(self) -> str:
+        """Products besides the scores and values of one softmax, in words; "": none."""
         return ""
 
     @property
     def angles(self) -> tuple[Any, Any] | None:
-        """Dimensions and base of the rotation that it does, whose cosines and sines depend on the position alone."""
+        """Dimensions and base of its rotary angles, which depend on the position alone; None: not rotary."""
         return None
 
     @property
-    def sees(self) -> Span | None:
-        """What its softmax meets of the keys; None: it has none, or no mask."""
+    def mask_span(self) -> Span | None:
+        """The span of keys that its softmax sees; None: no softmax, or no mask."""
         return None
 
     @property
     def masked(self) -> bool:
-        """Whether a mask alone says what is seen: no scores choose among the keys."""
+        """Whether the mask alone decides what is seen: no scores select keys."""
         return False
 
     @property
-    def normed(self) -> tuple[Any, Any] | None:
-        """The groups that it norms, and the width of each; None: it is no norm."""
+    def norm_shape(self) -> tuple[Any, Any] | None:
+        """(groups, width of each) of a norm; None for other leaves."""
         return None
 
     @property
-    def turned(self) -> tuple[Any, Any] | None:
-        """The dimensions of a head that it turns, and all of them; None: it turns none."""
+    def rotated_dims(self) -> tuple[Any, Any] | None:
+        """(rotated dimensions of a head, all of them); None: not rotary."""
         return None
 
     def rows_kept(self, work: Workload) -> Any:
-        """Rows of each position of which its kernel keeps a number for backward: a mean, a softmax's log-sum."""
+        """Statistics per position that its kernel saves for backward: a mean, a softmax's log-sum-exp."""
         return 0
 
-    def unlike(self, work: Workload) -> str:
-        """Why its module keeps something else for backward than its kernel, where it does."""
+    def saved_differs(self, work: Workload) -> str:
+        """Why its reference module saves other tensors for backward than its kernel; "": it does not."""
         return ""

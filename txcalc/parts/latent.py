@@ -1,4 +1,4 @@
-"""DeepSeek's multi-head latent attention (MLA), where an `Indexer` may select the keys (sparse attention)."""
+"""DeepSeek's multi-head latent attention (MLA), optionally sparse: an `Indexer` selects the keys."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txcalc.parts.cores import Gate, HeadsCore, SelectingCore, attend, gate
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import REQUIRED, RMS_EPS, Wished, flag, key, letter, one_of, real
+from txcalc.parts.options import REQUIRED, RMS_EPS, Conflict, flag, key, letter, one_of, real
 from txcalc.parts.part import (
     Child,
     Composite,
@@ -29,19 +29,20 @@ from txcalc.parts.positions import Rotary
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Attended, Causal, Full, Selected, Span, Window
 
-# Of the norm of an index's keys, a LayerNorm, whatever the norms around it have (DeepSeek-V3.2).
+# Epsilon of the LayerNorm of index keys, whatever the other norms have (DeepSeek-V3.2).
 INDEX_EPS = RMS_EPS
 
 
 @frozen
 class LatentCore(HeadsCore):
-    """The core of MLA: expanded heads as any other, or all heads on the shared latent (absorbed). Caches the latent.
+    """The core of MLA: on expanded keys and values, or all heads on the shared latent (absorbed). Caches the latent.
 
     Shapes   expanded: k (B, h, S, d_nope + d_rope), v (B, h, S, d_v); absorbed: both (B, S, r_kv + d_rope)
     Unit     FLOPs 2·B·T·S·h·(d_nope + d_rope + d_v), or absorbed 2·B·T·S·h·(2·r_kv + d_rope)
-    Counts   the expanded rectangle as `AttentionCore` does; cache r_kv + d_rope elements per token, whatever the form
-    Traffic  expanded: q, k, v and y, for kv_b reads the latents; absorbed: q, y and the latents, once, and where keys
-             are selected no more than its queries choose
+    Counts   the full T×S rectangle
+    Cache    r_kv + d_rope elements per token in either form
+    Traffic  expanded: q, k, v and y, for kv_b reads the latents; absorbed: q, y and the latents once, of selected keys
+             at most as many as the queries select
     Source   DeepSeek-V2 (arXiv 2405.04434), section 2.1 and appendix C
     """
 
@@ -62,24 +63,24 @@ class LatentCore(HeadsCore):
         return f"MLA {self.n_heads} heads, latent {self.kv_rank} + {self.d_rope}{self.span.describe()}"
 
     @property
-    def moves(self) -> bool:
-        """Expanded; what says which keys are selected is read too."""
+    def traffic_exact(self) -> bool:
+        """Not with selected keys, whose indices are read too."""
         return type(self.span) is not Selected
 
     @property
-    def computes(self) -> str:
+    def operators_exact(self) -> str:
         return "" if self.sinks else "softmax"
 
     @property
     def attended(self) -> Attended:
         return Attended(self.n_heads, self.n_heads, self.d_nope + self.d_rope, self.d_v)
 
-    def unlike(self, work: Workload) -> str:
+    def saved_differs(self, work: Workload) -> str:
         fused = "latent attention (PyTorch's fused kernel on the CPU takes one head width only)"
         return "" if work.keep_scores else fused
 
     def cache_read(self, work: Workload) -> Any:
-        """Of selected keys no more than a query selects."""
+        """Of selected keys, at most those that one query selects."""
         return self.span.read(work, self.token)
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
@@ -106,22 +107,22 @@ class LatentCore(HeadsCore):
     def token(self) -> Any:
         return self.kv_rank + self.d_rope
 
-    def kept(self) -> str:
-        return self.span.kept("a latent", f"({self.kv_rank:,} + {self.d_rope:,})")
+    def describe_cache(self) -> str:
+        return self.span.describe_cache("a latent", f"({self.kv_rank:,} + {self.d_rope:,})")
 
 
 @frozen
 class IndexCore(SelectingCore):
-    """How much each query wants each key: Σ w·relu(q·k) over a few heads on one key, by which keys are selected. It
-    caches that key.
+    """The lightning indexer's scores: Σ w·relu(q·k) over a few heads with one shared key, which it caches; keys are
+    selected by them.
 
     Shapes   q (B, T, h_i, d_i), k (B, S, d_i), w (B, T, h_i), scores (B, T, S)
     Unit     FLOPs 2·B·T·S·h_i·(d_i + 1); other: 1 per score of a head for the ReLU, 1 per weight for its scale
     Counts   the full T×S rectangle, `flops_masked` the pairs before the selection; cache d_i elements per token
-    Omits    choosing the best, which only compares
-    Traffic  q, k and w once; the scores leave the chip, for a query's best are known when all are there
-    Kept     nothing: what a selection is made by gets no gradient from what is selected
-    Source   DeepSeek-V3.2-Exp (2025), section 2.1, equation 1: the lightning indexer
+    Omits    the top-k, which only compares
+    Traffic  q, k and w once, and the scores, which leave the chip for the top-k
+    Kept     nothing: the selection has no gradient
+    Source   DeepSeek-V3.2-Exp (2025), section 2.1, equation 1
     """
 
     def describe(self) -> str:
@@ -144,18 +145,18 @@ class IndexCore(SelectingCore):
 
 @frozen
 class Temperature(Leaf):
-    """q·(s·ln(i + 1) + b) of position i, with a learned s and b for every head: far queries may choose as sharply.
+    """Query temperature: q·(s·ln(i + 1) + b) at position i, with a learned s and b per head.
 
     Shapes   q and result (B, T, h, width), s and b (h)
     Unit     FLOPs under other: 1 per element
     Omits    s·ln(i + 1) + b itself, h numbers per position
-    Kept     q, for the gradients of s and b, where they have any
+    Kept     q, for the gradients of s and b, unless frozen
     Source   transformers' code of Mistral Large 4 (MistralLarge4TextSoftmaxScaling), 2026
     """
 
-    unlearnt: ClassVar[Mapping[str, Any]] = {"keeps": False}
+    when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
     kind = "attention"
-    begins: ClassVar[Mapping[str, str]] = {"scale": "zero", "bias": "one"}
+    initial_values: ClassVar[Mapping[str, str]] = {"scale": "zero", "bias": "one"}
     n_heads: Any
     width: Any
     keeps: bool = True
@@ -173,10 +174,9 @@ class Temperature(Leaf):
 
 @frozen
 class Indexer(Composite):
-    """The lightning indexer of DeepSeek's sparse attention: queries of few heads from the low-rank queries of MLA, or
-    where there are none from the layer's input after a norm (`q_norm`), one normed key per token and a weight per head
-    from the layer's input. It learns from a loss of its own, not from the model's, and keeps nothing for its backward.
-    """
+    """The lightning indexer of DeepSeek's sparse attention: a few query heads from MLA's low-rank queries (without
+    them, from the normed input, `q_norm`), one normed key per token, and a weight per head. It trains with a loss of
+    its own, not the model's, and saves nothing for the model's backward."""
 
     d_model: Any
     d_query: Any
@@ -203,12 +203,12 @@ class Indexer(Composite):
 
 @frozen
 class LatentAttention(Composite):
-    """Multi-head latent attention: K and V of all heads are expanded from one latent of r_kv a token, which is cached.
+    """Multi-head latent attention: K and V of all heads are expanded from one cached latent of r_kv elements per token.
 
-    `q_rank` is None where queries are projected directly (DeepSeek-V2-Lite). `indexer` selects the keys that the core
-    attends to, whose span then says how many (DeepSeek-V3.2). Without `rotary` nothing is turned, and keys still share
-    `d_rope` of their width (Kimi Linear, arXiv 2510.26692, section 4); where that is 0 they share nothing. `k_norm` is
-    that of the shared part. `gate` is as in `Attention`.
+    `q_rank` is None where queries are projected directly (DeepSeek-V2-Lite). `indexer` selects the keys of the core,
+    whose span says how many (DeepSeek-V3.2). Without `rotary` nothing is rotated, and heads still share `d_rope` of the
+    key's width (Kimi Linear, arXiv 2510.26692, section 4), or nothing where that is 0. `k_norm` norms the shared part.
+    `gate`: an output gate, as in `Attention`.
     """
 
     d_model: Any
@@ -245,7 +245,7 @@ class LatentAttention(Composite):
             yield Child("g", Linear(d_in=self.d_model, d_out=self.n_heads * self.gate.gates, bias=False, keeps="no"))
         yield from optional("rotary", self.rotary)
         if self.indexer:
-            # It learns from a loss of its own, on inputs that are detached (DeepSeek-V3.2-Exp, section 2.1.1).
+            # Trained with a loss of its own on detached inputs (DeepSeek-V3.2-Exp, section 2.1.1).
             yield Child("indexer", self.indexer, gradient="none")
         yield Child("core", self.core)
         yield from optional("gate", self.gate)
@@ -255,16 +255,16 @@ class LatentAttention(Composite):
         )
 
     def _on_keys(self, work: Workload) -> Workload:
-        """At every position that is kept, expanded again; at new tokens only when absorbed."""
+        """All cached positions, whose latents are expanded again; new tokens only when absorbed."""
         return work if work.absorbed else work._replace(tokens=self.core.span.keys(work))
 
-    def alive(self) -> Any:
-        """Queries and keys, values and what attention gives, of all heads."""
+    def peak_elements(self) -> Any:
+        """Queries, keys, values and the result, of all heads."""
         return self.n_heads * (2 * (self.core.d_nope + self.core.d_rope) + 2 * self.core.d_v)
 
     def shard(self, ways: Ways) -> LatentAttention:
-        """Its heads; the latents, what projects to them and the index are whole (as vLLM and transformers' own plan
-        have it, 2026-11: all heads choose the same keys)."""
+        """Its heads; latents, the projections to them and the index are replicated, as in vLLM and transformers' own
+        plan (2026-11): all heads select the same keys."""
         heads = ways.split("n_heads", self.n_heads)
         ways.note("the latent of MLA and the projections to it are whole on every rank of tp")
         if self.indexer:
@@ -281,45 +281,47 @@ class LatentAttention(Composite):
 
 @frozen
 class LatentOptions(Mechanism, section="latent", kind="attention", stands="", ordered=True):
-    """`[latent]`, in the place of `[attention]`."""
+    """`[latent]`, in place of `[attention]`."""
 
     n_heads: Any = letter(REQUIRED, "query heads", grows="heads")
     q_rank: Any = letter(None, "rank of the query projection; absent: projected directly")
     kv_rank: Any = letter(REQUIRED, "width of the latent")
-    d_nope: Any = letter(REQUIRED, "unrotated part of a query/key head")
-    d_rope: Any = letter(None, "part of a query/key head that is rotated; absent: none", even=True)
-    d_v: Any = letter(REQUIRED, "width of a value head")
+    d_nope: Any = letter(REQUIRED, "unrotated width per query/key head")
+    d_rope: Any = letter(None, "rotated width per query/key head, shared by the keys; absent: none", even=True)
+    d_v: Any = letter(REQUIRED, "width per value head")
     bias: bool = key(flag, False, "biases on the down projections and o")
     scale: Any = key(real, None, "multiplies the scores")
-    k_norm: bool = key(flag, False, "a norm of the rotated part of the keys, which all heads share")
-    window: Any = letter(None, "keys that a query sees, itself among them")
-    gate: str = key(one_of("none", "element", "head"), "none", "gates on what is read, as attention.gate")
-    index_heads: Any = letter(None, "heads of an index that selects keys; absent: all are attended to")
-    index_width: Any = letter(None, "width of a head of the index, and of its one key", even=True)
-    index_top_k: Any = letter(None, "keys that a query selects by it")
-    index_shared: bool = key(flag, False, "the keys are those that an earlier layer's index chose: none of its own")
+    k_norm: bool = key(flag, False, "norm of the rotated part of the keys, which all heads share")
+    window: Any = letter(None, "sliding window: keys that a query sees, itself included")
+    gate: str = key(one_of("none", "element", "head"), "none", "output gate, as attention.gate")
+    index_heads: Any = letter(
+        None, "heads of the index that selects keys (sparse attention); absent: all keys are used"
+    )
+    index_width: Any = letter(None, "width per head of the index, and of its one key", even=True)
+    index_top_k: Any = letter(None, "keys that the index selects per query")
+    index_shared: bool = key(flag, False, "reuse the keys that an earlier layer's index selected: no index of its own")
     sinks: bool = key(flag, False, "one learned sink per head")
-    tempered: bool = key(flag, False, "queries grow with the log of their position, as two numbers per head learn")
-    index_interleaved: bool = key(flag, False, "the index's rotary pairs are neighbours, not halves")
+    tempered: bool = key(flag, False, "query temperature: a learned function of the log of the position, per head")
+    index_interleaved: bool = key(flag, False, "rotary pairs of the index are adjacent, not halves apart")
 
-    def misfits(self) -> Iterator[Wished]:
+    def conflicts(self) -> Iterator[Conflict]:
         if self.d_rope is None and self.k_norm:
-            yield Wished("k_norm", "false without d_rope, which is what it norms")
+            yield Conflict("k_norm", "false without d_rope, which it norms")
         sizes = {name: getattr(self, name) for name in ("index_heads", "index_width", "index_top_k")}
         given = next((name for name, number in sizes.items() if number is not None), None)
         for name in ("index_interleaved", "index_shared"):
             if given is None and getattr(self, name):
-                yield Wished(name, "false without an index")
+                yield Conflict(name, "false without an index")
         if given is None:
             return
         for name, number in sizes.items():
             if number is None:
-                yield Wished(name, f"a size beside {given}: an index has {', '.join(sizes)}")
+                yield Conflict(name, f"a size with {given}: an index has {', '.join(sizes)}")
         if self.window is not None:
-            yield Wished("window", f"none beside {given}: the index chooses among all keys")
+            yield Conflict("window", f"none with {given}: the index selects among all keys")
         rotated = 0 if self.d_rope is None else self.d_rope
         if self.index_width is not None and exceeds(rotated, self.index_width):
-            yield Wished("index_width", f"at least d_rope = {self.d_rope}, which is rotated")
+            yield Conflict("index_width", f"at least d_rope = {self.d_rope}, which is rotated")
 
     def build(self, place: Place) -> LatentAttention:
         norm, heads, rotated = place.norm, self.n_heads, 0 if self.d_rope is None else self.d_rope

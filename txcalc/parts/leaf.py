@@ -1,4 +1,4 @@
-"""A part that owns formulas."""
+"""The base class of every part that owns formulas."""
 
 from __future__ import annotations
 
@@ -11,131 +11,134 @@ from txcalc.parts.frozen import once
 from txcalc.parts.kernel import Executed
 from txcalc.parts.work import NO_CACHE, Cache, Operation, Transfer, Weight, Workload
 
-# What a leaf is to those who plan: a product of what it reads with its weights; a table, of which rows are looked up; a
-# norm; an activation; attention's core; what selects the keys of one; what ranks send each other; anything else.
+# What planners need to know a leaf as: a product with its weights; a lookup table; a norm; an activation; an attention
+# core; a scorer that selects keys; a collective; anything else.
 Role = Literal["product", "table", "norm", "activation", "attention", "selection", "collective", "other"]
 
 
 class Leaf(Executed):
-    """A part that owns formulas. Subclasses are frozen dataclasses over numbers; all fields are set when it is made."""
+    """A part that owns formulas. Subclasses are frozen dataclasses over numbers (ints, symbols or arrays)."""
 
-    kind: ClassVar[str | None] = None  # under which it is counted wherever it stands; None: its parent's
+    kind: ClassVar[str | None] = None  # what it counts as in any parent; None: its parent's kind
     parts: ClassVar[tuple[()]] = ()
     role: ClassVar[Role] = "other"
-    # What a tensor of it has where it is trained from nothing: zero, one, or normal numbers; else by a rule of its own.
-    begins: ClassVar[Mapping[str, str]] = {"weight": "normal", "bias": "zero", "sinks": "zero"}
+    # Initial values of its tensors in training from scratch: zero, one or normal; others have a rule of their own.
+    initial_values: ClassVar[Mapping[str, str]] = {"weight": "normal", "bias": "zero", "sinks": "zero"}
 
     def describe(self) -> str:
-        """What it is, in a line about the model; "" where the part it stands in says it."""
+        """A few words for the summary line of the model; "" where its parent gives them."""
         return ""
 
     @property
-    def fills(self) -> Any:
-        """Tokens after which what it keeps grows no more, of a window; None: never, or it keeps none."""
+    def cache_limit(self) -> Any:
+        """The window: the length at which its cache stops growing; None: no window."""
         return None
 
     def weights(self) -> tuple[Weight, ...]:
-        """Every tensor of parameters it owns."""
+        """The parameter tensors that it owns."""
         return ()
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
-        """What it computes in one forward pass."""
+        """The operations of one forward pass."""
         return ()
 
     def saved(self, work: Workload) -> Any:
-        """Elements it is the first to keep for backward (storages that grow with B or T; no masks, ids, statistics)."""
+        """Elements saved for backward that no earlier leaf saves: storages that grow with B or T, without masks, ids
+        and statistics."""
         return 0
 
     def statistics(self, work: Workload) -> Any:
-        """Numbers in fp32 that its kernel keeps of each row for backward: means, deviations, a softmax's log-sum."""
+        """fp32 numbers that its kernel saves for backward: a norm's means and deviations, a softmax's log-sum-exp."""
         return 0
 
     def cache(self, work: Workload) -> Cache:
-        """What it keeps for later tokens."""
+        """Elements cached for later tokens, per sequence."""
         return NO_CACHE
 
     @property
     def matrix(self) -> tuple[Any, Any] | None:
-        """Inputs and outputs of the one matrix by which it multiplies every position; None: it does something else."""
+        """(d_in, d_out) of the one matrix that multiplies every position; None for other leaves."""
         return None
 
     @property
     def row(self) -> Any:
-        """Elements of the one row of its table that a position reads; None: all of its weights are read."""
+        """Elements of the table row that each position reads; None: all of its weights are read."""
         return None
 
-    # What is said of the same with weights that nobody learns: what backward needs for their gradient is not kept.
-    unlearnt: ClassVar[Mapping[str, Any]] = {}
+    # Fields that change when its weights are frozen: what only the weights' gradient needs is not saved.
+    when_frozen: ClassVar[Mapping[str, Any]] = {}
 
     @property
     def frozen(self) -> Self:
-        """The same with weights that nobody learns."""
-        return replace(self, **self.unlearnt) if self.unlearnt else self  # type: ignore[type-var]
+        """The same leaf with frozen weights."""
+        return replace(self, **self.when_frozen) if self.when_frozen else self  # type: ignore[type-var]
 
     @property
     def input_kept(self) -> str:
-        """Where a linear layer's input is kept for backward: "yes", here; "no", before; "eager": with the matrix."""
+        """Whether a linear layer saves its input for backward: "yes", "no" (another leaf saves it), "eager" (only if
+        attention probabilities are stored); "" for other leaves."""
         return ""
 
     @property
-    def elsewhere(self) -> tuple[tuple[Any, ...], ...]:
-        """The shapes of weights that it reads and another leaf owns."""
+    def tied_shapes(self) -> tuple[tuple[Any, ...], ...]:
+        """Shapes of weights that it reads and another leaf owns (tied)."""
         return ()
 
     @property
     def shared_by(self) -> Any:
-        """How many heads share its weights, each with a gradient of its own for them."""
+        """Number of heads that share its weights, each with a gradient of its own."""
         return 1
 
     @property
-    def turns(self) -> tuple[Any, ...]:
-        """Lengths at which its cost goes on in another way: the end of a window, of a selection, of a table."""
+    def breakpoints(self) -> tuple[Any, ...]:
+        """Lengths at which its cost formula changes: the ends of a window, a selection or a table."""
         return ()
 
     @property
     def period(self) -> Any:
-        """After how many tokens its cost repeats itself; None: it does not."""
+        """The period of its cost in tokens (chunked attention); None: not periodic."""
         return None
 
     @property
-    def filled(self) -> Any:
-        """The multiple of positions that others are filled up to, or cut by: of lengths with one remainder the cost is
-        one polynomial; None: of no such lengths."""
+    def length_multiple(self) -> Any:
+        """The multiple that lengths are padded to or cut by: cost is one polynomial over lengths with the same
+        remainder. None: there is no such multiple."""
         return 1
 
     @property
     def untied(self) -> Leaf:
-        """The same with weights of its own: what is read here, wherever it is held."""
+        """The same leaf owning its tied weights."""
         return self
 
     @property
-    def holds(self) -> str:
-        """What it holds for later tokens: "tokens", something for each; "steps", for so many at a time; "source", the
-        encoder's, once; "state", of one size whatever the length; "nothing"."""
+    def cache_kind(self) -> str:
+        """What it caches: "tokens", an entry per token; "steps", an entry per several tokens; "source", the encoder's
+        keys, once; "state", of fixed size; "nothing"."""
         return "nothing"
 
-    def kept(self) -> str:
-        """What it keeps, in words, and how many elements."""
+    def describe_cache(self) -> str:
+        """What it caches, in words, and how many elements."""
         return ""
 
     def cache_read(self, work: Workload) -> Any:
-        """Elements of what it keeps that one step reads."""
+        """Elements of the cache that one decode step reads."""
         return self.cache(work).held
 
     def saved_fused(self, work: Workload) -> Any:
-        """Elements that it is the first to keep where one kernel does all of it."""
+        """Elements saved for backward if one fused kernel computes all of it."""
         return self.saved(work)
 
     def dense(self, work: Workload) -> Any:
-        """Elements it would keep if no window ever dropped a token."""
+        """Elements it would cache without windows."""
         return self.cache(work).held
 
     def paged(self, work: Workload, block: Any, chunk: Any) -> Any:
-        """Elements of the pages of `block` tokens that an engine gives it, where prompts come in chunks of `chunk`."""
+        """Elements in cache pages of `block` tokens, as engines allocate them, with prompts prefilled in chunks of
+        `chunk`."""
         return self.cache(work).held
 
     def transfers(self, work: Workload) -> tuple[Transfer, ...]:
-        """What it sends to other ranks and receives from them in one forward pass."""
+        """Collectives of one forward pass."""
         return ()
 
     @property
@@ -149,10 +152,10 @@ class Leaf(Executed):
 
     @once
     def tensors(self) -> tuple[Weight, ...]:
-        """Its weights, made once."""
+        """Its weights, cached."""
         return self.weights()
 
     @once
     def params(self) -> Any:
-        """The elements of its weights."""
+        """Number of parameters."""
         return total([weight.size for weight in self.tensors])

@@ -1,4 +1,4 @@
-"""The leaves that every model is made of: linear layer, lookup table, activation, convolution, residual sum."""
+"""The common leaves: linear layers, lookup table, activation, residual sum, scales."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ class Linear(Leaf):
 
     Shapes   x (B, T, d_in), W (d_out, d_in), y (B, T, d_out)
     Unit     FLOPs, two per multiply-add: 2·B·T·d_in·d_out
-    Counts   a tied weight once, where it is first used: `tied` ones are multiplied here and owned elsewhere, and so is
-             the bias of a `borrowed` layer
+    Counts   a tied weight once, where it is first used: `tied` weights are multiplied here and owned by another leaf;
+             a `borrowed` layer owns neither weight nor bias
     Omits    the bias from the headline FLOPs (1 per output, under other)
     Source   Kaplan et al. 2020 (arXiv 2001.08361), table 1
     """
 
-    unlearnt: ClassVar[Mapping[str, Any]] = {"learns": False}
+    when_frozen: ClassVar[Mapping[str, Any]] = {"learns": False}
     role = "product"
     d_in: Any
     d_out: Any
     bias: bool
-    # Its input is kept for backward: "yes"; "no", another leaf before it keeps the same tensor; "eager", only when the
-    # attention matrix is kept, for otherwise the fused kernel already keeps its own output.
+    # Whether its input is saved for backward: "yes"; "no": an earlier leaf saves the same tensor; "eager": only if the
+    # attention probabilities are stored, for else the fused kernel has saved its own output.
     keeps: str = "yes"
     tied: bool = False
     borrowed: bool = False
-    learns: bool = True  # its weights have a gradient, for which the input is kept
-    moves = True
-    computes = "all"
+    learns: bool = True  # its weights have a gradient, which needs the saved input
+    traffic_exact = True
+    operators_exact = "all"
 
     def weights(self) -> tuple[Weight, ...]:
         if self.borrowed:
@@ -60,7 +60,7 @@ class Linear(Leaf):
         return self.keeps
 
     @property
-    def elsewhere(self) -> tuple[tuple[Any, ...], ...]:
+    def tied_shapes(self) -> tuple[tuple[Any, ...], ...]:
         return ((self.d_out, self.d_in), (self.d_out,)) if self.tied else ()
 
     @property
@@ -74,15 +74,15 @@ class Linear(Leaf):
 
 @frozen
 class BlockLinear(Leaf):
-    """One linear layer per head, side by side: y = x·W + b of each head by itself.
+    """A block-diagonal linear layer: y = x·W + b of each head by itself.
 
     Shapes   x and y (B, T, h, d), W (h, d, d), b (h, d)
     Unit     FLOPs, two per multiply-add: 2·B·T·h·d²; the bias 1 per output, under other
-    Kept     x, unless another leaf before it keeps the same tensor
+    Kept     x, unless an earlier leaf saves the same tensor
     Source   De et al. 2024 (arXiv 2402.19427), section 2.4
     """
 
-    unlearnt: ClassVar[Mapping[str, Any]] = {"keeps": False}
+    when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
     n_heads: Any
     width: Any
     keeps: bool = True
@@ -102,15 +102,15 @@ class BlockLinear(Leaf):
 
 @frozen
 class GroupedLinear(Leaf):
-    """y = x·Wᵀ + b in `groups`: each reads its own share of x, `d_in` wide, and makes `d_out` of y.
+    """y = x·Wᵀ + b in `groups`: each maps its own `d_in` inputs to `d_out` outputs.
 
     Shapes   x (B, T, groups·d_in), W (groups·d_out, d_in), y (B, T, groups·d_out)
     Unit     FLOPs, two per multiply-add: 2·B·T·groups·d_in·d_out; the bias 1 per output, under other
-    Kept     x, as a linear layer's (`keeps`)
-    Source   Iandola et al. 2020 (arXiv 2006.11316), section 3: a grouped convolution of one tap
+    Kept     x, as of `Linear`
+    Source   Iandola et al. 2020 (arXiv 2006.11316), section 3: a grouped convolution with one tap
     """
 
-    unlearnt: ClassVar[Mapping[str, Any]] = {"keeps": "no"}
+    when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": "no"}
     groups: Any
     d_in: Any
     d_out: Any
@@ -137,7 +137,7 @@ class GroupedLinear(Leaf):
 def linear(
     d_in: Any, d_out: Any, *, bias: bool, keeps: str = "yes", groups: int | None = None, borrowed: bool = False
 ) -> Linear | GroupedLinear:
-    """A linear layer, in groups where it has them."""
+    """A linear layer, grouped if `groups` is given."""
     if groups is None:
         return Linear(d_in=d_in, d_out=d_out, bias=bias, keeps=keeps, borrowed=borrowed)
     width = {"d_in": exact_div(d_in, groups), "d_out": exact_div(d_out, groups)}
@@ -146,10 +146,10 @@ def linear(
 
 @frozen
 class Lookup(Leaf):
-    """A table of `rows` vectors, one fetched at each position: tokens, learned positions, token types, class token.
+    """A table of `rows` vectors, one read per position: tokens, learned positions, token types.
 
     Shapes   ids (B, T), table (rows, width), y (B, T, width)
-    Unit     no multiply-add; 1 FLOP per element where the result is `added` to what is there already
+    Unit     no multiply-add; 1 FLOP per element where the result is `added` to an embedding
     Source   GPT-2 (Radford et al. 2019), section 2.3
     """
 
@@ -164,11 +164,11 @@ class Lookup(Leaf):
         return self.width
 
     @property
-    def moves(self) -> bool:
+    def traffic_exact(self) -> bool:
         return not self.added
 
     @property
-    def elsewhere(self) -> tuple[tuple[Any, ...], ...]:
+    def tied_shapes(self) -> tuple[tuple[Any, ...], ...]:
         return ((self.rows, self.width),) if self.tied else ()
 
     def weights(self) -> tuple[Weight, ...]:
@@ -180,21 +180,21 @@ class Lookup(Leaf):
         return (Elementwise("lookup", elements, COST[cost], Traffic(elements, elements)),)
 
 
-# Activations whose operators, one by one, are what their kernel does.
+# Activations whose separate operators compute what their kernel does.
 ONE_BY_ONE = frozenset({"relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid", "tanh", "softplus", "none"})
-# What backward needs of an activation: its input, or its own result (which the next product then need not keep again).
+# Backward reads the result of these, not the input; the product that follows then saves nothing more.
 SAVES_RESULT = frozenset({"relu", "sigmoid", "tanh"})
 
 
 @frozen
 class Activation(Leaf):
-    """act(gate), and its product with `up` where the feed-forward is gated. `sparsity`: first all but so many of the
-    gate's elements are cut to 0, by their mean and deviation (Gemma-3n). xIELU learns how steep each side of it is.
+    """act(gate), times `up` where the feed-forward is gated. With `sparsity` that share of the gate is first zeroed by
+    a threshold from its mean and deviation (Gemma-3n). xIELU learns a slope for each side.
 
-    Shapes   gate, up and y (B, T, width); xIELU's α of both signs (1,)
-    Unit     FLOPs under other: `COST[form]` per element, 1 for the product, and 6 where gates are cut
-    Counts   kept for backward: gate (or act(gate) for ReLU); gated: act(gate) and up as well; cut: what is left;
-             clamped: what the clamp leaves of each
+    Shapes   gate, up and y (B, T, width); xIELU's two α (1,)
+    Unit     FLOPs under other: `COST[form]` per element, 1 for the product with up, 6 for sparsity
+    Kept     gate (for ReLU act(gate)); gated: act(gate) and up as well; with sparsity the thresholded gate; clamped:
+             both clamped operands
     Source   Shazeer 2020 (arXiv 2002.05202); Huang and Schlag 2024 (arXiv 2411.13010) for xIELU
     """
 
@@ -205,15 +205,15 @@ class Activation(Leaf):
     sparsity: float | None = None
 
     @property
-    def moves(self) -> bool:
+    def traffic_exact(self) -> bool:
         return self.form in ONE_BY_ONE and self.sparsity is None
 
     @property
-    def computes(self) -> str:
-        return "all" if self.moves else ""
+    def operators_exact(self) -> str:
+        return "all" if self.traffic_exact else ""
 
     def rows_kept(self, work: Workload) -> Any:
-        """The mean and deviation by which gates are cut."""
+        """The threshold of activation sparsity."""
         return 0 if self.sparsity is None else 1
 
     def weights(self) -> tuple[Weight, ...]:
@@ -230,13 +230,13 @@ class Activation(Leaf):
         )
 
     def on_chip(self, work: Workload) -> Any:
-        """The gate's activation, which is written and read again for the product."""
+        """act(gate), written and read again for the product."""
         return 2 * work.positions * self.width if self.gated else 0
 
     def saved(self, work: Workload) -> Any:
         elements = work.positions * self.width
         own = 0 if self.form == "none" or (self.form in SAVES_RESULT and self.gated) else elements
-        # Of a cut the gate, and what is left of it where no activation keeps its input.
+        # Sparsity saves the gate, and the thresholded gate unless the activation saves its input.
         left = 2 * elements if self.form in SAVES_RESULT or self.form == "relu2" else elements
         own = own if self.sparsity is None else own + left
         own = own + 2 * elements if self.gated else own
@@ -245,18 +245,18 @@ class Activation(Leaf):
 
     @property
     def keeps_result(self) -> bool:
-        """Whether what it gives is kept for backward: a reader of it keeps nothing more."""
+        """Whether its result is saved for backward, so that the next leaf need not save it."""
         return self.form in SAVES_RESULT
 
     def saved_fused(self, work: Workload) -> Any:
-        """What one kernel for the activation and its product keeps: its operands."""
+        """A fused kernel of activation and product saves its operands."""
         elements = work.positions * self.width
         return 2 * elements if self.gated else elements
 
 
 @frozen
 class Sum(Leaf):
-    """Additions of whole vectors with no weight: the residual sums of a block, or a fixed position added.
+    """Additions of whole vectors without weights: residual sums, a fixed position embedding.
 
     Unit     1 FLOP per element and sum, under other
     Source   He et al. 2015 (arXiv 1512.03385)
@@ -265,8 +265,8 @@ class Sum(Leaf):
     launched = False
     width: Any
     sums: int
-    moves = True
-    computes = "all"
+    traffic_exact = True
+    operators_exact = "all"
 
     @property
     def additions(self) -> Any:
@@ -279,7 +279,7 @@ class Sum(Leaf):
 
 @frozen
 class LearnedScale(Leaf):
-    """y = w·x, element by element: a learned factor for each of `rows` (experts), of which a token meets `used`.
+    """y = w·x: a learned factor for each of `rows` experts, of which a token uses `used`.
 
     Shapes   w (rows,), x and y (B, T, used)
     Unit     1 FLOP per element, under other
@@ -287,7 +287,7 @@ class LearnedScale(Leaf):
     Source   Fedus et al. 2021 (arXiv 2101.03961), section 2.1 (an expert's factor)
     """
 
-    unlearnt: ClassVar[Mapping[str, Any]] = {"keeps": False}
+    when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
     rows: Any
     used: Any
     keeps: bool = True
@@ -305,12 +305,12 @@ class LearnedScale(Leaf):
 
 @frozen
 class Shift(Leaf):
-    """x + b, with a learned b for every channel: a bias by itself.
+    """x + b: a bias by itself.
 
     Shapes   x and y (B, T, width), b (width)
     Unit     FLOPs under other: 1 per element
     Kept     nothing
-    Source   JetMoE (arXiv 2404.07413): of the sum of the chosen experts
+    Source   JetMoE (arXiv 2404.07413): bias of the sum over the chosen experts
     """
 
     width: Any
@@ -325,7 +325,7 @@ class Shift(Leaf):
 
 @frozen
 class Vector(Leaf):
-    """A single learned vector put before the sequence: a ViT's class token.
+    """A learned vector prepended to the sequence: a ViT's class token.
 
     Shapes   (width,)
     Unit     no arithmetic
@@ -340,12 +340,12 @@ class Vector(Leaf):
 
 @frozen
 class Unused(Leaf):
-    """A linear layer, or without `bias` a table, that a forward pass does not run: its parameters are held, learnt by
-    no gradient of the result.
+    """Parameters that the forward pass does not use: a linear layer, or a table without `bias`. They are stored and get
+    no gradient.
 
     Shapes   W (d_out, d_in), b (d_out)
-    Unit     no arithmetic, nothing moved or kept
-    Source   Rao et al. 2021 (bioRxiv 2020.12.15.422761): contacts from attention weights, asked for apart
+    Unit     no arithmetic, nothing moved or saved
+    Source   Rao et al. 2021 (bioRxiv 2020.12.15.422761): ESM's contact regression, which is a separate call
     """
 
     d_in: Any
@@ -360,19 +360,19 @@ class Unused(Leaf):
 
 @frozen
 class LayerScale(Leaf):
-    """x·λ, with a learned λ for every channel: what a branch adds to the residual stream, made small at first.
+    """x·λ with a learned λ per channel: scales what a branch adds to the residual stream (LayerScale).
 
     Shapes   x and y (B, T, width), λ (width)
     Unit     FLOPs under other: 1 per element
-    Kept     x, for λ's gradient, unless another leaf keeps it
+    Kept     x, for λ's gradient, unless an earlier leaf saves it
     Source   Touvron et al. 2021 (arXiv 2103.17239), section 2
     """
 
-    unlearnt: ClassVar[Mapping[str, Any]] = {"keeps": False}
+    when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
     kind = "other"
-    begins: ClassVar[Mapping[str, str]] = {"weight": "one"}
+    initial_values: ClassVar[Mapping[str, str]] = {"weight": "one"}
     width: Any
-    # Its input is kept for backward; False: another leaf keeps the same tensor.
+    # Whether its input is saved for backward; False: an earlier leaf saves the same tensor.
     keeps: bool = True
 
     def weights(self) -> tuple[Weight, ...]:

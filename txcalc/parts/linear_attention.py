@@ -1,7 +1,7 @@
-"""Attention without a softmax, which needs no past but a state: fixed decays, and matrices of memory.
+"""Linear attention: no softmax, and a recurrent state in place of a KV cache (lightning attention, mLSTM).
 
-As of all recurrent mixers the projections and convolutions are headline FLOPs, and the scan, in its sequential form, is
-counted under `other` (see `parts.recurrent`).
+Projections and convolutions are headline FLOPs; the scan, in sequential form, counts under `other` (see
+`parts.recurrent`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DecayScan(Recurrence):
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, width = work.positions, self.n_heads * self.d_head
-        moved = Traffic(0, 4 * rows * width, self.passed(work))
+        moved = Traffic(0, 4 * rows * width, self.state_traffic(work))
         return (Elementwise("scan", rows * width * self.d_head, 5, moved, "scan"),)
 
     def saved(self, work: Workload) -> Any:
@@ -49,8 +49,8 @@ class DecayScan(Recurrence):
 
 @frozen
 class MatrixScan(Recurrence):
-    """The matrix memory of an xLSTM: C ← f·C + i·k·vᵀ, n ← f·n + i·k and y = Cᵀ·q / max(|n·q|, 1), in the form that
-    takes the largest exponent m out of the gates' logarithms.
+    """The matrix memory of an mLSTM: C ← f·C + i·k·vᵀ, n ← f·n + i·k and y = Cᵀ·q / max(|n·q|, 1), stabilised by the
+    largest exponent m of the gates.
 
     Shapes   q and k (B, T, h, d_k), v and y (B, T, h, d_v), gates i and f (B, T, h), C (B, h, d_k, d_v), n (B, h, d_k),
              m (B, h)
@@ -68,7 +68,7 @@ class MatrixScan(Recurrence):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, keys, values = work.positions, self.n_heads * self.d_key, self.n_heads * self.d_value
         moved = Traffic(0, rows * (2 * keys + 2 * values + 2 * self.n_heads), 0)
-        state = Traffic(0, 0, self.passed(work))
+        state = Traffic(0, 0, self.state_traffic(work))
         return (
             Elementwise("scan", rows * values * self.d_key, 5, state, "scan"),
             Elementwise("normaliser", rows * keys, 7, moved, "scan"),
@@ -84,13 +84,14 @@ class MatrixScan(Recurrence):
         steps = 2 * self.d_key + self.d_value + 2
         return work.positions * (self.n_heads * steps + self.state)
 
-    def kept(self) -> str:
+    def describe_cache(self) -> str:
         return f"a memory of {self.n_heads:,} · ({self.d_key:,} · {self.d_value:,} + {self.d_key:,} + 1) elements"
 
 
 @frozen
 class LinearAttention(Composite):
-    """Lightning attention: q, k and v through an activation, fixed decays, a norm over all heads, and a sigmoid's gate.
+    """Lightning attention: q, k and v through an activation, fixed decays, a norm over all heads, and a sigmoid output
+    gate.
 
     Source   Qin et al. 2024 (arXiv 2401.04658); MiniMax-01 (arXiv 2501.08313), section 2.2
     """
@@ -100,7 +101,7 @@ class LinearAttention(Composite):
     d_head: Any
     activation: str
     norm_eps: Any
-    # Of one rank's share: the mean square of all heads.
+    # On one rank: joins the mean square over all heads.
     join: AllReduce | None = None
 
     def describe(self) -> str:
@@ -120,23 +121,25 @@ class LinearAttention(Composite):
 
     def shard(self, ways: Ways) -> LinearAttention:
         """Its heads."""
-        return replace(self, n_heads=ways.split("n_heads", self.n_heads), join=ways.summed(1))
+        return replace(self, n_heads=ways.split("n_heads", self.n_heads), join=ways.all_reduce(1))
 
 
 @frozen
 class LinearAttentionOptions(Mechanism, section="linear_attention"):
     n_heads: Any = letter(REQUIRED, "heads, each with a fixed decay", grows="heads")
-    d_head: Any = letter(per_head("linear_attention"), "width of a head", grows="head")
+    d_head: Any = letter(per_head("linear_attention"), "width per head", grows="head")
     activation: str = key(activation, "silu", "activation of queries, keys and values")
 
     def build(self, place: Place) -> LinearAttention:
-        # Its norm's own, whatever the norms around it have.
+        # The norm's own epsilon, whatever the other norms have.
         return self.into(LinearAttention, d_model=place.d_model, norm_eps=RMS_EPS)
 
 
 @frozen
 class MatrixMemory(Composite):
-    """An mLSTM layer: q, k, v and an output gate projected from the input, two gates a head, and a norm of every head.
+    """An mLSTM layer: q, k, v, an output gate, two scalar gates per head, and a norm per head.
+
+    `bias` is that of the wide projections and of the norm; the scalar gates always have one.
 
     `bias` is that of the wide projections and of the norm; the gates' always have one.
     Source   Beck et al. 2025 (arXiv 2503.13427), section 2.2
@@ -168,7 +171,7 @@ class MatrixMemory(Composite):
 
     @property
     def norm(self) -> Norm:
-        """Of what each head reads, with a weight for each of its channels."""
+        """Per head, with own weights."""
         eps, heads = self.norm_eps, self.n_heads
         return Norm(width=self.d_value, form="layer", bias=self.bias, eps=eps, groups=heads, apart=True)
 
@@ -180,8 +183,8 @@ class MatrixMemory(Composite):
 @frozen
 class MatrixMemoryOptions(Mechanism, section="matrix_memory"):
     n_heads: Any = letter(REQUIRED, "heads")
-    d_key: Any = letter(REQUIRED, "width of a query/key head")
-    d_value: Any = letter(REQUIRED, "width of a value head")
+    d_key: Any = letter(REQUIRED, "width per query/key head")
+    d_value: Any = letter(REQUIRED, "width per value head")
     bias: bool = key(flag, False, "biases on the wide projections and the norm")
     cap: Any = key(real, None, "logits of the gates are capped at ± this by a tanh")
 

@@ -1,7 +1,4 @@
-"""The tables of a description that have options of their own, and in which module each one's options and part are.
-
-A module is loaded when its options are first asked for.
-"""
+"""The tables of a description, and the module with each one's options and part, loaded on first use."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import Any
 
 from txcalc.parts.options import Options, Wrong, one_of
 
-# In the place of attention.
+# In place of attention.
 MIXERS = {
     "mamba": "recurrent",
     "mamba2": "recurrent",
@@ -26,19 +23,19 @@ MIXERS = {
     "rnn": "cells",
     "hyena": "hyena",
     "draft_attention": "drafts",
-    # Those that are a file by themselves.
+    # One file each.
     **{path.stem: f"mixers.{path.stem}" for path in sorted((Path(__file__).parent / "mixers").glob("[a-z]*.py"))},
 }
-# Beside it, or in the place of the feed-forward.
+# Parallel to it, or in place of the feed-forward.
 OTHERS = {"channel_mix": "rwkv", "convolution": "convolution", "fourier": "convolution"}
-# What a layer's attention may be described by in the place of [attention].
+# Tables that describe a layer's attention in place of [attention].
 ATTENTIONS = {
     "latent": "latent",
     "differential_attention": "differential",
     "expert_attention": "routed",
     "span_attention": "convolution",
 }
-# What a Transformer has, and what stands around its layers.
+# Tables of a Transformer, around and in its layers.
 TABLES = {
     "attention": "attention",
     **ATTENTIONS,
@@ -57,7 +54,7 @@ TABLES = {
     "projector": "projectors",
 }
 ALL = TABLES | MIXERS | OTHERS
-# The tables that parts of a layer have, and the names that parts have in a layer's list.
+# Names of parts in a layer's list, and the tables that describe them.
 PARTS = ("attention", "cross_attention", "feed_forward", "experts", *MIXERS, *OTHERS, "shared", "layer_input")
 PART_TABLES = ("attention", *ATTENTIONS, *PARTS[2:])
 
@@ -70,7 +67,7 @@ def parts_of(value: Any) -> list[str]:
 
 
 def side_by_side(value: Any) -> str | list[str]:
-    """How the parts of a layer stand side by side."""
+    """How the parts of a layer are parallel."""
     if isinstance(value, list):
         return parts_of(value)
     try:
@@ -84,7 +81,7 @@ side_by_side.choices = _ALL.choices  # type: ignore[attr-defined]
 
 
 def section_of(part: str, tables: Collection[str]) -> str:
-    """The table that describes a part of a layer, of those that there are."""
+    """The table that describes a part, given the tables of its layer."""
     if part == "cross_attention":
         return "attention"
     return next((name for name in ATTENTIONS if part == "attention" and name in tables), part)

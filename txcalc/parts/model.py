@@ -1,6 +1,6 @@
-"""Whole models: what is put before a stack of blocks, the stack, and what is read off it.
+"""Whole models: embedding, a stack of blocks, and head; encoder–decoders of two stacks.
 
-A layer pattern is data: `LayerGroup`s of equal blocks with the indices at which they stand.
+A layer pattern is data: `LayerGroup`s of equal blocks with their layer indices.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txcalc.parts.sharding import Ways
 
 
 class LayerGroup(NamedTuple):
-    """Equal blocks: `count` of them at `indices`. `shared`: one set of weights for all (ALBERT)."""
+    """`count` equal blocks at `indices`. `shared`: one set of weights for all (ALBERT)."""
 
     name: str
     block: Block
@@ -39,56 +39,56 @@ class LayerGroup(NamedTuple):
 
 
 class Root(Composite):
-    """A model, or a tower of one: a composite that is made of stacks."""
+    """A model, or a tower of one: made of stacks."""
 
     @property
     def halves(self) -> Mapping[str, Stack]:
-        """The stacks it is made of, in the order in which they compute, by what their paths begin with."""
+        """Its stacks in the order of computation, by the prefix of their paths."""
         return {}
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
-        """The same without the paths."""
+        """Its stacks."""
         return tuple(self.halves.values())
 
     @property
     def alone(self) -> Stack | None:
-        """The stack that it is, where it is one and nothing else."""
+        """The stack, if it is nothing else."""
         return None
 
     def with_stacks(self, change: Callable[[Stack], Stack]) -> Self:
-        """The same with each of its stacks changed."""
+        """A copy with each stack changed."""
         return self
 
     def at_length(self, positions: Any) -> Self:
-        """The same over so many positions, where their number is part of it."""
+        """A copy with this number of positions, where it is fixed by the model."""
         return self
 
     @property
     def fixed(self) -> Any:
-        """Positions that are part of the model, whatever is asked, as of a picture; None: as many as are asked for."""
+        """Number of positions fixed by the model, as of a picture; None: as the workload says."""
         return None
 
     @property
     def prompt(self) -> Any:
-        """The most tokens of the language model's prompt that a tower reads too; 0: none."""
+        """Tokens of the language model's prompt that a tower reads too, at most; 0: none."""
         return 0
 
     def whole(self, tokens: Any) -> Any:
-        """The tokens that are made where so many are asked for: a tower may make several at once."""
+        """The number of tokens produced where `tokens` are needed: a tower may produce several at once."""
         return tokens
 
     def shard(self, ways: Ways) -> Self:
-        """The shares of its stacks."""
+        """Shares of its stacks."""
         return self.with_stacks(lambda stack: stack.shard(ways))
 
 
 @frozen
 class LayerInputs(Composite):
-    """A vector for each layer and token: from the token's row of a table for all layers, and from the stack's input.
+    """Per-layer embeddings: a vector per layer and token, from one table row for all layers and the stack's input.
 
-    (norm(projection(x)) + rows) · 1/√2, with x the stack's input (B, T, D) and rows (B, T, L·width), which are scaled
-    by √width, as the projection is by 1/√D. `count` is L.
+    (norm(projection(x)) + rows) · 1/√2, with the stack's input x (B, T, D) and rows (B, T, L·width) scaled by √width;
+    the projection is scaled by 1/√D. `count` is L.
     Source   Gemma Team 2025, Gemma 3n: per-layer embeddings
     """
 
@@ -97,7 +97,7 @@ class LayerInputs(Composite):
     tokens: Lookup
     projection: Linear
     norm: Norm
-    # Of one rank's share: rows that other ranks found.
+    # On one rank: joins the rows of a vocabulary-parallel table.
     join: Collective | None = None
 
     def children(self) -> Iterator[Child]:
@@ -111,14 +111,15 @@ class LayerInputs(Composite):
         yield Child("sum", Sum(width=everything, sums=2))
 
     def shard(self, ways: Ways) -> LayerInputs:
-        """Its rows of the vocabulary; the projection is whole."""
+        """Vocabulary-parallel rows; the projection is replicated."""
         tokens = replace(self.tokens, rows=ways.rows(self.tokens.rows))
-        return replace(self, tokens=tokens, join=ways.scattered(tokens.width))
+        return replace(self, tokens=tokens, join=ways.join_summands(tokens.width))
 
 
 @frozen
 class StreamEnds(Composite):
-    """A matrix for each stream but the first, before the layers or after them; all are made as long as the first.
+    """A matrix per residual stream but the first, before or after the layers; the streams are scaled to the norm of the
+    first.
 
     Source   Gemma Team 2025, Gemma 3n
     """
@@ -136,8 +137,8 @@ class StreamEnds(Composite):
 
 @frozen
 class Join(Composite):
-    """What a layer that predicts a further token reads: the hidden state and the token's row, each with a norm of its
-    own, in one matrix from 2·D to D.
+    """The input of a multi-token-prediction layer: hidden state and token embedding, each with a norm, projected from
+    2·D to D.
 
     Source   DeepSeek-AI 2024 (arXiv 2412.19437), section 2.2, equation 21
     """
@@ -152,12 +153,14 @@ class Join(Composite):
 
 @frozen
 class Stack(Root):
-    """Embedding, layers, final norm and heads: a decoder, an encoder, or a half of both.
+    """Embedding, layers, final norm and heads: a decoder, an encoder, or one of an encoder–decoder.
 
-    `relative_bias` is a table of biases by distance that all layers share, `distances` one of vectors. Head None: the
-    stack ends in hidden states. `contacts` is a regression on the attention weights of all heads, which is asked for
-    apart (ESM). `angles` are the sinusoids of rotary positions where a checkpoint holds them, which nothing learns.
-    `idle` are parameters of layers that these inputs do not run.
+    relative_bias   a relative-bias table shared by all layers
+    distances       a table of relative-position embeddings (DeBERTa)
+    head            None: the stack ends in hidden states
+    contacts        a regression on attention weights, a separate call (ESM)
+    angles          stored sinusoids of rotary positions, not trained
+    idle            parameters of layers that these inputs do not run
     """
 
     d_model: Any
@@ -171,24 +174,24 @@ class Stack(Root):
     layer_inputs: LayerInputs | None = None
     spread: StreamEnds | None = None
     merge: StreamEnds | None = None
-    # What is read of several residual streams after the last layer.
+    # Merges several residual streams after the last layer.
     collapse: HyperConnection | None = None
     contacts: Unused | None = None
     angles: Unused | None = None
     join: Join | None = None
     idle: Unused | None = None
-    # Leaves around the layers that no other part says; they have no module.
+    # Further leaves around the layers; they have no module.
     around: Pieces | None = None
-    # Of a draft: what its stream begins with, in the place of the embedding.
+    # A draft model's input in place of the embedding.
     features: Features | None = None
-    # Of one stage of a pipeline: the residual stream from the stage before it, and to the next one.
+    # On one pipeline stage: transfers of the residual stream from the previous and to the next stage.
     receive: Collective | None = None
     send: Collective | None = None
-    # How often: of interleaved stages once for each piece.
+    # Their number: of interleaved stages one per piece.
     receives: Any = 1
     sends: Any = 1
-    # The weights around the layers learn nothing: the layers have adapters. What the layers read gets a gradient all
-    # the same (as PEFT's `enable_input_require_grads` has it), so that all layers cost the same.
+    # Weights outside the layers are frozen: the layers have adapters. The input of the layers gets a gradient all the
+    # same (PEFT's `enable_input_require_grads`), so that all layers cost the same.
     frozen: bool = False
     on_stream = True
 
@@ -233,7 +236,7 @@ class Stack(Root):
 
     @property
     def predictor(self) -> Stack:
-        """A layer like the last that predicts a further token; the table and the head that it shares are held here."""
+        """A multi-token-prediction layer like the last; embedding table and head are shared with the model."""
         norm = Norm(width=self.d_model, form="rms", bias=False, eps=None)
         join = Join(norm=norm, projection=Linear(d_in=2 * self.d_model, d_out=self.d_model, bias=False))
         head = self.head and self.head.borrowed
@@ -243,12 +246,12 @@ class Stack(Root):
 
     @property
     def cuttable(self) -> bool:
-        """Whether a pipeline may cut its layers: not where they read another layer's keys, or the stack's input."""
+        """Whether pipeline stages may split its layers: not with shared KV or where layers read the stack's input."""
         alone = self.layer_inputs is None and self.spread is None and self.features is None and self.around is None
         return alone and all(group.block.cuttable for group in self.groups)
 
     def shard(self, ways: Ways) -> Stack:
-        """The shares of its blocks, tables over the vocabulary and head; norms and a pooler are whole."""
+        """Shares of the blocks and of tables and head over the vocabulary; norms and a pooler are replicated."""
         return replace(
             self,
             embedding=self.embedding and self.embedding.shard(ways),
@@ -262,7 +265,7 @@ class Stack(Root):
 
 @frozen
 class Memory(Leaf):
-    """The encoder's output, kept once for backward by what reads it: the cross-attentions of all decoder layers.
+    """The encoder's output, saved once for backward: all cross-attentions read it.
 
     Shapes   (B, source, D)
     Unit     no arithmetic
@@ -277,11 +280,11 @@ class Memory(Leaf):
 
 @frozen
 class EncoderDecoder(Root):
-    """An encoder over `source` positions, and a decoder over `tokens` that attends to it; or two that are `matched`:
-    what one makes of each sequence of a batch is multiplied by what the other makes of each.
+    """An encoder over `source` positions and a decoder over `tokens` that attends to its output; or two encoders whose
+    pooled outputs are `matched`: each of a batch is multiplied with each of the other's (CLIP).
 
-    `projection` is between halves of unequal widths, where the decoder's attention has none of its own; `positions` is
-    how many the encoder has where that is part of the model (a picture's patches).
+    `projection` is between stacks of unequal widths, where cross-attention has none; `positions` is the encoder's
+    number of positions where the model fixes it (a picture's patches).
     """
 
     encoder: Stack
@@ -289,7 +292,7 @@ class EncoderDecoder(Root):
     decoder: Stack
     positions: Any = None
     matched: MatrixProduct | None = None
-    cuttable = False  # not yet: the decoder's layers all read the encoder's result
+    cuttable = False  # not supported yet: all decoder layers read the encoder's output
 
     @property
     def halves(self) -> Mapping[str, Stack]:
@@ -315,13 +318,13 @@ class EncoderDecoder(Root):
 
 
 def _once(where: Stream) -> Stream:
-    """Not in a decode step, as all that an encoder makes."""
+    """Not in a decode step, like the encoder."""
     return lambda work: None if work.decoding else where(work)
 
 
 @frozen
 class FixedLength(Root):
-    """A stack whose number of positions is part of the model (a picture's patches): the workload's is ignored."""
+    """A stack with a fixed number of positions (a picture's patches): the workload's tokens are ignored."""
 
     stack: Stack
     positions: Any

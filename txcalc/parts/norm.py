@@ -1,4 +1,4 @@
-"""Norms: the leaf, and what a description says of them."""
+"""Norms: the leaf and its options."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from txcalc.num import total
 from txcalc.parts.frozen import frozen
 from txcalc.parts.mechanisms import parts_of, side_by_side
-from txcalc.parts.options import LAYER_EPS, RMS_EPS, Options, Wished, flag, key, one_of, real
+from txcalc.parts.options import LAYER_EPS, RMS_EPS, Conflict, Options, flag, key, one_of, real
 from txcalc.parts.part import Leaf, Operation, Weight, Workload, elementwise
 
 EPS = {"rms": RMS_EPS, "layer": LAYER_EPS}
@@ -16,48 +16,48 @@ EPS = {"rms": RMS_EPS, "layer": LAYER_EPS}
 
 @frozen
 class Norm(Leaf):
-    """LayerNorm or RMSNorm over the last axis of (B, T, groups, width), one weight a `width`.
+    """LayerNorm or RMSNorm over the last axis of (B, T, groups, width).
 
     Unit     FLOPs under other: 7 per element (LayerNorm), 6 (without bias), 4 (RMSNorm)
-    Counts   `keeps`: its input, kept for backward by the fused kernel; the statistics (one or two per row) apart
+    Kept     its input (`keeps`), as the fused kernel does; statistics, one or two per row, are listed apart
     Source   Ba et al. 2016 (arXiv 1607.06450); Zhang and Sennrich 2019 (arXiv 1910.07467)
     """
 
     kind = "norm"
     role = "norm"
-    begins: ClassVar[Mapping[str, str]] = {"weight": "one", "bias": "zero"}
+    initial_values: ClassVar[Mapping[str, str]] = {"weight": "one", "bias": "zero"}
     width: Any
     form: str  # "layer", "rms"
     bias: bool
     eps: Any
     groups: Any = 1
-    # A weight of its own for each group (Cohere's Q and K norms), rather than one that the groups share.
+    # Weights per group (Cohere's Q and K norms) instead of shared ones.
     apart: bool = False
     weighted: bool = True
     offset: bool = False  # multiplies by 1 + weight (Gemma)
-    # Its input is kept for backward; False: another norm keeps the same tensor (a parallel block's two norms).
+    # Whether its input is saved for backward; False: another norm saves the same tensor (a parallel block's two norms).
     keeps: bool = True
-    # A fused kernel keeps its own output, which this reads: it is kept again only when the attention matrix is.
+    # Its input is a fused kernel's output, already saved: saved again only if attention probabilities are stored.
     fused: bool = False
-    # Another layer holds its weights.
+    # Its weights belong to another layer.
     borrowed: bool = False
-    moves = True
+    traffic_exact = True
 
     @property
-    def computes(self) -> str:
+    def operators_exact(self) -> str:
         return "all" if self.weighted else ""
 
     def rows_kept(self, work: Workload) -> Any:
         return self.groups
 
     @property
-    def normed(self) -> tuple[Any, Any]:
+    def norm_shape(self) -> tuple[Any, Any]:
         return self.groups, self.width
 
     @property
     def unfused(self) -> int:
-        """torch before 2.8, rms_norm: to fp32 (6 bytes), square (8), mean (4), product (8), weight (8), back (6), for
-        4; its layer_norm is one kernel."""
+        """torch before 2.8, rms_norm: to fp32 (6 bytes), square (8), mean (4), product (8), weight (8), back (6),
+        instead of 4; its layer_norm is one kernel."""
         return 10 if self.form == "rms" else 1
 
     def weights(self) -> tuple[Weight, ...]:
@@ -65,7 +65,7 @@ class Norm(Leaf):
 
     @property
     def own(self) -> tuple[Weight, ...]:
-        """Its weights, whoever holds them."""
+        """The weights that it reads, borrowed or not."""
         shape = (self.groups, self.width) if self.apart else (self.width,)
         weight = (Weight("weight", shape),) if self.weighted else ()
         return (*weight, Weight("bias", shape)) if self.bias else weight
@@ -91,61 +91,61 @@ class Norm(Leaf):
 
 @frozen
 class NormOptions(Options, section="norm"):
-    """`[norm]`: the norms of a layer, and how its parts stand about them."""
+    """`[norm]`: the norms of a layer, and how its branches are arranged around them."""
 
     form: str = key(one_of("rms", "layer"), "rms", "RMSNorm or LayerNorm")
     bias: bool = key(flag, lambda at: at["norm"]["form"] == "layer", "LayerNorm with a bias")
     eps: Any = key(real, None, "added to the variance; 1e-6 (rms) or 1e-5 (layer) when absent")
     place: str = key(
-        one_of("pre", "post", "after", "sandwich"), "pre", "before a branch, after its sum, after it, or both"
+        one_of("pre", "post", "after", "sandwich"),
+        "pre",
+        "before a branch, after the residual addition, after the branch, or before and after it",
     )
     parallel: str | list[str] = key(
         side_by_side,
         "no",
-        "parts that read one input: all, through one norm or each through its own; a list: these, which follow one "
-        "another, through the norm of the first",
+        "parallel block: all parts read one input, through one shared norm or separate ones; a list: these consecutive "
+        "parts, through the norm of the first",
     )
     final: bool = key(flag, lambda at: at["norm"]["place"] != "post", "norm after the last layer")
-    final_bias: bool = key(flag, lambda at: at["norm"]["bias"], "bias of that one, a LayerNorm", "with norm.final")
+    final_bias: bool = key(flag, lambda at: at["norm"]["bias"], "bias of the final LayerNorm", "with norm.final")
     qk_bias: bool = key(
         flag, lambda at: at["norm"]["bias"], "bias of the norms of Q and K, LayerNorms", "with attention.qk_norm"
     )
     offset: bool = key(flag, False, "multiplies by 1 + weight")
     weighted: bool = key(flag, True, "norms have weights")
-    residual_scale: bool = key(flag, False, "a learned scale of every channel of the stream as a branch is added to it")
-    layer_scale: bool = key(flag, False, "a learned scale of every channel of what a branch adds")
-    without: list[str] = key(
-        parts_of, [], "parts of the layer that have no norm", "of parts that a layer has, with norms of their own"
-    )
+    residual_scale: bool = key(flag, False, "a learned scale per channel of the stream, at each residual addition")
+    layer_scale: bool = key(flag, False, "LayerScale: a learned scale per channel of each branch's result")
+    without: list[str] = key(parts_of, [], "parts without a norm", "of parts that a layer has, with norms of their own")
     after: list[str] = key(
         parts_of,
         [],
-        "parts with a norm after them, where place = 'pre' has none for the others",
+        "parts with a norm after them too, where place = 'pre'",
         "of parts that a layer has",
     )
-    joint: list[str] = key(parts_of, [], "parts that read one input, and whose sum is normed before it is added")
-    residual: Any = key(real, None, "multiplies what every part adds to the stream (Granite, MiniCPM)")
-    scalar: bool = key(flag, False, "a stored number multiplies the layer's result; no parameter")
+    joint: list[str] = key(parts_of, [], "parallel parts whose sum is normed before it is added")
+    residual: Any = key(real, None, "multiplies the result of every branch (Granite, MiniCPM)")
+    scalar: bool = key(flag, False, "a stored number multiplies the layer's result; not a parameter")
 
-    def misfits(self) -> Iterator[Wished]:
+    def conflicts(self) -> Iterator[Conflict]:
         for name, given in (("bias", self.bias), ("final_bias", self.final_bias), ("qk_bias", self.qk_bias)):
             if self.form == "rms" and given and (name == "bias" or not self.bias):
-                yield Wished(name, "false with form = 'rms'", "an RMSNorm has no bias")
+                yield Conflict(name, "false with form = 'rms'", "an RMSNorm has no bias")
         if self.after and self.place != "pre":
-            yield Wished("after", "none unless place = 'pre'", "the others have norms after every part")
+            yield Conflict("after", "none unless place = 'pre'", "the others have norms after every part")
 
     def epsilon_or(self, usual: Any) -> Any:
-        """What is added to the variance."""
+        """The epsilon, or the given default."""
         return usual if self.eps is None else self.eps
 
     @property
-    def alike(self) -> tuple[str, ...]:
-        """The parts that read one input through the norm of the first."""
+    def parallel_parts(self) -> tuple[str, ...]:
+        """Consecutive parts that read one input through the norm of the first."""
         return () if type(self.parallel) is str else tuple(self.parallel)
 
     @property
-    def parted(self) -> bool:
-        """Whether all parts of the layer stand side by side."""
+    def fully_parallel(self) -> bool:
+        """Whether all parts of the layer are parallel."""
         return self.parallel in ("shared", "separate")
 
     def over(self, width: Any, groups: Any = 1, *, apart: bool = False) -> Norm:

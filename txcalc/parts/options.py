@@ -1,9 +1,7 @@
-"""What a mechanism is described by: the keys of its table, what each may be, and the part that they make.
+"""Options: the keys of a description's tables, their checks, defaults and meanings, and the parts they build.
 
-A mechanism's options are one frozen class beside its part: each key with its check, its default and its meaning, what
-no single key shows, what its leaves count as, and the part it builds. Nothing else says anything about them.
-Numbers that are not ints (symbols, arrays) come from `algebra` and `sweep`, never from a user: their sizes pass
-unchecked. Nothing here is a formula.
+The options of a mechanism are one frozen class beside its part; nothing else knows them. Symbols and arrays as sizes
+come from `algebra` and `sweep`, never from a user, and pass unchecked. Nothing here is a formula.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ Made = TypeVar("Made")
 
 
 class Wrong(ValueError):
-    """A value that is not what was expected; `expected` and `fix` go into the fault."""
+    """An invalid value; `expected` and `fix` go into the fault."""
 
     def __init__(self, expected: str, fix: str = "") -> None:
         self.expected, self.fix = expected, fix
@@ -65,14 +63,14 @@ def up_to(most: int) -> Check:
 
 
 def real(value: Any) -> Any:
-    """A finite number: it changes what is computed (an epsilon, a scale), never a size."""
+    """A finite number that is not a size: an epsilon, a scale."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not abs(value) < math.inf:
         raise Wrong("a finite number")
     return value
 
 
 def one_of(*choices: str) -> Check:
-    """One of several texts; the check's own `choices` are these."""
+    """One of several texts, listed as the check's `choices`."""
 
     def check(value: Any) -> str:
         if value not in choices or not isinstance(value, str):
@@ -98,7 +96,7 @@ def texts(value: Any) -> list[str]:
 
 
 def biases(value: Any) -> list[str]:
-    """Which of the projections have a bias: true (all four), false, or a list of their letters (g: of the gate)."""
+    """Projections with a bias: true (all four), false, or a list of their letters (g: the gate's)."""
     if isinstance(value, bool):
         return ["q", "k", "v", "o"] if value else []
     if isinstance(value, list) and all(item in ("q", "k", "v", "o", "g") for item in value):
@@ -107,7 +105,7 @@ def biases(value: Any) -> list[str]:
 
 
 def some_of(*choices: str) -> Check:
-    """A list of different ones of the choices."""
+    """A list of distinct choices."""
 
     def check(value: Any) -> list[str]:
         if isinstance(value, list) and all(item in choices for item in value) and len(set(value)) == len(value):
@@ -118,14 +116,14 @@ def some_of(*choices: str) -> Check:
 
 
 def tables(value: Any) -> list[list[Any]]:
-    """Pairs of sizes: the rows of a table, and how often it is read for a token."""
+    """Pairs of sizes: rows of a table, and reads per token."""
     if not isinstance(value, list) or not all(isinstance(pair, list) and len(pair) == 2 for pair in value):
-        raise Wrong("a list of pairs: the rows of a table, and how often it is read")
+        raise Wrong("a list of pairs: rows of a table, and reads per token")
     return [[size(rows), size(reads)] for rows, reads in value]
 
 
 def groups_of(number: int) -> Check:
-    """A list of so many numbers of groups."""
+    """A list of `number` group counts."""
 
     def check(value: Any) -> list[Any]:
         if isinstance(value, list) and len(value) == number and any(item != 1 for item in value):
@@ -135,12 +133,12 @@ def groups_of(number: int) -> Check:
     return check
 
 
-RMS_EPS, LAYER_EPS = 1e-6, 1e-5  # what norms add to the variance where nobody says
+RMS_EPS, LAYER_EPS = 1e-6, 1e-5  # default epsilons
 
 ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh", "none")
 activation = one_of(*ACTIVATIONS)
 
-# What leaves count as, but for what ranks send each other (`ledger.KINDS`).
+# Kinds of leaves, except collectives (`ledger.KINDS`).
 LEAF_KINDS = (
     "embedding",
     "attention",
@@ -159,19 +157,19 @@ LEAF_KINDS = (
 
 
 class FreeSize(NamedTuple):
-    """A size over which theorems hold, and what it is beside others, by their keys in the same table.
+    """A size over which theorems hold, and its relation to other keys of the same table.
 
-    of       it is a whole number of these: h = h_kv·g
-    beyond   these are a part of it, so that there is a rest
-    chosen   so many of them work for a token, and the rest is idle
-    cut      it is divided into so many, or into none
-    same     it is one with this size of another table (`embedding.rank`)
-    even     its halves are turned, or paired
-    grows    with a design's width, in proportion: a number of "heads" or a "width"; the width of a "head" stays
+    of         a multiple of that key: h = h_kv·g
+    contains   that key is a part of it
+    chosen     that many of it are active per token
+    cut        a multiple of that key, if it is given
+    same       equal to that size of another table (`embedding.rank`)
+    even       even: halves are rotated or paired
+    grows      scales with a design's width: a number of "heads" or a "width"; the width per "head" stays
     """
 
     of: str = ""
-    beyond: str = ""
+    contains: str = ""
     chosen: str = ""
     cut: str = ""
     same: str = ""
@@ -180,15 +178,15 @@ class FreeSize(NamedTuple):
 
 
 class Field(NamedTuple):
-    """What a key may be, what it is when absent (`REQUIRED`, a value, or a function of the sections resolved so far,
-    {"": top level, "attention": …}), what it says, when it counts, if not always, what a value becomes beside the
-    others, if it does not stay what it is, and what is known of a size over which theorems hold (else: structure)."""
+    """A key: its check, its default (`REQUIRED`, a value, or a function of the tables resolved so far, {"": top level,
+    "attention": …}), its meaning, when it applies, an adjustment by other keys, and, for a size over which theorems
+    hold, its relations."""
 
     check: Check
     default: Any
     meaning: str
     when: str = ""
-    beside: Callable[[Any, Mapping[str, Any]], Any] | None = None
+    adjust: Callable[[Any, Mapping[str, Any]], Any] | None = None
     letter: FreeSize | None = None
 
 
@@ -200,14 +198,14 @@ REQUIRED = _Required()
 
 
 def per_head(section: str) -> Callable[[Mapping[str, Any]], Any]:
-    """D/h, where it is whole, of the heads of a table."""
+    """The default head width of a table: d_model/n_heads, which must be whole."""
 
     def width(at: Mapping[str, Any]) -> Any:
         d_model, heads = at[""]["d_model"], at[section]["n_heads"]
         try:
             return exact_div(d_model, heads)
         except ValueError:
-            raise Wrong(f"a key of its own: d_model = {d_model} is no multiple of n_heads = {heads}") from None
+            raise Wrong(f"a value: d_model = {d_model} is not a multiple of n_heads = {heads}") from None
 
     return width
 
@@ -218,11 +216,11 @@ def key(
     meaning: str,
     when: str = "",
     *,
-    beside: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    adjust: Callable[[Any, Mapping[str, Any]], Any] | None = None,
     letter: FreeSize | None = None,
 ) -> Any:
-    """A key of an `Options`. One that Python has for a word of its own (`from`) is a field with `_` behind it."""
-    return field(metadata={"key": Field(check, default, meaning, when, beside, letter)})
+    """A key of an `Options`. Python keywords (`from`) get a trailing `_` as field name."""
+    return field(metadata={"key": Field(check, default, meaning, when, adjust, letter)})
 
 
 def letter(
@@ -231,81 +229,80 @@ def letter(
     when: str = "",
     *,
     check: Check = size,
-    beside: Callable[[Any, Mapping[str, Any]], Any] | None = None,
+    adjust: Callable[[Any, Mapping[str, Any]], Any] | None = None,
     **known: Any,
 ) -> Any:
-    """A key that is a size over which theorems hold; `known` says what is known of it (`FreeSize`)."""
-    return key(check, default, meaning, when, beside=beside, letter=FreeSize(**known))
+    """A key that is a size over which theorems hold, with its relations (`FreeSize`)."""
+    return key(check, default, meaning, when, adjust=adjust, letter=FreeSize(**known))
 
 
 def absent(number: Any) -> bool:
-    """Whether a number is a plain 0: what has so much of it is not there (0 × an array would be a part of width 0)."""
+    """Whether a number is a plain 0, so that its part is left out (0 × an array would be a part of width 0)."""
     return type(number) is int and number == 0
 
 
 def every(number: Any) -> range:
-    """The numbers of so many copies; where that is a symbol or an array, any stands for all."""
+    """The indices of `number` copies; of a symbol or an array, open-ended."""
     return range(number if type(number) is int else 10**9)
 
 
 def numbered(times: Any) -> range | None:
-    """The numbers that so many copies have in a path; a single one has none."""
+    """The indices of copies in a path; None for a single one."""
     return None if type(times) is int and times == 1 else every(times)
 
 
-class Wished(NamedTuple):
-    """What does not fit together: a key, and what it should be beside the others."""
+class Conflict(NamedTuple):
+    """Keys that conflict: one of them, and what it should be given the others."""
 
     key: str
     expected: str
     fix: str = ""
 
 
-def divided(key: str, parts: Any, whole: str, number: Any) -> Iterator[Wished]:
-    """Where a number does not divide another."""
+def divided(key: str, parts: Any, whole: str, number: Any) -> Iterator[Conflict]:
+    """A conflict unless `parts` divides `number`."""
     if not divides(parts, number):
-        yield Wished(key, f"a divisor of {whole} = {number}")
+        yield Conflict(key, f"a divisor of {whole} = {number}")
 
 
-def even(key: str, number: Any, why: str) -> Iterator[Wished]:
-    """Where a number is odd."""
+def even(key: str, number: Any, why: str) -> Iterator[Conflict]:
+    """A conflict unless the number is even."""
     if not divides(2, number):
-        yield Wished(key, f"an even number: {why}")
+        yield Conflict(key, f"an even number: {why}")
 
 
-def odd(key: str, number: Any) -> Iterator[Wished]:
-    """Where a number of taps is even."""
+def odd(key: str, number: Any) -> Iterator[Conflict]:
+    """A conflict unless a kernel width is odd."""
     if divides(2, number):
-        yield Wished(key, "an odd number: as many on either side")
+        yield Conflict(key, "an odd number: equally many on both sides")
 
 
-def ungated(bias: list[str]) -> Iterator[Wished]:
-    """Where a gate that is not there has a bias."""
+def ungated(bias: list[str]) -> Iterator[Conflict]:
+    """A conflict if a missing gate has a bias."""
     if "g" in bias:
-        yield Wished("bias", 'a list without "g": there is no gate')
+        yield Conflict("bias", 'a list without "g": there is no gate')
 
 
 class Options:
-    """The options that a table of a description has. Subclasses are `frozen`.
+    """The options of one table of a description. Subclasses are `frozen`.
 
-    A table whose `form`, or one of whose keys, decides which others it has is a union: a class for each, below one
-    with the keys of all. What a class says of its table stands in its first line: `section`, the `forms` that it is the
-    class of, and what a `Mechanism` has.
+    A table whose `form`, or one of whose keys, decides which other keys exist is a union: a class per form, below one
+    with the common keys. Class arguments name the `section`, the `forms` of the class, and the traits of a `Mechanism`.
     """
 
     section: ClassVar[str]  # the table's name
-    forms: ClassVar[dict[str, type[Self]]] = {}  # of a union, the class of each form
+    forms: ClassVar[dict[str, type[Self]]] = {}  # of a union, the class per form
 
     def __init_subclass__(cls, section: str = "", forms: str = "", **said: Any) -> None:
         if section:
             cls.section, cls.forms = section, {}
         cls.forms.update(dict.fromkeys(forms.split(), cls))  # type: ignore[arg-type]
         for name, value in said.items():
-            getattr(cls, name)  # raises where there is no such thing to say
+            getattr(cls, name)  # raises where there is no such trait
             setattr(cls, name, value)
 
-    def misfits(self) -> Iterator[Wished]:
-        """What no single key shows: here what its letters are beside others (`FreeSize`)."""
+    def conflicts(self) -> Iterator[Conflict]:
+        """Conflicts between keys; here those of its sizes' relations (`FreeSize`)."""
         for name, known in self.table().items():
             number = None if known.letter is None else getattr(self, name)
             if known.letter is None or number is None:
@@ -314,12 +311,12 @@ class Options:
                 if (parts := getattr(self, least)) is not None:
                     yield from divided(least, parts, name, number)
             if (chosen := known.letter.chosen) and exceeds(getattr(self, chosen), number):
-                yield Wished(chosen, f"at most {name} = {number}")
+                yield Conflict(chosen, f"at most {name} = {number}")
 
     @classmethod
     @cache
     def table(cls) -> dict[str, Field]:
-        """The keys of its table; of a union those of all forms, each with those that have it."""
+        """The keys of its table; of a union those of all forms, each noting its forms."""
         found = {item.name.rstrip("_"): item.metadata["key"] for item in fields(cls)}  # type: ignore[arg-type]
         forms = cls.forms if "forms" in vars(cls) else {}
         for key in dict.fromkeys(key for kind in forms.values() for key in kind.table() if key not in found):
@@ -333,8 +330,8 @@ class Options:
 
     @classmethod
     def chosen(cls, table: Mapping[str, Any]) -> type[Self]:
-        """The class that a table is of; of a form that there is not, the one with the keys of all. A table without a
-        `form` is of the first class whose own key, by which that one is known, it has; or else of the first."""
+        """The class of a table: that of its `form` (an unknown one: the class with the common keys); without a `form`,
+        the first class whose distinguishing key is given, else the first."""
         if not cls.forms:
             return cls
         if tag := cls.table().get("form"):
@@ -344,19 +341,19 @@ class Options:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Self:
-        """The options that a checked table says."""
+        """The options of a checked table."""
         kind = cls.chosen(table)
         return kind(**{name: table[key] for name, key in kind._keys()})
 
     def into(self, part: type[Made], **more: Any) -> Made:
-        """A part with those of its fields that are options by the same name, and with `more`."""
+        """Builds a part from the options with the names of its fields, and `more`."""
         known: Mapping[str, Any] = part.__dataclass_fields__  # type: ignore[attr-defined]
         own = {item.name: getattr(self, item.name) for item in fields(self) if item.name in known}  # type: ignore[arg-type]
         return part(**{**own, **more})
 
     @classmethod
     def partly(cls, table: Mapping[str, Any]) -> Self:
-        """The same of a table that lacks keys; reading one of them raises `AttributeError`."""
+        """The options of an incomplete table; reading a missing key raises `AttributeError`."""
         kind = cls.chosen(table)
         made = object.__new__(kind)
         vars(made).update({name: table[key] for name, key in kind._keys() if key in table})
@@ -365,5 +362,5 @@ class Options:
     @classmethod
     @cache
     def _keys(cls) -> list[tuple[str, str]]:
-        """The names of its fields, each with its key in the table."""
+        """Its fields, each with its key in the table."""
         return [(item.name, item.name.rstrip("_")) for item in fields(cls)]  # type: ignore[arg-type]

@@ -1,6 +1,6 @@
-"""What every part is: a leaf that owns formulas, or a composite that only lists its children.
+"""The two kinds of parts: a leaf owns formulas, a composite only lists its children.
 
-Those who write parts find here too what formulas are written in (`work`).
+Re-exports the vocabulary of `work` and `Leaf` for modules that define parts.
 """
 
 from __future__ import annotations
@@ -40,10 +40,11 @@ __all__ = [
 
 Gradient = Literal["both", "weights", "input", "none"]
 
-# What a child is to the part that it stands in, where somebody asks: one of a stack's layers; a half of a model; what a
-# table's rows are of; one of the experts; a product of a branch that reads the stream, or the last, which writes to it;
-# the projection to a mixer's step sizes; a norm of a latent; what pools keys, or weighs an index's heads; the way back
-# from the experts' latent; what an adapter stands beside, and its first factor; what brings together logits. "": none.
+# A child's role in its parent, for those who ask. layer: one of a stack's layers; encoder, decoder: a half of a model;
+# tokens, positions, types: what the rows of a table are; expert; reads: a projection that reads the residual stream;
+# writes: the last projection of a branch; steps: the projection to a mixer's step sizes; pools: a pooling of keys;
+# latent: the norm of a latent; weighs: the head weights of an index; widens: the projection back from the experts'
+# latent; base, adapts: an adapter's frozen layer and its first factor; logits: the collective that joins logits.
 Duty = Literal[
     "", "layer", "encoder", "decoder", "tokens", "positions", "types", "expert", "reads", "writes", "steps", "pools",
     "latent", "weighs", "widens", "base", "adapts", "logits",
@@ -51,17 +52,17 @@ Duty = Literal[
 
 
 class Child(NamedTuple):
-    """A part under its parent.
+    """A part in the list of its parent's children.
 
-    times     how many copies, each with its own weights (equal ones are folded)
-    runs      how many of them each token passes; `times` unless weights are shared (ALBERT) or routed (experts)
+    times     copies, each with weights of its own (equal ones are folded)
+    runs      how many of them each token runs; `times` unless weights are shared (ALBERT) or routed (experts)
     routed    its copies are experts: `runs` of them are active
-    indices   the copies' numbers in the path `name.0`, `name.1`, …; None: no number
-    on        where it works
-    kind      what its leaves are counted as, unless they say otherwise (`forced`: whatever they say)
-    gradient  what the model's loss gives one of: "both", its input and its weights; "weights" alone, where the input is
-              data that nobody learns (a picture, sinusoids); "input" alone, of frozen weights; "none", nothing in it
-    duty      what it is to the parent
+    indices   numbers of the copies in the path `name.0`, `name.1`, …; None: no number
+    on        the stream: the child's workload, given its parent's
+    kind      what its leaves count as, unless they say otherwise (`forced`: whatever they say)
+    gradient  what backward computes: "both" the input's and the weights' gradients; "weights" alone, where the input is
+    data (a picture, sinusoids); "input" alone, of frozen weights; "none"
+    duty      its role in its parent
     """
 
     name: str
@@ -78,52 +79,52 @@ class Child(NamedTuple):
 
 
 def optional(name: str, part: Part | None, **more: Any) -> Iterator[Child]:
-    """A child that may not be there."""
+    """A child, if the part is not None."""
     if part is not None:
         yield Child(name, part, **more)
 
 
 class Composite:
-    """A part that is only its children, and says which share of them a rank has."""
+    """A part defined by its children, and by how it is split over ranks."""
 
     def children(self) -> Iterator[Child]:
-        """The children, in the order in which they compute."""
+        """The children in the order of computation."""
         raise NotImplementedError
 
     @once
     def parts(self) -> tuple[Child, ...]:
-        """The children, made once."""
+        """The children, cached."""
         return tuple(self.children())
 
     leaf: ClassVar[None] = None
-    on_stream: ClassVar[bool] = False  # what it has of its own stands beside the residual stream, whole on every rank
+    on_stream: ClassVar[bool] = False  # its own leaves work on the residual stream, replicated on every rank
 
     def leaves(self) -> Iterator[Leaf]:
-        """Every leaf of it, equal copies once."""
+        """Every leaf, equal copies once."""
         for child in self.parts:
             yield from child.part.leaves()
 
     def describe(self) -> str:
-        """What it is, in a line about the model; "" where its leaves say it."""
+        """A few words for the summary line of the model; "" where its leaves give them."""
         return ""
 
-    def alive(self) -> Any:
-        """Elements a token that a step without backward has alive in it at its peak."""
+    def peak_elements(self) -> Any:
+        """Peak of live activations in an inference step, in elements per token."""
         return 0
 
     @property
     def cuttable(self) -> bool:
-        """Whether a pipeline may cut before and after it: it reads the part before it alone."""
+        """Whether a pipeline stage may begin or end here: it reads nothing but the residual stream."""
         return True
 
     @property
     def complete(self) -> bool:
-        """Whether a rank's share gives the whole result: else a summand of it, which is joined outside."""
+        """Whether a rank's share computes the whole result; else a partial sum, which the parent joins."""
         return False
 
     def shard(self, ways: Ways) -> Self:
-        """A share on one rank: fewer heads, columns, experts; `ways` hears what prevents it."""
-        ways.whole(type(self).__name__)
+        """One rank's share: fewer heads, columns or experts. Obstacles are reported to `ways`."""
+        ways.cannot_split(type(self).__name__)
         return self
 
 

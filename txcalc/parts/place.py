@@ -1,4 +1,4 @@
-"""Where a part of a layer stands, and what the options of every part of a layer say of it."""
+"""The context in which a part of a layer is built, and the base class of every mechanism's options."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from txcalc.parts.positions import PositionsOptions
 
 
 class Place(NamedTuple):
-    """Where a part of a layer stands, which its own options do not know.
+    """The context of a part in its layer, which its own options do not know.
 
-    d_model       width of the stream
-    norm          how the layer norms, and `pre` the norm before the part, if it has one
-    positions     how the layer knows order
+    d_model       width of the residual stream
+    norm          norm options of the layer; `pre` is the norm before the part, if any
+    positions     position options of the layer
     role          of the stack: "decoder", "encoder", "cross-decoder", "vision"
-    keeps_input   False where an earlier part keeps the input that both read
+    keeps_input   False where an earlier part saves the input that both read
     """
 
     d_model: Any
@@ -32,13 +32,12 @@ class Place(NamedTuple):
 
 
 class Mechanism(Options):
-    """The options of one part of a layer, which stands in paths by its table's name.
+    """The options of one part of a layer; its name in paths is that of its table.
 
     kind      what its leaves count as (`ledger.KINDS`)
-    stands    where it may: in a "decoder" alone, for it reads only what came before; in an "encoder" alone, for it
-              reads what comes later too; "" in either
-    ordered   whether it turns queries and keys, or biases scores, as `[positions]` says
-    sums      how often the stream is added to what it gives: 0 where its own leaves do so
+    stands    "decoder": causal, in decoders only; "encoder": bidirectional, in encoders only; "": in both
+    ordered   whether `[positions]` applies: rotary queries and keys, or biased scores
+    sums      residual additions of its branch: 0 where its own leaves add to the stream
     """
 
     kind: ClassVar[str] = "recurrent"
@@ -48,7 +47,7 @@ class Mechanism(Options):
 
     @property
     def takes_norm(self) -> bool:
-        """Whether the norm before it stands within it, for not all of it reads what is normed."""
+        """Whether it contains the norm before it, because only part of it reads the normed input."""
         return False
 
     @abstractmethod
@@ -57,7 +56,7 @@ class Mechanism(Options):
 
 
 def mechanism(part: str, tables: Collection[str] = ()) -> type[Mechanism]:
-    """The options of a part of a layer, by its name, and by the tables that the layer has."""
+    """The options class of a part of a layer, by its name and the tables that the layer has."""
     found = options(section_of(part, tables))
     assert issubclass(found, Mechanism), part
     return found

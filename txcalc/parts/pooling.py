@@ -1,4 +1,4 @@
-"""What reads a whole sequence into one vector by attention: a learned query over every position."""
+"""Attention pooling: a learned query over every position gives one vector per sequence."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from txcalc.parts.part import Child, Composite, Workload, on_one
 
 
 def _over_all(work: Workload) -> Workload:
-    """One query, which sees every position."""
+    """One query that sees every position."""
     return on_one(work)._replace(past=0, source=work.tokens)
 
 
 @frozen
 class AttentionPool(Composite):
-    """A learned query attends to every position, and a feed-forward with a norm before it stands after that.
+    """A learned query attends to every position; a norm and a feed-forward follow.
 
     Shapes   x (B, T, D), y (B, D); heads of d_h
     Source   Zhai et al. 2022 (arXiv 2106.04560), section 3.4, with the feed-forward of SigLIP's head

@@ -1,4 +1,4 @@
-"""How the order of tokens is known: rotation of queries and keys, biases by distance, and what is said of both."""
+"""Positions: rotary embedding, biases by distance, and the options of every kind."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, D
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Unused
 from txcalc.parts.norm import NormOptions
-from txcalc.parts.options import REQUIRED, Options, Wished, flag, key, letter, one_of, real, size, some_of
+from txcalc.parts.options import REQUIRED, Conflict, Options, flag, key, letter, one_of, real, size, some_of
 from txcalc.parts.part import Composite, Leaf, Operation, Weight, Workload, elementwise
 from txcalc.parts.sharding import Ways
 
@@ -22,7 +22,7 @@ class Rotary(Leaf):
     at the frequencies of the whole head (Gemma-4).
 
     Shapes   q (B, T, h, d_h), k (B, T, h_kv, d_h)
-    Unit     3 FLOPs per rotated element, under other; no weights, nothing new kept for backward
+    Unit     3 FLOPs per rotated element, under other; nothing saved for backward
     Source   Su et al. 2021 (arXiv 2104.09864)
     """
 
@@ -36,15 +36,15 @@ class Rotary(Leaf):
     unfused = 5  # torchtitan, apply_rotary_emb: to fp32 (6 bytes), the complex product (8), back (6), for 4
 
     @property
-    def moves(self) -> bool:
+    def traffic_exact(self) -> bool:
         return not self.spread
 
     @property
-    def computes(self) -> str:
+    def operators_exact(self) -> str:
         return "" if self.spread else "all"
 
     @property
-    def turned(self) -> tuple[Any, Any]:
+    def rotated_dims(self) -> tuple[Any, Any]:
         return self.dims, self.width
 
     @property
@@ -58,9 +58,9 @@ class Rotary(Leaf):
 
 @frozen
 class RelativeBias(Leaf):
-    """T5's table of biases by distance, one scalar per bucket and head, which layers share or (UMT5) do not. In a
-    picture of `side` patches each way a distance is a pair, which has a bucket, and so have those from, to and within
-    the class token.
+    """T5's relative bias: a table with a scalar per distance bucket and head, shared by layers or (UMT5) one per layer.
+    In a picture of `side` patches each way a distance is a pair with a bucket of its own, and so are those from, to and
+    within the class token.
 
     Shapes   table (buckets, h), added to the scores (B, h, T, S)
     Unit     its additions are counted in the core of each layer
@@ -85,57 +85,56 @@ class RelativeBias(Leaf):
 
 @frozen
 class PositionsOptions(Options, section="positions"):
-    """`[positions]`: how order is known, a class for each form. `biased`: scores get an addition by distance."""
+    """`[positions]`: one class per form. `biased`: a bias by distance is added to the scores."""
 
     biased: ClassVar[bool] = False
     form: str = key(
         one_of("rotary", "learned", "sinusoidal", "relative", "relative-projection", "disentangled", "alibi", "none"),
         "rotary",
-        "how order is known",
+        "how positions are encoded",
         "with attention; 'learned' and 'sinusoidal' with an embedding",
     )
 
     def table_of(self, positions: Any) -> Any:
-        """Rows of the learned table of a stack of so many positions (None: as many as are asked for), or None."""
+        """Rows of the learned position table for `positions` (None: as the workload says); None: no table."""
         return None
 
     def rotary(self, heads: Any, width: Any, *, partly: bool = False, paired: bool = False) -> Rotary | None:
-        """The rotation of `heads` of a width, where positions turn them: `partly`, of the part of it that is said,
-        `paired`, by the pairs that are said."""
+        """Rotary embedding of `heads`, or None; `partly`, `paired`: whether `rotary_dims` and `interleaved` apply."""
         return None
 
     def angles(self, width: Any) -> Unused | None:
-        """Sinusoids of rotated heads that are stored."""
+        """Stored rotary sinusoids, if any."""
         return None
 
     def relative_bias(self, heads: Any, role: str, *, own: bool) -> RelativeBias | None:
-        """The table of biases by distance of a stack of this role, or of each of its layers (`own`)."""
+        """The relative-bias table of a stack with this role, or of each layer (`own`), if any."""
         return None
 
     def distances(self, norm: NormOptions, width: Any) -> DistanceTable | None:
-        """The table of vectors by distance."""
+        """The table of relative-position embeddings, if any."""
         return None
 
     def attention(self, d_model: Any, heads: Any, width: Any, *, bias: list[str], scale: Any) -> Composite | None:
-        """Attention of another kind."""
+        """The attention of another kind that these positions need, if any."""
         return None
 
 
 @frozen
 class UnsaidPositions(PositionsOptions, forms="sinusoidal none"):
-    """Sines and cosines that are added, or nothing."""
+    """Sinusoidal positions, or none."""
 
 
 @frozen
 class Slopes(PositionsOptions, forms="relative-projection alibi"):
-    """Scores less by a slope of the distance, or more by its projected sinusoids."""
+    """ALiBi's slopes, or projected sinusoids of the distance (Transformer-XL)."""
 
     biased = True
 
 
 @frozen
 class RotaryPositions(PositionsOptions, forms="rotary"):
-    """Queries and keys are turned."""
+    """Rotary positions."""
 
     theta: Any = key(real, 10000, "base of the rotary frequencies")
     rotary_dims: Any = letter(
@@ -144,16 +143,16 @@ class RotaryPositions(PositionsOptions, forms="rotary"):
     interleaved: bool = key(
         flag,
         False,
-        "rotary pairs are neighbours, not halves",
+        "rotary pairs are adjacent, not halves apart",
         "with rotary positions of [attention], [latent] or [compressed]",
     )
     spread: bool = key(
         flag,
         False,
-        "the rotated part is the first of both halves, at the whole head's frequencies",
+        "rotate the first part of both halves, at the whole head's frequencies",
         "with rotary positions of [attention]",
     )
-    rows: Any = letter(None, "in an encoder, rows of a table of sinusoids that is stored and not learnt")
+    rows: Any = letter(None, "in an encoder, rows of a stored table of sinusoids, not trained")
 
     def rotary(self, heads: Any, width: Any, *, partly: bool = False, paired: bool = False) -> Rotary:
         return Rotary(
@@ -181,20 +180,20 @@ class LearnedPositions(PositionsOptions, forms="learned"):
 
 @frozen
 class RelativePositions(PositionsOptions, forms="relative"):
-    """T5's biases by distance."""
+    """T5's relative bias."""
 
     biased = True
     buckets: Any = key(size, 32, "buckets of the relative bias")
-    distance: Any = key(size, 128, "longest distance the buckets, or the table of distances, tell apart")
-    side: Any = key(size, None, "patches a side of the picture whose pairs of distances have a bucket each")
-    apart: bool = key(flag, False, "each layer has a table of its own")
-    rows: Any = letter(None, "one beside an encoder's relative bias")
+    distance: Any = key(size, 128, "longest distance that buckets, or the position table, distinguish")
+    side: Any = key(size, None, "patches per side of a picture, whose pairs of distances have a bucket each")
+    apart: bool = key(flag, False, "a table per layer")
+    rows: Any = letter(None, "an encoder's learned position table, besides its relative bias")
 
-    def misfits(self) -> Iterator[Wished]:
+    def conflicts(self) -> Iterator[Conflict]:
         if self.side is not None:
             for name, usual in (("buckets", 32), ("distance", 128)):
                 if getattr(self, name) != usual:
-                    yield Wished(name, f"none beside side = {self.side}, which says them")
+                    yield Conflict(name, f"none with side = {self.side}, which implies it")
 
     def table_of(self, positions: Any) -> Any:
         return self.rows
@@ -209,29 +208,29 @@ class RelativePositions(PositionsOptions, forms="relative"):
 
 @frozen
 class DisentangledPositions(PositionsOptions, forms="disentangled"):
-    """DeBERTa's vectors for the distances, which meet queries and keys in products of their own."""
+    """DeBERTa's relative-position embeddings."""
 
-    rows: Any = letter(REQUIRED, "disentangled: of both signs of the distances")
-    distance: Any = key(size, 128, "longest distance the buckets, or the table of distances, tell apart")
-    terms: list[str] = key(some_of("c2p", "p2c"), ["c2p", "p2c"], "queries meet distances, keys do")
-    shared: bool = key(flag, False, "q and k project the distances too")
-    bias: list[str] = key(some_of("q", "k"), [], "projections of the distances with a bias")
-    norm: bool = key(flag, False, "norm of the distances' vectors")
-    clipped: bool = key(flag, False, "only the distances that occur are projected")
+    rows: Any = letter(REQUIRED, "disentangled: relative positions of both signs")
+    distance: Any = key(size, 128, "longest distance that buckets, or the position table, distinguish")
+    terms: list[str] = key(some_of("c2p", "p2c"), ["c2p", "p2c"], "content to position, position to content")
+    shared: bool = key(flag, False, "q and k project the relative positions too")
+    bias: list[str] = key(some_of("q", "k"), [], "projections of relative positions with a bias")
+    norm: bool = key(flag, False, "norm of the relative-position embeddings")
+    clipped: bool = key(flag, False, "project only the relative positions that occur")
 
-    def misfits(self) -> Iterator[Wished]:
+    def conflicts(self) -> Iterator[Conflict]:
         if not divides(2, self.rows):
-            yield Wished("rows", "the rows of the table of distances, an even number")
+            yield Conflict("rows", "the rows of the table of distances, an even number")
         elif exceeds(self.rows, 2 * self.distance):
-            yield Wished("rows", f"at most twice the distance = {self.distance}")
+            yield Conflict("rows", f"at most twice the distance = {self.distance}")
         elif self.clipped and exceeds(2 * self.distance, self.rows):
-            yield Wished("clipped", "false where the distances are in buckets")
+            yield Conflict("clipped", "false where the distances are in buckets")
         if not self.terms:
-            yield Wished("terms", "one of 'c2p' and 'p2c' at least")
+            yield Conflict("terms", "one of 'c2p' and 'p2c' at least")
         if self.shared and len(self.terms) < 2:
-            yield Wished("shared", "false with one term: q and k both project the distances")
+            yield Conflict("shared", "false with one term: q and k both project the distances")
         if self.shared and self.bias:
-            yield Wished("bias", "none where q and k project the distances, with the biases they have")
+            yield Conflict("bias", "none where q and k project the distances, with the biases they have")
 
     def distances(self, norm: NormOptions, width: Any) -> DistanceTable:
         own = replace(norm.over(width), keeps=False) if self.norm else None

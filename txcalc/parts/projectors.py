@@ -1,4 +1,4 @@
-"""What a description says of a projector: its steps, and the parts that they are."""
+"""The options of a projector: its steps and the parts they build."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from txcalc.parts.part import Part
 from txcalc.parts.tower import Projector, ProjectorStep, Resampler, TowerStack
 
 
-class Made(NamedTuple):
-    """A step's part (None: it only regroups positions), the width of what comes out, how many positions become `made`,
-    how many a copy of the part takes at once, and the most tokens of a prompt that it reads too."""
+class StepResult(NamedTuple):
+    """A step's part (None: it only regroups positions), its output width, `merged` positions that become `made`, how
+    many a copy of the part `takes` at once, and the most prompt tokens that it reads too."""
 
     part: Part | None
     width: Any
@@ -31,53 +31,53 @@ class Made(NamedTuple):
     prompt: Any = 0
 
 
-def _norm(width: Any, form: str) -> Made:
-    return Made(Norm(width=width, form=form, bias=form == "layer", eps=EPS[form]), width)
+def _norm(width: Any, form: str) -> StepResult:
+    return StepResult(Norm(width=width, form=form, bias=form == "layer", eps=EPS[form]), width)
 
 
-def _merge(width: Any, number: Any, to: Any = None) -> Made:
-    """Positions side by side; convolutions that reach further make `to` of them."""
-    return Made(None, width * number if to is None else to, number)
+def _merge(width: Any, number: Any, to: Any = None) -> StepResult:
+    """Concatenates positions; with `to`, a strided convolution's output width."""
+    return StepResult(None, width * number if to is None else to, number)
 
 
-def _pool(width: Any, number: Any) -> Made:
-    return Made(Sum(width=width, sums=number), width, number)
+def _pool(width: Any, number: Any) -> StepResult:
+    return StepResult(Sum(width=width, sums=number), width, number)
 
 
-def _linear(width: Any, d_out: Any, bias: bool = True) -> Made:
-    return Made(Linear(d_in=width, d_out=d_out, bias=bias), d_out)
+def _linear(width: Any, d_out: Any, bias: bool = True) -> StepResult:
+    return StepResult(Linear(d_in=width, d_out=d_out, bias=bias), d_out)
 
 
-def _activation(width: Any, form: str, gated: bool = False) -> Made:
-    """Of one half of the width, times the other half, where it is gated."""
+def _activation(width: Any, form: str, gated: bool = False) -> StepResult:
+    """Gated: of one half of the width, times the other."""
     out = exact_div(width, 2) if gated else width
-    return Made(Activation(width=out, form=form, gated=gated), out)
+    return StepResult(Activation(width=out, form=form, gated=gated), out)
 
 
-def _feed_forward(width: Any, d_ff: Any, activation: str = "silu", bias: bool = False) -> Made:
-    return Made(FeedForward(d_model=width, d_ff=d_ff, gated=True, activation=activation, bias=bias), width)
+def _feed_forward(width: Any, d_ff: Any, activation: str = "silu", bias: bool = False) -> StepResult:
+    return StepResult(FeedForward(d_model=width, d_ff=d_ff, gated=True, activation=activation, bias=bias), width)
 
 
-def _vectors(width: Any, number: Any) -> Made:
-    return Made(Vector(width=width), width, times=number)
+def _vectors(width: Any, number: Any) -> StepResult:
+    return StepResult(Vector(width=width), width, times=number)
 
 
-def _branch(width: Any, steps: list[Mapping[str, Any]], times: Any = 1) -> Made:
-    """Steps of their own that read the same; what comes out is not what they make."""
+def _branch(width: Any, steps: list[Mapping[str, Any]], times: Any = 1) -> StepResult:
+    """A parallel branch that reads the same input; the main path continues from that input."""
     made = projector(width, steps)
-    return Made(made, width, times=times, takes=made.reads)
+    return StepResult(made, width, times=times, takes=made.reads)
 
 
 def _resample(
     width: Any, leaves: list[Mapping[str, Any]], reads: Any = 1, makes: Any = 1, to: Any = None, prompt: Any = 0
-) -> Made:
-    """Queries that read so many positions at once; what comes out is `to` wide."""
+) -> StepResult:
+    """Learned queries over `reads` positions; `to` is the output width."""
     made = Resampler(pieces=Pieces(pieces=tuple(pieces(leaves))), reads=reads, makes=makes, prompt=prompt)
-    return Made(made, width if to is None else to, merged=reads, made=makes, prompt=prompt)
+    return StepResult(made, width if to is None else to, merged=reads, made=makes, prompt=prompt)
 
 
 def steps_of(value: Any) -> list[Mapping[str, Any]]:
-    """A list of tables: each says what a step does, and has the keys that go with it."""
+    """A list of tables, one per step, each with its kind and the keys of that kind."""
     if not isinstance(value, list) or not all(isinstance(step, Mapping) for step in value):
         raise Wrong("a list of tables, one per step")
     for step in value:
@@ -91,12 +91,12 @@ def steps_of(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _does(step: Mapping[str, Any]) -> str:
-    """What a step does: the one of its keys to which the others belong; "": none."""
+    """The kind of a step: the one of its keys to which the others belong; "": none."""
     return next((name for name in step if name in STEPS and {*step} - {name} <= {*STEPS[name][2]}), "")
 
 
-# What a value may be, what it makes, and the keys that may stand beside it.
-STEPS: Mapping[str, tuple[Check, Callable[..., Made], Mapping[str, Check]]] = {
+# Per kind: the check of its value, its constructor, and the further keys.
+STEPS: Mapping[str, tuple[Check, Callable[..., StepResult], Mapping[str, Check]]] = {
     "norm": (one_of("layer", "rms"), _norm, {}),
     "merge": (size, _merge, {"to": size}),
     "pool": (size, _pool, {}),
@@ -110,8 +110,8 @@ STEPS: Mapping[str, tuple[Check, Callable[..., Made], Mapping[str, Check]]] = {
 
 
 def projector(width: Any, steps: Sequence[Mapping[str, Any]]) -> Projector:
-    """The parts of steps that begin with vectors of this width. Errors: `ValueError` where a number does not divide."""
-    made: list[tuple[str, Made]] = []
+    """The projector of these steps, on an input of this width. Errors: `ValueError` where a number does not divide."""
+    made: list[tuple[str, StepResult]] = []
     for step in steps:
         name = _does(step)
         result = STEPS[name][1](width, step[name], **{said: given for said, given in step.items() if said != name})
@@ -134,13 +134,13 @@ class ProjectorOptions(Options, section="projector"):
     steps: list[Mapping[str, Any]] = key(
         steps_of,
         REQUIRED,
-        "what is done to its positions, in order: norm, merge or pool (so many), linear, activation, feed_forward (a "
-        "gated one), vectors (learned ones beside them), branch (steps apart), resample (queries that read them)",
+        "steps in order: norm, merge or pool (a number of positions), linear, activation, feed_forward (gated), "
+        "vectors (learned ones), branch (parallel steps), resample (learned queries)",
     )
     dropped: Any = key(count, 0, "positions that are not handed on")
 
     def build(self, stack: Stack, positions: Any) -> TowerStack:
-        """The tower of a stack that has so many positions (None: as many as are asked for)."""
+        """The tower of a stack with this number of positions (None: as the workload says)."""
         made = projector(stack.d_model, self.steps)
         tokens = None if positions is None else exact_div((positions - self.dropped) * made.makes, made.reads)
         return TowerStack(stack=stack, projector=made, dropped=self.dropped, tokens=tokens)

@@ -1,7 +1,7 @@
-"""State-space mixers: a short causal convolution, a state updated token by token, and the projections around them.
+"""State-space mixers (Mamba-1, Mamba-2, RG-LRU): a short causal convolution and a state updated per token.
 
-The projections and the convolution are headline FLOPs. The scan is counted in its sequential form under `other`:
-chunked kernels trade it for matrix products whose number depends on the implementation.
+Projections and convolution are headline FLOPs. The scan counts in its sequential form under `other`: chunked kernels
+trade it for matrix products whose number depends on the implementation.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from txcalc.parts.options import (
     LAYER_EPS,
     REQUIRED,
     RMS_EPS,
-    Wished,
+    Conflict,
     Wrong,
     activation,
     flag,
@@ -57,7 +57,7 @@ class SelectiveScan(Recurrence):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows = work.positions
         moved = Traffic(self.channels * (self.states + 1), rows * (4 * self.channels + 2 * self.heads * self.states), 0)
-        state = Traffic(0, 0, self.passed(work))
+        state = Traffic(0, 0, self.state_traffic(work))
         return (
             Elementwise("scan", rows * self.channels * self.states, 8, state, "scan"),
             Elementwise("skip", rows * self.channels, 3 + COST["softplus"] + COST["silu"], moved, "scan"),
@@ -93,7 +93,7 @@ class HeadScan(Recurrence):
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, channels = work.positions, self.heads * self.width
         moved = Traffic(3 * self.heads, rows * (2 * channels + 2 * self.groups * self.states + self.heads), 0)
-        state = Traffic(0, 0, self.passed(work))
+        state = Traffic(0, 0, self.state_traffic(work))
         return (
             Elementwise("scan", rows * channels * self.states, 5, state, "scan"),
             Elementwise("skip", rows * channels, 3, moved, "scan"),
@@ -114,7 +114,7 @@ class GatedRecurrence(Recurrence):
     """RG-LRU: h ← a·h + √(1 − a²)·(i·x) with a = exp(−8·softplus(Λ)·r), for every channel; the first h is i·x.
 
     Shapes   x, y and the gates' logits i and r (B, T, C), Λ (C), h (B, C)
-    Unit     FLOPs under other, a channel: 2 to update, 6 for the gates' sigmoids, 8 for a, √(1 − a²) and the products
+    Unit     FLOPs under other, per channel: 2 to update, 6 for both sigmoids, 8 for a, √(1 − a²) and the products
     Kept     modelled: x, i, r, a and the state at every step
     Source   De et al. 2024 (arXiv 2402.19427), equations 1 to 4
     """
@@ -126,7 +126,7 @@ class GatedRecurrence(Recurrence):
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.channels
-        state = Traffic(0, 0, self.passed(work))
+        state = Traffic(0, 0, self.state_traffic(work))
         return (
             Elementwise("scan", elements, 2, state, "scan"),
             Elementwise("gates", elements, 8 + 2 * COST["sigmoid"], Traffic(self.channels, 4 * elements, 0), "scan"),
@@ -142,8 +142,8 @@ class GatedRecurrence(Recurrence):
 
 @frozen
 class Mamba(Composite):
-    """A Mamba-1 mixer. `norm` (Jamba) normalises Δ, B and C: a norm of each width with these settings. `n_heads`
-    (Zamba): each share of the channels has a Δ, B and C of its own.
+    """A Mamba-1 mixer. With `norm_eps` (Jamba) Δ, B and C have RMSNorms. `n_heads` (Zamba): each group of channels has
+    its own Δ, B and C.
 
     Source   Gu and Dao 2023 (arXiv 2312.00752); Jamba (arXiv 2403.19887); Zamba (arXiv 2405.16712)
     """
@@ -157,7 +157,7 @@ class Mamba(Composite):
     conv_bias: bool
     norm_eps: Any = None  # None: no norms
     n_heads: int | None = None
-    # Of one rank's share: Δ, B and C are sums over all channels.
+    # On one rank: joins Δ, B and C, which are sums over all channels.
     join: AllReduce | None = None
 
     def describe(self) -> str:
@@ -178,30 +178,30 @@ class Mamba(Composite):
         yield Child("out_proj", Linear(d_in=self.d_inner, d_out=self.d_model, bias=self.bias), duty="writes")
 
     def shard(self, ways: Ways) -> Mamba:
-        """Its channels; Δ, B and C, which all of them share, are whole."""
+        """Its channels; Δ, B and C are replicated."""
         if self.n_heads is not None:
-            ways.whole("Mamba mixer of several heads")
-        join = ways.summed(self.dt_rank + 2 * self.d_state)
+            ways.cannot_split("Mamba mixer of several heads")
+        join = ways.all_reduce(self.dt_rank + 2 * self.d_state)
         return replace(self, d_inner=ways.split("d_inner", self.d_inner), join=join)
 
 
 @frozen
 class MambaOptions(Mechanism, section="mamba"):
-    """`[mamba]`: channels are twice the stream's width, and the step size has a sixteenth of it as its rank."""
+    """`[mamba]`: by default 2·d_model channels and a step-size rank of d_model/16."""
 
     d_inner: Any = letter(lambda at: 2 * at[""]["d_model"], "channels", cut="n_heads", grows="width")
-    d_state: Any = letter(16, "states of a channel")
-    d_conv: Any = key(size, 4, "taps of the short convolution")
-    dt_rank: Any = letter(lambda at: ceil_div(at[""]["d_model"], 16), "rank of the step size", grows="width")
+    d_state: Any = letter(16, "states per channel")
+    d_conv: Any = key(size, 4, "kernel width of the short convolution")
+    dt_rank: Any = letter(lambda at: ceil_div(at[""]["d_model"], 16), "rank of the step-size projection", grows="width")
     bias: bool = key(flag, False, "biases on the outer projections")
     conv_bias: bool = key(flag, True, "bias of the convolution")
     norms: bool = key(flag, False, "RMSNorms on the step size, B and C")
-    n_heads: Any = key(size, None, "shares of the channels, each with a step size, B and C of its own; absent: one")
+    n_heads: Any = key(size, None, "groups of channels, each with its own step size, B and C; absent: one")
 
-    def misfits(self) -> Iterator[Wished]:
-        yield from super().misfits()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.n_heads is not None and self.norms:
-            yield Wished("n_heads", "none with norms on the step size, B and C")
+            yield Conflict("n_heads", "none with norms on the step size, B and C")
 
     def build(self, place: Place) -> Mamba:
         own = place.norm.epsilon_or(RMS_EPS)
@@ -210,7 +210,7 @@ class MambaOptions(Mechanism, section="mamba"):
 
 @frozen
 class Mamba2(Composite):
-    """A Mamba-2 mixer: one projection for z, x, B, C and Δ, and a gated RMSNorm before the last, or a gate alone.
+    """A Mamba-2 mixer: one projection for z, x, B, C and Δ, and a gated RMSNorm (or gate) before the output projection.
 
     Source   Dao and Gu 2024 (arXiv 2405.21060)
     """
@@ -224,7 +224,7 @@ class Mamba2(Composite):
     bias: bool
     conv_bias: bool
     norm_eps: Any  # None: no norm
-    # Of one rank's share: the mean square of all channels.
+    # On one rank: joins the mean square over all channels.
     join: AllReduce | None = None
 
     def describe(self) -> str:
@@ -243,9 +243,9 @@ class Mamba2(Composite):
         yield Child("out_proj", Linear(d_in=inner, d_out=self.d_model, bias=self.bias), duty="writes")
 
     def shard(self, ways: Ways) -> Mamba2:
-        """Its heads, and their groups of B and C, or one that other ranks have too."""
+        """Its heads, and their groups of B and C or a replicated one."""
         heads = ways.split("n_heads", self.n_heads)
-        return replace(self, n_heads=heads, n_groups=ways.groups("n_groups", self.n_groups), join=ways.summed(1))
+        return replace(self, n_heads=heads, n_groups=ways.groups("n_groups", self.n_groups), join=ways.all_reduce(1))
 
 
 def _heads_of_twice(at: Mapping[str, Any]) -> Any:
@@ -254,21 +254,21 @@ def _heads_of_twice(at: Mapping[str, Any]) -> Any:
     try:
         return exact_div(2 * d_model, width)
     except ValueError:
-        raise Wrong(f"a key of its own: 2·d_model = {2 * d_model} is no multiple of d_head = {width}") from None
+        raise Wrong(f"a value: 2·d_model = {2 * d_model} is not a multiple of d_head = {width}") from None
 
 
 @frozen
 class Mamba2Options(Mechanism, section="mamba2"):
-    """`[mamba2]`: heads of twice the stream's width in all."""
+    """`[mamba2]`: by default 2·d_model channels in all."""
 
-    d_head: Any = letter(64, "width of a head", grows="head")
+    d_head: Any = letter(64, "width per head", grows="head")
     n_heads: Any = letter(_heads_of_twice, "heads", of="n_groups", grows="heads")
     n_groups: Any = letter(1, "groups that share B and C")
-    d_state: Any = letter(128, "states of a channel")
-    d_conv: Any = key(size, 4, "taps of the short convolution")
+    d_state: Any = letter(128, "states per channel")
+    d_conv: Any = key(size, 4, "kernel width of the short convolution")
     bias: bool = key(flag, False, "biases on the outer projections")
     conv_bias: bool = key(flag, True, "bias of the convolution")
-    norm: bool = key(flag, True, "RMSNorm of each group of what is read, after its gate")
+    norm: bool = key(flag, True, "gated RMSNorm of the scan's output")
 
     def build(self, place: Place) -> Mamba2:
         own = place.norm.epsilon_or(LAYER_EPS)
@@ -277,7 +277,7 @@ class Mamba2Options(Mechanism, section="mamba2"):
 
 @frozen
 class Griffin(Composite):
-    """A recurrent block of Griffin: a convolution and an RG-LRU, whose gates are projected head by head, beside a gate.
+    """Griffin's recurrent block: a convolution and an RG-LRU with block-diagonal gates, times an output gate.
 
     Source   De et al. 2024 (arXiv 2402.19427), section 2.3
     """
@@ -311,12 +311,12 @@ class Griffin(Composite):
 
 @frozen
 class GriffinOptions(Mechanism, section="rg_lru"):
-    n_heads: Any = letter(REQUIRED, "heads, whose gates are projected apart", grows="heads")
-    d_head: Any = letter(per_head("rg_lru"), "channels of a head", grows="head")
-    d_conv: Any = key(size, 4, "taps of the short convolution")
+    n_heads: Any = letter(REQUIRED, "heads: blocks of the block-diagonal gates", grows="heads")
+    d_head: Any = letter(per_head("rg_lru"), "channels per head", grows="head")
+    d_conv: Any = key(size, 4, "kernel width of the short convolution")
     bias: bool = key(flag, True, "biases on the outer projections")
     conv_bias: bool = key(flag, True, "bias of the convolution")
-    activation: str = key(activation, "gelu_tanh", "activation of the gate on what is read")
+    activation: str = key(activation, "gelu_tanh", "activation of the output gate")
 
     def build(self, place: Place) -> Griffin:
         return self.into(Griffin, d_model=place.d_model)

@@ -1,4 +1,4 @@
-"""Attention whose query heads are experts: each token passes some of them, and all share the keys and values."""
+"""Mixture of attention heads: query heads are experts, keys and values are shared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txcalc.parts.spans import Causal
 
 @frozen
 class ChosenExperts(Composite):
-    """Linear layers of which each token passes so many, as a router beside them says.
+    """Routed linear layers, of which each token uses `top_k`.
 
     Source   Shazeer et al. 2017 (arXiv 1701.06538)
     """
@@ -36,8 +36,8 @@ class ChosenExperts(Composite):
 
 @frozen
 class RoutedAttention(Composite):
-    """A mixture of attention: experts are pairs of a query and an output projection, each for all of the key/value
-    heads; a token attends with the heads of the `top_k` that its router chooses, and their results are summed.
+    """A mixture of attention heads: an expert is a query and an output projection over all key/value heads; a token
+    uses the `top_k` experts of its router and sums their results.
 
     Source   Zhang et al. 2022 (arXiv 2210.05144); JetMoE (arXiv 2404.07413), section 2.2
     """
@@ -69,13 +69,13 @@ class RoutedAttention(Composite):
 
 @frozen
 class ExpertAttentionOptions(Mechanism, section="expert_attention", kind="attention", ordered=True):
-    """`[expert_attention]`: query heads are as many as the key/value heads of all experts that a token passes."""
+    """`[expert_attention]`: a token's query heads are the key/value heads times top_k."""
 
-    n_experts: Any = letter(REQUIRED, "experts of q and o, each with all key/value heads", chosen="top_k")
-    top_k: Any = letter(REQUIRED, "of which a token passes so many")
-    n_kv_heads: Any = letter(REQUIRED, "key/value heads, which experts share")
-    d_head: Any = letter(REQUIRED, "width of a head", even=True)
-    bias: bool = key(flag, False, "a bias of the sum of what experts make")
+    n_experts: Any = letter(REQUIRED, "experts of q and o, each over all key/value heads", chosen="top_k")
+    top_k: Any = letter(REQUIRED, "top-k: experts per token")
+    n_kv_heads: Any = letter(REQUIRED, "key/value heads, shared by the experts")
+    d_head: Any = letter(REQUIRED, "width per head", even=True)
+    bias: bool = key(flag, False, "a bias on the experts' sum")
 
     def build(self, place: Place) -> RoutedAttention:
         groups, width, heads = self.n_kv_heads, self.d_head, product((self.n_kv_heads, self.top_k))

@@ -1,4 +1,4 @@
-"""RWKV: each token mixed with the one before it, and a weighted sum that forgets channel by channel."""
+"""RWKV-4: token shift, and a weighted sum with a learned decay per channel."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from txcalc.parts.sharding import Ways
 
 @frozen
 class TokenShift(Recurrence):
-    """Each token mixed with the one before, by a learned share for every channel and use: μ·x_t + (1 − μ)·x_{t−1}.
+    """Token shift: μ·x_t + (1 − μ)·x_{t−1}, with a learned μ per channel and use.
 
     Shapes   x (B, T, D), one y (B, T, D) and one μ (D) for each of `uses`
     Unit     FLOPs under other: 3 per element and use
-    Counts   cache: the last token
-    Kept     modelled: x once, and the token before
+    Cache    the last token
+    Kept     modelled: x once, and the shifted x
     Source   Peng et al. 2023 (arXiv 2305.13048), equations 11 to 13
     """
 
@@ -35,7 +35,7 @@ class TokenShift(Recurrence):
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements, times = work.positions * self.width, len(self.uses)
-        moved = Traffic(times * self.width, elements * (1 + times), self.passed(work))
+        moved = Traffic(times * self.width, elements * (1 + times), self.state_traffic(work))
         return (Elementwise("shift", times * elements, 3, moved, "scan"),)
 
     def saved(self, work: Workload) -> Any:
@@ -45,17 +45,17 @@ class TokenShift(Recurrence):
     def shape(self) -> tuple[Any, ...]:
         return (self.width,)
 
-    def kept(self) -> str:
+    def describe_cache(self) -> str:
         return f"the last token: {self.width:,} elements"
 
 
 @frozen
 class WeightedSum(Recurrence):
-    """RWKV's wkv: past values weighted by e^k, decaying at a learned rate a channel, and the present one by e^{u+k}.
+    """RWKV's wkv: past values weighted by e^k with a learned decay per channel, and the current one by e^{u+k}.
 
     Shapes   k, v and y (B, T, C), decay and bonus u (C); numerator, denominator and their largest exponent (B, C)
-    Unit     FLOPs under other: 23 per channel, in the form that subtracts the largest exponent: 12 to read, 11 to
-             update
+    Unit     FLOPs under other: 23 per channel (12 to read, 11 to update), in the form that subtracts the largest
+             exponent
     Kept     modelled: k, v, y and the states at every step
     Source   Peng et al. 2023 (arXiv 2305.13048), appendix D
     """
@@ -67,7 +67,7 @@ class WeightedSum(Recurrence):
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.channels
-        moved = Traffic(2 * self.channels, 3 * elements, self.passed(work))
+        moved = Traffic(2 * self.channels, 3 * elements, self.state_traffic(work))
         return (Elementwise("scan", elements, 23, moved, "scan"),)
 
     def saved(self, work: Workload) -> Any:
@@ -77,13 +77,13 @@ class WeightedSum(Recurrence):
     def shape(self) -> tuple[Any, ...]:
         return 3, self.channels
 
-    def kept(self) -> str:
+    def describe_cache(self) -> str:
         return f"a numerator, a denominator and their exponent: 3 · {self.channels:,} elements"
 
 
 @frozen
 class TimeMix(Composite):
-    """RWKV-4's mixing over time: shifted tokens to keys, values and a gate (the receptance), and their weighted sum.
+    """RWKV-4's time mixing: shifted tokens to keys, values and a gate (the receptance), and their weighted sum.
 
     Source   Peng et al. 2023 (arXiv 2305.13048), section 3.1
     """
@@ -104,7 +104,7 @@ class TimeMix(Composite):
         yield Child("out_proj", Linear(d_in=self.d_inner, d_out=self.d_model, bias=False), duty="writes")
 
     def shard(self, ways: Ways) -> TimeMix:
-        """Its channels; the shift, which they all read, is whole."""
+        """Its channels; the shift is replicated."""
         return replace(self, d_inner=ways.split("d_inner", self.d_inner))
 
 
@@ -118,7 +118,7 @@ class TimeMixOptions(Mechanism, section="time_mix"):
 
 @frozen
 class ChannelMix(Composite):
-    """RWKV-4's feed-forward: of shifted tokens, with a gate on what comes out.
+    """RWKV-4's channel mixing: a feed-forward on shifted tokens with an output gate.
 
     Source   Peng et al. 2023 (arXiv 2305.13048), section 3.1
     """
@@ -138,13 +138,13 @@ class ChannelMix(Composite):
         yield Child("gate", Activation(width=self.d_model, form="sigmoid", gated=True))
 
     def shard(self, ways: Ways) -> ChannelMix:
-        """Its columns; the shift and the gate on what comes out are whole."""
+        """Its columns; the shift and the output gate are replicated."""
         return replace(self, d_ff=ways.split("d_ff", self.d_ff))
 
 
 @frozen
 class ChannelMixOptions(Mechanism, section="channel_mix", kind="feed_forward"):
-    """`[channel_mix]`, in the place of the feed-forward."""
+    """`[channel_mix]`, in place of the feed-forward."""
 
     d_ff: Any = letter(REQUIRED, "width", grows="width")
 

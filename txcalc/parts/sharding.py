@@ -1,7 +1,7 @@
-"""Over how many ranks parts are split: what each `shard` asks, what joins the shares, and what stands in the way.
+"""How parts are split over ranks: sizes of a share, the collectives that join shares, and obstacles.
 
-A part's share on one rank is a part of the same type with fewer heads, columns, channels or experts, so that the
-formulas are the same; where shares are joined stands a collective. Numbers are looked at here, so that no formula does.
+A part's share on one rank is a part of the same type with fewer heads, columns, channels or experts, so that its
+formulas stay the same. Numbers are compared here, so that no formula has to.
 Source   Shoeybi et al. 2019 (arXiv 1909.08053) tensor parallel; Lepikhin et al. 2020 (arXiv 2006.16668) experts;
          Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2, sequence parallel
 """
@@ -21,16 +21,16 @@ Named = tuple[tuple[str, Collective], ...]
 
 
 class Ways:
-    """The ways of a layout that split parts, what stands in the way (`faults`) and what is held twice (`notes`).
+    """The axes of a layout that split parts; collects obstacles (`faults`) and replication or padding (`notes`).
 
     tp      ranks that split heads, columns, channels and the vocabulary
     ep      ranks that experts are spread over
     etp     ranks that split one expert
-    sp      whether the ranks of tp split the positions between branches
-    value   the number behind a size or a way; over symbols it says what a letter stands for
-    pads    rows of a vocabulary are padded to a multiple of tp times so many; 0: the last ranks have fewer
-    slices  whether what reads gathered positions keeps its slice of them, and gathers them again
-    copies  whether a token is sent once for each of its experts, else once to each rank that has any of them
+    sp      whether the tp ranks split positions between branches (sequence parallel)
+    value   maps a size to its number; over symbols, what a letter stands for
+    pads    a vocabulary is padded to a multiple of tp times this; 0: the last ranks hold fewer rows
+    slices  whether a layer that reads gathered positions saves its slice and gathers again in backward
+    copies  whether a token is sent once per expert, else once per rank that has any of them
     """
 
     def __init__(
@@ -54,56 +54,56 @@ class Ways:
 
     @property
     def routed(self) -> Ways:
-        """Those of one routed expert, which etp splits."""
+        """The axes of one routed expert, which etp splits."""
         expert = Ways(self.etp, value=self.value)
         expert._faults, expert._notes = self._faults, self._notes
         derived = expert.ranks == max(1, self.ranks // self.value(self.ep))
         expert._said = self._said if derived else ("etp", expert.ranks)
         return expert
 
-    # What is found.
+    # Obstacles and notes.
 
     @property
     def faults(self) -> list[Fault | str]:
-        """Why parts cannot be split so."""
+        """Why the layout cannot split the parts."""
         return list(self._faults.values())
 
     @property
     def notes(self) -> list[str]:
-        """What is held more than once, or padded."""
+        """What is replicated or padded."""
         return list(self._notes)
 
     def fault(self, key: str, number: int, expected: str) -> None:
-        """One reason more; each is said once."""
+        """Adds an obstacle, once."""
         found = Fault(key, number, expected)
         self._faults[str(found)] = found
 
     def note(self, text: str) -> None:
-        """Something that a split by tp holds more than once, or that is padded; each is said once."""
+        """Adds a note on what tp replicates or pads, once."""
         if self.ranks > 1 or self.pads > 1:
             self._notes[text] = None
 
-    def whole(self, name: str) -> None:
-        """A part that is not split: a fault where there are several ranks."""
+    def cannot_split(self, name: str) -> None:
+        """Refuses several ranks for a part that cannot be split yet."""
         if self.ranks > 1:
             self.fault("tp", self.ranks, f"1: splitting a {name} over ranks is not supported yet")
 
-    # Shares of numbers.
+    # Sizes of a share.
 
     def _divided(self, number: Any, ways: Any) -> Any:
-        """A ways-th; of what does not divide, which is a fault, as many as there could be."""
+        """number / ways; where that leaves a remainder, which is reported elsewhere, at least 1."""
         if whole(number) and whole(ways):
             return number // ways or 1
         return exact_div(number, ways)
 
     def split(self, name: str, number: Any) -> Any:
-        """A tp-th of heads, columns or channels, whose number must divide."""
+        """number / tp of heads, columns or channels; it must divide."""
         if self.value(number) % self.ranks:
             self.fault(*self._said, f"a divisor of {name} = {self.value(number):,}")
         return self._divided(number, self.tp)
 
     def groups(self, name: str, number: Any) -> Any:
-        """A tp-th; or one, which several ranks hold alike, where there are fewer than ranks."""
+        """number / tp of groups; 1, replicated, where there are fewer groups than ranks."""
         there = self.value(number)
         if there % self.ranks == 0:
             return self._divided(number, self.tp)
@@ -114,7 +114,7 @@ class Ways:
         return 1
 
     def rows(self, number: Any, classes: bool = False) -> Any:
-        """A tp-th of a vocabulary, rounded up; or of classes, of which there are no more than tp asks for."""
+        """The rows of a vocabulary (or of classes, never padded beyond tp) on one rank, rounded up."""
         pads = min(1, self.pads) if classes else self.pads
         there, multiple = self.value(number), self.ranks * max(1, pads)
         if there % multiple == 0:
@@ -126,25 +126,25 @@ class Ways:
         return ceil_div(number, self.tp * max(1, pads)) * max(1, pads)
 
     def experts(self, number: Any) -> Any:
-        """An ep-th of the experts, which must divide."""
+        """number / ep of the experts; it must divide."""
         if self.value(number) % self.value(self.ep):
             self.fault("ep", self.value(self.ep), f"a divisor of n_experts = {self.value(number):,}")
         return self._divided(number, self.ep)
 
-    def passed(self, top_k: Any) -> Any:
-        """How many of a rank's experts the tokens of its own sequences pass on average: those of other sequences come
-        to it as its own go to others. A Fraction where k does not divide."""
+    def local_top_k(self, top_k: Any) -> Any:
+        """Average number of a rank's own experts per local token: k·etp/tp, for tokens of other ranks arrive as its own
+        leave. A Fraction where it does not divide."""
         return ratio(top_k * self.etp, self.tp)
 
     def head_norm(self, norm: Any, number: Any, kept: Any) -> Any:
-        """A norm of each of `number` heads, of which `kept` are left; one over all of them stays whole."""
+        """A per-head norm of `number` heads with `kept` of them left; a norm over all heads stays whole."""
         return replace(norm, groups=kept) if norm and self._of_each(norm, number) else norm
 
     def _of_each(self, norm: Any, number: Any) -> bool:
         return self.value(norm.groups) == self.value(number)
 
     def inner_norm(self, norm: Any, width: Any) -> Any:
-        """A rank's columns of a norm over what is split, or its groups of them."""
+        """A rank's columns, or groups, of a norm over a split width."""
         if norm is None:
             return None
         if self.value(norm.groups) != 1:  # of every pair of heads
@@ -153,80 +153,83 @@ class Ways:
             self.note("the statistics of norms before o and down are summed over the ranks of tp")
         return replace(norm, width=width)
 
-    # What joins the shares.
+    # Collectives that join shares.
 
-    def summed(self, width: Any) -> AllReduce | None:
-        """Summands of every rank of tp become their sum on all of them."""
+    def all_reduce(self, width: Any) -> AllReduce | None:
+        """All-reduce of partial sums over tp."""
         return AllReduce(width=width, axis=Axis("tp", self.tp)) if self.ranks > 1 else None
 
-    def statistics(self, norm: Any) -> AllReduce | None:
-        """The mean square of what is normed, and of LayerNorm the mean, from the columns of every rank."""
+    def norm_statistics(self, norm: Any) -> AllReduce | None:
+        """All-reduce of the statistics of a norm over split columns: mean square, and of LayerNorm the mean."""
         if norm is None or self.value(norm.groups) != 1:
             return None
-        return self.summed(1 if norm.form == "rms" else 2)
+        return self.all_reduce(1 if norm.form == "rms" else 2)
 
-    def scattered(self, width: Any) -> Collective | None:
-        """Summands become their sum: on all ranks of tp, or, with sp, each rank's positions of it."""
+    def join_summands(self, width: Any) -> Collective | None:
+        """Joins partial sums over tp: all-reduce, or reduce-scatter to each rank's positions with sp."""
         return (
-            ReduceScatter(width=width, axis=Axis("tp", self.tp)) if self.sp and self.ranks > 1 else self.summed(width)
+            ReduceScatter(width=width, axis=Axis("tp", self.tp))
+            if self.sp and self.ranks > 1
+            else self.all_reduce(width)
         )
 
-    def gathered(self, width: Any) -> AllGather | None:
-        """Positions that sp splits, before what reads all of them."""
-        return self.every(width) if self.sp else None
+    def gather_positions(self, width: Any) -> AllGather | None:
+        """All-gather of the positions that sp splits."""
+        return self.all_gather(width) if self.sp else None
 
-    def every(self, width: Any) -> AllGather | None:
-        """Shares of every rank of tp become the whole on all of them."""
+    def all_gather(self, width: Any) -> AllGather | None:
+        """All-gather of shares over tp."""
         return AllGather(width=width, axis=Axis("tp", self.tp)) if self.ranks > 1 else None
 
-    def normed(self, norms: Iterable[tuple[Any, Any, Any]]) -> AllGather | None:
-        """Heads of all ranks, for norms over all of them: (norm, heads, their width) each."""
+    def norm_gather(self, norms: Iterable[tuple[Any, Any, Any]]) -> AllGather | None:
+        """All-gather of heads for norms over all of them, given as (norm, heads, width of a head)."""
         width = [number * each for norm, number, each in norms if norm and not self._of_each(norm, number)]
-        return self.every(sum(width)) if width else None
+        return self.all_gather(sum(width)) if width else None
 
     def branches(self, branches: tuple[Any, ...], width: Any, parallel: bool) -> tuple[Any, ...]:
-        """A block's branches on one rank: the results of each are joined, of parallel ones all at once."""
+        """A block's branches on one rank, each joined by itself; parallel ones are joined once."""
         shares = [branch._replace(part=branch.part.shard(self)) for branch in branches]
         found = []
         for number, branch in enumerate(shares):
             first, last = number == 0 or not parallel, number == len(shares) - 1 or not parallel
             apart = branch.part.complete
-            gather = None if apart or not first else self.gathered(width)
-            found.append(branch._replace(gather=gather, join=None if apart or not last else self.scattered(width)))
+            gather = None if apart or not first else self.gather_positions(width)
+            found.append(branch._replace(gather=gather, join=None if apart or not last else self.join_summands(width)))
         return tuple(found)
 
     def chained(self, steps: Sequence[Any]) -> tuple[Any, ...]:
-        """Steps one after the other: of two matrices with an activation between them the rows of the first and the
-        columns of the second, of a composite its share; all else is whole."""
+        """A projector's steps on one rank: matrix, activation, matrix are split by columns, then rows; composites by
+        their own rule; all else is replicated."""
         found: list[Any] = []
         for step in steps:
             part = step.part.shard(self) if step.part.parts else step.part
             found.append(step._replace(part=part))
             trio = [one.part for one in found[-3:]]
-            join = self.summed(step.part.d_model) if step.part.parts and not step.part.complete else None
+            join = self.all_reduce(step.part.d_model) if step.part.parts and not step.part.complete else None
             if [one.role for one in trio if not one.parts] == ["product", "activation", "product"]:
                 first, act, last = trio
                 outer, inner = (self.split("a projector's width", n) for n in (first.d_out, last.d_in))
                 shares = replace(first, d_out=outer), replace(act, width=inner), replace(last, d_in=inner)
                 found[-3:] = [one._replace(part=share) for one, share in zip(found[-3:], shares, strict=True)]
-                join = self.summed(last.d_out)
+                join = self.all_reduce(last.d_out)
             if join:
                 found.append(step._replace(name=f"{step.name}_join", part=join))
         return tuple(found)
 
     @property
     def exchanges(self) -> bool:
-        """Whether experts are spread over others than the ranks of tp, which all have the same tokens."""
+        """Whether tokens are exchanged: experts are spread over more ranks than tp, whose ranks all hold the same
+        tokens."""
         return self.value(self.ep) * self.value(self.etp) != self.ranks
 
-    def arriving(self, width: Any, top_k: Any) -> Named:
-        """A rank's share of the tokens, to the experts they choose."""
+    def dispatch(self, width: Any, top_k: Any) -> Named:
+        """Collectives that send tokens to their experts."""
         return self._exchange("dispatch", width, top_k, True)
 
-    def leaving(self, width: Any, top_k: Any) -> Named:
-        """What the experts made of them, back; then the shares of the ranks of tp together."""
+    def combine(self, width: Any, top_k: Any) -> Named:
+        """Collectives that return the experts' results, then gather the shares of the tp ranks."""
         back = self._exchange("combine", width, top_k, False)[::-1]
-        gather = None if self.sp or not back else self.every(width)
+        gather = None if self.sp or not back else self.all_gather(width)
         return (*back, ("gather", gather)) if gather else back
 
     def _exchange(self, name: str, width: Any, top_k: Any, there: bool) -> Named:
@@ -237,24 +240,24 @@ class Ways:
         moved = ((name, exchange),) if self.value(self.ep) > 1 else ()
         if self.value(self.etp) == 1:
             return moved
-        # Tokens that have come to one of the ranks of etp, which all of them need.
+        # Tokens that arrived at one of the etp ranks, which all of them need.
         reached = top_k if self.copies else self.ep * (1 - power(1 - ratio(1, self.ep), top_k))
         share, axis = ratio(width * reached * self.etp, self.tp), Axis("etp", self.etp)
         every = AllGather(width=share, axis=axis) if there else ReduceScatter(width=share, axis=axis)
         return *moved, (f"{name}_{'gather' if there else 'scatter'}", every)
 
-    def read_beside(self, width: Any) -> AllGather | None:
-        """What the shared experts read, where the routed ones take each rank's positions as they are."""
-        return self.gathered(width) if self.exchanges else None
+    def shared_gather(self, width: Any) -> AllGather | None:
+        """Gathers the input of the shared experts, where routed experts take each rank's positions as they are."""
+        return self.gather_positions(width) if self.exchanges else None
 
-    def reads_apart(self, same: bool) -> bool:
-        """Whether shared experts keep an input of their own, where the whole's is the `same` as the router's: where
-        tokens are exchanged the router has tp's share of them, and the shared experts what is gathered."""
+    def shared_keeps_input(self, same: bool) -> bool:
+        """Whether the shared experts save an input of their own: where tokens are exchanged the router reads tp's share
+        of them, the shared experts the gathered ones. `same`: unsplit, both read the same tensor."""
         return (self.exchanges and self.ranks > 1 and not self.slices) or not same
 
-    def beside(self, width: Any, apart: bool) -> Collective | None:
-        """Summands of the shared experts, which are split by tp, where the routed ones are exchanged: each rank's share
-        of the tokens, which goes with theirs; or the sum of all (`apart`: theirs is gathered before a projection)."""
+    def shared_join(self, width: Any, apart: bool) -> Collective | None:
+        """Joins the shared experts' partial sums over tp, where the routed experts' tokens are exchanged: to each
+        rank's share of the tokens, or the whole sum (`apart`: the routed results are gathered before a projection)."""
         if not self.exchanges or self.ranks == 1:
             return None
-        return self.summed(width) if apart and not self.sp else ReduceScatter(width=width, axis=Axis("tp", self.tp))
+        return self.all_reduce(width) if apart and not self.sp else ReduceScatter(width=width, axis=Axis("tp", self.tp))

@@ -1,4 +1,4 @@
-"""A Transformer block whose weights several layers of a recurrent model share, each with what it needs of its own."""
+"""A Transformer block whose weights several layers of a recurrent model share (Zamba)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Sum
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import ACTIVATIONS, REQUIRED, Wished, flag, key, letter, one_of, real, text
+from txcalc.parts.options import ACTIVATIONS, REQUIRED, Conflict, flag, key, letter, one_of, real, text
 from txcalc.parts.part import Child, Composite
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import Rotary
@@ -20,11 +20,11 @@ from txcalc.parts.spans import Causal
 
 @frozen
 class SharedBlock(Composite):
-    """out(feed_forward(norm(attention(norm([x; e]))))): what a layer's mixer reads beside x, of the stream x and the
-    stack's input e.
+    """out(feed_forward(norm(attention(norm([x; e]))))): added to the input of a layer's mixer, with the stream x and
+    the stack's input e concatenated.
 
-    `lender` names the layer kind that holds the weights, but for out and the adapters, which are each layer's own:
-    products of two matrices of rank `rank` beside up and gate and, `adapted`, beside q, k and v.
+    `lender` names the layer kind that owns the weights, except out and the adapters, which are per layer: of `rank`, on
+    up and gate and, `adapted`, on q, k and v.
     Source   Zamba (arXiv 2405.16712), section 2; Zamba2 (arXiv 2411.15242), section 2
     """
 
@@ -61,7 +61,7 @@ class SharedBlock(Composite):
         yield Child("out", Linear(d_in=d, d_out=d, bias=False))
 
     def _adapter(self, name: str, d_in: Any, d_out: Any, kind: str) -> Iterator[Child]:
-        """Beside a product, whose input it reads."""
+        """A low-rank adapter on a projection."""
         yield Child(f"{name}_down", Linear(d_in=d_in, d_out=self.rank, bias=False, keeps="no"), kind=kind)
         yield Child(f"{name}_up", Linear(d_in=self.rank, d_out=d_out, bias=False), kind=kind)
         yield Child(f"{name}_sum", Sum(width=d_out, sums=1), kind=kind)
@@ -71,19 +71,19 @@ class SharedBlock(Composite):
 class SharedOptions(Mechanism, section="shared", kind="other", stands="", ordered=True):
     n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads")
     n_kv_heads: Any = letter(lambda at: at["shared"]["n_heads"], "key/value heads")
-    d_head: Any = letter(REQUIRED, "width of a head", even=True)
+    d_head: Any = letter(REQUIRED, "width per head", even=True)
     scale: Any = key(real, None, "multiplies the scores; 1/√d_head when absent")
     d_ff: Any = letter(REQUIRED, "width of the feed-forward")
     activation: str = key(one_of(*ACTIVATIONS), "silu", "activation of the feed-forward, which is gated")
     bias: bool = key(flag, False, "biases of the feed-forward")
-    rank: Any = letter(None, "rank of a layer's own adapters beside up and gate; absent: none")
-    adapted: bool = key(flag, False, "adapters beside q, k and v too")
-    from_: str | None = key(text, None, "layer kind that holds the weights; absent: this one")
+    rank: Any = letter(None, "rank of per-layer adapters on up and gate; absent: none")
+    adapted: bool = key(flag, False, "adapters on q, k and v too")
+    from_: str | None = key(text, None, "layer kind that owns the weights; absent: this one")
 
-    def misfits(self) -> Iterator[Wished]:
-        yield from super().misfits()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.adapted and self.rank is None:
-            yield Wished("adapted", "false without a rank")
+            yield Conflict("adapted", "false without a rank")
 
     def build(self, place: Place) -> SharedBlock:
         d_model, heads, groups, width = place.d_model, self.n_heads, self.n_kv_heads, self.d_head

@@ -1,7 +1,7 @@
-"""What a query may see, and so what is kept for later queries: the spans of an attention.
+"""Spans: which keys a query may see, and so which tokens stay cached.
 
-`keys` of the dense product, `visible` pairs that the mask lets through; of what is kept `cache`, `dense` and `paged`
-elements, at `width` per token, and `kept` in words.
+`keys` of the dense product, `visible` query-key pairs under the mask, and the elements of `cache`, `dense` and `paged`,
+for `width` elements per token.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from txcalc.parts.work import NO_CACHE, Cache, Traffic, Workload
 
 
 class Attended(NamedTuple):
-    """The heads of a softmax over keys: of queries, of keys and values, and the widths of both; `strided`: whether
-    explicit products of a single head copy it depends on how it lies in memory."""
+    """The heads of a softmax: query heads, key/value heads and the widths of both; `strided`: whether explicit products
+    of a single head copy an operand depends on its memory layout."""
 
     heads: Any
     groups: Any
@@ -25,84 +25,85 @@ class Attended(NamedTuple):
     strided: bool = False
 
     def crossing(self, rows: Any) -> Any:
-        """Elements of queries, keys, values and results of so many tokens."""
+        """Elements of queries, keys, values and results of `rows` tokens."""
         return rows * (self.heads + self.groups) * (self.d_qk + self.d_v)
 
 
 @frozen
 class Span:
-    """What a query may see: where a kind of span says nothing else, every key j ≤ i, each of which is kept."""
+    """The keys that a query may see. By default every key j ≤ i, and every key stays cached."""
 
-    # What is kept, as `Leaf.holds` says it.
-    holds: ClassVar[str] = "tokens"
-    # Whether a query sees nothing that comes after it.
+    # What is cached, as `Leaf.cache_kind`.
+    cache_kind: ClassVar[str] = "tokens"
+    # Whether no query sees a later key.
     causal: ClassVar[bool] = True
-    # Whether a mask says what is seen, and no scores choose among the keys.
+    # Whether the mask alone decides what is seen: no scores select keys.
     masked: ClassVar[bool] = True
 
     @property
-    def most(self) -> Any:
-        """The most keys that one query sees (to one side, of both); None: as many as there are."""
+    def max_keys(self) -> Any:
+        """The most keys that one query sees (in a bidirectional window: to one side); None: all."""
         return None
 
     @property
-    def fills(self) -> Any:
-        """Tokens after which no more are kept; None: every token is, or none."""
+    def cache_limit(self) -> Any:
+        """The number of tokens after which the cache stops growing; None: it never does, or there is none."""
         return None
 
     @property
     def period(self) -> Any:
-        """After how many tokens what a query sees begins again; None: never."""
+        """The period of the mask in tokens (chunks); None: not periodic."""
         return None
 
     @property
-    def filled(self) -> Any:
-        """The multiple that positions are filled up to, or cut by; None: none such."""
+    def length_multiple(self) -> Any:
+        """The multiple that lengths are padded to or cut by; None: there is none."""
         return 1
 
     def describe(self) -> str:
-        """What is behind the heads in a line about the layer."""
+        """Suffix of the heads in the summary line of a layer."""
         return ""
 
     def read(self, work: Workload, width: Any) -> Any:
-        """Elements of what is kept that one step reads."""
+        """Elements of the cache that one step reads."""
         return self.cache(work, width).held
 
     def keys(self, work: Workload) -> Any:
         """S, the keys of the dense product."""
         return work.keys
 
-    def alone(self, work: Workload) -> Iterable[Workload]:
-        """What attends to itself alone: all of it, or sequences that it is cut into."""
+    def sequences(self, work: Workload) -> Iterable[Workload]:
+        """The independent sequences that attention sees: the batch, or the windows it is cut into."""
         return (work,)
 
     def grid(self, work: Workload) -> tuple[Any, Any] | None:
-        """Rows and columns of the picture that so many positions are taken for, in what is merged of it; None: it does
-        not matter."""
+        """(rows, columns) of the picture that this many positions are taken for, in merged cells; None: it does not
+        matter."""
         return None
 
     def visible(self, work: Workload) -> Any:
-        """Pairs (query, key) the mask lets through: Σ (i + 1) over i = past … past + T − 1."""
+        """Query-key pairs under the mask: Σ (i + 1) over i = past … past + T − 1."""
         return triangle(work.keys) - triangle(work.past)
 
     def cache(self, work: Workload, width: Any) -> Cache:
-        """K and V of `width` elements per token."""
+        """The cache, at `width` elements per token."""
         return Cache(width, 0, width * work.keys)
 
     def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
-        """What a kernel moves: its own activations, and keys or values, which are read from the cache."""
+        """Traffic of a kernel: its own activations, and keys or values, which are read from the cache."""
         return Traffic(weights, own, kv)
 
     def dense(self, work: Workload, width: Any) -> Any:
-        """Elements of every token, whatever a mask hides."""
+        """Elements of all tokens, without windows."""
         return width * work.keys
 
     def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
-        """Elements of whole pages, as vLLM's manager of hybrid caches has them (v1/kv_cache_interface.py, 2026-11)."""
+        """Elements of whole pages, as vLLM's hybrid KV cache manager allocates them (v1/kv_cache_interface.py,
+        2026-11)."""
         return width * block * ceil_div(work.keys, block)
 
-    def kept(self, what: str, width: str) -> str:
-        """What is kept of every token, in words."""
+    def describe_cache(self, what: str, width: str) -> str:
+        """The cache in words."""
         return f"{what} of every token: {width} · S elements"
 
 
@@ -113,16 +114,16 @@ class Causal(Span):
 
 @frozen
 class Windowed(Span):
-    """No more than the last W keys, and no more than W are kept."""
+    """At most the last W keys, of which at most W are cached."""
 
     window: Any
 
     @property
-    def most(self) -> Any:
+    def max_keys(self) -> Any:
         return self.window
 
     @property
-    def fills(self) -> Any:
+    def cache_limit(self) -> Any:
         return self.window
 
     def describe(self) -> str:
@@ -135,14 +136,14 @@ class Windowed(Span):
         return self._up_to(work.keys) - self._up_to(work.past)
 
     def _up_to(self, n: Any) -> Any:
-        """Pairs of the first n queries."""
+        """Visible pairs of the first n queries."""
         raise NotImplementedError
 
     def cache(self, work: Workload, width: Any) -> Cache:
         return Cache(0, width * self.window, width * minimum(work.keys, self.window))
 
     def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
-        """Those of W − 1 tokens and a chunk, and one more page."""
+        """W − 1 tokens and a chunk of prefill, and one more page."""
         return width * block * (ceil_div(minimum(self.window - 1 + chunk, work.keys), block) + 1)
 
 
@@ -155,13 +156,13 @@ class Window(Windowed):
         growing = minimum(n, self.window)
         return triangle(growing) + (n - growing) * self.window
 
-    def kept(self, what: str, width: str) -> str:
+    def describe_cache(self, what: str, width: str) -> str:
         return f"{what} of the last {self.window:,} tokens: {width} · min(S, {self.window:,}) elements"
 
 
 @frozen
 class Chunks(Windowed):
-    """Windows side by side (Llama-4): query i attends to key j ≤ i of the same window; no more than W are kept."""
+    """Chunked attention (Llama-4): query i attends to key j ≤ i of the same chunk; at most W keys are cached."""
 
     @property
     def period(self) -> Any:
@@ -175,39 +176,39 @@ class Chunks(Windowed):
         full = floor_div(n, self.window)
         return full * triangle(self.window) + triangle(n - full * self.window)
 
-    def kept(self, what: str, width: str) -> str:
+    def describe_cache(self, what: str, width: str) -> str:
         return f"{what} of a chunk of {self.window:,} tokens: {width} · min(S, {self.window:,}) elements"
 
 
 @frozen
 class Selected(Span):
-    """Query i attends to the `top_k` keys j ≤ i that an index scores best. All are kept, for later queries choose
-    others; a dense product with a mask multiplies all of them, and only the masked pairs are fewer."""
+    """Query i attends to the `top_k` keys j ≤ i with the best index scores. All keys stay cached, for later queries
+    choose others. The dense product covers all keys; only the masked pairs are fewer."""
 
     masked: ClassVar[bool] = False
     top_k: Any
 
     @property
-    def most(self) -> Any:
+    def max_keys(self) -> Any:
         return self.top_k
 
     def describe(self) -> str:
         return f", {self.top_k:,} keys per query"
 
     def read(self, work: Workload, width: Any) -> Any:
-        """Of no more than are selected."""
+        """At most the selected keys."""
         return Window(window=self.top_k).read(work, width)
 
     def visible(self, work: Workload) -> Any:
-        """Σ min(i + 1, top_k) over i = past … past + T − 1: as many as in a window of `top_k`."""
+        """Σ min(i + 1, top_k) over i = past … past + T − 1, as in a window of `top_k`."""
         return Window(window=self.top_k).visible(work)
 
 
 @frozen
-class Unkept(Span):
-    """Nothing is kept for later: of positions that see what comes after them too (encoders), or kept elsewhere."""
+class Uncached(Span):
+    """Bidirectional attention (encoders): nothing is cached."""
 
-    holds: ClassVar[str] = "nothing"
+    cache_kind: ClassVar[str] = "nothing"
     causal: ClassVar[bool] = False
 
     def keys(self, work: Workload) -> Any:
@@ -228,18 +229,18 @@ class Unkept(Span):
     def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
         return 0
 
-    def kept(self, what: str, width: str) -> str:
+    def describe_cache(self, what: str, width: str) -> str:
         return ""
 
 
 @frozen
-class Full(Unkept):
+class Full(Uncached):
     """Every position attends to every other: no mask, no cache."""
 
 
 @frozen
-class Once(Unkept):
-    """Query i attends to every key j ≤ i of a text that is read once, as a whole: no cache."""
+class CausalUncached(Uncached):
+    """Causal attention over a text that is read once, as a whole: no cache."""
 
     causal: ClassVar[bool] = True
 
@@ -248,38 +249,38 @@ class Once(Unkept):
 
 
 def _cut(n: Any, width: Any) -> tuple[tuple[Any, Any], ...]:
-    """How many are `width` wide, and the one that is left over, which may be none: numbers and widths."""
+    """(number, width) of the full pieces of n, and of the remainder, which may be 0 wide."""
     full = floor_div(n, width)
     return (full, width), (1, n - full * width)
 
 
 @frozen
-class Apart(Unkept):
-    """A tower's windows: each is a sequence by itself, and the last may be shorter."""
+class SeparateWindows(Uncached):
+    """Windows of a vision tower: each attends to itself; the last may be shorter."""
 
     window: Any
 
     @property
-    def most(self) -> Any:
+    def max_keys(self) -> Any:
         return self.window
 
     @property
-    def filled(self) -> Any:
+    def length_multiple(self) -> Any:
         return self.window
 
     def describe(self) -> str:
         return f", windows of {self.window:,}"
 
-    def alone(self, work: Workload) -> Iterable[Workload]:
+    def sequences(self, work: Workload) -> Iterable[Workload]:
         for number, tokens in _cut(work.tokens, self.window):
             yield work._replace(batch=work.batch * number, tokens=tokens)
 
 
 @frozen
-class Squares(Unkept):
-    """Windows of a picture, `side` positions high and wide, of which those at its edges may be smaller; each is a
-    sequence by itself. The picture is the one nearest to a square that has so many positions, in whole cells of `cell`
-    × `cell` that are merged later.
+class SquareWindows(Uncached):
+    """Square windows of a picture, `side` positions high and wide, smaller at its edges; each attends to itself. The
+    picture is the one nearest to a square with this many positions, in whole cells of `cell` × `cell` that are merged
+    later.
 
     Source   Bai et al. 2025 (arXiv 2502.13923), section 2.1.1
     """
@@ -288,11 +289,11 @@ class Squares(Unkept):
     cell: Any
 
     @property
-    def most(self) -> Any:
+    def max_keys(self) -> Any:
         return self.side * self.side
 
     @property
-    def filled(self) -> Any:
+    def length_multiple(self) -> Any:
         return None
 
     def describe(self) -> str:
@@ -303,7 +304,7 @@ class Squares(Unkept):
         rows = nearest_square(cells)
         return rows, exact_div(cells, rows)
 
-    def alone(self, work: Workload) -> Iterable[Workload]:
+    def sequences(self, work: Workload) -> Iterable[Workload]:
         rows, columns = (_cut(cells * self.cell, self.side) for cells in self.grid(work))
         for down, height in rows:
             for along, width in columns:
@@ -311,8 +312,8 @@ class Squares(Unkept):
 
 
 @frozen
-class Reading(Unkept):
-    """Queries of their own, not the sequence's, which see every position of it."""
+class CrossUncached(Uncached):
+    """Cross-attention of queries that are not the sequence's, to every source position: no cache."""
 
     def keys(self, work: Workload) -> Any:
         return work.source
@@ -322,13 +323,13 @@ class Reading(Unkept):
 
 
 @frozen
-class Around(Unkept):
-    """Encoders with a window: query i attends to key j when |i − j| < W."""
+class CentredWindow(Uncached):
+    """A bidirectional window (encoders): query i attends to key j when |i − j| < W."""
 
     window: Any
 
     @property
-    def most(self) -> Any:
+    def max_keys(self) -> Any:
         return self.window
 
     def describe(self) -> str:
@@ -340,10 +341,10 @@ class Around(Unkept):
 
 
 @frozen
-class Blocks(Unkept):
-    """BigBird's blocks: past (5 + 2·`random`)·`block` positions a query sees its own block and those beside it, the
-    first, the last and `random` others; up to there all, and from the first and last block always all. Positions are
-    filled up to whole blocks.
+class SparseBlocks(Uncached):
+    """BigBird's block-sparse attention. Beyond (5 + 2·`random`)·`block` positions a query sees its own block, both
+    neighbours, the first, the last and `random` others; queries of the first and last block, and shorter sequences, see
+    everything. Lengths are padded to whole blocks.
 
     Source   Zaheer et al. 2020 (arXiv 2007.14062), section 2
     """
@@ -352,31 +353,31 @@ class Blocks(Unkept):
     random: Any
 
     @property
-    def most(self) -> Any:
+    def max_keys(self) -> Any:
         return (5 + 2 * self.random) * self.block
 
     @property
-    def filled(self) -> Any:
+    def length_multiple(self) -> Any:
         return self.block
 
     def describe(self) -> str:
         return f", blocks of {self.block}, {self.random} at random"
 
     def visible(self, work: Workload) -> Any:
-        """T², and past the length at which blocks begin the pairs of 2 blocks that see all, of the 2 beside them, which
-        see 4 and the random ones, and of the others, which see 5 and these."""
+        """T²; beyond the length where blocks begin, the pairs of the 2 blocks that see all, of their 2 neighbours,
+        which see 4 blocks and the random ones, and of the others, which see 5 and the random ones."""
         tokens, block, seen = work.tokens, self.block, 4 + self.random
         filled = block * ceil_div(tokens, block)
         pairs = 2 * block * filled + 2 * seen * block * block + (filled - 4 * block) * (seen + 1) * block
-        beyond = minimum(1, maximum(0, tokens - self.most))
+        beyond = minimum(1, maximum(0, tokens - self.max_keys))
         return tokens * tokens + beyond * (pairs - tokens * tokens)
 
 
 @frozen
 class Cross(Span):
-    """Every decoder position attends to every encoder position, whose K and V are kept."""
+    """Cross-attention: every decoder position sees every encoder position, whose K and V are cached once."""
 
-    holds: ClassVar[str] = "source"
+    cache_kind: ClassVar[str] = "source"
     causal: ClassVar[bool] = False
 
     def keys(self, work: Workload) -> Any:
@@ -394,5 +395,5 @@ class Cross(Span):
     def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
         return width * block * ceil_div(work.source, block)
 
-    def kept(self, what: str, width: str) -> str:
+    def describe_cache(self, what: str, width: str) -> str:
         return f"{what} of every source position: {width} · T_src elements"

@@ -1,4 +1,4 @@
-"""A convolution over positions, and the short one that recurrent mixers have."""
+"""A convolution over time, and the short one of recurrent mixers."""
 
 from __future__ import annotations
 
@@ -11,17 +11,18 @@ from txcalc.parts.part import NO_CACHE, Cache, Leaf, MatMul, Operation, Traffic,
 
 @frozen
 class Convolution(Leaf):
-    """A one-dimensional convolution: over time for audio, depthwise for a recurrent mixer's short memory.
+    """A one-dimensional convolution over time: of audio features, or depthwise in a recurrent mixer.
 
-    Shapes   x (B, steps, c_in), W (c_out, c_in/groups, K), y (B, T, c_out); T is what comes out
+    Shapes   x (B, steps, c_in), W (c_out, c_in/groups, K), y (B, T, c_out); T counts outputs
     Unit     FLOPs 2·B·T·K·c_out·c_in/groups (depthwise: 2·B·T·K·C)
-    Counts   all K taps at every output, the padded ones too, as PyTorch does; cache of a causal one: its last K columns
+    Counts   all K taps at every output, padding included, as PyTorch does
+    Cache    of a causal one its last K columns
     Source   Gu and Dao 2023 (arXiv 2312.00752), section 3.4; Radford et al. 2022 (arXiv 2212.04356), section 2.2
     """
 
-    unlearnt: ClassVar[Mapping[str, Any]] = {"keeps": False}
+    when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
     role = "product"
-    begins: ClassVar[Mapping[str, str]] = {"bias": "zero"}
+    initial_values: ClassVar[Mapping[str, str]] = {"bias": "zero"}
     c_in: Any
     c_out: Any
     taps: Any
@@ -29,11 +30,11 @@ class Convolution(Leaf):
     depthwise: bool
     causal: bool
     stride: int = 1
-    # Its input is kept for backward; False: another leaf keeps the same tensor.
+    # Whether its input is saved for backward; False: an earlier leaf saves the same tensor.
     keeps: bool = True
     kept_in_fp32 = False
 
-    def unlike(self, work: Workload) -> str:
+    def saved_differs(self, work: Workload) -> str:
         return "convolutions (unfolded in this trace, whole in the other)" if work.keep_scores else ""
 
     def weights(self) -> tuple[Weight, ...]:
@@ -54,10 +55,10 @@ class Convolution(Leaf):
         return work.positions * self.stride * self.c_in if self.keeps else 0
 
     @property
-    def holds(self) -> str:
+    def cache_kind(self) -> str:
         return "state" if self.causal else "nothing"
 
-    def kept(self) -> str:
+    def describe_cache(self) -> str:
         return f"the last {self.taps} columns of a convolution: {self.c_in:,} · {self.taps} elements"
 
     def cache(self, work: Workload) -> Any:
@@ -66,5 +67,5 @@ class Convolution(Leaf):
 
 
 def short_memory(channels: Any, taps: Any, *, bias: bool) -> Convolution:
-    """The causal convolution of each channel by itself that stands in a recurrent mixer."""
+    """The causal depthwise convolution of a recurrent mixer."""
     return Convolution(c_in=channels, c_out=channels, taps=taps, bias=bias, depthwise=True, causal=True)

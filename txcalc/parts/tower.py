@@ -1,4 +1,4 @@
-"""A tower beside a language model: a stack that reads pictures or sound, and the projector of what it finds."""
+"""Towers of multimodal models: a stack over a picture or sound, and the projector to the language model's width."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txcalc.parts.sharding import Ways
 
 
 class ProjectorStep(NamedTuple):
-    """A part of a projector, which works at `rate` positions for every `makes` tokens that are handed on."""
+    """A step of a projector: its part runs at `rate` positions per `makes` output tokens."""
 
     name: str
     part: Part
@@ -35,10 +35,9 @@ def _at(rate: Any, makes: Any, more: Any = 0) -> Stream:
 
 @frozen
 class Resampler(Composite):
-    """Learned queries that read what they stand for: of every `reads` positions `makes`, each window by itself.
+    """Learned queries that resample positions: `makes` queries per window of `reads` positions.
 
-    Its pieces work at the queries of a window, and at so many positions as they say of those that are read; up to
-    `prompt` tokens of what the language model reads behind the queries stand beside these.
+    The queries attend to the window; up to `prompt` tokens of the language model's prompt stand beside them (Q-Former).
     Source   Li et al. 2023 (arXiv 2301.12597), section 3.1; Jaegle et al. 2021 (arXiv 2103.03206), section 3.1
     """
 
@@ -53,7 +52,7 @@ class Resampler(Composite):
             yield child._replace(on=_after(self._within, child.on))
 
     def shard(self, ways: Ways) -> Resampler:
-        """All of it: an engine that splits a tower leaves its queries whole."""
+        """Replicated: engines do not split a tower's queries."""
         return self
 
     def _within(self, work: Workload) -> Workload:
@@ -63,19 +62,19 @@ class Resampler(Composite):
 
 @frozen
 class Projector(Composite):
-    """What makes the tokens of a language model of a tower's positions: steps one after the other, of which some put
-    positions side by side (a merger), take their mean, or have queries of their own that read them.
+    """From a tower's positions to tokens of the language model: steps in sequence, some of which merge neighbouring
+    positions, pool them, or resample them with learned queries.
 
     Source   Liu et al. 2023 (arXiv 2310.03744), section 3.2; Wang et al. 2024 (arXiv 2409.12191), section 2.1
     """
 
     steps: tuple[ProjectorStep, ...]
-    # Positions of the tower, of which so many tokens are made, and the width of these.
+    # `reads` positions of the tower become `makes` tokens of `width`.
     reads: Any
     makes: Any
     width: Any
     prompt: Any = 0
-    complete = True  # what its matrices are split into is summed within it
+    complete = True  # partial sums of its split matrices are joined within it
 
     def children(self) -> Iterator[Child]:
         for step in self.steps:
@@ -83,16 +82,16 @@ class Projector(Composite):
             yield Child(step.name, step.part, times=step.times, indices=every, on=on, kind="projector", forced=True)
 
     def shard(self, ways: Ways) -> Projector:
-        """The shares of its steps."""
+        """Its steps, split pairwise."""
         return replace(self, steps=ways.chained(self.steps))
 
 
 @frozen
 class TowerStack(Root):
-    """A stack at every position of a picture or a sound, and its projector; its tokens are those that it hands on.
+    """A vision or audio stack with its projector; the workload's tokens are those handed to the language model.
 
-    `tokens` is how many there are where the stack reads one length alone. `dropped` positions are not handed on (a
-    class token, what is left over where positions are merged).
+    `tokens` is their number where the stack has one fixed length. `dropped` positions are not handed on (a class token,
+    a remainder of merging).
     """
 
     stack: Stack
@@ -123,13 +122,13 @@ class TowerStack(Root):
         yield Child("projector", self.projector, kind="projector")
 
     def shard(self, ways: Ways) -> TowerStack:
-        """The shares of its stack and its projector."""
+        """Shares of the stack and the projector."""
         return replace(self, stack=self.stack.shard(ways), projector=self.projector.shard(ways))
 
 
 @frozen
 class Counted(Composite):
-    """Towers of which no more is known than how many parameters they have."""
+    """Towers of which only the number of parameters is known."""
 
     params: Any
 
@@ -137,7 +136,7 @@ class Counted(Composite):
         yield Child("counted", Unused(d_in=1, d_out=self.params, bias=False), kind="other")
 
     def shard(self, ways: Ways) -> Counted:
-        """All of it."""
+        """Replicated."""
         return self
 
 

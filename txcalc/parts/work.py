@@ -1,7 +1,7 @@
-"""What is asked of a part, and what it answers: a workload; weights, operations, what is kept, what ranks send.
+"""The vocabulary of the formulas: workload, weights, operations, cache and transfers.
 
-One rule: arithmetic only. A formula here uses `+ - *` and the helpers of `num`, so that the same line gives an exact
-int, a symbolic expression or a sweep. Elements are counted here; bits and bytes come later (`units`, `ledger`).
+One rule: arithmetic only. A formula uses `+ - *` and the helpers of `num`, so that the same line gives an exact int, a
+symbolic expression or an array over a sweep. Elements are counted here; bits and bytes come later (`units`, `ledger`).
 
 Letters: B batch · T new tokens · S keys attended to (past + T) · D d_model · h heads · h_kv key/value heads · d_h head
 width · F feed-forward width · V vocabulary · E experts · k experts per token · W window.
@@ -16,15 +16,15 @@ from txcalc.num import Num, product
 
 
 class Workload(NamedTuple):
-    """What is asked of a model, and the conventions under which it is counted.
+    """The size of one forward pass, and the conventions under which it is counted.
 
-    batch, tokens   B sequences of T new tokens each (decoder positions, in an encoder–decoder)
+    batch, tokens   B sequences of T new tokens each (decoder positions in an encoder–decoder)
     past            tokens already in the cache
     source          encoder positions
     decoding        True in a decode step: the encoder and the cross-attention's K and V are not computed again
     last_logits     logits for the last position only
-    absorbed        MLA without expanding its latents (the decode kernels' form)
-    keep_scores     the attention matrix is stored for backward (eager), not recomputed (flash-like)
+    absorbed        MLA without expanding its latents (the form of decode kernels)
+    keep_scores     backward reads stored attention probabilities (eager) instead of recomputing them (FlashAttention)
     """
 
     batch: Any
@@ -47,37 +47,37 @@ class Workload(NamedTuple):
         return self.past + self.tokens
 
 
-# Where a child works: each function turns its parent's workload into its own, or None when it has nothing to do.
+# A stream maps the parent's workload to a child's; None: the child does not run.
 Stream = Callable[[Workload], Workload | None]
 
 
 def everywhere(work: Workload) -> Workload:
-    """At every new token."""
+    """All new tokens."""
     return work
 
 
 def on_source(work: Workload) -> Workload | None:
-    """At every encoder position, once: not in a decode step."""
+    """All encoder positions, in the first pass only: None in a decode step."""
     return None if work.decoding else work._replace(tokens=work.source, past=0)
 
 
 def on_logits(work: Workload) -> Workload:
-    """At the positions that get logits."""
+    """The positions for which logits are computed."""
     return work._replace(tokens=1) if work.last_logits else work
 
 
 def on_batch(work: Workload) -> Workload:
-    """Once: the batch's sequences are positions, each of which meets all."""
+    """The sequences of the batch as positions of a single one: contrastive products of all with all."""
     return work._replace(batch=1, tokens=work.batch, source=work.batch)
 
 
 def on_one(work: Workload) -> Workload:
-    """Once a sequence: a pooler, a classifier."""
+    """One position per sequence: a pooler, a classifier."""
     return work._replace(tokens=1)
 
 
 class Weight(NamedTuple):
-    """One tensor of parameters."""
+    """One parameter tensor."""
 
     name: str
     shape: tuple[Any, ...]
@@ -88,7 +88,7 @@ class Weight(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """Elements that an operation moves to and from memory, each tensor once; weights and cache have their own dtype."""
+    """Elements that an operation reads and writes, each tensor once; weights and cache have dtypes of their own."""
 
     weights: Any = 0
     activations: Any = 0
@@ -96,7 +96,7 @@ class Traffic(NamedTuple):
 
 
 class MatMul(NamedTuple):
-    """`count` products of an (m × k) by a (k × n) matrix; a mask leaves `visible` of each (None: all)."""
+    """`count` products of an (m × k) by a (k × n) matrix; the mask leaves `visible` of each m × n (None: no mask)."""
 
     name: str
     count: Any
@@ -109,12 +109,12 @@ class MatMul(NamedTuple):
 
     @property
     def flops(self) -> Any:
-        """FLOPs, two per multiply-add, of the dense product."""
+        """FLOPs of the dense product, two per multiply-add."""
         return 2 * self.count * self.m * self.k * self.n
 
     @property
     def flops_masked(self) -> Any:
-        """FLOPs of what the mask leaves."""
+        """FLOPs of the query-key pairs that the mask lets through."""
         return self.flops if self.visible is None else 2 * self.count * self.visible
 
     @property
@@ -123,7 +123,7 @@ class MatMul(NamedTuple):
 
 
 class Elementwise(NamedTuple):
-    """`elements` results at `cost` FLOPs each (the table is `COST`); never part of the headline FLOPs."""
+    """`elements` results at `cost` FLOPs each (see `COST`); never part of the headline FLOPs."""
 
     name: str
     elements: Any
@@ -146,7 +146,7 @@ class Elementwise(NamedTuple):
 
 Operation = MatMul | Elementwise
 
-# FLOPs per element of what is not a matrix product, each a plain count of its textbook formula (an exp is one).
+# FLOPs per element outside of matrix products: the operations of the textbook formula, an exp counted as one.
 COST = {
     "add": 1,  # residual, bias, position, scale
     "layer_norm": 7,  # mean, subtract, square, mean, scale, weight, bias
@@ -165,22 +165,22 @@ COST = {
     "tanh": 1,
     "softplus": 2,
     "xielu": 6,  # α·(exp(x) − 1 − x) + β·x: exp, two subtractions, two multiplies, an add
-    "cut": 6,  # square, two means, deviation from the mean, cut-off, relu
+    "cut": 6,  # activation sparsity: square, two means, deviation from the mean, threshold, relu
     "none": 0,
 }
 
 
 def elementwise(name: str, elements: Num, cost: str, reads: Num, writes: Num, weights: Num = 0) -> Elementwise:
-    """`elements` results at `COST[cost]` each, reading and writing so many elements."""
+    """`elements` results at `COST[cost]` FLOPs each, with the elements read and written."""
     return Elementwise(name, elements, COST[cost], Traffic(weights=weights, activations=reads + writes))
 
 
 class Cache(NamedTuple):
-    """Elements kept for later tokens, of one sequence.
+    """Elements cached per sequence.
 
-    growth     what each further token adds once every window is full
+    growth     per further token, once every window is full
     constant   full windows, recurrent states, the cross-attention's K and V
-    held       exactly what is there at past + T
+    held       exactly what is cached after past + T tokens
     """
 
     growth: Any = 0
@@ -192,21 +192,21 @@ NO_CACHE = Cache()
 
 
 class Axis(NamedTuple):
-    """The ranks of one axis of a layout (tp, ep, …), and how many there are."""
+    """One axis of a layout (tp, ep, …) and its number of ranks."""
 
     name: str
     size: Any
 
 
 class Transfer(NamedTuple):
-    """One collective of a forward pass, of one rank.
+    """One collective of a forward pass, as one rank sees it.
 
-    kind       all_reduce, all_gather, reduce_scatter, all_to_all, send or receive
-    axis       whose ranks take part
-    message    elements of the whole tensor that is shared
-    sent       elements that this rank sends, and `received` that it receives
-    narrow     whether it may be sent in the dtype of the products that read it
-    choices    of an all-to-all, the experts of each token
+    kind             all_reduce, all_gather, reduce_scatter, all_to_all, send or receive
+    axis             the ranks that take part
+    message          elements of the whole tensor
+    sent, received   elements that this rank sends and receives
+    narrow           whether it may be sent in the (narrower) dtype of the products that read it
+    choices          experts per token, of an all-to-all
     """
 
     kind: str

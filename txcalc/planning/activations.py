@@ -66,7 +66,7 @@ def _describes(model: Model, ledger: Ledger, layers: list[Entry]) -> None:
     if stack["lora"] is not None:
         faults.append("describes layers whose weights all learn: these are frozen")
     plain = len(model.spec["stacks"]) == len(kinds) == len(stack["layer"]) == len(cores) == 1
-    heads = cores[0].attended if plain and not cores[0].beyond and not cores[0].kernels else None
+    heads = cores[0].attended if plain and not cores[0].extra_products and not cores[0].kernels else None
     if heads is None or heads.groups != heads.heads or not heads.d_qk == heads.d_v == stack["d_model"] / heads.heads:
         faults.append(f"describes equal layers of h = h_kv heads as wide as the model; {model.name} has others")
     else:

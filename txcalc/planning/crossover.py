@@ -83,7 +83,7 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
     windows, chunks = ends(model)
     if chunks and len({*windows}) > 1:
         raise InputError(model.name, [f"mixes chunks of attention with windows of other lengths: {sorted({*windows})}"])
-    multiples = {leaf.filled for leaf in model.root.leaves()}
+    multiples = {leaf.length_multiple for leaf in model.root.leaves()}
     if None in multiples:
         raise InputError(model.name, ["attends in squares of a picture: its cost is no polynomial of the length"])
     filled = lcm(*multiples)
@@ -95,7 +95,9 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
 def ends(model: Model) -> tuple[list[Any], list[Any]]:
     """The lengths at which a cost's polynomial changes, and those of them that are chunks, side by side."""
     leaves = list(model.root.leaves())
-    return [end for leaf in leaves for end in leaf.turns], [leaf.period for leaf in leaves if leaf.period is not None]
+    return [end for leaf in leaves for end in leaf.breakpoints], [
+        leaf.period for leaf in leaves if leaf.period is not None
+    ]
 
 
 class RuleCrossover(NamedTuple):

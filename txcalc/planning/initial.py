@@ -40,7 +40,7 @@ def initial(model: Model) -> list[Initial]:
 
 
 def _rule(entry: Entry, weight: str, branches: int) -> tuple[str, float | None]:
-    begins = entry.leaf.begins.get(weight, "own")
+    begins = entry.leaf.initial_values.get(weight, "own")
     # One of a product's experts, or what an adapter stands beside, does what that product does.
     duty = next((step.duty for step in reversed(entry.steps) if step.duty not in ("expert", "base")), "")
     if begins == "one" and getattr(entry.leaf, "offset", False):

@@ -65,4 +65,4 @@ def dense_cache(ledger: Ledger) -> Any:
 
 def cross_cache(ledger: Ledger) -> Any:
     """Elements of it that are the encoder's: K and V of the source, which no decode step adds to."""
-    return total(entry.cache for entry in ledger if entry.leaf.holds == "source")
+    return total(entry.cache for entry in ledger if entry.leaf.cache_kind == "source")

@@ -77,7 +77,7 @@ class Stage:
         if first.steps is spot.steps:
             return first
         entry = spot.at(work)
-        entry.alike = first
+        entry.same_as = first
         return entry
 
     def live(self, work: Workload, without: str) -> Any:

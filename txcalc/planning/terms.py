@@ -170,7 +170,7 @@ def widths(core: Attended) -> int:
 def why_core(ledger: Ledger, attention: str) -> str:
     if attention == "masked":
         return "ours: only what the mask lets through"
-    beyond = next((entry.leaf.beyond for entry in ledger if entry.leaf.beyond), "")
+    beyond = next((entry.leaf.extra_products for entry in ledger if entry.leaf.extra_products), "")
     return f"ours: {beyond}" if beyond else "theirs: heads of another width"
 
 

@@ -25,7 +25,7 @@ class Core(Remembers):
     def __init__(self, span: spans.Span, scale: float, softcap: float | None = None) -> None:
         super().__init__()
         self.causal, self.chunked = span.causal, isinstance(span, spans.Chunks)
-        self.window: int | None = None if isinstance(span, spans.Selected) else span.most
+        self.window: int | None = None if isinstance(span, spans.Selected) else span.max_keys
         self.scale, self.softcap = scale, softcap
 
     def extend(self, run: Run, *new: Tensor) -> tuple[Tensor, ...]:

@@ -101,7 +101,7 @@ class Block(nn.Module):
     def __init__(self, part: BlockPart, like: Like) -> None:
         super().__init__()
         self.names = [branch.name for branch in part.branches]
-        self.beside = {branch.name for branch in part.branches if branch.beside}
+        self.from_block_input = {branch.name for branch in part.branches if branch.from_block_input}
         following = [i for i, branch in enumerate(part.branches) if branch.follows]
         self.alike = self.names[following[0] - 1 : following[-1] + 1] if following else []
         self.parallel, self.norm_after_sum = part.parallel, part.norm_after_sum
@@ -174,7 +174,7 @@ class Block(nn.Module):
             elif name in self.alike:
                 y = self._side_by_side(y, run) if name == self.alike[0] else y
             elif name not in self.joint:
-                y = self._branch(name, shared if self.parallel or name in self.beside else y, y, run)
+                y = self._branch(name, shared if self.parallel or name in self.from_block_input else y, y, run)
             elif name == self.joint[0]:
                 y = self.residual(y, self._sum(y, run))
         return y

@@ -1,6 +1,6 @@
-"""The report of `txcalc compare`: models side by side, each figure with its ratio to the first model's.
+"""The report of `txcalc compare`: models side by side, with ratios to the first.
 
-What a model does not have (a cache, positions past its learned table) is an empty cell, never a zero.
+What a model lacks (a cache, positions past its learned table) is an empty cell, never a zero.
 """
 
 from __future__ import annotations
@@ -21,15 +21,15 @@ from txcalc.render.report import Report, Table, TableCell
 from txcalc.units import iec, short
 
 USUAL = (1 << 10, 1 << 13, 1 << 15, 1 << 17)
-BESIDE = 4  # up to so many models a ratio stands beside its figure, below it where there are more
-NAME = 20  # characters of a model's name that stay in one line where columns are free
+BESIDE = 4  # up to this many models ratios have a column, else they stand below the figure
+NAME = 20  # characters of a model's name per line
 NEVER = "never"
 
-Ledgers = Sequence[Ledger | None]  # of each model; None where it cannot be asked
+Ledgers = Sequence[Ledger | None]  # one per model; None where the length does not apply
 
 
 class Comparison(NamedTuple):
-    """What is asked of every model: lengths, and the conventions."""
+    """Lengths and conventions of a comparison."""
 
     contexts: Sequence[int]
     dtype: str
@@ -45,14 +45,13 @@ class Comparison(NamedTuple):
 
 
 def called(model: Model, changes: Mapping[str, Any]) -> Model:
-    """A model under a name that says what was changed in it, and no note that says it again."""
+    """A model renamed by its changes, without the note of them."""
     name = " ".join([model.name, *(f"{key}={value}" for key, value in changes.items())])
     return replace(model, name=name, notes=tuple(note for note in model.notes if not note.startswith("changed: ")))
 
 
 class EqualBudget(NamedTuple):
-    """What every further model spends as the first does, the size that is solved for, and the length at which FLOPs
-    and caches are counted."""
+    """A budget shared by all models: its quantity, the size that is adjusted, and the length for FLOPs and caches."""
 
     quantity: str
     by: str
@@ -60,14 +59,14 @@ class EqualBudget(NamedTuple):
     asked: Comparison
 
     def cost(self, model: Model) -> int:
-        """What is made equal: parameters, FLOPs of a prefill, or cached elements."""
+        """The quantity: parameters, FLOPs of a prefill, or cached elements."""
         if self.quantity == "params":
             return model.params
         counted = "flops_masked" if self.asked.attention == "masked" else "flops"
         return self.asked.ledger(model, self.tokens).total("cache" if self.quantity == "cache" else counted)  # type: ignore[no-any-return]
 
     def met(self, models: Sequence[Model]) -> tuple[list[Model], Equal]:
-        """The models with that size changed in all but the first, and how near they come."""
+        """Adjusts that size in all models but the first."""
         first, *rest = models
         found = [matched(model, self.by, self.cost(first), self.cost) for model in rest]
         changed = [called(each.model, {self.by: each.best.value}) for each in found]
@@ -75,14 +74,14 @@ class EqualBudget(NamedTuple):
 
 
 class Equal(NamedTuple):
-    """How near every further model comes to the budget of the first."""
+    """How close every further model comes to the first one's budget."""
 
     budget: EqualBudget
     first: str
     found: Sequence[MatchedModel]
 
     def lines(self) -> list[str]:
-        """For each model its size and by how much it misses, with the neighbour on the other side."""
+        """Each model's size, difference, and the neighbour on the other side."""
         asked = self.budget
         words = {"params": "parameters", "flops": "FLOPs", "cache": "cached elements"}[asked.quantity]
         at = "" if asked.quantity == "params" else f" at {asked.tokens:,} tokens"
@@ -95,7 +94,7 @@ class Equal(NamedTuple):
         return lines
 
     def data(self) -> dict[str, Any]:
-        """The same for JSON."""
+        """For JSON."""
         asked = self.budget
         return {
             "quantity": asked.quantity,
@@ -186,14 +185,14 @@ def rows(models: Sequence[Model], asked: Comparison) -> list[QuantityRow]:
 
 
 def _flops(quantity: str, tokens: int | None, label: str, at: Ledgers) -> QuantityRow:
-    """FLOPs per position, the average over the whole prefill."""
+    """FLOPs per token, averaged over the prefill."""
     values = [None if one is None else Fraction(one.total(quantity), one.work.tokens) for one in at]
     exact = [n.numerator if n is not None and n.denominator == 1 else n for n in values]
     return QuantityRow("flops_per_token", tokens, "FLOPs per token at", label, exact, short)
 
 
 def _other(quantity: str, tokens: int | None, label: str, at: Ledgers) -> QuantityRow:
-    """The same FLOPs counted the other way, where a window makes them differ."""
+    """FLOPs by the other attention convention, where windows make it differ."""
     way, other = ("dense", "flops") if quantity == "flops_masked" else ("masked", "flops_masked")
     row = _flops(other, tokens, label, at)
     return row._replace(quantity=f"{row.quantity}_{way}", heading=f"{way}, per token")
@@ -216,12 +215,12 @@ def _elements(term: str, label: str, elements: Sequence[Any], ones: Sequence[Led
 
 
 def _coupled(model: Model) -> bool:
-    """Whether an encoder apart is as long as the context: what its cache holds is then no constant."""
+    """Whether the encoder is as long as the context, so that its cache is not constant."""
     return model.has_encoder_apart and model.workload(tokens=2).source == 2
 
 
 def _crossovers(models: Sequence[Model], asked: Comparison) -> list[QuantityRow]:
-    """Where scores and values overtake the feed-forward, and every linear layer."""
+    """Where the attention core exceeds the feed-forward, and all linear layers."""
     found: list[dict[Any, Any]] = []
     for model in models:
         answers = [] if model.fixed_length else crossovers(lengths(model, None, asked.logits, asked.mla))
@@ -230,7 +229,9 @@ def _crossovers(models: Sequence[Model], asked: Comparison) -> list[QuantityRow]
     for rule, label in ((RULES[0], "feed-forward"), (RULES[3], "linear layers")):
         answered = [each.get(rule) for each in found]
         values = [None if a is None or a.why.startswith("no ") else a.tokens or NEVER for a in answered]
-        result.append(QuantityRow(f"crossover: {rule.name}", None, "core overtakes, at", label, values, _length))
+        result.append(
+            QuantityRow(f"crossover: {rule.name}", None, "attention core exceeds, from", label, values, _length)
+        )
     return result
 
 
@@ -243,7 +244,7 @@ def _length(tokens: Any) -> str:
 
 
 def report(models: Sequence[Model], asked: Comparison, equal: Equal | None = None) -> Report:
-    """Quantities as rows, models as columns; ratios have columns of their own, or stand below where there are many."""
+    """Quantities as rows, models as columns; ratios in columns of their own, or below the figures of many models."""
     found = rows(models, asked)
     beside = len(models) <= BESIDE
     headings: list[Any] = [TableCell("quantity", "")]
@@ -292,14 +293,14 @@ def report(models: Sequence[Model], asked: Comparison, equal: Equal | None = Non
     header = [
         f"{len(models)} models; × is the ratio to {models[0].name}",
         "; ".join([*words, f"cache in {asked.kv_dtype}"]),
-        "one sequence; FLOPs per token: a prefill's by its length; core: scores and values",
+        "one sequence; FLOPs per token: averaged over a prefill; attention core: scores and values",
         *(equal.lines() if equal else ()),
     ]
     return Report(data, [Table("", headings, lines, name="comparison", crossed=True)], header, _notes(models, asked))
 
 
 def _cell(row: QuantityRow, i: int, dim: bool) -> TableCell:
-    """A model's figure; those that differ from the first model's stand out, twice or half of it in bold."""
+    """A model's figure; styled by its ratio to the first model's, bold from twice or half."""
     value, ratio = row.values[i], row.ratio(i)
     if value is None:
         return TableCell(None, "")
@@ -322,7 +323,7 @@ def _times(row: QuantityRow, i: int, style: str) -> TableCell:
 
 
 def times_text(ratio: Fraction) -> str:
-    """`×1.21`, `÷12.3` for less than a tenth, `=` for 1: about five characters."""
+    """`×1.21`, `÷12.3` below a tenth, `=` for 1: about five characters."""
     if ratio in (0, 1):
         return "=" if ratio else "×0"
     sign, factor = ("×", ratio) if ratio >= Fraction(1, 10) else ("÷", 1 / ratio)
@@ -331,7 +332,7 @@ def times_text(ratio: Fraction) -> str:
 
 
 def fold(name: str, width: int) -> str:
-    """A name in up to three lines of this width, broken after `-`, `_`, `/` and spaces where it can be."""
+    """A name in up to three lines, broken after `-`, `_`, `/` and spaces if possible."""
     lines = [""]
     for piece in re.findall(r"[^-_/\s]*[-_/\s]?", name):
         while piece:
@@ -350,7 +351,7 @@ def _beyond(row: QuantityRow, model: Model) -> bool:
 
 
 def _data(row: QuantityRow, models: Sequence[Model]) -> dict[str, Any]:
-    """A row as JSON has it; a mean that is not whole is a float, and what it is the mean of stands beside it."""
+    """A row in JSON; a fractional mean is a float, with its total under `flops`."""
     ratios = [row.ratio(i) for i in range(len(models))]
     data: dict[str, Any] = {"quantity": row.quantity, "tokens": row.tokens}
     data["values"] = [
@@ -373,7 +374,7 @@ def _notes(models: Sequence[Model], asked: Comparison) -> list[str]:
         notes += [f"{model.name}: assumed {assumption}" for assumption in model.assumptions]
         notes += [f"{model.name}: {note}" for note in model.notes]
         if any(not reaches(model, tokens) for tokens in asked.contexts) and not model.fixed_length:
-            notes.append(f"{model.name}: lengths past its table of positions are left out")
+            notes.append(f"{model.name}: lengths beyond its position table are left out")
         elif model.context and max(asked.contexts, default=0) > model.context:
-            notes.append(f"{model.name}: lengths beyond its context of {model.context:,} are counted all the same")
+            notes.append(f"{model.name}: includes lengths beyond its context of {model.context:,}")
     return notes

@@ -1,4 +1,4 @@
-"""The report of `txcalc crossover`: lengths at which attention overtakes the rest, contexts at which the cache does."""
+"""The report of `txcalc crossover`."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
 
 Forms = Sequence["RealCrossing | None"]
 NEVER = TableCell(None, "never")
-BESIDE = 28  # characters of a closed form that may stand beside its rule
+BESIDE = 28  # characters of a closed form that fit next to its rule
 
 
 class ModelCrossovers(NamedTuple):
-    """What was found for one model; `forms` stand beside `crossovers`, and are empty where nobody asked for them."""
+    """The crossovers of one model; `forms` has the closed form of each, or is empty."""
 
     model: Model
     crossovers: Sequence[RuleCrossover]
@@ -34,7 +34,7 @@ def report(
     format_: str,
     notes: Sequence[str],
 ) -> Report:
-    """Two tables a model, and the classic block's lengths, plain and gated, where there are closed forms."""
+    """Two tables per model, and the classic block's lengths, plain and gated, if there are closed forms."""
     rows: list[dict[str, Any]] = []
     contexts: list[dict[str, Any]] = []
     tables: list[Table] = []
@@ -43,7 +43,7 @@ def report(
         rows += [{"model": model.name, **_row(each, form)} for each, form in zip(crossovers, beside, strict=True)]
         contexts += [{"model": model.name, **each._asdict()} for each in balances]
         tables.append(_lengths(model, crossovers))
-        if len({each.why for each in crossovers}) > 1 or forms:  # one reason for all is in the verdict
+        if len({each.why for each in crossovers}) > 1 or forms:  # a common reason is in the verdict
             tables += _closed(model, crossovers, beside, format_)
         if balances:
             tables.append(_contexts(model, balances))
@@ -63,21 +63,21 @@ def report(
         tables.append(Table(title, ("rule", "plain", "gated"), lines, frozenset(range(3))))
     header = [
         *(_verdict(model.name, crossovers[:2]) for model, crossovers, _, _ in answers),
-        "below, the smallest length T at which the left side of a rule is at least the right side",
-        "forward FLOPs summed over layers; active experts and routers are feed-forward; "
+        "below: the smallest length T at which the left side of a rule reaches the right side",
+        "forward FLOPs summed over layers; active experts and routers count as feed-forward; "
         + f"{convention['logits']} logits{', MLA ' + convention['mla'] if convention['mla'] else ''}",
-        "a decode step reads the cache it attends to, and once every weight but embedding tables and untouched experts",
+        "a decode step reads its cache, and every weight once except embedding tables and unused experts",
     ]
     return Report(data, tables, header, notes)
 
 
 def _verdict(name: str, first: Sequence[RuleCrossover]) -> str:
-    """The first rule's lengths, in a line; that there are none, and why."""
+    """The first rule's lengths in a line, or why there are none."""
     if not any(each.tokens for each in first):
         why = " or ".join(dict.fromkeys(each.why for each in first if each.why))
-        return f"{name}: attention never outweighs the feed-forward{why and f' ({why})'}"
+        return f"{name}: attention never exceeds the feed-forward{why and f' ({why})'}"
     dense, masked = (f"from {each.tokens:,} tokens" if each.tokens else "never" for each in first)
-    return f"{name}: attention outweighs the feed-forward {dense}{f', masked {masked}' if masked != dense else ''}"
+    return f"{name}: attention exceeds the feed-forward {dense}{f', masked {masked}' if masked != dense else ''}"
 
 
 def _row(each: RuleCrossover, form: RealCrossing | None) -> dict[str, Any]:
@@ -86,16 +86,16 @@ def _row(each: RuleCrossover, form: RealCrossing | None) -> dict[str, Any]:
 
 
 def _lengths(model: Model, crossovers: Sequence[RuleCrossover]) -> Table:
-    """A line for each rule, which has two lengths."""
+    """One line per rule, with two lengths."""
     found = {(each.rule.name, each.attention): cell(each.tokens) if each.tokens else NEVER for each in crossovers}
     lines = [[rule, found[rule, "dense"], found[rule, "masked"]] for rule in dict.fromkeys(name for name, _ in found)]
     headings = ("rule", column("dense", "tokens"), column("masked", "tokens"))
-    title = f"{model.name}: attention overtakes"
-    return Table(f"{title}, from how many tokens on", headings, lines, name=title)
+    title = f"{model.name}: crossover length"
+    return Table(f"{title} in tokens", headings, lines, name=title)
 
 
 def _closed(model: Model, crossovers: Sequence[RuleCrossover], forms: Forms, format_: str) -> Iterator[Table]:
-    """The closed form of each length, or why there is none; on a terminal, where one is long, below its rule."""
+    """The closed form of each length, or why there is none; long ones below their rule on a terminal."""
     found: dict[str, dict[TableCell, list[str]]] = {}
     for each, form in zip(crossovers, forms, strict=True):
         how = TableCell(each.why, each.why) if each.why else _math(form, format_)
@@ -120,7 +120,7 @@ def _contexts(model: Model, balances: Sequence[Balance]) -> Table:
         lines.append(
             [cell(batch), found, TableCell(weights, iec(weights)), TableCell(cache, iec(cache) if cache else "")]
         )
-    title = f"{model.name}: a decode step reads at least as much cache as weights"
+    title = f"{model.name}: context from which a decode step reads more cache than weights"
     read = TableCell("weights bytes", "weights read"), TableCell("cache bytes", "cache read")
     return Table(title, ("batch", "context from", *read), lines, frozenset(), name=title)
 

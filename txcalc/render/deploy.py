@@ -1,4 +1,4 @@
-"""The report of `txcalc deploy`: what fits, on how many accelerators, and what each of them holds."""
+"""The report of `txcalc deploy`."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from txcalc.render.summary import summary
 from txcalc.units import iec
 
 BAR = 40
-# A picture without colour: each part of an accelerator's memory has a sign of its own.
+# Characters of the memory bar.
 SIGNS = {"weights": "█", "cache": "▓", "activations": "▒", "reserve": "░", "free": "·"}
-LAYOUTS = 10  # shown; JSON has them all
+LAYOUTS = 10  # shown
 
 
 def report(
@@ -29,9 +29,9 @@ def report(
     detail: bool = True,
     instead: Serving | None = None,
 ) -> Report:
-    """A plan and its speed; None: it has none, and `why_not` says so in a note. In detail: every table.
+    """A plan and its speed (None: `why_not` becomes a note); in detail every table.
 
-    `instead` is the largest load that fits at once, where the one asked for does not.
+    `instead`: the largest load that fits, if the requested one does not.
     """
     deployment, best = plan.deployment, plan.best
     model, accelerator, engine = deployment.model, deployment.accelerator, deployment.engine
@@ -39,11 +39,11 @@ def report(
     form = engine.weights
     verdicts = [line for line in (verdict(plan), serving.verdict(speed) if speed else None) if line]
     if speed and speed.unmet:
-        verdicts.reverse()  # what fails comes first
+        verdicts.reverse()  # failures first
     if instead:
         most = _most(instead)
         within = " within the limits" if instead.limits and instead.cheapest else ""
-        verdicts.append(f"the most that fits at once{within}: {serving.largest(instead, most)}")
+        verdicts.append(f"largest load that fits{within}: {serving.largest(instead, most)}")
     header = [
         *verdicts,
         *(serving.headline(speed) if speed else ()),
@@ -61,18 +61,17 @@ def report(
 
 
 def _most(instead: Serving) -> Any:
-    """The largest load that fits; where there are limits, within these if one is."""
+    """The largest load that fits, within the limits if possible."""
     return (instead.cheapest if instead.limits else None) or instead.chosen
 
 
 def served(plan: Plan, speed: Serving | None) -> bool:
-    """Whether all of the load fits at once, and within the limits that were asked for: users who wait for a seat have
-    an answer, and the plan is too small all the same."""
+    """Whether all of the load fits at once and within the limits; queueing users count as a failure."""
     return plan.best.fits and not (speed and speed.unmet)
 
 
 class DeployAnswer(NamedTuple):
-    """One combination of a model and an accelerator: its plan and speed, or `why` there is none."""
+    """A model on an accelerator: plan and speed, or `why` there is none."""
 
     model: Model
     accelerator: Accelerator
@@ -83,12 +82,12 @@ class DeployAnswer(NamedTuple):
 
     @property
     def failed(self) -> bool:
-        """It cannot be, or does not fit, or not within the limits that were asked for."""
+        """No plan, or it does not fit, or misses a limit."""
         return self.plan is None or not served(self.plan, self.speed)
 
 
 def comparison(answers: Sequence[DeployAnswer]) -> Report:
-    """Several models or accelerators, a row each."""
+    """Several models or accelerators, one row each."""
     rows: list[Sequence[Any]] = []
     notes: dict[str, None] = {}
     data: list[Any] = []
@@ -116,7 +115,7 @@ def comparison(answers: Sequence[DeployAnswer]) -> Report:
         figures = serving.row(speed) if speed else [None] * (3 + priced)
         rows.append((label, fits, str(best.layout), best.max_concurrency, *figures))
     cost = (TableCell("cost of 1M out", "cost of\n1M out"),) if priced else ()
-    most, rate = TableCell("most sequences", "most\nat once"), TableCell("tokens/s per GPU", "tokens/s\nper GPU")
+    most, rate = TableCell("most sequences", "max\nusers"), TableCell("tokens/s per GPU", "tokens/s\nper GPU")
     headings = (
         TableCell("deployment", "model\nGPUs"),
         "fits",
@@ -138,7 +137,7 @@ def _deployments(found: Sequence[Any]) -> dict[str, Any]:
 
 
 def _in_ram(plan: Plan) -> list[str]:
-    """What lies in RAM, and how large it is."""
+    """What is offloaded to RAM, and its size."""
     offload, left = plan.deployment.engine.offload, plan.best.ram
     if offload is None or offload.host is None or left is None:
         return []
@@ -146,16 +145,16 @@ def _in_ram(plan: Plan) -> list[str]:
 
 
 def verdict(plan: Plan) -> str:
-    """Fits or not, and by how much."""
+    """Whether it fits, and by how much."""
     gpu = plan.best.fullest
     if plan.best.fits:
         return f"fits: {iec(gpu.free)} to spare on the fullest GPU"
-    lacking = f"{iec(-gpu.free)} too much on the fullest GPU, for its {gpu.limit}"
+    lacking = f"the fullest GPU lacks {iec(-gpu.free)} (limited by {gpu.limit})"
     if plan.best.limit == "RAM":
-        lacking = f"{iec(-(plan.best.ram or 0))} too much for the RAM"
+        lacking = f"RAM lacks {iec(-(plan.best.ram or 0))}"
     if plan.best.serves:
         asked = serving.sequences(plan.concurrency)
-        return f"holds {plan.best.max_concurrency:,} of {asked} at the full context: {lacking}"
+        return f"fits {plan.best.max_concurrency:,} of {asked} at the full context: {lacking}"
     return f"does not fit: {lacking}"
 
 
@@ -163,30 +162,30 @@ def _answers(plan: Plan) -> Table:
     best = plan.best
     context = "not limited by memory" if plan.max_context is None else plan.max_context
     rows = [
-        (column("most sequences", "", f"most sequences at {plan.context:,} tokens"), best.max_concurrency),
-        (column("longest context", "", f"longest context of {serving.sequences(plan.concurrency)}"), context),
-        ("fewest GPUs with the memory for both", "more than are tried" if plan.min_gpus is None else plan.min_gpus),
+        (column("most sequences", "", f"max concurrency at {plan.context:,} tokens"), best.max_concurrency),
+        (column("longest context", "", f"max context with {serving.sequences(plan.concurrency)}"), context),
+        ("min GPUs for this load", "more than tried" if plan.min_gpus is None else plan.min_gpus),
         ("limited by", best.limit),
     ]
     tokens = best.fullest.cache_tokens(plan.context)
     if plan.deployment.engine.memory and tokens is not None:
-        rows.insert(1, ("tokens that the cache holds, a copy", tokens))
-    return Table("Largest and smallest", ("question", "answer"), rows)
+        rows.insert(1, ("cache capacity per replica, tokens", tokens))
+    return Table("Limits", ("limit", "value"), rows)
 
 
 def _stacks(gpus: list[Gpu]) -> Table:
-    """A bar for every different stage."""
+    """A bar per kind of stage."""
     rows = []
     for gpu in gpus:
         stage = gpu.rank.stage
-        label = f"{stage.first}" if stage.copies == 1 else f"{stage.first} and {stage.copies - 1} like it"
+        label = f"{stage.first}" if stage.copies == 1 else f"{stage.first} (× {stage.copies})"
         rows.append((label, TableCell(None, bar(gpu)), percent(gpu.memory - max(gpu.free, 0), gpu.memory)))
     legend = " ".join(f"{sign} {name}" for name, sign in SIGNS.items())
     return Table(f"Each GPU: {legend}", ("stage", "memory", "used"), rows, left=frozenset({0, 1}))
 
 
 def bar(gpu: Gpu) -> str:
-    """The stack of an accelerator's memory, drawn to scale; what does not fit is cut off by a ►."""
+    """An accelerator's memory as a bar to scale; a ► marks overflow."""
     sizes = {
         **dict(zip(SIGNS, (gpu.weights, gpu.cache, gpu.peak, gpu.reserve + gpu.rest), strict=False)),
         "free": max(0, gpu.free),
@@ -219,10 +218,10 @@ def _memory(gpu: Gpu) -> Table:
         rows.append(("weights: towers", gpu.rank.towers_bytes))
     if draft := gpu.rank.draft:
         rows.append((column("weights: draft", "", f"weights: draft {draft.model.name}"), draft.weights_bytes))
-    shared = "pages, of which a prefix once" if gpu.rank.engine.shared else "pages"
+    shared = "pages, the shared prefix once" if gpu.rank.engine.shared else "pages"
     rows.append((column("cache", "", f"cache ({shared})"), gpu.cache))
     most = max(gpu.activations, key=lambda name: gpu.activations[name])
-    rows.append((column("activations", "", f"activations (most: {most})"), gpu.peak))
+    rows.append((column("activations", "", f"activations (peak: {most})"), gpu.peak))
     rows += [(f"engine: {name}", size) for name, size in gpu.rank.rest.items() if size]
     rows.append(("reserve", gpu.reserve))
     rows.append(("free" if gpu.free >= 0 else "lacking", gpu.free))
@@ -232,13 +231,13 @@ def _memory(gpu: Gpu) -> Table:
 
 
 def _caches(plan: Plan, gpus: list[Gpu]) -> Table:
-    """One sequence's cache on one GPU, three ways."""
+    """One sequence's cache on one GPU, counted three ways."""
     sizes = max(gpus, key=lambda gpu: gpu.cache).rank.caches(plan.context)
     block = plan.deployment.engine.block
     ways = (
-        ("algorithmic: what later tokens need", sizes.algorithmic),
-        (column("pages", "", f"pages of {block} tokens (vLLM's rule), counted here"), sizes.pages),
-        ("dense: no window used", sizes.dense),
+        ("algorithmic: read by later tokens", sizes.algorithmic),
+        (column("pages", "", f"pages of {block} tokens (vLLM's rule): used here"), sizes.pages),
+        ("dense: without windows", sizes.dense),
     )
     rows = [(name, exact(size), TableCell(size, iec(size))) for name, size in ways]
     return Table("Cache of one sequence, per GPU", ("", "bytes", ""), rows)
@@ -322,7 +321,7 @@ def _data(
 
 
 def _gpu(gpu: Gpu, context: int) -> dict[str, Any]:
-    """One stage's accelerators: sums, and entries by part."""
+    """A stage's accelerators: sums, and entries by part."""
     rank = gpu.rank
     return {
         "stage": rank.stage.first,

@@ -1,4 +1,4 @@
-"""The report of `txcalc diff`: what differs, what each difference alone costs, and the whole."""
+"""The report of `txcalc diff`: what differs, and what each difference costs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from txcalc.units import iec, short
 def report(
     one: Model, other: Model, found: Sequence[Difference], mine: Ledger, theirs: Ledger, attention: str, kv_dtype: str
 ) -> Report:
-    """`mine` and `theirs` are the ledgers of one workload."""
+    """`mine` and `theirs`: ledgers of one workload."""
     whole = cost(mine, theirs, "flops_masked" if attention == "masked" else "flops")
     bits = mine.bits[2]
 
@@ -70,30 +70,30 @@ def report(
     }
     counted = [[_name(d), _value(d.one), _value(d.other), *cells(d.cost)] for d in found if d.cost is not None]
     counted.append(["all together", "", "", *cells(whole)])
-    headings = ("alone", "from", "to", "parameters", "FLOPs/token", "cache/token")
-    title = "What each difference alone adds to the first"
+    headings = ("key", "from", "to", "parameters", "FLOPs/token", "cache/token")
+    title = "Each difference by itself, added to the first model"
     tables = [Table(title, headings, counted, frozenset({0, 1, 2}), True)] if found else []
     rest = [[_name(d), _value(d.one), _value(d.other), d.why] for d in found if d.cost is None]
     if rest:
         whys = {row[-1] for row in rest}
-        shown = 3 if len(whys) == 1 else 4  # one reason for all stands in the title
-        title = f"Not counted alone: {whys.pop()}" if shown == 3 else "Not counted alone"
+        shown = 3 if len(whys) == 1 else 4  # a common reason is in the title
+        title = f"Not counted by themselves: {whys.pop()}" if shown == 3 else "Not counted by themselves"
         named = ("key", "from", "to", "why")[:shown]
         tables.append(Table(title, named, [row[:shown] for row in rest], left=frozenset(range(shown))))
     places = ", ".join(f"{name} {value:,}" for name, value in workload(one, mine).items() if value is not None)
     header = [
-        _verdict(one.name, other.name, cells(whole)) if found else f"{one.name} and {other.name} differ in nothing",
+        _verdict(one.name, other.name, cells(whole)) if found else f"{one.name} and {other.name} are equal",
         f"{places}; 2 FLOPs per multiply-add; {attention} attention; cache in {kv_dtype}",
-        *["differences multiply: their costs alone do not add up to that of all together"] * bool(found),
+        *["differences interact: their single costs do not add up to the total"] * bool(found),
     ]
     return Report(facts, tables, header, [*facts["assumptions"], *facts["notes"]])
 
 
 def _verdict(one: str, other: str, whole: Sequence[TableCell]) -> str:
-    """All together, in a line."""
+    """The total, in a line."""
     words = ("parameters", "FLOPs per token", "cache per token")
     costs = [f"{each.text} {what}" for each, what in zip(whole, words, strict=True) if each.value]
-    return f"{one} → {other}: {', '.join(costs) or 'all costs equal'}"
+    return f"{one} → {other}: {', '.join(costs) or 'equal costs'}"
 
 
 def _bytes(elements: int, bits: int) -> int:

@@ -12,7 +12,7 @@ from txcalc.units import iec, short, three
 
 
 def _room(fit: ModelFit, formatted: bool = False) -> TableCell:
-    """What is left or short; with its format and speed where the best of several is shown."""
+    """Free or missing bytes; with format and speed where it is the best of several."""
     if fit.room is None:
         return TableCell(None, "–")
     style = "green" if fit.fits else "red"
@@ -34,9 +34,12 @@ def fit_report(
     every: bool,
     apart: Sequence[str] = (),
 ) -> Report:
-    """Which models fit: the largest first; of one card a column for each format, of several one for each card, with the
-    best format that fits. `ladder`: formats were tried in turn; `every`: what does not fit is listed too; `apart`: what
-    is said of models that are not counted whole."""
+    """Which models fit, largest first: for one card a column per format, for several a column per card with the best
+    format that fits.
+
+    `ladder`: formats were tried in turn; `every`: list what does not fit too; `apart`: notes on models whose towers are
+    left out.
+    """
     by_model: dict[str, dict[str, list[ModelFit]]] = {}
     for fit in found:
         by_model.setdefault(fit.model, {}).setdefault(fit.card, []).append(fit)
@@ -56,7 +59,7 @@ def fit_report(
     verb = "model fits" if len(by_model) == 1 else "models fit"
     count = sum(any(fit.fits for row in fits.values() for fit in row) for fits in by_model.values())
     header = [
-        f"{count} of {len(by_model)} {verb}, with one sequence of {context:,} tokens, or their own most",
+        f"{count} of {len(by_model)} {verb}, with one sequence of {context:,} tokens, or their context if shorter",
         *(
             f"{f'{card.number} × ' if card.number > 1 else ''}{card.title}: {iec(card.memory)}"
             f"{' each' if card.number > 1 else ''}, of which {iec(reserve)} reserved"
@@ -65,7 +68,7 @@ def fit_report(
     ]
     if folded:
         speeds = ", tokens/s of one sequence," * timed
-        header.append(f"the first format that fits{speeds} and what each GPU has left")
+        header.append(f"the first format that fits{speeds} and free memory per GPU")
     card, reserve = cards[0], kept[0]
     data = {
         "schema": "txcalc/fit/1",
@@ -81,7 +84,7 @@ def fit_report(
     without = [best(row) for fits in by_model.values() for row in fits.values()] if folded else found
     notes = list(dict.fromkeys(f"{fit.model} as {fit.weights}: {fit.refused}" for fit in without if fit.refused))
     if len(notes) > 3:
-        notes = [*notes[:3], f"and {len(notes) - 3} more that have no figure (–) for a like reason"]
+        notes = [*notes[:3], f"and {len(notes) - 3} more without a figure (–) for similar reasons"]
     formats = list(dict.fromkeys(fit.asked or fit.weights for fit in found))
     names = [card.name for card in cards] if folded else [f"left, {name}" for name in formats]
     headings: list[Any] = ["model", "parameters", "tokens", *(column(name, "bytes") for name in names)]
@@ -122,13 +125,13 @@ def design_report(budget: DesignBudget, shapes: Sequence[Shape], classic: Sequen
         )
     elif budget.params is not None:
         spent = "parameters"
-    best = f"no shape spends {asked}"
+    best = f"no shape meets {asked}"
     for shape in shapes[:1]:
         best = f"best for {asked}: {shape.layers} layers of D = {shape.width:,}, {short(shape.params)} parameters"
     header = [best, f"{asked}: {spent}", *_said(family), _line(budget, classic, asked, form)]
     tables = [_table(f"Best first: {RULE}", budget, shapes)]
     if classic:
-        tables.append(_table("Shapes everybody knows, in this family", budget, classic, budget.params is None))
+        tables.append(_table("Well-known shapes, in this family", budget, classic, budget.params is None))
     data = {
         "schema": "txcalc/design/1",
         "budget": {
@@ -148,13 +151,13 @@ def design_report(budget: DesignBudget, shapes: Sequence[Shape], classic: Sequen
 
 
 def _said(family: Kin) -> list[str]:
-    """What the shapes have in common."""
+    """What all shapes share."""
     if isinstance(family, Likeness):
         rounds = f"L = {family.first:,}" if family.round == family.first else f"L from {family.first:,} on"
         more = f", in rounds of {family.round:,}" if family.round > 1 else ""
         lines = [
-            f"layers of {family.base.name}: heads and widths grow with D, all else as it is",
-            f"D a multiple of {family.step():,}; widths of multiples of {TILE}, where its own are"
+            f"layers of {family.base.name}, scaled: heads and widths grow with D, all else is kept",
+            f"D a multiple of {family.step():,}; other widths multiples of {TILE}, where the model's are"
             + (f"; {rounds}{more}" if more else ""),
         ]
         return [
@@ -163,8 +166,8 @@ def _said(family: Kin) -> list[str]:
         ]
     assert isinstance(family, DesignFamily)
     return [
-        f"V = {family.vocab:,}{' (tied)' if family.tied else ''}; F = {family.ratio}·D, up to a multiple of "
-        f"{family.multiple}; heads of {family.d_head}, {family.gqa} a key/value head; D a multiple of {family.step()}"
+        f"V = {family.vocab:,}{' (tied)' if family.tied else ''}; F = {family.ratio}·D, rounded up to a multiple of "
+        f"{family.multiple}; heads of {family.d_head}, {family.gqa} per key/value head; D a multiple of {family.step()}"
     ]
 
 
@@ -182,7 +185,7 @@ def _family(family: Kin) -> dict[str, Any]:
 
 
 def _shape(budget: DesignBudget, shape: Shape) -> dict[str, Any]:
-    """A shape, and what makes it: a description in a line, or changes of the model that it is like."""
+    """A shape and how to build it: an inline description, or changes of the model."""
     family = budget.family
     made: dict[str, Any] = {}
     if isinstance(family, Likeness):
@@ -197,7 +200,7 @@ def _shape(budget: DesignBudget, shape: Shape) -> dict[str, Any]:
 
 def _counted(budget: DesignBudget) -> str:
     if budget.context is None:
-        return "weights only (--context counts a cache too)"
+        return "weights only (--context adds a cache)"
     return f"weights, one sequence of {budget.context:,} tokens and its activations"
 
 

@@ -1,5 +1,4 @@
-"""The report of `txcalc formula`: figures in letters, with a model's numbers, and their values; or how the textbook's
-rules follow from the generic block."""
+"""The report of `txcalc formula`: formulas with a model's numbers and values, or derivations of the textbook rules."""
 
 from __future__ import annotations
 
@@ -27,14 +26,14 @@ TITLES = {
     "active": "Active parameters",
     "flops": "Forward FLOPs, dense attention",
     "flops_masked": "Forward FLOPs, masked attention",
-    "cache_growth": "Cache of one sequence: elements that each further token adds",
-    "cache_constant": "Cache of one sequence: elements whatever the length",
-    "cache": "Cache of one sequence: elements held",
+    "cache_growth": "Cache of one sequence: elements per further token",
+    "cache_constant": "Cache of one sequence: constant elements",
+    "cache": "Cache of one sequence: elements in all",
     "saved": "Saved activations in elements, fused attention",
-    SAVED_SCORES: "Saved activations in elements, the attention matrix too",
-    "training": "FLOPs of a training step, dense attention: forward, backward and what it computes again",
+    SAVED_SCORES: "Saved activations in elements, eager attention",
+    "training": "FLOPs of a training step, dense attention: forward, backward and recomputation",
     "optimizer": "Bytes of optimizer state",
-    "sent": "Elements that a rank sends to others in a forward pass",
+    "sent": "Elements sent by a rank in a forward pass",
 }
 LENGTHS = ("B", "T", "P", "T_src")
 Letters = Mapping[Expression, Letter]
@@ -52,8 +51,8 @@ def report(
     stage: int = 0,
     recipe: Recipe | None = None,
 ) -> Report:
-    """The parts below `path`, of a whole model down to the branches of a layer; JSON has every one. With a layout: of
-    one rank of a stage; with a recipe: of a training step too."""
+    """The parts below `path`; of a whole model down to the branches of a layer (JSON has all). With a layout: of one
+    rank of a stage; with a recipe: of a training step too."""
     places = workload(model, ledger)
     said = ", ".join(f"{name} {value:,}" for name, value in places.items() if value is not None)
     data = {
@@ -77,7 +76,7 @@ def report(
         notes += Sharding(model, **rules_of(recipe)).notes(layout)
         if (recipe.shards if recipe else layout.fsdp) > 1:
             notes.append(
-                "weights are whole while a layer runs; what fsdp gathers and reduces is not among what is sent"
+                "weights are gathered while a layer runs; fsdp's own gathers and reductions are not counted as sent"
             )
     if recipe is not None:
         header.append(recipe_line(recipe))
@@ -85,7 +84,7 @@ def report(
 
 
 def _selected(model: Model, rows: list[PartFormula], path: str, attention: str) -> dict[str, list[PartFormula]]:
-    """The rows that are shown, by quantity: of a whole model down to the branches of a layer."""
+    """The rows shown, by quantity; of a whole model down to the branches of a layer."""
     found = {quantity: [row for row in rows if row.quantity == quantity] for quantity in TITLES}
     del found["flops_masked" if attention == "dense" else "flops"]
     _drop(found, "active", "params")
@@ -107,8 +106,7 @@ PREAMBLE = r"""\documentclass[a4paper]{article}
 
 
 def document(model: Model, ledger: Ledger, rows: list[PartFormula], letters: Letters, path: str, attention: str) -> str:
-    """The same as a LaTeX document that compiles by itself, with no package beyond LaTeX's own: a formula a paragraph,
-    in letters, with the model's numbers, and its value."""
+    """A standalone LaTeX document: one paragraph per formula, in letters, with the model's numbers, and its value."""
     shown = _selected(model, rows, path, attention)
     said = [*summary(model), convention(model, ledger, attention)]
     lines = [PREAMBLE, rf"\section*{{{latex_text(model.name)}}}", *(rf"{latex_text(line)}\par" for line in said)]
@@ -133,7 +131,7 @@ def document(model: Model, ledger: Ledger, rows: list[PartFormula], letters: Let
 
 
 def generic(found: list[Derivation], letters: Letters, format_: str) -> Report:
-    """The derivations of the textbook's rules; `letters` have no values."""
+    """The derivations of the textbook rules; `letters` have no values."""
     data = {
         "schema": "txcalc/formula/1",
         "model": None,
@@ -154,20 +152,20 @@ def generic(found: list[Derivation], letters: Letters, format_: str) -> Report:
     ]
     header = [
         "The generic block: h query heads on h_kv key/value heads, a plain feed-forward, RMSNorms, no biases",
-        "each rule of thumb is the sum of its parts, into which the classic block's sizes are put one by one",
+        "each rule of thumb is the sum of its parts, with the classic block's sizes substituted step by step",
     ]
     return Report(data, [*tables, _legend(letters.values(), format_)], header)
 
 
 def _drop(found: dict[str, list[PartFormula]], quantity: str, other: str) -> None:
-    """Leaves of a quantity only the rows that differ from another's."""
+    """Keeps only the rows of a quantity that differ from another's."""
     same = {(row.path, row.value) for row in found[other]}
     found[quantity] = [row for row in found[quantity] if (row.path, row.value) not in same]
 
 
 def _shown(rows: list[PartFormula], depth: int | None) -> list[PartFormula]:
-    """The rows down to a depth. Of a part that is all of another, the smaller one; of a part that costs the same in
-    layers of several kinds, the first, as many times."""
+    """The rows down to a depth. A part that equals its only child is left out; parts with equal cost in layers of
+    several kinds are folded."""
     near = [row for row in rows if depth is None or row.depth <= depth]
     shown: dict[Any, PartFormula] = {}
     for row in near:
@@ -182,7 +180,7 @@ def _shown(rows: list[PartFormula], depth: int | None) -> list[PartFormula]:
 
 
 def _table(title: str, rows: list[PartFormula], letters: Letters, format_: str) -> Table:
-    """One row per part; on a terminal its numbers stand beneath its letters."""
+    """One row per part; on a terminal with the numbers below the letters."""
     folded = format_ == "table"
     headings = ["part", "×", "formula", *(() if folded else ("with numbers",)), "value"]
     lines: list[list[Any]] = []
@@ -206,7 +204,7 @@ def _legend(letters: Iterable[Letter], format_: str) -> Table:
 
 
 def _used(rows: Iterable[PartFormula], letters: Letters) -> list[Letter]:
-    """The letters of some formulas, in order."""
+    """The letters of these formulas, in order."""
     symbols = {symbol for row in rows for symbol in row.expression.free_symbols | row.copies.free_symbols}
     return [letters[symbol] for symbol in in_order(symbols)]
 
@@ -240,7 +238,7 @@ def _both(expression: Expression) -> dict[str, str]:
 
 
 def _with_numbers(row: PartFormula, letters: Letters, style: Style) -> str:
-    """B, T, P and T_src stay letters, and what stands before them is multiplied out; without them, nothing is."""
+    """Substitutes all letters but B, T, P and T_src, and multiplies out if any of those remains."""
     sizes = {symbol: letter for symbol, letter in letters.items() if letter.entry.letter not in LENGTHS}
     collected = row.expression.xreplace(values(sizes))
     if collected.free_symbols:

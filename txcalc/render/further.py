@@ -17,20 +17,20 @@ from txcalc.units import iec, short
 
 
 def recipe_line(recipe: Recipe) -> str:
-    """What is assumed of a step, in one line."""
+    """The recipe of a step, in one line."""
     kept = OPTIMIZERS[recipe.optimizer].what
-    master = ", and fp32 weights beside" if recipe.rules.master and recipe.parameter_bytes < 4 else ""
-    return f"trained: recompute {recipe.recompute}; {recipe.optimizer} as {recipe.framework} keeps it ({kept}{master})"
+    master = ", fp32 master weights" if recipe.rules.master and recipe.parameter_bytes < 4 else ""
+    return f"training: recompute {recipe.recompute}; {recipe.optimizer} as in {recipe.framework} ({kept}{master})"
 
 
 def recipe_data(recipe: Recipe) -> dict[str, Any]:
-    """The same as JSON has it."""
+    """The recipe in JSON."""
     names = ("framework", "micro_batch", "accumulation", "tokens", "recompute", "optimizer")
     return {name: getattr(recipe, name) for name in names}
 
 
 def with_step(found: Report, recipe: Recipe, step: StepParts) -> Report:
-    """The report with a training step of one rank."""
+    """Adds a training step of one rank."""
     layout, whole, rank = recipe.layout, step.total, step.rank
     order = [*(kind for kind in KINDS if kind in step.parts), *(kind for kind in step.parts if kind not in KINDS)]
     rows = [
@@ -80,8 +80,7 @@ def with_step(found: Report, recipe: Recipe, step: StepParts) -> Report:
 
 
 def beside(report: Report, found: Sequence[Convention], ledger: Ledger) -> Report:
-    """The report with conventions: their tables first, their numbers under `conventions` in JSON, the first under `as`
-    too."""
+    """Adds conventions: their tables first; in JSON under `conventions`, the first under `as` too."""
     data = [_data(each) for each in found]
     tables = [_table(each, ledger) for each in found]
     return replace(report, data={**report.data, "as": data[0], "conventions": data}, tables=[*tables, *report.tables])
@@ -92,7 +91,7 @@ def _table(found: Convention, ledger: Ledger) -> Table:
     rows = [[_named(term), cell(term.theirs), cell(term.ours), _share(term, found.ours)] for term in found.terms]
     rows.append(["total", cell(found.theirs), cell(found.ours), error(found.theirs, found.ours)])
     if tokens > 1:
-        rows.append(["a token", rounded(Fraction(found.theirs, tokens)), rounded(Fraction(found.ours, tokens)), ""])
+        rows.append(["per token", rounded(Fraction(found.theirs, tokens)), rounded(Fraction(found.ours, tokens)), ""])
     title = f"As {found.name} counts {found.counts}: {found.formula} ({found.source})"
     return Table(title, ("term: why they differ", found.name, "txcalc", "off"), rows)
 
@@ -114,5 +113,5 @@ def _named(term: ConventionTerm) -> str:
 
 
 def _share(term: ConventionTerm, whole: int) -> object:
-    """What a term adds to the difference, as a share of txcalc's total."""
+    """A term's share of the difference, relative to txcalc's total."""
     return error(whole + term.theirs - term.ours, whole) if term.theirs != term.ours else ""

@@ -1,4 +1,4 @@
-"""The report of `txcalc kv`: what the cache holds, over contexts, batches and dtypes."""
+"""The report of `txcalc kv`."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from txcalc.units import bits_of, iec, short
 
 
 class CacheRow(NamedTuple):
-    """The cache of a whole batch, every sequence at this context; `dense_bytes` if no window ever dropped a token,
-    `cross_bytes` the encoder's part of it."""
+    """The cache of a batch at one context; `dense_bytes`: without windows; `cross_bytes`: the encoder's part."""
 
     context: int
     batch: int
@@ -29,7 +28,7 @@ class CacheRow(NamedTuple):
 
 
 def rows(ledgers: Sequence[Ledger], batches: Sequence[int], dtypes: Sequence[str]) -> list[CacheRow]:
-    """A row for each dtype, context (a ledger of one sequence) and batch."""
+    """One row per dtype, context (a ledger of one sequence) and batch."""
     found = []
     for dtype in dtypes:
         for ledger in ledgers:
@@ -41,18 +40,21 @@ def rows(ledgers: Sequence[Ledger], batches: Sequence[int], dtypes: Sequence[str
 
 
 def holders(ledger: Ledger) -> list[str]:
-    """Which layers hold what, equal ones together."""
+    """What layers cache, equal ones folded."""
     layers: dict[str, int] = {}
     for entry in ledger:
         if entry.cache:
             growth, constant, _ = entry.leaf.cache(entry.work or ledger.work)
-            what = entry.leaf.kept() or f"{entry.leaf.called}: {growth:,} elements per token and {constant:,} more"
+            what = (
+                entry.leaf.describe_cache()
+                or f"{entry.leaf.label}: {growth:,} elements per token and {constant:,} more"
+            )
             layers[what] = layers.get(what, 0) + entry.runs
     return [f"{number:,} × {what}" for what, number in layers.items()]
 
 
 def report(model: Model, ledgers: Sequence[Ledger], batches: Sequence[int], dtypes: Sequence[str]) -> Report:
-    """The whole report; `ledgers` are of one sequence, one a context."""
+    """The whole report; `ledgers`: one sequence each, one per context."""
     found = rows(ledgers, batches, dtypes)
     last = ledgers[-1]
     terms, bits = last.cache_now, bits_of(dtypes[0])
@@ -63,16 +65,16 @@ def report(model: Model, ledgers: Sequence[Ledger], batches: Sequence[int], dtyp
     at = f" with {source:,} source positions" if apart else ""
     header = [*summary(model), *holders(last)]
     full = last.full_at
-    at += f"; windows are full from {full:,}" if full is not None and last.work.keys < full else ""
+    at += f"; windows fill up at {full:,}" if full is not None and last.work.keys < full else ""
     fixed = f", constant part {constant:,} B ({iec(constant)})" if constant else ""
-    each = "it grows in steps of several tokens" if growth is None else f"each further token {growth:,} B{fixed}"
+    each = "grows in steps of several tokens" if growth is None else f"{growth:,} B per further token{fixed}"
     header.append(f"{each}{at}, {dtypes[0]}")
     if coupled:
-        header.append("the source is as long as the context")
-    header.append("bytes of the whole batch; dense: if every attention layer kept every token")
+        header.append("as many source positions as tokens")
+    header.append("bytes of the whole batch; dense: if every attention layer cached every token")
     headings: list[Any] = ["dtype", "context", "batch", "bytes", "", TableCell("dense_bytes", "dense"), "of dense"]
     if apart:
-        headings.append(TableCell("cross_bytes", "of it cross"))
+        headings.append(TableCell("cross_bytes", "cross"))
     table = Table("", headings, [_line(row, apart) for row in found], keys=3, name="cache")
     data = {
         "schema": "txcalc/kv/1",
@@ -91,20 +93,20 @@ def report(model: Model, ledgers: Sequence[Ledger], batches: Sequence[int], dtyp
     notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *model.notes]
     longest = max(row.context for row in found)
     if model.context and longest > model.context:
-        notes.append(f"{longest:,} tokens are beyond its context of {model.context:,}")
+        notes.append(f"{longest:,} tokens exceed its context of {model.context:,}")
     return Report(data, [table], header, notes)
 
 
 def with_generation(
     model: Model, held: Report, found: Sequence[Generation], laws: tuple[FlopsLaw, FlopsLaw] | None, attention: str
 ) -> Report:
-    """The report with what writing each context costs, with the cache and without it."""
+    """Adds the cost of generating up to each context, with and without a cache."""
     prompt = found[0].prompt
     what = "states" if model.kind == "recurrent" else "K and V"
-    latents = "; latents absorbed in passes of one token" if model.has_latents else ""
+    latents = "; MLA absorbed in single-token passes" if model.has_latents else ""
     header = [
-        f"a generation: a prompt of {prompt:,}, then a pass for each further token",
-        f"its FLOPs: {attention} attention; logits of the last position{latents}",
+        f"generation: a prompt of {prompt:,}, then one pass per token",
+        f"FLOPs: {attention} attention; logits of the last position{latents}",
     ]
     headings = ("context", "with", "without", "redundant", "×")
     positions = [
@@ -118,8 +120,13 @@ def with_generation(
     ]
     tables = [
         *held.tables,
-        Table(f"Positions at which a layer computes {what}, in all passes", headings, positions, left=frozenset()),
-        Table("FLOPs of all passes", ("context", "with", "without", "×"), costs, left=frozenset()),
+        Table(f"Positions for which a layer computes {what}, over all passes", headings, positions, left=frozenset()),
+        Table(
+            "FLOPs of all passes, with and without a cache",
+            ("context", "with", "without", "×"),
+            costs,
+            left=frozenset(),
+        ),
     ]
     known = {} if laws is None else dict(zip(("flops", "flops_without_cache"), laws, strict=True))
     p = prompt
@@ -130,15 +137,16 @@ def with_generation(
         **{name: law.text() for name, law in known.items()},
     }
     names = {
-        "kv_computed": f"{what} with the cache, O(n)",
-        "kv_computed_without_cache": f"{what} without it, O(n²)",
-        "kv_redundant": "of these redundant",
-        "flops": "FLOPs with it",
-        "flops_without_cache": "FLOPs without it",
+        "kv_computed": f"{what} with a cache, O(n)",
+        "kv_computed_without_cache": f"{what} without, O(n²)",
+        "kv_redundant": "of which redundant",
+        "flops": "FLOPs with a cache",
+        "flops_without_cache": "FLOPs without",
     }
     start = max([p, *(law.start for law in known.values())])
-    title = "n tokens held at the end" + (f", n ≥ {start:,}" if start > 1 else "")
-    tables.append(Table(title, ("of", "formula"), [(names[k], v) for k, v in formulas.items()], left=frozenset({0, 1})))
+    title = "Formulas for n tokens at the end" + (f", n ≥ {start:,}" if start > 1 else "")
+    lines = [(names[k], v) for k, v in formulas.items()]
+    tables.append(Table(title, ("quantity", "formula"), lines, left=frozenset({0, 1})))
     generation = {
         "prompt": prompt,
         "convention": {"attention": attention, "logits": "last", "mla": "absorbed" if model.has_latents else None},

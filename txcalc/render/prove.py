@@ -1,4 +1,4 @@
-"""The report of `txcalc prove`: a line for each structure, and what was in the way."""
+"""The report of `txcalc prove`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from txcalc.render.report import Report, Table, TableCell
 
 
 class ProofAnswer(NamedTuple):
-    """A structure of a model, its theorem if it has one, else the rows that refute it or the reason for none."""
+    """A structure of a model with its theorem, else the rows that refute it or the reason."""
 
     model: str
     unit: Unit
@@ -26,7 +26,7 @@ class ProofAnswer(NamedTuple):
 
 
 def report(answers: Sequence[ProofAnswer], path: Path) -> Report:
-    """Structures, each with the model that it was first met in."""
+    """One row per structure, with the first model that has it."""
     data: dict[str, Any] = {
         "schema": "txcalc/prove/1",
         "ok": all(answer.theorem for answer in answers),
@@ -64,16 +64,20 @@ def report(answers: Sequence[ProofAnswer], path: Path) -> Report:
         for quantity, shown in (answer.theorem.further if answer.theorem else {}).items()
     ]
     beyond = Table(
-        "Further", ("model", "structure", "quantity", "evidence", "for"), more, left=frozenset(range(5)), name="further"
+        "Further quantities",
+        ("model", "structure", "quantity", "evidence", "for"),
+        more,
+        left=frozenset(range(5)),
+        name="further",
     )
     verdict = f"{len(good)} of {len(answers)} structures proved for every size"
     notes = [f"{a.model}, {a.unit.name}: {a.refusal}" for a in answers if a.refusal]
     notes += [
-        f"{a.model}, {a.unit.name}: {row.path or 'in all'}, {row.quantity}: predicted {row.predicted}, "
+        f"{a.model}, {a.unit.name}: {row.path or 'total'}, {row.quantity}: predicted {row.predicted}, "
         f"measured {row.measured}"
         for a in answers
         for row in a.unequal
     ]
     if any(answer.new and answer.theorem for answer in answers):
-        notes.append(f"kept in {path}")
+        notes.append(f"written to {path}")
     return Report(data, [table, *([beyond] if more else [])], [verdict], notes, good=bool(data["ok"]))

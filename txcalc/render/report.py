@@ -1,6 +1,6 @@
-"""A report: what a command found, once as data (JSON) and once as tables for people, CSV, Markdown and LaTeX.
+"""A report: the result of a command as data (JSON) and as tables (text, CSV, Markdown, LaTeX).
 
-A cell is a value with the text that shows it; CSV and JSON get the value, exact, the others the text.
+A cell is a value with its text; CSV and JSON use the exact value, the others the text.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
 class TableCell(NamedTuple):
-    """A value and how people see it; a heading's `unit` is that of the exact values under or beside it, for CSV."""
+    """A value and its text; a heading's `unit` is that of the values below it, for CSV."""
 
     value: Any
     text: str
@@ -28,8 +28,7 @@ class TableCell(NamedTuple):
 
 
 def column(name: str, unit: str = "", shown: str = "") -> TableCell:
-    """The heading of a column, or of a row, of values in a unit, which other formats than CSV show beside each; `shown`
-    says more than its name, by which ids call it: what was asked."""
+    """A heading of values in a unit; `shown` is a longer text that may name options, where ids use `name`."""
     return TableCell(name, shown or name, unit=unit)
 
 
@@ -44,7 +43,7 @@ def rounded(number: Any, unit: str = "") -> TableCell:
 
 
 def percent(part: Any, whole: Any) -> TableCell:
-    """A share of a whole, to a tenth; a share of nothing is empty."""
+    """A percentage, to a tenth; empty if the whole is 0."""
     if not whole:
         return TableCell(None, "")
     share = Fraction(part) / Fraction(whole)
@@ -52,7 +51,7 @@ def percent(part: Any, whole: Any) -> TableCell:
 
 
 def error(got: Any, truth: Any) -> TableCell:
-    """How far a number is from the truth, signed."""
+    """The relative error, signed."""
     if not truth:
         return TableCell(None, "")
     off = Fraction(got) / Fraction(truth) - 1
@@ -62,7 +61,7 @@ def error(got: Any, truth: Any) -> TableCell:
 
 
 def cell(value: Any) -> TableCell:
-    """A plain value as a cell: an int with separators, anything else as it is."""
+    """A value as a cell: an int with separators, else its text."""
     if isinstance(value, TableCell):
         return value
     if value is None:
@@ -71,18 +70,18 @@ def cell(value: Any) -> TableCell:
 
 
 def times(copies: int) -> TableCell:
-    """How many equal things a row stands for; one goes without saying."""
+    """The number of copies; empty for one."""
     return TableCell(copies, f"{copies:,}" if copies > 1 else "")
 
 
 def starred(paths: Sequence[str]) -> str:
-    """Paths of as many names as one, with a * for those that differ."""
+    """Joins paths of equal depth, with * for the segments that differ."""
     segments = zip(*(path.split(".") for path in paths), strict=True)
     return ".".join(names[0] if len(set(names)) == 1 else "*" for names in segments)
 
 
 def folded(parts: Iterable[Part]) -> list[list[Part]]:
-    """Those together that differ in nothing but the numbers in their path, their first field."""
+    """Groups of parts that differ only in the numbers of their path, their first field."""
     groups: dict[Any, list[Part]] = {}
     for part in parts:
         groups.setdefault((_NUMBER.sub("*", part[0]), *part[1:]), []).append(part)
@@ -91,12 +90,14 @@ def folded(parts: Iterable[Part]) -> list[list[Part]]:
 
 @record
 class Table:
-    """Rows under headings; columns are right-aligned but the first (and those in `left`). `total` marks a last sum.
+    """Rows under headings, right-aligned except for the columns in `left`. `total`: the last row is a sum.
 
-    A heading is a text, or a cell whose text is broken into lines; so may other cells be. The first `keys` columns tell
-    the rows apart. `name` is what data calls it where its title says more; `known` is how the figures of a column are
-    known; `crossed`: each further column is a thing (a model, a card), not something that is said of the rows, and the
-    value of a cell may be several by name, the first by none.
+    Headings are texts or cells, whose text may have several lines.
+
+    keys      number of first columns that identify a row
+    name      name in data, if the title says more
+    known     how the figures of a column are known
+    crossed   each further column is an item (a model, a card); a cell may hold several named values
     """
 
     title: str
@@ -112,9 +113,9 @@ class Table:
 
 @record
 class Report:
-    """What a command prints: `data` for JSON, `header` lines and `tables` for the rest, `notes` for stderr.
+    """What a command prints: `data` for JSON, `header` and `tables` for the rest, `notes` for stderr.
 
-    `later` makes data that takes time, where JSON is asked for. `good`: the first line is a verdict, a good one or not.
+    `later` computes slow data if JSON is requested. `good`: the first line is a verdict, and whether it is a good one.
     """
 
     data: dict[str, Any]
@@ -134,11 +135,9 @@ def as_json(report: Report) -> str:
 
 
 def as_csv(report: Report) -> str:
-    """One table: a row for each of its own, with exact values. Several, or one that is `crossed`: a row for each of
-    their values; `value` is a number, what is none is `text`. Every row has an id of its own.
+    """One table as it is; several, or a `crossed` one, as tidy data: a row per value, each with an id.
 
-    A column without a heading repeats the one before it in short, and a row without a label is a heading of those below
-    it; both are left out.
+    A column without a heading repeats the one before it, and a row without a label is a subheading; both are left out.
     """
     import csv
     import io
@@ -160,7 +159,7 @@ def as_csv(report: Report) -> str:
 
 
 class Value(NamedTuple):
-    """One value of a table, as a row of tidy data: `known` is how it is known, where that is said."""
+    """One value of a table in tidy data; `known`: how it is known, if stated."""
 
     id: str
     table: str
@@ -173,12 +172,12 @@ class Value(NamedTuple):
 
 
 def _called(table: Table) -> str:
-    """A table's name: what its title says first."""
+    """A table's name: the beginning of its title."""
     return table.name or re.split(r"[:;,(]", table.title)[0].strip()
 
 
 def _apart(names: Iterable[str]) -> Iterator[str]:
-    """Names, where one repeats with a number; what has none stays so."""
+    """Numbers repeated names; empty ones stay."""
     seen: dict[str, int] = {}
     for name in names:
         copies = seen[name] = seen.get(name, 0) + 1
@@ -186,7 +185,7 @@ def _apart(names: Iterable[str]) -> Iterator[str]:
 
 
 def _labelled(table: Table) -> Iterator[tuple[str, Sequence[Any]]]:
-    """The rows, told apart by their first columns; headings of rows are none."""
+    """Labelled rows; subheadings are left out."""
     labels = (
         ", ".join(str(_plain(each)) for each in row[: table.keys] if cell(each).value is not None) for row in table.rows
     )
@@ -217,7 +216,7 @@ KNOWN = "evidence"  # the heading of how a row's figures are known
 
 
 def _plain(value: Any) -> Any:
-    """A cell's value as plain data has it: a number, or a text; of several things, a space between."""
+    """A cell's value as a number or text."""
     found = cell(value).value
     if isinstance(found, Fraction):
         return found.numerator if found.denominator == 1 else float(found)
@@ -249,5 +248,5 @@ def _unit(heading: Any) -> str:
 
 
 def _name(heading: Any) -> str:
-    """A heading in one line, whatever a terminal needs."""
+    """A heading in one line."""
     return str(cell(heading).value)

@@ -11,24 +11,24 @@ from txcalc.planning.scaling import Entropy, LossPoint, ScalingAnswer, ScalingQu
 from txcalc.render.report import Report, Table, TableCell, column, rounded
 from txcalc.units import short
 
-COUNTS = "N counts all parameters, embeddings too; C = 6·N·D; loss in nats per token of each law's own tokenizer"
+COUNTS = "N: all parameters with embeddings; C = 6·N·D; loss in nats per token of each law's own tokenizer"
 BITS = log(2)  # nats
 
 
 def scale_report(
     asked: ScalingQuestion, answers: Sequence[ScalingAnswer], counted: str, per_token: Fraction | None
 ) -> Report:
-    """What each law says; `counted` names the model that N is of, `per_token` the bytes of a user's token."""
+    """The predictions of each law; `counted`: the model of N; `per_token`: bytes per token of the user's tokenizer."""
     free = sum(number is not None for number in asked[:3]) == 1
     header = [_verdict(answers[0], free, counted), COUNTS]
     headings: list[Any] = ["law", "N", "D", "D/N", column("loss", "nats"), "perplexity", "bits/token"]
     if per_token:
         headings.append("bits/byte")
-    title = "The best model" if free else "The model asked about"
+    title = "Optimal model" if free else "Given model"
     tables = [Table(title, headings, [_row(each, each.asked, per_token) for each in answers])]
     if not free:
         rows = [_row(each, each.best, per_token) for each in answers]
-        tables.append(Table(f"The best for the same {_flops(answers[0].compute)}", headings, rows))
+        tables.append(Table(f"Optimal for the same {_flops(answers[0].compute)}", headings, rows))
     known = [
         [name, *(_round(value, 3) for value in (getattr(each.law, name), *interval))]
         for each in answers
@@ -41,7 +41,7 @@ def scale_report(
         )
     sources = [f"{each.law.name}: {each.law.title}; {each.law.data}; {each.law.source}" for each in answers]
     if per_token:
-        sources.append("bits per byte take the bytes per token of your tokenizer for those of each law's")
+        sources.append("bits per byte assume your tokenizer's bytes per token for every law")
     data = {
         "schema": "txcalc/scale/1",
         **{
@@ -60,8 +60,8 @@ def _verdict(answer: ScalingAnswer, free: bool, counted: str) -> str:
     who = f"{counted}: " if counted else ""
     sizes = f"{short(point.params)} parameters on {short(point.tokens)} tokens"
     if free:
-        return f"{who}best is {sizes}, {_flops(answer.compute)}: loss {point.loss:.3f} by {answer.law.name}"
-    over = f"{100 * (point.loss / best.loss - 1):.1f} % above the best for its {_flops(answer.compute)}"
+        return f"{who}optimal: {sizes}, {_flops(answer.compute)}: loss {point.loss:.3f} by {answer.law.name}"
+    over = f"{100 * (point.loss / best.loss - 1):.1f} % above the optimum for its {_flops(answer.compute)}"
     return f"{who}{sizes}: loss {point.loss:.3f} by {answer.law.name}, {over}"
 
 
@@ -115,7 +115,7 @@ def entropy_report(found: Entropy) -> Report:
     if found.q is not None:
         rows += [_sums("cross-entropy H(p, q)", found.cross, True), _sums("divergence KL(p ‖ q)", found.kl, False)]
     infinite = found.q is not None and found.cross is None
-    notes = ["q gives no chance to what p allows: no code made for q can say it"] if infinite else []
+    notes = ["q is 0 where p is not, so the divergence is infinite"] if infinite else []
 
     def sums(bits: float | None, perplexity: bool) -> dict[str, float | None]:
         nats = None if bits is None else bits * BITS

@@ -1,4 +1,4 @@
-"""The speed of a deployment, for `txcalc deploy`: latencies, where the time goes, batches, the front, the cost."""
+"""The speed section of `txcalc deploy`: latencies, time by part, batches, the Pareto front, cost."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from txcalc.planning.serving.disaggregation import Pools
     from txcalc.planning.serving.simulation import Simulated
 
-FRONT = 12  # points shown; JSON has them all
+FRONT = 12  # points shown
 BATCHES = 6  # shown without detail
 
 
 def headline(serving: Serving) -> list[str]:
-    """The speed at the load; where that cannot last, of one prompt and one step alone."""
+    """The speed at the load; if that is not sustainable, of one prefill and one step alone."""
     point, steady = serving.chosen, serving.chosen.steady
     if steady.timed:
         tpot = (
@@ -36,22 +36,24 @@ def headline(serving: Serving) -> list[str]:
     def said(name: str, figure: BoundedTime) -> str:
         return f"{name} {seconds(figure.achievable)} (floor {seconds(figure.floor)}), bound by {figure.bound}"
 
-    alone = said("a prompt" if point.tpot else "a pass", point.ttft)
-    return [f"alone: {alone}" + (f"; {said('a step', point.tpot)}" if point.tpot else "")]
+    alone = said("prefill" if point.tpot else "a pass", point.ttft)
+    return [f"unloaded: {alone}" + (f"; {said('decode step', point.tpot)}" if point.tpot else "")]
 
 
 def _line(serving: Serving, steady: Steady) -> list[str]:
-    """Of users who do not all have seats, or who fit only at their mean length: who waits, and for how long."""
+    """How users queue for the cache, where it holds them only at their mean length or not at all."""
     if serving.request.rate is not None or (serving.plan.best.fits and not steady.line):
         return []
     users, length = serving.chosen.sequences, f"{serving.request.mean_length:,} tokens on average"
     if not steady.line:
-        return [f"all have seats in the cache at {length}; where it fills up, the last to come is computed again"]
+        return [
+            f"the cache holds all users at {length}; when it fills up, the last request is preempted and recomputed"
+        ]
     seats, line = f"{serving.seats:,.0f} of {users:,}", seconds(steady.line)
     memory, copies = serving.plan.deployment.engine.memory, serving.chosen.layout.dp
     full = memory is not None and memory.at_once is not None and serving.seats >= memory.at_once * copies
-    where = "with the engine, whose max_num_seqs is reached" if full else f"in the cache at {length}"
-    return [f"{seats} have seats {where}; the line for one: {line}"]
+    where = "by the engine's max_num_seqs" if full else f"in the cache, at {length}"
+    return [f"{seats} users are served at once, limited {where}; the others wait {line}"]
 
 
 def _load(serving: Serving) -> str:
@@ -62,56 +64,56 @@ def _load(serving: Serving) -> str:
 
 
 def verdict(serving: Serving) -> str | None:
-    """Whether the load lasts, and within the limits that were asked for: by how much it misses them, and the largest
-    load that does not."""
+    """Whether the load is sustainable and within the limits; else by how much it misses them, and the largest load that
+    does not."""
     limits, pools = serving.limits, serving.apart
     steady = pools.steady if pools else serving.chosen.steady
     if not steady.lasts:
         return _overload(serving, steady)
     if not steady.timed:
-        return f"lasts, but near its limit: {SEATED}" + ("" if pools else " (--simulate has TTFT and TPOT)")
+        return f"sustainable, but near saturation: {SEATED}" + ("" if pools else " (--simulate gives TTFT and TPOT)")
     if not limits:
         return None
     if limits.kept(steady):
-        return f"keeps a {_limits(limits)}{', prompts and answers apart' if pools else ''}"
+        return f"meets the limits: {_limits(limits)}{', with disaggregated prefill and decode' if pools else ''}"
     missed = [
-        f"{name} {seconds(found)}, {found / limit:,.{int(found < 100 * limit)}f} × the {seconds(limit)} asked"
+        f"{name} {seconds(found)}, {found / limit:,.{int(found < 100 * limit)}f} × the limit of {seconds(limit)}"
         for name, found, limit in (("TTFT", steady.ttft, limits.ttft), ("TPOT", steady.tpot, limits.tpot))
         if limit is not None and found is not None and found > limit
     ]
-    return f"misses: {' and '.join(missed)}" + ("" if pools else f"; {_within(serving)}")
+    return f"misses a limit: {' and '.join(missed)}" + ("" if pools else f"; {_within(serving)}")
 
 
 def _overload(serving: Serving, over: Steady) -> str:
     number = serving.apart.prefill.layout.gpus if serving.apart else serving.chosen.layout.gpus
     gpus = f"{number} × {serving.plan.deployment.accelerator.name}"
     if over.utilisation >= 1:
-        why = f"prompts alone need {100 * over.utilisation:.0f} % of {gpus}"
+        why = f"prefill alone takes {100 * over.utilisation:.0f} % of {gpus}"
     elif over.decoding == inf:
-        why = f"no number of sequences at once keeps up on {gpus}"
+        why = f"no batch size keeps up on {gpus}"
     else:
-        why = f"more than the {over.decoding:,.0f} sequences with a seat would have to decode at once"
-    said = f"cannot last: {why}; at most {three(over.rate)} requests/s"
+        why = f"more than the {over.decoding:,.0f} sequences that the cache holds would have to decode at once"
+    said = f"not sustainable: {why}; at most {three(over.rate)} requests/s"
     return f"{said}; {_within(serving)}" if serving.busiest or (serving.limits and not serving.apart) else said
 
 
 def _limits(limits: Limits) -> str:
     return " and ".join(
-        f"{name} of {seconds(limit)}" for name, limit in (("TTFT", limits.ttft), ("TPOT", limits.tpot)) if limit
+        f"{name} ≤ {seconds(limit)}" for name, limit in (("TTFT", limits.ttft), ("TPOT", limits.tpot)) if limit
     )
 
 
 def _within(serving: Serving) -> str:
-    """The most users, or requests per second, within the limits, or why there are none."""
+    """The largest load within the limits, or why there is none."""
     limits, floors = serving.limits, serving.floors
     point = serving.cheapest if serving.request.rate is None else serving.busiest
     if point is not None:
-        return f"the most {'within' if limits else 'of which latencies are known'}: {largest(serving, point)}"
+        return f"largest load {'within them' if limits else 'with known latencies'}: {largest(serving, point)}"
     gpus = f"{serving.chosen.layout.gpus} × {serving.plan.deployment.accelerator.name}"
     for name, limit, floor in (("TTFT", limits.ttft, floors.ttft), ("TPOT", limits.tpot, floors.tpot)):
         if limit is not None and floor is not None and limit < floor:
-            return f"no server of {gpus} can: the floor of its {name} is {seconds(floor)}"
-    return f"no layout and batch is within a {_limits(limits)}"
+            return f"impossible on {gpus}: the floor of {name} is {seconds(floor)}"
+    return f"no layout and batch has {_limits(limits)}"
 
 
 def largest(serving: Serving, point: Point) -> str:
@@ -128,21 +130,21 @@ def largest(serving: Serving, point: Point) -> str:
 
 
 def asked(serving: Serving) -> list[str]:
-    """The question and the definitions that figures of several deployments share."""
+    """The load and definitions that several deployments share."""
     engine = serving.plan.deployment.engine
     return [
         f"{_load(serving)}, prompts of {serving.request.prompt:,} and answers of {serving.request.answer:,} tokens; "
         f"weights {engine.weights.name}, cache {engine.kv}",
         *(f"{name.upper()}: {DEFINITIONS[name].partition(': ')[2]}" for name in ("ttft", "tpot")),
-        "achievable figures at the load, at each one's best layout; --json has the floors",
+        "achievable figures at the load, with the best layout of each; floors are in --json",
     ]
 
 
 def row(serving: Serving) -> list[TableCell]:
-    """What a table of several deployments shows of one."""
+    """The speed columns of a table of several deployments."""
     point, steady = serving.chosen, serving.chosen.steady
     if not steady.timed:
-        why = "full at times" if steady.lasts else "cannot last"
+        why = "saturated" if steady.lasts else "overloaded"
         return [TableCell(None, why), cell(None), _rate(point.served), *_costs_of(serving, point)]
     if steady.tpot is None:
         return [_time(steady.ttft), cell(None), cell(None), *_costs_of(serving, None)]
@@ -156,7 +158,7 @@ def _costs_of(serving: Serving, point: Point | None) -> tuple[TableCell, ...]:
 
 
 def tables(serving: Serving, detail: bool = True) -> list[Table]:
-    """Latencies, batches, cost; in detail the front, where the time goes, definitions."""
+    """Latencies, batches, cost; in detail also the front, time by part and definitions."""
     more = [_parts(serving), _definitions(serving)] if detail else []
     if serving.chosen.tpot is None:
         return [_latencies(serving, detail), *more]
@@ -165,7 +167,7 @@ def tables(serving: Serving, detail: bool = True) -> list[Table]:
         found.append(_apart(serving, serving.apart))
     if serving.simulated:
         found.append(_simulated(serving, serving.simulated))
-    if detail or not serving.simulated:  # a screen's lines are those of the simulation then
+    if detail or not serving.simulated:
         found.append(_batches(serving, None if detail else BATCHES))
     if detail and len({point.layout for point in serving.points}) > 1:
         found.append(_front(serving))
@@ -208,39 +210,39 @@ def _latencies(serving: Serving, detail: bool) -> Table:
     rows.append((prompts, _rate(point.rate * serving.prompt / gpus), _rate(point.input), None, None))
     rows.append(("requests/s", _rate(point.rate), None, None, None))
     share = point.steady.utilisation
-    rows.append(("share of the time for prompts", TableCell(share, f"{three(100 * share)} %"), None, None, None))
+    rows.append(("share of time in prefill", TableCell(share, f"{three(100 * share)} %"), None, None, None))
     if steady and serving.request.rate is not None:
         rows.append(("requests in the system, on average", _rate(steady.inside), None, None, None))
     if detail and point.tpot and point.sequences > 1:
-        last = column("the last prompt", "s", f"the last of {point.sequences:,} prompts at once")
+        last = column("the last prompt", "s", f"the last of {point.sequences:,} simultaneous prompts")
         rows.append((last, None, _time(point.last(serving.prompt)), None, None))
     if detail and serving.ridge:
-        for name, n in zip(("weights alone", "with the cache"), serving.ridge, strict=True):
-            rows.append((f"batch at the ridge, {name}", None, None, cell(n) if n else TableCell(None, "never"), None))
-    return Table("Speed", ("", "at the load", "alone", "floor", "bound"), rows)
+        for name, n in zip(("weights only", "with the cache"), serving.ridge, strict=True):
+            rows.append((f"ridge-point batch, {name}", None, None, cell(n) if n else TableCell(None, "never"), None))
+    return Table("Speed", ("", "at the load", "unloaded", "floor", "bound"), rows)
 
 
 def _apart(serving: Serving, found: Pools) -> Table:
-    """Pools of their own for prompts and answers, beside one server that does both."""
+    """Disaggregated prefill and decode, compared with one server for both."""
     point, both = serving.chosen, serving.chosen.steady
     one, two = (state if state.timed else None for state in (found.steady, both))
     rows: list[tuple[Any, ...]] = [
-        ("GPUs for prompts", cell(found.prefill.layout.gpus), cell(point.layout.gpus)),
-        ("their layout", cell(str(found.prefill.layout)), cell(str(point.layout))),
-        ("GPUs for answers", cell(found.decode.layout.gpus), cell(None)),
-        ("their layout", cell(str(found.decode.layout)), cell(None)),
+        ("GPUs for prefill", cell(found.prefill.layout.gpus), cell(point.layout.gpus)),
+        ("layout of prefill", cell(str(found.prefill.layout)), cell(str(point.layout))),
+        ("GPUs for decode", cell(found.decode.layout.gpus), cell(None)),
+        ("layout of decode", cell(str(found.decode.layout)), cell(None)),
         (column("TTFT", "s"), _time(one and one.ttft), _time(two and two.ttft)),
-        (column("of it the transfer of a cache", "s"), _time(found.transfer), cell(None)),
+        (column("of which cache transfer", "s"), _time(found.transfer), cell(None)),
         (column("TPOT", "s"), _time(one and one.tpot), _time(two and two.tpot)),
         (column("end to end", "s"), _time(one and one.e2e), _time(two and two.e2e)),
         ("tokens/s per GPU", _rate(found.served), _rate(point.served)),
         ("requests/s", _rate(found.rate), _rate(point.rate)),
     ]
     shares = (TableCell(state.utilisation, f"{three(100 * state.utilisation)} %") for state in (found.steady, both))
-    rows.append(("share of the time for prompts", *shares))
+    rows.append(("share of time in prefill", *shares))
     if serving.price is not None:
         rows.append(("cost of 1M out", *(_money(one.million_output(serving.price)) for one in (found, point))))
-    return Table("Prompts and answers apart", ("", "apart", "together"), rows)
+    return Table("Disaggregated prefill and decode", ("", "disaggregated", "together"), rows)
 
 
 def _simulated(serving: Serving, found: Simulated) -> Table:
@@ -252,14 +254,14 @@ def _simulated(serving: Serving, found: Simulated) -> Table:
     rows.append(("requests/s", _rate(rate), *[None] * 3))
     if serving.limits:
         rows.append(
-            (f"within a {_limits(serving.limits)}", TableCell(found.good, f"{100 * found.good:.1f} %"), *[None] * 3)
+            (f"within {_limits(serving.limits)}", TableCell(found.good, f"{100 * found.good:.1f} %"), *[None] * 3)
         )
-        rows.append(("goodput, requests/s within", _rate(found.goodput), *[None] * 3))
+        rows.append(("goodput, requests/s", _rate(found.goodput), *[None] * 3))
     rows.append(("tokens/s per GPU", _rate(found.output / serving.chosen.layout.gpus), *[None] * 3))
     rows.append(("waiting for a first token, per replica", _rate(run.waiting), *[None] * 3))
     if run.preempted:
         rows.append(("preempted", cell(run.preempted), *[None] * 3))
-    title = f"Simulated, {len(run.done):,} requests of one copy, seed {found.seed}"
+    title = f"Simulated, {len(run.done):,} requests of one replica, seed {found.seed}"
     return Table(title, ("", "mean", "p50", "p90", "p99"), rows)
 
 
@@ -274,9 +276,9 @@ def _batches(serving: Serving, most: int | None) -> Table:
         assert point.tpot is not None
         times = (_time(point.steady.ttft), _time(point.steady.tpot), _time(point.tpot.achievable))
         rows.append([cell(point.sequences), *times, TableCell(*[point.tpot.bound] * 2), *_served(serving, point)])
-    times = column("TTFT", "s"), column("TPOT", "s"), column("bare step", "s")
+    times = column("TTFT", "s"), column("TPOT", "s"), column("decode step", "s")
     headings = (TableCell("users", "users"), *times, "bound", *_rates(), *_costs(serving))
-    return Table(f"Loads, {serving.chosen.layout}: a closed loop of users who ask again at once", headings, rows)
+    return Table(f"Loads, {serving.chosen.layout}: users who send the next request at once", headings, rows)
 
 
 def _served(serving: Serving, point: Point) -> tuple[TableCell, ...]:
@@ -298,18 +300,18 @@ def _front(serving: Serving) -> Table:
         times = _time(point.steady.ttft), _time(point.steady.tpot)
         rows.append([f"{point.layout}, {point.sequences:,}", *times, *_served(serving, point)])
     headings = ("layout, users", column("TTFT", "s"), column("TPOT", "s"), *_rates(), *_costs(serving))
-    return Table("Latency against throughput: points that no other beats in both", headings, rows)
+    return Table("Pareto front of latency and throughput", headings, rows)
 
 
 def _spaced(points: list[Point], most: int) -> list[Point]:
-    """At most so many, the first and the last among them."""
+    """At most `most` points, the first and last included."""
     if len(points) <= most:
         return points
     return [points[round(i * (len(points) - 1) / (most - 1))] for i in range(most)]
 
 
 def _budget(serving: Serving) -> Table:
-    """What the load costs, and the power it takes at most: here, and at the cheapest point within limits."""
+    """Cost and maximum power of the load, here and at the cheapest point within the limits."""
     columns = {"here": serving.chosen}
     if cheapest := serving.cheapest:
         columns["cheapest"] = cheapest
@@ -319,21 +321,21 @@ def _budget(serving: Serving) -> Table:
         ("users", *(point.sequences for point in points)),
     ]
     if (price := serving.price) is not None:
-        rows.append(("cost of an hour", *(_money(price * point.layout.gpus) for point in points)))
-        rows.append(("cost of a month of 730 hours", *(_money(730 * price * point.layout.gpus) for point in points)))
-        rows.append(("cost of a thousand requests", *(_money(price / 3.6 * point.seconds) for point in points)))
+        rows.append(("cost per hour", *(_money(price * point.layout.gpus) for point in points)))
+        rows.append(("cost per month (730 hours)", *(_money(730 * price * point.layout.gpus) for point in points)))
+        rows.append(("cost of 1,000 requests", *(_money(price / 3.6 * point.seconds) for point in points)))
         rows.append(("cost of 1M prompt tokens", *(_money(p.million_input(price)) for p in points)))
-        rows.append(("cost of 1M output tokens, prompts included", *(_money(p.million_output(price)) for p in points)))
+        rows.append(("cost of 1M output tokens, incl. prompts", *(_money(p.million_output(price)) for p in points)))
     if (watts := serving.plan.deployment.accelerator.power) is not None:
-        rows.append(("watts at most (TDP of all GPUs)", *(point.layout.gpus * watts for point in points)))
-        rows.append(("joules per output token, at most", *(_rate(point.joules(watts)) for point in points)))
+        rows.append(("max watts (TDP of all GPUs)", *(point.layout.gpus * watts for point in points)))
+        rows.append(("max joules per output token", *(_rate(point.joules(watts)) for point in points)))
     title = "Budget" if serving.price is None else f"Budget, at {serving.price:g} per GPU-hour"
     within = " within the limits" if serving.limits else ""
     return Table(f"{title}; cheapest of all points{within}", ("", *columns), rows)
 
 
 def _parts(serving: Serving) -> Table:
-    """The achievable time of a prefill and of a decode step by kind of part, and what it is bound by."""
+    """Achievable time of prefill and decode step by kind of part, and what bounds it."""
     prefill, decode = parts(serving)
     sums = [sum(cost.achievable for cost in found.values()) for found in (prefill, decode)]
     rows = []
@@ -346,7 +348,7 @@ def _parts(serving: Serving) -> Table:
             rows.append(row)
     rows.append(["all", *(x for total in sums[: 2 if decode else 1] for x in (_time(total), None))])
     headings = ("part", column("prefill", "s"), "bound", column("decode", "s"), TableCell("decode bound", "bound"))
-    return Table("Where the time goes (achievable)", headings[: 5 if decode else 3], rows, total=True)
+    return Table("Time by part (achievable)", headings[: 5 if decode else 3], rows, total=True)
 
 
 def parts(serving: Serving) -> tuple[Mapping[str, Cost], Mapping[str, Cost]]:
@@ -379,4 +381,4 @@ def _definitions(serving: Serving) -> Table:
                 + (f" and {passes} of {draft.name}" if draft else "; drafts cost nothing"),
             )
         )
-    return Table("What is meant", ("", "meaning"), rows, left=frozenset({0, 1}))
+    return Table("Definitions", ("term", "meaning"), rows, left=frozenset({0, 1}))

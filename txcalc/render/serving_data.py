@@ -1,4 +1,4 @@
-"""What is said of serving, as JSON has it."""
+"""The JSON of serving."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _simulation(found: Simulated) -> dict[str, Any]:
 
 
 def _steady(point: Point, simulated: Simulated | None = None) -> dict[str, Any]:
-    """The load's means, and null for what only a simulation tells; of a load that does not last, what would."""
+    """The load's means, with null for what only a simulation gives."""
     return {
         **_means(point.steady, simulated, point.tpot is not None),
         "requests_per_s": point.rate,

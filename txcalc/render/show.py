@@ -1,4 +1,4 @@
-"""The report of `txcalc show`: what a model is, what it costs, and how wrong the rules of thumb are for it."""
+"""The report of `txcalc show`."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from txcalc.render.report import Report, Table, TableCell, cell, error, percent,
 from txcalc.render.summary import make, summary
 from txcalc.units import iec, short
 
-SHORT = TableCell("", "short")  # the heading of figures that repeat the exact ones beside them
-SUMS = ("non_embedding", "blocks", "feed_forward")  # what JSON calls those of `sums_of`
+SHORT = TableCell("", "short")  # heading of figures that repeat the exact ones
+SUMS = ("non_embedding", "blocks", "feed_forward")  # JSON keys of `sums_of`
 
 
 def convention(model: Model, ledger: Ledger, attention: str) -> str:
-    """The conventions a header says, never assumes."""
+    """The conventions, for a header."""
     work = ledger.work
     words = ["2 FLOPs per multiply-add", f"{attention} attention", f"{'last' if work.last_logits else 'all'} logits"]
     if model.has_latents:
@@ -37,14 +37,14 @@ def convention(model: Model, ledger: Ledger, attention: str) -> str:
 
 
 def workload(model: Model, ledger: Ledger) -> dict[str, Any]:
-    """The workload as JSON has it: `source` only where there is an encoder apart."""
+    """The workload in JSON; `source` only with an encoder of its own length."""
     work = ledger.work
     source = work.source if model.has_encoder_apart else None
     return {"batch": work.batch, "tokens": work.tokens, "past": work.past, "source": source}
 
 
 def data(model: Model, ledger: Ledger, form: Format | None = None) -> dict[str, Any]:
-    """The JSON of `show`; weights in a format, or else at the ledger's dtype."""
+    """The JSON of `show`; weights in a format, or at the ledger's dtype."""
     work, cache = ledger.work, ledger.cache_now
     params = ledger.by_kind("params")
     flops = ledger.by_kind("flops")
@@ -90,7 +90,7 @@ def data(model: Model, ledger: Ledger, form: Format | None = None) -> dict[str, 
 
 
 def with_initial(found: Report, model: Model) -> Report:
-    """The report with what every parameter begins with, where the model is trained from nothing."""
+    """Adds the initialisation of every parameter in training from scratch."""
     each = initial(model)
     rows = [
         (
@@ -101,7 +101,7 @@ def with_initial(found: Report, model: Model) -> Report:
         )
         for one in each
     ]
-    table = Table("First values, where it is trained", ("of", "rule", "σ", "parameters"), rows, left=frozenset({0, 1}))
+    table = Table("Initialisation", ("weights", "rule", "σ", "parameters"), rows, left=frozenset({0, 1}))
     return replace(
         found, data={**found.data, "initial": [one._asdict() for one in each]}, tables=[*found.tables, table]
     )
@@ -118,8 +118,13 @@ def report(
     usual: bool = False,
     towers: Mapping[str, Ledger] | None = None,
 ) -> Report:
-    """The whole report; `kept` is the same ledger with the attention matrix kept for backward, `form` that of the
-    weights if it is not their dtype, `usual`: nobody asked for this length; `towers` are the ledgers of those."""
+    """The whole report.
+
+    kept     the ledger with attention probabilities stored for backward
+    form     weight format, if not the dtype
+    usual    the default length was chosen
+    towers   ledgers of the towers
+    """
     work = ledger.work
     places = workload(model, ledger)
     said = ", ".join(f"{name} {value:,}" for name, value in places.items() if value is not None)
@@ -145,7 +150,7 @@ def report(
         from txcalc.render import checkpoint
 
         facts["checkpoint"] = checkpoint.data(model.checkpoint.held, model.checkpoint)
-        header += [model.checkpoint.summary()] if model.checkpoint.agrees else []  # a note says so otherwise
+        header += [model.checkpoint.summary()] if model.checkpoint.agrees else []  # else it is a note
         tables += checkpoint.tables(model.checkpoint)
     facts["memory"]["training_state_bytes"] = sum(
         share.bytes for share in training_state(facts["params"]["total"], learning(ledger))
@@ -161,24 +166,24 @@ def report(
     if model.spec["params"] not in (None, facts["params"]["total"]) and not model.notes:
         notes.append(f"its description expects {model.spec['params']:,} parameters")
     if model.context and work.past + work.tokens > model.context and not model.fixed_length:
-        notes.append(f"{work.past + work.tokens:,} positions are beyond its context of {model.context:,}")
+        notes.append(f"{work.past + work.tokens:,} positions exceed its context of {model.context:,}")
     if model.fixed_length:
-        notes.append("the number of positions is part of the model: tokens are ignored")
+        notes.append("the model fixes the number of positions: --tokens is ignored")
     elif model.has_encoder_apart and model.reads_no_ids and model.kind != "audio":
-        notes.append("a picture's positions are part of the model: a source is ignored")
+        notes.append("the model fixes the picture's positions: --source-tokens is ignored")
     notes += _unproved(model, known)
     return Report(facts, tables, header, notes)
 
 
 def _default(model: Model, tokens: int) -> str:
-    """How so many tokens were chosen, where nobody said."""
+    """How the default length was chosen."""
     if model.context is None or tokens > model.context:
-        return f"; by default {tokens:,}"
-    return f"; by default {f'{tokens:,} of' if tokens < model.context else 'all of'} its context of {model.context:,}"
+        return f" (default {tokens:,})"
+    return f" (default; context {model.context:,})"
 
 
 def _unproved(model: Model, known: Mapping[str, Known]) -> list[str]:
-    """The structures of which parameters and FLOPs have no proof, and why."""
+    """The structures without a proof, and why."""
     if known["params"].how == "proved":
         return []
     reasons = [f"{unit.name}: {why}" for unit in theorems.units(model) if (why := theorems.obstacle(unit))]
@@ -186,18 +191,20 @@ def _unproved(model: Model, known: Mapping[str, Known]) -> list[str]:
 
 
 def _whole(model: Model) -> list[str]:
-    """What there is beside the parameters that are counted, where that is known."""
+    """Parameters besides those that are counted."""
     lines = []
     if model.spec["multimodal"] and model.beside is not None:
         whole, other = model.whole, model.beside
-        lines.append(f"the language model of a multimodal one that has {whole:,} parameters, {other:,} beside")
+        lines.append(
+            f"language model of a multimodal model: {whole:,} parameters in all, {other:,} in towers and projectors"
+        )
     if model.predictors:
-        lines.append(f"multi-token prediction, counted apart: {model.predictors:,} parameters")
+        lines.append(f"multi-token prediction, not included: {model.predictors:,} parameters")
     return lines
 
 
 def _known(model: Model, ledger: Ledger) -> dict[str, Known]:
-    """How each figure is known. But for forward FLOPs, proofs are of all logits, and of MLA expanded."""
+    """How each figure is known. Except for forward FLOPs, proofs hold for all logits and expanded MLA."""
     work = ledger.work
     forms = [form for form, name in theorems.FORMS.items() if getattr(work, name)]
     other_form, forward = bool(forms), "flops with cache" if work.decoding else "flops"
@@ -238,7 +245,7 @@ def _parts(ledger: Ledger, quantity: str, known: Mapping[str, Known]) -> Table:
 
 
 def _tower_data(ledger: Ledger, known: Mapping[str, Known]) -> dict[str, Any]:
-    """A tower as JSON has it: for so many tokens that it hands on for each sequence."""
+    """A tower in JSON, per sequence."""
     flops = {"matmul": ledger.total("flops"), "other": ledger.total("flops_other")}
     return {
         "tokens": ledger.work.tokens,
@@ -250,7 +257,7 @@ def _tower_data(ledger: Ledger, known: Mapping[str, Known]) -> dict[str, Any]:
 
 
 def _tower(name: str, ledger: Ledger, language: Ledger, dtype: str, known: Known) -> Table:
-    """A tower and its projector by part, and how much they are of what the language model has and does."""
+    """A tower and its projector by part, and its FLOPs relative to the language model's."""
     params, flops = ledger.by_kind("params"), ledger.by_kind("flops")
     n, f = ledger.total("params"), ledger.total("flops")
 
@@ -263,19 +270,19 @@ def _tower(name: str, ledger: Ledger, language: Ledger, dtype: str, known: Known
     held = TableCell(1, short(n)), iec(ceil_div(n * ledger.bits[0], 8))
     rows.append(["total", cell(n), *held, cell(f), TableCell(1, short(f))])
     tokens = f"{ledger.work.batch:,} × {ledger.work.tokens:,}" if ledger.work.batch != 1 else f"{ledger.work.tokens:,}"
-    seen = ((entry.leaf.sees, entry.work) for entry in ledger if entry.leaf.sees and entry.work)
+    seen = ((entry.leaf.mask_span, entry.work) for entry in ledger if entry.leaf.mask_span and entry.work)
     if grid := next(filter(None, (span.grid(work) for span, work in seen)), None):
         tokens += f" ({grid[0]:,} × {grid[1]:,})"
     share = Fraction(f, language.total("flops"))
     much = f"{percent(share, 1).text} of" if share < 10 else f"{float(share):,.0f} times"
-    title = f"{name.capitalize()} tower: {tokens} tokens of input, {much} these FLOPs; {known.how}"
+    title = f"{name.capitalize()} tower: {tokens} input tokens, {much} the language model's FLOPs; {known.how}"
     title += f" {known.where}" if known.where else ""
     headings = ("part", "parameters", "share", f"weights, {dtype}", "FLOPs", "share")
     return Table(title, headings, rows, total=True, name=f"{name} tower")
 
 
 def _params(ledger: Ledger, known: Known) -> Table:
-    """All parameters, and the sums of some of them that are quoted for them."""
+    """All parameters, and commonly quoted subtotals."""
     whole = ledger.total("params")
     sums = {"all": whole, "active per token": ledger.total("active"), **sums_of(ledger)}
     channel, blocks = (sums[name] for name in ("feed-forward of all layers", "blocks: all layers"))
@@ -295,7 +302,7 @@ def _params(ledger: Ledger, known: Known) -> Table:
 
 def _flops(model: Model, ledger: Ledger, attention: str, known: Mapping[str, Known]) -> Table:
     dense, masked, other = (ledger.total(name) for name in ("flops", "flops_masked", "flops_other"))
-    scans: dict[str, int] = {}  # what mixes positions without a product: by transforms, or one after the other
+    scans: dict[str, int] = {}  # recurrent scans and Fourier transforms
     for entry in ledger:
         for operation in entry.operations:
             if operation.kind == "scan":
@@ -319,7 +326,7 @@ def _flops(model: Model, ledger: Ledger, attention: str, known: Mapping[str, Kno
     ]
     return Table(
         "FLOPs",
-        ("of this workload", TableCell("FLOPs", "exact"), TableCell("", "FLOPs"), "evidence"),
+        ("quantity", TableCell("FLOPs", "exact"), SHORT, "evidence"),
         rows,
         left=frozenset({0, 3}),
     )
@@ -342,12 +349,12 @@ def _per(number: int, among: int) -> Any:
 def _weights(
     model: Model, ledger: Ledger, dtype: str, form: Format | None, known: Known, facts: dict[str, Any]
 ) -> list[list[Any]]:
-    """The weights as asked for, and as published where that is something else."""
+    """The weights in the requested format, and as published if that differs."""
     size = weights_bytes(ledger, form)
     rows = [_bytes("weights", size, known, f"weights ({form.name if form else dtype})")]
     try:
         own = native(model)
-    except InputError:  # a method of quantisation that is not known
+    except InputError:  # unknown quantisation method
         facts["memory"]["native"] = None
         return rows
     published = weights_bytes(ledger, own)
@@ -378,23 +385,23 @@ def _memory(ledger: Ledger, kv_dtype: str, kept: Ledger, known: Mapping[str, Kno
     each = f", {sum(share.bytes_per_param for share in state)} B/param" if learning(ledger) == params else ""
     rows.append(_bytes("training state", sum(share.bytes for share in state), weights, f"training state{each}"))
     rows.append(_bytes("saved activations, fused attention", saved_bytes(ledger), known["saved"]))
-    rows.append(_bytes("saved activations, attention matrix too", saved_bytes(kept), known["saved_kept"]))
+    rows.append(_bytes("saved activations, eager attention", saved_bytes(kept), known["saved_kept"]))
     return Table("Memory", ("quantity", "bytes", TableCell("", "size"), "evidence"), rows, left=frozenset({0, 3}))
 
 
 def _until(ledger: Ledger) -> str:
-    """Up to which length the next token's share grows windows too."""
+    """The length up to which a further token also grows windows."""
     full = ledger.full_at
     return f" up to {full:,}" if full is not None and ledger.work.keys < full else ""
 
 
 def _bytes(name: str, number: int, known: Known, shown: str = "") -> list[Any]:
-    """A row; what is `shown` changes with what is asked, and its name, of which ids are made, does not."""
+    """A row; `shown` varies with the options, `name` (of which ids are made) does not."""
     return [TableCell(name, shown or name), cell(number), iec(number), known.how]
 
 
 def _rule_data(rule: Rule) -> dict[str, Any]:
-    """A rule as JSON has it: whole numbers, or fractions as texts."""
+    """A rule in JSON: whole numbers, or fractions as texts."""
     values = {"gives": Fraction(rule.gives), "exact": Fraction(rule.truth)}
     said = {name: n.numerator if n.denominator == 1 else str(n) for name, n in values.items()}
     off = error(rule.gives, rule.truth)

@@ -1,4 +1,4 @@
-"""What a model is, in three lines; lists of models and of accelerators, a row each."""
+"""A model in three lines; lists of models and accelerators."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txcalc.render.report import Report, Table, TableCell, cell, rounded
 
 
 def summary(model: Model) -> tuple[str, str]:
-    """What a model is, in one line, and what its layers are made of, in another."""
+    """A model in one line, and its layers in another."""
     spec = next(iter(reversed(model.spec["stacks"].values())))
     layers = " + ".join(str(stack["n_layers"]) for stack in model.spec["stacks"].values())
     first = f"{model.name}: {model.kind}, {layers} {'layer' if layers == '1' else 'layers'}, D = {spec['d_model']:,}"
@@ -28,12 +28,12 @@ NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
 LISTED = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "scale": "scales in place of norms"}  # forms of pieces
 PLACES = {"sandwich": "sandwich norms"}
 PARALLEL = {"shared": "parallel blocks, one norm", "separate": "parallel blocks, two norms"}
-ADDED = ("learned", "sinusoidal")  # positions that every layer's input has
+ADDED = ("learned", "sinusoidal")  # positions added to the embedding
 CHANNELS = ("feed_forward", "experts", "channel_mix")
 
 
 def make(model: Model) -> str:
-    """Norms and their place, activation, positions and F/D in one line, each way of them that a layer has."""
+    """Norms and their placement, activations, positions and F/D in one line, each variant once."""
     ways: list[dict[str, None]] = [{}, {}, {}, {}]
     norms, activations, places, ratios = ways
     pieces = False
@@ -42,13 +42,13 @@ def make(model: Model) -> str:
             norm, positions = (layer.get(name, stack[name]) for name in ("norm", "positions"))
             place = PARALLEL.get(str(norm["parallel"])) or PLACES.get(norm["place"], f"{norm['place']}-norm")
             bare = set(layer["parts"]) <= set(norm["without"]) and not norm["after"]
-            added = "" if norm["residual"] is None else f", what a part adds × {norm['residual']}"
+            added = "" if norm["residual"] is None else f", branches × {norm['residual']}"
             listed = layer["pieces"]["leaves"] if "pieces" in layer["parts"] else []
             own = [LISTED[one["form"]] for one in listed if one["kind"] == "norm" and one["form"] in LISTED]
             told = own or ["no norms"] if bare else [f"{NORMS.get(norm['form'], norm['form'])}, {place}"]
             norms |= dict.fromkeys(one + added for one in told)
             if positions["form"] == "none" and (listed or stack["around"]):
-                pieces = True  # which may be positions
+                pieces = True  # some may be positions
             elif positions["form"] in ADDED or any(mechanism(part, layer).ordered for part in layer["parts"]):
                 places["no positions" if positions["form"] == "none" else f"{positions['form']} positions"] = None
             for channel in (layer[name] for name in CHANNELS if name in layer):
@@ -80,7 +80,7 @@ SHOWN = ("fp8", "int8", "fp4")
 
 
 def cards(accelerators: Sequence[Accelerator]) -> Report:
-    """A row for each; peaks are dense, a link one way, and what is not known is empty."""
+    """One row each; dense peaks, one-way links; unknown values are empty."""
     rows = []
     for one in accelerators:
         wide = one.peaks.get("bf16", one.peaks.get("fp16"))
@@ -112,12 +112,12 @@ def cards(accelerators: Sequence[Accelerator]) -> Report:
         }
         for one in accelerators
     ]
-    header = ["dense peaks (fp16 where no bf16 is known); memory as the driver reports it, if known; links one way"]
+    header = ["dense peaks (fp16 where bf16 is unknown); memory as reported by the driver, if known; links one way"]
     return Report({"schema": "txcalc/presets/1", "hardware": data}, [Table("", headings, rows)], header)
 
 
 def _scaled(value: int | None, unit: int) -> TableCell:
-    """A value in the unit of its heading."""
+    """A value scaled to its heading's unit."""
     if value is None:
         return TableCell(None, "")
     scaled = Fraction(value, unit)

@@ -1,4 +1,4 @@
-"""The report of `txcalc sweep`, for grids small enough to be read; larger ones are streamed as CSV."""
+"""The report of `txcalc sweep`, for small grids; larger ones are streamed as CSV."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from txcalc.render.show import workload
 from txcalc.sweep import COLUMNS, Sweep, meaning
 from txcalc.units import iec, short
 
-BESIDE = 5  # kinds that a table of 80 columns has beside each other
+BESIDE = 5  # kinds per table of 80 columns
 
 
 def columns(sweep: Sweep) -> list[str]:
-    """The names of the columns: the axes', those of the sizes that follow, the quantities'."""
+    """Column names: axes, dependent sizes, quantities."""
     return [*sweep.names, *sweep.quantities]
 
 
 def notes(sweep: Sweep) -> list[str]:
-    """What is worth knowing about the model, where an axis is ignored, and what was rounded in the points made so
-    far."""
+    """Notes on the model, ignored axes, and rounding so far."""
     model = sweep.base
     said = [*(f"assumed {assumption}" for assumption in model.assumptions), *model.notes]
     if model.fixed_length and "tokens" in sweep.places:
-        said.append("the number of positions is part of the model: tokens are ignored")
+        said.append("the model fixes the number of positions: tokens are ignored")
     for follower in sweep.followers:
         rounded = ", rounded to the nearest whole number" if follower.uneven else ""
         said.append(f"{follower.name} = {follower.expression.text} at every point{rounded}")
@@ -32,8 +31,8 @@ def notes(sweep: Sweep) -> list[str]:
 
 
 def report(*sweeps: Sweep) -> Report:
-    """Every point a row: the model where there are several, axes, and each quantity exact and short. The sweeps are of
-    the same axes and quantities."""
+    """One row per point: the model if several, axes, and each quantity exact and short. All sweeps have the same axes
+    and quantities."""
     sweep, several = sweeps[0], len(sweeps) > 1
     work = sweep.first.work
     fixed = {k: v for k, v in workload(sweep.base, sweep.first).items() if k not in sweep.places and v is not None}
@@ -88,8 +87,7 @@ def report(*sweeps: Sweep) -> Report:
 
 
 def _apart(sweeps: Sequence[Sweep], points: Sequence[tuple[Sweep, tuple[int, ...]]]) -> Iterator[Table]:
-    """A table for each quantity and model: kinds of parts as columns, short, and each one's share of their sum
-    below."""
+    """One table per quantity and model: kinds of parts as columns, with their shares below."""
     for what in dict.fromkeys(quantity.partition(".")[0] for quantity in sweeps[0].quantities):
         for sweep in sweeps:
             own = [row for each, row in points if each is sweep]

@@ -1,4 +1,4 @@
-"""The report of `txcalc trace`: a module's parameters and FLOPs by part, as formulas in B and T."""
+"""The report of `txcalc trace`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _SIZES = {"B": "batch", "T": "tokens", "T_src": "source_tokens"}
 
 
 def report(trace: Trace) -> Report:
-    """Parts that differ in nothing but their numbers are one row."""
+    """Parts that differ only in their index are one row."""
     whole = TracedModule(
         "",
         "",
@@ -43,7 +43,7 @@ def report(trace: Trace) -> Report:
         TableCell(f"at {at}", f"at\n{at}"),
         TableCell(f"fvcore at {at}", f"fvcore at\n{at}"),
     )
-    least = "" if trace.complete else "at least these "
+    least = "" if trace.complete else "lower bound on "
     header = [f"{trace.name}: {least}FLOPs of matrix products, 2 per multiply-add, for {trace.domain}"]
     table = Table("", headings, rows, left=frozenset({0, 2}), total=True, name="parts")
     return Report(data, [table], header, _notes(trace))
@@ -55,10 +55,10 @@ def _notes(trace: Trace) -> list[str]:
         for counter, names in trace.skipped.items()
     ]
     if not trace.complete:
-        notes.append("the FLOPs are at least those shown: what is not counted by FlopCounterMode may cost more")
+        notes.append("the FLOPs are a lower bound: operators without a count in FlopCounterMode may cost more")
     if trace.untraced:
         notes.append(f"fvcore cannot trace this module: {trace.untraced}")
-    free = "counted by neither, for they multiply no matrices: " + ", ".join(trace.free)
+    free = "free, since they multiply no matrices: " + ", ".join(trace.free)
     return [*notes, free] if trace.free else notes
 
 
@@ -83,7 +83,7 @@ def _data(part: TracedModule, trace: Trace) -> dict[str, Any]:
 
 def _row(copies: list[TracedModule], trace: Trace) -> list[Any]:
     first = copies[0]
-    name = starred([part.path for part in copies]) or ("the module itself" if first.kind else "all together")
+    name = starred([part.path for part in copies]) or ("module" if first.kind else "total")
     text = formula(first.flops)
     fvcore = TableCell(None, "") if trace.untraced else cell(first.fvcore)
     style = "" if trace.untraced or first.fvcore == _at_point(first, trace) else "yellow"

@@ -1,4 +1,4 @@
-"""The report of `txcalc train`: whether it fits, how fast it is, what each rank holds and what a run costs."""
+"""The report of `txcalc train`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from txcalc.planning.training.search import Searched
 
 NAMES = {"in_flight": "in flight (pipeline)", "saved": "saved activations", "gathered": "gathered weights"}
-RANKS = 10  # shown; JSON has them all
+RANKS = 10  # shown
 DECIDED = (
     "framework", "schedule", "micro_batch", "accumulation", "global_batch", "tokens", "recompute", "optimizer",
     "products", "frozen", "adapter", "offload",
@@ -26,14 +26,13 @@ DECIDED = (
 
 
 def report(found: Training, terms: Terms, searched: Searched | None = None, others: Sequence[Elsewhere] = ()) -> Report:
-    """All of an answer; `searched`: the layouts that this one was chosen from; `others`: the accelerators it may be on
-    instead."""
+    """The whole report; `searched`: the layouts considered; `others`: other accelerators."""
     header = [verdict(found), summary(found.model)[0], _where(found), _batch(found)]
     if searched:
-        header.append(f"the fastest of {searched.considered:,} layouts, of which about {searched.fitting:,} fit")
+        header.append(f"fastest of {searched.considered:,} layouts, of which about {searched.fitting:,} fit")
     tables = [*([_search(searched)] if searched else []), _memory(found.plan.fullest, "the fullest rank")]
     if found.rank:
-        tables.append(_memory(found.rank, "the rank asked for"))
+        tables.append(_memory(found.rank, "the requested rank"))
     tables += [_ranks(found), _limits(found)]
     if found.step:
         tables.append(_time(found))
@@ -128,17 +127,17 @@ def _others(others: Sequence[Elsewhere]) -> Table:
 
 def _limits(found: Training) -> Table:
     fewest = found.min_gpus
-    micro = column("largest micro-batch", "sequences", "largest micro-batch (sequences)")
+    micro = column("largest micro-batch", "sequences", "max micro-batch (sequences)")
     rows: list[list[Any]] = [
         [micro, exact(found.max_micro_batch), ""],
-        [column("longest sequence", "tokens", "longest sequence (tokens)"), exact(found.max_tokens), ""],
+        [column("longest sequence", "tokens", "max sequence length (tokens)"), exact(found.max_tokens), ""],
         [
-            column("fewest GPUs", "GPUs"),
+            column("fewest GPUs", "GPUs", "min GPUs"),
             exact(fewest.gpus if fewest else 0),
-            str(fewest or "none of fewer copies fits"),
+            str(fewest or "fewer replicas do not fit"),
         ],
     ]
-    title = "What fits, all else equal (0: nothing does)"
+    title = "Limits, all else equal (0: nothing fits)"
     return Table(title, ("limit", "answer", "layout"), rows, left=frozenset({0, 2}))
 
 
@@ -149,8 +148,8 @@ def _memory(rank: RankMemory, which: str) -> Table:
         if (size := rank.bytes[name])
     ]
     reserved = column("reserved", "", f"reserved (× {RESERVED[0] / RESERVED[1]})")
-    sums: dict[Any, int] = {"allocated": rank.allocated, "lent to collectives": rank.lent, reserved: rank.reserved}
-    sums["in its host's memory"] = rank.host
+    sums: dict[Any, int] = {"allocated": rank.allocated, "collective buffers": rank.lent, reserved: rank.reserved}
+    sums["offloaded to the host"] = rank.host
     rows += [
         [name, exact(size), iec(size), ""] for name, size in sums.items() if size or name in ("allocated", reserved)
     ]
@@ -167,8 +166,8 @@ def _ranks(found: Training) -> Table:
         for rank in ranks[:RANKS]
     ]  # fmt: skip
     more = f", the {RANKS} fullest of {len(ranks)}" if len(ranks) > RANKS else ""
-    headings = ("first rank", "equal", "stage", "in flight", column("allocated", "bytes"), column("reserved", "bytes"))
-    return Table(f"Ranks, equal ones once{more}", headings, rows)
+    headings = ("first rank", "count", "stage", "in flight", column("allocated", "bytes"), column("reserved", "bytes"))
+    return Table(f"Ranks, equal ones folded{more}", headings, rows)
 
 
 def _gib(size: int) -> TableCell:
@@ -184,9 +183,11 @@ def _time(found: Training) -> Table:
     rows.append(["step, achievable", _seconds(step.seconds), ""])
     floor = column("step, floor", "", f"step, floor ({step.floor_bound})")
     rows.append([floor, _seconds(step.floor), percent(step.floor, step.seconds)])
-    hidden = "beside compute" if found.machine.overlap else "apart"
+    hidden = (
+        "exposed communication of weights and gradients" if found.machine.overlap else "communication not overlapped"
+    )
     return Table(
-        f"Time of a step, of the busiest stage (weights and gradients {hidden}: what they add)",
+        f"Time of a step, on the busiest stage ({hidden})",
         ("", column("time", "s"), "share"),
         rows,
     )
@@ -203,7 +204,7 @@ def _used(found: Training) -> Table:
     ]
     how = "measured" if found.measured else "achievable"
     title = f"Utilisation at the {how} rate, of the dense {_products(found)} peak"
-    return Table(title, ("as counted by", "FLOPs/token", "MFU", "HFU"), rows)
+    return Table(title, ("convention", "FLOPs/token", "MFU", "HFU"), rows)
 
 
 def _share(value: float) -> TableCell:
@@ -214,7 +215,7 @@ def _sent(found: Training) -> Table:
     step = found.step
     assert step is not None
     rows = [[kind, exact(size), si_bytes(size)] for kind, size in step.sent.items()]
-    return Table("Sent by a rank of that stage in a step", ("collective", column("bytes", "bytes"), ""), rows)
+    return Table("Bytes sent per step by a rank of that stage", ("collective", column("bytes", "bytes"), ""), rows)
 
 
 def _thousands(value: float, unit: str, thousand: str) -> TableCell:
@@ -244,7 +245,7 @@ def _run(run: TrainingRun, terms: Terms) -> Table:
 
 
 def _products(found: Training) -> str:
-    """What linear layers multiply in: a V100 has fp16 for bf16."""
+    """Dtype of products in linear layers: on a V100 fp16 instead of bf16."""
     return multiplied(found.machine.accelerator, found.machine.products)
 
 
@@ -252,28 +253,30 @@ def _notes(found: Training, terms: Terms) -> list[str]:
     notes = [*(f"assumed {assumption}" for assumption in found.model.assumptions), *found.plan.notes]
     tokens, context = found.recipe.tokens, found.model.context
     if context and tokens > context:
-        notes.append(f"{tokens:,} tokens are beyond its context of {context:,}")
+        notes.append(f"{tokens:,} tokens exceed its context of {context:,}")
     if found.why:
         notes.append(f"no time: {found.why}")
     elif found.step:
         accelerator = found.machine.accelerator
         nodes = f"nodes of {accelerator.node}" if accelerator.node else "one link for all"
         wide = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
-        notes.append(f"time is modelled, with the shares of the peaks that kernels reach; {nodes}{wide}")
+        notes.append(f"time is modelled, with measured kernel efficiencies; {nodes}{wide}")
     if found.recipe.offload != "none":
         link = found.machine.host / 1e9
-        share = f"; its processors make the optimizer's step at {HOST / 1e9:.3g} GB/s of its memory per GPU"
+        share = f"; the host runs the optimizer step at {HOST / 1e9:.3g} GB/s of its memory bandwidth per GPU"
         said = share if found.recipe.offloads("optimizer") else ""
         notes.append(f"offload is modelled: {link:.3g} GB/s one way between GPU and host (--host-link){said}")
     if found.plan.fullest.state.adapters:
-        notes.append("weights are frozen: backward leaves their gradient out, which these conventions count")
+        notes.append("frozen weights: backward computes no gradients of them, which these conventions count")
     step, over = found.step, [each.name for each in found.used if each.hfu > 1]
     if step and found.measured and found.rate and found.rate > (most := step.tokens_s * step.seconds / step.floor):
-        notes.append(f"measured as no such step can be: at the datasheet's rates it has {most:,.0f} tokens/s at most")
+        notes.append(
+            f"the measured rate is impossible: at datasheet rates the step reaches at most {most:,.0f} tokens/s"
+        )
     elif over:
-        notes.append(f"{', '.join(over)}: above 100 %, for they count more than this step does")
+        notes.append(f"{', '.join(over)}: above 100 %, because the convention counts more FLOPs than the step computes")
     if found.run and found.run.energy_kwh is not None:
-        notes.append("energy is of the accelerators at their full power; hosts and networks are not in it")
+        notes.append("energy is that of the accelerators at full power, without hosts and networks")
     elif found.run and terms.power is None:
         notes.append(f"no energy: the power of {found.machine.accelerator.name} is not known")
     return notes

@@ -1,4 +1,4 @@
-"""The report of `txcalc verify`: predicted beside measured, part by part, and the verdict."""
+"""The report of `txcalc verify`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txcalc.verify.verdict import Row, Verdict
 
 
 def report(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Report:
-    """All rows of one model; of several a line each, and the rows that are not equal."""
+    """All rows of one model; of several one line each, and the rows that differ."""
     data: dict[str, Any] = {
         "schema": "txcalc/verify/1",
         "ok": all(verdict.ok for verdict in verdicts),
@@ -40,23 +40,23 @@ def report(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Report
         tables = [_overview(verdicts), *(table for v in verdicts for table in _tables(v.failures, f"{v.model}: "))]
     tables += near(figures)
     if zero_cost:
-        header.append("operators that may run without a count: " + ", ".join(zero_cost))
+        header.append("operators counted as free: " + ", ".join(zero_cost))
     notes = [note if len(verdicts) == 1 else f"{v.model}: {note}" for v in verdicts for note in v.notes]
     return Report(data, tables, header, notes, good=data["ok"])
 
 
 def number(value: Any) -> Any:
-    """A figure for JSON: an int, or the text of a formula."""
+    """A figure for JSON: an int, or a formula as text."""
     return value if isinstance(value, int | str) else formula(value)
 
 
 def formula(value: Any) -> str:
-    """A formula as everywhere: 36,864·B·T² + 247,064,064·B·T."""
+    """A formula as text: 36,864·B·T² + 247,064,064·B·T."""
     from txcalc.notation import tidy, write
 
     try:
         return write(tidy(value))
-    except (AttributeError, TypeError, ValueError):  # what PyTorch measured need be no polynomial
+    except (AttributeError, TypeError, ValueError):  # measured expressions need not be polynomials
         return str(value)
 
 
@@ -79,11 +79,11 @@ def _difference(row: Row) -> TableCell:
 
 
 def _label(row: Row) -> str:
-    return row.path or "the whole model"
+    return row.path or "whole model"
 
 
 def _tables(rows: Iterable[Row], title: str = "") -> list[Table]:
-    """A table for each quantity and oracle."""
+    """One table per quantity and oracle."""
     groups: dict[tuple[str, str], dict[tuple[str, bool], list[Row]]] = {}
     for row in rows:
         groups.setdefault((row.quantity, row.oracle), {}).setdefault((row.path, row.equal), []).append(row)
@@ -94,13 +94,13 @@ def _tables(rows: Iterable[Row], title: str = "") -> list[Table]:
 
 
 def _table(title: str, rows: Sequence[Row]) -> Table:
-    """Where all rows hold for the same sizes, the title says so; else each says its own."""
+    """Sizes common to all rows are in the title, else in a column."""
     places = {row.where for row in rows}
     lines = [
         [_label(row), times(row.copies), _cell(row.predicted), _cell(row.measured), _difference(row), row.where]
         for row in rows
     ]
-    headings = ("part", "×", "predicted", "measured", "difference", "how known")
+    headings = ("part", "×", "predicted", "measured", "difference", "sizes")
     texts = {2, 3} if any(not isinstance(row.predicted, int) for row in rows) else set()  # formulas may wrap
     if len(places) > 1:
         return Table(title, headings, lines, left=frozenset({0, 5, *texts}))
@@ -110,7 +110,7 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
 
 
 def _folded(rows: Sequence[Row]) -> Sequence[Row]:
-    """One part: sizes at which it is equal are one line, that of the last; every other is one of its own."""
+    """Equal rows of one part at several sizes as one; unequal rows stay."""
     last, sizes = rows[-1], len({row.where for row in rows})
     return [last._replace(where=f"{sizes} sizes, last {last.where}")] if last.equal and sizes > 1 else rows
 
@@ -129,13 +129,13 @@ def _verdict(verdict: Verdict) -> list[str]:
 
 
 def _shown(verdicts: Iterable[Verdict]) -> str:
-    """The word for what was shown: that of the least sure of all quantities."""
+    """The evidence word: that of the least certain quantity."""
     words = {known.how for verdict in verdicts for known in verdict.known.values()}
     return "proved" if words == {"proved"} else "measured" if words <= {"measured"} else "proved and measured"
 
 
 def _evidence(verdict: Verdict) -> list[str]:
-    """A line for each way in which quantities were shown: "proved for all B, T ≥ 2: flops"."""
+    """One line per kind of evidence: "proved for all B, T ≥ 2: flops"."""
     groups: dict[str, list[str]] = {}
     for quantity, (how, where) in verdict.known.items():
         place = f" for {where}" if how == "proved" and where else f" {where}" if where else ""
@@ -169,5 +169,5 @@ def _overview(verdicts: Sequence[Verdict]) -> Table:
                 known,
             ]
         )
-    headings = ("model", "parameters", "figures", "unequal", "how known")
+    headings = ("model", "parameters", "figures", "unequal", "sizes")
     return Table("", headings, lines, left=frozenset({0, 4}), name="figures")

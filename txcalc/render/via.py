@@ -1,4 +1,4 @@
-"""The report of `txcalc show --via transformers`: what transformers' own model costs, every figure measured."""
+"""The report of `txcalc show --via transformers`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from txcalc.verify.via import TransformersCost, TransformersModule
 
 
 class Described(NamedTuple):
-    """What txcalc's own description of the same config.json says, where there is one."""
+    """The figures of txcalc's own description of the same config.json."""
 
     params: int
     flops: int
@@ -27,7 +27,7 @@ def report(
     dtype: str = "bf16",
     described: Described | None = None,
 ) -> Report:
-    """By module: what only a description knows (kinds, the cache, what a mask leaves) is null."""
+    """By module; what only a description gives (kinds, cache, masked FLOPs) is null."""
     batch, tokens, source = found.sizes
     how = {"how": "measured", "where": f"{found.cls} of transformers {found.library} on meta"}
     weights = ceil_div(found.params * bits_of(dtype), 8)
@@ -74,7 +74,7 @@ def report(
         facts.append(["forward FLOPs of this workload", cell(found.flops), rounded(found.flops)])
     return Report(
         data,
-        [_modules(found), Table("In all: measured", ("what", "exact", TableCell("", "short")), facts)],
+        [_modules(found), Table("Total: measured", ("quantity", "exact", TableCell("", "short")), facts)],
         header,
         notes,
     )
@@ -82,25 +82,25 @@ def report(
 
 def _notes(found: TransformersCost) -> list[str]:
     notes = [
-        "every figure is measured on transformers' own module; kinds, masked attention and the cache are not known"
+        "every figure is measured on transformers' module; kinds of parts, masked attention and cache are not known"
     ]
     if found.flops is None:
         notes.append(f"FLOPs could not be measured: {found.why}")
     elif found.formula is None:
-        notes.append(f"FLOPs at these sizes alone, there is no formula for all of them: {found.points}")
+        notes.append(f"FLOPs hold for these sizes only, without a formula: {found.points}")
     if found.whole is not None:
         notes.append(
-            f"multimodal: the language model alone is counted, of {found.whole:,} parameters; FLOPs are those of token "
-            "ids without pictures or sound"
+            f"multimodal: only the language model is counted, of {found.whole:,} parameters in all; FLOPs are for text "
+            "without pictures or sound"
         )
     if found.uncounted:
         listed = ", ".join(f"{operator} ({times} times)" for operator, times in sorted(found.uncounted.items()))
-        notes.append(f"without a count, though they may cost FLOPs: {listed}")
+        notes.append(f"not counted, though they may cost FLOPs: {listed}")
     return notes
 
 
 def _beside(found: TransformersCost, described: Described | None) -> list[str]:
-    """txcalc's own description as a witness of what was measured, or the reverse."""
+    """Compares with txcalc's own description."""
     if described is None:
         return []
     same = [
@@ -111,7 +111,7 @@ def _beside(found: TransformersCost, described: Described | None) -> list[str]:
         )
         if theirs is not None
     ]
-    return [f"beside txcalc's own description of this config: {', '.join(same)}"]
+    return [f"compared with txcalc's own description of this config: {', '.join(same)}"]
 
 
 def _data(part: TransformersModule) -> dict[str, Any]:
@@ -127,15 +127,15 @@ def _data(part: TransformersModule) -> dict[str, Any]:
 def _modules(found: TransformersCost) -> Table:
     rows = [_row(copies) for copies in folded(found.parts)]
     total = sum(part.params for part in found.parts)
-    rows.append(["all together", "", cell(total), _formula(found.formula), cell(found.flops)])
+    rows.append(["total", "", cell(total), _formula(found.formula), cell(found.flops)])
     headings = ("module", "class", "parameters", "FLOPs each", "FLOPs each, here")
-    title = "By module, its own share: measured"
+    title = "By module, without submodules: measured"
     return Table(title, headings, rows, left=frozenset({0, 1}), total=True)
 
 
 def _row(copies: Sequence[TransformersModule]) -> list[Any]:
     first = copies[0]
-    name = starred([part.path for part in copies]) or "the model itself"
+    name = starred([part.path for part in copies]) or "model"
     name = f"{name} × {len(copies)}" if len(copies) > 1 else name
     return [name, first.kind, cell(first.params), _formula(first.formula), cell(first.flops)]
 

@@ -14,7 +14,7 @@ from txcalc.parts.cores import AttentionCore, MatrixProduct
 from txcalc.parts.drafts import FeaturesOptions
 from txcalc.parts.embedding import AudioOptions, EmbeddingOptions, VisionOptions
 from txcalc.parts.feedforward import FeedForward
-from txcalc.parts.head import Below, HeadOptions
+from txcalc.parts.head import HeadInputs, HeadOptions
 from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import LayerScale, Linear, Lookup, Unused, Vector
 from txcalc.parts.mechanisms import section_of
@@ -27,7 +27,7 @@ from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.positions import PositionsOptions
 from txcalc.parts.projectors import ProjectorOptions
 from txcalc.parts.shared import SharedOptions
-from txcalc.parts.spans import Reading
+from txcalc.parts.spans import CrossUncached
 
 Table = Mapping[str, Any]
 
@@ -80,7 +80,7 @@ def _stack(stack: Table) -> Stack:
     first = next(iter(stack["layer"].values()))
     heads: Table = next((layer["attention"] for layer in stack["layer"].values() if "attention" in layer), {})
     streams = stack["streams"]
-    below = Below(
+    below = HeadInputs(
         d_model=d_model,
         vocab=stack["vocab_size"],
         role=stack["role"],
@@ -126,7 +126,7 @@ def _reader(first: Table, norm: NormOptions, d_model: Any) -> AttentionPool:
     return AttentionPool(
         d_model=d_model,
         probe=Vector(width=d_model),
-        core=AttentionCore(**sizes, span=Reading()),
+        core=AttentionCore(**sizes, span=CrossUncached()),
         norm=norm.over(d_model),
         feed_forward=FeedForward(d_model=d_model, **fed),
     )
@@ -172,7 +172,7 @@ def _block(layer: Table, stack: Table) -> Block:
     return Block(
         d_model=d_model,
         branches=tuple(branches),
-        parallel=norm.parted,
+        parallel=norm.fully_parallel,
         norm_after_sum=norm.place == "post",
         shared_norm=own if norm.parallel == "shared" else None,
         joint=tuple(norm.joint),
@@ -200,10 +200,10 @@ def _hyper(stack: Table, norm: NormOptions, *, read: bool = False) -> HyperConne
 def _branch(part: str, layer: Table, place: Place, later: bool, memory: Any) -> Branch:
     """A part of a layer with its norms; `later`: it is not the first."""
     norm, d_model = place.norm, place.d_model
-    follows, options = part in norm.alike[1:], _options(part, layer)
+    follows, options = part in norm.parallel_parts[1:], _options(part, layer)
     own = None if part in norm.without or follows else norm.over(d_model)
     # It reads what an earlier branch reads, which keeps it.
-    beside = later and (norm.parted or part in norm.joint[1:] or follows or part == "convolution")
+    beside = later and (norm.fully_parallel or part in norm.joint[1:] or follows or part == "convolution")
     pre = own if norm.place in ("pre", "sandwich") and norm.parallel != "shared" and part != "layer_input" else None
     pre = replace(pre, keeps=False) if pre and beside else pre
     here = place._replace(keeps_input=not (beside and pre is None), pre=pre)
@@ -215,7 +215,7 @@ def _branch(part: str, layer: Table, place: Place, later: bool, memory: Any) -> 
         kind=options.kind,
         pre=None if options.takes_norm else pre,
         post=own if after else None,
-        beside=part == "convolution",
+        from_block_input=part == "convolution",
         scale=LayerScale(width=d_model) if norm.layer_scale else None,
         follows=follows,
         stream=LayerScale(width=d_model, keeps=False) if norm.residual_scale else None,

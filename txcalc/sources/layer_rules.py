@@ -24,7 +24,7 @@ def check_table(section: str, table: CheckedTable, fault: Told) -> None:
     """What the options of one table say of each other, as far as a faulty key lets them."""
     try:
         with SOUND:
-            for key, expected, fix in options(section).partly(table).misfits():
+            for key, expected, fix in options(section).partly(table).conflicts():
                 fault(f"{section}.{key}", ABSENT if table[key] is None else table[key], expected, fix)
     except AttributeError:
         if not table.faulty:

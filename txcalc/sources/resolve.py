@@ -103,7 +103,7 @@ class Resolver:
             try:
                 if key in raw:
                     value = field.check(raw[key])
-                    result[key] = field.beside(value, done) if field.beside else value
+                    result[key] = field.adjust(value, done) if field.adjust else value
                 elif key not in own:  # of another form
                     continue
                 elif kind.forms and "form" in result.faulty:  # nobody knows whether it has it

@@ -115,10 +115,10 @@ def faults(model: Model, recipe: Recipe) -> Iterator[str]:
     if layout.gpus > layout.fsdp * layout.cp:
         yield "cp is run over ranks that fsdp joins, beside no other axis: fsdp=2,cp=2 or cp=4"
     found: list[Any] = [entry.leaf for entry in model.ledger() if entry.kind == "attention_core"]
-    if not all(leaf.exchanges and leaf.turns == () for leaf in found):
+    if not all(leaf.exchanges and leaf.breakpoints == () for leaf in found):
         yield "cp is run with attention of a softmax over all keys"
     elif recipe.context != "allgather" and not all(
-        leaf.plain and leaf.masked and leaf.span.causal and leaf.span.holds == "tokens" for leaf in found
+        leaf.plain and leaf.masked and leaf.span.causal and leaf.span.cache_kind == "tokens" for leaf in found
     ):
         yield f"cp by {recipe.context} is run with causal attention alone: context=allgather"
     if any(entry.kind == "recurrent" for entry in model.ledger()):

@@ -30,7 +30,7 @@ WHOLE = 1024  # up to this window also a prompt that is longer
 
 def rows(subject: Subject) -> Iterator[Row]:
     """Cores of attention, as prompts and with tokens past, on both sides of the end of every window."""
-    leaves = [leaf for leaf in subject.model.root.leaves() if leaf.sees]
+    leaves = [leaf for leaf in subject.model.root.leaves() if leaf.mask_span]
     if not leaves or subject.model.fixed_length or not all(leaf.masked for leaf in leaves):
         subject.notes.append(NO_MASK)
         return
@@ -81,7 +81,10 @@ def _sides(entry: Entry | None) -> tuple[int, int]:
     if entry is None or entry.work is None:
         return 0, 0
     work = entry.work
-    return work.tokens, work.source if entry.leaf.sees and entry.leaf.sees.holds == "source" else work.keys
+    return (
+        work.tokens,
+        work.source if entry.leaf.mask_span and entry.leaf.mask_span.cache_kind == "source" else work.keys,
+    )
 
 
 def _pairs(core: Core, entry: Entry | None) -> int:
@@ -95,7 +98,7 @@ def _pairs(core: Core, entry: Entry | None) -> int:
 
 def windows_of(leaves: Iterable[Leaf]) -> set[int]:
     """The windows that leaves see no further than."""
-    return {leaf.sees.fills for leaf in leaves if leaf.sees} - {None}
+    return {leaf.mask_span.cache_limit for leaf in leaves if leaf.mask_span} - {None}
 
 
 def _sizes(subject: Subject, leaves: list[Leaf]) -> list[tuple[int, int]]:

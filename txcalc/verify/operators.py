@@ -149,7 +149,7 @@ class MovedElements(TorchDispatchMode):
 
 def traffic_of(entry: Entry) -> Any:
     """Elements that one kernel for a leaf moves; None where the module, as it is written, is no witness of it."""
-    if not entry.leaf.moves or _partly_turned(entry.leaf):
+    if not entry.leaf.traffic_exact or _partly_turned(entry.leaf):
         return None
     moved = entry.traffic
     own = moved.activations + moved.cache - entry.leaf.on_chip(entry.work) * entry.runs  # type: ignore[arg-type]
@@ -158,16 +158,18 @@ def traffic_of(entry: Entry) -> Any:
 
 def computed_by(entry: Entry) -> tuple[Any, Callable[[str], bool]] | None:
     """FLOPs of a leaf that are no products, and which operators of its module do them; None as in `traffic_of`."""
-    if entry.leaf.computes == "softmax":
+    if entry.leaf.operators_exact == "softmax":
         softmax = [operation.flops_other for operation in entry.operations if operation.name == "softmax"]
         return sum(softmax) * entry.runs, lambda name: name == "_softmax"
-    if entry.leaf.computes != "all" or _partly_turned(entry.leaf):
+    if entry.leaf.operators_exact != "all" or _partly_turned(entry.leaf):
         return None
     return entry.flops_other, lambda _: True
 
 
 def _partly_turned(leaf: Leaf) -> bool:
-    return bool(leaf.turned and (leaf.turned[0] != leaf.turned[1] or leaf.turned[0] % 2))  # of an odd width one stays
+    return bool(
+        leaf.rotated_dims and (leaf.rotated_dims[0] != leaf.rotated_dims[1] or leaf.rotated_dims[0] % 2)
+    )  # of an odd width one stays
 
 
 def traffic_rows(subject: Subject) -> Iterator[Row]:
@@ -207,8 +209,8 @@ def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
     for row in compare(claimed, lambda entry: said[entry][0], found, quantity, ORACLE, where, for_all):
         if row.path:  # the whole is not claimed
             yield row
-    kinds = {entry.leaf.called for entry in ledger if entry.work is not None}
-    if others := sorted(kinds - {entry.leaf.called for entry in claimed}):
+    kinds = {entry.leaf.label for entry in ledger if entry.work is not None}
+    if others := sorted(kinds - {entry.leaf.label for entry in claimed}):
         subject.notes.append(f"{quantity}: modelled, not compared: {', '.join(others)}")
 
 
@@ -218,7 +220,7 @@ def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -
     leaf = entry.leaf
     if entry.work is None or entry.work.batch != ledger.work.batch:
         return False
-    keys = leaf.sees.keys(entry.work) if leaf.sees else leaf.attended and entry.work.keys
+    keys = leaf.mask_span.keys(entry.work) if leaf.mask_span else leaf.attended and entry.work.keys
     if 1 in (getattr(leaf, "width", 0), getattr(leaf, "d_out", 0), keys):
         return False  # one number per row, as those that are left out
     path = module_paths(entry, True)[0]

@@ -131,14 +131,14 @@ MODELLED = {
 READERS = ("gate", "inner_norm", "o", "o.lora_a")  # of what a core gives
 
 
-def unlike(leaf: Leaf, work: Workload) -> str:
+def saved_differs(leaf: Leaf, work: Workload) -> str:
     """Why the reference cannot keep what the ledger says of a leaf in one of the two traces, or ""."""
-    if reason := leaf.unlike(work):
+    if reason := leaf.saved_differs(work):
         return reason
-    if leaf.normed and leaf.normed[1] == 1:
+    if leaf.norm_shape and leaf.norm_shape[1] == 1:
         return "norms of one element (it cannot be told from what is kept per row)"
     heads = leaf.attended
-    keys = leaf.sees.keys(work) if leaf.sees else work.keys
+    keys = leaf.mask_span.keys(work) if leaf.mask_span else work.keys
     if work.keep_scores and heads and heads.strided and 1 in (heads.groups, keys):
         return "one head of tied keys, or of disentangled attention (whether products copy it depends on the layout)"
     if work.keep_scores or heads is None:
@@ -200,7 +200,7 @@ def _modelled(ledger: Ledger, found: Mapping[str, Any]) -> dict[str, str]:
     """The parts whose figure is only modelled, by path, and why."""
     reasons: dict[str, str] = {}
     for entry in ledger:
-        reason = unlike(entry.leaf, entry.work or ledger.work)
+        reason = saved_differs(entry.leaf, entry.work or ledger.work)
         for path in module_paths(entry) if reason else ():
             at = path.removesuffix("core")  # the gate, the norm or else o keeps what the core does not
             reasons |= dict.fromkeys((path, *(at + reader for reader in READERS)), reason)

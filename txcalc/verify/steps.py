@@ -279,7 +279,7 @@ def _masked(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
     probed = theorems.probe(unit)
     windows = [name for name in unit.values if name.startswith("attention.window")]
     cores = [leaf for leaf in unit.over(probed).leaves() if leaf.kind == "attention_core"]
-    leaves = [leaf for leaf in cores if leaf.sees]
+    leaves = [leaf for leaf in cores if leaf.mask_span]
     if len(leaves) < len(cores) or not all(leaf.masked for leaf in leaves) or len(windows) > 1:
         raise NotForAll("a core has no mask to sum, its keys are chosen by scores, or its windows have several sizes")
     rows: list[Row] = []

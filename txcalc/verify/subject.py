@@ -156,7 +156,7 @@ class Subject:
 
     def at_one_length(self, device: str) -> tuple[OneSize, SizePoint]:
         """Inputs of a batch that is a symbol, and of so many tokens that every window is passed."""
-        past = max((end for leaf in self.model.root.leaves() for end in leaf.turns), default=0)
+        past = max((end for leaf in self.model.root.leaves() for end in leaf.breakpoints), default=0)
         lengths = LONG[0] + past, LONG[1]
         tokens, source = (min(length, self.longest or length) for length in lengths)
         apart = self.letters.source

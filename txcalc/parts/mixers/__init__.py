@@ -1,1 +1,1 @@
-"""Mixers that are a file by themselves: each is known by its file's name, which its table has too."""
+"""Mixers in a file of their own, which has the name of their table."""

@@ -1,6 +1,5 @@
-"""Attention over a window and over compressed entries: every so many tokens are pooled into one key that is its own
-value, which later queries see, all of them or those that an index selects.
-"""
+"""Compressed attention (DeepSeek-V4): a sliding window, and entries that pool `rate` tokens into one key, which is its
+own value; queries see all earlier entries or those that an index selects."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from txcalc.parts.cores import SoftmaxCore, attend
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import GroupedLinear, Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import REQUIRED, RMS_EPS, Wished, flag, key, letter
+from txcalc.parts.options import REQUIRED, RMS_EPS, Conflict, flag, key, letter
 from txcalc.parts.part import (
     Cache,
     Child,
@@ -30,12 +29,13 @@ from txcalc.parts.part import (
 )
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.positions import Rotary
-from txcalc.parts.spans import Unkept, Window
+from txcalc.parts.spans import Uncached, Window
 
 
 @frozen
-class Entries(Unkept):
-    """Query i sees the entries of the groups of `rate` tokens that end at it or before, no more than `top_k` of them.
+class Entries(Uncached):
+    """Query i sees the entries of complete groups of `rate` tokens up to i, at most `top_k` of them. `Pool` caches
+    them.
 
     They are kept where they are made: nothing is kept of them here.
     """
@@ -49,7 +49,7 @@ class Entries(Unkept):
         return f" and one of every {self.rate:,} tokens{chosen}"
 
     def number(self, tokens: Any) -> Any:
-        """⌊tokens / rate⌋, the groups that so many tokens fill."""
+        """⌊tokens / rate⌋, the number of complete groups."""
         return floor_div(tokens, self.rate)
 
     def keys(self, work: Workload) -> Any:
@@ -72,25 +72,25 @@ class Entries(Unkept):
 
 @frozen
 class Pool(Leaf):
-    """An entry of every `rate` tokens: Σ softmax(gates + bias)·kv over them, channel by channel; with `overlap` over
-    those of the group before too, by a second half of kv and gates.
+    """One entry per `rate` tokens: Σ softmax(gates + bias)·kv over them, channel by channel; with `overlap` also over
+    the group before, by a second half of kv and gates.
 
     Shapes   kv and gates (B, T, w·d), bias (rate, w·d), entries (B, ⌊S/rate⌋, d); w is 2 with `overlap`, else 1
     Unit     FLOPs under other: 1 per gate for its bias, 5 for the softmax, 2 for the weighted sum
-    Kept     what is pooled (without `overlap` all of kv, of which it is a part), and the softmax's result; nothing
-             where no gradient reaches it (`keeps`)
-    Cache    d of every entry, kv and gates of the tokens that no entry has yet, and with `overlap` those of the group
-             before: it grows in steps, by d/rate per token in the mean, which the growth is, rounded up
+    Kept     the pooled kv (without `overlap` all of kv) and the softmax's result; nothing where no gradient reaches it
+             (`keeps`)
+    Cache    d per entry, kv and gates of tokens not yet pooled, and with `overlap` those of the group before: it grows
+             in steps; the growth is the average, d/rate per token, rounded up
     Source   DeepSeek-AI 2026, DeepSeek-V4, sections 2.3.1 and 2.3.2
     """
 
-    begins: ClassVar[Mapping[str, str]] = {"bias": "zero"}
+    initial_values: ClassVar[Mapping[str, str]] = {"bias": "zero"}
     kept_in_fp32 = False
     width: Any
     rate: Any
     overlap: bool
     keeps: bool = True
-    holds = "steps"
+    cache_kind = "steps"
 
     @property
     def series(self) -> Any:
@@ -99,25 +99,25 @@ class Pool(Leaf):
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("bias", (self.rate, self.series)),)
 
-    def made(self, work: Workload) -> Any:
-        """Entries that the new tokens fill."""
+    def new_entries(self, work: Workload) -> Any:
+        """Entries completed by the new tokens."""
         entries = Entries(rate=self.rate)
         return entries.number(work.keys) - entries.number(work.past)
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
-        made = work.batch * self.made(work)
-        pooled, read = made * self.rate * self.series, work.positions * self.series
+        new_entries = work.batch * self.new_entries(work)
+        pooled, read = new_entries * self.rate * self.series, work.positions * self.series
         return (
             elementwise("bias", pooled, "add", 2 * read, 0, self.params),
             elementwise("softmax", pooled, "softmax", 0, 0),
             elementwise("weigh", pooled, "add", 0, 0),
-            elementwise("sum", pooled, "add", 0, made * self.width),
+            elementwise("sum", pooled, "add", 0, new_entries * self.width),
         )
 
     def saved(self, work: Workload) -> Any:
         if not self.keeps:
             return 0
-        pooled = work.batch * self.made(work) * self.rate * self.series
+        pooled = work.batch * self.new_entries(work) * self.rate * self.series
         return 2 * pooled if self.overlap else work.positions * self.series + pooled
 
     def cache(self, work: Workload) -> Cache:
@@ -131,10 +131,10 @@ class Pool(Leaf):
         return self.cache(work).held
 
     def cache_read(self, work: Workload) -> Any:
-        """What is pending; the entries are read by who attends to them."""
+        """Tokens not yet pooled; the attention core reads the entries."""
         return self.cache(work).held - self.width * Entries(rate=self.rate).number(work.keys)
 
-    def kept(self) -> str:
+    def describe_cache(self) -> str:
         return (
             f"what is pending, and of every {self.rate:,} tokens an entry: {self.width:,} · ⌊S/{self.rate:,}⌋ elements"
         )
@@ -142,7 +142,7 @@ class Pool(Leaf):
 
 @frozen
 class Compressor(Composite):
-    """Projections to what is pooled and its gates, the pooling, and the entries' norm and rotation."""
+    """The projections to kv and gates, the pooling, and the entries' norm and rotation."""
 
     d_model: Any
     pool: Pool
@@ -159,17 +159,17 @@ class Compressor(Composite):
     @property
     def _on_entries(self) -> Stream:
         pool = self.pool
-        return lambda work: work._replace(tokens=pool.made(work), past=Entries(rate=pool.rate).number(work.past))
+        return lambda work: work._replace(tokens=pool.new_entries(work), past=Entries(rate=pool.rate).number(work.past))
 
 
 @frozen
 class SelectionCore(Leaf):
-    """How much each query wants each entry: Σ w·relu(q·k) over a few heads, by which entries are selected.
+    """Index scores: Σ w·relu(q·k) over a few heads, by which entries are selected.
 
     Shapes   q (B, T, h, d), k (B, ⌊S/rate⌋, d), w (B, T, h), scores (B, T, ⌊S/rate⌋)
     Unit     FLOPs 2·B·T·⌊S/rate⌋·h·d; other: 3 per score of a head for the ReLU, its weight and the sum
     Counts   all pairs, `flops_masked` those before the selection
-    Omits    choosing the best, which only compares
+    Omits    the top-k, which only compares
     Source   DeepSeek-AI 2026, DeepSeek-V4, section 2.3.1, equation 16
     """
 
@@ -197,7 +197,7 @@ class SelectionCore(Leaf):
 
 @frozen
 class Selector(Composite):
-    """The index: entries of its own, queries of few heads from the low-rank queries, a weight per head."""
+    """The index: its own compressed entries, a few query heads from the low-rank queries, a weight per head."""
 
     d_model: Any
     q_rank: Any
@@ -216,7 +216,7 @@ class Selector(Composite):
 
 @frozen
 class CompressedCore(SoftmaxCore):
-    """softmax(q·kᵀ)·k over the last tokens and the entries, with a sink per head.
+    """softmax(q·kᵀ)·k over the window and the entries, with a sink per head.
 
     Shapes   q (B, h, T, d), k (B, S_w + ⌊S/rate⌋, d), y (B, T, h·d)
     Unit     FLOPs 4·B·T·h·d·(S_w + ⌊S/rate⌋), S_w the window's keys; other: 5 per score for the softmax
@@ -242,10 +242,10 @@ class CompressedCore(SoftmaxCore):
         return self.d_qk
 
     @property
-    def turns(self) -> tuple[Any, ...]:
+    def breakpoints(self) -> tuple[Any, ...]:
         chosen = None if self.entries is None else self.entries.top_k
-        return (self.span.most,) if self.entries is None or chosen is None else (
-            self.span.most, self.entries.rate * chosen)  # fmt: skip
+        return (self.span.max_keys,) if self.entries is None or chosen is None else (
+            self.span.max_keys, self.entries.rate * chosen)  # fmt: skip
 
     @property
     def period(self) -> Any:
@@ -254,8 +254,8 @@ class CompressedCore(SoftmaxCore):
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("sinks", (self.n_heads,)),)
 
-    def reached(self, work: Workload) -> Any:
-        """Keys of the dense product."""
+    def all_keys(self, work: Workload) -> Any:
+        """Keys of the dense product: window and entries."""
         window = self.span.keys(work)
         return window if self.entries is None else window + self.entries.keys(work)
 
@@ -264,7 +264,7 @@ class CompressedCore(SoftmaxCore):
         return window if self.entries is None else window + self.entries.read(work, self.token)
 
     def products(self, work: Workload) -> tuple[Operation, ...]:
-        heads, keys, tokens = work.batch * self.n_heads, self.reached(work), work.tokens
+        heads, keys, tokens = work.batch * self.n_heads, self.all_keys(work), work.tokens
         pairs = self.span.visible(work)
         pairs = pairs if self.entries is None else pairs + self.entries.visible(work)
         query = heads * tokens * self.d_qk
@@ -272,18 +272,18 @@ class CompressedCore(SoftmaxCore):
         return attend(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved)
 
     def keeps(self, work: Workload) -> Any:
-        tokens, keys = work.positions * self.n_heads, self.reached(work)
+        tokens, keys = work.positions * self.n_heads, self.all_keys(work)
         kept = tokens * (keys + 1) if work.keep_scores else tokens * self.d_v
         return tokens * self.d_qk + work.batch * keys * self.d_qk + kept
 
-    def kept(self) -> str:
-        return self.span.kept("keys that are values", f"{self.d_qk:,}")
+    def describe_cache(self) -> str:
+        return self.span.describe_cache("keys that are values", f"{self.d_qk:,}")
 
 
 @frozen
 class CompressedAttention(Composite):
-    """Queries through a low rank, normed head by head; one head of keys that are values; what is read turned back, and
-    projected in groups to a low rank, then to the model.
+    """Low-rank queries with a norm per head; one head of keys that are their own values; the result is rotated back,
+    and projected in groups to a low rank, then to d_model.
 
     Source   DeepSeek-AI 2026, DeepSeek-V4, section 2.3
     """
@@ -293,7 +293,7 @@ class CompressedAttention(Composite):
     d_head: Any
     q_rank: Any
     groups: Any
-    # Of one group: what is read, and what it is projected to.
+    # Per group: width of the input and of the low-rank projection.
     d_group: Any
     o_rank: Any
     norm_eps: Any
@@ -314,45 +314,45 @@ class CompressedAttention(Composite):
         yield Child("rotary", self.rotary)
         yield from optional("compressor", self.compressor, duty="pools")
         if self.selector:
-            # It learns from a loss of its own, not from the model's.
+            # Trained with a loss of its own, not the model's.
             yield Child("selector", self.selector, gradient="none")
         yield Child("core", self.core)
         yield Child("unrotary", replace(self.rotary, heads=self.n_heads))
         yield Child("o_a", GroupedLinear(groups=self.groups, d_in=self.d_group, d_out=self.o_rank, bias=False))
         yield Child("o_b", Linear(d_in=self.groups * self.o_rank, d_out=self.d_model, bias=False))
 
-    def alive(self) -> Any:
-        """Queries and what attention gives."""
+    def peak_elements(self) -> Any:
+        """Queries and the result."""
         return 2 * self.n_heads * self.d_head
 
 
 @frozen
 class CompressedOptions(Mechanism, section="compressed", kind="attention", ordered=True):
-    """`[compressed]`, with positions that turn heads."""
+    """`[compressed]`, with rotary positions."""
 
-    n_heads: Any = letter(REQUIRED, "query heads, on one head of keys that are values", of="groups")
-    d_head: Any = letter(REQUIRED, "width of a head", beyond="d_rope")
+    n_heads: Any = letter(REQUIRED, "query heads, on one head of keys that are their own values", of="groups")
+    d_head: Any = letter(REQUIRED, "width per head", contains="d_rope")
     d_rope: Any = letter(REQUIRED, "rotated part of a head, its last dimensions", even=True)
     q_rank: Any = letter(REQUIRED, "rank of the query projection")
-    o_rank: Any = letter(REQUIRED, "width that a group of heads is projected to, before the last projection")
-    groups: Any = letter(REQUIRED, "groups of heads, each projected by itself")
+    o_rank: Any = letter(REQUIRED, "rank of the output projection, per group of heads")
+    groups: Any = letter(REQUIRED, "groups of heads in the low-rank output projection")
     window: Any = letter(REQUIRED, "query i sees token j when 0 ≤ i − j < window")
-    rate: Any = letter(None, "tokens that are pooled into one entry; absent: the window alone is seen")
+    rate: Any = letter(None, "tokens pooled into one entry; absent: the window alone")
     overlap: bool = key(flag, False, "an entry pools the group before its own too")
-    index_heads: Any = letter(None, "heads of an index that selects entries; absent: all are attended to")
-    index_width: Any = letter(None, "width of a head of the index", beyond="d_rope")
-    index_top_k: Any = letter(None, "entries that a query selects by it")
+    index_heads: Any = letter(None, "heads of the index that selects entries; absent: all entries are used")
+    index_width: Any = letter(None, "width per head of the index", contains="d_rope")
+    index_top_k: Any = letter(None, "entries that the index selects per query")
 
-    def misfits(self) -> Iterator[Wished]:
-        yield from super().misfits()
+    def conflicts(self) -> Iterator[Conflict]:
+        yield from super().conflicts()
         if self.rate is None and (self.overlap or self.index_heads is not None):
-            yield Wished("rate", "the tokens an entry, beside overlap and an index")
+            yield Conflict("rate", "the tokens per entry, given overlap or an index")
         if self.index_heads is not None and self.index_width is None:
-            yield Wished("index_width", "a size beside index_heads")
+            yield Conflict("index_width", "a size, given index_heads")
         if self.index_heads is not None and self.index_top_k is None:
-            yield Wished("index_top_k", "a size beside index_heads")
+            yield Conflict("index_top_k", "a size, given index_heads")
         if self.index_heads is None and (self.index_width is not None or self.index_top_k is not None):
-            yield Wished("index_heads", "a size beside index_width and index_top_k")
+            yield Conflict("index_heads", "a size, given index_width or index_top_k")
 
     def build(self, place: Place) -> CompressedAttention:
         heads, width = self.n_heads, self.d_head
@@ -383,7 +383,7 @@ class CompressedOptions(Mechanism, section="compressed", kind="attention", order
 
     def _rotary(self, place: Place, heads: Any) -> Rotary:
         rotary = place.positions.rotary(heads, self.d_rope, paired=True)
-        assert rotary is not None  # it stands with rotary positions (`layer_rules`)
+        assert rotary is not None  # `layer_rules` requires rotary positions
         return rotary
 
     def _compressor(self, place: Place, width: Any, keeps: bool) -> Compressor:

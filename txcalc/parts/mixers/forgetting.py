@@ -1,7 +1,7 @@
-"""Forgetting attention: softmax attention whose heads forget, by gates that each token makes of itself.
+"""Forgetting attention: softmax attention with a forget gate per head, computed from the input.
 
-A key counts the less the more was forgotten since: log f of all tokens between are added to its score. A running sum of
-them makes that one subtraction per score, and is kept beside k and v.
+The sum of log f over the tokens between key and query is added to the score. Its running sum makes that one subtraction
+per score, and is cached with k and v.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from txcalc.notation import pair
 from txcalc.parts.cores import SoftmaxCore, attend
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
-from txcalc.parts.options import REQUIRED, Wished, divided, key, per_head, size
+from txcalc.parts.options import REQUIRED, Conflict, divided, key, per_head, size
 from txcalc.parts.part import Child, Composite, Leaf, Operation, Workload, elementwise
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.sharding import Ways
@@ -23,10 +23,10 @@ from txcalc.parts.spans import Causal
 
 @frozen
 class ForgetGate(Leaf):
-    """c: the sum of log σ(f) over all tokens up to each, which goes on from the last that is kept.
+    """c: the running sum of log σ(f) per head, continued from the cache.
 
     Shapes   f and c (B, T, h)
-    Unit     FLOPs under other: 2 for log σ, a softplus, and 1 for the sum, of every head and token
+    Unit     FLOPs under other, per head and token: 2 for log σ (a softplus) and 1 for the sum
     Kept     f
     Source   Lin et al. 2025 (arXiv 2503.02130), section 3.1
     """
@@ -49,7 +49,7 @@ class ForgettingCore(SoftmaxCore):
     """softmax(q·kᵀ + c_i − c_j)·v.
 
     Shapes   q (B, h, T, d), k and v (B, h_kv, S, d), c (B, h, S), y (B, T, h·d)
-    Unit     FLOPs 4·B·h·d·T·S; other: 5 per score for the softmax, 2 for what is forgotten
+    Unit     FLOPs 4·B·h·d·T·S; other: 5 per score for the softmax, 2 for the decay
     Counts   the full T×S rectangle; `flops_masked` only the pairs that the span lets through
     Traffic  that of a fused kernel: q, k, v, c and y once, no score leaves the chip
     Kept     q, k, v; with `keep_scores` the h·T·S probabilities, without it y and c
@@ -78,15 +78,15 @@ class ForgettingCore(SoftmaxCore):
         made = tokens * self.n_heads * self.d_v + keys * self.n_heads
         return query + kv + (keys * work.tokens * self.n_heads if work.keep_scores else made)
 
-    def kept(self) -> str:
-        return self.span.kept(
+    def describe_cache(self) -> str:
+        return self.span.describe_cache(
             "K, V and what is forgotten", f"({pair(self.n_kv_heads, self.d_qk, self.d_v)} + {self.n_heads:,})"
         )
 
 
 @frozen
 class ForgettingAttention(Composite):
-    """q, k, v, a forget gate of every head, the core and o; order is known by what is forgotten alone.
+    """q, k, v, a forget gate per head, the core and o; positions are known by forgetting alone.
 
     Source   Lin et al. 2025 (arXiv 2503.02130), section 3.2: FoX as LLaMA has its blocks
     """
@@ -107,12 +107,12 @@ class ForgettingAttention(Composite):
         yield Child("core", self.core)
         yield Child("o", Linear(d_in=queries, d_out=d, bias=False, keeps="eager"), duty="writes")
 
-    def alive(self) -> Any:
-        """Queries, keys, values and what attention gives."""
+    def peak_elements(self) -> Any:
+        """Queries, keys, values and the result."""
         return 2 * self.n_heads * self.d_head + 2 * self.n_kv_heads * self.d_head
 
     def shard(self, ways: Ways) -> ForgettingAttention:
-        """Its query heads with their gates, and its key/value heads or one that other ranks have too."""
+        """Its query heads with their gates, and its key/value heads or a replicated one."""
         heads, groups = ways.split("n_heads", self.n_heads), ways.groups("n_kv_heads", self.n_kv_heads)
         core = replace(self.core, n_heads=heads, n_kv_heads=groups)
         return replace(self, n_heads=heads, n_kv_heads=groups, core=core)
@@ -122,9 +122,9 @@ class ForgettingAttention(Composite):
 class ForgettingOptions(Mechanism, section="forgetting", kind="attention"):
     n_heads: Any = key(size, REQUIRED, "query heads, each with a forget gate")
     n_kv_heads: Any = key(size, lambda at: at["forgetting"]["n_heads"], "key/value heads")
-    d_head: Any = key(size, per_head("forgetting"), "width of a head")
+    d_head: Any = key(size, per_head("forgetting"), "width per head")
 
-    def misfits(self) -> Iterator[Wished]:
+    def conflicts(self) -> Iterator[Conflict]:
         yield from divided("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)
 
     def build(self, place: Place) -> ForgettingAttention:

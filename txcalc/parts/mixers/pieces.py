@@ -1,6 +1,6 @@
-"""Leaves one by one, each where it works: what a published model has that no other part says.
+"""Leaves listed one by one, each with its workload: what a published model has that no other part describes.
 
-They are counted and each has a module by itself; a list does not say what reads what, so that none is made of it.
+They are counted and each has a module; the list does not say what reads what, so that no model is built from it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from txcalc.parts.sharding import Ways
 
 
 def _positions(tokens: Any, at: list[int]) -> Any:
-    """m·⌈(a·T + b)/c⌉, none of a text that is too short for one."""
+    """m·⌈(a·T + b)/c⌉, 0 for texts that are too short."""
     a, b, c, m = (*at, 1)[:4]
     return ceil_div(maximum(0, tokens * a + b), c) * m
 
 
-# What a piece is to its layer, by its name.
+# Role in the layer by name.
 DUTIES: Final[Mapping[str, Duty]] = {
     "q": "reads", "k": "reads", "v": "reads", "o": "writes", "down": "writes", "out_proj": "writes",
     "tokens": "tokens", "positions": "positions", "types": "types",
 }  # fmt: skip
-# What each thing that a piece says of where it works (`forms.steps`) makes of its stack's workload.
+# How each key of `forms.steps` changes the workload.
 STEPS: Final[dict[str, Callable[[Mapping[str, Any]], Stream]]] = {
     "source": lambda piece: on_source,
     "keys": lambda piece: lambda work: work._replace(source=_positions(work.keys, piece["keys"])),
@@ -39,7 +39,7 @@ STEPS: Final[dict[str, Callable[[Mapping[str, Any]], Stream]]] = {
 
 
 def _stream(piece: Mapping[str, Any]) -> Stream:
-    """Where a piece works."""
+    """The stream of a piece."""
     made = [STEPS[name](piece) for name in steps(piece)]
 
     def on(work: Workload) -> Workload | None:
@@ -53,11 +53,11 @@ def _stream(piece: Mapping[str, Any]) -> Stream:
 
 @frozen
 class Pieces(Composite):
-    """Leaves by their names; the order in which they are listed is that in which they compute."""
+    """Named leaves, in the order of computation."""
 
     pieces: tuple[Mapping[str, Any], ...]
     cuttable = False
-    fixed: ClassVar[None] = None  # it works where it is asked to
+    fixed: ClassVar[None] = None  # as the workload says
 
     def describe(self) -> str:
         return "pieces of its own"
@@ -71,8 +71,8 @@ class Pieces(Composite):
             yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=_stream(piece), duty=duty)
 
     def shard(self, ways: Ways) -> Pieces:
-        """Whole on every rank."""
-        ways.whole("list of pieces")
+        """Replicated."""
+        ways.cannot_split("list of pieces")
         return self
 
 

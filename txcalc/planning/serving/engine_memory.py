@@ -285,7 +285,7 @@ def _heads(stack: Stack) -> int:
 def step_elements(stack: Stack) -> int:
     """Elements a token that a step of a rank has alive at its peak: the stream with its residual, norm and sum, and the
     widest branch: gate, up and their product, or queries, keys, values and what attention gives."""
-    widest = max((group.block.alive() for group in stack.groups), default=0)
+    widest = max((group.block.peak_elements() for group in stack.groups), default=0)
     elements: int = ceil(4 * stack.d_model + widest)
     return elements
 

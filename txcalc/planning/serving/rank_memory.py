@@ -25,7 +25,7 @@ class Held(NamedTuple):
 
     @property
     def is_state(self) -> bool:
-        return self.leaf.holds == "state"
+        return self.leaf.cache_kind == "state"
 
     def algorithmic(self, work: Workload) -> int:
         """Elements that later tokens need."""

@@ -229,8 +229,8 @@ class StepTimer(Messages):
         """Elements of the attention matrix, which unfused kernels write and read several times."""
         entry = held.entry
         assert entry.work is not None
-        heads, span = entry.leaf.n_heads, entry.leaf.sees  # type: ignore[attr-defined]
-        alone = span.alone(entry.work) if span else (entry.work,)
+        heads, span = entry.leaf.n_heads, entry.leaf.mask_span  # type: ignore[attr-defined]
+        alone = span.sequences(entry.work) if span else (entry.work,)
         return float(sum(each.positions * each.keys for each in alone) * heads * entry.runs)
 
     def _again(self, held: RankLeaf, numbers: frozenset[int]) -> float:

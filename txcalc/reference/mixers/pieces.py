@@ -100,7 +100,7 @@ Given = Callable[[Any, Any, Any, Any], Shapes]  # a part, B, T and S
 
 
 def _attended(part: cores.AttentionCore, batch: Any, tokens: Any, source: Any) -> Shapes:
-    keys = source if isinstance(part.span, spans.Cross | spans.Reading) else tokens
+    keys = source if isinstance(part.span, spans.Cross | spans.CrossUncached) else tokens
     q = (batch, tokens, part.n_heads, part.d_qk)
     return [q, (batch, keys, part.n_kv_heads, part.d_qk), (batch, keys, part.n_kv_heads, part.d_v)]
 

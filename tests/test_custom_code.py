@@ -153,7 +153,7 @@ def test_what_a_draft_of_blocks_costs() -> None:
 
 def test_a_draft_of_blocks_has_no_time(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(CASES["dflash"]["config"]))
-    with pytest.raises(InputError, match="drafts a block in one pass"):
+    with pytest.raises(InputError, match="draft a block at once"):
         txcalc.deploy("gpt2", "h100-sxm", draft=f"4:{tmp_path}", acceptance="70%")
 
 

@@ -549,7 +549,7 @@ def test_other_formats_have_every_layout(form: str) -> None:
 
 def test_what_does_not_fit_exits_with_one() -> None:
     code, out, err = run("llama-3.1-70b", "--gpu", "h100-sxm:1")
-    assert code == 1 and "does not fit" in out and "for its weights" in out and err == ""
+    assert code == 1 and "does not fit" in out and "limited by weights" in out and err == ""
     code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:1", "--json")
     assert code == 1 and json.loads(out)["min_gpus"] == 2
 

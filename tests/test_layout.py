@@ -199,8 +199,8 @@ def test_formulas_of_a_rank_are_printed() -> None:
     for said, words in (
         (["--layout", "tp=3"], "a divisor of n_heads = 32"),
         (["--layout", "pp=2", "--stage", "2"], "--stage is 2, expected a stage from 0 to 1 of pp=2"),
-        (["--stage", "0"], "say --layout pp=N too"),
-        (["--layout", "tp=2", "--stage", "0"], "say --layout pp=N too"),
+        (["--stage", "0"], "add --layout pp=N"),
+        (["--layout", "tp=2", "--stage", "0"], "add --layout pp=N"),
     ):
         assert words in typed("formula", "llama-3.1-8b", *said).output
     assert "name one" in typed("formula", "--layout", "tp=8").output

@@ -247,7 +247,7 @@ def test_arrays_of_lengths_go_together_or_are_refused() -> None:
     model = txcalc.load("gpt2")
     both = model.ledger(batch=numpy.array([[1], [2]]), tokens=numpy.array([1, 8])).total("flops")
     assert both.tolist() == [[model.ledger(b, t).total("flops") for t in (1, 8)] for b in (1, 2)]
-    with pytest.raises(InputError, match="go together"):
+    with pytest.raises(InputError, match="broadcast together"):
         model.ledger(batch=numpy.array([1, 2, 3]), tokens=numpy.array([1, 8]))
     with pytest.raises(InputError, match="all 0 or all above"):
         model.ledger(past=numpy.array([0, 8]))

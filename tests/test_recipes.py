@@ -71,11 +71,11 @@ from torch import Tensor, nn
 
 from txcalc.parts.mixers import narrow as parts
 from txcalc.reference.linear import Linear
-from txcalc.reference.run import Like, Run
+from txcalc.reference.run import Placement, Run
 
 
 class Narrow(nn.Module):
-    def __init__(self, part: parts.Narrow, like: Like) -> None:
+    def __init__(self, part: parts.Narrow, like: Placement) -> None:
         super().__init__()
         self.down = Linear(part.d_model, part.width, False, like)
         self.up = Linear(part.width, part.d_model, False, like)

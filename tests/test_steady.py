@@ -417,7 +417,7 @@ def test_hits_drafts_and_loads_go_together() -> None:
 def test_a_rate_that_does_not_last() -> None:
     argv = ["llama-3.1-8b", "--gpu", "h100-sxm:1", "--context", "4k"]
     code, out, _ = run(*argv, "--rate", "30/s")
-    assert code == 1 and out.startswith("cannot last: prompts alone need 134 % of 1 × h100-sxm; at most ")
+    assert code == 1 and out.startswith("not sustainable: prefill alone takes 134 % of 1 × h100-sxm;\nat most ")
     code, out, _ = run(*argv, "--rate", "60/min", "--json")
     speed = json.loads(out)["speed"]
     assert code == 0 and speed["rate"] == 1 and speed["steady"]["requests_per_s"] == 1

@@ -178,7 +178,10 @@ def test_defaults_of_a_tower_are_told() -> None:
 
 def test_a_tower_far_beyond_its_language_model_is_so_many_times(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps(TRUTH["molmo2 default"]["config"]))
-    assert "input, 9,008 times these FLOPs" in typed("show", str(tmp_path / "config.json"), "--tokens", "256").stdout
+    assert (
+        "input tokens, 9,008 times the language model's FLOPs"
+        in typed("show", str(tmp_path / "config.json"), "--tokens", "256").stdout
+    )
 
 
 def test_a_text_config_gets_what_the_class_of_the_whole_gives_it() -> None:
@@ -198,7 +201,7 @@ def test_the_command(tmp_path: Path) -> None:
     data = json.loads(shown(LLAVA, "--json").stdout)
     assert data["params"]["whole"] == 7_063_427_072 and data["params"]["total"] == 6_738_939_904
     assert sum(data["params"]["by_kind"].values()) == data["params"]["total"]
-    assert "of a multimodal one that has 7,063,427,072 parameters, 324,487,168 beside" in " ".join(
+    assert "7,063,427,072 parameters in all, 324,487,168 in towers and projectors" in " ".join(
         shown(LLAVA).stdout.split()
     )
     unknown = json.loads(shown(LLAVA | {"mm_resampler_depth": 3}, "--json").stdout)
@@ -279,7 +282,7 @@ def test_a_tower_is_a_tree_by_part(tmp_path: Path) -> None:
     edged = towers("--source-tokens", "260")  # 26 × 40 patches: windows of 8 × 8, and those of 2 × 8 at one edge
     assert edged["flops"]["by_kind"]["attention_core"] == 4 * 1280 * (4 * 1040**2 + 28 * 5 * (3 * 64**2 + 16**2))
     assert edged["known"]["flops"]["how"] == "measured"
-    assert "260 (13 × 20) tokens of input" in typed("show", str(path), "--source-tokens", "260").stdout
+    assert "260 (13 × 20) input tokens" in typed("show", str(path), "--source-tokens", "260").stdout
     other = copy.deepcopy(QWEN)
     other["vision_config"]["depth"] = 31
     path.write_text(json.dumps(other))

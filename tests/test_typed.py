@@ -134,4 +134,4 @@ def test_ignore_is_read_by_every_command_that_reads_configs(tmp_path: Path) -> N
         code, out, err = run(*command, "--ignore", "strange_width")
         assert (code, bool(out)) == (0, True), err
         assert run(*command, "--ignore", "no_such_key")[0] == 2
-    assert run("compare", "gpt2", "gpt2-xl", "--ignore", "x")[2].startswith("txcalc: --ignore: leaves keys out")
+    assert run("compare", "gpt2", "gpt2-xl", "--ignore", "x")[2].startswith("txcalc: --ignore: needs a config.json")

@@ -1,6 +1,6 @@
-"""The same tree over symbols: letters for sizes, the formula of every figure, and the lengths that solve a rule.
+"""The part tree over symbols: letters for sizes, the formula of every figure, and crossover lengths.
 
-SymPy lives here only. It adds, multiplies, expands and cancels; how a formula is written is `notation`'s to say.
+Only this package uses SymPy, to add, multiply, expand and cancel; `notation` decides how a formula is written.
 """
 
 from __future__ import annotations
@@ -208,7 +208,7 @@ def formulas(
     Errors: `UnknownName` where the model has no such part; `InputError` where it cannot be laid out so.
     """
     if recipe is not None:
-        model = apart(model, recipe)
+        model = with_recomputed_layers(model, recipe)
     tree = symbolic(model)
     over, asked = over_letters(model, work)
     ints, symbols = RankTree(model.root), RankTree(tree.root)
@@ -234,9 +234,9 @@ def formulas(
     return rows, letters
 
 
-def apart(model: Model, recipe: Recipe) -> Model:
-    """The model, of whose layers those that backward computes again are a kind of their own, where others are not.
-    Errors: `InputError` for numbers of layers that it has not, or that several layers have."""
+def with_recomputed_layers(model: Model, recipe: Recipe) -> Model:
+    """The model with recomputed layers as a kind of their own, if others are not recomputed. Errors: `InputError` for
+    layers that do not exist or are shared."""
     halves, stacks = model.spec["stacks"], dict[str, Any]()
     if not recipe.recompute.startswith(("every", "layers")):
         return model

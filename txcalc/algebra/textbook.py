@@ -1,4 +1,4 @@
-"""The textbook's rules, derived from the generic block: each is the sum of its parts, with the classic sizes put in."""
+"""The textbook rules, derived from the generic block: each sums its parts, with the classic sizes substituted."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ MEASURES = {
 
 
 def oracles_of(names: Iterable[str], known: Collection[str]) -> list[str]:
-    """Each once. Errors: `UnknownName`."""
+    """The requested oracles. Errors: `UnknownName`."""
     wanted = list(dict.fromkeys(names))
     for name in wanted:
         if name not in known:
@@ -93,8 +93,8 @@ class Known(NamedTuple):
 
 
 def digest(model: Model, recorded: str) -> str:
-    """Every leaf with its sizes, and its figures of a recorded quantity where formulas can be told apart: the sizes say
-    whose proof it is, the figures that its formulas are still those that were proved."""
+    """A digest of every leaf with its sizes and its figures of a recorded quantity: the sizes identify the model, the
+    figures the formulas."""
     return digests(model, [recorded])[recorded]
 
 

@@ -1,8 +1,8 @@
-"""Structures: what a model is but for its sizes, so that what is shown of one holds for every model that has it.
+"""Structures: a model without its sizes, so that what is proved of one holds for every model that has it.
 
-A structure is a resolved description with letters for its sizes: which mechanisms there are, with which flags and
-forms, and which sizes are equal or come from others (h = h_kv·g, a rotated head is even). A model has one of its frame
-(embedding, last norm, head) and one of each kind of layer; where layers read each other, one of the whole.
+A structure is a resolved description with letters for its sizes: mechanisms, flags and forms, and which sizes are equal
+or derived (h = h_kv·g, an even rotary width). A model has one for its frame (embedding, final norm, head) and one for
+each kind of layer; one for the whole where layers read each other.
 """
 
 from __future__ import annotations

@@ -272,7 +272,7 @@ def inheritance(model: Model) -> dict[str, tuple[str, str]]:
 
 
 def _weakest(said: list[Shown]) -> tuple[str, str]:
-    """How the least sure of several is known, and where."""
+    """The weakest of several pieces of evidence, and its domain."""
     least = [shown for shown in said if shown.how == "measured"] or said
     return least[0].how, max((shown.where for shown in least), key=len, default="")
 

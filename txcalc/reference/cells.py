@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from txcalc.parts import cells as parts
 from txcalc.reference.linear import Linear
 from txcalc.reference.mode import current
-from txcalc.reference.run import Like, Remembers, Run
+from txcalc.reference.run import Cached, Placement, Run
 
 States = tuple[Tensor, ...]
 
@@ -38,14 +38,14 @@ def rnn(new: Tensor, old: Tensor, states: States) -> States:
 STEPS = {"lstm": lstm, "gru": gru, "rnn": rnn}
 
 
-class Cell(Remembers):
+class Cell(Cached):
     """The states, token by token: y (B, T, H) of the gates' products with the tokens (B, T, G·H).
 
     In the `static` mode the products with the state are of all steps at once and of stand-ins: as many, of the same
     shapes, and other numbers.
     """
 
-    def __init__(self, part: parts.Cell, like: Like) -> None:
+    def __init__(self, part: parts.Cell, like: Placement) -> None:
         super().__init__()
         gates = parts.GATES[part.form] * part.width
         self.weight = like.parameter(gates, part.width)
@@ -70,7 +70,7 @@ class Cell(Remembers):
 class RecurrentCell(nn.Module):
     """A layer of recurrent cells."""
 
-    def __init__(self, part: parts.RecurrentCell, like: Like) -> None:
+    def __init__(self, part: parts.RecurrentCell, like: Placement) -> None:
         super().__init__()
         gates = parts.GATES[part.form] * part.d_hidden
         self.in_proj = Linear(part.d_model, gates, part.bias, like)

@@ -13,7 +13,7 @@ from txcalc.parts.taps import short_memory
 from txcalc.reference.linear import Activation, Convolution, Linear, Norm
 from txcalc.reference.mode import current
 from txcalc.reference.recurrent import summed
-from txcalc.reference.run import Like, Remembers, Run
+from txcalc.reference.run import Cached, Placement, Run
 
 
 def unit(x: Tensor) -> Tensor:
@@ -21,7 +21,7 @@ def unit(x: Tensor) -> Tensor:
     return x * (x.square().sum(-1, keepdim=True) + 1e-6).rsqrt()
 
 
-class DeltaRule(Remembers):
+class DeltaRule(Cached):
     """The state (h, d_k, d_v) of the gated delta rule, in float32: y (B, T, h, d_v) of q and k (B, T, key heads, d_k),
     v (B, T, h, d_v), the decays' logits (B, T, h, 1 or d_k) and β's (B, T, h).
 
@@ -29,7 +29,7 @@ class DeltaRule(Remembers):
     values.
     """
 
-    def __init__(self, part: parts.DeltaRule, like: Like) -> None:
+    def __init__(self, part: parts.DeltaRule, like: Placement) -> None:
         super().__init__()
         self.A_log = like.parameter(part.n_heads)
         self.dt_bias = like.parameter(part.n_heads * part.decays)
@@ -74,7 +74,7 @@ class DeltaRule(Remembers):
 class DeltaNet(nn.Module):
     """A gated delta rule between projections."""
 
-    def __init__(self, part: parts.DeltaNet, like: Like) -> None:
+    def __init__(self, part: parts.DeltaNet, like: Placement) -> None:
         super().__init__()
         keys, values = part.n_key_heads * part.d_key, part.n_heads * part.d_value
         mixed = 2 * keys + values

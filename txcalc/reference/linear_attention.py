@@ -12,10 +12,10 @@ from txcalc.parts.norm import Norm as NormPart
 from txcalc.reference.linear import Activation, Linear, Norm
 from txcalc.reference.mode import current
 from txcalc.reference.recurrent import summed
-from txcalc.reference.run import Like, Remembers, Run
+from txcalc.reference.run import Cached, Placement, Run
 
 
-class DecayScan(Remembers):
+class DecayScan(Cached):
     """The state (h, d, d) of linear attention, in float32: y (B, T, h, d) of q, k and v (B, T, h, d).
 
     `decay` (h) is −log λ of every head: 2^(−8·i/h) of the i-th, from 1 (ALiBi's slopes). Published models shrink it
@@ -24,7 +24,7 @@ class DecayScan(Remembers):
 
     decay: Tensor
 
-    def __init__(self, part: parts.DecayScan, like: Like) -> None:
+    def __init__(self, part: parts.DecayScan, like: Placement) -> None:
         super().__init__()
         heads = torch.arange(1, part.n_heads + 1, device=like.device, dtype=torch.float32)
         self.register_buffer("decay", 2 ** (-8 * heads / part.n_heads))
@@ -49,7 +49,7 @@ class DecayScan(Remembers):
 class LinearAttention(nn.Module):
     """Lightning attention."""
 
-    def __init__(self, part: parts.LinearAttention, like: Like) -> None:
+    def __init__(self, part: parts.LinearAttention, like: Placement) -> None:
         super().__init__()
         inner = part.n_heads * part.d_head
         self.in_proj = Linear(part.d_model, 3 * inner, False, like)
@@ -67,7 +67,7 @@ class LinearAttention(nn.Module):
         return self.out_proj(self.gate(self.gate_proj(x), y))
 
 
-class MatrixScan(Remembers):
+class MatrixScan(Cached):
     """The memory C (h, d_k, d_v), its normaliser n (h, d_k) and their exponent m (h): y (B, T, h, d_v) of q and k
     (B, T, h, d_k), v (B, T, h, d_v), and the logits of both gates (B, T, h)."""
 
@@ -121,7 +121,7 @@ class MatrixScan(Remembers):
 class MatrixMemory(nn.Module):
     """An mLSTM layer."""
 
-    def __init__(self, part: parts.MatrixMemory, like: Like) -> None:
+    def __init__(self, part: parts.MatrixMemory, like: Placement) -> None:
         super().__init__()
         for child in part.parts:
             if isinstance(child.part, LinearPart):

@@ -26,7 +26,7 @@ from txcalc.reference.hyper import HyperConnection
 from txcalc.reference.linear import Activation, LayerScale, Linear, Lookup, LowRank, Norm, Sum, Times, Unused
 from txcalc.reference.mixers.pieces import MatrixProduct
 from txcalc.reference.mode import current, mode
-from txcalc.reference.run import Cache, Like, Remembers, Run
+from txcalc.reference.run import Cache, Cached, Placement, Run
 from txcalc.reference.shared import SharedBlock
 
 
@@ -42,7 +42,7 @@ def module_of(part: type[Composite]) -> type[Any] | None:
 class Laurel(nn.Module):
     """x + norm(right(left(x)))."""
 
-    def __init__(self, part: LaurelPart, like: Like) -> None:
+    def __init__(self, part: LaurelPart, like: Placement) -> None:
         super().__init__()
         self.left = Linear(part.d_model, part.rank, False, like)
         self.right = Linear(part.rank, part.d_model, False, like)
@@ -69,7 +69,7 @@ class Update(nn.Module):
 class Streams(nn.Module):
     """Predicts streams (n, B, T, D) before a block works on the active one, and corrects them by what it made of it."""
 
-    def __init__(self, part: StreamsPart, like: Like) -> None:
+    def __init__(self, part: StreamsPart, like: Placement) -> None:
         super().__init__()
         self.norm = Norm(part.norm, like)
         self.router = Linear(part.width, part.number, False, like)
@@ -98,7 +98,7 @@ class Streams(nn.Module):
 class Block(nn.Module):
     """Branches beside the residual stream, one after the other or side by side; norms as `parts.block` places them."""
 
-    def __init__(self, part: BlockPart, like: Like) -> None:
+    def __init__(self, part: BlockPart, like: Placement) -> None:
         super().__init__()
         self.names = [branch.name for branch in part.branches]
         self.from_block_input = {branch.name for branch in part.branches if branch.from_block_input}
@@ -133,7 +133,7 @@ class Block(nn.Module):
         if part.scaled:
             self.register_buffer("scalar", torch.ones((), device=like.device, dtype=like.dtype))
         for name, module in self.named_modules():
-            if isinstance(module, Remembers):
+            if isinstance(module, Cached):
                 module.place = name
         if part.adapters:
             self.requires_grad_(False)
@@ -223,7 +223,7 @@ class Block(nn.Module):
         return self.joint_norm(y)
 
 
-def _adapt(module: nn.Module, part: Composite, like: Like) -> None:
+def _adapt(module: nn.Module, part: Composite, like: Placement) -> None:
     """Puts adapters beside the linear layers that have one in the tree."""
     for child in part.parts:
         if isinstance(child.part, Composite):
@@ -239,7 +239,7 @@ def _adapt(module: nn.Module, part: Composite, like: Like) -> None:
 class LayerInputs(nn.Module):
     """Two vectors (B, T, L, width): what the stack's input x (B, T, D) says to each layer, and the tokens' rows."""
 
-    def __init__(self, part: parts.LayerInputs, like: Like) -> None:
+    def __init__(self, part: parts.LayerInputs, like: Placement) -> None:
         super().__init__()
         self.tokens = Lookup(part.tokens.rows, part.tokens.width, like)
         self.scale = Times(part.width**0.5)
@@ -256,7 +256,7 @@ class LayerInputs(nn.Module):
 class StreamEnds(nn.Module):
     """A matrix for each stream but the first; the results are made as long as the first stream."""
 
-    def __init__(self, part: parts.StreamEnds, like: Like) -> None:
+    def __init__(self, part: parts.StreamEnds, like: Placement) -> None:
         super().__init__()
         made = (Linear(part.width, part.width, False, like) for _ in range(part.number - 1))
         self.projections = nn.ModuleList(made)
@@ -271,8 +271,8 @@ class StreamEnds(nn.Module):
         return torch.stack(streams)
 
 
-class Asked(nn.Module):
-    """What can be asked of a whole model, besides its `forward`."""
+class LanguageModel(nn.Module):
+    """Methods of a whole model besides `forward`."""
 
     def loss(self, *inputs: Tensor, labels: Tensor | None = None) -> Tensor:
         """Mean cross-entropy of the logits. `labels` are what each should say, −100 nothing; absent, the next token."""
@@ -299,11 +299,11 @@ class Asked(nn.Module):
         return result[0] if isinstance(result, tuple) else result
 
 
-class Stack(Asked):
+class Stack(LanguageModel):
     """Embedding, layers, final norm, and what is read off them: logits, else hidden states (B, T, D); with a pooler,
     these and its vector. Without an embedding it takes vectors (B, T, D)."""
 
-    def __init__(self, part: parts.Stack, like: Like, prefix: str = "", tied: Lookup | None = None) -> None:
+    def __init__(self, part: parts.Stack, like: Placement, prefix: str = "", tied: Lookup | None = None) -> None:
         super().__init__()
         if part.around:
             raise InputError("reference", ["leaves around the layers have no module"])
@@ -381,10 +381,10 @@ class Stack(Asked):
         return result if self.pooler is None else (result, self.pooler(x, run))
 
 
-class EncoderDecoder(Asked):
+class EncoderDecoder(LanguageModel):
     """An encoder, and a decoder whose every layer attends to its output."""
 
-    def __init__(self, part: parts.EncoderDecoder, like: Like) -> None:
+    def __init__(self, part: parts.EncoderDecoder, like: Placement) -> None:
         super().__init__()
         # The decoder first: the table of tokens is its own, and `named_parameters` gives a shared one its first name.
         self.decoder = Stack(part.decoder, like, "decoder.")

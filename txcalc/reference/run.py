@@ -1,6 +1,6 @@
-"""What modules share in one forward pass, and what they keep for the next.
+"""State of one forward pass that modules share, and the cache.
 
-Letters: B batch · T new tokens · S keys (past + T) · D d_model · h heads · h_kv key/value heads · d width of a head.
+Letters: B batch · T new tokens · S keys (past + T) · D d_model · h heads · h_kv key/value heads · d width per head.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 
-class Like(NamedTuple):
-    """Where parameters are made, and of what type."""
+class Placement(NamedTuple):
+    """Device and dtype of new parameters."""
 
     device: torch.device
     dtype: torch.dtype
@@ -97,7 +97,7 @@ class Run:
         return replace(self, layer=layer, index=index, group=group)
 
     def once(self, key: object, make: Callable[[], Tensor]) -> Tensor:
-        """The table under `key`, as it is written, made by the first who asks."""
+        """A table that is built once per pass, under `key`."""
         name = repr(key)
         if name not in self.tables:
             self.tables[name] = make()
@@ -113,7 +113,7 @@ class Run:
             self.cache.tensors[f"{self.layer}.{place}"] = tensors
 
 
-class Remembers(nn.Module):
-    """A leaf that keeps something; `place` is its path within the layer, set by the block it stands in."""
+class Cached(nn.Module):
+    """A module with a cache; `place` is its path within the layer, set by the block."""
 
     place = ""

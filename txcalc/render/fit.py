@@ -59,7 +59,7 @@ def fit_report(
     verb = "model fits" if len(by_model) == 1 else "models fit"
     count = sum(any(fit.fits for row in fits.values() for fit in row) for fits in by_model.values())
     header = [
-        f"{count} of {len(by_model)} {verb}, with one sequence of {context:,} tokens, or their context if shorter",
+        f"{count} of {len(by_model)} {verb}, with one sequence of {context:,} tokens (their context if shorter)",
         *(
             f"{f'{card.number} × ' if card.number > 1 else ''}{card.title}: {iec(card.memory)}"
             f"{' each' if card.number > 1 else ''}, of which {iec(reserve)} reserved"

@@ -1,4 +1,4 @@
-"""Predicted and measured, part by part: the modules that a description means, under every profiler there is.
+"""Verification: builds the module that a description means, profiles it, and compares part by part with the ledger.
 
     verdict = verify(load("gpt2"))          `verdict.ok`, `verdict.rows`, `verdict.failures`
 
@@ -36,7 +36,7 @@ CUT = "only the first"
 
 
 def shortened(model: Model, layers: int) -> Model:
-    """The model with the first `layers` layers of each stack, and a note that says so. Errors: `InputError`."""
+    """The model cut to the first `layers` layers of each stack, with a note. Errors: `InputError`."""
     most = devices.n_layers(model)
     if not 1 <= layers <= most:
         raise InputError(

@@ -1,11 +1,11 @@
-"""Branches for which torch has no tensor-parallel style (latent attention, experts, recurrent mixers), and experts that
-are spread over ranks: torch's DTensors hold the weights and join a branch to the stream, and the branch itself runs on
-what a rank has of them.
+"""Sharded branches for which torch has no tensor-parallel style (MLA, experts, recurrent mixers), and expert
+parallelism: DTensors hold the weights and join the branch to the residual stream; the branch itself runs on the local
+shards.
 
-    x → all positions, on every rank → the branch on a share of its weights → a summand → their sum, or a share of it
+    x → all positions, on every rank → the branch on local shards → a partial sum → all-reduce or reduce-scatter
 
-A weight that no rank splits has a partial gradient then, from the heads, columns or channels of its rank; FSDP adds
-these up, like those of the norms between branches.
+Replicated weights get partial gradients from the local heads, columns or channels; FSDP sums them, as it does those of
+the norms between branches.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from txcalc.reference.run import Run
 
 
 class NoParallel(TxcalcError):
-    """This torch lacks what the proof of a layout needs."""
+    """This torch lacks what verifying a layout needs."""
 
     exit_code = 3
 
@@ -54,8 +54,8 @@ def owners(held: RankLeaf) -> Iterator[str]:
 
 
 def plan(piece: StagePiece, recipe: Recipe, between: Any) -> tuple[dict[str, Any], list[RankLeaf]]:
-    """Which of torch's styles each module takes, by how the tree says that its weights are split; and the leaves of the
-    branches of which it has not one for every weight."""
+    """torch's style for each module, by how the tree splits its weights; and the leaves of branches without one for
+    every weight."""
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import PrepareModuleInput
 
@@ -122,7 +122,7 @@ def split(
 
 
 def _distributed(module: nn.Module, held: RankLeaf, path: str, mesh: Any) -> None:
-    """Its weights as DTensors, cut or whole."""
+    """Makes its weights DTensors, sharded or replicated."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     for weight, (own, whole, axis) in zip(held.entry.leaf.weights(), held.axes(), strict=True):
@@ -138,7 +138,7 @@ def _distributed(module: nn.Module, held: RankLeaf, path: str, mesh: Any) -> Non
 
 
 def _apart(module: nn.Module, name: str, ranks: int) -> None:
-    """The bias of a product whose inputs are split: every rank adds its share of it."""
+    """The bias of a row-parallel layer: every rank adds its share."""
     forward = module.forward
 
     def shared(*given: Any) -> Any:
@@ -174,7 +174,7 @@ def _on_its_share(module: nn.Module) -> None:
 
 
 def _joined(module: nn.Module, mesh: Any, between: Any) -> None:
-    """Summands become a sum on the way out; on the way in the stream is gathered, of a whole branch (`between`)."""
+    """Sums the outputs, and gathers the input stream of a replicated branch (`between`)."""
     from torch.distributed.tensor import DTensor, Partial, Replicate
 
     forward = module.forward
@@ -192,8 +192,8 @@ def _joined(module: nn.Module, mesh: Any, between: Any) -> None:
 
 
 def _shared_out(module: Any, mesh: Any, between: Any) -> None:
-    """Experts that tokens are sent to: each rank of tp works on its share of the positions, but for the shared experts,
-    which are split as any feed-forward. Where the stream is whole, shares are taken of it and gathered behind."""
+    """Experts with token exchange: each tp rank works on its share of the positions, except for the shared experts,
+    which are split as any feed-forward. A replicated stream is sliced before and gathered after."""
     from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 
     forward, given = module.forward, list[Tensor]()

@@ -1,4 +1,4 @@
-"""What this machine reaches: its ceilings, measured, and the shares of them that a model's operations get.
+"""Calibration: measures this machine's peak rates and the efficiency of a model's kernels.
 
 Every kernel and every step of a small reference model is timed once a round. On a CPU the fastest of all rounds counts:
 on a machine that others use as well, what is compared was measured in the same seconds. On CUDA the median does, at a
@@ -81,7 +81,7 @@ TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "
 
 
 class Kernel(NamedTuple):
-    """Something to time: what it shows, FLOPs or bytes of it, and how to make it ready."""
+    """A kernel to time: its class, its FLOPs or bytes, and its setup."""
 
     kind: str
     dtype: str
@@ -91,7 +91,7 @@ class Kernel(NamedTuple):
 
 
 class Rate(NamedTuple):
-    """What a kernel reaches: FLOPs or bytes per second."""
+    """The measured rate of a kernel: FLOPs or bytes per second."""
 
     kind: str
     dtype: str
@@ -100,8 +100,7 @@ class Rate(NamedTuple):
 
 
 class StepCheck(NamedTuple):
-    """A step of the reference model: seconds predicted with the shares that are assumed of any accelerator, with those
-    that were measured here, and taken."""
+    """A step of the reference model: seconds predicted with default and with measured efficiencies, and measured."""
 
     load: str
     before: float
@@ -306,7 +305,7 @@ def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[R
 
 
 def _starts(tiny: DeviceModel, accelerator: Accelerator) -> float:
-    """Starts of a tiny model's step, which is nothing else."""
+    """Launch times, from a tiny model's step."""
     one = hardware.assumed().overlaid({"launch_s": 1e-6}, {})
     counted = rank(tiny, replace(accelerator, calibration=one)).cost(workload(tiny.model, Load("decode", 1, 1, 8)))
     return counted.launch / one.launch_s

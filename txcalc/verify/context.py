@@ -1,9 +1,9 @@
-"""Context parallelism with values: attention over a sequence that ranks hold a share each of, three ways.
+"""Context parallelism with real values: attention over a sequence split over ranks, three ways.
 
 allgather  every rank gathers the keys and values of the ranks before it (Llama 3, arXiv 2407.21783, section 3.3.2)
-ring       keys and values go around; what a rank made of each share is joined by its sums (Liu et al. 2023, arXiv
-           2310.01889)
-ulysses    ranks exchange tokens for heads, and heads for tokens behind (Jacobs et al. 2023, arXiv 2309.14509)
+ring       keys and values are passed around, and partial results are merged by their log-sum-exps (Liu et al. 2023,
+           arXiv 2310.01889)
+ulysses    all-to-alls between a split by tokens and a split by heads (Jacobs et al. 2023, arXiv 2309.14509)
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Operators that multiply no matrices: the only ones that may run without a count.
+"""The operators that are free: they multiply no matrices.
 
-Anything else that a profiler met and did not count fails the verification by name: a fused attention that fvcore skips
-silently, a grouped product, a kernel of somebody's own. `txcalc verify --zero-cost` prints the list.
+Any other operator without a count fails the verification by name: a fused attention that fvcore skips silently, a
+grouped product, a custom kernel. `txcalc verify --zero-cost` prints the list.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ SPARE = 2**28  # bytes left for everything but weights: a few tokens' activation
 
 
 class NoDevice(TxcalcError):
-    """The device asked for is not there."""
+    """The device does not exist."""
 
     exit_code = 3
 
@@ -94,7 +94,7 @@ def ran_out(error: BaseException) -> bool:
 
 
 def tidy(device: str) -> None:
-    """Gives back what is no longer used."""
+    """Frees unused memory."""
     gc.collect()
     if is_cuda(device):
         torch.cuda.empty_cache()
@@ -149,7 +149,7 @@ def clocks(device: str) -> dict[str, str]:
 
 
 def _asked(device: str, keys: str) -> list[str]:
-    """What NVIDIA's own tool says of a device; [] where it says nothing."""
+    """Output of nvidia-smi; [] if it fails."""
     index = torch.device(device).index or 0
     number = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")[index:][:1]
     command = [

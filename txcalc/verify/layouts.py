@@ -1,5 +1,5 @@
-"""A layout against PyTorch's own sharding: every kind of rank's parameters, gradients, optimizer state, saved tensors
-and collectives, and the micro-batches that a schedule holds; equal to the byte.
+"""Verifies a layout against PyTorch's own sharding: parameters, gradients, optimizer state, saved tensors, collectives
+and micro-batches in flight of every kind of rank, to the byte.
 
 Layers are folded: one of each kind is run, then one more of each, and the rest are as many times the difference, which
 a third layer shows to be the same. What PyTorch has no part for is not compared, and said.

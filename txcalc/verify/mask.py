@@ -1,7 +1,6 @@
-"""What a mask lets through: the reference's own masks added up, at sizes around every window.
+"""Masked FLOPs: the visible pairs of the reference module's own masks, at sizes around every window.
 
-FLOPs of one pair of a query and a key are those that PyTorch counts of a core where there is one pair; the pairs are
-those that its mask does not hide.
+Each pair costs what PyTorch counts for a core at one position.
 """
 
 from __future__ import annotations

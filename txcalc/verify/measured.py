@@ -1,4 +1,4 @@
-"""A module without a description, as a model: its parameters, and the FLOPs of each length that is asked, measured."""
+"""A bare PyTorch module as a model: its parameters, and FLOPs measured at each requested length."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txcalc.parts.model import Root
 from txcalc.parts.part import Child, Leaf, MatMul, Operation, Traffic, Weight, Workload
 from txcalc.verify import flops
 from txcalc.verify.parameters import owned
-from txcalc.verify.trace import MOST, Input, made_of, module, run_on, taken, theirs_at_work
+from txcalc.verify.trace import MOST, Input, made_of, module, run_on, taken, user_code
 
 
 def measured(source: nn.Module) -> Model:
@@ -28,13 +28,13 @@ def measured(source: nn.Module) -> Model:
     net = module(source)
     (takes,) = taken(net)
     name = type(source).__name__
-    nothing = Undescribed(name)
+    nothing = NoDescription(name)
     note = f"{name} is measured, not described: its parameters, and its FLOPs at each length that is asked"
-    return MeasuredModel(name, Unbuilt(name=name), nothing, nothing, "a module", (), (note,), net=net, takes=takes)
+    return MeasuredModel(name, NoTree(name=name), nothing, nothing, "a module", (), (note,), net=net, takes=takes)
 
 
-class Undescribed(Mapping[str, Any]):
-    """The description of a model that has none. Whatever asks it is told so: `InputError`."""
+class NoDescription(Mapping[str, Any]):
+    """The description of a measured module: every access is refused. Errors: `InputError`."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -54,18 +54,18 @@ class Undescribed(Mapping[str, Any]):
 
 
 @frozen
-class Unbuilt(Root):
-    """The tree of a model that has none. Errors: `InputError`."""
+class NoTree(Root):
+    """The part tree of a measured module, which has none. Errors: `InputError`."""
 
     name: str
 
     def children(self) -> Iterator[Child]:
-        raise Undescribed(self.name).refused()
+        raise NoDescription(self.name).refused()
 
 
 @frozen
 class MeasuredLeaf(Leaf):
-    """A module's own parameters, and half the FLOPs that were counted in it."""
+    """A module's own parameters, and its measured FLOPs (as multiply-adds)."""
 
     elements: int
     products: int
@@ -141,9 +141,9 @@ class MeasuredModel(Model):
         if faults:
             raise InputError(self.name, faults)
         if work != Workload(batch, tokens, 0, tokens):
-            raise Undescribed(self.name).refused()
+            raise NoDescription(self.name).refused()
         given = made_of(self.takes, {"B": batch, "T": tokens}, "meta")
-        with torch.no_grad(), theirs_at_work():
+        with torch.no_grad(), user_code():
             found = flops.count(self.net, partial(run_on, self.name, self.net, [self.takes], [given]))
         if found.uncounted:
             names = ", ".join(sorted({name for names in found.uncounted.values() for name in names}))

@@ -1,14 +1,12 @@
-"""What each part reads, writes and computes element by element, from every operator that runs in it.
+"""Traffic and other FLOPs of each part, from every operator that it runs.
 
-One part is one kernel: it reads each tensor that it did not make once, and writes what it gives to other parts; what it
-makes for itself stays on the chip. Of a table it reads the rows that it looks up. Ids, masks and tables of angles,
-which are the same for every sequence, are no part of it. Operations are those of `COST` for each result of an operator
-(or for each element that a reduction reads); numbers of which there is one per row, as of a norm, are left out.
+A part is one kernel: it reads each external tensor once and writes its outputs; intermediates stay on chip. Of a table
+it reads the rows looked up. Ids, masks and rotary tables, which all sequences share, do not count. FLOPs are those of
+`COST` per result (per input element of a reduction); one-per-row numbers, as in a norm, are left out.
 
-Witnessed are the parts whose formulas say this of the module as it is written (`traffic_of`, `computed_by`); what
-others move and compute depends on kernels, and is only modelled: cores but for q, k, v, y and the softmax, how tokens
-reach experts and whose weights are read, recurrent mixers, what an absorbed core of MLA moves, partly turned heads,
-positions that are the same for all sequences.
+Verified are the parts whose formulas describe the module as written (`traffic_of`, `computed_by`). Others depend on
+kernels and are only modelled: cores except q, k, v, y and the softmax, token dispatch and which experts' weights are
+read, recurrent mixers, absorbed MLA, partial rotary embedding, shared positions.
 """
 
 from __future__ import annotations

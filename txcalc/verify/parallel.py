@@ -1,4 +1,5 @@
-"""What PyTorch's own sharding does on one rank, on fake tensors and a fake process group: any world, no device.
+"""What PyTorch's own sharding holds and sends on one rank, on fake tensors and a fake process group: any world size, no
+device.
 
 The one module that names torch's private parts (`PRIVATE`): a torch without them is refused, never guessed at. It runs
 in a process of its own for every rank, for a process group is made once.
@@ -235,7 +236,7 @@ def sharded(
         _tie(net, model)
     if "ep" in mesh:
         away += spread(net, piece, mesh)
-    for part in _again(net, model, recipe):
+    for part in _recomputed_modules(net, model, recipe):
         _checkpointed(part, recomputed)
     if recipe.shards > 1:
         policy = MixedPrecisionPolicy(_dtype(recipe), {2: torch.bfloat16, 4: torch.float32}[recipe.reduce_bytes])
@@ -255,8 +256,8 @@ def sharded(
     return net  # type: ignore[no-any-return]
 
 
-def _again(net: nn.Module, model: Model, recipe: Recipe) -> Iterator[nn.Module]:
-    """The modules that backward computes again: blocks, by their numbers in the whole model, or attention's cores."""
+def _recomputed_modules(net: nn.Module, model: Model, recipe: Recipe) -> Iterator[nn.Module]:
+    """The modules that are recomputed in backward: blocks, by their indices in the whole model, or attention cores."""
     if recipe.recompute == "core":
         entries = [entry for entry in walk(model.root, model.workload()) if entry.kind == "attention_core"]
         yield from (net.get_submodule(path) for entry in entries for path in paths(entry.steps))
@@ -268,7 +269,7 @@ def _again(net: nn.Module, model: Model, recipe: Recipe) -> Iterator[nn.Module]:
 
 
 def _checkpointed(module: nn.Module, recomputed: Context) -> None:
-    """Its forward keeps what it is given alone, and is run again in backward."""
+    """Activation checkpointing: forward saves only its input."""
     forward = module.forward
 
     def again(*given: Any) -> Any:

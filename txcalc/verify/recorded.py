@@ -1,4 +1,4 @@
-"""What one rank keeps for backward, and what it sends: seen by torch's hooks while a step runs."""
+"""Saved tensors and collectives of one rank, recorded by torch's hooks while a step runs."""
 
 from __future__ import annotations
 

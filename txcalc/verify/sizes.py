@@ -1,7 +1,6 @@
-"""Sizes, batch and lengths as PyTorch's own symbols: what is traced with them holds for all, under conditions.
+"""Sizes, batch and lengths as PyTorch symbols: what is traced with them holds for all, under conditions.
 
-What PyTorch had to assume on the way (its guards) is true of all sizes of 2 or more, or becomes a condition of the
-theorem, or refuses it.
+Guards must hold for all sizes of 2 or more, or become conditions of the theorem, or refuse it.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def unlogged() -> Iterator[None]:
 
 
 class NotForAll(Refuted):
-    """The trace took a way that only some sizes or some data take: what it says is no proof for all of them."""
+    """The trace specialised on sizes or data, so it proves nothing for all of them."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"no proof for every batch and length: {reason}")
@@ -70,7 +70,7 @@ _OURS = (str(Path(torch.__file__).parent), str(Path(__file__).parent), str(Path(
 
 
 def theirs(stack: traceback.StackSummary | TracebackType | None) -> str:
-    """The innermost line that is neither PyTorch's, Python's own nor of this package: "model.py:12: x = x[:, 0]"."""
+    """The innermost line of user code in a traceback: "model.py:12: x = x[:, 0]"."""
     frames = traceback.extract_tb(stack) if isinstance(stack, TracebackType) else stack or ()
     for frame in reversed(frames):
         installed = "site-packages" in frame.filename

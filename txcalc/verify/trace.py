@@ -1,4 +1,4 @@
-"""Any module that takes token ids: its parameters and FLOPs as formulas in B and T, beside what fvcore counts."""
+"""Traces any module that takes token ids: parameters and FLOPs as formulas in B and T, with fvcore's count."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def trace(
     point = {letter: given[letter] or size for letter, size in POINT.items() if letter in used}
     run = partial(run_on, source, net, wanted)
     made = [made_of(one, point, device) for one in wanted]
-    with torch.no_grad(), theirs_at_work():
+    with torch.no_grad(), user_code():
         if measured:
             counter = flops.count(net, lambda: run(made))
             costs, domain = counter.by_module, ", ".join(f"{letter} = {size:,}" for letter, size in point.items())
@@ -162,7 +162,7 @@ def taken(net: nn.Module) -> list[Input]:
     said: Fault | str = ""
     for one in (ids, *vectors):
         try:
-            with torch.no_grad(), theirs_at_work():
+            with torch.no_grad(), user_code():
                 run_on(name, net, [one], [made_of(one, POINT, "meta")])
             return [one]
         except InputError as error:
@@ -290,17 +290,17 @@ def _loaded(place: str) -> Any:
 
 
 @contextmanager
-def theirs_at_work() -> Iterator[None]:
-    """Somebody else's code at work: what it prints is no result, and what PyTorch logs of its errors is told once."""
+def user_code() -> Iterator[None]:
+    """Runs user code: its output is discarded, and PyTorch's error logs appear once."""
     with unlogged(), redirect_stdout(sys.stderr):
         yield
 
 
 def _attempt(where: str, device: str, what: str, work: Callable[..., Any], *arguments: Any) -> Any:
-    """Somebody else's code: whatever it raises is one line. What cannot be made on meta (it reads a number of a tensor)
-    is made again as it is."""
+    """Runs user code: any exception becomes one line. A module that cannot be built on meta (it reads a tensor's value)
+    is built for real."""
     try:
-        with theirs_at_work():
+        with user_code():
             try:
                 with torch.device(device):
                     return work(*arguments)

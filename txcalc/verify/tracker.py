@@ -1,4 +1,5 @@
-"""Which module is at work: in forward the innermost that is running, in backward the one that made the node."""
+"""Attributes operators to modules: in forward the innermost running one, in backward the one that created the autograd
+node."""
 
 from __future__ import annotations
 

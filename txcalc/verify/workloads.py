@@ -1,6 +1,5 @@
-"""Prefill, decode and training steps on a device: the most memory they hold and the time they take, beside what was
-predicted. Unlike an oracle's rows these figures need not be equal: each says how far apart they are, and why.
-"""
+"""Prefill, decode and training steps on a device: peak memory and time, with predictions. Unlike rows of an oracle
+these need not be equal; each says how far apart they are, and why."""
 
 from __future__ import annotations
 
@@ -67,7 +66,7 @@ class Load(NamedTuple):
 
 
 class DeviceModel(NamedTuple):
-    """What is put to work."""
+    """A model on a device."""
 
     model: Model
     device: str

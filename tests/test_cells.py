@@ -58,10 +58,10 @@ def test_it_computes_what_torch_computes(form: str) -> None:
     torch = pytest.importorskip("torch")
     from txcalc.parts.cells import RecurrentCell as Part
     from txcalc.reference.cells import RecurrentCell
-    from txcalc.reference.run import Cache, Placement, Run
+    from txcalc.reference.run import Cache, Run, TensorOptions
 
     part = Part(d_model=6, d_hidden=5, form=form, bias=True, second_bias=True, projected=False)
-    own = RecurrentCell(part, Placement(torch.device("cpu"), torch.float64))
+    own = RecurrentCell(part, TensorOptions(torch.device("cpu"), torch.float64))
     other = module(form)(6, 5, batch_first=True).double()
     for mine, its in (
         (own.in_proj.weight, other.weight_ih_l0),

@@ -211,7 +211,7 @@ def test_the_command() -> None:
     assert one["prefill"]["layout"]["gpus"] == one["decode"]["layout"]["gpus"] == 4
     assert one["steady"]["utilisation"] > both["utilisation"] and one["transfer"]["seconds"] > 0
     shown = CliRunner(env={"COLUMNS": "80"}).invoke(app, [*argv, "auto", "--tpot", "1ms"])
-    assert shown.exit_code == 1 and shown.stdout.startswith("misses: TPOT")
+    assert shown.exit_code == 1 and shown.stdout.startswith("misses a limit: TPOT")
     assert "Disaggregated prefill and decode" in shown.stdout and max(map(len, shown.stdout.splitlines())) <= 80
     held = typed.data(*argv, "4", "--tp", "2", "--price", "2")["speed"]
     for pool in ("prefill", "decode"):
@@ -220,7 +220,9 @@ def test_the_command() -> None:
     served = [one["steady"]["per_gpu"] for one in (held["disaggregated"], held)]
     assert apart * served[0] == pytest.approx(together * served[1]) == pytest.approx(2 / 3600 * 1e6)
     kept = typed(*argv, "auto", "--tpot", "100ms")
-    assert kept.exit_code == 0 and "keeps a TPOT of 100 ms, with disaggregated prefill and decode" in kept.stdout
+    assert (
+        kept.exit_code == 0 and "meets the limits: TPOT ≤ 100 ms, with disaggregated prefill and decode" in kept.stdout
+    )
     few = typed.data(*argv, "4", "--engine", "vllm", "--max-num-seqs", "2")
     seated = few["speed"]["disaggregated"]
     assert seated["steady"]["line_s"] > 0 and seated["step_s"] < one["step_s"]

@@ -71,11 +71,11 @@ from torch import Tensor, nn
 
 from txcalc.parts.mixers import narrow as parts
 from txcalc.reference.linear import Linear
-from txcalc.reference.run import Placement, Run
+from txcalc.reference.run import TensorOptions, Run
 
 
 class Narrow(nn.Module):
-    def __init__(self, part: parts.Narrow, like: Placement) -> None:
+    def __init__(self, part: parts.Narrow, like: TensorOptions) -> None:
         super().__init__()
         self.down = Linear(part.d_model, part.width, False, like)
         self.up = Linear(part.width, part.d_model, False, like)

@@ -741,7 +741,7 @@ def test_one_deployment_fits_a_screen() -> None:
         argv = [name, "--gpu", gpu, "--price", "2", "--ttft", "2s", "--tpot", "40ms", "--concurrency", "64"]
         _, out, _ = run(*argv)
         assert len(out.splitlines()) <= 60 and max(map(len, out.splitlines())) <= 80
-        assert "Where the time goes" in run(*argv, "--format", "markdown")[1]
+        assert "Time by part" in run(*argv, "--format", "markdown")[1]
 
 
 @pytest.mark.slow

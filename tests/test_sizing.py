@@ -119,7 +119,9 @@ def test_the_question_that_ten_gpus_were_the_answer_to() -> None:
     asked = ["llama-3.1-70b", "--context", "9216", "--prompt", "8192", "--concurrency", "200"]
     limits = ["--ttft", "2s", "--tpot", "40ms"]
     code, out, _ = run(*asked, *limits, "--gpu", "h100-sxm:16")
-    assert code == 1 and out.startswith("misses: TTFT ") and "the most within: " in out.replace("\n", " ")
+    assert (
+        code == 1 and out.startswith("misses a limit: TTFT ") and "largest load within them: " in out.replace("\n", " ")
+    )
     data = run.data(*asked, *limits, "--gpu", "h100-sxm")
     assert data["min_gpus"] == 10 and data["layout"]["gpus"] > 16 and data["layout"]["gpus"] % 8 == 0
     steady = data["speed"]["steady"]
@@ -141,14 +143,14 @@ def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
         more = [timer.open(layout, 1.02 * best.rate) for layout in layouts]
         assert not any(steady.timed and limits.kept(steady) for steady in more)
     code, out, _ = run(*argv)
-    assert code == 1 and "requests/s; the most with known latencies: 4.33 requests/s on tp=2 dp=4, TTFT " in (
+    assert code == 1 and "requests/s; largest load with known latencies: 4.33 requests/s on tp=2 dp=4, TTFT " in (
         out.replace("\n", " ")
     )
     data = run.data(*argv, "--tpot", "12ms", code=1)
     assert data["largest"]["steady"]["tpot_s"]["mean"] <= 0.012 and data["largest"]["cost_per_million_output"] > 0
     assert run.data("llama-3.1-8b", "--gpu", "h100-sxm:8", "--rate", "1/s")["largest"] is None
     out = run(*argv, "--tpot", "1us")[1].replace("\n", " ")
-    assert "requests/s; no server of 8 × h100-sxm can: the floor of its TPOT is" in out
+    assert "requests/s; impossible on 8 × h100-sxm: the floor of TPOT is" in out
 
 
 def test_a_rate_gets_as_many_sequences_as_it_needs() -> None:
@@ -166,7 +168,10 @@ def test_users_beyond_the_cache_wait_in_line() -> None:
     code, out, _ = run(*argv)
     out = out.replace("\n", " ")
     assert code == 1 and "largest load that fits: 174 users on tp=8, TTFT " in out and " per 1M out" in out
-    assert out.startswith("holds 174 of 500 sequences at the full context: ") and " have seats in the cache at " in out
+    assert (
+        out.startswith("fits 174 of 500 sequences at the full context: ")
+        and " users are served at once, limited in the cache, at " in out
+    )
     data: dict[str, Any] = run.data(*argv, code=1)
     largest, speed, steady = data["largest"], data["speed"], data["speed"]["steady"]
     assert largest["sequences"] == 174 and largest["steady"]["per_gpu"] > 0 and largest["cost_per_million_output"] > 0
@@ -175,9 +180,9 @@ def test_users_beyond_the_cache_wait_in_line() -> None:
     assert steady["line_s"] * served == pytest.approx(500 - speed["seats"])  # Little's law, of those in line
     assert seated * served == pytest.approx(speed["seats"], rel=1e-3)  # and of the others
     code, out, _ = run(*argv, "--ttft", "5s")
-    assert code == 1 and out.startswith("misses: TTFT ")
+    assert code == 1 and out.startswith("misses a limit: TTFT ")
     code, out, _ = run("llama-3.1-70b", "--gpu", "h100-sxm:1")
-    assert code == 1 and out.startswith("does not fit: ") and "the most that fits" not in out
+    assert code == 1 and out.startswith("does not fit: ") and "largest load that fits" not in out
 
 
 def test_seats_are_the_engines_too() -> None:
@@ -210,7 +215,7 @@ def test_targets_that_a_floor_forbids() -> None:
     assert code == 1 and "impossible on 1 × h100-sxm: the floor of TPOT is 4.64 ms" in out.replace("\n", " ")
     assert out.startswith("misses a limit: TPOT ")
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--tpot", "20ms", "--ttft", "1s")
-    assert code == 0 and "keeps a TTFT of 1 s and TPOT of 20.0 ms" in out.replace("\n", " ")
+    assert code == 0 and "meets the limits: TTFT ≤ 1 s and TPOT ≤ 20.0 ms" in out.replace("\n", " ")
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm:1", "--ttft", "20ms")
     assert code == 1 and "the floor of its TTFT is 62.3 ms" in out.replace("\n", " ")
 

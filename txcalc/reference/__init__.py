@@ -33,7 +33,7 @@ from txcalc.parts.part import Composite
 from txcalc.reference.initial import initialise
 from txcalc.reference.mode import Mode, mode, tracing
 from txcalc.reference.model import EncoderDecoder, Stack
-from txcalc.reference.run import Cache, Placement
+from txcalc.reference.run import Cache, TensorOptions
 
 
 def build(
@@ -57,7 +57,7 @@ def build(
 
 def modules(root: Composite, device: torch.device, dtype: torch.dtype) -> Stack | EncoderDecoder:
     """The modules of a tree of parts, whose sizes may be PyTorch's symbols: one expert then stands for all."""
-    like = Placement(device, dtype)
+    like = TensorOptions(device, dtype)
     return EncoderDecoder(root, like) if isinstance(root, EncoderDecoderPart) else Stack(stack(root), like)
 
 

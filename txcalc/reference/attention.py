@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from txcalc.parts import attention as parts, cores, positions, spans
 from txcalc.reference.linear import FORMS, Linear, Norm, Times, linear, sinusoids
 from txcalc.reference.mode import current
-from txcalc.reference.run import Cached, Placement, Run
+from txcalc.reference.run import Cached, Run, TensorOptions
 
 
 class Core(Cached):
@@ -113,7 +113,7 @@ def distances(run: Run, keys: int) -> Tensor:
 class AttentionCore(Core):
     """The core of `Attention`: with sinks, ALiBi's slopes, the stack's relative bias, or projected distances."""
 
-    def __init__(self, part: cores.AttentionCore, like: Placement) -> None:
+    def __init__(self, part: cores.AttentionCore, like: TensorOptions) -> None:
         super().__init__(part.span, part.d_qk**-0.5 if part.scale is None else part.scale, part.softcap)
         self.sinks = like.parameter(part.n_heads) if part.sinks else None
         self.biased, self.n_heads = part.biased, part.n_heads
@@ -154,7 +154,7 @@ class DifferentialCore(Core):
     """Two halves of the heads, each attending for both halves of the values, and their difference; see
     `parts.cores`. What pairs of heads read is normed after it, and scaled by 1 − the λ that a layer starts with."""
 
-    def __init__(self, part: cores.DifferentialCore, like: Placement) -> None:
+    def __init__(self, part: cores.DifferentialCore, like: TensorOptions) -> None:
         super().__init__(part.span, part.d_qk**-0.5 if part.scale is None else part.scale)
         for name in ("q1", "k1", "q2", "k2"):
             self.register_parameter(f"lambda_{name}", like.parameter(part.d_qk))
@@ -229,7 +229,7 @@ class DynamicMask(nn.Module):
     −∞ where a query has `top_k` keys before it that are wanted more; where nothing may depend on data, none is left
     out."""
 
-    def __init__(self, part: cores.DynamicMask, top_k: int, group: int, like: Placement) -> None:
+    def __init__(self, part: cores.DynamicMask, top_k: int, group: int, like: TensorOptions) -> None:
         super().__init__()
         self.rate = like.parameter(part.n_kv_heads)
         self.top_k, self.group = top_k, group
@@ -247,7 +247,7 @@ class DynamicMask(nn.Module):
 class RelativeBias(nn.Module):
     """T5's biases (h, T, S): distances up to half the buckets exactly, longer ones by their logarithm; or BEiT's."""
 
-    def __init__(self, part: positions.RelativeBias, like: Placement) -> None:
+    def __init__(self, part: positions.RelativeBias, like: TensorOptions) -> None:
         super().__init__()
         self.weight = like.parameter(part.buckets, part.n_heads)
         self.buckets, self.distance, self.bidirectional = part.buckets, part.distance, part.bidirectional
@@ -281,7 +281,7 @@ class RelativeBias(nn.Module):
 class Attention(nn.Module):
     """q, k, v, their norms and rotation, the core and o."""
 
-    def __init__(self, part: parts.Attention, like: Placement) -> None:
+    def __init__(self, part: parts.Attention, like: TensorOptions) -> None:
         super().__init__()
         d_model, heads, groups, width = part.d_model, part.n_heads, part.n_kv_heads, part.d_head
         in_groups = part.groups or (None,) * 4

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from txcalc.parts import cells as parts
 from txcalc.reference.linear import Linear
 from txcalc.reference.mode import current
-from txcalc.reference.run import Cached, Placement, Run
+from txcalc.reference.run import Cached, Run, TensorOptions
 
 States = tuple[Tensor, ...]
 
@@ -45,7 +45,7 @@ class Cell(Cached):
     shapes, and other numbers.
     """
 
-    def __init__(self, part: parts.Cell, like: Placement) -> None:
+    def __init__(self, part: parts.Cell, like: TensorOptions) -> None:
         super().__init__()
         gates = parts.GATES[part.form] * part.width
         self.weight = like.parameter(gates, part.width)
@@ -70,7 +70,7 @@ class Cell(Cached):
 class RecurrentCell(nn.Module):
     """A layer of recurrent cells."""
 
-    def __init__(self, part: parts.RecurrentCell, like: Placement) -> None:
+    def __init__(self, part: parts.RecurrentCell, like: TensorOptions) -> None:
         super().__init__()
         gates = parts.GATES[part.form] * part.d_hidden
         self.in_proj = Linear(part.d_model, gates, part.bias, like)

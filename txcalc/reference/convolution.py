@@ -10,13 +10,13 @@ from txcalc.parts.taps import Convolution as ConvolutionPart, short_memory
 from txcalc.reference.attention import AttentionCore
 from txcalc.reference.linear import Activation, Convolution, Linear, padded
 from txcalc.reference.mode import current
-from txcalc.reference.run import Placement, Run
+from txcalc.reference.run import Run, TensorOptions
 
 
 class TimeConvolution(nn.Module):
     """A convolution over both sides, and its activation."""
 
-    def __init__(self, part: parts.TimeConvolution, like: Placement) -> None:
+    def __init__(self, part: parts.TimeConvolution, like: TensorOptions) -> None:
         super().__init__()
         self.product = Convolution(
             ConvolutionPart(
@@ -40,7 +40,7 @@ class Product(nn.Module):
 class ShortConvolution(nn.Module):
     """A causal convolution between two gates and two projections."""
 
-    def __init__(self, part: parts.ShortConvolution, like: Placement) -> None:
+    def __init__(self, part: parts.ShortConvolution, like: TensorOptions) -> None:
         super().__init__()
         width, bias = part.d_model, part.bias
         self.in_proj = Linear(width, 3 * width, bias, like)
@@ -67,7 +67,7 @@ class Transform(nn.Module):
 class Fourier(nn.Module):
     """Tokens mixed by a Fourier transform."""
 
-    def __init__(self, part: parts.Fourier, like: Placement) -> None:
+    def __init__(self, part: parts.Fourier, like: TensorOptions) -> None:
         super().__init__()
         self.transform = Transform()
 
@@ -94,7 +94,7 @@ class SpanCore(nn.Module):
 class SpanAttention(nn.Module):
     """Attention beside convolutions whose weights positions make."""
 
-    def __init__(self, part: parts.SpanAttention, like: Placement) -> None:
+    def __init__(self, part: parts.SpanAttention, like: TensorOptions) -> None:
         super().__init__()
         d, heads, width = part.d_model, part.n_heads, part.n_heads * part.d_head
         self.q = Linear(d, width, "q" in part.biases, like)

@@ -13,7 +13,7 @@ from txcalc.parts.taps import short_memory
 from txcalc.reference.linear import Activation, Convolution, Linear, Norm
 from txcalc.reference.mode import current
 from txcalc.reference.recurrent import summed
-from txcalc.reference.run import Cached, Placement, Run
+from txcalc.reference.run import Cached, Run, TensorOptions
 
 
 def unit(x: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ class DeltaRule(Cached):
     values.
     """
 
-    def __init__(self, part: parts.DeltaRule, like: Placement) -> None:
+    def __init__(self, part: parts.DeltaRule, like: TensorOptions) -> None:
         super().__init__()
         self.A_log = like.parameter(part.n_heads)
         self.dt_bias = like.parameter(part.n_heads * part.decays)
@@ -74,7 +74,7 @@ class DeltaRule(Cached):
 class DeltaNet(nn.Module):
     """A gated delta rule between projections."""
 
-    def __init__(self, part: parts.DeltaNet, like: Placement) -> None:
+    def __init__(self, part: parts.DeltaNet, like: TensorOptions) -> None:
         super().__init__()
         keys, values = part.n_key_heads * part.d_key, part.n_heads * part.d_value
         mixed = 2 * keys + values

@@ -9,13 +9,13 @@ from txcalc.parts import disentangled as parts
 from txcalc.parts.linear import Linear as LinearPart
 from txcalc.reference.attention import distances
 from txcalc.reference.linear import Linear, Lookup, Norm
-from txcalc.reference.run import Placement, Run
+from txcalc.reference.run import Run, TensorOptions
 
 
 class DistanceTable(nn.Module):
     """A vector (rows, D) for each distance from −rows/2 up, or for each bucket of them."""
 
-    def __init__(self, part: parts.DistanceTable, like: Placement) -> None:
+    def __init__(self, part: parts.DistanceTable, like: TensorOptions) -> None:
         super().__init__()
         self.table = Lookup(part.rows, part.width, like)
         self.norm = Norm(part.norm, like) if part.norm else None
@@ -92,7 +92,7 @@ def _met(x: Tensor, far: Tensor) -> Tensor:
     return torch.bmm(rows, far.permute(1, 2, 0)).unflatten(1, x.shape[:2]).transpose(0, 1)
 
 
-def _projection(part: LinearPart | None, owner: Linear, like: Placement) -> Linear | None:
+def _projection(part: LinearPart | None, owner: Linear, like: TensorOptions) -> Linear | None:
     if part is None:
         return None
     return Borrowed(owner) if part.borrowed else Linear(part.d_in, part.d_out, part.bias, like)
@@ -101,7 +101,7 @@ def _projection(part: LinearPart | None, owner: Linear, like: Placement) -> Line
 class DisentangledAttention(nn.Module):
     """q, k, v, the distances projected, the core and o."""
 
-    def __init__(self, part: parts.DisentangledAttention, like: Placement) -> None:
+    def __init__(self, part: parts.DisentangledAttention, like: TensorOptions) -> None:
         super().__init__()
         d_model, width = part.d_model, part.n_heads * part.d_head
         self.q = Linear(d_model, width, "q" in part.biases, like)

@@ -8,13 +8,13 @@ from torch import Tensor, nn
 from txcalc.parts import drafts as parts
 from txcalc.reference.attention import AttentionCore, Rotary
 from txcalc.reference.linear import Linear, Norm
-from txcalc.reference.run import Placement, Run
+from txcalc.reference.run import Run, TensorOptions
 
 
 class Features(nn.Module):
     """The stream (B, T, D), of hidden states of another model, here zeros, and of the tokens' embedding (B, T, D)."""
 
-    def __init__(self, part: parts.Features, like: Placement) -> None:
+    def __init__(self, part: parts.Features, like: TensorOptions) -> None:
         super().__init__()
         self.norm = Norm(part.norm, like) if part.norm else None
         self.embedding_norm = Norm(part.embedding_norm, like) if part.embedding_norm else None
@@ -35,7 +35,7 @@ class Features(nn.Module):
 class DraftAttention(nn.Module):
     """Attention over the tokens' normed embedding beside x (B, T, D)."""
 
-    def __init__(self, part: parts.DraftAttention, like: Placement) -> None:
+    def __init__(self, part: parts.DraftAttention, like: TensorOptions) -> None:
         super().__init__()
         read, width = 2 * part.d_model, part.d_head
         self.norm = Norm(part.norm, like)

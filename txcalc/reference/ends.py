@@ -22,13 +22,13 @@ from txcalc.reference.linear import (
 )
 from txcalc.reference.mode import current
 from txcalc.reference.pooling import AttentionPool
-from txcalc.reference.run import Placement, Run
+from txcalc.reference.run import Run, TensorOptions
 
 
 class Embedding(nn.Module):
     """Ids (B, T), pictures (B, channels, side, side) or bands of sound (B, mels, 2·T) to vectors (B, T, D)."""
 
-    def __init__(self, part: embedding.Embedding, like: Placement, tied: Lookup | None = None) -> None:
+    def __init__(self, part: embedding.Embedding, like: TensorOptions, tied: Lookup | None = None) -> None:
         super().__init__()
         self.tokens = Lookup(part.tokens.rows, part.tokens.width, like, tied) if part.tokens else None
         self.patches = Patches(part.patches, like) if part.patches else None
@@ -85,14 +85,14 @@ class Embedding(nn.Module):
         return x.contiguous()  # as it stands in memory each layer that reads it would keep a copy
 
 
-def _linear(part: LinearPart | None, like: Placement, tied: Lookup | None = None) -> Linear | None:
+def _linear(part: LinearPart | None, like: TensorOptions, tied: Lookup | None = None) -> Linear | None:
     return Linear(part.d_in, part.d_out, part.bias, like, tied if part.tied else None) if part else None
 
 
 class Head(nn.Module):
     """Logits, or a pooled vector: of all positions, of the last (as the mode says), or, with `one`, of the first."""
 
-    def __init__(self, part: head.Head, like: Placement, tied: Lookup | None = None) -> None:
+    def __init__(self, part: head.Head, like: TensorOptions, tied: Lookup | None = None) -> None:
         super().__init__()
         self.transform = _linear(part.transform, like)
         self.activation = Activation(part.activation.form) if part.activation else None

@@ -11,13 +11,13 @@ from torch import Tensor, nn
 from txcalc.parts import feedforward as parts
 from txcalc.reference.linear import Activation, Factors, Linear, Norm, Shift, Vector, linear
 from txcalc.reference.mode import current
-from txcalc.reference.run import Placement, Run
+from txcalc.reference.run import Run, TensorOptions
 
 
 class FeedForward(nn.Module):
     """down(act(up(x))), or gated down(act(gate(x)) · up(x))."""
 
-    def __init__(self, part: parts.FeedForward, like: Placement) -> None:
+    def __init__(self, part: parts.FeedForward, like: TensorOptions) -> None:
         super().__init__()
         first, last = part.groups or (None, None)
         self.gate = linear(part.d_model, part.d_ff, part.bias, like, first) if part.gated else None
@@ -35,7 +35,7 @@ class FeedForward(nn.Module):
 class LayerInput(nn.Module):
     """down(act(gate(x)) · e), with e the sum of the layer's two vectors (see `model.LayerInputs`) over √2."""
 
-    def __init__(self, part: parts.LayerInput, like: Placement) -> None:
+    def __init__(self, part: parts.LayerInput, like: TensorOptions) -> None:
         super().__init__()
         self.gate = Linear(part.d_model, part.width, False, like)
         self.activation = Activation(part.activation)
@@ -55,7 +55,7 @@ class Experts(nn.Module):
     same code: the count of FLOPs does not depend on the routing, and no shape on data.
     """
 
-    def __init__(self, part: parts.Experts, like: Placement) -> None:
+    def __init__(self, part: parts.Experts, like: TensorOptions) -> None:
         super().__init__()
         self.router_norm = Norm(part.router_norm, like) if part.router_norm else None
         self.router = Linear(part.d_model, part.router.d_out, part.router.bias, like) if part.router else None

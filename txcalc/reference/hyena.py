@@ -12,7 +12,7 @@ from txcalc.parts.taps import short_memory
 from txcalc.reference.convolution import Product
 from txcalc.reference.linear import Convolution, Linear
 from txcalc.reference.mode import current
-from txcalc.reference.run import Cached, Placement, Run
+from txcalc.reference.run import Cached, Run, TensorOptions
 
 
 class LongConvolution(Cached):
@@ -21,7 +21,7 @@ class LongConvolution(Cached):
     In the `static` mode transforms are left out: u times h, element by element, has the result's shape.
     """
 
-    def __init__(self, part: parts.LongConvolution, like: Placement) -> None:
+    def __init__(self, part: parts.LongConvolution, like: TensorOptions) -> None:
         super().__init__()
         self.bias = like.parameter(part.width)
         self.fft = part.fft
@@ -59,7 +59,7 @@ class ModalConvolution(Cached):
     In the `static` mode both are left out: u times a number of each channel has the result's shape.
     """
 
-    def __init__(self, part: parts.ModalConvolution, like: Placement) -> None:
+    def __init__(self, part: parts.ModalConvolution, like: TensorOptions) -> None:
         super().__init__()
         shape = part.width, part.states, 2
         self.poles, self.residues, self.bias = (
@@ -106,7 +106,7 @@ class ModalConvolution(Cached):
 class Sine(nn.Module):
     """sin(f·x)."""
 
-    def __init__(self, part: parts.Sine, like: Placement) -> None:
+    def __init__(self, part: parts.Sine, like: TensorOptions) -> None:
         super().__init__()
         self.frequency = like.parameter(part.width)
 
@@ -117,7 +117,7 @@ class Sine(nn.Module):
 class Decay(nn.Module):
     """h (S, C), channels forgetting at different rates: from a hundredth after 0.3 of a thousand positions to 1.5."""
 
-    def __init__(self, part: parts.Decay, like: Placement) -> None:
+    def __init__(self, part: parts.Decay, like: TensorOptions) -> None:
         super().__init__()
         self.width = part.width
 
@@ -130,7 +130,7 @@ class Decay(nn.Module):
 class ImplicitFilter(nn.Module):
     """Filters (S, C) of S positions."""
 
-    def __init__(self, part: parts.ImplicitFilter, like: Placement) -> None:
+    def __init__(self, part: parts.ImplicitFilter, like: TensorOptions) -> None:
         super().__init__()
         self.features = part.features
         self.first = Linear(part.features, part.width, True, like)
@@ -152,7 +152,7 @@ class ImplicitFilter(nn.Module):
 class Hyena(nn.Module):
     """A long convolution between two gates and two projections."""
 
-    def __init__(self, part: parts.Hyena, like: Placement) -> None:
+    def __init__(self, part: parts.Hyena, like: TensorOptions) -> None:
         super().__init__()
         width = part.d_model
         self.in_proj = Linear(width, 3 * width, part.bias, like)

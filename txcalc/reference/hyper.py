@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from txcalc.parts import hyper as parts
 from txcalc.parts.norm import Norm as NormPart
 from txcalc.reference.linear import Linear, Norm
-from txcalc.reference.run import Placement
+from txcalc.reference.run import TensorOptions
 
 
 class Shares(nn.Module):
     """What each token says of n streams: shares read (B, T, n), shares written (B, T, n), their matrix (B, T, n, n)."""
 
-    def __init__(self, part: parts.Shares, like: Placement) -> None:
+    def __init__(self, part: parts.Shares, like: TensorOptions) -> None:
         super().__init__()
         sides = 1 if part.read else 3 if part.mixed else 2  # what is read, what is written, the matrix
         self.base, self.scale = like.parameter(part.made), like.parameter(sides)
@@ -54,7 +54,7 @@ class StreamSpread(nn.Module):
 class HyperConnection(nn.Module):
     """What a branch reads of the streams, and the streams with what it makes of that."""
 
-    def __init__(self, part: parts.HyperConnection, like: Placement) -> None:
+    def __init__(self, part: parts.HyperConnection, like: TensorOptions) -> None:
         super().__init__()
         wide = part.number * part.width
         self.norm = Norm(NormPart(width=wide, form="rms", bias=False, eps=part.eps, weighted=False), like)

@@ -13,13 +13,13 @@ from txcalc.parts.spans import Selected
 from txcalc.reference.attention import Core, Gate, Rotary
 from txcalc.reference.linear import Linear, Norm
 from txcalc.reference.mode import current
-from txcalc.reference.run import Placement, Run
+from txcalc.reference.run import Run, TensorOptions
 
 
 class LatentCore(Core):
     """The core of `LatentAttention`; what it keeps are the latents and the rotated key that the heads share."""
 
-    def __init__(self, part: parts.LatentCore, like: Placement) -> None:
+    def __init__(self, part: parts.LatentCore, like: TensorOptions) -> None:
         super().__init__(part.span, (part.d_nope + part.d_rope) ** -0.5 if part.scale is None else part.scale)
         self.sinks = like.parameter(part.n_heads) if part.sinks else None
 
@@ -53,7 +53,7 @@ class IndexCore(Core):
 class Temperature(nn.Module):
     """Heads (B, T, h, d) times s·ln(i + 1) + b at position i."""
 
-    def __init__(self, part: parts.Temperature, like: Placement) -> None:
+    def __init__(self, part: parts.Temperature, like: TensorOptions) -> None:
         super().__init__()
         self.scale, self.bias = like.parameter(part.n_heads), like.parameter(part.n_heads)
 
@@ -65,7 +65,7 @@ class Temperature(nn.Module):
 class Indexer(nn.Module):
     """The queries, key and weights of the index, which the model's loss does not reach."""
 
-    def __init__(self, part: parts.Indexer, top_k: int, like: Placement) -> None:
+    def __init__(self, part: parts.Indexer, top_k: int, like: TensorOptions) -> None:
         super().__init__()
         self.q_norm = Norm(part.q_norm, like) if part.q_norm else None
         self.q = Linear(part.d_query, part.n_heads * part.width, False, like)
@@ -94,7 +94,7 @@ class Expansion(Linear):
     """MLA's kv_b: latents (B, S, r) to every head's key and value; or, absorbed, queries into the latents' space and
     attended latents out of it, which never expands a latent."""
 
-    def __init__(self, rank: int, heads: int, d_nope: int, d_v: int, like: Placement) -> None:
+    def __init__(self, rank: int, heads: int, d_nope: int, d_v: int, like: TensorOptions) -> None:
         super().__init__(rank, heads * (d_nope + d_v), False, like)
         self.heads, self.d_nope = heads, d_nope
 
@@ -110,7 +110,7 @@ class Expansion(Linear):
 class LatentAttention(nn.Module):
     """MLA: queries through a low rank or directly, keys and values from a latent, positions by a few rotated dims."""
 
-    def __init__(self, part: parts.LatentAttention, like: Placement) -> None:
+    def __init__(self, part: parts.LatentAttention, like: TensorOptions) -> None:
         super().__init__()
         d_model, heads, rank = part.d_model, part.n_heads, part.kv_rank
         queries = heads * (part.d_nope + part.d_rope)

@@ -14,13 +14,13 @@ from txcalc.parts import linear as parts, taps
 from txcalc.parts.embedding import Patches as PatchesPart
 from txcalc.parts.norm import Norm as NormPart
 from txcalc.reference.mode import current
-from txcalc.reference.run import Cached, Placement, Run
+from txcalc.reference.run import Cached, Run, TensorOptions
 
 
 class Linear(nn.Linear):
     """y = x·Wᵀ + b, for x (…, d_in). `tied` is the table whose weight it multiplies by."""
 
-    def __init__(self, d_in: int, d_out: int, bias: bool, like: Placement, tied: Lookup | None = None) -> None:
+    def __init__(self, d_in: int, d_out: int, bias: bool, like: TensorOptions, tied: Lookup | None = None) -> None:
         nn.Module.__init__(self)  # its parameters are made here
         self.in_features, self.out_features = d_in, d_out
         self.weight = like.parameter(d_out, d_in) if tied is None else tied.weight
@@ -35,7 +35,7 @@ class Linear(nn.Linear):
 class LowRank(nn.Module):
     """y = W·x + b + 2·B·A·x for x (…, d_in): a frozen linear layer and its adapter, scaled by α/r = 2."""
 
-    def __init__(self, base: Linear, rank: int, like: Placement) -> None:
+    def __init__(self, base: Linear, rank: int, like: TensorOptions) -> None:
         super().__init__()
         self.base = base
         self.lora_a = Linear(base.in_features, rank, False, like)
@@ -62,7 +62,7 @@ def folded(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
 class BlockLinear(nn.Module):
     """One linear layer per head, side by side, of x (B, T, h·d)."""
 
-    def __init__(self, n_heads: int, width: int, like: Placement) -> None:
+    def __init__(self, n_heads: int, width: int, like: TensorOptions) -> None:
         super().__init__()
         self.weight = like.parameter(n_heads, width, width)
         self.bias = like.parameter(n_heads, width)
@@ -76,7 +76,7 @@ class BlockLinear(nn.Module):
 class GroupedLinear(nn.Module):
     """A linear layer in groups, of x (…, groups·d_in); see `parts.linear.GroupedLinear`."""
 
-    def __init__(self, part: parts.GroupedLinear, like: Placement) -> None:
+    def __init__(self, part: parts.GroupedLinear, like: TensorOptions) -> None:
         super().__init__()
         self.groups = part.groups
         self.weight = like.parameter(part.groups * part.d_out, part.d_in)
@@ -89,7 +89,7 @@ class GroupedLinear(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
-def linear(d_in: int, d_out: int, bias: bool, like: Placement, groups: int | None = None) -> Linear | GroupedLinear:
+def linear(d_in: int, d_out: int, bias: bool, like: TensorOptions, groups: int | None = None) -> Linear | GroupedLinear:
     """A linear layer, in groups where it has them."""
     if groups is None:
         return Linear(d_in, d_out, bias, like)
@@ -101,7 +101,7 @@ def linear(d_in: int, d_out: int, bias: bool, like: Placement, groups: int | Non
 class Lookup(nn.Embedding):
     """The vectors (B, T, width) of ids (B, T). `tied` is the table that it shares."""
 
-    def __init__(self, rows: int, width: int, like: Placement, tied: Lookup | None = None) -> None:
+    def __init__(self, rows: int, width: int, like: TensorOptions, tied: Lookup | None = None) -> None:
         nn.Module.__init__(self)
         self.num_embeddings, self.embedding_dim = rows, width
         self.weight = like.parameter(rows, width) if tied is None else tied.weight
@@ -138,7 +138,7 @@ class RootMeanSquare(torch.autograd.Function):
 class Norm(nn.Module):
     """LayerNorm or RMSNorm over the last axis; with `apart`, each of the groups before it has its own weight."""
 
-    def __init__(self, part: NormPart, like: Placement) -> None:
+    def __init__(self, part: NormPart, like: TensorOptions) -> None:
         super().__init__()
         shape = (part.groups, part.width) if part.apart else (part.width,)
         self.weight = like.parameter(*shape) if part.weighted else None
@@ -195,7 +195,7 @@ class Activation(nn.Module):
     """act(gate), times `up` where there is one; gpt-oss clamps both and multiplies by up + 1. `sparsity`: the share of
     gates below the cut-off at which a normal distribution has so many. `like` is for the weights that xIELU has."""
 
-    def __init__(self, form: str, sparsity: float | None = None, like: Placement | None = None) -> None:
+    def __init__(self, form: str, sparsity: float | None = None, like: TensorOptions | None = None) -> None:
         super().__init__()
         self.positive = self.negative = None
         if form == "xielu":
@@ -226,7 +226,7 @@ def padded(x: Tensor, before: int, after: int = 0) -> Tensor:
 class Convolution(Cached):
     """A convolution over time of x (B, steps, c_in): padded evenly, or causal and remembering its last K columns."""
 
-    def __init__(self, part: taps.Convolution, like: Placement) -> None:
+    def __init__(self, part: taps.Convolution, like: TensorOptions) -> None:
         super().__init__()
         self.weight = like.parameter(part.c_out, 1 if part.depthwise else part.c_in, part.taps)
         self.bias = like.parameter(part.c_out) if part.bias else None
@@ -267,7 +267,7 @@ class Convolution(Cached):
 class Patches(nn.Module):
     """The vectors (B, n, width) of a picture's n squares, by rows; a picture is (B, channels, side, side)."""
 
-    def __init__(self, part: PatchesPart, like: Placement) -> None:
+    def __init__(self, part: PatchesPart, like: TensorOptions) -> None:
         super().__init__()
         self.weight = like.parameter(part.width, part.channels, part.size, part.size)
         self.bias = like.parameter(part.width) if part.bias else None
@@ -281,7 +281,7 @@ class Patches(nn.Module):
 class Vector(nn.Module):
     """A learned vector before each sequence."""
 
-    def __init__(self, width: int, like: Placement) -> None:
+    def __init__(self, width: int, like: TensorOptions) -> None:
         super().__init__()
         self.weight = like.parameter(width)
 
@@ -303,7 +303,7 @@ class Sum(nn.Module):
 class Shift(nn.Module):
     """x plus a learned vector."""
 
-    def __init__(self, part: parts.Shift, like: Placement) -> None:
+    def __init__(self, part: parts.Shift, like: TensorOptions) -> None:
         super().__init__()
         self.weight = like.parameter(part.width)
 
@@ -314,14 +314,14 @@ class Shift(nn.Module):
 class Unused(Linear):
     """Held, and never run: see `parts.linear.Unused`."""
 
-    def __init__(self, part: parts.Unused, like: Placement) -> None:
+    def __init__(self, part: parts.Unused, like: TensorOptions) -> None:
         super().__init__(part.d_in, part.d_out, part.bias, like)
 
 
 class LayerScale(nn.Module):
     """x times a learned factor for every channel."""
 
-    def __init__(self, part: parts.LayerScale, like: Placement) -> None:
+    def __init__(self, part: parts.LayerScale, like: TensorOptions) -> None:
         super().__init__()
         self.weight = like.parameter(part.width)
 
@@ -339,7 +339,7 @@ class Mean(nn.Module):
 class Factors(nn.Module):
     """x times a learned factor for each of its elements, or for those `chosen`: see `parts.linear.LearnedScale`."""
 
-    def __init__(self, part: parts.LearnedScale, like: Placement) -> None:
+    def __init__(self, part: parts.LearnedScale, like: TensorOptions) -> None:
         super().__init__()
         self.weight = like.parameter(part.rows)
 

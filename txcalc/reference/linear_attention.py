@@ -12,7 +12,7 @@ from txcalc.parts.norm import Norm as NormPart
 from txcalc.reference.linear import Activation, Linear, Norm
 from txcalc.reference.mode import current
 from txcalc.reference.recurrent import summed
-from txcalc.reference.run import Cached, Placement, Run
+from txcalc.reference.run import Cached, Run, TensorOptions
 
 
 class DecayScan(Cached):
@@ -24,7 +24,7 @@ class DecayScan(Cached):
 
     decay: Tensor
 
-    def __init__(self, part: parts.DecayScan, like: Placement) -> None:
+    def __init__(self, part: parts.DecayScan, like: TensorOptions) -> None:
         super().__init__()
         heads = torch.arange(1, part.n_heads + 1, device=like.device, dtype=torch.float32)
         self.register_buffer("decay", 2 ** (-8 * heads / part.n_heads))
@@ -49,7 +49,7 @@ class DecayScan(Cached):
 class LinearAttention(nn.Module):
     """Lightning attention."""
 
-    def __init__(self, part: parts.LinearAttention, like: Placement) -> None:
+    def __init__(self, part: parts.LinearAttention, like: TensorOptions) -> None:
         super().__init__()
         inner = part.n_heads * part.d_head
         self.in_proj = Linear(part.d_model, 3 * inner, False, like)
@@ -121,7 +121,7 @@ class MatrixScan(Cached):
 class MatrixMemory(nn.Module):
     """An mLSTM layer."""
 
-    def __init__(self, part: parts.MatrixMemory, like: Placement) -> None:
+    def __init__(self, part: parts.MatrixMemory, like: TensorOptions) -> None:
         super().__init__()
         for child in part.parts:
             if isinstance(child.part, LinearPart):

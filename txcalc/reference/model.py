@@ -26,7 +26,7 @@ from txcalc.reference.hyper import HyperConnection
 from txcalc.reference.linear import Activation, LayerScale, Linear, Lookup, LowRank, Norm, Sum, Times, Unused
 from txcalc.reference.mixers.pieces import MatrixProduct
 from txcalc.reference.mode import current, mode
-from txcalc.reference.run import Cache, Cached, Placement, Run
+from txcalc.reference.run import Cache, Cached, Run, TensorOptions
 from txcalc.reference.shared import SharedBlock
 
 
@@ -42,7 +42,7 @@ def module_of(part: type[Composite]) -> type[Any] | None:
 class Laurel(nn.Module):
     """x + norm(right(left(x)))."""
 
-    def __init__(self, part: LaurelPart, like: Placement) -> None:
+    def __init__(self, part: LaurelPart, like: TensorOptions) -> None:
         super().__init__()
         self.left = Linear(part.d_model, part.rank, False, like)
         self.right = Linear(part.rank, part.d_model, False, like)
@@ -69,7 +69,7 @@ class Update(nn.Module):
 class Streams(nn.Module):
     """Predicts streams (n, B, T, D) before a block works on the active one, and corrects them by what it made of it."""
 
-    def __init__(self, part: StreamsPart, like: Placement) -> None:
+    def __init__(self, part: StreamsPart, like: TensorOptions) -> None:
         super().__init__()
         self.norm = Norm(part.norm, like)
         self.router = Linear(part.width, part.number, False, like)
@@ -98,7 +98,7 @@ class Streams(nn.Module):
 class Block(nn.Module):
     """Branches beside the residual stream, one after the other or side by side; norms as `parts.block` places them."""
 
-    def __init__(self, part: BlockPart, like: Placement) -> None:
+    def __init__(self, part: BlockPart, like: TensorOptions) -> None:
         super().__init__()
         self.names = [branch.name for branch in part.branches]
         self.from_block_input = {branch.name for branch in part.branches if branch.from_block_input}
@@ -223,7 +223,7 @@ class Block(nn.Module):
         return self.joint_norm(y)
 
 
-def _adapt(module: nn.Module, part: Composite, like: Placement) -> None:
+def _adapt(module: nn.Module, part: Composite, like: TensorOptions) -> None:
     """Puts adapters beside the linear layers that have one in the tree."""
     for child in part.parts:
         if isinstance(child.part, Composite):
@@ -239,7 +239,7 @@ def _adapt(module: nn.Module, part: Composite, like: Placement) -> None:
 class LayerInputs(nn.Module):
     """Two vectors (B, T, L, width): what the stack's input x (B, T, D) says to each layer, and the tokens' rows."""
 
-    def __init__(self, part: parts.LayerInputs, like: Placement) -> None:
+    def __init__(self, part: parts.LayerInputs, like: TensorOptions) -> None:
         super().__init__()
         self.tokens = Lookup(part.tokens.rows, part.tokens.width, like)
         self.scale = Times(part.width**0.5)
@@ -256,7 +256,7 @@ class LayerInputs(nn.Module):
 class StreamEnds(nn.Module):
     """A matrix for each stream but the first; the results are made as long as the first stream."""
 
-    def __init__(self, part: parts.StreamEnds, like: Placement) -> None:
+    def __init__(self, part: parts.StreamEnds, like: TensorOptions) -> None:
         super().__init__()
         made = (Linear(part.width, part.width, False, like) for _ in range(part.number - 1))
         self.projections = nn.ModuleList(made)
@@ -303,7 +303,7 @@ class Stack(LanguageModel):
     """Embedding, layers, final norm, and what is read off them: logits, else hidden states (B, T, D); with a pooler,
     these and its vector. Without an embedding it takes vectors (B, T, D)."""
 
-    def __init__(self, part: parts.Stack, like: Placement, prefix: str = "", tied: Lookup | None = None) -> None:
+    def __init__(self, part: parts.Stack, like: TensorOptions, prefix: str = "", tied: Lookup | None = None) -> None:
         super().__init__()
         if part.around:
             raise InputError("reference", ["leaves around the layers have no module"])
@@ -384,7 +384,7 @@ class Stack(LanguageModel):
 class EncoderDecoder(LanguageModel):
     """An encoder, and a decoder whose every layer attends to its output."""
 
-    def __init__(self, part: parts.EncoderDecoder, like: Placement) -> None:
+    def __init__(self, part: parts.EncoderDecoder, like: TensorOptions) -> None:
         super().__init__()
         # The decoder first: the table of tokens is its own, and `named_parameters` gives a shared one its first name.
         self.decoder = Stack(part.decoder, like, "decoder.")

@@ -10,13 +10,13 @@ from txcalc.parts import pooling as parts
 from txcalc.reference.attention import AttentionCore
 from txcalc.reference.feedforward import FeedForward
 from txcalc.reference.linear import Linear, Norm, Sum, Vector
-from txcalc.reference.run import Placement, Run
+from txcalc.reference.run import Run, TensorOptions
 
 
 class AttentionPool(nn.Module):
     """A vector (B, D) of positions (B, T, D), which a learned query reads."""
 
-    def __init__(self, part: parts.AttentionPool, like: Placement) -> None:
+    def __init__(self, part: parts.AttentionPool, like: TensorOptions) -> None:
         super().__init__()
         width, inner = part.d_model, part.core.n_heads * part.core.d_qk
         self.probe = Vector(width, like)

@@ -11,7 +11,7 @@ from txcalc.parts.norm import Norm as NormPart
 from txcalc.parts.taps import short_memory
 from txcalc.reference.linear import Activation, BlockLinear, Convolution, Linear, Norm, RootMeanSquare, linear
 from txcalc.reference.mode import current
-from txcalc.reference.run import Cached, Placement, Run
+from txcalc.reference.run import Cached, Run, TensorOptions
 
 
 def summed(decay: Tensor, written: Tensor, state: Tensor | None) -> Tensor:
@@ -57,7 +57,7 @@ def scan(
 class SelectiveScan(Cached):
     """Mamba-1's state (C, N), its skip and its gate: y (B, T, C) of x, Δ, z (B, T, C) and B, C (B, T, heads, N)."""
 
-    def __init__(self, part: parts.SelectiveScan, like: Placement) -> None:
+    def __init__(self, part: parts.SelectiveScan, like: TensorOptions) -> None:
         super().__init__()
         self.A_log = like.parameter(part.channels, part.states)
         self.D = like.parameter(part.channels)
@@ -79,7 +79,7 @@ class HeadScan(Cached):
     """Mamba-2's state (h, d, N), one decay per head: y (B, T, h, d) of x (B, T, h, d), Δ (B, T, h), B and C
     (B, T, groups, N)."""
 
-    def __init__(self, part: parts.HeadScan, like: Placement) -> None:
+    def __init__(self, part: parts.HeadScan, like: TensorOptions) -> None:
         super().__init__()
         self.A_log = like.parameter(part.heads)
         self.D = like.parameter(part.heads)
@@ -99,7 +99,7 @@ class HeadScan(Cached):
 class GatedRecurrence(Cached):
     """The state (C) of an RG-LRU, in float32: y (B, T, C) of x and the logits of the input's and the decay's gates."""
 
-    def __init__(self, part: parts.GatedRecurrence, like: Placement) -> None:
+    def __init__(self, part: parts.GatedRecurrence, like: TensorOptions) -> None:
         super().__init__()
         self.rate = like.parameter(part.channels)
 
@@ -116,7 +116,7 @@ class GatedRecurrence(Cached):
 class Mamba(nn.Module):
     """A Mamba-1 mixer."""
 
-    def __init__(self, part: parts.Mamba, like: Placement) -> None:
+    def __init__(self, part: parts.Mamba, like: TensorOptions) -> None:
         super().__init__()
         inner, states, rank = part.d_inner, part.d_state, part.dt_rank
         self.in_proj = Linear(part.d_model, 2 * inner, part.bias, like)
@@ -146,7 +146,7 @@ class Mamba(nn.Module):
 class GroupNorm(Norm):
     """RMSNorm of each group of channels by itself, with one weight per channel."""
 
-    def __init__(self, part: NormPart, groups: int, like: Placement) -> None:
+    def __init__(self, part: NormPart, groups: int, like: TensorOptions) -> None:
         super().__init__(part, like)
         self.groups = groups
 
@@ -159,7 +159,7 @@ class GroupNorm(Norm):
 class Mamba2(nn.Module):
     """A Mamba-2 mixer."""
 
-    def __init__(self, part: parts.Mamba2, like: Placement) -> None:
+    def __init__(self, part: parts.Mamba2, like: TensorOptions) -> None:
         super().__init__()
         inner, shared = part.n_heads * part.d_head, part.n_groups * part.d_state
         mixed = inner + 2 * shared
@@ -187,7 +187,7 @@ class Mamba2(nn.Module):
 class Griffin(nn.Module):
     """A convolution and an RG-LRU beside a gate."""
 
-    def __init__(self, part: parts.Griffin, like: Placement) -> None:
+    def __init__(self, part: parts.Griffin, like: TensorOptions) -> None:
         super().__init__()
         inner, heads, width = part.n_heads * part.d_head, part.n_heads, part.d_head
         self.in_proj = Linear(part.d_model, inner, part.bias, like)

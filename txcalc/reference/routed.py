@@ -9,13 +9,13 @@ from txcalc.parts import routed as parts
 from txcalc.reference.attention import AttentionCore, Rotary
 from txcalc.reference.linear import Linear, Shift
 from txcalc.reference.mode import current
-from txcalc.reference.run import Placement, Run
+from txcalc.reference.run import Run, TensorOptions
 
 
 class ChosenExperts(nn.Module):
     """Each of a row's k vectors through the expert chosen for it."""
 
-    def __init__(self, experts: int, top_k: int, widths: tuple[int, int], like: Placement) -> None:
+    def __init__(self, experts: int, top_k: int, widths: tuple[int, int], like: TensorOptions) -> None:
         super().__init__()
         self.experts, self.top_k = experts, top_k  # over PyTorch's symbols one stands for all
         apart = range(experts) if type(experts) is int else range(1)
@@ -42,7 +42,7 @@ class ChosenExperts(nn.Module):
 class RoutedAttention(nn.Module):
     """Queries of the experts that a token goes to, on keys and values that all experts share."""
 
-    def __init__(self, part: parts.RoutedAttention, like: Placement) -> None:
+    def __init__(self, part: parts.RoutedAttention, like: TensorOptions) -> None:
         super().__init__()
         d, width = part.d_model, part.n_kv_heads * part.d_head
         self.router = Linear(d, part.n_experts, False, like)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Placement(NamedTuple):
+class TensorOptions(NamedTuple):
     """Device and dtype of new parameters."""
 
     device: torch.device

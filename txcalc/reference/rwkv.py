@@ -9,13 +9,13 @@ from txcalc.parts import rwkv as parts
 from txcalc.reference.linear import Activation, Linear, padded
 from txcalc.reference.mode import current
 from txcalc.reference.recurrent import summed
-from txcalc.reference.run import Cached, Placement, Run
+from txcalc.reference.run import Cached, Run, TensorOptions
 
 
 class TokenShift(Cached):
     """x (B, T, D) mixed with the token before, once for each use."""
 
-    def __init__(self, part: parts.TokenShift, like: Placement) -> None:
+    def __init__(self, part: parts.TokenShift, like: TensorOptions) -> None:
         super().__init__()
         for use in part.uses:
             self.register_parameter(use, like.parameter(part.width))
@@ -32,7 +32,7 @@ class TokenShift(Cached):
 class WeightedSum(Cached):
     """RWKV's states (C) of numerator, denominator and their exponent, in float32: y (B, T, C) of k and v (B, T, C)."""
 
-    def __init__(self, part: parts.WeightedSum, like: Placement) -> None:
+    def __init__(self, part: parts.WeightedSum, like: TensorOptions) -> None:
         super().__init__()
         self.decay, self.bonus = like.parameter(part.channels), like.parameter(part.channels)
 
@@ -77,7 +77,7 @@ class WeightedSum(Cached):
 class TimeMix(nn.Module):
     """RWKV-4's mixing over time."""
 
-    def __init__(self, part: parts.TimeMix, like: Placement) -> None:
+    def __init__(self, part: parts.TimeMix, like: TensorOptions) -> None:
         super().__init__()
         d_model, inner = part.d_model, part.d_inner
         self.shift = TokenShift(parts.TokenShift(width=d_model, uses=("key", "value", "receptance")), like)
@@ -95,7 +95,7 @@ class TimeMix(nn.Module):
 class ChannelMix(nn.Module):
     """RWKV-4's feed-forward."""
 
-    def __init__(self, part: parts.ChannelMix, like: Placement) -> None:
+    def __init__(self, part: parts.ChannelMix, like: TensorOptions) -> None:
         super().__init__()
         self.shift = TokenShift(parts.TokenShift(width=part.d_model, uses=("key", "receptance")), like)
         self.up = Linear(part.d_model, part.d_ff, False, like)

@@ -10,13 +10,13 @@ from txcalc.parts.linear import Linear as LinearPart
 from txcalc.reference.attention import AttentionCore, Rotary
 from txcalc.reference.feedforward import FeedForward
 from txcalc.reference.linear import Linear, Norm, Sum
-from txcalc.reference.run import Placement, Run
+from txcalc.reference.run import Run, TensorOptions
 
 
 class SharedBlock(nn.Module):
     """What a layer's mixer reads beside x (B, T, D)."""
 
-    def __init__(self, part: parts.SharedBlock, like: Placement) -> None:
+    def __init__(self, part: parts.SharedBlock, like: TensorOptions) -> None:
         super().__init__()
         self.norm = Norm(part.norm, like)
         for child in part.parts:

@@ -22,7 +22,7 @@ from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.part import Workload
 from txcalc.reference import tracing
 from txcalc.reference.mixers.pieces import SingleLeaf
-from txcalc.reference.run import Placement
+from txcalc.reference.run import TensorOptions
 from txcalc.verify import flops
 from txcalc.verify.parameters import ORACLE as WEIGHTS
 from txcalc.verify.sizes import SizeSymbols, refusing, simple
@@ -63,7 +63,7 @@ def _alone(piece: Mapping[str, Any], symbols: SizeSymbols, ones: tuple[str, ...]
     predicted, name = _walked(root, *symbols.asked), piece["name"]
     with refusing(), tracing(), symbols.mode, torch.no_grad():
         net = nn.Module()
-        alone = SingleLeaf(symbols.of(leaf), Placement(torch.device("meta"), torch.float32), piece["form"] in LENT)
+        alone = SingleLeaf(symbols.of(leaf), TensorOptions(torch.device("meta"), torch.float32), piece["form"] in LENT)
         net.add_module(name, alone.leaf)
         counter = flops.count(net, lambda: alone(*symbols.sides))
     where = ", ".join(f"{one} = 1" for one in ones) or "all ≥ 2"

@@ -15,7 +15,7 @@ from txcalc.parts.spans import Full
 from txcalc.reference.attention import Core, Rotary
 from txcalc.reference.linear import GroupedLinear, Linear, Norm
 from txcalc.reference.mode import current
-from txcalc.reference.run import Cached, Placement, Run
+from txcalc.reference.run import Cached, Run, TensorOptions
 
 
 def turned(rotary: Rotary, dims: int, x: Tensor, run: Run, back: bool = False) -> Tensor:
@@ -28,7 +28,7 @@ def turned(rotary: Rotary, dims: int, x: Tensor, run: Run, back: bool = False) -
 class Pool(Cached):
     """New entries (B, n, d) of kv and gates (B, T, w·d), and all of them (B, E, d) with those of the past."""
 
-    def __init__(self, part: parts.Pool, like: Placement) -> None:
+    def __init__(self, part: parts.Pool, like: TensorOptions) -> None:
         super().__init__()
         self.bias = like.parameter(part.rate, part.series)
         self.width, self.rate, self.overlap = part.width, part.rate, part.overlap
@@ -61,7 +61,7 @@ class Pool(Cached):
 class Compressor(nn.Module):
     """All entries (B, E, d) up to the last token."""
 
-    def __init__(self, part: parts.Compressor, like: Placement) -> None:
+    def __init__(self, part: parts.Compressor, like: TensorOptions) -> None:
         super().__init__()
         self.kv, self.gate = (Linear(part.d_model, part.pool.series, False, like) for _ in range(2))
         self.pool, self.norm = Pool(part.pool, like), Norm(part.norm, like)
@@ -108,7 +108,7 @@ class SelectionCore(nn.Module):
 class Selector(nn.Module):
     """The index, which the model's loss does not reach."""
 
-    def __init__(self, part: parts.Selector, like: Placement) -> None:
+    def __init__(self, part: parts.Selector, like: TensorOptions) -> None:
         super().__init__()
         self.compressor = Compressor(part.compressor, like)
         self.q = Linear(part.q_rank, part.core.n_heads * part.core.width, False, like)
@@ -126,7 +126,7 @@ class Selector(nn.Module):
 class CompressedCore(Core):
     """The core of `CompressedAttention`; it keeps the window's keys, which are its values."""
 
-    def __init__(self, part: parts.CompressedCore, like: Placement) -> None:
+    def __init__(self, part: parts.CompressedCore, like: TensorOptions) -> None:
         super().__init__(part.span, part.d_qk**-0.5)
         self.seen = Core(Full(), part.d_qk**-0.5)  # under the masks that it is given
         self.sinks = like.parameter(part.n_heads)
@@ -143,7 +143,7 @@ class CompressedCore(Core):
 class CompressedAttention(nn.Module):
     """Queries through a low rank, a head of keys that are values, entries, and a projection in groups."""
 
-    def __init__(self, part: parts.CompressedAttention, like: Placement) -> None:
+    def __init__(self, part: parts.CompressedAttention, like: TensorOptions) -> None:
         super().__init__()
         d_model, width, heads = part.d_model, part.d_head, part.n_heads
         rms = {"form": "rms", "bias": False, "eps": part.norm_eps}

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from txcalc.parts.mixers import forgetting as parts
 from txcalc.reference.attention import Core
 from txcalc.reference.linear import Linear
-from txcalc.reference.run import Placement, Run
+from txcalc.reference.run import Run, TensorOptions
 
 
 class ForgetGate(nn.Module):
@@ -40,7 +40,7 @@ class ForgettingCore(Core):
 class ForgettingAttention(nn.Module):
     """q, k, v, the forget gates, the core and o."""
 
-    def __init__(self, part: parts.ForgettingAttention, like: Placement) -> None:
+    def __init__(self, part: parts.ForgettingAttention, like: TensorOptions) -> None:
         super().__init__()
         d_model, pairs = part.d_model, part.n_kv_heads * part.d_head
         self.q = Linear(d_model, part.n_heads * part.d_head, False, like)

@@ -19,13 +19,13 @@ from txcalc.parts.mixers import pieces
 from txcalc.parts.part import Leaf
 from txcalc.reference.attention import AttentionCore
 from txcalc.reference.linear import Activation, GroupedLinear, LayerScale, Linear, Lookup, Norm, Shift, Sum, Unused
-from txcalc.reference.run import Placement, Run
+from txcalc.reference.run import Run, TensorOptions
 
 
 class Pieces(nn.Module):
     """What is left of a layer when the leaves that it lists are run by themselves."""
 
-    def __init__(self, part: pieces.Pieces, like: Placement) -> None:
+    def __init__(self, part: pieces.Pieces, like: TensorOptions) -> None:
         super().__init__()
         if part.pieces:
             raise InputError("reference", [f"{part.pieces[0]['name']} is a leaf by itself: nothing says what it reads"])
@@ -37,7 +37,7 @@ class Pieces(nn.Module):
 class Filter(nn.Module):
     """A convolution over x (B, (T − 1)·stride + taps, c_in), as many products as there are groups of channels."""
 
-    def __init__(self, part: convolution.Filter, like: Placement) -> None:
+    def __init__(self, part: convolution.Filter, like: TensorOptions) -> None:
         super().__init__()
         self.weight = like.parameter(part.c_out, part.c_in // part.groups, part.taps)
         self.bias = like.parameter(part.c_out) if part.bias else None
@@ -71,7 +71,7 @@ class SingleLeaf(nn.Module):
     """A single leaf with inputs of its own: B sequences, T positions and S that it reads too. `lent`: its weights
     belong to another leaf."""
 
-    def __init__(self, leaf: Leaf, like: Placement, lent: bool) -> None:
+    def __init__(self, leaf: Leaf, like: TensorOptions, lent: bool) -> None:
         super().__init__()
         self.part, self.like = leaf, like
         made = MADE.get(type(leaf))
@@ -119,7 +119,7 @@ def _read(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
 
 
 # By the part: its module, and the shapes of what it reads.
-MADE: Mapping[type[Leaf], tuple[Callable[[Any, Placement], nn.Module], Given]] = {
+MADE: Mapping[type[Leaf], tuple[Callable[[Any, TensorOptions], nn.Module], Given]] = {
     parts.Linear: (lambda part, like: Linear(part.d_in, part.d_out, part.bias, like), _read),
     parts.GroupedLinear: (GroupedLinear, lambda part, b, t, s: [(b, t, part.groups * part.d_in)]),
     parts.LayerScale: (LayerScale, _wide),

@@ -6,12 +6,14 @@ import csv
 import json
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
 from command import Command
 
 from txcalc import InputError, load
+from txcalc.planning.crossover import lengths
 from txcalc.planning.matching import _Search
 from txcalc.render.compare import fold, reaches, times_text, usual_contexts
 from txcalc.sources.presets import names
@@ -301,3 +303,16 @@ def test_neighbours_of_a_budget_are_what_trying_all_finds(allowed: Any) -> None:
             continue  # it does not change
         found = [near and near.value for near in Sizes(budget).around(start)]
         assert found == ([None, start] if 3 * start + 2 == budget else [below, above]), (budget, start)
+
+
+def test_a_model_without_a_crossover_is_compared_all_the_same(tmp_path: Path) -> None:
+    """DeepSeek-V4's pools and windows together are no polynomial of the length."""
+    configs = json.loads((Path(__file__).parent / "data" / "hf" / "configs.json").read_text())
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(configs["deepseek-v4-flash"]))
+    with pytest.raises(InputError, match="mixes chunks"):
+        lengths(load(str(file)))
+    found = rows(str(file), "llama-3.1-8b", "--contexts", "1k")
+    alone = rows("llama-2-7b", "llama-3.1-8b", "--contexts", "1k")
+    key = ("crossover: scores + values ≥ every linear layer", None)
+    assert found[key]["values"] == [None, alone[key]["values"][1]]

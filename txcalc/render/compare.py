@@ -11,6 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from txcalc.errors import InputError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
@@ -220,10 +221,14 @@ def _coupled(model: Model) -> bool:
 
 
 def _crossovers(models: Sequence[Model], asked: Comparison) -> list[QuantityRow]:
-    """Where the attention core exceeds the feed-forward, and all linear layers."""
+    """Where the attention core exceeds the feed-forward, and all linear layers; none of a model whose cost is no
+    polynomial of the length."""
     found: list[dict[Any, Any]] = []
     for model in models:
-        answers = [] if model.fixed_length else crossovers(lengths(model, None, asked.logits, asked.mla))
+        try:
+            answers = [] if model.fixed_length else crossovers(lengths(model, None, asked.logits, asked.mla))
+        except InputError:
+            answers = []
         found.append({each.rule: each for each in answers if each.attention == asked.attention})
     result = []
     for rule, label in ((RULES[0], "feed-forward"), (RULES[3], "linear layers")):

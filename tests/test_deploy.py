@@ -558,7 +558,7 @@ def test_a_context_beyond_the_models_is_a_note() -> None:
     code, _, err = run("gpt2", "--gpu", "l4", "--context", "4k")
     assert code == 0 and "a context of 4,096 is beyond the 1,024 that gpt2 was made for" in err
     code, _, err = run("gpt2", "--gpu", "l4", "--context", "1k")
-    assert code == 0 and "the longest context is that of memory: gpt2 was made for 1,024" in err
+    assert code == 0 and "max context is limited by memory alone; gpt2 was trained for 1,024" in err
 
 
 TRIVIAL = """

@@ -246,7 +246,7 @@ def test_the_table_says_what_is_alone_and_what_is_whole() -> None:
     text = run("llama-3.1-8b", "qwen3-8b", "--tokens", "2k").stdout
     assert "tokens 2,048" in text
     assert "do not add up" in text
-    for line in ("L (n_layers)", "+872 M", "−805 M", "all together"):
+    for line in ("L (n_layers)", "+872 M", "−805 M", "total"):
         assert line in text
 
 

@@ -119,7 +119,7 @@ def test_what_is_asked_of_a_law(question: ScalingQuestion, asked: tuple[int, int
     [
         (ScalingQuestion(params=10, tokens=100), PLAIN, []),
         (ScalingQuestion(params=20, tokens=200), PLAIN, []),
-        (ScalingQuestion(params=9, tokens=100), PLAIN, ["plain: outside what it knows: N = 9 (fitted to 10 to 20)"]),
+        (ScalingQuestion(params=9, tokens=100), PLAIN, ["plain: outside its fitted range: N = 9 (fitted to 10 to 20)"]),
         (ScalingQuestion(params=21, tokens=201), PLAIN, ["N = 21 (fitted to 10 to 20) and D = 201 (fitted to 100 to"]),
         (ScalingQuestion(params=10, tokens=176, unique=4), AGAIN, []),
         (ScalingQuestion(params=10, tokens=180, unique=4), AGAIN, ["again: 45 epochs are outside", "up to 44"]),

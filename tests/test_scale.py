@@ -117,12 +117,12 @@ def test_the_command_says_the_loss_and_the_best_size() -> None:
     assert law["best"]["perplexity"] == pytest.approx(exp(law["best"]["loss"]))
     assert law["best"]["bits_per_byte"] == pytest.approx(law["best"]["loss"] / log(2) / 4)
     assert any(
-        "outside what it knows: N = " in warning and "(fitted to 70 M to 16 B)" in warning
+        "outside its fitted range: N = " in warning and "(fitted to 70 M to 16 B)" in warning
         for warning in law["warnings"]
     )
     code, out, err = run("scale", "llama-3.1-8b", "--train-tokens", "15T")
     assert "with embeddings" in out
-    assert "besiroglu: outside what it knows: D = 15 T (fitted to 245 M to 318 B)" in err
+    assert "besiroglu: outside its fitted range: D = 15 T (fitted to 245 M to 318 B)" in err
     assert max(map(len, out.splitlines())) <= 80
 
 

@@ -811,7 +811,7 @@ def test_several_are_one_table() -> None:
         code, out, err = run("gpt2", "llama-3.1-8b", "--gpu", "l4", *bad)
         assert (code, out) == (2, "") and len(err.splitlines()) == 1, err
     code, _, err = run(*argv, "--plot", "-")
-    assert code == 2 and "--plot draws one deployment" in err
+    assert code == 2 and "--plot needs one source and one --gpu" in err
 
 
 # Links have a place.

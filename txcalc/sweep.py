@@ -45,7 +45,7 @@ COLUMNS = {
     **{name: what for name, what in QUANTITIES.items() if name != "sent"},  # a sweep has no layout
     "weights_bytes": "bytes of all parameters at --dtype",
     "saved_bytes": "saved activations, bytes at --dtype",
-    "cache_bytes": "bytes held for later tokens at --kv, one sequence",
+    "cache_bytes": "cache bytes per sequence at --kv",
 }
 
 # float64: a figure below 2^49 has 16 times the room it needs for the largest number on its way (elements × bits), and

@@ -211,7 +211,7 @@ def ask(law: ScalingLaw, question: ScalingQuestion) -> ScalingAnswer:
         for name, (size, (low, high)) in sizes.items()
         if not low <= size <= high
     ]
-    warnings = [f"{law.name}: outside what it knows: {' and '.join(outside)}"] if outside else []
+    warnings = [f"{law.name}: outside its fitted range: {' and '.join(outside)}"] if outside else []
     if unique and point[1] / unique > EPOCHS:
         warnings.append(
             f"{law.name}: {point[1] / unique:,.0f} epochs are outside what it was fitted to, up to {EPOCHS}"

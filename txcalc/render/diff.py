@@ -69,7 +69,7 @@ def report(
         "notes": [f"{m.name}: {line}" for m in (one, other) for line in m.notes],
     }
     counted = [[_name(d), _value(d.one), _value(d.other), *cells(d.cost)] for d in found if d.cost is not None]
-    counted.append(["all together", "", "", *cells(whole)])
+    counted.append(["total", "", "", *cells(whole)])
     headings = ("key", "from", "to", "parameters", "FLOPs/token", "cache/token")
     title = "Each difference by itself, added to the first model"
     tables = [Table(title, headings, counted, frozenset({0, 1, 2}), True)] if found else []

@@ -183,9 +183,7 @@ def _time(found: Training) -> Table:
     rows.append(["step, achievable", _seconds(step.seconds), ""])
     floor = column("step, floor", "", f"step, floor ({step.floor_bound})")
     rows.append([floor, _seconds(step.floor), percent(step.floor, step.seconds)])
-    hidden = (
-        "exposed communication of weights and gradients" if found.machine.overlap else "communication not overlapped"
-    )
+    hidden = "only exposed communication" if found.machine.overlap else "communication not overlapped"
     return Table(
         f"Time of a step, on the busiest stage ({hidden})",
         ("", column("time", "s"), "share"),

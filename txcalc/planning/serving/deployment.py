@@ -407,7 +407,7 @@ def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | 
     if model.context and context > model.context:
         yield f"a context of {context:,} is beyond the {model.context:,} that {model.name} was made for"
     elif model.context and (longest is None or longest > model.context) and not model.fixed_length:
-        yield f"the longest context is that of memory: {model.name} was made for {model.context:,}"
+        yield f"max context is limited by memory alone; {model.name} was trained for {model.context:,}"
     if model.fixed_length:
         yield f"{model.name} has a fixed number of positions: the context asked for is ignored"
     if model.checkpoint and engine.weights != native(model):

@@ -25,7 +25,7 @@ class Reserve(NamedTuple):
 
     share: Fraction = Fraction(1, 10)
     bytes: int = 0
-    source: str = "what vLLM's gpu_memory_utilization = 0.9 leaves alone"
+    source: str = "vLLM's gpu_memory_utilization = 0.9"
 
     @classmethod
     def none(cls) -> Reserve:
@@ -216,7 +216,7 @@ def reserve_of(memory: EngineMemory | None) -> Reserve:
     if memory is None:
         return Reserve()
     of = memory.profile
-    said = f"what {of}'s gpu_memory_utilization leaves alone" if memory.share else f"{of} leaves none"
+    said = f"{of}'s gpu_memory_utilization" if memory.share else f"{of} reserves none"
     return Reserve(memory.share, 0, said)
 
 

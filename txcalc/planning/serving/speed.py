@@ -28,23 +28,23 @@ if TYPE_CHECKING:
     from txcalc.planning.serving.simulation import Simulated
 
 DEFINITIONS = {
-    "ttft": "time to first token: the mean at the load, of the wait in line, the prompt, and the engine's own share",
-    "tpot": "time per output token: the mean at the load, of a step at the mean length, what the engine adds, and its "
-    "share of the prompts",
-    "alone": "one prompt computed with nothing else, in chunks, from its first token in to its first one out",
-    "step": "one bare decode step of all sequences at the full context, no prefill between",
-    "load": f"so many users, each of whom asks again when the answer is there; all start at once, with {ROUNDS} "
-    "requests each, as benchmarks do; or requests at random, so many a second",
-    "throughput": "tokens of answers per second, prompts computed meanwhile; prompt tokens per second of prefill alone",
-    "cost": "of a million tokens of answers: of all the time, prompts' too; of prompt tokens: of the time they take",
-    "floor": "datasheet peaks, perfect overlap, no kernel launch costs anything: no server is faster",
-    "achievable": "every operation at its share of the peak, one after the other, with the cost of its kernel launch",
+    "ttft": "time to first token: the mean at the load, of queueing, prefill and the engine's overhead",
+    "tpot": "time per output token: the mean at the load, of a decode step at the mean length, the engine's overhead "
+    "and prefill of other prompts",
+    "alone": "one prompt's prefill with no other load, in chunks, to its first token",
+    "step": "one decode step of all sequences at the full context, without prefill",
+    "load": f"users who each send the next request when the answer is complete; all start at once, with {ROUNDS} "
+    "requests each, as benchmarks do; or requests that arrive at random at a rate",
+    "throughput": "answer tokens per second, with their prompts' prefill; prompt tokens per second of prefill alone",
+    "cost": "of a million answer tokens: of all the time, prefill included; of prompt tokens: of the time of prefill",
+    "floor": "datasheet peaks, perfect overlap, free kernel launches: no server is faster",
+    "achievable": "every operation at its measured efficiency, one after the other, with its kernel launch",
 }
 DIFFER = (
     f"simulated answers differ by up to {ALIKE} tokens from the one length asked for: those of measured servers do not "
     "end together as equal ones would (--answer 4k±400 draws lengths)"
 )
-SEATED = "all seats are taken at times, where no mean has a closed form"
+SEATED = "the cache is full at times, so mean latencies have no closed form"
 MOST_LAYOUTS = 24  # that are compared for the front
 MOST_BATCH = 1 << 16  # sequences of one copy that are looked at
 

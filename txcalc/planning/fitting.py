@@ -1,4 +1,4 @@
-"""An inverse question: which models a memory holds. `shapes` has the other, which shapes spend a budget."""
+"""Which models fit on accelerators, by how much and how fast (`txcalc fit`)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txcalc.planning.serving.rank_memory import RankBytes
 
 
 class CardSet(NamedTuple):
-    """Accelerators of a kind, `number` of them; or a memory alone, of which there is no speed."""
+    """So many accelerators of a kind; or a memory alone, without a speed."""
 
     title: str
     memory: int
@@ -29,7 +29,7 @@ class CardSet(NamedTuple):
 
     @property
     def apart(self) -> bool:
-        """Whether its memory is another than the host's."""
+        """Whether it has memory of its own, apart from the host's."""
         return self.accelerator is not None and not self.accelerator.unified
 
     @property
@@ -39,11 +39,12 @@ class CardSet(NamedTuple):
 
 
 class ModelFit(NamedTuple):
-    """One model in one format on one kind of accelerators: bytes that the fullest of them needs and has left (below 0:
-    is short of), and tokens per second of one sequence at the context, where the bandwidth is known.
+    """One model in one format on one set of accelerators, with one sequence at a context.
 
-    `refused` says why there is no figure; `asked` is the format's name as it was asked for; `in_ram` what lies in RAM,
-    and `ram` bytes of RAM that it leaves (below 0: is short of).
+    need, room   bytes that the fullest accelerator needs and has left (below 0: lacks); None: `refused` says why
+    speed        tokens per second of the sequence; None: the bandwidth is not known
+    asked        the format's name as the user gave it
+    in_ram, ram  what is in the host's RAM, and the bytes left there (below 0: lacking)
     """
 
     model: str
@@ -73,7 +74,7 @@ def checked_context(context: int) -> int:
 
 
 def need(model: Model, engine: Engine, context: int) -> int:
-    """Bytes of the weights, of one sequence's cache and of the largest activations, on one accelerator."""
+    """Bytes of the weights, one sequence's cache and the peak activations, on one accelerator."""
     (stage,) = Sharding(model).stages(Layout())
     return held(RankBytes(model, stage, engine), context)
 
@@ -96,10 +97,9 @@ def fits(
 ) -> ModelFit:
     """A model at a context, or at its own longest where that is shorter.
 
-    Several accelerators: tensor parallel where their link is known, else layers by turns (as llama.cpp splits them);
-    the other one where the model cannot be cut so. `whole`: its ranks where nothing is in RAM, which all formats share;
-    `needs`: what its ranks need in this format, which all cards share of which an engine keeps no more; `timed`: its
-    speed is asked for.
+    Several accelerators: tensor parallel where their link is known, else by layers, as llama.cpp splits them; the other
+    way where the model cannot be split so. `whole`: its ranks where nothing is in RAM, shared by all formats; `needs`:
+    what its ranks need in this format, shared by all cards without a named engine; `timed`: with its speed.
     """
     length = model.workload(1, min(context, model.context or context)).tokens
     weights, name, number = engine.weights.name, card.name if card else "", card.number if card else 1
@@ -127,7 +127,7 @@ def fits(
 
 
 def fits_with_ram(model: Model, engine: Engine, asked: OffloadRequest, context: int, card: CardSet) -> ModelFit:
-    """The same with as little in RAM as lets it fit."""
+    """The same with as little in RAM as makes it fit."""
 
     def of(offload: Offload, timed: bool = False) -> ModelFit:
         return fits(model, replace(engine, offload=offload), card.memory, context, card, timed=timed)
@@ -139,14 +139,14 @@ def fits_with_ram(model: Model, engine: Engine, asked: OffloadRequest, context: 
 
 
 def reserved(reserve: Reserve, memory: EngineMemory | None, card: CardSet) -> int:
-    """Bytes of an accelerator that the engine leaves alone, and what it or a unified memory's GPU does not see."""
+    """Bytes of an accelerator that the engine reserves, or that it or the GPU of a unified memory does not see."""
     one = card.accelerator
     seen = visible(one) if one and (memory or one.unified) else card.memory
     return card.memory - seen + reserve.of(seen)
 
 
 def _split(sharding: Sharding, number: int, linked: bool) -> Iterator[Layout]:
-    """How a model may lie on so many accelerators, best first. Errors: `InputError` where it can be cut in no way."""
+    """The layouts of a model on so many accelerators, best first. Errors: `InputError` where there is none."""
     best, *others = _ways(number, sharding.has_experts, linked)
     first = sharding.faults(best)
     if not first:
@@ -158,7 +158,7 @@ def _split(sharding: Sharding, number: int, linked: bool) -> Iterator[Layout]:
 
 @cache
 def _ways(number: int, experts: bool, linked: bool) -> list[Layout]:
-    """Tensor parallel, with whole experts spread, and by layers; without a link the other way round."""
+    """Tensor parallel, the same with expert parallelism, and by layers; without a link in reverse order."""
     ways = [Layout(tp=number), *([Layout(tp=number, ep=number)] if experts else []), Layout(pp=number)]
     return ways if linked else ways[::-1]
 
@@ -171,8 +171,8 @@ def _ranks(
     context: int,
     known: dict[Layout, tuple[list[RankBytes], int]],
 ) -> tuple[Layout, list[RankBytes], int]:
-    """The first layout whose ranks the format can store and the engine load, with what the fullest needs. Errors:
-    `InputError`, the first layout's, where there is none."""
+    """The first layout that the format and the engine support, with what its fullest rank needs. Errors: `InputError`,
+    the first layout's, where there is none."""
     refused: list[InputError] = []
     for layout in ways:
         try:
@@ -188,8 +188,8 @@ def _ranks(
 def step(
     model: Model, sharding: Sharding, layout: Layout, accelerator: Accelerator, engine: Engine, context: int
 ) -> float | None:
-    """Seconds of a token of one sequence, achievable by the roofline; where a peak is not known, arithmetic is not
-    counted; None where a link is not."""
+    """Seconds of a decode step of one sequence, achievable by the roofline. Without a known peak, arithmetic is not
+    counted; None without a known link."""
     for counted in (True, False):
         known = accelerator if counted else replace(accelerator, peaks=dict.fromkeys(("fp32", "bf16", "fp16"), 10**24))
         try:
@@ -199,13 +199,13 @@ def step(
     return None
 
 
-# Formats that are tried in turn where none is asked for: as published, and what files are commonly made of.
+# Formats that are tried in turn unless some are given: as published, and those of most .gguf files.
 LADDER = ("native", "Q8_0", "Q4_K_M")
 
 
 def best(found: Iterable[ModelFit]) -> ModelFit:
-    """Of one model on one card in several formats, the first that fits, or of those that need RAM the one that leaves
-    most of it; or the one that is least short."""
+    """Of one model on one card in several formats, the first that fits without RAM; else the one that leaves most RAM;
+    else the one that lacks least."""
     every = list(found)
     inside = [fit for fit in every if fit.fits]
     if alone := next((fit for fit in inside if not fit.in_ram), None):

@@ -1,10 +1,10 @@
 """The mixtures of llama.cpp (Q4_K_M, Q6_K, IQ3_XS …): which type its quantiser gives to each matrix of each layer.
 
-A mixture has a type for all, and rules for what matters more: the values of attention, the way down, the head. A row
-that a type's blocks do not divide falls back to another type. Experts that a model is published with in MXFP4 stay so:
-llama-quantize requantises none unless told to, and all files of gpt-oss leave them (bartowski's and unsloth's say so).
-Files with an importance matrix (imatrix) are what the IQ1, IQ2, IQ3_XXS and Q2_K_S mixtures need; the others are as
-made without one.
+A mixture has a default type, and rules that give more bits to matrices that matter more: attention's values, down
+projections, the head. A matrix whose rows a type's blocks do not divide falls back to another type. Experts that a
+model is published with in MXFP4 keep it: llama-quantize requantises them only if told to, and files of gpt-oss have
+them so (bartowski's and unsloth's say so). The IQ1, IQ2, IQ3_XXS and Q2_K_S mixtures need an importance matrix
+(imatrix); the others are as made without one.
 
 The rules, their source, and what a .gguf file calls its tensors are data: `mixtures.json`.
 """
@@ -25,9 +25,9 @@ from txcalc.planning.formats.weights import FORMATS, GGML, Format, Mixed, Number
 
 
 class Layer(NamedTuple):
-    """Where a matrix stands: its number among `of`, and what of the model the rules ask."""
+    """The layer of a matrix, and what of the model decides its type."""
 
-    number: int
+    number: int  # from 0, among `of` layers; of values, among those that have them
     of: int
     groups: int  # query heads per key/value head
     experts: int
@@ -52,13 +52,18 @@ WHEN: Mapping[str, Callable[[Layer], bool]] = {
     "8 experts": lambda at: at.experts == 8,
     "8 experts, more": lambda at: at.experts == 8 and at.more,
 }
-EVERYWHERE = frozenset({"", "grouped", "grouped or sparse", "8 experts"})  # what does not ask for a layer's number
-Rules = tuple[tuple[str, str], ...]  # when, and the type then; the first that holds
+EVERYWHERE = frozenset({"", "grouped", "grouped or sparse", "8 experts"})  # conditions that are equal in all layers
+Rules = tuple[tuple[str, str], ...]  # (condition, type): the first condition that is true decides
 
 
 class Mixture(NamedTuple):
-    """A type for all matrices, and the rules for some; `head` is that of the head, and of a tied table; `fused` that of
-    queries, keys and values in one tensor."""
+    """The default type of all matrices, and rules for some of them by role.
+
+    table   type of the embedding table; "": the default
+    head    type of the head, and of a table that is tied to it
+    fused   type of queries, keys and values in one tensor; "": the default
+    low     one of the mixtures of 1 and 2 bits, whose rules count matrices instead of layers
+    """
 
     default: str
     v: Rules = ()
@@ -70,11 +75,11 @@ class Mixture(NamedTuple):
     table: str = ""
     head: str = "q6_k"
     fused: str = ""
-    low: bool = False  # the group whose rules are for 1 and 2 bits, and count matrices, not layers
+    low: bool = False
 
 
 def _rules(text: str) -> Rules:
-    """What the table says: `more: q6_k; q5_k`."""
+    """The rules of a text such as `more: q6_k; q5_k`."""
     return tuple((when, kind) for when, _, kind in (each.rpartition(": ") for each in text.split("; ") if each))
 
 
@@ -94,7 +99,7 @@ ALIASES = {"q3_k": "q3_k_m"}  # as llama-quantize has them; q4_k and q5_k stay o
 
 
 def mixture(model: Model, name: str) -> Format | None:
-    """The formats that a mixture gives to a model's matrices; None where there is no mixture of the name."""
+    """A model's matrices in a mixture of llama.cpp; None where there is none of the name."""
     wanted = plain(name)
     if wanted == "mxfp4_moe":
         # Of three dimensions: experts, and the halves of a latent's expansion.
@@ -141,7 +146,7 @@ def mixture(model: Model, name: str) -> Format | None:
 
 
 def _shape(model: Model) -> tuple[Mapping[str, Any], Layer]:
-    """The stack that generates, and what the rules ask of it."""
+    """The stack that generates tokens, and its first layer with the sizes that rules depend on."""
     stack = next(reversed(model.spec["stacks"].values()))
     tables = list(stack["layer"].values())
     own = (table.get(section_of("attention", table)) for table in tables)
@@ -152,7 +157,7 @@ def _shape(model: Model) -> tuple[Mapping[str, Any], Layer]:
 
 
 def _role(model: Model, entry: Entry) -> str:
-    """What the rules call a matrix: q, k, v, o, qkv, gate, up, down; "" for all others."""
+    """The role of a matrix in the rules: q, k, v, o, qkv, gate, up or down; "": none."""
     tensors = _tensors(entry.name) if entry.layer and entry.kind != "other" else []
     role = next((_DATA["roles"].get(tensor.removesuffix("_exps").removesuffix("_shexp"), "") for tensor in tensors), "")
     return "qkv" if role in ("q", "k", "v") and model.spec["model_type"] in _DATA["fused"] else role
@@ -170,7 +175,7 @@ def _in_mxfp4(model: Model) -> bool:
 
 @cache
 def _fitting(kind: str, columns: int, head: bool) -> Format:
-    """A type, or what it becomes where its blocks do not divide a row."""
+    """A type, or its fallback where its blocks do not divide a row."""
     if head and columns % GGML[kind].long:
         kind = "q8_0"
     for narrow in (kind, FALLBACK.get(kind, "fp16")):
@@ -181,7 +186,7 @@ def _fitting(kind: str, columns: int, head: bool) -> Format:
 
 
 def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]]) -> Format:
-    """`choose` gives a type to every layer of an entry, or one to all."""
+    """The format whose types `choose` gives: one for each layer of an entry, or one for all of them."""
     tied, kept = bool(_shape(model)[0]["head"]["tied"]), _in_mxfp4(model)
 
     def form(entry: Entry, numbers: Numbers) -> Sequence[Format | None]:
@@ -200,12 +205,12 @@ def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]
 
 @cache
 def _tensors(name: str) -> list[str]:
-    """The tensors that may hold a leaf of this name."""
+    """The names in a .gguf file of the tensors that may hold a leaf."""
     return [tensor for tensor, ends in TENSORS.items() if any(name.endswith("." + end) for end in ends)]
 
 
 def stored(model: Model) -> Format:
-    """The types that a .gguf file has, tensor by tensor."""
+    """The types in a .gguf file, tensor by tensor."""
     assert model.checkpoint is not None
     held = {tensor.name: tensor.dtype.lower() for tensor in model.checkpoint.held.tensors}
 

@@ -54,7 +54,7 @@ PREFIXES = ("model", "model.language_model", "language_model.model", "transforme
 
 @cache
 def names(path: str) -> tuple[str, ...]:
-    """What follows `layers.N.` in the names that a leaf's module may have in a checkpoint."""
+    """The names that a leaf's module may have in a checkpoint, from after `layers.N.` on."""
     ends = [end for end in MODULES if path.endswith("." + end)]
     if not ends:
         return (_tail(path),)
@@ -67,7 +67,7 @@ def _tail(path: str) -> str:
 
 
 class Modules:
-    """Patterns of modules, as quantisers' lists have them: names, parts of names, globs, `re:` expressions."""
+    """A quantiser's list of modules: names, parts of names, globs and `re:` expressions."""
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.words: set[str] = set()
@@ -96,7 +96,7 @@ class Modules:
         self.exact = any(char.isdecimal() for pattern in self.patterns for char in pattern.pattern)
 
     def have(self, entry: Entry, number: int | None) -> bool:
-        """Whether a leaf is among them, in a layer."""
+        """Whether the list names a leaf's module in a layer."""
         own: tuple[str, ...]
         if number is None:
             own = HEAD if entry.kind == "head" else TABLE if entry.leaf.row is not None else (entry.path,)
@@ -116,7 +116,8 @@ class Modules:
         return bool(found) or (bool(self.patterns) and self._matches(full, str(number), experts))
 
     def _matches(self, names: tuple[str, ...], number: str, experts: int) -> bool:
-        """Whether a pattern is of names; one that has no digit is of all numbers that are as long."""
+        """Whether an expression matches one of the names. Without a digit in any expression, numbers of as many digits
+        give the same answer."""
         alike = number if self.exact else "1" * len(number)
         if (key := (names, alike, experts)) not in self.matched:
             each_of = {0, experts // 2, experts - 1} if any("*" in name for name in names) else {0}
@@ -135,7 +136,7 @@ class Modules:
 
 def listed(value: Any, key: str) -> list[str]:
     """The patterns of a key's lists of names; none where it has no such lists. Names of blocks (`BLOCKS`), which commas
-    part too, are what those of their modules begin with."""
+    may separate, are prefixes of their modules' names."""
     words = value.split(",") if isinstance(value, str) and key in BLOCKS else value
     held = words if isinstance(words, list) else []
     apart = [own if isinstance(own, list) else [own] for own in held]
@@ -155,7 +156,7 @@ def _some(fault: str) -> InputError:
 
 @cache
 def _runs(own: tuple[str, ...], layer: bool) -> tuple[frozenset[str], tuple[str, ...]]:
-    """All runs of names' segments, which a name in a list may be, and the names in full; # for a layer's number."""
+    """All contiguous parts of the names, any of which a list may give, and the full names; # is a layer's number."""
     named = [f"layers.#.{name}" for name in own] if layer else list(own)
     runs: set[str] = set()
     for steps in (name.split(".") for name in named):
@@ -165,7 +166,7 @@ def _runs(own: tuple[str, ...], layer: bool) -> tuple[frozenset[str], tuple[str,
 
 
 def _short(name: str) -> str:
-    """A name from its layer on."""
+    """A name without what stands before its layer."""
     at = re.search(r"(?:^|\.)(?:layers|h|blocks)\.(?=\d)", name)
     return ("layers." + name[at.end() :] if at else name.removeprefix("model.")).removesuffix(".weight")
 
@@ -196,7 +197,7 @@ def _compiled(text: str) -> re.Pattern[str]:
 
 
 def check_packed(method: str, found: Format, ledger: Iterable[Entry]) -> None:
-    """Errors: `InputError` for a matrix that a method's packer does not take."""
+    """Errors: `InputError` for a matrix whose sizes a method's packer rejects."""
     entries, by = list(ledger), WORDS.get(method, 1)
     if method in DIVIDING and isinstance(found.block, int):
         for left in found.part_filled(entries):

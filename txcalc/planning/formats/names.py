@@ -25,7 +25,7 @@ def format_of(name: str) -> Format:
 
 
 def stored_narrow(name: str) -> bool:
-    """Whether a dtype is also a format of weights that has scales, or leaves some of them wide."""
+    """Whether a dtype is also the name of a quantised format, with scales or with some weights left in 16 bits."""
     return plain(name) in FORMATS and FORMATS[plain(name)].bits < 16
 
 
@@ -62,14 +62,14 @@ def weights_of(model: Model, name: str) -> Format:
     return covering(format_of(name), {entry.kind for entry in model.entries})
 
 
-# What a quantiser writes beside matrices and scales (bitsandbytes' states, a packer's last blocks) is less of a
-# checkpoint; groups half as long, or a list of modules left wide that is another, are more.
+# Of a checkpoint's bytes. What quantisers write besides matrices and scales (bitsandbytes' states, a packer's last
+# blocks) is less; another group size or another list of unquantised modules makes more.
 OTHERWISE = 0.02
 
 
 def _agreed(model: Model, native: Format) -> Format:
-    """The weights as published, which a checkpoint beside the config holds so. Errors: `InputError` where one alone has
-    a narrow format, or where the tensors have other bytes than the `quantization_config` gives them."""
+    """The weights as published, compared with the checkpoint in the config's folder. Errors: `InputError` where only
+    one of the two is quantised, or where the tensors' bytes are not those of the `quantization_config`."""
     if model.checkpoint is None or model.checkpoint.held.form == "gguf":
         return native
     config, held = model.spec["quantization"], model.checkpoint.held

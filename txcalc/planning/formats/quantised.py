@@ -38,13 +38,13 @@ def native(model: Model) -> Format:
 
 
 def published(model: Model, name: str) -> Format | None:
-    """A checkpoint in the format of a name that the model's own makers have published; None: none."""
+    """The checkpoint in this format that the model's makers have published; None: there is none."""
     config = model.spec["variants"].get(name)
     return None if config is None else configured(model, config, FORMATS[model.spec["dtype"]].bits)
 
 
 def configured(model: Model, config: Config, wide: int = 16) -> Format:
-    """The formats that a `quantization_config` gives to a model's matrices. Errors: `InputError`."""
+    """A model's matrices as a `quantization_config` stores them. Errors: `InputError`."""
     if (own := config.get("expert_dtype")) not in (None, "fp8", "fp4"):
         mend = "--weights fp8 or another counts all alike"
         raise InputError(WHERE, [Fault("expert_dtype", own, "fp8, fp4, or none", mend)])
@@ -331,7 +331,7 @@ class _Config:
         yield from wide
 
     def scheme(self, where: str, table: Config, scheme: Config) -> Format:
-        """Scales are as wide as what stays wide; a packed matrix has its shape beside it, two integers of 64 bits."""
+        """Scales are in the dtype of unquantised weights; a packed matrix has its shape, two integers of 64 bits."""
         bits = self.number("num_bits", (4, 8, 2, 3), table=table)
         kind, strategy = str(table.get("type", "int")).lower(), table.get("strategy")
         group, block = table.get("group_size"), table.get("block_structure")

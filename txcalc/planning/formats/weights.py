@@ -1,7 +1,7 @@
-"""Formats of weights: what a quantiser stores for a tensor, to the bit, and which tensors it leaves wide.
+"""Formats of weights: the exact bits that a quantiser stores for a tensor, and which tensors it does not quantise.
 
-A format is an element's bits, the scales of its groups, and the kinds of parts that it covers. Bits are whole numbers
-of a whole tensor; bytes are made last, tensor by tensor. `Mixed` gives every tensor of every layer a format of its own.
+A format has the bits of an element, the scales of its groups, and the kinds of parts that it quantises. Bits are of a
+whole tensor, rounded up to bytes last. In `Mixed`, every tensor of every layer has a format of its own.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Format:
     bits     of an element
     block    elements of a row that share a scale; 0: none do; (rows, columns) for a tile of both
     scale    bits of a block's scale, with its zero point
-    row      bits kept for every output row besides
-    column   bits kept for every input besides
-    tensor   bits kept for every tensor besides
-    pooled   elements of a tensor, its rows put together, that share another 32 bits; 0: none do
-    covers   kinds of parts whose matrices are so stored; the rest is `wide`
-    wide     bits of an element of the rest
+    row      additional bits per output row
+    column   additional bits per input column
+    tensor   additional bits per tensor
+    pooled   elements of a tensor, all rows together, that share another 32 bits; 0: none do
+    covers   kinds of parts whose matrices are quantised
+    wide     bits of an element of everything else
     whole    rows that are no multiple of a block are refused, not padded
-    dtype    what the accelerator multiplies in, where its peak is asked for
-    filled   no row ends within a block: they run on into the next row (bitsandbytes), or engines pad rows (MXFP4)
+    dtype    that the accelerator multiplies in
+    filled   no row ends within a block: blocks continue in the next row (bitsandbytes), or engines pad rows (MXFP4)
     """
 
     name: str
@@ -62,7 +62,7 @@ class Format:
         return hash(self.name)  # of all fields it would cost more than what it is asked for
 
     def parts(self, weight: Weight, entry: Entry) -> list[tuple[Format | None, int]]:
-        """The formats of a tensor's layers with how many have each; None: it stays wide."""
+        """The formats of a tensor in its layers, with how many layers have each; None: not quantised."""
         return [(self if self.stores(weight, entry) else None, 1)]
 
     def bits_of(self, weight: Weight, entry: Entry) -> Any:
@@ -97,19 +97,19 @@ class Format:
         return bits + (ceil_div(rows * columns, self.pooled) * 32 if self.pooled else 0)
 
     def stores(self, weight: Weight, entry: Entry) -> bool:
-        """True for a tensor in this format, False for one that stays wide."""
+        """Whether the format quantises a tensor."""
         covered = entry.kind in self.covers and (self.covers is EVERY_MATRIX or entry.leaf.row is None)
         return covered and _is_matrix(entry, weight)
 
     def stays_wide(self, entries: Iterable[Entry]) -> list[str]:
-        """The kinds whose matrices are not stored in the format; norms and biases never are."""
+        """The kinds with matrices that are not quantised; norms and biases never are."""
         if self.wide == self.bits:
             return []
         left = ((e.kind, weight) for e in entries for weight in e.leaf.tensors if not self.stores(weight, e))
         return list({kind: None for kind, weight in left if len(weight.shape) > 1})
 
     def part_filled(self, entries: Iterable[Entry]) -> Iterator[str]:
-        """The matrices whose last blocks are not full, by path with their shape: each still has a scale of its own."""
+        """The paths and shapes of matrices whose last blocks are not full, and have a scale all the same."""
         for entry in entries:
             for weight in entry.leaf.tensors:
                 for form, _ in self.parts(weight, entry):
@@ -127,12 +127,12 @@ class Format:
         return total
 
     def dtype_of(self, entry: Entry) -> str | None:
-        """What the accelerator multiplies a leaf's matrix in; None: as it multiplies what stays wide."""
+        """The dtype that the accelerator multiplies a leaf's matrix in; None: that of unquantised weights."""
         tensors = entry.leaf.tensors
         return self.dtype if entry.leaf.matrix is not None and tensors and self.stores(tensors[0], entry) else None
 
     def kernel(self, dtype: str) -> str:
-        """The class of the products' kernels (`curves.Efficiency`), which multiply in a dtype."""
+        """The class of matrix kernels (`curves.Efficiency`) for this format where they multiply in a dtype."""
         if dtype not in ("bf16", "fp16", "fp32"):
             return "fp8-block" if dtype == "fp8" and isinstance(self.block, tuple) else dtype
         if self.bits > 8:
@@ -142,7 +142,7 @@ class Format:
         return "mxfp4" if (self.bits, self.block, self.scale) == (4, 32, 8) else "w4" if self.bits < 8 else "w8"
 
     def kernels(self, entry: Entry, dtype: str) -> dict[str, int]:
-        """The classes of the products of a leaf's layers with how many are of each; those that are wide are not."""
+        """The classes of kernels of a leaf's quantised layers, with how many layers have each."""
         found: dict[str, int] = {}
         own = entry.leaf.tensors[:1] if entry.leaf.matrix else ()  # none where another layer holds them
         for form, number in (part for weight in own for part in self.parts(weight, entry)):
@@ -241,8 +241,8 @@ def layers_of(entry: Entry) -> Numbers:
 
 @record
 class Mixed(Format):
-    """Weights whose matrices have formats of their own, layer by layer; the fields are those of the one that most
-    elements have. `table` says which: by an entry's name and the number of a layer; what it does not name stays wide.
+    """Weights whose matrices have formats of their own, layer by layer; the fields are those of the format with most
+    elements. `table` has them by an entry's name and the layer's number; what it does not name is not quantised.
     """
 
     table: Mapping[str, Mapping[int | None, Format | None]] = field(default_factory=dict, repr=False)
@@ -260,12 +260,12 @@ class Mixed(Format):
         choose: Callable[[Entry, Numbers], Sequence[Format | None]],
         wide: int,
     ) -> Format:
-        """The formats that `choose` gives to the layers of every matrix of a model."""
+        """A model's weights with the formats that `choose` gives to the layers of every matrix."""
         table: dict[str, dict[int | None, Format | None]] = {}
         elements: dict[Format, int] = {}
         known: dict[Any, list[tuple[Format | None, int]]] = {}
         for entry in entries:
-            # A tied head has no weights of its own, but reads some; a stage of its own holds them.
+            # A tied head has no weights of its own, but a later stage of a pipeline holds a copy.
             if not any(_is_matrix(entry, weight) for weight in entry.leaf.untied.tensors):
                 continue
             numbers = layers_of(entry)
@@ -284,7 +284,7 @@ class Mixed(Format):
         return made
 
     def parts(self, weight: Weight, entry: Entry) -> list[tuple[Format | None, int]]:
-        """The formats of a tensor's layers with how many have each; None: it stays wide."""
+        """The formats of a tensor in its layers, with how many layers have each; None: not quantised."""
         row = self.table.get(entry.name)
         if row is None or not _is_matrix(entry, weight):
             return [(None, 1)]
@@ -294,11 +294,11 @@ class Mixed(Format):
         return self._parts[key]
 
     def stores(self, weight: Weight, entry: Entry) -> bool:
-        """True for a tensor that has a format in some layer."""
+        """Whether a tensor is quantised in some layer."""
         return any(form for form, _ in self.parts(weight, entry))
 
     def dtype_of(self, entry: Entry) -> str | None:
-        """What the accelerator multiplies most layers' matrix in."""
+        """The dtype that the accelerator multiplies the matrix of most layers in."""
         tensors = entry.leaf.tensors
         if not (entry.leaf.matrix is not None and tensors):
             return None
@@ -307,12 +307,12 @@ class Mixed(Format):
 
 
 def _counted(forms: Sequence[Format | None]) -> dict[Format | None, int]:
-    """How many are of each."""
+    """How many layers have each format."""
     return {forms[0]: len(forms)} if len(set(map(id, forms))) == 1 else Counter(forms)
 
 
 def _is_matrix(entry: Entry, weight: Weight) -> bool:
-    """True for what a quantiser may store: a linear layer's matrix, the table of tokens."""
+    """Whether a quantiser may store a tensor: a linear layer's matrix, or the table of tokens."""
     leaf = entry.leaf
     if leaf.row is not None:
         return entry.duty == "tokens"
@@ -320,6 +320,6 @@ def _is_matrix(entry: Entry, weight: Weight) -> bool:
 
 
 def plain(name: str) -> str:
-    """A format's name as the tables have it; f16 and f32 are llama.cpp's names, and people name methods."""
+    """A format's name as the tables have it, also of methods (AWQ, 4bit) and llama.cpp's dtypes (f16)."""
     wanted = name.strip().lower()
     return METHODS.get(wanted) or ALIASES.get(wanted, wanted)

@@ -41,7 +41,7 @@ class Gpu(NamedTuple):
 
     @property
     def rest(self) -> int:
-        """What the engine keeps beside the reserve."""
+        """What the engine takes in addition to the reserve."""
         return sum(self.rank.rest.values())
 
     @property
@@ -60,7 +60,7 @@ class Gpu(NamedTuple):
         return self.free + self.cache
 
     def cache_tokens(self, context: int) -> int | None:
-        """Tokens that the pool holds, of sequences at a context; 0: none; None: no token takes any of it."""
+        """Tokens that the pool holds, in sequences at a context; None: a token takes no memory."""
         pages = self.rank.pages_bytes(context)
         return max(0, self.pool) * context // pages if pages else None
 
@@ -93,7 +93,7 @@ class Deployment:
         return self.accelerator.memory - self.reserve
 
     def ranks(self, layout: Layout) -> Iterator[RankBytes]:
-        """A rank of every different stage; each is made when it is first asked for."""
+        """A rank of every different stage, made at its first use."""
         known = self._ranks.setdefault(layout.alone, [])
         for i, stage in enumerate(self.sharding.stages(layout)):
             if i == len(known):
@@ -203,7 +203,7 @@ class Deployment:
         return None
 
     def _useful(self, gpus: int, concurrency: int, fixed: Mapping[str, int] | None) -> Iterator[Layout]:
-        """Layouts but for those with copies that have no sequence: fewer accelerators do the same, experts apart."""
+        """Layouts without those in which a copy has no sequence: fewer accelerators do the same, but for experts."""
         spare = self.sharding.has_experts or "dp" in (fixed or ())
         return (layout for layout in self.layouts(gpus, fixed) if spare or layout.dp <= concurrency)
 
@@ -217,7 +217,7 @@ def beside(
     context: int,
     concurrency: int,
 ) -> Engine:
-    """An engine with what is asked for in RAM. Errors: `InputError` where an accelerator has no memory of its own."""
+    """An engine with the requested part of the model in RAM. Errors: `InputError` for unified memory."""
     if accelerator.unified:
         raise InputError("--ram", [f"{accelerator.title} has no memory of its own: what it holds is in RAM already"])
     layout = Layout(pp=gpus)

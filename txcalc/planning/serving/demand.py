@@ -74,22 +74,22 @@ class Steady(NamedTuple):
 
     @property
     def timed(self) -> bool:
-        """Whether the means of latencies are known: they have one, in closed form."""
+        """Whether the means of latencies are known."""
         return self.e2e < inf
 
     @property
     def inside(self) -> float:
-        """Requests that wait, are computed or decode: Little's law."""
+        """Requests in the system, waiting or computed: Little's law."""
         return self.rate * self.e2e
 
 
 def overload(utilisation: float, decoding: float, rate: float) -> Steady:
-    """Of a rate that a copy cannot keep up with."""
+    """The steady state of a copy that cannot keep up with a rate."""
     return Steady(inf, None, inf, rate, utilisation, decoding, lasts=False)
 
 
 class Answered:
-    """What `gpus` answer at a load: `steady_state`, of all of them, with answers of so many tokens."""
+    """What `gpus` accelerators answer at a load, with answers of so many tokens."""
 
     steady: Steady
     answer: int
@@ -119,7 +119,8 @@ class Answered:
 
 
 class StepCurve:
-    """A step's seconds by the sequences that decode: exact up to 8, then linear between numbers 2^(1/2) apart."""
+    """Seconds of a decode step by the number of sequences: exact up to 8, then interpolated between numbers a factor of
+    √2 apart."""
 
     def __init__(self, exact: Callable[[int], float]) -> None:
         self.exact = exact

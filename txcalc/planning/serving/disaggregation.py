@@ -97,7 +97,7 @@ def _best(
     limits: Limits,
     fixed: Mapping[str, int] | None,
 ) -> Pools | None:
-    """The pools of one number; None: none fit."""
+    """The best pools on a number of accelerators; None: none fit."""
     step = max(1, gpus // SPLITS)
     splits = [prefill] if prefill else list(range(step, gpus, step))
     found = [one for split in splits for one in _pairs(timer, concurrency, gpus - split, split, fixed)]

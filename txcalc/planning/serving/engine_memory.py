@@ -32,7 +32,7 @@ GIB = 2**30
 
 
 def visible(accelerator: Accelerator) -> int:
-    """Bytes of it that a CUDA process sees, or that Metal lets a GPU take of unified memory; else all."""
+    """Bytes of an accelerator that a CUDA process sees, or that Metal gives a GPU of unified memory; otherwise all."""
     memory = accelerator.memory
     if found := data()["visible"].get(accelerator.name):
         return min(memory, int(found["value"] * GIB))
@@ -74,27 +74,28 @@ class EngineMemory:
 
     @property
     def score_bytes(self) -> int:
-        """Bytes that every score of a prompt's attention moves; 0: with flash attention, none."""
+        """Bytes that each attention score of a prompt moves through memory; 0 with flash attention."""
         return int(self.profile.numbers.get("score_bytes_cublas" if self.widened else "score_bytes", 0))
 
     @property
     def widened(self) -> int:
-        """Tokens of a step from which weights are widened for cuBLAS; 0: kernels multiply them as they are stored."""
+        """Tokens of a step from which weights are converted to 16 bits for cuBLAS; 0: kernels multiply them as
+        stored."""
         return int(self.profile.numbers.get("widened", {}).get(self.accelerator.vendor, 0))
 
     def attention_kernels(self, grouped: bool) -> int:
-        """Kernels of a token's attention, where they are many; 0: those of the one that does it all."""
+        """Kernels launched for a decode step's attention where it is unfused; 0: fused into one."""
         key = "grouped_kernels" if grouped else "attention_kernels"
         return int(self.profile.numbers.get(key, {}).get(self.accelerator.vendor, 0))
 
     @property
     def in_flight(self) -> int:
-        """Chunks of a prompt that the stages of a pipeline work on before all wait for the last; 0: as many as come."""
+        """Chunks of a prompt that the stages of a pipeline work on before all wait for the last; 0: no limit."""
         return int(self.profile.numbers.get("in_flight", 0))
 
     @property
     def at_once(self) -> int | None:
-        """Sequences that a copy runs at once; None: as many as it is told to (llama.cpp's --parallel)."""
+        """Sequences that a copy runs at once; None: set by the user (llama.cpp's --parallel)."""
         return self.sequences or self.profile.of_card("sequences", self.large) or None
 
     @property
@@ -159,8 +160,8 @@ class EngineMemory:
                         raise InputError("layout", [f"{fault} the {lines} of {entry.path} ({sizes}){ways}"])
 
     def rest(self, model: Model, layout: Layout, taken: int, graphs: int = 0) -> dict[str, int]:
-        """Bytes that it keeps besides, by name; `taken` are the weights and the activations of a rank, `graphs` its
-        CUDA graphs, which lie outside unless the version counts them."""
+        """Bytes that the engine takes besides weights, cache and activations, by name. `taken`: bytes of a rank's
+        weights and activations; `graphs`: of its CUDA graphs, counted here only by versions that budget them."""
         numbers = self.profile.numbers
         staged = self._staged(layout)
         split = max(layout.tp, layout.expert_group, 1 if staged else layout.pp) > 1
@@ -184,7 +185,7 @@ class EngineMemory:
         return found
 
     def _staged(self, layout: Layout) -> bool:
-        """Whether it is known of the version that what stages hand on opens no channel before the cache is sized."""
+        """Whether the version is known to open no channels between pipeline stages before it sizes the cache."""
         return layout.pp > 1 == layout.tp == layout.expert_group and "outside_torch_stages" in self.profile.numbers
 
     def padded(self, entry: Entry, form: Format, size: int) -> int:
@@ -261,7 +262,7 @@ class EngineMemory:
 
     @property
     def share(self) -> Fraction:
-        """Of what CUDA reports, the share that the engine leaves alone unless told."""
+        """Share of the visible memory that the engine does not use unless told."""
         return Fraction(str(self.profile.numbers.get("left_alone", self.profile.rules.share)))
 
 
@@ -283,15 +284,16 @@ def _heads(stack: Stack) -> int:
 
 
 def step_elements(stack: Stack) -> int:
-    """Elements a token that a step of a rank has alive at its peak: the stream with its residual, norm and sum, and the
-    widest branch: gate, up and their product, or queries, keys, values and what attention gives."""
+    """Elements alive per token at the peak of a rank's step: the residual stream with its sum and norm, and the widest
+    branch (gate, up and their product; or queries, keys, values and attention's output)."""
     widest = max((group.block.peak_elements() for group in stack.groups), default=0)
     elements: int = ceil(4 * stack.d_model + widest)
     return elements
 
 
 def _cut(form: Format, shape: tuple[int, ...], whole: tuple[int, ...]) -> str:
-    """The lines of a rank's matrix that end within a group, or are split within a tile: rows, columns or none."""
+    """Which lines of a rank's matrix end within a quantisation group or are split within a tile: rows, columns, or
+    none."""
     if not isinstance(form.block, tuple):
         return "rows" if form.block and shape[-1] % form.block else ""
     ends = zip(("columns", "rows"), shape, whole, form.block, strict=True)

@@ -68,16 +68,17 @@ class Profile(NamedTuple):
 
     @property
     def kernels(self) -> str:
-        """Whose measured kernels it has, from the version on that they were measured of; "": what engines share."""
+        """The engine whose measured kernels are used, from the version on that was measured; "": those that engines
+        have in common."""
         named = any("kernels" in row for row in data()[self.engine.replace(".", "")])
         return str(self.numbers.get("kernels", "")) if named else self.engine
 
     def size(self, key: str) -> int:
-        """Bytes of a key."""
+        """The bytes of a key."""
         return parse_bytes(self.numbers[key], key)
 
     def of_card(self, key: str, large: bool) -> int:
-        """A number that large cards may have another of."""
+        """A number that may be another on large cards."""
         return int(self.numbers.get(f"{key}_large" if large else key, self.numbers.get(key, 0)))
 
     def __str__(self) -> str:
@@ -109,7 +110,7 @@ class EngineLatency(NamedTuple):
 
 
 def latency(name: str) -> EngineLatency:
-    """Of an engine by its name; of one that is not known, or none, vLLM's."""
+    """The latency constants of an engine; vLLM's where none is named or its own are not known."""
     known = data()["latency"]
     return EngineLatency(**known.get(name, known["vllm"]))
 
@@ -121,7 +122,8 @@ def names() -> list[str]:
 
 
 def profile(text: str) -> Profile | None:
-    """`vllm`, `vllm@0.8`, `none`: an engine and a version of it, or the newest before it; of 0.8 the last.
+    """An engine and version from `vllm`, `vllm@0.8` or `none`: the newest version known that is not after the given
+    one. Errors: `UnknownName` with the nearest; `InputError` for a version before the first.
 
     Errors: `UnknownName` with the nearest; `InputError` for a version before the first.
     """
@@ -145,7 +147,8 @@ def profile(text: str) -> Profile | None:
 
 
 def offloading(text: str) -> str:
-    """The engine that leaves layers in RAM, where none is named. Errors: `InputError` for one that does not."""
+    """The engine that can keep layers in RAM: llama.cpp where none is named. Errors: `InputError` for one that
+    cannot."""
     if text == "none":
         return "llama.cpp"
     if (found := profile(text)) and not found.rules.offloads:
@@ -155,8 +158,8 @@ def offloading(text: str) -> str:
 
 
 def unsupported(chosen: Profile, form: Format, accelerator: Accelerator | None, kv: str = "bf16") -> Fault | None:
-    """A fault where an engine's version has no kernels for a format of weights or of its cache, or none on a card; it
-    names those that have."""
+    """A fault where an engine's version has no kernels for a format of weights or cache on a card, naming the engines
+    that have; None: it has."""
     on = f" on {accelerator.title}" if accelerator else ""
     if not _runs(chosen.engine, "", accelerator):
         others = [ENGINES[one].title for one in ENGINES if _runs(one, "", accelerator)]
@@ -175,7 +178,7 @@ def unsupported(chosen: Profile, form: Format, accelerator: Accelerator | None, 
 
 
 def _lacking(chosen: Profile, kind: str, accelerator: Accelerator | None, of: str) -> str:
-    """Which engines have a format where one's version has not, or what it has there; "" where it has it."""
+    """Which engines support a format that one's version does not, or what it supports there; "" where it does."""
     if _runs(chosen.engine, kind, accelerator, of, chosen.asked):
         return ""
     first = _first(chosen.engine, kind, accelerator, of)
@@ -193,8 +196,8 @@ def _lacking(chosen: Profile, kind: str, accelerator: Accelerator | None, of: st
 
 
 def _runs(name: str, kind: str, accelerator: Accelerator | None, of: str = "weights", version: str = "") -> bool:
-    """Whether an engine's version has a format, "" any, on a card; of the newest where none is said, and of the last
-    0.6 where it is 0.6."""
+    """Whether an engine's version supports a format on a card; "": any format. Without a version the newest counts, and
+    0.6 is the last 0.6."""
     first = _first(name, kind, accelerator, of)
     return first is not None and _reached(first, version)
 

@@ -83,7 +83,8 @@ class Request:
 
     @property
     def width(self) -> float:
-        """Over so much of an answer's mean length lengths are spread evenly; of one length, as `simulated` has it."""
+        """Width of the uniform spread of answers' lengths, over their mean; 1 for answers of one length, as `simulated`
+        draws them."""
         answers = self.traffic.answers if self.traffic else None
         return sqrt(12 * (answers.spread or answers.varied.spread)) if answers else 1.0
 
@@ -105,8 +106,8 @@ class Request:
 
 
 def grown(prompts: Lengths | None = None, answers: Lengths | None = None) -> int:
-    """The context of a plan that names none: what the longest prompt and answer need; of a prompt alone at least 8,192
-    tokens, half of them for its answer."""
+    """The context of a plan that gives none: the longest prompt and answer; of a prompt alone twice its length, and at
+    least 8,192 tokens."""
     if prompts and answers:
         return prompts.high + answers.high
     return max(CONTEXT, 2 * max((one.high for one in (prompts, answers) if one), default=0))
@@ -168,7 +169,7 @@ def request(
 
 
 class Limits(NamedTuple):
-    """The most that mean latencies may be, in seconds; None: whatever. What has no means is within none."""
+    """Upper bounds of mean latencies in seconds; None: no bound. A load without known means keeps none."""
 
     ttft: float | None = None
     tpot: float | None = None
@@ -177,7 +178,7 @@ class Limits(NamedTuple):
         return self.ttft is not None or self.tpot is not None
 
     def met(self, point: Point) -> bool:
-        """Whether a point's steady state is within them; one that does not last is not."""
+        """Whether a point's steady state is within them; one whose queue grows for ever is not."""
         return self.kept(point.steady)
 
     def kept(self, steady: Steady) -> bool:
@@ -228,12 +229,12 @@ class Point(Answered):
         return price / 3600 * 1e6 / self.input
 
     def joules(self, watts: int) -> float:
-        """Energy of a token of an answer, its prompt's share too, if every GPU draws so much."""
+        """Energy per token of an answer, with its share of the prompt, where every GPU draws so many watts."""
         return watts / self.served
 
 
 class Timer:
-    """Times points of a deployment; of each layout once what its points share."""
+    """Computes the points of a deployment; what the points of a layout share is computed once."""
 
     def __init__(self, deployment: Deployment, asked: Request, context: int) -> None:
         self.deployment, self.asked, self.context = deployment, asked, context
@@ -244,7 +245,7 @@ class Timer:
         self._seats: dict[Layout, float] = {}
 
     def pace(self, layout: Layout) -> LayoutTime:
-        """The pace of one copy of the model."""
+        """The times of one copy of the model."""
         one = self._copy(layout)
         if one not in self._paces:
             held = self.deployment
@@ -252,11 +253,11 @@ class Timer:
         return self._paces[one]
 
     def _copy(self, layout: Layout) -> Layout:
-        """Copies that share no experts are all as one alone is."""
+        """The layout whose copies are timed: where copies share no experts, that of one copy alone."""
         return layout.alone if layout.sharing == 1 else layout
 
     def known(self, layout: Layout) -> bool:
-        """Whether the links that the layout needs are known; what stages of one node hand on needs none."""
+        """Whether the links that the layout needs are known; stages within a node need none."""
         card = self.deployment.accelerator
         groups = [layout.group(axis, card.node, SERVING_ORDER) for axis in ("tp", "ep", "etp", "pp")]
         if card.link_between is None and any(group.crosses for group in groups):
@@ -278,7 +279,7 @@ class Timer:
         return Point(layout, sequences, ttft, tpot, output, per_gpu, answer, steady, held)
 
     def steady(self, layout: Layout, clients: int) -> Steady:
-        """A closed loop of so many clients, evenly over the copies of the model; a copy serves at least one or none."""
+        """The steady state of so many clients in a closed loop, spread evenly over the copies of the model."""
         copies = min(layout.dp, clients)
         found = closed(self.demand(layout, clients), clients / copies, self.seats(layout))
         return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
@@ -298,7 +299,8 @@ class Timer:
         return self._seats[layout]
 
     def open(self, layout: Layout, rate: float) -> Steady:
-        """Requests at random, so many a second, evenly over the copies, of which those decode that have seats."""
+        """The steady state of requests at random, so many per second, spread evenly over the copies; at most as many
+        decode as the cache holds."""
         copies = layout.dp
         found = open_(self.demand(layout), rate / copies, self.seats(layout))
         return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
@@ -323,11 +325,11 @@ class Timer:
         return self._prefill(layout)[0]
 
     def step(self, layout: Layout, sequences: int) -> BoundedTime:
-        """A decode step of so many sequences at the full context, over the tokens that it is expected to yield."""
+        """A decode step of so many sequences at the full context, divided by the tokens expected of it."""
         return self._tpot(layout, ceil_div(sequences, layout.dp), self.pace(layout).busy(sequences))
 
     def demand(self, layout: Layout, sequences: int = MOST_SEQUENCES) -> Demand:
-        """What requests ask of one copy of the model, of those that so many sequences are spread over."""
+        """The demand on one copy of the model where so many sequences are spread over all copies."""
         pace = self.pace(layout)
         busy = pace.busy(sequences) if sequences < layout.dp else 1.0
         layout = self._copy(layout)
@@ -363,7 +365,7 @@ class Timer:
         return self._demands[layout, busy]
 
     def _tpot(self, layout: Layout, sequences: int, busy: float, context: int | None = None) -> BoundedTime:
-        """A decode step over the tokens that it is expected to yield."""
+        """A decode step divided by the tokens expected of it."""
         pace, guess, context = self.pace(layout), self.asked.speculation, context or self.context
         if guess is None:
             return pace.step(sequences, context, busy=busy)
@@ -378,7 +380,7 @@ class Timer:
         return step._replace(floor=floor / guess.expected, achievable=achievable / guess.expected)
 
     def draft(self, layout: Layout) -> LayoutTime:
-        """The draft's pace."""
+        """The draft's times."""
         deployment = self.deployment
         model = deployment.draft
         assert model is not None

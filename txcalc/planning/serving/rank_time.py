@@ -206,8 +206,9 @@ class RankTime:
     def _in_ram(
         self, load: _Load, copies: float, least: float, compute: float, batch: float, tokens: float
     ) -> tuple[float, ...]:
-        """The fields of a cost of a leaf in RAM: of few tokens on the host, of many on the accelerator, to which its
-        weights are copied. Errors: `InputError` for many tokens' attention on a host whose peak is not known."""
+        """The fields of a cost of a leaf in RAM: of few tokens computed by the host, of many by the accelerator
+        after its weights are copied there. Errors: `InputError` for many tokens' attention on a host whose peak is
+        not known."""
         assert self.offload and self.offload.host and self.offload.host.bandwidth
         host, leaf, bandwidth = self.offload.host, load.leaf, self.accelerator.bandwidth
         core = load.kind == "attention_core"
@@ -260,7 +261,7 @@ class RankTime:
         return 1 + 0.56 * float(log2(n) ** 0.82) / sqrt(self.efficiency.spread * each)
 
     def _leaf_times(self) -> list[_Leaf]:
-        """What every leaf is on this accelerator."""
+        """Every leaf's weights, launches, peak and curve on this accelerator."""
         form, efficiency, ep = self.engine.weights, self.efficiency, self.layout.ep
         element, rate = self.work.element, self.accelerator.bandwidth * efficiency.memory
         found, multiplied = [], {}
@@ -281,8 +282,8 @@ class RankTime:
         return found
 
     def _multiplied(self, asked: str | None) -> tuple[str, str, int]:
-        """What the weights of a format that asks for a dtype (None: wide ones) are multiplied in here, the class of the
-        kernels, and FLOPs per second."""
+        """How this accelerator multiplies the weights of a format that multiplies in a dtype (None: unquantised ones):
+        the dtype, the class of kernels, and FLOPs per second."""
         form, dtype = self.engine.weights, asked or self.wide
         kernel = self.engine.kernel(form, asked) if asked else self.wide
         if not multiplies(self.accelerator, dtype):
@@ -323,7 +324,7 @@ class RankTime:
         )
 
     def _widened(self, leaf: _Leaf, ask: LeafLoad) -> _Leaf:
-        """A product of many rows where weights are written out in 16 bits first, and summed in them."""
+        """A product of many rows whose weights are first converted to 16 bits, and that is summed in them."""
         from_ = self.engine.memory.widened if self.engine.memory else 0
         if not from_ or ask.tokens < from_:
             return leaf

@@ -23,8 +23,8 @@ RULE = "those that fit; within the limits; quickest from question to answer at t
 
 
 def rentable(least: int, held: Mapping[str, int], node: int | None = None) -> list[int]:
-    """Counts that are rented, from the least: parts of a node, whole nodes; or multiples of what a layout that is given
-    takes, where that is neither."""
+    """Numbers of accelerators to try, ascending: parts of a node, then whole nodes; or multiples of the layout that is
+    given, where it is neither."""
     given = taken(held)
     whole = min(node or NODE, NODE)  # of a rack, as many as stand in one node
     parts = [n for n in (1, 2, 4) if n < whole]
@@ -74,7 +74,8 @@ def arrange(
 def fewer_users(
     plan: Plan, asked: Request, fixed: Mapping[str, int] | None = None, limits: Limits | None = None
 ) -> Plan | None:
-    """Of a plan that does not fit, the one on as many accelerators for the most users that do; None: not one does."""
+    """For a plan that does not fit, the plan for the most users that fit on as many accelerators; None: not one
+    does."""
     most = max(choice.max_concurrency for choice in plan.choices)
     if not most:
         return None
@@ -83,7 +84,7 @@ def fewer_users(
 
 
 class _Sizing:
-    """Layouts of one number after the other, each with its steady state."""
+    """Layouts of ever more accelerators, each with its steady state."""
 
     def __init__(self, deployment: Deployment, asked: Request, context: int, concurrency: int, limits: Limits) -> None:
         self.deployment, self.asked, self.context, self.concurrency = deployment, asked, context, concurrency

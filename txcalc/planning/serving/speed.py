@@ -152,8 +152,8 @@ class Serving:
 
     @cached_property
     def busiest(self) -> Point | None:
-        """Of a rate that is too high, the highest within the limits of which latencies are known, on the layout that
-        answers most; None: of any other load, or where none is."""
+        """Where a rate is too high, the highest rate that keeps the limits, on the layout that answers most; None: the
+        load is no rate, or there is no such rate."""
         asked, best = self.request.rate, None
         if asked is None or self.apart or not self.unmet:
             return None
@@ -173,7 +173,7 @@ class Serving:
 
     @cached_property
     def floors(self) -> Limits:
-        """The least that TTFT and TPOT of one sequence can be, on any layout of these accelerators."""
+        """The lower bounds of TTFT and TPOT of one sequence on any layout of these accelerators."""
         copies = [choice.layout for choice in self.plan.choices if self.timer.known(choice.layout)]
         figures = [self.timer.alone(layout) for layout in copies]
         steps = [step.floor for _, step in figures if step]
@@ -181,7 +181,7 @@ class Serving:
 
     @property
     def unmet(self) -> bool:
-        """The load does not last, or limits were asked for and it is not within them."""
+        """Whether the load cannot be sustained, or limits are not kept."""
         return not (self.apart.met(self.limits) if self.apart else self.limits.met(self.chosen))
 
     @property
@@ -190,7 +190,8 @@ class Serving:
 
 
 def most_rate(kept: Callable[[float], bool], least: float, most: float) -> float:
-    """The highest rate between two that is kept, as all lower ones are, rounded down to three digits; 0: none is."""
+    """The highest rate between two bounds that `kept` accepts, rounded down to three digits; all lower rates are
+    accepted too. 0: none."""
     low, high = max(1.01 * least, most / 1e9), most
     if low > high or not kept(low):
         return 0.0
@@ -234,8 +235,8 @@ def serve(
 
 
 def within(timer: Timer, choice: Choice, limits: Limits) -> int:
-    """The most sequences of a copy that fit and stay within limits, which is the cheapest batch there is: more share
-    the weights that are read. 0: none, or no limits."""
+    """The most sequences of a copy that fit and keep the limits, the cheapest batch since it shares the reads of
+    weights most; 0: none, or there are no limits."""
     layout = choice.layout
     if not limits or not timer.pace(layout).caching or not choice.max_concurrency:
         return 0
@@ -259,7 +260,7 @@ def _notes(plan: Plan, timer: Timer, chosen: Point) -> Iterator[str]:
 
 
 def sizes(most: int, copies: int, also: int = 0) -> list[int]:
-    """Batches to look at: 1, 2, 4 … sequences of each copy, as many as fit, and `also`; up to 65,536 of each."""
+    """Batches to evaluate: 1, 2, 4 … sequences per copy up to what fits and 65,536, and `also`."""
     each = min(most // copies, MOST_BATCH)
     doubled = [1 << i for i in range(each.bit_length())]
     return [n * copies for n in sorted({*doubled, each, also}) if n]

@@ -50,8 +50,8 @@ FULL = 2e-4  # of the time: above it TTFT fell to 0.8 of the simulation's and le
 
 
 def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
-    """So many clients, each of which asks again when its answer is there; of which at most as many as have seats in the
-    cache are served at once, and the others wait for one in line."""
+    """So many clients who ask again when their answer is there. At most as many as have seats in the cache are served
+    at once, and the others wait in line."""
     if clients > seats:
         seated = closed(demand, seats)
         line = (clients - seats) / seated.rate  # Little's law
@@ -71,7 +71,7 @@ def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
 
 
 def open_(demand: Demand, rate: float, most: float) -> Steady:
-    """Requests that come at random, so many a second; of which at most so many decode at once, and the others wait."""
+    """Requests at random, so many per second; at most so many decode at once, and the others wait."""
     loop = Loop(demand, None)
     if demand.answer == 1:
         return loop.state(rate, 0.0) or overload(rate * demand.prompt, 0.0, 1 / demand.prompt)
@@ -164,7 +164,8 @@ class Among(NamedTuple):
 
 
 def among(demand: Demand, clients: float | None, steady: Steady) -> Among:
-    """Of a copy in its steady state: of so many clients in a closed loop, or of an open one."""
+    """The effect of the copies that share its experts on one in its steady state, of a closed loop of so many clients
+    or an open one."""
     loop = Loop(demand, clients)
     prompt = held = demand.prompt
     if demand.sharing > 1 and demand.answer > 1:

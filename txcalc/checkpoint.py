@@ -1,7 +1,8 @@
-"""A checkpoint as its header lists it, and what a model's ledger explains of it. Never a weight, only names and shapes.
+"""Checkpoints: compares the tensors listed in a header with a model's ledger. Weights are never read, only names and
+shapes.
 
-Tensors are told apart by shape, layer by layer: names differ from family to family, sizes do not lie. A stored tensor
-may be transposed (GPT-2), several parts fused in one (Q, K and V; gate and up; all experts), or packed by a quantiser.
+Tensors are matched by shape, layer by layer, since names differ between families. A stored tensor may be transposed
+(GPT-2), fused (Q, K and V; gate and up; all experts), or packed by a quantiser.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from txcalc.num import product
 
 
 class StoredTensor(NamedTuple):
-    """A stored tensor: its shape as PyTorch writes it (rows first), its type as the format names it, its bytes."""
+    """A stored tensor: shape in PyTorch's order (rows first), dtype as the format names it, bytes."""
 
     name: str
     shape: tuple[int, ...]
@@ -42,8 +43,8 @@ class StoredSize(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Checkpoint:
-    """The tensors of one file, or of all shards; `form` is "safetensors" or "gguf". `of` is how many files the whole
-    has, where these are some of them."""
+    """The tensors of one file or all shards; `form` is "safetensors" or "gguf"; `of`: number of files, if these are
+    some of them."""
 
     where: str
     form: str
@@ -53,7 +54,7 @@ class Checkpoint:
 
     @property
     def partial(self) -> bool:
-        """True for a shard named alone: what it lacks is in the others."""
+        """Whether it is a single shard; the rest is in others."""
         return self.of > self.files
 
     @property
@@ -81,7 +82,7 @@ _NUMBER = re.compile(r"(?<![^.])(\d+)(?![^.])")
 
 
 class TensorGroup(NamedTuple):
-    """Tensors of one name but for the numbers in it (`layers.*.q`), of one shape and type."""
+    """Tensors whose names differ only in numbers (`layers.*.q`), with one shape and dtype."""
 
     name: str
     shape: tuple[int, ...]
@@ -90,7 +91,7 @@ class TensorGroup(NamedTuple):
 
 
 def folded(tensors: Iterable[StoredTensor]) -> list[TensorGroup]:
-    """Tensors of one name but for its numbers, of one shape and type; numbers that are all the same stay."""
+    """Groups tensors whose names differ only in numbers; numbers that never vary stay."""
     groups: dict[Any, tuple[list[str], list[StoredTensor]]] = {}
     for tensor in tensors:
         words = _NUMBER.split(tensor.name)  # texts at even places, numbers at odd ones
@@ -126,7 +127,7 @@ PACKED: dict[str, tuple[int | Fraction, ...]] = {
 
 
 class ExpectedWeights:
-    """Equal weights that the ledger expects in one place: `left` copies are not found yet."""
+    """Equal weights expected in one place; `left`: copies not matched yet."""
 
     def __init__(self, path: str, kind: str, shape: tuple[int, ...], copies: int) -> None:
         self.path, self.kind, self.shape, self.left = path, kind, shape, copies
@@ -139,7 +140,7 @@ class ExpectedWeights:
 
 
 class Missing(NamedTuple):
-    """Weights that the description has and the checkpoint lacks."""
+    """Weights of the description that the checkpoint lacks."""
 
     path: str
     shape: tuple[int, ...]
@@ -152,8 +153,8 @@ class Missing(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class CheckpointCheck:
-    """A checkpoint against a ledger. `extra` are the tensors that are explained and no parameters: tied copies,
-    buffers, the scales of a quantiser."""
+    """A checkpoint compared with a ledger. `extra`: explained tensors that are not parameters (tied copies, buffers,
+    quantisation scales)."""
 
     held: Checkpoint
     expected: int
@@ -200,7 +201,7 @@ class CheckpointCheck:
 
 
 def check(held: Checkpoint, ledger: Ledger) -> CheckpointCheck:
-    """What the ledger's weights explain of a checkpoint, and what is left on both sides."""
+    """Matches a checkpoint with the ledger's weights, and lists what is left on both sides."""
     pieces: dict[Any, list[ExpectedWeights]] = {}
     tied: set[tuple[int, ...]] = set()
     for entry in ledger:

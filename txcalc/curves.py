@@ -1,4 +1,4 @@
-"""How long a kernel takes: one curve for every class of operation, of a few parameters each.
+"""The time of a kernel: one curve per class of operation, with a few parameters.
 
     t = start_s + depth_s·depth + (t_memory^p + t_compute^p)^(1/p)
 
@@ -38,7 +38,7 @@ ALIKE |= {**{f"k{bits}": "w4" for bits in range(1, 8)}, "decode-fp8": "decode", 
 
 
 class Curve(NamedTuple):
-    """The parameters of a class of kernels.
+    """The curve of a class of kernels.
 
     compute   share of the peak that the largest reach
     memory    share of the bandwidth that the largest reach

@@ -1,8 +1,8 @@
-"""A model as programs of its sizes: what an explorer needs to vary it and still show the library's own numbers.
+"""A model as programs of its sizes, for an interactive page that shows the library's own numbers.
 
-A `Slider` is a letter and the keys of the description that it sets together. The description is resolved and assembled
-over recorded numbers (`program`), as a sweep does it over arrays; what cannot be asked of them (it decides on
-structure) is no slider. `Domain` says for which sizes the theorems hold that stand behind parameters and FLOPs.
+A `Slider` is a letter and the keys that it sets. The description is assembled over recorded numbers (`program`), as a
+sweep does over arrays; sizes that decide on structure are not sliders. `Domain` gives the sizes for which the theorems
+on parameters and FLOPs hold.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What has rows is a data frame in a notebook: pandas, polars, Arrow (PyCapsule) and HTML, each loaded when asked for.
+"""Data frames for anything with rows: pandas, polars, Arrow (PyCapsule) and HTML, each loaded when needed.
 
-Whole numbers stay whole: a column with one of more than 64 bits holds Python's own (pandas) or decimals (Arrow).
+Integers stay exact: a column with one of more than 64 bits holds Python ints (pandas) or decimals (Arrow).
 """
 
 from __future__ import annotations

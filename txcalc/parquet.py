@@ -1,8 +1,8 @@
-"""A sweep streamed to a Parquet file: in constant memory, over processes or machines, the same bytes however many.
+"""Streams a sweep to a Parquet file in constant memory, over processes or machines; the bytes do not depend on them.
 
-The grid is cut into chunks of 2^20 points, a row group each. Any `concurrent.futures.Executor` computes them
-(processes, threads, Dask's, MPI's); they are written in their order. A column holds 64-bit integers, or decimals of 38
-digits where a number of the grid needs more.
+The grid is cut into chunks of 2^20 points, one row group each, computed by any `concurrent.futures.Executor`
+(processes, threads, Dask, MPI) and written in order. A column holds 64-bit integers, or 38-digit decimals where a
+number of the grid needs more.
 """
 
 from __future__ import annotations

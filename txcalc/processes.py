@@ -1,4 +1,4 @@
-"""Processes that compute what one alone would take long for."""
+"""Worker processes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from multiprocessing import get_context
 
 @contextmanager
 def processes(workers: int) -> Iterator[Executor]:
-    """So many that leave Ctrl-C to the one that started them."""
+    """A pool of worker processes that ignore Ctrl-C."""
     pool = ProcessPoolExecutor(workers, get_context("spawn"), signal.signal, (signal.SIGINT, signal.SIG_IGN))
     try:
         yield pool

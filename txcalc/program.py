@@ -1,9 +1,9 @@
-"""The fourth reading of a formula: the same tree over recorded numbers, a program that a page repeats exactly.
+"""Recorded formulas: the same tree over recorded numbers gives a program that a page can run exactly.
 
-A `Recorded` number notes what is done with it on its `Tape` instead of doing it: `+ - *`, the smaller of two, an exact
-division, one rounded up. Equal steps are noted once. What `num.divides` and `num.exceeds` ask becomes a condition of
-the program, under which alone its results mean something. `Program.run` repeats the steps in Python, and
-`Program.javascript` writes them in JavaScript over BigInt: whole numbers of any size in both, and nothing is rounded.
+A `Recorded` number notes each operation on its `Tape`: `+ - *`, the smaller of two, an exact division, a division
+rounded up. Equal steps are recorded once. `num.divides` and `num.exceeds` record conditions, under which alone the
+results are valid. `Program.run` repeats the steps in Python, `Program.javascript` writes them in JavaScript over
+BigInt: exact integers of any size in both.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from txcalc.num import nearest_square
 
 
 class Recorded:
-    """A number that stands for a letter, a whole number above 0, or for what a step makes of two numbers."""
+    """A recorded number: a letter (an integer above 0), or the result of a step."""
 
     __slots__ = ("at", "left", "op", "right", "tape")
 
@@ -129,7 +129,7 @@ def recorded(*numbers: Any) -> Recorded | None:
 
 
 class OutOfDomain(ValueError):
-    """A program at numbers for which its results mean nothing."""
+    """A program was run outside of its conditions."""
 
 
 def _exactly(a: int, b: int) -> int:

@@ -1,12 +1,12 @@
-"""Sweeps: the same tree over NumPy arrays, millions of points per second, every printed figure an exact integer.
+"""Sweeps: the part tree over NumPy arrays, millions of points per second, every printed figure an exact integer.
 
-A grid is walked in blocks that fit the cache. An axis that is constant in a block is a plain int, the others are
-arrays, and the formulas do not know the difference. What decides on structure (how many layers of each kind, a decode
-step or not, shared experts or none) is made constant by splitting the block.
+A grid is walked in blocks that fit the CPU cache. Axes that are constant in a block are plain ints, the others arrays;
+the formulas do not know the difference. Where an axis decides on structure (layers of each kind, decode step or not,
+shared experts or none), blocks are split so that it is constant.
 
-Arrays hold float64, exact while every figure stays below 2^53. Where one does not, it is computed a second time in
-int64, whose sums and products are exact modulo 2^64 whatever wraps on the way; the float says which multiple of 2^64
-is missing. Where even that cannot be (or a wrapped number would be divided), arrays of Python ints do it slowly.
+Arrays hold float64, exact while every figure is below 2^53. A figure beyond is computed again in int64, whose sums and
+products are exact modulo 2^64; the float gives the missing multiple of 2^64. Where that fails too (or a wrapped number
+would be divided), arrays of Python ints are used, slowly.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ WRAPPED_FIGURE, WRAPPED_KEYS = 2.0**80, 2**31
 
 
 class Residues(np.ndarray[Any, Any]):
-    """int64 numbers of which only the residue modulo 2^64 counts."""
+    """int64 numbers that are valid modulo 2^64 only."""
 
 
 class SweepAxis(NamedTuple):

@@ -1,4 +1,4 @@
-"""Where one cost overtakes another, as a formula of the length."""
+"""Crossover lengths as formulas."""
 
 from __future__ import annotations
 

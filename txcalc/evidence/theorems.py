@@ -1,4 +1,4 @@
-"""Theorems: what holds for every size of a structure, kept by structure, which any model of it inherits.
+"""Theorems: evidence for every size of a structure, inherited by every model of that structure.
 
 `verify.prove` traces a structure's module with symbols for all of its sizes, the batch and the lengths; what it shows
 is kept in `presets/theorems.json`, or by `txcalc prove` in the user's own folder. A model inherits a theorem where its

@@ -48,7 +48,7 @@ class LayerInput(nn.Module):
 
 
 class Experts(nn.Module):
-    """Each token to the k experts that its router scores highest, and to the shared ones.
+    """Mixture of experts: each token goes to its router's k best experts, and to the shared ones.
 
     Tokens are sorted by expert and each expert works once, on its own: no token is dropped. In the `static` mode all
     tokens go to experts 0 … k − 1 instead, in the `even` mode to the next k in turn, whatever their scores, through the

@@ -1,8 +1,8 @@
-"""How a forward pass computes what has more than one form: the one place where that is chosen.
+"""The forms in which a forward pass computes: the only place where they are chosen.
 
-Every form gives the same outputs but for `static` and `even`, which are there to be counted and timed. The default is
-the one to run; `tracing` is the one whose matrix products every profiler sees, and whose shapes depend on no data, so
-that batch and length may be symbols.
+All forms give the same outputs except `static` and `even`, which exist to be counted and timed. The default is for
+running; `tracing` shows all matrix products to profilers and makes no shape depend on data, so that batch and length
+may be symbols.
 """
 
 from __future__ import annotations

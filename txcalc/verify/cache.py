@@ -1,4 +1,4 @@
-"""Decoding: what the cache holds after a prompt and after each further token, and what each pass costs."""
+"""Verifies the cache and the FLOPs of decoding, after a prompt and after each further token."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ def forward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
 
 
 def learning(net: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """The inputs of a training step: vectors that stand for another layer's output get a gradient, data does not."""
+    """Inputs of a training step: hidden states get a gradient, data does not."""
     first = getattr(net, "embedding", None) is None and not hasattr(net, "encoder")
     return tuple(x.detach().requires_grad_() if first and x.is_floating_point() else x for x in inputs)
 

@@ -1,5 +1,5 @@
-"""Which kernels ran: the products and the attentions of one pass as PyTorch's profiler saw them, beside those that the
-ledger lists; on CUDA also the kernels by name."""
+"""Kernels of one pass: products and attentions as PyTorch's profiler saw them, and those that the ledger lists; on CUDA
+also by name."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Theorems of leaves that a model lists one by one: each is traced by itself, at any number of positions.
+"""Theorems of listed leaves: each is traced by itself, at any number of positions.
 
-Where it works is another matter: the list says of how many positions, and the ledger makes them of the text's. That
-is said here once more, of the numbers of the list, and both must be equal as formulas.
+The list also gives each leaf's number of positions as a formula of the text length; it is evaluated here independently,
+and both must be equal as formulas.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Multiply-adds by module from fvcore, a counter of its own kind: it reads TorchScript's trace, not PyTorch's calls."""
+"""Multiply-adds by module from fvcore, an independent counter: it reads TorchScript's trace, not PyTorch's dispatch."""
 
 from __future__ import annotations
 

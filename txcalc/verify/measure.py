@@ -1,9 +1,9 @@
-"""What work really takes on a device: bytes, as its allocator counts them, and seconds, as its own clock does.
+"""Measures memory and time on a device, by its allocator and its clock.
 
-Memory is compared with a tally of the same modules on fake tensors, which need no device: live storages, as Python
-holds them. What is left between the two has a name, that of the operator whose block it is: scratch space of a kernel,
-a workspace of a library. On CUDA the allocator says how much was asked of it and how much it gave; on the CPU PyTorch's
-profiler sees every block that its allocator hands out (not the scratch space that oneDNN and MKL keep for themselves).
+Memory is compared with live storages of the same modules on fake tensors, which need no device. The difference is
+attributed to operators: scratch space of a kernel, a library's workspace. On CUDA the allocator reports requested and
+allocated bytes; on the CPU PyTorch's profiler sees every block of its allocator (not the scratch space that oneDNN and
+MKL keep).
 """
 
 from __future__ import annotations

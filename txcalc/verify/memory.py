@@ -1,4 +1,4 @@
-"""A training step in PyTorch's memory tracker, on fake tensors: bytes by category, at its phases and at its peak."""
+"""A training step in PyTorch's memory tracker, on fake tensors: bytes by category, in each phase and at the peak."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Theorems: a structure's module traced with symbols for its sizes, the batch and the lengths, beside its formulas.
+"""Proves theorems: traces a structure's module with symbolic sizes, batch and lengths, and compares with its formulas.
 
-Every size is a symbol of PyTorch's own (`SymInt`), so that `FlopCounterMode` and the shapes of weights give
-expressions in all of them; the parts' formulas over the same letters, minus these, must simplify to zero.
+Every size is a PyTorch symbol (`SymInt`), so that `FlopCounterMode` and weight shapes give expressions in all of them;
+the parts' formulas over the same letters, minus these, must simplify to zero.
 """
 
 from __future__ import annotations

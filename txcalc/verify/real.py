@@ -1,8 +1,8 @@
-"""A layout on real processes, with values: the loss and the gradients of one process, the bytes that were predicted.
+"""Runs a layout on real processes: loss and gradients must equal those of one process, bytes the predicted ones.
 
-Two to a few processes on gloo (or NCCL, where each has a GPU) run one step of a small model in fp32: torch's own
-sharding, its collectives and its schedules, none of which may wait for itself. Every process also runs the whole step
-alone; sums are in another order there, so that results agree to `TOLERANCE` of the largest.
+A few processes on gloo (or NCCL, with a GPU each) run one step of a small model in fp32 with torch's own sharding,
+collectives and schedules. Every process also runs the whole step alone; since sums are in another order there, results
+must agree to `TOLERANCE` of the largest.
 
 Under torchrun (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set) each process is one rank; else they are started
 here.

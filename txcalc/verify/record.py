@@ -1,4 +1,4 @@
-"""What a verification showed, kept for `evidence.known`: `presets/proofs.json`."""
+"""Records verified evidence for `evidence.known` in `presets/proofs.json`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What autograd keeps for backward: distinct storages, by the module that keeps each first."""
+"""Saved activations: the distinct storages that autograd keeps, by the first module that saves each."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What is shown of a structure beyond its parameters and forward FLOPs: a training step, what it keeps for backward, a
-pass with tokens past, the cache, and what masks let through.
+"""Further theorems of a structure: training step, saved activations, passes after cached tokens, the cache, and masked
+pairs.
 
 FLOPs of backward and of a pass with tokens past, and what is kept, hold for every size as `prove` shows it. Where a
 window ends, the trace takes another way: there is one for each order of the window, the tokens past and all tokens, in

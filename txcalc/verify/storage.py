@@ -1,4 +1,4 @@
-"""Bytes of every weight and of everything cached: storages, tensor by tensor, and what the allocator was asked for."""
+"""Bytes of every weight and cache tensor, and of the allocator."""
 
 from __future__ import annotations
 

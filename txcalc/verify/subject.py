@@ -1,4 +1,4 @@
-"""The model under verification: its modules, the inputs and sizes at which it is measured, and its ledger there."""
+"""The model under verification: modules, inputs, sizes and ledger."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""The evidence: a list of models on one device, in order of worth, what was predicted and what was measured of each.
+"""Runs a list of measurements on one device, most important first, and stores predictions and results.
 
-One JSON file, written again after every step, so that what ends early keeps what it has; the same command goes on where
-it ended, on another host of the same kind too. Nothing in it comes from anywhere but the steps below. Items that stand
-`first` are done whole; of the others all that is exact, then memory, then times.
+One JSON file is rewritten after every step, so that an interrupted run keeps its results; the same command continues
+it, on another host of the same kind too. Items that are `first` run completely; of the others first everything exact,
+then memory, then times.
 """
 
 from __future__ import annotations
@@ -165,7 +165,7 @@ PHASES = ("exact", "memory", "")  # how the names of steps begin, in order of wo
 
 
 class Late(Exception):
-    """The time is up."""
+    """The time limit is reached."""
 
 
 class Refused(Exception):

@@ -1,6 +1,6 @@
-"""What a verification says: rows of predicted and measured figures, and the verdict that they are all equal.
+"""The result of a verification: rows of predicted and measured figures, and the verdict.
 
-Torch-free: rows are built from two mappings of module paths to figures, whoever measured them.
+Torch-free: rows are built from two mappings of module paths to figures.
 """
 
 from __future__ import annotations

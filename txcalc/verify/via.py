@@ -1,8 +1,8 @@
-"""Any config.json that transformers knows: its own model on the meta device, counted module by module.
+"""Measures any config.json that transformers supports: its model on the meta device, counted module by module.
 
-The way out where txcalc has no reader, and a witness where it has one. Weights are never made and nothing is fetched;
-code that a config names (`auto_map`) is never run. FLOPs are those of transformers' own code, traced for every batch
-and length where it allows that, and always measured at the sizes asked for.
+A fallback where txcalc has no reader, and an independent witness where it has one. No weights are created, nothing is
+fetched, and code that a config names (`auto_map`) is never run. FLOPs are those of transformers' own code, traced for
+every batch and length where possible, and always measured at the requested sizes.
 """
 
 from __future__ import annotations

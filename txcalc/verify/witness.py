@@ -30,8 +30,8 @@ SAME = {"kimi_k2": "deepseek_v3"}  # model types of which transformers has the c
 
 
 def rows(subject: Subject) -> Iterator[Row]:
-    """Unique parameters, FLOPs of a forward pass, and a row for each weight that only one side has; fused and stacked
-    weights are told apart by shape, as in a checkpoint.
+    """Compares parameters, forward FLOPs, and weight shapes with transformers; fused and stacked weights are matched by
+    shape, as in a checkpoint.
 
     Errors: `MissingExtra`; `InputError` where no model type says all of the description."""
     model = subject.model

@@ -120,6 +120,15 @@ def test_deepseek_v4_flashs_bytes_are_those_of_its_files() -> None:
     assert 0.97 < whole / 2**30 / 149 < 1
 
 
+def test_glm_5_2s_bytes_are_those_of_its_checkpoint() -> None:
+    """GLM-5 with an index in every fourth layer (index_topk_freq 4, index_skip_topk_offset 3): all bytes of its index,
+    as public repositories quote them, are the model's, its prediction layer's and 76 routers' biases in fp32."""
+    config = json.loads((Path(__file__).parent / "data" / "serving" / "configs" / "glm-5.json").read_text())
+    model = build(*describe({**config, "index_topk_freq": 4, "index_skip_topk_offset": 3}))
+    assert model.params == load("glm-5").params - 57 * (4096 * 2048 + (128 + 32) * 6144 + 2 * 128)
+    assert size(model) + 2 * model.predictors + 4 * 76 * 256 == 1_506_659_919_872
+
+
 def test_metas_own_fp8_leaves_attention_and_two_layers_wide() -> None:
     """Llama Team 2024, section 6.2. vLLM's log of the first upload, which had 16 key/value heads: 57.752 GiB."""
     model = load("llama-3.1-405b")

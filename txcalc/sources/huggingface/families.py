@@ -47,7 +47,7 @@ SIGNS = {name: frozenset(keys.split()) for name, keys in _TABLE["signs"].items()
 
 # How many multi-token-prediction layers there are, and the model types whose layers are known to be like DeepSeek-V3's.
 PREDICTORS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")
-PREDICTING = frozenset({"deepseek_v3", "glm4_moe"})
+PREDICTING = frozenset({"deepseek_v3", "glm4_moe", "glm_moe_dsa"})
 
 WRAPPERS = {name: f"{name}_text" for name in _TABLE["own text"].split()} | listed(_TABLE["other text"])
 TEXT_DEFAULTS: dict[str, dict[str, int]] = _TABLE["text defaults"]

@@ -1,4 +1,4 @@
-"""What there is and what is kept of it: presets, accelerators, measurements; a description written back."""
+"""Presets, accelerators, measurements, and export of descriptions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Preset(Record):
-    """A model that comes with txcalc, and where its sizes are published."""
+    """A preset model, and the source of its sizes."""
 
     name: str
     family: str
@@ -46,7 +46,7 @@ class Datasheet(Record):
 
 
 class Presets(Result):
-    """Models, or accelerators, that come with txcalc."""
+    """The models, or accelerators, that come with txcalc."""
 
     presets: list[Preset] | None
     hardware: list[Datasheet] | None
@@ -56,7 +56,8 @@ class Presets(Result):
 
 
 def presets(pattern: str = "*", *, hardware: bool = False) -> Presets:
-    """The models whose name or family has `pattern` in it (`*` and `?` as in file names), or the accelerators.
+    """Preset models whose name or family matches `pattern` (a substring, with `*` and `?` as in file names), or the
+    accelerators.
 
     Errors: `UnknownName` where there is none.
 
@@ -87,7 +88,8 @@ def presets(pattern: str = "*", *, hardware: bool = False) -> Presets:
 
 
 class Measurements(Result):
-    """What a list of models took on a device, beside what was predicted: of each item its steps, and their figures."""
+    """Measurements of a list of models on a device, compared with predictions: the steps of each item, and their
+    figures."""
 
     device: dict[str, Any]
     hosts: list[Any]
@@ -105,7 +107,7 @@ class Measurements(Result):
 
 
 def measurements(file: str | Path = "cpu") -> Measurements:
-    """What `measure` wrote to a file, or what comes with txcalc under that name. Nothing is measured.
+    """Shows a file that `measure` wrote, or shipped measurements by name. Nothing is measured.
 
     Errors: `InputError`, `UnknownName`.
     """
@@ -124,10 +126,10 @@ def measure(
     command: str = "txcalc.measure",
     tell: Tell = silent,
 ) -> Measurements:
-    """Measures a list of models on a device, for `limit` seconds, beside what was predicted; `gpu` has the floor of
-    times, `only` items of the list. `out`, a .json, is written after every step, and gone on with; it says which
-    `command` it was. `failed`: counts differ.
+    """Measures a list of models on a device for at most `limit` seconds and compares with predictions.
 
+    `gpu` gives the floor of times, `only` selects items of the list. `out`, a .json, is written after every step and
+    resumed from; it records `command`. `failed`: counts differ.
     Errors: `InputError`, `UnknownName`, `MissingExtra` (PyTorch).
     """
     import gc
@@ -145,7 +147,7 @@ def measure(
 
 
 class Exported(NamedTuple):
-    """A description as a file has it, and what of the model it cannot say."""
+    """The text of an exported description, and what it cannot express."""
 
     text: str
     notes: tuple[str, ...]
@@ -160,8 +162,7 @@ def export(
     changes: Mapping[str, Any] | None = None,
     ignore: Sequence[str] = (),
 ) -> Exported:
-    """A model's description as a preset or a config.json, which reads back to the same numbers; written to `file`,
-    where one is named.
+    """Exports a model as a preset or a config.json that reads back to the same numbers; writes it to `file` if given.
 
     Errors: `InputError`, also for a file that exists (unless `force`) and for a model that no config.json can say;
     `UnknownName`, `MissingExtra`.

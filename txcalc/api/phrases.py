@@ -1,4 +1,4 @@
-"""Accelerators, rates, shares and drafts as people write them."""
+"""Parsers of what people type: accelerators, rates, shares and drafts."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 
 from txcalc.errors import Fault, InputError
 
-# Of money: 2, 2.5, .5 or 1e3.
+# An amount of money: 2, 2.5, .5 or 1e3.
 PRICE = r"(\d{1,9}(\.\d{0,9})?|\.\d{1,9})(e[+-]?\d)?"
 OWN = "mtp"  # the draft that a model's own prediction layers are
 
 
 def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
-    """`h100-sxm:8` or `8xh100` as a name and how many; None: not said."""
+    """Parses `h100-sxm:8` or `8xh100` to name and count; None: not given."""
     from txcalc.cards import many
 
     first, name = many(text)
@@ -33,7 +33,7 @@ def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
 
 
 def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | None]:
-    """`h100-sxm:8@2.5` as a name, how many, and the price per GPU-hour; None: not said."""
+    """Parses `h100-sxm:8@2.5` to name, count, and price per GPU-hour; None: not given."""
     from txcalc.cards import numbers
 
     rest, at, price = text.rpartition("@")
@@ -49,7 +49,7 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
 
 
 def one_price(wanted: Sequence[tuple[str, int | None, float | None]], price: float | None) -> dict[str, float | None]:
-    """The price of every kind of accelerator. Errors: `InputError` for two of one."""
+    """Prices by kind of accelerator. Errors: `InputError` where one has two."""
     found: dict[str, set[float]] = {name: set() for name, _, _ in wanted}
     for name, _, own in wanted:
         found[name] |= {each for each in (own, price) if each is not None}
@@ -96,8 +96,8 @@ def comes(rate: float | str | None, path: str | None, burstiness: float) -> tupl
 
 
 def drafts(text: int | str | None) -> tuple[int | None, str | None]:
-    """`4:llama-3.2-1b` as the tokens that a draft proposes and what makes it; `4`: something that costs nothing; `mtp`,
-    `2:mtp`: the model's own prediction layer."""
+    """Parses a draft to tokens per step and its source: `4:llama-3.2-1b` a model, `4` a draft without cost, `mtp` or
+    `2:mtp` the model's own prediction layer."""
     if text is None:
         return None, None
     if text == OWN:
@@ -111,7 +111,7 @@ def drafts(text: int | str | None) -> tuple[int | None, str | None]:
 
 
 def ways(given: Mapping[str, int | str]) -> dict[str, int]:
-    """The tp, pp, dp and ep that are numbers; `auto` ones are left out."""
+    """The degrees tp, pp, dp and ep that are numbers; `auto` ones are left out."""
     written = {name: str(value) for name, value in given.items()}
     faults = [
         Fault(f"--{name}", text, "a whole number or auto")

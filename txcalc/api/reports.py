@@ -55,12 +55,12 @@ def report(
     command: str = "txcalc.report",
     tell: Tell = silent,
 ) -> Page:
-    """One file that explains models: their sizes as sliders, parts, formulas and theorems, side by side; it works
-    offline and can be mailed.
+    """One self-contained HTML file that explains models side by side: sliders for their sizes, parts, formulas and
+    theorems.
 
     `gpu` (NAME, NAME:N@PRICE) plans serving at every point of `contexts` (2k, 8k, 32k, 128k) × `concurrency` (1, 8, 32,
     128, 512) × `weights` (native) × `kv` (bf16, fp8); `train` (NAME:N@PRICE) training, with `layouts` or the fastest:
-    models that fit none are `notes`. `command` is what the page says that it was made with.
+    models that fit none are in `notes`. `command` is shown as the command that made the page.
     Errors: `InputError` (also for more models or points than a page has place for), `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
@@ -148,8 +148,8 @@ def _training(
     batch: int | None,
     notes: list[str],
 ) -> list[dict[str, Any]]:
-    """The runs of every model that fits on one kind of GPU: of the layouts that are given, or of the fastest; `notes`
-    have why another does not.
+    """Training runs of every model that fits on one kind of GPU, with the given layouts or the fastest; `notes` say why
+    others do not fit.
 
     Errors: `TxcalcError` where no model has one.
     """

@@ -20,11 +20,12 @@ TICKS = 8
 NAME = 64  # characters of a label
 
 
-# What both libraries need to know.
+# Shared by both libraries.
 
 
 def limits(axis: PlotAxis, values: Iterable[Any]) -> tuple[float, float]:
-    """The ends of an axis: those of the values, from 0 where it is linear, a tenth of a decade around where not."""
+    """The limits of an axis: those of the values; from 0 on a linear axis, with a tenth of a decade of margin on a
+    logarithmic one."""
     found = [float(value) for value in values]
     low, high = min(found), max(found)
     if not axis.log:
@@ -65,7 +66,7 @@ def extent(panel: Panel) -> tuple[tuple[float, float], tuple[float, float]]:
 
 
 def said(text: str, most: int = NAME) -> str:
-    """A label without what cannot be printed, and not too long."""
+    """A label without unprintable characters, shortened if too long."""
     clean = "".join(c if c.isprintable() else "�" for c in text)
     return clean if len(clean) <= most else clean[: most - 1] + "…"
 
@@ -78,7 +79,7 @@ def folded(text: str, width: int) -> list[str]:
 
 
 def check(place: str) -> None:
-    """Whether the library that a place needs is there, and starts. Errors: `MissingExtra`, `InputError`."""
+    """Checks that the library that a target needs is installed and starts. Errors: `MissingExtra`, `InputError`."""
     try:
         if place == "-":
             import plotille  # noqa: F401
@@ -91,7 +92,7 @@ def check(place: str) -> None:
 
 
 def as_file(picture: Picture, suffix: str) -> bytes:
-    """The bytes of a .svg or a .png: the same whenever the numbers are, under one version of matplotlib."""
+    """The bytes of a .svg or .png: identical for identical numbers under one version of matplotlib."""
     import warnings
 
     import matplotlib
@@ -111,7 +112,7 @@ def as_file(picture: Picture, suffix: str) -> bytes:
 
 
 def _defaults() -> Any:
-    """matplotlib as it is without a user's own settings, and no mathematics in names."""
+    """matplotlib with its default settings, and no math parsing in labels."""
     import matplotlib
 
     plain: dict[Any, Any] = {
@@ -132,7 +133,7 @@ def _defaults() -> Any:
 
 
 def figure(picture: Picture) -> Any:
-    """A matplotlib `Figure` of a picture, its panels one below the other; no state of pyplot's is touched."""
+    """A matplotlib `Figure` of a picture, with its panels stacked; pyplot's state is not touched."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -149,7 +150,7 @@ def figure(picture: Picture) -> Any:
 
 
 def _height(panel: Panel) -> float:
-    """Inches, those of the legend among them."""
+    """Height in inches, including the legend."""
     if panel.kind == "bars":
         return 1.2 + 0.45 * len(panel.series[0].xs)
     if panel.kind == "spans":
@@ -184,7 +185,8 @@ def _scaled(axes: Any, panel: Panel) -> None:
 
 
 def _legend(axes: Any, handles: Sequence[Any], labels: Sequence[str]) -> None:
-    """Half an inch below the axes, where it hides nothing; old versions leave out a label that begins with _."""
+    """The legend, half an inch below the axes so that it hides nothing; old versions of matplotlib drop labels that
+    begin with _."""
     from matplotlib.transforms import ScaledTranslation
 
     names = [f" {label}" if label.startswith("_") else label for label in map(said, labels)]
@@ -236,7 +238,7 @@ def _stack(axes: Any, panel: Panel) -> None:
 
 
 def _marked(axes: Any, panel: Panel, handles: list[Any], labels: list[str]) -> None:
-    """Points by number, lengths and levels by lines of their own."""
+    """Marks: numbered points, and lines at lengths and levels."""
     style, number = iter(("-.", ":", "--")), 0
     for mark in panel.marks:
         if mark.x is None:
@@ -272,7 +274,7 @@ def _bars(axes: Any, panel: Panel) -> None:
 
 
 def _along(axes: Any, panel: Panel, axis: PlotAxis, found: Sequence[Fraction], handles: list[Any]) -> None:
-    """The axis along which bars and spans are as long as what they show."""
+    """The horizontal value axis of bars and spans."""
     axes.set_xticks([float(tick) for tick in found], [axis.write(tick) for tick in found])
     axes.set_xlabel(axis.label)
     axes.grid(False, axis="y")
@@ -280,7 +282,7 @@ def _along(axes: Any, panel: Panel, axis: PlotAxis, found: Sequence[Fraction], h
 
 
 def tracks(panel: Panel) -> int:
-    """How many tracks its spans lie on."""
+    """The number of tracks of a panel of spans."""
     return 1 + max(y for line in panel.series for y in line.ys)  # type: ignore[no-any-return]
 
 

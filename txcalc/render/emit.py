@@ -1,5 +1,5 @@
-"""The command that serves a plan with an engine: parallelism, lengths, sequences, memory, drafts and adapters as they
-were planned.
+"""The command that serves a plan with an engine: parallelism, lengths, concurrency, memory, drafts and adapters as
+planned.
 
 Flags are those of the engines' own documentation: vLLM's engine arguments and features/spec_decode (docs.vllm.ai),
 SGLang's server arguments and advanced_features/speculative_decoding (docs.sglang.io), TensorRT-LLM's `trtllm-serve`,
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 Flags = list[tuple[str, object]]
 
 RANKS = (1, 8, 16, 32, 64, 128, 256, 320, 512)  # of adapters, that vLLM has kernels for (vllm/config/lora.py)
-# What proposes tokens, in the words of vLLM, SGLang and TensorRT-LLM.
+# Names of the draft methods in vLLM, SGLang and TensorRT-LLM.
 METHODS = {
     "mtp": ("mtp", "EAGLE", "MTP"),
     "eagle3": ("eagle3", "EAGLE3", "Eagle3"),
@@ -38,16 +38,16 @@ METHODS = {
     "model": ("draft_model", "STANDALONE", "DraftTarget"),
     "ngram": ("ngram", "NGRAM", "NGram"),
 }
-# Linear layers that TensorRT-LLM has adapters for, but those of routed experts.
+# Linear layers that TensorRT-LLM has adapters for, without those of routed experts.
 ADAPTED = ("attn_q", "attn_k", "attn_v", "attn_dense", "mlp_h_to_4h", "mlp_4h_to_h", "mlp_gate")
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'  # how vLLM's workers hand caches on
 
 
 def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculation | None = None) -> str:
-    """Lines of a shell: comments on what no flag says, and the command, a flag a line; of `pools` the commands of both.
-    `guess`: the tokens that the plan's draft proposes.
+    """Shell lines: comments on what no flag covers, then the command, one flag per line; for `pools`, the commands of
+    both. `guess`: the number of tokens that the plan's draft proposes.
 
-    Errors: `UnknownName` for another engine; `InputError` for a plan that an engine's flags cannot say.
+    Errors: `UnknownName` for an unknown engine; `InputError` for a plan that the engine's flags cannot express.
     """
     if engine not in ENGINES:
         raise UnknownName("--emit", "engine", engine, list(ENGINES), f"one of {', '.join(ENGINES)}")
@@ -82,11 +82,11 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
 
 
 class CommandStyle(NamedTuple):
-    """How an engine's command is written.
+    """How the command of an engine is written.
 
-    adapters        what its user does about adapters
-    write           start and flags; None: of several commands (dynamo)
-    without_towers  it has a flag that leaves a model's towers out
+    adapters        what the user has to do about adapters
+    write           start and flags; None: several commands (dynamo)
+    without_towers  it has a flag that leaves out a model's towers
     gathers         which wait it has a flag for: True --gather, False --poll, None neither
     one_copy        a command starts one copy of the model, unless copies share experts
     """
@@ -103,7 +103,7 @@ def _lines(start: str, flags: Flags) -> str:
 
 
 def _dynamo(plan: Plan, pools: Pools | None, guess: Speculation | None) -> list[str]:
-    """A front end and its workers: of one pool, or of one for prompts and one for answers."""
+    """The commands of a front end and its workers: one pool, or one for prefill and one for decode."""
     found = ["python -m dynamo.frontend"]
     roles = (("prefill", pools.prefill), ("decode", pools.decode)) if pools else (("", plan.best),)
     for role, choice in roles:
@@ -124,14 +124,14 @@ def _model(plan: Plan) -> str:
 
 
 def _repository(model: Model, otherwise: str) -> str:
-    """Where the weights are: a repository on the hub, where the description names one."""
+    """The repository of the weights on the hub, where the description names one."""
     source = str(model.spec["source"])
     found = re.search(r"(?:huggingface\.co/|hf:)([\w.-]+/[\w.-]+)|([\w.-]+/[\w.-]+) config\.json", source)
     return shlex.quote(found[1] or found[2]) if found else otherwise
 
 
 def _method(plan: Plan, engine: int) -> str:
-    """What proposes tokens, in an engine's word. Errors: `InputError` where it has none."""
+    """The draft method by the engine's name. Errors: `InputError` where the engine has none."""
     draft = plan.deployment.draft
     if draft is None:
         kind = "ngram"
@@ -153,7 +153,7 @@ def _at_once(draft: Model | None) -> bool:
 
 
 def _drafter(plan: Plan) -> str:
-    """Where a draft that is a model of its own has its weights; "": it is none."""
+    """The repository of a separate draft model; "" for other drafts."""
     draft, model = plan.deployment.draft, plan.deployment.model
     return "" if draft is None or draft is model.predictor else _repository(draft, "DRAFT")
 
@@ -168,7 +168,7 @@ def _refuse(plan: Plan, engine: str) -> InputError:
 
 
 def _kept(plan: Plan) -> list[str]:
-    """The share of the memory that the engine may fill; nothing where the reserve is a size."""
+    """The fraction of memory that the engine may use; nothing where the reserve is an absolute size."""
     share = plan.deployment.engine.reserve.share
     return [f"{float(1 - share):g}"] if share else []
 
@@ -184,7 +184,8 @@ def _vllm(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
 
 
 def _running(plan: Plan, layout: Layout) -> int:
-    """Sequences that a copy runs at once: its share of them, at most what its engine's memory and time are of."""
+    """Concurrent sequences per copy: its share of the total, at most as many as its memory and step time were planned
+    for."""
     memory = plan.deployment.engine.memory
     share: int = ceil_div(plan.concurrency, layout.dp)
     most: int | None = memory.at_once if memory else None
@@ -289,7 +290,7 @@ def _trtllm(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
 
 
 def _options(plan: Plan, guess: Speculation | None) -> list[str]:
-    """What TensorRT-LLM reads from a file alone."""
+    """Options that TensorRT-LLM only reads from a file."""
     engine, lines = plan.deployment.engine, []
     if engine.cache_bits == 8:
         lines += ["kv_cache_config:", "  dtype: fp8"]

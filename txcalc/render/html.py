@@ -1,4 +1,4 @@
-"""A report as a page of its own: its header and tables, in the style of `txcalc report`'s page, without a script."""
+"""A report as a standalone HTML page: header and tables in the style of `txcalc report`, without scripts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def as_html(report: Report) -> str:
 
 
 def fragment(header: Sequence[str], tables: Sequence[Table]) -> str:
-    """Lines and tables as a part of a page; the exact value of a cell that shows another text is its tooltip."""
+    """Lines and tables as a fragment of a page; a cell that shows a rounded value has the exact one as its tooltip."""
     said = "".join(f"<span>{escape(line)}</span>" for line in header)
     return "\n".join([*([f'<p class="summary">{said}</p>'] if said else []), *map(_table, tables)])
 

@@ -1,4 +1,4 @@
-"""A report in LaTeX: tables of booktabs with a caption and a label, no wider and no longer than a page."""
+"""A report in LaTeX: booktabs tables with a caption and a label, split to fit the page."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _SIGNS = str.maketrans(
 
 
 def as_latex(report: Report) -> str:
-    """A float for every table; one too wide or too long goes on in others. A cell that is mathematics already (`$…$`)
-    stays as it is."""
+    """One float per table; tables too wide or too long for a page are split. Cells that are already math (`$…$`) stay
+    as they are."""
     return "\n\n".join(["% \\usepackage{booktabs}", *(text for table in report.tables for text in _floats(table))])
 
 
@@ -38,7 +38,7 @@ def _floats(table: Table) -> Iterator[str]:
 
 
 def _float(table: Table, rows: Sequence[Sequence[Any]], chosen: list[int], widths: list[int], number: int) -> str:
-    """One float: some rows and some columns of a table, its lines broken where a terminal breaks them."""
+    """One float: the given rows and columns of a table, with lines broken as in a terminal."""
     heads, *body = [
         [
             _lines(cell(row[i]).text, width if i in table.left or not k else 10**9)
@@ -69,8 +69,8 @@ def _float(table: Table, rows: Sequence[Sequence[Any]], chosen: list[int], width
 
 
 def _columns(left: Sequence[bool], columns: Sequence[Sequence[list[str]]]) -> list[str]:
-    """What `tabular` is told of each: r, l, or so many ems of a paragraph where a line is broken. Mathematics has what
-    the others leave of a page, and breaks by itself."""
+    """Column specifications of `tabular`: r, l, or a paragraph of so many ems where lines are broken. Math columns
+    share the width that the others leave, and break by themselves."""
     natural = [max(_ems(line) for lines in column for line in lines) for column in columns]
     formulas = [any(_mathematics(line) for lines in column for line in lines) for column in columns]
     spare = PAGE - GAP * len(columns) - sum(n for n, formula in zip(natural, formulas, strict=True) if not formula)
@@ -84,7 +84,7 @@ def _columns(left: Sequence[bool], columns: Sequence[Sequence[list[str]]]) -> li
 
 
 def _lines(text: str, width: int) -> list[str]:
-    """A cell's lines, of at most so many characters; what is mathematics already is one."""
+    """The lines of a cell, each of at most so many characters; math stays on one line."""
     return [text] if _mathematics(text) else wrapped(text, width)
 
 
@@ -114,7 +114,7 @@ def _ems(line: str) -> float:
 
 
 def in_one_line(text: str) -> str:
-    """A fraction that is a whole formula, in which TeX breaks no line, with a slash."""
+    """Writes a formula that is one fraction with a slash: TeX breaks no line within a fraction."""
     if not text.startswith(r"$\frac{"):
         return text
     depth, ends = 0, []
@@ -129,7 +129,7 @@ def in_one_line(text: str) -> str:
 
 
 def _bracketed(text: str, signs: str) -> str:
-    """In brackets, where any of these signs (*: a product's) stands outside of brackets and braces."""
+    """Adds brackets where any of these signs (*: a product) is outside of brackets and braces."""
     bare = text.replace(r"\cdot", "*").replace(r"\left", "").replace(r"\right", "")
     while (less := re.sub(r"\([^()]*\)|\{[^{}]*\}", "", bare)) != bare:
         bare = less

@@ -1,4 +1,4 @@
-"""A report as lines of a terminal: no line wider than it, no word cut, no number broken.
+"""A report as terminal lines: none wider than the terminal, no word cut, no number broken.
 
 A table that is too wide gives way in this order: headings wrap at spaces, labels wrap at spaces and after the joints of
 a path, gaps narrow, and at last its columns go below each other, each block under the labels of the rows.
@@ -13,9 +13,9 @@ from itertools import pairwise
 from txcalc.render.report import Report, Table, TableCell, cell
 
 GAP = 2  # between two columns; one where nothing else helps
-# After what a long word may break: the dots of a path rather than its words.
+# Where a long word may break; in a path at the dots rather than within names.
 JOINTS = re.compile(r"(?:(?<=\w{2})(?:/|,(?=\D))|(?<=\w)\.(?=[a-z_*(]))(?=\S{3})")
-# A space at which a line does not break where it has others: beside a =, and before the unit of a number.
+# Spaces to break at only as a last resort: beside a =, and between a number and its unit.
 BOUND = re.compile(r"(?<==) | (?==)|(?<=\d) (?=(?:[KMBTkGPE]?i?B?|%|[mµn]?s|h|days)(?!\w))")
 LEAST = 8  # characters of a column of texts whose words are cut
 FINE = re.compile(r"(?:(?<=\w{2})(?:[/_-]|,(?=\D))|(?<=\w)\.(?=[a-z_*(]))(?=\S{2})|(?<=[\w)\]³²])·(?=[\w(√])")
@@ -25,7 +25,7 @@ Column = tuple[TableCell, ...]  # its heading, and its cells
 
 
 def as_lines(report: Report, width: int) -> Iterator[Line]:
-    """The header and the tables for a terminal so wide."""
+    """Header and tables for a terminal of this width."""
 
     def said(text: str, style: str) -> Iterator[Line]:
         return ([(line, style)] for line in wrapped(text, width))
@@ -43,8 +43,8 @@ def as_lines(report: Report, width: int) -> Iterator[Line]:
 
 
 def wrapped(text: str, width: int) -> list[str]:
-    """Lines of at most `width`, each as indented as the first: cut after a semicolon, at a space, at a joint of a long
-    word, or, of a word that has none, anywhere."""
+    """Lines of at most `width`, each indented as the first. Breaks after a semicolon, at a space, at a joint of a long
+    word, and anywhere only in a word without one."""
     lines = []
     for line in text.split("\n"):
         indent = min(len(line) - len(line.lstrip()), width // 2)
@@ -63,7 +63,7 @@ def wrapped(text: str, width: int) -> list[str]:
 
 
 def _joint(line: str, start: int, end: int) -> int:
-    """Where a word too long for its line breaks: at the last joint that it has there."""
+    """Where to break a word too long for its line: at the last joint that fits."""
     for joints in (JOINTS, FINE):
         if found := [at.end() for at in joints.finditer(line) if start < at.end() <= end]:
             return found[-1]
@@ -89,7 +89,7 @@ Chosen = tuple[list[int], list[int], int]  # numbers of columns, their widths, t
 
 
 def blocks(table: Table, width: int) -> list[Chosen]:
-    """The columns that stand beside each other: all, or where that is too wide as few blocks of them as do."""
+    """Splits the columns into blocks that fit the width: one if possible, otherwise as few as possible."""
     rows = [[cell(value) for value in row] for row in (table.headings, *table.rows)]
     wide = [row for row in rows[1:] if not _alone(row)]  # what stands alone has all of its line
     columns: list[Column] = list(zip(*(rows[:1] + (wide or rows[1:])), strict=True))
@@ -113,13 +113,13 @@ def _alone(row: Sequence[TableCell]) -> bool:
 
 
 def _shared_out(groups: list[list[int]], number: int) -> list[list[int]]:
-    """Groups of columns in so many blocks, about as many in each."""
+    """Distributes groups of columns evenly over so many blocks."""
     ends = [round(len(groups) * k / number) for k in range(number + 1)]
     return [[i for group in groups[start:end] for i in group] for start, end in pairwise(ends)]
 
 
 def _fitted(table: Table, columns: list[Column], chosen: list[int], width: int) -> tuple[Chosen, bool]:
-    """The widths of some columns beside each other, and whether that is no wider than it may be."""
+    """Widths of columns printed side by side, and whether they fit."""
     texts = [k for k, i in enumerate(chosen) if i in table.left]
     for joints in (JOINTS, FINE):
         widths = [_width(columns[i]) for i in chosen]
@@ -141,7 +141,7 @@ def _fitted(table: Table, columns: list[Column], chosen: list[int], width: int) 
 
 
 def _cheapest(wide: list[int], columns: list[Column], chosen: list[int], widths: list[int]) -> int:
-    """The column that wraps the fewest rows where it is one narrower; of two, the wider."""
+    """The column to narrow by one: the one in which that wraps the fewest rows; among equals the wider."""
 
     def price(k: int) -> tuple[int, int]:
         return sum(_width((each,)) >= widths[k] for each in columns[chosen[k]][1:]), -widths[k]
@@ -168,7 +168,7 @@ def _block(table: Table, chosen: list[int], widths: list[int], gap: int) -> Iter
         for k in range(height):
             line: Line = []
             for j, (block, c) in enumerate(zip(blocks, row, strict=True)):
-                # Headings stand on the rule, cells hang from their first line.
+                # Headings align to the bottom, cells to the top.
                 at = k if number else k - height + len(block)
                 text = block[at] if 0 <= at < len(block) else ""
                 text = text.ljust(widths[j]) if chosen[j] in table.left else text.rjust(widths[j])

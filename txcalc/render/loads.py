@@ -1,4 +1,5 @@
-"""Panels of a deployment's load: latencies over GPUs, and what a user gets against what a GPU gives."""
+"""Panels of a deployment under load: latency against the number of GPUs, and tokens/s per user against tokens/s per
+GPU."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ TIMES = 16  # as many GPUs as the fewest that fit, at most
 
 
 def panels(speed: Serving) -> Iterator[Panel]:
-    """Those of a plan that decodes, where there is more than one point to draw."""
+    """The panels of a plan that decodes, where there is more than one point to draw."""
     over = _over(speed)
     if len(over.series[0].xs) > 1:
         yield over
@@ -25,7 +26,7 @@ def panels(speed: Serving) -> Iterator[Panel]:
 
 
 def _over(speed: Serving) -> Panel:
-    """TTFT and TPOT at the load, on each number of GPUs that is rented by its best layout."""
+    """TTFT and TPOT at the load for each number of GPUs, with its best layout."""
     plan, limits = speed.plan, speed.limits
     least, node = plan.min_gpus or 1, plan.deployment.accelerator.node
     found: dict[int, Steady] = {}
@@ -59,7 +60,7 @@ def _over(speed: Serving) -> Panel:
 
 
 def _front(speed: Serving) -> Panel:
-    """Points that no other beats in both tokens/s of a user and of a GPU."""
+    """The Pareto front of tokens/s per user and tokens/s per GPU."""
     front = [(1 / point.steady.tpot, point.served) for point in speed.front if point.steady.tpot]
     xs, ys = [x for x, _ in front], [y for _, y in front]
     x, y = PlotAxis("tokens/s per user", log=10), PlotAxis("tokens/s per GPU", log=10)

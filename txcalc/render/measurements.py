@@ -1,7 +1,7 @@
-"""Files of measurements, as `txcalc measure` writes them: read, checked for their form, and shown as tables; and the
-ceilings that `txcalc calibrate` finds.
+"""Files of measurements as `txcalc measure` writes them (read, validated, and shown as tables), and the ceilings that
+`txcalc calibrate` finds.
 
-Every number shown is in the file. What is exact there is counted, what was timed stands beside its floor.
+Every number shown is in the file: exact figures are counted, timed ones are compared with their floor.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ ABSORBED = ", latents absorbed"
 
 
 def folder() -> Path:
-    """Where the measurements that come with txcalc are."""
+    """The folder of the measurements shipped with txcalc."""
     from txcalc.sources.presets import folder as presets
 
     return presets() / "measurements"
 
 
 def find(name: str) -> Path:
-    """The file of that path, or the one of that name that comes with txcalc. Errors: `UnknownName`."""
+    """The file at that path, or the shipped one of that name. Errors: `UnknownName`."""
     path = Path(name)
     if path.suffix or path.exists():
         return path
@@ -48,7 +48,7 @@ def find(name: str) -> Path:
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A file of measurements. Errors: `InputError` where it cannot be read or is none."""
+    """Reads a file of measurements. Errors: `InputError` where it cannot be read or has another form."""
     data = files.read(path, MAX_BYTES)
     if len(data) > MAX_BYTES:
         raise InputError(str(path), [f"is larger than {MAX_BYTES:,} bytes"])
@@ -70,7 +70,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def shown(path: Path) -> Report:
-    """The report of a file. Errors: `InputError`, also for one that lacks a part."""
+    """The report of a file. Errors: `InputError`, also where a section is missing."""
     found = read(path)
     try:
         return report(found)
@@ -80,7 +80,7 @@ def shown(path: Path) -> Report:
 
 
 def report(found: Found) -> Report:
-    """What was compared, the memory, the times and the ceilings of one device."""
+    """The tables of one device: comparisons, memory, times and ceilings."""
     items = found["items"].items()
     headings = ("model", "layers", "dtype", "parameters", "figures", "differ")
     rows = [_exact(name, item) for name, item in items if item["steps"]]
@@ -100,7 +100,7 @@ def report(found: Found) -> Report:
 
 
 def near(figures: Sequence[tuple[str, Found]]) -> list[Table]:
-    """Figures that need not equal their prediction, each with the name of its model: memory, times and lengths."""
+    """Figures with a tolerance (memory, times and lengths), each with the name of its model."""
     memory = [one for one in figures if one[1]["quantity"] == "peak memory"]
     trained = [one for one in figures if one[1]["quantity"] in ("memory of training", "speed of training")]
     kernels = [one for one in figures if one[1]["quantity"] == "kernels"]
@@ -131,7 +131,7 @@ def _by_model(
     row: Callable[[Found], list[Any]],
     below: Callable[[Found], str] = lambda figure: "",
 ) -> list[list[Any]]:
-    """A row for each figure, under the name of its model: its work, and of a part's time the part below the whole's; a
+    """One row per figure, grouped by model: its work, with parts of a time indented under the whole, and an optional
     line `below` it."""
     rows: list[list[Any]] = []
     for name, group in groupby(figures, key=itemgetter(0)):
@@ -153,7 +153,7 @@ def _by_model(
 
 
 def device(found: Found) -> str:
-    """One line: on what, with what, when."""
+    """One line: device, software and date."""
     facts = found["device"]
     known = [str(facts["name"])]
     known += [f"driver {facts['driver']}"] if facts.get("driver") else []
@@ -162,7 +162,7 @@ def device(found: Found) -> str:
 
 
 def overview(files: Sequence[Path]) -> str:
-    """All files as one Markdown table: a row for each model of each device."""
+    """All files as one Markdown table, a row for each model on each device."""
     rows = [
         "| model | exact: figures equal | most memory ÷ dry run | ÷ ledger | time ÷ expected |",
         "| --- | ---: | ---: | ---: | ---: |",
@@ -201,7 +201,7 @@ def _span(values: Sequence[float], digits: int) -> str:
 
 
 def _compared(item: Found) -> tuple[int, int]:
-    """Figures that were compared, and those that were equal."""
+    """The number of compared figures, and of equal ones."""
     steps = [step for step in item["steps"].values() if "compared" in step]
     compared = sum(step["compared"] for step in steps)
     return compared, compared - sum(len(step["unequal"]) for step in steps)
@@ -215,8 +215,7 @@ def _exact(name: str, item: Found) -> list[Any]:
 
 
 def _memory(figure: Found) -> list[Any]:
-    """What the ledger says has to be held, what the same modules take in a dry run on tensors without data, and what
-    the allocator gave."""
+    """Memory: the ledger's floor, the same modules in a dry run on the meta device, and the allocator's measurement."""
     gap = figure["measured"] - figure["predicted"]
     share = f"{100 * gap / figure['predicted']:+.2f} %" if gap else "0"
     sizes = [TableCell(figure[key], iec(figure[key])) for key in ("floor", "predicted", "measured")]
@@ -226,12 +225,12 @@ def _memory(figure: Found) -> list[Any]:
 
 
 def _beyond(figure: Found) -> str:
-    """What is held beyond the dry run, and what stands beside it."""
+    """Reasons why the measurement exceeds the dry run, and memory held by others."""
     return "; ".join([*figure["gap"], *(f"{iec(size)} {name}" for name, size in figure.get("beside", {}).items())])
 
 
 def _shown(write: Callable[[Any], str], *keys: str) -> Callable[[Found], list[Any]]:
-    """Figures of these keys, what was measured, and how many times the last of them that is."""
+    """The figures of these keys, the measurement, and its ratio to the last of them."""
 
     def row(figure: Found) -> list[Any]:
         figures = [figure[key] for key in (*keys, "measured")]
@@ -256,32 +255,32 @@ def _kernels(figure: Found) -> list[Any]:
 
 
 def _plain(step: Found) -> bool:
-    """Whether a pass ran attention that is no fused kernel."""
+    """Whether attention ran without a fused kernel."""
     return any(name.endswith("_math") for name in step.get("ran", {}).get("attention", ()))
 
 
-# Beside each other: shared keys and values, a cache as it grows, both forms of latent attention.
+# Side by side: grouped keys and values, a growing cache, both forms of latent attention.
 
 
 def forms(items: Items) -> list[Table]:
-    """The tables that have rows."""
+    """The non-empty tables."""
     return [table for table in (_shared(items), _growth(items), _latent(items)) if table.rows]
 
 
 def _decodes(item: Found, quantity: str) -> list[Found]:
-    """Figures of whole decode steps."""
+    """The figures of whole decode steps."""
     figures = [figure for step in item["steps"].values() for figure in step.get("figures", ())]
     return [f for f in figures if f["quantity"] == quantity and not f["part"] and f["load"].startswith("decode")]
 
 
 def _ratios(figure: Found, other: Found) -> list[TableCell]:
-    """How many times another's a figure is, predicted and measured."""
+    """The ratio of two figures, predicted and measured."""
     found = (figure[key] / other[key] for key in ("predicted", "measured"))
     return [TableCell(ratio, f"{ratio:.2f}") for ratio in found]
 
 
 def _cache(item: Found) -> int:
-    """Bytes of the cache that was compared, to the byte; 0: none was."""
+    """Cache bytes, compared exactly; 0: not compared."""
     for step in item["steps"].values():
         for row in step.get("wholes", ()):
             said = dict(zip(step["columns"], row, strict=True))
@@ -291,7 +290,7 @@ def _cache(item: Found) -> int:
 
 
 def _shared(items: Items) -> Table:
-    """Equal models but for the heads that share a key and a value, beside the first of them."""
+    """Models that differ in the number of key/value heads only, compared with the first."""
     rows: list[list[Any]] = []
     some = [(name, item) for name, item in items if SHARED in item["source"] and _cache(item)]
     for _, group in groupby(some, key=lambda pair: pair[1]["source"].partition(SHARED)[0]):
@@ -304,7 +303,7 @@ def _shared(items: Items) -> Table:
 
 
 def _growth(items: Items) -> Table:
-    """What each further token of the past adds to the memory of a decode step."""
+    """Memory that each further token of the past adds to a decode step."""
     rows: list[list[Any]] = []
     for name, item in items:
         for before, now in pairwise(_decodes(item, "peak memory")):
@@ -316,14 +315,14 @@ def _growth(items: Items) -> Table:
 
 
 def _batch_and_past(load: str) -> tuple[str, int]:
-    """Of a decode step as it is written: `decode B = 2, T = 1, 4,096 past`."""
+    """Parses the name of a decode step: `decode B = 2, T = 1, 4,096 past`."""
     batch, _, rest = load.partition(", T = 1, ")
     past = rest.partition(" past")[0].replace(",", "")
     return batch, int(past) if past.isdecimal() else 0
 
 
 def _latent(items: Items) -> Table:
-    """A decode step with absorbed latents over the one that expands them."""
+    """The ratio of a decode step with absorbed latents to one that expands them."""
     rows: list[list[Any]] = []
     for name, item in items:
         for quantity in ("peak memory", "time"):
@@ -333,11 +332,11 @@ def _latent(items: Items) -> Table:
     return Table("Latents absorbed, over expanded", ("work", "predicted", "measured"), rows)
 
 
-# A machine's ceilings, the shares of them that operations get, and what they predict.
+# A machine's ceilings, the shares that operations reach, and the resulting predictions.
 
 
 def calibrated(found: Mapping[str, Any], file: str | None) -> Report:
-    """What a `Calibration` describes of itself, as tables."""
+    """A `Calibration` as tables."""
     accelerator = found["accelerator"]
     data = {"schema": "txcalc/calibrate/1", "file": file, **found}
     said = f"written to {file}: txcalc deploy MODEL --gpu {file}" if file else "nothing was written (--out FILE.toml)"

@@ -1,4 +1,4 @@
-"""What a picture is: panels of lines, stacks, bars or spans over axes."""
+"""Pictures as data: panels of lines, stacks, bars or spans over axes."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from txcalc.units import iec, seconds, short
 
 
 class PlotAxis(NamedTuple):
-    """What an axis shows: `unit` is tokens, bytes, seconds, sizes or "" (a count), `log` its base (0: linear)."""
+    """An axis: `unit` is tokens, bytes, seconds, sizes or "" (a count), `log` its base (0: linear)."""
 
     label: str
     unit: str = ""
     log: int = 0
 
     def write(self, value: Any) -> str:
-        """A value as a tick shows it: 32k tokens, 16 GiB, 2.5 ms, 8.03 B."""
+        """A value as a tick label: 32k tokens, 16 GiB, 2.5 ms, 8.03 B."""
         return WRITTEN[self.unit](Fraction(value))
 
 
 class Series(NamedTuple):
-    """One line, one layer of a stack, or one bar of each name: exact numbers, None where there is none.
+    """One line, one layer of a stack, or one bar of each name; values are exact, None where there is none.
 
-    `of` numbers what it belongs to, which gives it its colour (below 0: black and grey, for what is no answer but a
-    limit); one without a label is a part of another with the same `of`; `marked` are the xs that the table shows too.
+    `of` is a group number, which determines the colour (below 0: black and grey, for limits); a series without a label
+    continues another with the same `of`; `marked` are the xs that are in the table too.
     """
 
     label: str
@@ -37,7 +37,7 @@ class Series(NamedTuple):
 
 
 class Mark(NamedTuple):
-    """A point that is named; without y a length that is, without x a level."""
+    """A labelled point; without y a vertical line at a length, without x a horizontal one at a level."""
 
     label: str
     x: Any = None
@@ -45,8 +45,8 @@ class Mark(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """One pair of axes. `kind` is lines, stack (each series upon those before it), bars (xs are names) or spans (xs
-    are pairs of a start and an end, ys the track that each lies on)."""
+    """One pair of axes. `kind` is lines, stack (series on top of each other), bars (xs are names) or spans (xs are
+    pairs of start and end, ys the track)."""
 
     title: str
     x: PlotAxis
@@ -57,7 +57,7 @@ class Panel(NamedTuple):
 
 
 class Picture(NamedTuple):
-    """What is drawn: a title, the conventions that its numbers follow, and panels, one below the other."""
+    """A picture: title, conventions, and panels stacked vertically."""
 
     title: str
     convention: str

@@ -1,6 +1,5 @@
-"""Pictures of what the commands answer, as data: what is drawn, and not how. Numbers are those of the tables, from the
-same functions, at more lengths; `draw` gives them to a plotting library.
-"""
+"""The pictures of the commands, as data. Numbers are those of the tables, computed by the same functions at more
+lengths; `draw` hands them to a plotting library."""
 
 from __future__ import annotations
 
@@ -34,18 +33,18 @@ MOST_MODELS = 8
 
 
 def between(low: int, high: int, also: Iterable[int] = ()) -> list[int]:
-    """Whole lengths from low to high, so many an octave, every power of two and those in `also` among them."""
+    """Integer lengths from low to high, so many per octave, with all powers of two and those in `also`."""
     first, last = PER_OCTAVE * (low.bit_length() - 1), PER_OCTAVE * high.bit_length()
     steps = {round(2 ** (i / PER_OCTAVE)) for i in range(first, last)}
     return sorted({low, high, *(n for n in (*steps, *also) if low < n < high)})
 
 
-# The two rules that `compare` shows too: their sides are drawn, and where they cross.
+# The two rules whose crossovers `compare` shows.
 SHOWN = (RULES[0], RULES[3])
 
 
 def crossover(prefills: Sequence[Prefills], found: Sequence[Sequence[RuleCrossover]], logits: str, mla: str) -> Picture:
-    """FLOPs per token of both sides of a rule against the length, and the lengths at which one overtakes the other."""
+    """FLOPs per token of both sides of a rule against the length, and their crossovers."""
     if len(prefills) > MOST_MODELS:
         raise InputError("--plot", [f"{len(prefills)} models are more than a picture holds ({MOST_MODELS})"])
     panels = [_sides(each, rows) for each, rows in zip(prefills, found, strict=True)]
@@ -105,7 +104,7 @@ def _sides(prefills: Prefills, found: Sequence[RuleCrossover]) -> Panel:
 def kv(
     model: Model, contexts: Sequence[int], batches: Sequence[int], dtypes: Sequence[str], source: int | None
 ) -> Picture:
-    """Bytes of the cache against the context, a line for each batch and dtype, and what no window would give."""
+    """Cache bytes against the context, one line per batch and dtype, and the cache without windows."""
     low, high = min(contexts), max(contexts)
     low = low if low < high else max(1, high // 64)
     ledgers = [model.ledger(tokens=n, source=source) for n in between(low, high, contexts)]
@@ -188,7 +187,7 @@ def compare(models: Sequence[Model], asked: Comparison) -> Picture:
 
 
 def _model(model: Model, i: int, at: Mapping[int, Sequence[Any]], shown: Sequence[int]) -> list[Series]:
-    """A model's line, dashed from its own context on."""
+    """A model's line, dashed beyond its own context."""
     points = [(n, at[n][i]) for n in sorted(at) if at[n][i]]
     end = model.context or MAX_TOKENS
     within, beyond = [p for p in points if p[0] <= end], [p for p in points if p[0] > end]
@@ -202,7 +201,7 @@ def _model(model: Model, i: int, at: Mapping[int, Sequence[Any]], shown: Sequenc
 
 
 def drawable(sizes: Sequence[int], models: int = 1, by_kind: bool = False) -> None:
-    """Whether a picture can show a grid of so many values per axis. Errors: `InputError`."""
+    """Checks that a grid with so many values per axis can be drawn. Errors: `InputError`."""
     if len(sizes) > 2 - by_kind:
         most = "sweep one" if by_kind else "sweep one or two"
         raise InputError("--plot", [f"{len(sizes)} axes are more than a picture has ({most})"])
@@ -214,8 +213,8 @@ def drawable(sizes: Sequence[int], models: int = 1, by_kind: bool = False) -> No
 
 
 def sweep(data: Mapping[str, Any]) -> Picture:
-    """A panel for each quantity of a sweep's report, over its longer axis, with a line for each value of the other and
-    each model; of a quantity by kind of part, a panel for each model, kind upon kind."""
+    """One panel per quantity of a sweep over its longer axis, with a line for each value of the other axis and each
+    model; for a quantity by kind of part, one stack per model."""
     axes = data["axes"]
     models = [model["name"] for model in data.get("models", [data.get("model")])]
     apart = any("." in quantity for quantity in data["quantities"])
@@ -271,7 +270,7 @@ def _kinds(data: Mapping[str, Any], models: Sequence[str]) -> Iterator[Panel]:
 
 
 def _letter(axis: Mapping[str, Any]) -> PlotAxis:
-    """A swept axis by its meaning; lengths and other wide ranges by powers of two."""
+    """The plot axis of a swept size; lengths and wide ranges are logarithmic in powers of two."""
     symbol = BY_LETTER.get(axis["name"])
     unit = "tokens" if axis["name"] in ("tokens", "past", "source") or (symbol and symbol.unit == "tokens") else "sizes"
     label = f"{axis['name']}: {symbol.meaning}" if symbol else str(axis["name"])
@@ -279,13 +278,13 @@ def _letter(axis: Mapping[str, Any]) -> PlotAxis:
 
 
 def _wide(values: Sequence[int]) -> bool:
-    """Whether numbers span three octaves or more, from above 0."""
+    """Whether positive numbers span three octaves or more."""
     return min(values) > 0 and max(values) >= 8 * min(values)
 
 
 def deploy(plan: Plan, speed: Serving | None = None) -> Picture:
-    """Memory of the fullest accelerator against the context, part upon part, below what there is; and of a plan that is
-    timed, latency against the batch and over GPUs, the front, and a roofline with its operations on it."""
+    """Memory of the fullest accelerator against the context, stacked, with its capacity; and for a timed plan latency
+    against batch and number of GPUs, the Pareto front, and a roofline with the operations."""
     from txcalc.render import loads
 
     panels = [_memory(plan)]
@@ -344,8 +343,8 @@ def _latency(speed: Serving) -> Panel:
 
 
 def _roofline(speed: Serving) -> Panel:
-    """What the accelerator can do at most, and what each kind of operation is timed at, by FLOPs per byte that must be
-    read or written: a step of decode at the context and a chunk of the prompt."""
+    """The roofline: the accelerator's ceiling and the estimated rate of each kind of operation against its arithmetic
+    intensity (FLOPs per byte of minimum traffic), for a decode step at the context and a prefill chunk."""
     plan, pace = speed.plan, speed.pace
     accelerator, engine = plan.deployment.accelerator, plan.deployment.engine
     steps: list[tuple[str, Workload]] = []
@@ -376,7 +375,7 @@ def _roofline(speed: Serving) -> Panel:
 
 
 def _placed(pace: LayoutTime, work: Workload) -> dict[str, tuple[Fraction, Fraction]]:
-    """FLOPs per byte and FLOPs per second of every kind of operation that multiplies, all stages together."""
+    """Arithmetic intensity and FLOP/s of every kind of matrix product, over all stages."""
     flops: dict[str, int] = {}
     moved: dict[str, float] = {}
     spent: dict[str, float] = {}

@@ -1,4 +1,4 @@
-"""Pictures as text: for a terminal, and for files of plain text."""
+"""Pictures as text, for terminals and text files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from txcalc.render.picture import Panel, Picture, PlotAxis
 HEIGHT = 16  # rows of a panel
 
 
-# Names of the eight colours that every terminal has, in the palette's order.
+# Terminal names of the eight colours, in the palette's order.
 NAMES = ("blue", "red", "green", "magenta", "yellow", "cyan", "white", "bright_black")
 
 
@@ -26,7 +26,7 @@ LAYERS = "█▓▒░#+=~:"  # of a stack, where the report has no signs of its
 
 
 def as_text(picture: Picture, width: int, coloured: bool) -> str:
-    """A picture in characters, `width` columns wide at most; lines carry letters, so that colour is not needed."""
+    """A picture in characters, at most `width` columns wide; lines carry letters, so it reads without colour."""
     lines = [said(picture.title), *folded(picture.convention, width)]
     for panel in picture.panels:
         lines += ["", *(folded(panel.title, width) if panel.title else [])]
@@ -38,7 +38,7 @@ def as_text(picture: Picture, width: int, coloured: bool) -> str:
 
 
 def _span_lines(panel: Panel, width: int) -> Iterator[str]:
-    """A line for each track: what goes on in the middle of each column, by the first letter of its label."""
+    """One row per track: each column shows the first letter of the label active at its middle."""
     number, end = tracks(panel), max(high for line in panel.series for _, high in line.xs)
     room = max(10, width - len(str(number)) - 2)
     for track in range(number):
@@ -99,7 +99,7 @@ def _canvas_lines(panel: Panel, width: int, coloured: bool) -> Iterator[str]:
 
 
 def _part(axis: PlotAxis, value: Any, low: float, high: float) -> float:
-    """Where a value lies between the ends of its axis, from 0 to 1."""
+    """The position of a value on its axis, from 0 to 1."""
     if axis.log:
         return math.log(float(value) / low) / math.log(high / low)
     return (float(value) - low) / (high - low)
@@ -122,7 +122,7 @@ def _ruler(axis: PlotAxis, low: float, high: float, margin: int, columns: int) -
 
 
 def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
-    """Lines of dots, with the letter of each on it wherever there is room."""
+    """Dotted lines, each with its letter wherever there is room."""
     letters: dict[int, str] = {}
     for i, line in enumerate(panel.series):
         colour = NAMES[line.of % len(NAMES)]
@@ -149,7 +149,7 @@ def _lettered(canvas: Any, panel: Panel, place: Any) -> Iterator[str]:
 
 
 def _stacked(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[str]:
-    """Layers of the signs that the report's bars have."""
+    """Layers, drawn with the signs of the report's bars."""
     xs = [place(x, 1)[0] for x in panel.series[0].xs]
     below = [Fraction(0)] * len(xs)
     signs = [SIGNS.get(line.label, LAYERS[line.of % len(LAYERS)]) for line in panel.series]
@@ -167,7 +167,7 @@ def _stacked(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[st
 
 
 def _interpolated(x: float, xs: Sequence[float], layer: Sequence[Any], place: Any) -> float:
-    """The height of a layer between two of its points, on the canvas; of a single point its own."""
+    """The interpolated height of a layer on the canvas; that of a single point is its own."""
     if len(xs) == 1:
         return place(1, layer[0])[1]  # type: ignore[no-any-return]
     i = next((i for i, (one, other) in enumerate(pairwise(xs)) if one <= x <= other), len(xs) - 2)

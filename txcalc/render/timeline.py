@@ -15,8 +15,8 @@ MOST = 4000  # spans that are drawn
 
 
 def picture(found: Training, searched: Searched | None = None) -> Picture:
-    """Memory against the stage, part upon part, below what there is; of a pipeline what each stage does when; and the
-    speed of the layouts that it was chosen from."""
+    """Stacked memory per stage with its capacity; for a pipeline the schedule of each stage; and the speed of the
+    candidate layouts."""
     panels = [_memory(found), *([_layouts(searched)] if searched else [])]
     step = found.step
     if step and found.recipe.layout.pp > 1 and sum(map(len, step.timeline.ranks)) <= MOST:
@@ -29,7 +29,7 @@ def picture(found: Training, searched: Searched | None = None) -> Picture:
 
 
 def _layouts(searched: Searched) -> Panel:
-    """The fastest that fit, by the name of each."""
+    """The fastest layouts that fit, by name."""
     names = [
         f"{recipe.layout} × {recipe.micro_batch}, {recipe.framework}{', again' if recipe.recompute != 'none' else ''}"
         for recipe in (each.recipe for each in searched.best)
@@ -41,7 +41,7 @@ def _layouts(searched: Searched) -> Panel:
 
 
 def _memory(found: Training) -> Panel:
-    """The fullest rank of every stage; a stage is as wide as one."""
+    """The fullest rank of every stage, as a step of width one."""
     fullest = [
         max((rank for rank in found.plan.ranks if rank.stage == stage), key=lambda rank: rank.allocated)
         for stage in range(found.recipe.layout.pp)

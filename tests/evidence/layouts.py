@@ -86,6 +86,7 @@ CASES: list[tuple[str, Layout, dict[str, Any]]] = [
     ("mixtral-8x7b", Layout(fsdp=16), {}),
     ("deepseek-v3", Layout(fsdp=256), {}),
     ("mamba-2.8b", Layout(fsdp=8), {}),
+    ("vit-b", Layout(tp=2, fsdp=2), {}),
 ]
 
 EXPERTS = SMALL + " E=8 k=2"

@@ -155,12 +155,14 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
                 kinds = pair[-1:]
         elif held.entry.kind == "head" and held.widened:
             times = copies
+        # A head may read fewer positions than the blocks have: a classifier's is one of each picture.
+        own = held.entry.work.positions if times and number not in entrances | exits and held.entry.work else rows
         for kind in kinds if times else ():
-            add(kind, times, stream)
+            add(kind, times, own * width * recipe.compute_bytes)
         if times and again:  # forward's, where backward runs it again as far as something is kept of it
             add(again, more, stream)
         if held.entry.kind == "head" and held.widened:
-            _loss(held, recipe, rows, add)
+            _loss(held, recipe, own, add)
     for join in piece.joins:
         inside = join.layers and len(join.entry.steps) > len(join.branch)  # of a branch: forward and backward
         if inside and join.branch not in sent:

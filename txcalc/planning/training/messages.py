@@ -76,8 +76,10 @@ class Messages:
         """What ranks of tp sum in every micro-batch, and when: of a loss on split logits in `forward`; of DTensor's
         gradients of what they hold alike in `backward`."""
         if self.recipe.loss_parallel and logits(self.recipe, [piece], 0):
-            rows = float(LOSS_REDUCTIONS * STATISTIC * piece.work.positions)
-            yield ring("all_reduce", self.tp, rows, LOSS_REDUCTIONS), "forward"
+            heads = [held.entry.work for held in piece.leaves if held.entry.kind == "head" and held.entry.leaf.matrix]
+            rows = max(work.positions for work in heads if work is not None)
+            sums = float(LOSS_REDUCTIONS * STATISTIC * rows)
+            yield ring("all_reduce", self.tp, sums, LOSS_REDUCTIONS), "forward"
         for part in summands(piece, self.recipe) if self.recipe.rules.dtensor else ():
             group = self.recipe.layout.group(part.axis, self.machine.node)
             yield ring("all_reduce", group, float(part.copies * part.elements * self.element), part.copies), "backward"

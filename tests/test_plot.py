@@ -361,7 +361,7 @@ def test_unusual_models_are_drawn_too(model: str) -> None:
         (["--plot", ""], "--plot is '', expected a file named .svg or .png, or - to draw here"),
         (["--plot", "no/such/a.svg"], "no/such/a.svg: cannot be written: there is no folder no/such"),
         (["--plot", "{folder}"], "{folder}: is a folder, expected a file to write"),
-        (["--plot", "-", "--json"], "options: --plot - draws below a table, and --format json has none"),
+        (["--plot", "-", "--json"], "options: --plot - needs --format table, not json"),
         (["--plot", "-", "--format", "csv"], "options: --plot - draws below a table, and --format csv has none"),
     ],
 )

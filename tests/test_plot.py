@@ -362,7 +362,7 @@ def test_unusual_models_are_drawn_too(model: str) -> None:
         (["--plot", "no/such/a.svg"], "no/such/a.svg: cannot be written: there is no folder no/such"),
         (["--plot", "{folder}"], "{folder}: is a folder, expected a file to write"),
         (["--plot", "-", "--json"], "options: --plot - needs --format table, not json"),
-        (["--plot", "-", "--format", "csv"], "options: --plot - draws below a table, and --format csv has none"),
+        (["--plot", "-", "--format", "csv"], "options: --plot - needs --format table, not csv"),
     ],
 )
 @pytest.mark.parametrize("command", COMMANDS)

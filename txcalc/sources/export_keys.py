@@ -328,6 +328,7 @@ KEYS |= {
     "layers_block_type": _block_types,
     "first_k_dense_replace": lambda f: f.where("experts")[0],
     "mlp_layer_types": _mlp_types,
+    "indexer_types": lambda f: ["shared" if f.layer[kind]["latent"]["index_shared"] else "full" for kind in f.kinds],
     "mlp_only_layers": lambda f: [i for i in range(len(f.kinds)) if i not in f.where("experts")],
     "decoder_sparse_step": lambda f: 1,
     "expert_layer_period": lambda f: (f.period("experts") or (None,))[0],

@@ -123,12 +123,15 @@ def glm_moe_dsa(c: Config) -> Raw:
 
 
 def _pattern(c: Config, n: int) -> list[str]:
-    """Which layers have an index of their own, by GLM's keys."""
+    """Which layers have an index of their own, by GLM's keys, which a list of `indexer_types` overrules."""
     pattern = c.data.get("index_topk_pattern")
-    every, offset = c.size("index_topk_freq", default=1), c.count("index_skip_topk_offset", default=2)
     c.ignore("index_topk_pattern")
+    if "indexer_types" in c and c.data["indexer_types"] is not None:
+        c.ignore("index_topk_freq", "index_skip_topk_offset")
+        return ["full"] * n
+    every, offset = c.size("index_topk_freq", default=1), c.count("index_skip_topk_offset", default=2)
     default = ["shared" if max(i - offset + 1, 0) % every else "full" for i in range(n)]
-    if c.data.get("indexer_types") is None and pattern is not None:
+    if pattern is not None:
         letters = pattern if isinstance(pattern, str | list) else ()
         default = [{"F": "full", "S": "shared"}.get(str(letter), str(letter)) for letter in letters]
         if len(default) != n or not set(default) <= {"full", "shared"}:

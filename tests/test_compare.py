@@ -210,7 +210,7 @@ def test_lengths_beyond_a_context_are_said() -> None:
     err = run("llama-2-7b", "gpt2", "--contexts", "1k,8k")[2]
     assert err.splitlines() == [
         "note: llama-2-7b: includes lengths beyond its context of 4,096",
-        "note: gpt2: lengths past its table of positions are left out",
+        "note: gpt2: lengths beyond its position table are left out",
     ]
 
 

@@ -203,7 +203,7 @@ def test_formulas_of_a_rank_are_printed() -> None:
         (["--layout", "tp=2", "--stage", "0"], "add --layout pp=N"),
     ):
         assert words in typed("formula", "llama-3.1-8b", *said).output
-    assert "name one" in typed("formula", "--layout", "tp=8").output
+    assert "--layout needs a model" in typed("formula", "--layout", "tp=8").output
 
 
 def test_every_preset_under_two_ranks_sends_what_joins_it() -> None:

@@ -841,7 +841,7 @@ def test_what_people_read() -> None:
         "gpt2: proved, 9 figures compared and all equal",
         "proved for all B, T ≥ 2: flops",
     ]
-    assert "the whole model" in out and "all B, T ≥ 2" in out and "layers.0.attention.core" in out
+    assert "\nwhole model " in out and "all B, T ≥ 2" in out and "layers.0.attention.core" in out
     assert "only the first 1 of 12 layers" in err
     code, out, err = run("gpt2", "vit-b", "--oracle", "parameters", "--zero-cost")
     assert code == 0 and "all 2 models proved" in out and "softmax" in out

@@ -762,14 +762,14 @@ def test_the_json_is_the_contract() -> None:
 
 
 def test_the_host_works_beside_the_accelerator() -> None:
-    """An eager pass takes the longer of the two, not their sum; what servers replay has no host."""
+    """A pass that the host issues takes the longer of the two, not their sum; what servers replay has no host."""
     model, card = load("llama-3.2-1b"), hardware.load("h100-sxm")
     work = model.workload(1, 1, 128, logits="last")
 
-    def cost(host: float, eager: bool) -> Cost:
+    def cost(host: float, issued: bool) -> Cost:
         own = replace(card, calibration=card.efficiency.overlaid({"host_s": host}, {"host_s": "here"}))
         form = engine(model, "bf16")
-        return RankTime(Stage(0, 1, model.root), ONE, own, form, eager).cost(work)
+        return RankTime(Stage(0, 1, model.root), ONE, own, form, issued=issued).cost(work)
 
     alone = cost(1e-3, False)
     assert alone == cost(0.0, True) and alone.host == 0
@@ -778,6 +778,27 @@ def test_the_host_works_beside_the_accelerator() -> None:
     assert slow.achievable == slow.host > alone.achievable and slow.bound == "launch"
     assert sum(slow.spent) == pytest.approx(slow.achievable) and slow.floor == alone.floor
     assert slow.host == pytest.approx(1e6 * fast.host) and slow.host / 1e-3 > 16 * 6
+
+
+def test_modules_that_are_called_one_by_one_fuse_nothing() -> None:
+    """Each module starts its own kernels, every chosen expert too; what fused kernels keep on chip is written and read
+    again, and rotary positions are several passes over q and k."""
+    card, starts = hardware.load("h100-sxm"), hardware.load("h100-sxm").efficiency.launch_s
+    model = load("D=512 L=3 h=8 h_kv=2 F=1024 V=1000")
+    form, stage = engine(model, "bf16"), Stage(0, 1, model.root)
+    work = model.workload(2, 256, 0, logits="last")
+    fused, apart = (RankTime(stage, ONE, card, form, eager).parts(work) for eager in (False, True))
+    assert apart["other"].launch - fused["other"].launch == pytest.approx(3 * 2 * starts)  # the sums of a layer
+    assert apart["norm"] == fused["norm"]
+    grown = apart["feed_forward"].memory - fused["feed_forward"].memory
+    on_chip = 3 * 2 * (2 * 256 * 1024) * 2  # act(gate) of each layer, written and read, 2 bytes each
+    assert grown == pytest.approx(on_chip / card.bandwidth / card.efficiency.memory)
+    mixture = load("D=512 L=3 h=8 h_kv=2 F=1024 V=1000 E=16 k=2")
+    own = replace(card, calibration=card.efficiency.overlaid({"host_s": 1.0}, {"host_s": "here"}))
+    stage, step = Stage(0, 1, mixture.root), mixture.workload(4, 1, 100, logits="last")
+    timer = RankTime(stage, ONE, own, engine(mixture, "bf16"), eager=True, issued=True)
+    # Of 16 experts 4 tokens choose 8, each with gate, up, activation and down.
+    assert timer.parts(step)["experts"].host == 3 * 8 * 4
 
 
 def test_encoders_have_one_latency() -> None:

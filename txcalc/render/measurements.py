@@ -225,8 +225,12 @@ def _memory(figure: Found) -> list[Any]:
 
 
 def _beyond(figure: Found) -> str:
-    """Reasons why the measurement exceeds the dry run, and memory held by others."""
-    return "; ".join([*figure["gap"], *(f"{iec(size)} {name}" for name, size in figure.get("beside", {}).items())])
+    """What the dry run has above the ledger, reasons why the measurement exceeds the dry run, and memory held by
+    others."""
+    above, beside = figure.get("above", {}).items(), figure.get("beside", {}).items()
+    return "; ".join(
+        [*(f"{iec(n)} {name}" for name, n in above if n), *figure["gap"], *(f"{iec(n)} {name}" for name, n in beside)]
+    )
 
 
 def _shown(write: Callable[[Any], str], *keys: str) -> Callable[[Found], list[Any]]:

@@ -57,6 +57,7 @@ class Figure:
     gap         what measured less predicted consists of, by name
     beside      what is no part of either, by name
     planned     what `deploy` sets aside for it; None: it is no deployment
+    above       what the prediction has above the floor, by name
     """
 
     quantity: str
@@ -69,6 +70,7 @@ class Figure:
     gap: Mapping[str, float] = field(default_factory=dict)
     beside: Mapping[str, float] = field(default_factory=dict)
     planned: float | None = None
+    above: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -195,7 +195,8 @@ def peak_memory(subject: DeviceModel, load: Load) -> Figure:
         {} if found.reserved is None else {"taken from the device and not used: fragments": found.reserved - found.peak}
     )
     planned = deployed(subject, load)
-    return Figure("peak memory", str(load), "", "bytes", least, foreseen.peak, found.peak, gap, held, planned)
+    above = {f"for what it computes ({_largest(foreseen.added)})": foreseen.peak - least}
+    return Figure("peak memory", str(load), "", "bytes", least, foreseen.peak, found.peak, gap, held, planned, above)
 
 
 def deployed(subject: DeviceModel, load: Load) -> int | None:
@@ -210,6 +211,11 @@ def deployed(subject: DeviceModel, load: Load) -> int | None:
     return held.weights_bytes + held.cache_bytes(context, load.batch) + max(used)
 
 
+def _largest(sizes: Mapping[str, int]) -> str:
+    """The three operators that have most."""
+    return ", ".join(sorted((name for name in sizes if sizes[name] > 0), key=lambda name: -sizes[name])[:3])
+
+
 def _gap(foreseen: Peak, found: Peak) -> dict[str, float]:
     """Measured less predicted, by name; the parts add up to it."""
     asked = found.peak if found.requested is None else found.requested
@@ -218,8 +224,8 @@ def _gap(foreseen: Peak, found: Peak) -> dict[str, float]:
         apart = Counter(found.by_operator)
         apart.subtract(foreseen.by_operator)
         sign = 1 if asked > foreseen.peak else -1
-        who = sorted((name for name in apart if sign * apart[name] > 0), key=lambda name: -sign * apart[name])
-        names[f"scratch space and workspaces ({', '.join(who[:3])})"] = asked - foreseen.peak
+        who = _largest({name: sign * size for name, size in apart.items()})
+        names[f"scratch space and workspaces ({who})"] = asked - foreseen.peak
     if found.peak != asked:
         names["blocks larger than asked for: rounded up, or with a rest that was not split off"] = found.peak - asked
     return names
@@ -240,7 +246,7 @@ def times(
     parts = part_seconds(net, kinds, fresh, subject.device, repeats)
     yield Figure("time", str(load), "", "seconds", whole.floor, whole.achievable, taken)
     if devices.is_cuda(subject.device) and load.kind == "decode":
-        alone = rank(subject, accelerator, eager=False).cost(workload(subject.model, load))
+        alone = rank(subject, accelerator, issued=False).cost(workload(subject.model, load))
         try:
             replayed = median(captured(fresh, subject.device, repeats))
             yield Figure("time", f"{load}, captured", "", "seconds", alone.floor, alone.achievable, replayed)
@@ -290,10 +296,10 @@ def training_speed(subject: DeviceModel, load: Load, accelerator: Accelerator, r
         )
 
 
-def rank(subject: DeviceModel, accelerator: Accelerator, eager: bool = True) -> RankTime:
-    """The whole model on one accelerator, its cache in the dtype of the modules; `eager`: as modules are called."""
+def rank(subject: DeviceModel, accelerator: Accelerator, issued: bool = True) -> RankTime:
+    """The whole model on one accelerator as its modules are called, its cache in their dtype; `issued`: by the host."""
     form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype])
-    return RankTime(Stage(0, 1, subject.model.root), ALONE, accelerator, form, eager)
+    return RankTime(Stage(0, 1, subject.model.root), ALONE, accelerator, form, True, issued)
 
 
 def workload(model: Model, load: Load) -> Workload:

@@ -9,8 +9,8 @@ floor        no server is faster. Datasheet peaks and bandwidth, no start costs 
              weights of the next can be fetched while the last computes.
 achievable   the sum over operations, one after the other, of what a kernel of its class takes (`curves.Curve`: a start,
              and compute and memory, activations too, at the shares that it reaches); and of every transfer. A start is
-             the accelerator's own; what the host takes to issue kernels overlaps with it, and of an eager pass the
-             longer of the two counts (`Efficiency.host_s`). Servers replay passes that they captured: no host.
+             the accelerator's own; what the host takes to issue kernels overlaps with it, and of a pass that was not
+             captured the longer of the two counts (`Efficiency.host_s`). Servers replay what they captured: no host.
 
 So no achievable figure is below a floor: no curve is below the larger of its compute and its memory at the datasheet's
 rates, and a sum of maxima is at least the maximum of sums.
@@ -23,7 +23,8 @@ Beside   while decoding, shared experts' starts are hidden behind the routed one
          (VLLM_DISABLE_SHARED_EXPERTS_STREAM turns it off), TensorRT-LLM and SGLang do so within captured passes
 Copies   of dp that share experts hold the sequences evenly; a prompt alone passes the experts on all their ranks
 Fused    as engines fuse: products of one input (q, k, v; gate, up) and all routed experts of a layer are one start, an
-         activation with its gate, a residual sum with the norm after it
+         activation with its gate, a residual sum with the norm after it. Eager: as modules are called, nothing is;
+         each expert that a token chooses starts its own kernels, and experts are chosen evenly
 Links    what the collectives of the tree send (`parts.collectives`), each with its latency; an all-reduce's floor is
          the message once, as a switch that adds can do. Between nodes over the network cards, where a node is known
 RAM      what lies there is read and computed at the host's rates; for many tokens its weights are copied to the
@@ -104,8 +105,9 @@ class _Load(NamedTuple):
 
 
 class RankTime:
-    """One accelerator of a stage: the time it takes for a workload, by kind of part. `eager`: the host issues every
-    kernel of every pass; else passes were captured once, and are replayed.
+    """One accelerator of a stage: the time it takes for a workload, by kind of part. `eager`: as PyTorch's modules are
+    called, nothing fused; `issued`: the host issues every kernel of every pass; else passes were captured once, and are
+    replayed.
 
     Errors: `InputError` where a peak or the link is needed and not known.
     """
@@ -117,12 +119,13 @@ class RankTime:
         accelerator: Accelerator,
         engine: Engine,
         eager: bool = False,
+        issued: bool = False,
     ) -> None:
         self.stage, self.layout, self.engine = stage, layout, engine
         self.work = RankWork.of(stage, layout, engine)
         self.accelerator, self.efficiency = accelerator, accelerator.efficiency
         self.groups = {axis: layout.group(axis, accelerator.node, SERVING_ORDER) for axis in ("tp", "pp", "ep", "etp")}
-        self.issue = self.efficiency.host_s if eager else 0.0
+        self.eager, self.issue = eager, self.efficiency.host_s if issued else 0.0
         offload = engine.offload
         self.offload = offload if offload and offload.asked else None
         if self.offload and (self.offload.host is None or self.offload.host.bandwidth is None):
@@ -172,10 +175,13 @@ class RankTime:
         fullest, beside = self._fullest(), work.decoding and self.engine.streams
         for load in loads:
             leaf, chance, copies, curve = load.leaf, load.leaf.work.chance, load.copies, load.curve
+            started = 1.0
             batch = own * busy if chance else own
             least, compute = copies, load.compute * batch
             if chance:
                 touched = 1 - untouched(chance, load.tokens * batch, spread)
+                if self.eager:
+                    started = touched = min(1.0, chance * load.tokens * batch)
                 least *= min(chance, touched)
                 copies *= touched
                 padding = copies * curve.tile / 2 * leaf.work.row / leaf.peak / curve.compute
@@ -198,8 +204,8 @@ class RankTime:
                 taken if computes else 0.0,
                 0.0 if computes else taken,
                 0.0,
-                0.0 if beside and load.kind == "shared_experts" else load.start,
-                load.host,
+                0.0 if beside and load.kind == "shared_experts" else load.start * started,
+                load.host * started,
                 0.0,
             )
 
@@ -278,8 +284,16 @@ class RankTime:
                 narrowed = curve.gathered * (1 - 1 / ep) * leaf.gathered
             elif curve.quantise and leaf.inputs and not (leaf.entry.routed or leaf.merged):
                 narrowed = curve.quantise * leaf.inputs * (element + bits_of(dtype) / 8) * float(leaf.entry.runs)
-            found.append(_Leaf(leaf, leaf.weights, leaf.starts * start, reached, curve, narrowed / rate))
+            found.append(_Leaf(leaf, leaf.weights, self._starts(leaf) * start, reached, curve, narrowed / rate))
         return found
+
+    def _starts(self, leaf: LeafWork) -> float:
+        """Kernel launches, all layers; eager: of every copy of a module, of experts too."""
+        if not self.eager:
+            return leaf.starts
+        entry = leaf.entry
+        each = (entry.leaf.additions or 1) * (entry.times if entry.routed else entry.runs)
+        return float(each) if entry.operations else 0.0
 
     def _multiplied(self, asked: str | None) -> tuple[str, str, int]:
         """How this accelerator multiplies the weights of a format that multiplies in a dtype (None: unquantised ones):
@@ -295,7 +309,10 @@ class RankTime:
         if ask.inputs and not leaf.work.chance:
             leaf = self._widened(leaf, ask)
         curve, start, reached = leaf.curve, leaf.start, leaf.peak
-        flops, starts, scores = ask.flops, leaf.work.starts, 0.0
+        flops, starts, scores = ask.flops, self._starts(leaf.work), 0.0
+        moved, module = ask.moved, leaf.work.entry.leaf
+        if self.eager and module.role != "norm":  # a norm is one kernel since torch 2.8
+            moved = ask.cache + (ask.moved - ask.cache) * module.unfused + ask.on_chip
         if core := ask.core:
             curve, start, reached = self._attention(core, ask.runs)
             each = self.engine.memory.score_bytes if self.engine.memory else 0
@@ -312,7 +329,7 @@ class RankTime:
             flops / (self.best_core if core else leaf.peak),
             flops / reached / curve.compute,
             ask.cache,
-            ask.moved + scores,
+            moved + scores,
             ask.copies,
             ask.positions * self.layout.sharing,
             ask.rows,

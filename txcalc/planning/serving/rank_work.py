@@ -75,6 +75,7 @@ class LeafLoad(NamedTuple):
 
     leaf             index of its `LeafWork`
     cache, moved     bytes of the cache; of the cache and of activations
+    on_chip          bytes of activations that fused kernels neither write nor read, and separate ones do
     inputs, outputs  of its matrix; 0: it has none
     copies           of the weights that are read; of an embedding table, rows per sequence
     rows             whether it is an embedding table
@@ -87,6 +88,7 @@ class LeafLoad(NamedTuple):
     flops: float
     cache: float
     moved: float
+    on_chip: float
     runs: float
     copies: float
     tokens: float
@@ -177,9 +179,10 @@ class RankWork:
         for op in entry.operations:
             activations += float(op.traffic.activations)
             cache += float(op.traffic.cache)
-        activations -= float(inner.on_chip(work))
-        if entry.routed and not inner.matrix:
-            activations = 0.0  # the grouped kernel's own
+        on_chip = float(inner.on_chip(work))
+        activations -= on_chip
+        if entry.routed and not inner.matrix:  # the grouped kernel's own
+            activations, on_chip = 0.0, activations + on_chip
         cache *= runs * (self.engine.cache_bits if core else self.engine.state_bits) / 8
         (d_in, d_out), rows = inner.matrix or (0, 0), inner.row is not None
         return LeafLoad(
@@ -190,6 +193,7 @@ class RankWork:
             float(entry.flops_masked),
             cache,
             cache + activations * runs * self.element,
+            on_chip * runs * self.element,
             runs,
             float(entry.times) if self.leaves[number].chance else runs * positions if rows else runs,
             float(work.tokens),

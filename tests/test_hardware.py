@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ from txcalc import cards, hardware
 from txcalc.api.phrases import priced
 from txcalc.curves import PEAKS, SECONDS, SHARES
 from txcalc.errors import InputError, UnknownName
+from txcalc.planning.training.machine import Kernels, Machine
 from txcalc.render.report import as_csv
 from txcalc.render.summary import cards as report
 from txcalc.sources.presets import folder
@@ -228,8 +230,8 @@ def test_a_calibration_goes_before_what_is_assumed(tmp_path: Path) -> None:
 
 
 def test_a_calibrated_card_is_used_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A file of the card's own name, as `calibrate --like h100-sxm` would write it with other figures, decides what
-    deploy and train say of it without being asked for; its sources come along."""
+    """A file of the card's own name, with single figures for all kernels, decides what deploy and train say of it
+    without being asked for; its sources come along."""
     pytest.importorskip("tomli_w", reason="tomli_w is not installed: pip install 'txcalc[export]'")
     from txcalc.sources.export import as_toml
 
@@ -248,6 +250,19 @@ def test_a_calibrated_card_is_used_by_its_name(tmp_path: Path, monkeypatch: pyte
     after = speeds()
     assert after["tpot"] > 1.5 * before["tpot"] and after["step"] > 1.5 * before["step"]
     assert source in after["sources"] and source not in before["sources"]
+
+
+def test_what_was_measured_of_pytorch_on_a_card_is_trainings() -> None:
+    """H200: train uses the products and attention that were measured on one, and says where; servers have their own."""
+    found = hardware.load("h200")
+    measured = {key: text for key, text in found.efficiency.cited.items() if key.startswith("torch.")}
+    assert {"torch.matmul.bf16", "torch.attention.prefill"} <= measured.keys()
+    assert all("txcalc measure" in text and "2026-11-27" in text for text in measured.values())
+    own = found.efficiency.curve("matmul", "bf16", "torch")
+    assert Kernels(Machine.of(found)).curve("matmul", "bf16") == own != found.efficiency.curve("matmul", "bf16", "vllm")
+    recorded = json.loads((folder() / "measurements" / "h200.json").read_text())["ceilings"]["rates"]
+    rates = [rate["rate"] for rate in recorded if (rate["kind"], rate["dtype"]) == ("matmul", "bf16")]
+    assert own.compute == pytest.approx(median(rates) / found.peak("bf16"), rel=5e-5)  # four digits are written
 
 
 def speeds() -> dict[str, Any]:

@@ -75,7 +75,8 @@ def today(quantity: str, where: str, model: Model, dtype: str) -> int | None:
         tokens = int(where.split(", ")[1].removesuffix(" tokens"))
         source = SOURCE if model.has_encoder_apart else None
         return sum(2 * storage.state_bytes(entry, width) for entry in model.ledger(2, 1, tokens - 1, source))
-    ledger = model.ledger(sizes["B"], sizes.get("T", 1), 0, sizes.get("T_src"))
+    if quantity == "flops" or quantity.startswith("training flops"):
+        ledger = model.ledger(sizes["B"], sizes.get("T", 1), 0, sizes.get("T_src"))
     if quantity == "flops":
         return ledger.total("flops")
     recomputed: Recompute = "blocks" if quantity.endswith("recomputed") else "none"
@@ -154,13 +155,15 @@ def test_a_cache_grows_as_the_ledger_says(path: Path) -> None:
 
 @evidence
 def test_what_deploy_sets_aside_is_near(path: Path) -> None:
-    """Within 3 %, but where modules keep what servers' kernels do not: expanded latents, scores under a window."""
+    """Within 3 %, but where modules keep what servers' kernels do not: expanded latents, scores under a window or a
+    bias, activations of long or large prompts before and after (up to 15 %); recurrent states in fp32."""
     planned = [(name, f) for name, item in items(path) for step in item["steps"].values()
                for f in step.get("figures", ()) if f.get("planned")]  # fmt: skip
     ratios = [(name, f["measured"] / f["planned"]) for name, f in planned]
-    apart = [name for name, ratio in ratios if abs(ratio - 1) > 0.03]
-    assert len(apart) <= 0.2 * len(ratios)
-    assert set(apart) <= {"latent attention", "gemma-3-12b", "deepseek-v3", "gpt-oss-20b"}
+    decodes = [(name, ratio) for (name, ratio), (_, f) in zip(ratios, planned, strict=True) if "decode" in f["load"]]
+    wider = {"gemma-3-12b", "latent attention", "mamba2-130m", "mamba2-2.7b"}
+    assert all(0.97 < ratio < 1.15 for name, ratio in ratios if name not in wider)
+    assert {name for name, ratio in decodes if abs(ratio - 1) > 0.03} <= {"deepseek-v3", *wider}
 
 
 @evidence
@@ -234,11 +237,30 @@ def test_each_of_its_numbers_is_held(path: Path, tmp_path: Path) -> None:
                 rule(changed)
 
 
+def test_the_readme_says_what_was_found_on_the_gpu() -> None:
+    """Its numbers are those of the file."""
+    found = read(folder() / "h200.json")
+    steps = [step for item in found["items"].values() for step in item["steps"].values()]
+    compared = sum(step.get("compared", 0) for step in steps)
+    peaks = [figure for step in steps for figure in step.get("figures", ()) if figure["quantity"] == "peak memory"]
+    over = max(abs(figure["measured"] / figure["predicted"] - 1) for figure in peaks)
+    (met,) = (
+        f for f in figures(folder() / "h200.json", "attention outweighs the feed-forward") if "times" in f["load"]
+    )
+    text = " ".join((folder().parents[1] / "README.md").read_text().split())
+    assert (
+        f"On an H200 {compared:,} figures of {len(found['items'])} models were compared and all equal, {len(peaks)} "
+        f"peaks of memory were within {100 * over:.1f} % of a dry run of the same modules, and attention overtook the "
+        f"feed-forward at {met['measured']:,.0f} tokens, where {met['predicted']:,.0f} were expected"
+    ) in text
+
+
 @evidence
 def test_it_is_shown(path: Path) -> None:
     text = "\n".join("".join(piece for piece, _ in line) for line in as_lines(report(read(path)), 100))
     assert "Exact: predicted equals measured" in text and "Most memory held at once" in text and "Time" in text
-    assert "The fastest of each kernel" in text and "before and after calibration" in text
+    which = "fastest" if read(path)["device"]["kind"] == "cpu" else "median"
+    assert f"The {which} of each kernel" in text and "before and after calibration" in text
     table = overview([path])
     assert all(name in table for name, _ in items(path))
 

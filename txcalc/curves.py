@@ -32,6 +32,7 @@ OF = {
     "collective_s": "link.all_to_all",
 }
 KINDS = ("matmul", "experts", "attention")
+PYTORCH = "torch"  # the engine whose kernels are PyTorch's own: what modules run, and training
 # Dtypes that were not measured, and those whose curves stand for them.
 ALIKE = {"fp6": "fp8", "int8": "fp8", "fp8-block": "fp8", "int4": "fp4", "mxfp4": "w4", "fp4": "fp8"}
 ALIKE |= {**{f"k{bits}": "w4" for bits in range(1, 8)}, "decode-fp8": "decode", "latent_decode-fp8": "latent_decode"}
@@ -236,3 +237,25 @@ class Efficiency:
         rest = {key: flat[key] for key in ("memory", "launch_s", "host_s") if key in flat}
         given = {OF.get(key, key): text for key, text in cited.items()}
         return replace(self, curves=curves, links=links, cited={**self.cited, **given}, **rest)
+
+    def with_kernels(self, engine: str, flat: Mapping[str, float], cited: Mapping[str, str]) -> Efficiency:
+        """The same with the kernels of one more engine, by single figures as `overlaid` takes them: products and
+        attention are its own; what a launch, the host and a stream of bytes take is the machine's, for all. What it
+        takes to narrow a product's inputs is no part of the figures, and stays."""
+        alone = self.overlaid(flat, cited)
+        names = [key for key in flat if key.startswith("matmul.")]
+        names += [OF[key] for key in ("attention_prefill", "attention_decode") if key in flat]
+        own = {}
+        for name in names:
+            kind, of = name.split(".")
+            own[f"{engine}.{name}"] = alone.curves[name]._replace(quantise=self.curve(kind, of).quantise)
+        of_all = {key: text for key, text in cited.items() if key in ("memory", "launch_s", "host_s")}
+        of_own = {f"{engine}.{OF.get(key, key)}": text for key, text in cited.items() if key not in of_all}
+        return replace(
+            self,
+            curves={**self.curves, **own},
+            cited={**self.cited, **of_all, **of_own},
+            memory=alone.memory,
+            launch_s=alone.launch_s,
+            host_s=alone.host_s,
+        )

@@ -9,8 +9,9 @@ same command has measured is not measured again:
 1. The wheels go into an empty folder, with pip's --no-index; what cannot be imported then is named.
 2. Small models of every kind are checked on the device, with every exact oracle.
 3. The list of `txcalc measure` runs; the file is written after every step. With --only ITEM that item alone.
-4. What was measured of the machine goes into a hardware file (--hardware FILE), as `presets/hardware/NAME.toml` for all
-   that `deploy` and `train` say of that card from then on.
+4. The description of --gpu with what was measured of PyTorch's kernels on it goes into --hardware FILE: in the place of
+   `presets/hardware/NAME.toml` it is what `train` and `verify` say of that card from then on. What servers' kernels
+   reach was measured apart, and stays.
 
 Nothing new begins after --limit seconds of it all. `--device cpu` tries it where there is no such device.
 """
@@ -61,17 +62,7 @@ def main() -> int:
         command += [word for name in asked.only for word in ("--only", name)]
         code = txcalc(command, env)
         if asked.hardware and asked.out.is_file():
-            write = "import json, sys; from txcalc.sources.export import as_toml; "
-            write += "print(as_toml(json.load(open(sys.argv[1]))['ceilings']['accelerator']), end='')"
-            made = subprocess.run(
-                [sys.executable, "-c", write, str(asked.out)],
-                env=env,
-                cwd=ROOT,
-                check=True,
-                capture_output=True,
-                text=True,
-            )
-            asked.hardware.write_text(made.stdout)
+            asked.hardware.write_text(described(asked, env))
         complete = asked.out.is_file() and json.loads(asked.out.read_text())["complete"]
         said("complete" if complete else "the same command goes on where this ended")
         return code
@@ -81,13 +72,15 @@ def arguments() -> argparse.Namespace:
     about = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     about.add_argument("wheels", type=Path, help="a folder of wheels")
     about.add_argument("--out", type=Path, default=Path("measurements.json"), help="the file of measurements")
-    about.add_argument("--hardware", type=Path, help="the calibrated hardware file, .toml")
+    about.add_argument("--hardware", type=Path, help="the description of --gpu with what was measured, .toml")
     about.add_argument("--gpu", help="whose datasheet it has, as txcalc presets --hardware names it")
     about.add_argument("--device", default="cuda")
     about.add_argument("--limit", type=float, default=540, help="seconds after which nothing new begins")
     about.add_argument("--only", action="append", default=[], metavar="ITEM", help="of the list only this; repeatable")
     about.add_argument("--check", action="store_true", help="steps 1 and 2 alone")
     asked = about.parse_args()
+    if asked.hardware and not asked.gpu:
+        about.error("--hardware needs --gpu: the card whose description it is")
     for name in ("wheels", "out", "hardware"):
         if getattr(asked, name):
             setattr(asked, name, getattr(asked, name).absolute())
@@ -107,6 +100,24 @@ def absent(env: dict[str, str]) -> list[str]:
     look = f"import importlib.util as u; print(*[n for n in {NEEDED!r} if u.find_spec(n) is None])"
     answer = subprocess.run([sys.executable, "-c", look], env=env, cwd=ROOT, check=True, capture_output=True, text=True)
     return answer.stdout.split()
+
+
+def described(asked: argparse.Namespace, env: dict[str, str]) -> str:
+    """The card's description, with the curves of PyTorch's kernels and their source at its end."""
+    found = json.loads(asked.out.read_text())
+    calibration = found["ceilings"]["accelerator"]["calibration"]["engine"]["torch"]
+    for kernel in (one for kind in calibration.values() for one in kind.values()):
+        kernel |= {key: float(f"{figure:.4g}") for key, figure in kernel.items() if key != "source"}
+        kernel["source"] = "txcalc"
+    write = "import json, sys; from txcalc.sources.export import as_toml; print(as_toml(json.load(sys.stdin)), end='')"
+    made = subprocess.run(
+        [sys.executable, "-c", write], env=env, cwd=ROOT, check=True, capture_output=True, text=True,
+        input=json.dumps({"calibration": {"engine": {"torch": calibration}}}),
+    )  # fmt: skip
+    device = found["device"]
+    source = f"{found['command']}, {found['date']}: {device['name']}, torch {device['torch']}"
+    known = (ROOT / "presets" / "hardware" / f"{asked.gpu}.toml").read_text().rstrip()  # it ends with its sources
+    return f"{known}\ntxcalc = {json.dumps(source)}\n\n{made.stdout}"
 
 
 def checked(device: str, env: dict[str, str]) -> int:

@@ -13,7 +13,7 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from txcalc.curves import SHARES
+from txcalc.curves import PYTORCH, SHARES
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName
 from txcalc.render.report import Report, Table, TableCell, cell, error, exact
 from txcalc.sources import files
@@ -351,13 +351,15 @@ def calibrated(found: Mapping[str, Any], file: str | None) -> Report:
 def ceilings(found: Mapping[str, Any]) -> list[Table]:
     """Rates by kernel, shares and the predicted steps of the reference model, before and after."""
     shares = found["accelerator"]["calibration"]
-    products = {
-        f"matmul.{dtype}": shares["matmul"][dtype]
-        for dtype in found["accelerator"]["peak"]
-        if dtype in shares["matmul"]
-    }
-    reached = products | {key: shares[key] for key in SHARES if key != "link"}
-    lines = [(key, TableCell(share["value"], f"{share['value']:.3f}")) for key, share in reached.items()]
+    own = shares.get("engine", {}).get(PYTORCH)  # of a known accelerator
+    products = {dtype: one["compute"] for dtype, one in own["matmul"].items()} if own else _values(shares["matmul"])
+    kinds = {key: shares[key]["value"] for key in SHARES if key != "link"}
+    if own:
+        attention = own["attention"]
+        kinds["attention_prefill"] = attention["prefill"]["compute"]
+        kinds["attention_decode"] = attention["decode"]["memory"]
+    reached = {f"matmul.{dtype}": products[dtype] for dtype in found["accelerator"]["peak"] if dtype in products}
+    lines = [(key, TableCell(share, f"{share:.3f}")) for key, share in (reached | kinds).items()]
     starts = ((key, shares[key]["value"]) for key in ("launch_s", "host_s") if key in shares)
     lines += [(key, TableCell(start, f"{1e6 * start:.2f} µs")) for key, start in starts]
     headings = ("step", "measured ms", "before ms", "before", "after ms", "after")
@@ -368,6 +370,10 @@ def ceilings(found: Mapping[str, Any]) -> list[Table]:
         Table("Shares of the ceilings", ("key", "share"), lines),
         Table(title, headings, [_check(**check) for check in found["checks"]]),
     ]  # fmt: skip
+
+
+def _values(figures: Mapping[str, Any]) -> dict[str, float]:
+    return {key: figure["value"] for key, figure in figures.items()}
 
 
 def _which(found: Mapping[str, Any]) -> str:

@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from txcalc import hardware
-from txcalc.curves import Efficiency
+from txcalc.curves import PYTORCH, Efficiency
 from txcalc.errors import Refuted
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
@@ -202,7 +202,8 @@ def _measured(
         except RuntimeError as error:
             absent.add(f"launch_s has the host's time in it: no step was captured, {str(error).splitlines()[0]}")
     notes = (*plain.notes, *sorted(absent))
-    found = replace(plain, calibration=_efficiency(plain, rates, start, host, wide), notes=notes)
+    efficiency = _efficiency(plain, rates, start, host, wide, known=like is not None)
+    found = replace(plain, calibration=efficiency, notes=notes)
     uncalibrated = replace(plain, calibration=like.calibration if like else None)
     before = [expected(subject, step, uncalibrated) for step in sizes.steps]
     after = [expected(subject, step, found) for step in sizes.steps]
@@ -311,8 +312,11 @@ def _starts(tiny: DeviceModel, accelerator: Accelerator) -> float:
     return counted.launch / one.launch_s
 
 
-def _efficiency(accelerator: Accelerator, rates: list[Rate], start: float, host: float, wide: str) -> Efficiency:
-    """Shares of the datasheet: of products the median over sizes, of reading what the largest reads reached."""
+def _efficiency(
+    accelerator: Accelerator, rates: list[Rate], start: float, host: float, wide: str, known: bool
+) -> Efficiency:
+    """Shares of the datasheet: of products the median over sizes, of reading what the largest reads reached. Of a
+    `known` accelerator they are those of PyTorch's kernels: what servers' own reach on it was measured apart."""
     by = _by_kind(rates)
     made = accelerator.sources["memory.driver"]
     rest = hardware.assumed(accelerator.kernels)
@@ -329,7 +333,8 @@ def _efficiency(accelerator: Accelerator, rates: list[Rate], start: float, host:
     measured = {**shares, **{f"matmul.{dtype}": share for dtype, share in products.items()}}
     flat = {key: min(1.0, share) for key, share in measured.items()} | {"launch_s": start}
     flat |= {"host_s": host} if host else {}
-    return rest.overlaid(flat, dict.fromkeys(flat, made))
+    cited = dict.fromkeys(flat, made)
+    return rest.with_kernels(PYTORCH, flat, cited) if known else rest.overlaid(flat, cited)
 
 
 def _by_kind(rates: list[Rate]) -> Mapping[tuple[str, str], list[float]]:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from statistics import median
@@ -15,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from txcalc.curves import PYTORCH
 from txcalc.hardware import Accelerator
 from txcalc.ledger import FEED_FORWARD
 from txcalc.model import Model
@@ -298,7 +300,7 @@ def training_speed(subject: DeviceModel, load: Load, accelerator: Accelerator, r
 
 def rank(subject: DeviceModel, accelerator: Accelerator, issued: bool = True) -> RankTime:
     """The whole model on one accelerator as its modules are called, its cache in their dtype; `issued`: by the host."""
-    form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype])
+    form = replace(engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype]), kernels=PYTORCH)
     return RankTime(Stage(0, 1, subject.model.root), ALONE, accelerator, form, True, issued)
 
 

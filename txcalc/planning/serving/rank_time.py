@@ -275,7 +275,7 @@ class RankTime:
             if leaf.dtype not in multiplied:
                 multiplied[leaf.dtype] = self._multiplied(leaf.dtype)
             dtype, kernel, reached = multiplied[leaf.dtype]
-            place = "experts" if leaf.entry.routed else "matmul"
+            place = "experts" if leaf.entry.routed and not self.eager else "matmul"
             curve = efficiency.curve(place, kernel, self.engine.kernels)
             if curve.unpack:
                 curve = efficiency.curve(place, kernel, self.engine.kernels, form.kernels(leaf.entry, dtype))

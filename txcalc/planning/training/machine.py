@@ -10,7 +10,7 @@ from __future__ import annotations
 from math import log2
 from typing import NamedTuple
 
-from txcalc.curves import Curve
+from txcalc.curves import PYTORCH, Curve
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.parts.frozen import record
@@ -153,8 +153,8 @@ class Kernels:
         self._peaks = {dtype: float(peak(self.accelerator, dtype)) for dtype in {wide, machine.products}}
 
     def curve(self, kind: str, name: str) -> Curve:
-        """Of a class of kernels."""
-        return self.efficiency.curve(kind, name)
+        """Of a class of kernels: PyTorch's own, where they were measured on this accelerator."""
+        return self.efficiency.curve(kind, name, PYTORCH)
 
     def product(
         self, flops: float, size: float, starts: float, depth: float, rows: float = 0.0, kind: str = "matmul"

@@ -22,6 +22,7 @@ from txcalc.units import iec
 SCHEMA = "txcalc/measurements/1"
 MAX_BYTES = 1 << 24
 NEAR = 1.1  # times the ledger's bytes
+WORTH = 0.01  # of a peak: what is less is not named beneath it
 KEYS = {"device": dict, "date": str, "command": str, "complete": bool, "items": dict}
 Found = Mapping[str, Any]
 Items = Collection[tuple[str, Found]]
@@ -225,12 +226,10 @@ def _memory(figure: Found) -> list[Any]:
 
 
 def _beyond(figure: Found) -> str:
-    """What the dry run has above the ledger, reasons why the measurement exceeds the dry run, and memory held by
-    others."""
-    above, beside = figure.get("above", {}).items(), figure.get("beside", {}).items()
-    return "; ".join(
-        [*(f"{iec(n)} {name}" for name, n in above if n), *figure["gap"], *(f"{iec(n)} {name}" for name, n in beside)]
-    )
+    """What a measurement holds above the ledger, by name: in the dry run, beyond it, and by others; each that is a
+    hundredth of it or more."""
+    named = {**figure.get("above", {}), **figure["gap"], **figure.get("beside", {})}
+    return "; ".join(f"{iec(size)} {name}" for name, size in named.items() if size >= WORTH * figure["measured"])
 
 
 def _shown(write: Callable[[Any], str], *keys: str) -> Callable[[Found], list[Any]]:

@@ -163,6 +163,14 @@ def test_versions() -> None:
         profile("vllm@0.1")
 
 
+@pytest.mark.parametrize("command", [["deploy", "gpt2", "--context", "1024"], ["fit", "gpt2"]])
+def test_a_version_later_than_all_known_is_told(command: list[str]) -> None:
+    told = "the newest version known: 0.99 is later"
+    for version, said in (("0.99", True), ("0.21.1", False), ("0.21", False), ("0.19", False)):
+        done = CliRunner(env={"COLUMNS": "200"}).invoke(app, [*command, "--gpu", "h100", "--engine", f"vllm@{version}"])
+        assert (told in done.output) is said, version
+
+
 def test_deploy_counts_an_engine() -> None:
     argv = ["deploy", "llama-3.1-8b", "--gpu", "h100-sxm:1", "--context", "8192", "--json"]
     run = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -117,6 +118,9 @@ def fit(
     if memory is not None:
         cards, kept = [CardSet(memory, parse_bytes(memory, "--memory"))], kept or Reserve.none()
     for name, number in map(accelerators, names(gpu)):
+        if re.fullmatch(r"[\d.]+\s*[kmgt]i?b", name.strip(), re.I):
+            expected = "a name, or a size and a bandwidth with their units (16GB@500GB/s)"
+            raise InputError("--gpu", [Fault("--gpu", name, expected, f"--memory {name} is a size alone")])
         known = hardware.load(name)
         cards.append(CardSet(known.title, known.memory, number or 1, known))
     tried = models(sources, text_only)
@@ -135,6 +139,8 @@ def fit(
         keep.append(reserved(kept or reserve_of(counted), counted, card))
     held = {one.model for one in found if one.fits or sources or every}  # what the table shows
     apart = [note for model in tried if model.name in held for note in model.left_out]
+    if profile and profile.newest:
+        apart.insert(0, f"memory is as {profile} keeps it ({profile.newest})")
     told = fit_report(found, cards, keep, long, weights is None, bool(sources) or every, apart)
     return Fit(lambda _: told, failed=not any(one.fits for one in found))
 

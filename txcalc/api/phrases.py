@@ -34,7 +34,8 @@ def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
 
 def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | None]:
     """Parses `h100-sxm:8@2.5` to name, count, and price per GPU-hour; None: not given."""
-    from txcalc.cards import numbers
+    from txcalc import hardware
+    from txcalc.cards import named, numbers
 
     rest, at, price = text.rpartition("@")
     plain = re.fullmatch(rf"\s*{PRICE}\s*", price, re.ASCII)
@@ -45,7 +46,11 @@ def priced(text: str, flag: str = "--gpu") -> tuple[str, int | None, float | Non
         raise InputError(flag, [Fault(flag, text, "a price per GPU-hour after @", "h100-sxm:8@2.5")])
     if sized and ":" not in rest:
         numbers(accelerators(text)[0], flag)  # refused where it is no price but lacks its unit
-    return *accelerators(rest, flag), float(price)
+    name, number = accelerators(rest, flag)
+    if re.fullmatch(r"[\d.]+", name) and named(name, known := hardware.names()) not in known:  # 4090@2 is a price
+        mend = f"{name}GB@{price}GB/s; a price alone is --price {price}"
+        raise InputError(flag, [Fault(flag, text, "a size and a bandwidth with their units", mend)])
+    return name, number, float(price)
 
 
 def one_price(wanted: Sequence[tuple[str, int | None, float | None]], price: float | None) -> dict[str, float | None]:

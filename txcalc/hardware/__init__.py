@@ -130,7 +130,7 @@ def load(name: str | Path) -> Accelerator:
         if several and cards.named(one := several["of"] or several["one"], files) in files:
             number = several["n"] or several["times"]
             raise InputError("--gpu", [Fault("--gpu", text, "a number, an x and a name", f"{number}x{one}")])
-        raise UnknownName("gpu", "accelerator", text, sorted(files), "txcalc presets --hardware lists them")
+        raise UnknownName("--gpu", "accelerator", text, sorted(files), "txcalc presets --hardware lists them")
     path = files[known]
     return parse(read(path)[0], path.stem, str(path))
 

@@ -219,7 +219,8 @@ class EngineMemory:
         rules, batch = self.profile.rules, f"a step of {self.most_tokens:,} tokens"
         held = " with all its logits" if rules.batched else f", {self.most_sequences:,} sequences' logits"
         batch = f"a fixed part for activations, logits and graphs, by {batch}" if rules.fixed else batch + held
-        yield f"as {self.profile} keeps it (modelled): {batch}"
+        stands = f", {self.profile.newest}" if self.profile.newest else ""
+        yield f"as {self.profile} keeps it (modelled{stands}): {batch}"
         if self._staged(layout):
             yield f"stages open no channels before {self.profile} sizes the cache: its logs of 2 and 4 stages"
         seen = visible(self.accelerator)

@@ -63,6 +63,13 @@ class Profile(NamedTuple):
         return f"{self.rules.title} {self.asked}".strip()
 
     @property
+    def newest(self) -> str:
+        """That this is the newest version known, where a later one was asked for; "": none was."""
+        own = _order(self.version)
+        later = self.asked and _order(self.asked)[: len(own)] > own
+        return f"the newest version known: {self.asked} is later" if later else ""
+
+    @property
     def rules(self) -> EngineRules:
         return ENGINES[self.engine]
 
@@ -123,7 +130,7 @@ def names() -> list[str]:
 
 def profile(text: str) -> Profile | None:
     """An engine and version from `vllm`, `vllm@0.8` or `none`: the newest version known that is not after the given
-    one. Errors: `UnknownName` with the nearest; `InputError` for a version before the first.
+    one.
 
     Errors: `UnknownName` with the nearest; `InputError` for a version before the first.
     """

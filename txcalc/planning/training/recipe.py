@@ -5,6 +5,7 @@ A `Recipe` is data. Its faults need a model (`recipe.faults(model)`), its memory
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
@@ -197,17 +198,14 @@ class Recipe:
                 "recipe", "optimizer", self.optimizer, list(OPTIMIZERS), f"one of {', '.join(OPTIMIZERS)}"
             )
         faults: list[Fault | str] = []
-        for name, known in (("schedule", SCHEDULES), ("context", CONTEXT_PARALLEL)):
-            if getattr(self, name) not in known:
-                faults.append(Fault(name, getattr(self, name), f"one of {', '.join(known)}"))
-        if self.attention is not None and self.attention not in FLASH:
-            faults.append(Fault("attention", self.attention, f"one of {', '.join(FLASH)}"))
-        if self.offload not in OFFLOAD:
-            faults.append(Fault("offload", self.offload, f"one of {', '.join(OFFLOAD)}"))
+        choices = {"schedule": SCHEDULES, "context": CONTEXT_PARALLEL, "attention": (None, *FLASH), "offload": OFFLOAD}
+        faults += [
+            _unknown(name, value, [one for one in known if one])
+            for name, known in choices.items()
+            if (value := getattr(self, name)) not in known
+        ]
         if not _recompute(self.recompute):
-            near = GRANULARITY.get(self.recompute) or next(iter(nearest(self.recompute, RECOMPUTE)), "")
-            mend = f"did you mean {near}?" if near else ""
-            faults.append(Fault("recompute", self.recompute, f"one of {', '.join(RECOMPUTE)}", mend))
+            faults.append(_unknown("recompute", self.recompute, RECOMPUTE, GRANULARITY))
         if self.zero not in (0, *self.rules.zeros):
             stages = ", ".join(map(str, self.rules.zeros))
             mend = "fsdp=N is ZeRO-3" if self.rules.dtensor else ""
@@ -221,7 +219,7 @@ class Recipe:
     def _combined(self) -> list[Fault | str]:
         layout, faults = self.layout, list[Fault | str]()
         if self.frozen is not None and self.frozen not in FROZEN:
-            faults.append(Fault("frozen", self.frozen, f"one of {', '.join(FROZEN)}"))
+            faults.append(_unknown("frozen", self.frozen, FROZEN))
         elif self.packed and not self.rules.packs:
             expected = f"bf16, fp16 or fp32 with --framework {self.framework}, which quantises no weights"
             faults.append(Fault("frozen", self.frozen, expected))
@@ -342,6 +340,13 @@ def parse_options(text: str) -> dict[str, Any]:
 
 def _number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
+
+
+def _unknown(name: str, value: str, known: Sequence[str], meant: Mapping[str, str] | None = None) -> Fault:
+    """The fault of a value that is none of those known, with the nearest; `meant`: another's words for them."""
+    near = nearest(value, [*known, *(meant or {})])[:1]
+    mend = f"did you mean {(meant or {}).get(near[0], near[0])}?" if near else ""
+    return Fault(name, value, f"one of {', '.join(known)}", mend)
 
 
 def _recompute(text: str) -> bool:

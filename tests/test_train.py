@@ -26,7 +26,7 @@ from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.layout import Group, parse_layout
 from txcalc.planning.training import Layout, Recipe, Recompute, memory, training_flops
-from txcalc.planning.training.activations import kept
+from txcalc.planning.training.activations import kept, leaf_bytes
 from txcalc.planning.training.answer import train
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, latency, ring
 from txcalc.planning.training.memory import width_of
@@ -133,6 +133,44 @@ def test_ranks_of_cp_share_what_a_sequence_takes(name: str, context: str) -> Non
     assert 8 * shared.flops == alone.flops
     one, eighth = (timed(model, recipe).spent["attention"] for recipe in (whole, part))
     assert 0.95 * one < 8 * eighth < 1.6 * one  # more starts, and bytes of keys and values
+
+
+MLA_HEADS, QUERY, VALUE, INDEX_KEY = 64, 192, 128, 128  # of DeepSeek-V3 and its index, on a rank of two of tp
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v3.2"])
+@pytest.mark.parametrize("context", ["ring", "allgather", "ulysses"])
+def test_ranks_of_cp_exchange_keys_and_values_of_all_heads_of_mla(context: str, name: str) -> None:
+    """Forward, and backward their gradients; by Ulysses half of queries, keys, values and results. The keys of an index
+    have no gradient."""
+    recipe = Recipe(Layout(tp=2, cp=2), tokens=4096, context=context, framework="megatron")
+    sent = timed(load(name), recipe).sent
+    index = 61 * 2048 * INDEX_KEY * 2 if name == "deepseek-v3.2" else 0
+    heads = 61 * 2 * 2048 * MLA_HEADS * (QUERY + VALUE) * 2
+    if context == "ulysses":
+        assert (sent["all_to_all"], sent.get("all_gather", 0)) == (heads, index)
+    else:
+        assert sent["all_gather"] == heads + index
+
+
+@pytest.mark.parametrize("name", ["deepseek-v3", "qwen3-8b"])
+@pytest.mark.parametrize("context", ["ring", "allgather"])
+def test_ranks_of_cp_keep_and_compute_their_own_tokens(context: str, name: str) -> None:
+    """Each leaf half of what one rank alone does: a rank expands the latents of its own tokens alone. Attention keeps
+    the keys and values of all where these are gathered."""
+    model, whole = load(name), Recipe(tokens=4096)
+    half = replace(whole, layout=Layout(cp=2), context=context)
+    pieces = [Pipeline(model, recipe).pieces[0] for recipe in (whole, half)]
+    for alone, own in zip(*(piece.leaves for piece in pieces), strict=True):
+        more = 0
+        assert own.flops(half.layout) * 2 == alone.flops(whole.layout), own.entry.path
+        if own.entry.kind == "attention_core" and context == "allgather":
+            of = alone.entry.leaf.attended
+            assert of is not None
+            more = 2 * 2048 * of.groups * (of.d_qk + of.d_v) * len(own.layers)
+        assert leaf_bytes(own, half) == leaf_bytes(alone, whole) // 2 + more, own.entry.path
+        moved = [sum(op.traffic.activations for op in each.entry.operations) for each in (alone, own)]
+        assert own.entry.kind == "attention_core" or moved[0] == 2 * moved[1], own.entry.path
 
 
 def test_a_picture_has_its_positions_whatever_length_is_said() -> None:

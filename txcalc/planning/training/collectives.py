@@ -38,12 +38,17 @@ class Summands(NamedTuple):
 
 
 def own_keys(entry: Entry, width: Any) -> Any:
-    """Elements of keys and values of a rank's own positions, which all others of cp read; `width` the model's."""
+    """Elements of keys and values of a rank's own positions, which all others of cp read, MLA's of all its heads as
+    they are expanded; of an index its keys. `width` the model's.
+
+    Source   Transformer Engine, context_parallel.py; torch, context_parallel: both exchange the operands of attention
+    """
     leaf, work = entry.leaf, entry.work
     assert work is not None
-    if leaf.attended and not leaf.kernels:
+    if leaf.attended:
         return work.positions * leaf.attended.groups * (leaf.attended.d_qk + leaf.attended.d_v)
-    return total([op.traffic.cache for op in entry.operations]) or 2 * work.positions * width
+    own = leaf.operations(work._replace(past=0))
+    return total([op.traffic.cache for op in own]) or 2 * work.positions * width
 
 
 def turners(tensor: RankTensor, recipe: Recipe) -> int:

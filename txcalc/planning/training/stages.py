@@ -281,15 +281,22 @@ def _held(
     whole: Composite, rank: Composite, work: Workload, sends: bool = False, sequence: Workload | None = None
 ) -> Iterator[RankLeaf]:
     beside = {id(leaf) for leaf in between(rank)}
-    leaves = [entry for entry in walk(rank, work) if entry.leaf.role != "collective"]
     held = [
         RankLeaf(own, all_of_it.leaf, id(own.leaf) in beside, _numbers(own))
-        for own, all_of_it in zip(leaves, walk(whole, work), strict=True)
+        for own, all_of_it in zip(_entries(rank, work), walk(whole, work), strict=True)
     ]
     sending = {leaf.branch for leaf in held if leaf.entry.routed and leaf.entry.kind == "experts"} if sends else set()
     wide = [None] * len(held) if sequence is None else [e for e in walk(rank, sequence) if e.leaf.role != "collective"]
     for leaf, over in zip(held, wide, strict=True):
         yield leaf._replace(sent=leaf.branch in sending, sequence=over)
+
+
+def _entries(rank: Composite, work: Workload) -> Iterator[Entry]:
+    """Every leaf on a rank's own tokens. Of those before them, `past`, only a core of attention reads anything: their
+    keys and values, which other ranks of cp have computed."""
+    for own, all_keys in zip(walk(rank, work._replace(past=0)), walk(rank, work), strict=True):
+        if own.leaf.role != "collective":
+            yield all_keys if own.kind == "attention_core" else own
 
 
 def _joins(rank: Composite, work: Workload, held: Sequence[RankLeaf], layout: Layout) -> Iterator[RankLeaf]:

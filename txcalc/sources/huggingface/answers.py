@@ -60,7 +60,8 @@ class Answers(Keys):
         names = self.data.get("architectures")
         if names is None or names == [] or "architectures[0]" in self.faulty:
             own = release.classes(self.model_type)
-            if known[0] == "lm" and not self.path and own and all(one.endswith("TextModel") for one in own):
+            alone = not self.path and self.parent is None
+            if known[0] == "lm" and alone and own and all(one.endswith("TextModel") for one in own):
                 self.note(f"a language model's head is counted, as the whole has: architectures {own[0]} has none")
             return known[0]
         if not isinstance(names, list) or not all(isinstance(name, str) for name in names):

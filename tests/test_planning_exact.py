@@ -802,6 +802,23 @@ def test_a_pass_is_worked_out_once_for_each_of_an_engine_s_formats() -> None:
     assert here == ["final_norm", "head.projection"] and not any(leaf.in_ram for leaf in held.leaves)
 
 
+@pytest.mark.parametrize("name", ["zamba", "zamba2"])
+def test_weights_of_another_layer_are_read_where_it_computes(name: str) -> None:
+    """Those that a layer shares with an earlier one are held there, and read in both."""
+    model, layout = build(TINY[name], name), Layout()
+    work = RankWork(Sharding(model, serving=True).stages(layout)[0], layout, engine(model))
+    work.loads(model.workload())
+    read = {leaf.entry.path: leaf.weights for leaf in work.leaves}
+    held = {entry.path: entry for entry in model.ledger()}
+    borrowed = [path for path, entry in held.items() if entry.leaf.matrix and not entry.params]
+    assert {"q", "down"} <= {path.rpartition(".")[2] for path in borrowed}
+    for path in borrowed:
+        if path.startswith("layers"):
+            d_in, d_out = held[path].leaf.matrix or (0, 0)
+            bias = d_out * ("feed_forward" in path and name == "zamba2")
+            assert read[path] == 2 * (d_in * d_out + bias), path
+
+
 def test_a_layer_that_runs_again_starts_its_kernels_again() -> None:
     """ALBERT's layers are one: its weights are there once and run three times."""
     model, layout = build(TINY["albert"], "albert"), Layout()

@@ -31,6 +31,7 @@ from txcalc.planning.training.answer import train
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Message, latency, ring
 from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.parts import by_part
+from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.run import Terms, parse_days, run as whole_run, tokens_of
 from txcalc.planning.training.search import Search
 from txcalc.planning.training.stages import Pipeline
@@ -171,6 +172,13 @@ def test_ranks_of_cp_keep_and_compute_their_own_tokens(context: str, name: str) 
         assert leaf_bytes(own, half) == leaf_bytes(alone, whole) // 2 + more, own.entry.path
         moved = [sum(op.traffic.activations for op in each.entry.operations) for each in (alone, own)]
         assert own.entry.kind == "attention_core" or moved[0] == 2 * moved[1], own.entry.path
+
+
+def test_a_head_s_transform_gives_no_logits() -> None:
+    """Of ALBERT's masked-LM head, from 768 to 128 before the vocabulary, which is padded to a multiple of 128."""
+    pipeline = Pipeline(load("albert-base-v2"), Recipe(Layout(pp=2), 1, 2, 512, framework="megatron"))
+    assert logits(pipeline.recipe, pipeline.pieces, 0) == 512 * 30_080
+    assert pipeline.tied == 128 * 30_080  # what the first stage and the last both hold
 
 
 def test_a_picture_has_its_positions_whatever_length_is_said() -> None:

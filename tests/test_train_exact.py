@@ -459,6 +459,7 @@ def stepped(changes: dict[str, Any], units: dict[str, Any]) -> Step:
 
 FLOP, BYTE, START, TERM, HOSTED = {"peak": 1}, {"bandwidth": 1}, {"start_s": 1.0}, {"depth_s": 1.0}, {"host_s": 1.0}
 LORA = {"set": {"lora.rank": 4}, "frozen": "nf4", "parameter": "bf16"}
+TIED, ONE = {"head.tied": True}, {"shared_layers": True}
 TIMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, float]]] = [
     ({}, FLOP, {"products": 3 * PRODUCTS, "attention": 3.5 * CORE, "floor": 3 * PRODUCTS + 3 * CORE}),
     ({"accumulation": 2}, FLOP, {"products": 6 * PRODUCTS, "attention": 7 * CORE, "floor": 6 * PRODUCTS + 6 * CORE}),
@@ -474,6 +475,13 @@ TIMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, float]]] = [
     ({}, BYTE, {"products": 3 * MOVED, "attention": 3 * CORE_BYTES, "other kernels": 3 * OTHERS + LOSS}),
     ({}, BYTE, {"optimizer": 28 * WEIGHTS, "floor": 28 * WEIGHTS}),
     ({"accumulation": 2}, BYTE, {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD), "optimizer": 28 * WEIGHTS}),
+    # Weights that layers share are read in each, kept once, and their gradients are added to; as a tied head's.
+    ({"set": ONE}, FLOP, {"products": 3 * PRODUCTS, "attention": 3.5 * CORE}),
+    ({"set": ONE}, BYTE, {"products": 3 * MOVED + 2 * 4 * 3 * LAYER, "optimizer": 28 * (WEIGHTS - 3 * NORMED / 4)}),
+    ({"set": ONE, "accumulation": 2}, BYTE, {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD)}),
+    ({"set": ONE, "recompute": "blocks"}, BYTE, {"computed again": LAYERS_BYTES}),
+    ({"set": ONE}, START, {"products": 3 * (4 * 4 + 1), "attention": 3 * 4, "other kernels": 3 * (4 * 5 + 2)}),
+    ({"set": TIED}, BYTE, {"products": 3 * MOVED + 2 * 4 * HEAD, "optimizer": 28 * (WEIGHTS - HEAD)}),
     ({"recompute": "core"}, BYTE, {"computed again": CORE_BYTES}),
     ({"recompute": "blocks"}, BYTE, {"computed again": LAYERS_BYTES}),
     ({"keep_scores": True}, BYTE, {"attention": 3 * (CORE_BYTES + 10 * SCORES)}),
@@ -519,7 +527,6 @@ STREAM = ROWS * 64 * 2  # bytes of what layers hand on
 PADDED = WEIGHTS + 2 * 6 * 64  # of 256 words
 SUMS_OF_LOSS = 3 * 4 * ROWS  # of two ranks, each of which sends what it sums
 NORMS = 9 * 64
-TIED = {"head.tied": True}
 SENT: list[tuple[dict[str, Any], dict[str, float]]] = [
     ({"layout": Layout(tp=2)}, {"all_reduce": (2 * 8 + 2) * STREAM + SUMS_OF_LOSS}),
     ({"layout": Layout(tp=2), "recompute": "blocks"}, {"all_reduce": (3 * 8 + 2) * STREAM + SUMS_OF_LOSS}),
@@ -544,6 +551,14 @@ SENT: list[tuple[dict[str, Any], dict[str, float]]] = [
      {"send": 2 * STREAM, "all_reduce": 4 * HEAD}),
     ({"layout": Layout(pp=2), "accumulation": 2, "set": TIED}, {"send": 2 * STREAM}),
     ({"layout": Layout(pp=4), "accumulation": 4}, {"send": 4 * STREAM}),
+    # Layers of several stages share their weights, and sum their gradients; FSDP gathers them for each layer.
+    ({"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": ONE},
+     {"send": 2 * STREAM, "all_reduce": 4 * NORMED / 4}),
+    ({"layout": Layout(pp=2), "accumulation": 2, "set": ONE}, {"send": 2 * STREAM}),
+    ({"layout": Layout(fsdp=4), "set": ONE},
+     {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * (WEIGHTS - 3 * NORMED / 4)}),
+    ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "regather": False, "set": ONE},
+     {"all_gather": 9 * STREAM, "reduce_scatter": 9 * STREAM, "all_reduce": SUMS_OF_LOSS + 4 * 3 * 64}),
     ({"layout": Layout(dp=4)}, {"all_reduce": 6 * WEIGHTS}),
     ({"layout": Layout(dp=4), "accumulation": 3}, {"all_reduce": 6 * WEIGHTS}),
     ({"layout": Layout(fsdp=4)}, {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * WEIGHTS}),
@@ -715,6 +730,7 @@ WIDE, INNER = 4 * ROWS * 64, 4 * ROWS * 96  # elements of the stream in four lay
 CORES, STATED = WIDE * 3, 4 * ROWS * 8  # queries, keys, values and results; sums of every head's rows
 SAVED: list[tuple[dict[str, Any], dict[str, int]]] = [
     ({}, {}),
+    ({"set": ONE}, {}),
     ({"framework": "megatron"}, {"activation": 2 * 2 * INNER}),  # in one kernel
     ({"framework": "litgpt"},
      {"norm": 4 * WIDE + 16 * ROWS, "core": 3 * CORES + 4 * STATED, "final_norm": WIDE + 4 * ROWS}),

@@ -129,6 +129,11 @@ CASES += [
     ("deepseek-v3", Layout(fsdp=128, ep=64), {}),
     ("llama-3.1-405b", Layout(tp=8, sp=8, fsdp=128), {}),
     ("llama-3.1-405b", Layout(tp=8, sp=8, pp=2, fsdp=4), {"accumulation": 2, "recompute": "blocks"}),
+    ("albert-base-v2", Layout(fsdp=4), {}),  # layers that share their weights
+    ("albert-base-v2", Layout(fsdp=4), {"reshard": False}),
+    ("albert-base-v2", Layout(tp=2), {"parameter": "bf16"}),
+    ("albert-base-v2", Layout(tp=2, fsdp=2), {"recompute": "blocks"}),
+    ("albert-base-v2", Layout(pp=2, fsdp=2), {"accumulation": 2}),
 ]
 
 

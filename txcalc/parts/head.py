@@ -58,7 +58,7 @@ class Head(Composite):
         yield from optional("transform", self.transform, on=on)
         yield from optional("activation", self.activation, on=on)
         yield from optional("norm", self.norm, on=on, kind="head", forced=True)
-        yield from optional("projection", self.projection, on=on)
+        yield from optional("projection", self.projection, on=on, duty="logits")
         if self.projection and self.softcap is not None:
             yield Child("softcap", Activation(width=self.projection.d_out, form="tanh", gated=False), on=on)
         yield from optional("join", self.join, on=on, duty="logits")

@@ -111,6 +111,11 @@ class Leaf(Executed):
         return self
 
     @property
+    def owning(self) -> Leaf:
+        """The same leaf owning every weight that it reads: tied ones, and another layer's."""
+        return self.untied
+
+    @property
     def cache_kind(self) -> str:
         """What it caches: "tokens", an entry per token; "steps", an entry per several tokens; "source", the encoder's
         keys, once; "state", of fixed size; "nothing"."""

@@ -67,6 +67,10 @@ class Linear(Leaf):
     def untied(self) -> Linear:
         return replace(self, tied=False) if self.tied else self
 
+    @property
+    def owning(self) -> Linear:
+        return replace(self, tied=False, borrowed=False) if self.tied or self.borrowed else self
+
     def saved(self, work: Workload) -> Any:
         kept = self.learns and (self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores))
         return work.positions * self.d_in if kept else 0

@@ -44,7 +44,8 @@ Gradient = Literal["both", "weights", "input", "none"]
 # tokens, positions, types: what the rows of a table are; expert; reads: a projection that reads the residual stream;
 # writes: the last projection of a branch; steps: the projection to a mixer's step sizes; pools: a pooling of keys;
 # latent: the norm of a latent; weighs: the head weights of an index; widens: the projection back from the experts'
-# latent; base, adapts: an adapter's frozen layer and its first factor; logits: the collective that joins logits.
+# latent; base, adapts: an adapter's frozen layer and its first factor; logits: the product that gives them, and the
+# collective that joins them.
 Duty = Literal[
     "", "layer", "encoder", "decoder", "tokens", "positions", "types", "expert", "reads", "writes", "steps", "pools",
     "latent", "weighs", "widens", "base", "adapts", "logits",

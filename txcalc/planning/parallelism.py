@@ -34,6 +34,7 @@ from txcalc.planning.layout import Layout, unserved
 if TYPE_CHECKING:
     from txcalc.planning.serving.offload import Offload
 
+UNCUT = "1: only a single stack of layers is cut into stages, where each reads the one before alone"
 KEPT = 64  # workloads whose ledger a stage keeps
 
 Asked = dict[Workload, dict[Any, Entry]]
@@ -196,8 +197,7 @@ class Sharding:
                 faults.append(Fault(name, ways, "1: the model has no experts"))
         stages, most = layout.pp * layout.vpp, self.layers - self.outside
         if stages > 1 and not self.layers:
-            expected = "1: only a single stack of layers is cut into stages, where each reads the one before alone"
-            faults.append(Fault("pp", layout.pp, expected))
+            faults.append(Fault("pp", layout.pp, UNCUT))
         elif stages > max(1, most):
             key = "pp" if layout.vpp == 1 else "pp · vpp"
             faults.append(Fault(key, stages, f"at most the {most} layers"))

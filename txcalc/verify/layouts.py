@@ -177,7 +177,10 @@ def _affine(measured: Mapping[_Point, Mapping[str, int]]) -> Iterator[Row]:
     for point, found in measured.items():
         if 3 in point.counts:
             i = point.counts.index(3)
-            one, two = (measured[point._replace(counts=(*point.counts[:i], n, *point.counts[i + 1 :]))] for n in (1, 2))
+            fewer = [point._replace(counts=(*point.counts[:i], n, *point.counts[i + 1 :])) for n in (1, 2)]
+            if not all(each in measured for each in fewer):  # layers that share weights are run all at once
+                continue
+            one, two = (measured[each] for each in fewer)
             names = {*one, *two, *found}
             want = sum(2 * two.get(name, 0) - one.get(name, 0) for name in names)
             got = sum(found.get(name, 0) for name in names)

@@ -146,7 +146,7 @@ class RankWork:
         form, ep, sharing = self.engine.weights, self.layout.ep, self.layout.sharing
         held, offload = Fraction(self.layout.tp, self.layout.expert_group), self.engine.offload
         for entry in entries:
-            leaf = entry.leaf.untied
+            leaf = entry.leaf.owning
             if leaf is not entry.leaf:  # read here too, wherever it is held
                 entry = Entry(
                     entry.steps, leaf, entry.kind, entry.work, entry.times, entry.active_times, entry.runs, entry.routed

@@ -106,7 +106,7 @@ def summands(piece: StagePiece, recipe: Recipe) -> Iterator[Summands]:
             else:
                 partial = (apart and cut is None and held.entry.leaf.row is None) or per_head(held)
             if partial:
-                yield Summands(axis, held.entry.times if held.entry.routed else len(held.layers) or 1, weight.size)
+                yield Summands(axis, held.entry.times, weight.size)
 
 
 class Sent(NamedTuple):
@@ -162,8 +162,11 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
             times = copies
         # A head may read fewer positions than the blocks have: a classifier's is one of each picture.
         own = held.entry.work.positions if times and number not in entrances | exits and held.entry.work else rows
+        leaf, wide = held.entry.leaf, width
+        if not held.layers and times:
+            wide = leaf.matrix[0] if leaf.matrix else leaf.row or width
         for kind in kinds if times else ():
-            add(kind, times, own * width * recipe.compute_bytes)
+            add(kind, times, own * wide * recipe.compute_bytes)
         if times and again:  # forward's, where backward runs it again as far as something is kept of it
             add(again, more, stream)
         if held.entry.kind == "head" and held.widened:
@@ -268,21 +271,23 @@ def per_head(held: RankLeaf) -> bool:
 
 
 def _fully_sharded(held: Sequence[RankTensor], recipe: Recipe, add: Add) -> None:
-    """A block's weights are gathered for its forward and again for its backward, the root's once; gradients are reduced
-    once. Rows are padded to as many for every rank."""
+    """A block's weights are gathered for its forward and again for its backward, of each layer that shares them (a
+    backward frees them whether a forward does or not), the root's once; gradients are reduced once. Rows are padded to
+    as many for every rank."""
     groups: Counter[tuple[int, bool]] = Counter()
     learning: Counter[tuple[int, bool]] = Counter()
-    root, layout = -1, recipe.layout
+    runs, root, layout = Counter[int](), -1, recipe.layout
     for tensor in held:
         ways = sharers(recipe, tensor.expert)
         rows = tensor.shape[0]
         elements = tensor.copies * ceil_div(rows, ways) * ways * (tensor.size // max(1, rows))
         away = tensor.expert and (layout.ep > 1 or layout.exchanges)  # apart, by those that hold the same experts
         for layer in tensor.group or (root,):
+            runs[layer] = tensor.reads
             groups[layer, away] += elements // max(1, len(tensor.group))
             learning[layer, away] += elements // max(1, len(tensor.group)) if tensor.learns else 0
     for (layer, away), elements in groups.items():
-        gathers = 1 if layer == root or not recipe.reshard else 2
+        gathers = runs[layer] if layer == root or not recipe.reshard else 2 * runs[layer]
         if sharers(recipe, away) > 1:
             add("all_gather", gathers, elements * recipe.compute_bytes)
     for (_, away), elements in learning.items():

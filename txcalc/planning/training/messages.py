@@ -115,6 +115,8 @@ class Messages:
                 yield ring("all_reduce", group, float(number * recipe.gradient_bytes)), "after"
         if tied := self.pipeline.tied:
             yield ring("all_reduce", layout.ends(self.machine.node), float(tied * recipe.gradient_bytes)), "tied"
+        if alike := self.pipeline.alike(pieces):
+            yield ring("all_reduce", self.stages, float(alike * recipe.gradient_bytes)), "after"
 
     def _amounts(self, pieces: Sequence[StagePiece]) -> tuple[Amount, Amount]:
         """Of what all copies share, and of experts that are spread over other ranks than those of tp."""
@@ -128,7 +130,8 @@ class Messages:
             width, kept = recipe.parameter_bytes, recipe.gradient_bytes
             if tensor.adapter:
                 width = kept = recipe.adapter_bytes
-            more = Amount(size, size if tensor.group else 0, learns, learns * width, learns * kept)
+            gathered = size * tensor.reads
+            more = Amount(gathered, gathered if tensor.group else 0, learns, learns * width, learns * kept)
             found[kind].add(more)
         return found
 

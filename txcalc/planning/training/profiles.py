@@ -102,8 +102,8 @@ def logits(recipe: Recipe, pieces: Sequence[StagePiece], column: int) -> int:
     elements = 0
     for piece in pieces:
         for leaf in piece.leaves:
-            if leaf.entry.kind == "head" and leaf.entry.leaf.matrix and leaf.entry.work is not None:
-                assert leaf.whole.matrix is not None
+            if leaf.gives_logits and leaf.entry.work is not None:
+                assert leaf.entry.leaf.matrix is not None and leaf.whole.matrix is not None
                 own, whole = leaf.entry.leaf.matrix[1], leaf.whole.matrix[1]
                 columns = own if recipe.loss_parallel else whole
                 if recipe.rules.dtensor and recipe.loss_parallel and own != whole:

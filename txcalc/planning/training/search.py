@@ -221,10 +221,10 @@ class Search:
         sums, frozen = [0.0, 0.0, 0.0], [0.0, 0.0]
         for tensor in tensors(piece, probe):
             if tensor.learns:
-                where = 2 if not tensor.group else 1 if tensor.expert and layout.ep > 1 else 0
+                where = 2 if not tensor.group or tensor.reads > 1 else 1 if tensor.expert and layout.ep > 1 else 0
                 sums[where] += tensor.size * tensor.copies
             else:
-                frozen[not tensor.group] += tensor.copies * stored(tensor, tensor.size, probe)
+                frozen[not tensor.group or tensor.reads > 1] += tensor.copies * stored(tensor, tensor.size, probe)
         saved = float(kept(piece, probe, pace.width).saved)
         head = float(probe.logit_bytes[1] * logits(probe, [piece], 0))
         return _Table(

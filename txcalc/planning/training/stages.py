@@ -61,6 +61,16 @@ class RankLeaf(NamedTuple):
         return Fraction(entry.flops_masked if masked else entry.flops) / (layout.cp if self.sequence else 1)
 
     @property
+    def shared(self) -> bool:
+        """Whether its layers share its weights."""
+        return bool(self.entry.times < len(self.layers))
+
+    @property
+    def gives_logits(self) -> bool:
+        """Whether it is the product with the vocabulary or the classes."""
+        return self.entry.kind == "head" and self.entry.duty == "logits"
+
+    @property
     def branch(self) -> tuple[Any, ...]:
         """The steps to the branch of a layer that it stands in; () outside of all."""
         steps = self.entry.steps
@@ -152,7 +162,7 @@ class Pipeline:
     def _faults(self, sharding: parallelism.Sharding, total: int) -> Iterator[Fault | str]:
         layout = self.recipe.layout
         if total > 1 and not sharding.layers:
-            yield Fault("pp", layout.pp, "1: only a single stack of layers is cut into stages")
+            yield Fault("pp", layout.pp, parallelism.UNCUT)
         elif self.recipe.stages is not None and sum(self.recipe.stages) != sharding.layers:
             expected = f"numbers that add up to the {sharding.layers} layers"
             yield Fault("stages", "+".join(map(str, self.recipe.stages)), expected)
@@ -207,7 +217,7 @@ class Pipeline:
         elements, of which the output layer's are the last block's; where it has just that, as runs of its 1B show."""
         linear = [entry for entry in walk(self._whole, self.model.workload()) if entry.leaf.matrix]
         head = sum(product(e.leaf.matrix or ()) for e in linear if e.kind == "head")
-        layer = sum(e.params for e in linear if e.kind != "head") // layers
+        layer = sum(e.leaf.params * max(e.times, e.runs) for e in linear if e.kind != "head") // layers
         total, stage, sizes = layers * layer + head, 0, [0] * self._total
         for number in range(layers):
             sizes[stage] += 1
@@ -253,8 +263,18 @@ class Pipeline:
         projection = stack.head.projection if stack and stack.head else None
         if self.recipe.layout.pp == 1 or self.recipe.rules.dtensor or not projection or not projection.tied:
             return 0
-        ends = [held for held in self.pieces[-1].leaves if held.entry.kind == "head" and held.learns]
+        ends = [held for held in self.pieces[-1].leaves if held.gives_logits and held.learns]
         return sum(product(held.entry.leaf.matrix) for held in ends if held.entry.leaf.matrix)
+
+    def alike(self, pieces: Sequence[StagePiece]) -> int:
+        """Elements of weights of these pieces that layers of other stages share, and whose gradients all of them sum
+        behind a step, as those of `tied`."""
+        stack = _alone(self._whole)
+        if self.recipe.layout.pp == 1 or self.recipe.rules.dtensor or stack is None:
+            return 0
+        shared = {i for group in stack.groups if group.shared for i in group.indices}
+        leaves = (held for piece in pieces for held in piece.leaves if held.learns)
+        return sum(held.entry.params for held in leaves if not shared.isdisjoint(held.layers))
 
     def root(self, number: int) -> Root:
         """The tree of a piece, undivided."""

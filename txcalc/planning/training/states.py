@@ -25,7 +25,8 @@ class RankTensor(NamedTuple):
     axis      the dimension that tp splits; None: it has all of it
     expert    one of the routed experts'
     hidden    a matrix between hidden vectors, which Muon turns: no table, no head, no norm
-    group     the layers that hold it; () where no layer does
+    group     the layers that hold it, of those that share it the first; () where no layer does
+    reads     layers that share it
     learns    it has a gradient
     packed    a frozen matrix in a block, which may be quantised
     adapter   one of an adapter's two
@@ -44,6 +45,7 @@ class RankTensor(NamedTuple):
     packed: bool = False
     adapter: bool = False
     kind: str = "other"
+    reads: int = 1
 
     @property
     def like(self) -> tuple[bool, bool, bool, bool]:
@@ -66,6 +68,8 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
     for held in (*piece.leaves, *piece.beside):
         # Beside adapters, towers are frozen as all else is, and stay as published (bitsandbytes told to skip them).
         fixed = recipe.frozen is not None and held.beside
+        reads = len(held.layers) if held.shared else 1
+        group = held.layers[:1] if held.shared else held.layers
         for own, whole, axis in held.axes():
             shape = own
             if exact and axis is not None and not held.entry.routed:
@@ -73,7 +77,7 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
             table = inflated and axis == 0 and held.entry.leaf.row is not None
             hidden = len(own) == 2 and bool(held.layers) and held.entry.kind != "norm"
             times, expert = held.entry.times, held.entry.routed
-            made = RankTensor(shape, times, axis, expert, hidden, held.layers, gradient=whole if table else None)
+            made = RankTensor(shape, times, axis, expert, hidden, group, gradient=whole if table else None, reads=reads)
             learns, adapter = held.entry.gradient in ("both", "weights"), held.entry.kind == "adapters"
             learns = learns and not fixed
             packed = hidden and not learns and not held.beside

@@ -165,7 +165,7 @@ class StepTimer(Messages):
             read, starts = (0.0, 0.0) if merged else (rows, starts)
             forward = kernels.product(flops, size, starts, depth, read, kind)
             of_inputs = kernels.product(flops, size, starts, width, rows, kind)
-            gradients = 2 * float(entry.params) * self.recipe.gradient_bytes if self.recipe.accumulation > 1 else 0.0
+            gradients = 2 * self._summed(held) * self.recipe.gradient_bytes
             of_weights = kernels.product(flops, size + gradients, starts, float(work.positions), 0.0, kind)
             of_inputs = 0.0 if entry.gradient == "weights" else of_inputs
             of_weights = 0.0 if entry.gradient == "input" else of_weights
@@ -210,6 +210,13 @@ class StepTimer(Messages):
         forward = kernels.core(flops, size, starts, keys, score, latent)
         return forward, kernels.core(2.5 * flops, 2 * size, 2 * starts, keys, score, latent)
 
+    def _summed(self, held: RankLeaf) -> float:
+        """Elements of gradients of weights that are added to what is there: all, but for those of the first micro-batch
+        and of the first of the layers that share them."""
+        entry, own = held.entry, held.entry.leaf.owning.params
+        made = own * (entry.times if entry.routed else entry.runs)
+        return float(made if self.recipe.accumulation > 1 else made - entry.params)
+
     def _size(self, held: RankLeaf) -> tuple[float, float, float, int]:
         """FLOPs, bytes and starts of a leaf's copies, and over how many ranks of tp its rows are cut."""
         entry = held.entry
@@ -220,7 +227,7 @@ class StepTimer(Messages):
         elements += sum(float(op.traffic.cache) for op in entry.operations) * runs
         copies = float(entry.times) if entry.routed else runs
         tables = entry.leaf.row is not None
-        weights = 0.0 if tables else float(entry.leaf.params) * copies
+        weights = 0.0 if tables else float(entry.leaf.owning.params) * copies
         starts = float(len(held.layers) or 1) if entry.routed else runs
         width = bits_of(self.machine.products) / 8 if entry.leaf.matrix else self.element
         return flops, elements * self.element + weights * width, starts, held.cut(self.recipe.layout)

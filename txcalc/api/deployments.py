@@ -199,7 +199,8 @@ def deploy(
         raise _no_predictor(every[0])
     often, times = phrases.comes(rate, arrivals, burstiness)
     prefix = length(shared_prefix, "--shared-prefix")
-    held = points.grown(prompts, answers) if context is None else length(context, "--context")
+    trained = [model.context for model in every if model.context and not model.fixed_length]
+    held = points.grown(prompts, answers, trained) if context is None else length(context, "--context")
     asked = points.request(
         held,
         prompts,

@@ -143,7 +143,7 @@ def adapters(text: str | None, more: tuple[str, ...] = ()) -> tuple[dict[str, An
             beside[key] = value
         else:
             known = ", ".join(("r=16", "targets=q+v", *(f"{name}=…" for name in more)))
-            faults.append(Fault("--lora", pair, f"some of {known}"))
+            faults.append(Fault("--lora", pair, f"some of {known}", f"r={pair}" if pair.isdecimal() else ""))
     if text is not None and not faults and "lora.rank" not in changes:
         faults.append(Fault("--lora", text, "a rank", "r=16,targets=q+v"))
     if faults:

@@ -397,7 +397,7 @@ def search(
     from txcalc.planning.training.search import Search
 
     if gpus is None:
-        raise InputError(flag, ["without --layout it needs a number: NAME:N"])
+        raise InputError(flag, ["without --layout it needs a number of GPUs (NAME:N, such as h100:8)"])
     base = Recipe(tokens=tokens, optimizer=optimizer, **{key: value for key, value in asked.items() if key != "zero"})
     base.check()
     base = replace(base, zero=asked.get("zero", 0))
@@ -423,7 +423,8 @@ def recipe_of(
     spread = parse_layout(layout)
     faults: list[Fault | str] = []
     if gpus is not None and spread.gpus != gpus:
-        faults.append(Fault("layout " + str(spread), spread.gpus, f"the {gpus:,} GPUs of {flag}", "its ways multiply"))
+        product = f"its sizes multiply to {spread.gpus:,}"
+        faults.append(Fault("--layout", str(spread), f"the {gpus:,} GPUs of {flag}", product))
     micro = asked.get("micro_batch", 1)
     together = micro * spread.copies
     whole = _batch(batch, max(1, together), tokens)

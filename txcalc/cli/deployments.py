@@ -17,7 +17,7 @@ _LENGTHS = "N|N±M|N..M|@FILE"
 
 @command(
     drawn=True,
-    context=o.length("--context", "Default: prompt and answer, or 8,192."),
+    context=o.length("--context", "Default: prompt and answer, or 8,192 (less if the model has less)."),
     concurrency=o.length("--concurrency"),
     tp=o.own("Tensor parallel (a number, or auto).", "N|auto"),
     pp=o.own("Pipeline parallel (a number, or auto).", "N|auto"),

@@ -191,7 +191,7 @@ def trace(
 
 @command()
 def calibrate(
-    device: Annotated[str, o.option("--device", "cpu or cuda.")] = "cpu",
+    device: Annotated[str, o.option("--device", help="Device: cpu or cuda.")] = "cpu",
     out: Annotated[Path | None, o.option("--out", "a .toml for deploy --gpu FILE.")] = None,
     force: o.Force = False,
     like: Annotated[

@@ -105,12 +105,12 @@ class Request:
         return self.prompt, 0 if pace.encodes else self.cached(pace.engine.block)
 
 
-def grown(prompts: Lengths | None = None, answers: Lengths | None = None) -> int:
-    """The context of a plan that gives none: the longest prompt and answer; of a prompt alone twice its length, and at
-    least 8,192 tokens."""
+def grown(prompts: Lengths | None = None, answers: Lengths | None = None, trained: Sequence[int] = ()) -> int:
+    """The default context of a plan: the longest prompt and answer; with a prompt alone twice its length, and at least
+    8,192 tokens, or the shortest of the models' `trained` contexts."""
     if prompts and answers:
         return prompts.high + answers.high
-    return max(CONTEXT, 2 * max((one.high for one in (prompts, answers) if one), default=0))
+    return max(min((CONTEXT, *trained)), 2 * max((one.high for one in (prompts, answers) if one), default=0))
 
 
 def request(

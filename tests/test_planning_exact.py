@@ -540,11 +540,8 @@ def test_the_context_of_lengths() -> None:
     """The longest prompt and answer; beside one alone as many tokens again, and no fewer than 8,192."""
     assert grown(Lengths(5, 9000), Lengths(1, 7)) == 9007
     assert [grown(Lengths(9000, 9001)), grown(None, Lengths(1, 100))] == [18_002, 8192]
-    assert [grown(trained=(1024, 512)), grown(Lengths(9, 900), trained=(1024,)), grown(trained=(131_072,))] == [
-        512,
-        1800,
-        8192,
-    ]
+    assert [grown(trained=(1024, 512)), grown(trained=(131_072,))] == [512, 8192]
+    assert [grown(Lengths(9, long), trained=(1024,)) for long in (900, 1024, 1025)] == [1024, 1024, 1025]
     assert [request(9, answer=answer).prompt for answer in (7, 8, 9)] == [2, 1, 1]
 
 

@@ -106,11 +106,12 @@ class Request:
 
 
 def grown(prompts: Lengths | None = None, answers: Lengths | None = None, trained: Sequence[int] = ()) -> int:
-    """The default context of a plan: the longest prompt and answer; with a prompt alone twice its length, and at least
-    8,192 tokens, or the shortest of the models' `trained` contexts."""
+    """The default context of a plan: the longest prompt and answer; of one of them alone twice its length, at least
+    8,192 tokens, and no more than the models were `trained` for unless that one is longer."""
     if prompts and answers:
         return prompts.high + answers.high
-    return max(min((CONTEXT, *trained)), 2 * max((one.high for one in (prompts, answers) if one), default=0))
+    longest = max((one.high for one in (prompts, answers) if one), default=0)
+    return max(longest, min((max(CONTEXT, 2 * longest), *trained)))
 
 
 def request(

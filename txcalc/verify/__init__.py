@@ -1,9 +1,9 @@
-"""Verification: builds the module that a description means, profiles it, and compares part by part with the ledger.
+"""Verification: builds a description's module, profiles it, and compares each part with the ledger.
 
     verdict = verify(load("gpt2"))          `verdict.ok`, `verdict.rows`, `verdict.failures`
 
-Each oracle is a module of this package with one function, `rows`: what it measured beside what the ledger says. No
-tolerance anywhere: integers are the same, differences of formulas simplify to zero.
+Each oracle is a module of this package with one function, `rows`: its measurements beside the ledger's figures. There
+is no tolerance: integers are equal, and differences of formulas simplify to zero.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from txcalc.verify.subject import Lengths, Subject
 from txcalc.verify.symbolic import NotForAll
 from txcalc.verify.verdict import Row, Verdict
 
-# They need no device, and use none.
+# They use no device.
 ON_FAKES = {"saved", "traffic", "other", "memory", "transformers"}
 DEFAULT = ("parameters", "fvcore", "flops")
 CUT = "only the first"
@@ -53,7 +53,7 @@ def verify(
     device: str = "meta",
     dtype: torch.dtype = torch.float32,
 ) -> Verdict:
-    """What the oracles say of a model; `shortened` gives one with fewer layers.
+    """The oracles' verdict on a model; `shortened` gives one with fewer layers.
 
     On meta nothing is computed and any size fits. On a device the modules are real, and measured at points.
     Errors: `UnknownName` for an oracle; `NoDevice`; `NotForAll` where `lengths` is "symbolic" and a trace fixes a size;

@@ -40,7 +40,7 @@ class NoParallel(TxcalcError):
 
 
 def paths(steps: Sequence[Any]) -> Iterator[str]:
-    """The modules that a leaf stands for."""
+    """The modules of a leaf."""
     names = [""]
     for step in steps:
         numbers = [""] if step.indices is None else [f".{i}" for i in step.indices]
@@ -49,13 +49,13 @@ def paths(steps: Sequence[Any]) -> Iterator[str]:
 
 
 def owners(held: RankLeaf) -> Iterator[str]:
-    """The modules of the branches that a leaf stands in."""
+    """The modules of the branches that contain a leaf."""
     return paths(held.branch)
 
 
 def plan(piece: StagePiece, recipe: Recipe, between: Any) -> tuple[dict[str, Any], list[RankLeaf]]:
-    """torch's style for each module, by how the tree splits its weights; and the leaves of branches without one for
-    every weight."""
+    """torch's parallel style for each module, from how the tree splits its weights; and the leaves of branches where
+    some weight has none."""
     from torch.distributed.tensor import Replicate
     from torch.distributed.tensor.parallel import PrepareModuleInput
 
@@ -72,7 +72,7 @@ def plan(piece: StagePiece, recipe: Recipe, between: Any) -> tuple[dict[str, Any
 
 
 def _style(held: RankLeaf, recipe: Recipe, between: Any) -> Any:
-    """torch's style of a leaf; None where there is none, or nothing to split."""
+    """torch's parallel style for a leaf; None where there is none, or nothing to split."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 
@@ -95,8 +95,8 @@ def _style(held: RankLeaf, recipe: Recipe, between: Any) -> Any:
 def split(
     net: nn.Module, model: Model, rank: Root, apart: Sequence[RankLeaf], meshes: Mapping[Any, Any], between: Any
 ) -> None:
-    """Branches, the leaves of which are `apart`, as one rank of tp runs them; `rank` is the tree of what it holds, and
-    `between` how the stream is placed.
+    """Branches whose leaves are in `apart`, as one rank of tp runs them; `rank` is the tree of what it holds, and
+    `between` the placement of the residual stream.
 
     Errors: `NoParallel` where a share is not one piece of every weight.
     """
@@ -122,7 +122,7 @@ def split(
 
 
 def _distributed(module: nn.Module, held: RankLeaf, path: str, mesh: Any) -> None:
-    """Makes its weights DTensors, sharded or replicated."""
+    """Turns a module's weights into DTensors, sharded or replicated."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
     for weight, (own, whole, axis) in zip(held.entry.leaf.weights(), held.axes(), strict=True):
@@ -154,7 +154,7 @@ def _apart(module: nn.Module, name: str, ranks: int) -> None:
 
 
 def _on_its_share(module: nn.Module) -> None:
-    """Its forward reads what this rank holds of its weights; gradients of whole ones are summands."""
+    """Makes forward read this rank's shards; the gradients of replicated weights are partial sums."""
     from torch.distributed.tensor import DTensor, Partial
 
     forward = module.forward
@@ -221,7 +221,7 @@ def _shared_out(module: Any, mesh: Any, between: Any) -> None:
 
 
 def _summed(rank: Composite, model: Model) -> Iterator[str]:
-    """The modules within a branch whose results are summed over the ranks."""
+    """The modules within a branch whose outputs are summed over the ranks."""
     for before, entry in pairwise(walk(rank, model.workload())):
         inner = any(step.duty == "layer" for step in entry.steps[:-2])
         if entry.leaf.kind == "all_reduce" and inner and before.leaf.matrix is not None:
@@ -229,9 +229,10 @@ def _summed(rank: Composite, model: Model) -> Iterator[str]:
 
 
 def spread(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, Any]) -> Iterator[list[nn.Module]]:
-    """Experts over the ranks of ep, each whole or cut over those of etp: every choice of a token goes to a rank of the
-    expert's, and what this made of it comes back (all-to-all, as torchtitan has it); or, where the ranks of tp hold all
-    experts, each works on the choices of its own. The experts of each layer that are left here."""
+    """Distributes experts over the ranks of ep, each expert whole or sharded over those of etp: each routed token is
+    sent to a rank of its expert and the result is sent back (all-to-all, as in torchtitan); where the ranks of tp hold
+    all experts, each computes the tokens routed to its own. Returns the experts of each layer that stay on this
+    rank."""
     ep, etp = meshes["ep"], meshes["etp"]
     experts = [held for held in piece.leaves if held.entry.routed]
     for path, sent in dict.fromkeys((path, held.sent) for held in experts for path in owners(held)):
@@ -259,7 +260,7 @@ def spread(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, Any]) -> Iter
 
 
 def _chosen(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
-    """`Experts.through` of the experts that are here; nothing is added for the others."""
+    """`Experts.through` of the local experts; the others add nothing."""
     numbers = [int(name) for name in self.routed]
     before = sum(counts[: numbers[0]])
     mine = [counts[number] for number in numbers]
@@ -271,8 +272,8 @@ def _chosen(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
 
 
 def _exchanged(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
-    """`Experts.through` for rows (N, D) that go to all experts, so many to each; where experts take tokens in turn, as
-    many come from every rank."""
+    """`Experts.through` for rows (N, D), so many for each expert; where experts take tokens in turn, every rank sends
+    equally many."""
     import torch.distributed as dist
     from torch.distributed._functional_collectives import (
         all_gather_tensor_autograd,
@@ -290,7 +291,7 @@ def _exchanged(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tens
         there = told.unflatten(0, (ranks, each)).tolist()
     going, coming = [sum(counts[i : i + each]) for i in range(0, len(counts), each)], [sum(one) for one in there]
     arrived = all_to_all_single_autograd(rows, coming, going, group) if ranks > 1 else rows
-    if self.etp.size() > 1:  # what came to one of an expert's ranks, all of them need
+    if self.etp.size() > 1:  # all ranks of an expert need what one of them received
         arrived, there = all_gather_tensor_autograd(arrived, 0, self.etp.get_group()), there * self.etp.size()
     pieces = arrived.split([count for one in there for count in one])
     made = []

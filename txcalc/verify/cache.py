@@ -17,11 +17,11 @@ from txcalc.verify.verdict import NO_CACHE, Row, compare, uncounted
 
 ORACLE = "decoding"
 BATCH, STEPS = 2, 3
-LONGEST_COMPUTED = 64  # a window longer than this is passed on meta only
+LONGEST_COMPUTED = 64  # longer windows are exceeded on meta only
 
 
 class Pass(NamedTuple):
-    """One pass: tokens before it and in it, the cache's elements after it (of one sequence, by path), its FLOPs."""
+    """One pass: cached tokens, new tokens, elements of the cache after it (of one sequence, by path), FLOPs."""
 
     past: int
     tokens: int
@@ -37,11 +37,11 @@ def decode(net: nn.Module, inputs: tuple[Tensor, ...], prompt: int) -> Iterator[
         with torch.no_grad():
             cost = count(net, partial(net, ids[:, past:end], *source, cache=cache))
         yield Pass(past, end - past, cache.elements(), cost)
-        source = []  # what later tokens need of it is in the cache
+        source = []  # what later tokens need from it is cached
 
 
 def rows(subject: Subject) -> Iterator[Row]:
-    """After a prompt and three more tokens, also across the end of every window; latent attention in both its forms."""
+    """After a prompt and three more tokens, also across the end of every window; latent attention in both forms."""
     if not subject.model.decodes:
         subject.notes.append(NO_CACHE)
         return

@@ -23,8 +23,8 @@ from txcalc.reference.run import Cache
 
 
 class RankCache(Cache):
-    """Before this rank's share of a sequence come those of the ranks before it; with `gather` their keys and values
-    (B, T, …) too."""
+    """A cache in which the shares of earlier ranks precede this rank's share of a sequence; with `gather`, it also
+    gathers their keys and values (B, T, …)."""
 
     def __init__(self, turn: int, tokens: int, group: Any, gather: bool) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ class RankCache(Cache):
 
 
 def exchange(net: nn.Module, recipe: Recipe, turn: int, group: Any) -> None:
-    """Has every core of attention exchange as the recipe's context says."""
+    """Makes every attention core communicate as the recipe's `context` says."""
     way = {"ring": _ring, "ulysses": _ulysses}.get(recipe.context)
     for core in net.modules():
         if way and isinstance(core, CoreModule):
@@ -51,7 +51,7 @@ def _bound(way: Any, scale: float, ways: int, turn: int, group: Any) -> Any:
 
 
 def _attend(q: Tensor, k: Tensor, v: Tensor, scale: float, triangle: bool) -> tuple[Tensor, Tensor]:
-    """Results (B, T, h, d_v) and the logarithms of their sums (B, T, h, 1)."""
+    """Results (B, T, h, d_v) and their log-sum-exps (B, T, h, 1)."""
     times = q.shape[2] // k.shape[2]
     k, v = (x.repeat_interleave(times, 2) for x in (k, v))
     scores = torch.einsum("bthd,bshd->bths", q * scale, k)
@@ -72,7 +72,7 @@ def _ring(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int, g
             new, more = _attend(q, both[..., :width], both[..., width:], scale, False)
             joined = torch.logaddexp(sums, more)
             y, sums = y * (sums - joined).exp() + new * (more - joined).exp(), joined
-        else:  # later tokens: not seen, but every rank's backward has its part in what went around
+        else:  # later tokens are masked, but every rank's backward takes part in the ring
             y = y + 0 * both.sum()
     return y
 
@@ -85,7 +85,8 @@ def _ulysses(q: Tensor, k: Tensor, v: Tensor, scale: float, ways: int, turn: int
 
 
 def _swapped(x: Tensor, neighbours: list[int] | None, ways: int, group: Any) -> Tensor:
-    """All of `x` to the first of two neighbours and from the second; or an equal share of its rows to every rank."""
+    """Sends all of `x` to the first of two neighbours and receives from the second; or an equal share of its rows to
+    every rank."""
     from torch.distributed._functional_collectives import all_to_all_single_autograd
 
     to = come = [x.shape[0] // ways] * ways
@@ -110,7 +111,7 @@ def exchanged(piece: StagePiece, recipe: Recipe) -> Counter[str]:
 
 
 def faults(model: Model, recipe: Recipe) -> Iterator[str]:
-    """Why a model's sequences are not cut over processes."""
+    """Why a model's sequences cannot be split over processes."""
     layout = recipe.layout
     if layout.gpus > layout.fsdp * layout.cp:
         yield "cp is run over ranks that fsdp joins, beside no other axis: fsdp=2,cp=2 or cp=4"

@@ -17,6 +17,6 @@ _OWN = frozenset(ZERO_COST["the reference's own"])
 def costs_nothing(operator: str) -> bool:
     """True where the operator, or the one of which it is the in-place form, is on the list."""
     space, _, name = operator.rpartition("::")
-    if name.startswith("PythonOp."):  # somebody's class: its name says nothing of what it does
+    if name.startswith("PythonOp."):  # a user's class: its name does not say what it does
         return name.removeprefix("PythonOp.") in _OWN
     return space in ("aten", "prim") and (name in _NAMES or name.removesuffix("_") in _NAMES)

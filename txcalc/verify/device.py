@@ -1,4 +1,4 @@
-"""Real devices: is it there, and how much of a model does it hold."""
+"""Real devices: whether one exists, and how much of a model it holds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def is_cuda(device: str) -> bool:
 
 
 def check(device: str) -> None:
-    """Errors: `InputError` for no such name, `NoDevice` where PyTorch finds none."""
+    """Errors: `InputError` for an unknown name, `NoDevice` where PyTorch finds none."""
     try:
         kind = torch.device(device).type
     except RuntimeError:
@@ -58,8 +58,8 @@ def check_room(model: Model, device: str, dtype: torch.dtype) -> None:
 
 
 def too_large(model: Model, device: str, dtype: torch.dtype, free: int, working: bool = False) -> Refuted:
-    """The refusal for a model whose weights do not fit in `free` bytes; `working`: that left no room to work in, for
-    which as much again is set aside."""
+    """The refusal for a model whose weights do not fit in `free` bytes; `working`: they fit but left no memory to
+    compute, so twice their size is required."""
     fitting, most, room = 0, n_layers(model), free // 2 if working else free
     while fitting < most and _weights(cut(model, fitting + 1), dtype) + SPARE <= room:
         fitting += 1
@@ -71,16 +71,16 @@ def too_large(model: Model, device: str, dtype: torch.dtype, free: int, working:
 
 
 def exhausted(error: BaseException, model: Model, device: str, dtype: torch.dtype) -> Refuted:
-    """The refusal for a model at whose work memory ran out; what the failed work still held is given back first."""
+    """The refusal for a model that ran out of memory while computing; the memory of the failed work is freed first."""
     error.__traceback__ = None  # its frames hold the modules
     tidy(device)
     return too_large(model, device, dtype, free_bytes(device), working=True)
 
 
 def free_bytes(device: str) -> int:
-    """What can still be allocated."""
+    """Bytes that can still be allocated."""
     if is_cuda(device):
-        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # by PyTorch, to be used again
+        kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)  # held by PyTorch for reuse
         return torch.cuda.mem_get_info(device)[0] + kept
     for size in _said("/proc/meminfo", "MemAvailable"):
         return 1024 * int(size.split()[0])
@@ -88,7 +88,7 @@ def free_bytes(device: str) -> int:
 
 
 def ran_out(error: BaseException) -> bool:
-    """Whether an error of PyTorch says that memory did not suffice (the CPU's allocator has no class of its own)."""
+    """Whether an error of PyTorch means out of memory (the CPU's allocator has no exception class)."""
     words = ("allocate memory", "out of memory", "ALLOC_FAILED")  # the CPU's, a kernel's launch, cuBLAS's and cuDNN's
     return isinstance(error, torch.OutOfMemoryError) or any(word in str(error) for word in words)
 
@@ -101,7 +101,7 @@ def tidy(device: str) -> None:
 
 
 def describe(device: str) -> dict[str, str | int | None]:
-    """What the device is: kind, name, driver, memory in bytes, PyTorch, and on the CPU how many threads compute."""
+    """A device's kind, name, driver, memory in bytes and PyTorch version; on the CPU, the number of threads."""
     facts: dict[str, str | int | None] = {"kind": torch.device(device).type, "torch": torch.__version__}
     if is_cuda(device):
         found = torch.cuda.get_device_properties(device)
@@ -115,17 +115,17 @@ def describe(device: str) -> dict[str, str | int | None]:
     return {**facts, "name": name, "memory_bytes": size, "instructions": instructions, "threads": threads}
 
 
-# Facts of a device that are alike on every host of its kind, where measurements of one go on on another.
+# Facts that are equal on every host of one kind, so that measurements can continue on another host.
 KIND = ("kind", "torch", "name", "capability", "cuda", "tf32", "instructions", "threads", "clock")
 
 
 def same_kind(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two devices, as `describe` has them, may stand in one file of measurements."""
+    """Whether two devices, described by `describe`, may share a file of measurements."""
     return all(one.get(key) == other.get(key) for key in KIND)
 
 
 def _settings(device: str) -> dict[str, str | int | None]:
-    """What decides how fast an NVIDIA device is, and is not its name: the driver and its settings, and PyTorch's."""
+    """What decides an NVIDIA device's speed beside its name: the driver's settings, and PyTorch's."""
     said = _asked(device, "driver_version,ecc.mode.current,power.limit,clocks.max.sm,mig.mode.current")
     names = ("driver", "ecc", "power_limit_w", "clock_max_mhz", "mig")
     kernels = {
@@ -142,7 +142,7 @@ def _settings(device: str) -> dict[str, str | int | None]:
 
 
 def clocks(device: str) -> dict[str, str]:
-    """What an NVIDIA device runs at now: clocks in MHz, degrees, watts, why its clock is held back; {} on others."""
+    """An NVIDIA device's current clocks in MHz, temperature, watts and reasons for throttling; {} on others."""
     keys = ("clocks.sm", "clocks.mem", "temperature.gpu", "power.draw", "clocks_event_reasons.active")
     said = _asked(device, ",".join(keys)) if is_cuda(device) else []
     return dict(zip(keys, said, strict=True)) if said else {}
@@ -168,7 +168,7 @@ def _asked(device: str, keys: str) -> list[str]:
 
 
 def warm(device: str, seconds: float = 0.3) -> None:
-    """Keeps a CUDA device busy until its clock is where work keeps it; a CPU needs none."""
+    """Keeps a CUDA device busy until its clock has settled under load; does nothing on a CPU."""
     if not is_cuda(device):
         return
     side, end = torch.randn(4096, 4096, device=device, dtype=torch.bfloat16), time.monotonic() + seconds
@@ -179,7 +179,7 @@ def warm(device: str, seconds: float = 0.3) -> None:
 
 
 def _said(file: str, key: str) -> list[str]:
-    """What a file of the system has after `key: `, line by line."""
+    """The values after `key: ` in a system file, line by line."""
     try:
         lines = Path(file).read_text().splitlines()
     except OSError:
@@ -188,7 +188,7 @@ def _said(file: str, key: str) -> list[str]:
 
 
 def n_layers(model: Model) -> int:
-    """The layers of the deepest stack."""
+    """The number of layers of the deepest stack."""
     return max(sum(len(group.indices) for group in stack.groups) for stack in model.root.stacks)
 
 

@@ -1,4 +1,4 @@
-"""FLOPs by module from PyTorch's own counter, forward or forward and backward, at sizes or at symbols."""
+"""FLOPs by module from PyTorch's own counter, forward or forward and backward, at numbers or symbols."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ Work = Callable[[nn.Module, tuple[Tensor, ...]], None]
 
 
 def _grouped(a: Any, b: Any, *_: Any, **__: Any) -> Any:
-    """FLOPs of a grouped product, of shapes (M, K) or (G, M, K) and (K, N) or (G, K, N): the groups share a dimension
-    where one of the two has no G of its own, and multiply each row by one of them; else they are G products."""
+    """FLOPs of a grouped product of (M, K) or (G, M, K) with (K, N) or (G, K, N): G products where both have a
+    dimension G; else the groups divide M, N or K between them."""
     groups = a[0] if len(a) == len(b) == 3 else 1
     return 2 * groups * a[-2] * a[-1] * b[-1]
 
@@ -35,7 +35,7 @@ GROUPED = {torch.ops.aten._grouped_mm: _grouped}  # PyTorch's counter knows no g
 
 
 class Count(FlopCounterMode):
-    """`FlopCounterMode` by innermost module; what ran without a count: `free` operators, and all others by module."""
+    """`FlopCounterMode` by innermost module; operators without a count: the `free` ones, and all others by module."""
 
     def __init__(self, net: nn.Module) -> None:
         super().__init__(display=False, custom_mapping=GROUPED)
@@ -53,12 +53,12 @@ class Count(FlopCounterMode):
 
     @property
     def by_module(self) -> dict[str, Any]:
-        """Path → FLOPs of the module alone, two per multiply-add; ints or symbolic ints."""
+        """Path → FLOPs of the module without its children, two per multiply-add; ints or symbolic ints."""
         return {path: sum(counts.values()) for path, counts in self.flop_counts.items()}
 
 
 def count(net: nn.Module, work: Callable[[], Any]) -> Count:
-    """What `work` costs on the modules of `net`."""
+    """FLOPs of `work` on the modules of `net`."""
     counter = Count(net)
     with counter:
         work()
@@ -71,7 +71,7 @@ def rows(subject: Subject) -> Iterator[Row]:
 
 
 def training_rows(subject: Subject) -> Iterator[Row]:
-    """FLOPs of forward and backward, without and with the blocks computed again."""
+    """FLOPs of forward and backward, without and with recomputation of blocks."""
     plain, again = partial(step_flops, recompute="none"), partial(step_flops, recompute="blocks")
     yield from _rows(subject, "training flops", plain, forward_and_backward, checkpoint=False)
     yield from _rows(subject, "training flops, blocks recomputed", again, forward_and_backward, checkpoint=True)
@@ -90,7 +90,7 @@ def learning(net: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
 
 def forward_and_backward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     """A training step without its optimizer."""
-    # Stopping a recomputation as soon as backward has what it needs would skip each block's last product.
+    # Early stop of a recomputation would skip each block's last product.
     with set_checkpoint_early_stop(False):
         result = net(*learning(net, inputs))
         sum(part.sum() for part in (result if isinstance(result, tuple) else (result,))).backward()
@@ -98,7 +98,7 @@ def forward_and_backward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
 
 
 def _rows(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: bool) -> Iterator[Row]:
-    """For every size where the trace allows it, else at points."""
+    """For all sizes where the trace allows it, else at points."""
     if subject.lengths != "points":
         try:
             yield from _symbolic(subject, quantity, figure, work, checkpoint)

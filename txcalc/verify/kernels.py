@@ -1,5 +1,4 @@
-"""Kernels of one pass: products and attentions as PyTorch's profiler saw them, and those that the ledger lists; on CUDA
-also by name."""
+"""Kernels of one pass: matrix products and attention in PyTorch's profiler and in the ledger; on CUDA also by name."""
 
 from __future__ import annotations
 
@@ -18,25 +17,25 @@ from txcalc.verify.verdict import Figure
 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_mm", "_grouped_mm"})
 FUSED = "_scaled_dot_product_"  # how PyTorch's names of fused attention begin; its plain one in _attention_math
-MOST = 12  # kernels that are named, of those that took longest
+MOST = 12  # the slowest kernels, which are named
 
 
 class Ran(NamedTuple):
-    """Operators of a pass that launch products and attentions, each with how often, and on CUDA the kernels that took
-    longest: name, how often, microseconds."""
+    """Operators of a pass that launch products and attention, with their counts, and on CUDA the slowest kernels: name,
+    count, microseconds."""
 
     products: Counter[str]
     attention: Counter[str]
     kernels: list[tuple[str, int, float]]
 
     def described(self) -> dict[str, Any]:
-        """Ready to be written as JSON."""
+        """For JSON."""
         found = {"products": dict(self.products), "attention": dict(self.attention)}
         return {**found, **({"kernels": [list(kernel) for kernel in self.kernels]} if self.kernels else {})}
 
 
 def ran(work: Work, device: str) -> Ran:
-    """What one piece of work ran; it has run before, so that nothing is set up meanwhile."""
+    """What one piece of work ran; it must have run once before, so that set-up is not recorded."""
     cuda = devices.is_cuda(device)
     activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if cuda else [])]
     with torch.profiler.profile(activities=activities, acc_events=True) as profile:
@@ -63,7 +62,7 @@ def ran(work: Work, device: str) -> Ran:
 
 
 def figures(ledger: Ledger, load: str, training: bool, found: Ran) -> Iterator[Figure]:
-    """Products and attentions that were counted on, and that ran; the calculator's product is one of a module's."""
+    """Matrix products and attention kernels predicted and run; the calculator predicts them per module."""
     products = attention = 0
     for entry in ledger:
         if entry.kind == "attention_core":

@@ -1,8 +1,8 @@
 """Verifies a layout against PyTorch's own sharding: parameters, gradients, optimizer state, saved tensors, collectives
 and micro-batches in flight of every kind of rank, to the byte.
 
-Layers are folded: one of each kind is run, then one more of each, and the rest are as many times the difference, which
-a third layer shows to be the same. What PyTorch has no part for is not compared, and said.
+Layers are folded: one of each kind is run, then one more of each; the rest are multiples of the difference, which a
+third layer confirms. What PyTorch does not implement is not compared, and a note says so.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ COMPARED = ("parameters", "adapters", "gradients", "optimizer", "saved", "saved 
 
 
 class _Point(NamedTuple):
-    """A rank's piece with so many layers of each kind, and what it is for."""
+    """A rank's piece with so many layers of each kind, and its purpose."""
 
     piece: int
     counts: tuple[int, ...]
 
 
 def verify_layout(model: Model, recipe: Recipe, ranks: int | None = None, affine: bool = True) -> Verdict:
-    """Every distinct rank of a layout (at most `ranks` of a stage: the first and the last), predicted and measured;
-    `affine`: and that a third layer adds what the second did.
+    """Predicts and measures every distinct rank of a layout (at most `ranks` per stage: the first and the last);
+    `affine`: also checks that a third layer adds as much as the second.
 
-    Errors: `NoParallel` where torch lacks what is needed; `InputError` for a recipe that cannot be, or that is not
-    PyTorch's.
+    Errors: `NoParallel` where torch lacks what is needed; `InputError` for an invalid recipe, or one of another
+    framework.
     """
     check()
     _provable(model, recipe)
@@ -59,7 +59,7 @@ def verify_layout(model: Model, recipe: Recipe, ranks: int | None = None, affine
 
 
 def _provable(model: Model, recipe: Recipe) -> None:
-    """Errors: `InputError` with everything that PyTorch does not do, and that is therefore modelled."""
+    """Errors: `InputError` with everything that PyTorch does not implement, and that is therefore modelled."""
     recipe.check()
     faults = []
     if not recipe.rules.dtensor:
@@ -105,7 +105,7 @@ def _of_experts(model: Model, recipe: Recipe) -> Iterator[str]:
 def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory, affine: bool) -> Iterator[Row]:
     pieces = pipeline.of_stage(rank.stage)
     models = {piece.number: replace(model, root=pipeline.root(piece.number)) for piece in pieces}
-    apart = recipe.recompute in ("none", "core", "blocks")  # else layers differ by their numbers
+    apart = recipe.recompute in ("none", "core", "blocks")  # else layers differ by index
     points = [p for n, one in models.items() for p in (_points(n, one, affine) if apart else [_Point(n, ())])]
     local = replace(recipe, accumulation=max(1, recipe.accumulation))
     jobs = [RankJob(folded(models[p.piece], p.counts), local, rank.rank) for p in points]
@@ -131,7 +131,7 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory, af
 
 
 def _claimed(model: Model, recipe: Recipe) -> bool:
-    """Whether what is saved is a claim throughout, but for what experts keep to route."""
+    """Whether all saved activations are claimed, except what experts save for routing."""
     return claims(_ledger(model, recipe), beside=("experts",))
 
 
@@ -140,7 +140,8 @@ def _ledger(model: Model, recipe: Recipe) -> Any:
 
 
 def _points(number: int, model: Model, affine: bool) -> Iterator[_Point]:
-    """One layer of each kind, one more of each that has more, and of the first such kind three, to show a line."""
+    """One layer of each kind; one more of each kind that has more; three of the first such kind, to show that the
+    growth is linear."""
     root = model.root.alone
     if root is None:
         yield _Point(number, ())
@@ -158,7 +159,7 @@ def _points(number: int, model: Model, affine: bool) -> Iterator[_Point]:
 
 
 def _whole(number: int, model: Model, measured: Mapping[_Point, Mapping[str, int]]) -> Counter[str]:
-    """What all layers of a piece come to."""
+    """The total over all layers of a piece."""
     points = [point for point in measured if point.piece == number]
     base = measured[points[0]]
     total = Counter(base)
@@ -173,7 +174,7 @@ def _whole(number: int, model: Model, measured: Mapping[_Point, Mapping[str, int
 
 
 def _affine(measured: Mapping[_Point, Mapping[str, int]]) -> Iterator[Row]:
-    """A third layer adds what the second did."""
+    """Whether a third layer adds as much as the second."""
     for point, found in measured.items():
         if 3 in point.counts:
             i = point.counts.index(3)

@@ -1,7 +1,7 @@
-"""Theorems of listed leaves: each is traced by itself, at any number of positions.
+"""Theorems of listed leaves: each is traced alone, for any number of positions.
 
-The list also gives each leaf's number of positions as a formula of the text length; it is evaluated here independently,
-and both must be equal as formulas.
+The list also gives each leaf's number of positions as a formula of the text length; it is evaluated here
+independently, and both must be equal as formulas.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ LIST = "the list of leaves"
 
 
 def rows(unit: Unit) -> tuple[list[Row], list[Condition]]:
-    """What a leaf holds and costs, for all sizes and lengths, and what PyTorch assumed of the sizes."""
+    """A leaf's parameters and FLOPs for all sizes and lengths, and PyTorch's assumptions about the sizes."""
     found: list[Row] = []
     conditions: dict[Condition, None] = {}
     for ones in (chosen for n in range(len(LENGTHS) + 1) for chosen in combinations(LENGTHS, n)):
@@ -54,9 +54,9 @@ def rows(unit: Unit) -> tuple[list[Row], list[Condition]]:
 
 
 def _alone(piece: Mapping[str, Any], symbols: SizeSymbols, ones: tuple[str, ...]) -> tuple[list[Row], Any]:
-    """Rows of a leaf at the positions it is asked for, and its FLOPs there."""
+    """Rows of a leaf at the positions asked for, and its FLOPs there."""
     plain = {**piece, "at": None, "keys": None, "shared": False}
-    if piece["form"] == "windows":  # in each of which it is attention
+    if piece["form"] == "windows":  # attention within each window
         plain |= {"form": "attention", "sizes": piece["sizes"][:-1]}
     root = Pieces(pieces=(plain,))
     (leaf,) = root.leaves()
@@ -86,7 +86,7 @@ def _cost(entry: Any) -> Any:
 
 
 def _where(piece: Mapping[str, Any]) -> list[dict[Any, Any]]:
-    """B, T and T_src as a leaf meets them, of those of the text; in windows those of full ones and of the last."""
+    """A leaf's B, T and T_src, from those of the text; with windows, those of the full windows and of the last one."""
     batch, tokens, source = B, T, T_SRC
     at, keys = piece["at"], piece["keys"]
     if keys == "batch":
@@ -107,7 +107,7 @@ def _where(piece: Mapping[str, Any]) -> list[dict[Any, Any]]:
 
 
 def _number(at: Any) -> Any:
-    """m·⌈(a·T + b)/c⌉, of what is not negative."""
+    """m·⌈(a·T + b)/c⌉, where a·T + b ≥ 0."""
     a, b, c, m = (*at, 1)[:4]
     reached = a * T + b
     return sympy.ceiling((reached - sympy.Min(0, reached)) / c) * m

@@ -18,20 +18,20 @@ from txcalc.verify.subject import Subject
 from txcalc.verify.verdict import Row, compare, uncounted
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore", DeprecationWarning)  # it scripts a loss that nobody here asks for
+    warnings.simplefilter("ignore", DeprecationWarning)  # it scripts a loss that is not used here
     from fvcore.nn.flop_count import _DEFAULT_SUPPORTED_OPS
     from fvcore.nn.jit_analysis import JitModelAnalysis
 
 ORACLE = "fvcore"
 FLOPS_PER_MAC = 2
 
-# Not its guesses (4 or 5 per element) for norms: a headline FLOP is one of a matrix product. Nor its handle for einsum,
-# which returns a rounded float.
+# Its estimates for norms (4 or 5 per element) are removed, since only FLOPs of matrix products are counted; so is its
+# handle for einsum, which returns a rounded float.
 HANDLES = {name: h for name, h in _DEFAULT_SUPPORTED_OPS.items() if not costs_nothing(name) and name != "aten::einsum"}
 
 
 class _Alone(JitModelAnalysis):  # type: ignore[misc]
-    """Charges an operator to the innermost module, not to all above it as well; takes no operator for free but ours."""
+    """Charges an operator to the innermost module alone; only operators on our list are free."""
 
     def __init__(self, net: nn.Module, inputs: tuple[Any, ...]) -> None:
         super().__init__(net, inputs)
@@ -44,7 +44,8 @@ class _Alone(JitModelAnalysis):  # type: ignore[misc]
 
 
 def count(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, int], dict[str, Counter[str]]]:
-    """FLOPs of each module alone (twice fvcore's multiply-adds), and by module the operators that it did not count."""
+    """FLOPs of each module without its children (twice fvcore's multiply-adds), and the operators without a count, by
+    module."""
     stats = _Alone(net, inputs)._analyze()
     flops = {path: FLOPS_PER_MAC * sum(macs.values()) for path, macs in stats.counts.items() if macs}
     skipped = {

@@ -24,11 +24,11 @@ from txcalc.verify.verdict import NO_MASK, Row, compare, module_paths
 ORACLE = "the mask's sum"
 QUANTITY = "masked flops"
 BATCH = 2
-WHOLE = 1024  # up to this window also a prompt that is longer
+WHOLE = 1024  # for windows up to this length, also a longer prompt
 
 
 def rows(subject: Subject) -> Iterator[Row]:
-    """Cores of attention, as prompts and with tokens past, on both sides of the end of every window."""
+    """Attention cores on prompts and with cached tokens, on both sides of the end of every window."""
     leaves = [leaf for leaf in subject.model.root.leaves() if leaf.mask_span]
     if not leaves or subject.model.fixed_length or not all(leaf.masked for leaf in leaves):
         subject.notes.append(NO_MASK)
@@ -47,8 +47,8 @@ Cores = dict[str, tuple[Core, Fraction]]
 
 
 def counted(net: nn.Module, given: tuple[Tensor, ...], alone: Ledger) -> Cores:
-    """The cores of modules by path, with the FLOPs of one pair: what PyTorch counts of each at one position, of which
-    `alone` is the ledger."""
+    """The attention cores by path, with the FLOPs of one pair: PyTorch's count of each at one position, whose ledger is
+    `alone`."""
     with tracing(), torch.no_grad():
         found = count(net, lambda: net(*given)).by_module
     cores = {path: core for path, core in net.named_modules() if isinstance(core, Core) and path in found}
@@ -56,13 +56,13 @@ def counted(net: nn.Module, given: tuple[Tensor, ...], alone: Ledger) -> Cores:
 
 
 def left(cores: Cores, masked: Ledger) -> dict[str, int]:
-    """FLOPs of each core where only what its mask lets through is multiplied."""
+    """FLOPs of each core if only the visible pairs are multiplied."""
     pairs = {path: _pairs(core, _entry(masked, path)) for path, (core, _) in cores.items()}
     return {path: int(masked.work.batch * cores[path][1] * number) for path, number in pairs.items() if number}
 
 
 def working(ledger: Ledger) -> Ledger:
-    """The attention cores that work."""
+    """The attention cores that run."""
     return ledger.where(lambda entry: entry.kind == "attention_core" and entry.work is not None)
 
 
@@ -71,7 +71,7 @@ def _cores(subject: Subject, point: SizePoint, past: int) -> Ledger:
 
 
 def _entry(cores: Ledger, path: str) -> Entry | None:
-    """The entry of a module; None where it does not work (an encoder, in a decode step)."""
+    """The ledger entry of a module; None where it does not run (an encoder, in a decode step)."""
     return next((entry for entry in cores if path in module_paths(entry)), None)
 
 
@@ -87,7 +87,7 @@ def _sides(entry: Entry | None) -> tuple[int, int]:
 
 
 def _pairs(core: Core, entry: Entry | None) -> int:
-    """Pairs of one sequence that a core's mask lets through."""
+    """Visible pairs of one sequence under a core's mask."""
     new, keys = _sides(entry)
     if not (core.causal or core.window is not None):
         return new * keys
@@ -96,12 +96,13 @@ def _pairs(core: Core, entry: Entry | None) -> int:
 
 
 def windows_of(leaves: Iterable[Leaf]) -> set[int]:
-    """The windows that leaves see no further than."""
+    """The window lengths of the leaves."""
     return {leaf.mask_span.cache_limit for leaf in leaves if leaf.mask_span} - {None}
 
 
 def _sizes(subject: Subject, leaves: list[Leaf]) -> list[tuple[int, int]]:
-    """Tokens and past: small ones, and with the end of each window before, within and after the new tokens."""
+    """New and past tokens: small numbers, and those that put each window's end before, within and after the new
+    tokens."""
     most = subject.longest
     windows = windows_of(leaves)
     caches = subject.model.decodes

@@ -71,11 +71,11 @@ class MeasuredLeaf(Leaf):
     products: int
 
     def weights(self) -> tuple[Weight, ...]:
-        """All of its tensors as one."""
+        """All of its tensors as one weight."""
         return (Weight("weights", (self.elements,)),) if self.elements else ()
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
-        """What was counted."""
+        """The counted multiply-adds."""
         return (MatMul("measured", self.products, 1, 1, 1, Traffic()),)
 
 
@@ -87,13 +87,13 @@ class MeasuredLedger(Ledger):
 
 @record
 class MeasuredModel(Model):
-    """A module on meta, and what it takes."""
+    """A module on meta, and its inputs."""
 
     net: nn.Module | None = None
     takes: Input | None = None
-    kind = "a measured module"  # nobody said more
+    kind = "a measured module"  # nothing more is known
     context = None
-    usual_tokens = 2048  # as of a model whose context nobody says
+    usual_tokens = 2048  # as for a model whose context is unknown
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, MeasuredModel) and self.net is other.net
@@ -114,7 +114,7 @@ class MeasuredModel(Model):
 
     @cached_property
     def _owned(self) -> Mapping[str, int]:
-        """The parameters of every module that has some, a shared one once."""
+        """The parameters of every module that has any, a shared one once."""
         assert self.net is not None
         return owned(self.net)
 

@@ -57,7 +57,8 @@ def training_step(subject: Subject, point: SizePoint) -> dict[str, dict[str, int
 
 
 def rows(subject: Subject) -> Iterator[Row]:
-    """Weights, gradients, AdamW's state and what autograd keeps, each in the phase where it is; the peak in a note."""
+    """Weights, gradients, AdamW's state and saved activations, each in the phase in which it exists; the peak in a
+    note."""
     last = subject.points[-1]
     tokens = min(SIZES[1], 2 * last.tokens, subject.longest or SIZES[1])
     point = SizePoint(SIZES[0], tokens, None if last.source is None else SIZES[2])
@@ -91,7 +92,7 @@ def rows(subject: Subject) -> Iterator[Row]:
 
 
 def _beside(subject: Subject, point: SizePoint) -> int:
-    """Bytes that autograd keeps beside what the ledger counts: masks, tables, ids and statistics."""
+    """Bytes that autograd saves and the ledger leaves out: masks, tables, ids and statistics."""
     symbols = subject.symbols("cpu")
     ledger = subject.ledger(subject.letters)
     with mode(static=True), symbols.mode:

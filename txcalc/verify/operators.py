@@ -4,7 +4,7 @@ A part is one kernel: it reads each external tensor once and writes its outputs;
 it reads the rows looked up. Ids, masks and rotary tables, which all sequences share, do not count. FLOPs are those of
 `COST` per result (per input element of a reduction); one-per-row numbers, as in a norm, are left out.
 
-Verified are the parts whose formulas describe the module as written (`traffic_of`, `computed_by`). Others depend on
+Parts are verified where their formulas describe the module as written (`traffic_of`, `computed_by`). Others depend on
 kernels and are only modelled: cores except q, k, v, y and the softmax, token dispatch and which experts' weights are
 read, recurrent mixers, absorbed MLA, partial rotary embedding, shared positions.
 """
@@ -52,7 +52,7 @@ class MovedElements(TorchDispatchMode):
         self.read: dict[str, dict[tuple[int, int, str], Any]] = {}
         self.written: dict[str, dict[tuple[int, int], Any]] = {}
         self.computed: dict[str, dict[str, Any]] = {}
-        self.tables: set[str] = set()  # modules that read what is the same for every sequence
+        self.tables: set[str] = set()  # modules that read tensors shared by all sequences
         self.calls = Counter[str]()  # each is a kernel of its own
         self._made: dict[int, tuple[str, int]] = {}
         self._held: dict[int, Any] = {}  # a freed storage could give its address to another
@@ -92,7 +92,7 @@ class MovedElements(TorchDispatchMode):
         return int(storage._cdata)
 
     def _elements(self, x: Tensor) -> Any:
-        """Of a view that repeats what is there, what is there."""
+        """The stored elements behind a view that repeats some."""
         repeats = any(isinstance(step, int) and step == 0 for step in x.stride())
         if repeats:
             return sympy.sympify(self.symbols.read(x.untyped_storage().nbytes())) / x.dtype.itemsize
@@ -102,7 +102,7 @@ class MovedElements(TorchDispatchMode):
         address = self._address(x)
         weight = address in self.weights
         if weight and f".{ROUTED}." in path:
-            return  # whose weights are read depends on where the tokens go
+            return  # which experts' weights are read depends on routing
         elements = self._elements(looked_up[0] if looked_up and weight else x)
         call = self.calls[path]
         if self._made.get(address) == (path, call) or not x.dtype.is_floating_point:
@@ -111,7 +111,7 @@ class MovedElements(TorchDispatchMode):
             self.tables |= {path} if elements != 1 else set()
             return
         found = self.read.setdefault(path, {})
-        place = address, call, str(x.storage_offset())  # two sides of one tensor are two
+        place = address, call, str(x.storage_offset())  # two slices of one tensor count as two
         if not (found.setdefault(place, elements) - elements).is_nonnegative:
             found[place] = elements
 
@@ -126,7 +126,7 @@ class MovedElements(TorchDispatchMode):
                 self.written.setdefault(path, {})[self._address(x), own[1]] = self._elements(x)
 
     def _cost(self, name: str, args: Any, given: list[Tensor], made: list[Tensor]) -> Any:
-        """FLOPs; 0 where there is one result per row, and of what is the same for every sequence."""
+        """FLOPs; 0 for one result per row, and for results shared by all sequences."""
         name = name.removesuffix("_") if name != "_softmax" else name
         elements = self._elements(given[0] if name in READ and given else made[0])
         row = isinstance(made[0].shape[-1], int) and made[0].shape[-1] == 1 if made[0].dim() else True
@@ -139,14 +139,14 @@ class MovedElements(TorchDispatchMode):
         return elements * (READ.get(name) or RESULT.get(name, 0))
 
     def traffic(self) -> dict[str, Any]:
-        """By path, elements read and written."""
+        """Path → elements read and written."""
         paths = {*self.read, *self.written}
         sides = (self.read, self.written)
         return {path: sympy.expand(sum(n for side in sides for n in side.get(path, {}).values())) for path in paths}
 
 
 def traffic_of(entry: Entry) -> Any:
-    """Elements that one kernel for a leaf moves; None where the module, as it is written, is no witness of it."""
+    """Elements that one kernel for a leaf reads and writes; None where the module as written does not show them."""
     if not entry.leaf.traffic_exact or _partly_turned(entry.leaf):
         return None
     moved = entry.traffic
@@ -155,7 +155,8 @@ def traffic_of(entry: Entry) -> Any:
 
 
 def computed_by(entry: Entry) -> tuple[Any, Callable[[str], bool]] | None:
-    """FLOPs of a leaf that are no products, and which operators of its module do them; None as in `traffic_of`."""
+    """FLOPs of a leaf outside matrix products, and the operators of its module that compute them; None as in
+    `traffic_of`."""
     if entry.leaf.operators_exact == "softmax":
         softmax = [operation.flops_other for operation in entry.operations if operation.name == "softmax"]
         return sum(softmax) * entry.runs, lambda name: name == "_softmax"
@@ -167,7 +168,7 @@ def computed_by(entry: Entry) -> tuple[Any, Callable[[str], bool]] | None:
 def _partly_turned(leaf: Leaf) -> bool:
     return bool(
         leaf.rotated_dims and (leaf.rotated_dims[0] != leaf.rotated_dims[1] or leaf.rotated_dims[0] % 2)
-    )  # of an odd width one stays
+    )  # one channel of an odd width is not rotated
 
 
 def traffic_rows(subject: Subject) -> Iterator[Row]:
@@ -176,13 +177,13 @@ def traffic_rows(subject: Subject) -> Iterator[Row]:
 
 
 def other_rows(subject: Subject) -> Iterator[Row]:
-    """FLOPs of parts that are no products."""
+    """FLOPs of parts outside matrix products."""
     yield from _rows(subject, "other flops", lambda entry: computed_by(entry) or (None, None))
 
 
-@lru_cache(maxsize=1)  # who asks for what moves also asks for what is computed
+@lru_cache(maxsize=1)  # both oracles use the same trace
 def _traced(subject: Subject) -> tuple[Ledger, MovedElements]:
-    """What every operator of a pass reads, writes and computes, and the ledger at its sizes."""
+    """The reads, writes and FLOPs of every operator of a pass, and the ledger at its sizes."""
 
     def trace(symbols: Symbols | OneSize, letters: SizePoint) -> tuple[Ledger, MovedElements]:
         with tracing(), symbols.mode, torch.no_grad():
@@ -205,7 +206,7 @@ def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
     found = {path: value for path, value in subject.everywhere(found).items() if path in paths}
     where, for_all = symbols.domain(), symbols.for_all
     for row in compare(claimed, lambda entry: said[entry][0], found, quantity, ORACLE, where, for_all):
-        if row.path:  # the whole is not claimed
+        if row.path:  # the total is not claimed
             yield row
     kinds = {entry.leaf.label for entry in ledger if entry.work is not None}
     if others := sorted(kinds - {entry.leaf.label for entry in claimed}):
@@ -213,14 +214,14 @@ def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
 
 
 def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -> bool:
-    """Whether a leaf works on what every sequence has of its own, and is as a module what it is as a part: sums may
-    stand for scales, and for what a module adds without one for it."""
+    """Whether a leaf processes each sequence's own data, and its module does what the part describes: a sum may replace
+    a scale, or an addition without a module of its own."""
     leaf = entry.leaf
     if entry.work is None or entry.work.batch != ledger.work.batch:
         return False
     keys = leaf.mask_span.keys(entry.work) if leaf.mask_span else leaf.attended and entry.work.keys
     if 1 in (getattr(leaf, "width", 0), getattr(leaf, "d_out", 0), keys):
-        return False  # one number per row, as those that are left out
+        return False  # one number per row: left out
     path = module_paths(entry, True)[0]
     if path in moved.tables and not entry.leaf.reads_places:
         return False
@@ -230,7 +231,7 @@ def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -
 
 
 def _chosen(ledger: Ledger, said: Mapping[Entry, Any], computed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """What a leaf's operators compute, of those that are asked for."""
+    """FLOPs of a leaf's operators, of those asked for."""
     found = {}
     for entry in ledger:
         for path in module_paths(entry, True):

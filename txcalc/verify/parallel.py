@@ -1,8 +1,8 @@
-"""What PyTorch's own sharding holds and sends on one rank, on fake tensors and a fake process group: any world size, no
-device.
+"""What one rank holds and sends under PyTorch's own sharding, on fake tensors and a fake process group: any world size,
+no device.
 
-The one module that names torch's private parts (`PRIVATE`): a torch without them is refused, never guessed at. It runs
-in a process of its own for every rank, for a process group is made once.
+The only module that uses torch's private names (`PRIVATE`): a torch without them is refused. Each rank runs in a
+process of its own, since a process group can be created only once.
 
     fully_shard on every block and on the root · ColwiseParallel, RowwiseParallel, SequenceParallel · PipelineStage
     under torch's schedules · an optimizer's step · collectives, with their bytes · saved_tensors_hooks
@@ -60,7 +60,7 @@ class RankJob(NamedTuple):
 
 
 def check() -> None:
-    """Errors: `NoParallel` that names what this torch does not have."""
+    """Errors: `NoParallel`, with what this torch lacks."""
     missing = []
     for module, name in PRIVATE:
         try:
@@ -75,17 +75,17 @@ def check() -> None:
 
 
 def measure(jobs: Sequence[Sequence[RankJob]]) -> list[list[dict[str, int]]]:
-    """What each job's rank holds and sends in one micro-batch and a step: the jobs of one list in one process."""
+    """What each job's rank holds and sends in one micro-batch and a step; the jobs of one list share a process."""
     return [_alone(_run, list(some)) for some in jobs]
 
 
 def live(recipe: Recipe) -> list[tuple[tuple[int, ...], ...]]:
-    """The micro-batches that each stage's rank holds of its pieces at once, counted under torch's own schedule."""
+    """The micro-batches in flight on each stage's rank, by piece, counted under torch's own schedule."""
     return [_alone(_live, recipe, stage) for stage in range(recipe.layout.pp)]
 
 
 def _alone(work: Callable[..., Any], *given: Any) -> Any:
-    """What work gives in a process of its own."""
+    """The result of work in a process of its own."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["txcalc.verify.parallel"])
     with context.Pool(1) as pool:
@@ -113,9 +113,8 @@ def _run(jobs: list[RankJob]) -> list[dict[str, int]]:
 
 
 def meshes(recipe: Recipe, device: str = "cpu") -> Mapping[Any, Any]:
-    """pp × dp × (fsdp and cp) × tp: ranks of cp hold the same weights as those of fsdp, and split them alike. Of
-    experts these and tp are `beside` × ep × etp: those that hold the same pieces of the same experts, and the ranks
-    side by side that hold all of them."""
+    """pp × dp × (fsdp and cp) × tp: ranks of cp and fsdp shard the same weights together. For experts, these and tp are
+    `beside` × ep × etp: `beside` are the ranks that hold the same shards of the same experts."""
     from torch.distributed.device_mesh import init_device_mesh
 
     layout = recipe.layout
@@ -133,7 +132,7 @@ def meshes(recipe: Recipe, device: str = "cpu") -> Mapping[Any, Any]:
 
 
 def _measured(job: RankJob, mesh: Any) -> dict[str, int]:
-    """Bytes of parameters, gradients, optimizer state and what is saved; collectives: how many, of how many bytes."""
+    """Bytes of parameters, gradients, optimizer state and saved tensors; number and bytes of collectives."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     model, recipe = job.model, job.recipe
@@ -142,7 +141,7 @@ def _measured(job: RankJob, mesh: Any) -> dict[str, int]:
     saved.watch(net)
     shares = recipe.layout.sp
     with FakeTensorMode(allow_non_fake_inputs=True), ExitStack() as stack:
-        # Experts take the tokens in turn, for where they would go no fake can know; each must have one to learn.
+        # Fake tensors cannot route tokens, so experts take them in turn; each needs one to have a gradient.
         stack.enter_context(mode(shares=shares, explicit=recipe.keep_scores, even=True))
         net.to_empty(device="cpu")
         _tie(net, model)
@@ -168,7 +167,7 @@ def held(net: nn.Module, optimizer: torch.optim.Optimizer) -> Counter[str]:
 
 
 def _inputs(model: Model, recipe: Recipe) -> tuple[Tensor, ...]:
-    """Ids (pictures, sound), or the vectors that the stage before sends."""
+    """Ids (images, audio), or the hidden states from the previous stage."""
     given = inputs(model, recipe.micro_batch, recipe.local_tokens)
     if getattr(model.root, "embedding", model.root) is None:
         width = next(reversed(model.spec["stacks"].values()))["d_model"]
@@ -178,7 +177,7 @@ def _inputs(model: Model, recipe: Recipe) -> tuple[Tensor, ...]:
 
 
 def backward(y: Any, model: Model) -> None:
-    """Of cross-entropy in float32 where there are logits; of what else comes out, as it is."""
+    """Backward from a cross-entropy in float32 where there are logits; else from the output itself."""
     first, *rest = y if isinstance(y, tuple) else (y,)
     if has_logits(model):
         logits = first.flatten(0, -2).float()
@@ -198,7 +197,7 @@ def _dtype(recipe: Recipe) -> torch.dtype:
 
 
 def stepper(recipe: Recipe, net: nn.Module) -> torch.optim.Optimizer:
-    """PyTorch's optimizer of that name, tensor by tensor (DTensors of two meshes cannot be stepped together)."""
+    """PyTorch's optimizer of that name, one per tensor (DTensors of two meshes cannot be stepped together)."""
     made: dict[str, Any] = {
         "adamw": lambda p: torch.optim.AdamW(p, foreach=False),
         "sgd": lambda p: torch.optim.SGD(p, lr=0.1, foreach=False),
@@ -212,8 +211,8 @@ def stepper(recipe: Recipe, net: nn.Module) -> torch.optim.Optimizer:
 def sharded(
     model: Model, recipe: Recipe, mesh: Any, device: str = "meta", recomputed: Context = nullcontext
 ) -> nn.Module:
-    """The reference module of a model (all of it, or a piece of a pipeline), split by torch; what backward computes
-    again runs within `recomputed`."""
+    """The reference module of a model (all of it, or a piece of a pipeline), sharded by torch; recomputation in
+    backward runs within `recomputed`."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import parallelize_module
@@ -222,7 +221,7 @@ def sharded(
     width = {2: torch.bfloat16, 4: torch.float32}[recipe.parameter_bytes]
     net: Any = build(model, device=device, dtype=width)
     alone = replace(recipe, layout=layout.replace(pp=1, vpp=1), schedule="1f1b", stages=None)
-    pipeline = Pipeline(model, replace(alone, recompute="none"))  # a piece has some of the layers that are numbered
+    pipeline = Pipeline(model, replace(alone, recompute="none"))  # layers are numbered in the whole model
     (piece,) = pipeline.pieces
     if layout.tp > 1:
         between: Any = Shard(1) if layout.sp > 1 else Replicate()
@@ -231,7 +230,7 @@ def sharded(
             split(net, model, pipeline.rank, apart, mesh, between)
         frozen = [name for name, parameter in net.named_parameters() if not parameter.requires_grad]
         parallelize_module(net, mesh["tp"], styles)
-        for name in frozen:  # SequenceParallel makes new parameters of a norm's, which learn
+        for name in frozen:  # SequenceParallel replaces a norm's parameters by trainable ones
             net.get_parameter(name).requires_grad_(False)
         _tie(net, model)
     if "ep" in mesh:
@@ -245,7 +244,7 @@ def sharded(
             those = mesh["dp", "beside"] if layout.dp > 1 else mesh["beside"]
             fully_shard(experts, mesh=those, mp_policy=policy, reshard_after_forward=recipe.reshard)
             first: Any = experts[0]
-            # A mean over all ranks, wherever their tokens went.
+            # Gradients are averaged over all ranks.
             first.set_gradient_divide_factor(float(recipe.shards * layout.dp))
             if device != "cuda" and mesh["beside"].size() > 1:
                 first.set_force_sum_reduction_for_comms(True)  # gloo cannot scale what it sums
@@ -285,7 +284,7 @@ def _blocks(net: nn.Module) -> Iterator[nn.Module]:
 
 
 def _tie(net: Any, model: Model) -> None:
-    """A tied matrix is one parameter again after both its modules were given others."""
+    """Ties a matrix again after both its modules got new parameters."""
     root: Any = getattr(model.root, "stack", model.root)
     half, own = (root.decoder, net.decoder) if hasattr(root, "decoder") else (root, net)
     head = half.head
@@ -305,7 +304,7 @@ def loss_parallel(recipe: Recipe) -> Iterator[None]:
 
 
 def _live(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
-    """Runs torch's schedule on a stage of small linear layers, and notes how many micro-batches it holds."""
+    """Runs torch's schedule on a stage of small linear layers, and counts the micro-batches in flight."""
     from torch.distributed.pipelining import schedules
     from torch.distributed.pipelining.stage import PipelineStage
 
@@ -360,7 +359,7 @@ def _live(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
     return tuple(sorted(fullest))
 
 
-# PyTorch's class of each schedule.
+# PyTorch's class for each schedule.
 SCHEDULES = {
     "gpipe": "ScheduleGPipe", "1f1b": "Schedule1F1B", "interleaved": "ScheduleInterleaved1F1B",
     "zb": "ScheduleInterleavedZeroBubble", "zbv": "ScheduleZBVZeroBubble", "dualpipev": "ScheduleDualPipeV",
@@ -376,7 +375,7 @@ def scheduled(recipe: Recipe, stages: Sequence[Any], loss: Callable[[Any, Tensor
 
 
 def folded(model: Model, counts: Sequence[int]) -> Model:
-    """The model with so many layers of each kind."""
+    """The model with the given number of layers of each kind."""
     root: Any = model.root
     groups, number = [], 0
     for group, count in zip(root.groups if counts else (), counts, strict=True):

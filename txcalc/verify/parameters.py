@@ -15,7 +15,7 @@ ORACLE = "torch.nn"
 
 
 def owned(net: nn.Module, size: Callable[[Tensor], Any] = Tensor.numel) -> Counter[str]:
-    """Elements (or a size) of every module's own weights by its path, a shared one once."""
+    """Path → elements (or a size) of every module's own weights, a shared one once."""
     found: Counter[str] = Counter()
     for name, weight in net.named_parameters():
         found[name.rpartition(".")[0]] += size(weight)
@@ -23,7 +23,7 @@ def owned(net: nn.Module, size: Callable[[Tensor], Any] = Tensor.numel) -> Count
 
 
 def rows(subject: Subject) -> Iterator[Row]:
-    """Elements by part; and a row for every weight of another shape, that is missing, or that is not described."""
+    """Elements by part; and a row for every weight that has another shape, is missing, or is not described."""
     found = {name: tuple(weight.shape) for name, weight in subject.net.named_parameters()}
     ledger = subject.model.ledger()
     yield from compare(ledger, lambda entry: entry.params, owned(subject.net), "params", ORACLE, for_all=True)

@@ -27,8 +27,8 @@ LISTED = "all B, T ≥ 1, the leaves that are listed each by itself"
 def prove(unit: Unit) -> tuple[Theorem, list[Row]]:
     """A unit's theorem and the rows behind it, part by part.
 
-    Errors: `NotForAll` where the trace fixes a size, where what it had to assume is no condition of sizes, or where an
-    operator that may cost has no count. Rows that are not equal refute it: no theorem may be kept.
+    Errors: `NotForAll` where the trace fixes a size or assumes something that is no condition on sizes, or where an
+    operator that may cost FLOPs has no count. Unequal rows refute the theorem: it must not be stored.
     """
     with unlogged():
         return _prove(unit)
@@ -53,7 +53,7 @@ def _prove(unit: Unit) -> tuple[Theorem, list[Row]]:
 
 
 def _at(unit: Unit, case: Case) -> tuple[list[Row], list[Condition], str]:
-    """Rows for all lengths of a case, with what PyTorch assumed of sizes and of lengths."""
+    """Rows for all lengths of a case, with PyTorch's assumptions about sizes and lengths."""
     symbols = SizeSymbols(unit.values, case.ones, made_of=case.made_of)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
     predicted = theorems.ledger(root, *symbols.asked)
@@ -75,7 +75,7 @@ def _at(unit: Unit, case: Case) -> tuple[list[Row], list[Condition], str]:
 
 
 def _weights(net: nn.Module, symbols: SizeSymbols) -> dict[str, Any]:
-    """Elements by module; over symbols one expert stands for all, and its weights count as often."""
+    """Elements by module; with symbols one expert stands for all, and its weights are multiplied by their number."""
     found: dict[str, Any] = {}
     number = {path: part.experts for path, part in net.named_modules() if hasattr(part, "experts")}
     for name, weight in net.named_parameters():
@@ -89,5 +89,5 @@ def _weights(net: nn.Module, symbols: SizeSymbols) -> dict[str, Any]:
 
 
 def made_with() -> dict[str, str]:
-    """The version of what traced."""
+    """The version of the tracer."""
     return {"torch": torch.__version__}

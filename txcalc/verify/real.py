@@ -1,11 +1,11 @@
-"""Runs a layout on real processes: loss and gradients must equal those of one process, bytes the predicted ones.
+"""Runs a layout on real processes: loss and gradients must equal those of one process, and bytes the prediction.
 
 A few processes on gloo (or NCCL, with a GPU each) run one step of a small model in fp32 with torch's own sharding,
-collectives and schedules. Every process also runs the whole step alone; since sums are in another order there, results
-must agree to `TOLERANCE` of the largest.
+collectives and schedules. Every process also runs the whole step alone; since it sums in another order, results must
+agree to `TOLERANCE` of the largest element.
 
-Under torchrun (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set) each process is one rank; else they are started
-here.
+Under torchrun (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set) each process is one rank; otherwise processes are
+started here.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from txcalc.verify.parallel import check, held, loss_parallel, meshes, scheduled
 from txcalc.verify.recorded import Collectives
 from txcalc.verify.verdict import Row, Verdict
 
-TIMEOUT = 300  # seconds: what takes longer waits for itself
-TOLERANCE = 2e-5  # of the largest element: fp32 has 6e-8, and sums of some hundred terms are in another order
-LARGEST = 200_000_000  # parameters: every process holds the whole model beside its share
+TIMEOUT = 300  # seconds; longer means a deadlock
+TOLERANCE = 2e-5  # of the largest element: fp32 rounds to 6e-8, and sums of some hundred terms change their order
+LARGEST = 200_000_000  # parameters: every process also holds the whole model
 
 
 class RankResult(NamedTuple):
-    """What one rank found: losses (None but on the last stage), the largest differences of gradients, and bytes."""
+    """One rank's losses (None except on the last stage), largest differences of gradients, and bytes."""
 
     rank: int
     alone: float
@@ -58,20 +58,19 @@ class RankResult(NamedTuple):
 
 
 def started(processes: int) -> Pool:
-    """Processes that ranks can run in, one run after the other: a context that ends them."""
+    """A context with processes that run ranks, reusable for several runs, and ended on exit."""
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__])  # what ranks need is imported once
+    context.set_forkserver_preload([__name__])  # imports are shared
     return context.Pool(processes)
 
 
 def verify_real(
     model: Model, recipe: Recipe, processes: int, device: str = "cpu", pool: Pool | None = None
 ) -> Verdict | None:
-    """One step of a layout on so many processes; None on every rank but the first where torchrun started them. Where a
-    `pool` of as many or more is given, they run in it; a layout with tp or ep only once, for DTensor keeps what it
-    knows of a mesh by its shape.
+    """One step of a layout on so many processes; under torchrun, None on every rank but the first. A `pool` of at least
+    as many processes is used if given, but only once for a layout with tp or ep: DTensor caches meshes by shape.
 
-    Errors: `InputError` for what cannot be run so, `NoParallel` where ranks fail or wait for each other
+    Errors: `InputError` for what cannot run this way, `NoParallel` where ranks fail or deadlock
     """
     check()
     recipe = replace(recipe, parameter="fp32", compute="fp32", reduce="fp32")
@@ -136,7 +135,8 @@ def _one(model: Model, recipe: Recipe, rank: int, world: int, port: int, device:
 
 
 def _work(model: Model, recipe: Recipe, rank: int, world: int, device: str, gather: bool = False) -> list[RankResult]:
-    """This rank's share of a step, and the whole step alone; with `gather` all ranks' on the first, elsewhere []."""
+    """This rank's share of a step, and the whole step alone; with `gather`, all ranks' results on the first, []
+    elsewhere."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     local = int(os.environ.get("LOCAL_RANK", "0"))
@@ -212,13 +212,13 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
 
 
 def _sequence(layout: Layout, rank: int) -> Any:
-    """The process group of those that hold a sequence together."""
+    """The process group of the ranks that share a sequence."""
     groups = [dist.new_group(list(range(i, i + layout.cp))) for i in range(0, layout.gpus, layout.cp)]
     return groups[rank // layout.cp]
 
 
 def _mean(loss: float, recipe: Recipe, mesh: Any, device: torch.device) -> float:
-    """Over the ranks that share weights by data."""
+    """The mean over the data-parallel ranks."""
     tensor = torch.tensor(loss, device=device, dtype=torch.float64 if device.type == "cpu" else torch.float32)
     for axis in ("dp", "fsdp"):
         if mesh[axis].size() > 1:
@@ -232,13 +232,13 @@ def _loss(y: Any, labels: Tensor) -> Tensor:
 
 
 def _plain(tensor: Tensor) -> Tensor:
-    """All of a tensor, wherever its pieces are."""
+    """The full tensor, gathered from its shards."""
     return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
 
 
 @torch.no_grad()
 def _fill(net: nn.Module, values: dict[str, nn.Parameter], prefix: str = "") -> None:
-    """The values of the whole model in a rank's share."""
+    """Copies the whole model's values into a rank's shards."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     for name, p in net.named_parameters():
@@ -266,7 +266,7 @@ def _renamed(name: str, first: str) -> str:
 def _pipelined(
     model: Model, recipe: Recipe, whole: nn.Module, mesh: Any, rank: int, ids: Tensor, labels: Tensor, device: Any
 ) -> tuple[dict[str, nn.Module], float | None]:
-    """Each piece of this rank under torch's own schedule; the loss where the last piece is."""
+    """Runs each piece of this rank under torch's own schedule; the loss on the rank of the last piece."""
     from torch.distributed.pipelining.stage import PipelineStage
 
     pipeline, layout = Pipeline(model, recipe), recipe.layout
@@ -320,7 +320,7 @@ def _rows(model: Model, recipe: Recipe, found: RankResult) -> Iterator[Row]:
             want[kind], want[f"{kind} bytes"] = sent
         if recipe.layout.cp > 1:
             want.update(context.exchanged(pieces[0], recipe))
-    routed = {"all_to_all bytes"} if recipe.layout.ep > 1 else set()  # as the router says, not evenly
+    routed = {"all_to_all bytes"} if recipe.layout.ep > 1 else set()  # depends on the router, not even
     for name in sorted((want.keys() | found.bytes.keys()) - routed):
         if want[name] or found.bytes.get(name, 0):
             unit = "" if name in KINDS else ", bytes"

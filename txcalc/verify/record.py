@@ -16,14 +16,14 @@ Proof = dict[str, str]
 
 
 def proofs(model: Model, verdict: Verdict) -> dict[str, Proof | None]:
-    """What a verdict says of each recorded quantity of a whole model: None of what was asked and not shown."""
+    """A verdict's evidence for each recorded quantity of a whole model; None where it was tested and not shown."""
     asked = {row.quantity: row for row in verdict.rows if row.path == "" and row.quantity in RECORDED}
     shown = {name: verdict.known[name] for name, row in asked.items() if verdict.ok and _complete(model, row)}
     return {name: {**shown[name]._asdict(), "digest": digest(model, name)} if name in shown else None for name in asked}
 
 
 def _complete(model: Model, row: Row) -> bool:
-    """Whether a total is that of all parts: of saved elements, some are only modelled."""
+    """Whether a total covers all parts: some saved activations are only modelled."""
     if not row.quantity.startswith("saved"):
         return True
     letters = Subject(model).letters
@@ -32,8 +32,8 @@ def _complete(model: Model, row: Row) -> bool:
 
 
 def store(found: Mapping[str, Mapping[str, Proof | None]]) -> None:
-    """Puts what was found into the file, by preset and quantity, and takes out what was not shown; what is there of
-    others stays."""
+    """Writes the evidence found into the file, by preset and quantity, and removes what was not shown; other entries
+    stay."""
     path = proofs_file()
     whole: dict[str, Any] = json.loads(path.read_text()) if path.is_file() else {"presets": {}}
     stored = whole["presets"]

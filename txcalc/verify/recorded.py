@@ -15,8 +15,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from txcalc.reference.run import Run
 from txcalc.verify.tracker import Tracker
 
-# torch's names of collectives, without the parts that differ between its two interfaces; and whose size counts: what
-# comes out of a gather, what goes into a reduction.
+# torch's names of collectives, without the parts that differ between its two interfaces; and whose size counts: the
+# output of a gather, the input of a reduction.
 COLLECTIVES = {
     "_allgather_base_": ("all_gather", 0),
     "all_gather_into_tensor": ("all_gather", None),
@@ -41,10 +41,10 @@ def held_bytes(tensor: Tensor) -> int:
 class SavedStorages:
     """Bytes of the distinct storages that autograd keeps, in the modules and in the loss.
 
-    Left out: weights, and what is made of them alone; ids and boolean masks; tables of positions. A norm's statistics
-    are fp32 in CUDA's kernels whatever its input; the CPU's keep them in 16 bits, and are counted as if in 32.
-    `saved to route` is what experts keep to send tokens and to weigh results, in which implementations differ.
-    `again`: what a module that is computed again adds while its backward runs, of each.
+    Left out: weights and tensors computed from weights alone; ids and boolean masks; tables of positions. A norm's
+    statistics are fp32 in CUDA's kernels whatever its input; the CPU keeps them in 16 bits, and they are counted as 32.
+    `saved to route` is what experts save to dispatch tokens and weight outputs, which differs between implementations.
+    `again`: what each recomputed module adds while its backward runs.
     """
 
     def __init__(self) -> None:
@@ -67,7 +67,7 @@ class SavedStorages:
         return hasattr(self._modules[path], "routed")
 
     def _new(self, tensor: Tensor) -> tuple[str, int]:
-        """The module at work, and the bytes that nobody kept before."""
+        """The running module, and the bytes not saved before."""
         mine, path = local(tensor), self.tracker.path
         storage = mine.untyped_storage()
         if storage._cdata in self._seen:
@@ -82,7 +82,7 @@ class SavedStorages:
 
     @contextmanager
     def recomputed(self) -> Iterator[None]:
-        """Beside torch's own hooks, which put what is made again where backward looks for it."""
+        """Runs beside torch's own hooks, which hand recomputed tensors to backward."""
         pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(True)
         self._runs += 1
         number = self._runs
@@ -113,14 +113,14 @@ class SavedStorages:
 
 
 class Collectives(TorchDispatchMode):
-    """How many collectives of each kind ran, and the bytes of them: of a gather what came out, else what went in."""
+    """The number of collectives of each kind, and their bytes: the output of a gather, else the input."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.found: Counter[str] = Counter()
 
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(kind.__name__ == "DTensor" for kind in types):  # its own collectives come after it
+        if any(kind.__name__ == "DTensor" for kind in types):  # its own collectives follow
             return NotImplemented
         result = function(*args, **(kwargs or {}))
         space, _, rest = str(function).partition(".")

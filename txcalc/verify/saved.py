@@ -30,12 +30,12 @@ WEIGHTS, TABLES, IDS, STATISTICS = "weights", "masks and tables", "ids and boole
 
 
 class SavedElements:
-    """Elements that each module is the first to keep (`found`), and the bytes of what is left out, by reason (`apart`).
+    """Elements that each module is the first to save (`found`), and bytes left out, by reason (`apart`).
 
-    Left out, as the ledger leaves it out: storages whose size does not depend on B (weights, masks, tables of
-    positions), those that hold no floating-point numbers, and `statistics`: by path, so many elements are one number a
-    row, of a norm or of a fused softmax. What an `idle` path keeps first, which says that another keeps it, or a part
-    whose figure is only modelled, is charged to the first that says nothing of the kind.
+    Left out, as in the ledger: storages whose size does not depend on B (weights, masks, tables of positions), those
+    without floating-point numbers, and `statistics`: path → elements, one per row, of a norm or a fused softmax. What
+    an `idle` path saves first (the ledger counts it elsewhere), or a part that is only modelled, is charged to the
+    first other module that saves it.
     """
 
     def __init__(
@@ -50,9 +50,9 @@ class SavedElements:
         self.apart: dict[str, Any] = {}
         held = (*net.parameters(), *net.buffers())
         self._weights = {tensor.untyped_storage()._cdata for tensor in held}
-        # Storages by address, held: a freed one could give its address to another.
+        # Storages by address; held, since the address of a freed one could be reused.
         self._seen = dict[int, Any]()
-        # Those charged to an idle path, or as statistics of so many bytes each: to be claimed by another.
+        # Those charged to an idle path, or as statistics of so many bytes each, until another module saves them.
         self._lent = dict[int, tuple[str, Any, int]]()
         self._memory = set[int]()
         self._net = net
@@ -75,7 +75,7 @@ class SavedElements:
         ):
             before, elements, width = self._lent.pop(address)
             where, key, amount = (self.apart, STATISTICS, width * elements) if width else (self.found, before, elements)
-            where[key] = sympy.expand(where[key] - amount)  # nobody else reads a statistic: it was an input
+            where[key] = sympy.expand(where[key] - amount)  # a statistic has no other reader: it was an input
             path = self.tracker.path
             self.found[path] = sympy.expand(self.found.get(path, 0) + elements)
         return tensor
@@ -90,7 +90,7 @@ class SavedElements:
             return IDS
         if not elements.has(B):
             return TABLES
-        whole = tensor.dim() == 4 and tensor.shape[-1] > 1  # q, k, v or y of all heads, whatever its size
+        whole = tensor.dim() == 4 and tensor.shape[-1] > 1  # q, k, v or y of all heads, of any size
         return STATISTICS if not whole and sympy.expand(elements - self.statistics.get(path, 0)) == 0 else ""
 
     def during(self, work: Callable[[], Any]) -> SavedElements:
@@ -115,9 +115,9 @@ def row_statistics(ledger: Ledger) -> dict[str, Any]:
     return rows
 
 
-# Parts whose figure in the ledger models real kernels, and claims nothing about the reference.
+# Parts whose figure in the ledger models real kernels, not the reference module.
 MODELLED = {
-    # A short convolution keeps its columns alone, and these are compared.
+    # A short convolution saves only its columns, which are compared.
     **dict.fromkeys(
         {name for name in MIXERS if mechanism(name).kind == "recurrent"} - {"short_convolution"} | {"channel_mix"},
         "recurrent mixers (their kernels keep other states)",
@@ -128,11 +128,11 @@ MODELLED = {
     "experts": "experts (what is kept to dispatch and to combine depends on the implementation)",
 }
 
-READERS = ("gate", "inner_norm", "o", "o.lora_a")  # of what a core gives
+READERS = ("gate", "inner_norm", "o", "o.lora_a")  # modules that read a core's output
 
 
 def saved_differs(leaf: Leaf, work: Workload) -> str:
-    """Why the reference cannot keep what the ledger says of a leaf in one of the two traces, or ""."""
+    """Why the reference module cannot save what the ledger says of a leaf in one of the two traces, or ""."""
     if reason := leaf.saved_differs(work):
         return reason
     if leaf.norm_shape and leaf.norm_shape[1] == 1:
@@ -169,7 +169,7 @@ def rows(subject: Subject) -> Iterator[Row]:
 def _traced(
     subject: Subject, keep_scores: bool, symbols: Symbols | OneSize, letters: SizePoint
 ) -> tuple[Ledger, dict[str, Any], Symbols | OneSize]:
-    """The ledger, what autograd keeps, and the symbols of both."""
+    """The ledger, the saved tensors, and the symbols of both."""
     ledger = subject.ledger(letters, keep_scores=keep_scores)
     with mode(explicit=keep_scores, static=True), symbols.mode:
         net = subject.some if keep_scores else subject.build_thin("cpu")
@@ -180,7 +180,7 @@ def _traced(
 
 
 def _published(subject: Subject, ledger: Ledger) -> list[str]:
-    """The published count of the same, where it describes the model, and each term that is not in ours."""
+    """The published count, where it describes the model, and each of its terms that ours lacks."""
     try:
         found = korthikanti(subject.model, ledger)
     except InputError:
@@ -191,8 +191,8 @@ def _published(subject: Subject, ledger: Ledger) -> list[str]:
 
 
 def claims(ledger: Ledger, beside: Collection[str] = ()) -> bool:
-    """Whether the ledger's total of saved elements is a claim throughout, under its workload, but for what is `beside`
-    of `MODELLED`."""
+    """Whether the ledger's total of saved elements is claimed for all parts under its workload, except those of
+    `MODELLED` in `beside`."""
     return {*_modelled(ledger, {}).values()} <= {MODELLED[name] for name in beside}
 
 
@@ -202,7 +202,7 @@ def _modelled(ledger: Ledger, found: Mapping[str, Any]) -> dict[str, str]:
     for entry in ledger:
         reason = saved_differs(entry.leaf, entry.work or ledger.work)
         for path in module_paths(entry) if reason else ():
-            at = path.removesuffix("core")  # the gate, the norm or else o keeps what the core does not
+            at = path.removesuffix("core")  # the gate, the norm or else o saves what the core does not
             reasons |= dict.fromkeys((path, *(at + reader for reader in READERS)), reason)
     for path in {*found, *spread(ledger, lambda _: 0)}:
         for name in MODELLED.keys() & set(path.split(".")):

@@ -1,6 +1,6 @@
-"""Sizes, batch and lengths as PyTorch symbols: what is traced with them holds for all, under conditions.
+"""Sizes, batch and lengths as PyTorch symbols: a trace with them holds for all sizes, under conditions.
 
-Guards must hold for all sizes of 2 or more, or become conditions of the theorem, or refuse it.
+Guards must hold for all sizes of 2 or more, or become conditions of the theorem; otherwise it is refused.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ N, REST, MORE = sympy.symbols("n rest more", integer=True, positive=True)
 
 
 class SizeSymbols:
-    """A PyTorch symbol for every parameter of a structure and for the lengths, but for those that are 1 and those that
-    come from others (`made_of`, by name: a formula in letters); `read` turns expressions in them back."""
+    """A PyTorch symbol for every parameter of a structure and every length, except those that are 1 and those that
+    follow from others (`made_of`, by name: a formula in letters); `read` converts expressions back."""
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class SizeSymbols:
         return value
 
     def read(self, value: Any) -> Any:
-        """What was measured, in letters."""
+        """A measured expression, in letters."""
         if isinstance(value, int):
             return sympy.Integer(value)
         found = sympy.sympify(value.node.expr if isinstance(value, torch.SymInt) else value).xreplace(self._back)
         found = simple(found) if found.has(FloorDiv) else found
-        found = found.replace(Min, sympy.Min)  # PyTorch's is a class of its own
+        found = found.replace(Min, sympy.Min)  # PyTorch has its own class
         if unknown := found.free_symbols - set(self._back.values()):
             raise NotForAll(f"what is computed depends on data ({', '.join(sorted(map(str, unknown)))})")
         return sympy.expand(found)
@@ -88,13 +88,13 @@ class SizeSymbols:
 
     @property
     def asked(self) -> tuple[Any, Any, Any]:
-        """The same in letters."""
+        """B, T and T_src in letters."""
         return self.letters["B"], self.letters["T"], self.letters["T_src"]
 
     def conditions(self) -> tuple[list[Condition], list[str]]:
-        """What PyTorch assumed that is not true of all sizes of 2 or more: of sizes alone, and of B, T and T_src.
+        """PyTorch's assumptions that do not hold for all sizes of 2 or more: of sizes alone, and of B, T and T_src.
 
-        Errors: `NotForAll` for what is no inequality of polynomials."""
+        Errors: `NotForAll` for an assumption that is no inequality of polynomials."""
         for symbol, value in self.env.replacements.items():
             if symbol in self._back:
                 one, other = self._back[symbol], sympy.sympify(value).xreplace(self._back)
@@ -119,12 +119,12 @@ class SizeSymbols:
 
 
 def _shifted(polynomial: Any) -> Any:
-    """With every letter written as 2 and a whole number that may be 0, so that signs are those of coefficients."""
+    """With every letter replaced by 2 plus a nonnegative integer, so that the coefficients show the sign."""
     return sympy.expand(polynomial.xreplace({letter: letter + LEAST for letter in polynomial.free_symbols}))
 
 
 def _positive(expression: Any, strictly: bool = True) -> bool:
-    """Whether a polynomial is above 0 (or at least 0) for all sizes of 2 or more, as its coefficients show."""
+    """Whether the coefficients show that a polynomial is above 0 (or at least 0) for all sizes of 2 or more."""
     shifted = _shifted(sympy.expand(expression))
     if shifted.has(Application):
         return False
@@ -134,13 +134,13 @@ def _positive(expression: Any, strictly: bool = True) -> bool:
 
 
 def _nonzero(expression: Any) -> bool:
-    """Whether a polynomial is 0 for no sizes of 2 or more: no factor of it is."""
+    """Whether a polynomial is nonzero for all sizes of 2 or more: each of its factors is."""
     factors = sympy.factor_list(sympy.expand(expression))
     return bool(factors[0] != 0) and all(_positive(f) or _positive(-f) for f, _ in factors[1])
 
 
 def simple(expression: Any) -> Any:
-    """Without the larger and smaller of what is known, and remainders of what is less."""
+    """Simplifies Min, Max and remainders whose result is known for all sizes of 2 or more."""
     if isinstance(expression, int) or not expression.has(Application):
         return expression
 
@@ -199,7 +199,7 @@ def _whole(polynomial: Any) -> bool:
 
 
 def _least(expression: Any) -> Any:
-    """A lower bound of an expression: where the smallest of several is subtracted, one of them is instead."""
+    """A lower bound of an expression: a subtracted Min is replaced by one of its arguments."""
     for smaller in expression.atoms(Min, sympy.Min):
         if expression.coeff(smaller).is_negative:
             chosen = [sympy.expand(expression.xreplace({smaller: side})) for side in smaller.args]
@@ -235,10 +235,10 @@ def always(said: Any) -> bool:
 
 
 def _condition(said: Any) -> tuple[Any, str] | None:
-    """The polynomial that must not be 0, or be at least 0; None for what is no such condition."""
+    """The polynomial that must be nonzero, or at least 0; None for any other condition."""
     if isinstance(said, sympy.Or):
         parts = [part for part in map(_condition, said.args) if part is not None]
-        return parts[0] if parts else None  # it suffices
+        return parts[0] if parts else None  # one is enough
     said = simple(said)
     if isinstance(said, sympy.Ne):
         found, relation = said.lhs - said.rhs, "!="
@@ -267,7 +267,7 @@ def _size(polynomial: Any) -> Size:
 
 @contextmanager
 def refusing() -> Iterator[None]:
-    """What PyTorch raises where a size may not be a symbol is a refusal."""
+    """Turns PyTorch's errors about symbolic sizes into refusals."""
     try:
         yield
     except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
@@ -276,7 +276,7 @@ def refusing() -> Iterator[None]:
 
 
 def lengths_of(unit: Unit) -> list[str]:
-    """The batch and those lengths that the formulas are in."""
+    """The batch and the lengths in the formulas."""
     half = list(unit.spec["stacks"].values())
     if len(half) == 1:
         return ["B"] if half[0]["vision"] else ["B", "T"]
@@ -290,8 +290,8 @@ def ones_of(unit: Unit) -> list[tuple[str, ...]]:
 
 
 class Case(NamedTuple):
-    """Lengths of which one trace speaks: those that are 1, and what T and the tokens that are pooled into one are made
-    of, so that which is more, and what is left over, are no conditions. The others are 2 or more."""
+    """The lengths that one trace covers: those that are 1; and T and the number of pooled tokens as formulas, so that
+    neither their order nor a remainder becomes a condition. The others are 2 or more."""
 
     ones: tuple[str, ...] = ()
     made_of: Mapping[str, Any] = {}
@@ -301,7 +301,7 @@ class Case(NamedTuple):
 
 
 def cases(unit: Unit) -> list[Case]:
-    """All that leave no length out."""
+    """Cases that together cover all lengths."""
     found = [Case(ones) for ones in ones_of(unit)]
     for rate in (name for name in unit.values if name.endswith(".rate")):
         letter, left = sympy.Symbol(rate, integer=True, positive=True), REST + MORE - 1
@@ -322,7 +322,7 @@ def inputs(unit: Unit, root: Any, lengths: tuple[Any, Any, Any], of: Callable[[A
 
 
 def _read(stack: Stack, batch: Any, tokens: Any, side: int, of: Callable[[Any], Any]) -> Tensor:
-    """Ids, pictures, bands of sound, or vectors where there is no embedding."""
+    """Ids, images, mel bands, or vectors where there is no embedding."""
     embedding = stack.embedding
     if embedding is None:
         return torch.empty(batch, tokens, of(stack.d_model), device="meta")

@@ -1,10 +1,10 @@
 """Further theorems of a structure: training step, saved activations, passes after cached tokens, the cache, and masked
 pairs.
 
-FLOPs of backward and of a pass with tokens past, and what is kept, hold for every size as `prove` shows it. Where a
-window ends, the trace takes another way: there is one for each order of the window, the tokens past and all tokens, in
-which these sizes are sums of letters, so that their order is no condition. The pairs that a mask leaves are added up at
-sizes on both sides of the window's end, and are *measured*.
+FLOPs of backward and of a pass with cached tokens, and saved activations, are proved for every size as in `prove`. A
+window's end changes the trace, so there is one trace for each order of the window, the cached tokens and all tokens,
+with these sizes as sums of letters, so that their order is no condition. Visible pairs under a mask are summed at sizes
+on both sides of the window's end, and are *measured*.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ PAST, MORE, LACKING, W = (
     sympy.Symbol(name, integer=True, positive=True) for name in ("past", "more", "lacking", "attention.window")
 )
 MODES: dict[str, dict[str, bool]] = {"": {}, theorems.LAST: {"last": True}, theorems.ABSORBED: {"absorbed": True}}
-WINDOWS = (2, 3, 5, 8)  # at which masks are added up
-POOLED = ((2, 3), (5, 2), (5, 7))  # a window and a group, at which passes with tokens past are measured
+WINDOWS = (2, 3, 5, 8)  # at which visible pairs are summed
+POOLED = ((2, 3), (5, 2), (5, 7))  # window and group, at which passes with cached tokens are measured
 
 
 def shown(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], list[Row]]:
-    """What can be said of each further quantity that is not known, and the rows behind it; what cannot be traced is
-    left out."""
+    """The evidence for each further quantity that is not known yet, with its rows; what cannot be traced is left
+    out."""
     found: dict[str, Shown] = {}
     rows: list[Row] = []
     attempts: dict[Callable[[Unit], tuple[dict[str, Shown], list[Row]]], tuple[str, ...]] = {
@@ -71,7 +71,7 @@ def _training(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
 
 
 def _prompt(unit: Unit, form: str) -> tuple[dict[str, Shown], list[Row]]:
-    """FLOPs of a forward pass in another form: of the last logits, of latents that are not expanded."""
+    """FLOPs of a forward pass in another form: last logits only, or absorbed latents."""
     return _counted(unit, theorems.formed("flops", form), _forward, flops.forward, form)
 
 
@@ -104,12 +104,12 @@ def _forward(entry: Entry) -> Any:
 
 
 def _asked(form: str) -> dict[str, bool]:
-    """A form as a workload has it."""
+    """A form as fields of a workload."""
     return {theorems.FORMS[form]: True} if form else {}
 
 
 def _of_sizes(symbols: SizeSymbols) -> list[Condition]:
-    """What the trace assumed, of sizes alone. Errors: `NotForAll` where it was of lengths."""
+    """The trace's assumptions about sizes. Errors: `NotForAll` for one about lengths."""
     sizes, lengths = symbols.conditions()
     if lengths:
         raise NotForAll(f"the trace holds only where {', '.join(lengths)}")
@@ -121,7 +121,7 @@ def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, 
 
 
 def _saved(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
-    """What autograd keeps, with the attention matrix and with fused attention, where the ledger claims all of it."""
+    """Saved activations with explicit and with fused attention, where the ledger claims all of them."""
     said: dict[str, Shown] = {}
     rows: list[Row] = []
     for quantity, device in ((theorems.KEPT, META), (theorems.FUSED, torch.device("cpu"))):
@@ -153,11 +153,11 @@ def _kept(unit: Unit, quantity: str, device: torch.device) -> tuple[list[Row], l
     return list(rows), _of_sizes(symbols)
 
 
-# A pass with tokens past.
+# A pass with cached tokens.
 
 
 class Order(NamedTuple):
-    """Which of a window, the tokens past and all tokens is longer: letters of 2 or more, and what is made of them."""
+    """An order of the window, the cached tokens and all tokens: letters of 2 or more, and the sizes made of them."""
 
     letters: tuple[Any, ...]
     past: Any = PAST
@@ -166,7 +166,7 @@ class Order(NamedTuple):
 
 
 def orders(one: bool, window: bool) -> tuple[Order, ...]:
-    """Every order of W, past and past + T, for T = 1 or T ≥ 2; where there is a window, they leave out no size."""
+    """Every order of W, past and past + T, for T = 1 or T ≥ 2; with a window, they cover all sizes."""
     tokens, first = (sympy.Integer(1) if one else T), sympy.Integer(1)
     own = () if one else (T,)
     if not window:
@@ -187,7 +187,7 @@ def orders(one: bool, window: bool) -> tuple[Order, ...]:
 
 
 def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[Row]]:
-    """What a pass with tokens past costs, and what is kept after it; in another form its FLOPs alone."""
+    """FLOPs of a pass with cached tokens, and the cache after it; in another form FLOPs alone."""
     root = unit.over(theorems.probe(unit))
     windows = [name for name in unit.values if name.startswith("attention.window")]
     fixed = unit.spec["kind"] == "encoder" or root.fixed is not None
@@ -210,7 +210,7 @@ def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[Row]]:
 
 
 def _pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[Row]]:
-    """The same where tokens are pooled, at sizes on both sides of the ends of groups and windows."""
+    """The same with pooled tokens, at sizes on both sides of the ends of groups and windows."""
     names = [[name for name in unit.values if name.endswith(end)] for end in (".window", ".rate")]
     rows: list[Row] = []
     for window, rate in POOLED:
@@ -241,7 +241,7 @@ def _held(entry: Entry) -> Any:
 
 
 def _passed(unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = "") -> tuple[list[Row], list[Condition]]:
-    """One order, where those lengths are 1; an encoder has read its source with the first pass."""
+    """One order, with the given lengths 1; an encoder runs in the first pass."""
     made_of = {str(W): order.window} if order.window != W else {}
     sizes = [name for name in unit.values if name not in made_of and name != str(W)]
     apart = "T_src" in lengths_of(unit)
@@ -275,7 +275,7 @@ def _passed(unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = ""
 
 
 def _masked(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
-    """Cores of attention as prompts, and where they decode with tokens past, on both sides of a window's end."""
+    """Attention cores on prompts and, where they decode, with cached tokens, on both sides of a window's end."""
     probed = theorems.probe(unit)
     windows = [name for name in unit.values if name.startswith("attention.window")]
     cores = [leaf for leaf in unit.over(probed).leaves() if leaf.kind == "attention_core"]

@@ -21,8 +21,8 @@ BATCH, STEPS = 2, 2
 
 
 def rows(subject: Subject) -> Iterator[Row]:
-    """Weights by part, and the cache by part after a prompt and further tokens; on a device also all of each, as its
-    allocator has them."""
+    """Weights by part, and the cache by part after a prompt and further tokens; on a device also their totals from the
+    allocator."""
     yield from _weights(subject)
     if subject.model.decodes:
         yield from _cache(subject)
@@ -72,15 +72,14 @@ def _cache(subject: Subject) -> Iterator[Row]:
 
 
 def state_bytes(entry: Entry, width: int) -> int:
-    """What a leaf and its copies keep of one sequence: tokens, keys, values, latents, entries, columns and cells'
-    states are as wide as the modules."""
+    """Cache bytes of a leaf and its copies for one sequence: all but fp32 states have the modules' dtype."""
     return entry.cache * (STATE if entry.leaf.kept_in_fp32 else width)  # type: ignore[no-any-return]
 
 
 def _allocated(
     subject: Subject, what: str, predicted: int, beside: int, asked: int, given: int, where: str = ""
 ) -> Iterator[Row]:
-    """What was asked of the allocator is exact; what it gave is noted, with its rounding."""
+    """Bytes requested from the allocator are exact; bytes allocated, which it rounds up, are noted."""
     where = where or f"one size on {subject.device}"
     extra = f" and {beside:,} B of buffers" if beside else ""
     yield Row(

@@ -18,14 +18,14 @@ from txcalc.reference import build, inputs
 from txcalc.verify.symbolic import PRIME, T_SRC, B, NotForAll, OneSize, SymbolicSize, Symbols, T
 
 V = TypeVar("V")
-# For every batch and length on one layer of each kind, at points where the trace allows no symbols (auto); for every
-# batch and length on all layers, or not at all (symbolic); at points (points).
+# auto: for every batch and length, on one layer of each kind; at points where the trace allows no symbols. symbolic:
+# for every batch and length on all layers, or not at all. points: at points.
 Lengths = Literal["auto", "symbolic", "points"]
 
-# Batch, tokens and encoder positions: ones, primes and a power of two; all different where two could be mixed up.
+# Batch, tokens and encoder positions: ones, primes and a power of two; different where two could be confused.
 POINTS: tuple[tuple[int, int, int], ...] = ((1, 1, 3), (2, 2, 1), (1, 3, 5), (3, 5, 2), (2, 8, 8))
-EVERY_LAYER_AT = 3  # which of them counts every layer; the others, and the symbols, one layer of each kind
-LONG = 61, 59  # tokens, past every window, and encoder positions where only one size is traced
+EVERY_LAYER_AT = 3  # the point that counts every layer; other points, and symbols, use one layer of each kind
+LONG = 61, 59  # tokens beyond every window, and encoder positions, where only one size is traced
 _LAYER = re.compile(r"((?:encoder\.|decoder\.)?layers\.\d+)(.*)")
 
 
@@ -42,10 +42,10 @@ class SizePoint(NamedTuple):
 
 
 class Subject:
-    """A model, on meta unless a device is given, where its modules are real and every layer is measured.
+    """A model on meta, or on a device, where its modules are real and every layer is measured.
 
-    On meta `some` has one layer of each kind: two layers of a kind are made from one and the same part, and the point
-    at which every layer is counted shows that they cost the same.
+    On meta `some` has one layer of each kind: layers of one kind are built from the same part, and the point at which
+    every layer is counted shows that they cost the same.
     """
 
     def __init__(
@@ -57,26 +57,26 @@ class Subject:
 
     @cached_property
     def net(self) -> nn.Module:
-        """All of it."""
+        """The whole model's modules."""
         return build(self.model, device=self.device, dtype=self.dtype)
 
     @cached_property
     def thin(self) -> Model:
-        """One layer of each kind (and all that share their weights)."""
+        """The model with one layer of each kind (and all layers that share its weights)."""
         return replace(self.model, root=self.model.root.with_stacks(_thin))
 
     @cached_property
     def _stacks(self) -> Mapping[str, Stack]:
-        """The stacks by the prefix of their paths."""
+        """The stacks by path prefix."""
         return self.model.root.halves
 
     @cached_property
     def some(self) -> nn.Module:
-        """The modules of `thin` on meta, under the paths they have in the whole; on a device all modules."""
+        """On meta the modules of `thin`, under their paths in the whole model; on a device all modules."""
         return self.net if self.device != "meta" else self.build_thin("meta")
 
     def build_thin(self, device: str) -> nn.Module:
-        """The modules of `thin`, made again."""
+        """Builds the modules of `thin` again."""
         net = build(self.thin, device=device, dtype=self.dtype)
         for prefix, stack in self._stacks.items():
             half: Any = net.get_submodule(prefix.removesuffix("."))
@@ -86,7 +86,7 @@ class Subject:
         return net
 
     def everywhere(self, measured: Mapping[str, V]) -> dict[str, V]:
-        """What was measured on `some`, under the paths of all the layers for which each one stands."""
+        """Figures measured on `some`, under the paths of all the layers that each layer represents."""
         result: dict[str, V] = {}
         for path, value in measured.items():
             layer = _LAYER.fullmatch(path)
@@ -97,7 +97,7 @@ class Subject:
 
     @cached_property
     def _copies(self) -> dict[str, list[str]]:
-        """The layers for which each layer of `some` stands; those that share their weights are all the first."""
+        """The layers that each layer of `some` represents; layers that share weights count as the first."""
         copies: dict[str, list[str]] = {}
         for prefix, stack in self._stacks.items():
             for group in stack.groups:
@@ -107,7 +107,7 @@ class Subject:
 
     @cached_property
     def longest(self) -> int | None:
-        """Rows of the shortest table of positions; None where no table ends."""
+        """Rows of the shortest table of positions; None without one."""
         tables = [stack.embedding.positions for stack in self._stacks.values() if stack.embedding]
         return min([table.rows for table in tables if table is not None], default=None)
 
@@ -122,13 +122,13 @@ class Subject:
         return list(dict.fromkeys(found))
 
     def measured(self) -> Iterator[tuple[SizePoint, nn.Module, bool]]:
-        """The sizes with the modules to run there, and whether these are all of them: on meta at one point."""
+        """The sizes with the modules to run there, and whether these are the whole model: on meta at one point."""
         for number, point in enumerate(self.points):
             whole = self.device != "meta" or number == min(EVERY_LAYER_AT, len(self.points) - 1)
             yield point, self.net if whole else self.some, whole
 
     def inputs(self, point: SizePoint, device: str | None = None) -> tuple[Tensor, ...]:
-        """Random ones, those that are no ids in the dtype of the modules."""
+        """Random inputs; those that are no ids have the modules' dtype."""
         made = inputs(self.model, *point, device=device or self.device)
         return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in made)
 
@@ -137,14 +137,14 @@ class Subject:
 
     @property
     def letters(self) -> SizePoint:
-        """The sizes as symbols; a length that can only be 1 is none."""
+        """The sizes as symbols; a length that is always 1 has none."""
         if self.longest == 1 and not self.model.fixed_length:
             return SizePoint(B, 1, self.points[0].source and 1)
         return SizePoint(B, T, T_SRC if self.model.has_encoder_apart and not self.model.reads_no_ids else None)
 
     def traced(self, trace: Callable[[Symbols | OneSize, SizePoint], V], what: str, device: str = "meta") -> V:
-        """What a trace finds with inputs whose sizes are symbols, and these; at points, and where it takes no symbols
-        for lengths, with symbols of the batch alone. Errors: `NotForAll` where `lengths` is "symbolic"."""
+        """The result of a trace with symbolic inputs, and its symbols; only the batch is symbolic at points and where
+        lengths cannot be. Errors: `NotForAll` where `lengths` is "symbolic"."""
         if self.lengths != "points":
             try:
                 return trace(self.symbols(device), self.letters)
@@ -155,7 +155,7 @@ class Subject:
         return trace(*self.at_one_length(device))
 
     def at_one_length(self, device: str) -> tuple[OneSize, SizePoint]:
-        """Inputs of a batch that is a symbol, and of so many tokens that every window is passed."""
+        """Inputs with a symbolic batch, and more tokens than every window."""
         past = max((end for leaf in self.model.root.leaves() for end in leaf.breakpoints), default=0)
         lengths = LONG[0] + past, LONG[1]
         tokens, source = (min(length, self.longest or length) for length in lengths)
@@ -165,7 +165,7 @@ class Subject:
         return OneSize(lambda: self.inputs(given, device), str(point).replace("B = B", "all B")), point
 
     def symbols(self, device: str = "meta") -> Symbols:
-        """Inputs whose sizes are symbols. Which dimension is which shows when one size changes."""
+        """Inputs whose sizes are symbols. A dimension is identified by changing one size at a time."""
         base = self.points[min(EVERY_LAYER_AT, len(self.points) - 1)]
         sample = self.inputs(base, device)
         sizes: list[list[SymbolicSize | None]] = [[None] * tensor.dim() for tensor in sample]

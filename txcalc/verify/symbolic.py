@@ -1,4 +1,4 @@
-"""Batch and lengths as symbols: PyTorch's fake tensors, and the conditions under which what they say holds."""
+"""Batch and lengths as symbols: PyTorch's fake tensors, and the conditions under which their results hold."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ B, T, T_SRC = sympy.symbols("B T T_src", integer=True, positive=True)
 
 @contextmanager
 def unlogged() -> Iterator[None]:
-    """What libraries log of their errors is told once, by whoever meets them."""
+    """Silences libraries' logs of errors, which the caller reports once."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
@@ -39,7 +39,7 @@ def unlogged() -> Iterator[None]:
 
 
 class NotForAll(Refuted):
-    """The trace specialised on sizes or data, so it proves nothing for all of them."""
+    """The trace specialised on sizes or data, so it does not hold for all."""
 
     def __init__(self, reason: str) -> None:
         super().__init__(f"no proof for every batch and length: {reason}")
@@ -49,7 +49,7 @@ class Environment(ShapeEnv):
     """Remembers the line of the module's code that asked for each condition."""
 
     def __init__(self) -> None:
-        super().__init__(duck_shape=False)  # equal hints are not equal sizes
+        super().__init__(duck_shape=False)  # equal hints do not mean equal sizes
         self.lines: dict[Any, str] = {}
 
     def evaluate_sym_node(self, *arguments: Any, **options: Any) -> Any:
@@ -88,9 +88,9 @@ class Fakes(FakeTensorMode):
 
     def __init__(self, env: ShapeEnv) -> None:
         super().__init__(shape_env=env, allow_non_fake_inputs=True)
-        self.cache_enabled = False  # no shape comes twice, and a key over symbols costs as much as the operator
+        self.cache_enabled = False  # no shape repeats, and hashing symbols costs as much as the operator
         self._folding = ExitStack()
-        self._depth = 0  # PyTorch enters it again where an operator is made of others
+        self._depth = 0  # PyTorch re-enters it for composite operators
 
     def __enter__(self) -> Self:
         super().__enter__()
@@ -102,7 +102,7 @@ class Fakes(FakeTensorMode):
     def dispatch(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         faked = func in _VIEWS and isinstance(args[0], FakeTensor)
         if faked and len(args[1]) and args[0].dim() and is_contiguous_or_false(args[0]):
-            # Whole as it lies, it has any shape of as many elements; PyTorch would ask dimension by dimension.
+            # A contiguous tensor can take any shape of as many elements; PyTorch would compare dimension by dimension.
             shape = infer_size(args[1], args[0].numel())
             strides = make_contiguous_strides_for(shape)
             return torch.ops.aten.as_strided.default(args[0], shape, strides, args[0].storage_offset())
@@ -116,7 +116,7 @@ class Fakes(FakeTensorMode):
 
 
 class _Folding(TorchFunctionMode):
-    """A user's products of many rows with one matrix, as ours are made (`reference.linear.folded`)."""
+    """Folds a user's products of many rows with one matrix as ours (`reference.linear.folded`)."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if not kwargs and func is F.linear and (len(args) == 2 or args[2] is None) and symbolic(args[0]):
@@ -137,9 +137,9 @@ class SymbolicSize(NamedTuple):
 
 
 class Symbols:
-    """Inputs whose batch and lengths are symbols, under `mode`; `read` turns what was measured into B, T and T_src.
+    """Inputs whose batch and lengths are symbols, under `mode`; `read` converts measured figures to B, T and T_src.
 
-    PyTorch takes a symbol to be 2 or more: sizes of 1 broadcast, and are measured at points.
+    PyTorch assumes that a symbol is 2 or more: sizes of 1 broadcast, and are measured at points.
     """
 
     for_all = True
@@ -170,11 +170,11 @@ class Symbols:
         return found
 
     def _lettered(self, expression: Any) -> Any:
-        # PyTorch's Min is a class of its own, which SymPy takes for another than its own.
+        # PyTorch's Min is its own class, which differs from SymPy's.
         return sympy.sympify(expression).subs(self._letters).replace(Min, sympy.Min)
 
     def domain(self) -> str:
-        """For which sizes the trace holds. Errors: `NotForAll` where a symbol had to equal something."""
+        """The sizes for which the trace holds. Errors: `NotForAll` where a symbol was fixed to a value."""
         for symbol, value in self.env.replacements.items():
             one, other = self._letters.get(symbol, symbol), self._lettered(value)
             if one != other:
@@ -192,12 +192,12 @@ class Symbols:
         return f"all {letters} ≥ 2" + "".join(f", {limit}" for limit in sorted(set(limits)))
 
 
-PRIME = 1_000_003  # a batch of which no other size is a multiple
+PRIME = 1_000_003  # no other size is a multiple of this batch
 
 
 class OneSize:
-    """Inputs of so many sequences of one length, under `mode`; as `Symbols`, only that lengths are numbers: `read` says
-    what grows with the batch by what is a multiple of it. A quarter of the time."""
+    """Inputs of one length, under `mode`: like `Symbols`, but with numbers as lengths; `read` takes multiples of the
+    batch as proportional to B. Four times as fast."""
 
     for_all = False
 
@@ -208,7 +208,7 @@ class OneSize:
             self.inputs = make()
 
     def read(self, value: Any) -> Any:
-        """So many times B, or a number."""
+        """A multiple of B, or a number."""
         value = int(value)
         return sympy.Integer(value) if value % self.batch else value // self.batch * B
 
@@ -217,7 +217,7 @@ class OneSize:
 
 
 def _said(condition: Any) -> str:
-    """A condition as people write it: T ≤ 16, T ≠ 16."""
+    """A condition in readable form: T ≤ 16, T ≠ 16."""
     if not isinstance(condition, sympy.core.relational.Relational):
         return str(condition)
     condition = condition.reversed if condition.lhs.is_number else condition

@@ -22,14 +22,14 @@ from txcalc.verify import device as devices, flops, macs
 from txcalc.verify.parameters import owned
 from txcalc.verify.symbolic import T_SRC, B, NotForAll, SymbolicSize, Symbols, T, theirs, unlogged
 
-POINT = {"B": 3, "T": 5, "T_src": 2}  # where fvcore counts, unless other sizes are given
+POINT = {"B": 3, "T": 5, "T_src": 2}  # where fvcore counts by default
 LETTERS = {"B": B, "T": T, "T_src": T_SRC}
 IDS = "B,T:int64"
-MOST = 1 << 20  # of a size that is given
+MOST = 1 << 20  # the largest size accepted
 
 
 class Input(NamedTuple):
-    """A tensor that the module takes: by its name, or the first one where that is ""; its sizes are letters or ints."""
+    """A tensor input, by name, or the first argument where that is ""; its sizes are letters or ints."""
 
     name: str
     shape: tuple[str | int, ...]
@@ -37,7 +37,8 @@ class Input(NamedTuple):
 
 
 class TracedModule(NamedTuple):
-    """A module: its class, the parameters and FLOPs (a formula) that are its own, and fvcore's count at the point."""
+    """A module: its class, its own parameters and FLOPs (a formula) without its children's, and fvcore's count at the
+    point."""
 
     path: str
     kind: str
@@ -47,11 +48,11 @@ class TracedModule(NamedTuple):
 
 
 class Trace(NamedTuple):
-    """What a module costs, and the sizes for which the formulas hold (`domain`), or the one at which it was measured.
+    """The costs of a module, and the sizes for which the formulas hold (`domain`), or at which they were measured.
 
-    `point` are the sizes of fvcore's count; `free` the operators that ran and multiply no matrices; `skipped` those
-    that PyTorch's counter or fvcore did not count and of which nobody knows that; `untraced` why fvcore could not read
-    the module at all, else "".
+    `point` are the sizes of fvcore's count; `free` the operators known to multiply no matrices; `skipped` other
+    operators that PyTorch's counter or fvcore did not count; `untraced` why fvcore could not trace the module at all,
+    else "".
     """
 
     name: str
@@ -64,7 +65,7 @@ class Trace(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """False where an operator ran that may cost and has no count: FLOPs are at least what is said."""
+        """False where an operator that may cost FLOPs has no count: the FLOPs are a lower bound."""
         return flops.ORACLE not in self.skipped
 
 
@@ -76,14 +77,14 @@ def trace(
     source_tokens: int | None = None,
     device: str = "meta",
 ) -> Trace:
-    """The costs of a module, or of what `FILE.py:factory` or `module:Class` makes, called without arguments on the meta
-    device.
+    """The costs of a module, or of the result of `FILE.py:factory` or `module:Class`, called without arguments on the
+    meta device.
 
-    Formulas, for every batch and length; with `batch`, `tokens` or `source_tokens`, or on another device, where the
-    module computes with real numbers, ints measured at these sizes. `inputs` are "NAME=B,T:int64"; without any it
-    takes token ids; a module that is given may take vectors of its first matrix's width instead.
-    Errors: `InputError` for what cannot be loaded, makes no module or does not take the inputs; `Refuted` where a size
-    or the data decides what is computed.
+    Formulas, for every batch and length; with `batch`, `tokens` or `source_tokens`, or on another device (with real
+    numbers), ints measured at these sizes. `inputs` are "NAME=B,T:int64"; the default is token ids, or for a module
+    object also vectors of its first matrix's width.
+    Errors: `InputError` for a source that cannot be loaded, makes no module or rejects the inputs; `Refuted` where a
+    size or the data decides what is computed.
     """
     devices.check(device)
     texts = list(inputs)
@@ -129,7 +130,7 @@ _INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>[^:=]+):(?P<dtype>\w
 
 
 def _inputs(texts: Iterable[str]) -> list[Input]:
-    """Errors: `InputError` with every text that is no input."""
+    """Errors: `InputError` with every invalid input."""
     found: list[Input] = []
     faults: list[Fault | str] = []
     for text in list(texts) or [IDS]:
@@ -152,9 +153,9 @@ def _inputs(texts: Iterable[str]) -> list[Input]:
 
 
 def taken(net: nn.Module) -> list[Input]:
-    """What a module on meta takes, of what can be tried: token ids, or vectors as wide as its first matrix.
+    """The inputs that a module on meta accepts: token ids, or vectors as wide as its first matrix.
 
-    Errors: `InputError` for a module that takes neither.
+    Errors: `InputError` for a module that accepts neither.
     """
     ids, name = Input("", ("B", "T"), torch.int64), type(net).__name__
     wide = next((weight for weight in net.parameters() if weight.dim() == 2 and weight.is_floating_point()), None)
@@ -174,7 +175,8 @@ def taken(net: nn.Module) -> list[Input]:
 def _symbolic(
     net: nn.Module, wanted: Sequence[Input], made: Sequence[Tensor], run: Callable[[Sequence[Tensor]], None]
 ) -> tuple[flops.Count, dict[str, Any], str]:
-    """The count, its formulas by module, and the sizes for which they hold. Errors: `Refuted` where not for all."""
+    """The count, its formulas by module, and the sizes for which they hold. Errors: `Refuted` where there are no
+    formulas."""
     symbols = Symbols(tuple(made), tuple(tuple(_size(length) for length in one.shape) for one in wanted))
     try:
         with symbols.mode:
@@ -197,7 +199,7 @@ def made_of(one: Input, point: Mapping[str, int], device: str) -> Tensor:
 def _fvcore(net: nn.Module, given: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, Counter[str]], str]:
     try:
         return *macs.count(net, tuple(given)), ""
-    except Exception as error:  # its trace is older than many an operator
+    except Exception as error:  # its tracer does not know newer operators
         return {}, {}, _line(error)
 
 
@@ -206,7 +208,7 @@ def _sum(counts: dict[str, Counter[str]]) -> Counter[str]:
 
 
 def run_on(source: str, net: nn.Module, wanted: Sequence[Input], made: Sequence[Tensor]) -> None:
-    """One forward pass. What goes wrong inside is the user's to see in one line."""
+    """One forward pass. An error inside is reported in one line."""
     named = {one.name: tensor for one, tensor in zip(wanted, made, strict=True) if one.name}
     try:
         net(**named) if named else net(*made)
@@ -230,7 +232,7 @@ def _depends_on_data(error: BaseException) -> bool:
 
 
 def module(source: str | nn.Module, device: str = "meta") -> nn.Module:
-    """The module that `FILE.py:name` or `package.module:name` makes, or a copy of a given one, with its weights on a
+    """The module made by `FILE.py:name` or `package.module:name`, or a copy of a given one, with its weights on a
     device."""
     if isinstance(source, nn.Module):
         name = type(source).__name__
@@ -253,7 +255,7 @@ def module(source: str | nn.Module, device: str = "meta") -> nn.Module:
 
 
 def _copy(net: nn.Module, device: str) -> nn.Module:
-    """A module like it; on meta its numbers are not copied."""
+    """A copy of a module; on meta without its values."""
     parts = list(net.modules())
     held = [value for part in parts for own in (vars(part), part._parameters, part._buffers) for value in own.values()]
     tensors = [value for value in held if isinstance(value, Tensor)] if device == "meta" else []
@@ -269,12 +271,12 @@ def _ready(source: str, made: nn.Module, device: str) -> nn.Module:
     net = cast(nn.Module, _attempt(source, device, what, made.to, device)).eval()
     choose: Any = getattr(net, "set_experts_implementation", None)
     if callable(choose):
-        choose("batched_mm")  # transformers' form that no data decides: k products per token
+        choose("batched_mm")  # transformers' form independent of data: k products per token
     return net
 
 
 def _loaded(place: str) -> Any:
-    """A Python file, or a module by its name (of the current folder, too)."""
+    """A Python file, or a module by name (also in the current folder)."""
     if not place.endswith(".py"):
         sys.path.insert(0, str(Path.cwd()))
         return _attempt(place, "meta", "cannot be imported", importlib.import_module, place)
@@ -283,7 +285,7 @@ def _loaded(place: str) -> Any:
         raise InputError(place, ["is not a file"])
     spec = importlib.util.spec_from_file_location(f"traced_{path.stem}", path)
     assert spec is not None and spec.loader is not None
-    holder = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look their module up
+    holder = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look up their module
     sys.path.insert(0, str(path.parent.resolve()))
     _attempt(place, "meta", "cannot be imported", spec.loader.exec_module, holder)
     return holder

@@ -12,12 +12,12 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 
 class Tracker:
-    """A context in which `path` is the innermost module at work; "" for the root, and outside all modules.
+    """A context in which `path` is the innermost running module; "" for the root, and outside all modules.
 
-    Stands in for the tracker of `FlopCounterMode`, whose own charges every module above as well, and loses its place
-    in backward where one tensor feeds several modules. Here backward is exact: autograd numbers its nodes in the order
-    in which forward makes them, so a node's number says which module was running. What backward computes again
-    (checkpointing) runs under its modules like any forward, and on CUDA in a thread of its own, with other numbers.
+    Replaces the tracker of `FlopCounterMode`, which also charges all parents, and is wrong in backward where one tensor
+    feeds several modules. Here backward is exact: autograd numbers its nodes in the order in which forward creates
+    them, so a node's number identifies the running module. Recomputation (checkpointing) runs under its modules like
+    any forward, and on CUDA in a thread of its own, with other numbers.
     """
 
     def __init__(self, net: nn.Module) -> None:
@@ -38,7 +38,7 @@ class Tracker:
 
     @property
     def parents(self) -> set[str]:
-        """What `FlopCounterMode` charges: the innermost module alone."""
+        """The modules that `FlopCounterMode` charges: the innermost alone."""
         return {self.path}
 
     def _mark(self) -> None:

@@ -14,7 +14,7 @@ from txcalc.evidence.known import Known
 from txcalc.ledger import Entry, Ledger
 from txcalc.num import exact_div, total, whole
 
-# Experts are compared together: which of them work depends on the data, their sum does not.
+# Experts are compared together: the data decides which of them run, but not their sum.
 ROUTED = "routed"
 NO_CACHE = "it keeps no cache: every pass begins at its first token"
 NO_MASK = "masked flops: not compared, no mask hides a pair of its attention, or keys are selected by their scores"
@@ -29,10 +29,10 @@ class Row(NamedTuple):
     predicted   the ledger's figure: an int, or a formula in B, T and T_src
     measured    the oracle's
     equal       no tolerance: the same int, or a difference that simplifies to zero
-    oracle      who measured
-    where       for which batch and lengths
+    oracle      the oracle
+    where       batch and lengths
     copies      how many equal parts the row stands for (`path` is the first)
-    for_all     `where` is every size of a stated domain, or there is none that could vary (the shapes of weights)
+    for_all     `where` covers all sizes of a stated domain, or no size can vary (shapes of weights)
     """
 
     path: str
@@ -48,16 +48,16 @@ class Row(NamedTuple):
 
 @dataclass(frozen=True)
 class Figure:
-    """A measured figure that is near its prediction and need not equal it.
+    """A measured figure that need not equal its prediction.
 
     load        the work that was measured
     part        a kind of part, or "" for all of it
     unit        "bytes", "seconds", "tokens", "tokens/s" or "launches"
-    floor       what no implementation can be under; None: nobody knows
-    gap         what measured less predicted consists of, by name
-    beside      what is no part of either, by name
-    planned     what `deploy` sets aside for it; None: it is no deployment
-    above       what the prediction has above the floor, by name
+    floor       lower bound for any implementation; None: unknown
+    gap         the terms of measured minus predicted, by name
+    beside      figures included in neither, by name
+    planned     what `deploy` reserves for it; None: no deployment
+    above       the prediction's terms above the floor, by name
     """
 
     quantity: str
@@ -75,8 +75,8 @@ class Figure:
 
 @dataclass
 class Verdict:
-    """The rows of one model; of a device also `figures` of memory and time, which are near and need not be equal.
-    `notes` say what the proof covers and what it leaves out."""
+    """The rows of one model; on a device also `figures` of memory and time, which need not be equal. `notes` say what
+    the proof covers and leaves out."""
 
     model: str
     rows: list[Row] = field(default_factory=list)
@@ -85,7 +85,7 @@ class Verdict:
 
     @property
     def ok(self) -> bool:
-        """True when something was measured, and all of it equals its prediction, or there is nothing to measure."""
+        """True when something was measured and all of it equals its prediction, or there is nothing to measure."""
         return (bool(self.rows) or not NOTHING.isdisjoint(self.notes)) and all(row.equal for row in self.rows)
 
     @property
@@ -94,7 +94,7 @@ class Verdict:
 
     @property
     def known(self) -> dict[str, Known]:
-        """How each quantity of the whole model was shown, those alone of which every row is equal."""
+        """The evidence for each quantity of the whole model of which every row is equal."""
         wholes: dict[str, list[Row]] = {}
         for row in self.rows:
             if row.path == "":
@@ -104,7 +104,7 @@ class Verdict:
 
 
 def _known(rows: list[Row]) -> Known:
-    """Proved for every size of a domain, or else measured at so many sizes."""
+    """Proved for all sizes of a domain, or measured at so many sizes."""
     proved = next((row for row in rows if row.for_all), None)
     if proved:
         return Known("proved", proved.where)
@@ -123,8 +123,8 @@ def equal(predicted: Any, measured: Any) -> bool:
 
 
 def module_paths(entry: Entry, experts: bool = False) -> list[str]:
-    """The modules that an entry of the ledger stands for: every copy, layers with shared weights once; all the routed
-    experts of a layer as one, unless they are asked for."""
+    """The modules of a ledger entry: every copy, but layers with shared weights once, and all routed experts of a layer
+    as one unless asked for singly."""
     paths = [""]
     for step in entry.steps:
         names = [step.name]
@@ -159,9 +159,9 @@ def compare(
     where: str = "",
     for_all: bool = False,
 ) -> Iterator[Row]:
-    """Rows of one quantity, part by part and of the whole; what was measured where nothing was predicted is a row too.
+    """Rows of one quantity, for each part and the whole; a measurement without a prediction is a row too.
 
-    `measured` maps the deepest module that did the work to its own share, without that of the modules below it.
+    `measured` maps each module to its own figure, without those of its children.
     """
     predicted = spread(ledger, figure)
     found: dict[str, Any] = {}
@@ -183,7 +183,7 @@ def compare(
 
 
 def _owner(path: str, predicted: Mapping[str, Any]) -> str:
-    """The part that a module belongs to: itself, or the nearest above it that the ledger has; else itself."""
+    """The part of a module: itself, or the nearest parent in the ledger; else itself."""
     above = path
     while above:
         if above in predicted:
@@ -197,7 +197,7 @@ def _zero(value: Any) -> bool:
 
 
 def fold_copies(copies: list[Row]) -> Iterator[Row]:
-    """Copies that agree are one row; each that does not is one of its own."""
+    """Equal copies become one row; each that differs keeps its own."""
     good = [row for row in copies if row.equal]
     alike = [row for row in good if row.predicted == good[0].predicted]
     if alike:
@@ -206,12 +206,12 @@ def fold_copies(copies: list[Row]) -> Iterator[Row]:
 
 
 def as_number(value: Any) -> Any:
-    """A figure as JSON has it: an int, or the text of a formula."""
+    """A figure for JSON: an int, or the text of a formula."""
     return int(value) if whole(value) or getattr(value, "is_Integer", False) else str(value)
 
 
 def uncounted(operators: Mapping[str, Counter[str]], oracle: str, where: str) -> Iterator[Row]:
-    """A row for every operator that ran without a count, by module: never equal."""
+    """A row for every operator without a count, by module: never equal."""
     for path, names in operators.items():
         for name, times in sorted(names.items()):
             yield Row(path, f"{name} not counted", 0, times, False, oracle, where)

@@ -27,16 +27,16 @@ from txcalc.verify import flops
 from txcalc.verify.parameters import owned
 from txcalc.verify.symbolic import T_SRC, B, SymbolicSize, Symbols, T, unlogged
 
-# Keys that change no size, but choose kernels that may be fetched, or a loader that wants weights.
+# Keys that change no size, but choose kernels that would be downloaded, or a loader that needs weights.
 LEFT_OUT = ("model_type", "auto_map", "quantization_config", "compression_config", "torchscript", "use_kernels")
 
-KERNEL_ALONE = ("mra",)  # transformers gives zeros for its attention where the kernel is not there
+KERNEL_ALONE = ("mra",)  # without its kernel, transformers returns zeros for its attention
 DECIDED = "what it computes depends on data"
-MOST_DRAWN = 5 * 10**8  # weights that are made on the CPU, 2 GB of them
+MOST_DRAWN = 5 * 10**8  # weights created on the CPU: 2 GB
 
 
 class TransformersModule(NamedTuple):
-    """A module: its class, and the parameters and FLOPs that are its own (not those of modules in it).
+    """A module: its class, and its own parameters and FLOPs (without its children's).
 
     `flops` are those at the sizes asked for, `formula` those for every size; None where they could not be traced.
     """
@@ -54,12 +54,12 @@ class TransformersCost(NamedTuple):
     library    transformers' version
     cls        the class that was built
     params     unique parameters; of a multimodal model those of its language model
-    whole      those of the whole class, where there is more to it than the language model; else None
-    parts      every module that has something of its own, by path
+    whole      those of the whole class, where it has more than the language model; else None
+    parts      every module with parameters or FLOPs of its own, by path
     sizes      batch, tokens, source (None without an encoder apart)
     flops      FLOPs of a forward pass at these sizes; None where they could not be measured (`why`)
-    formula    the same in B, T and T_src, holding for `domain`; None where a size decides what is computed (`points`)
-    uncounted  operators that ran and that nobody counted, with how often
+    formula    the same in B, T and T_src, valid for `domain`; None where a size decides what is computed (`points`)
+    uncounted  operators that no counter knows, with their number of calls
     """
 
     library: str
@@ -79,9 +79,9 @@ class TransformersCost(NamedTuple):
 def measure(
     data: Any, where: str, batch: int = 1, tokens: int = 1, source: int | None = None, *, formulas: bool = True
 ) -> TransformersCost:
-    """What the model of a parsed config.json costs; without `formulas`, at these sizes alone (half the time).
+    """The cost of the model of a parsed config.json; without `formulas`, at these sizes alone (half the time).
 
-    Errors: `InputError` where transformers makes no model of it; `MissingExtra`.
+    Errors: `InputError` where transformers cannot build it; `MissingExtra`.
     """
     transformers = _transformers()
     with _quietly(), _offline():
@@ -103,8 +103,8 @@ def instantiate(data: Any, where: str) -> nn.Module:
 def forward_flops(
     net: Any, batch: int, tokens: int, source: int | None, drawn: bool = False
 ) -> tuple[dict[str, int] | None, str]:
-    """FLOPs of a forward pass of a model of transformers by innermost module; or None, and why there are none. Where
-    data decides what is computed, with `drawn` those of weights and ids drawn at random, on the CPU."""
+    """FLOPs of a transformers model's forward pass by innermost module; or None, and the reason. Where data decides
+    what is computed, `drawn` measures with random weights and ids on the CPU."""
     with _quietly(), _offline():
         inputs = _inputs(net, batch, tokens, source)
         found, why = _point(net, inputs)
@@ -118,7 +118,7 @@ def forward_flops(
 
 
 class _Traced(NamedTuple):
-    """FLOPs by module as formulas, where they hold, and why not where they do not."""
+    """FLOPs by module as formulas, with their domain; or the reason why there are none."""
 
     flops: dict[str, Any] | None
     domain: str = ""
@@ -126,7 +126,7 @@ class _Traced(NamedTuple):
 
 
 class _Input(NamedTuple):
-    """A tensor that the model is given, with the letter of each size that may vary: `frames` of them a T_src."""
+    """An input of the model, with the letter of each size that may vary: `frames` per T_src."""
 
     name: str
     shape: tuple[int, ...]
@@ -147,7 +147,7 @@ def _transformers() -> Any:
 
 @contextmanager
 def _offline() -> Iterator[None]:
-    """No weights of a backbone, no kernels: whatever a config asks for, nothing is fetched."""
+    """Prevents every download that a config asks for, such as backbone weights or kernels."""
     from transformers.utils import hub
 
     constants: Any = vars(hub)["constants"]
@@ -160,14 +160,14 @@ def _offline() -> Iterator[None]:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """What the libraries say while they try is not the result; why they fail is told in one line."""
+    """Discards the libraries' output; a failure is reported in one line."""
     with unlogged(), warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 def _chosen(transformers: Any, data: Any, where: str) -> tuple[Any, Any]:
-    """transformers' configuration, and the class that it names or else the one with a language model's head."""
+    """transformers' configuration, and the class that it names, else the one with a language model's head."""
     if not isinstance(data, Mapping) or not isinstance(data.get("model_type"), str):
         got = data.get("model_type", ABSENT) if isinstance(data, Mapping) else data
         raise InputError(where, [Fault("model_type", got, "the name of an architecture, such as 'llama'")])
@@ -201,8 +201,8 @@ def _made_for(cls: Any, config: Any) -> bool:
 
 
 def _automatic(transformers: Any, config: Any) -> Any:
-    """The class with a head that a model type without `architectures` gets: language model, else a classifier of
-    pictures that come alone, else none. One made for this configuration if any is; never one of its text alone."""
+    """The class for a model type without `architectures`: with a language model's head, else an image classifier for
+    image-only models, else without a head. A class made for this configuration if any; never one for its text alone."""
     from transformers.models.auto import modeling_auto as auto
 
     joined = ["SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"]
@@ -225,7 +225,7 @@ def _built(config: Any, cls: Any, where: str) -> nn.Module:
         try:
             with torch.device("meta"):
                 made = cls._from_config(config, attn_implementation=attention)
-            net: nn.Module = made.to("meta").eval()  # torch.FloatTensor makes weights elsewhere
+            net: nn.Module = made.to("meta").eval()  # torch.FloatTensor ignores the meta device
             break
         except Exception as error:  # whatever its classes refuse, in whatever way
             reason = reason or _line(error)
@@ -235,7 +235,7 @@ def _built(config: Any, cls: Any, where: str) -> nn.Module:
 
 
 def countable(net: nn.Module) -> nn.Module:
-    """The same model with experts gathered, k per token, so that no data decides what is computed."""
+    """The same model with experts gathered, k per token, so that FLOPs do not depend on data."""
     for module in net.modules():
         if getattr(module, "config", None) is not None:
             module.config._experts_implementation = "batched_mm"  # type: ignore[union-attr]
@@ -243,7 +243,7 @@ def countable(net: nn.Module) -> nn.Module:
 
 
 def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Input, ...] | str:
-    """What the model is given; or, in words, why nothing is."""
+    """The model's inputs; or the reason why there are none."""
     config, taken = net.config, inspect.signature(net.forward).parameters
     if config.model_type in KERNEL_ALONE:
         return "its attention is a CUDA kernel, without which its code computes none"
@@ -258,7 +258,7 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
             return (heard, _Input("decoder_input_ids", (batch, tokens), (B, T)))
         return (heard,)
     if net.main_input_name == "input_values" and hasattr(config, "conv_kernel"):
-        samples = tokens  # as few as make so many frames
+        samples = tokens  # as few samples as give so many frames
         for taps, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride), strict=True):
             samples = (samples - 1) * stride + taps
         return (_Input("input_values", (batch, samples), (B, None)),)
@@ -268,14 +268,14 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
         return (_Input("input_ids", (batch, 1, tokens), (B, None, T)),)
     if not getattr(config, "is_encoder_decoder", False):
         words = _Input("input_ids", (batch, tokens), (B, T))
-        if "lang_ids" in taken:  # of what is computed for each language: all of the first
+        if "lang_ids" in taken:  # the first language for every token
             return (words, _Input("lang_ids", (batch,), (B,)))
         if "input_features" in taken and (heard := _bands(getattr(config, "audio_config", None), batch, tokens, None)):
             longer = (_Input("is_longer", (batch, 1), (B, None)),) if "is_longer" in taken else ()
             return (words, heard, *longer)
         if "pixel_values" not in taken or not (hasattr(net, "logit_scale") or config.model_type == "vilt"):
             return (words,)
-        seen = _pictures(getattr(config, "vision_config", config), batch)  # two encoders, or one of both
+        seen = _pictures(getattr(config, "vision_config", config), batch)  # two encoders, or one for both
         return seen if isinstance(seen, str) else (words, *seen)
     length = tokens if source is None else source
     return (
@@ -285,13 +285,13 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
 
 
 def _bands(config: Any, batch: int, tokens: int, source: int | None) -> _Input | None:
-    """A sound's bands at each of its frames, as many as the encoder makes so many positions of; None where its config
-    does not say how wide they are."""
+    """Mel bands and frames that give the encoder so many positions; None where its config does not give the number of
+    bands."""
     if width := getattr(config, "feature_projection_input_dim", 0):
         if not config.is_encoder_decoder:
             return _Input("input_features", (batch, tokens, width), (B, T, None))
         frames = tokens if source is None else source
-        for _ in range(config.num_adapter_layers if config.add_adapter else 0):  # as many as make no position more
+        for _ in range(config.num_adapter_layers if config.add_adapter else 0):  # the most that give so many positions
             stride = config.adaptor_stride
             frames = frames * stride + config.adaptor_kernel_size - 2 * (stride // 2) - 1
         return _Input("input_features", (batch, frames, width), (B, None, None))
@@ -299,7 +299,7 @@ def _bands(config: Any, batch: int, tokens: int, source: int | None) -> _Input |
         frames, wide = 2**config.num_conv_layers, width * config.input_channels
         shape = (batch, (tokens if source is None else source) * frames, wide)
         return _Input("input_features", shape, (B, T_SRC, None), frames)
-    if side := getattr(config, "spec_size", 0):  # bands and frames that make a square picture
+    if side := getattr(config, "spec_size", 0):  # bands and frames form a square image
         crops = 4 if getattr(config, "enable_fusion", False) else 1
         bands = config.num_mel_bins
         return _Input("input_features", (batch, crops, side * (side // bands), bands), (B, None, None, None))
@@ -307,7 +307,7 @@ def _bands(config: Any, batch: int, tokens: int, source: int | None) -> _Input |
 
 
 def _pictures(config: Any, batch: int) -> tuple[_Input, ...] | str:
-    """A picture, or as many as a film has."""
+    """An image, or the frames of a video."""
     config = config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
     image, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
     sides = tuple(image) if isinstance(image, list | tuple) else (image, image)
@@ -324,7 +324,7 @@ def _forward(net: Any, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> N
         net(**dict(zip(names, tensors, strict=True)), **more)
 
 
-# Sizes of the trace: primes, all different, so that no two symbols have the same hint.
+# Sizes of the trace: distinct primes, so that no two symbols have the same hint.
 TRACED = {B: 3, T: 5, T_SRC: 7}
 
 
@@ -346,12 +346,12 @@ def _traced(net: nn.Module, inputs: tuple[_Input, ...] | str) -> _Traced:
         return _Traced({path: symbols.read(value) for path, value in counter.by_module.items()}, domain)
     except Refuted as refusal:
         return _Traced(None, why=str(refusal).partition(": ")[2])
-    except Exception as error:  # PyTorch has operators that take no symbols
+    except Exception as error:  # some PyTorch operators reject symbols
         return _Traced(None, why=_line(error))
 
 
 def _point(net: nn.Module, inputs: tuple[_Input, ...] | str) -> tuple[flops.Count | None, str]:
-    """FLOPs at the sizes asked for, or why there are none."""
+    """FLOPs at the sizes asked for, or the reason why there are none."""
     if isinstance(inputs, str):
         return None, inputs
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
@@ -369,14 +369,14 @@ def _point(net: nn.Module, inputs: tuple[_Input, ...] | str) -> tuple[flops.Coun
 
 
 def _drawn(net: Any, text: Iterable[Any]) -> tuple[flops.Count | None, str]:
-    """The same of the model made again, with its weights."""
+    """The same with real weights, for the model built again."""
     if sum(weight.numel() for weight in net.parameters()) > MOST_DRAWN:
         return None, f"{DECIDED}, and it has more than {MOST_DRAWN:,} weights"
     try:
         again = type(net)._from_config(net.config, attn_implementation=net.config._attn_implementation)
         real, ids = countable(again.eval()), tuple(torch.randint(net.config.vocab_size, one.shape) for one in text)
         return flops.count(real, partial(_forward, real, ("input_ids",), ids)), ""
-    except Exception as error:  # a text that its code refuses
+    except Exception as error:  # its code may reject the ids
         return None, _line(error)
 
 
@@ -393,7 +393,7 @@ def _summed(
     found: flops.Count | None,
     why: str,
 ) -> TransformersCost:
-    """Parameters and FLOPs by module; those of a multimodal model's towers apart."""
+    """Parameters and FLOPs by module; those of a multimodal model's towers separately."""
     params, at = owned(net), found.by_module if found else None
     parts = [
         TransformersModule(
@@ -430,10 +430,10 @@ def _varying(one: _Input) -> Iterator[tuple[Any, int]]:
 
 
 def _language(net: Any) -> int | None:
-    """Parameters of the decoder and the head of a model that has more; None where that is all there is."""
-    encoder = getattr(net.config, "encoder", None)  # a half may have towers of its own (T5Gemma 2)
+    """Parameters of the decoder and the head of a model with further parts; None where there are none."""
+    encoder = getattr(net.config, "encoder", None)  # an encoder may have its own towers (T5Gemma 2)
     inside = "text_config" in (getattr(encoder, "sub_configs", None) or {})
-    if hasattr(net, "audio_encoder") and hasattr(net, "decoder"):  # it writes a codec's codes
+    if hasattr(net, "audio_encoder") and hasattr(net, "decoder"):  # it generates audio codes
         return sum(int(weight.numel()) for weight in net.decoder.parameters())
     if not inside and "text_config" not in (getattr(net.config, "sub_configs", None) or {}):
         return None
@@ -443,7 +443,7 @@ def _language(net: Any) -> int | None:
 
 
 def _line(error: BaseException) -> str:
-    """What an error says in one line, without the place in PyTorch's sources that it begins with."""
+    """An error's message in one line, without the leading location in PyTorch's sources."""
     text = " ".join((str(error) or type(error).__name__).split())
     text = re.sub(r'^(\d+ INTERNAL ASSERT FAILED at )?"?\S+\.(cpp|h)"?:\d+[:,] ', "", text)
     return text if len(text) < 120 else text[:119] + "…"

@@ -1,4 +1,4 @@
-"""transformers' own module of the same config.json, on meta: a witness that shares no author with the ledger."""
+"""transformers' own module for the same config.json, on meta: a witness independent of the ledger's authors."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from txcalc.verify.subject import Subject
 from txcalc.verify.verdict import Row, fold_copies, spread
 
 ORACLE = "transformers"
-SAME = {"kimi_k2": "deepseek_v3"}  # model types of which transformers has the class under another name
+SAME = {"kimi_k2": "deepseek_v3"}  # model types whose class has another name in transformers
 
 
 def rows(subject: Subject) -> Iterator[Row]:
     """Compares parameters, forward FLOPs, and weight shapes with transformers; fused and stacked weights are matched by
     shape, as in a checkpoint.
 
-    Errors: `MissingExtra`; `InputError` where no model type says all of the description."""
+    Errors: `MissingExtra`; `InputError` where no model type can express the whole description."""
     model = subject.model
     theirs = via.countable(instantiate(model))
     where = type(theirs).__name__
@@ -68,13 +68,13 @@ POINT = {"batch": 2, "tokens": 7, "source": 5}  # all different
 
 
 def of_pieces(model: Model) -> bool:
-    """Whether some of its leaves are listed one by one: they have no module here."""
+    """Whether some leaves are listed one by one: these have no module here."""
     return any(True for _ in listed(model.spec))
 
 
 def _in_total(ledger: Ledger, weights: Sequence[StoredTensor]) -> str:
-    """Of what is listed leaf by leaf: which weights have a shape that only one side has, so that only their total is
-    compared; "": those totals differ too."""
+    """For listed leaves: the weights with a shape that only one side has, of which only the total is compared; "" if
+    the totals differ too."""
     ours, theirs = Counter[tuple[int, ...]](), Counter(_sides(tensor.shape) for tensor in weights)
     paths: dict[tuple[int, ...], str] = {}
     for entry in ledger:
@@ -90,12 +90,12 @@ def _in_total(ledger: Ledger, weights: Sequence[StoredTensor]) -> str:
 
 
 def _sides(shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape without its sides of 1, in no order: a weight may be stored transposed."""
+    """A shape without dimensions of 1, sorted: a weight may be stored transposed."""
     return tuple(sorted(size for size in shape if size != 1))
 
 
 def _tied_anyway(model: Model, theirs: Any) -> bool:
-    """Whether the class ties what its config and the description say is not tied: T5, from transformers 5 on."""
+    """Whether the class ties weights that its config and the description leave untied: T5, from transformers 5 on."""
     own = _own(model)
     untied = not list(model.spec["stacks"].values())[-1]["head"]["tied"]
     if not untied or (own is not None and own.get("tie_word_embeddings") is not False):
@@ -104,7 +104,7 @@ def _tied_anyway(model: Model, theirs: Any) -> bool:
 
 
 def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[Row]:
-    """FLOPs of a forward pass at `POINT`, or at as many tokens as its pieces hold for; where both count the same."""
+    """FLOPs of a forward pass at `POINT`, or at a length for which its pieces hold, if both sides count the same."""
     point: dict[str, Any] = {
         **POINT,
         "tokens": max([POINT["tokens"], *(piece["least"] for piece in listed(model.spec))]),
@@ -129,12 +129,12 @@ def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[
 
 LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d+)\.(.+)")
 HALF = re.compile(r"(?:^|\.)(encoder|decoder)\.")
-Named = tuple[str, int | None, str]  # which half, its layer, and the name there
+Named = tuple[str, int | None, str]  # encoder or decoder, layer, and name there
 
 
 def _by_module(ledger: Ledger, found: Mapping[str, int], where: str, halves: bool) -> Iterator[Row]:
-    """FLOPs of the modules of layers whose names are known there, and of the head; of a fused one those of all its
-    parts together. What has no such name is in the whole alone."""
+    """FLOPs of layers' modules with known names there, and of the head; of a fused module those of all its parts.
+    Modules without a known name count only in the total."""
     theirs: dict[Named, int] = {}
     for path, number in found.items():
         layer, half = LAYER.search(path), HALF.search(path) if halves else None
@@ -156,7 +156,7 @@ def _by_module(ledger: Ledger, found: Mapping[str, int], where: str, halves: boo
         yield from fold_copies(rows)
 
 
-# Of cross-attention; and T5's and BART's names, where a layer's modules are numbered, or have none above them.
+# Of cross-attention; and T5's and BART's names, where a layer's modules are numbered, or have no parent.
 CROSS = ("encoder_attn", "layer.1.EncDecAttention", "crossattention")
 OTHERS = {
     "attention.core": (*ATTENTION, "attention.self", "layer.0.SelfAttention"),
@@ -173,7 +173,7 @@ OTHERS = {
 
 
 def _named(path: str) -> set[Named]:
-    """The half, the layer and the names there that a module of this path may have; the head's has no layer."""
+    """Encoder or decoder, the layer, and the possible names there of a module with this path; the head has no layer."""
     layer = re.match(r"(?:(encoder|decoder)\.)?layers\.(\d+)\.(.+)", path)
     if layer is None:
         return {("", None, name) for name in HEAD if path.endswith("head.projection")}
@@ -182,8 +182,8 @@ def _named(path: str) -> set[Named]:
 
 
 def instantiate(model: Model) -> Any:
-    """The model of transformers that its config.json names: the one that it was read from, as it is, so that what was
-    misread shows; else the one that it is written back to."""
+    """transformers' model of a config.json: the unchanged one that the description was read from, so that a misreading
+    shows; else the exported one."""
     try:
         import transformers
     except ModuleNotFoundError:
@@ -205,8 +205,8 @@ def instantiate(model: Model) -> Any:
 
 
 def _own(model: Model) -> Any:
-    """What the config.json holds that a description is of, as it was read; None where it is of none, was changed since,
-    or has towers beside the language model that is described."""
+    """The config.json that a description was read from; None where there is none, where the description was changed, or
+    where the config also has towers."""
     place = Path(model.origin)
     if model.spec["multimodal"] or place.suffix != ".json" or not place.is_file():
         return None
@@ -217,7 +217,7 @@ def _own(model: Model) -> Any:
 
 
 def _automatic(transformers: Any, model: Model) -> Any:
-    """The class that transformers chooses where the config names none: as the calculator does."""
+    """The class that transformers chooses where the config names none, as the calculator does."""
     head = next(reversed(model.spec["stacks"].values()))["head"]["form"]
     kinds = {"masked-lm": "AutoModelForMaskedLM", "classifier": "AutoModelForImageClassification", "none": "AutoModel"}
     if model.spec["kind"] == "audio":

@@ -1,15 +1,16 @@
-"""The PyTorch model that a description means: an `nn.Module` for every part, under the ledger's paths.
+"""The PyTorch model of a description: an `nn.Module` for every part, under the ledger's paths.
 
     net = build(model, device="meta")                     `net.get_submodule("layers.0.attention.q")`
-    with tracing(): net(*inputs(model, 2, 16))            what profilers can count, lengths may be symbolic
-    net.loss(ids), net.generate(ids, 20)                  a real model, which learns and writes
+    with tracing(): net(*inputs(model, 2, 16))            for profilers; lengths may be symbolic
+    net.loss(ids), net.generate(ids, 20)                  trains and generates
     cache = Cache(); net(ids, cache=cache)                `cache.tensors()`: {"layers.0.attention.core": (k, v), …}
 
-One module a leaf, and its parameters named and shaped as the leaf's weights. Copies that the ledger folds are apart
-here (`layers.7`, `experts.routed.17`); layers that share their weights are one module. A tied weight is one `Parameter`
-wherever it is used: `net.named_parameters()` holds each once, under the path where the ledger counts it.
+One module per leaf, with parameters named and shaped as the leaf's weights. Copies that the ledger folds are separate
+here (`layers.7`, `experts.routed.17`); layers that share their weights are one module. A tied weight is one
+`Parameter`: `net.named_parameters()` holds each once, under the path where the ledger counts it.
 
-Left out, for they cost nothing: padding masks, dropout, rotary frequencies scaled for long contexts (YaRN, Llama-3.1).
+Left out, since they cost nothing: padding masks, dropout, rotary frequencies scaled for long contexts (YaRN,
+Llama-3.1).
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ def build(
 
 
 def modules(root: Composite, device: torch.device, dtype: torch.dtype) -> Stack | EncoderDecoder:
-    """The modules of a tree of parts, whose sizes may be PyTorch's symbols: one expert then stands for all."""
+    """The modules of a tree of parts; with PyTorch's symbols as sizes, one expert stands for all."""
     like = TensorOptions(device, dtype)
     return EncoderDecoder(root, like) if isinstance(root, EncoderDecoderPart) else Stack(stack(root), like)
 
@@ -74,7 +75,7 @@ def cut(model: Model, layers: int) -> Model:
 
 
 def stack(root: Composite) -> StackPart:
-    """The stack that a tree is. Errors: `InputError` for a tower, whose modules are not made."""
+    """The stack of a tree. Errors: `InputError` for a tower, which has no modules here."""
     if isinstance(root, FixedLength):
         return root.stack
     if not isinstance(root, StackPart):
@@ -96,8 +97,8 @@ def inputs(
 ) -> tuple[Tensor, ...]:
     """Random inputs that `forward` takes, in its order.
 
-    Ids (B, T); an encoder–decoder's ids (B, T) and source ids (B, source), or pictures; audio's ids (B, T) and bands
-    (B, mels, 2·source); pictures (B, channels, side, side); vectors (B, T, D) of a model without a vocabulary.
+    Ids (B, T); an encoder–decoder's ids (B, T) and source ids (B, source), or images; audio's ids (B, T) and mel bands
+    (B, mels, 2·source); images (B, channels, side, side); vectors (B, T, D) of a model without a vocabulary.
     """
     stacks = model.spec["stacks"]
     last = stacks.get("decoder") or stacks[""]

@@ -1,4 +1,4 @@
-"""Attention: the cores, in both their forms, and the layers around them: see `parts.cores` and `parts.attention`.
+"""Attention: the cores, explicit and fused, and the layers around them: see `parts.cores` and `parts.attention`.
 
 K and V keep their own h_kv heads throughout: the queries are grouped, nothing is repeated.
 """
@@ -20,7 +20,7 @@ from txcalc.reference.run import Cached, Run, TensorOptions
 
 
 class Core(Cached):
-    """softmax(q·kᵀ)·v over what the span lets through, and the keys and values of the past."""
+    """softmax(q·kᵀ)·v over the keys visible under the span, and the cached keys and values."""
 
     def __init__(self, span: spans.Span, scale: float, softcap: float | None = None) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class Core(Cached):
         self.scale, self.softcap = scale, softcap
 
     def extend(self, run: Run, *new: Tensor) -> tuple[Tensor, ...]:
-        """Tensors (B, T, …) of the new tokens with those of the past that they can see before them: (B, S, …)."""
+        """Tensors (B, T, …) of the new tokens, preceded by the visible cached ones: (B, S, …)."""
         if run.cache is None or not self.causal:
             return new
         if self.window is None:
@@ -48,11 +48,11 @@ class Core(Cached):
         `bias` (…, h, T, S). A soft cap or a sink has no fused form."""
         heads, groups = q.shape[2], k.shape[2]
         fused = not current().explicit and self.softcap is None and sinks is None
-        plain = fused and bias is None and self.window is None and run.past == 0  # the kernel's own triangle
-        alone = run.past > 0 and run.positions.shape[0] == 1 and not self.chunked  # it sees all that was kept
+        plain = fused and bias is None and self.window is None and run.past == 0  # the kernel's own causal mask
+        alone = run.past > 0 and run.positions.shape[0] == 1 and not self.chunked  # it sees the whole cache
         hides = (self.causal or self.window is not None) and not (plain or alone)
         under = not fused or (current().grouped and (hides or bias is not None))
-        group = heads // groups if under else 1  # queries that share one key and value, put one under the other
+        group = heads // groups if under else 1  # queries that share a key and value, stacked as rows
         if bias is not None and under:
             bias = bias.unflatten(-3, (groups, group)).flatten(-3, -2)
         if hides:
@@ -99,8 +99,8 @@ class Core(Cached):
 
 
 def by_head(x: Tensor) -> Tensor:
-    """x (B, S, heads, d) with each head's rows together in memory, where products are explicit: they read it so, and
-    layers that share it make one copy."""
+    """x (B, S, heads, d) with each head's rows contiguous, where products are explicit: they need this order, and
+    layers that share x then make one copy."""
     return x.transpose(1, 2).contiguous().transpose(1, 2) if current().explicit else x
 
 
@@ -119,7 +119,7 @@ class AttentionCore(Core):
         self.biased, self.n_heads = part.biased, part.n_heads
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, projected: Tensor | None = None) -> Tensor:
-        """`projected` (B, S, h, d) are the relative positions from 0 up, as the queries meet them."""
+        """`projected` (B, S, h, d) are the projected relative positions, from distance 0 up."""
         bias = None
         if projected is not None:
             bias = self._distance_scores(q, projected, run)
@@ -133,15 +133,15 @@ class AttentionCore(Core):
     def _distance_scores(self, q: Tensor, projected: Tensor, run: Run) -> Tensor:
         farthest_first = projected.flip(1).permute(0, 2, 3, 1)
         scores = (q * self.scale).transpose(1, 2) @ farthest_first  # (B, h, T, S)
-        # Row i is to move left by T − 1 − i: one more a row, in a view that is one column wider (Transformer-XL,
-        # appendix B). What enters on the right is masked.
+        # Row i moves left by T − 1 − i, one more per row, by a view that is one column wider (Transformer-XL, appendix
+        # B). The columns that enter on the right are masked.
         tokens = scores.shape[2]
         wider = torch.cat((scores.new_zeros(*scores.shape[:3], 1), scores), 3)
         return wider.flatten(2)[..., tokens:].unflatten(2, (tokens, -1))
 
     def _slopes(self, run: Run, keys: int, dtype: torch.dtype) -> Tensor:
         """−slope·(i − j), one slope per head (h, T, S): Press et al. 2021 (arXiv 2108.12409), section 3."""
-        if type(self.n_heads) is not int:  # a symbol, over which nothing is computed
+        if type(self.n_heads) is not int:  # a symbol: no values are computed
             return distances(run, keys).expand(self.n_heads, -1, -1).to(dtype)
         whole = 2 ** math.floor(math.log2(self.n_heads))
         steps = [(i + 1) * 8 / whole for i in range(whole)]
@@ -151,8 +151,8 @@ class AttentionCore(Core):
 
 
 class DifferentialCore(Core):
-    """Two halves of the heads, each attending for both halves of the values, and their difference; see
-    `parts.cores`. What pairs of heads read is normed after it, and scaled by 1 − the λ that a layer starts with."""
+    """Two halves of the heads, each applied to both halves of the values, and their difference; see `parts.cores`. The
+    outputs of head pairs are then normed, and scaled by 1 − the layer's initial λ."""
 
     def __init__(self, part: cores.DifferentialCore, like: TensorOptions) -> None:
         super().__init__(part.span, part.d_qk**-0.5 if part.scale is None else part.scale)
@@ -174,17 +174,17 @@ class DifferentialCore(Core):
 
 
 def first_share(layer: int) -> float:
-    """The λ that the i-th layer starts with: 0.8 − 0.6·exp(−0.3·i)."""
+    """The initial λ of layer i: 0.8 − 0.6·exp(−0.3·i)."""
     return 0.8 - 0.6 * math.exp(-0.3 * layer)
 
 
 class Rotary(nn.Module):
-    """Rotates the first `dims` of the heads (B, T, heads, width) by their positions; if odd, the last stays."""
+    """Rotates the first `dims` channels of the heads (B, T, heads, width) by position; if odd, not the last."""
 
     def __init__(self, part: positions.Rotary) -> None:
         super().__init__()
         self.dims, self.theta, self.interleaved = part.dims, part.theta, part.interleaved
-        whole = part.width if part.spread else part.dims  # whose frequencies, and whose halves, are meant
+        whole = part.width if part.spread else part.dims  # the width that defines frequencies and halves
         self.whole = whole - whole % 2
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
@@ -202,8 +202,8 @@ class Rotary(nn.Module):
         return y if rest is None else torch.cat((y, rest), -1)
 
     def _table(self, run: Run, function: Callable[[Tensor], Tensor], sign: int) -> Tensor:
-        """The sine or cosine (T, 1, dims) of each position's angle, computed in float32; `sign` is that of the first of
-        a pair, for which the second counts negative: (a·cos − b·sin, b·cos + a·sin). Spread: 0 where nothing turns."""
+        """The sine or cosine (T, 1, dims) of each position's angle, computed in float32; `sign` is that of a pair's
+        first element, as in (a·cos − b·sin, b·cos + a·sin). Spread: angle 0 where nothing is rotated."""
         steps = torch.arange(0, self.whole, 2, device=run.positions.device, dtype=torch.float32)
         speeds = self.theta ** -(steps / self.whole) * (steps < self.dims)
         half = function(run.positions.float()[:, None] * speeds)
@@ -213,7 +213,7 @@ class Rotary(nn.Module):
 
 
 class Gate(nn.Module):
-    """y (B, T, h·d) times the activation of as many gates, or of one per head."""
+    """y (B, T, h·d) times activated gates, one per channel or per head."""
 
     def __init__(self, part: cores.Gate) -> None:
         super().__init__()
@@ -225,9 +225,8 @@ class Gate(nn.Module):
 
 
 class DynamicMask(nn.Module):
-    """What is added to the scores (B, h, T, S), of what the values say (B, S, h_kv): how much each key is wanted, and
-    −∞ where a query has `top_k` keys before it that are wanted more; where nothing may depend on data, none is left
-    out."""
+    """The bias of the scores (B, h, T, S) from the values' logits (B, S, h_kv): each key's weight, and −∞ for keys
+    outside a query's `top_k`; in the `static` mode no key is dropped."""
 
     def __init__(self, part: cores.DynamicMask, top_k: int, group: int, like: TensorOptions) -> None:
         super().__init__()
@@ -245,7 +244,7 @@ class DynamicMask(nn.Module):
 
 
 class RelativeBias(nn.Module):
-    """T5's biases (h, T, S): distances up to half the buckets exactly, longer ones by their logarithm; or BEiT's."""
+    """T5's biases (h, T, S): exact distances up to half the buckets, logarithmic beyond; or BEiT's."""
 
     def __init__(self, part: positions.RelativeBias, like: TensorOptions) -> None:
         super().__init__()
@@ -268,7 +267,7 @@ class RelativeBias(nn.Module):
         return F.embedding(offset + torch.where(back < exact, back, far), self.weight).permute(2, 0, 1)
 
     def _pairs(self, device: torch.device) -> Tensor:
-        """The bucket of two patches, row by row, behind the class token, whose own are the last three."""
+        """The bucket of each pair of patches, row by row after the class token, which has the last three buckets."""
         place = torch.arange(self.side**2, device=device)
         row, column = place // self.side, place % self.side
         down, right = row[:, None] - row + self.side - 1, column[:, None] - column + self.side - 1
@@ -341,12 +340,12 @@ class Attention(nn.Module):
         return self._out(y, x)
 
     def _out(self, y: Tensor, x: Tensor) -> Tensor:
-        """What the heads read, let through as far as gates of x say, and normed."""
+        """The heads' output, gated by x and normed."""
         y = y if self.gate is None or self.g is None else self.gate(y, self.g(x))
         return self.o(y if self.inner_norm is None else self.inner_norm(y))
 
     def _heads(self, x: Tensor, norm: Norm | None = None) -> Tensor:
-        """(B, T, heads, d) of a projection, normed head by head or, by a norm as wide as the projection, before."""
+        """(B, T, heads, d) of a projection, normed per head, or before by a norm as wide as the projection."""
         if norm is not None and norm.width != self.width:
             return norm(x).unflatten(-1, (-1, self.width))
         x = x.unflatten(-1, (-1, self.width))
@@ -370,7 +369,7 @@ class Attention(nn.Module):
         return k, v
 
     def _distances(self, x: Tensor, run: Run) -> Tensor:
-        """The projected distances (B, S, h, d): each new token adds one."""
+        """The projected distances (B, S, h, d): one more for each new token."""
         assert self.position is not None
         waves = run.once("waves", lambda: sinusoids(run.positions, x.shape[2]).to(x.dtype))
         new = self._heads(self.position(waves.expand(x.shape[0], -1, -1)))

@@ -1,4 +1,4 @@
-"""Recurrent cells with their real states: see `parts.cells`. Gates stand in PyTorch's order."""
+"""Recurrent cells with their states: see `parts.cells`. Gates are in PyTorch's order."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ STEPS = {"lstm": lstm, "gru": gru, "rnn": rnn}
 class Cell(Cached):
     """The states, token by token: y (B, T, H) of the gates' products with the tokens (B, T, G·H).
 
-    In the `static` mode the products with the state are of all steps at once and of stand-ins: as many, of the same
-    shapes, and other numbers.
+    In the `static` mode the products with the state run for all steps at once, on placeholders: the same shapes, other
+    values.
     """
 
     def __init__(self, part: parts.Cell, like: TensorOptions) -> None:

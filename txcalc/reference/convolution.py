@@ -55,8 +55,7 @@ class ShortConvolution(nn.Module):
 
 
 class Transform(nn.Module):
-    """The real part of the transform of x (B, T, D) over T and D, computed in float32; left out where only what is
-    counted is run (`static`)."""
+    """The real part of the Fourier transform of x (B, T, D) over T and D, in float32; left out in the `static` mode."""
 
     def forward(self, x: Tensor) -> Tensor:
         if current().static:
@@ -92,7 +91,7 @@ class SpanCore(nn.Module):
 
 
 class SpanAttention(nn.Module):
-    """Attention beside convolutions whose weights positions make."""
+    """Attention beside convolutions whose weights are computed from each position."""
 
     def __init__(self, part: parts.SpanAttention, like: TensorOptions) -> None:
         super().__init__()

@@ -112,7 +112,7 @@ class DeltaNet(nn.Module):
         return self._projected("out", y)
 
     def _projected(self, name: str, x: Tensor) -> Tensor:
-        """Through one projection, or through the rank."""
+        """Through one projection, or a low-rank pair."""
         for step in ("proj", "down", "up"):
             module = self._modules.get(f"{name}_{step}")
             x = x if module is None else module(x)

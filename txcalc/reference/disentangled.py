@@ -33,7 +33,7 @@ class Borrowed(Linear):
 
 
 class DisentangledCore(nn.Module):
-    """Scores of content, and of content with distances, each gathered where it belongs."""
+    """Scores of content with content, and of content with distances, gathered by distance."""
 
     def __init__(self, part: parts.DisentangledCore) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class DisentangledCore(nn.Module):
         self.reach, self.distance, self.clipped = part.reach, part.distance, part.clipped
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, k_far: Tensor | None, q_far: Tensor | None) -> Tensor:
-        """y (B, T, h·d) of q, k, v (B, T, h, d) and of the distances' keys and queries (R, h, d), where there are."""
+        """y (B, T, h·d) of q, k, v (B, T, h, d) and, if present, the distances' keys and queries (R, h, d)."""
         q = q * self.scale
         scores = torch.bmm(_by_head(q), _by_head(k).mT).unflatten(0, (-1, q.shape[2]))
         places = run.once(("distances", self.reach, self.distance), lambda: self._places(run))
@@ -61,11 +61,11 @@ class DisentangledCore(nn.Module):
     def _reach(self, tokens: int) -> int:
         if not self.clipped:
             return self.reach
-        tokens = int(tokens) if isinstance(tokens, Tensor) else tokens  # what a length is while fvcore traces
+        tokens = int(tokens) if isinstance(tokens, Tensor) else tokens  # fvcore traces lengths as tensors
         return torch.sym_min(tokens, self.reach)
 
     def _places(self, run: Run) -> Tensor:
-        """The row (T, T) of the distance i − j: it itself, or its bucket, from the middle of the table."""
+        """The row (T, T) of the distance i − j: the distance or its bucket, from the middle of the table."""
         tokens = run.positions.shape[0]
         apart, reach = distances(run, tokens), self._reach(tokens)
         if self.reach < self.distance:
@@ -73,7 +73,7 @@ class DisentangledCore(nn.Module):
         return (apart + reach).clamp(min=0).clamp(max=2 * reach - 1)
 
     def _bucket(self, apart: Tensor) -> Tensor:
-        """Distances up to half the buckets exactly, longer ones by their logarithm."""
+        """Exact distances up to half the buckets, logarithmic beyond."""
         exact = self.reach // 2
         size = apart.abs()
         longest = torch.full((), (self.distance - 1) / exact, device=apart.device).log()
@@ -87,7 +87,7 @@ def _by_head(x: Tensor) -> Tensor:
 
 
 def _met(x: Tensor, far: Tensor) -> Tensor:
-    """x (B, T, h, d) times far (R, h, d): (B, h, T, R), all sequences of a head at once."""
+    """x (B, T, h, d) times far (R, h, d): (B, h, T, R), one product per head for all sequences."""
     rows = x.permute(2, 0, 1, 3).flatten(1, 2)
     return torch.bmm(rows, far.permute(1, 2, 0)).unflatten(1, x.shape[:2]).transpose(0, 1)
 

@@ -1,4 +1,4 @@
-"""What reads another model's hidden states beside its tokens: see `parts.drafts`."""
+"""Draft models, which read another model's hidden states beside the tokens: see `parts.drafts`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from txcalc.reference.run import Run, TensorOptions
 
 
 class Features(nn.Module):
-    """The stream (B, T, D), of hidden states of another model, here zeros, and of the tokens' embedding (B, T, D)."""
+    """The stream (B, T, D) of another model's hidden states, here zeros, and the tokens' embedding (B, T, D)."""
 
     def __init__(self, part: parts.Features, like: TensorOptions) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What stands before a stack of blocks and after it: see `parts.embedding` and `parts.head`."""
+"""Embedding and head of a stack of blocks: see `parts.embedding` and `parts.head`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from txcalc.reference.run import Run, TensorOptions
 
 
 class Embedding(nn.Module):
-    """Ids (B, T), pictures (B, channels, side, side) or bands of sound (B, mels, 2·T) to vectors (B, T, D)."""
+    """Ids (B, T), images (B, channels, side, side) or mel bands (B, mels, 2·T) to vectors (B, T, D)."""
 
     def __init__(self, part: embedding.Embedding, like: TensorOptions, tied: Lookup | None = None) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class Embedding(nn.Module):
         x = inputs.transpose(1, 2)
         for i in self.convolutions:
             x = self.get_submodule(f"conv{i}_activation")(self.get_submodule(f"conv{i}")(x))
-        return x.contiguous()  # as it stands in memory each layer that reads it would keep a copy
+        return x.contiguous()  # otherwise every layer that reads it would save a copy
 
 
 def _linear(part: LinearPart | None, like: TensorOptions, tied: Lookup | None = None) -> Linear | None:
@@ -90,7 +90,7 @@ def _linear(part: LinearPart | None, like: TensorOptions, tied: Lookup | None = 
 
 
 class Head(nn.Module):
-    """Logits, or a pooled vector: of all positions, of the last (as the mode says), or, with `one`, of the first."""
+    """Logits, or a pooled vector: of all positions, of the last (by the mode), or, with `one`, of the first."""
 
     def __init__(self, part: head.Head, like: TensorOptions, tied: Lookup | None = None) -> None:
         super().__init__()
@@ -113,7 +113,7 @@ class Head(nn.Module):
             mean = mean if self.pool_norm is None else self.pool_norm(mean)
             x = torch.cat((x[:, 0], mean), 1) if self.joined else mean
         elif self.one:
-            x = x[:, 0].clone()  # a view would keep every position for backward
+            x = x[:, 0].clone()  # a view would save every position for backward
         elif current().last:
             x = x[:, -1:]
         for module in (self.transform, self.activation, self.norm, self.projection):

@@ -50,9 +50,9 @@ class LayerInput(nn.Module):
 class Experts(nn.Module):
     """Mixture of experts: each token goes to its router's k best experts, and to the shared ones.
 
-    Tokens are sorted by expert and each expert works once, on its own: no token is dropped. In the `static` mode all
-    tokens go to experts 0 … k − 1 instead, in the `even` mode to the next k in turn, whatever their scores, through the
-    same code: the count of FLOPs does not depend on the routing, and no shape on data.
+    Tokens are sorted by expert, and each expert runs once on its tokens; none is dropped. In the `static` mode all
+    tokens go to experts 0 … k − 1, in the `even` mode to the next k in turn, whatever their scores, through the same
+    code: FLOPs do not depend on routing, nor shapes on data.
     """
 
     def __init__(self, part: parts.Experts, like: TensorOptions) -> None:
@@ -63,17 +63,17 @@ class Experts(nn.Module):
         self.latent_up = Linear(part.latent, part.d_model, False, like) if part.latent is not None else None
         self.scales = Factors(part.scales, like) if part.scales else None
         self.norm = Norm(part.norm, like) if part.norm else None
-        self.experts = part.n_experts  # over PyTorch's symbols one stands for all
+        self.experts = part.n_experts  # with PyTorch's symbols one stands for all
         apart = range(part.n_experts) if type(part.n_experts) is int else range(1)
         self.routed = nn.ModuleList(FeedForward(part.expert, like) for _ in apart)
         self.shared_gate = Linear(part.d_model, 1, part.shared_gate.bias, like) if part.shared_gate else None
         self.shared = FeedForward(part.shared, like) if part.shared else None
-        self.number = len(self.routed)  # of all experts, wherever they are
+        self.number = len(self.routed)  # of all experts, on any rank
         self.top_k, self.scoring, self.scale = part.top_k, part.scoring, part.scale
         self.groups, self.top_groups, self.router_scale = part.n_groups, part.top_groups, part.router_scale
         self.bias = Shift(part.bias, like) if part.bias else None
         self.correction = Vector(part.n_experts, like) if part.correction else None
-        # Added when experts are chosen, not when they are weighed; moved by no gradient.
+        # Added when experts are selected, not to their weights; has no gradient.
         if part.scoring == "sigmoid" and self.correction is None:
             self.register_buffer("selection_bias", torch.zeros(part.n_experts, device=like.device))
 
@@ -102,13 +102,13 @@ class Experts(nn.Module):
         return y
 
     def through(self, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
-        """Rows (N, D) in the order of the experts, so many to each of the first ones."""
+        """Applies experts to rows (N, D) sorted by expert, so many for each of the first ones."""
         busy = [(expert, count) for expert, count in zip(self.routed, counts, strict=False) if count]
         shares = rows.split([count for _, count in busy])
         return torch.cat([expert(share, run) for (expert, _), share in zip(busy, shares, strict=True)])
 
     def _route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights and the numbers (rows, k) of the experts that each row goes to."""
+        """The weights and indices (rows, k) of each row's experts."""
         if self.router is None:
             every = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)
             return torch.ones_like(every, dtype=rows.dtype), every
@@ -118,8 +118,8 @@ class Experts(nn.Module):
             scores = scores.softmax(-1)
         elif self.scoring == "sigmoid":
             scores = scores.sigmoid()
-        scores = scores[..., : self.number]  # those that do nothing are never chosen
-        if self.correction is not None:  # a parameter that is not learnt: its gradient is 0
+        scores = scores[..., : self.number]  # identity experts are never selected
+        if self.correction is not None:  # an untrained parameter: its gradient is 0
             scores = scores + 0 * self.correction.weight
         if current().static:
             chosen = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)
@@ -137,7 +137,7 @@ class Experts(nn.Module):
         return weights * self.scale, chosen
 
     def _in_turn(self, rows: Tensor) -> list[int]:
-        """How many rows each expert takes of those that all take in turn."""
+        """The number of rows per expert when experts take rows in turn."""
         rounds, rest = divmod(rows.shape[0] * self.top_k, self.number)
         return [rounds + (i < rest) for i in range(self.number)]
 
@@ -145,9 +145,9 @@ class Experts(nn.Module):
         return self.get_buffer("selection_bias") if self.correction is None else self.correction.weight
 
     def _preferred(self, scores: Tensor) -> Tensor:
-        """The scores by which experts are chosen: biased, and none of a group that is not among the best.
+        """The scores that select experts: with bias, and only within the best groups.
 
-        A group is as good as its two best experts together, or, scored by softmax (DeepSeek-V2), as its best.
+        A group's score is the sum of its two best experts' or, with softmax scores (DeepSeek-V2), its best expert's.
         """
         if self.scoring == "sigmoid":
             scores = scores + self._correction().detach()
@@ -161,7 +161,7 @@ class Experts(nn.Module):
 
 @contextmanager
 def at_work(net: nn.Module) -> Iterator[None]:
-    """Modules without the experts that no token goes to in the `static` mode, for what reads all that there are."""
+    """Modules without the experts that get no token in the `static` mode, for callers that read all modules."""
     every = [(part, part.routed) for part in net.modules() if isinstance(part, Experts)]
     for part, routed in every:
         part.routed = routed[: part.top_k]

@@ -1,4 +1,4 @@
-"""Hyena with its real filters: see `parts.hyena`."""
+"""Hyena with its filters: see `parts.hyena`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from txcalc.reference.run import Cached, Run, TensorOptions
 
 
 class LongConvolution(Cached):
-    """y (B, T, C) of u (B, T, C) and filters h (S, C), those of the past and its own: a product, or by transforms.
+    """y (B, T, C) of u (B, T, C), with cached columns, and filters h (S, C): by a matrix product, or by FFT.
 
-    In the `static` mode transforms are left out: u times h, element by element, has the result's shape.
+    In the `static` mode FFTs are left out: u times h, elementwise, has the result's shape.
     """
 
     def __init__(self, part: parts.LongConvolution, like: TensorOptions) -> None:
@@ -36,7 +36,7 @@ class LongConvolution(Cached):
             points = 2 * u.shape[1]
             wide, taps = (
                 each.to(torch.promote_types(each.dtype, torch.float32)) for each in (u, h)
-            )  # no FFT is narrower
+            )  # FFTs need float32
             y = torch.fft.irfft(
                 torch.fft.rfft(wide, points, dim=1) * torch.fft.rfft(taps, points, dim=0), points, dim=1
             )
@@ -54,9 +54,9 @@ class LongConvolution(Cached):
 
 
 class ModalConvolution(Cached):
-    """y (B, T, C) of u (B, T, C) by filters Re Σ r·pᵗ: by transforms, or from the state (B, C, N, 2).
+    """y (B, T, C) of u (B, T, C) by filters Re Σ r·pᵗ: by FFT, or from the state (B, C, N, 2).
 
-    In the `static` mode both are left out: u times a number of each channel has the result's shape.
+    In the `static` mode both are left out: u times one number per channel has the result's shape.
     """
 
     def __init__(self, part: parts.ModalConvolution, like: TensorOptions) -> None:
@@ -70,7 +70,7 @@ class ModalConvolution(Cached):
         self.fft = part.fft
 
     def forward(self, u: Tensor, run: Run) -> Tensor:
-        wide = u.to(torch.promote_types(u.dtype, torch.float32))  # states and transforms are not narrower
+        wide = u.to(torch.promote_types(u.dtype, torch.float32))  # states and FFTs are at least float32
         held = run.recall(self.place)
         if current().static:
             y, state = wide * self.residues.to(wide.dtype).sum((1, 2)), wide[:, -1, :, None, None] * self.poles
@@ -115,7 +115,7 @@ class Sine(nn.Module):
 
 
 class Decay(nn.Module):
-    """h (S, C), channels forgetting at different rates: from a hundredth after 0.3 of a thousand positions to 1.5."""
+    """h (S, C) with a decay rate per channel: down to a hundredth after 300 to 1,500 positions."""
 
     def __init__(self, part: parts.Decay, like: TensorOptions) -> None:
         super().__init__()

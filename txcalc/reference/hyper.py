@@ -11,11 +11,11 @@ from txcalc.reference.run import TensorOptions
 
 
 class Shares(nn.Module):
-    """What each token says of n streams: shares read (B, T, n), shares written (B, T, n), their matrix (B, T, n, n)."""
+    """Each token's coefficients for n streams: read (B, T, n), write (B, T, n) and mixing matrix (B, T, n, n)."""
 
     def __init__(self, part: parts.Shares, like: TensorOptions) -> None:
         super().__init__()
-        sides = 1 if part.read else 3 if part.mixed else 2  # what is read, what is written, the matrix
+        sides = 1 if part.read else 3 if part.mixed else 2  # read, write, mixing matrix
         self.base, self.scale = like.parameter(part.made), like.parameter(sides)
         self.number, self.steps, self.mixed, self.read = part.number, part.steps, part.mixed, part.read
 
@@ -37,14 +37,14 @@ class Shares(nn.Module):
 
 
 class Collapse(nn.Module):
-    """Streams (B, T, n, D) weighed by shares (B, T, n), and added up."""
+    """Streams (B, T, n, D) weighted by (B, T, n), and summed."""
 
     def forward(self, streams: Tensor, shares: Tensor) -> Tensor:
         return (shares.unsqueeze(-1) * streams).sum(2)
 
 
 class StreamSpread(nn.Module):
-    """Streams (B, T, n, D), mixed where there is a matrix, with shares (B, T, n) of y (B, T, D) added."""
+    """Streams (B, T, n, D), mixed by the matrix if present, plus y (B, T, D) weighted by (B, T, n)."""
 
     def forward(self, streams: Tensor, y: Tensor, shares: Tensor, matrix: Tensor | None) -> Tensor:
         gone_on = streams if matrix is None else matrix.mT @ streams
@@ -52,7 +52,7 @@ class StreamSpread(nn.Module):
 
 
 class HyperConnection(nn.Module):
-    """What a branch reads of the streams, and the streams with what it makes of that."""
+    """A branch's input from the streams, and the streams with its output added."""
 
     def __init__(self, part: parts.HyperConnection, like: TensorOptions) -> None:
         super().__init__()
@@ -63,6 +63,6 @@ class HyperConnection(nn.Module):
         self.collapse, self.spread = Collapse(), None if part.read else StreamSpread()
 
     def forward(self, streams: Tensor) -> tuple[Tensor, Tensor | None, Tensor | None]:
-        """What is read (B, T, D), and the shares and the matrix that `spread` takes."""
+        """The branch's input (B, T, D), and the write coefficients and matrix for `spread`."""
         read, written, matrix = self.shares(self.project(self.norm(streams.flatten(2))))
         return self.collapse(streams, read), written, matrix

@@ -1,4 +1,4 @@
-"""First values of the parameters, where a model is to be trained, by the rules of `planning.initial`.
+"""Initial values of the parameters, for training, by the rules of `planning.initial`.
 
 A mixer starts as Mamba does: A = −1 … −N (Mamba-2: −1 … −16 over its heads), D = 1, steps from 0.001 to 0.1.
 """
@@ -19,12 +19,12 @@ from txcalc.reference.recurrent import GatedRecurrence, Mamba, SelectiveScan
 from txcalc.reference.rwkv import TokenShift, WeightedSum
 
 STEPS = 0.001, 0.1
-WRITERS = ("o", "down", "out_proj")  # modules of the leaves whose duty it is to write to the stream
+WRITERS = ("o", "down", "out_proj")  # modules of the leaves that write to the residual stream
 
 
 @torch.no_grad()
 def initialise(net: nn.Module) -> None:
-    """Gives every parameter of a model its first value, from torch's generator."""
+    """Initialises every parameter of a model, from torch's generator."""
     for module in net.modules():
         for name, parameter in module.named_parameters(recurse=False):
             _first_values(module, name, parameter)
@@ -34,7 +34,7 @@ def initialise(net: nn.Module) -> None:
             bound = steps.get_parameter("weight").shape[1] ** -0.5
             steps.get_parameter("weight").uniform_(-bound, bound)
             _steps(steps.get_parameter("bias"))
-        elif isinstance(module, LowRank):  # nothing is added at first (Hu et al. 2021, section 4.1)
+        elif isinstance(module, LowRank):  # adapters add zero at first (Hu et al. 2021, section 4.1)
             nn.init.kaiming_uniform_(module.lora_a.weight, math.sqrt(5))
             module.lora_b.weight.zero_()
         elif isinstance(module, Stack):
@@ -61,7 +61,7 @@ def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
         parameter.fill_(0.5)
     elif isinstance(module, WeightedSum):
         parameter.copy_(torch.linspace(-5, 3, len(parameter)) if name == "decay" else torch.full_like(parameter, -1.2))
-    elif isinstance(module, Activation):  # slopes of 0.8 on both sides, of which 0.5 are fixed on one (xIELU)
+    elif isinstance(module, Activation):  # slope 0.8 on both sides, 0.5 of it fixed on one (xIELU)
         parameter.fill_(math.log(math.expm1(0.8 if name == "positive" else 0.3)))
     elif isinstance(module, DifferentialCore):
         parameter.normal_(0, 0.1)  # Ye et al. 2024, section 2.1
@@ -74,12 +74,12 @@ def _first_values(module: nn.Module, name: str, parameter: Tensor) -> None:
 
 
 def _plain(module: nn.Module) -> nn.Module:
-    """The linear layer, whether it has an adapter or not."""
+    """The linear layer, with or without an adapter."""
     return module.base if isinstance(module, LowRank) else module
 
 
 def _steps(bias: Tensor) -> None:
-    """Biases whose softplus is spread evenly over the logarithms of `STEPS`."""
+    """Biases whose softplus is spread evenly, in logarithm, over `STEPS`."""
     low, high = map(math.log, STEPS)
     steps = torch.empty_like(bias).uniform_(low, high).exp()
     bias.copy_(steps + torch.log(-torch.expm1(-steps)))

@@ -17,7 +17,7 @@ from txcalc.reference.run import Run, TensorOptions
 
 
 class LatentCore(Core):
-    """The core of `LatentAttention`; what it keeps are the latents and the rotated key that the heads share."""
+    """The core of `LatentAttention`; it caches the latents and the rotated key that all heads share."""
 
     def __init__(self, part: parts.LatentCore, like: TensorOptions) -> None:
         super().__init__(part.span, (part.d_nope + part.d_rope) ** -0.5 if part.scale is None else part.scale)
@@ -30,15 +30,15 @@ class LatentCore(Core):
 
 
 class IndexCore(Core):
-    """Which keys each query selects, by Σ w·relu(q·k); it keeps k (B, S, d)."""
+    """The keys that each query selects, by Σ w·relu(q·k); it caches k (B, S, d)."""
 
     def __init__(self, part: parts.IndexCore) -> None:
         super().__init__(part.span, (part.n_heads * part.width) ** -0.5)
 
     def forward(self, q: Tensor, k: Tensor, weights: Tensor, top_k: int, run: Run) -> Tensor:
-        """0 where a query selects a key and −∞ elsewhere (B, 1, T, S), for q (B, T, h, d), k (B, T, d) and weights
-        (B, T, h). Of equal scores the earlier. Where nothing may depend on data it is 0 throughout, yet made of the
-        scores: a trace drops what nobody reads."""
+        """0 where a query selects a key and −∞ elsewhere (B, 1, T, S), for q (B, T, h, d), k (B, T, d) and weights (B,
+        T, h). Ties go to the earlier key. In the `static` mode it is 0 everywhere, but computed from the scores, since
+        a trace drops unused results."""
         (k,) = self.extend(run, k)
         heads = q.shape[2]
         met = torch.bmm(q.flatten(1, 2), k.mT).relu().unflatten(1, (-1, heads)).flatten(0, 1)  # (B·T, h, S)
@@ -63,7 +63,7 @@ class Temperature(nn.Module):
 
 
 class Indexer(nn.Module):
-    """The queries, key and weights of the index, which the model's loss does not reach."""
+    """The queries, key and weights of the index; the model's loss gives them no gradient."""
 
     def __init__(self, part: parts.Indexer, top_k: int, like: TensorOptions) -> None:
         super().__init__()
@@ -79,7 +79,7 @@ class Indexer(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor, low: Tensor | None, run: Run) -> Tensor:
-        """`IndexCore`'s mask, of the layer's input x (B, T, D) and its low-rank queries (B, T, r_q), if there are."""
+        """`IndexCore`'s mask, from the layer's input x (B, T, D) and its low-rank queries (B, T, r_q), if any."""
         read = low if self.q_norm is None else self.q_norm(x)
         q, k = self.q(read).unflatten(-1, (-1, self.width)), self.k_norm(self.k(x)).unsqueeze(2)
         if self.temper is not None:
@@ -91,8 +91,8 @@ class Indexer(nn.Module):
 
 
 class Expansion(Linear):
-    """MLA's kv_b: latents (B, S, r) to every head's key and value; or, absorbed, queries into the latents' space and
-    attended latents out of it, which never expands a latent."""
+    """MLA's kv_b: latents (B, S, r) to every head's key and value; or, absorbed, queries into latent space and attended
+    latents out of it, without expanding a latent."""
 
     def __init__(self, rank: int, heads: int, d_nope: int, d_v: int, like: TensorOptions) -> None:
         super().__init__(rank, heads * (d_nope + d_v), False, like)
@@ -146,7 +146,7 @@ class LatentAttention(nn.Module):
         if self.indexer is not None:
             selected = self.indexer(x, low, run)
             run.lent["selected"] = (selected,)
-        elif self.chosen and "selected" in run.lent:  # by itself a layer sees all
+        elif self.chosen and "selected" in run.lent:  # without a selection all keys are visible
             (selected,) = run.lent["selected"]
         q = q.unflatten(-1, (-1, d_nope + d_rope))
         q = q if self.temper is None else self.temper(q, run)
@@ -156,7 +156,7 @@ class LatentAttention(nn.Module):
             k_rope = self.k_norm(k_rope.contiguous())
         if self.rotary is not None:
             q_rope, k_rope = self.rotary(q_rope, run), self.rotary(k_rope.unsqueeze(2), run).squeeze(2)
-        # Apart from the rotated key, which backward would keep with it.
+        # A copy without the rotated key, which backward would otherwise save too.
         latent, k_rope = self.core.extend(run, self.kv_norm(latent.contiguous()), k_rope)
         if current().absorbed:
             q = torch.cat((self.kv_b(q_nope, "query"), q_rope), -1)
@@ -168,5 +168,5 @@ class LatentAttention(nn.Module):
         return self._out(self.core(torch.cat((q_nope, q_rope), -1), k, v, run, selected), x)
 
     def _out(self, y: Tensor, x: Tensor) -> Tensor:
-        """What the heads read (B, T, h·d_v), let through as far as gates of x say."""
+        """The heads' output (B, T, h·d_v), gated by x."""
         return self.o(y if self.gate is None or self.g is None else self.gate(y, self.g(x)))

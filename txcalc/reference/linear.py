@@ -1,4 +1,4 @@
-"""The leaves that every model is made of: see `parts.linear`. Autograd keeps of each what `saved` says there."""
+"""The leaves that every model has: see `parts.linear`. Autograd saves what `saved` there says."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Linear(nn.Linear):
     """y = x·Wᵀ + b, for x (…, d_in). `tied` is the table whose weight it multiplies by."""
 
     def __init__(self, d_in: int, d_out: int, bias: bool, like: TensorOptions, tied: Lookup | None = None) -> None:
-        nn.Module.__init__(self)  # its parameters are made here
+        nn.Module.__init__(self)  # parameters are created here
         self.in_features, self.out_features = d_in, d_out
         self.weight = like.parameter(d_out, d_in) if tied is None else tied.weight
         self.register_parameter("bias", like.parameter(d_out) if bias else None)
@@ -52,8 +52,8 @@ def symbolic(x: Tensor) -> bool:
 
 
 def folded(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x·matrix + bias as a product of two matrices, for sizes that are symbols: PyTorch before 2.12 takes these for the
-    numbers of the sample when it folds rows itself, and no condition on sizes would be left to prove."""
+    """x·matrix + bias as a product of two matrices, for symbolic sizes: PyTorch before 2.12 replaces symbols by the
+    sample's numbers when it folds rows itself, so that nothing would be proved."""
     rows = x.flatten(0, -2)
     y = torch.mm(rows, matrix) if bias is None else torch.addmm(bias, rows, matrix)
     return y.unflatten(0, x.shape[:-1])
@@ -113,8 +113,8 @@ class Lookup(nn.Embedding):
 class RootMeanSquare(torch.autograd.Function):
     """x / rms(x) · weight over the last axis, computed in float32, keeping x and one statistic per row.
 
-    PyTorch's own `rms_norm` is made of single operations on the CPU and on meta, which keep three times as much; on
-    CUDA it is one kernel, which keeps the same.
+    PyTorch's own `rms_norm` consists of single operations on the CPU and on meta, which save three times as much; on
+    CUDA it is one kernel, which saves the same.
     """
 
     @staticmethod
@@ -159,7 +159,7 @@ class Norm(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
-# Each written so that backward keeps one tensor, as `parts.linear.Activation` counts.
+# Each saves one tensor for backward, as `parts.linear.Activation` counts.
 FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu2": lambda x: F.relu(x).square(),
@@ -196,8 +196,8 @@ class Xielu(torch.autograd.Function):
 
 
 class Activation(nn.Module):
-    """act(gate), times `up` where there is one; gpt-oss clamps both and multiplies by up + 1. `sparsity`: the share of
-    gates below the cut-off at which a normal distribution has so many. `like` is for the weights that xIELU has."""
+    """act(gate), times `up` if present; gpt-oss clamps both and multiplies by up + 1. `sparsity`: gates lose their
+    normal quantile at this share, and negative ones become 0. `like` is for xIELU's weights."""
 
     def __init__(self, form: str, sparsity: float | None = None, like: TensorOptions | None = None) -> None:
         super().__init__()
@@ -228,7 +228,7 @@ def padded(x: Tensor, before: int, after: int = 0) -> Tensor:
 
 
 class Convolution(Cached):
-    """A convolution over time of x (B, steps, c_in): padded evenly, or causal and remembering its last K columns."""
+    """A convolution over time of x (B, steps, c_in): padded evenly, or causal with a cache of the last K columns."""
 
     def __init__(self, part: taps.Convolution, like: TensorOptions) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ class Convolution(Cached):
             return self._products(padded(x, sides, self.taps - 1 - sides))
         if run is None or run.cache is None:
             if not current().explicit:
-                # A view would keep the columns past the last for backward.
+                # A view would also save the columns after the last for backward.
                 return self._conv1d(x, self.taps - 1)[:, : x.shape[1]].clone()
             return self._products(padded(x, self.taps - 1))
         held = run.recall(self.place)
@@ -269,7 +269,7 @@ class Convolution(Cached):
 
 
 class Patches(nn.Module):
-    """The vectors (B, n, width) of a picture's n squares, by rows; a picture is (B, channels, side, side)."""
+    """The vectors (B, n, width) of an image's n patches, row by row; images are (B, channels, side, side)."""
 
     def __init__(self, part: PatchesPart, like: TensorOptions) -> None:
         super().__init__()
@@ -316,7 +316,7 @@ class Shift(nn.Module):
 
 
 class Unused(Linear):
-    """Held, and never run: see `parts.linear.Unused`."""
+    """Weights that are held but never used: see `parts.linear.Unused`."""
 
     def __init__(self, part: parts.Unused, like: TensorOptions) -> None:
         super().__init__(part.d_in, part.d_out, part.bias, like)

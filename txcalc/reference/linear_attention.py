@@ -1,4 +1,4 @@
-"""Attention without a softmax, with its real states: see `parts.linear_attention`. States are float32."""
+"""Attention without a softmax, with its states in float32: see `parts.linear_attention`."""
 
 from __future__ import annotations
 

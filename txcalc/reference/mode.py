@@ -1,8 +1,8 @@
-"""The forms in which a forward pass computes: the only place where they are chosen.
+"""The forms of a forward pass, which are chosen only here.
 
-All forms give the same outputs except `static` and `even`, which exist to be counted and timed. The default is for
-running; `tracing` shows all matrix products to profilers and makes no shape depend on data, so that batch and length
-may be symbols.
+All forms give the same outputs except `static` and `even`, which are for counting and timing. The default is for
+running; `tracing` shows all matrix products to profilers, and no shape depends on data, so that batch and length may be
+symbols.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ class Mode(NamedTuple):
     static      no shape and no loop depends on data or on a length: all tokens go to the first k experts, and recurrent
                 states come from a cumulative sum (which overflows on long inputs; the delta rule's lack its
                 correction); Fourier transforms are left out
-    even        experts take the tokens in turn, whatever their scores: balanced, and no shape depends on data
+    even        experts take tokens in turn, whatever their scores: balanced, and no shape depends on data
     absorbed    MLA without expanding its latents
     last        logits for the last position only
-    checkpoint  blocks keep only their input for backward and compute again
-    grouped     queries that share a key are put one under the other where a mask is added: PyTorch's fused kernels know
-                no groups under a mask, and its plain one keeps the scores
-    shares      between branches, x holds one of so many shares of the positions (sequence parallel)
+    checkpoint  blocks save only their input, and recompute in backward
+    grouped     queries that share a key are stacked as rows where a mask is added: PyTorch's fused kernels support no
+                groups with a mask, and its unfused one saves the scores
+    shares      between branches, x is split by positions into so many shares (sequence parallel)
     """
 
     explicit: bool = False
@@ -39,7 +39,7 @@ class Mode(NamedTuple):
     shares: int = 1
 
 
-_current = Mode()  # a plain global: backward recomputes blocks in threads of its own
+_current = Mode()  # a plain global: backward recomputes blocks in its own threads
 
 
 def current() -> Mode:
@@ -49,7 +49,7 @@ def current() -> Mode:
 
 @contextmanager
 def mode(**forms: Any) -> Iterator[Mode]:
-    """Within it, the given fields of `Mode` are set."""
+    """A context in which the given fields of `Mode` are set."""
     global _current
     before = _current
     _current = before._replace(**forms)
@@ -61,6 +61,6 @@ def mode(**forms: Any) -> Iterator[Mode]:
 
 @contextmanager
 def tracing(**forms: Any) -> Iterator[Mode]:
-    """`mode(explicit=True, static=True)`, and other fields: what the profilers are given."""
+    """`mode(explicit=True, static=True)`, and other fields: the mode for profilers."""
     with mode(**{"explicit": True, "static": True, **forms}) as made:
         yield made

@@ -1,4 +1,4 @@
-"""Whole models: blocks, stacks, an encoder with a decoder; and what can be asked of them: see `parts.model`."""
+"""Whole models: blocks, stacks, encoder–decoders, with loss and generation: see `parts.model`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from txcalc.reference.shared import SharedBlock
 
 
 def module_of(part: type[Composite]) -> type[Any] | None:
-    """The module of a part: it stands in `reference` where the part stands in `parts`, by the same name."""
+    """The module of a part: same file and name in `reference` as in `parts`."""
     try:
         found = import_module(part.__module__.replace(".parts.", ".reference."))
     except ModuleNotFoundError:
@@ -53,21 +53,21 @@ class Laurel(nn.Module):
 
 
 class Mix(nn.Module):
-    """Streams (n, B, T, D), and to each the sum of all times coefficients (B, T, n, n)."""
+    """Streams (n, B, T, D), each plus the sum of all streams times coefficients (B, T, n, n)."""
 
     def forward(self, streams: Tensor, coefficients: Tensor) -> Tensor:
         return (streams.permute(1, 2, 3, 0) @ coefficients.mT).permute(3, 0, 1, 2) + streams
 
 
 class Update(nn.Module):
-    """Streams (n, B, T, D), each with its coefficient (B, T, n) of a change (B, T, D) added."""
+    """Streams (n, B, T, D), each plus a change (B, T, D) times its coefficient (B, T, n)."""
 
     def forward(self, streams: Tensor, change: Tensor, coefficients: Tensor) -> Tensor:
         return streams + change * coefficients.permute(2, 0, 1).unsqueeze(-1)
 
 
 class Streams(nn.Module):
-    """Predicts streams (n, B, T, D) before a block works on the active one, and corrects them by what it made of it."""
+    """Predicts streams (n, B, T, D) before a block runs on the active one, and corrects them by its output."""
 
     def __init__(self, part: StreamsPart, like: TensorOptions) -> None:
         super().__init__()
@@ -86,7 +86,7 @@ class Streams(nn.Module):
         return self.mix(streams, coefficients.unflatten(-1, (streams.shape[0], -1)))
 
     def corrected(self, streams: Tensor, x: Tensor) -> Tensor:
-        """`streams` as predicted, and x (B, T, D) the active one as it became."""
+        """`streams` are the predictions, x (B, T, D) the active stream after the block."""
         coefficients = self.correct(self._coefficients(x)) + 1
         changed: Tensor = self.update(streams, x - streams[self.active], coefficients)
         return changed
@@ -96,7 +96,7 @@ class Streams(nn.Module):
 
 
 class Block(nn.Module):
-    """Branches beside the residual stream, one after the other or side by side; norms as `parts.block` places them."""
+    """Branches of the residual stream, in sequence or in parallel; norms as `parts.block` places them."""
 
     def __init__(self, part: BlockPart, like: TensorOptions) -> None:
         super().__init__()
@@ -147,7 +147,7 @@ class Block(nn.Module):
             y = self._through(x, self.names, run)
         else:
             streams, own = self.streams.predicted(x), self._modules.get("layer_input")
-            x = streams[self.streams.active].contiguous().clone()  # backward keeps it, not all streams
+            x = streams[self.streams.active].contiguous().clone()  # backward saves it, not all streams
             made = self._through(x, [name for name in self.names if name != "layer_input"], run)
             y = self.streams.corrected(streams, made)
             if own is not None:
@@ -156,7 +156,7 @@ class Block(nn.Module):
         return y * self.get_buffer("scalar") if self.scaled else y
 
     def _connected(self, streams: Tensor, run: Run) -> Tensor:
-        """n streams (B, T, n, D) after the branches, each of which reads a mix of them."""
+        """n streams (B, T, n, D) after the branches, each of which reads a mix of the streams."""
         for name in self.names:
             connection = self.get_submodule(f"{name}_streams")
             x, shares, matrix = connection(streams)
@@ -180,7 +180,7 @@ class Block(nn.Module):
         return y
 
     def _beside_laurel(self, name: str, x: Tensor, run: Run) -> Tensor:
-        """The stream with a branch of x and the learned residual of the branch's input added, over √2."""
+        """The stream plus a branch of x plus the learned residual of the branch's input, divided by √2."""
         norm, post = (self._modules.get(f"{name}{suffix}") for suffix in ("_norm", "_post_norm"))
         assert self.laurel is not None
         u = x if norm is None else norm(x)
@@ -188,7 +188,7 @@ class Block(nn.Module):
         return (self.residual(x, y if post is None else post(y)) + self.laurel(u)) * 2**-0.5
 
     def _side_by_side(self, x: Tensor, run: Run) -> Tensor:
-        """The stream with all that branches with one input make of x added, through the norm of the first."""
+        """The stream plus the parallel branches' outputs, which share the first one's norm."""
         norm = self._modules.get(f"{self.alike[0]}_norm")
         u, y = x if norm is None else norm(x), x
         for name in self.alike:
@@ -196,7 +196,7 @@ class Block(nn.Module):
         return y
 
     def _branch(self, name: str, x: Tensor, stream: Tensor, run: Run) -> Tensor:
-        """The stream with a branch of x added."""
+        """The stream plus a branch of x."""
         if not self.norm_after_sum:
             factor = self._modules.get(f"{name}_residual")
             return self.residual(stream if factor is None else factor(stream), self._result(name, x, run))
@@ -204,18 +204,18 @@ class Block(nn.Module):
         return y if norm is None else norm(y)
 
     def _scaled(self, name: str, x: Tensor, run: Run) -> Tensor:
-        """What a branch makes of x, scaled."""
+        """A branch's output, scaled."""
         scale, y = self._modules.get(f"{name}_scale"), self.get_submodule(name)(x, run)
         return y if scale is None else scale(y)
 
     def _result(self, name: str, x: Tensor, run: Run) -> Tensor:
-        """What a branch makes of x, with its norms."""
+        """A branch's output, with its norms."""
         norm, post = (self._modules.get(f"{name}{suffix}") for suffix in ("_norm", "_post_norm"))
         y = self._scaled(name, x if norm is None else norm(x), run)
         return y if post is None else post(y)
 
     def _sum(self, x: Tensor, run: Run) -> Tensor:
-        """The normed sum of what the joint branches make of x."""
+        """The normed sum of the joint branches' outputs."""
         assert self.joint_norm is not None
         y = self._result(self.joint[0], x, run)
         for name in self.joint[1:]:
@@ -224,7 +224,7 @@ class Block(nn.Module):
 
 
 def _adapt(module: nn.Module, part: Composite, like: TensorOptions) -> None:
-    """Puts adapters beside the linear layers that have one in the tree."""
+    """Adds adapters to the linear layers that have one in the tree."""
     for child in part.parts:
         if isinstance(child.part, Composite):
             inner = module.get_submodule(child.name)
@@ -237,7 +237,7 @@ def _adapt(module: nn.Module, part: Composite, like: TensorOptions) -> None:
 
 
 class LayerInputs(nn.Module):
-    """Two vectors (B, T, L, width): what the stack's input x (B, T, D) says to each layer, and the tokens' rows."""
+    """Two vectors per layer (B, T, L, width): projections of the stack's input x (B, T, D), and the tokens' rows."""
 
     def __init__(self, part: parts.LayerInputs, like: TensorOptions) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class LayerInputs(nn.Module):
 
 
 class StreamEnds(nn.Module):
-    """A matrix for each stream but the first; the results are made as long as the first stream."""
+    """A matrix for each stream but the first; outputs are rescaled to the first stream's norm."""
 
     def __init__(self, part: parts.StreamEnds, like: TensorOptions) -> None:
         super().__init__()
@@ -272,10 +272,10 @@ class StreamEnds(nn.Module):
 
 
 class LanguageModel(nn.Module):
-    """Methods of a whole model besides `forward`."""
+    """Methods of a whole model beside `forward`."""
 
     def loss(self, *inputs: Tensor, labels: Tensor | None = None) -> Tensor:
-        """Mean cross-entropy of the logits. `labels` are what each should say, −100 nothing; absent, the next token."""
+        """Mean cross-entropy of the logits. `labels` are the targets, −100 for none; by default the next token."""
         logits = self._logits(*inputs)
         if labels is None:
             logits, labels = logits[:, :-1], inputs[0][:, 1:]
@@ -283,12 +283,12 @@ class LanguageModel(nn.Module):
 
     @torch.no_grad()
     def generate(self, ids: Tensor, *source: Tensor, steps: int) -> Tensor:
-        """`ids` (B, T) and the `steps` tokens that follow, the likeliest each time: (B, T + steps)."""
+        """`ids` (B, T) and `steps` further tokens by greedy decoding: (B, T + steps)."""
         cache = Cache()
         with mode(last=True):
             for _ in range(steps):
                 logits = self._logits(ids[:, cache.past :], *source, cache=cache)
-                source = ()  # what it read of it is in the cache
+                source = ()  # the cache has what the decoder needs of it
                 ids = torch.cat((ids, logits[:, -1:].argmax(-1)), 1)
         return ids
 
@@ -300,8 +300,8 @@ class LanguageModel(nn.Module):
 
 
 class Stack(LanguageModel):
-    """Embedding, layers, final norm, and what is read off them: logits, else hidden states (B, T, D); with a pooler,
-    these and its vector. Without an embedding it takes vectors (B, T, D)."""
+    """Embedding, layers, final norm and head: returns logits, else hidden states (B, T, D), with a pooler also its
+    vector. Without an embedding it takes vectors (B, T, D)."""
 
     def __init__(self, part: parts.Stack, like: TensorOptions, prefix: str = "", tied: Lookup | None = None) -> None:
         super().__init__()
@@ -366,7 +366,7 @@ class Stack(LanguageModel):
         x = x if self.spread is None else self.spread(x)
         x = x if self.collapse is None else x.unsqueeze(2).expand(-1, -1, self.number, -1).contiguous()
         if self.frozen and torch.is_grad_enabled() and not x.requires_grad:
-            x.requires_grad_()  # all layers learn, the first too
+            x.requires_grad_()  # all layers are trained, the first too
         for i, (layer, path, kind) in enumerate(zip(self.layers, self.paths, self.kinds, strict=True)):
             if current().checkpoint:
                 x = checkpoint(layer, x, run.at(path, i, kind), use_reentrant=False, preserve_rng_state=False)
@@ -382,11 +382,11 @@ class Stack(LanguageModel):
 
 
 class EncoderDecoder(LanguageModel):
-    """An encoder, and a decoder whose every layer attends to its output."""
+    """An encoder, and a decoder that attends to its output in every layer."""
 
     def __init__(self, part: parts.EncoderDecoder, like: TensorOptions) -> None:
         super().__init__()
-        # The decoder first: the table of tokens is its own, and `named_parameters` gives a shared one its first name.
+        # The decoder first: the token table is its own, and `named_parameters` uses a shared weight's first name.
         self.decoder = Stack(part.decoder, like, "decoder.")
         tokens = part.encoder.embedding and part.encoder.embedding.tokens
         table = self.decoder.embedding.tokens if tokens and tokens.tied and self.decoder.embedding else None
@@ -395,11 +395,11 @@ class EncoderDecoder(LanguageModel):
         self.memory = nn.Identity()
         self.matched = MatrixProduct() if part.matched else None
         branches = (branch.name for group in part.decoder.groups for branch in group.block.branches)
-        self.apart = "cross_attention" not in branches  # then what the encoder finds is a result of its own
+        self.apart = "cross_attention" not in branches  # then the encoder's output is a result by itself
 
     def forward(self, ids: Tensor, source: Tensor | None = None, *, cache: Cache | None = None) -> Any:
-        """Logits (B, T, V) of decoder ids (B, T) after `source`, ids (B, S), pictures or bands of sound; None where the
-        cache holds what the decoder needs of it. With a pooler over the encoder, these and its vector."""
+        """Logits (B, T, V) of decoder ids (B, T) given `source`: ids (B, S), images or mel bands; None where the cache
+        holds what the decoder needs of it. With a pooler over the encoder, also its vector."""
         made = None if source is None else self.encoder(source)
         states, *pooled = made if isinstance(made, tuple) else (made,)
         read = states if states is None or self.projection is None else self.projection(states)

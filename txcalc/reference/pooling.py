@@ -14,7 +14,7 @@ from txcalc.reference.run import Run, TensorOptions
 
 
 class AttentionPool(nn.Module):
-    """A vector (B, D) of positions (B, T, D), which a learned query reads."""
+    """A vector (B, D) from positions (B, T, D), by attention with a learned query."""
 
     def __init__(self, part: parts.AttentionPool, like: TensorOptions) -> None:
         super().__init__()

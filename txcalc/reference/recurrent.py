@@ -1,4 +1,4 @@
-"""Recurrent mixers with their real states: see `parts.recurrent`. States are float32, whatever the weights are."""
+"""Recurrent mixers with their states, in float32 for any dtype of weights: see `parts.recurrent`."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def scan(
 ) -> tuple[Tensor, Tensor]:
     """h ← exp(Δ·A)·h + Δ·x·B and y = C·h, token by token: y (B, T, …) and the last h (B, …, N).
 
-    x and step Δ (B, T, …), rate A (…, N), write B and read C (B, T, …, N), all ready to be broadcast. `static`: the
-    same in closed form (`summed`).
+    x and step Δ (B, T, …), rate A (…, N), write B and read C (B, T, …, N), all broadcastable. `static`: in closed form
+    (`summed`).
     """
     if current().static:
         states = summed(step.unsqueeze(-1) * rate, (step * x).unsqueeze(-1) * write, state)
@@ -55,7 +55,7 @@ def scan(
 
 
 class SelectiveScan(Cached):
-    """Mamba-1's state (C, N), its skip and its gate: y (B, T, C) of x, Δ, z (B, T, C) and B, C (B, T, heads, N)."""
+    """Mamba-1's state (C, N), skip and gate: y (B, T, C) of x, Δ, z (B, T, C) and B, C (B, T, heads, N)."""
 
     def __init__(self, part: parts.SelectiveScan, like: TensorOptions) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class SelectiveScan(Cached):
         wide, step = x.float(), F.softplus(step.float())
         held = run.recall(self.place)
         write, read = write.float(), read.float()
-        if self.shares:  # the channels of each head
+        if self.shares:  # channels per head
             share = x.shape[-1] // write.shape[2]
             write, read = (side.repeat_interleave(share, 2) for side in (write, read))
         y, state = scan(wide, step, -self.A_log.float().exp(), write, read, held[0] if held else None)
@@ -144,7 +144,7 @@ class Mamba(nn.Module):
 
 
 class GroupNorm(Norm):
-    """RMSNorm of each group of channels by itself, with one weight per channel."""
+    """RMSNorm of each group of channels, with one weight per channel."""
 
     def __init__(self, part: NormPart, groups: int, like: TensorOptions) -> None:
         super().__init__(part, like)

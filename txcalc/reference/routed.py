@@ -13,16 +13,16 @@ from txcalc.reference.run import Run, TensorOptions
 
 
 class ChosenExperts(nn.Module):
-    """Each of a row's k vectors through the expert chosen for it."""
+    """Applies the selected expert to each of a row's k vectors."""
 
     def __init__(self, experts: int, top_k: int, widths: tuple[int, int], like: TensorOptions) -> None:
         super().__init__()
-        self.experts, self.top_k = experts, top_k  # over PyTorch's symbols one stands for all
+        self.experts, self.top_k = experts, top_k  # with PyTorch's symbols one stands for all
         apart = range(experts) if type(experts) is int else range(1)
         self.routed = nn.ModuleList(Linear(*widths, False, like) for _ in apart)
 
     def forward(self, x: Tensor, chosen: Tensor) -> Tensor:
-        """(rows, k, …) of x (rows, k, …) and the experts' numbers (rows, k)."""
+        """(rows, k, …) of x (rows, k, …) and the experts' indices (rows, k)."""
         flat = x.flatten(0, 1)
         if current().static:
             order = torch.arange(flat.shape[0], device=x.device).unflatten(0, (-1, self.top_k)).T.flatten()
@@ -40,7 +40,7 @@ class ChosenExperts(nn.Module):
 
 
 class RoutedAttention(nn.Module):
-    """Queries of the experts that a token goes to, on keys and values that all experts share."""
+    """Queries from each token's experts, on keys and values that all experts share."""
 
     def __init__(self, part: parts.RoutedAttention, like: TensorOptions) -> None:
         super().__init__()
@@ -58,7 +58,7 @@ class RoutedAttention(nn.Module):
         rows = x.flatten(0, 1)
         weights, chosen = self._route(rows)
         q = self.q(rows.unsqueeze(1).expand(-1, self.top_k, -1), chosen)  # (rows, k, h_kv·d)
-        q = q.unflatten(2, (-1, self.width)).transpose(1, 2).flatten(1, 2)  # those of a key/value head side by side
+        q = q.unflatten(2, (-1, self.width)).transpose(1, 2).flatten(1, 2)  # grouped by key/value head
         q = q.unflatten(0, x.shape[:2])
         k, v = (side(x).unflatten(-1, (-1, self.width)) for side in (self.k, self.v))
         if self.rotary is not None:
@@ -69,7 +69,7 @@ class RoutedAttention(nn.Module):
         return y if self.bias is None else self.bias(y)
 
     def _route(self, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """The weights and the numbers (rows, k) of the experts that each row goes to."""
+        """The weights and indices (rows, k) of each row's experts."""
         scores = self.router(rows).float()
         if current().static:
             chosen = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)

@@ -1,4 +1,4 @@
-"""State of one forward pass that modules share, and the cache.
+"""The state of one forward pass that modules share, and the cache.
 
 Letters: B batch · T new tokens · S keys (past + T) · D d_model · h heads · h_kv key/value heads · d width per head.
 """
@@ -20,27 +20,27 @@ class TensorOptions(NamedTuple):
     dtype: torch.dtype
 
     def parameter(self, *shape: int) -> nn.Parameter:
-        """A parameter whose values come later (`initial`)."""
+        """A parameter to be initialised later (`initial`)."""
         return nn.Parameter(torch.empty(shape, device=self.device, dtype=self.dtype))
 
 
 class Cache:
-    """What the tokens so far left for later ones; `tensors` by the ledger's path, batch first.
+    """What later tokens need of earlier ones; `tensors` by the ledger's path, batch first.
 
-    Attention keeps k and v (B, S, h_kv, d), a window's the last W of them, MLA the latent and the rotated key that all
-    heads share, an index its key; a recurrent mixer its state, and the last K columns that its convolution saw.
+    Attention caches k and v (B, S, h_kv, d), with a window the last W; MLA the latent and the rotated key that all
+    heads share; an index its key; a recurrent mixer its state, and its convolution's last K columns.
     """
 
     def __init__(self, room: int = 0) -> None:
-        """`room`: for how many tokens after the first pass what grows has space, into which they are written; without
-        it each pass copies all that was kept."""
+        """`room`: preallocates growing tensors for so many tokens after the first pass; without it each pass copies the
+        whole cache."""
         self.past, self.room = 0, room
         self.tensors: dict[str, tuple[Tensor, ...]] = {}
-        self.buffers: dict[str, tuple[Tensor, ...]] = {}  # where there is room: what `tensors` are the beginnings of
-        self.distances: dict[str, Tensor] = {}  # a table: projected relative positions depend on no input
+        self.buffers: dict[str, tuple[Tensor, ...]] = {}  # with room: `tensors` are slices of these
+        self.distances: dict[str, Tensor] = {}  # projected relative positions, which depend on no input
 
     def append(self, path: str, *new: Tensor) -> tuple[Tensor, ...]:
-        """What is kept at `path` (B, past, …) with new tensors (B, T, …) behind it: (B, S, …)."""
+        """The cached tensors at `path` (B, past, …), followed by the new ones (B, T, …): (B, S, …)."""
         held = self.tensors.get(path)
         start = held[0].shape[1] if held else 0
         end = start + new[0].shape[1]
@@ -56,25 +56,25 @@ class Cache:
         return new
 
     def elements(self) -> dict[str, int]:
-        """Elements held at each path for one sequence."""
+        """Path → cached elements of one sequence."""
         return {path: sum(tensor[0].numel() for tensor in held) for path, held in self.tensors.items()}
 
 
 @dataclass(frozen=True)
 class Run:
-    """One forward pass of one stack, as its parts see it.
+    """One forward pass of one stack, for its parts.
 
     past        tokens in the cache
     positions   of the new tokens (T,)
-    layer       the path of the layer at work: two layers may share one module, never what they remember
+    layer       the path of the running layer: layers may share a module, but no cache
     memory      the encoder's output; None where the cache has its keys and values already
     bias        the stack's relative bias (h, T, S)
     distances   the stack's vectors (rows, D) of relative distances
-    tables      made once a pass: masks, angles
-    index       the number of the layer at work among those of the stack
+    tables      built once per pass: masks, angles
+    index       the index of the running layer in the stack
     group       the name of its layer kind
-    lent        keys and values (B, S, h_kv, d) of the last layer so far of each kind
-    first       what the first layer reads (B, T, D)
+    lent        keys and values (B, S, h_kv, d) of the latest layer of each kind
+    first       the first layer's input (B, T, D)
     inputs      for each layer, two vectors (B, T, L, width): `parts.model.LayerInputs`
     """
 
@@ -104,11 +104,11 @@ class Run:
         return self.tables[name]
 
     def recall(self, place: str) -> tuple[Tensor, ...] | None:
-        """What a part of this layer kept last time."""
+        """What a part of this layer cached in the last pass."""
         return None if self.cache is None else self.cache.tensors.get(f"{self.layer}.{place}")
 
     def keep(self, place: str, *tensors: Tensor) -> None:
-        """Keeps tensors for the next pass, where there will be one."""
+        """Caches tensors for the next pass, if there is a cache."""
         if self.cache is not None:
             self.cache.tensors[f"{self.layer}.{place}"] = tensors
 

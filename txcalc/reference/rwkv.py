@@ -13,7 +13,7 @@ from txcalc.reference.run import Cached, Run, TensorOptions
 
 
 class TokenShift(Cached):
-    """x (B, T, D) mixed with the token before, once for each use."""
+    """x (B, T, D) mixed with the previous token's, once for each use."""
 
     def __init__(self, part: parts.TokenShift, like: TensorOptions) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class TokenShift(Cached):
 
 
 class WeightedSum(Cached):
-    """RWKV's states (C) of numerator, denominator and their exponent, in float32: y (B, T, C) of k and v (B, T, C)."""
+    """RWKV's states (C): numerator, denominator and their exponent, in float32; y (B, T, C) of k and v (B, T, C)."""
 
     def __init__(self, part: parts.WeightedSum, like: TensorOptions) -> None:
         super().__init__()

@@ -14,7 +14,7 @@ from txcalc.reference.run import Run, TensorOptions
 
 
 class SharedBlock(nn.Module):
-    """What a layer's mixer reads beside x (B, T, D)."""
+    """A shared block, whose output a layer's mixer reads beside x (B, T, D)."""
 
     def __init__(self, part: parts.SharedBlock, like: TensorOptions) -> None:
         super().__init__()
@@ -29,14 +29,14 @@ class SharedBlock(nn.Module):
         self.feed_forward_norm = Norm(part.feed_forward_norm, like)
         self.feed_forward = FeedForward(part.feed_forward, like)
         self.lender, self.width = part.lender, part.core.d_qk
-        self.borrowed = {  # by path: the weights that the lender holds
+        self.borrowed = {  # path → weights owned by another layer
             path
             for path, _ in self.named_parameters()
             if path.split(".")[0] != "out" and not path.split(".")[0].endswith(("_down", "_up"))
         }
 
     def borrow(self, owner: SharedBlock) -> None:
-        """Takes the weights that another layer holds."""
+        """Uses the weights that another layer owns."""
         for path in self.borrowed:
             module, _, name = path.rpartition(".")
             setattr(self.get_submodule(module), name, owner.get_parameter(path))
@@ -67,7 +67,7 @@ class SharedBlock(nn.Module):
         return y if f"{name}_down" not in self._modules else self._modules_sum(name, y, x)
 
     def _modules_sum(self, name: str, y: Tensor, x: Tensor) -> Tensor:
-        """y and what the adapter of a product makes of its input x."""
+        """y plus the adapter's output for the product's input x."""
         more: Tensor = self.get_submodule(f"{name}_sum")(
             y, self._product(f"{name}_up", self._product(f"{name}_down", x))
         )

@@ -26,7 +26,7 @@ def turned(rotary: Rotary, dims: int, x: Tensor, run: Run, back: bool = False) -
 
 
 class Pool(Cached):
-    """New entries (B, n, d) of kv and gates (B, T, w·d), and all of them (B, E, d) with those of the past."""
+    """New entries (B, n, d) of kv and gates (B, T, w·d), and all entries (B, E, d) including cached ones."""
 
     def __init__(self, part: parts.Pool, like: TensorOptions) -> None:
         super().__init__()
@@ -34,12 +34,12 @@ class Pool(Cached):
         self.width, self.rate, self.overlap = part.width, part.rate, part.overlap
 
     def forward(self, kv: Tensor, gate: Tensor, run: Run) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """The entries before norm and rotation, and what is to be kept beside them."""
+        """The entries before norm and rotation, and the tensors to cache with them."""
         held, rate = run.recall(self.place), self.rate
         if held:
             kv, gate = torch.cat((held[1], kv), 1), torch.cat((held[2], gate), 1)
         keys = run.past + run.positions.shape[0]
-        full = 0 if keys < rate else keys // rate - run.past // rate  # symbols know no quotient that is 0
+        full = 0 if keys < rate else keys // rate - run.past // rate  # symbolic quotients are never 0
         kept = tuple(x[:, full * rate :].clone() for x in (kv, gate)) if run.cache is not None else ()
         kv, gate = (x[:, : full * rate].unflatten(1, (full, rate)) for x in (kv, gate))
         gate = gate + self.bias
@@ -52,7 +52,7 @@ class Pool(Cached):
         return (kv * gate.softmax(2)).sum(2), kept
 
     def _joined(self, x: Tensor, before: tuple[Tensor, ...], empty: float) -> Tensor:
-        """To each group's second half (B, n, rate, d) the first half of the group before it: (B, n, 2·rate, d)."""
+        """Each group's second half (B, n, rate, d), joined with the previous group's first half: (B, n, 2·rate, d)."""
         own, earlier = x[..., self.width :], x[:, :-1, :, : self.width]
         first = before[0].unsqueeze(1) if before else torch.full_like(own[:, :1], empty)
         return torch.cat((torch.cat((first, earlier), 1)[:, : x.shape[1]], own), 2)
@@ -106,7 +106,7 @@ class SelectionCore(nn.Module):
 
 
 class Selector(nn.Module):
-    """The index, which the model's loss does not reach."""
+    """The index; the model's loss gives it no gradient."""
 
     def __init__(self, part: parts.Selector, like: TensorOptions) -> None:
         super().__init__()
@@ -124,11 +124,11 @@ class Selector(nn.Module):
 
 
 class CompressedCore(Core):
-    """The core of `CompressedAttention`; it keeps the window's keys, which are its values."""
+    """The core of `CompressedAttention`; it caches the window's keys, which are also the values."""
 
     def __init__(self, part: parts.CompressedCore, like: TensorOptions) -> None:
         super().__init__(part.span, part.d_qk**-0.5)
-        self.seen = Core(Full(), part.d_qk**-0.5)  # under the masks that it is given
+        self.seen = Core(Full(), part.d_qk**-0.5)  # masked by the masks passed in
         self.sinks = like.parameter(part.n_heads)
 
     def forward(self, q: Tensor, kv: Tensor, entries: Tensor | None, mask: Tensor | None, run: Run) -> Tensor:
@@ -141,7 +141,7 @@ class CompressedCore(Core):
 
 
 class CompressedAttention(nn.Module):
-    """Queries through a low rank, a head of keys that are values, entries, and a projection in groups."""
+    """Low-rank queries, one head of keys that are also values, compressed entries, and a grouped projection."""
 
     def __init__(self, part: parts.CompressedAttention, like: TensorOptions) -> None:
         super().__init__()

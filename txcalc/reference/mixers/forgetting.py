@@ -12,26 +12,26 @@ from txcalc.reference.run import Run, TensorOptions
 
 
 class ForgetGate(nn.Module):
-    """The running sums (B, T, h) of log σ(f), on from those of the last token before, (B, h), if there was one."""
+    """The running sums (B, T, h) of log σ(f), continued from the last cached token's (B, h), if any."""
 
     def forward(self, f: Tensor, last: Tensor | None) -> Tensor:
-        sums = (-F.softplus(-f)).cumsum(1)  # of log σ(f); PyTorch's own keeps a buffer besides
+        sums = (-F.softplus(-f)).cumsum(1)  # of log σ(f); PyTorch's own also saves a buffer
         return sums if last is None else sums + last.unsqueeze(1)
 
 
 class ForgettingCore(Core):
-    """The core of `ForgettingAttention`: scores less what was forgotten between their tokens."""
+    """The core of `ForgettingAttention`: scores plus the summed log-gates between their tokens."""
 
     def __init__(self, part: parts.ForgettingCore) -> None:
         super().__init__(part.span, part.d_qk**-0.5)
 
     def last(self, run: Run) -> Tensor | None:
-        """The sums of the last token kept."""
+        """The sums of the last cached token."""
         held = run.recall(self.place)
         return None if held is None else held[2][:, -1]
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, sums: Tensor, run: Run) -> Tensor:
-        """`sums` (B, S, h) of all keys, of which the last T are the queries' own."""
+        """`sums` (B, S, h) of all keys; the last T belong to the queries."""
         own = sums[:, sums.shape[1] - q.shape[1] :]
         forgotten = own.transpose(1, 2).unsqueeze(3) - sums.transpose(1, 2).unsqueeze(2)  # (B, h, T, S)
         return self.attend(q, k, v, run, forgotten)

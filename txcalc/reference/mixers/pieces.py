@@ -1,7 +1,7 @@
-"""Leaves one by one, each run by itself: see `parts.mixers.pieces`.
+"""Single leaves, each run alone: see `parts.mixers.pieces`.
 
-A list does not say what reads what. So no model is made of one: a leaf is given inputs of its own, of the shapes that
-its formulas name, at as many positions as it is asked for.
+A list of leaves does not say how they are connected, so no model is built from it: each leaf gets inputs of its own, of
+the shapes in its formulas, at the number of positions asked for.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from txcalc.reference.run import Run, TensorOptions
 
 
 class Pieces(nn.Module):
-    """What is left of a layer when the leaves that it lists are run by themselves."""
+    """What remains of a layer whose listed leaves run alone."""
 
     def __init__(self, part: pieces.Pieces, like: TensorOptions) -> None:
         super().__init__()
@@ -61,15 +61,15 @@ class MatrixProduct(nn.Module):
 
 
 class Idle(nn.Module):
-    """What multiplies no matrices and holds no weights."""
+    """A leaf without matrix products and weights."""
 
     def forward(self) -> None:
         return None
 
 
 class SingleLeaf(nn.Module):
-    """A single leaf with inputs of its own: B sequences, T positions and S that it reads too. `lent`: its weights
-    belong to another leaf."""
+    """A single leaf with its own inputs: B sequences of T positions, and S further ones that it reads. `lent`: its
+    weights belong to another leaf."""
 
     def __init__(self, leaf: Leaf, like: TensorOptions, lent: bool) -> None:
         super().__init__()
@@ -118,7 +118,7 @@ def _read(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
     return [(batch, tokens, part.d_in)]
 
 
-# By the part: its module, and the shapes of what it reads.
+# Part → its module, and the shapes of its inputs.
 MADE: Mapping[type[Leaf], tuple[Callable[[Any, TensorOptions], nn.Module], Given]] = {
     parts.Linear: (lambda part, like: Linear(part.d_in, part.d_out, part.bias, like), _read),
     parts.GroupedLinear: (GroupedLinear, lambda part, b, t, s: [(b, t, part.groups * part.d_in)]),

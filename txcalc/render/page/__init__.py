@@ -1,7 +1,7 @@
-"""One file that explains models: their programs, what draws them, and nothing that is fetched.
+"""An interactive page about models in one file that loads nothing from the network.
 
-The page is style, data (JSON), what it is drawn with (`vendor`), and the programs with the views (`app`). A policy in
-its head forbids the network, and every script whose digest it does not name.
+The page contains styles, data (JSON), libraries (`vendor`), the models' programs and the views (`app`). A content
+security policy in its head forbids network access and every script whose digest it does not list.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ try { BigInt(1) } catch (missing) { document.getElementById("old").hidden = fals
 
 
 def checked(number: int) -> None:
-    """Errors: `InputError` for more models than a page has place for."""
+    """Errors: `InputError` for more models than a page can hold."""
     if number > MOST_MODELS:
         raise InputError("report", [Fault("models", number, f"at most {MOST_MODELS} in one page")])
 
@@ -47,7 +47,7 @@ def page(
     title: str,
     command: str,
 ) -> str:
-    """The page of models, each with what a shell calls it, and of the plans of `render.page.plans`.
+    """The page of models, each with its name in commands, and of the plans of `render.page.plans`.
 
     Errors: `InputError` for a page of more than 1.5 MB.
     """

@@ -1,4 +1,4 @@
-"""What a page knows of a model: its sliders, parts and theorems as data, its programs as JavaScript."""
+"""A page's data of a model: sliders, parts and theorems as JSON, programs as JavaScript."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ KNOWN = {
 
 
 def lines(explorer: Explorer) -> list[str]:
-    """What the model is."""
+    """The lines that describe the model."""
     return [line for line in summary(explorer.model) if line]
 
 
 def data(source: str, explorer: Explorer) -> dict[str, Any]:
-    """The model as JSON; `source` is what a shell calls it."""
+    """The model as JSON; `source` is its name in commands."""
     model = explorer.model
     return {
         "name": model.name,
@@ -70,7 +70,7 @@ def data(source: str, explorer: Explorer) -> dict[str, Any]:
 
 
 def _further(domain: Domain) -> list[tuple[str, str, Program]]:
-    """What a theorem says of quantities that have one of their own, by their names on the page."""
+    """The evidence for quantities with theorems of their own, by their names on the page."""
     return [(name, *domain.further[asked]) for name, asked in KNOWN.items() if asked in domain.further]
 
 
@@ -79,7 +79,8 @@ def _said(conditions: Sequence[Guard]) -> list[tuple[str, str]]:
 
 
 def programs(explorer: Explorer) -> str:
-    """An object of functions over BigInt: totals, leaves, the sides of conditions, what sliders follow."""
+    """A JavaScript object of functions over BigInt: totals, leaves, both sides of conditions, sizes that follow from
+    sliders."""
     letters = explorer.letters
     followed = ",".join(f"{letter}:{program.javascript()}" for letter, program in explorer.follows.items())
     domains = ",".join(_sides(letters, domain.program.conditions) for domain in explorer.domains)

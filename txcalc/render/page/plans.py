@@ -1,6 +1,6 @@
-"""What a page knows of serving and training: the library's own answers, at every point of a grid that is stated.
+"""A page's data of serving and training: the library's answers at every point of a stated grid.
 
-Nothing between two points is shown. What only multiplies (a price) is multiplied in the page.
+Nothing is interpolated. A price, which only multiplies, is applied in the page.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from txcalc.render.train import data as train_data
 
 CONTEXTS = (2048, 8192, 32768, 131072)
 USERS = (1, 8, 32, 128, 512)
-PROMPTS = (Fraction(1, 2), Fraction(7, 8))  # of the context; the rest is the answer
+PROMPTS = (Fraction(1, 2), Fraction(7, 8))  # share of the context; the rest is the answer
 ENGINES = ("vllm", "sglang", "trtllm")
 MOST_POINTS = 2000
 MOST_EVENTS = 1500
 
 
 class PageGrid(NamedTuple):
-    """The values that the page steps over."""
+    """The grid's values."""
 
     weights: tuple[str, ...] = ("native",)
     kv: tuple[str, ...] = ("bf16", "fp8")
@@ -39,7 +39,7 @@ class PageGrid(NamedTuple):
     users: tuple[int, ...] = USERS
 
     def of(self, model: Model) -> PageGrid:
-        """Contexts that a model was made for; the shortest where it was made for none of them."""
+        """The contexts that a model supports; the shortest if it supports none of them."""
         least = self.contexts[0]
         fits = tuple(n for n in self.contexts if model.context is None or n <= model.context)
         return self._replace(contexts=fits or (min(least, model.context or least),))
@@ -50,7 +50,7 @@ class PageGrid(NamedTuple):
 
 
 def checked(grids: Sequence[PageGrid]) -> None:
-    """Errors: `InputError` for more points than a page has place for."""
+    """Errors: `InputError` for more points than a page can hold."""
     points = sum(grid.points for grid in grids)
     if points > MOST_POINTS:
         mend = "fewer models, GPUs, --context, --concurrency, --weights or --kv"
@@ -60,7 +60,7 @@ def checked(grids: Sequence[PageGrid]) -> None:
 def serving(
     index: int, model: Model, kind: Accelerator, gpus: int | None, price: float | None, grid: PageGrid
 ) -> dict[str, Any]:
-    """Every point of the grid for a model on so many accelerators (None: the fewest that do)."""
+    """Every point of the grid for a model on so many accelerators (None: the fewest that fit)."""
     texts: dict[str, int] = {}
     points: list[dict[str, Any]] = []
     fronts: list[list[dict[str, Any]]] = []
@@ -119,14 +119,14 @@ def _point(plan: Plan, speed: Serving | None, texts: dict[str, int]) -> dict[str
 
 
 def _held(gpu: Gpu) -> dict[str, Any]:
-    """The memory of the accelerators of one stage, in bytes."""
+    """Bytes by purpose on an accelerator of one stage."""
     parts = {"weights": gpu.weights, "cache": gpu.cache, "activations": gpu.peak, "reserve": gpu.reserve + gpu.rest}
     stage = gpu.rank.stage
     return {"first": stage.first, "alike": stage.copies, **{name: str(size) for name, size in parts.items()}}
 
 
 def _speed(point: Point) -> dict[str, Any]:
-    """The steady state of a point; without one, that there is none."""
+    """The steady state of a point, or the fact that it has none."""
     steady = point.steady
     found: dict[str, Any] = {"layout": str(point.layout), "users": point.sequences, "served": point.served}
     if steady.timed:
@@ -135,7 +135,7 @@ def _speed(point: Point) -> dict[str, Any]:
 
 
 def _commands(plan: Plan) -> Iterator[str]:
-    """The command of each engine; why there is none."""
+    """Each engine's command, or the reason why it has none."""
     for name in ENGINES:
         try:
             yield command(plan, name)
@@ -144,12 +144,12 @@ def _commands(plan: Plan) -> Iterator[str]:
 
 
 def training(index: int, found: Sequence[Training], price: float | None) -> dict[str, Any]:
-    """Training runs of one model, the keys those of `txcalc train --json`, and each pipeline's events."""
+    """Training runs of one model, with the keys of `txcalc train --json`, and each pipeline's events."""
     return {"model": index, "price": price, "runs": [{**_whole(train_data(one)), **_events(one)} for one in found]}
 
 
 def _whole(value: Any) -> Any:
-    """Whole numbers that JavaScript's would round as texts."""
+    """Integers that JavaScript would round, as strings."""
     if isinstance(value, Mapping):
         return {key: _whole(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -158,7 +158,7 @@ def _whole(value: Any) -> Any:
 
 
 def _events(found: Training) -> dict[str, Any]:
-    """What each stage does when, in seconds, where there are stages; None where these are too many to draw."""
+    """The timeline of each stage, in seconds; None without stages, or with too many to draw."""
     step = found.step
     if step is None or found.recipe.layout.pp < 2:
         return {"timeline": None, "too_many": 0}

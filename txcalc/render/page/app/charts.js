@@ -16,7 +16,7 @@ const KINDS = [
   "norm",
   "other",
 ];
-// The ninth model and later ones have the first ones' colours, and other strokes and signs.
+// From the ninth model on, colours repeat with other strokes and symbols.
 const stroke = (i) => ["solid", "dashed", "dotted"][Math.floor(i / COLOURS)];
 const sign = (i) => ["circle", "rect", "triangle"][Math.floor(i / COLOURS)];
 const kindColour = (kind) => colour(Math.max(0, KINDS.indexOf(kind)));
@@ -108,7 +108,7 @@ const Cells = ({ table }) => html`<div class="scroll" tabindex="0" role="group" 
   )}</tbody>
 </table></div>`;
 
-// A chart of an ECharts option; `table` is what it shows, for who cannot see it, and for the files.
+// A chart of an ECharts option; `table` has its data, for screen readers and downloads.
 function Chart({ name, title, note, option, table, height = 340 }) {
   const place = useRef(null),
     drawn = useRef(null);
@@ -179,7 +179,7 @@ const tick = (value) => (value >= 1 ? short(BigInt(Math.round(value))) : String(
 const tickTokens = (value) =>
   value >= 1048576 ? `${value / 1048576}M` : value >= 1024 ? `${value / 1024}k` : String(value);
 const inBytes = (value) => (value >= 1 ? iec(BigInt(Math.round(value))) : "0");
-// Lengths at which curves are evaluated: two an octave.
+// Lengths at which curves are evaluated: two per octave.
 const LENGTHS = Array.from({ length: 41 }, (_, i) =>
   i % 2 ? (3n * 2n ** BigInt((i - 1) / 2)) / 2n || 1n : 2n ** BigInt(i / 2),
 )

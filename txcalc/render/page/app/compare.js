@@ -1,4 +1,4 @@
-// Several models on one axis, each at its own sizes; and lines along which one figure stays the same.
+// Several models on one axis, each at its own sizes; and contour lines of one figure.
 
 // A quantity of a model at its sizes, as a fraction.
 function quantity(found, name) {
@@ -31,7 +31,7 @@ function Compare() {
   </div>`;
 }
 
-// A model by its name, with the sizes that were changed.
+// A model's name, with its changed sizes.
 function label(model) {
   const own = Object.entries(state.chosen[model.index]).map(([letter, value]) => `${letter} = ${group(value)}`);
   return `${model.name}${own.length ? ` (${own.join(", ")})` : ""}`;
@@ -144,7 +144,7 @@ function Scatter({ seen, at }) {
     <${Chart} name="models-scatter" title=${`${titleOf(state.y)} against ${titleOf(state.x)}`} option=${option} table=${table} /></section>`;
 }
 
-// The largest value of one letter at which a figure is not above a target, and the figure there; null: none.
+// The largest value of one letter at which a figure does not exceed a target, and the figure there; or null.
 function under(model, chosen, letter, what, target) {
   const at = (value) => evaluate(model, { ...chosen, [letter]: value }, false).totals?.[what];
   let low = 0,

@@ -1,4 +1,4 @@
-// Numbers, programs and state. PROGRAMS (functions over BigInt, in the order of DATA.models) and DATA stand before this.
+// Numbers, programs and state. PROGRAMS (functions over BigInt, in the order of DATA.models) and DATA are defined before.
 
 const { html, render, useEffect, useRef, useState, echarts } = vendor;
 const MODELS = DATA.models.map((model, index) => ({
@@ -8,9 +8,9 @@ const MODELS = DATA.models.map((model, index) => ({
   positions: BigInt(model.positions ?? 0),
 }));
 
-// ---- What a model's programs say at some letters ----
+// ---- A model's programs, evaluated at letters ----
 
-// Every letter's number: those that are chosen, the model's own, and those that follow from others.
+// Every letter's value: chosen, the model's own, or computed from others.
 function letters(model, chosen) {
   const values = {};
   for (const s of model.sliders) {
@@ -23,7 +23,7 @@ function letters(model, chosen) {
   return values;
 }
 
-// The first condition that does not hold, in words; "" where all do. A division that leaves a rest fails too.
+// The first condition that does not hold, in words; "" if all do. A division with remainder fails too.
 function unmet(conditions, check, values) {
   try {
     const sides = check(...values);
@@ -38,7 +38,7 @@ function unmet(conditions, check, values) {
 
 const named = (names, values) => Object.fromEntries(names.map((name, i) => [name, values[i]]));
 
-// Totals, parts and proof of a model; or why it is refused.
+// Totals, parts and proof of a model; or the reason why it is refused.
 function evaluate(model, chosen, parts = true) {
   let known;
   try {
@@ -71,7 +71,7 @@ function evaluate(model, chosen, parts = true) {
   }
 }
 
-// For each part that has theorems of its own: the one that holds at these sizes, or why the first does not.
+// For each part with its own theorems: the one that holds at these sizes, or the reason why the first does not.
 function theorems(model, values) {
   const found = new Map();
   model.domains.forEach((domain, i) => {
@@ -85,7 +85,7 @@ function theorems(model, values) {
   return [...found.values()];
 }
 
-// How a figure is known at these sizes: as in the library.
+// A figure's evidence at these sizes, as in the library.
 function known(model, found, quantity) {
   if ((quantity === "params" || quantity === "active" || quantity === "flops") && found.proved) return "proved";
   if (found.same && model.known[quantity]) return model.known[quantity].how;
@@ -166,7 +166,7 @@ function firstInChunks(excess, chunk) {
   return least((number - 1n) * chunk || 1n, number * chunk, (n) => excess(n) >= 0n);
 }
 
-// The least number above `low` of which something holds that holds of `high` and of all between.
+// The least number above `low` for which a condition holds, if it then holds up to `high`.
 function least(low, high, holds) {
   while (high - low > 1n) {
     const middle = (low + high) / 2n;
@@ -228,7 +228,7 @@ function error({ formula, gives, truth, among }) {
   return { name: `rule ${formula} error`, value, text, real: true, style: 10n * abs(off) > truth ? "bad" : "fair" };
 }
 
-// ---- Numbers as the command line writes them ----
+// ---- Numbers formatted as on the command line ----
 
 const group = (n) =>
   String(n)
@@ -252,7 +252,7 @@ function rounded(number, among, base, names, digits) {
   return `${text} ${names[power]}`.trim();
 }
 
-// A fraction that is not negative with so many decimals, ties to even.
+// A nonnegative fraction with so many decimals, ties to even.
 function fixed(number, among, places) {
   const scale = 10n ** BigInt(places);
   let scaled = (number * scale) / among;
@@ -265,11 +265,11 @@ function fixed(number, among, places) {
 const short = (n, among = 1n) => rounded(n, among, 1000n, ["", "K", "M", "B", "T", "P", "E", "Z", "Y"], 3);
 const iec = (n, among = 1n) => rounded(n, among, 1024n, ["B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB"], 4);
 const bytes = (elements, bits = 16) => (elements * BigInt(bits) + 7n) / 8n;
-// A cell of the share that a part is of a whole; of a float, to a tenth of a per cent too.
+// A cell with a part's share of a whole; for a float also to a tenth of a per cent.
 const percent = (name, part, whole) =>
   whole ? { name, value: Number(part) / Number(whole), text: `${fixed(100n * part, whole, 1)} %`, real: true } : "";
 const percentOf = (name, value) => ({ name, value, text: `${(100 * value).toFixed(1)} %`, real: true });
-// Three digits, whole numbers from a thousand on.
+// Three significant digits; integers from a thousand on.
 const three = (value) => (value >= 999.5 ? group(Math.round(value)) : value.toPrecision(3));
 const seconds = (s) => {
   if (s === null || s === undefined) return "—";
@@ -280,12 +280,11 @@ const seconds = (s) => {
   return rounded(BigInt(Math.round(s * 1e15)), 1000000n, 1000n, ["ns", "µs", "ms", "s"], 3);
 };
 
-// A figure of the page: its exact value for whoever reads the page by program, its text for people. `real`: no whole
-// number.
+// A figure of the page: its exact value for programs, its text for people. `real`: not an integer.
 const Figure = ({ name, value, text, real }) =>
   html`<data value=${String(value)} ...${{ [real ? "data-real" : "data-figure"]: name }}>${text ?? group(value)}</data>`;
 
-// ---- State, and the address that holds it ----
+// ---- State, kept in the page's address ----
 
 const VIEWS = [
   ["learn", "Learn"],
@@ -347,7 +346,7 @@ function address() {
 
 const whole = (text, least, most) => (/^\d{1,10}$/.test(text) && +text >= least && +text <= most ? +text : null);
 
-// The state that an address holds. What it cannot hold is left out, and counted in a note.
+// The state in an address. Invalid entries are left out, and counted in a note.
 function read(fragment) {
   const found = start();
   let wrong = 0;
@@ -391,7 +390,7 @@ function read(fragment) {
 }
 
 const MOST = 1e9;
-// How many places each control that steps over a grid has, filled by the views that have one.
+// The number of positions of each control over a grid, filled by its view.
 const GRIDS = {};
 
 let pending = 0;
@@ -402,7 +401,7 @@ function update(change) {
   pending = setTimeout(() => history.replaceState(null, "", `#${address()}`), 150);
 }
 
-// What was typed and is no value: said, and left as it was.
+// Reports an invalid input, and keeps the old value.
 const refuse = (name, text, wanted) =>
   update({ notes: [`${name} is ${text === "" ? "no number" : text}, expected ${wanted}: it stays as it was.`] });
 

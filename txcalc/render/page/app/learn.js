@@ -1,6 +1,6 @@
-// A model in its sizes: sliders, parts, rules of thumb, crossovers, cache, and the theorems behind them.
+// A model at chosen sizes: sliders, parts, rules of thumb, crossovers, cache, and the theorems behind them.
 
-// The numbers at which a slider stops: all small ones, then eight an octave, and the model's own.
+// A slider's values: all small ones, then eight per octave, and the model's own.
 function stops(slider, value) {
   const own = Number(value),
     top = Math.max(own * 8, { T: 1 << 20, T_src: 1 << 17, B: 1024, L: 128 }[slider.symbol] ?? 64);
@@ -196,7 +196,7 @@ function Parts({ model, found }) {
   </section>`;
 }
 
-// A formula; over it, or with the keyboard on it, the same with numbers.
+// A formula; on hover or focus, the same with numbers.
 const Formula = ({ text, letters, value }) =>
   html`<span class="formula" tabindex="0"><span class="plain">${text}</span><span class="worked">${numbers(text, letters)} = ${group(value)}</span></span>`;
 const numbers = (text, known) =>
@@ -326,7 +326,7 @@ const FIGURES = {
   cache: "cache",
 };
 
-// What a figure is known by at these sizes, and what stands behind that.
+// A figure's evidence at these sizes, with its theorems.
 function behind(model, found, quantity) {
   const how = known(model, found, quantity),
     own = ["params", "active", "flops"].includes(quantity) && found.proved;
@@ -354,7 +354,7 @@ const Theorems = ({
   <p class="note">FLOPs count 2 per multiply-add; matrix products alone; dense attention unless masked is said; logits for all positions${model.latents ? "; latents expanded (MLA)" : ""}. Cache and weights in bf16.</p>
 </section>`;
 
-// What to type for the same numbers.
+// The command that gives the same numbers.
 function command(model, found) {
   const said = [],
     counts = new Map();

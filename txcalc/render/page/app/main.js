@@ -1,4 +1,4 @@
-// The page: views as tabs, notes, licences; drawn again whenever the state changes.
+// The page: views as tabs, notes, licences; redrawn whenever the state changes.
 
 const PAGES = { learn: Learn, compare: Compare, serve: Serve, train: Train };
 
@@ -41,7 +41,7 @@ addEventListener("hashchange", () => {
   }
 });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
-// On paper everything has the light colours, charts too, which are drawn in those of the moment.
+// Printing uses the light colours; charts are redrawn, since they have the current ones.
 function printed(on) {
   document.documentElement.toggleAttribute("data-print", on);
   show();
@@ -53,7 +53,7 @@ function printed(on) {
 }
 addEventListener("beforeprint", () => printed(true));
 addEventListener("afterprint", () => printed(false));
-// The elements of a view, without drawing them: of components what they make, of a chart its table.
+// The elements of a view without drawing: components rendered, charts as tables.
 function elements(node) {
   if (Array.isArray(node)) return node.flatMap(elements);
   if (!node || typeof node !== "object") return [];
@@ -62,7 +62,7 @@ function elements(node) {
   return typeof type === "function" ? elements(type(props)) : [node, ...elements(props.children)];
 }
 
-// For who reads the page by program.
+// For programs that read the page.
 window.txcalc = {
   models: MODELS,
   evaluate,

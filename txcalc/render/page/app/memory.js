@@ -1,4 +1,4 @@
-// Memory of the sizes at hand, for serving and for training, and what a whole training run takes.
+// Memory at the current sizes, for serving and training, and the cost of a whole training run.
 
 const BITS = { fp32: 32, bf16: 16, fp8: 8, int4: 4 };
 const DTYPES = Object.keys(BITS);
@@ -65,7 +65,7 @@ const RUN = {
 for (const [name, [, values]] of Object.entries(RUN)) GRIDS[name] = values.length;
 const runAt = (name) => state.at[name] ?? RUN[name][2];
 
-// `one` GPU-seconds per token, on so many GPUs; `names` of the controls that decide; the `price` that was asked for.
+// `one`: GPU-seconds per token, on so many GPUs; `names` of the controls involved; the requested `price`.
 function Spent({ one, gpus, names, price }) {
   const at = (name) => (name === "hourly" && price ? (state.at.hourly ?? PRICES.indexOf(price)) : runAt(name));
   const hours = (TOKENS[runAt("amount")] * one) / 3600;

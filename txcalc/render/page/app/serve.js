@@ -1,4 +1,4 @@
-// Serving: the library's own answers at the points of a grid; a price is the one thing that is multiplied here.
+// Serving: the library's answers at the points of a grid; only the price is applied here.
 
 const AXES = ["weights", "kv", "context", "prompt", "users"];
 const sizes = (plan) => [
@@ -22,14 +22,14 @@ const frontOf = (plan, at) => plan.fronts[at.slice(0, 4).reduce((all, place, i) 
 const step = (axis) => (place) => update({ at: { ...state.at, [axis]: place } });
 const millionOutput = (price, served) => ((price / 3600) * 1e6) / served;
 
-// The text of an element on the clipboard; selected, where the browser lets no page from a file write there.
+// Copies an element's text to the clipboard; selects it where the browser forbids that for local files.
 function copy(element) {
   const chosen = getSelection();
   chosen.selectAllChildren(element);
   navigator.clipboard?.writeText(element.textContent).catch(() => {});
 }
 
-// A control that stops only where something was computed.
+// A control with only the computed values.
 function Step({ name, title, values, at, shown = String }) {
   const id = `g-${name}`,
     set = step(name);
@@ -109,7 +109,7 @@ function Deployed({ plan, at, point, model, price }) {
 
 const HELD = ["weights", "cache", "activations", "reserve"];
 
-// A bar of stacked sizes to a common scale, with the memory there is as a line.
+// A bar of stacked sizes to a common scale, with the available memory as a line.
 function Stack({ title, sizes: own, names, memory, top }) {
   const share = (size) => `${Number((BigInt(size) * 100000n) / top) / 1000}%`;
   return html`<div class="stack"><span class="what">${title}</span><div class="bar" style=${{ "--end": share(memory) }} role="img" aria-label=${`${title}: ${names.map((name, i) => `${name} ${iec(BigInt(own[i]))}`).join(", ")}`}>${own.map((size, i) => html`<span style=${{ width: share(size), background: colour(i) }} title=${`${names[i]}: ${iec(BigInt(size))}`}></span>`)}</div></div>`;

@@ -1,4 +1,4 @@
-// Training: the runs that were computed, each with its ranks' memory and its pipeline.
+// Training: the computed runs, each with its ranks' memory and its pipeline.
 
 DATA.train.forEach((plan) => {
   GRIDS.run = Math.max(GRIDS.run ?? 0, plan.runs.length);
@@ -75,7 +75,7 @@ function Ranks({ run, memory }) {
     <${Cells} table=${{ title: "Bytes, at the moment when a rank holds most", head: ["ranks", ...names.map(spoken), "allocated", "reserved"], rows }} /></section>`;
 }
 
-// Every stage a row, every micro-batch's forward and backward a block, to scale.
+// One row per stage, one block per micro-batch's forward and backward, to scale.
 function Pipeline({ run, model }) {
   const stages = run.timeline;
   if (!stages)

@@ -1,4 +1,4 @@
-// What the page is drawn with. README.md beside this says how the bundle is made of it.
+// The page's libraries. README.md here says how the bundle is built.
 import * as echarts from "echarts/core";
 import { BarChart, LineChart, ScatterChart, TreemapChart } from "echarts/charts";
 import { AriaComponent, GridComponent, LegendComponent, MarkLineComponent, TooltipComponent } from "echarts/components";

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from tiny import TINY
 
-from txcalc import load
+from txcalc import hardware, load
 from txcalc.errors import InputError, UnknownName
 from txcalc.evidence.known import digest
 from txcalc.evidence.structures import Size, _leaf, _Parameters, probe, units
@@ -52,6 +52,9 @@ from txcalc.planning.serving.rank_work import RankWork
 from txcalc.planning.serving.speed import most_rate
 from txcalc.planning.serving.traffic import Lengths
 from txcalc.planning.shapes import DesignBudget, DesignFamily, _depths
+from txcalc.planning.training import Recipe
+from txcalc.planning.training.machine import Kernels, Machine
+from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build
 
 EXPERTS = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
@@ -819,6 +822,37 @@ def test_weights_of_another_layer_are_read_where_it_computes(name: str) -> None:
             d_in, d_out = held[path].leaf.matrix or (0, 0)
             bias = d_out * ("feed_forward" in path and name == "zamba2")
             assert read[path] == 2 * (d_in * d_out + bias), path
+
+
+@pytest.mark.parametrize(
+    ("name", "leaf", "scores", "each"),
+    [
+        ("llama", "core", 4 * 2 * 24 * 24, 2 * (8 + 8)),
+        ("diffllama", "core", 2 * 8 * 2 * 24 * 24, 2 * (6 + 6)),  # each half of the heads twice
+        ("deepseek-v3", "core", 4 * 2 * 24 * 24, 2 * (12 + 6)),
+        # A query's one vector of weights, of as many elements as there are heads, and not of as many as there are keys.
+        ("deepseek-v3.2", "indexer.core", 8 * 2 * 24 * 24, 2 * (6 + 1)),
+        ("chinchilla", "core", 4 * 2 * 24 * 24, 2 * (8 + 8 + 8)),  # and of a projected distance for each key
+        # Content, values, and each of both with 12 relative positions.
+        ("deberta", "core", 4 * 2 * 24 * 24, 2 * (8 + 8) + 2 * 2 * 8 * Fraction(12, 24)),
+    ],
+)
+def test_what_one_score_costs(
+    name: str, leaf: str, scores: int, each: Fraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of two sequences of 24 tokens, in a server's pass and in a training step; FLOPs add up."""
+    model, layout = build(TINY[name], name), Layout()
+    entry = next(e for e in model.ledger(2, 24) if e.path.endswith(f"attention.{leaf}"))
+    assert (entry.scores, entry.flops_per_score) == (scores, pytest.approx(float(each)))
+    work = model.workload(2, 24)._replace(tokens=96)
+    passes = RankWork(Sharding(model, serving=True).stages(layout)[0], layout, engine(model))
+    (load, *_) = (one for one in passes.loads(work) if passes.leaves[one.leaf].entry.path.endswith(f"attention.{leaf}"))
+    assert load.core and load.core.score * load.core.scores * load.runs == pytest.approx(load.core.dense)
+    asked = list[float]()
+    monkeypatch.setattr(Kernels, "core", lambda *given: asked.append(given[5]) or 0.0)
+    recipe = Recipe(tokens=24, micro_batch=2)
+    assert StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).works
+    assert any(score == pytest.approx(float(each)) for score in asked)
 
 
 def test_a_layer_that_runs_again_starts_its_kernels_again() -> None:

@@ -207,14 +207,12 @@ class RankWork:
         decodes = work.decoding and float(work.tokens) <= MOST_QUERIES
         name = "_".join(filter(None, (entry.leaf.kernels, "decode" if decodes else "prefill")))
         name += "-fp8" if decodes and self.engine.cache_bits < 16 else ""
-        first, last = products[0], products[-1]
-        score = 2.0 * float(first.k) + (2.0 * float(last.n) if len(products) > 1 else 0.0)
         few = float(work.tokens) <= MOST_QUERIES
-        scores = 0.0 if few else float(sum(op.flops for op in products)) / score
+        score, scores = entry.flops_per_score, 0.0 if few else float(entry.scores)
         heads = entry.leaf.attended
         again = float(heads.heads / heads.groups) - 1 if heads else 0.0
         grouped = bool(heads and heads.groups != heads.heads)
-        return CoreWork(name, float(first.n), score, scores, float(entry.flops), decodes, grouped, again)
+        return CoreWork(name, float(products[0].n), score, scores, float(entry.flops), decodes, grouped, again)
 
     def sends(self, one: Workload) -> list[SentWork]:
         """The collectives of this rank for one sequence."""

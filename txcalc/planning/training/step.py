@@ -205,8 +205,7 @@ class StepTimer(Messages):
             forward = kernels.scores(flops, size + more, starts, depth)
             return forward, kernels.scores(2 * flops, 2 * (size + more), 2 * starts, depth)
         latent = held.entry.leaf.kernels == "latent"
-        score = sum(2.0 * float(width) for width in (products[0].k, products[-1].n)) if products else 1.0
-        keys = float(work.keys)
+        keys, score = float(work.keys), held.entry.flops_per_score
         forward = kernels.core(flops, size, starts, keys, score, latent)
         return forward, kernels.core(2.5 * flops, 2 * size, 2 * starts, keys, score, latent)
 
@@ -234,11 +233,7 @@ class StepTimer(Messages):
 
     def _scores(self, held: RankLeaf) -> float:
         """Elements of the attention matrix, which unfused kernels write and read several times."""
-        entry = held.entry
-        assert entry.work is not None
-        heads, span = entry.leaf.n_heads, entry.leaf.mask_span  # type: ignore[attr-defined]
-        alone = span.sequences(entry.work) if span else (entry.work,)
-        return float(sum(each.positions * each.keys for each in alone) * heads * entry.runs)
+        return float(held.entry.scores * held.entry.runs)
 
     def _again(self, held: RankLeaf, numbers: frozenset[int]) -> float:
         """How much of its forward is computed again."""

@@ -16,7 +16,7 @@ import pytest
 from command import Command
 from hypothesis import assume, given, strategies as st
 
-from txcalc import hardware, load
+from txcalc import deploy, hardware, load
 from txcalc.errors import InputError, UnknownName
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, walk
@@ -597,3 +597,8 @@ def test_a_whole_answer_is_quick_and_light(tmp_path: Path) -> None:
         return min(float(out.splitlines()[-1]) for out in outs)
 
     assert spent(ANSWER) < 6 * spent(TRIVIAL)
+
+
+def test_an_encoders_pass_is_over_its_prompt() -> None:
+    data = deploy("bert-base", gpu="l4", prompt=100).to_dict()
+    assert data["workload"]["context"] == data["speed"]["prompt"] == 100

@@ -200,7 +200,8 @@ def deploy(
     often, times = phrases.comes(rate, arrivals, burstiness)
     prefix = length(shared_prefix, "--shared-prefix")
     trained = [model.context for model in every if model.context and not model.fixed_length]
-    held = points.grown(prompts, answers, trained) if context is None else length(context, "--context")
+    decodes = not every or any(model.decodes for model in every)
+    held = points.grown(prompts, answers, trained, decodes) if context is None else length(context, "--context")
     asked = points.request(
         held,
         prompts,

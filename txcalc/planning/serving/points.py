@@ -105,11 +105,19 @@ class Request:
         return self.prompt, 0 if pace.encodes else self.cached(pace.engine.block)
 
 
-def grown(prompts: Lengths | None = None, answers: Lengths | None = None, trained: Sequence[int] = ()) -> int:
+def grown(
+    prompts: Lengths | None = None,
+    answers: Lengths | None = None,
+    trained: Sequence[int] = (),
+    decodes: bool = True,
+) -> int:
     """The default context of a plan: the longest prompt and answer; of one of them alone twice its length, at least
-    8,192 tokens, and no more than the models were `trained` for unless that one is longer."""
+    8,192 tokens, and no more than the models were `trained` for unless that one is longer. If no model decodes, a
+    prompt is all of it."""
     if prompts and answers:
         return prompts.high + answers.high
+    if prompts and not decodes:
+        return prompts.high
     longest = max((one.high for one in (prompts, answers) if one), default=0)
     return max(longest, min((max(CONTEXT, 2 * longest), *trained)))
 

@@ -29,6 +29,7 @@ from txcalc.planning.fitting import ModelFit
 from txcalc.planning.formats.modules import MOST_IN_ALL, MOST_TRIALS, PREFIXES, Modules, _short, _trials, listed, names
 from txcalc.planning.formats.names import format_of
 from txcalc.planning.generation import FlopsLaw, generations, laws, summed
+from txcalc.planning.gradients import flops_per_score, scores as scored
 from txcalc.planning.layout import Layout, parse_layout, unserved
 from txcalc.planning.matching import Near, _Search, matched
 from txcalc.planning.parallelism import Sharding, parted, piece, sizes
@@ -843,7 +844,7 @@ def test_what_one_score_costs(
     """Of two sequences of 24 tokens, in a server's pass and in a training step; FLOPs add up."""
     model, layout = build(TINY[name], name), Layout()
     entry = next(e for e in model.ledger(2, 24) if e.path.endswith(f"attention.{leaf}"))
-    assert (entry.scores, entry.flops_per_score) == (scores, pytest.approx(float(each)))
+    assert scored(entry.operations) == scores and flops_per_score(entry.operations) == pytest.approx(float(each))
     work = model.workload(2, 24)._replace(tokens=96)
     passes = RankWork(Sharding(model, serving=True).stages(layout)[0], layout, engine(model))
     (load, *_) = (one for one in passes.loads(work) if passes.leaves[one.leaf].entry.path.endswith(f"attention.{leaf}"))

@@ -21,7 +21,6 @@ from txcalc.parts.part import (
     Duty,
     Gradient,
     Leaf,
-    MatMul,
     Operation,
     Part,
     Stream,
@@ -169,18 +168,6 @@ class Entry:
     @once
     def flops(self) -> Any:
         return total([op.flops for op in self.operations]) * self.runs
-
-    @once
-    def scores(self) -> Any:
-        """Of one copy of an attention core: query-key pairs of every head, masked ones too, which are what its first
-        product computes of each sequence."""
-        products = [op for op in self.operations if isinstance(op, MatMul)]
-        return total([op.count * op.m * op.n for op in products if op.name == products[0].name])
-
-    @property
-    def flops_per_score(self) -> float:
-        """FLOPs of all its products over its scores: 2·(d_qk + d_v), and what else it multiplies; 1 without scores."""
-        return float(self.flops) / float(self.runs) / float(self.scores) if self.scores else 1.0
 
     @once
     def flops_masked(self) -> Any:

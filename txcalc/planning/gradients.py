@@ -1,11 +1,13 @@
-"""FLOPs of a training step: forward, backward, and what is computed again to save memory."""
+"""FLOPs of a training step: forward, backward, and what is computed again to save memory; of attention per score."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from txcalc.ledger import Entry, Ledger
 from txcalc.num import total
+from txcalc.parts.work import MatMul, Operation
 
 Recompute = Literal["none", "core", "blocks"]
 
@@ -44,6 +46,20 @@ def recomputed(entry: Entry, recompute: Recompute) -> bool:
     if recompute == "core":
         return entry.kind == "attention_core" and entry.gradient != "none"
     return recompute == "blocks" and entry.layer is not None
+
+
+def scores(operations: Iterable[Operation]) -> Any:
+    """Query-key pairs of every head of one core of attention, masked ones too: its first product computes them, of each
+    sequence."""
+    products = [op for op in operations if isinstance(op, MatMul)]
+    return total([op.count * op.m * op.n for op in products if op.name == products[0].name])
+
+
+def flops_per_score(operations: Sequence[Operation]) -> float:
+    """FLOPs of all products of one core of attention over its scores: 2·(d_qk + d_v), and what else it multiplies; 1
+    without scores."""
+    number = scores(operations)
+    return float(total([op.flops for op in operations])) / float(number) if number else 1.0
 
 
 def core_result(entry: Entry) -> Any:

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from txcalc.ledger import Entry, same_input
 from txcalc.parts.part import MatMul, Workload
 from txcalc.parts.work import Transfer
+from txcalc.planning.gradients import flops_per_score, scores
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import GATHERED
 from txcalc.planning.parallelism import KEPT, Stage
@@ -208,11 +209,11 @@ class RankWork:
         name = "_".join(filter(None, (entry.leaf.kernels, "decode" if decodes else "prefill")))
         name += "-fp8" if decodes and self.engine.cache_bits < 16 else ""
         few = float(work.tokens) <= MOST_QUERIES
-        score, scores = entry.flops_per_score, 0.0 if few else float(entry.scores)
+        score, number = flops_per_score(entry.operations), 0.0 if few else float(scores(entry.operations))
         heads = entry.leaf.attended
         again = float(heads.heads / heads.groups) - 1 if heads else 0.0
         grouped = bool(heads and heads.groups != heads.heads)
-        return CoreWork(name, float(products[0].n), score, scores, float(entry.flops), decodes, grouped, again)
+        return CoreWork(name, float(products[0].n), score, number, float(entry.flops), decodes, grouped, again)
 
     def sends(self, one: Workload) -> list[SentWork]:
         """The collectives of this rank for one sequence."""

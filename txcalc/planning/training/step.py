@@ -25,7 +25,7 @@ from txcalc.ledger import same_input
 from txcalc.model import Model
 from txcalc.parts.frozen import record
 from txcalc.parts.part import MatMul
-from txcalc.planning.gradients import passes
+from txcalc.planning.gradients import flops_per_score, passes, scores
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import recomputed
 from txcalc.planning.training.collectives import turners
@@ -205,7 +205,7 @@ class StepTimer(Messages):
             forward = kernels.scores(flops, size + more, starts, depth)
             return forward, kernels.scores(2 * flops, 2 * (size + more), 2 * starts, depth)
         latent = held.entry.leaf.kernels == "latent"
-        keys, score = float(work.keys), held.entry.flops_per_score
+        keys, score = float(work.keys), flops_per_score(held.entry.operations)
         forward = kernels.core(flops, size, starts, keys, score, latent)
         return forward, kernels.core(2.5 * flops, 2 * size, 2 * starts, keys, score, latent)
 
@@ -233,7 +233,7 @@ class StepTimer(Messages):
 
     def _scores(self, held: RankLeaf) -> float:
         """Elements of the attention matrix, which unfused kernels write and read several times."""
-        return float(held.entry.scores * held.entry.runs)
+        return float(scores(held.entry.operations) * held.entry.runs)
 
     def _again(self, held: RankLeaf, numbers: frozenset[int]) -> float:
         """How much of its forward is computed again."""

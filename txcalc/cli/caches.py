@@ -20,9 +20,9 @@ from txcalc.errors import InputError
 )
 def kv(
     source: o.Source,
-    contexts: Annotated[str | None, o.option("--context", "4k,32k,128k.", several=True)] = None,
+    contexts: Annotated[str | None, o.option("--context", "Such as 4k,32k,128k.", several=True)] = None,
     batches: Annotated[str, o.option("--batch", several=True)] = "1,8,64",
-    kv_dtypes: Annotated[str, o.option("--kv", "bf16,fp8.", several=True)] = "bf16",
+    kv_dtypes: Annotated[str, o.option("--kv", "Such as bf16,fp8.", several=True)] = "bf16",
     set_: o.Set = None,
     ignore: o.Ignore = None,
     **asked: Any,

@@ -47,17 +47,16 @@ def export(
 
 @command()
 def measure(
-    device: Annotated[str, o.option("--device", "Not meta.")] = "cpu",
+    device: Annotated[str, o.option("--device", help="Device: cpu or cuda.")] = "cpu",
     gpu: Annotated[
-        str | None, o.option("--gpu", "Whose floor times are shown; or calibrate's file (default: measured).")
+        str | None,
+        o.option("--gpu", help="An accelerator or calibrate's file, for the floor times (default: measured)."),
     ] = None,
     only: Annotated[
         list[str] | None, typer.Option(help="Only this item of the list. Repeatable.", metavar="ITEM")
     ] = None,
     limit: Annotated[float, typer.Option(help="Start no new item after N seconds.", metavar="N")] = 540,
-    out: Annotated[
-        Path | None, o.option("--out", "a .json, written after every step; a later run continues it.")
-    ] = None,
+    out: Annotated[Path | None, o.option("--out", "a .json after every step; a later run continues it.")] = None,
     *,
     tell: Tell,
 ) -> Any:

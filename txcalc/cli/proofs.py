@@ -40,9 +40,9 @@ MANY = 8  # models from which on one process per core pays
         show_default=False,
     ),
     layers=o.own("Only the first N layers, for small devices.", "N"),
-    dtype=o.option("--dtype", "Of the modules: fp32 or bf16."),
+    dtype=o.option("--dtype", help="Dtype of the modules: fp32 or bf16."),
     against=o.option("--against", "transformers' module of the same config.json."),
-    gpu=o.option("--gpu", "Whose floor times are shown; or calibrate's file (default: measured)."),
+    gpu=o.option("--gpu", help="An accelerator or calibrate's file, for the floor times (default: measured)."),
     zero_cost=o.own("List the operators counted as free."),
     record=o.own("Store the results for presets, as evidence for show."),
 )
@@ -61,7 +61,7 @@ def verify(
         str | None,
         o.option(
             "--recipe",
-            "tokens=64,micro_batch=2,accumulation=8,schedule=1f1b,optimizer=adamw,parameter=bf16. With --layout.",
+            "tokens=64,micro_batch=2,schedule=1f1b; also accumulation=, optimizer=, parameter=. With --layout.",
         ),
     ] = None,
     ranks: Annotated[
@@ -184,6 +184,7 @@ def trace(
     """Parameters and FLOPs of any PyTorch module, part by part, as formulas in batch and length, with fvcore's count.
 
     Exit code 1: an operator that may cost FLOPs has no count, so the FLOPs are a lower bound.
+
     Example: txcalc trace model.py:build
     """
     return txcalc.trace(source, **asked)

@@ -271,7 +271,7 @@ def test_matched_models_are_compared_and_the_difference_is_printed() -> None:
     code, out, _ = run("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "F", "--contexts", "2k", COLUMNS="80")
     assert code == 0
     assert "equal parameters by F: 8,030,261,248 of llama-3.1-8b" in out
-    assert "mistral-7b: F = 16,341: -131,072; F = 16,342: +262,144" in out
+    assert "mistral-7b: F = 16,341: −131,072; F = 16,342: +262,144" in out
     found = rows("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "F", "--contexts", "2k")
     assert found["params", None]["values"] == [8_030_261_248, 8_030_261_248 - 131_072]
 

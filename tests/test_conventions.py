@@ -404,7 +404,7 @@ def test_the_table_comes_first() -> None:
     lines = run("llama-3.1-8b", "--tokens", "2k", "--as", "megatron", "--format", "markdown").stdout.splitlines()
     shares = {line.split(" | ")[0].strip("| "): line.split(" | ")[-1].strip(" |") for line in lines}
     assert shares["attention projections: theirs: four matrices of D × D"] == "+10.01 %"
-    assert shares["feed-forward: theirs: two matrices of D × 4·D"] == "-16.69 %"
+    assert shares["feed-forward: theirs: two matrices of D × 4·D"] == "−16.69 %"
     assert shares["scores and values"] == ""
 
 

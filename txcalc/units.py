@@ -164,7 +164,7 @@ def _rounded(number: Any, base: int, names: tuple[str, ...], digits: int = 3) ->
     """Rounded first, then given its prefix, so that 999,999 is 1 M and never 1000 K."""
     value = number if type(number) is int else Fraction(number)
     if value < 0:
-        return "-" + _rounded(-value, base, names, digits)
+        return "−" + _rounded(-value, base, names, digits)
     power = 0
     while power + 1 < len(names) and (
         value >= base ** (power + 1) or float(f"{float(value / base**power):.{digits}g}") >= base

@@ -91,7 +91,7 @@ class Equal(NamedTuple):
             other = next((n for n in (each.below, each.above) if n and n.value != each.best.value), None)
             more = f"; {asked.by} = {other.value:,}: {other.difference:+,}" if other and each.best.difference else ""
             miss = f"{each.best.difference:+,}" if each.best.difference else "exact"
-            lines.append(f"  {each.model.name}: {asked.by} = {each.best.value:,}: {miss}{more}")
+            lines.append(f"  {each.model.name}: {asked.by} = {each.best.value:,}: {miss}{more}".replace(": -", ": −"))
         return lines
 
     def data(self) -> dict[str, Any]:

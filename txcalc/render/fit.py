@@ -20,7 +20,7 @@ def _room(fit: ModelFit, formatted: bool = False) -> TableCell:
     where = [] if not fit.in_ram else [fit.in_ram, "in RAM"] if fit.fits else ["of RAM"] if lacks == fit.ram else []
     if not formatted:
         return TableCell(fit.room, "\n".join([iec(lacks) if fit.fits else f"short {iec(-lacks)}", *where]), style)
-    lines = [fit.weights, *([f"{three(fit.speed)} tok/s"] if fit.speed else []), iec(lacks).replace("-", "−")]
+    lines = [fit.weights, *([f"{three(fit.speed)} tok/s"] if fit.speed else []), iec(lacks)]
     said = {"": fit.room, "format": fit.weights, "tokens/s": fit.speed}
     return TableCell(said, "\n".join([*lines, *where]), style)
 

@@ -55,7 +55,7 @@ def error(got: Any, truth: Any) -> TableCell:
     if not truth:
         return TableCell(None, "")
     off = Fraction(got) / Fraction(truth) - 1
-    text = "exact" if off == 0 else f"{float(100 * off):+.2f} %"
+    text = "exact" if off == 0 else f"{float(100 * off):+.2f} %".replace("-", "−")
     style = "green" if off == 0 else "red" if abs(off) > Fraction(1, 10) else "yellow"
     return TableCell(float(off), text, style)
 

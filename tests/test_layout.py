@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from typing import Any
 
 import pytest
@@ -12,7 +14,7 @@ from command import typed
 from txcalc import hardware, load
 from txcalc.ledger import walk
 from txcalc.planning import links
-from txcalc.planning.layout import AXES, SERVING_ORDER, UNSERVED, Group, Layout, parse_layout
+from txcalc.planning.layout import AXES, SERVING_ORDER, UNSERVED, Group, Layout, parse_layout, standing
 from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
 from txcalc.sources.presets import names
@@ -52,12 +54,39 @@ def test_every_axis_is_for_serving_or_refused_there() -> None:
         (Layout(tp=4, dp=4, ep=4, etp=4), "ep", Group(4, 2)),
         (Layout(tp=4, dp=4, ep=4, etp=4), "etp", Group(4, 4)),
         (Layout(tp=8, pp=2, dp=2, ep=16), "ep", Group(16, 8)),
+        # Some of these groups stand in one node, as that of the first rank, and some in two.
+        (Layout(tp=2, fsdp=3, dp=2), "fsdp", Group(3, 1)),
+        (Layout(tp=3, dp=4), "tp", Group(3, 1)),
+        (Layout(tp=2, pp=5), "pp", Group(5, 3)),
+        (Layout(dp=12, ep=3), "ep", Group(3, 1)),
+        (Layout(tp=3, pp=2), "pp", Group(2, 2)),
+        (Layout(tp=3, pp=4), "pp", Group(4, 2)),
     ],
 )
 def test_ranks_of_a_group_stand_in_nodes_of_eight(layout: Layout, axis: str, expected: Group) -> None:
     assert layout.group(axis, 8) == expected
     assert layout.group(axis, 8).crosses == (expected.local < expected.size)
     assert layout.group(axis, None) == Group(expected.size, expected.size)
+
+
+@pytest.mark.parametrize("node", [1, 2, 4, 6, 8, 72])
+def test_the_worst_group_is_that_of_all_ranks(node: int) -> None:
+    """As a count of every rank of every group has it."""
+    for size, stride, blocks in product((1, 2, 3, 5, 8, 13), (1, 2, 3, 4, 6, 8, 9), (1, 2, 3, 7)):
+        period = size * stride
+        groups = [
+            Counter((block * period + offset + i * stride) // node for i in range(size))
+            for block in range(blocks)
+            for offset in range(stride)
+        ]
+        expected = min(min(group.values()) for group in groups), max(map(len, groups))
+        assert standing(size, stride, node, blocks * period) == expected, (size, stride, blocks)
+
+
+@pytest.mark.parametrize(("layout", "same"), [(Layout(tp=2, pp=3), True), (Layout(tp=3, pp=3), False)])
+def test_the_ends_of_a_pipeline_stand_in_one_node_or_do_not(layout: Layout, same: bool) -> None:
+    assert layout.ends(8) == Group(2, 2 if same else 1)
+    assert layout.ends(None) == Group(2, 2)
 
 
 def test_a_server_keeps_the_stages_of_a_copy_together() -> None:

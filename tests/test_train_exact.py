@@ -214,8 +214,8 @@ def test_what_a_machine_says() -> None:
     assert pytest.approx(0.189 / 0.310278) == SLOWED
     assert Machine.lost(10, 100) == pytest.approx(10 * SLOWED) and Machine.lost(10, 1) == 9
     four = Machine.of(card(), node=4)
-    assert [four.beside(8, stride) for stride in (1, 2, 4, 8)] == [Group(8, n) for n in (4, 2, 1, 1)]
-    assert Machine.of(replace(card(), node=None)).beside(8, 2) == Group(8, 8)
+    assert [four.beside(8, stride, 64) for stride in (1, 2, 4, 8)] == [Group(8, n) for n in (4, 2, 1, 1)]
+    assert Machine.of(replace(card(), node=None)).beside(8, 2, 16) == Group(8, 8)
     # Ten bytes from one node to the next, and within one; nothing of one rank alone.
     near, far = replace(card(), link=10), replace(card(), link=10, link_between=5, node=1)
     for one, seconds in ((near, 1), (far, 2)):

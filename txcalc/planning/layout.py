@@ -10,9 +10,13 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from itertools import islice
+from math import prod
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, nearest
+from txcalc.num import ceil_div
 from txcalc.parts.frozen import once
 
 MOST = 1 << 16
@@ -22,7 +26,8 @@ SERVING_ORDER = ("tp", "cp", "pp", "fsdp", "dp")
 
 
 class Group(NamedTuple):
-    """Ranks that exchange data: so many of them, `local` of which stand in one node."""
+    """Ranks that exchange data: so many of them, `local` of which stand in one node. Where groups do not line up with
+    nodes, that of all which the links between nodes serve worst: its fewest ranks of one node."""
 
     size: int
     local: int
@@ -31,6 +36,29 @@ class Group(NamedTuple):
     def crosses(self) -> bool:
         """Whether it reaches over several nodes."""
         return self.local < self.size
+
+
+@lru_cache(maxsize=4096)
+def standing(size: int, stride: int, node: int, ranks: int) -> tuple[int, int]:
+    """Of all groups of `size` ranks, `stride` apart, that these ranks make: the fewest ranks of a group that stand in
+    one node, and the most nodes that a group stands in."""
+    if size == 1 or stride >= node:
+        return 1, size
+    firsts = {  # in its node, of every group's first rank
+        (block + offset) % node
+        for block in islice(range(0, ranks, size * stride), node)
+        for offset in range(stride)
+        if block + offset + (size - 1) * stride < ranks
+    }
+    fewest, most = size, 1
+    for first in firsts:
+        leading = ceil_div(node - first, stride)
+        if leading >= size:
+            continue
+        nodes, last = divmod(first + (size - 1) * stride, node)
+        between = (node // stride,) if nodes > 1 else ()
+        fewest, most = min(fewest, leading, last // stride + 1, *between), max(most, nodes + 1)
+    return fewest, most
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,17 +152,22 @@ class Layout:
 
         Ranks of ep are those of a stage, one after the other, each `expert_ways` of them together; those of etp these.
         """
-        axes = [name for name in order if name != "pp"] if axis in ("ep", "etp") else [axis]
-        step = self.expert_ways if axis == "ep" else 1
         size = self.expert_ways if axis == "etp" else getattr(self, axis)
         if node is None or size == 1:
             return Group(size, size)
-        local = sum(self._place(i * step, axes, order) < node for i in range(size))
-        return Group(size, local)
+        if axis in ("ep", "etp"):
+            step = self.expert_ways if axis == "ep" else 1
+            if order[-1] == "pp" or self.pp == 1:
+                return Group(size, standing(size, step, node, self.gpus)[0])
+            axes = [name for name in order if name != "pp"]
+            return Group(size, sum(self._place(i * step, axes, order) < node for i in range(size)))
+        stride = prod(getattr(self, name) for name in order[: order.index(axis)])
+        fewest, nodes = standing(size, stride, node, self.gpus)
+        return Group(size, ceil_div(size, nodes) if axis == "pp" else fewest)  # stages hand on one after the other
 
     def ends(self, node: int | None) -> Group:
         """A rank of the first stage and its fellow of the last."""
-        return Group(2, 2 if node is None or (self.pp - 1) * self.stage < node else 1)
+        return Group(2, 2 if node is None else standing(2, (self.pp - 1) * self.stage, node, self.gpus)[0])
 
     def _place(self, member: int, axes: list[str], order: tuple[str, ...]) -> int:
         """The number among all ranks of the i-th of those that differ in some axes alone."""

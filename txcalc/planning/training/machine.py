@@ -14,7 +14,7 @@ from txcalc.curves import PYTORCH, Curve
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.parts.frozen import record
-from txcalc.planning.layout import Group
+from txcalc.planning.layout import Group, standing
 from txcalc.planning.links import seconds
 from txcalc.units import bits_of
 
@@ -85,10 +85,9 @@ class Machine:
         """Seconds that compute takes longer where so many seconds of collectives go on beside it."""
         return max(SLOWED * collectives, collectives - compute)
 
-    def beside(self, size: int, stride: int) -> Group:
-        """A group of ranks that stand so far apart."""
-        local = size if self.node is None else max(1, min(size, self.node // stride))
-        return Group(size, local)
+    def beside(self, size: int, stride: int, ranks: int) -> Group:
+        """A group of ranks that stand so far apart, of so many in all."""
+        return Group(size, size if self.node is None else standing(size, stride, self.node, ranks)[0])
 
 
 class Message(NamedTuple):

@@ -48,7 +48,7 @@ class Messages:
         layout = recipe.layout
         self.tp = layout.group("tp", machine.node)
         self.cp, self.stages = layout.group("cp", machine.node), layout.group("pp", machine.node)
-        self.copies = machine.beside(layout.cp * layout.copies, layout.tp)
+        self.copies = machine.beside(layout.cp * layout.copies, layout.tp, layout.gpus)
         self.width = next(reversed(model.spec["stacks"].values()))["d_model"]
         self.element = recipe.compute_bytes
 
@@ -105,7 +105,7 @@ class Messages:
             if recipe.zero_stage == 3:
                 yield from self._fully_sharded(amount, layers, sharers(recipe, bool(expert)), copies, apart)
             else:
-                yield from self._reduced(amount, self.machine.beside(copies, apart))
+                yield from self._reduced(amount, self.machine.beside(copies, apart, layout.gpus))
         if not recipe.rules.dtensor:
             sums = Counter[str]()
             for part in (part for piece in pieces for part in summands(piece, recipe)):
@@ -140,7 +140,8 @@ class Messages:
     ) -> Iterator[tuple[Message, str]]:
         """Of weights that `ways` ranks share row by row, of so many copies in all: the others hold the same rows, and
         sum their gradients behind (hybrid sharding)."""
-        recipe, shards = self.recipe, self.machine.beside(ways, apart)
+        recipe, ranks = self.recipe, self.recipe.layout.gpus
+        shards = self.machine.beside(ways, apart, ranks)
         reduced = amount.learning * recipe.reduce_bytes
         if ways > 1:
             yield ring("all_gather", shards, amount.gathered, layers + 1), "gather"
@@ -148,7 +149,7 @@ class Messages:
                 yield ring("all_gather", shards, amount.blocks, layers), "again"
             yield ring("reduce_scatter", shards, reduced, layers + 1), "reduce"
         if copies > ways:
-            yield ring("all_reduce", self.machine.beside(copies // ways, apart * ways), reduced / ways), "reduce"
+            yield ring("all_reduce", self.machine.beside(copies // ways, apart * ways, ranks), reduced / ways), "reduce"
 
     def _reduced(self, amount: Amount, group: Group) -> Iterator[tuple[Message, str]]:
         """Of weights that are whole on every rank, and of whose gradients and state ZeRO may give each a share."""
@@ -174,6 +175,6 @@ class Messages:
             group = layout.group("etp" if tensor.expert else "tp", node)
             if self.recipe.rules.dtensor:
                 apart = layout.ep * layout.expert_ways if tensor.expert else layout.tp
-                group = self.machine.beside(sharers(self.recipe, tensor.expert), apart)
+                group = self.machine.beside(sharers(self.recipe, tensor.expert), apart, layout.gpus)
             for kind, times, size in turning(tensor, self.recipe):
                 yield ring(kind, group, float(times * tensor.copies * size), times * tensor.copies)

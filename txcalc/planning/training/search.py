@@ -292,7 +292,7 @@ class Search:
             size = max(1, copies * layout.tp // step)
             if size == 1 or not number:
                 continue
-            group = self.machine.beside(size, step)
+            group = self.machine.beside(size, step, layout.gpus)
             layers = max(1, self.n_layers // layout.pp)
             if recipe.zero_stage == 3:
                 rounds = recipe.accumulation if layout.pp == 1 else 1

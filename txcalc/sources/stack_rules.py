@@ -224,7 +224,7 @@ def _lenders(stack: Tables, fault: Told) -> None:
 
 def _after_a_lender(stack: Tables, fault: Told, path: str, lent: str, sizes: Sequence[str], same: str) -> None:
     section, key = path.split(".")
-    first = {name: min(indices) for name, indices in stack["groups"] if len(indices)}
+    first = {name: indices[0] for name, indices in stack["groups"] if len(indices)}  # they ascend
     for name, layer in stack["layer"].items():
         with SOUND:
             table = layer.get(section)

@@ -22,7 +22,7 @@ from txcalc.planning.training import Layout, Ranks, Recipe, memory
 from txcalc.planning.training.machine import LINK_SHARE, Machine
 from txcalc.planning.training.step import Step, StepTimer
 
-described = cache(load)  # a thousand rows are of a dozen models
+described, sold_as = cache(load), cache(hardware.load)  # a thousand rows are of a dozen models and machines
 
 
 class Row(NamedTuple):
@@ -43,11 +43,9 @@ class Row(NamedTuple):
         return StepTimer(described(self.model), self.recipe, machine or self.machine).step(plan)
 
 
-def rows() -> Iterator[Row]:
-    yield from foundry()
-    yield from nanotron()
-    yield from megatron()
-    yield from torchtitan()
+@cache
+def rows() -> tuple[Row, ...]:
+    return (*foundry(), *nanotron(), *megatron(), *torchtitan())
 
 
 def foundry() -> Iterator[Row]:
@@ -71,7 +69,7 @@ def foundry() -> Iterator[Row]:
         products = "fp8" if row["precision"] == "amp_fp8" else "bf16"
         what = f"{row['model']} {row['gpu']}:{gpus} T={tokens} mbs={micro}"
         seconds = recipe.global_batch * tokens / float(row["tokens_s"]) / gpus
-        machine = Machine.of(hardware.load(row["gpu"]), products=products)
+        machine = Machine.of(sold_as(row["gpu"]), products=products)
         yield Row("llm-foundry", what, seconds, published.mpt(row["model"], tokens), recipe, machine)
 
 
@@ -90,12 +88,12 @@ WAITS = 2 * 0.1
 def cluster(gpus: int) -> Machine:
     """The playbook's, where a job on so many GPUs runs: its network cards give a GPU what they were measured at."""
     nodes = max(1, gpus // 8)
-    machine = Machine.of(hardware.load("h100-sxm"), network=round(BETWEEN[nodes] * 1e9 / 8 / LINK_SHARE))
+    machine = Machine.of(sold_as("h100-sxm"), network=round(BETWEEN[nodes] * 1e9 / 8 / LINK_SHARE))
     return replace(machine, waits=WAITS)
 
 
 def nanotron() -> Iterator[Row]:
-    sold = Machine.of(hardware.load("h100-sxm"))
+    sold = Machine.of(sold_as("h100-sxm"))
     for row in published.rows("nanotron.csv"):
         tp, pp, dp, zero, micro, accumulation = (
             int(row[key]) for key in ("tp", "pp", "dp", "zero", "micro_batch", "accumulation")
@@ -142,7 +140,7 @@ def megatron() -> Iterator[Row]:
         )
         precision = row["precision"].lower()
         products = next((name for name in ("fp8", "fp4") if name in precision), "bf16")
-        machine = Machine.of(hardware.load(row["gpu"]), products=products, overlap=row["source"] != "sc21")
+        machine = Machine.of(sold_as(row["gpu"]), products=products, overlap=row["source"] != "sc21")
         seconds = measured(row, recipe, gpus)
         what = f"{row['model'][:24]} {row['gpu']}:{gpus} {recipe.layout} mbs={micro} {row['precision']}"
         yield Row(row["source"], what, seconds, row["model"], recipe, machine)
@@ -152,7 +150,7 @@ def torchtitan() -> Iterator[Row]:
     """Compiled, blocks computed again, on H100s of 2.4 TB/s (of 500 W, which is not modelled). Torch's own attention
     is FlashAttention-2, and torchtitan let nothing faster be chosen beside context parallelism (9dec370,
     distributed/utils.py, get_train_context); later versions of torch choose cuDNN's first."""
-    accelerator = replace(hardware.load("h100-sxm"), bandwidth=2_400_000_000_000)
+    accelerator = replace(sold_as("h100-sxm"), bandwidth=2_400_000_000_000)
     for row in published.rows("torchtitan.csv"):
         sizes = ("fsdp", "tp", "pp", "cp", "tokens", "micro_batch", "accumulation")
         fsdp, tp, pp, cp, tokens, micro, accumulation = (int(row[key]) for key in sizes)

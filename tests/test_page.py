@@ -385,6 +385,7 @@ def arithmetic(text: str) -> Any:
 
 
 @pytest.mark.browser
+@pytest.mark.drawn(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_number_of_a_model_is_the_librarys(kind: str, browser: Any, file: Path) -> None:
     with Tab(browser, file) as page:

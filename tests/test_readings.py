@@ -64,6 +64,7 @@ def columns(part: Any, work: Workload, dtype: Any) -> dict[str, Any]:
     return reading(part, work, lambda i, value: numpy.array([variant(j)(i, value) for j in range(3)], dtype))
 
 
+@pytest.mark.drawn(48)
 @each_part
 @settings(max_examples=4)
 @given(data=st.data())
@@ -75,6 +76,7 @@ def test_symbols_substituted_are_the_ints(kind: type, data: st.DataObject) -> No
     assert not expected
 
 
+@pytest.mark.drawn(96)
 @pytest.mark.parametrize("dtype", ["object", "float64"])
 @each_part
 @settings(max_examples=12)

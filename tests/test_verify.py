@@ -167,6 +167,7 @@ OTHERS = (
 )
 
 
+@pytest.mark.drawn(8)
 @pytest.mark.parametrize("name", OTHERS.split())
 def test_saved_elements_of_other_blocks(name: str) -> None:
     assert failed(verify(tiny(name), ["saved"])) == []
@@ -371,6 +372,7 @@ def test_every_formula_of_every_leaf_is_proved_or_known_to_be_a_model() -> None:
     assert {(leaf, formula) for leaf, formula, _ in REFUTED} == there - left
 
 
+@pytest.mark.drawn(24)
 @pytest.mark.parametrize(("leaf", "formula", "name"), REFUTED, ids=lambda value: getattr(value, "__name__", value))
 def test_a_tampered_formula_fails_at_its_path(
     leaf: type[Leaf], formula: str, name: str, monkeypatch: pytest.MonkeyPatch

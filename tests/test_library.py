@@ -286,10 +286,10 @@ def test_pages_and_descriptions_are_written_where_they_are_asked_for(tmp_path: P
     page = txcalc.report(LLAMA, title="mine")
     assert page.save(tmp_path / "plan.html").read_text() == page.html and "<title>mine</title>" in page.html
     assert '"price":2.37' in txcalc.report("gpt2", train="h100-sxm:8@2.37", layouts="fsdp=8").html
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         page.save(tmp_path / "plan.html")
     found = txcalc.export(LLAMA, "toml", tmp_path / "mine.toml", changes={"h_kv": 4})
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         txcalc.export(LLAMA, "toml", tmp_path / "mine.toml")
     assert txcalc.export(LLAMA, "toml", tmp_path / "mine.toml", changes={"h_kv": 4}, force=True) == found
     assert (

@@ -82,7 +82,7 @@ def test_a_file_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
     place.write_text("mine")
     result = run("gpt2", "-o", str(place))
     assert result.exit_code == 2
-    assert "is there already (--force writes over it)" in result.output
+    assert "exists already (--force overwrites it)" in result.output
     assert place.read_text() == "mine"
     made(place, "gpt2", "--force")
     assert place.read_text() != "mine"

@@ -124,7 +124,7 @@ def test_ctrl_c_ends_every_process_with_130(tmp_path: Path) -> None:
 def test_bad_input_is_refused(tmp_path: Path) -> None:
     found, place = swept(), tmp_path / "grid.parquet"
     place.write_text("mine")
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         found.to_parquet(place)
     assert place.read_text() == "mine"
     for wrong in (tmp_path / "grid.csv", tmp_path / "no" / "grid.parquet"):

@@ -378,7 +378,7 @@ def test_a_picture_that_is_there_is_kept_unless_forced(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     place = tmp_path / "a.svg"
     place.write_text("mine")
-    refused = f"txcalc: {place}: is there already (--force writes over it)\n"
+    refused = f"txcalc: {place}: exists already (--force overwrites it)\n"
     assert run("kv", "gpt2", "--plot", str(place)) == (2, "", refused) and place.read_text() == "mine"
     assert run("kv", "gpt2", "--plot", str(place), "--force")[0] == 0 and "<svg" in place.read_text()
     assert run("kv", "gpt2", "--force")[2] == "txcalc: options: --force needs a file to write\n"

@@ -170,7 +170,7 @@ def test_users_beyond_the_cache_wait_in_line() -> None:
     assert code == 1 and "largest load that fits: 174 users on tp=8, TTFT " in out and " per 1M out" in out
     assert (
         out.startswith("fits 174 of 500 sequences at the full context: ")
-        and " users are served at once, limited in the cache, at " in out
+        and " users are served at once, limited by the cache, at " in out
     )
     data: dict[str, Any] = run.data(*argv, code=1)
     largest, speed, steady = data["largest"], data["speed"], data["speed"]["steady"]

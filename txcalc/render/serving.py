@@ -52,7 +52,7 @@ def _line(serving: Serving, steady: Steady) -> list[str]:
     seats, line = f"{serving.seats:,.0f} of {users:,}", seconds(steady.line)
     memory, copies = serving.plan.deployment.engine.memory, serving.chosen.layout.dp
     full = memory is not None and memory.at_once is not None and serving.seats >= memory.at_once * copies
-    where = "by the engine's max_num_seqs" if full else f"in the cache, at {length}"
+    where = "by the engine's max_num_seqs" if full else f"by the cache, at {length}"
     return [f"{seats} users are served at once, limited {where}; the others wait {line}"]
 
 

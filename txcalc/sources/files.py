@@ -33,11 +33,11 @@ def regular(path: Path) -> None:
 
 
 def writable(path: Path, force: bool) -> None:
-    """Errors: `InputError` for a file that is there already, unless forced, or a place that cannot hold one."""
+    """Errors: `InputError` for a file that exists already, unless forced, or a place that cannot hold one."""
     if path.is_dir():
         raise InputError(str(path), ["is a folder, expected a file to write"])
     if path.is_file() and not force:
-        raise InputError(str(path), ["is there already (--force writes over it)"])
+        raise InputError(str(path), ["exists already (--force overwrites it)"])
     if not path.parent.is_dir():
         raise InputError(str(path), [f"cannot be written: there is no folder {path.parent}"])
 

@@ -1,1 +1,1 @@
-"""Formats of weights: what names mean, what a checkpoint says of itself, llama.cpp's mixtures; to the bit."""
+"""Formats of weights, to the bit: by name, from a checkpoint's config, and llama.cpp's mixtures."""

@@ -2,9 +2,9 @@
 
 A mixture has a default type, and rules that give more bits to matrices that matter more: attention's values, down
 projections, the head. A matrix whose rows a type's blocks do not divide falls back to another type. Experts that a
-model is published with in MXFP4 keep it: llama-quantize requantises them only if told to, and files of gpt-oss have
-them so (bartowski's and unsloth's say so). The IQ1, IQ2, IQ3_XXS and Q2_K_S mixtures need an importance matrix
-(imatrix); the others are as made without one.
+model is published with in MXFP4 keep it: llama-quantize requantises them only if told to, and files of gpt-oss keep it
+(bartowski's and unsloth's). The IQ1, IQ2, IQ3_XXS and Q2_K_S mixtures need an importance matrix (imatrix); the others
+are counted without one.
 
 The rules, their source, and what a .gguf file calls its tensors are data: `mixtures.json`.
 """
@@ -25,7 +25,7 @@ from txcalc.planning.formats.weights import FORMATS, GGML, Format, Mixed, Number
 
 
 class Layer(NamedTuple):
-    """The layer of a matrix, and what of the model decides its type."""
+    """The layer of a matrix, and the model's sizes that decide its type."""
 
     number: int  # from 0, among `of` layers; of values, among those that have them
     of: int
@@ -113,7 +113,7 @@ def mixture(model: Model, name: str) -> Format | None:
     roles = {entry.name: _role(model, entry) for entry in ledger}
 
     def standing(role: str) -> list[tuple[int, str]]:
-        """Where the matrices of a role stand."""
+        """The places of a role's matrices."""
         return [(i or 0, entry.name) for entry in ledger if roles[entry.name] == role for i in layers_of(entry)]
 
     apart = not EVERYWHERE.issuperset(when for when, _ in rules.v)
@@ -186,7 +186,7 @@ def _fitting(kind: str, columns: int, head: bool) -> Format:
 
 
 def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]]) -> Format:
-    """The format whose types `choose` gives: one for each layer of an entry, or one for all of them."""
+    """The format with the types from `choose`: one per layer of an entry, or one for all."""
     tied, kept = bool(_shape(model)[0]["head"]["tied"]), _in_mxfp4(model)
 
     def form(entry: Entry, numbers: Numbers) -> Sequence[Format | None]:

@@ -1,4 +1,4 @@
-"""The names that modules have in checkpoints, and the patterns by which quantisers' lists name them."""
+"""Module names in checkpoints, and the patterns of quantisers' lists."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ WHERE = "quantization_config"
 
 # Lists of modules that stay wide; vLLM's own quantiser calls its list ignored_layers.
 LEFT = ["modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude", "llm_int8_skip_modules"]
-# Lists of the blocks whose modules are quantised, the first that is there: AutoRound's, optimum's GPTQ.
+# Lists of the blocks whose modules are quantised, of which the first present counts: AutoRound's, optimum's GPTQ.
 BLOCKS = ("quant_block_list", "block_name_to_quantize", "to_quant_block_names")
-# Tables and lists that are read, and those that say nothing of a weight's bytes.
+# Tables and lists that are read, and those without effect on a weight's bytes.
 TABLES = (
     *BLOCKS,
     *("weight_block_size", "config_groups", "sparsity_config", "quantization", "quantized_layers"),
@@ -71,10 +71,10 @@ class Modules:
 
     def __init__(self, patterns: Iterable[str]) -> None:
         self.words: set[str] = set()
-        self.numbered: dict[int | None, set[str]] = {}  # what names a layer, with # for its number
+        self.numbered: dict[int | None, set[str]] = {}  # patterns with a layer's number, written #
         self.matched: dict[tuple[tuple[str, ...], str, int], bool] = {}
         self.patterns: list[re.Pattern[str]] = []
-        self.single: dict[str, set[str]] = {}  # what names experts one by one, with those that it names
+        self.single: dict[str, set[str]] = {}  # patterns of single experts, with the experts' indices
         for text in patterns:
             if text.startswith("re:"):
                 self.patterns.append(_compiled(text[3:]))
@@ -166,7 +166,7 @@ def _runs(own: tuple[str, ...], layer: bool) -> tuple[frozenset[str], tuple[str,
 
 
 def _short(name: str) -> str:
-    """A name without what stands before its layer."""
+    """A name without the prefix before its layer."""
     at = re.search(r"(?:^|\.)(?:layers|h|blocks)\.(?=\d)", name)
     return ("layers." + name[at.end() :] if at else name.removeprefix("model.")).removesuffix(".weight")
 

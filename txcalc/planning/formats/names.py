@@ -1,4 +1,4 @@
-"""The format of weights that a name means for a model: as published, a mixture of llama.cpp, or one for its layers."""
+"""Formats of weights by name, for a model: as published, a mixture of llama.cpp, or one format for its layers."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def known_format(name: str) -> str:
 
 
 def unknown(name: str) -> UnknownName:
-    """That there is no such format, with those there are."""
+    """The error for an unknown format, with the known ones."""
     known = format_names()
     return UnknownName("weights", "format of weights", name, known, f"one of {', '.join(known)}")
 
@@ -95,7 +95,7 @@ def _agreed(model: Model, native: Format) -> Format:
 
 
 def covering(form: Format, kinds: Iterable[str]) -> Format:
-    """The format itself; or, of one for experts, the same over every layer where a model has none."""
+    """The format itself; a format for experts covers all layers of a model without experts."""
     if form.covers is EXPERTS and "experts" not in set(kinds):
         return replace(form, covers=LAYERS)
     return form

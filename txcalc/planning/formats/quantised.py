@@ -1,7 +1,7 @@
 """The weights of a model as they are published: its `quantization_config`, or its own dtype.
 
-A quantiser's config says a format and which modules it leaves alone, by the names that modules have in transformers.
-A method that is not known is refused: its bytes cannot be guessed.
+A quantiser's config gives a format and the modules left unquantised, by their names in transformers. An unknown method
+is refused, since its bytes cannot be known.
 
 Source   transformers' quantizers (`should_convert_module`), compressed-tensors 0.20 (`initialize_qparams` and its
          compressors), ModelOpt 0.47 (`unified_export_hf`), AutoAWQ and AutoGPTQ as their checkpoints store it (2026-11)
@@ -25,7 +25,7 @@ Config = Mapping[str, Any]
 PACKS = {"pack-quantized": "int", "int-quantized": "int", "float-quantized": "float"}  # compressed-tensors' layouts
 WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp4": 4}  # of methods of one
 Covers = Callable[[Entry, int | None], bool]
-Rule = tuple[Covers, Format | None]  # the first that is true of a leaf decides
+Rule = tuple[Covers, Format | None]  # the first that covers a leaf decides
 
 
 def native(model: Model) -> Format:
@@ -38,7 +38,7 @@ def native(model: Model) -> Format:
 
 
 def published(model: Model, name: str) -> Format | None:
-    """The checkpoint in this format that the model's makers have published; None: there is none."""
+    """The makers' published checkpoint in this format; None: there is none."""
     config = model.spec["variants"].get(name)
     return None if config is None else configured(model, config, FORMATS[model.spec["dtype"]].bits)
 
@@ -74,7 +74,7 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
 
 
 def _linear(entry: Entry, _: int | None) -> bool:
-    """A linear layer of a block: what transformers replaces. Routers are no linear layers of its modules."""
+    """A linear layer of a block, which transformers replaces. Its routers are no linear layers."""
     return entry.kind in LAYERS
 
 
@@ -83,12 +83,12 @@ def _routed(entry: Entry, _: int | None) -> bool:
 
 
 def _pooling(entry: Entry, _: int | None) -> bool:
-    """What pools keys and values into one, and what weighs the heads of an index."""
+    """Leaves that pool keys and values, and weights of an index's heads."""
     return any(step.duty == "pools" for step in entry.steps) or entry.duty == "weighs"
 
 
 def _mixing(entry: Entry, _: int | None) -> bool:
-    """What mixes residual streams, the places in a pool, and sinks."""
+    """Leaves that mix residual streams, a pool's position table, and sinks."""
     return entry.kind in ("other", "attention_core") or entry.duty == "pools"
 
 
@@ -110,7 +110,7 @@ class _Config:
 
     def rules(self) -> Iterator[Rule]:
         reader, mend = READERS.get(self.method), "say --weights FORMAT instead"
-        if self.method == "gguf":  # whose types the file says alone
+        if self.method == "gguf":  # only the file gives its types
             mend = "give the .gguf file instead"
         if reader is None:
             known = "one of " + ", ".join(name.replace("-", "_") if name == "fbgemm-fp8" else name for name in READERS)
@@ -121,7 +121,7 @@ class _Config:
                 self.faults.append(Fault(key, f"a {type(value).__name__}", "no table or list that is not read", mend))
         if width := WIDTHS.get(self.method):
             self.number("bits", (width,), width)
-        for key in ("load_in_4bit", "load_in_8bit"):  # which ask for bitsandbytes
+        for key in ("load_in_4bit", "load_in_8bit"):  # these select bitsandbytes
             if self.raw.get(key) is True and self.method != "bitsandbytes":
                 self.faults.append(Fault(key, True, f"false or none, for the method is {self.method}", mend))
         yield (self.named(self.left(self.raw)), None)
@@ -142,7 +142,7 @@ class _Config:
             yield from value
 
     def number(self, key: str, among: tuple[int, ...] = (), default: Any = ABSENT, table: Config | None = None) -> Any:
-        """A whole number of a key, one of some if they are given."""
+        """A key's integer, one of the choices if given."""
         value = (self.raw if table is None else table).get(key, default)
         if type(value) is int and (value in among if among else value > 0):
             return value
@@ -158,7 +158,7 @@ class _Config:
             yield (_mixing, FORMATS["fp32"])
             yield (_pooling, None)
             yield (_routed, FORMATS["mxfp4"])
-        static = self.raw.get("activation_scheme") == "static"  # whose inputs have a scale, too
+        static = self.raw.get("activation_scheme") == "static"  # then inputs have a scale, too
         if block is None:
             yield (_linear, replace(FORMATS["fp8"], tensor=32 + 32 * static))
         elif isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block):
@@ -177,7 +177,7 @@ class _Config:
         yield (_linear, self.integers(bits, group, zero=bits))
 
     def gptq(self) -> Iterator[Rule]:
-        """AutoGPTQ's files say the group of every input, in 32 bits, whether its order was changed or not."""
+        """AutoGPTQ's files store the group of every input, in 32 bits, even if the order is unchanged."""
         self.one_of("checkpoint_format", ("gptq", "gptq_v2"))
         for covers, form in self.rounded():
             yield (covers, form and replace(form, column=32))
@@ -197,13 +197,13 @@ class _Config:
         yield (self.listed(), form)
 
     def other(self, table: Config, bits: int, group: int) -> Format:
-        """The format that some modules have instead."""
+        """The format of modules that differ from the rest."""
         narrow = self.number("bits", (4, 2, 3, 8), bits, table)
         whole = table.get("group_size", group) in (0, -1)
         return self.integers(narrow, 0 if whole else self.number("group_size", (), group, table), zero=narrow)
 
     def listed(self) -> Covers:
-        """The modules that lists name of the blocks that others name; all linear layers of these without one."""
+        """The listed modules of the listed blocks; without a list of modules, all linear layers of the blocks."""
         found = list[Covers]()
         blocks, modules = next((key for key in BLOCKS if self.raw.get(key)), ""), "modules_in_block_to_quantize"
         for key, value in ((key, self.raw[key]) for key in (blocks, modules) if self.raw.get(key) is not None):
@@ -230,7 +230,7 @@ class _Config:
         return Format(f"mlx-int{bits}-g{group}", bits, EVERY_MATRIX, WHERE, block=group, scale=32)
 
     def one_of(self, key: str, known: tuple[str, ...]) -> None:
-        """That a layout of files, where one is said, is one of those that are counted."""
+        """Checks that a file layout, if given, is supported."""
         if str(value := self.raw.get(key) or known[0]).lower() not in known:
             self.faults.append(Fault(key, value, f"one of {', '.join(known)}", "--weights FORMAT counts another"))
 
@@ -287,7 +287,8 @@ class _Config:
             yield (_linear, form)
 
     def algorithm(self, name: Any, table: Config) -> Format | None:
-        """AWQ's scales of inputs are not counted: which of them its exporter folds into other layers is not said."""
+        """AWQ's input scales are not counted: the config does not say which of them its exporter folds into other
+        layers."""
         two, row = 64, Format("fp8", 8, LAYERS, WHERE, "fp8", row=32)  # of weights and inputs
         known = {
             "FP8": replace(FORMATS["fp8"], tensor=two),
@@ -390,7 +391,7 @@ class _Config:
         return 128, 128
 
     def fixed(self, inputs: Config) -> int:
-        """Bits of what a matrix's inputs are scaled by, where a file has it."""
+        """Bits of a matrix's input scale, if the file has one."""
         if not inputs or inputs.get("dynamic", False) is True:
             return 0
         if inputs.get("strategy") == "tensor_group" or inputs.get("dynamic") == "local":
@@ -424,7 +425,7 @@ class _Config:
         return {}
 
     def tables(self, key: str) -> Iterator[tuple[str, Config]]:
-        """The tables of one, by name; none stands for an empty one."""
+        """The sub-tables of a table, by name; a missing one is empty."""
         for name, value in self.table(key).items():
             if not isinstance(value, Mapping | None):
                 self.faults.append(Fault(f"{key}.{name}", value, "a table"))

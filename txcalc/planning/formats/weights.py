@@ -1,4 +1,4 @@
-"""Formats of weights: the exact bits that a quantiser stores for a tensor, and which tensors it does not quantise.
+"""Formats of weights: the exact bits that a quantiser stores for a tensor, and the tensors that it leaves unquantised.
 
 A format has the bits of an element, the scales of its groups, and the kinds of parts that it quantises. Bits are of a
 whole tensor, rounded up to bytes last. In `Mixed`, every tensor of every layer has a format of its own.
@@ -66,8 +66,8 @@ class Format:
         return [(self if self.stores(weight, entry) else None, 1)]
 
     def bits_of(self, weight: Weight, entry: Entry) -> Any:
-        """All bits of one tensor of a leaf, on average over the layers that have it. Errors: `InputError` where a row
-        does not divide into its blocks."""
+        """The bits of one tensor of a leaf, averaged over its layers. Errors: `InputError` where a row does not divide
+        into its blocks."""
         parts = [(self._bits(form, weight, entry), number) for form, number in self.parts(weight, entry)]
         if len(parts) == 1:
             return parts[0][0]
@@ -109,7 +109,7 @@ class Format:
         return list({kind: None for kind, weight in left if len(weight.shape) > 1})
 
     def part_filled(self, entries: Iterable[Entry]) -> Iterator[str]:
-        """The paths and shapes of matrices whose last blocks are not full, and have a scale all the same."""
+        """The paths and shapes of matrices whose last blocks are partial, but have a scale."""
         for entry in entries:
             for weight in entry.leaf.tensors:
                 for form, _ in self.parts(weight, entry):

@@ -11,13 +11,13 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.training.memory import memory
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
 
-# Numbers that are tried where lines meet, before halves are.
+# Steps of linear interpolation before bisection.
 LINES = 8
 
 
 def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
     """The largest `micro_batch`, or the longest sequence (`tokens`), whose fullest rank reserves at most `capacity`
-    bytes; 0 where none does. A length is a multiple of what the layout cuts it by."""
+    bytes; 0 where none does. A length is a multiple of the layout's sequence split."""
     layout = recipe.layout
     step = layout.cp * layout.sp if what == "tokens" else 1
 
@@ -37,7 +37,7 @@ def fewest(model: Model, recipe: Recipe, layouts: Iterable[Layout], capacity: in
     """The first of the layouts, fewest GPUs first, whose fullest rank reserves at most `capacity` bytes; None where
     none does. Layouts that the model or the recipe does not allow are passed over."""
     for layout in sorted(layouts, key=lambda one: one.gpus):
-        alone = layout.dp == layout.cp == 1  # with whom ZeRO shares nothing
+        alone = layout.dp == layout.cp == 1  # ZeRO then shards nothing
         try:
             plan = memory(model, replace(recipe, layout=layout, zero=0 if alone else recipe.zero))
         except InputError:
@@ -48,8 +48,9 @@ def fewest(model: Model, recipe: Recipe, layouts: Iterable[Layout], capacity: in
 
 
 def _last(held: Callable[[int], int], most: int, capacity: int) -> int:
-    """The last number up to `most` that holds at most `capacity`, of what grows with it; 0 where 1 does not. Memory is
-    nearly a line in it, so that a few numbers are tried: where the line of the last two meets the capacity."""
+    """The largest number up to `most` whose memory, which grows with it, is at most `capacity`; 0 if 1 is too many.
+    Memory is nearly linear, so a few numbers suffice: each is where the line through the last two meets the
+    capacity."""
     low, high = 1, most + 1  # the last that is known to fit, the first that does not
     before = (1, held(1))
     if before[1] > capacity:

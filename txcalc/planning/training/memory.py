@@ -1,8 +1,8 @@
 """The memory of every rank of a training run, by category: exact integers, in the allocator's sense.
 
-Parameters, gradients, optimizer state and what is saved for backward are what PyTorch's own sharding gives, to the
-byte (`txcalc verify --layout`). What is gathered, the buffers and the logits follow the framework's rules, and are
-modelled: when a kernel's or a collective's temporary is freed is not a matter of shapes.
+Parameters, gradients, optimizer state and saved activations equal PyTorch's own sharding, to the byte (`txcalc verify
+--layout`). Gathered weights, buffers and logits follow the framework's rules, and are modelled: shapes do not say when
+a temporary of a kernel or collective is freed.
 """
 
 from __future__ import annotations
@@ -67,7 +67,8 @@ class RankMemory:
 
     @property
     def reserved(self) -> int:
-        """What the allocator is likely to hold: `RESERVED`, a measured factor, of what is allocated and lent."""
+        """Bytes that the allocator is likely to reserve: `RESERVED`, a measured factor, times allocated and lent
+        bytes."""
         return (self.allocated + self.lent) * RESERVED[0] // RESERVED[1]
 
 
@@ -86,7 +87,7 @@ class Ranks:
 
 
 def memory(model: Model, recipe: Recipe) -> Ranks:
-    """What every rank holds at its fullest.
+    """Every rank's memory at its peak.
 
     Unit     bytes
     Counts   tensors that the allocator gives out: weights, gradients, optimizer state after the first step, what
@@ -109,7 +110,7 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
 
 
 def _towers(model: Model) -> tuple[str, ...]:
-    """What is said of a multimodal model's towers."""
+    """Notes on a multimodal model's towers."""
     if not model.held_beside:
         return model.left_out
     said = f"{model.name}: its towers and projectors are held, {model.beside:,} parameters"
@@ -117,8 +118,8 @@ def _towers(model: Model) -> tuple[str, ...]:
 
 
 def rank_of(model: Model, recipe: Recipe, number: int) -> RankMemory:
-    """What one rank holds at its fullest. Ranks are numbered tp first, then those that share weights by data, then
-    stages. Errors: `InputError` for a rank that does not exist."""
+    """One rank's memory at its peak. Ranks are numbered by tp first, then by data parallelism, then by stage. Errors:
+    `InputError` for a rank that does not exist."""
     layout = recipe.layout
     if not 0 <= number < layout.gpus:
         raise InputError("train", [Fault("--rank", number, f"a rank from 0 to {layout.gpus - 1:,} of {layout}")])
@@ -153,7 +154,7 @@ def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Reci
 
 
 def figures(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory) -> Counter[str]:
-    """What PyTorch's own sharding can be asked of a rank too, by name: bytes, and how often each collective runs."""
+    """The figures of a rank that PyTorch's own sharding also has, by name: bytes, and the number of each collective."""
     pieces, width = pipeline.of_stage(rank.stage), width_of(model)
     want = Counter(rank.state._asdict())
     saved = [kept(piece, recipe, width) for piece in pieces]
@@ -165,7 +166,7 @@ def figures(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory) 
 
 
 def _columns(pieces: list[StagePiece], recipe: Recipe) -> list[int]:
-    """The first rank of every run of tp's that hold alike: all do, but where DTensor cuts what does not divide."""
+    """The first tp rank of every run of equal ones: all are equal, except where DTensor shards unevenly."""
     points, last = list[int](), list[list[RankTensor]]()
     for rank in range(recipe.layout.tp if recipe.rules.dtensor else 1):
         now = [list(tensors(piece, recipe, rank)) for piece in pieces]

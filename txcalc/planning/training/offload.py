@@ -1,4 +1,4 @@
-"""What a rank keeps in its host's memory, and what that costs: modelled, and named so.
+"""Offloading to host memory: bytes and time, modelled.
 
 optimizer     its state and the fp32 copy of the weights: each step gradients go to the host, whose processors make the
               step, and new weights come back (ZeRO-Offload)
@@ -17,20 +17,20 @@ from txcalc.num import ceil_div
 from txcalc.planning.training.memory import RankMemory
 from txcalc.planning.training.recipe import Recipe
 
-# Bytes per second that a host's processors read and write for one accelerator: two sockets of eight channels DDR5-4800
-# (38.4 GB/s each) for eight accelerators, as in a DGX H100.
+# Host memory bandwidth per accelerator, in bytes per second: two sockets with eight channels of DDR5-4800 (38.4 GB/s
+# each) for eight accelerators, as in a DGX H100.
 HOST = 76_800_000_000
 
 
 class Hosted(NamedTuple):
-    """Seconds of a step that the busiest rank waits: for the link, and for the host's processors."""
+    """Seconds of a step that the busiest rank waits for the link and for the host's CPUs."""
 
     link: float
     processors: float
 
 
 def hosted(recipe: Recipe, ranks: Sequence[RankMemory], link: int, forward: float, backward: float) -> Hosted:
-    """`forward` and `backward`: seconds of a micro-batch's compute, behind which its activations move."""
+    """`forward` and `backward`: seconds of a micro-batch's compute, which overlap with the transfer of activations."""
     waiting = processors = 0.0
     if recipe.offloads("optimizer"):
         for rank in ranks:

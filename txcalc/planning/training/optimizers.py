@@ -1,4 +1,4 @@
-"""What an optimizer keeps beside a tensor, to the byte, each with its source."""
+"""Optimizer state per tensor, to the byte, each with its source."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BLOCK, SMALLEST = 256, 4096  # bitsandbytes: one fp32 scale for so many 8-bit nu
 
 
 class Optimizer(NamedTuple):
-    """What an optimizer keeps beside a tensor of this shape, in bytes; `dtype` bytes per state where it can choose.
+    """State for a tensor of this shape, in bytes; `dtype`: bytes per element where the optimizer has a choice.
 
     Counts   after the first step
     Omits    a step counter of 4 bytes per tensor, which PyTorch keeps on the CPU
@@ -21,7 +21,7 @@ class Optimizer(NamedTuple):
     what: str
     source: str
     size: Callable[..., int]
-    blockwise: bool = False  # its bytes depend on how many elements a tensor has
+    blockwise: bool = False  # its bytes depend on a tensor's number of elements
     like_gradient: bool = False  # its state is a copy of the first gradient, in the gradient's shape
     turns: int = 0  # steps of Newton–Schulz by which it turns a matrix between hidden vectors, whole
 

@@ -1,4 +1,4 @@
-"""For how long a rank waits for the collectives of tp that stand beside its split products.
+"""Seconds that a rank waits for the tp collectives of its sharded products.
 
 Source   Megatron-LM d98e8a64, core/tensor_parallel/layers.py (LinearWithGradAccumulationAndAsyncCommunication,
          ColumnParallelLinear, RowParallelLinear); nanotron 67c5ebb6, parallel/tensor_parallel/functional.py;
@@ -25,13 +25,13 @@ class ProductTime(NamedTuple):
 
     @classmethod
     def of(cls, products: Iterable[ProductTime]) -> ProductTime:
-        """Of all of them together."""
+        """The total over several products."""
         return cls(*map(sum, zip(*products, strict=True)))
 
 
 def gathered_again(join: RankLeaf, recipe: Recipe) -> bool:
-    """Whether backward gathers once more what a collective gathered: for the gradient of weights whose product keeps
-    its slice of the input alone."""
+    """Whether backward repeats a gather, for the gradient of weights whose product saved only its slice of the
+    input."""
     learns = any(product.learns for product in join.products)
     gathers = any(transfer.kind == "all_gather" for transfer in join.entry.transfers)
     return recipe.gathers_again and gathers and learns
@@ -40,12 +40,11 @@ def gathered_again(join: RankLeaf, recipe: Recipe) -> bool:
 def waits(
     join: RankLeaf, kind: str, seconds: float, beside: ProductTime, recipe: Recipe, machine: Machine
 ) -> tuple[float, float]:
-    """Seconds that a rank waits, forward and backward, for a collective of such a kind that takes so many seconds, and
-    for its twin in backward, where it stands beside such products.
+    """Seconds that a rank waits, forward and backward, for a collective of the given kind and duration next to the
+    given products, and for its counterpart in backward.
 
-    Of what is gathered, and of the input of what is all-reduced, the gradient is summed while that of the weights is
-    computed; what is gathered again, while that of the input is. Of what is reduced and scattered the gradient is
-    gathered."""
+    Gradients of a gathered or all-reduced input are reduced while the weights' gradients are computed; a repeated
+    gather overlaps with the input's gradient; the gradient of a reduce-scattered output is gathered."""
     rules, lost = recipe.rules, machine.lost
     begun = 1 / recipe.layout.tp if rules.begins and machine.overlap else 0.0
     there, back = join.passes

@@ -1,4 +1,4 @@
-"""A training step by part: on the fullest rank of a layout in numbers, and of any part of a model in letters too."""
+"""A training step by part: on the fullest rank of a layout in numbers, and for any part of a model also in letters."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from txcalc.planning.training.states import kept_for, states, tensors
 
 
 class StepPart(NamedTuple):
-    """What leaves of one kind take of a step on one rank.
+    """The share of a step of leaves of one kind on one rank.
 
     flops      of matrix products, dense attention: forward, backward and what backward computes again
     again      of these, what it computes again
@@ -35,7 +35,7 @@ class StepPart(NamedTuple):
 
 
 class StepParts(NamedTuple):
-    """The rank whose figures these are, as `memory` has it, and its parts by kind."""
+    """A rank, as in `memory`, and its parts by kind."""
 
     rank: RankMemory
     parts: dict[str, StepPart]
@@ -47,12 +47,12 @@ class StepParts(NamedTuple):
 
 
 def by_part(model: Model, recipe: Recipe) -> StepParts:
-    """A step of the rank that holds most. Errors: `InputError` as `memory`."""
+    """A step of the rank with the most memory. Errors: `InputError` as `memory`."""
     plan, pipeline, layout = memory(model, recipe), Pipeline(model, recipe), recipe.layout
     rank, pieces = plan.fullest, pipeline.of_stage(plan.fullest.stage)
     flops, again, saved, optimizer = (Counter[str]() for _ in StepPart._fields)
     held = [tensor for piece in pieces for tensor in tensors(piece, recipe, rank.column)]
-    for kind in dict.fromkeys(tensor.kind for tensor in held):  # of those that share, the first ones have most
+    for kind in dict.fromkeys(tensor.kind for tensor in held):  # of several sharers, the first have most
         optimizer[kind] = states([one for one in held if one.kind == kind], recipe, 0, rank.column).optimizer
     for piece, flights in zip(pieces, rank.held, strict=True):
         numbers = layers_again(piece, recipe)
@@ -69,7 +69,7 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
 
 
 def rules_of(recipe: Recipe | None) -> dict[str, Any]:
-    """What a framework's rules are to `Sharding` and `Ways`."""
+    """A framework's rules for `Sharding` and `Ways`."""
     if recipe is None:
         return {}
     rules = recipe.rules
@@ -93,7 +93,7 @@ class RankTree(NamedTuple):
 
     @classmethod
     def of(cls, root: Root, whole: Root, recipe: Recipe | None, shards: Any, sp: Any, cp: Any) -> RankTree:
-        """Of a rank's tree and the same undivided."""
+        """From a rank's tree and the unsharded tree."""
         if recipe and recipe.loss_parallel:
             root = own_logits(root)
         sliced = {id(leaf) for leaf in between(root)}
@@ -105,11 +105,11 @@ class RankTree(NamedTuple):
         return cls(root, shards, sp, cp, frozenset(sliced))
 
     def cut(self, entry: Entry | None) -> Any:
-        """Among how many ranks the positions are cut that a leaf keeps, or of a block's input (None)."""
+        """The number of ranks that split the positions that a leaf saves, or those of a block's input (None)."""
         return self.sp if entry is None or id(entry.leaf) in self.sliced else 1
 
     def exchanged(self, entry: Entry) -> Any:
-        """Elements of keys and values that go around the ring of cp."""
+        """Elements of keys and values sent around the ring of cp."""
         core = entry.kind == "attention_core" and entry.work is not None
         return (self.cp - 1) * own_keys(entry, self.root.stacks[-1].d_model) * entry.runs if core else 0
 
@@ -159,6 +159,6 @@ def in_letters(
 
 
 def held(entry: Entry, shards: Any) -> list[tuple[Any, ...]]:
-    """The shapes of a leaf's weights, of whose rows each of `shards` ranks has a share: the first one's."""
+    """The shapes of the first rank's shards of a leaf's weights, whose rows are split over `shards` ranks."""
     shapes = [weight.shape for weight in entry.leaf.weights()]
     return shapes if shards == 1 else [(ceil_div(rows, shards), *rest) for rows, *rest in shapes]

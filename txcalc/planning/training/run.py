@@ -19,7 +19,7 @@ GRID = 385.0  # grams of CO2 equivalents per kWh, the average of the United Stat
 
 
 class TrainingRun(NamedTuple):
-    """What `tokens` take at a speed.
+    """The cost of training on `tokens` at a given speed.
 
     compute      FLOPs by 6·N·D, N what a token passes
     energy_kwh   of the accelerators at their full power, times PUE; None where their power is not known
@@ -38,21 +38,21 @@ class TrainingRun(NamedTuple):
 
 
 class Deadline(NamedTuple):
-    """Accelerators that are done within so many days, each as fast as now: `gpus`, a multiple of one copy's."""
+    """The accelerators that finish within so many days at an unchanged speed: `gpus`, a multiple of one replica's."""
 
     days: float
     gpus: int
 
 
 class RunBudget(NamedTuple):
-    """Tokens that a sum of money pays for."""
+    """Tokens for a sum of money."""
 
     money: float
     tokens: int
 
 
 class Terms(NamedTuple):
-    """What a run costs and may cost."""
+    """Prices and limits of a run."""
 
     price: float | None = None
     power: int | None = None
@@ -79,8 +79,8 @@ class Terms(NamedTuple):
 
 
 def tokens_of(model: Model, tokens: int | None, compute: int | None, terms: Terms | None = None) -> int | None:
-    """The tokens of a run: said, or those that a budget of FLOPs pays for by 6·N·D. Errors: `InputError`, and for a
-    deadline or a budget of no run."""
+    """The tokens of a run: given, or from a budget of FLOPs by 6·N·D. Errors: `InputError`, also for a deadline or a
+    budget without a run."""
     if tokens is not None and compute is not None:
         raise InputError("train", ["--train-tokens and --compute say the same thing twice: give one of them"])
     if tokens == 0:
@@ -96,7 +96,7 @@ def tokens_of(model: Model, tokens: int | None, compute: int | None, terms: Term
 
 
 def run(model: Model, tokens: int, tokens_s: float, gpus: int, copies: int, terms: Terms) -> TrainingRun:
-    """Of `gpus` accelerators, each at `tokens_s` tokens per second, that hold `copies` of the model's layout."""
+    """A run on `gpus` accelerators, each at `tokens_s` tokens per second, with `copies` replicas of the layout."""
     hours = tokens / tokens_s / 3600
     energy = None if terms.power is None else hours * terms.power / 1000 * terms.pue
     deadline = budget = None

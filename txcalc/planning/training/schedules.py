@@ -1,4 +1,4 @@
-"""Pipeline schedules: the order in which one rank works, and how many micro-batches' activations it holds at once.
+"""Pipeline schedules: the order of a rank's actions, and its micro-batches in flight.
 
 Source   GPipe: Huang et al. 2018 (arXiv 1811.06965); 1F1B: Narayanan et al. 2019 (PipeDream); interleaved: Narayanan et
          al. 2021 (arXiv 2104.04473), section 2.2; zero bubble (ZB-H1) and ZB-V: Qi et al. 2023 (arXiv 2401.10241);
@@ -17,8 +17,8 @@ from txcalc.planning.training.recipe import Recipe
 
 
 class Action(NamedTuple):
-    """kind: F forward; B backward; where a schedule splits it, I the input's gradient and W the weights'. `piece`: of
-    the rank's own, from the front. What a piece keeps of a micro-batch goes with its B or its W."""
+    """kind: F forward; B backward; where a schedule splits it, I the input's gradient and W the weights'. `piece`: the
+    index among the rank's pieces, from the front. B or W frees a piece's activations of a micro-batch."""
 
     kind: str
     piece: int
@@ -26,7 +26,7 @@ class Action(NamedTuple):
 
 
 def order(schedule: str, stages: int, rank: int, batches: int, pieces: int = 1) -> list[Action]:
-    """What the rank-th of `stages` does in one step of so many micro-batches."""
+    """The actions of a rank of `stages` in one step of so many micro-batches."""
     if stages == 1:
         return [Action(kind, 0, m) for m in range(batches) for kind in "FB"]
     if schedule == "gpipe":
@@ -39,15 +39,15 @@ def order(schedule: str, stages: int, rank: int, batches: int, pieces: int = 1) 
 
 
 def _one_f_one_b(stages: int, rank: int, batches: int, pieces: int, zero_bubble: bool) -> Iterator[Action]:
-    """Forwards ahead of the first backward, then one of each in turn, then the backwards left. With `zero_bubble` the
-    weights' gradients come as much later as the rank is."""
+    """Warm-up forwards, then one forward and one backward in turn, then the remaining backwards. With `zero_bubble` the
+    weights' gradients are delayed by the rank's index."""
     total, ahead = batches * pieces, stages - rank - 1
     ahead = min(
         total, ahead + (pieces - 1) * stages if zero_bubble or pieces == 1 else 2 * ahead + (pieces - 1) * stages
     )
 
     def turn(kind: str, i: int) -> Action:
-        """A rank's pieces take turns, `stages` micro-batches each; backward begins with the last."""
+        """A rank's pieces take turns, `stages` micro-batches each; backward begins with the last piece."""
         rounds, rest = divmod(i, stages * pieces) if pieces > 1 else (0, i)
         piece, batch = (rest // stages, rounds * stages + rest % stages) if pieces > 1 else (0, i)
         return Action(kind, piece if kind == "F" else pieces - 1 - piece, batch)
@@ -71,10 +71,10 @@ class _Script:
 
     def __init__(self) -> None:
         self.next = Counter[tuple[str, int]]()
-        self.waiting: list[tuple[int, int]] = []  # weights' gradients put off: piece and micro-batch
+        self.waiting: list[tuple[int, int]] = []  # deferred weights' gradients: piece and micro-batch
 
     def __call__(self, words: str) -> Iterator[Action]:
-        """F0 I0 W0 B0: kind and piece; W without a piece: the oldest that was put off."""
+        """F0 I0 W0 B0: kind and piece; W without a piece: the oldest deferred one."""
         for word in words.split():
             if word == "W":
                 if self.waiting:
@@ -124,7 +124,7 @@ def _dualpipev(stages: int, rank: int, batches: int) -> Iterator[Action]:
         yield from do("F0 B1 F1 B0")
     for _ in range(behind):
         yield from do("B1 F1 B0")
-    late = False  # from half of what is left on, weights' gradients are put off
+    late = False  # in the second half of the rest, weights' gradients are deferred
     for i in range(rank + 1):
         half = i == (rank + 1) // 2
         late = late or (half and rank % 2 == 1)
@@ -138,8 +138,8 @@ def _dualpipev(stages: int, rank: int, batches: int) -> Iterator[Action]:
 
 
 def in_flight(recipe: Recipe, stage: int) -> tuple[tuple[int, ...], ...]:
-    """How many micro-batches of each of its pieces a rank of this stage holds when it holds most; several where none
-    of them is the most of all."""
+    """The micro-batches in flight of each piece, when a rank of this stage holds most; several combinations where none
+    dominates."""
     layout = recipe.layout
     return _fullest(recipe.schedule, layout.pp, stage, recipe.accumulation, recipe.pieces)
 

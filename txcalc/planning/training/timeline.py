@@ -1,6 +1,6 @@
-"""A pipeline's step by events: every rank works through its own table, and waits for what others send.
+"""A pipeline's step by events: every rank executes its own list of actions, and waits for messages from others.
 
-Nothing is assumed of a schedule's bubble: it is what is left over. Stages may differ, and pieces of a rank too.
+The bubble is not assumed: it is the remaining idle time. Stages may differ, and so may pieces of a rank.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from txcalc.planning.training.schedules import Action, order
 
 
 class PieceTime(NamedTuple):
-    """Seconds of a piece of the pipeline for one micro-batch: forward; backward for its input, with what is computed
-    again; backward for its weights; and what the message to the next piece takes."""
+    """Seconds of a piece of the pipeline for one micro-batch: forward; backward for its input, with recomputation;
+    backward for its weights; and the message to the next piece."""
 
     forward: float
     inputs: float
@@ -48,10 +48,10 @@ class Timeline(NamedTuple):
 
 
 def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: float = 0.0) -> Timeline:
-    """One step's forwards and backwards; `pieces` from the front of the model; both ends of a message to another rank
-    are held for so many seconds before it.
+    """One step's forwards and backwards; `pieces` from the front of the model; a message to another rank first occupies
+    both ends for so many seconds.
 
-    Errors   `InputError` where the ranks would wait for each other for ever
+    Errors   `InputError` for a deadlock
     """
     stages, batches, own = recipe.layout.pp, recipe.accumulation, recipe.pieces
     tables = [order(recipe.schedule, stages, rank, batches, own) for rank in range(stages)]
@@ -95,7 +95,7 @@ def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: float = 0.0) ->
 
 
 def number(recipe: Recipe, rank: int, piece: int) -> int:
-    """The number from the front of a rank's own piece."""
+    """The index of a rank's piece, from the front of the model."""
     stages = recipe.layout.pp
     if recipe.schedule in V_SHAPED and stages > 1:
         return rank if piece == 0 else 2 * stages - 1 - rank
@@ -103,7 +103,7 @@ def number(recipe: Recipe, rank: int, piece: int) -> int:
 
 
 def _needed(action: Action, n: int, last: int) -> tuple[str, int, int] | None:
-    """What must be there: a forward needs that of the piece before, a gradient that of the piece behind."""
+    """The event that must have ended: a forward needs the previous piece's, a gradient the next piece's."""
     if action.kind == "F":
         return ("F", n - 1, action.batch) if n else None
     if action.kind == "W":

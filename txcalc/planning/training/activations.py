@@ -1,4 +1,4 @@
-"""What one micro-batch leaves for backward on one rank, in bytes: by layer, and of a layer that is computed again."""
+"""Saved activations of one micro-batch on one rank, in bytes: by layer, and for a recomputed layer."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from txcalc.planning.gradients import core_result, saved_by_core
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import RankLeaf, StagePiece
 
-STATISTIC = 4  # bytes: the means, deviations and log-sums that kernels keep of a row are fp32
-INPUTS = "block inputs"  # of blocks that are computed again
+STATISTIC = 4  # bytes: row statistics of kernels (means, deviations, log-sums) are fp32
+INPUTS = "block inputs"  # of recomputed blocks
 
 
 class Kept(NamedTuple):
-    """Bytes that a piece keeps of one micro-batch.
+    """Bytes that a piece saves for one micro-batch.
 
     saved    from its forward to its backward
-    again    while the backward of its largest recomputed block, or core of attention, runs, beside that
-    away     of `saved`, what the host may hold: what its blocks keep, but for the two largest
+    again    in addition, while backward of its largest recomputed block or attention core runs
+    away     of `saved`, what can be offloaded to the host: its blocks' activations except the two largest
     """
 
     saved: int
@@ -28,7 +28,7 @@ class Kept(NamedTuple):
 
 
 def kept(piece: StagePiece, recipe: Recipe, width: int) -> Kept:
-    """Of one micro-batch in a piece, `width` the model's."""
+    """Bytes of one micro-batch in a piece; `width`: the model's D."""
     layers = sorted({i for held in piece.leaves for i in held.layers})
     numbers = recomputed(piece, recipe)
     sizes = [(held, leaf_bytes(held, recipe)) for held in piece.leaves]
@@ -45,7 +45,7 @@ def kept(piece: StagePiece, recipe: Recipe, width: int) -> Kept:
 
 
 def kept_by_kind(piece: StagePiece, recipe: Recipe, width: int) -> dict[str, int]:
-    """`Kept.saved` by what the leaves count as; recomputed blocks keep their inputs alone."""
+    """`Kept.saved` by kind of leaf; recomputed blocks save only their inputs."""
     numbers, found = recomputed(piece, recipe), dict[str, int]()
     for held in piece.leaves:
         again = len(numbers.intersection(held.layers))
@@ -57,7 +57,7 @@ def kept_by_kind(piece: StagePiece, recipe: Recipe, width: int) -> dict[str, int
 
 
 def _entrances(piece: StagePiece, recipe: Recipe, width: int) -> dict[int, int]:
-    """Bytes of each block's input, which an encoder's has of its own positions."""
+    """Bytes of each block's input; an encoder's has its own positions."""
     found: dict[int, int] = {}
     for held in piece.leaves:
         if held.layers and held.layers[0] not in found and held.entry.work is not None:
@@ -67,8 +67,8 @@ def _entrances(piece: StagePiece, recipe: Recipe, width: int) -> dict[int, int]:
 
 
 def _core_again(held: RankLeaf, recipe: Recipe) -> int:
-    """What a core of attention that is computed again keeps beside its operands: its result and statistics; without a
-    fused kernel the scores, and the queries times their scale."""
+    """What a recomputed attention core saves beside its operands: its result and statistics; without a fused kernel
+    also the scores and the scaled queries."""
     entry, work, attended = held.entry, held.entry.work, held.entry.leaf.attended
     if entry.kind != "attention_core" or work is None or attended is None:
         return 0
@@ -81,12 +81,12 @@ def _core_again(held: RankLeaf, recipe: Recipe) -> int:
 
 
 def recomputed(piece: StagePiece, recipe: Recipe) -> frozenset[int]:
-    """The numbers of the layers whose blocks are computed again."""
+    """The indices of the layers whose blocks are recomputed."""
     return recipe.recomputed(1 + max((i for held in piece.leaves for i in held.layers), default=-1))
 
 
 def _folded(layers: Iterable[int], piece: StagePiece) -> dict[int, int]:
-    """Each layer's number, and the first of the layers that are equal to it."""
+    """Each layer's index → the first layer equal to it."""
     first: dict[int, int] = {}
     for held in piece.leaves:
         for i in held.layers:
@@ -99,7 +99,7 @@ def _first(layers: Iterable[int], piece: StagePiece) -> set[int]:
 
 
 def leaf_bytes(held: RankLeaf, recipe: Recipe) -> int:
-    """What a leaf and its copies are the first to keep, of one micro-batch."""
+    """Bytes that a leaf and its copies are the first to save, for one micro-batch."""
     entry, work = held.entry, held.entry.work
     if work is None or entry.gradient == "none":
         return 0
@@ -107,7 +107,7 @@ def leaf_bytes(held: RankLeaf, recipe: Recipe) -> int:
     if recipe.rules.fused:
         elements = entry.leaf.saved_fused(work)
     if recipe.context == "ulysses" and recipe.layout.cp > 1 and entry.leaf.input_kept == "eager":
-        # Not what the attention kernel keeps, where ranks exchange heads for tokens in between.
+        # Not the tensor that the attention kernel saves: ranks exchange heads for tokens in between.
         elements = work.positions * entry.leaf.matrix[0]  # type: ignore[index]
     width = recipe.compute_bytes
     if recipe.rules.eager:
@@ -127,19 +127,19 @@ def leaf_bytes(held: RankLeaf, recipe: Recipe) -> int:
 
 
 def _eager(held: RankLeaf, elements: int, width: int) -> tuple[int, int]:
-    """What single operations keep instead, and in how many bytes (`Framework.eager`)."""
+    """What uncompiled operations save instead, and in how many bytes (`Framework.eager`)."""
     entry = held.entry
     if entry.leaf.role == "norm":
         return elements, STATISTIC
-    if entry.leaf.role == "attention":  # half of q, k, v and the result, as wide as q together: q and k once more
+    if entry.leaf.role == "attention":  # half of q, k, v and the result, together as wide as q: q and k once more
         return elements + elements // 2, width
     dropped = entry.duty == "adapts"
     return elements, width + 1 if dropped else width
 
 
 def _joint(held: RankLeaf) -> int:
-    """Elements of keys and values that stay with queries of as many heads: all three are one tensor, of which rotary
-    makes a second one of keys and values (nanotron, models/llama.py, CausalSelfAttention.forward)."""
+    """Elements of keys and values that stay saved with queries of as many heads: all three are one tensor, and rotary
+    writes a second one of keys and values (nanotron, models/llama.py, CausalSelfAttention.forward)."""
     attended, work = held.entry.leaf.attended, held.entry.work
     if held.entry.kind != "attention_core" or attended is None or work is None or attended.heads != attended.groups:
         return 0
@@ -147,8 +147,8 @@ def _joint(held: RankLeaf) -> int:
 
 
 def _packed(held: RankLeaf, recipe: Recipe) -> bool:
-    """Whether a frozen product of four bits keeps its input, which no gradient needs (bitsandbytes 0.41 and later,
-    autograd/_functions.py, MatMul4Bit): the first that reads it, unless an adapter keeps the very same."""
+    """Whether a frozen 4-bit product saves its input, which no gradient needs (bitsandbytes 0.41 and later,
+    autograd/_functions.py, MatMul4Bit): the first reader does, unless an adapter saves the same tensor."""
     entry, four = held.entry, recipe.frozen is not None and recipe.frozen.startswith("nf4")
     if not four or entry.gradient != "input" or entry.leaf.input_kept not in ("yes", "eager") or not held.layers:
         return False
@@ -156,7 +156,7 @@ def _packed(held: RankLeaf, recipe: Recipe) -> bool:
 
 
 def _share(held: RankLeaf, recipe: Recipe) -> int:
-    """Among how many ranks of tp the rows that a leaf keeps are cut: those that it works on, or the input of a split
-    product where the framework gathers it again."""
+    """The number of tp ranks that split a leaf's saved rows: those that it computes, or the input of a sharded product
+    where the framework gathers it again."""
     layout = recipe.layout
     return layout.sp if held.column and recipe.gathers_again and not held.entry.routed else held.cut(layout)

@@ -1,4 +1,4 @@
-"""All that `txcalc train` says of one recipe on one machine: memory, time, utilisation, and a whole run."""
+"""The answer of `txcalc train` for one recipe on one machine: memory, time, utilisation, and a whole run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACTIVE = ("torchtitan", "llama-3")  # conventions that count routed experts time
 class Training:
     """step       None where it is not known, and `why` says so
     max_tokens, min_gpus   the longest sequence, and the same layout over the fewest copies, that fit
-    rank       the one that was asked for
+    rank       the requested one
     rate       tokens per second and accelerator: measured, or what `step` achieves; None: neither
     measured   whether it was measured
     """
@@ -58,16 +58,16 @@ class Training:
 
     @property
     def headline(self) -> Utilisation | None:
-        """The first that was asked for; of a model with experts the first whose N are the parameters that a token
-        passes, for PaLM's 6·N has all experts multiply. None that counts more than the peak can do, and none beside
-        frozen weights, whose gradient they all count."""
+        """The first convention asked for; for a model with experts the first whose N are active parameters, since
+        PaLM's 6·N counts all experts. None whose MFU exceeds the peak, and none with frozen weights, whose gradients
+        all conventions count."""
         wanted = ACTIVE if self.model.active != self.model.params else ()
         possible = {each.name: each for each in self.used if each.mfu <= 1 and not self.plan.fullest.state.adapters}
         return next((possible[name] for name in (*wanted, *possible) if name in possible), None)
 
 
 class Elsewhere(NamedTuple):
-    """The same recipe on another accelerator; `rate` tokens per second and accelerator, None where it is not known."""
+    """The same recipe on another accelerator; `rate`: tokens per second and accelerator, None if unknown."""
 
     accelerator: Accelerator
     fits: bool
@@ -75,7 +75,7 @@ class Elsewhere(NamedTuple):
 
 
 def elsewhere(found: Training) -> list[Elsewhere]:
-    """Every accelerator there is a preset of, those that it fits first, the fastest on top."""
+    """Every accelerator with a preset: those that fit first, each group fastest first."""
     rows = []
     for name in hardware.names():
         accelerator, rate = hardware.load(name), None
@@ -98,9 +98,9 @@ def train(
     terms: Terms | None = None,
     rank: int | None = None,
 ) -> Training:
-    """The whole answer; `tokens` of the run, if any; `rank` one that is shown too.
+    """The whole answer; `tokens`: of the run, if any; `rank`: one to show as well.
 
-    Errors: `InputError` with every reason why it cannot be.
+    Errors: `InputError` with every reason why the recipe is impossible.
     """
     plan = memory(model, recipe)
     step, why = None, ""
@@ -135,6 +135,6 @@ def train(
 
 
 def fewer(layout: Layout) -> list[Layout]:
-    """The same ways of splitting the model over fewer copies: of dp and fsdp, every pair that divides them."""
+    """The same sharding with fewer replicas: every pair of divisors of dp and fsdp."""
     made = [layout.replace(dp=dp, fsdp=fsdp) for dp in divisors(layout.dp) for fsdp in divisors(layout.fsdp)]
     return sorted(made, key=lambda one: one.gpus)

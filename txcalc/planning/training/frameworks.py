@@ -1,4 +1,4 @@
-"""What training frameworks do by default, each rule read off the framework's own code."""
+"""Training frameworks' defaults, each rule read from the framework's own code."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ class Framework:
     """How a framework keeps the state of a training run, by default.
 
     parameter   dtype of the stored weights
-    gradient    dtype of the gradients that are kept from one micro-batch to the next; None: the weights'
-    master      beside weights in 16 bits, an fp32 copy with the optimizer
+    gradient    dtype of accumulated gradients; None: the weights'
+    master      an fp32 copy of 16-bit weights in the optimizer
     held        gradients live in buffers that are never freed
-    zeros       ZeRO stages that dp may have
-    logits      bytes of a logit, the most at once
+    zeros       ZeRO stages for dp
+    logits      bytes per logit, at the peak
     loss        times that a logit is read or written, from the output layer's result to its gradient, but for its
                 conversions: of whole logits, and of those that tp splits
     widens      logits are converted to fp32 for the loss, and their gradient back
-    schedules   of its pipeline; none: it has no pipeline
-    splits      the degrees of a layout that it has beside copies and stages
+    schedules   of its pipeline; empty: no pipeline
+    splits      the degrees of a layout that it supports beside replicas and stages
     pads        the vocabulary is padded to a multiple of tp times so many
-    behind      1F1B needs as many micro-batches as stages, less so many; None: any number
-    source      where the rules stand
-    caution     what is known of how far its rules are from its runs (tests/evidence/train_memory.py)
+    behind      1F1B needs at least stages − `behind` micro-batches; None: any number
+    source      where the rules are found
+    caution     known errors of its rules against its runs (tests/evidence/train_memory.py)
     dtensor     PyTorch's own: fsdp and cp shard weights by rows; a split dimension is cut like `torch.chunk`,
                 nothing is padded or repeated
-    by_tensor   ZeRO shares out each tensor's elements by themselves; the others pad one buffer of all
+    by_tensor   ZeRO shards each tensor by itself; the others pad one buffer of all tensors
     packs       frozen matrices may be in 4 or 8 bits (bitsandbytes, of which Megatron-LM and nanotron have nothing)
-    balanced    a pipeline is cut by the elements of the matrices, not by layers
-    regather    with sequence parallel, a split product keeps its slice of the input and gathers it again in backward
+    balanced    pipeline stages are balanced by elements of matrices, not by layers
+    regather    with sequence parallel, a sharded product saves its slice of the input and gathers it again in backward
     hides       the collectives of a split product's input whose twin in backward goes on beside the gradient of its
                 weights; what is gathered again, beside that of its input
-    begins      a split product begins with a rank's own positions while the others' are gathered
-    gathers     the buffers in which a split product's input and its result's gradient are gathered stay
-    fused       the gate's activation and its product are one kernel, which keeps its operands alone
+    begins      a sharded product begins with the rank's own positions while the others' are gathered
+    gathers     buffers for gathered inputs and output gradients of sharded products are never freed
+    fused       the gate's activation and product are one kernel, which saves only its operands
     eager       norms in single operations, which keep an fp32 copy of what they read; adapters behind a dropout, which
                 keep its result and its mask; values as a view of the joint product of q, k and v, which stays whole
     joint       q, k and v of as many heads are one tensor, which stays whole beside what rotary makes of it
-    attention   its fused kernel, where it is not the accelerator's newest
+    attention   its fused kernel, if not the accelerator's newest
     lends       memory that a collective reads or writes on its own stream is not given out again before it is done
                 (torch 2.1's recordStream, unless TORCH_NCCL_AVOID_RECORD_STREAMS): 0 where it is; else what a layer's
                 forward puts into the device's launch queue, kernels and events
-    ddp         without ZeRO, gradients stand once more in DistributedDataParallel's buckets
-    makes_gradients   autograd's gradients, in the weights' dtype, stand beside those that are kept
-    fuses_gradients   a product adds its weight's gradient to the one that is kept, and autograd gets a dummy
-    relays      a token for experts of another node goes there once, and is passed on within it; else a copy for each
-    bucket      bytes of gradients that are reduced at a time
+    ddp         without ZeRO, DistributedDataParallel's buckets hold the gradients once more
+    makes_gradients   autograd's gradients, in the weights' dtype, exist beside the accumulated ones
+    fuses_gradients   a product adds its weight's gradient to the accumulated one; autograd gets a dummy
+    relays      a token for experts on another node is sent there once and forwarded within it; else once per expert
+    bucket      bytes of gradients per reduction
     gathers_beside    ZeRO gathers weights beside compute after a step
-    reduces_after     with ZeRO, whole gradients are all-reduced at once when the last backward is done
-    zero_bucket, zero_live   with ZeRO, elements that are reduced at once, and gathered ones that stage 3 lets live
+    reduces_after     with ZeRO, whole gradients are all-reduced at once after the last backward
+    zero_bucket, zero_live   with ZeRO, elements reduced at once, and the most gathered elements alive in stage 3
     """
 
     name: str
@@ -95,11 +95,11 @@ class Framework:
     zero_live: int = 0
 
     def lacks(self, layout: Layout) -> list[str]:
-        """The degrees of a layout above 1 that it has not."""
+        """The degrees of a layout above 1 that it does not support."""
         return [name for name in SPLITS if getattr(layout, name) > 1 and name not in self.splits]
 
     def schedules_by(self, schedule: str, stages: int) -> bool:
-        """Whether so many stages can work by a schedule: one by any where there is no pipeline."""
+        """Whether so many stages can use a schedule: one stage any, if the framework has no pipeline."""
         return schedule in self.schedules or (stages == 1 and not self.schedules)
 
 

@@ -66,6 +66,7 @@ class Figure(Record):
     gap: dict[str, int | float]
     beside: dict[str, int | float]
     planned: int | float | None
+    above: dict[str, int | float]
 
 
 class Verify(Result):

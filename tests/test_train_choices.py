@@ -254,8 +254,12 @@ def test_a_search_tries_the_fastest_that_may_fit(monkeypatch: pytest.MonkeyPatch
     assert done == list(range(6)) and [each.recipe for each in found.best] == [5, 4, 3, 2, 1, 0] and found.fitting == 9
     found, done = tried([space + 1] * 3 + [-1, space], [likely * 1.09] * 5)
     assert [each.recipe for each in found.best] == [4] and done == list(range(5)) and found.fitting == 0
-    assert tried([space + 1] * 70, [1.0] * 70) == (None, list(range(60)))
-    assert tried([space] * 2, [likely * 1.11, likely * 1.2]) == (None, [])
+    found, done = tried([space + 1] * 70, [1.0] * 70)  # none: the smallest is planned
+    assert found.refused and found.fitting == 0 and [each.recipe for each in found.best] == [0]
+    assert done == [*range(60), 0]
+    found, done = tried([space] * 2, [likely * 1.2, likely * 1.11])
+    assert found.refused and [each.recipe for each in found.best] == done == [1]
+    assert tried([-1] * 2, [1.0] * 2) == (None, [0, 1, 0, 1])
 
 
 # What a recipe is, and what it cannot be.

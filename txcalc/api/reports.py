@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txcalc.api.arguments import Length, Lengths, Names, checked, length, lengths, maybe, names, several_texts
 from txcalc.api.proofs import Tell, silent
-from txcalc.errors import Fault, InputError, TxcalcError
+from txcalc.errors import Fault, InputError, Refuted, TxcalcError
 from txcalc.sources import load
 from txcalc.sources.files import write
 
@@ -171,8 +171,10 @@ def _training(
             if layouts:
                 recipes = [recipe_of(one, number, batch, each, "adamw", {}, "--train") for one in layouts]
             else:
-                best = search(model, machine, number, batch, each, "adamw", {}, flag="--train").best[:RUNS]
-                recipes = [one.recipe for one in best]
+                searched = search(model, machine, number, batch, each, "adamw", {}, flag="--train")
+                if searched.refused:
+                    raise Refuted(searched.refused)
+                recipes = [one.recipe for one in searched.best[:RUNS]]
             found.append(training(i, [answer(model, recipe, machine) for recipe in recipes], price))
         except TxcalcError as error:
             refused.append((model.name, error))

@@ -257,7 +257,7 @@ def train(
     fits_on        also which other accelerators it fits on
     tell           a callback for progress of the search
 
-    `failed`: it does not fit. Errors: `InputError`, `UnknownName`, `Refuted` where no layout fits.
+    `failed`: it does not fit. Errors: `InputError`, `UnknownName`, `Refuted` where there is no layout.
 
     >>> import txcalc
     >>> found = txcalc.train("llama-3.1-8b", "h100-sxm:8", layout="fsdp=8", tokens="8k", micro_batch=1)
@@ -392,7 +392,8 @@ def search(
     tell: Callable[[str, float], None] | None = None,
     flag: str = "--gpu",
 ) -> Searched:
-    """The fastest layouts of a number of GPUs, given by `flag`. Errors: `InputError`, `Refuted` where none fits."""
+    """The fastest layouts of a number of GPUs, given by `flag`, or the smallest where none fits. Errors: `InputError`,
+    `Refuted` where there is none at all."""
     from txcalc.planning.training import Recipe
     from txcalc.planning.training.search import Search
 

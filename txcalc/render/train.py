@@ -28,7 +28,7 @@ DECIDED = (
 def report(found: Training, terms: Terms, searched: Searched | None = None, others: Sequence[Elsewhere] = ()) -> Report:
     """The whole report; `searched`: the layouts considered; `others`: other accelerators."""
     header = [verdict(found), summary(found.model)[0], _where(found), _batch(found)]
-    if searched:
+    if searched and not searched.refused:
         header.append(f"fastest of {searched.considered:,} layouts, of which about {searched.fitting:,} fit")
     tables = [*([_search(searched)] if searched else []), _memory(found.plan.fullest, "the fullest rank")]
     if found.rank:
@@ -49,7 +49,7 @@ def report(found: Training, terms: Terms, searched: Searched | None = None, othe
         more["fits_on"] = [
             {"gpu": row.accelerator.name, "fits": row.fits, "tokens_per_s_per_gpu": row.rate} for row in others
         ]
-    notes = _notes(found, terms)
+    notes = [*([searched.refused] if searched and searched.refused else []), *_notes(found, terms)]
     return Report({**data(found), **more, "notes": notes}, tables, header, notes, good=found.fits)
 
 
@@ -92,7 +92,8 @@ def _search(searched: Searched) -> Table:
         batch = exact(recipe.micro_batch)
         rows.append([name, batch, recipe.recompute, _gib(held), _seconds(each.step.seconds), _rate(each.step.tokens_s)])
     headings = ("layout", "micro", "recompute", column("reserved", "bytes"), column("step", "s"), "tokens/s")
-    return Table("The fastest layouts that fit (tokens/s per GPU)", headings, rows)
+    which = "The layout that takes least" if searched.refused else "The fastest layouts that fit"
+    return Table(f"{which} (tokens/s per GPU)", headings, rows)
 
 
 def _rate(value: float | None) -> TableCell:

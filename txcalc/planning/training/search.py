@@ -43,11 +43,12 @@ class FoundLayout(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """The fastest layouts that fit, and how many there were."""
+    """The fastest layouts that fit, and how many there were; `refused`: why none fits, and the one that takes least."""
 
     best: tuple[FoundLayout, ...]
     considered: int
     fitting: int
+    refused: str = ""
 
 
 class _Table(NamedTuple):
@@ -91,30 +92,42 @@ class Search:
         self.kernels = Kernels(self.machine)
 
     def run(self, tell: Callable[[str, float], None] | None = None) -> Searched:
-        """`tell` hears what is done of it. Errors: `Refuted` where none fits."""
+        """`tell` hears what is done of it. Errors: `Refuted` where there is no layout at all."""
         estimates = sorted(self.estimates(tell), key=lambda each: each.seconds)
         capacity = self.machine.accelerator.memory * RESERVED[1] / RESERVED[0]
         likely = [each for each in estimates if each.bytes <= capacity * SLACK]
         found: list[FoundLayout] = []
         for each in likely[:TRIED]:
-            try:
-                plan = memory(self.model, each.recipe)
-                if plan.fullest.reserved <= self.machine.accelerator.memory:
-                    found.append(
-                        FoundLayout(each.recipe, plan, StepTimer(self.model, each.recipe, self.machine).step(plan))
-                    )
-            except InputError:
-                continue
+            one = self._planned(each.recipe)
+            if one and one.plan.fullest.reserved <= self.machine.accelerator.memory:
+                found.append(one)
             if len(found) == ENOUGH:
                 break
         fitting = sum(each.bytes <= capacity for each in estimates)
         if not found:
-            many = f"none of {self.considered:,} layouts of {self.gpus:,}"
-            least = min((each.bytes for each in estimates), default=0.0) * RESERVED[0] / RESERVED[1]
-            takes = f": the smallest takes about {iec(least, 3)}" if least > self.machine.accelerator.memory else ""
-            mends = "more GPUs, fewer tokens, --lora, --offload optimizer or a smaller --optimizer"
-            raise Refuted(f"{self.model.name}: {many} fits {self.machine.accelerator.title}{takes} ({mends})")
+            small = sorted(estimates, key=lambda each: each.bytes)[:TRIED]
+            least = next(filter(None, map(self._planned, (each.recipe for each in small))), None)
+            said = f"none of {self.considered:,} layouts of {self.gpus:,} fits {self.machine.accelerator.title}"
+            if least is None:
+                raise Refuted(f"{self.model.name}: {said}")
+            takes = iec(least.plan.fullest.reserved, 3)
+            return Searched((least,), self.considered, 0, f"{said}: the smallest takes {takes} ({self._mends()})")
         return Searched(tuple(sorted(found, key=lambda each: each.step.seconds)), self.considered, fitting)
+
+    def _planned(self, recipe: Recipe) -> FoundLayout | None:
+        try:
+            plan = memory(self.model, recipe)
+            return FoundLayout(recipe, plan, StepTimer(self.model, recipe, self.machine).step(plan))
+        except InputError:
+            return None
+
+    def _mends(self) -> str:
+        """What takes less, of what was not asked for."""
+        base = self.base
+        mends = [*(() if self.model.fixed_length else ("fewer tokens",))]
+        mends += [] if base.packed else ["--lora with base=nf4-dq"] if base.frozen else ["--lora"]
+        mends += [] if base.frozen or base.offloads("optimizer") else ["--offload optimizer", "a smaller --optimizer"]
+        return " or ".join([", ".join(["more GPUs", *mends[:-1]]), *mends[-1:]])
 
     def estimates(self, tell: Callable[[str, float], None] | None = None) -> Iterator[_Estimate]:
         """Every recipe, with its estimate. Errors: `InputError` where what was asked for allows none."""

@@ -549,6 +549,12 @@ def test_a_rank_s_share_of_the_optimizer_by_part(changes: dict[str, Any], optimi
     ("source", "changes", "said"),
     [
         ("vit-b", {"layout": Layout(cp=2)}, "cp is 2, expected 1: the 197 positions of a picture or a sound"),
+        # Not the length, which it fixes: nobody can say another.
+        (
+            "vit-b",
+            {"layout": Layout(cp=2), "tokens": 197},
+            "shared out (tp=2 splits each layer, fsdp=2 or dp=2 the batch",
+        ),
         ("whisper-large-v3", {"layout": Layout(cp=2)}, "cp is 2, expected 1: the 1,500 positions"),
         ("t5-small", {"layout": Layout(pp=2), "accumulation": 2}, "pp is 2, expected 1: only a single stack"),
         (DECODER, {"layout": Layout(pp=2), "accumulation": 2, "stages": (3, 2)}, "numbers that add up to the 4 layers"),

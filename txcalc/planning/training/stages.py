@@ -137,6 +137,9 @@ class Pipeline:
     def __init__(self, model: Model, recipe: Recipe) -> None:
         """Errors: `InputError` with every reason why the model cannot be laid out so."""
         layout, rules = recipe.layout, recipe.rules
+        if layout.cp > 1 and (kept := _sequential(model)):
+            mend = f"tp={layout.cp} splits each layer, fsdp={layout.cp} or dp={layout.cp} the batch"
+            raise InputError(f"layout {layout}", [Fault("cp", layout.cp, f"1: {kept}", mend)])
         recipe.check()
         vocabulary = Ways(pads=rules.pads * layout.tp)  # padded before it is split
         if rules.pads > 1:
@@ -173,10 +176,6 @@ class Pipeline:
             yield Fault("recompute", text, "none, core, blocks or every:N: a number is of a layer of either stack")
         elif text.startswith("layers:") and max(map(int, text[7:].split(","))) >= stacks[0]:
             yield Fault("recompute", text, f"numbers of layers from 0 to {stacks[0] - 1}")
-        if layout.cp > 1 and (fixed := self.model.root.fixed or self.model.encoded(0)):
-            yield Fault("cp", layout.cp, f"1: the {fixed:,} positions of a picture or a sound are not shared out")
-        elif layout.cp > 1 and any(entry.kind == "recurrent" for entry in walk(self.model.root, self.model.workload())):
-            yield Fault("cp", layout.cp, "1: recurrent layers hand a state on from token to token")
 
     def _repeated(self) -> Iterator[Fault | str]:
         """What several ranks of tp would hold alike: PyTorch cuts, and repeats no share of a matrix."""
@@ -295,6 +294,14 @@ class Pipeline:
         ends = list(accumulate(self.sizes, initial=0))
         for number, (start, end) in enumerate(pairwise(ends)):
             yield parallelism.piece(stack, range(start, end), number == 0, number == self._total - 1)
+
+
+def _sequential(model: Model) -> str:
+    """Why ranks of cp cannot share a model's positions; "" where they can."""
+    if fixed := model.root.fixed or model.encoded(0):
+        return f"the {fixed:,} positions of a picture or a sound are not shared out"
+    recurrent = any(entry.kind == "recurrent" for entry in walk(model.root, model.workload()))
+    return "recurrent layers hand a state on from token to token" if recurrent else ""
 
 
 def _held(

@@ -260,9 +260,27 @@ def test_what_was_measured_of_pytorch_on_a_card_is_trainings() -> None:
     assert all("txcalc measure" in text and "2026-11-27" in text for text in measured.values())
     own = found.efficiency.curve("matmul", "bf16", "torch")
     assert Kernels(Machine.of(found)).curve("matmul", "bf16") == own != found.efficiency.curve("matmul", "bf16", "vllm")
+    argv = ["train", "llama-3.2-1b", "--gpu", "h200:1", "--tokens", "2k", "--layout", "dp=1", "--json"]
+    said = json.loads(typed(*argv).stdout)
+    assert measured["torch.matmul.bf16"] in said["known"]["step_s"]["where"]
+    assert measured["torch.matmul.bf16"] in " ".join(said["notes"])
     recorded = json.loads((folder() / "measurements" / "h200.json").read_text())["ceilings"]["rates"]
     rates = [rate["rate"] for rate in recorded if (rate["kind"], rate["dtype"]) == ("matmul", "bf16")]
     assert own.compute == pytest.approx(median(rates) / found.peak("bf16"), rel=5e-5)  # four digits are written
+
+
+def test_an_engines_kernels_stand_beside_the_others() -> None:
+    before = hardware.load("h100-sxm").efficiency
+    flat = {"memory": 0.5, "launch_s": 9e-6, "host_s": 20e-6, "matmul.fp8": 0.4, "attention_prefill": 0.3}
+    found = before.with_kernels("torch", flat, dict.fromkeys(flat, "here"))
+    assert (found.memory, found.launch_s, found.host_s) == (0.5, 9e-6, 20e-6)
+    assert found.cited["memory"] == found.cited["torch.matmul.fp8"] == found.cited["torch.attention.prefill"] == "here"
+    products, prompts = found.curves["torch.matmul.fp8"], found.curves["torch.attention.prefill"]
+    assert (products.compute, products.memory, products.start_s, prompts.compute) == (0.4, 0.5, 9e-6, 0.3)
+    assert products.quantise == before.curve("matmul", "fp8").quantise > 0
+    assert prompts.score == before.curve("attention", "prefill").score > 0
+    assert found.has("torch") and not before.has("torch") and found.without("torch").curves == before.curves
+    assert {key: found.curves[key] for key in before.curves} == before.curves
 
 
 def speeds() -> dict[str, Any]:

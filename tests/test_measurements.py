@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,10 @@ from txcalc.model import Model
 from txcalc.planning.gradients import Recompute
 from txcalc.planning.training import training_flops
 from txcalc.render.lines import as_lines
-from txcalc.render.measurements import _growth, folder, overview, read, report, shown
+from txcalc.render.measurements import _growth, folder, near, overview, read, report, shown
+
+sys.path.insert(0, str(Path(__file__).with_name("evidence")))
+import gpu as gpu_script
 
 needs("torch")
 
@@ -161,8 +165,8 @@ def test_what_deploy_sets_aside_is_near(path: Path) -> None:
                for f in step.get("figures", ()) if f.get("planned")]  # fmt: skip
     ratios = [(name, f["measured"] / f["planned"]) for name, f in planned]
     decodes = [(name, ratio) for (name, ratio), (_, f) in zip(ratios, planned, strict=True) if "decode" in f["load"]]
-    wider = {"gemma-3-12b", "latent attention", "mamba2-130m", "mamba2-2.7b"}
-    assert all(0.97 < ratio < 1.15 for name, ratio in ratios if name not in wider)
+    wider = {"gemma-3-12b": 1.7, "latent attention": 1.4, "mamba2-130m": 1.9, "mamba2-2.7b": 1.9}  # states: under twice
+    assert all(0.97 < ratio < wider.get(name, 1.15) for name, ratio in ratios)
     assert {name for name, ratio in decodes if abs(ratio - 1) > 0.03} <= {"deepseek-v3", *wider}
 
 
@@ -239,20 +243,67 @@ def test_each_of_its_numbers_is_held(path: Path, tmp_path: Path) -> None:
 
 def test_the_readme_says_what_was_found_on_the_gpu() -> None:
     """Its numbers are those of the file."""
-    found = read(folder() / "h200.json")
-    steps = [step for item in found["items"].values() for step in item["steps"].values()]
-    compared = sum(step.get("compared", 0) for step in steps)
-    peaks = [figure for step in steps for figure in step.get("figures", ()) if figure["quantity"] == "peak memory"]
+    path = folder() / "h200.json"
+    every = [item for _, item in items(path)]
+    compared = sum(step.get("compared", 0) for item in every for step in item["steps"].values())
+    sources = {item["source"] for item in every}
+    models = {source for source in sources if "=" not in source}
+    cut = {item["source"] for item in every if item["layers"] < item["of_layers"]}
+    peaks = figures(path, "peak memory")
     over = max(abs(figure["measured"] / figure["predicted"] - 1) for figure in peaks)
-    (met,) = (
-        f for f in figures(folder() / "h200.json", "attention outweighs the feed-forward") if "times" in f["load"]
-    )
+    near = sum(figure["measured"] <= 1.1 * figure["floor"] for figure in peaks)
+    (met,) = (f for f in figures(path, "attention outweighs the feed-forward") if "times" in f["load"])
     text = " ".join((folder().parents[1] / "README.md").read_text().split())
     assert (
-        f"On an H200 {compared:,} figures of {len(found['items'])} models were compared and all equal, {len(peaks)} "
-        f"peaks of memory were within {100 * over:.1f} % of a dry run of the same modules, and attention overtook the "
-        f"feed-forward at {met['measured']:,.0f} tokens, where {met['predicted']:,.0f} were expected"
+        f"On an H200 {compared:,} figures of {len(models)} models ({len(cut)} of them with fewer layers) and "
+        f"{len(sources - models)} small shapes were compared and all equal. Of {len(peaks)} peaks of memory all were "
+        f"within {100 * over:.1f} % of a dry run of the same modules, {near} within 10 % of the ledger; attention "
+        f"overtook the feed-forward at {met['measured']:,.0f} tokens, where {met['predicted']:,.0f} were expected"
     ) in text
+
+
+def test_the_page_says_what_was_found_on_the_gpu() -> None:
+    """Its ratios are those of the file."""
+    path = folder() / "h200.json"
+    text = " ".join((folder().parents[1] / "docs" / "reference" / "measured.md").read_text().split())
+    prompts = [figure for figure in figures(path, "peak memory") if "prefill" in figure["load"]]
+    most = max(figure["measured"] / figure["planned"] for figure in prompts)
+    assert f"A prompt's modules hold up to {100 * (most - 1):.0f} % more" in text
+    steps = [figure for figure in figures(path, "time") if "cross-entropy" in figure["load"]]
+    taken = [figure["measured"] / figure["predicted"] for figure in steps]
+    assert f"took {max(taken):.2f} and {min(taken):.2f} times as long" in text
+    captured = {
+        name: [f["measured"] / f["predicted"] for step in item["steps"].values() for f in step.get("figures", ())
+               if f["load"].endswith("captured")]
+        for name, item in items(path)
+    }  # fmt: skip
+    dense = [ratios for name, ratios in captured.items() if name.startswith(("llama", "qwen", "the cache"))]
+    least, most = min(map(min, filter(None, dense))), max(map(max, filter(None, dense)))
+    assert f"decode steps of Llama and Qwen took {least:.2f} to {most:.2f} times" in text
+    for name, said in (("gpt2", "GPT-2 in fp32 {}"), ("mamba2-2.7b", "Mamba-2 {}"), ("gpt-oss-20b", "gpt-oss {}")):
+        assert said.format(f"{max(captured[name]):.1f}") in text, name
+    first, last = (int(clock["clocks.sm"]) for clock in read(path)["ceilings"]["clocks"])
+    assert f"clock fell from {first:,} to {last:,} MHz" in text
+
+
+def test_the_cards_description_is_made_of_the_file() -> None:
+    """And making it again of a card that has its curves changes nothing."""
+    card = folder().parent / "hardware" / "h200.toml"
+    assert gpu_script.described(read(folder() / "h200.json"), card) == card.read_text()
+
+
+def test_what_is_less_than_a_hundredth_of_a_peak_is_not_named() -> None:
+    figure = {
+        "quantity": "peak memory",
+        "load": "prefill",
+        "part": "",
+        "unit": "bytes",
+        "floor": 900,
+        "predicted": 1990,
+    }
+    figure |= {"measured": 2000, "gap": {"scratch space": 10}, "beside": {"fragments": 30}, "above": {"for it": 1090}}
+    (table,) = (one for one in near([("m", figure)]) if one.title.startswith("Most memory"))
+    assert [str(row[0].text).strip() for row in table.rows if len(row)][-1] == "1.064 KiB for it; 30 B fragments"
 
 
 @evidence
@@ -299,3 +350,12 @@ def test_what_is_no_file_of_measurements_is_refused(text: str, said: str, tmp_pa
     path.write_text(text)
     with pytest.raises(InputError, match=said):
         shown(path)
+
+
+@pytest.mark.slow
+@evidence
+def test_its_times_are_predicted_as_today(path: Path) -> None:
+    """Measurements stay; what stands beside them is what the library says now."""
+    again = read(path)
+    assert gpu_script.predict_again(again) == len(figures(path, "time")) + len(figures(path, "speed of training")) + 1
+    assert again == read(path), f"python tests/evidence/gpu.py --again {path}"

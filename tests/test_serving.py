@@ -793,6 +793,9 @@ def test_modules_that_are_called_one_by_one_fuse_nothing() -> None:
     grown = apart["feed_forward"].memory - fused["feed_forward"].memory
     on_chip = 3 * 2 * (2 * 256 * 1024) * 2  # act(gate) of each layer, written and read, 2 bytes each
     assert grown == pytest.approx(on_chip / card.bandwidth / card.efficiency.memory)
+    turned = apart["attention"].memory - fused["attention"].memory
+    passes = 4 * 3 * 2 * 2 * 256 * (8 + 2) * 64 * 2  # q and k of each layer read and written 4 times more, 2 bytes each
+    assert turned == pytest.approx(passes / card.bandwidth / card.efficiency.memory)
     mixture = load("D=512 L=3 h=8 h_kv=2 F=1024 V=1000 E=16 k=2")
     own = replace(card, calibration=card.efficiency.overlaid({"host_s": 1.0}, {"host_s": "here"}))
     stage, step = Stage(0, 1, mixture.root), mixture.workload(4, 1, 100, logits="last")

@@ -151,15 +151,19 @@ class Efficiency:
         classes of a product's layers with how many are of each, where their weights are packed in several ways."""
         found = self._nearest.get((kind, name, engine))
         if found is None:
-            owners, names = (f"{engine}.{kind}", kind), (name, ALIKE.get(name, name), "bf16")
-            keys = (f"{owner}.{key}" for key in names for owner in owners)
-            found = next((self.curves[key] for key in keys if key in self.curves), None)
-            if found is None:
-                raise KeyError(name)
-            self._nearest[kind, name, engine] = found
+            found = self._nearest[kind, name, engine] = self.curves[self.named(kind, name, engine)]
         if found.unpack and layers:
             costs = sum(self.curve(kind, each, engine).unpack * number for each, number in layers.items())
             return found._replace(unpack=costs / sum(layers.values()))
+        return found
+
+    def named(self, kind: str, name: str, engine: str = "") -> str:
+        """The key of the curve that `curve` finds. Errors: `KeyError` where there is none."""
+        owners, names = (f"{engine}.{kind}", kind), (name, ALIKE.get(name, name), "bf16")
+        keys = (f"{owner}.{key}" for key in names for owner in owners)
+        found = next((key for key in keys if key in self.curves), None)
+        if found is None:
+            raise KeyError(name)
         return found
 
     def transfer(self, kind: str) -> Link:
@@ -238,17 +242,28 @@ class Efficiency:
         given = {OF.get(key, key): text for key, text in cited.items()}
         return replace(self, curves=curves, links=links, cited={**self.cited, **given}, **rest)
 
+    def has(self, engine: str) -> bool:
+        """Whether an engine has kernels of its own."""
+        return any(key.startswith(f"{engine}.") for key in self.curves)
+
+    def without(self, engine: str) -> Efficiency:
+        """The same without an engine's own kernels."""
+        own = {key for key in self.curves if key.startswith(f"{engine}.")}
+        curves = {key: curve for key, curve in self.curves.items() if key not in own}
+        return replace(self, curves=curves, cited={key: text for key, text in self.cited.items() if key not in own})
+
     def with_kernels(self, engine: str, flat: Mapping[str, float], cited: Mapping[str, str]) -> Efficiency:
         """The same with the kernels of one more engine, by single figures as `overlaid` takes them: products and
         attention are its own; what a launch, the host and a stream of bytes take is the machine's, for all. What it
-        takes to narrow a product's inputs is no part of the figures, and stays."""
+        takes to narrow a product's inputs, and a softmax between narrow heads, is no part of the figures, and stays."""
         alone = self.overlaid(flat, cited)
         names = [key for key in flat if key.startswith("matmul.")]
         names += [OF[key] for key in ("attention_prefill", "attention_decode") if key in flat]
         own = {}
         for name in names:
             kind, of = name.split(".")
-            own[f"{engine}.{name}"] = alone.curves[name]._replace(quantise=self.curve(kind, of).quantise)
+            known = self.curve(kind, of)
+            own[f"{engine}.{name}"] = alone.curves[name]._replace(quantise=known.quantise, score=known.score)
         of_all = {key: text for key, text in cited.items() if key in ("memory", "launch_s", "host_s")}
         of_own = {f"{engine}.{OF.get(key, key)}": text for key, text in cited.items() if key not in of_all}
         return replace(

@@ -14,6 +14,7 @@ same command has measured is not measured again:
    reach was measured apart, and stays.
 
 Nothing new begins after --limit seconds of it all. `--device cpu` tries it where there is no such device.
+`--again FILE` needs none: what the library expects now is written beside what FILE has measured.
 """
 
 from __future__ import annotations
@@ -21,11 +22,13 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parents[2]
 NEEDED = ("torch", "numpy", "sympy", "typer", "rich", "fvcore", "iopath", "yacs", "yaml", "PIL", "tomli_w")
@@ -40,6 +43,12 @@ SMALL = (
 
 def main() -> int:
     asked = arguments()
+    if asked.again:
+        sys.path.insert(0, str(ROOT))
+        found = json.loads(asked.again.read_text())
+        said(f"{predict_again(found):,} predictions")
+        asked.again.write_text(json.dumps(found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+        return 0
     start = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         env = {**os.environ, "PYTHONPATH": f"{folder}{os.pathsep}{ROOT}", "PIP_NO_INDEX": "1", "HF_HUB_OFFLINE": "1"}
@@ -48,6 +57,7 @@ def main() -> int:
             print(f"cannot be imported: {', '.join(missing)} (put their wheels into {asked.wheels})", file=sys.stderr)
             return 3
         said(f"installed, {time.monotonic() - start:.0f} s")
+        card = described_card(asked.gpu, env) if asked.hardware else None
         if code := checked(asked.device, env):
             return code
         said(f"checked, {time.monotonic() - start:.0f} s")
@@ -62,15 +72,70 @@ def main() -> int:
         command += [word for name in asked.only for word in ("--only", name)]
         code = txcalc(command, env)
         if asked.hardware and asked.out.is_file():
-            asked.hardware.write_text(described(asked, env))
+            write = "import gpu; from pathlib import Path; print(gpu.described(gpu.json.loads(Path(gpu.sys.argv[1])"
+            write += ".read_text()), Path(gpu.sys.argv[2])), end='')"
+            path = [env["PYTHONPATH"], str(Path(__file__).parent)]
+            made = subprocess.run(
+                [sys.executable, "-c", write, str(asked.out), str(card)],
+                env={**env, "PYTHONPATH": os.pathsep.join(path)}, cwd=ROOT, check=True, capture_output=True, text=True,
+            )  # fmt: skip
+            asked.hardware.write_text(made.stdout)
         complete = asked.out.is_file() and json.loads(asked.out.read_text())["complete"]
         said("complete" if complete else "the same command goes on where this ended")
         return code
 
 
+def predict_again(found: dict[str, Any]) -> int:
+    """Puts what the library expects now, of the file's own ceilings, in the place of what it expected of each time, of
+    a training step's speed and of the crossing; how many figures these are."""
+    from txcalc import hardware, load, reference
+    from txcalc.ledger import FEED_FORWARD
+    from txcalc.planning.crossover import CORE
+    from txcalc.planning.serving.durations import Cost
+    from txcalc.verify import device, suite, workloads
+
+    kind, seen = found["device"]["kind"], 0
+    accelerator = hardware.parse(found["ceilings"]["accelerator"], "this-machine", "ceilings")
+    for item in suite.CPU_LIST if kind == "cpu" else suite.CUDA_LIST:
+        entry = found["items"][item.name]
+        model = load(item.source, dict(item.changes))
+        model = model if entry["layers"] == entry["of_layers"] else reference.cut(model, entry["layers"])
+        subject = workloads.DeviceModel(model, kind, device.DTYPES[item.dtype])
+        prompts = [workloads.Load("prefill", 1, tokens) for tokens in item.overtaking]
+        costs = {str(work): workloads.expected_times(subject, work, accelerator) for work in (*item.times, *prompts)}
+        steps = {
+            f"{work}, cross-entropy": workloads.expected_step(subject, work, accelerator)[1] for work in item.speed
+        }
+        ratios = []
+        for prompt in prompts:
+            attention, fed = (
+                sum(costs[str(prompt)].get(part, Cost()).achievable for part in parts) for parts in (CORE, FEED_FORWARD)
+            )
+            ratios.append(attention / fed)
+        for figure in (figure for step in entry["steps"].values() for figure in step.get("figures", ())):
+            work, captured = (
+                figure["load"].removesuffix(f", {workloads.CAPTURED}"),
+                workloads.CAPTURED in figure["load"],
+            )
+            if figure["quantity"] == "time" and work in costs:
+                cost = costs[work].get(workloads.CAPTURED if captured else figure["part"], Cost())
+                figure |= {"floor": cost.floor, "predicted": cost.achievable}
+            elif figure["quantity"] == "time":
+                figure |= {"floor": steps[work].floor, "predicted": steps[work].seconds}
+            elif figure["quantity"] == "speed of training":
+                figure["predicted"] = steps[work].tokens / steps[work].seconds
+            elif work == "by expected times":
+                figure["predicted"] = workloads.crossing(item.overtaking, ratios)
+            else:
+                continue
+            seen += 1
+    return seen
+
+
 def arguments() -> argparse.Namespace:
     about = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    about.add_argument("wheels", type=Path, help="a folder of wheels")
+    about.add_argument("wheels", type=Path, nargs="?", help="a folder of wheels")
+    about.add_argument("--again", type=Path, metavar="FILE", help="predict again what a file has measured")
     about.add_argument("--out", type=Path, default=Path("measurements.json"), help="the file of measurements")
     about.add_argument("--hardware", type=Path, help="the description of --gpu with what was measured, .toml")
     about.add_argument("--gpu", help="whose datasheet it has, as txcalc presets --hardware names it")
@@ -79,6 +144,8 @@ def arguments() -> argparse.Namespace:
     about.add_argument("--only", action="append", default=[], metavar="ITEM", help="of the list only this; repeatable")
     about.add_argument("--check", action="store_true", help="steps 1 and 2 alone")
     asked = about.parse_args()
+    if not (asked.wheels or asked.again):
+        about.error("a folder of wheels is needed, or --again FILE")
     if asked.hardware and not asked.gpu:
         about.error("--hardware needs --gpu: the card whose description it is")
     for name in ("wheels", "out", "hardware"):
@@ -102,22 +169,31 @@ def absent(env: dict[str, str]) -> list[str]:
     return answer.stdout.split()
 
 
-def described(asked: argparse.Namespace, env: dict[str, str]) -> str:
-    """The card's description, with the curves of PyTorch's kernels and their source at its end."""
-    found = json.loads(asked.out.read_text())
+def described(found: dict[str, Any], card: Path) -> str:
+    """A card's description, with the curves of PyTorch's kernels that were measured, and their source, in the place of
+    earlier ones: the share of the peak that products and attention of prompts reach, of the bandwidth products and
+    attention of decode steps, and a start's seconds. What else is in a curve is assumed, as of servers' kernels."""
+    from txcalc.sources.export import as_toml
+
     calibration = found["ceilings"]["accelerator"]["calibration"]["engine"]["torch"]
     for kernel in (one for kind in calibration.values() for one in kind.values()):
         kernel |= {key: float(f"{figure:.4g}") for key, figure in kernel.items() if key != "source"}
         kernel["source"] = "txcalc"
-    write = "import json, sys; from txcalc.sources.export import as_toml; print(as_toml(json.load(sys.stdin)), end='')"
-    made = subprocess.run(
-        [sys.executable, "-c", write], env=env, cwd=ROOT, check=True, capture_output=True, text=True,
-        input=json.dumps({"calibration": {"engine": {"torch": calibration}}}),
-    )  # fmt: skip
-    device = found["device"]
-    source = f"{found['command']}, {found['date']}: {device['name']}, torch {device['torch']}"
-    known = (ROOT / "presets" / "hardware" / f"{asked.gpu}.toml").read_text().rstrip()  # it ends with its sources
-    return f"{known}\ntxcalc = {json.dumps(source)}\n\n{made.stdout}"
+    device, command = found["device"], re.sub(r" --(limit|only|out) \S+", "", found["command"])
+    source = f"{command}, {found['date']}: {device['name']}, torch {device['torch']}; what else is in a curve: assumed"
+    known = re.sub(
+        r"^txcalc = .*\n", "", card.read_text().partition("\n[calibration.engine.torch")[0], flags=re.MULTILINE
+    )
+    known = known.replace("[sources]\n", f"[sources]\ntxcalc = {json.dumps(source)}\n").rstrip()
+    return f"{known}\n\n{as_toml({'calibration': {'engine': {'torch': calibration}}})}"
+
+
+def described_card(name: str, env: dict[str, str]) -> Path:
+    """The file of a card by any of its names."""
+    find = "import sys; from txcalc import hardware; print(hardware.load(sys.argv[1]).name)"
+    command = [sys.executable, "-c", find, name]
+    known = subprocess.run(command, env=env, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
+    return ROOT / "presets" / "hardware" / f"{known}.toml"
 
 
 def checked(device: str, env: dict[str, str]) -> int:

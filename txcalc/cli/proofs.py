@@ -198,7 +198,8 @@ def calibrate(
     like: Annotated[
         str | None,
         typer.Option(
-            help="The accelerator whose datasheet applies; default: the best measured rates.",
+            help="The accelerator whose datasheet applies, and whose servers' kernels stay as they are known: deploy "
+            "keeps them, train takes what is measured. Default: the best measured rates, for all.",
             metavar="NAME",
             autocompletion=completion.accelerator,
         ),

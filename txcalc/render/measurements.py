@@ -226,8 +226,8 @@ def _memory(figure: Found) -> list[Any]:
 
 
 def _beyond(figure: Found) -> str:
-    """What a measurement holds above the ledger, by name: in the dry run, beyond it, and by others; each that is a
-    hundredth of it or more."""
+    """What the dry run has above the ledger and the measurement above that, and what was taken beside it, by name; each
+    that is a hundredth of the measurement or more."""
     named = {**figure.get("above", {}), **figure["gap"], **figure.get("beside", {})}
     return "; ".join(f"{iec(size)} {name}" for name, size in named.items() if size >= WORTH * figure["measured"])
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from txcalc.curves import PYTORCH
 from txcalc.hardware import multiplied
 from txcalc.planning.training.answer import Elsewhere, Training
+from txcalc.planning.training.machine import Kernels
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankMemory
 from txcalc.planning.training.offload import HOST
 from txcalc.planning.training.run import Deadline, RunBudget, Terms, TrainingRun
@@ -248,6 +250,11 @@ def _products(found: Training) -> str:
     return multiplied(found.machine.accelerator, found.machine.products)
 
 
+def _rates(found: Training) -> str:
+    """Where the rates of products and attention are from, in brackets."""
+    return f" ({Kernels(found.machine).source})" if found.step else ""
+
+
 def _notes(found: Training, terms: Terms) -> list[str]:
     notes = [*(f"assumed {assumption}" for assumption in found.model.assumptions), *found.plan.notes]
     tokens, context = found.recipe.tokens, found.model.context
@@ -259,7 +266,8 @@ def _notes(found: Training, terms: Terms) -> list[str]:
         accelerator = found.machine.accelerator
         nodes = f"nodes of {accelerator.node}" if accelerator.node else "one link for all"
         wide = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
-        notes.append(f"time is modelled, with measured kernel efficiencies; {nodes}{wide}")
+        own = _rates(found) if found.machine.accelerator.efficiency.has(PYTORCH) else ""
+        notes.append(f"time is modelled, with measured kernel efficiencies{own}; {nodes}{wide}")
     if found.recipe.offload != "none":
         link = found.machine.host / 1e9
         share = f"; the host runs the optimizer step at {HOST / 1e9:.3g} GB/s of its memory bandwidth per GPU"
@@ -334,6 +342,6 @@ def data(found: Training) -> dict[str, Any]:
                 "how": "modelled",
                 "where": "parameters, gradients and optimizer as PyTorch shards them",
             },
-            "step_s": {"how": "modelled", "where": "a roofline with the shares of kernels"},
+            "step_s": {"how": "modelled", "where": f"a roofline with the shares of kernels{_rates(found)}"},
         },
     }

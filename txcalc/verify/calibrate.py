@@ -202,9 +202,9 @@ def _measured(
         except RuntimeError as error:
             absent.add(f"launch_s has the host's time in it: no step was captured, {str(error).splitlines()[0]}")
     notes = (*plain.notes, *sorted(absent))
-    efficiency = _efficiency(plain, rates, start, host, wide, known=like is not None)
-    found = replace(plain, calibration=efficiency, notes=notes)
-    uncalibrated = replace(plain, calibration=like.calibration if like else None)
+    known = like.efficiency.without(PYTORCH) if like else None
+    found = replace(plain, calibration=_efficiency(plain, rates, start, host, wide, known), notes=notes)
+    uncalibrated = replace(plain, calibration=known)
     before = [expected(subject, step, uncalibrated) for step in sizes.steps]
     after = [expected(subject, step, found) for step in sizes.steps]
     checks = [StepCheck(str(s), b, a, t) for s, b, a, t in zip(sizes.steps, before, after, taken, strict=True)]
@@ -313,13 +313,12 @@ def _starts(tiny: DeviceModel, accelerator: Accelerator) -> float:
 
 
 def _efficiency(
-    accelerator: Accelerator, rates: list[Rate], start: float, host: float, wide: str, known: bool
+    accelerator: Accelerator, rates: list[Rate], start: float, host: float, wide: str, known: Efficiency | None
 ) -> Efficiency:
-    """Shares of the datasheet: of products the median over sizes, of reading what the largest reads reached. Of a
-    `known` accelerator they are those of PyTorch's kernels: what servers' own reach on it was measured apart."""
+    """Shares of the datasheet: of products the median over sizes, of reading what the largest reads reached. Of an
+    accelerator of which servers' kernels are `known` they are PyTorch's, beside those."""
     by = _by_kind(rates)
     made = accelerator.sources["memory.driver"]
-    rest = hardware.assumed(accelerator.kernels)
     products = {
         dtype: median(by["matmul", dtype]) / accelerator.peak(dtype)
         for dtype in accelerator.peaks
@@ -334,7 +333,9 @@ def _efficiency(
     flat = {key: min(1.0, share) for key, share in measured.items()} | {"launch_s": start}
     flat |= {"host_s": host} if host else {}
     cited = dict.fromkeys(flat, made)
-    return rest.with_kernels(PYTORCH, flat, cited) if known else rest.overlaid(flat, cited)
+    if known:
+        return known.with_kernels(PYTORCH, flat, cited)
+    return hardware.assumed(accelerator.kernels).overlaid(flat, cited)
 
 
 def _by_kind(rates: list[Rate]) -> Mapping[tuple[str, str], list[float]]:

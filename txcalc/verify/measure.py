@@ -182,7 +182,8 @@ def measured(prepare: Callable[[str], Work], device: str) -> Peak:
         found.resident = before["allocated_bytes.all.current"] - given
         found.peak = after["allocated_bytes.all.peak"] - given
         found.requested = after["requested_bytes.all.peak"] - asked
-        found.reserved = after["reserved_bytes.all.peak"] - start["reserved_bytes.all.current"]
+        # Less what others hold, not what was reserved for them: a segment with room in it is this work's to fill.
+        found.reserved = after["reserved_bytes.all.peak"] - given
     return found
 
 
@@ -312,7 +313,7 @@ SPAN = 20e-3  # seconds: what is shorter is repeated for about as long between t
 
 def once(work: Work, device: str, repeat: bool = False) -> float:
     """Seconds of a piece of work; `repeat`: it may be done again, and where it is short on CUDA, is done again and
-    again between two events, which are no part of it then, nor is the host, which is ahead."""
+    again between two events, which are no part of it then; the host is, where it takes longer than the device."""
     clock = Clock(device)
 
     def timed(number: int) -> float:

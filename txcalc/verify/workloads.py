@@ -30,7 +30,8 @@ from txcalc.planning.serving.rank_memory import RankBytes
 from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.training import Recipe, memory, reached
 from txcalc.planning.training.machine import Machine
-from txcalc.planning.training.step import StepTimer
+from txcalc.planning.training.memory import Ranks
+from txcalc.planning.training.step import Step, StepTimer
 from txcalc.reference import Cache, build, inputs, mode
 from txcalc.units import iec
 from txcalc.verify import device as devices, kernels
@@ -43,6 +44,7 @@ from txcalc.verify.verdict import Figure, Verdict, module_paths
 
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 ALONE = Layout()
+CAPTURED = "captured"
 WORKS = 2  # as often is a piece of work done: once before it counts
 
 
@@ -241,17 +243,17 @@ def times(
     where none can be captured."""
     net, remembered = build(subject.model, device=subject.device, dtype=subject.dtype), subject.remembered(load)
     fresh = partial(subject.step, net, load, remembered)
-    costs = rank(subject, accelerator).parts(workload(subject.model, load))
-    whole = total(costs.values())
+    costs = expected_times(subject, load, accelerator)
+    whole = costs[""]
     taken = median(seconds(fresh, subject.device, repeats))
     kinds = {path: entry.kind for entry in subject.model.ledger() for path in module_paths(entry, experts=True)}
     parts = part_seconds(net, kinds, fresh, subject.device, repeats)
     yield Figure("time", str(load), "", "seconds", whole.floor, whole.achievable, taken)
     if devices.is_cuda(subject.device) and load.kind == "decode":
-        alone = rank(subject, accelerator, issued=False).cost(workload(subject.model, load))
+        alone = costs[CAPTURED]
         try:
             replayed = median(captured(fresh, subject.device, repeats))
-            yield Figure("time", f"{load}, captured", "", "seconds", alone.floor, alone.achievable, replayed)
+            yield Figure("time", f"{load}, {CAPTURED}", "", "seconds", alone.floor, alone.achievable, replayed)
         except RuntimeError as error:
             if devices.ran_out(error) or notes is None:
                 raise
@@ -259,6 +261,13 @@ def times(
     for kind, found in parts.items():
         cost = costs.get(kind, Cost())
         yield Figure("time", str(load), kind, "seconds", cost.floor, cost.achievable, found)
+
+
+def expected_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Cost]:
+    """What a pass costs by kind of part; under "" the whole, under `CAPTURED` the whole without the host."""
+    costs = rank(subject, accelerator).parts(workload(subject.model, load))
+    alone = rank(subject, accelerator, issued=False).cost(workload(subject.model, load))
+    return {"": total(costs.values()), CAPTURED: alone, **costs}
 
 
 def launches(subject: DeviceModel, load: Load) -> tuple[list[Figure], dict[str, Any]]:
@@ -275,13 +284,8 @@ def launches(subject: DeviceModel, load: Load) -> tuple[list[Figure], dict[str, 
 def training_speed(subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5) -> Iterator[Figure]:
     """A step with cross-entropy of the next token and AdamW, all in the dtype of the weights, beside `train`: seconds,
     tokens per second, bytes allocated and reserved."""
-    name, said = NAMES[subject.dtype], f"{load}, cross-entropy"
-    recipe = Recipe(
-        ALONE, micro_batch=load.batch, tokens=load.tokens, recompute="blocks" if load.checkpoint else "none",
-        parameter=name, gradient=name, compute=name,
-    )  # fmt: skip
-    plan = memory(subject.model, recipe)
-    step = StepTimer(subject.model, recipe, Machine.of(accelerator, products=name)).step(plan)
+    said = f"{load}, cross-entropy"
+    plan, step = expected_step(subject, load, accelerator)
     prepare = partial(subject.learning, load)
     found = measured(prepare, subject.device)
     devices.tidy(subject.device)
@@ -298,10 +302,21 @@ def training_speed(subject: DeviceModel, load: Load, accelerator: Accelerator, r
         )
 
 
+def expected_step(subject: DeviceModel, load: Load, accelerator: Accelerator) -> tuple[Ranks, Step]:
+    """What `train` says of a training step in the dtype of the weights: its memory and its time."""
+    name = NAMES[subject.dtype]
+    recipe = Recipe(
+        ALONE, micro_batch=load.batch, tokens=load.tokens, recompute="blocks" if load.checkpoint else "none",
+        parameter=name, gradient=name, compute=name,
+    )  # fmt: skip
+    plan = memory(subject.model, recipe)
+    return plan, StepTimer(subject.model, recipe, Machine.of(accelerator, products=name)).step(plan)
+
+
 def rank(subject: DeviceModel, accelerator: Accelerator, issued: bool = True) -> RankTime:
     """The whole model on one accelerator as its modules are called, its cache in their dtype; `issued`: by the host."""
     form = replace(engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype]), kernels=PYTORCH)
-    return RankTime(Stage(0, 1, subject.model.root), ALONE, accelerator, form, True, issued)
+    return RankTime(Stage(0, 1, subject.model.root), ALONE, accelerator, form, eager=True, issued=issued)
 
 
 def workload(model: Model, load: Load) -> Workload:

@@ -155,6 +155,13 @@ class Kernels:
         """Of a class of kernels: PyTorch's own, where they were measured on this accelerator."""
         return self.efficiency.curve(kind, name, PYTORCH)
 
+    @property
+    def source(self) -> str:
+        """Where products' and attention's rates are from."""
+        names = ("matmul", self.machine.products), ("attention", "prefill")
+        keys = (self.efficiency.named(kind, name, PYTORCH) for kind, name in names)
+        return "; ".join(dict.fromkeys(self.efficiency.cited[key] for key in keys))
+
     def product(
         self, flops: float, size: float, starts: float, depth: float, rows: float = 0.0, kind: str = "matmul"
     ) -> float:

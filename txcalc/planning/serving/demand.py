@@ -12,16 +12,16 @@ ROUNDS = 10
 
 
 class Demand(NamedTuple):
-    """What requests ask of one copy of the model.
+    """The load that requests put on one replica.
 
     step     seconds of a decode step of so many sequences at their mean length
     tokens   expected of a sequence in a step: 1, or more by speculation
-    prompt   seconds of the copy's time that a prompt takes among others: τ
-    alone    seconds from a prompt's first token in to its first one out, with nothing else to do
-    chunks   steps that a prompt takes where each holds a full chunk: of prompts that share one, a part
+    prompt   seconds of the replica's time per prompt under load: τ
+    alone    seconds from a prompt's arrival to its first token, without other load
+    chunks   steps per prompt with full chunks: a fraction for prompts that share a chunk
     answer   tokens of an answer, the first of which comes with the prompt
-    own      seconds of TTFT that an engine takes for itself
-    polls    decode steps of others that it takes besides
+    own      the engine's own seconds of TTFT
+    polls    decode steps of others that TTFT also includes
     interval decode steps between two polls for new requests: a request waits for half of them, and for the prompts
              that came meanwhile
     spread   variance of a prompt's time over its mean squared
@@ -56,8 +56,8 @@ class Steady(NamedTuple):
     """Means of a copy of the model at a load, in seconds; tpot: None where an answer is one token.
 
     rate          requests per second
-    utilisation   share of the time that prompts take
-    decoding      sequences that decode
+    utilisation   share of time in prefill
+    decoding      sequences in decode
     line          of TTFT, the wait for a seat in the cache, of a closed loop
     lasts         it can keep up with the requests; else no latency has a mean (inf), rate is what it can keep up with,
                   utilisation what prompts would take, decoding what would have to decode (inf: no number is enough)
@@ -74,22 +74,22 @@ class Steady(NamedTuple):
 
     @property
     def timed(self) -> bool:
-        """Whether the means of latencies are known."""
+        """Whether the mean latencies are known."""
         return self.e2e < inf
 
     @property
     def inside(self) -> float:
-        """Requests in the system, waiting or computed: Little's law."""
+        """Requests in the system, waiting or running: Little's law."""
         return self.rate * self.e2e
 
 
 def overload(utilisation: float, decoding: float, rate: float) -> Steady:
-    """The steady state of a copy that cannot keep up with a rate."""
+    """The steady state of a replica that cannot keep up with a rate."""
     return Steady(inf, None, inf, rate, utilisation, decoding, lasts=False)
 
 
 class Answered:
-    """What `gpus` accelerators answer at a load, with answers of so many tokens."""
+    """The throughput and cost of `gpus` accelerators at a load, with answers of so many tokens."""
 
     steady: Steady
     answer: int
@@ -100,21 +100,21 @@ class Answered:
 
     @property
     def rate(self) -> float:
-        """Requests per second that are answered."""
+        """Requests answered per second."""
         return self.steady.rate
 
     @property
     def served(self) -> float:
-        """Tokens of answers a second and GPU."""
+        """Answer tokens per second and GPU."""
         return self.rate * self.answer / self.gpus
 
     @property
     def seconds(self) -> float:
-        """GPU-seconds of a request."""
+        """GPU-seconds per request."""
         return self.gpus / self.rate
 
     def million_output(self, price: float) -> float:
-        """Cost of everything, prompts too, over a million tokens of answers, at a price of a GPU-hour."""
+        """Total cost, prompts included, per million answer tokens, at a price per GPU-hour."""
         return price / 3600 * 1e6 / self.served
 
 
@@ -146,7 +146,7 @@ def _knot(i: int) -> int:
 
 
 def _index(n: float) -> int:
-    """The last knot that is not above n."""
+    """The last knot at or below n."""
     i = 0
     while _knot(i + 1) <= n:
         i += 1

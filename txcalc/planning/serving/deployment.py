@@ -1,8 +1,8 @@
-"""The memory of a deployment, accelerator by accelerator, and the largest of everything that fits.
+"""The memory of a deployment by accelerator, and the largest batch and context that fit.
 
-Weights and caches are exact bytes of what a rank's tree holds; activations are modelled from its operations; what the
-engine keeps for itself is an assumption with a name. Memory never falls as sequences or contexts grow, so the largest
-is found by halving whole numbers, and what is returned is checked: it fits, and one more does not.
+Weights and caches are exact bytes from a rank's tree; activations are modelled from its operations; the engine's own
+memory is a named assumption. Memory never falls as sequences or contexts grow, so maxima are found by bisection on
+integers, and checked: the result fits, and one more does not.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ class Gpu(NamedTuple):
 
     @property
     def rest(self) -> int:
-        """What the engine takes in addition to the reserve."""
+        """Bytes that the engine takes beside the reserve."""
         return sum(self.rank.rest.values())
 
     @property
     def peak(self) -> int:
-        """Activations at their most."""
+        """Peak activations."""
         return max(self.activations.values())
 
     @property
     def free(self) -> int:
-        """What is left; below 0, what is lacking."""
+        """Free bytes; below 0, missing ones."""
         return self.memory - self.reserve - self.rest - self.weights - self.cache - self.peak
 
     @property
     def pool(self) -> int:
-        """Bytes that are left for the cache; below 0, what is lacking without any."""
+        """Bytes available for the cache; below 0, missing ones even without a cache."""
         return self.free + self.cache
 
     def cache_tokens(self, context: int) -> int | None:
@@ -72,9 +72,9 @@ class Gpu(NamedTuple):
 
 
 class Deployment:
-    """A model, an engine and a kind of accelerator: what fits, and the largest and smallest that do.
+    """A model, an engine and a kind of accelerator: what fits, with maxima and minima.
 
-    draft   a model that proposes tokens, held beside the last stage of the other
+    draft   a model that proposes tokens, held on the last stage
     """
 
     def __init__(self, model: Model, accelerator: Accelerator, engine: Engine, draft: Model | None = None) -> None:
@@ -89,11 +89,11 @@ class Deployment:
 
     @property
     def usable(self) -> int:
-        """Bytes of an accelerator that the reserve leaves."""
+        """Bytes of an accelerator outside the reserve."""
         return self.accelerator.memory - self.reserve
 
     def ranks(self, layout: Layout) -> Iterator[RankBytes]:
-        """A rank of every different stage, made at its first use."""
+        """One rank of every distinct stage, built on first use."""
         known = self._ranks.setdefault(layout.alone, [])
         for i, stage in enumerate(self.sharding.stages(layout)):
             if i == len(known):
@@ -102,8 +102,8 @@ class Deployment:
             yield known[i]
 
     def draft_layout(self, layout: Layout) -> tuple[Sharding, Layout]:
-        """How the draft is laid out: the model's own prediction layer as its others are; another model over the tp
-        ranks where it can be, else on one GPU."""
+        """The draft's layout: the model's own prediction layer like its other layers; another model over the tp ranks
+        if possible, else on one GPU."""
         assert self.draft is not None and self._draft is not None
         split = layout.uncut if self.draft is self.model.predictor else Layout(tp=layout.tp)
         return self._draft, Layout() if self._draft.faults(split) else split
@@ -119,12 +119,12 @@ class Deployment:
         return self._drafts[own]
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
-        """Those that the model allows, and whose tensors the format of the weights can store."""
+        """The layouts that the model allows and whose tensors the weights' format can store."""
         return (layout for layout in self.sharding.layouts(gpus, fixed) if not self.refusal(layout))
 
     def refusal(self, layout: Layout) -> InputError | None:
-        """Why the format of the weights cannot store a rank's tensors, or the engine cannot load them. A cut between
-        layers leaves them as they are."""
+        """The reason why the weights' format cannot store a rank's tensors, or the engine cannot load them. Pipeline
+        stages do not split tensors."""
         memory = self.engine.memory
         if not (self.engine.weights.whole or (memory and memory.profile.rules.divides)):
             return None
@@ -138,7 +138,7 @@ class Deployment:
         return self._refusals[key]
 
     def gpus(self, layout: Layout, context: int, concurrency: int) -> list[Gpu]:
-        """The accelerators of every different stage, with their share of the sequences at a full context."""
+        """An accelerator of every distinct stage, with its share of the sequences at full context."""
         sequences = ceil_div(concurrency, layout.dp)
         return [
             Gpu(
@@ -153,11 +153,11 @@ class Deployment:
         ]
 
     def fullest(self, layout: Layout, context: int, concurrency: int) -> Gpu:
-        """The accelerator with the least room."""
+        """The accelerator with the least free memory."""
         return min(self.gpus(layout, context, concurrency), key=lambda gpu: gpu.free)
 
     def ram_free(self, layout: Layout, context: int, concurrency: int) -> int | None:
-        """Bytes of RAM that its part of the model leaves; below 0, what is lacking; None: none was given."""
+        """Free bytes of RAM; below 0, missing ones; None: no RAM was given."""
         offload = self.engine.offload
         if offload is None or offload.host is None:
             return None
@@ -167,7 +167,8 @@ class Deployment:
     def fits(self, layout: Layout, context: int, concurrency: int) -> bool:
         """Whether so many sequences at a full context fit on every accelerator.
 
-        A pipeline's stages together hold at least what one would: where that is too much, none is looked at.
+        A pipeline's stages together hold at least as much as a single stage: if that is too much, no stage is
+        evaluated.
         """
         sequences = ceil_div(concurrency, layout.dp)
         whole = next(self.ranks(layout.uncut))
@@ -183,15 +184,15 @@ class Deployment:
         return (MOST_SEQUENCES if most is None else most) * layout.dp
 
     def max_context(self, layout: Layout, concurrency: int, near: int = 1) -> int | None:
-        """The longest context of so many sequences, `near` being one that may fit; 0: none; None: memory sets no end to
-        it."""
+        """The longest context of so many sequences, `near` being a first guess; 0: none; None: not limited by
+        memory."""
         return largest(lambda context: self.fits(layout, context, concurrency), MAX_TOKENS, near)
 
     def min_gpus(self, context: int, concurrency: int, fixed: Mapping[str, int] | None = None) -> int | None:
         """The fewest accelerators on which some layout fits; None: not on `MOST_GPUS`.
 
-        What all of them hold is at least the whole model's weights and every sequence's pages, so fewer than that many
-        accelerators' memory cannot do; from there on every number is tried.
+        Together they hold at least the whole model's weights and every sequence's pages, which gives a lower bound;
+        from there every number is tried.
         """
         (whole,) = self.ranks(Layout())
         needed = whole.weights_bytes + whole.cache_bytes(context, concurrency)
@@ -203,7 +204,8 @@ class Deployment:
         return None
 
     def _useful(self, gpus: int, concurrency: int, fixed: Mapping[str, int] | None) -> Iterator[Layout]:
-        """Layouts without those in which a copy has no sequence: fewer accelerators do the same, but for experts."""
+        """Layouts without those in which a replica has no sequence: fewer accelerators do the same, except with
+        experts."""
         spare = self.sharding.has_experts or "dp" in (fixed or ())
         return (layout for layout in self.layouts(gpus, fixed) if spare or layout.dp <= concurrency)
 
@@ -233,8 +235,8 @@ def beside(
 
 
 def largest(fits: Callable[[int], bool], most: int, near: int = 1) -> int | None:
-    """The largest n ≥ 1 that fits, where what fits at n fits at every smaller one; 0: none; None: `most` does. It is
-    looked for above `near` first."""
+    """The largest n ≥ 1 that fits, if fitting is monotonic; 0: none; None: `most` fits. The search begins above
+    `near`."""
     low = next((n for n in sorted({near, 1}, reverse=True) if fits(n)), 0)
     if not low:
         return 0
@@ -251,12 +253,12 @@ def largest(fits: Callable[[int], bool], most: int, near: int = 1) -> int | None
 
 
 class Choice(NamedTuple):
-    """A layout with what it can hold."""
+    """A layout with its capacity."""
 
     layout: Layout
     fullest: Gpu
     max_concurrency: int
-    ram: int | None = None  # bytes of RAM that are left
+    ram: int | None = None  # free bytes of RAM
 
     @property
     def fits(self) -> bool:
@@ -264,7 +266,7 @@ class Choice(NamedTuple):
 
     @property
     def serves(self) -> bool:
-        """Whether every copy of the model holds one sequence at least: of more than fit, the others wait for a seat."""
+        """Whether every replica holds at least one sequence: sequences beyond capacity wait."""
         return self.max_concurrency > 0
 
     @property
@@ -273,7 +275,7 @@ class Choice(NamedTuple):
         return "RAM" if self.ram is not None and self.ram < 0 <= self.fullest.free else self.fullest.limit
 
 
-# How layouts are ranked: a pipeline only where nothing else fits, for its stages add to every token's time.
+# The ranking of layouts: a pipeline only if nothing else fits, since its stages add to every token's time.
 RULE = (
     "those that fit; tp over links only; fewest pipeline stages; most sequences at this context; largest tp; most room"
 )
@@ -282,7 +284,7 @@ RULE = (
 @record(eq=False)
 class Plan:
     """The answer: the best layout of the accelerators asked for (or of the fewest that fit), and the others; all have
-    the ways that are `fixed`."""
+    the `fixed` degrees."""
 
     deployment: Deployment
     context: int
@@ -308,8 +310,8 @@ def plan(
 ) -> Plan:
     """What fits on `gpus` accelerators (None: the fewest that do), `fixed` being the tp, pp, dp and ep that are given.
 
-    Errors: `InputError` for what is no number, for a layout that the model does not allow, for a format that the
-    accelerator is known not to multiply in.
+    Errors: `InputError` for an invalid number, a layout that the model does not allow, or a format that the accelerator
+    does not multiply in.
     """
     held = fixed or {}
     check(context, concurrency, gpus, held)
@@ -319,12 +321,12 @@ def plan(
 
 
 def taken(held: Mapping[str, int]) -> int:
-    """The accelerators of a layout whose ways are given, one of each that is not."""
+    """The accelerators of a layout with the given degrees, the others being 1."""
     return held.get("tp", 1) * held.get("pp", 1) * held.get("dp", 1)
 
 
 def check(context: int, concurrency: int, gpus: int | None, held: Mapping[str, int]) -> None:
-    """Errors: `InputError` for what is no number of them."""
+    """Errors: `InputError` for invalid numbers."""
     faults: list[Fault | str] = [
         Fault(name, value, f"a whole number from 1 to {most:,}")
         for name, value, most in (
@@ -357,11 +359,11 @@ def choices(
         if refusal := next(refusals, None):
             raise refusal
         raise InputError("layout", _reasons(deployment.sharding, number, held))
-    apart = deployment.accelerator.link is None  # cards without a link hold layers each, as llama.cpp splits them
+    apart = deployment.accelerator.link is None  # cards without a link each hold whole layers, as in llama.cpp
 
     def order(c: Choice) -> tuple[Any, ...]:
         crossed = apart and (c.layout.tp > 1 or c.layout.expert_group > 1)
-        lacking = 0 if c.max_concurrency else -c.fullest.free  # where not one sequence fits, the least is best
+        lacking = 0 if c.max_concurrency else -c.fullest.free  # if no sequence fits, the least shortage is best
         return not c.fits, crossed, lacking, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free
 
     return sorted(found, key=order)
@@ -383,7 +385,7 @@ def planned(
 
 
 def _reasons(sharding: Sharding, gpus: int, held: Mapping[str, int]) -> list[Fault | str]:
-    """Why there is no layout of so many accelerators."""
+    """The reasons why there is no layout of so many accelerators."""
     given = taken(held)
     if gpus % given:
         return [f"tp · pp · dp = {given} does not divide {gpus} GPUs"]

@@ -21,8 +21,8 @@ from txcalc.planning.serving.durations import BoundedTime
 from txcalc.planning.serving.points import Limits, Request, Timer
 from txcalc.planning.serving.steady_state import apart
 
-SPLITS = 16  # that are tried at most
-LAYOUTS = 12  # of each pool that are tried with each other
+SPLITS = 16  # the most splits that are tried
+LAYOUTS = 12  # layouts of each pool that are combined
 
 
 @record(eq=False)
@@ -30,7 +30,7 @@ class Pools(Answered):
     """Two pools with their layouts.
 
     handed    bytes of a prompt's cache, and the seconds of their way from rank to rank, all ranks at once
-    prompt    a prompt alone, without its transfer; step: a decode step of all that run, at the full context
+    prompt    an unloaded prefill, without transfer; step: a decode step of all running sequences, at full context
     steady    of all accelerators
     answer    tokens of one
     """
@@ -97,12 +97,12 @@ def _best(
     limits: Limits,
     fixed: Mapping[str, int] | None,
 ) -> Pools | None:
-    """The best pools on a number of accelerators; None: none fit."""
+    """The best pools on a number of accelerators; None: none fits."""
     step = max(1, gpus // SPLITS)
     splits = [prefill] if prefill else list(range(step, gpus, step))
     found = [one for split in splits for one in _pairs(timer, concurrency, gpus - split, split, fixed)]
 
-    def rank(one: Pools) -> tuple[bool, float, float]:  # of what does not last, those that answer most
+    def rank(one: Pools) -> tuple[bool, float, float]:  # among overloaded pools, the highest throughput
         return not one.met(limits), one.steady.e2e, -one.steady.rate
 
     return min(found, key=rank, default=None)
@@ -150,7 +150,7 @@ def _pair(timer: Timer, one: Choice, two: Choice, concurrency: int) -> Pools:
 
 
 def _transfer(held: Deployment, one: Layout, two: Layout, prompt: int) -> float:
-    """Seconds in which every rank has sent or received its part of a prompt's cache."""
+    """Seconds until every rank has sent or received its part of a prompt's cache."""
     most = max(rank.caches(prompt).algorithmic for layout in (one, two) for rank in held.ranks(layout))
     node = held.accelerator.node or NODE
     pair = Group(2, 2 if one.gpus + two.gpus <= node else 1)

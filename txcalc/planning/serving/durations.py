@@ -1,4 +1,4 @@
-"""The time of a pass as a sum of seconds, by what they are spent on: its lower bound, and what is expected."""
+"""The time of a pass as a sum of seconds by cause: its lower bound, and the achievable time."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ FLOORS = ("compute", "memory", "link", "RAM")
 
 
 class Cost(NamedTuple):
-    """Seconds, additive: the least that compute, memory (weights and cache) and link take, achievable time by what it
-    is spent on, what the host takes to issue it meanwhile, and the least that reads of RAM take."""
+    """Seconds, additive: the lower bounds of compute, memory (weights and cache) and link, achievable time by cause,
+    the host's time to issue the work, and the lower bound of RAM reads."""
 
     least_compute: float = 0.0
     least_weights: float = 0.0
@@ -41,7 +41,7 @@ class Cost(NamedTuple):
 
     @property
     def spent(self) -> tuple[float, float, float, float]:
-        """Achievable time on compute, memory, link and launches: what the accelerator waits for the host is these."""
+        """Achievable time on compute, memory, link and launches, which include waiting for the host."""
         work = self.compute + self.memory + self.link
         return self.compute, self.memory, self.link, max(self.launch, self.host - work)
 
@@ -55,12 +55,12 @@ class Cost(NamedTuple):
 
     @property
     def bound(self) -> str:
-        """What most of the achievable time is spent on."""
+        """The cause of most of the achievable time."""
         return BOUNDS[self.spent.index(max(self.spent))]
 
 
 class BoundedTime(NamedTuple):
-    """A latency: its two figures in seconds, and what bounds each."""
+    """A latency: floor and achievable time in seconds, and the bound of each."""
 
     floor: float
     achievable: float
@@ -75,8 +75,8 @@ def total(costs: Any) -> Cost:
 
 
 def series(term: Callable[[int], Cost], number: int) -> Cost:
-    """Σ term(i) over i < number, for terms that are smooth but for a few bends: an interval is added up as the parabola
-    through its ends and its middle where that meets a fourth term too, to 1e-6 of it, and halved where it does not."""
+    """Σ term(i) over i < number, for terms that are smooth except for a few bends: an interval is summed as the
+    parabola through its ends and middle if that matches a fourth term to 1e-6, and is halved otherwise."""
 
     def add(low: int, high: int) -> Cost:
         n, half, quarter = high - low, (low + high) // 2, (3 * low + high) // 4

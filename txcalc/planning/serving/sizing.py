@@ -1,9 +1,9 @@
-"""How many accelerators a load needs within limits, and which layout of them serves it best.
+"""The number of accelerators that a load needs within limits, and the layout that serves it best.
 
-Where no number is given, the fewest that a cloud rents: a part of a node (1, 2, 4 or 8), or whole nodes. Twice as many
-never serve less, so the first power of two that is enough is looked for, and then all numbers since the one before. Of
-the layouts that fit, the best is one within the limits, and of these the quickest from question to answer at the load;
-where a rate lasts on none of them, the one that answers most.
+Without a number, the fewest that clouds rent: a part of a node (1, 2, 4 or 8), or whole nodes. Twice as many never
+serve less, so the search finds the first sufficient power of two, and then tries all numbers since the one before. Of
+the layouts that fit, the best meets the limits and has the shortest end-to-end time at the load; if none sustains a
+rate, the one with the highest throughput.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def rentable(least: int, held: Mapping[str, int], node: int | None = None) -> li
     """Numbers of accelerators to try, ascending: parts of a node, then whole nodes; or multiples of the layout that is
     given, where it is neither."""
     given = taken(held)
-    whole = min(node or NODE, NODE)  # of a rack, as many as stand in one node
+    whole = min(node or NODE, NODE)  # of a rack, as many as in one node
     parts = [n for n in (1, 2, 4) if n < whole]
     counts = [n for n in (*parts, *range(whole, MOST_GPUS + 1, whole)) if n % given == 0]
     if not counts or (given > whole and given % whole):
@@ -120,7 +120,7 @@ class _Sizing:
             return None
         if not self.timed or enough(start) or not (self.limits or self.asked.rate):
             return of(start)
-        low = start  # is not enough
+        low = start  # known to be too few
         for high in (i for i in range(start + 1, len(counts)) if counts[i].bit_count() == 1):
             if enough(high):
                 break
@@ -140,7 +140,7 @@ class _Sizing:
         return self.load(choice) if choice.serves and self.timer.known(choice.layout) else None
 
     def _ranked(self, number: int, held: Mapping[str, int]) -> list[Choice] | None:
-        """The layouts of a number, best first; None: there are none."""
+        """The layouts of a number of accelerators, best first; None: there are none."""
         try:
             found = choices(self.deployment, number, self.context, self.concurrency, held)
         except InputError:

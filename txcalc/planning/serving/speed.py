@@ -1,7 +1,7 @@
-"""How fast a plan serves: time to the first token, time of a further one, throughput, and what a token costs.
+"""The speed of a plan: TTFT, TPOT, throughput, and cost per token.
 
-Points are layouts with so many sequences at once, each timed by `points`; limits and prices choose among them. Limits,
-throughput and cost are those of the steady state, where prompts and answers share the time.
+Points are layouts with a number of concurrent sequences, timed by `points`; limits and prices choose among them.
+Limits, throughput and cost refer to the steady state, in which prefill and decode share the time.
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ DIFFER = (
     "end together as equal ones would (--answer 4k±400 draws lengths)"
 )
 SEATED = "the cache is full at times, so mean latencies have no closed form"
-MOST_LAYOUTS = 24  # that are compared for the front
-MOST_BATCH = 1 << 16  # sequences of one copy that are looked at
+MOST_LAYOUTS = 24  # compared for the Pareto front
+MOST_BATCH = 1 << 16  # sequences per replica that are evaluated
 
 
 class Ridge(NamedTuple):
-    """Sequences of one copy from which a decode step computes longer than it reads, on the datasheet; None: never.
+    """Sequences per replica from which a decode step is compute-bound by the datasheet; None: never.
 
     weights      reads of weights alone, against the arithmetic of all but the attention core: whatever the context
     with_cache   all reads and arithmetic at the full context
@@ -110,7 +110,7 @@ class Serving:
 
     @property
     def seats(self) -> float:
-        """Sequences of their mean length that the cache holds at once, of all copies."""
+        """Sequences of mean length that the cache holds at once, over all replicas."""
         layout = self.chosen.layout
         return self.timer.seats(layout) * layout.dp
 
@@ -130,12 +130,12 @@ class Serving:
 
     @property
     def cached(self) -> int:
-        """Tokens of a prompt that are not computed again."""
+        """Cached tokens of a prompt."""
         return self.request.on(self.pace, self.plan.context)[1]
 
     @property
     def front(self) -> list[Point]:
-        """Points that no other beats in both TPOT and tokens per second and GPU, the quickest first."""
+        """The Pareto front of TPOT and tokens per second and GPU, quickest first."""
         found: list[Point] = []
         for _, _, point in sorted(
             ((p.steady.tpot, -p.served, p) for p in self.points if p.steady.tpot),
@@ -152,8 +152,8 @@ class Serving:
 
     @cached_property
     def busiest(self) -> Point | None:
-        """Where a rate is too high, the highest rate that keeps the limits, on the layout that answers most; None: the
-        load is no rate, or there is no such rate."""
+        """If a rate is too high, the highest rate within the limits, on the layout with the highest throughput; None:
+        the load is no rate, or there is no such rate."""
         asked, best = self.request.rate, None
         if asked is None or self.apart or not self.unmet:
             return None
@@ -181,7 +181,7 @@ class Serving:
 
     @property
     def unmet(self) -> bool:
-        """Whether the load cannot be sustained, or limits are not kept."""
+        """Whether the load cannot be sustained, or a limit is missed."""
         return not (self.apart.met(self.limits) if self.apart else self.limits.met(self.chosen))
 
     @property
@@ -190,8 +190,8 @@ class Serving:
 
 
 def most_rate(kept: Callable[[float], bool], least: float, most: float) -> float:
-    """The highest rate between two bounds that `kept` accepts, rounded down to three digits; all lower rates are
-    accepted too. 0: none."""
+    """The highest rate between two bounds that `kept` accepts, rounded down to three digits, if acceptance is
+    monotonic; 0: none."""
     low, high = max(1.01 * least, most / 1e9), most
     if low > high or not kept(low):
         return 0.0
@@ -203,7 +203,7 @@ def most_rate(kept: Callable[[float], bool], least: float, most: float) -> float
 
 
 def check_budget(price: float | None = None, ttft: float | None = None, tpot: float | None = None) -> None:
-    """Errors: `InputError` for a price or limits in seconds that are none."""
+    """Errors: `InputError` for an invalid price or limit in seconds."""
     faults: list[Fault | str] = [
         Fault(name, value, f"a number above 0{unit}")
         for name, value, unit in (("price", price, ""), ("ttft", ttft, " of seconds"), ("tpot", tpot, " of seconds"))
@@ -220,10 +220,10 @@ def serve(
     ttft: float | None = None,
     tpot: float | None = None,
 ) -> Serving:
-    """How fast a plan is, at a price of a GPU-hour, within limits in seconds.
+    """The speed of a plan, at a price per GPU-hour, within limits in seconds.
 
-    Errors: `InputError` for a price or limit that is none; where a peak or the link is needed and not known; where the
-    plan holds no sequence.
+    Errors: `InputError` for an invalid price or limit, an unknown peak or link that is needed, or a plan that holds no
+    sequence.
     """
     check_budget(price, ttft, tpot)
     if not plan.best.serves:
@@ -235,8 +235,8 @@ def serve(
 
 
 def within(timer: Timer, choice: Choice, limits: Limits) -> int:
-    """The most sequences of a copy that fit and keep the limits, the cheapest batch since it shares the reads of
-    weights most; 0: none, or there are no limits."""
+    """The most sequences per replica that fit within the limits: the cheapest batch, since it amortises weight reads
+    most; 0: none, or no limits."""
     layout = choice.layout
     if not limits or not timer.pace(layout).caching or not choice.max_concurrency:
         return 0
@@ -267,7 +267,7 @@ def sizes(most: int, copies: int, also: int = 0) -> list[int]:
 
 
 def _ridge(pace: LayoutTime, context: int) -> Ridge:
-    """Compute grows with the batch, and so does the cache; the weights read do not (experts: ever less)."""
+    """Compute and cache reads grow with the batch; weight reads do not (experts: ever more slowly)."""
 
     def from_(caches: bool) -> int | None:
         def reads_longer(n: int) -> bool:

@@ -1,4 +1,4 @@
-"""What requests are like: lengths of prompts and answers, and when they come."""
+"""Requests: lengths of prompts and answers, and arrival times."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 # so that it is steps by which they come apart, not a share of them. 8 was chosen with these servers in view: TTFT is
 # 1.01 of the measured one, 0.98 to 1.04 of each length's; with 4 and with 16, 1.17 and 0.87.
 ALIKE = 8
-MAX_BYTES = 1 << 24  # of a file: two million lengths or times
+MAX_BYTES = 1 << 24  # of a file: about two million lengths or times
 
 
 class Arrival(NamedTuple):
-    """A request: when it comes, tokens of its prompt that are computed and that a prefix cache holds for it alone, and
-    of its answer."""
+    """A request: arrival time, prompt tokens to compute, prompt tokens in a prefix cache for it alone, and answer
+    tokens."""
 
     at: float
     prompt: int
@@ -36,7 +36,7 @@ class Arrival(NamedTuple):
 
 
 class Lengths(NamedTuple):
-    """Tokens of prompts or answers: evenly between two numbers, or drawn from a list."""
+    """Tokens of prompts or answers: uniform between two numbers, or drawn from a list."""
 
     low: int
     high: int
@@ -56,7 +56,7 @@ class Lengths(NamedTuple):
 
     @property
     def varied(self) -> Lengths:
-        """Of one length, evenly from so many tokens below it to as many above."""
+        """For a single length, uniform from so many tokens below it to as many above."""
         by = min(ALIKE, self.low - 1)
         return Lengths(self.low - by, self.high + by)
 
@@ -67,7 +67,7 @@ class Lengths(NamedTuple):
 def lengths(text: str, what: str) -> Lengths:
     """`4k`, `4k±1k` (or `4k+-1k`), `3k..5k`: evenly between two numbers; `@FILE`: one of a file's lines, at random.
 
-    Errors: `InputError` for what cannot be read, is below 1, or a file without a length.
+    Errors: `InputError` for an unreadable text, a length below 1, or a file without a length.
     """
     if text.startswith("@"):
         values = tuple(parse_tokens(line, f"{text[1:]}, line {i}") for i, line in _lines(text[1:], what))
@@ -90,9 +90,9 @@ def lengths(text: str, what: str) -> Lengths:
 
 
 def arrivals(path: str) -> list[float]:
-    """Seconds at which requests come, a line each, in order, from the first one on.
+    """Arrival times in seconds, one per line, ascending, relative to the first.
 
-    Errors: `InputError` for a file that cannot be read, and a line that is no later time.
+    Errors: `InputError` for an unreadable file, and a line with an earlier time.
     """
     times: list[float] = []
     for i, line in _lines(path, "--arrivals"):
@@ -109,7 +109,7 @@ def arrivals(path: str) -> list[float]:
 
 
 def _lines(path: str, what: str) -> Iterator[tuple[int, str]]:
-    """The lines of a file that hold something, by number."""
+    """Line number → line of a file, without blank lines."""
     data = files.read(Path(path), MAX_BYTES)
     if len(data) > MAX_BYTES:
         raise InputError(what, [f"{path} is larger than {MAX_BYTES:,} bytes"])
@@ -124,11 +124,11 @@ class Requests(NamedTuple):
     """What requests are like.
 
     prompts, answers   their lengths
-    cached             share of a prompt's tokens that is computed already
+    cached             share of a prompt's tokens in the prefix cache
     rate               a second; None: a closed loop
     burstiness         1: at random (Poisson); below: in bursts; above: more even (shape of a gamma distribution)
-    times              at which they come instead, in seconds
-    prefix             tokens that all prompts begin with, which are computed and held once
+    times              arrival times instead, in seconds
+    prefix             tokens of a prefix common to all prompts, computed and held once
     """
 
     prompts: Lengths
@@ -149,7 +149,7 @@ class Requests(NamedTuple):
         return sum((gap - mean) ** 2 for gap in gaps) / len(gaps) / mean**2
 
     def jobs(self, number: int, seed: int) -> Iterator[Arrival]:
-        """So many requests; the same for the same seed."""
+        """So many requests, determined by the seed."""
         from random import Random
 
         random, now = Random(seed), 0.0

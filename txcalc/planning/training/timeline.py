@@ -22,8 +22,10 @@ class PieceTime(NamedTuple):
     weights: float
     send: float
 
-    def of(self, kind: str) -> float:
-        return {"F": self.forward, "B": self.inputs + self.weights, "I": self.inputs, "W": self.weights}[kind]
+    @property
+    def by_kind(self) -> dict[str, float]:
+        """Seconds of each kind of action."""
+        return {"F": self.forward, "B": self.inputs + self.weights, "I": self.inputs, "W": self.weights}
 
 
 class Event(NamedTuple):
@@ -57,6 +59,7 @@ def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: float = 0.0) ->
     tables = [order(recipe.schedule, stages, rank, batches, own) for rank in range(stages)]
     last, numbers = len(pieces) - 1, [[number(recipe, rank, piece) for piece in range(own)] for rank in range(stages)]
     home = {n: rank for rank, held in enumerate(numbers) for n in held}
+    spent = [piece.by_kind for piece in pieces]
     done: dict[tuple[str, int, int], float] = {}
     clocks, places = [0.0] * stages, [0] * stages
     found: list[list[Event]] = [[] for _ in range(stages)]
@@ -77,15 +80,17 @@ def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: float = 0.0) ->
                 away = home[need[1]] != rank
                 moved = pieces[min(n, need[1])].send if away else 0.0
                 start = max(clock + waits * away, done[need] + moved)
-            clock = start + pieces[n].of(action.kind)
+            clock = start + spent[n][action.kind]
             found[rank].append(Event(action, start, clock))
             places[rank] += 1
-            for kind, to in (("F", n + 1),) if action.kind == "F" else (("G", n - 1),) if action.kind in "BI" else ():
-                clock += waits * (home.get(to, rank) != rank)
-                key = (kind, n, action.batch)
-                done[key] = clock
-                if key in waiting:
-                    ready.append(waiting.pop(key))
+            if action.kind == "W":
+                continue
+            kind, to = ("F", n + 1) if action.kind == "F" else ("G", n - 1)
+            clock += waits * (home.get(to, rank) != rank)
+            key = (kind, n, action.batch)
+            done[key] = clock
+            if key in waiting:
+                ready.append(waiting.pop(key))
         clocks[rank] = clock
     if any(place < len(table) for place, table in zip(places, tables, strict=True)):
         raise InputError(

@@ -85,6 +85,23 @@ def test_a_step_sends_what_torch_s_collectives_do(source: str, layout: Layout, m
     assert sent == {kind: size for kind, size in sorted(torch_s.items()) if size}
 
 
+SENT = [
+    case
+    for case in CASES
+    if title(*case) in MEASURED and case[1].exchanges and case[1].tp > case[1].sp and case[1].ep == case[1].expert_group
+]
+
+
+@pytest.mark.parametrize(("source", "layout", "more"), SENT, ids=lambda value: str(value))
+def test_a_step_of_exchanged_experts_sums_what_torch_s_does(source: str, layout: Layout, more: dict[str, Any]) -> None:
+    """Without sequence parallelism ranks of tp send shares of the same tokens; backward sums the gradients of these."""
+    model, recipe = load(source), Recipe(layout, tokens=32 * layout.sp, **more)
+    sent = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).step(memory(model, recipe)).sent
+    (measured, *_) = MEASURED[title(source, layout, more)].values()
+    assert layout.dp == 1  # whose ranks sum gradients too
+    assert sent["all_reduce"] == measured["all_reduce, bytes"] * 2 * (layout.tp - 1) / layout.tp
+
+
 @pytest.mark.slow
 def test_a_wrong_prediction_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.planning.training import states

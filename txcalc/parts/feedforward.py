@@ -195,7 +195,7 @@ class Experts(Composite):
         )
         yield from optional("bias", self.bias, kind="experts")
         for name, collective in self.leave:
-            yield Child(name, collective)
+            yield Child(name, collective, duty="shares" if collective.kind == "all_gather" else "")
         if self.latent is not None:
             yield Child(
                 "latent_up",

@@ -329,8 +329,15 @@ def _entries(rank: Composite, work: Workload) -> Iterator[Entry]:
 def _joins(rank: Composite, work: Workload, held: Sequence[RankLeaf], layout: Layout) -> Iterator[RankLeaf]:
     """The collectives, with the products since the one before, or of a gather up to the next. Backward has the twin of
     each: not of gathered logits, of whose gradient a rank takes its share by itself, nor of a table's sum, whose
-    gradient all have, or nobody needs. Without sequence parallelism there is one more behind the head, of the gradient
-    of what it reads."""
+    gradient all have, or nobody needs. Where ranks took shares of the same tokens, whose results are gathered, each has
+    the gradient of its share alone: all of them are summed. Without sequence parallelism there is one more behind the
+    head, of the gradient of what it reads."""
+
+    def summed(entry: Entry, width: int, layers: tuple[int, ...]) -> RankLeaf:
+        leaf = AllReduce(width=width, axis=Axis("tp", layout.tp))
+        own = Entry(entry.steps, leaf, entry.kind, entry.work, 1, 1, entry.runs)
+        return RankLeaf(own, leaf, False, layers, passes=(0, 1))
+
     leaves, joins, runs = iter(held), list[tuple[Entry, RankLeaf | None]](), list[list[RankLeaf]]([[]])
     leaf: RankLeaf | None = None
     for own in walk(rank, work):
@@ -345,16 +352,15 @@ def _joins(rank: Composite, work: Workload, held: Sequence[RankLeaf], layout: La
         kinds = {transfer.kind for transfer in own.transfers}
         beside = runs[number + ("all_gather" in kinds)]
         products = tuple(leaf for leaf in beside if leaf.column != ("reduce_scatter" in kinds))
-        again = own.duty != "logits"
+        again = own.duty not in ("logits", "shares")
         if before is not None and before.entry.leaf.row is not None and "all_gather" not in kinds:
             again = before.learns and "all_reduce" not in kinds
         yield RankLeaf(own, own.leaf, False, _numbers(own), products=products, passes=(1, int(again)))
+        if own.duty == "shares":
+            yield summed(own, own.leaf.width, _numbers(own))  # type: ignore[attr-defined]
     for head in held if layout.tp > layout.sp else ():
         if head.entry.kind == "head" and head.widened:
-            entry, axis = head.entry, Axis("tp", layout.tp)
-            summed = AllReduce(width=entry.leaf.matrix[0], axis=axis)  # type: ignore[index]
-            own = Entry(entry.steps, summed, entry.kind, entry.work, 1, 1, entry.runs)
-            yield RankLeaf(own, summed, False, (), products=(head,), passes=(0, 1))
+            yield summed(head.entry, head.entry.leaf.matrix[0], ())._replace(products=(head,))  # type: ignore[index]
 
 
 def _numbers(entry: Entry) -> tuple[int, ...]:

@@ -11,17 +11,19 @@ from typing import Any
 
 import pytest
 from extras import needs
+from tiny import TINY
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.training import Layout, Recipe, memory
-from txcalc.planning.training.collectives import KINDS, turning
+from txcalc.planning.training.collectives import KINDS, collectives, turning
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import figures
 from txcalc.planning.training.recipe import parse_recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.states import RankTensor
 from txcalc.planning.training.step import StepTimer
+from txcalc.sources import build
 
 sys.path.insert(0, str(Path(__file__).with_name("evidence")))
 
@@ -100,6 +102,36 @@ def test_a_step_of_exchanged_experts_sums_what_torch_s_does(source: str, layout:
     (measured, *_) = MEASURED[title(source, layout, more)].values()
     assert layout.dp == 1  # whose ranks sum gradients too
     assert sent["all_reduce"] == measured["all_reduce, bytes"] * 2 * (layout.tp - 1) / layout.tp
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [Layout(tp=2, fsdp=2), Layout(tp=2, sp=2, fsdp=2)], ids=str)
+def test_a_table_of_biases_is_split_by_heads(layout: Layout) -> None:
+    """It does not stand on the residual stream: its gradient is that of its own heads, whatever sp is."""
+    from txcalc.verify.layouts import verify_layout
+
+    model = build(TINY["mpnet"], "mpnet")
+    verdict = verify_layout(model, Recipe(layout, tokens=32), ranks=1)
+    assert verdict.ok and len(verdict.rows) > 9, verdict.failures
+
+
+def test_the_gradient_of_a_table_of_biases_is_not_summed() -> None:
+    """Ranks have the columns of their own heads, and nothing is sent for it but FSDP's."""
+    recipe = Recipe(Layout(tp=2, sp=2, fsdp=2), tokens=32)
+    (piece,) = Pipeline(build(TINY["mpnet"], "mpnet"), recipe).pieces
+    (bias,) = (held for held in piece.leaves if held.entry.name == "relative_bias")
+    assert bias.split and not bias.between
+    found = collectives([piece], recipe, 32)
+    without = piece._replace(leaves=tuple(held for held in piece.leaves if held is not bias))
+    assert found["all_reduce"] == collectives([without], recipe, 32)["all_reduce"]
+    assert found["reduce_scatter"].times == collectives([without], recipe, 32)["reduce_scatter"].times
+
+
+def test_tensor_parallel_of_two_stacks_is_not_compared() -> None:
+    from txcalc.verify.layouts import verify_layout
+
+    with pytest.raises(InputError, match="tp = 2 of two stacks is modelled"):
+        verify_layout(load("t5-small"), Recipe(Layout(tp=2, sp=2, fsdp=2), tokens=32))
 
 
 @pytest.mark.slow

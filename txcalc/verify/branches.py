@@ -121,6 +121,15 @@ def split(
         (_shared_out if path in sent else _joined)(net.get_submodule(path), mesh, between)
 
 
+def columns(net: nn.Module, piece: StagePiece, mesh: Any) -> None:
+    """Tables outside the layers of which each rank has the columns of its heads: a relative bias."""
+    for held in piece.leaves:
+        if held.entry.leaf.role == "table" and not held.layers and [axis for _, _, axis in held.axes()] == [1]:
+            for path in paths(held.entry.steps):
+                _distributed(net.get_submodule(path), held, path, mesh)
+                _on_its_share(net.get_submodule(path))
+
+
 def _distributed(module: nn.Module, held: RankLeaf, path: str, mesh: Any) -> None:
     """Turns a module's weights into DTensors, sharded or replicated."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor

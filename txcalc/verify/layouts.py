@@ -76,6 +76,11 @@ def _provable(model: Model, recipe: Recipe) -> None:
         faults.append("regather: torch keeps what it gathered")
     if recipe.keep_scores:
         faults.append("keep_scores: how often single operations keep the scores is modelled; a fused kernel is proved")
+    if recipe.layout.tp > 1 and len(model.root.stacks) > 1:
+        faults.append(
+            f"tp = {recipe.layout.tp} of two stacks is modelled: torch's styles hold a table that both share twice, "
+            "and sum the gradient of the first one's result for every projection that reads it; fsdp=N is proved"
+        )
     faults += _of_experts(model, recipe)
     if recipe.shards == 1 and recipe.compute_bytes != recipe.parameter_bytes:
         faults.append("without fsdp torch computes in the parameters' dtype: give both the same (--parameters bf16)")

@@ -180,9 +180,10 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
 
 
 def _outward(held: RankLeaf) -> bool:
-    """A product whose inputs are split, or a table whose rows are: ranks have summands of its result."""
-    axes = [axis for _, _, axis in held.axes()]
-    return axes[:1] == [1] or (held.entry.leaf.row is not None and axes == [0])
+    """A product whose inputs are split, or a table whose rows are: ranks have summands of its result. Of a table of
+    biases they have the columns of their heads."""
+    axes, leaf = [axis for _, _, axis in held.axes()], held.entry.leaf
+    return (axes[:1] == [1] and leaf.role != "table") or (leaf.row is not None and axes == [0])
 
 
 def _crossings(piece: StagePiece, apart: bool) -> tuple[set[int], set[int]]:

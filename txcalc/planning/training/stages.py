@@ -386,9 +386,9 @@ def own_logits(root: Root) -> Root:
 
 
 def between(part: Composite) -> Iterator[Leaf]:
-    """Leaves that are no part of a branch: norms and sums beside the residual stream."""
+    """Leaves that are no part of a branch: norms and sums beside the residual stream, and no table of biases."""
     for child in part.parts:
         if child.part.parts:
             yield from between(cast(Composite, child.part))
-        elif part.on_stream:
-            yield from child.part.leaves()
+        elif part.on_stream and child.part.leaf and child.part.leaf.role != "table":
+            yield child.part.leaf

@@ -277,7 +277,7 @@ def test_sizes_as_text(parse: Any, text: str) -> None:
 @given(st.integers(-(10**40), 10**40) | st.fractions())
 def test_any_number_can_be_shown(number: Any) -> None:
     for shown in (short(number), iec(number), si_bytes(number)):
-        assert re.fullmatch(r"-?\d+(\.\d+)?( [A-Za-z]+)?", shown), shown
+        assert re.fullmatch(r"−?\d+(\.\d+)?( [A-Za-z]+)?", shown), shown
 
 
 @given(st.sampled_from(presets.names()), st.dictionaries(st.text(max_size=4), scalars, max_size=2))

@@ -602,3 +602,9 @@ def test_a_whole_answer_is_quick_and_light(tmp_path: Path) -> None:
 def test_an_encoders_pass_is_over_its_prompt() -> None:
     data = deploy("bert-base", gpu="l4", prompt=100).to_dict()
     assert data["workload"]["context"] == data["speed"]["prompt"] == 100
+    longer = deploy("bert-base", gpu="l4", prompt=100, context=512).to_dict()
+    assert longer["speed"]["prompt"] == 100 and longer["speed"]["ttft_s"] == data["speed"]["ttft_s"]
+    beside = deploy(["bert-base", "gpt2"], gpu="l4", prompt=100).to_dict()["deployments"]
+    assert [one["speed"]["prompt"] for one in beside] == [100, 100]
+    assert deploy("bert-base", gpu="l4", prompt="100..300", context=512).to_dict()["speed"]["prompt"] == 200
+    assert deploy("bert-base", gpu="l4", context=512).to_dict()["speed"]["prompt"] == 512

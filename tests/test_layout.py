@@ -94,6 +94,8 @@ def test_a_server_keeps_the_stages_of_a_copy_together() -> None:
     assert layout.group("pp", 8, SERVING_ORDER) == Group(2, 2)
     assert layout.group("dp", 8, SERVING_ORDER) == Group(4, 2)
     assert Layout(tp=4, pp=2, dp=2, ep=8).group("ep", 8, SERVING_ORDER) == Group(8, 4)
+    # Ranks 0, 1, 6, 7 of the first stage stand in one node; 2, 3, 8, 9 of the second do not.
+    assert Layout(tp=2, pp=3, dp=2, ep=4).group("ep", 8, SERVING_ORDER) == Group(4, 2)
 
 
 # What ranks send.

@@ -160,7 +160,7 @@ def test_near_its_limit_an_open_loop_has_no_means() -> None:
 def test_littles_law_in_a_closed_loop(demand: Demand, clients: float) -> None:
     found = closed(demand, clients)
     assert found.inside == pytest.approx(clients, rel=1e-3)
-    assert 0 < found.utilisation < 1 and found.ttft >= demand.alone
+    assert 0 < found.utilisation < 1 and found.ttft >= demand.alone * (1 - 1e-12)  # sums of doubles are rounded
     if demand.answer > 1:
         assert found.tpot and found.tpot * (1 + 1e-9) >= demand.step(found.decoding) / demand.tokens
         assert found.decoding == pytest.approx(found.rate * (demand.answer - 1) * found.tpot, rel=1e-6)

@@ -8,6 +8,7 @@ Source   Narayanan et al. 2021 (arXiv 2104.04473), section 3; Liang et al. 2024 
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
@@ -159,8 +160,7 @@ class Layout:
             step = self.expert_ways if axis == "ep" else 1
             if order[-1] == "pp" or self.pp == 1:
                 return Group(size, standing(size, step, node, self.gpus)[0])
-            axes = [name for name in order if name != "pp"]
-            return Group(size, sum(self._place(i * step, axes, order) < node for i in range(size)))
+            return Group(size, self._together(size, step, node, order))
         stride = prod(getattr(self, name) for name in order[: order.index(axis)])
         fewest, nodes = standing(size, stride, node, self.gpus)
         return Group(size, ceil_div(size, nodes) if axis == "pp" else fewest)  # stages hand on one after the other
@@ -168,6 +168,18 @@ class Layout:
     def ends(self, node: int | None) -> Group:
         """A rank of the first stage and its fellow of the last."""
         return Group(2, 2 if node is None else standing(2, (self.pp - 1) * self.stage, node, self.gpus)[0])
+
+    def _together(self, size: int, step: int, node: int, order: tuple[str, ...]) -> int:
+        """Of all groups of `size` ranks of a stage, `step` apart in it: the fewest ranks that stand in one node."""
+        axes = [name for name in order if name != "pp"]
+        stride = prod(getattr(self, name) for name in order[: order.index("pp")])
+        places = [self._place(member, axes, order) for member in range(self.gpus // self.pp)]
+        firsts = [block + offset for block in range(0, len(places), size * step) for offset in range(step)]
+        groups = [places[first : first + size * step : step] for first in firsts]
+        shifts = [stage * stride for stage in range(self.pp)]
+        return min(
+            min(Counter((place + shift) // node for place in group).values()) for group in groups for shift in shifts
+        )
 
     def _place(self, member: int, axes: list[str], order: tuple[str, ...]) -> int:
         """The number among all ranks of the i-th of those that differ in some axes alone."""

@@ -57,6 +57,7 @@ class Request:
     speculation   tokens that a draft proposes, or None
     rate          requests per second that come at random; None: each user asks again when the answer is there
     traffic       how lengths and the time between requests are spread
+    told          whether a prompt was given: else an encoder's pass is over the context
     """
 
     prompt: int
@@ -65,6 +66,7 @@ class Request:
     speculation: Speculation | None = None
     rate: float | None = None
     traffic: Requests | None = None
+    told: bool = False
 
     @property
     def spread(self) -> float:
@@ -101,7 +103,7 @@ class Request:
     def on(self, pace: LayoutTime, context: int) -> tuple[int, int]:
         """Tokens of a prompt, and how many of them a prefix cache holds; of a model that does not decode, positions."""
         if not pace.caching:
-            return pace.model.workload(1, context).tokens, 0
+            return pace.model.workload(1, self.prompt if self.told else context).tokens, 0
         return self.prompt, 0 if pace.encodes else self.cached(pace.engine.block)
 
 
@@ -161,6 +163,7 @@ def request(
         faults.append(Fault("acceptance", acceptance, "a probability from 0 to 1"))
     if faults:
         raise InputError("deploy", faults)
+    told = prompts is not None
     guess = None if draft_tokens is None or acceptance is None else Speculation(draft_tokens, acceptance)
     if prompts is None:
         mean = ceil_div(context, 2) if answers is None else max(1, context - answers.high)
@@ -174,7 +177,7 @@ def request(
     if times and rate is None:
         rate = (len(times) - 1) / times[-1]
     traffic = Requests(prompts, answers, float(hits), rate, burstiness, tuple(times), prefix)
-    return Request(round(prompts.mean), round(answers.mean), hits, guess, rate, traffic)
+    return Request(round(prompts.mean), round(answers.mean), hits, guess, rate, traffic, told)
 
 
 class Limits(NamedTuple):

@@ -108,6 +108,14 @@ def sent(name: str, layout: Layout, stage: int = 0, tokens: int = 7, **how: obje
     return walk(root, model.workload(2, tokens, **how)).by_kind("sent")  # type: ignore[arg-type]
 
 
+def test_a_head_whose_transform_narrows_gathers_what_that_reads() -> None:
+    """ALBERT's is from 768 to 128, and positions are gathered before it: 2 sequences of 8 tokens."""
+    root = Sharding(load("albert-base-v2")).stages(Layout(tp=2, sp=2))[0].root
+    ledger = walk(root, load("albert-base-v2").workload(2, 8))
+    (gather,) = (entry for entry in ledger if entry.path == "head.gather")
+    assert gather.sent == 2 * 8 * 768 // 2
+
+
 def test_tensor_parallel_sums_every_branch_and_gathers_the_logits() -> None:
     """2·3/4 of the residual stream for the embedding and 2 · 80 branches, 3/4 of the logits; one layer by its path."""
     message = 2 * 7 * 8192

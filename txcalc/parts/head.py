@@ -69,7 +69,8 @@ class Head(Composite):
             return self
         projection = replace(self.projection, d_out=ways.rows(self.projection.d_out, self.classes))
         join = ways.all_gather(projection.d_out * ways.tp)
-        return replace(self, projection=projection, gather=ways.gather_positions(self.projection.d_in), join=join)
+        first = self.transform or self.projection
+        return replace(self, projection=projection, gather=ways.gather_positions(first.d_in), join=join)
 
 
 class HeadInputs(NamedTuple):

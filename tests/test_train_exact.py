@@ -460,6 +460,7 @@ def stepped(changes: dict[str, Any], units: dict[str, Any]) -> Step:
 FLOP, BYTE, START, TERM, HOSTED = {"peak": 1}, {"bandwidth": 1}, {"start_s": 1.0}, {"depth_s": 1.0}, {"host_s": 1.0}
 LORA = {"set": {"lora.rank": 4}, "frozen": "nf4", "parameter": "bf16"}
 TIED, ONE = {"head.tied": True}, {"shared_layers": True}
+KINDS = {**ONE, "pattern": ["local", "local", "global", "global"], "layer.local.attention.window": 16}
 TIMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, float]]] = [
     ({}, FLOP, {"products": 3 * PRODUCTS, "attention": 3.5 * CORE, "floor": 3 * PRODUCTS + 3 * CORE}),
     ({"accumulation": 2}, FLOP, {"products": 6 * PRODUCTS, "attention": 7 * CORE, "floor": 6 * PRODUCTS + 6 * CORE}),
@@ -557,6 +558,12 @@ SENT: list[tuple[dict[str, Any], dict[str, float]]] = [
     ({"layout": Layout(pp=2), "accumulation": 2, "set": ONE}, {"send": 2 * STREAM}),
     ({"layout": Layout(fsdp=4), "set": ONE},
      {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * (WEIGHTS - 3 * NORMED / 4)}),
+    ({"layout": Layout(pp=2, vpp=2), "accumulation": 2, "schedule": "interleaved", "framework": "megatron", "set": ONE},
+     {"send": 6 * STREAM, "all_reduce": 4 * NORMED / 4}),  # once of both pieces
+    # Two kinds of layers: each in a stage of its own, or one in both.
+    ({"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": KINDS}, {"send": 2 * STREAM}),
+    ({"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": KINDS, "stages": (1, 3)},
+     {"send": 2 * STREAM, "all_reduce": 4 * NORMED / 4}),
     ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "regather": False, "set": ONE},
      {"all_gather": 9 * STREAM, "reduce_scatter": 9 * STREAM, "all_reduce": SUMS_OF_LOSS + 4 * 3 * 64}),
     ({"layout": Layout(dp=4)}, {"all_reduce": 6 * WEIGHTS}),

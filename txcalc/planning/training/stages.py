@@ -266,14 +266,26 @@ class Pipeline:
         return sum(product(held.entry.leaf.matrix) for held in ends if held.entry.leaf.matrix)
 
     def alike(self, pieces: Sequence[StagePiece]) -> int:
-        """Elements of weights of these pieces that layers of other stages share, and whose gradients all of them sum
-        behind a step, as those of `tied`."""
-        stack = _alone(self._whole)
-        if self.recipe.layout.pp == 1 or self.recipe.rules.dtensor or stack is None:
+        """Elements of weights of a stage's pieces that layers of other stages share, once however many of its pieces
+        hold them. All these stages sum their gradients behind a step, as those of `tied`."""
+        if self.recipe.layout.pp == 1 or self.recipe.rules.dtensor:
             return 0
-        shared = {i for group in stack.groups if group.shared for i in group.indices}
-        leaves = (held for piece in pieces for held in piece.leaves if held.learns)
-        return sum(held.entry.params for held in leaves if not shared.isdisjoint(held.layers))
+        elements = 0
+        for layers in self._across:
+            held = [[own for own in piece.leaves if not layers.isdisjoint(own.layers)] for piece in pieces]
+            elements += sum(own.entry.params for own in next(filter(None, held), ()) if own.learns)
+        return elements
+
+    @cached_property
+    def _across(self) -> list[frozenset[int]]:
+        """The layers of each group that shares its weights and stands in more than one stage."""
+        stack = _alone(self._whole)
+        groups = [frozenset(group.indices) for group in stack.groups if group.shared] if stack else []
+        stages = [
+            {layer for piece in self.of_stage(stage) for held in piece.leaves for layer in held.layers}
+            for stage in range(self.recipe.layout.pp)
+        ]
+        return [group for group in groups if sum(not group.isdisjoint(stage) for stage in stages) > 1]
 
     def root(self, number: int) -> Root:
         """The tree of a piece, undivided."""

@@ -144,12 +144,12 @@ MLA_HEADS, QUERY, VALUE, INDEX_KEY = 64, 192, 128, 128  # of DeepSeek-V3 and its
 @pytest.mark.parametrize("name", ["deepseek-v3", "deepseek-v3.2"])
 @pytest.mark.parametrize("context", ["ring", "allgather", "ulysses"])
 def test_ranks_of_cp_exchange_keys_and_values_of_all_heads_of_mla(context: str, name: str) -> None:
-    """Forward, and backward their gradients; by Ulysses half of queries, keys, values and results. The keys of an index
-    have no gradient."""
+    """Forward, and backward their gradients, by a ring beside them again; by Ulysses half of queries, keys, values and
+    results. The keys of an index have no gradient."""
     recipe = Recipe(Layout(tp=2, cp=2), tokens=4096, context=context, framework="megatron")
     sent = timed(load(name), recipe).sent
     index = 61 * 2048 * INDEX_KEY * 2 if name == "deepseek-v3.2" else 0
-    heads = 61 * 2 * 2048 * MLA_HEADS * (QUERY + VALUE) * 2
+    heads = 61 * (3 if context == "ring" else 2) * 2048 * MLA_HEADS * (QUERY + VALUE) * 2
     if context == "ulysses":
         assert (sent["all_to_all"], sent.get("all_gather", 0)) == (heads, index)
     else:

@@ -542,9 +542,11 @@ SENT: list[tuple[dict[str, Any], dict[str, float]]] = [
     ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "set": {"lora.rank": 4}, "frozen": "bf16"},
      {"all_gather": 10.5 * STREAM, "reduce_scatter": 9 * STREAM, "all_reduce": SUMS_OF_LOSS + 4 * 8 * 4 * 64}),
     ({"layout": Layout(cp=2)},
+     {"all_gather": 4 * 3 * ROWS * 64 + WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
+    ({"layout": Layout(cp=2), "context": "allgather"},  # backward their gradients alone
      {"all_gather": 4 * 2 * ROWS * 64 + WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
     ({"layout": Layout(cp=2), "recompute": "core"},
-     {"all_gather": 4 * 3 * ROWS * 64 + WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
+     {"all_gather": 4 * 4 * ROWS * 64 + WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
     ({"layout": Layout(pp=2), "accumulation": 2}, {"send": 2 * STREAM}),
     ({"layout": Layout(pp=2, tp=2), "accumulation": 2},  # the head's input's gradient is the last stage's
      {"send": STREAM, "all_reduce": 2 * (2 * 4 + 1) * STREAM + 2 * SUMS_OF_LOSS}),
@@ -556,14 +558,14 @@ SENT: list[tuple[dict[str, Any], dict[str, float]]] = [
     ({"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": ONE},
      {"send": 2 * STREAM, "all_reduce": 4 * NORMED / 4}),
     ({"layout": Layout(pp=2), "accumulation": 2, "set": ONE}, {"send": 2 * STREAM}),
-    ({"layout": Layout(fsdp=4), "set": ONE},
-     {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * (WEIGHTS - 3 * NORMED / 4)}),
     ({"layout": Layout(pp=2, vpp=2), "accumulation": 2, "schedule": "interleaved", "framework": "megatron", "set": ONE},
      {"send": 6 * STREAM, "all_reduce": 4 * NORMED / 4}),  # once of both pieces
     # Two kinds of layers: each in a stage of its own, or one in both.
     ({"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": KINDS}, {"send": 2 * STREAM}),
     ({"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": KINDS, "stages": (1, 3)},
      {"send": 2 * STREAM, "all_reduce": 4 * NORMED / 4}),
+    ({"layout": Layout(fsdp=4), "set": ONE},
+     {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * (WEIGHTS - 3 * NORMED / 4)}),
     ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "regather": False, "set": ONE},
      {"all_gather": 9 * STREAM, "reduce_scatter": 9 * STREAM, "all_reduce": SUMS_OF_LOSS + 4 * 3 * 64}),
     ({"layout": Layout(dp=4)}, {"all_reduce": 6 * WEIGHTS}),

@@ -63,14 +63,26 @@ class Messages:
                 yield Message(transfer.kind, group, float(transfer.sent) * self.element)
 
     def keys(self, held: RankLeaf) -> Message:
-        """Keys and values of the other pieces of a sequence, or by Ulysses all that a core reads and makes, of some
-        tokens for some heads; backward their gradients, as much."""
+        """One forward: keys and values of the other pieces of a sequence, or by Ulysses all that a core reads and
+        makes, of some tokens for some heads."""
         leaf, work = held.entry.leaf, held.entry.work
         assert work is not None
         if self.recipe.context == "ulysses" and leaf.attended:
             return ring("all_to_all", self.cp, float(leaf.attended.crossing(work.positions)) * self.element, 4)
         elements = float(own_keys(held.entry, self.width))
         return ring("all_gather", self.cp, elements * self.element * self.recipe.layout.cp)
+
+    def keys_again(self, held: RankLeaf) -> int:
+        """How many times the message of `keys` backward sends: once, as gradients; a rank of a ring has kept its own
+        keys and values alone, so those go around again beside their gradients. Of no gradient (an index), 0.
+
+        Source   Transformer Engine, context_parallel.py, AttnFuncWithCPAndKVP2P.backward: buffers of (2, *kv.shape).
+                 PyTorch 2.13, _context_parallel/_attention.py, _templated_ring_attention_backward, sends the gradients
+                 cp times for cp − 1, and by default in 32 bits, which is not counted
+        """
+        if held.entry.gradient == "none":
+            return 0
+        return 2 if self.recipe.context == "ring" else 1
 
     def beside(self, piece: StagePiece) -> Iterator[tuple[Message, str]]:
         """What ranks of tp sum in every micro-batch, and when: of a loss on split logits in `forward`; of DTensor's

@@ -180,7 +180,7 @@ class StepTimer(Messages):
             yield "other kernels", forward, 2 * forward, 0.0
         if self.recipe.layout.cp > 1 and entry.kind == "attention_core":
             seconds = kernels.transfer(self.keys(held)) * float(entry.runs)
-            yield "collectives of a layer", seconds, 0.0 if entry.gradient == "none" else seconds, 0.0
+            yield "collectives of a layer", seconds, self.keys_again(held) * seconds, 0.0
 
     def _ordered(self, piece: StagePiece) -> Iterator[tuple[RankLeaf, float]]:
         """Bytes that a forward moves to copy each token for its experts, in their order, and to sum what these make of
@@ -346,7 +346,7 @@ class StepTimer(Messages):
                     add(moved, forward * times)
                     add(moved._replace(kind=TWINS.get(moved.kind, moved.kind)), back * times)
                 if recipe.layout.cp > 1 and held.entry.kind == "attention_core" and held.entry.work:
-                    add(self.keys(held), (forward + back * (held.entry.gradient != "none")) * times)
+                    add(self.keys(held), (forward + back * self.keys_again(held)) * times)
             for moved in (*self.sends(piece), *(moved for moved, _ in self.beside(piece))):
                 add(moved, recipe.accumulation)
             if self.recipe.layout.pp > 1 and not piece.first:  # gradients go the other way

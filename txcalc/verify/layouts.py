@@ -78,7 +78,7 @@ def _provable(model: Model, recipe: Recipe) -> None:
         faults.append("keep_scores: how often single operations keep the scores is modelled; a fused kernel is proved")
     if recipe.layout.tp > 1 and len(model.root.stacks) > 1:
         faults.append(
-            f"tp = {recipe.layout.tp} of two stacks is modelled: torch's styles hold a table that both share twice, "
+            f"tp = {recipe.layout.tp} of two stacks is modelled: torch's styles hold a table twice if both share it, "
             "and sum the gradient of the first one's result for every projection that reads it; fsdp=N is proved"
         )
     faults += _of_experts(model, recipe)

@@ -553,8 +553,12 @@ def test_a_rank_s_share_of_the_optimizer_by_part(changes: dict[str, Any], optimi
         (
             "vit-b",
             {"layout": Layout(cp=2), "tokens": 197},
-            "shared out (tp=2 splits each layer, fsdp=2 or dp=2 the batch",
+            "shared out (fsdp=2 or dp=2 splits the batch)",
         ),
+        # As many accelerators: times the copies that are there.
+        ("vit-b", {"layout": Layout(cp=8)}, "shared out (fsdp=8 or dp=8 splits the batch)"),
+        ("vit-b", {"layout": Layout(tp=2, cp=2, fsdp=3, dp=5)}, "shared out (fsdp=6 or dp=10 splits the batch)"),
+        ("vit-b", {"layout": Layout(cp=2, dp=3), "framework": "megatron"}, "shared out (dp=6 splits the batch)"),
         ("whisper-large-v3", {"layout": Layout(cp=2)}, "cp is 2, expected 1: the 1,500 positions"),
         ("t5-small", {"layout": Layout(pp=2), "accumulation": 2}, "pp is 2, expected 1: only a single stack"),
         (DECODER, {"layout": Layout(pp=2), "accumulation": 2, "stages": (3, 2)}, "numbers that add up to the 4 layers"),

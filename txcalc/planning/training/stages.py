@@ -138,8 +138,7 @@ class Pipeline:
         """Errors: `InputError` with every reason why the model cannot be laid out so."""
         layout, rules = recipe.layout, recipe.rules
         if layout.cp > 1 and (kept := _sequential(model)):
-            mend = f"tp={layout.cp} splits each layer, fsdp={layout.cp} or dp={layout.cp} the batch"
-            raise InputError(f"layout {layout}", [Fault("cp", layout.cp, f"1: {kept}", mend)])
+            raise InputError(f"layout {layout}", [Fault("cp", layout.cp, f"1: {kept}", _batched(recipe))])
         recipe.check()
         vocabulary = Ways(pads=rules.pads * layout.tp)  # padded before it is split
         if rules.pads > 1:
@@ -314,6 +313,13 @@ def _sequential(model: Model) -> str:
         return f"the {fixed:,} positions of a picture or a sound are not shared out"
     recurrent = any(entry.kind == "recurrent" for entry in walk(model.root, model.workload()))
     return "recurrent layers hand a state on from token to token" if recurrent else ""
+
+
+def _batched(recipe: Recipe) -> str:
+    """The numbers of copies by which as many accelerators split the batch."""
+    layout = recipe.layout
+    names = ("fsdp", "dp") if recipe.rules.dtensor else ("dp",)
+    return f"{' or '.join(f'{name}={getattr(layout, name) * layout.cp}' for name in names)} splits the batch"
 
 
 def _held(

@@ -123,6 +123,8 @@ def test_what_was_asked_for_is_all_that_is_searched() -> None:
         (Recipe(Layout(dp=4), framework="deepspeed", zero=3), 1100 * 30 / 4, 1100 * 16 / 4),
         (Recipe(Layout(dp=4, ep=4), framework="megatron", zero=1), (250 + 100) * 32, 1100 * 6 + 350 * 12),
         (Recipe(Layout(dp=4), framework="megatron", parameter="fp32", offload="optimizer"), 1100 * 28, 1100 * 8),
+        (Recipe(Layout(dp=4), optimizer="adamw-8bit"), 1100 * (12 + 4 + 4 / 64), 1100 * (8 + 2 + 2 / 64)),
+        (Recipe(Layout(dp=4), optimizer="adafactor"), 1100 * (12 + 1 / 64), 1100 * (8 + 1 / 128)),
     ],
 )
 def test_the_state_of_an_estimate(recipe: Recipe, moved: float, resident: float) -> None:

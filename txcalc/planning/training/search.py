@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from txcalc.errors import InputError, Refuted
 from txcalc.model import Model
-from txcalc.num import ceil_div, divisors
+from txcalc.num import ceil_div, divisors, product
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.activations import kept
 from txcalc.planning.training.frameworks import FRAMEWORKS
@@ -23,7 +23,7 @@ from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
-from txcalc.planning.training.states import stored, tensors
+from txcalc.planning.training.states import kept_for, stored, tensors
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.units import iec
 
@@ -32,6 +32,7 @@ TRIED = 60  # whose memory is, at most
 SLACK = 1.1  # how far the estimate of memory may be above what fits
 MICRO = (1, 2, 4, 8, 16, 32)
 PIECES = (1, 2, 4)
+MATRIX = (1024, 1024)  # of whose elements an optimizer's state is estimated
 
 
 class FoundLayout(NamedTuple):
@@ -277,10 +278,7 @@ class Search:
 
     def _state(self, recipe: Recipe, elements: tuple[float, float]) -> tuple[float, float]:
         """Bytes that the optimizer's step moves, and that a rank holds."""
-        master = 4 if recipe.rules.master and recipe.parameter_bytes < 4 else 0
-        beside = (
-            OPTIMIZERS[recipe.optimizer].size((1 << 20,), master or recipe.parameter_bytes, True) / (1 << 20) + master
-        )
+        beside = kept_for(MATRIX, recipe, recipe.parameter_bytes, True) / product(MATRIX)
         width, gradient = recipe.parameter_bytes, recipe.gradient_bytes
         copies = recipe.layout.copies * recipe.layout.cp
         held = moved = 0.0

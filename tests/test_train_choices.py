@@ -264,6 +264,14 @@ def test_a_search_tries_the_fastest_that_may_fit(monkeypatch: pytest.MonkeyPatch
     assert tried([-1] * 2, [1.0] * 2) == (None, [0, 1, 0, 1])
 
 
+def test_advice_is_of_what_can_be_less() -> None:
+    """No optimizer keeps less than SGD, and no sequence is shorter than one token."""
+    assert searching()._mends() == "more GPUs, fewer tokens, --lora, --offload optimizer or a smaller --optimizer"
+    assert searching(optimizer="sgd")._mends() == "more GPUs, fewer tokens, --lora or --offload optimizer"
+    assert "a smaller --optimizer" in searching(optimizer="adafactor")._mends()
+    assert [("fewer tokens" in searching(tokens=n)._mends()) for n in (1, 2)] == [False, True]
+
+
 # What a recipe is, and what it cannot be.
 
 

@@ -125,9 +125,12 @@ class Search:
     def _mends(self) -> str:
         """What takes less, of what was not asked for."""
         base = self.base
-        mends = [*(() if self.model.fixed_length else ("fewer tokens",))]
+        mends = [*(() if self.model.fixed_length or base.tokens == 1 else ("fewer tokens",))]
         mends += [] if base.packed else ["--lora with base=nf4-dq"] if base.frozen else ["--lora"]
-        mends += [] if base.frozen or base.offloads("optimizer") else ["--offload optimizer", "a smaller --optimizer"]
+        if not base.frozen and not base.offloads("optimizer"):
+            beside = {name: kept_for(MATRIX, replace(base, optimizer=name), 4, True) for name in OPTIMIZERS}
+            smaller = min(beside.values()) < beside[base.optimizer]
+            mends += ["--offload optimizer", *(["a smaller --optimizer"] if smaller else [])]
         return " or ".join([", ".join(["more GPUs", *mends[:-1]]), *mends[-1:]])
 
     def estimates(self, tell: Callable[[str, float], None] | None = None) -> Iterator[_Estimate]:

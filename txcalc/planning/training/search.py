@@ -29,6 +29,7 @@ from txcalc.units import iec
 
 ENOUGH = 6  # layouts that fit and are computed exactly
 TRIED = 60  # whose memory is, at most
+SMALLEST = "the one of the smallest estimate"
 SLACK = 1.1  # how far the estimate of memory may be above what fits
 MICRO = (1, 2, 4, 8, 16, 32)
 PIECES = (1, 2, 4)
@@ -44,7 +45,8 @@ class FoundLayout(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """The fastest layouts that fit, and how many there were; `refused`: why none fits, and the one that takes least."""
+    """The fastest layouts that fit, and how many there were; `refused`: none was found, and this is the one whose
+    estimate is smallest."""
 
     best: tuple[FoundLayout, ...]
     considered: int
@@ -108,11 +110,12 @@ class Search:
         if not found:
             small = sorted(estimates, key=lambda each: each.bytes)[:TRIED]
             least = next(filter(None, map(self._planned, (each.recipe for each in small))), None)
-            said = f"none of {self.considered:,} layouts of {self.gpus:,} fits {self.machine.accelerator.title}"
+            card = self.machine.accelerator.title
+            said = f"none of {self.considered:,} layouts of {self.gpus:,} was found to fit {card}"
             if least is None:
                 raise Refuted(f"{self.model.name}: {said}")
             takes = iec(least.plan.fullest.reserved, 3)
-            return Searched((least,), self.considered, 0, f"{said}: the smallest takes {takes} ({self._mends()})")
+            return Searched((least,), self.considered, 0, f"{said}: {SMALLEST} takes {takes} ({self._mends()})")
         return Searched(tuple(sorted(found, key=lambda each: each.step.seconds)), self.considered, fitting)
 
     def _planned(self, recipe: Recipe) -> FoundLayout | None:

@@ -531,8 +531,8 @@ def test_where_no_layout_fits_the_smallest_is_the_answer(lora: list[str], mends:
     assert best["layout"] == data["layout"]
     assert best["reserved_bytes"] == max(rank["reserved_bytes"] for rank in data["ranks"])
     assert (
-        f"was found to fit NVIDIA L4: the one of the smallest estimate takes {iec(best['reserved_bytes'], 3)} ({mends})"
-        in data["notes"][0]
+        f" that were computed takes {iec(best['reserved_bytes'], 3)} ({mends})" in data["notes"][0]
+        and "was found to fit NVIDIA L4: the smallest of " in data["notes"][0]
     )
     assert run("train", "llama-3.1-405b", "--gpu", "l4:2", *lora)[1].startswith("does not fit: the fullest rank")
 

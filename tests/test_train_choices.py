@@ -129,7 +129,8 @@ def test_what_was_asked_for_is_all_that_is_searched() -> None:
 )
 def test_the_state_of_an_estimate(recipe: Recipe, moved: float, resident: float) -> None:
     """Of 1,000 elements and 100 of experts: bytes that the optimizer moves, and that a rank holds."""
-    assert searching()._state(recipe, (1000, 100)) == (moved, resident)
+    found, *held = searching()._state(recipe, (1000, 100))
+    assert (found, sum(held)) == (moved, resident)
 
 
 @pytest.mark.parametrize(
@@ -186,8 +187,25 @@ def test_an_estimate_counts_what_is_shared() -> None:
     for layout, elements in ((Layout(), (650, 40)), (Layout(pp=2), (350, 20))):
         recipe = Recipe(layout, accumulation=2)
         bare, more = found.estimate(recipe, TABLE), found.estimate(recipe, made)
-        moved, resident = found._state(recipe, elements)
-        assert (more.seconds - bare.seconds, more.bytes - bare.bytes) == (pytest.approx(moved), pytest.approx(resident))
+        moved, *resident = found._state(recipe, elements)
+        assert more.seconds - bare.seconds == pytest.approx(moved)
+        assert more.bytes - bare.bytes == pytest.approx(sum(resident))
+
+
+def test_an_estimate_of_one_micro_batch_accumulates_no_gradients() -> None:
+    """Those are made as activations are freed, where they are in no buffer that stays."""
+    for framework, elements, more in (
+        ("fsdp2", 100.0, 0.0),  # 4 bytes each; 1,000 bytes for backward and 77 of logits
+        ("fsdp2", 300.0, 1200.0 - 1077.0),
+        ("megatron", 100.0, 400.0),
+    ):
+        found, table = searching(), TABLE._replace(elements=(elements, 0.0, 0.0))
+        one = Recipe(framework=framework, accumulation=1)
+        _, resident, gradients = found._state(one, (elements, 0.0))
+        assert gradients == 4 * elements
+        assert found.estimate(one, table).bytes == pytest.approx(resident + 1077 + more)
+        two = found.estimate(replace(one, accumulation=2), table).bytes
+        assert two == pytest.approx(resident + 1077 + gradients)
 
 
 def test_a_table_has_a_layer_s_own_figures() -> None:
@@ -226,7 +244,8 @@ def test_an_estimate_of_adapters_holds_frozen_weights_as_they_are_stored() -> No
 
 
 def test_a_search_tries_the_fastest_that_may_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to a tenth more than fits by the estimate; of those it computes sixty at most, and stops at six that do."""
+    """Up to a tenth more than fits by the estimate; of those it computes sixty at most, and stops at six that do. Where
+    none does it computes the smallest: the answer is one that fits, or the one that takes least."""
     space = ONE.accelerator.memory
     likely = space * 1000 / 1040
 
@@ -247,6 +266,7 @@ def test_a_search_tries_the_fastest_that_may_fit(monkeypatch: pytest.MonkeyPatch
         one = searching()
         made = [search._Estimate(n, float(n), size) for n, size in enumerate(sizes)]  # type: ignore[arg-type]
         monkeypatch.setattr(one, "estimates", lambda tell: iter(made[::-1]))
+        monkeypatch.setattr(one, "_smallest", lambda all_of_them: all_of_them[-2:])
         try:
             return one.run(), done
         except Refuted:
@@ -255,13 +275,30 @@ def test_a_search_tries_the_fastest_that_may_fit(monkeypatch: pytest.MonkeyPatch
     found, done = tried([space] * 9, [likely] * 9)
     assert done == list(range(6)) and [each.recipe for each in found.best] == [5, 4, 3, 2, 1, 0] and found.fitting == 9
     found, done = tried([space + 1] * 3 + [-1, space], [likely * 1.09] * 5)
-    assert [each.recipe for each in found.best] == [4] and done == list(range(5)) and found.fitting == 0
-    found, done = tried([space + 1] * 70, [1.0] * 70)  # none: the smallest is planned
-    assert found.refused and found.fitting == 0 and [each.recipe for each in found.best] == [0]
-    assert done == [*range(60), 0]
-    found, done = tried([space] * 2, [likely * 1.2, likely * 1.11])
-    assert found.refused and [each.recipe for each in found.best] == done == [1]
+    assert [each.recipe for each in found.best] == [4] and done == list(range(5)) and found.fitting == 1
+    found, done = tried([space] * 5, [likely * 1.11] * 5)  # none by its estimate
+    assert not found.refused and [each.recipe for each in found.best] == [4, 3]
+    assert done == [3, 4] and found.fitting == 2
+    found, done = tried([space + 2] * 69 + [space + 1], [1.0] * 70)
+    assert found.refused and found.fitting == 0 and [each.recipe for each in found.best] == [69]
+    assert done == [*range(60), 68, 69] and "the smallest of 62 that were computed" in found.refused
     assert tried([-1] * 2, [1.0] * 2) == (None, [0, 1, 0, 1])
+
+
+def test_the_smallest_layouts_are_of_each_kind() -> None:
+    """Of each layout but for its pieces, framework, and steps of one micro-batch and of more: the fastest first."""
+    one = Recipe(Layout(pp=2), accumulation=2)
+    pieces = replace(one, layout=Layout(pp=2, vpp=2), schedule="interleaved", framework="megatron")
+    made = [
+        search._Estimate(one, 4.0, 9.0),
+        search._Estimate(replace(one, micro_batch=2), 3.0, 10.0),
+        search._Estimate(replace(one, accumulation=1), 2.0, 8.0),
+        search._Estimate(pieces, 1.0, 7.0),
+        search._Estimate(replace(pieces, layout=Layout(pp=2)), 0.5, 7.5),
+    ]
+    assert Search._smallest(made) == [made[3], made[2], made[0]]
+    other = [made[0]._replace(recipe=replace(one, layout=Layout(pp=2, dp=n)), bytes=float(n)) for n in range(1, 71)]
+    assert [each.bytes for each in Search._smallest(other)] == list(range(1, 61))
 
 
 def test_advice_is_of_what_can_be_less() -> None:

@@ -94,7 +94,7 @@ def _search(searched: Searched) -> Table:
         batch = exact(recipe.micro_batch)
         rows.append([name, batch, recipe.recompute, _gib(held), _seconds(each.step.seconds), _rate(each.step.tokens_s)])
     headings = ("layout", "micro", "recompute", column("reserved", "bytes"), column("step", "s"), "tokens/s")
-    which = "The layout of the smallest estimate" if searched.refused else "The fastest layouts that fit"
+    which = "The smallest layout that was computed" if searched.refused else "The fastest layouts that fit"
     return Table(f"{which} (tokens/s per GPU)", headings, rows)
 
 

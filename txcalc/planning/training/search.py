@@ -7,7 +7,7 @@ exchange and optimizer together in closed form. Those that come out fastest are 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -27,9 +27,8 @@ from txcalc.planning.training.states import kept_for, stored, tensors
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.units import iec
 
-ENOUGH = 6  # layouts that fit and are computed exactly
-TRIED = 60  # whose memory is, at most
-SMALLEST = "the one of the smallest estimate"
+ENOUGH = 6  # layouts that fit and are timed exactly
+TRIED = 60  # whose memory is computed, at most: the fastest, and where none of these fits, the smallest
 SLACK = 1.1  # how far the estimate of memory may be above what fits
 MICRO = (1, 2, 4, 8, 16, 32)
 PIECES = (1, 2, 4)
@@ -45,8 +44,8 @@ class FoundLayout(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """The fastest layouts that fit, and how many there were; `refused`: none was found, and this is the one whose
-    estimate is smallest."""
+    """The fastest layouts that fit, and about how many of those considered do; `refused`: none was found that fits,
+    and this is the one that takes least of all whose memory was computed."""
 
     best: tuple[FoundLayout, ...]
     considered: int
@@ -99,31 +98,47 @@ class Search:
         estimates = sorted(self.estimates(tell), key=lambda each: each.seconds)
         capacity = self.machine.accelerator.memory * RESERVED[1] / RESERVED[0]
         likely = [each for each in estimates if each.bytes <= capacity * SLACK]
-        found: list[FoundLayout] = []
-        for each in likely[:TRIED]:
-            one = self._planned(each.recipe)
-            if one and one.plan.fullest.reserved <= self.machine.accelerator.memory:
-                found.append(one)
-            if len(found) == ENOUGH:
-                break
-        fitting = sum(each.bytes <= capacity for each in estimates)
-        if not found:
-            small = sorted(estimates, key=lambda each: each.bytes)[:TRIED]
-            least = next(filter(None, map(self._planned, (each.recipe for each in small))), None)
-            card = self.machine.accelerator.title
-            said = f"none of {self.considered:,} layouts of {self.gpus:,} was found to fit {card}"
-            if least is None:
-                raise Refuted(f"{self.model.name}: {said}")
-            takes = iec(least.plan.fullest.reserved, 3)
-            return Searched((least,), self.considered, 0, f"{said}: {SMALLEST} takes {takes} ({self._mends()})")
-        return Searched(tuple(sorted(found, key=lambda each: each.step.seconds)), self.considered, fitting)
+        plans: list[tuple[Recipe, Ranks]] = []
+        found = self._fitting(likely[:TRIED], plans) or self._fitting(self._smallest(estimates), plans)
+        if found:
+            fitting = sum(each.bytes <= capacity for each in estimates)
+            found.sort(key=lambda each: each.step.seconds)
+            return Searched(tuple(found), self.considered, max(fitting, len(found)))
+        said = f"none of {self.considered:,} layouts of {self.gpus:,} was found to fit {self.machine.accelerator.title}"
+        if not plans:
+            raise Refuted(f"{self.model.name}: {said}")
+        least = self._timed(*min(plans, key=lambda each: each[1].fullest.reserved))
+        takes = iec(least.plan.fullest.reserved, 3)
+        said += f": the smallest of {len(plans)} that were computed takes {takes} ({self._mends()})"
+        return Searched((least,), self.considered, 0, said)
 
-    def _planned(self, recipe: Recipe) -> FoundLayout | None:
-        try:
-            plan = memory(self.model, recipe)
-            return FoundLayout(recipe, plan, StepTimer(self.model, recipe, self.machine).step(plan))
-        except InputError:
-            return None
+    def _fitting(self, estimates: Iterable[_Estimate], plans: list[tuple[Recipe, Ranks]]) -> list[FoundLayout]:
+        """The first of them that fit; `plans` gets the memory of each one that was computed."""
+        found: list[FoundLayout] = []
+        for each in estimates:
+            try:
+                plan = memory(self.model, each.recipe)
+            except InputError:
+                continue
+            plans.append((each.recipe, plan))
+            if plan.fullest.reserved <= self.machine.accelerator.memory:
+                found.append(self._timed(each.recipe, plan))
+                if len(found) == ENOUGH:
+                    break
+        return found
+
+    def _timed(self, recipe: Recipe, plan: Ranks) -> FoundLayout:
+        return FoundLayout(recipe, plan, StepTimer(self.model, recipe, self.machine).step(plan))
+
+    @staticmethod
+    def _smallest(estimates: list[_Estimate]) -> list[_Estimate]:
+        """Those of least memory, fastest first: of each layout and framework one, and one of a single micro-batch,
+        which accumulates no gradients."""
+        small = dict[object, _Estimate]()
+        for each in sorted(estimates, key=lambda each: each.bytes):
+            recipe = each.recipe
+            small.setdefault((recipe.layout.replace(vpp=1), recipe.framework, recipe.accumulation == 1), each)
+        return sorted(list(small.values())[:TRIED], key=lambda each: each.seconds)
 
     def _mends(self) -> str:
         """What takes less, of what was not asked for."""
@@ -270,7 +285,7 @@ class Search:
         if self.tied and layout.pp > 1 and not recipe.rules.dtensor:
             shared = ring("all_reduce", layout.ends(self.machine.node), table.elements[2] * recipe.gradient_bytes)
             exchange += self.kernels.transfer(shared)
-        state, resident = self._state(recipe, elements)
+        state, resident, gradients = self._state(recipe, elements)
         shares = layout.copies * layout.cp if recipe.zero_stage == 3 else 1
         resident += (table.frozen[0] / layout.pp + table.frozen[1]) / shares
         optimizer = state / self.machine.accelerator.bandwidth / self.machine.accelerator.efficiency.memory
@@ -280,25 +295,31 @@ class Search:
         if recipe.offloads("activations"):
             activations = min(activations, 3 * table.kept[1 if again else 0] / self.n_layers)
         loss = table.logits if layout.pp == 1 else 0.0
-        return _Estimate(recipe, batches * slowest + bubble + exchange + optimizer, resident + activations + loss)
+        forward = activations + loss
+        if batches > 1 or recipe.rules.held:
+            resident += forward + gradients
+        else:  # gradients are made as activations are freed
+            resident += max(forward, gradients)
+        return _Estimate(recipe, batches * slowest + bubble + exchange + optimizer, resident)
 
-    def _state(self, recipe: Recipe, elements: tuple[float, float]) -> tuple[float, float]:
-        """Bytes that the optimizer's step moves, and that a rank holds."""
+    def _state(self, recipe: Recipe, elements: tuple[float, float]) -> tuple[float, float, float]:
+        """Bytes that the optimizer's step moves, that a rank always holds, and of its gradients."""
         beside = kept_for(MATRIX, recipe, recipe.parameter_bytes, True) / product(MATRIX)
         width, gradient = recipe.parameter_bytes, recipe.gradient_bytes
         copies = recipe.layout.copies * recipe.layout.cp
-        held = moved = 0.0
+        held = moved = gradients = 0.0
         for number, sharers in zip(
             elements, (copies, max(1, copies * recipe.layout.tp // recipe.layout.ep)), strict=True
         ):
             shares = sharers if recipe.zero_stage else 1
             on_it = 0.0 if recipe.offloads("optimizer") else beside / shares
             held += number * (width / (shares if recipe.zero_stage == 3 else 1) + on_it)
-            held += number * gradient / (shares if recipe.zero_stage > 1 else 1)
+            gradients += number * gradient / (shares if recipe.zero_stage > 1 else 1)
             moved += number * (gradient + 2 * width + 2 * beside) / shares
         if recipe.shards > 1 and recipe.layout.pp > 1:
-            held += sum(elements) * (recipe.compute_bytes + recipe.reduce_bytes)
-        return moved, held
+            held += sum(elements) * recipe.compute_bytes
+            gradients += sum(elements) * recipe.reduce_bytes
+        return moved, held, gradients
 
     def _exchange(self, recipe: Recipe, elements: tuple[float, float], backward: float) -> float:
         """Seconds that copies wait for each other."""

@@ -74,6 +74,12 @@ def test_a_key_that_the_code_never_names_passes_where_it_is_no_size(value: objec
     assert value is None or "shiny_new_thing = " in " ".join(model.notes)
 
 
+def test_a_size_that_tests_write_into_any_config_passes_where_the_code_never_names_it() -> None:
+    assert build(*describe(QWEN | {"type_vocab_size": 16})).params == build(*describe(QWEN)).params
+    with pytest.raises(InputError, match="type_vocab_size is 16, a key that is not understood in a config of yuan"):
+        describe(json.loads((DATA / "custom.json").read_text())["yuan"]["config"] | {"type_vocab_size": 16})
+
+
 @pytest.mark.parametrize("value", [1, 7, [1], [[]], {"a": 1}, {"a": {"b": 1}}])
 def test_what_may_be_a_size_is_a_fault(value: object) -> None:
     with pytest.raises(InputError, match=r"shiny_new_thing is .* \(--ignore shiny_new_thing if it does not\)"):
@@ -223,6 +229,9 @@ def test_a_missing_model_type_is_that_of_the_class() -> None:
     assert "model_type = 'bert', which has the class BertForMaskedLM" in assumptions
     config = {"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
     assert describe(config | {"architectures": ["GPT2Model"], "model_type": "gpt2-ja"})[2][0].startswith("model_type")
+    published = QWEN | {"architectures": ["InternLM2ForCausalLM"], "bias": False}
+    del published["model_type"], published["head_dim"]
+    assert describe(published)[2][0] == "model_type = 'internlm2', which has the class InternLM2ForCausalLM"
     for names in ([], None, ["OddForCausalLM"], [7], "BertForMaskedLM"):
         with pytest.raises(InputError, match="model_type is missing"):
             describe(config | {"architectures": names})

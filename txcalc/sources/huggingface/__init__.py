@@ -18,6 +18,7 @@ from typing import Any
 from txcalc.errors import ABSENT, NULL, Fault, InputError, UnknownName, shown
 from txcalc.sources import files
 from txcalc.sources.huggingface import release
+from txcalc.sources.huggingface.answers import named_after
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import (
     BY_CLASS,
@@ -175,6 +176,8 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
         return BY_CLASS[bare(cls)], [f"model_type = {BY_CLASS[bare(cls)]!r}, which has the class {cls}"]
     if "draft_vocab_size" in data and bare(cls) == "llamaforcausallm":
         return "eagle3", ["model_type = 'eagle3', for draft_vocab_size is a key of such drafts alone"]
+    if data.keys() >= {"fusion_layer", "encoder_width"} and data.get("add_cross_attention") is None:
+        return "albef", ["model_type = 'albef', for fusion_layer and encoder_width are keys of its code alone"]
     if model_type is None and "medusa_num_heads" in data:
         return "medusa", []
     if isinstance(model_type, str):
@@ -182,6 +185,8 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
         if known or release.knows(model_type) or (model_type and "auto_map" in data):
             return model_type, []
     types = [one for one in release.types_of(cls) if one in READERS or one in WRAPPERS]
+    if model_type is None:
+        types += [one for one, (at, _) in READERS.items() if at in PUBLISHED and bare(cls) in named_after(one)]
     if len(types) > 1:
         types = [one for one in types if bare(cls).startswith(bare(one))]
     if len(types) == 1:

@@ -50,6 +50,11 @@ ENDINGS = (
 )  # fmt: skip
 
 
+def named_after(model_type: str) -> list[str]:
+    """Classes of a model type by its name, in small letters."""
+    return [bare(model_type) + ending for ending in ENDINGS]
+
+
 class Answers(Keys):
     """Keys of which a reader makes the table `head`."""
 

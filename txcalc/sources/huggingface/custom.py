@@ -5,7 +5,9 @@ from __future__ import annotations
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import TOP, WIDTH, Config, Raw, layered, piece
 from txcalc.sources.huggingface.decoders import decoder
+from txcalc.sources.huggingface.encoder import encoder
 from txcalc.sources.huggingface.leaves import listed
+from txcalc.sources.huggingface.speech import wav2vec2
 from txcalc.sources.spec import real, size
 
 
@@ -108,6 +110,37 @@ def dream(c: Config) -> Raw:
     c.data = {key: value for key, value in c.data.items() if key != "architectures"} | {"is_causal": False}
     c.model_type = "qwen2"
     return decoder(c, "qwen2")
+
+
+def albef(c: Config) -> Raw:
+    """ALBEF's BERT, and X-VLM's or RoBERTa as they have it: layers from `fusion_layer` on attend to pictures too.
+
+    Source   Li et al. 2021 (arXiv 2107.07651), section 4: 123.7 million parameters for BERT-base
+    """
+    if c.data.get("model_type") not in ("bert", "roberta"):
+        c.fault("model_type", c.data.get("model_type", ABSENT), "'bert' or 'roberta'")
+        c.data = {**c.data, "model_type": "bert"}
+    c.model_type = c.data["model_type"]
+    c.of_its_own()
+    raw = encoder(c)
+    d, layers = raw["d_model"], max(0, raw["n_layers"] - c.count("fusion_layer"))
+    held = layers * (2 * d * (d + 1) + 2 * d * (c.size("encoder_width") + 1) + 2 * d)
+    if not held:
+        return raw
+    c.note(f"words alone are run: the attention to pictures of {layers:,} layers ({held:,} parameters) is held")
+    return raw | {"idle": held}
+
+
+def pooled_speech(c: Config) -> Raw:
+    """wav2vec 2.0 or HuBERT, the mean of its frames, and a layer with a tanh before the classes: a class that many
+    repositories share."""
+    c.model_type = "hubert" if c.named("HubertForSpeechClassification") else "wav2vec2"
+    c.only(c.model_type, "model_type", why="architectures[0] is a class of it")
+    c.ignore("pooling_mode")
+    c.data = {key: value for key, value in c.data.items() if key != "architectures"}
+    raw, d, once = wav2vec2(c), c.size("hidden_size"), {"kind": "head", "at": [0, 1, 1]}
+    made = [piece("dense", "linear", d, d, **once), piece("dense_tanh", "tanh", d, **once)]
+    return raw | {"around": [*raw["around"], *made, piece("classifier", "linear", d, c.labels(), **once)]}
 
 
 def hunyuan(c: Config) -> Raw:
@@ -227,7 +260,10 @@ def _deepseek_text(inner: Config) -> Raw:
         inner.assume(key, value)
     inner.data = {**absent, **inner.data}
     inner.of_its_own("deepseekv2", "deepseekocr")
-    return _deepseek(inner, inner.stack(), heads_only=not inner.flag("use_mla", default=True))
+    heads_only = not inner.flag("use_mla", default=True)
+    if heads_only and inner.data.get("kv_lora_rank", 0) is None:  # which the class of another library would need
+        inner.data = {key: value for key, value in inner.data.items() if key != "kv_lora_rank"}
+    return _deepseek(inner, inner.stack(), heads_only=heads_only)
 
 
 def unlimited_ocr(c: Config) -> Raw:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface.config import Config, Raw, layered
+from txcalc.sources.huggingface.config import Config, Raw, layered, piece
 
 # Kernels, losses and ways to compute the same, none of which changes a size.
 KERNELS = ("fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp", "attn_mode")
@@ -12,10 +12,10 @@ def _stack(c: Config) -> Raw:
     """The widths, norms, feed-forward and head that the models share."""
     c.of_its_own()
     c.alone()
-    _on(c, "elementwise_affine", "norms with weights are read")
     c.only(None, "attn", "attnres_block_size", why="layers of one kind without residuals over layers are read")
     c.ignore(*KERNELS)
-    d, ratio = c.size("hidden_size", default=2048), c.size("hidden_ratio", null=4)  # no other code has this key
+    own = {"default": 4} if any(key in c for key in KERNELS[:4]) else {}  # keys that no other code has
+    d, ratio = c.size("hidden_size", default=2048), c.size("hidden_ratio", null=4, **own)
     wide = -(-(2 * d * ratio // 3) // 256) * 256  # two thirds, up to a multiple of 256
     width = c.size("intermediate_size", default=wide, null=wide)
     return {
@@ -39,6 +39,7 @@ def _on(c: Config, key: str, why: str) -> None:
 def transformer(c: Config) -> Raw:
     """Llama by other names."""
     raw = _stack(c)
+    _on(c, "elementwise_affine", "norms with weights are read")
     attention = c.heads(raw, names=("num_heads",), whole=True, kv_names=("num_kv_heads",), width_names=())
     attention["bias"] = [*"qkv"] if c.flag("qkv_bias", default=False) else False
     attention["qk_norm"] = "head" if c.flag("qk_norm", default=False) else "none"
@@ -50,6 +51,7 @@ def transformer(c: Config) -> Raw:
 def gated_deltanet(c: Config) -> Raw:
     """The gated delta rule in every layer, without positions."""
     raw = _stack(c)
+    _on(c, "elementwise_affine", "norms with weights are read")
     keys = c.size("num_heads", default=6)
     values, width = c.size("num_v_heads", default=keys, null=keys), c.size("head_dim", default=256)
     c.divides(keys, values, "num_heads", "num_v_heads")
@@ -62,3 +64,97 @@ def gated_deltanet(c: Config) -> Raw:
              "d_conv": c.size("conv_size", default=4), "signed": c.flag("allow_neg_eigval", default=False)}  # fmt: skip
     raw |= {"delta": delta, "positions": {"form": "none"}}
     return layered(raw, (["delta"] * raw["n_layers"], {"delta": {"parts": ["delta", "feed_forward"]}}))
+
+
+def delta_net(c: Config) -> Raw:
+    """The delta rule without decay: keys and values of all heads, each with a rate and a norm."""
+    d = c.size("hidden_size", default=2048)
+    heads, keys, values, _ = _expanded(c, d, key=1.0, several=16, grouped=False)
+    c.ignore("qk_norm", "qk_activation", "use_output_norm", "allow_neg_eigval")
+    made = [_map("q", d, keys), _map("k", d, keys), _map("v", d, values)]
+    made += [_map("rate", d, heads)] * c.flag("use_beta", default=True)
+    made += _short(c, True, q=keys, k=keys, v=values)
+    made += [_map("gate", d, values)] * c.flag("use_gate", default=False)
+    made.append(piece("head_norm", "held", values // heads, kind="norm"))
+    return _linear(c, [*made, _map("o", values, d), piece("state", "state", keys * (values // heads))])
+
+
+def gla(c: Config) -> Raw:
+    """Gated linear attention: a decay of low rank for every element of a key."""
+    d = c.size("hidden_size", default=2048)
+    heads, keys, values, groups = _expanded(c, d, key=0.5, several=4)
+    c.ignore("feature_map", "clamp_min", "use_gk", "use_gv")  # its class reads the last two nowhere
+    made = [_map("q", d, keys), _map("k", d, keys // groups), _map("v", d, values // groups)]
+    made += [_map("gate", d, values)] * c.flag("use_output_gate", default=True)
+    made += _short(c, False, q=keys, k=keys // groups, v=values // groups)
+    made += [_map("decay_down", d, 16), piece("decay_up", "linear", 16, keys // groups)]
+    if c.flag("elementwise_affine", default=True, null=False):
+        made.append(piece("head_norm", "held", values // heads, kind="norm"))
+    return _linear(c, [*made, _map("o", values, d), piece("state", "state", keys * (values // heads))])
+
+
+def gsa(c: Config) -> Raw:
+    """Gated slot attention: keys and values are kept in `num_slots` slots of each head."""
+    d = c.size("hidden_size", default=2048)
+    heads, keys, values, groups = _expanded(c, d, key=1.0, several=4)
+    c.only(values, "hidden_size", why="its norm is hidden_size wide")
+    c.ignore("gate_logit_normalizer", "clamp_min", "clamp_max", "use_norm", "use_output_gate", "use_rope")
+    c.ignore("share_conv_kernel")
+    if (form := c.text("feature_map", default="swish")) not in ("swish", "relu"):
+        c.fault("feature_map", form, "'swish' or 'relu'")
+    slots = c.size("num_slots", default=64, null=keys // heads)
+    made = [_map("q", d, keys), _map("k", d, keys // groups), _map("v", d, values // groups)]
+    made += [_map("slots", d, heads // groups * slots), *_short(c, False, q=keys, k=keys // groups, v=values // groups)]
+    made += [piece("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
+    return _linear(c, [*made, _map("o", values, d), piece("state", "state", slots * (keys + values))])
+
+
+def hgrn2(c: Config) -> Raw:
+    """HGRN2: a forget gate as wide as a state of `expand_ratio` rows for each head, with bounds learned by layer."""
+    d = c.size("hidden_size", default=2048)
+    rows = c.size("expand_ratio", default=128, null=None)
+    heads = max(1, d // rows) if rows else c.size("num_heads")
+    c.divides(heads, d, "num_heads", "hidden_size")
+    c.ignore("num_heads")
+    rows = rows or max(1, d // heads)
+    wide = heads * rows
+    made = [_map("q", d, wide), _map("f", d, wide), _map("i", d, d), *_short(c, False, q=wide, f=wide, i=d)]
+    made += [piece("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
+    raw = _linear(c, [*made, _map("o", d, d), piece("state", "state", wide * max(1, d // heads))])
+    if c.flag("use_lower_bound", default=True):
+        raw["around"] = [piece("lower_bounds", "held", raw["n_layers"] * d, kind="recurrent")]
+    return raw
+
+
+def _map(name: str, d_in: int, d_out: int) -> Raw:
+    return piece(name, "linear", d_in, d_out, bias=False)
+
+
+def _expanded(c: Config, d: int, key: float, several: int, *, grouped: bool = True) -> tuple[int, int, int, int]:
+    """Heads, the widths of keys and of values of all heads (`expand_k` and `expand_v` times the model's), and how many
+    heads share a key."""
+    heads = c.size("num_heads", default=several)
+    keys, values = (int(d * c.real(f"expand_{one}", default=by)) for one, by in (("k", key), ("v", 1.0)))
+    shared = c.size("num_kv_heads", default=heads, null=heads) if grouped else heads
+    c.divides(shared, heads, "num_kv_heads", "num_heads")
+    for name, width in (("expand_k", keys), ("expand_v", values)):
+        if width < heads or width % heads:
+            c.fault(name, c.data.get(name, key), f"so much that {heads:,} heads divide {name} · hidden_size")
+    return heads, max(heads, keys), max(heads, values), max(1, heads // shared)
+
+
+def _short(c: Config, default: bool, **widths: int) -> list[Raw]:
+    """Short convolutions of channels, with what they keep."""
+    taps = c.size("conv_size", default=4)
+    if not c.flag("use_short_conv", default=default):
+        return []
+    made = [piece(f"{name}_conv", "convolution", w, w, taps, 1, groups=w, bias=False) for name, w in widths.items()]
+    return [*made, piece("conv_state", "state", taps * sum(widths.values()))]
+
+
+def _linear(c: Config, made: list[Raw]) -> Raw:
+    """A layer of these pieces and a feed-forward."""
+    c.note("the recurrence itself and what is normed of its heads are not among the FLOPs")
+    raw = _stack(c) | {"pieces": {"leaves": [{"kind": "recurrent"} | one for one in made]}}
+    raw["positions"] = {"form": "none"}
+    return layered(raw, (["layer"] * raw["n_layers"], {"layer": {"parts": ["pieces", "feed_forward"]}}))

@@ -38,7 +38,9 @@ from txcalc.parts.spans import (
 from txcalc.parts.tower import ProjectorStep
 from txcalc.parts.work import Axis
 
-ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh")
+ACTIVATIONS = (
+    "relu", "relu2", "relu6", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "hard_swish", "sigmoid", "tanh"
+)  # fmt: skip
 
 sizes = st.integers(1, 40)
 flags = st.booleans()

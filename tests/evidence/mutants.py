@@ -163,7 +163,7 @@ def mutate(config: dict[str, Any], draw: random.Random) -> dict[str, Any]:
     """One to three keys, nested ones too, changed: another value of its kind, null, or gone."""
     mutant = copy.deepcopy(config)
     known = sorted(set(places(config)) - {ON_PURPOSE.get(config["model_type"])})
-    for path in draw.sample(known, draw.randint(1, 3)):
+    for path in draw.sample(known, min(len(known), draw.randint(1, 3))):
         *tables, key = path.split(".")
         inner = at(mutant, ".".join(tables)) if tables else mutant
         if not isinstance(inner, dict):
@@ -178,6 +178,10 @@ def mutate(config: dict[str, Any], draw: random.Random) -> dict[str, Any]:
             choices = [value * 2, 1.0, 0.5, None]
         elif isinstance(value, str):
             choices = ["relu", "silu", "gelu", "gated-gelu", "none", None]
+        elif isinstance(value, list) and value and all(type(item) is int for item in value):
+            i, item = draw.randrange(len(value)), draw.choice(value)
+            choices = [[*value[:i], changed, *value[i + 1 :]] for changed in (value[i] + 1, value[i] * 2, 1, 0)]
+            choices += [value[:-1], [*value, item], None]
         if draw.random() < 0.25:
             del inner[key]
         else:

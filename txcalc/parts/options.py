@@ -135,7 +135,10 @@ def groups_of(number: int) -> Check:
 
 RMS_EPS, LAYER_EPS = 1e-6, 1e-5  # default epsilons
 
-ACTIVATIONS = ("relu", "relu2", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "sigmoid", "tanh", "none")
+ACTIVATIONS = (
+    "relu", "relu2", "relu6", "gelu", "gelu_tanh", "quick_gelu", "silu", "clamped_silu", "hard_swish", "sigmoid",
+    "tanh", "none",
+)  # fmt: skip
 activation = one_of(*ACTIVATIONS)
 
 # Kinds of leaves, except collectives (`ledger.KINDS`).

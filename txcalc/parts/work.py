@@ -156,11 +156,13 @@ COST = {
     "rotary": 3,  # two multiplies and an add
     "relu": 1,
     "relu2": 2,  # relu, square
+    "relu6": 2,  # the larger of 0, the smaller of 6
     "gelu": 5,  # 0.5·x·(1 + erf(x/√2)): scale, erf, add, two multiplies
     "gelu_tanh": 9,  # 0.5·x·(1 + tanh(c·(x + a·x³)))
     "quick_gelu": 4,  # x·sigmoid(1.702·x)
     "silu": 4,  # x·sigmoid(x): negate, exp, add, divide
     "clamped_silu": 8,  # gpt-oss: x·sigmoid(1.702·x) on clamped operands, up + 1
+    "hard_swish": 5,  # x·min(max(x + 3, 0), 6)/6
     "sigmoid": 3,
     "tanh": 1,
     "softplus": 2,

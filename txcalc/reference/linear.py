@@ -163,10 +163,12 @@ class Norm(nn.Module):
 FORMS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "relu2": lambda x: F.relu(x).square(),
+    "relu6": F.relu6,
     "gelu": F.gelu,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "quick_gelu": lambda x: F.silu(1.702 * x) / 1.702,
     "silu": F.silu,
+    "hard_swish": F.hardswish,
     "sigmoid": torch.sigmoid,
     "tanh": torch.tanh,
     "softplus": F.softplus,

@@ -17,6 +17,8 @@ HEADS = {
     "ForMaskedLM": "masked-lm",
     "ForConditionalGeneration": "lm",
     "ForImageClassification": "classifier",
+    "ForSemanticSegmentation": "pixels",
+    "ForObjectDetection": "boxes",
     "ForSequenceClassification": "sequence",
     "ForTokenClassification": "token",
     "ForQuestionAnswering": "question",

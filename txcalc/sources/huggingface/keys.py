@@ -34,6 +34,8 @@ ACTIVATIONS = {
     "quick_gelu": "quick_gelu",
     "relu": "relu",
     "relu2": "relu2",
+    "relu6": "relu6",
+    "hardswish": "hard_swish",
     "sigmoid": "sigmoid",
     "silu": "silu",
     "swish": "silu",

@@ -207,13 +207,13 @@ def test_what_is_slower_makes_nothing_faster() -> None:
         assert worse, what
 
 
-TIMES = ("prompt", "alone", "own", "lone")
-GROWING = ("prompt", "alone", "own", "chunks", "polls")
+TIMES = ("prompt", "unloaded", "overhead", "solo")
+GROWING = ("prompt", "unloaded", "overhead", "chunks", "polls")
 DEMANDS = {
-    "plain": Demand(lambda n: 0.01 + 1e-4 * n, 0.05, 0.06, 0.3, 200, own=0.02, polls=1.0, spread=0.5),
+    "plain": Demand(lambda n: 0.01 + 1e-4 * n, 0.05, 0.06, 0.3, 200, overhead=0.02, polls=1.0, spread=0.5),
     "polled": Demand(lambda n: 0.01 + 1e-4 * n, 0.02, 0.03, 0.1, 200, 2.0, interval=8, width=0.5),
-    "shared": Demand(lambda n: 0.01 + 1e-4 * n, 0.03, 0.03, 0.2, 500, sharing=4, lone=0.02, interval=30, gathers=True),
-    "one token": Demand(lambda n: 0.0, 0.05, 0.06, 0.3, 1, own=0.02, spread=0.5),
+    "shared": Demand(lambda n: 0.01 + 1e-4 * n, 0.03, 0.03, 0.2, 500, sharing=4, solo=0.02, interval=30, gathers=True),
+    "one token": Demand(lambda n: 0.0, 0.05, 0.06, 0.3, 1, overhead=0.02, spread=0.5),
 }
 
 

@@ -42,7 +42,7 @@ def test_clients_wait_are_computed_or_decode(demand: Demand, copies: tuple[int, 
     # No step waits for a prompt, and no prompt for a step.
     assert found.tpot == pytest.approx(demand.step(found.decoding / copies[1]), rel=1e-9)
     assert found.rate <= copies[0] / demand.prompt * (1 + 1e-9)
-    assert found.ttft >= demand.own + demand.alone + handed - 1e-12
+    assert found.ttft >= demand.overhead + demand.unloaded + handed - 1e-12
 
 
 @given(DEMANDS, POOLS, st.integers(1, 300))
@@ -129,7 +129,7 @@ def test_two_pools_are_what_their_formulas_say(one: Demand, copies: tuple[int, i
     assert found.utilisation == pytest.approx(x / fillers * one.prompt, rel=1e-9)
     busy = x / fillers * one.prompt * (1 - 1 / max(1, each))
     first = max(0, each - 1) / 2 * one.prompt / ROUNDS
-    ttft = one.own + busy * one.prompt / (1 - busy) * (1 + one.spread) / 2 + one.alone + first
+    ttft = one.overhead + busy * one.prompt / (1 - busy) * (1 + one.spread) / 2 + one.unloaded + first
     ttft += handed + (1.5 + one.polls) * step
     slack = max(0.0, n / x - ttft - 499 * found.tpot)  # type: ignore[operator]
     assert found.ttft == pytest.approx(ttft + slack, rel=1e-9)

@@ -28,7 +28,7 @@ from txcalc.planning.serving.deployment import Deployment
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.points import Limits, Timer, request
 from txcalc.planning.serving.simulation import Done, Server, Simulated, SimulatedRun, simulate, simulated, spread
-from txcalc.planning.serving.steady_state import among, closed, open_
+from txcalc.planning.serving.steady_state import closed, coupling, open_
 from txcalc.planning.serving.traffic import Arrival, Lengths, Requests, arrivals, lengths
 
 
@@ -246,7 +246,7 @@ def test_closed_loops_of_drawn_servers_are_the_closed_forms(
     traffic = Requests(Lengths(prompt, prompt), Lengths(answer - by, answer + by))
     run = ran(Server(step, token, 0.01, 8192, 4096, 1 << 40, polls=2.0), traffic, ROUNDS * clients, clients)
     seconds, width = prompt * token, (12 * traffic.answers.spread) ** 0.5
-    form = closed(Demand(step, seconds, seconds, prompt / 8192, answer, own=0.01, polls=2.0, width=width), clients)
+    form = closed(Demand(step, seconds, seconds, prompt / 8192, answer, overhead=0.01, polls=2.0, width=width), clients)
     assert 0.9 < form.e2e / mean(run, "e2e") < 1.1
     assert 0.55 < form.ttft / mean(run, "ttft") < 1.35
     assert form.tpot and 0.93 < form.tpot / mean(run, "tpot") < 1.3
@@ -442,7 +442,7 @@ def test_a_copy_as_the_simulation_sees_it(hits: Any, cached: int, told: bool) ->
     pages = deployment.max_concurrency(layout, longest) // 2 * longest // 16
     assert server[3:] == (300, 9, pages, 16, 1.0, demand.polls, 3)
     assert server.token == pytest.approx(demand.prompt / (1000 - cached))
-    assert server.delay == pytest.approx(demand.alone - demand.prompt + demand.own)
+    assert server.delay == pytest.approx(demand.unloaded - demand.prompt + demand.overhead)
     assert [server.step(n) for n in (1, 7)] == [demand.step(n) for n in (1, 7)]
 
 
@@ -452,7 +452,7 @@ def test_others_prompts_are_waited_for_over_an_answer(answer: int) -> None:
     deployment = Deployment(model, hardware.load("h100-sxm"), engine(model))
     timer, layout = Timer(deployment, request(300, 100, answer=answer), 300), Layout(dp=2, ep=2)
     demand, load = timer.demand(layout), (4.0, Steady(9.0, 9.0, 9.0, 7.0, 0.5, 3.0))
-    server, away = Server.of(timer, layout, 9, load), among(demand, *load).away
+    server, away = Server.of(timer, layout, 9, load), coupling(demand, *load).away
     assert (server.step(1) - demand.step(1)) * (answer - 1) == pytest.approx(away * demand.tokens) and away > 0
 
 

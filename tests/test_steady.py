@@ -39,7 +39,7 @@ DEMANDS = st.builds(
 
 def test_one_user_alone() -> None:
     """Nothing in line: the prompt, and 99 steps that nobody shares."""
-    found = closed(Demand(linear(0.01, 0), 0.2, 0.3, 0.25, 100, own=0.05), 1)
+    found = closed(Demand(linear(0.01, 0), 0.2, 0.3, 0.25, 100, overhead=0.05), 1)
     assert found.ttft == pytest.approx(0.05 + 0.3) and found.tpot == pytest.approx(0.01) and found.line == 0
     assert found.e2e == pytest.approx(0.35 + 0.99) == pytest.approx(1 / found.rate, rel=1e-4)
 
@@ -79,7 +79,7 @@ def test_prompts_that_are_computed_first() -> None:
 
 def test_copies_that_share_experts_wait_for_each_other() -> None:
     """Few requests: each of eight copies' prompts, alone at 0.06 s, holds up all steps. Many: nearly all have one."""
-    demand = Demand(linear(0.01, 0), 0.1, 0.06, 0.0, 1001, sharing=8, lone=0.06)
+    demand = Demand(linear(0.01, 0), 0.1, 0.06, 0.0, 1001, sharing=8, solo=0.06)
     apart, few = (closed(one, 2) for one in (demand._replace(sharing=1, prompt=0.06), demand))
     assert few.tpot and apart.tpot
     # Of two users' prompts one is another's; of sixteen fifteen are.
@@ -87,7 +87,7 @@ def test_copies_that_share_experts_wait_for_each_other() -> None:
     many = [closed(one, 2000) for one in (demand, demand._replace(sharing=1))]
     assert many[0].rate == pytest.approx(many[1].rate, rel=0.1) == pytest.approx(10, rel=0.2)
     # Eight prompts per step and copy: every copy computes some, though they take a third of its time.
-    slow = demand._replace(step=linear(0.03, 1e-4), prompt=0.02, alone=0.012, lone=0.012)
+    slow = demand._replace(step=linear(0.03, 1e-4), prompt=0.02, unloaded=0.012, solo=0.012)
     thousands = [closed(one, 8000).tpot for one in (slow, slow._replace(sharing=1))]
     assert thousands[0] == pytest.approx(thousands[1], rel=0.01)
 
@@ -160,7 +160,7 @@ def test_near_its_limit_an_open_loop_has_no_means() -> None:
 def test_littles_law_in_a_closed_loop(demand: Demand, clients: float) -> None:
     found = closed(demand, clients)
     assert found.inside == pytest.approx(clients, rel=1e-3)
-    assert 0 < found.utilisation < 1 and found.ttft >= demand.alone * (1 - 1e-12)  # sums of doubles are rounded
+    assert 0 < found.utilisation < 1 and found.ttft >= demand.unloaded * (1 - 1e-12)  # sums of doubles are rounded
     if demand.answer > 1:
         assert found.tpot and found.tpot * (1 + 1e-9) >= demand.step(found.decoding) / demand.tokens
         assert found.decoding == pytest.approx(found.rate * (demand.answer - 1) * found.tpot, rel=1e-6)
@@ -221,14 +221,14 @@ def test_a_closed_loop_is_what_its_formulas_say(one: Demand, n: float, part: flo
     steps = ahead * one.chunks + beside * (own + one.interval / 2)
     steps = (1 - one.together) * steps + one.together * first * one.chunks + one.polls * beside
     assert loop.wait(d) == (pytest.approx(seconds, rel=1e-5), pytest.approx(steps, rel=1e-5))
-    idle, whole = one.own + one.alone - one.prompt, decodes + each * one.prompt
+    idle, whole = one.overhead + one.unloaded - one.prompt, decodes + each * one.prompt
     asking = d + each * (steps + others * idle / whole)
-    assert loop.asking(d) == pytest.approx(asking, rel=1e-5)
-    ttft = one.alone + one.own + seconds + max(0, n - asking) / each * whole * (1 - one.together)
+    assert loop.clients_for(d) == pytest.approx(asking, rel=1e-5)
+    ttft = one.unloaded + one.overhead + seconds + max(0, n - asking) / each * whole * (1 - one.together)
     rest = answer * decodes + d * one.prompt * others * (1 - one.together / 2)
     e2e = max(n / each * whole + idle * (1 - others), one.prompt + idle + answer * decodes)
     off = e2e - ttft - rest
-    state = loop.together(d)
+    state = loop.closed_state(d)
     assert state.e2e == pytest.approx(e2e, rel=1e-9) and state.rate == pytest.approx(n / e2e, rel=1e-9)
     level = max(ttft + off * ttft**2 / (ttft**2 + rest**2), one.prompt + idle)
     assert state.ttft == pytest.approx(min(level, e2e - answer * decodes), rel=1e-4)
@@ -238,9 +238,9 @@ def test_a_closed_loop_is_what_its_formulas_say(one: Demand, n: float, part: flo
 @given(WHOLE, st.sampled_from((0.2, 1.0, 2.0, 300.0)), st.booleans())
 def test_no_client_is_answered_quicker_than_alone(one: Demand, n: float, shared: bool) -> None:
     """Of less than one client a copy too, as a user of several copies is; who looks rarely finds a lone one at once."""
-    one = one._replace(sharing=2, lone=one.prompt / 2, gathers=True) if shared else one
+    one = one._replace(sharing=2, solo=one.prompt / 2, gathers=True) if shared else one
     found = closed(one, n)
-    assert found.ttft >= (one.own + one.alone) * (1 - 1e-9)
+    assert found.ttft >= (one.overhead + one.unloaded) * (1 - 1e-9)
     assert (found.tpot or 0) >= one.step(0.0) / one.tokens * (1 - 1e-9)
     if n <= 1 and not one.together and not shared:
         rare = one._replace(interval=40)
@@ -269,7 +269,7 @@ def test_a_line_of_prompts_is_what_its_formulas_say(whole: Demand, busy: float) 
     variances."""
     one = whole._replace(answer=1)
     found = open_(one, busy / one.prompt, 100)
-    late = found.ttft - one.own - one.alone
+    late = found.ttft - one.overhead - one.unloaded
     held = late / one.prompt * (one.bursts + 1) / (one.bursts + one.spread)  # found/(1 − found)
     finds = held / (1 + held)
     assert finds == pytest.approx((1 + one.bursts * (1 - finds) / busy) ** (-1 / one.bursts), rel=1e-4)
@@ -299,7 +299,7 @@ def test_an_open_loop_is_what_its_formulas_say(one: Demand, busy: float, d: floa
         behind = (1 - exp(-x * (queue + own))) / 2
         steps = (1 - full_of) * (most + 1) + full_of * (one.chunks + 0.5)
         waits = queue + steps * shared + ((1 - full_of) * by_itself + full_of * behind) * part
-    assert found.ttft == pytest.approx(one.own + waits + one.alone + one.polls * shared, rel=1e-9)
+    assert found.ttft == pytest.approx(one.overhead + waits + one.unloaded + one.polls * shared, rel=1e-9)
     assert found.tpot == pytest.approx(d / x / more) and found.e2e == pytest.approx(found.ttft + d / x)
     assert (found.rate, found.decoding, found.utilisation) == (x, d, pytest.approx(full))
 
@@ -426,9 +426,13 @@ def test_a_rate_that_does_not_last() -> None:
 def test_requests_that_are_looked_for_rarely_wait_for_half_the_interval_and_each_other() -> None:
     """Ten rounds from one start, answers from 0.8 of a length on: 2.35 times as close as evenly spread, by hand."""
     often = Demand(lambda n: 0.01, 0.2, 0.2, 1.0, 1001, width=0.2 / 0.9)
-    assert Loop(often, 64).dense(0.0) == pytest.approx(0.9 / 0.2 * sum(i**-0.5 for i in range(1, 10)) / 9, rel=1e-9)
-    assert Loop(often, 64).dense(500.0) == pytest.approx(1.45, rel=0.01)  # half of the steps' prompts hold them apart
-    assert Loop(often, None).dense(0.0) == 1 == Loop(often._replace(width=1.0), 64).dense(9.0)
+    assert Loop(often, 64).clustering(0.0) == pytest.approx(
+        0.9 / 0.2 * sum(i**-0.5 for i in range(1, 10)) / 9, rel=1e-9
+    )
+    assert Loop(often, 64).clustering(500.0) == pytest.approx(
+        1.45, rel=0.01
+    )  # half of the steps' prompts hold them apart
+    assert Loop(often, None).clustering(0.0) == 1 == Loop(often._replace(width=1.0), 64).clustering(9.0)
     rare = often._replace(interval=30)
     few, many = (closed(rare, n).ttft - closed(often, n).ttft for n in (2, 64))
     assert few == pytest.approx(14.5 * 0.01, rel=0.1)  # no other comes in 30 of 1,000 steps
@@ -442,4 +446,4 @@ def test_prompts_found_together_wait_for_half_of_the_others() -> None:
     demand = Demand(linear(0.01, 0), 0.01, 0.01, 0.25, 100, interval=40)
     for chunks, clients, waits in ((0.25, 10, 6), (0.25, 3, 2), (2, 10, 4.5), (2, 1, 0)):
         loop = Loop(demand._replace(chunks=chunks), clients)
-        assert loop.found(1e9) == clients and loop.crowd(1e9) == pytest.approx(waits), (chunks, clients)
+        assert loop.polled_prompts(1e9) == clients and loop.polled_ahead(1e9) == pytest.approx(waits), (chunks, clients)

@@ -60,8 +60,11 @@ def servers(engine: str) -> list[Server]:
             demand, seats = timing.demand(layout, row.concurrency), timing.seats(layout)
         except TxcalcError:
             continue
-        step = demand.step
-        bare = demand._replace(step=lambda n, step=step: step(n) - own.step_s - own.sequence_s * n, own=0.0, polls=0.0)  # type: ignore[misc]
+
+        def seconds(n: float, step: Callable[[float], float] = demand.step) -> float:
+            return step(n) - own.step_s - own.sequence_s * n
+
+        bare = demand._replace(step=seconds, overhead=0.0, polls=0.0)
         alike = (row.prompt, row.answer) not in DRAWN
         found.append(Server(row, bare, row.concurrency / min(row.dp, row.concurrency), seats, alike))
     return found

@@ -17,30 +17,30 @@ class Demand(NamedTuple):
     step     seconds of a decode step of so many sequences at their mean length
     tokens   expected of a sequence in a step: 1, or more by speculation
     prompt   seconds of the replica's time per prompt under load: τ
-    alone    seconds from a prompt's arrival to its first token, without other load
+    unloaded seconds from a prompt's arrival to its first token, without other load
     chunks   steps per prompt with full chunks: a fraction for prompts that share a chunk
     answer   tokens of an answer, the first of which comes with the prompt
-    own      the engine's own seconds of TTFT
+    overhead the engine's seconds of TTFT
     polls    decode steps of others that TTFT also includes
     interval decode steps between two polls for new requests: a request waits for half of them, and for the prompts
-             that came meanwhile
-    spread   variance of a prompt's time over its mean squared
-    bursts   variance of the time between requests of an open loop over its mean squared: 1 at random
-    together    share of the rounds in which all prompts of a closed loop are computed before any answer: the first of
+             that arrived meanwhile
+    spread   squared coefficient of variation of a prompt's time
+    bursts   squared coefficient of variation of an open loop's interarrival times: 1 for Poisson arrivals
+    together share of the rounds in which all prompts of a closed loop are computed before any answer: the first of
              `ROUNDS`, and more where an engine computes prompts first and answers are of one length: they end together
     width    of a closed loop: share of an answer's time over which answers that begin together end
-    sharing  copies that share experts, whose steps all wait for the slowest of them
-    lone     seconds of a prompt where no other of these copies computes one
-    gathers  of these copies, prompts wait for each other: until all copies have one, at most `interval` steps
+    sharing  replicas that share experts, whose steps all wait for the slowest of them
+    solo     seconds of a prompt while no other of these replicas computes one
+    gathers  prompts of these replicas wait for each other: until all have one, at most `interval` steps
     """
 
     step: Callable[[float], float]
     prompt: float
-    alone: float
+    unloaded: float
     chunks: float
     answer: int
     tokens: float = 1.0
-    own: float = 0.0
+    overhead: float = 0.0
     polls: float = 0.0
     spread: float = 0.0
     bursts: float = 1.0
@@ -48,19 +48,19 @@ class Demand(NamedTuple):
     interval: int = 1
     width: float = 1.0
     sharing: int = 1
-    lone: float = 0.0
+    solo: float = 0.0
     gathers: bool = False
 
 
 class Steady(NamedTuple):
-    """Means of a copy of the model at a load, in seconds; tpot: None where an answer is one token.
+    """Mean latencies of a replica at a load, in seconds; tpot: None where an answer is one token.
 
     rate          requests per second
     utilisation   share of time in prefill
-    decoding      sequences in decode
-    line          of TTFT, the wait for a seat in the cache, of a closed loop
-    lasts         it can keep up with the requests; else no latency has a mean (inf), rate is what it can keep up with,
-                  utilisation what prompts would take, decoding what would have to decode (inf: no number is enough)
+    decoding      mean decode batch: sequences
+    line          of a closed loop's TTFT, the wait for space in the KV cache
+    lasts         the replica keeps up with the requests; otherwise no latency has a mean (inf), `rate` is what it keeps
+                  up with, `utilisation` what prefill would take, `decoding` the batch needed (inf: none is enough)
     """
 
     ttft: float

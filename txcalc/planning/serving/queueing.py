@@ -1,6 +1,7 @@
-"""Mean times of a copy of a model under load, from its rate and the sequences that decode (`steady_state` finds both).
+"""Queueing formulas for one replica: mean latencies from its request rate and its mean decode batch.
 
-An open loop has requests that arrive by themselves, a closed one has users who ask again when the answer is there.
+`steady_state` solves for these two. In an open loop requests arrive at a given rate; in a closed loop each client sends
+its next request as soon as it has its answer.
 """
 
 from __future__ import annotations
@@ -11,79 +12,86 @@ from math import ceil, erfc, exp, floor, inf, log, log1p, pi, sqrt
 
 from txcalc.planning.serving.demand import ROUNDS, Demand, Steady
 
-CLOSE = 1e-6  # relative, of a root
-GRID = 128  # points of a chain up to its mean
-OFF = 4 / 3 * 2.15  # clients whose line varies as of those off by `width`; 2.15: the mean of √1 … √9, of a random walk
-DISCRETE = 1.166  # 2 · 0.583, by which the line of a random walk is shorter than a diffusion's (Siegmund 1979)
-COUPLED = 8  # rounds in which the prompts of copies that share experts settle
+CLOSE = 1e-6  # relative tolerance of a root
+GRID = 128  # states of the birth-death chain up to its mean
+# Clients per unit of `width` whose queue varies as that of periodic sources; 2.15 is the mean of √1 … √9 (random walk).
+OFF = 4 / 3 * 2.15
+DISCRETE = 1.166  # 2 · 0.583: a random walk's queue is shorter than the diffusion's (Siegmund 1979)
+COUPLED = 8  # iterations until the prompt times of replicas that share experts converge
 
 
 class Loop:
-    """A copy's means by its rate and the number that decodes: of clients in a closed loop, or in an open one."""
+    """Means of one replica under load, by its request rate and its mean decode batch (`decoding`).
+
+    clients   of a closed loop; None: an open loop
+    others    share of the load that one request sees from the others: (n − 1)/n in a closed loop
+    """
 
     def __init__(self, demand: Demand, clients: float | None) -> None:
         self.demand, self.clients = demand, clients
-        # What one request sees of the others.
         self.others = 1.0 if clients is None else max(0.0, 1 - 1 / max(1.0, clients))
         self.bursts = demand.bursts if clients is None else 1.0
-        # Asked again and again at the same number.
-        self.tpot, self.found = cache(self._tpot), cache(self._found)
+        # Root finding calls both many times with the same batch.
+        self.tpot, self.polled_prompts = cache(self._tpot), cache(self._polled_prompts)
 
     def _tpot(self, decoding: float) -> float:
-        """A step, and its share of the prompts."""
+        """Seconds per output token: a decode step, and the prefill that is computed meanwhile."""
         demand = self.demand
         step, each = demand.step(decoding) / demand.tokens, decoding / (demand.answer - 1)
-        found = step + each * demand.prompt
+        tpot = step + each * demand.prompt
         for _ in range(COUPLED if demand.sharing > 1 else 0):
-            beside = self.beside(decoding / (demand.answer - 1) / found, decoding)
-            found = step + each * self.held_up(beside)
-        return found
+            overlap = self.overlap(decoding / (demand.answer - 1) / tpot, decoding)
+            tpot = step + each * self.stall(overlap)
+        return tpot
 
-    def beside(self, rate: float, decoding: float) -> float:
-        """The chance that another of the copies that share experts computes a prompt while this one does: its own share
-        of the time, or that it found one in the same step, or when they are gathered."""
+    def overlap(self, rate: float, decoding: float) -> float:
+        """Probability that another of the replicas that share experts prefills while this one does: its own share of
+        time in prefill, or the chance that its last poll found a prompt, whichever is larger."""
         demand = self.demand
-        own = min(1.0, rate * demand.lone / max(1e-9, 1 - rate * (demand.prompt - demand.lone)))
-        return max(own, 1 - exp(-self.found(decoding)))
+        own = min(1.0, rate * demand.solo / max(1e-9, 1 - rate * (demand.prompt - demand.solo)))
+        return max(own, 1 - exp(-self.polled_prompts(decoding)))
 
-    def lasts(self, beside: float) -> float:
-        """Seconds of a prompt that so many of the others compute one beside."""
+    def prompt_time(self, overlap: float) -> float:
+        """Seconds of a prompt while another replica prefills with this probability."""
         demand = self.demand
-        return demand.prompt if demand.sharing == 1 else demand.lone + (demand.prompt - demand.lone) * beside
+        return demand.prompt if demand.sharing == 1 else demand.solo + (demand.prompt - demand.solo) * overlap
 
-    def held_up(self, beside: float) -> float:
-        """Seconds for which a step waits for each of its copy's prompts, with those of the copies that it waits for."""
-        return self.lasts(beside) * self.demand.sharing / (1 + (self.demand.sharing - 1) * beside)
+    def stall(self, overlap: float) -> float:
+        """Seconds of decode lost per prompt of this replica: its own prefill, and that of the replicas that it waits
+        for."""
+        return self.prompt_time(overlap) * self.demand.sharing / (1 + (self.demand.sharing - 1) * overlap)
 
-    def _found(self, decoding: float) -> float:
-        """A copy's prompts of one poll for requests."""
-        found = self.dense(decoding) * self.asked(decoding) * self.interval(decoding)
+    def _polled_prompts(self, decoding: float) -> float:
+        """Prompts that one poll for requests finds."""
+        found = self.clustering(decoding) * self.prompts_per_step(decoding) * self.poll_interval(decoding)
         return min(found, decoding) if self.clients is None else min(found, self.clients)
 
-    def asked(self, decoding: float) -> float:
-        """Prompts of a step where so many decode."""
+    def prompts_per_step(self, decoding: float) -> float:
+        """Prompts that arrive per decode step; as many answers end."""
         return decoding * self.demand.tokens / (self.demand.answer - 1)
 
-    def dense(self, decoding: float) -> float:
-        """How many times as close as evenly spread the requests of a closed loop come, of `ROUNDS` that begin together:
-        as far apart as their prompts' steps set them, and as answers of unequal lengths do, which grows with the root
-        of the rounds (a random walk) until it is all of an answer's time."""
+    def clustering(self, decoding: float) -> float:
+        """Density of a closed loop's arrivals, relative to evenly spaced ones (1), as a mean over `ROUNDS` rounds.
+
+        All clients start together. The steps of their prompts move them apart, and so do answers of unequal lengths: by
+        the square root of the round (a random walk), until they are spread over the whole time of an answer.
+        """
         if self.clients is None:
             return 1.0
-        even, width = self.asked(decoding) * self.demand.chunks, self.demand.width
+        even, width = self.prompts_per_step(decoding) * self.demand.chunks, self.demand.width
         return sum(1 / min(1.0, sqrt(even**2 + i * width**2) or CLOSE) for i in range(1, ROUNDS)) / (ROUNDS - 1)
 
-    def interval(self, decoding: float) -> float:
-        """Steps between two polls for requests: until each of the copies that gather them has one, which takes the sum
-        of 1/i, i to their number, as long as one alone takes (the largest of so many exponential times)."""
+    def poll_interval(self, decoding: float) -> float:
+        """Decode steps between two polls for requests. Replicas that gather prompts wait until each has one: the mean
+        of the largest of n exponential times, which is the mean of one times Σ 1/i for i = 1 … n."""
         demand = self.demand
         if not demand.gathers or not decoding:
             return demand.interval
         each = (demand.answer - 1) / decoding / demand.tokens
         return min(demand.interval, each * sum(1 / i for i in range(1, demand.sharing + 1)))
 
-    def polled(self, decoding: float) -> float:
-        """Seconds of a step and of the prompts that it shares, of those between two polls."""
+    def poll_step(self, decoding: float) -> float:
+        """Seconds of a decode step between two polls, with the prefill computed meanwhile."""
         demand = self.demand
         if not decoding or demand.answer == 1:
             return 0.0
@@ -91,25 +99,26 @@ class Loop:
         return demand.step(decoding) + each * demand.prompt
 
     def rate(self, decoding: float) -> float:
-        """Requests per second where so many decode on average."""
+        """Requests per second at this mean decode batch (Little's law)."""
         return decoding / (self.demand.answer - 1) / self.tpot(decoding)
 
     def population(self, rate: float, most: float) -> tuple[float, float]:
-        """Sequences that decode on average of requests at random, and the share of the time in which no more can, or
-        prompts come faster than steps take them up.
+        """Mean decode batch at an open loop's rate, and the share of time at which it is overloaded: the batch is full
+        (`most`), or prompts arrive faster than they are computed.
 
-        A birth-death chain: where n decode, each takes its steps, the prompts' share of the time whatever n is, and the
-        prompts that came while its own was computed. A request that comes holds up all that decode, so that for a while
-        fewer end: a birth counts as 1/(1 − ρ) of them. The chain goes by as many at a time as births and deaths spread.
+        A birth-death chain of the batch size n. A sequence is in the batch for its decode steps, for the prefill that
+        interrupts them, whatever n is, and for the prompts that arrived while its own was computed. Each arrival stalls
+        all that decode, so fewer end for a while: a birth counts 1/(1 − ρ). The chain moves in strides as wide as
+        births and deaths vary.
         """
         demand = self.demand
         steps, mean = (demand.answer - 1) / demand.tokens, root(lambda n: self.rate(n) - rate, 0.0, most)
 
-        def taken(n: float) -> float:
-            """Seconds in which one of n decodes its answer."""
-            step, share = demand.step(n), min(rate * self.held(rate, n), 1 - CLOSE)
+        def decode_time(n: float) -> float:
+            """Seconds in which one sequence of n decodes its answer."""
+            step, share = demand.step(n), min(rate * self.stall_at(rate, n), 1 - CLOSE)
             even = step / (1 - share)
-            own = step + demand.prompt * (1 + 2 * rate * self.rest(rate, step))  # of the step of its own prompt
+            own = step + demand.prompt * (1 + 2 * rate * self.residual_step(rate, step))  # the step of its own prompt
             ahead: float = share * (1 - share**steps) / (1 - share)
             return steps * even + max(0.0, own - even) * ahead
 
@@ -121,33 +130,34 @@ class Loop:
         while ns[-1] + stride <= most and (ns[-1] <= mean or logs[-1] > top - 25):
             ns.append(ns[-1] + stride)
             n = ns[-1] - (stride - each) / 2
-            logs.append(logs[-1] + stride / each * log(rate * taken(n) / n))
+            logs.append(logs[-1] + stride / each * log(rate * decode_time(n) / n))
             top = max(top, logs[-1])
-        chances = [exp(one - top) * (stride / each if i else 1.0) for i, one in enumerate(logs)]
-        full = sum(chance for n, chance in zip(ns, chances, strict=True) if rate * self.service(n) >= 0.99)
+        weights = [exp(one - top) * (stride / each if i else 1.0) for i, one in enumerate(logs)]
+        full = sum(weight for n, weight in zip(ns, weights, strict=True) if rate * self.service(n) >= 0.99)
         if ns[-1] + stride > most:
-            full += chances[-1] * each / stride
-        decoding = sum(n * chance for n, chance in zip(ns, chances, strict=True))
-        return decoding / sum(chances), full / sum(chances)
+            full += weights[-1] * each / stride
+        decoding = sum(n * weight for n, weight in zip(ns, weights, strict=True))
+        return decoding / sum(weights), full / sum(weights)
 
-    def rest(self, rate: float, step: float) -> float:
-        """Seconds that are left of a step when a request comes at random, where each serves the prompts that came in
-        the one before: half of the mean of its square over its mean."""
+    def residual_step(self, rate: float, step: float) -> float:
+        """Mean residual time of a step at a random arrival, E[S²]/(2·E[S]), where each step prefills the prompts that
+        arrived during the one before."""
         demand = self.demand
         share = rate * demand.prompt
         prompts = demand.prompt * share * (self.bursts + demand.spread) / (1 - share**2)
         return (step / (1 - share) + prompts) / 2
 
-    def gate(self, rate: float, step: float, queue: float) -> float:
-        """Seconds from a request's coming at random until its prompt's last step is done, beside its own time.
+    def prefill_wait(self, rate: float, step: float, queue: float) -> float:
+        """Seconds from a random arrival to the end of the prompt's last step, without the prompt's own time.
 
-        Steps take up all prompts that came in the one before: what is left of that one, and all that it found. Where
-        these do not go into a step, `queue` is the wait in line; a prompt's last step is not full of it alone, then.
+        A step takes all prompts that arrived during the one before (gated service), so a request waits for the residual
+        step and for all prompts of its own. If they do not fit in one step, `queue` is the wait in line, and the last
+        step of a prompt also computes others.
         """
         demand = self.demand
         share, service = rate * demand.prompt, demand.prompt + demand.chunks * step
         if demand.chunks < 1:
-            return max((1 + 2 * share) * self.rest(rate, step), queue) + step
+            return max((1 + 2 * share) * self.residual_step(rate, step), queue) + step
         busy, least = rate * service, floor(demand.chunks) if step else ceil(demand.chunks) - 1
         chunk = demand.prompt / demand.chunks
         alone = (1 - exp(-rate * (step / 2 + least * (step + chunk)))) * (1 + least - demand.chunks)
@@ -155,17 +165,17 @@ class Loop:
         steps = (1 - busy) * (least + 1) + busy * (demand.chunks + 0.5)
         return queue + steps * step + ((1 - busy) * alone + busy * behind) * chunk
 
-    def held(self, rate: float, decoding: float) -> float:
-        """Seconds for which steps wait for a prompt of this copy."""
-        return self.held_up(self.beside(rate, decoding)) if self.demand.sharing > 1 else self.demand.prompt
+    def stall_at(self, rate: float, decoding: float) -> float:
+        """`stall` at a rate and a mean decode batch."""
+        return self.stall(self.overlap(rate, decoding)) if self.demand.sharing > 1 else self.demand.prompt
 
     def service(self, decoding: float) -> float:
-        """Seconds that a prompt holds up the next: its own, and the steps of decoding that its chunks share."""
+        """Seconds by which a prompt delays the next: its prefill, and the decode steps that share its chunks' steps."""
         return self.demand.prompt + self.demand.chunks * (self.demand.step(decoding) if decoding else 0.0)
 
     def found_busy(self, busy: float) -> float:
-        """The share of requests that find a prompt before theirs where prompts take a share of the time: as much at
-        random; in bursts more (of times between them that are a gamma's, GI/M/1)."""
+        """Probability that an arrival finds another prompt before it, where prompts keep the replica busy for a share
+        of the time: that share for Poisson arrivals, more for bursts (gamma interarrival times, GI/M/1)."""
         bursts = self.bursts
         if bursts == 1 or not busy:
             return busy
@@ -176,103 +186,111 @@ class Loop:
 
         return root(above, 0.0, 1 - CLOSE)
 
-    def crowd(self, decoding: float) -> float:
-        """Prompts that one waits for of those that were found by the same poll, in steps of whole chunks."""
+    def polled_ahead(self, decoding: float) -> float:
+        """Prompts found by the same poll that are computed before a request's own, on average."""
         demand = self.demand
         if demand.answer == 1 or (demand.interval == 1 and (self.clients is None or demand.chunks >= 1)):
             return 0.0
-        return self.before(1 + self.others * self.found(decoding))  # one's own, and those that come meanwhile
+        return self.ahead_in_batch(1 + self.others * self.polled_prompts(decoding))
 
-    def before(self, found: float) -> float:
-        """Prompts that one waits for of those that were found at once, in steps of whole chunks."""
-        whole = max(1.0, 1 / self.demand.chunks) if self.demand.chunks else inf
-        return (found + min(whole, found)) / 2 - 1
+    def ahead_in_batch(self, prompts: float) -> float:
+        """Of so many prompts that arrive at once, those that one of them waits for on average: prompts of the same
+        step end together."""
+        per_step = max(1.0, 1 / self.demand.chunks) if self.demand.chunks else inf
+        return (prompts + min(per_step, prompts)) / 2 - 1
 
-    def queue(self, step: float, come: float) -> tuple[float, float, float]:
-        """Of a closed loop, where so many prompts come in a step: how many one finds before it in line that do not go
-        into the next step, seconds that are left of the running one, and steps that its own prompt takes.
+    def closed_queue(self, step: float, arrivals: float) -> tuple[float, float, float]:
+        """The queue of a closed loop, where so many prompts arrive per step.
 
-        Each client comes once in a round, so that there are about as many as come on average in any long while, and
-        the line is that of periodic sources: P(line > x) = exp(−2x(x/n + 1 − ρ)), of which `n` is fewer than clients
-        where their answers' lengths set them off an even line but little.
+        Returns  prompts ahead that do not fit in the next step; seconds left of the running step; steps of the prompt
+                 itself
+        Source   each client arrives once per round, so arrivals are those of periodic sources: P(queue > x) =
+                 exp(−2x(x/n + 1 − ρ)); n is fewer than the clients while answers of nearly equal lengths keep them in
+                 step
         """
         demand = self.demand
         assert self.clients is not None
-        busy, varied, chunks = come * demand.chunks, 1 + demand.spread, demand.chunks
+        busy, varied, chunks = arrivals * demand.chunks, 1 + demand.spread, demand.chunks
         n = max(1.0, self.clients * min(1.0, OFF * demand.width))
         if chunks >= 1:
             ahead = busy * _periodic(n, max(0.0, 1 - busy), varied)
             least = floor(chunks)
-            alone = (1 - exp(-come * (0.5 + least))) * (1 + least - chunks)  # who share the last step
-            behind = (1 - exp(-come * chunks * (ahead + 1))) / 2
+            alone = (1 - exp(-arrivals * (0.5 + least))) * (1 + least - chunks)  # others in the last step
+            behind = (1 - exp(-arrivals * chunks * (ahead + 1))) / 2
             left = (1 - busy) * step / 2 + ((1 - busy) * alone + busy * behind) * demand.prompt / chunks
             return ahead, left, (1 - busy) * (least + 1) + busy * (chunks + 0.5)
-        whole = step + come * demand.prompt
-        left = (whole + come * demand.prompt**2 * varied / whole) / 2 if whole else 0.0
-        room = max(CLOSE, 1 - busy) / come / chunks if busy else inf  # of a step for more, in those that come
-        ahead = _periodic(n, room, varied) * exp(-DISCRETE * room * sqrt(come / varied)) if room < inf else 0.0
+        whole = step + arrivals * demand.prompt
+        left = (whole + arrivals * demand.prompt**2 * varied / whole) / 2 if whole else 0.0
+        slack = max(CLOSE, 1 - busy) / arrivals / chunks if busy else inf  # of a step, in units of its arrivals
+        ahead = _periodic(n, slack, varied) * exp(-DISCRETE * slack * sqrt(arrivals / varied)) if slack < inf else 0.0
         return ahead, left, 1.0
 
     def wait(self, decoding: float) -> tuple[float, float]:
-        """Of a closed loop's requests, until their prompts' last steps are done: seconds besides these prompts' own
-        time, and the steps that pass meanwhile."""
+        """Wait of a closed loop's request until the last step of its prompt ends: seconds, without the prompt's own
+        time, and decode steps that pass meanwhile."""
         demand, others = self.demand, self.others
         assert self.clients is not None
-        beside, interval = min(1.0, others * decoding), self.interval(decoding)
-        step, mine = beside * demand.step(decoding), self.mine(decoding)
-        come = min(self.dense(decoding) * self.asked(decoding), decoding) * others
-        ahead, left, own = self.queue(step, come)
-        first = self.before(max(1.0, self.clients))
-        seconds = left + ahead * (mine + demand.chunks * step) + own * step + self.crowd(decoding) * mine
-        seconds += beside * (interval - 1) / 2 * self.polled(decoding)
-        if demand.sharing > 1:  # others' prompts, none of this copy
-            away = self.rate(decoding) * (self.held(self.rate(decoding), decoding) - mine)
-            seconds += away * mine / max(1.0, demand.chunks) / 2
-        steps = ahead * demand.chunks + beside * (own + interval / 2)
-        start = first * self.service(min(self.clients / 2, self.full))
-        late = demand.together
+        shared, interval = min(1.0, others * decoding), self.poll_interval(decoding)
+        step, prompt = shared * demand.step(decoding), self.prompt_time_at(decoding)
+        arrivals = min(self.clustering(decoding) * self.prompts_per_step(decoding), decoding) * others
+        ahead, left, own = self.closed_queue(step, arrivals)
+        first = self.ahead_in_batch(max(1.0, self.clients))
+        seconds = left + ahead * (prompt + demand.chunks * step) + own * step + self.polled_ahead(decoding) * prompt
+        seconds += shared * (interval - 1) / 2 * self.poll_step(decoding)
+        if demand.sharing > 1:  # prefill of the other replicas alone
+            away = self.rate(decoding) * (self.stall_at(self.rate(decoding), decoding) - prompt)
+            seconds += away * prompt / max(1.0, demand.chunks) / 2
+        steps = ahead * demand.chunks + shared * (own + interval / 2)
+        start = first * self.service(min(self.clients / 2, self.saturated))
+        together = demand.together
         return (
-            (1 - late) * seconds + late * start + demand.polls * step,
-            (1 - late) * steps + late * first * demand.chunks + demand.polls * beside,
+            (1 - together) * seconds + together * start + demand.polls * step,
+            (1 - together) * steps + together * first * demand.chunks + demand.polls * shared,
         )
 
     @property
-    def full(self) -> float:
-        """Those that decode where every step is full of prompts."""
+    def saturated(self) -> float:
+        """Mean decode batch at which every step is full of prompt chunks."""
         demand = self.demand
         return (demand.answer - 1) / demand.tokens / demand.chunks if demand.chunks else inf
 
     @property
-    def idle(self) -> float:
-        """Seconds of TTFT in which the copy does nothing for a request: its pipeline's way, the engine's own."""
-        return self.demand.own + self.demand.alone - (self.demand.lone or self.demand.prompt)
+    def overhead(self) -> float:
+        """Seconds of TTFT that take none of the replica's time: transfers between pipeline stages, and the engine's."""
+        return self.demand.overhead + self.demand.unloaded - (self.demand.solo or self.demand.prompt)
 
-    def mine(self, decoding: float) -> float:
-        """Seconds of a prompt where so many decode."""
-        return self.lasts(self.beside(self.rate(decoding), decoding)) if self.demand.sharing > 1 else self.demand.prompt
+    def prompt_time_at(self, decoding: float) -> float:
+        """`prompt_time` at a mean decode batch."""
+        if self.demand.sharing == 1:
+            return self.demand.prompt
+        return self.prompt_time(self.overlap(self.rate(decoding), decoding))
 
-    def asking(self, decoding: float) -> float:
-        """Clients of a closed loop of which so many decode on average, counted in steps: for these an answer takes as
-        many whatever the prompts that are computed meanwhile, and there is a line where steps are full of prompts."""
-        idle = self.others * self.idle / self.tpot(decoding) / self.demand.tokens
-        return decoding + self.asked(decoding) * (self.wait(decoding)[1] + idle)
+    def clients_for(self, decoding: float) -> float:
+        """Clients of a closed loop with this mean decode batch.
 
-    def together(self, decoding: float) -> Steady:
-        """Means of a closed loop's clients, of which so many decode.
+        Counted in steps: an answer takes the same number of steps whatever prompts are computed meanwhile, and a queue
+        forms where steps are full of prompt chunks.
+        """
+        idle = self.others * self.overhead / self.tpot(decoding) / self.demand.tokens
+        return decoding + self.prompts_per_step(decoding) * (self.wait(decoding)[1] + idle)
 
-        A round takes the steps of an answer and of its wait, and all prompts of a round. TTFT and what is left for an
-        answer were found apart, and miss their sum by a little: by least squares, each by its own size, neither below
-        what it takes alone.
+    def closed_state(self, decoding: float) -> Steady:
+        """Means of a closed loop with this mean decode batch.
+
+        A round takes the steps of an answer and of its wait, and the prompts of all clients. TTFT and decode time are
+        found separately and miss the round's time by a little: the difference is divided by least squares, relative to
+        each, and neither falls below its time without load.
         """
         demand, others, clients = self.demand, self.others, self.clients
         assert clients is not None
-        answer, each, mine, asked = demand.answer - 1, self.tpot(decoding), self.mine(decoding), self.asked(decoding)
-        line = max(0.0, clients - self.asking(decoding)) / asked * each * demand.tokens
-        ttft = mine + self.idle + self.wait(decoding)[0] + line * (1 - demand.together)
-        # Of a round's prompts all but one's own, and of those that are computed together half, are in an answer's time.
-        decodes = answer * each - decoding * mine * (1 - others * (1 - demand.together / 2))
-        e2e = clients / asked * each * demand.tokens + self.idle * (1 - others)
-        alone, bare = mine + self.idle, answer * demand.step(decoding) / demand.tokens
+        answer, tpot = demand.answer - 1, self.tpot(decoding)
+        prompt, arrivals = self.prompt_time_at(decoding), self.prompts_per_step(decoding)
+        line = max(0.0, clients - self.clients_for(decoding)) / arrivals * tpot * demand.tokens
+        ttft = prompt + self.overhead + self.wait(decoding)[0] + line * (1 - demand.together)
+        # An answer's time includes a round's prompts without its own, and half of those that are computed together.
+        decodes = answer * tpot - decoding * prompt * (1 - others * (1 - demand.together / 2))
+        e2e = clients / arrivals * tpot * demand.tokens + self.overhead * (1 - others)
+        alone, bare = prompt + self.overhead, answer * demand.step(decoding) / demand.tokens
         e2e = max(e2e, alone + bare)
         off = (e2e - ttft - decodes) / (ttft**2 + decodes**2)
         ttft = min(max(ttft + off * ttft**2, alone), e2e - bare)
@@ -280,38 +298,40 @@ class Loop:
         return Steady(ttft, decodes / answer, e2e, rate, rate * demand.prompt, rate * decodes)
 
     def state(self, rate: float, decoding: float) -> Steady | None:
-        """Means; None: prompts come faster than they are served."""
+        """Means at a request rate and a mean decode batch; None: prompts arrive faster than they are computed."""
         demand, others = self.demand, self.others
         step, service = demand.step(decoding) if decoding else 0.0, self.service(decoding)
         busy, utilisation = rate * service, rate * demand.prompt
         if busy >= 1:
             return None
-        beside = 1 - exp(-decoding)  # whether another decodes
+        shared = 1 - exp(-decoding)  # probability that another sequence decodes
         found = self.found_busy(others * busy)
         wait = found * service / (1 - found) * (self.bursts + demand.spread) / (self.bursts + 1)
         if demand.answer > 1:
-            wait = self.gate(rate, beside * step, wait + beside * step / 2)
-        polls = max(0.0, self.interval(decoding) - 1) / 2  # while any decodes
-        wait += self.crowd(decoding) * demand.prompt + beside * polls * self.polled(decoding)
+            wait = self.prefill_wait(rate, shared * step, wait + shared * step / 2)
+        polls = max(0.0, self.poll_interval(decoding) - 1) / 2  # while any sequence decodes
+        wait += self.polled_ahead(decoding) * demand.prompt + shared * polls * self.poll_step(decoding)
         if demand.sharing > 1 and demand.answer > 1:
-            chance = self.beside(rate, decoding)
-            away = rate * (self.held_up(chance) - self.lasts(chance))  # others' prompts, none of this copy
-            wait += away * self.lasts(chance) / max(1.0, demand.chunks) / 2 + self.lasts(chance) - demand.lone
-        ttft = demand.own + wait + demand.alone + demand.polls * beside * step
+            overlap = self.overlap(rate, decoding)
+            prompt = self.prompt_time(overlap)
+            away = rate * (self.stall(overlap) - prompt)  # prefill of the other replicas alone
+            wait += away * prompt / max(1.0, demand.chunks) / 2 + prompt - demand.solo
+        ttft = demand.overhead + wait + demand.unloaded + demand.polls * shared * step
         if demand.answer == 1:
             return Steady(ttft, None, ttft, rate, utilisation, 0.0)
         tpot = decoding / rate / (demand.answer - 1)
         return Steady(ttft, tpot, ttft + (demand.answer - 1) * tpot, rate, utilisation, decoding)
 
 
-def _periodic(n: float, room: float, varied: float) -> float:
-    """Mean of a line with P(line > x) = exp(−2x(x/n + room)/varied)."""
-    z = room * sqrt(n / 2 / varied)
-    return varied / 2 / room * (1 - 0.5 / z**2) if z > 20 else sqrt(pi * n * varied / 8) * exp(z * z) * erfc(z)
+def _periodic(n: float, slack: float, varied: float) -> float:
+    """Mean of a queue with P(queue > x) = exp(−2x(x/n + slack)/varied)."""
+    z = slack * sqrt(n / 2 / varied)
+    return varied / 2 / slack * (1 - 0.5 / z**2) if z > 20 else sqrt(pi * n * varied / 8) * exp(z * z) * erfc(z)
 
 
 def root(function: Callable[[float], float], low: float, high: float) -> float:
-    """Where a function that grows is 0, from below, between its ends: halving, with the secant's help (Illinois)."""
+    """The zero of an increasing function between two ends, from below, by regula falsi (Illinois); `high` if there is
+    none."""
     above = function(high)
     if above <= 0:
         return high

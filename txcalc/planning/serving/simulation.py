@@ -1,11 +1,11 @@
-"""Continuous batching, request by request: a discrete-event simulation of one copy of a model.
+"""Continuous batching, request by request: a discrete-event simulation of one replica.
 
-What it does as vLLM's scheduler does: a step decodes every running sequence and has at most `budget` tokens; those that
-are left compute chunks of prompts, first come, first served, as long as sequences and pages are free. Where a page is
-lacking, the sequence that came last loses its own, and is computed again when there is room. A step takes the time of
-its decoding (`demand.StepCurve`, sequences at their mean length) and that of its prompts' tokens.
+The scheduler is vLLM's. A step decodes every running sequence; the rest of its token budget computes chunks of prompts,
+first come, first served, while sequences and cache pages are free. If a page is lacking, the sequence that came last is
+preempted: it frees its pages and is computed again later. A step takes the time of its decode (`demand.StepCurve`, with
+sequences at their mean length) plus that of its prompt tokens.
 
-Steps between two events are alike, so they are taken at once: what costs time is a request, not a token.
+Steps between two events are equal and are taken at once, so the run time grows with requests, not with tokens.
 
 Source   Yu et al. 2022 (Orca); Agrawal et al. 2024 (arXiv 2403.02310); vLLM 0.11, vllm/v1/core/sched/scheduler.py
 """
@@ -24,26 +24,26 @@ from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import ROUNDS, Steady
 from txcalc.planning.serving.points import Limits, Point, Timer
-from txcalc.planning.serving.steady_state import Among, among
+from txcalc.planning.serving.steady_state import Coupling, coupling
 from txcalc.planning.serving.traffic import Arrival
 
 REQUESTS = 10_000  # of an open loop
-SEQUENCES = 1024  # at once, unless an engine says: vLLM's max_num_seqs on large cards
+SEQUENCES = 1024  # concurrent, unless the engine says: vLLM's max_num_seqs on large cards
 
 
 class Server(NamedTuple):
-    """One copy of a model.
+    """One replica.
 
     step       seconds of a decode step of so many sequences
-    token      seconds that a prompt's token adds to a step
-    delay      seconds of TTFT beside the steps: a pipeline's way, the engine's own
-    budget     tokens of a step (max_num_batched_tokens)
+    token      seconds that a prompt token adds to a step
+    delay      seconds of TTFT besides the steps: pipeline transfers and the engine's overhead
+    budget     tokens per step (max_num_batched_tokens)
     sequences  that run at once (max_num_seqs)
-    pages      of the cache
-    block      tokens of a page
-    tokens     expected of a sequence in a step: 1, or more by speculation
-    polls      steps of decoding that the engine takes besides until a first token
-    interval   steps between two polls for requests, while any run
+    pages      of the KV cache
+    block      tokens per page
+    tokens     expected per sequence and step: 1, or more with speculation
+    polls      further decode steps that the engine takes until a first token
+    interval   steps between two polls for requests, while any sequence runs
     """
 
     step: Callable[[float], float]
@@ -61,13 +61,13 @@ class Server(NamedTuple):
     def of(
         cls, timer: Timer, layout: Layout, sequences: int, load: tuple[float | None, Steady] | None = None
     ) -> Server:
-        """One copy as the simulation sees it, of which so many sequences run at once, with all the pages that it has.
+        """A replica of a layout, with all its cache pages and at most so many concurrent sequences.
 
-        load   a copy's clients (None: an open loop) and steady state: of what the other copies that share its experts
-               do; without it they do what it does
+        load   its clients (None: an open loop) and steady state, for the effect of replicas that share its experts;
+               without a load they do what this one does
         """
         demand, engine = timer.demand(layout), timer.deployment.engine
-        others = among(demand, *load) if load else Among(demand.prompt, 0.0, demand.interval)
+        others = coupling(demand, *load) if load else Coupling(demand.prompt, 0.0, demand.interval)
         away = others.away * demand.tokens / max(1, demand.answer - 1)
         traffic = timer.asked.traffic
         longest = min(timer.context, traffic.prompts.high + traffic.answers.high if traffic else timer.context)
@@ -76,7 +76,7 @@ class Server(NamedTuple):
         return cls(
             lambda n: demand.step(n) + n * away,
             others.prompt / computed,
-            demand.alone - (demand.lone or demand.prompt) + demand.own,
+            demand.unloaded - (demand.solo or demand.prompt) + demand.overhead,
             engine.chunk,
             sequences,
             most * ceil_div(longest - engine.shared, engine.block),
@@ -88,7 +88,7 @@ class Server(NamedTuple):
 
 
 class Done(NamedTuple):
-    """An answered request, in seconds: when it came, had its first token, its last; tokens of the answer."""
+    """A completed request: seconds of its arrival, first token and last token; tokens of its answer."""
 
     at: float
     first: float
@@ -109,7 +109,7 @@ class Done(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """A figure of all requests."""
+    """Mean and percentiles of a latency over all requests, in seconds."""
 
     mean: float
     p50: float
@@ -118,7 +118,7 @@ class Spread(NamedTuple):
 
 
 def spread(values: Sequence[float]) -> Spread | None:
-    """Mean and percentiles (nearest rank); None: of nothing."""
+    """Mean and percentiles (nearest rank); None without values."""
     if not values:
         return None
     ordered = sorted(values)
@@ -128,11 +128,14 @@ def spread(values: Sequence[float]) -> Spread | None:
 
 @dataclass
 class SimulatedRun:
-    """What happened.
+    """The result of a simulation.
 
-    waiting     requests that have no token yet, on average over the time; most_waiting: at once
-    inside      requests that wait, are computed or decode, on average
-    busy        share of the time in which a step runs
+    seconds       simulated time
+    waiting       requests without a first token, mean over time; most_waiting: at most
+    inside        requests that wait, prefill or decode, mean over time
+    busy          share of time in which a step runs
+    preempted     preemptions
+    steps         steps of the engine
     """
 
     done: list[Done] = field(default_factory=list)
@@ -146,11 +149,11 @@ class SimulatedRun:
 
     @property
     def output(self) -> float:
-        """Tokens of answers a second."""
+        """Answer tokens per second."""
         return sum(one.answer for one in self.done) / self.seconds if self.seconds else 0.0
 
     def within(self, ttft: float | None, tpot: float | None) -> float:
-        """Share of the requests that keep both limits."""
+        """Share of the requests within both limits (goodput)."""
         good = sum(
             (ttft is None or one.ttft <= ttft) and (tpot is None or one.tpot is None or one.tpot <= tpot)
             for one in self.done
@@ -159,13 +162,13 @@ class SimulatedRun:
 
 
 class _Request:
-    """A request inside.
+    """A request in the system.
 
-    prompt   tokens that are to be computed before it decodes; left: of them
-    base     tokens in the cache when it begins to decode
-    answer   tokens that are still to come
-    since    the step at which it began to decode
-    late     seconds from a token to when its user has it
+    prompt   tokens to compute before it decodes; left: those not computed yet
+    base     tokens in the cache when its decode begins
+    answer   tokens still to generate
+    since    step at which its decode began
+    late     seconds from a token's step to the token's arrival at the user
     """
 
     __slots__ = ("answer", "base", "first", "job", "late", "left", "order", "prompt", "since")
@@ -178,8 +181,8 @@ class _Request:
 
 
 def simulate(server: Server, jobs: Iterator[Arrival], clients: int | None = None) -> SimulatedRun:
-    """Every job from first to last. Of a closed loop's `clients` each takes the next one when its own is answered; an
-    open loop's come when they come, in order.
+    """Runs all jobs. In a closed loop each of the `clients` takes the next job when its answer is there; in an open
+    loop (None) jobs arrive at their own times, in order.
 
     Errors: `InputError` for a request that the cache cannot hold.
     """
@@ -191,13 +194,13 @@ class _Simulation:
         self.server, self.jobs, self.closed = server, jobs, clients is not None
         self.capacity = server.pages * server.block
         self.now, self.counter, self.order, self.held, self.result = 0.0, 0, 0, 0.0, SimulatedRun()
-        self.polled = 0  # a step at which it polled for requests
+        self.polled = 0  # the last step at which it polled for requests
         self.line: deque[_Request] = deque()  # waiting
-        self.filling: deque[_Request] = deque()  # their prompts are being computed
+        self.filling: deque[_Request] = deque()  # in prefill
         self.decoding: list[tuple[int, int, _Request]] = []  # a heap by the step of the last token
-        self.waited = self.inside = self.busy = 0.0  # seconds, of all requests together
+        self.waited = self.inside = self.busy = 0.0  # seconds, summed over requests
         self.next = next(jobs, None)
-        self.asking = [0.0] * (clients or 0)  # a heap of when the clients ask again
+        self.asking = [0.0] * (clients or 0)  # a heap of the times of the clients' next requests
 
     def run(self) -> SimulatedRun:
         while True:
@@ -227,7 +230,7 @@ class _Simulation:
         self.now += seconds
 
     def _due(self) -> float | None:
-        """When the next request comes; None: none does."""
+        """Arrival time of the next request; None: there is none."""
         if self.next is None or (self.closed and not self.asking):
             return None
         return self.asking[0] if self.closed else self.next.at
@@ -253,11 +256,11 @@ class _Simulation:
             self.next = next(self.jobs, None)
 
     def _fits(self, more: float, running: int) -> bool:
-        """Whether more tokens have pages, of which each sequence's last is half empty on average."""
+        """Whether so many more tokens fit: the last page of each sequence is half empty on average."""
         return running <= 1 or self.held + more + running * self.server.block / 2 <= self.capacity
 
     def _admit(self) -> None:
-        """First come, first served, while there are sequences and pages for a whole prompt."""
+        """Admits waiting requests, first come, first served, while a sequence and pages for a whole prompt are free."""
         while self.line and self.running < self.server.sequences:
             request = self.line[0]
             base = request.prompt + request.job.cached + 1
@@ -275,10 +278,10 @@ class _Simulation:
         server = self.server
         self._make_room()
         decoding = len(self.decoding)
-        room = max(1, server.budget - ceil(decoding * server.tokens))
+        budget = max(1, server.budget - ceil(decoding * server.tokens))
         computed = 0
         for request in self.filling:
-            chunk = min(request.left, room - computed)
+            chunk = min(request.left, budget - computed)
             request.left -= chunk
             computed += chunk
             if request.left:
@@ -289,7 +292,7 @@ class _Simulation:
             self._begin(self.filling.popleft())
 
     def _begin(self, request: _Request) -> None:
-        """Its prompt is computed, and with it comes a token: the first, or the next after a preemption."""
+        """Begins decode: the last step of a prompt gives a token, the first or the next after a preemption."""
         if request.first is None:
             decoding, polls = len(self.decoding), self.server.polls
             request.late = self.server.delay + (polls * self.server.step(decoding) if decoding and polls else 0.0)
@@ -303,7 +306,7 @@ class _Simulation:
             self._finish(request, self.counter)
 
     def _decode(self) -> None:
-        """Steps that only decode, until the next sequence is done, a request comes, or pages are short."""
+        """Steps without prefill, until a sequence ends, a request arrives, or pages run out."""
         self._make_room()
         decoding, tokens = len(self.decoding), self.server.tokens
         each = self.server.step(decoding)
@@ -319,7 +322,7 @@ class _Simulation:
         self._stepped(steps)
 
     def _stepped(self, steps: int) -> None:
-        """The decoding ones are so many steps further; those with their last token are done."""
+        """Advances all that decode by so many steps, and finishes those that have their last token."""
         self.counter += steps
         self.held += steps * len(self.decoding) * self.server.tokens
         while self.decoding and self.decoding[0][0] <= self.counter:
@@ -336,7 +339,7 @@ class _Simulation:
             heappush(self.asking, last)
 
     def _make_room(self) -> None:
-        """Pages for the next step: while they are short, the sequence that came last gives its own back."""
+        """Preempts the sequence that came last while the next step lacks pages."""
         while not self._fits(len(self.decoding) * self.server.tokens, self.running):
             self.result.preempted += 1
             if self.filling:
@@ -348,17 +351,17 @@ class _Simulation:
                 heapify(self.decoding)
                 steps = self.counter - request.since
                 self.held -= request.base + steps * self.server.tokens
-                told = min(request.answer - 1, int(steps * self.server.tokens))
-                request.prompt, request.answer = request.base - request.job.cached + told, request.answer - told
+                made = min(request.answer - 1, int(steps * self.server.tokens))
+                request.prompt, request.answer = request.base - request.job.cached + made, request.answer - made
             self.line.appendleft(request)
 
 
 class Simulated(NamedTuple):
-    """A load on all copies of a model, one of which was simulated.
+    """A simulated load: one replica was simulated, for all `copies`.
 
     good     share of the requests within the limits
-    varied   its answers differ, where those asked for are of one length
-    told     its means are told in place of a closed form's, which has none there
+    varied   answer lengths were varied, although the load's are equal
+    told     its means stand in for the closed form, which has none at this load
     """
 
     run: SimulatedRun
@@ -381,30 +384,30 @@ class Simulated(NamedTuple):
         return spread([one.e2e for one in self.run.done])
 
     def means(self, steady: Steady) -> Steady:
-        """A steady state with the latencies that were found."""
+        """A steady state with the simulated mean latencies."""
         ttft, tpot, e2e = self.ttft, self.tpot, self.e2e
         assert ttft and e2e
         return steady._replace(ttft=ttft.mean, tpot=tpot.mean if tpot else None, e2e=e2e.mean)
 
     @property
     def output(self) -> float:
-        """Tokens of answers a second, of all copies."""
+        """Answer tokens per second of all replicas."""
         return self.run.output * self.copies
 
     @property
     def goodput(self) -> float:
-        """Requests per second within the limits, of all copies."""
+        """Requests per second within the limits, of all replicas."""
         return self.good * len(self.run.done) / self.run.seconds * self.copies
 
 
 def simulated(
     timer: Timer, point: Point, limits: Limits, sequences: int, seed: int = 0, requests: int | None = None
 ) -> Simulated:
-    """A point's load, of which a copy gets its even share, at most so many sequences at once.
+    """Simulates a point's load on one replica, which gets its even share, with at most so many concurrent sequences.
 
-    An open loop has `requests` (default: `REQUESTS`, or the times asked for); a closed one `ROUNDS` per client, as
-    `steady_state` has it; answers of one length, which would end together round after round, differ by a few tokens
-    (`ALIKE`), but where an engine computes prompts first: SGLang 0.5.1's mean TTFT is that of equal answers.
+    An open loop has `requests` (default: `REQUESTS`, or one per given arrival time), a closed one `ROUNDS` per client,
+    as in `steady_state`. Answers of equal length would end together round after round, so they are varied by a few
+    tokens (`ALIKE`), except for engines that compute prompts first: SGLang 0.5.1's mean TTFT is that of equal answers.
     """
     traffic, layout = timer.asked.traffic, point.layout
     assert traffic is not None
@@ -419,9 +422,9 @@ def simulated(
             varied = traffic.answers != alike  # none is shorter than one token
         run = simulate(server, traffic.jobs(requests or ROUNDS * clients, seed), clients)
     elif traffic.times:
-        mine = traffic._replace(times=traffic.times[::copies])
-        run = simulate(server, mine.jobs(len(mine.times), seed))
+        share = traffic._replace(times=traffic.times[::copies])
+        run = simulate(server, share.jobs(len(share.times), seed))
     else:
-        mine = traffic._replace(rate=traffic.rate / copies)
-        run = simulate(server, mine.jobs(requests or REQUESTS, seed))
+        share = traffic._replace(rate=traffic.rate / copies)
+        run = simulate(server, share.jobs(requests or REQUESTS, seed))
     return Simulated(run, copies, seed, run.within(limits.ttft, limits.tpot), varied)

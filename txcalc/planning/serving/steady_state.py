@@ -1,35 +1,35 @@
-"""A server that prefills and decodes at once, in closed form: means of TTFT, TPOT and end to end at a load.
+"""The steady state of a server that interleaves prefill and decode: mean TTFT, TPOT and end-to-end latency at a load.
 
-One copy of the model serves x requests per second. A prompt takes τ seconds of its time, so prompts take ρ = x·τ of it,
-and decode steps have the rest:
+One replica serves x requests per second. A prompt takes τ seconds of its time, so prefill takes ρ = x·τ of the time and
+decode steps take the rest.
 
-Open loop, x as asked for, which lasts while ρ < 1 and D fits:
+Open loop: x is given. The load can be served if ρ < 1 and the decode batch D fits.
 
-TPOT     t(D)/(1 − ρ), where t(D) is a decode step of the D sequences that decode on average, the mean of a birth-death
-         chain (`Loop.population`); by Little's law D = x·(answer − 1)·TPOT: a step, and its share of the prompts
-TTFT     the wait in line, the prompt alone, the decode steps that its chunks share a step with, the engine's own share
-wait     M/G/1 (Pollaczek and Khinchine; of bursts GI/M/1, with the variance of a prompt's time as Kingman has it) with
-         a prompt's time in a step that decodes too, and what is left of the running step, a server's vacation; a step
-         serves all prompts that came in the one before, as far as they go into it (`Loop.gate`)
+TPOT     t(D)/(1 − ρ): a decode step of D sequences, and its share of prefill. D is the mean of a birth-death chain
+         (`Loop.population`); by Little's law D = x·(answer − 1)·TPOT
+TTFT     the wait in the queue, the prompt alone, the decode steps that share its chunks' steps, the engine's overhead
+wait     M/G/1 (Pollaczek and Khinchine; GI/M/1 for bursts, with Kingman's variance of the prompt time). A prompt's time
+         includes the decode of its steps; the residual time of the running step is a server's vacation; a step computes
+         all prompts that arrived during the one before, as far as they fit (`Loop.prefill_wait`)
 
-It has no means here where all seats are taken for more than `FULL` of the time, or prompts then come faster than steps
-take them up: what waits there depends on how answers end, and sequences lose their pages again. Elsewhere TTFT was 0.87
-to 1.04 of the simulation's and TPOT 0.95 to 1.06 (`tests/test_simulation.py`); in bursts (`--burstiness` 0.03 to 0.3)
-0.75 to 0.92 and 0.80 to 0.98, for those who come together are served together.
+There is no closed form where the cache is full, or prompts arrive faster than they are computed, for more than `FULL`
+of the time: the wait then depends on when answers end, and sequences are preempted. Elsewhere TTFT was 0.87 to 1.04 of
+the simulation's and TPOT 0.95 to 1.06 (`tests/test_simulation.py`). In bursts (`--burstiness` 0.03 to 0.3) they were
+0.75 to 0.92 and 0.80 to 0.98: requests that arrive together are served together.
 
-Closed loop of N clients, which is counted in steps: an answer takes as many however long prompts make them, so that a
-client is back after so many (machine repair, with a fixed time between failures), and there is a line where steps are
-full of prompts, not where prompts take most of the time:
+Closed loop: N clients. It is counted in steps, because an answer takes the same number of steps however long prefill
+makes them: a client is back after so many steps (machine repair with a fixed time between failures). A queue forms
+where steps are full of prompt chunks, not where prefill takes most of the time.
 
-D        N = D + prompts of a step · steps of a wait (`Loop.asking`)
-wait     prompts of the same step, what is left of the running one, and a line of periodic sources (`Loop.queue`); all
-         start at once, as benchmarks do, with `ROUNDS` requests each, and come apart by what their prompts' steps and
-         their answers' lengths set them apart (`Loop.dense`); where they come `together` half of all are before one's
-         own; where the engine polls once in several steps, half of these, and the prompts that came meanwhile
+D        N = D + prompts per step · steps of a wait (`Loop.clients_for`)
+wait     prompts of the same step, the residual step, and a queue of periodic sources (`Loop.closed_queue`). All clients
+         start at once, as in benchmarks, with `ROUNDS` requests each; the steps of their prompts and unequal answers
+         move them apart (`Loop.clustering`). While they are `together`, half of all prompts come before one's own. An
+         engine that polls once in several steps adds half of these, and the prompts that arrived meanwhile
 
-Of 500 drawn loops TTFT was 0.77 to 1.10 of the simulation's for nine tenths, TPOT 0.995 to 1.08 and end to end 0.98 to
-1.02; TTFT was 0.54 and TPOT 1.57 at worst, of few users with short answers, who meet more often than at random: one who
-asks while another's prompt makes a long step has caught up with it.
+Of 500 random closed loops, nine tenths had a TTFT 0.77 to 1.10 of the simulation's, a TPOT 0.995 to 1.08 and an
+end-to-end latency 0.98 to 1.02. The worst had a TTFT of 0.54 and a TPOT of 1.57: few users with short answers meet more
+often than at random, because a request that arrives during another's long prefill step catches up with it.
 
 Source   Little 1961; Kleinrock 1975 (Queueing Systems I, 5.6; 6.4 for bursts) and Schweitzer 1979 for the wait; Takagi
          1991 (Queueing Analysis 1, gated service) and Kelly 1979 (3.3, processor sharing) for an open loop; Roberts and
@@ -45,20 +45,19 @@ from typing import NamedTuple
 from txcalc.planning.serving.demand import ROUNDS, Demand, Steady, overload
 from txcalc.planning.serving.queueing import Loop, root
 
-MANY = 1e6  # sequences: what these do not keep up with, no number does
-FULL = 2e-4  # of the time: above it TTFT fell to 0.8 of the simulation's and less (36 drawn models, cards and lengths)
+MANY = 1e6  # sequences: a rate that this decode batch does not reach, none does
+FULL = 2e-4  # of the time: above it TTFT fell to 0.8 of the simulation's and less (36 random models, cards and lengths)
 
 
 def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
-    """So many clients who ask again when their answer is there. At most as many as have seats in the cache are served
-    at once, and the others wait in line."""
+    """A closed loop of so many clients. At most `seats` of their sequences fit in the cache; the others wait."""
     if clients > seats:
         seated = closed(demand, seats)
         line = (clients - seats) / seated.rate  # Little's law
         return seated._replace(ttft=seated.ttft + line, e2e=seated.e2e + line, line=line)
     loop = Loop(demand, clients)
     if demand.answer > 1:
-        return loop.together(root(lambda n: loop.asking(n) - clients, 0.0, min(clients, loop.full)))
+        return loop.closed_state(root(lambda n: loop.clients_for(n) - clients, 0.0, min(clients, loop.saturated)))
 
     def over(rate: float) -> float:
         found = loop.state(rate, 0.0)
@@ -66,12 +65,12 @@ def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
 
     found = loop.state(root(over, 0.0, 1 / demand.prompt), 0.0)
     assert found is not None
-    waiting = max(0.0, clients - found.inside) / found.rate  # where prompts take all of a copy's time
+    waiting = max(0.0, clients - found.inside) / found.rate  # where prefill takes all the time
     return found._replace(ttft=found.ttft + waiting, e2e=found.e2e + waiting)
 
 
 def open_(demand: Demand, rate: float, most: float) -> Steady:
-    """Requests at random, so many per second; at most so many decode at once, and the others wait."""
+    """An open loop of so many requests per second. At most so many sequences decode at once; the others wait."""
     loop = Loop(demand, None)
     if demand.answer == 1:
         return loop.state(rate, 0.0) or overload(rate * demand.prompt, 0.0, 1 / demand.prompt)
@@ -87,7 +86,7 @@ def open_(demand: Demand, rate: float, most: float) -> Steady:
         found = loop.state(rate, decoding)
         return found if found and full <= FULL else Steady(inf, None, inf, rate, rate * demand.prompt, decoding)
     limit = root(stuck, 0.0, most) if stuck(most) > 0 else most
-    more = behind(most) < 0 <= behind(max(most, MANY))  # further seats would do
+    more = behind(most) < 0 <= behind(max(most, MANY))  # a larger cache would suffice
     return overload(rate * demand.prompt, most if more else inf, loop.rate(limit))
 
 
@@ -100,38 +99,42 @@ def apart(
     rate: float = 0.0,
     most: float = inf,
 ) -> Steady:
-    """Prompts computed by some copies, answers decoded by others, each prompt's cache handed on in so many seconds.
+    """Disaggregated serving: some replicas prefill, others decode.
 
-    Of so many clients in a closed loop, or of requests at random, so many a second; at most so many decode at once, and
-    others wait for a seat. TPOT is a step alone, for no prompt shares it; TTFT the wait in the line of prompts, the
-    prompt alone, the engine's own share, the transfer, and the steps until the copy that decodes tells its first token:
-    what is left of the running one, those that its engine takes for a new request, and its own. All of all copies.
+    copies   replicas that prefill, and replicas that decode
+    handed   seconds to transfer a prompt's KV cache
+    clients  of a closed loop; None: an open loop of `rate` requests per second
+    most     sequences that decode at once; the others wait
+
+    TPOT is a bare decode step, for no prefill interrupts it. TTFT is the wait for prefill, the prompt alone, the
+    engine's overhead, the transfer, and the steps until the first token: the residual step, those that the engine takes
+    for a new request, and the request's own. Rates and decode batch are of all replicas.
     """
-    fillers, decoders = copies
-    each = None if clients is None else clients / fillers
+    prefills, decoders = copies
+    each = None if clients is None else clients / prefills
     line, answers = Loop(prefill._replace(answer=1), each), decode.answer - 1
     start = max(0.0, each - 1) / 2 * prefill.prompt / ROUNDS if each is not None else 0.0
 
     def tpot(decoding: float) -> float:
         return decode.step(decoding) / decode.tokens
 
-    def told(decoding: float) -> float:
+    def first_token(decoding: float) -> float:
         return (1.5 + decode.polls) * decode.step(decoding)
 
     def served(decoding: float) -> float:
         return decoders * decoding / answers / tpot(decoding)
 
     def state(x: float, decoding: float) -> Steady | None:
-        first = line.state(x / fillers, 0.0)
+        first = line.state(x / prefills, 0.0)
         if first is None:
             return None
-        ttft, each = first.ttft + start + handed + told(decoding), decoders * decoding / answers / x
+        ttft, each = first.ttft + start + handed + first_token(decoding), decoders * decoding / answers / x
         return Steady(ttft, each, ttft + answers * each, x, first.utilisation, decoders * decoding)
 
     if clients is None:
-        busy, largest = rate * prefill.prompt / fillers, served(most / decoders) if most < inf else inf
+        busy, largest = rate * prefill.prompt / prefills, served(most / decoders) if most < inf else inf
         if busy >= 1 or largest < rate:
-            return overload(busy, most if largest < rate else inf, min(fillers / prefill.prompt, largest))
+            return overload(busy, most if largest < rate else inf, min(prefills / prefill.prompt, largest))
         steps = Loop(decode._replace(prompt=0.0, chunks=0.0), None)
         decoding, full = steps.population(rate / decoders, most / decoders)
         found = state(rate, decoding)
@@ -145,17 +148,17 @@ def apart(
     decoding = root(excess, 0.0, min(clients, most) / decoders)
     found = state(served(decoding), decoding)
     assert found is not None
-    waiting = max(0.0, clients - found.inside) / found.rate  # where prompts take all the time, or for a seat
+    waiting = max(0.0, clients - found.inside) / found.rate  # where prefill takes all the time, or for the cache
     seat = waiting if decoding == most / decoders < clients / decoders else 0.0
     return found._replace(ttft=found.ttft + waiting, e2e=found.e2e + waiting, line=seat)
 
 
-class Among(NamedTuple):
-    """What one copy sees of those that share its experts, on average.
+class Coupling(NamedTuple):
+    """The mean effect on one replica of the others that share its experts.
 
     prompt    seconds of one of its prompts
-    away      seconds of others' prompts, for each of its own, in which it only waits
-    interval  steps between two polls for requests
+    away      seconds, per prompt of its own, that it waits for the prefill of others
+    interval  decode steps between two polls for requests
     """
 
     prompt: float
@@ -163,12 +166,11 @@ class Among(NamedTuple):
     interval: float
 
 
-def among(demand: Demand, clients: float | None, steady: Steady) -> Among:
-    """The effect of the copies that share its experts on one in its steady state, of a closed loop of so many clients
-    or an open one."""
+def coupling(demand: Demand, clients: float | None, steady: Steady) -> Coupling:
+    """The coupling of a replica in its steady state, of a closed loop of so many clients or an open one (None)."""
     loop = Loop(demand, clients)
-    prompt = held = demand.prompt
+    prompt = stall = demand.prompt
     if demand.sharing > 1 and demand.answer > 1:
-        chance = loop.beside(steady.rate, steady.decoding)
-        prompt, held = loop.lasts(chance), loop.held_up(chance)
-    return Among(prompt, held - prompt, loop.interval(steady.decoding))
+        overlap = loop.overlap(steady.rate, steady.decoding)
+        prompt, stall = loop.prompt_time(overlap), loop.stall(overlap)
+    return Coupling(prompt, stall - prompt, loop.poll_interval(steady.decoding))

@@ -52,6 +52,7 @@ class Framework:
     relays      a token for experts on another node is sent there once and forwarded within it; else once per expert
     bucket      bytes of gradients per reduction
     gathers_beside    ZeRO gathers weights beside compute after a step
+    sweeps      bytes moved per whole gradient and step to zero it, for its norm and to clip it
     reduces_after     with ZeRO, whole gradients are all-reduced at once after the last backward
     zero_bucket, zero_live   with ZeRO, elements reduced at once, and the most gathered elements alive in stage 3
     """
@@ -86,6 +87,7 @@ class Framework:
     attention: str | None = None
     lends: int = 0
     ddp: bool = False
+    sweeps: int = 0
     makes_gradients: bool = False
     fuses_gradients: bool = False
     gathers_beside: bool = False
@@ -153,6 +155,7 @@ FRAMEWORKS = {
             regather=True,
             hides=ASYNC,
             fused=True,
+            sweeps=4,  # param_and_grad_buffer.py, reset; what it clips is sharded, or rarely multiplied
             fuses_gradients=True,
             gathers_beside=True,
             relays=True,  # --moe-token-dispatcher-type flex (DeepEP, HybridEP), as Megatron-Bridge's recipes have it
@@ -166,7 +169,7 @@ FRAMEWORKS = {
             zeros=(0, 1),
             logits=8,
             loss=(SPLIT_CROSS_ENTROPY, SPLIT_CROSS_ENTROPY),
-            bucket=DDP_BUCKET,  # parallel/data_parallel; optim/zero.py gathers after the step
+            bucket=2 * DDP_BUCKET,  # of fp32 sums, as of gradients in 16 bits; optim/zero.py gathers after the step
             source="nanotron 67c5ebb6 (branch nouamane/bench2): trainer.py, optim/gradient_accumulator.py, "
             "models/llama.py, models/base.py, distributed.py, parallel/utils.py, parallel/pipeline_parallel/p2p.py, "
             "parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
@@ -184,6 +187,7 @@ FRAMEWORKS = {
             gathers=True,
             joint=True,
             attention="flash2",
+            sweeps=4 + 4 + 8,  # optim/gradient_accumulator.py, zero_grad; optim/clip_grads.py, which always multiplies
             reduces_after=True,  # trainer.py, training_step: reduce_scatter=False
             lends=45,  # 29 kernels; four collectives that wait for an event and record one, and are waited for
             ddp=True,

@@ -27,6 +27,8 @@ class Amount:
 
     gathered   bytes of them as they are gathered for a product, quantised ones as they are held; `blocks`: of layers
     learning   elements that have gradients; `updated` bytes of these as they are held, `summed` of their gradients
+    root       bytes gathered of what no layer has and a forward needs first; `ends`: elements of it that have
+               gradients, which backward makes last
     """
 
     gathered: float = 0.0
@@ -34,6 +36,8 @@ class Amount:
     learning: float = 0.0
     updated: float = 0.0
     summed: float = 0.0
+    root: float = 0.0
+    ends: float = 0.0
 
     def add(self, other: Amount) -> None:
         for field in fields(self):
@@ -103,12 +107,18 @@ class Messages:
             message = float(piece.work.positions) * self.width * self.element
             yield Message("send", self.stages, message / layout.tp)
 
-    def shared(self, pieces: Sequence[StagePiece]) -> Iterator[tuple[Message, str]]:
-        """What copies exchange, and when: weights gathered before forward (`gather`) and, of blocks that were freed,
-        before backward (`again`), gradients reduced (`reduce`, or `after` all of backward: of what tp's ranks hold
-        alike too, and of what the first stage and the last do (`tied`), for which all wait)."""
+    @staticmethod
+    def _alone(ends: float, all_of_it: float, layers: int) -> float:
+        """The share of an exchange that no compute is left for: of the ends, and of one of so many layers."""
+        return (ends + (all_of_it - ends) / layers) / all_of_it if all_of_it else 1.0
+
+    def shared(self, pieces: Sequence[StagePiece]) -> Iterator[tuple[Message, str, float]]:
+        """What copies exchange, when, and which share of it has no compute beside it: weights gathered before forward
+        (`gather`) and, of blocks that were freed, before backward (`again`), gradients reduced (`reduce`, or `after`
+        all of backward: of what tp's ranks hold alike too, and of what the first stage and the last do (`tied`), for
+        which all wait). A forward begins with a table and a layer, with which a backward ends."""
         recipe, layout = self.recipe, self.recipe.layout
-        layers = sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces)
+        layers = max(1, sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces))
         for expert, amount in enumerate(self._amounts(pieces)):
             apart = layout.ep * layout.expert_ways if expert else layout.tp  # ranks that hold different weights
             copies = max(1, layout.cp * layout.copies * layout.tp // apart)
@@ -117,21 +127,23 @@ class Messages:
             if recipe.zero_stage == 3:
                 yield from self._fully_sharded(amount, layers, sharers(recipe, bool(expert)), copies, apart)
             else:
-                yield from self._reduced(amount, self.machine.beside(copies, apart, layout.gpus))
+                yield from self._reduced(amount, layers, self.machine.beside(copies, apart, layout.gpus))
         if not recipe.rules.dtensor:
             sums = Counter[str]()
             for part in (part for piece in pieces for part in summands(piece, recipe)):
                 sums[part.axis] += part.copies * part.elements
             for axis, number in sums.items():
                 group = layout.group(axis, self.machine.node)
-                yield ring("all_reduce", group, float(number * recipe.gradient_bytes)), "after"
+                yield ring("all_reduce", group, float(number * recipe.gradient_bytes)), "after", 1.0
         if tied := self.pipeline.tied:
-            yield ring("all_reduce", layout.ends(self.machine.node), float(tied * recipe.gradient_bytes)), "tied"
+            yield ring("all_reduce", layout.ends(self.machine.node), float(tied * recipe.gradient_bytes)), "tied", 1.0
         if alike := self.pipeline.alike(pieces):
-            yield ring("all_reduce", self.stages, float(alike * recipe.gradient_bytes)), "after"
+            yield ring("all_reduce", self.stages, float(alike * recipe.gradient_bytes)), "after", 1.0
 
     def _amounts(self, pieces: Sequence[StagePiece]) -> tuple[Amount, Amount]:
-        """Of what all copies share, and of experts that are spread over other ranks than those of tp."""
+        """Of what all copies share, and of experts that are spread over other ranks than those of tp. FSDP's root has
+        the head too (torch 2.13, fully_shard: _root_pre_forward waits for what ran before, finalize_backward for all
+        reductions); of other frameworks it is the first whose gradient is made."""
         recipe, found = self.recipe, (Amount(), Amount())
         for tensor in (tensor for piece in pieces for tensor in tensors(piece, recipe)):
             kind = int(tensor.expert and (recipe.layout.ep > 1 or recipe.layout.exchanges))
@@ -143,36 +155,41 @@ class Messages:
             if tensor.adapter:
                 width = kept = recipe.adapter_bytes
             gathered = size * tensor.reads
-            more = Amount(gathered, gathered if tensor.group else 0, learns, learns * width, learns * kept)
-            found[kind].add(more)
+            root = not tensor.group and (recipe.shards > 1 or tensor.kind == "embedding")
+            blocks, first = gathered if tensor.group else 0, gathered if root else 0
+            ends = learns if root else 0
+            found[kind].add(Amount(gathered, blocks, learns, learns * width, learns * kept, first, ends))
         return found
 
     def _fully_sharded(
         self, amount: Amount, layers: int, ways: int, copies: int, apart: int
-    ) -> Iterator[tuple[Message, str]]:
+    ) -> Iterator[tuple[Message, str, float]]:
         """Of weights that `ways` ranks share row by row, of so many copies in all: the others hold the same rows, and
         sum their gradients behind (hybrid sharding)."""
         recipe, ranks = self.recipe, self.recipe.layout.gpus
         shards = self.machine.beside(ways, apart, ranks)
-        reduced = amount.learning * recipe.reduce_bytes
+        reduced, alone = amount.learning * recipe.reduce_bytes, self._alone(amount.ends, amount.learning, layers)
         if ways > 1:
-            yield ring("all_gather", shards, amount.gathered, layers + 1), "gather"
+            first = self._alone(amount.root, amount.gathered, layers)
+            yield ring("all_gather", shards, amount.gathered, layers + 1), "gather", first
             if recipe.reshard and recipe.layout.pp == 1:
-                yield ring("all_gather", shards, amount.blocks, layers), "again"
-            yield ring("reduce_scatter", shards, reduced, layers + 1), "reduce"
+                yield ring("all_gather", shards, amount.blocks, layers), "again", 0.0
+            yield ring("reduce_scatter", shards, reduced, layers + 1), "reduce", alone
         if copies > ways:
-            yield ring("all_reduce", self.machine.beside(copies // ways, apart * ways, ranks), reduced / ways), "reduce"
+            group = self.machine.beside(copies // ways, apart * ways, ranks)
+            yield ring("all_reduce", group, reduced / ways), "reduce", alone
 
-    def _reduced(self, amount: Amount, group: Group) -> Iterator[tuple[Message, str]]:
+    def _reduced(self, amount: Amount, layers: int, group: Group) -> Iterator[tuple[Message, str, float]]:
         """Of weights that are whole on every rank, and of whose gradients and state ZeRO may give each a share."""
-        recipe = self.recipe
+        recipe, alone = self.recipe, self._alone(amount.ends, amount.learning, layers)
         buckets = max(1, round(amount.summed / recipe.rules.bucket))
         if recipe.zero and recipe.rules.reduces_after:
-            yield ring("all_reduce", group, amount.summed), "after"
-        else:
-            yield ring("reduce_scatter" if recipe.zero else "all_reduce", group, amount.summed, buckets), "reduce"
+            yield ring("all_reduce", group, amount.summed), "after", 1.0
+            yield ring("all_gather", group, amount.updated), "gather", 1.0
+            return
+        yield ring("reduce_scatter" if recipe.zero else "all_reduce", group, amount.summed, buckets), "reduce", alone
         if recipe.zero:
-            yield ring("all_gather", group, amount.updated, buckets), "gather"
+            yield ring("all_gather", group, amount.updated, buckets), "gather", alone
 
     def turning(self, piece: StagePiece) -> Iterator[RankTensor]:
         """The matrices that Muon turns."""

@@ -281,7 +281,7 @@ class Search:
         slowest = one + ends
         bubble = (layout.pp - 1) * one / layout.vpp
         elements = table.elements[0] / layout.pp + table.elements[2], table.elements[1] / layout.pp
-        exchange = self._exchange(recipe, elements, one)
+        exchange = self._exchange(recipe, elements, table.elements[2], one)
         if self.tied and layout.pp > 1 and not recipe.rules.dtensor:
             shared = ring("all_reduce", layout.ends(self.machine.node), table.elements[2] * recipe.gradient_bytes)
             exchange += self.kernels.transfer(shared)
@@ -321,31 +321,36 @@ class Search:
             gradients += sum(elements) * recipe.reduce_bytes
         return moved, held, gradients
 
-    def _exchange(self, recipe: Recipe, elements: tuple[float, float], backward: float) -> float:
-        """Seconds that copies wait for each other."""
+    def _exchange(self, recipe: Recipe, elements: tuple[float, float], ends: float, backward: float) -> float:
+        """Seconds that copies wait for each other; `ends`: elements of those before and behind the layers."""
         kernels, layout, lost = self.kernels, recipe.layout, self.machine.lost
         copies = layout.copies * layout.cp
         seconds = 0.0
-        for number, step in zip(elements, (layout.tp, layout.tp * layout.ep), strict=True):
+        for number, step, last in zip(elements, (layout.tp, layout.tp * layout.ep), (ends, 0.0), strict=True):
             size = max(1, copies * layout.tp // step)
             if size == 1 or not number:
                 continue
             group = self.machine.beside(size, step, layout.gpus)
             layers = max(1, self.n_layers // layout.pp)
+            alone = (last + (number - last) / layers) / number  # with no compute beside it
             if recipe.zero_stage == 3:
                 rounds = recipe.accumulation if layout.pp == 1 else 1
-                moved = 2 * kernels.transfer(ring("all_gather", group, number * recipe.compute_bytes, layers))
-                moved += kernels.transfer(ring("reduce_scatter", group, number * recipe.reduce_bytes, layers))
-                seconds += rounds * lost(moved, backward) + moved / layers
+                gathered = kernels.transfer(ring("all_gather", group, number * recipe.compute_bytes, layers))
+                reduced = kernels.transfer(ring("reduce_scatter", group, number * recipe.reduce_bytes, layers))
+                beside = (2 - alone) * gathered + (1 - alone) * reduced
+                seconds += rounds * (lost(beside, backward) + alone * (gathered + reduced))
                 continue
-            gradients = number * recipe.gradient_bytes
+            gradients, weights = number * recipe.gradient_bytes, number * recipe.parameter_bytes
+            if recipe.zero and recipe.rules.reduces_after:
+                moves = ring("all_reduce", group, gradients), ring("all_gather", group, weights)
+                seconds += sum(map(kernels.transfer, moves))
+                continue
             pieces = max(1, round(gradients / recipe.rules.bucket))
-            after = recipe.zero and recipe.rules.reduces_after
-            kind = "reduce_scatter" if recipe.zero and not after else "all_reduce"
-            reduced = kernels.transfer(ring(kind, group, gradients, 1 if after else pieces))
-            seconds += reduced if after else lost(reduced, 2 / 3 * backward) + reduced / layers
+            kind = "reduce_scatter" if recipe.zero else "all_reduce"
+            reduced = kernels.transfer(ring(kind, group, gradients, pieces))
+            seconds += lost((1 - alone) * reduced, 2 / 3 * backward) + alone * reduced
             if recipe.zero:
-                gathered = kernels.transfer(ring("all_gather", group, number * recipe.parameter_bytes, pieces))
-                beside = recipe.rules.gathers_beside
-                seconds += lost(gathered, backward / 3) + gathered / layers if beside else gathered
+                gathered = kernels.transfer(ring("all_gather", group, weights, pieces))
+                hides = recipe.rules.gathers_beside
+                seconds += lost((1 - alone) * gathered, backward / 3) + alone * gathered if hides else gathered
         return seconds

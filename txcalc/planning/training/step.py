@@ -17,6 +17,7 @@ Source   Kaplan et al. 2020 (arXiv 2001.08361) for 2×; Dao 2023 (arXiv 2307.086
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
@@ -165,8 +166,7 @@ class StepTimer(Messages):
             read, starts = (0.0, 0.0) if merged else (rows, starts)
             forward = kernels.product(flops, size, starts, depth, read, kind)
             of_inputs = kernels.product(flops, size, starts, width, rows, kind)
-            gradients = 2 * self._summed(held) * self.recipe.gradient_bytes
-            of_weights = kernels.product(flops, size + gradients, starts, float(work.positions), 0.0, kind)
+            of_weights = kernels.product(flops, size + self._summed(held), starts, float(work.positions), 0.0, kind)
             of_inputs = 0.0 if entry.gradient == "weights" else of_inputs
             of_weights = 0.0 if entry.gradient == "input" else of_weights
             if (
@@ -177,7 +177,7 @@ class StepTimer(Messages):
             yield "products", forward, 0.0 if entry.gradient == "none" else of_inputs + of_weights, of_weights
         else:
             forward = kernels.stream(size / share * (leaf.unfused if self.recipe.eager else 1), starts)
-            yield "other kernels", forward, 2 * forward, 0.0
+            yield "other kernels", forward, 2 * forward + kernels.stream(self._tabled(held), 0), 0.0
         if self.recipe.layout.cp > 1 and entry.kind == "attention_core":
             seconds = kernels.transfer(self.keys(held)) * float(entry.runs)
             yield "collectives of a layer", seconds, self.keys_again(held) * seconds, 0.0
@@ -210,11 +210,26 @@ class StepTimer(Messages):
         return forward, kernels.core(2.5 * flops, 2 * size, 2 * starts, keys, score, latent)
 
     def _summed(self, held: RankLeaf) -> float:
-        """Elements of gradients of weights that are added to what is there: all, but for those of the first micro-batch
-        and of the first of the layers that share them."""
-        entry, own = held.entry, held.entry.leaf.owning.params
+        """Bytes moved by adding gradients of weights to what is there: in a buffer that is never freed to all of it,
+        else not those of the first micro-batch and of the first of the layers that share them. Where autograd's own
+        exist beside the accumulated ones, these are read too."""
+        entry, own, recipe = held.entry, held.entry.leaf.owning.params, self.recipe
         made = own * (entry.times if entry.routed else entry.runs)
-        return float(made if self.recipe.accumulation > 1 else made - entry.params)
+        if recipe.accumulation == 1 and not recipe.rules.held:
+            made -= entry.params
+        return float(made) * (2 * recipe.gradient_bytes + (self.element if recipe.rules.makes_gradients else 0))
+
+    def _tabled(self, held: RankLeaf) -> float:
+        """Bytes moved by the gradient of a table: all of its rows are written, however few were read (ATen,
+        embedding_dense_backward), and added to what is there; autograd first adds that of an output layer of the same
+        matrix, whose sum is added as a product's."""
+        if held.entry.leaf.row is None or not held.learns:
+            return 0.0
+        written, stages = float(held.entry.params) * self.element, self.recipe.layout.pp
+        heads = (each.entry.leaf for piece in self.pipeline.pieces for each in piece.leaves)
+        if stages == 1 and held.layers == () and any(leaf.untied is not leaf for leaf in heads):
+            return 4 * written
+        return written + self._summed(held)
 
     def _size(self, held: RankLeaf) -> tuple[float, float, float, int]:
         """FLOPs, bytes and starts of a leaf's copies, and over how many ranks of tp its rows are cut."""
@@ -265,7 +280,7 @@ class StepTimer(Messages):
         compute = [sum(sum(getattr(work, way).values()) for work in works) for way in ("forward", "backward")]
         waited = hosted(recipe, plan.ranks, self.machine.host, compute[0], compute[1])
         spent["to and from the host"], spent["optimizer, on the host"] = waited
-        turned = sum(self._turned(piece) for piece in own)
+        turned = self._swept(own) + sum(self._turned(piece) for piece in own)
         spent["optimizer"] = 0.0 if recipe.offloads("optimizer") else self.optimizer(plan, self.kernels) + turned
         issuing = batches * sum(work.issued for work in works) * self.kernels.efficiency.host_s
         spent["waiting for the host"] = max(0.0, issuing - sum(spent[kind] for kind in SPENT) - again)
@@ -276,24 +291,20 @@ class StepTimer(Messages):
 
     def exposed(self, pieces: Sequence[StagePiece], works: Sequence[Work], kernels: Kernels) -> float:
         """Seconds of a step for which a rank waits for weights or gradients."""
-        recipe = self.recipe
-        layers = max(1, sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces))
-        moves = [(kernels.transfer(moved), when) for moved, when in self.shared(pieces)]
-        gather, again, reduce = (
-            sum(seconds for seconds, at in moves if at == when) for when in ("gather", "again", "reduce")
-        )
-        after = sum(seconds for seconds, at in moves if at in ("after", "tied"))
-        rounds = self._rounds("gather")
+        alone, beside = defaultdict[str, float](float), defaultdict[str, float](float)
+        lost = self.machine.lost
+        for moved, when, share in self.shared(pieces):
+            seconds = self._rounds(when) * kernels.transfer(moved)
+            alone[when] += share * seconds
+            beside[when] += (1 - share) * seconds
         if not self.machine.overlap:
-            return rounds * (gather + again) + self._rounds("reduce") * reduce + after
+            return sum(alone.values()) + sum(beside.values())
         forward = sum(sum(work.forward.values()) for work in works)
         backward = sum(work.seconds for work in works) - forward
-        inner = 1 - 1 / layers
-        beside = self._rounds("reduce") * self.machine.lost(again + inner * reduce, backward)
-        if recipe.zero_stage == 3 or recipe.rules.gathers_beside:
-            beside += rounds * self.machine.lost(inner * gather, forward)
-            gather /= layers
-        return beside + gather + reduce / layers + after
+        waited = lost(beside["again"] + beside["reduce"], self._rounds("reduce") * backward)
+        gathers = self.recipe.zero_stage == 3 or self.recipe.rules.gathers_beside
+        waited += lost(beside["gather"], self._rounds("gather") * forward) if gathers else beside["gather"]
+        return sum(alone.values()) + waited
 
     def _rounds(self, when: str) -> int:
         """How often in a step: sharded weights and gradients move with every micro-batch (DeepSpeed, runtime/engine.py,
@@ -314,6 +325,26 @@ class StepTimer(Messages):
                 for rank in plan.ranks
             )
         return kernels.stream(own, 0)
+
+    def _swept(self, pieces: Sequence[StagePiece]) -> float:
+        """Seconds of passes over gradients and weights that stay on every rank, beside the optimizer's own: for the
+        norm of gradients and to empty them (`Framework.sweeps`); in and out of DistributedDataParallel's buckets
+        (torch, reducer.cpp, mark_variable_ready_dense, finalize_bucket_dense); of weights that nanotron gathers three
+        times, the last with a kernel for each tensor and rank (distributed.py, all_gather_coalesced)."""
+        recipe, rules, copies = self.recipe, self.recipe.rules, self.copies.size
+        if recipe.shards > 1 or recipe.zero_stage > 1:
+            return 0.0
+        amounts = self._amounts(pieces)
+        size, starts = rules.sweeps * sum(each.learning for each in amounts), 0.0
+        updated = sum(each.updated for each in amounts) if copies > 1 else 0.0
+        if rules.ddp and not recipe.zero:
+            size += 4 * updated
+        if rules.reduces_after and recipe.zero and updated:
+            size += 6 * updated
+            for before, held in (pair for piece in pieces for pair in pairwise((None, *piece.leaves))):
+                if held and held.learns and not same_input(before and before.entry, held.entry):
+                    starts += copies * held.entry.times * len(list(held.axes()))
+        return self.kernels.stream(size, starts)
 
     def _turned(self, piece: StagePiece) -> float:
         """Seconds of Newton–Schulz: three products per step, of a matrix whose rows are shared out among the ranks that
@@ -356,7 +387,7 @@ class StepTimer(Messages):
             for moved in self.turned(piece):
                 add(moved, 1)
         ends = any(piece.first or piece.last for piece in pieces)
-        for moved, when in self.shared(pieces):
+        for moved, when, _ in self.shared(pieces):
             add(moved, self._rounds(when) if ends or when != "tied" else 0)
         return {kind: round(size) for kind, size in sorted(found.items()) if size >= 0.5}
 
@@ -367,7 +398,7 @@ class StepTimer(Messages):
         for stage in range(recipe.layout.pp):
             pieces = self.pipeline.of_stage(stage)
             compute = max(compute, batches * sum(self._arithmetic(piece) for piece in pieces))
-            link = max(link, sum(self.least.transfer(moved) for moved, _ in self.shared(pieces)))
+            link = max(link, sum(self.least.transfer(moved) for moved, *_ in self.shared(pieces)))
         memory = 0.0 if recipe.offloads("optimizer") else self.optimizer(plan, self.least)
         bounds = {"compute": compute, "memory": memory, "link": link}
         bound = max(bounds, key=bounds.__getitem__)

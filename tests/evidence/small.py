@@ -38,9 +38,11 @@ def truth(
     }
     whole = {} if found[0].whole is None else {"whole": found[0].whole}
     if config["model_type"] in (
+        "aimv2",
         "altclip",
         "chinese_clip",
         "clap",
+        "clipseg",
         "metaclip_2",
         "owlv2",
         "owlvit",

@@ -22,6 +22,7 @@ from txcalc.sources.huggingface.answers import named_after
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import (
     BY_CLASS,
+    OTHER_FILES,
     PREDICTING,
     PREDICTORS,
     PUBLISHED,
@@ -194,6 +195,9 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
     if not isinstance(model_type, str) or not model_type:
         got = ABSENT if "model_type" not in data else NULL if model_type is None else model_type
         like = next((name for name, keys in SIGNS.items() if keys <= data.keys()), "")
+        other = next((what for keys, what in OTHER_FILES.items() if keys <= data.keys()), "")
+        if other and not like:
+            raise InputError(where, [f"is no model's config: {other}"])
         fix = f'its keys are like those of {like}: add "model_type": "{like}" if it is one' if like else ""
         raise InputError(where, [Fault("model_type", got, "the name of an architecture, such as 'llama'", fix)])
     return model_type, []

@@ -6,6 +6,7 @@ by class       model types of which a file of another type is one by its class: 
                what it extends
 signs          keys by which a file without a model type looks like one of a type, the surest first: others may have
                them too, so it is asked about, never read
+other files    by keys that they have: files of other kinds that may be called config.json, and what is read instead
 own text       multimodal types whose language model's type is the type's own; `other text`: the text model type, of a
                config that does not name one, of the others; `text defaults` what a text_config gets from the whole's
                class before its own is asked
@@ -44,6 +45,8 @@ READERS |= {name: READERS[other] for name, other in listed(_TABLE["like"]).items
 PUBLISHED = frozenset(("published", "custom", "earlier", "wrapped", "drafts", "flash"))
 BY_CLASS = listed(_TABLE["by class"])
 SIGNS = {name: frozenset(keys.split()) for name, keys in _TABLE["signs"].items()}
+
+OTHER_FILES = {frozenset(keys.split()): what for keys, what in _TABLE["other files"].items()}
 
 # How many multi-token-prediction layers there are, and the model types whose layers are known to be like DeepSeek-V3's.
 PREDICTORS = ("num_nextn_predict_layers", "num_mtp_layers", "mtp_num_hidden_layers")

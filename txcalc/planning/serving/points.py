@@ -1,7 +1,7 @@
-"""Operating points: requests, and the latencies of a layout that serves so many of them at once.
+"""Operating points: a layout at a number of concurrent sequences, with its latencies and throughput.
 
-`Point` has a layout's times alone (`layout_time`: one prompt, one decode step of all sequences) and under load
-(`steady_state`: a server that interleaves prefill and decode). `Timer` computes and keeps both.
+A `Point` has the unloaded times (`layout_time`: one prompt, one decode step of all sequences) and those under load
+(`steady_state`: prefill and decode interleaved). `Timer` computes and caches both.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.steady_state import closed, open_
 from txcalc.planning.serving.traffic import Lengths, Requests
 
-CONTEXT = 8192  # of a plan that names none
+CONTEXT = 8192  # tokens, the default of a plan
 UNACCEPTED = "a draft's tokens need the probability that each is accepted (--acceptance 70%)"
 UNPROPOSED = "an acceptance is of a draft's tokens, and none are proposed (--draft 4, 4:SOURCE or mtp)"
 
 
 class Speculation(NamedTuple):
-    """A draft proposes `tokens`, of which each is accepted with a probability. What proposes them is the deployment's
-    draft model, again for each or all in one pass, or the model's own prediction layer; without one, proposals cost
-    nothing.
+    """Speculative decoding: g = `tokens` are proposed per step, each accepted with probability a = `acceptance`.
 
-    Expected tokens per step: (1 − a^(g + 1))/(1 − a); its time: a decode step over g + 1 tokens per sequence, and g of
-    the draft.
+    The deployment's draft model proposes them, in one pass each or all in one pass, or the model's own MTP layer does.
+    Without a draft, proposals cost nothing. A step yields (1 − a^(g + 1))/(1 − a) tokens on average; it takes a decode
+    step over g + 1 tokens per sequence and the draft's passes.
+
     Source   Leviathan et al. 2022 (arXiv 2211.17192), equation 1 and theorem 3.8
     """
 
@@ -49,15 +49,15 @@ class Speculation(NamedTuple):
 
 @record
 class Request:
-    """What users ask for.
+    """The load: request lengths, arrivals and speculation.
 
-    prompt        tokens of a prompt
-    answer        tokens of its answer
-    hits          share of the prompt that is in a prefix cache already: whole pages of it, never the last token
-    speculation   tokens that a draft proposes, or None
-    rate          requests per second that come at random; None: each user asks again when the answer is there
-    traffic       how lengths and the time between requests are spread
-    told          whether a prompt was given: else an encoder's pass is over the context
+    prompt        tokens per prompt
+    answer        tokens per answer
+    hits          share of the prompt found in the prefix cache: whole pages, never the last token
+    speculation   None: no draft
+    rate          requests per second of an open loop; None: a closed loop
+    traffic       distributions of lengths and interarrival times
+    told          whether a prompt was given; if not, an encoder's pass is over the context
     """
 
     prompt: int
@@ -70,38 +70,38 @@ class Request:
 
     @property
     def spread(self) -> float:
-        """Variance of a prompt's length over its mean squared."""
+        """Squared coefficient of variation of prompt lengths."""
         return self.traffic.prompts.spread if self.traffic else 0.0
 
     @property
     def bursts(self) -> float:
-        """The same of the time between two requests; 1: at random."""
+        """Squared coefficient of variation of interarrival times; 1: Poisson."""
         return self.traffic.bursts if self.traffic else 1.0
 
     @property
     def answers(self) -> float:
-        """The same of an answer's length."""
+        """Squared coefficient of variation of answer lengths."""
         return self.traffic.answers.spread if self.traffic else 0.0
 
     @property
     def width(self) -> float:
-        """Width of the uniform spread of answers' lengths, over their mean; 1 for answers of one length, as `simulated`
-        draws them."""
+        """Width of the uniform distribution of answer lengths, over its mean; for answers of one length, of those that
+        the simulation draws."""
         answers = self.traffic.answers if self.traffic else None
         return sqrt(12 * (answers.spread or answers.varied.spread)) if answers else 1.0
 
     @property
     def mean_length(self) -> int:
-        """Tokens of a sequence that decodes, on average over its answer."""
+        """Mean length of a decoding sequence in tokens."""
         return self.prompt + self.answer // 2
 
     def cached(self, block: int) -> int:
-        """Tokens of the prompt that are not computed again: of its own hits and the prefix of all, the longer."""
+        """Prompt tokens that the prefix cache saves: its hits or the shared prefix, whichever is longer."""
         held = max(int(self.hits * self.prompt), self.traffic.prefix if self.traffic else 0)
         return min(held // block * block, self.prompt - 1)
 
     def on(self, pace: LayoutTime, context: int) -> tuple[int, int]:
-        """Tokens of a prompt, and how many of them a prefix cache holds; of a model that does not decode, positions."""
+        """Tokens of a prompt and those in the prefix cache; for a model that does not decode, positions of a pass."""
         if not pace.caching:
             return pace.model.workload(1, self.prompt if self.told else context).tokens, 0
         return self.prompt, 0 if pace.encodes else self.cached(pace.engine.block)
@@ -113,9 +113,11 @@ def grown(
     trained: Sequence[int] = (),
     decodes: bool = True,
 ) -> int:
-    """The default context of a plan: the longest prompt and answer; of one of them alone twice its length, at least
-    8,192 tokens, and no more than the models were `trained` for unless that one is longer. If no model decodes, a
-    prompt is all of it."""
+    """The default context of a plan in tokens.
+
+    The longest prompt plus the longest answer. If only one is given: twice its length, at least 8,192, and at most what
+    the models were `trained` for, unless the given length itself is longer. If no model decodes: the prompt.
+    """
     if prompts and answers:
         return prompts.high + answers.high
     if prompts and not decodes:
@@ -136,8 +138,13 @@ def request(
     times: Sequence[float] = (),
     prefix: int = 0,
 ) -> Request:
-    """A checked request. Without a prompt, half of the context is one (half of a token rounded up), or what the answer
-    leaves; without an answer, it is what the prompt leaves of the context, and at least one token."""
+    """A checked request.
+
+    Without a prompt, it is what the answer leaves of the context, or half of the context (rounded up). Without an
+    answer, it is what the prompt leaves, at least one token.
+
+    Errors: `InputError` with every fault.
+    """
     prompts = Lengths(prompt, prompt) if isinstance(prompt, int) else prompt
     answers = Lengths(answer, answer) if isinstance(answer, int) else answer
     faults: list[Fault | str] = []
@@ -181,7 +188,7 @@ def request(
 
 
 class Limits(NamedTuple):
-    """Upper bounds of mean latencies in seconds; None: no bound. A load without known means keeps none."""
+    """Upper bounds of the mean latencies in seconds; None: no bound. A load without known means is within none."""
 
     ttft: float | None = None
     tpot: float | None = None
@@ -190,7 +197,7 @@ class Limits(NamedTuple):
         return self.ttft is not None or self.tpot is not None
 
     def met(self, point: Point) -> bool:
-        """Whether a point's steady state is within them; one whose queue grows for ever is not."""
+        """Whether a point's steady state is within the limits; an overloaded one is not."""
         return self.kept(point.steady)
 
     def kept(self, steady: Steady) -> bool:
@@ -201,16 +208,16 @@ class Limits(NamedTuple):
 
 @record(eq=False)
 class Point(Answered):
-    """A layout with so many sequences at once.
+    """A layout at a number of concurrent sequences.
 
     ttft      a prompt alone
-    tpot      a bare decode step at the full context, divided by the tokens that speculation expects of it; None: the
-              model does not decode
-    output    tokens per second and GPU in decode alone
-    input     prompt tokens per second and GPU in prefill alone
-    answer    tokens of an answer
-    steady    of all GPUs, with prompts and answers at once
-    held      of the sequences, those that the step is of: as many as fit at the full context and the engine runs
+    tpot      a bare decode step at the full context, divided by the expected tokens of a step; None: the model does not
+              decode
+    output    tokens per second and GPU of decode alone
+    input     prompt tokens per second and GPU of prefill alone
+    answer    tokens per answer
+    steady    of all GPUs, prefill and decode interleaved
+    held      sequences in the decode step of `tpot`: as many as fit at the full context and the engine runs
     """
 
     layout: Layout
@@ -224,12 +231,12 @@ class Point(Answered):
     held: int
 
     def last(self, prompt: int) -> float:
-        """Seconds to the first token of the last of all sequences, where their prompts come at once."""
+        """TTFT of the last sequence in seconds, if all prompts arrive at once."""
         return self.sequences * prompt / self.input / self.layout.gpus
 
     @property
     def user(self) -> float:
-        """Tokens per second of one sequence in a bare decode step."""
+        """Tokens per second and sequence of a bare decode step."""
         return 1 / self.tpot.achievable if self.tpot else 0.0
 
     @property
@@ -237,16 +244,16 @@ class Point(Answered):
         return self.layout.gpus
 
     def million_input(self, price: float) -> float:
-        """Cost of the time that a million prompt tokens take, at a price of a GPU-hour."""
+        """Cost of prefill per million prompt tokens, at a price per GPU-hour."""
         return price / 3600 * 1e6 / self.input
 
     def joules(self, watts: int) -> float:
-        """Energy per token of an answer, with its share of the prompt, where every GPU draws so many watts."""
+        """Joules per answer token, prefill included, if every GPU draws so many watts."""
         return watts / self.served
 
 
 class Timer:
-    """Computes the points of a deployment; what the points of a layout share is computed once."""
+    """Computes the points of a deployment, and caches what points of one layout share."""
 
     def __init__(self, deployment: Deployment, asked: Request, context: int) -> None:
         self.deployment, self.asked, self.context = deployment, asked, context
@@ -257,7 +264,7 @@ class Timer:
         self._seats: dict[Layout, float] = {}
 
     def pace(self, layout: Layout) -> LayoutTime:
-        """The times of one copy of the model."""
+        """The times of one replica."""
         one = self._copy(layout)
         if one not in self._paces:
             held = self.deployment
@@ -265,11 +272,11 @@ class Timer:
         return self._paces[one]
 
     def _copy(self, layout: Layout) -> Layout:
-        """The layout whose copies are timed: where copies share no experts, that of one copy alone."""
+        """The layout to time: that of one replica, unless replicas share experts."""
         return layout.alone if layout.sharing == 1 else layout
 
     def known(self, layout: Layout) -> bool:
-        """Whether the links that the layout needs are known; stages within a node need none."""
+        """Whether the bandwidths of the links that the layout uses are known; stages within a node need none."""
         card = self.deployment.accelerator
         groups = [layout.group(axis, card.node, SERVING_ORDER) for axis in ("tp", "ep", "etp", "pp")]
         if card.link_between is None and any(group.crosses for group in groups):
@@ -277,7 +284,7 @@ class Timer:
         return (layout.tp == layout.ep == layout.expert_ways == 1) or card.link is not None
 
     def point(self, layout: Layout, sequences: int, rate: float | None = None, most: int = MOST_SEQUENCES) -> Point:
-        """So many sequences in a closed loop; or requests that come at a rate; at most so many at once at the full
+        """A closed loop of so many sequences, or an open one at a rate; at most `most` sequences fit at the full
         context."""
         pace = self.pace(layout)
         ttft, prefill_rate = self._prefill(layout)
@@ -291,19 +298,19 @@ class Timer:
         return Point(layout, sequences, ttft, tpot, output, per_gpu, answer, steady, held)
 
     def steady(self, layout: Layout, clients: int) -> Steady:
-        """The steady state of so many clients in a closed loop, spread evenly over the copies of the model."""
+        """The steady state of so many clients in a closed loop, spread evenly over the replicas."""
         copies = min(layout.dp, clients)
         found = closed(self.demand(layout, clients), clients / copies, self.seats(layout))
         return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
 
     @property
     def at_once(self) -> int:
-        """Sequences that the engine of one copy runs at most."""
+        """Most concurrent sequences of one replica's engine."""
         memory = self.deployment.engine.memory
         return (memory.at_once if memory else None) or MOST_SEQUENCES
 
     def seats(self, layout: Layout) -> float:
-        """Sequences of their mean length that the cache of one copy holds, at most as many as its engine runs."""
+        """Sequences of mean length that fit in one replica's cache, at most as many as its engine runs."""
         if layout not in self._seats:
             length = min(self.asked.mean_length, self.context)
             seats = min(self.at_once, self.deployment.max_concurrency(layout, length) // layout.dp)
@@ -311,20 +318,20 @@ class Timer:
         return self._seats[layout]
 
     def open(self, layout: Layout, rate: float) -> Steady:
-        """The steady state of requests at random, so many per second, spread evenly over the copies; at most as many
-        decode as the cache holds."""
+        """The steady state of an open loop of so many requests per second, spread evenly over the replicas; at most as
+        many decode as fit in the cache."""
         copies = layout.dp
         found = open_(self.demand(layout), rate / copies, self.seats(layout))
         return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
 
     def alone(self, layout: Layout) -> tuple[BoundedTime, BoundedTime | None]:
-        """A prompt alone, and a step of one sequence of its length; None: the model does not decode."""
+        """A prompt alone, and a decode step of one sequence of its length; None: the model does not decode."""
         pace = self.pace(layout)
         step = self._tpot(layout, 1, pace.busy(1), self.asked.prompt) if pace.caching else None
         return self._prefill(layout)[0], step
 
     def _prefill(self, layout: Layout) -> tuple[BoundedTime, float]:
-        """A prompt alone, and prompt tokens per second of one copy."""
+        """A prompt alone, and prompt tokens per second of one replica."""
         one = self._copy(layout)
         if one not in self._prefills:
             pace = self.pace(one)
@@ -337,11 +344,11 @@ class Timer:
         return self._prefill(layout)[0]
 
     def step(self, layout: Layout, sequences: int) -> BoundedTime:
-        """A decode step of so many sequences at the full context, divided by the tokens expected of it."""
+        """A decode step of so many sequences at the full context, divided by its expected tokens per sequence."""
         return self._tpot(layout, ceil_div(sequences, layout.dp), self.pace(layout).busy(sequences))
 
     def demand(self, layout: Layout, sequences: int = MOST_SEQUENCES) -> Demand:
-        """The demand on one copy of the model where so many sequences are spread over all copies."""
+        """The demand on one replica, if so many sequences are spread over all."""
         pace = self.pace(layout)
         busy = pace.busy(sequences) if sequences < layout.dp else 1.0
         layout = self._copy(layout)
@@ -377,7 +384,7 @@ class Timer:
         return self._demands[layout, busy]
 
     def _tpot(self, layout: Layout, sequences: int, busy: float, context: int | None = None) -> BoundedTime:
-        """A decode step divided by the tokens expected of it."""
+        """A decode step divided by its expected tokens per sequence."""
         pace, guess, context = self.pace(layout), self.asked.speculation, context or self.context
         if guess is None:
             return pace.step(sequences, context, busy=busy)
@@ -392,7 +399,7 @@ class Timer:
         return step._replace(floor=floor / guess.expected, achievable=achievable / guess.expected)
 
     def draft(self, layout: Layout) -> LayoutTime:
-        """The draft's times."""
+        """The times of the draft model."""
         deployment = self.deployment
         model = deployment.draft
         assert model is not None

@@ -1,4 +1,4 @@
-"""Bytes on one accelerator of a stage: weights, the caches of its sequences, the peak of its activations."""
+"""Memory of one accelerator of a pipeline stage: weights, KV caches and states, and the peak of activations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from txcalc.planning.serving.engine import Engine
 
 
 class Held(NamedTuple):
-    """A leaf of a rank that keeps something for every sequence (keys and values, a state), `copies` times."""
+    """A leaf with a cache per sequence (keys and values, or a state), which occurs `copies` times on a rank."""
 
     path: str
     leaf: Leaf
@@ -32,16 +32,16 @@ class Held(NamedTuple):
         return self.leaf.cache(work).held * self.copies  # type: ignore[no-any-return]
 
     def dense(self, work: Workload) -> int:
-        """Elements if no window were used: an upper bound."""
+        """Elements without sliding windows: an upper bound."""
         return self.leaf.dense(work) * self.copies  # type: ignore[no-any-return]
 
     def paged(self, work: Workload, block: int, chunk: int) -> int:
-        """Elements of the pages that hold them; a state whole."""
+        """Elements of the pages that hold them; a state is not paged."""
         return self.leaf.paged(work, block, chunk) * self.copies  # type: ignore[no-any-return]
 
 
 class Caches(NamedTuple):
-    """One sequence's cache in bytes, three ways."""
+    """One sequence's cache in bytes: what later tokens need, in whole pages, and without sliding windows."""
 
     algorithmic: int
     pages: int
@@ -49,10 +49,11 @@ class Caches(NamedTuple):
 
 
 class RankBytes:
-    """Memory of one accelerator of a stage: what does not depend on the load, and what sequences add to it.
+    """Memory of one accelerator of a stage: what is independent of the load, and what each sequence adds.
 
-    draft         the same of a draft model on this accelerator; None: there is none
-    ram_weights   weights of the stage that lie in RAM; ram_held: the leaves whose caches do
+    draft         the memory of a draft model on this accelerator; None: no draft
+    ram_weights   weights of the stage in host RAM
+    ram_held      leaves whose caches are in host RAM
     """
 
     def __init__(
@@ -83,9 +84,9 @@ class RankBytes:
         self._pages: dict[int, tuple[int, int]] = {}
         vocab = next(reversed(model.spec["stacks"].values()))["vocab_size"] or 0
         has_head = any(entry.kind == "head" for entry in ledger)
-        # As computed, and once more in fp32 for sampling; over the whole vocabulary, for every sequence.
+        # Per sequence over the whole vocabulary: as computed, and once more in fp32 for sampling.
         self._logits = vocab * (engine.activation_bits + 32) // 8 if has_head else 0
-        # The engine's own peak and what else it keeps: a model that does not decode has no such profile run.
+        # The engine's profiled peak and its further buffers; a model that does not decode has no profile run.
         memory = engine.memory if self.caching else None
         if memory:
             memory.check(engine.weights, model, ledger, layout or Layout())
@@ -95,10 +96,10 @@ class RankBytes:
         taken = self.weights_bytes + max(self.profiled.values(), default=0)
         graphs = memory.graphs(model, ledger, stage.root.stacks[-1]) if memory else 0
         self.rest = memory.rest(model, layout or Layout(), taken, graphs) if memory else {}
-        self.graphs = 0 if "CUDA graphs" in self.rest else graphs  # outside the engine's budget, in what it leaves
+        self.graphs = 0 if "CUDA graphs" in self.rest else graphs  # outside the engine's memory budget
 
     def caches(self, context: int) -> Caches:
-        """One sequence's cache at a context, three ways."""
+        """One sequence's cache at a context length."""
         work, block, chunk = self.model.workload(1, context), self.engine.block, self.engine.chunk
         return Caches(
             self._sum(lambda held: held.algorithmic(work)),
@@ -115,29 +116,29 @@ class RankBytes:
         return [(one, _bytes(one.paged(work, engine.block, engine.chunk) * self._bits(one))) for one in held]
 
     def ram_pages(self, context: int) -> int:
-        """Of one sequence's pages, the bytes that lie in RAM."""
+        """Bytes of one sequence's pages in host RAM."""
         return sum(size for _, size in self._paged(self.ram_held, context)) if self.ram_held else 0
 
     def ram(self, context: int, sequences: int) -> int:
-        """Bytes of the weights and caches of the stage that lie in RAM."""
+        """Bytes of the stage's weights and caches in host RAM."""
         return sum(size for _, size in self.ram_weights) + sequences * self.ram_pages(context)
 
     def pages_bytes(self, context: int) -> int:
-        """One sequence's pages in bytes, and those of its draft."""
+        """Bytes of one sequence's pages, with those of its draft."""
         return self._known(context)[0]
 
     def shared_bytes(self, context: int) -> int:
-        """Of `pages_bytes`, what every further sequence has in common with the first: the pages of the prefix."""
+        """Bytes of one sequence's pages that all sequences share: those of the prefix."""
         return self._known(context)[1]
 
     def cache_bytes(self, context: int, sequences: int) -> int:
-        """The pages of so many sequences: what they share is there once."""
+        """Bytes of the pages of so many sequences; shared pages count once."""
         shared = max(0, sequences - 1) * self.shared_bytes(context)
         return sequences * self.pages_bytes(context) - shared
 
     def _known(self, context: int) -> tuple[int, int]:
-        """`pages_bytes` and `shared_bytes`. A prefix saves what a sequence without it would not hold: nothing of a
-        state, and of a window what lies beyond it."""
+        """`pages_bytes` and `shared_bytes`. A prefix saves the difference to a sequence without it: nothing of a state,
+        and nothing that a sliding window has dropped."""
         if context not in self._pages:
             every = sum(size for _, size in self.pages(context))
             shared = 0
@@ -150,7 +151,7 @@ class RankBytes:
         return self._pages[context]
 
     def fits(self, usable: int, context: int, sequences: int) -> bool:
-        """Whether so many sequences and their weights fit; what is cheap to know is looked at first."""
+        """Whether the weights and so many sequences fit. Activations, which cost time, are computed last."""
         left = usable - sum(self.rest.values()) - self.weights_bytes - self.cache_bytes(context, sequences)
         return left >= 0 and left >= max(self.activations(context, sequences).values())
 
@@ -161,14 +162,14 @@ class RankBytes:
         return sum(_bytes(elements(held) * self._bits(held)) for held in self.held)
 
     def activations(self, context: int, sequences: int) -> dict[str, int]:
-        """Bytes live at the peak of a step of prefill, of a step of decode, and of the logits: the largest counts.
+        """Peak bytes of activations by phase (prefill, decode, logits); the largest counts.
 
-        Counts   the residual stream, and the most that one operation reads and writes beside it (all passes of routed
-                 experts are one operation); prefill from nothing, as engines profile it
+        Counts   the residual stream, and the most that one operation reads and writes besides it (all routed experts
+                 are one operation); prefill without a cache, as engines profile it
         """
         if self.profiled:
             return self.profiled
-        if not self.caching:  # no step but the one
+        if not self.caching:  # there is only the forward pass
             return {"forward": sequences * self._peak(context, False)}
         return {
             "prefill": self._peak(min(self.engine.chunk, context * sequences), False),
@@ -189,8 +190,8 @@ class RankBytes:
 
 
 def towers_bytes(model: Model, engine: Engine, tp: int, stage: int) -> int:
-    """Bytes of the towers of a multimodal model that a GPU of a stage holds, whose heads `tp` divides or which are
-    whole: in 16 bits, for most quantised checkpoints leave them as they are."""
+    """Bytes of a multimodal model's towers on one GPU of a stage, in 16 bits: most quantised checkpoints leave them
+    unquantised. A tower whose heads `tp` does not divide is whole on every GPU."""
     if stage and engine.towers == "first":
         return 0
     elements = 0

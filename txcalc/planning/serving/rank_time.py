@@ -1,33 +1,31 @@
-"""The time of a step on one layout: a roofline of every operation, from the ledger of the tree that each rank holds.
+"""The time of a forward pass on one rank of a layout: a roofline over every operation of the rank's ledger.
 
-Every operation of a rank's ledger takes the longer of its arithmetic and its traffic. Two figures:
+floor        no server is faster. Datasheet peaks and bandwidth, no launch cost, and perfect overlap: the largest of
+             total compute, total memory and total link time. Memory counts only what must be read or written: each
+             weight once per step (of experts, the k of one token: all tokens may choose the same) and the cache;
+             activations may stay on the chip. The sum of every operation's own bound would be no lower bound: the next
+             operation's weights can be fetched while the last one computes.
+achievable   the sum over operations, one after the other, of a kernel's time for its class (`curves.Curve`: its launch,
+             and compute and memory, activations included, at the shares of the peak that it reaches), plus every
+             transfer. A launch is the accelerator's latency. The host's time to issue kernels overlaps with it; in a
+             pass without captured graphs the longer of the two counts (`Efficiency.host_s`). Servers replay captured
+             graphs, so the host does not count.
 
-floor        no server is faster. Datasheet peaks and bandwidth, no start costs anything, all that can overlap does:
-             the largest of the sums of compute, memory and link. Memory holds only what must be read or written: each
-             weight once a step, of the experts the k that a single token touches (all may choose the same), and the
-             cache; activations may stay on the chip. A sum of every operation's larger half would be no bound: the
-             weights of the next can be fetched while the last computes.
-achievable   the sum over operations, one after the other, of what a kernel of its class takes (`curves.Curve`: a start,
-             and compute and memory, activations too, at the shares that it reaches); and of every transfer. A start is
-             the accelerator's own; what the host takes to issue kernels overlaps with it, and of a pass that was not
-             captured the longer of the two counts (`Efficiency.host_s`). Servers replay what they captured: no host.
+An achievable time is never below its floor: no curve is below the larger of its compute and memory at datasheet rates,
+and a sum of maxima is at least the maximum of the sums.
 
-So no achievable figure is below a floor: no curve is below the larger of its compute and its memory at the datasheet's
-rates, and a sum of maxima is at least the maximum of sums.
-
-Counts   attention's masked pairs, which is what kernels compute; logits of a prompt's last position; MLA absorbed in
-         decode; experts touched E·(1 − untouched), of a popularity that differs (`curves.untouched`), and for the
-         fullest of their ranks as much more as that makes it, traffic too; no arithmetic for norms, activations and
-         scans, which move more than they compute
-Beside   while decoding, shared experts' starts are hidden behind the routed ones', which run on another stream: vLLM
-         (VLLM_DISABLE_SHARED_EXPERTS_STREAM turns it off), TensorRT-LLM and SGLang do so within captured passes
-Copies   of dp that share experts hold the sequences evenly; a prompt alone passes the experts on all their ranks
-Fused    as engines fuse: products of one input (q, k, v; gate, up) and all routed experts of a layer are one start, an
-         activation with its gate, a residual sum with the norm after it. Eager: as modules are called, nothing is;
-         each expert that a token chooses starts its own kernels, and experts are chosen evenly
-Links    what the collectives of the tree send (`parts.collectives`), each with its latency; an all-reduce's floor is
-         the message once, as a switch that adds can do. Between nodes over the network cards, where a node is known
-RAM      what lies there is read and computed at the host's rates; for many tokens its weights are copied to the
+Counts   attention's masked pairs, which kernels compute; logits of a prompt's last position; MLA absorbed in decode;
+         E·(1 − untouched) experts read, of unequal popularity (`curves.untouched`), and the compute and traffic of the
+         fullest rank of experts; no arithmetic for norms, activations and scans, which are bound by memory
+Streams  in decode, launches of shared experts are hidden behind those of routed experts on another stream: vLLM
+         (VLLM_DISABLE_SHARED_EXPERTS_STREAM turns it off), TensorRT-LLM and SGLang do so within captured graphs
+Replicas that share experts (dp) hold equal numbers of sequences; the experts of a prompt alone run on all their ranks
+Fused    as engines fuse: products of one input (q, k, v; gate, up) are one launch, as are all routed experts of a
+         layer, an activation with its gate, a residual sum with the next norm. Eager: one launch per module and per
+         expert that a token chooses, with experts chosen evenly
+Links    what the collectives of the tree send (`parts.collectives`), each with its latency. An all-reduce's floor is
+         its message once, as a switch that reduces can do. Between nodes over the network cards, where a node is known
+RAM      weights in host RAM are read and computed at the host's rates; for many tokens they are copied to the
          accelerator first (`planning.serving.offload`). The floor reads each once
 Source   Williams et al. 2009 (roofline); Pope et al. 2022 (arXiv 2211.05102) for the split of a step
 """
@@ -53,18 +51,18 @@ from txcalc.planning.serving.offload import MANY
 from txcalc.planning.serving.rank_work import CoreWork, LeafLoad, LeafWork, RankWork
 from txcalc.units import ALIASES, bits_of
 
-LINKS = "collectives"  # the parts that no leaf of the tree is
+LINKS = "collectives"  # names of the times that belong to no leaf
 ADAPTERS = "adapters"
 
 
 class _Leaf(NamedTuple):
-    """What an entry of a rank's tree is on an accelerator, whatever is asked of it.
+    """A leaf of a rank on an accelerator, independent of the workload.
 
     weights   bytes of one copy as they are multiplied
-    start     seconds of all starts, all layers
+    start     seconds of kernel launches, all layers
     peak      FLOPs per second
-    curve     of its kernels
-    narrowed  seconds to narrow the inputs of one position, all layers
+    curve     efficiency curve of its kernels
+    narrowed  seconds to quantise the inputs of one position, all layers
     """
 
     work: LeafWork
@@ -76,16 +74,16 @@ class _Leaf(NamedTuple):
 
 
 class _Load(NamedTuple):
-    """What a sequence asks of a leaf, all layers: every figure but the weights and the starts grows with the batch.
+    """The work of one sequence in a leaf, all layers. All but weights and launches is multiplied by the batch.
 
-    least, compute   seconds of arithmetic, at the peak and as its curve has it
-    cache, moved     bytes of the cache, and of it and activations
-    copies           whose weights are read; of a table, rows for every sequence
-    tokens           that choose among experts, for every sequence
-    curve, start     of its kernels, and seconds of all starts
-    narrowed         seconds to narrow its inputs
-    host             seconds of the host for all starts
-    flops            of RAM's: that the host computes, where it does
+    least, compute   seconds of arithmetic, at the peak and on its curve
+    cache, moved     bytes of the cache; of the cache and activations
+    copies           of the weights that are read; of an embedding table, rows per sequence
+    tokens           that choose experts, per sequence
+    curve, start     of its kernels; seconds of launches
+    narrowed         seconds to quantise its inputs
+    host             seconds in which the host issues the launches
+    flops            for weights in RAM: computed by the host
     """
 
     kind: str
@@ -105,11 +103,12 @@ class _Load(NamedTuple):
 
 
 class RankTime:
-    """One accelerator of a stage: the time it takes for a workload, by kind of part. `eager`: as PyTorch's modules are
-    called, nothing fused; `issued`: the host issues every kernel of every pass; else passes were captured once, and are
-    replayed.
+    """Time of a forward pass on one accelerator of a stage, by kind of part.
 
-    Errors: `InputError` where a peak or the link is needed and not known.
+    eager    PyTorch modules as they are called, nothing fused
+    issued   the host issues every kernel of every pass; otherwise captured graphs are replayed
+
+    Errors: `InputError` where a peak or a link is needed and not known.
     """
 
     def __init__(
@@ -132,23 +131,23 @@ class RankTime:
             raise InputError("--ram", ["its bandwidth is not given, and what lies in it is read at that: 64GB@80GB/s"])
         for axis, group in self.groups.items():
             if group.size > 1:
-                seconds(accelerator, group, "send" if axis == "pp" else "all_reduce", 0.0)  # refused now, if not known
+                seconds(accelerator, group, "send" if axis == "pp" else "all_reduce", 0.0)  # raises for an unknown link
         self.wide = {"fp32": "fp32", "fp16": "fp16"}.get(engine.weights.name, "bf16")
-        # Kernels of attention compute in the wide dtype; some can in that of the cache.
+        # Attention kernels compute in the wide dtype; some can compute in the cache's.
         self.core = peak(accelerator, self.wide)
         self.best_core = max(self.core, accelerator.peaks.get(ALIASES.get(engine.kv.lower(), engine.kv.lower()), 0))
-        self._adapted: tuple[float, float] | None = None  # elements of an adapter, and starts
+        self._adapted: tuple[float, float] | None = None  # elements of an adapter, and launches
         self._rest = Curve(memory=self.efficiency.memory)
         self._leaves: list[_Leaf] = []
         self._loads: dict[Workload, list[_Load]] = {}
 
     def cost(self, work: Workload, head: bool = True, busy: float = 1.0) -> Cost:
-        """Seconds of one pass; `head`: with logits; `busy`: sequences of a copy that shares its experts, on average,
-        over those of this one."""
+        """Seconds of one pass. `head`: with logits; `busy`: mean sequences per replica that shares experts, over those
+        of this one."""
         return total([*self._operations(work, head, busy), *self._adapters(work), *self._transfers(work, head)])
 
     def parts(self, work: Workload, head: bool = True, busy: float = 1.0) -> dict[str, Cost]:
-        """Seconds of one pass by kind of part, and of the transfers between ranks."""
+        """Seconds of one pass by kind of part, and of adapters and collectives."""
         sums: dict[str, list[tuple[float, ...]]] = {}
         kinds = [load.kind for load in self._loads_of(work, head)]
         for kind, cost in zip(kinds, self._operations(work, head, busy), strict=True):
@@ -169,7 +168,7 @@ class RankTime:
         return loads if head else [load for load in loads if load.kind != "head"]
 
     def _operations(self, work: Workload, head: bool, busy: float) -> Iterator[tuple[float, ...]]:
-        """The fields of a cost for every leaf; this is the loop in which time is spent."""
+        """The fields of a `Cost` for every leaf, as tuples: this is the hot loop."""
         own, bandwidth, spread = float(work.batch), self.accelerator.bandwidth, self.efficiency.spread
         loads = self._loads_of(work, head)
         fullest, beside = self._fullest(), work.decoding and self.engine.streams
@@ -212,9 +211,11 @@ class RankTime:
     def _in_ram(
         self, load: _Load, copies: float, least: float, compute: float, batch: float, tokens: float
     ) -> tuple[float, ...]:
-        """The fields of a cost of a leaf in RAM: of few tokens computed by the host, of many by the accelerator
-        after its weights are copied there. Errors: `InputError` for many tokens' attention on a host whose peak is
-        not known."""
+        """The fields of a `Cost` for a leaf in RAM: few tokens are computed by the host, many by the accelerator after
+        the weights are copied there.
+
+        Errors: `InputError` for attention of many tokens on a host whose peak is not known.
+        """
         assert self.offload and self.offload.host and self.offload.host.bandwidth
         host, leaf, bandwidth = self.offload.host, load.leaf, self.accelerator.bandwidth
         core = load.kind == "attention_core"
@@ -234,9 +235,9 @@ class RankTime:
         return (load.least * batch, 0.0, 0.0, 0.0, *own, 0.0, 0.0, 0.0, floor)
 
     def _adapters(self, work: Workload) -> list[Cost]:
-        """The factors of LoRA adapters, one sequence after the other of each: two products, each of their own, beside
-        every product that engines make of linear layers of one input (as Punica's kernels: Chen et al. 2023, arXiv
-        2310.18547). The floor reads one adapter; else as many as there are sequences, up to all."""
+        """The factors of LoRA adapters: two launches beside each fused product of linear layers of one input, as in
+        Punica's kernels (Chen et al. 2023, arXiv 2310.18547). The floor reads one adapter; the achievable time reads
+        one per sequence, up to all."""
         if not self.engine.adapters:
             return []
         if self._adapted is None:
@@ -255,11 +256,11 @@ class RankTime:
         return [Cost(flops, read, 0.0, 0.0, *spent, 0.0, launch, host)]
 
     def _fullest(self) -> float:
-        """What the fullest of the ranks that experts are spread over gets, over the mean: popularities are independent
-        (`spread`), so that a rank's share of all has a relative deviation of 1/√(spread·experts of a layer).
+        """Load of the fullest rank of experts over the mean. Experts' popularities are independent (`spread`), so the
+        load of a rank has a relative standard deviation of 1/√(spread·experts of a layer).
 
-        Counts   the largest of n normal deviations is on average 0.56·(log2 n)^0.82, within 4 % up to n = 64 (n = 2:
-                 0.56 of 0.56, 8: 1.38 of 1.42, 64: 2.43 of 2.34)
+        Counts   the mean of the largest of n normal deviations is 0.56·(log2 n)^0.82, within 4 % up to n = 64 (n = 2:
+                 0.56 for 0.56, 8: 1.38 for 1.42, 64: 2.43 for 2.34)
         """
         n, each = self.layout.ep, self.work.experts
         if n == 1 or not each:
@@ -288,7 +289,7 @@ class RankTime:
         return found
 
     def _starts(self, leaf: LeafWork) -> float:
-        """Kernel launches, all layers; eager: of every copy of a module, of experts too."""
+        """Kernel launches, all layers; eager: one per call of a module, experts included."""
         if not self.eager:
             return leaf.starts
         entry = leaf.entry
@@ -296,12 +297,12 @@ class RankTime:
         return float(each) if entry.operations else 0.0
 
     def _multiplied(self, asked: str | None) -> tuple[str, str, int]:
-        """How this accelerator multiplies the weights of a format that multiplies in a dtype (None: unquantised ones):
-        the dtype, the class of kernels, and FLOPs per second."""
+        """The dtype, kernel class and peak FLOPs per second with which this accelerator multiplies weights of a format
+        whose own dtype of products is `asked` (None: unquantised)."""
         form, dtype = self.engine.weights, asked or self.wide
         kernel = self.engine.kernel(form, asked) if asked else self.wide
         if not multiplies(self.accelerator, dtype):
-            dtype = self.wide  # the weights are read narrow, and multiplied wide
+            dtype = self.wide  # the weights are read quantised and multiplied in 16 bits
             kernel = "w4" if form.bits <= 4 else "w8"
         return dtype, kernel, self.engine.peak(self.accelerator, dtype, bool(asked) and form.bits < 16)
 
@@ -341,7 +342,7 @@ class RankTime:
         )
 
     def _widened(self, leaf: _Leaf, ask: LeafLoad) -> _Leaf:
-        """A product of many rows whose weights are first converted to 16 bits, and that is summed in them."""
+        """A product of many rows, whose weights are first converted to fp16 and which accumulates in fp16."""
         from_ = self.engine.memory.widened if self.engine.memory else 0
         if not from_ or ask.tokens < from_:
             return leaf
@@ -353,8 +354,8 @@ class RankTime:
         return leaf._replace(weights=wide, start=start, peak=at, curve=curve)
 
     def _attention(self, core: CoreWork, runs: float) -> tuple[Curve, float, float]:
-        """The curve of an attention core, seconds of all its starts, and the FLOPs per second that its share is of; a
-        score costs its softmax, however narrow its heads."""
+        """The curve of an attention core, seconds of its launches, and the FLOPs per second that the curve's share
+        refers to: a score costs a softmax, however narrow the heads are."""
         curve = self.efficiency.curve("attention", core.name, self.engine.kernels)
         memory = self.engine.memory if core.decodes else None
         many = memory.attention_kernels(core.grouped) if memory else 0
@@ -362,20 +363,20 @@ class RankTime:
         return curve, start, self.core / max(1.0, curve.score / core.score)
 
     def _transfers(self, work: Workload, head: bool) -> Iterator[Cost]:
-        """The costs of everything that this rank sends in a pass."""
+        """The costs of all that this rank sends in a pass."""
         batch = float(work.batch)
         for sent in self.work.sends(work._replace(batch=1)):
             if head or sent.within != "head":
                 yield self._transfer(sent.kind, sent.axis, sent.message * batch, sent.size * batch).times(sent.runs)
 
     def _transfer(self, kind: str, axis: str, message: float, sent: float) -> Cost:
-        """A collective of an axis's ranks: bytes of its message, and of what one rank sends."""
+        """The cost of a collective over an axis, from the bytes of its message and the bytes that one rank sends."""
         group, reduces = self.groups[axis], kind == "all_reduce"
         least = seconds(self.accelerator, group, kind, message if reduces else sent, least=True)
         if kind == "all_to_all" and group.size <= GATHERED and not group.crosses:
             sent = message * (group.size - 1)
         most = seconds(self.accelerator, group, kind, sent)
         curve, ranks = self.efficiency.transfer(kind), group.size
-        # A link between nodes is slower: what it takes longer for reaches as much of it as what takes as long within.
+        # A transfer between nodes reaches the share of its link that one of equal duration reaches within a node.
         share = curve.reached(most * (self.accelerator.link or HOST), ranks)
         return Cost(least_link=least, link=most / share + curve.latency(ranks))

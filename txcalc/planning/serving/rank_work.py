@@ -19,7 +19,7 @@ from txcalc.planning.links import GATHERED
 from txcalc.planning.parallelism import KEPT, Stage
 from txcalc.planning.serving.engine import Engine
 
-MOST_QUERIES = 64  # of a sequence, that a kernel of decode takes: a token and a draft's proposals
+MOST_QUERIES = 64  # queries per sequence of a decode kernel: a token and a draft's proposals
 
 
 class LeafWork(NamedTuple):
@@ -27,11 +27,11 @@ class LeafWork(NamedTuple):
 
     weights   bytes of one copy; of an embedding table, of one row
     chance    probability that a token is routed to a given expert; 0: the leaf is no expert
-    dtype     that its format multiplies in; None: its weights stay wide
+    dtype     of its products; None: unquantised
     inputs    columns of its matrix; 0: it has none
     starts    kernel launches, all layers
     merged    engines compute it in one product with the leaf before it
-    gathered  elements that a rank gathers per position from those that it shares experts with; 0: none
+    gathered  elements per position that a rank gathers from the ranks that it shares experts with; 0: none
     row       FLOPs of one row through one expert
     in_ram    its weights are in the host's RAM
     """
@@ -49,14 +49,14 @@ class LeafWork(NamedTuple):
 
 
 class CoreWork(NamedTuple):
-    """What else is needed of an attention core than its FLOPs and bytes.
+    """Further properties of an attention core.
 
     name     of its efficiency curve
-    depth    keys that a kernel goes through one after the other
+    depth    keys that a kernel processes sequentially
     score    FLOPs per score
-    scores   scores of one layer, masked ones too; 0 where so few queries are computed that no kernel writes them
+    scores   scores of one layer, masked ones included; 0 for few queries: their kernels write none
     dense    FLOPs, masked pairs included
-    decodes  whether kernels for few queries compute it
+    decodes  whether a decode kernel (few queries) computes it
     grouped  whether several query heads share a key/value head
     again    additional reads of the cache by kernels in which every query head reads it
     """
@@ -72,11 +72,11 @@ class CoreWork(NamedTuple):
 
 
 class LeafLoad(NamedTuple):
-    """What one sequence costs in a leaf, all layers: every figure is multiplied by the batch.
+    """The work of one sequence in a leaf, all layers; every figure is multiplied by the batch.
 
     leaf             index of its `LeafWork`
     cache, moved     bytes of the cache; of the cache and of activations
-    on_chip          bytes of activations that fused kernels neither write nor read, and separate ones do
+    on_chip          bytes of activations that fused kernels keep on the chip, and unfused ones write and read
     inputs, outputs  of its matrix; 0: it has none
     copies           of the weights that are read; of an embedding table, rows per sequence
     rows             whether it is an embedding table
@@ -99,8 +99,8 @@ class LeafLoad(NamedTuple):
 
 
 class SentWork(NamedTuple):
-    """Bytes that one sequence makes a rank send in a collective: of the whole message, and by this rank. The collective
-    runs `runs` times, `within` parts of a kind."""
+    """A collective's bytes per sequence: of the whole message, and sent by this rank. It runs `runs` times, `within`
+    parts of a kind."""
 
     within: str
     kind: str
@@ -123,7 +123,7 @@ class RankWork:
 
     @classmethod
     def of(cls, stage: Stage, layout: Layout, engine: Engine) -> RankWork:
-        """That of a stage, computed once for all accelerators."""
+        """The work of a stage, computed once for all accelerators."""
         key = layout, engine.weights, engine.kv, engine.offload
         found = stage.passes.get(key)
         if found is None:
@@ -131,7 +131,7 @@ class RankWork:
         return found
 
     def loads(self, one: Workload) -> list[LeafLoad]:
-        """The load of one sequence on every leaf that computes something; of many workloads the latest are kept."""
+        """The load of one sequence on every leaf that computes; the cache keeps at most `KEPT` workloads."""
         if one not in self._loads:
             entries = self.stage.ledger(one).entries
             if not self.leaves:
@@ -156,7 +156,7 @@ class RankWork:
             size = sum(form.bits_of(weight, entry) for weight in tensors) / 8
             if leaf.row is not None:
                 size = size / tensors[0].shape[0] if tensors else leaf.row * self.element
-            # k of all E: a rank has E/ep of them, or pieces, and those of its own tokens that its group passes on.
+            # k of E: a rank has E/ep experts, or shards of them, and the tokens that its group sends it.
             chance = float(entry.runs / entry.times * held) if entry.routed else 0.0
             d_in, d_out = leaf.matrix or (0, 0)
             merged = same_input(before, entry)
@@ -164,7 +164,7 @@ class RankWork:
             launched = leaf.launched and not (merged or inside)
             starts = 0 if not launched else entry.layers if entry.routed else entry.runs
             gathers = leaf.matrix and entry.routed and launched and ep <= GATHERED
-            # Two products of a layer share passes of 2 bytes.
+            # Two products of a layer share passes over 2-byte elements.
             gathered = sharing * self.stage.root.stacks[-1].d_model * entry.layers if gathers else 0
             row = 2.0 * d_in * d_out if entry.routed else 0.0
             in_ram = offload is not None and bool(offload.asked) and offload.holds(entry)
@@ -227,7 +227,7 @@ class RankWork:
         return self._sent[one]
 
     def _sizes(self, transfer: Transfer) -> tuple[float, float]:
-        """Bytes of its message and of what is sent; in the dtype of the products, where they allow it."""
+        """Bytes of its message and of what is sent, in the dtype of the products if the transfer may be quantised."""
         wide, form = self.engine.activation_bits, self.engine.weights
         narrow = transfer.narrow and form.dtype not in ("bf16", "fp16", "fp32")
         bits = min(wide, form.bits if narrow else wide)

@@ -74,10 +74,14 @@ def test_a_key_that_the_code_never_names_passes_where_it_is_no_size(value: objec
     assert value is None or "shiny_new_thing = " in " ".join(model.notes)
 
 
-def test_a_size_that_tests_write_into_any_config_passes_where_the_code_never_names_it() -> None:
-    assert build(*describe(QWEN | {"type_vocab_size": 16})).params == build(*describe(QWEN)).params
-    with pytest.raises(InputError, match="type_vocab_size is 16, a key that is not understood in a config of yuan"):
-        describe(json.loads((DATA / "custom.json").read_text())["yuan"]["config"] | {"type_vocab_size": 16})
+@pytest.mark.parametrize("key", ["type_vocab_size", "max_seq_length", "num_train_epochs"])
+def test_a_number_that_people_write_beside_a_model_passes_where_its_code_never_names_it(key: str) -> None:
+    assert build(*describe(QWEN | {key: 16})).params == build(*describe(QWEN)).params
+    for change in ({key: [16]}, {key: 16, "num_classes": 16}):
+        with pytest.raises(InputError, match=r"a key that is not understood in a config of qwen3"):
+            describe(QWEN | change)
+    with pytest.raises(InputError, match=f"{key} is 16, a key that is not understood in a config of yuan"):
+        describe(json.loads((DATA / "custom.json").read_text())["yuan"]["config"] | {key: 16})
 
 
 @pytest.mark.parametrize("value", [1, 7, [1], [[]], {"a": 1}, {"a": {"b": 1}}])

@@ -14,7 +14,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
 from txcalc.parts.options import REQUIRED as REQUIRED
-from txcalc.sources.huggingface.neutral import ASIDE, TESTED, elsewhere, is_neutral, needs_value
+from txcalc.sources.huggingface.neutral import ASIDE, UNREAD, elsewhere, is_neutral, needs_value
 from txcalc.sources.huggingface.release import kinds_of, knows, part_of, size_of, unnamed, words_of
 from txcalc.sources.spec import MAX_LAYERS, Wrong, count, flag, layers, real, size, text
 
@@ -248,11 +248,12 @@ class Keys:
             self.taken |= dict.fromkeys(names, value)
 
     def _harmless(self, key: str, value: Any) -> bool:
-        """True for a key that transformers' code of this type never names, with a value that is no size, or one that
-        tests alone give, or a twin of a key that was read: the same number under a name that shares a word."""
+        """True for a key that transformers' code of this type never names, with a value that is no size, or one of
+        training or of a text, or a twin of a key that was read: the same number under a name that shares a word."""
         twin = type(value) is int and self._twin(key, value)
         known = knows(self.model_type)
-        passes = twin or (known and (key in TESTED or _no_size(value)))
+        unread = type(value) is int and key in UNREAD
+        passes = twin or (known and (unread or _no_size(value)))
         return passes and (not known or unnamed(self.model_type, key))
 
     def _twin(self, key: str, value: int) -> bool:

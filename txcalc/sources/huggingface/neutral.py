@@ -1,11 +1,11 @@
 """Keys of a config.json that change no size.
 
 `neutral.json` has them: keys that say nothing of sizes in any family, by name, ending or beginning (bookkeeping,
-training, generation, kernels); sizes that transformers' own tests write into small configs of any type, `tested`, of
-which a type whose code never names them has none; features that are off, as transformers' base class writes them into
-every nested config; keys that may be null in a configuration of some families, of which transformers 5.23 builds no
-model then, or another; and keys that other people's code reads beside a class, and that give it no weights where
-another key has this value.
+training, generation, kernels); numbers that people write beside a model, `unread` by the types whose code never names
+them (of training, of texts, of the model that was made; `type_vocab_size` stands in transformers' own small test models
+of any type); features that are off, as transformers' base class writes them into every nested config; keys that may be
+null in a configuration of some families, of which transformers 5.23 builds no model then, or another; and keys that
+other people's code reads beside a class, and that give it no weights where another key has this value.
 
 `aside.json` has keys that the code of some model types names, by those types and, after a stroke, the table in which
 they stand: `ignore` those from which no size follows, or none where the reader does not ask for them; `only` the one
@@ -23,7 +23,7 @@ from txcalc.sources.huggingface.release import table
 
 NAMES = frozenset(" ".join(table("neutral.json")["neutral"]).split())
 ENDINGS, BEGINNINGS = (tuple(table("neutral.json")[name]) for name in ("endings", "beginnings"))
-TESTED = frozenset(table("neutral.json")["tested"].split())
+UNREAD = frozenset(" ".join(table("neutral.json")["unread"]).split())
 _OFF: dict[str, Any] = table("neutral.json")["off"]
 _NULL: dict[str, str] = table("neutral.json")["null"]  # by key, the families
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from txcalc.sources.huggingface import release
@@ -167,12 +167,13 @@ class Answers(Keys):
         self.only({}, "pruned_heads", why="pruned heads are not read")
         self.ignore("is_decoder", "cross_attention_hidden_size")
 
-    def of_its_own(self, *prefixes: str, writes: bool = False) -> None:
+    def of_its_own(self, *prefixes: str, writes: bool = False, more: Sequence[str] = ()) -> None:
         """A fault where `architectures[0]` is no class that the published code of this model type has; `prefixes` are
-        what its classes are called where that is not the type; none that classifies where each of them `writes`."""
+        what its classes are called where that is not the type; none that classifies where each of them `writes`;
+        `more` are further endings of its classes."""
         names = self.data.get("architectures")
         cls = names[0] if isinstance(names, list) and names else None
-        known = [prefix + ending for prefix in prefixes or (bare(self.model_type),) for ending in ENDINGS]
+        known = [prefix + ending for prefix in prefixes or (bare(self.model_type),) for ending in (*ENDINGS, *more)]
         known = [name for name in known if not (writes and name.endswith("classification"))]
         if isinstance(cls, str) and bare(cls) not in known:
             wanted = f"a class of {self.model_type}, with a head of its own or none"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.beside import beside
@@ -60,6 +61,45 @@ def jina_bert(c: Config) -> Raw:
     c.model_type = "jina_bert"
     wide = {"gated": True, "bias": False, "down_bias": True, "activation": "gelu" if form == "geglu" else "relu"}
     return raw | {"positions": {"form": "alibi"}, "feed_forward": raw["feed_forward"] | wide}
+
+
+_BERT = ("forpretraining", "forquestionanswering", "formultiplechoice", "fornextsentenceprediction")
+
+
+def nezha(c: Config) -> Raw:
+    """BERT that meets a fixed table of distances in its keys and its values, and has none of positions: transformers'
+    until its fifth version.
+
+    Source   Wei et al. 2019 (arXiv 1909.00204), section 2.1
+    """
+    c.of_its_own(more=_BERT)
+    c.ignore("max_relative_position", "use_relative_position")
+    raw = _as_bert(c, "Nezha", rows=None)
+    heads, n = raw["attention"]["n_heads"], raw["n_layers"]
+    met = {"keys": [1, 0, 1], "times": n, "kind": "attention"}
+    places = [piece(f"{one}_distances", "scores", heads, raw["d_model"] // heads, **met) for one in ("key", "value")]
+    return raw | {"around": places}
+
+
+def ernie_m(c: Config) -> Raw:
+    """BERT without types and without a language model: transformers' until its fifth version."""
+    c.of_its_own(more=_BERT[1:2])
+    if c.named("ForMaskedLM", "ForCausalLM", "LMHeadModel"):
+        c.fault("architectures", c.data["architectures"], "a class of ernie_m", "it has no language model")
+    if not c.data.get("architectures"):
+        c.data = {**c.data, "architectures": ["ErnieMModel"]}
+    return _as_bert(c, "ErnieM", types=None)
+
+
+def _as_bert(c: Config, name: str, **more: Any) -> Raw:
+    """A config whose classes are BERT's by another name."""
+    names, whose = c.data.get("architectures"), c.model_type
+    if isinstance(names, list) and names and isinstance(names[0], str):
+        c.data = {**c.data, "architectures": [names[0].replace(name, "Bert")]}
+    c.model_type = "bert"
+    raw = bert_like(c, **more)
+    c.model_type = whose
+    return raw
 
 
 def minimax_text_01(c: Config) -> Raw:

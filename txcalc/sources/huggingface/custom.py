@@ -144,9 +144,15 @@ def pooled_speech(c: Config) -> Raw:
 
 
 def hunyuan(c: Config) -> Raw:
-    """Hunyuan-Large: layers borrow the keys and values of the layer before them, and have one shared expert or none."""
-    c.of_its_own()
+    """Hunyuan-Large: layers borrow the keys and values of the layer before them, and have one shared expert or none;
+    and Hunyuan-A13B by its own code, which says some sizes once for each layer."""
+    c.of_its_own("hunyuan", "hunyuanmoev1")
     raw = c.stack()
+    for name in ("moe_topk", "num_shared_expert", *WIDTH):
+        sizes = c.data.get(name)
+        if isinstance(sizes, list) and len(sizes) == raw["n_layers"] and all(one == sizes[0] for one in sizes):
+            c.data = {**c.data, name: sizes[0]}
+    c.ignore(*(key for key in c.data if key.startswith(("anyres_", "image_token", "vit_"))))
     attention = c.heads(raw, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
     c.only(attention["d_head"], "attention_head_dim", why="the published code takes hidden_size / num_attention_heads")
     normed = c.flag("use_qk_norm", default=False)
@@ -158,12 +164,14 @@ def hunyuan(c: Config) -> Raw:
         "head": c.lm_head(tied=False),
     }
     if c.size("num_experts", default=1) > 1:
-        mixed = c.experts(("num_experts",), ("moe_topk",), ("intermediate_size",), 1, 1)
+        own = c.data.get(*WIDTH) is not None
+        c.ignore("intermediate_size")
+        mixed = c.experts(("num_experts",), ("moe_topk",), WIDTH if own else ("intermediate_size",), 1, 1)
         shared = c.size("num_shared_expert", default=1) if c.flag("use_mixed_mlp_moe", default=False) else 0
         made["experts"] = mixed | ({"n_shared": shared} if shared else {})
         kinds = ["attention", "experts"]
     else:
-        c.ignore("moe_topk", "num_shared_expert", "use_mixed_mlp_moe")
+        c.ignore("moe_topk", "num_shared_expert", "use_mixed_mlp_moe", *WIDTH)
         made["feed_forward"] = c.gated()
         kinds = ["attention", "feed_forward"]
     owned = [i % factor == 0 for i in range(raw["n_layers"])]

@@ -67,10 +67,22 @@ def _inner(c: Config) -> Config:
     return inner
 
 
+# Keys of the model that a draft is for, which its own code never reads.
+_OF_THE_TARGET = """
+add_classification_head attention_head_dim cla_share_factor class_num dense_list im_end_id im_newline_id im_start_id
+mask_init_id max_window_layers modal_type norm_type org_vocab_size pad_id pool_type target_model_type text_end_id
+text_start_id use_cla use_qk_norm use_rotary_pos_emb
+"""
+
+
 def eagle3(c: Config) -> Raw:
     """One layer, whose attention reads the tokens' embedding beside the features; in vLLM's speculators plain ones may
     follow it."""
     inner = _inner(c)
+    if c.named("Eagle3LlamaForCausalLM"):
+        c.ignore(*_OF_THE_TARGET.split())
+    if c.named("CosyVoice3Eagle3LlamaForCausalLM"):
+        c.data = {**c.data, "num_hidden_layers": 1}
     raw = _stack(inner)
     if inner is c:
         c.only(1, "num_hidden_layers", why="EAGLE-3's published code has one layer")
@@ -135,9 +147,11 @@ def dflash(c: Config) -> Raw:
         c.fault("target_layer_ids", listed, "a list of layers")
     several = len(listed) if isinstance(listed, list) else n
     groups = attention["n_kv_heads"] * attention["d_head"]
-    read = several * d * d + d
+    read, features = several * d * d + d, 2 * several * d * d + 4 * n * d * groups
+    if c.named("QwenDFlareDraftModel"):  # each layer weighs the features, and has keys and values of its own for them
+        inner.only(False, "attention_bias", why="biases beside those of the tokens are not read")
+        read, features = n * several + d + 2 * n * d * groups, 2 * n * several * d + 4 * n * d * groups
     beside = _correcting(c, own if inner is c else c, raw)
-    features = 2 * several * d * d + 4 * n * d * groups
     c.note(
         f"FLOPs are those of a pass that drafts every token at once; what reads the features of a token before "
         f"({features:,} FLOPs, once a token) is held and not among them, and positions of a block see one another, "

@@ -81,7 +81,7 @@ def pytest_collection() -> Iterator[None]:
         return (yield)
     finally:
         gc.freeze()
-        gc.set_threshold(200_000)  # as the command sets it
+        gc.set_threshold(200_000)  # what imports make is no garbage
         gc.enable()
 
 

@@ -140,10 +140,9 @@ def entry() -> None:
         if isinstance(stream, TextIOWrapper) and stream.errors in ("strict", "backslashreplace"):
             stream.reconfigure(errors="txcalc")
     os.environ.setdefault("SYMPY_CACHE_SIZE", "10000")  # of its 1,000 a proof loses what it asks again: a tenth slower
-    gc.set_threshold(200_000)  # what imports make is no garbage; looking through it costs verify a third
     try:
         app(prog_name="txcalc")
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
-        gc.freeze()  # nor when the process ends
+        gc.freeze()  # what is left at the end need not be looked through

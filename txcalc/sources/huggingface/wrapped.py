@@ -72,6 +72,26 @@ def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str) ->
     return _in_a_whole(c, inner, raw)
 
 
+def flamingo(c: Config) -> Raw:
+    """Flamingo as Otter has it: before every n-th layer of a language model an attention to a picture's 64 latents and
+    a feed-forward, both gated.
+
+    Source   Alayrac et al. 2022 (arXiv 2204.14198), section 2.2
+    """
+    every, seen = c.size("cross_attn_every_n_layers", default=4), c.table("vision_config")
+    wide = 1024
+    if seen:
+        seen.only(wide, "hidden_size", why="the published code reads pictures of this width")
+        seen.ignore(*seen.data)
+    raw = inside(c, "text_config", lambda inner: _typed(inner, ("llama", "mpt")), "flamingo", "otter")
+    if c.faults:
+        return raw
+    d, number = raw["d_model"], raw["n_layers"] // every
+    held = number * (2 * 512 * d + 1024 * wide + 8 * d * d + 4 * d + 2)
+    c.note(f"words alone are run: {number:,} gated layers that read a picture ({held:,} parameters) are held")
+    return raw | {"idle": raw.get("idle", 0) + held}
+
+
 def _in_a_whole(c: Config, text: Config, raw: Raw) -> Raw:
     """With what is beside it, where that is read."""
     return language_alone(c, raw) if c.faults or c.model_type not in BESIDE else raw | beside(c, text, raw)

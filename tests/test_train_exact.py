@@ -481,6 +481,12 @@ TIMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, float]]] = [
     ({"framework": "nanotron"}, BYTE, {"products": 3 * MOVED + (2 + 8) * (4 * LAYER + HEAD)}),
     ({}, BYTE, {"optimizer": 28 * WEIGHTS, "floor": 28 * WEIGHTS}),
     ({"accumulation": 2}, BYTE, {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD), "optimizer": 28 * WEIGHTS}),
+    # Of FSDP's a rank adds its share, in a pipeline all, which are reduced in the end.
+    ({"accumulation": 2, "layout": Layout(fsdp=4)}, BYTE, {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD) / 4}),
+    ({"accumulation": 2, "layout": Layout(fsdp=4, dp=2)}, BYTE,
+     {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD) / 4}),
+    ({"accumulation": 2, "layout": Layout(dp=4), "framework": "deepspeed", "zero": 3}, BYTE,
+     {"products": 6 * MOVED + 2 * 4 * (4 * LAYER + HEAD) / 4}),
     # Weights that layers share are read in each, kept once, and their gradients are added to; as a tied head's.
     ({"set": ONE}, FLOP, {"products": 3 * PRODUCTS, "attention": 3.5 * CORE}),
     ({"set": ONE}, BYTE, {"products": 3 * MOVED + 2 * 4 * 3 * LAYER, "optimizer": 28 * (WEIGHTS - 3 * NORMED / 4)}),

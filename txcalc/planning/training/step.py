@@ -211,12 +211,15 @@ class StepTimer(Messages):
 
     def _summed(self, held: RankLeaf) -> float:
         """Bytes moved by adding gradients of weights to what is there: in a buffer that is never freed to all of it,
-        else not those of the first micro-batch and of the first of the layers that share them. Where autograd's own
-        exist beside the accumulated ones, these are read too."""
+        else not those of the first micro-batch and of the first of the layers that share them; of gradients that are
+        reduced with every micro-batch a rank's share. Where autograd's own exist beside the accumulated ones, these
+        are read too."""
         entry, own, recipe = held.entry, held.entry.leaf.owning.params, self.recipe
         made = own * (entry.times if entry.routed else entry.runs)
         if recipe.accumulation == 1 and not recipe.rules.held:
             made -= entry.params
+        if recipe.zero_stage == 3 and recipe.layout.pp == 1:
+            made /= sharers(recipe, entry.routed)
         return float(made) * (2 * recipe.gradient_bytes + (self.element if recipe.rules.makes_gradients else 0))
 
     def _tabled(self, held: RankLeaf) -> float:

@@ -38,6 +38,7 @@ llm-tpu.internvl2-4b llm-tpu.minicpm-v-2-6 llm-tpu.molmo-7b-d-0924 llm-tpu.vila1
 dnabert.bert-config-3 dnabert.bert-config-4 dnabert.bert-config-5 dnabert.bert-config-6 llm-tpu.minicpm3-4b
 japanese-pretrained-models.gpt2-ja-medium-config japanese-pretrained-models.gpt2-ja-small-config
 japanese-pretrained-models.gpt2-ja-xsmall-config
+blip.bert-config blip.med-config lavis.bert-config lavis.med-config lavis.med-config-albef lavis.med-large-config
 """
 
 
@@ -151,7 +152,9 @@ def test_keys_of_other_peoples_code_pass_only_beside_what_makes_them_harmless() 
     bert = {"model_type": "bert", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4,
             "intermediate_size": 96, "vocab_size": 100, "architectures": ["BertModel"]}  # fmt: skip
     assert "of BLIP's cross-attention" in notes(bert | {"encoder_width": 32, "add_cross_attention": False})
-    for more in ({}, {"add_cross_attention": True}):
+    told = describe(bert | {"encoder_width": 32, "add_cross_attention": True})
+    assert told[0]["model_type"] == "blip_med" and any("is BLIP's alone" in line for line in told[2])
+    for more in ({}, {"add_cross_attention": True, "cross_freq": 2}):
         with pytest.raises(InputError):
             describe(bert | {"encoder_width": 32} | more)
 

@@ -179,6 +179,8 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
         return "eagle3", ["model_type = 'eagle3', for draft_vocab_size is a key of such drafts alone"]
     if data.keys() >= {"fusion_layer", "encoder_width"} and data.get("add_cross_attention") is None:
         return "albef", ["model_type = 'albef', for fusion_layer and encoder_width are keys of its code alone"]
+    if "encoder_width" in data and model_type == "bert" and data.get("add_cross_attention") is True:
+        return "blip_med", ["model_type = 'blip_med', for encoder_width beside add_cross_attention is BLIP's alone"]
     if model_type == "vibevoice" and "decoder_config" in data and "text_config" not in data:
         return "vibevoice_original", ["model_type = 'vibevoice_original', for decoder_config is a key of its own code"]
     if model_type is None and "medusa_num_heads" in data:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import TOP, WIDTH, Config, Raw, layered, piece
 from txcalc.sources.huggingface.decoders import decoder
-from txcalc.sources.huggingface.encoder import encoder
 from txcalc.sources.huggingface.leaves import listed
 from txcalc.sources.huggingface.speech import wav2vec2
 from txcalc.sources.spec import real, size
@@ -110,25 +109,6 @@ def dream(c: Config) -> Raw:
     c.data = {key: value for key, value in c.data.items() if key != "architectures"} | {"is_causal": False}
     c.model_type = "qwen2"
     return decoder(c, "qwen2")
-
-
-def albef(c: Config) -> Raw:
-    """ALBEF's BERT, and X-VLM's or RoBERTa as they have it: layers from `fusion_layer` on attend to pictures too.
-
-    Source   Li et al. 2021 (arXiv 2107.07651), section 4: 123.7 million parameters for BERT-base
-    """
-    if c.data.get("model_type") not in ("bert", "roberta"):
-        c.fault("model_type", c.data.get("model_type", ABSENT), "'bert' or 'roberta'")
-        c.data = {**c.data, "model_type": "bert"}
-    c.model_type = c.data["model_type"]
-    c.of_its_own()
-    raw = encoder(c)
-    d, layers = raw["d_model"], max(0, raw["n_layers"] - c.count("fusion_layer"))
-    held = layers * (2 * d * (d + 1) + 2 * d * (c.size("encoder_width") + 1) + 2 * d)
-    if not held:
-        return raw
-    c.note(f"words alone are run: the attention to pictures of {layers:,} layers ({held:,} parameters) is held")
-    return raw | {"idle": held}
 
 
 def pooled_speech(c: Config) -> Raw:

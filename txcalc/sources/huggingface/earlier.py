@@ -11,7 +11,7 @@ from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, piece
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.delta import LINEAR, minimax
 from txcalc.sources.huggingface.dense import falcon
-from txcalc.sources.huggingface.encoder import bert_like
+from txcalc.sources.huggingface.encoder import bert_like, encoder
 from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.huggingface.leaves import listed
 from txcalc.sources.huggingface.modern import gte
@@ -100,6 +100,41 @@ def _as_bert(c: Config, name: str, **more: Any) -> Raw:
     raw = bert_like(c, **more)
     c.model_type = whose
     return raw
+
+
+def albef(c: Config) -> Raw:
+    """ALBEF's BERT, and X-VLM's or RoBERTa as they have it: layers from `fusion_layer` on attend to pictures too.
+
+    Source   Li et al. 2021 (arXiv 2107.07651), section 4: 123.7 million parameters for BERT-base
+    """
+    if c.data.get("model_type") not in ("bert", "roberta"):
+        c.fault("model_type", c.data.get("model_type", ABSENT), "'bert' or 'roberta'")
+        c.data = {**c.data, "model_type": "bert"}
+    c.model_type = c.data["model_type"]
+    c.of_its_own()
+    return _seeing(c, encoder(c), c.count("fusion_layer"))
+
+
+def blip_med(c: Config) -> Raw:
+    """BLIP's BERT: every layer attends to pictures too, in LAVIS those from `fusion_layer` on, and there are no types
+    unless LAVIS' key says so."""
+    typed = "add_type_embeddings" in c and c.flag("add_type_embeddings")
+    c.model_type, c.data = "bert", {key: value for key, value in c.data.items() if key != "add_cross_attention"}
+    c.of_its_own()
+    raw = encoder(c)
+    if not typed:
+        del raw["embedding"]["types"]
+    return _seeing(c, raw, c.count("fusion_layer") if "fusion_layer" in c else 0)
+
+
+def _seeing(c: Config, raw: Raw, first: int) -> Raw:
+    """With an attention to pictures as wide as `encoder_width` in the layers from `first` on."""
+    d, layers = raw["d_model"], max(0, raw["n_layers"] - first)
+    held = layers * (2 * d * (d + 1) + 2 * d * (c.size("encoder_width") + 1) + 2 * d)
+    if not held:
+        return raw
+    c.note(f"words alone are run: the attention to pictures of {layers:,} layers ({held:,} parameters) is held")
+    return raw | {"idle": held}
 
 
 def minimax_text_01(c: Config) -> Raw:

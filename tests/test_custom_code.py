@@ -30,7 +30,7 @@ LLAMA: Config = {
 
 
 # By name: a small config, and what a checkpoint of it holds: tensors by shape, each with how many there are, or, where
-# its card says so, its parameters; and whose code that is.
+# its card says so, its parameters; whose code that is; and FLOPs at "BxT", where no other test has them.
 DATA = Path(__file__).parent / "data" / "hf"
 CASES: dict[str, dict[str, Any]] = json.loads((DATA / "custom.json").read_text())
 STEP3: Config = json.loads((DATA / "hand.json").read_text())["step3"]
@@ -42,6 +42,13 @@ def test_parameters_are_those_of_the_tensors(name: str) -> None:
     case = CASES[name]
     held = sum(map(prod, case["tensors"])) if "tensors" in case else case["params"]
     assert build(*describe(case["config"])).params == held
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "flops" in case])
+def test_flops_are_those_of_the_matrices_or_of_the_class(name: str) -> None:
+    model = build(*describe(CASES[name]["config"]))
+    found = {point: model.ledger(*map(int, point.split("x"))).total("flops") for point in CASES[name]["flops"]}
+    assert found == CASES[name]["flops"]
 
 
 def test_rwkv7_without_sizes_that_its_class_derives() -> None:

@@ -249,7 +249,7 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
         return "its attention is a CUDA kernel, without which its code computes none"
     if net.main_input_name == "pixel_values" or ("pixel_values" in taken and "input_ids" not in taken):
         seen = _pictures(getattr(config, "encoder", config), batch)
-        joined = getattr(config, "is_encoder_decoder", False) and not isinstance(seen, str)
+        joined = "decoder_input_ids" in taken and not isinstance(seen, str)
         return (*seen, _Input("decoder_input_ids", (batch, tokens), (B, T))) if joined else seen
     if net.main_input_name == "input_values" and hasattr(config, "num_mel_bins"):  # a spectrogram's patches
         return (_Input("input_values", (batch, config.max_length, config.num_mel_bins), (B, None, None)),)
@@ -273,7 +273,8 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
         if "input_features" in taken and (heard := _bands(getattr(config, "audio_config", None), batch, tokens, None)):
             longer = (_Input("is_longer", (batch, 1), (B, None)),) if "is_longer" in taken else ()
             return (words, heard, *longer)
-        if "pixel_values" not in taken or not (hasattr(net, "logit_scale") or config.model_type == "vilt"):
+        whole = getattr(net, net.base_model_prefix, net)
+        if "pixel_values" not in taken or not (hasattr(whole, "logit_scale") or config.model_type == "vilt"):
             return (words,)
         seen = _pictures(getattr(config, "vision_config", config), batch)  # two encoders, or one for both
         return seen if isinstance(seen, str) else (words, *seen)

@@ -122,7 +122,7 @@ class Network:
         return listed(raw, self.kinds, self.order)
 
 
-def picture(c: Config, usual: int, *, own: bool = True) -> Sides:
+def picture(c: Config, usual: int | Sides, *, own: bool = True) -> Sides:
     """A picture's height and width in pixels. Without `own` the class has no such key: what its processor makes, unless
     the config says."""
     value = c.data.get("image_size")
@@ -131,12 +131,13 @@ def picture(c: Config, usual: int, *, own: bool = True) -> Sides:
         if own:
             c.assume("image_size", usual)
         else:
-            c.assumptions.append(f"{c.path}image_size = {usual}, as its processor makes pictures")
-        value = usual
+            told = usual if isinstance(usual, int) else "{} × {}".format(*usual)
+            c.assumptions.append(f"{c.path}image_size = {told}, as its processor makes pictures")
+        value = usual if isinstance(usual, int) else list(usual)
     sides = value if isinstance(value, list) else [value, value]
     if len(sides) != 2 or not all(type(side) is int and 0 < side <= 2**20 for side in sides):
         c.fault("image_size", value, "a side, or two, in pixels")
-        return usual, usual
+        return 224, 224
     return sides[0], sides[1]
 
 
@@ -152,8 +153,15 @@ def stages(c: Config, **lists: tuple[Callable[[Any], Any], Sequence[Any]]) -> li
 
 
 def resnet(c: Config) -> Raw:
-    """Residual blocks of two convolutions, or of three of which the middle one is narrow; in RegNet of groups, whose
-    channels are weighed in its form "y"."""
+    """Residual blocks; in RegNet of groups, whose channels are weighed in its form "y"."""
+    net = Network(c, picture(c, 224, own=False), c.size("num_channels", default=3))
+    residual(c, net)
+    return net.classified()
+
+
+def residual(c: Config, net: Network, *, dilated: bool = False) -> None:
+    """Blocks of two convolutions, or of three of which the middle one is narrow, and a sum with what they read;
+    the last stage of a `dilated` network skips nothing."""
     grouped = c.model_type == "regnet"
     c.ignore("stage_names", "out_features", "out_indices")
     widths, depths = stages(
@@ -164,8 +172,7 @@ def resnet(c: Config) -> Raw:
     form = c.text("layer_type", default=forms[1])
     if form not in forms:
         c.fault("layer_type", form, f"{forms[0]!r} or {forms[1]!r}")
-    act = c.activation("hidden_act", default="relu")
-    net = Network(c, picture(c, 224, own=False), c.size("num_channels", default=3), act)
+    net.act = act = c.activation("hidden_act", default="relu")
     net.conv("stem", c.size("embedding_size", default=32 if grouped else 64), 3 if grouped else 7, 2)
     if not grouped:
         net.pooled(3, 2)
@@ -174,7 +181,7 @@ def resnet(c: Config) -> Raw:
     across = c.size("groups_width", default=64) if grouped else 1
     c.ignore("downsample_in_bottleneck")
     for i, (width, depth) in enumerate(zip(widths, depths, strict=True)):
-        stride = 2 if i or first else 1
+        stride = 2 if (i or first) and not (dilated and i == len(widths) - 1) else 1
         whole = net.channels != width or stride != 1
         for name, times, step in (("first", 1, stride), ("", depth - 1, 1)):
             if not times:
@@ -196,7 +203,6 @@ def resnet(c: Config) -> Raw:
                 after, net.channels, net.sides = net.sides, before, sides
                 net.conv("shortcut", width, 1, step, act="", to_sides=after)
             net.add(piece("sum", "sum", width), piece("activation", act, width))
-    return net.classified()
 
 
 regnet = resnet

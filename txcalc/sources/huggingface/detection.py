@@ -1,0 +1,189 @@
+"""What finds objects in a picture: layers over its patches, or over what a convolutional network makes of it."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+from txcalc.sources.huggingface import release
+from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.convolved import Network, picture, residual
+from txcalc.sources.huggingface.leaves import Pieces, attends, fed, listed, normed, preceded
+from txcalc.sources.huggingface.recorded import recorded
+
+
+def told(name: str, widths: list[int], act: str, **here: Any) -> Pieces:
+    """Matrices from width to width with an activation between them."""
+    made: Pieces = []
+    for i, (d_in, d_out) in enumerate(pairwise(widths)):
+        made.append(piece(f"{name}{i + 1}", "linear", d_in, d_out, kind="head", **here))
+        if i < len(widths) - 2:
+            made.append(piece(f"{name}{i + 1}_activation", act, d_out, kind="head", **here))
+    return made
+
+
+def yolos(c: Config) -> Raw:
+    """ViT with a token for each object that may be found, and a table of positions between layers, too."""
+    c.alone()
+    raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
+    d, wide, patch = raw["d_model"], c.size("intermediate_size"), c.size("patch_size", default=16)
+    channels, heads = c.size("num_channels", default=3), c.size("num_attention_heads", default=12)
+    act, bias = c.activation("hidden_act", default="gelu"), c.flag("qkv_bias", default=True)
+    found = c.size("num_detection_tokens", default=100)
+    middle = c.flag("use_mid_position_embeddings", default=True)
+    c.ignore("auxiliary_loss", "class_cost", "bbox_cost", "giou_cost", "bbox_loss_coefficient", "giou_loss_coefficient")
+    c.ignore("eos_coefficient")
+    c.divides(heads, d, "num_attention_heads", "hidden_size")
+    high, across = picture(c, (512, 864))
+    if high % patch or across % patch or not isinstance(c.data.get("image_size", []), list):
+        c.fault(
+            "image_size",
+            c.data.get("image_size", [512, 864]),
+            f"a height and a width that patch_size = {patch} divides",
+        )
+    patches = max(1, (high // patch) * (across // patch))
+    here: Raw = {"at": [0, 1 + patches + found, 1]}
+    width = max(1, d // heads)
+    core = piece("core", "attention", heads, width, width, bias=False, **here)
+    around = [piece("patches", "convolution", channels, d, patch**2, patch**2, at=[0, patches, 1])]
+    around += [piece("tokens", "held", (1 + found) * d)]
+    around += [piece("positions", "table", 1 + patches + found, d, bias=True, **here)]
+    if middle and raw["n_layers"] > 1:
+        around.append(
+            piece("inner_positions", "table", 1 + patches + found, d, bias=True, times=raw["n_layers"] - 1, **here)
+        )
+    around = [one | {"kind": "embedding"} for one in around] + [normed("last", d, **here)]
+    if c.head_of("none", "boxes") == "boxes":
+        there = {"at": [0, found, 1]}
+        around += told("classes", [d, d, d, c.labels() + 1], "relu", **there) + told(
+            "boxes", [d, d, d, 4], "relu", **there
+        )
+    else:
+        around.append(piece("pooler", "linear", d, d, kind="other", at=[0, 1, 1]))
+    c.note(f"a picture of {high} × {across} pixels is read, whatever number of tokens is asked for")
+    raw |= {"around": around, "head": {"form": "none"}, "length": 1 + patches + found}
+    return listed(raw, {"layer": preceded(d, [core], wide, act, bias, here, here)}, [])
+
+
+def owlvit(c: Config) -> Raw:
+    """OWL-ViT: what texts and a picture are told of is compared patch by patch, and each patch has a box."""
+    boxes = c.named("ForObjectDetection")
+    if boxes:
+        c.data = {**c.data, "architectures": ["Owlv2Model" if c.model_type == "owlv2" else "OwlViTModel"]}
+    raw = recorded(c)
+    if not boxes:
+        return raw
+    keys = release.table("recorded.json")[c.model_type][c.data["architectures"][0]]["keys"]
+    side, patch, d = (_size(c, f"vision_config.{key}", keys) for key in ("image_size", "patch_size", "hidden_size"))
+    to = _size(c, "text_config.hidden_size", keys)
+    n = max(1, (side // patch) ** 2) if all(type(one) is int and one > 0 for one in (side, patch)) else 1
+    shared = c.data.get("projection_dim", 512)
+    if to != shared:
+        c.fault("projection_dim", shared, f"{to}, the width of texts, which are compared with patches")
+    here: Raw = {"at": [0, n, 1], "kind": "head"}
+    found = [piece("detection_norm", "layer_norm", d, at=[0, n, 1], kind="norm")]
+    found += [piece("class", "linear", d, to, **here), piece("class_shift", "linear", d, 1, **here)]
+    found += [piece("class_scale", "linear", d, 1, **here), piece("logits", "product", 1, to, 1, **here)]
+    widths = [d, d, d, 4]
+    found += told("box", widths, "gelu", at=[0, n, 1])
+    found += told("object", [d, d, d, 1], "gelu", at=[0, n, 1]) if c.model_type == "owlv2" else []
+    c.note("one text per picture is looked for")
+    return raw | {"around": [*raw["around"], *found]}
+
+
+def _size(c: Config, path: str, usual: dict[str, int]) -> Any:
+    """What a table of the config says, or its class."""
+    table, _, key = path.partition(".")
+    inner = c.data.get(table)
+    return inner.get(key, usual[path]) if isinstance(inner, dict) else usual[path]
+
+
+# timm's networks, whose batch norms have no parameters here.
+_DEEP: Raw = {"embedding_size": 64, "hidden_sizes": [256, 512, 1024, 2048], "layer_type": "bottleneck"}
+_FLAT: Raw = {"embedding_size": 64, "hidden_sizes": [64, 128, 256, 512], "layer_type": "basic"}
+_RESNETS = {
+    "resnet18": _FLAT | {"depths": [2, 2, 2, 2]},
+    "resnet34": _FLAT | {"depths": [3, 4, 6, 3]},
+    "resnet50": _DEEP | {"depths": [3, 4, 6, 3]},
+    "resnet101": _DEEP | {"depths": [3, 4, 23, 3]},
+}
+
+
+def detr(c: Config) -> Raw:
+    """A residual network, layers over what it makes, and layers in which queries attend to each other and to that."""
+    c.ignore("class_cost", "bbox_cost", "giou_cost", "bbox_loss_coefficient", "giou_loss_coefficient", "auxiliary_loss")
+    c.ignore(
+        "eos_coefficient", "mask_loss_coefficient", "dice_loss_coefficient", "init_xavier_std", "is_encoder_decoder"
+    )
+    c.ignore("use_pretrained_backbone", "max_position_embeddings", "num_hidden_layers", "scale_embedding")
+    tables = c.model_type == "table-transformer"
+    d, act = c.size("d_model", "hidden_size", default=256), c.activation("activation_function", default="relu")
+    queries = c.size("num_queries", default=100)
+    net = Network(
+        c, picture(c, (800, 800) if tables else (800, 1066), own=False), c.size("num_channels", default=3), norm=""
+    )
+    backbone(c, net)
+    places = c.text("position_embedding_type", default="sine")
+    net.outside("embedding")
+    net.conv("projection", d, 1, bias=True, act="")
+    if places == "learned":
+        if d % 2 or max(net.sides) > 50:
+            c.fault("position_embedding_type", places, '"sine" where a side has more than 50 positions')
+        net.leaves += [piece("rows", "held", 50 * max(1, d // 2), times=2, kind="embedding")]
+    elif places != "sine":
+        c.fault("position_embedding_type", places, "'sine' or 'learned'")
+    there = [0, net.sides[0] * net.sides[1], 1]
+    asked: Raw = {"at": [0, queries, 1]}
+    net.leaves += [piece("queries", "table", queries, d, bias=True, kind="embedding", **asked)]
+    for half in ("encoder", "decoder"):
+        own: Raw = {"at": there} if half == "encoder" else asked
+        n = c.size(f"{half}_layers", default=6)
+        names = (f"{half}_attention_heads", *(("num_attention_heads",) if half == "encoder" else ()))
+        heads, wide = c.size(*names, default=8), c.size(f"{half}_ffn_dim", default=2048)
+        c.divides(heads, d, f"{half}_attention_heads", "d_model")
+        width = max(1, d // heads)
+        net.layer(half, n)
+        net.leaves += [*attends("", d, heads, width, **own), normed("attention", d, **own)]
+        if half == "decoder":
+            net.leaves += [*attends("reading_", d, heads, width, keys=there, **own), normed("reading", d, **own)]
+        net.leaves += [*fed("feed_forward", d, wide, act, norm="", **own), normed("feed_forward", d, **own)]
+        if half == "decoder" or tables:
+            net.around.append(normed(half, d, **own))
+    if c.head_of("none", "boxes") == "boxes":
+        net.around.append(piece("classes", "linear", d, c.labels() + 1, kind="head", **asked))
+        net.around += told("boxes", [d, d, d, 4], "relu", **asked)
+    return net.described(d)
+
+
+table_transformer = detr
+
+
+def backbone(c: Config, net: Network) -> None:
+    """The residual network that reads the picture: of `backbone_config`, or one of timm's by its name."""
+    own, name = c.data.get("backbone_config"), c.data.get("backbone")
+    c.ignore("backbone", "backbone_config", "backbone_kwargs", "use_timm_backbone")
+    outer = c.flag("use_timm_backbone", default=True, null=True)
+    if isinstance(own, dict) and own.get("model_type") == "resnet":
+        inner = Config(own, "resnet", f"{c.path}backbone_config.", c)
+        inner.ignore("architectures", "image_size")
+        inner.equal("num_channels", net.channels, 3, "as many as num_channels")
+        last = f"stage{len(own.get('depths') or [3, 4, 6, 3])}"
+        if (given := own.get("out_features")) and given[-1:] != [last]:
+            inner.fault("out_features", given, f"a list that ends in {last!r}")
+        residual(inner, net)
+        return
+    timm: dict[str, Any] = own if isinstance(own, dict) and own.get("model_type") == "timm_backbone" else {}
+    known = (timm.get("backbone", name) if outer or timm else None) or "resnet50"
+    dilated = c.flag("dilation", default=False) and outer and not timm
+    if (stride := timm.get("output_stride")) is not None:
+        dilated = stride == 16
+    plain = stride in (None, 16, 32) and (timm.get("out_indices") or [4])[-1:] in ([4], [-1])
+    if (own is not None and not timm) or known not in _RESNETS or c.data.get("backbone_kwargs") or not plain:
+        got = own if own is not None else known
+        c.fault(
+            "backbone_config" if own is not None else "backbone", got,
+            f"one of {', '.join(_RESNETS)} of timm to its end, or a backbone_config of resnet", "others are not read",
+        )  # fmt: skip
+        known = "resnet50"
+    table = _RESNETS[known] | {"hidden_act": "relu", "downsample_in_first_stage": False}
+    residual(Config(table, "resnet", f"{c.path}backbone.", c), net, dilated=dilated)

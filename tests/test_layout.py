@@ -108,12 +108,15 @@ def sent(name: str, layout: Layout, stage: int = 0, tokens: int = 7, **how: obje
     return walk(root, model.workload(2, tokens, **how)).by_kind("sent")  # type: ignore[arg-type]
 
 
-def test_a_head_whose_transform_narrows_gathers_what_that_reads() -> None:
-    """ALBERT's is from 768 to 128, and positions are gathered before it: 2 sequences of 8 tokens."""
+def test_a_head_gathers_positions_behind_its_transform() -> None:
+    """ALBERT's is from 768 to 128, of a rank's share of the positions: 2 sequences of 8 tokens. Its embedding adds
+    positions to tokens, which are summed at all positions before."""
     root = Sharding(load("albert-base-v2")).stages(Layout(tp=2, sp=2))[0].root
     ledger = walk(root, load("albert-base-v2").workload(2, 8))
     (gather,) = (entry for entry in ledger if entry.path == "head.gather")
-    assert gather.sent == 2 * 8 * 768 // 2
+    assert gather.sent == 2 * 8 * 128 // 2
+    (join,) = (entry for entry in ledger if entry.path == "embedding.join")
+    assert (join.leaf.kind, join.sent) == ("all_reduce", 2 * 8 * 128)
 
 
 def test_tensor_parallel_sums_every_branch_and_gathers_the_logits() -> None:

@@ -134,6 +134,16 @@ def test_tensor_parallel_of_two_stacks_is_not_compared() -> None:
         verify_layout(load("t5-small"), Recipe(Layout(tp=2, sp=2, fsdp=2), tokens=32))
 
 
+def test_positions_that_are_read_at_once_are_not_compared_apart() -> None:
+    from txcalc.verify.layouts import verify_layout
+
+    recipe = Recipe(Layout(tp=2, sp=2, fsdp=2), tokens=32)
+    with pytest.raises(InputError, match="sp = 2: patches of a picture, or sound, are embedded at all positions"):
+        verify_layout(build(TINY["beit"], "beit"), recipe)
+    with pytest.raises(InputError, match="sp = 2: the head reads all positions at once, which is modelled: sp=1"):
+        verify_layout(load(LLAMA, {"head.form": "classifier", "head.classes": 4}), recipe)
+
+
 @pytest.mark.slow
 def test_a_wrong_prediction_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.planning.training import states

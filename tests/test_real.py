@@ -10,6 +10,7 @@ from multiprocessing.pool import Pool
 from pathlib import Path
 
 import pytest
+from tiny import TINY
 
 pytest.importorskip("torch")
 
@@ -70,6 +71,12 @@ def test_rows_that_torch_deals_out_to_no_ranks_are_told() -> None:
     with pytest.raises(NoParallel, match="has 510 rows, which its 4 ranks of tp and fsdp do not divide"):
         _equal(load(MODEL.replace("512", "510")), "tp=2,sp=2,fsdp=2", "")
     _equal(load(MODEL.replace("512", "508")), "dp=2,tp=2,sp=2,fsdp=2", "")  # which dp need not divide
+
+
+@pytest.mark.parametrize("source", ["albert", "bert", "gpt2"])
+def test_an_embedding_that_adds_to_its_tokens_is_that_of_one_process(source: str) -> None:
+    """With sequence parallelism: tables of positions and types, and a head's product at each position."""
+    _equal(build({**TINY[source], "vocab_size": 52}, source), "tp=2,sp=2,fsdp=2", "")
 
 
 def _equal(model: Model, layout: str, recipe: str, pool: Pool | None = None) -> None:

@@ -134,6 +134,10 @@ CASES += [
     ("albert-base-v2", Layout(tp=2), {"parameter": "bf16"}),
     ("albert-base-v2", Layout(tp=2, fsdp=2), {"recompute": "blocks"}),
     ("albert-base-v2", Layout(pp=2, fsdp=2), {"accumulation": 2}),
+    ("albert-base-v2", Layout(tp=2, sp=2, fsdp=2), {}),  # tables beside the tokens', and a head's own product
+    ("bert-base", Layout(tp=3, sp=3, fsdp=2), {"micro_batch": 2}),
+    ("gpt2", Layout(tp=2, sp=2, fsdp=2), {"recompute": "blocks"}),
+    ("gpt2", Layout(tp=2, sp=2), {"parameter": "bf16"}),
 ]
 
 

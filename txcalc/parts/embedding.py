@@ -125,12 +125,23 @@ class Embedding(Composite):
         if self.projection and not self.early:
             yield Child("projection", self.projection)
 
+    @property
+    def adds(self) -> bool:
+        """Whether more is done to the tokens than to scale them."""
+        found = (self.positions, self.fixed, self.types, self.norm, self.projection)
+        return bool(self.tables) or any(part is not None for part in found)
+
     def shard(self, ways: Ways) -> Embedding:
-        """Vocabulary-parallel rows; positions, types, patches and convolutions are replicated."""
+        """Vocabulary-parallel rows; positions, types, patches and convolutions are replicated. Where it adds something
+        to the tokens, every rank does so at all positions, and takes its share of them behind.
+
+        Source   Megatron-LM 019eddbb, core/models/common/embeddings/language_model_embedding.py, forward
+        """
         if not self.tokens:
             return self
         tokens = replace(self.tokens, rows=ways.rows(self.tokens.rows))
-        return replace(self, tokens=tokens, join=ways.join_summands(tokens.width))
+        join = ways.all_reduce(tokens.width) if self.adds else ways.join_summands(tokens.width)
+        return replace(self, tokens=tokens, join=join)
 
 
 def without_class_token(work: Workload) -> Workload:

@@ -51,17 +51,30 @@ class Head(Composite):
 
     def children(self) -> Iterator[Child]:
         on = on_one if self.one else on_logits
-        yield from optional("gather", self.gather, on=on)
+        gather = list(optional("gather", self.gather, on=on))
+        yield from () if self.apart else gather
         yield from optional("reader", self.reader)
         yield from optional("pool", self.pool, on=without_class_token)
         yield from optional("pool_norm", self.pool_norm, on=on)
         yield from optional("transform", self.transform, on=on)
         yield from optional("activation", self.activation, on=on)
         yield from optional("norm", self.norm, on=on, kind="head", forced=True)
+        yield from gather if self.apart else ()
         yield from optional("projection", self.projection, on=on, duty="logits")
         if self.projection and self.softcap is not None:
             yield Child("softcap", Activation(width=self.projection.d_out, form="tanh", gated=False), on=on)
         yield from optional("join", self.join, on=on, duty="logits")
+
+    @property
+    def apart(self) -> bool:
+        """Whether it works on every position by itself: before the projection, on each rank's share of them.
+
+        Source   Megatron-LM 04255480, core/models/bert/bert_lm_head.py: dense and layernorm are `sequence_parallel`
+        """
+        return not self.one and self.pool is None and self.reader is None
+
+    def along(self, child: Child) -> bool:
+        return self.apart and child.name in ("transform", "activation", "norm")
 
     def shard(self, ways: Ways) -> Head:
         """Vocabulary-parallel (or class-parallel) rows; the transform is replicated."""
@@ -69,7 +82,7 @@ class Head(Composite):
             return self
         projection = replace(self.projection, d_out=ways.rows(self.projection.d_out, self.classes))
         join = ways.all_gather(projection.d_out * ways.tp)
-        first = self.transform or self.projection
+        first = self.projection if self.apart else self.transform or self.projection
         return replace(self, projection=projection, gather=ways.gather_positions(first.d_in), join=join)
 
 

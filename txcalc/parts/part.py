@@ -100,6 +100,10 @@ class Composite:
     leaf: ClassVar[None] = None
     on_stream: ClassVar[bool] = False  # its own leaves work on the residual stream, replicated on every rank
 
+    def along(self, child: Child) -> bool:
+        """Whether a leaf of its own works on the residual stream, replicated on every rank."""
+        return self.on_stream and child.part.leaf is not None and child.part.leaf.role != "table"
+
     def leaves(self) -> Iterator[Leaf]:
         """Every leaf, equal copies once."""
         for child in self.parts:

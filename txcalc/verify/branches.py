@@ -62,7 +62,7 @@ def plan(piece: StagePiece, recipe: Recipe, between: Any) -> tuple[dict[str, Any
     styles: dict[str, Any] = {}
     alone = unstyled(piece)
     for held in piece.leaves:
-        made = None if held.branch in alone and not held.between else _style(held, recipe, between)
+        made = None if held.branch in alone and not held.between else _style(held, piece, recipe, between)
         for path in paths(held.entry.steps) if made else ():
             styles[path] = made
         if made and held.widened and held.layers:
@@ -71,16 +71,17 @@ def plan(piece: StagePiece, recipe: Recipe, between: Any) -> tuple[dict[str, Any
     return styles, [held for held in piece.leaves if held.branch in alone and not held.between]
 
 
-def _style(held: RankLeaf, recipe: Recipe, between: Any) -> Any:
+def _style(held: RankLeaf, piece: StagePiece, recipe: Recipe, between: Any) -> Any:
     """torch's parallel style for a leaf; None where there is none, or nothing to split."""
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, SequenceParallel
 
     axes = [axis for _, _, axis in held.axes()]
-    if held.between:
+    if held.between and held.entry.leaf.matrix is None:
         return SequenceParallel(use_local_output=True) if axes and recipe.layout.sp > 1 else None
     if held.entry.leaf.role == "table" and axes == [0]:
-        return RowwiseParallel(input_layouts=Replicate(), output_layouts=between)
+        outputs = Replicate() if any(held.summed_whole(join.entry) for join in piece.joins) else between
+        return RowwiseParallel(input_layouts=Replicate(), output_layouts=outputs)
     if held.entry.kind == "head" and held.widened:
         local = not recipe.loss_parallel
         layouts = Replicate() if local else Shard(-1)
@@ -121,13 +122,33 @@ def split(
         (_shared_out if path in sent else _joined)(net.get_submodule(path), mesh, between)
 
 
-def columns(net: nn.Module, piece: StagePiece, mesh: Any) -> None:
-    """Tables outside the layers of which each rank has the columns of its heads: a relative bias."""
+def outside(net: Any, piece: StagePiece, mesh: Any, between: Any) -> None:
+    """What stands outside the layers and has no style: tables of which each rank has the columns of its heads (a
+    relative bias), and, with sequence parallel, a head's product at each position, and an embedding that adds to its
+    tokens, of whose positions a rank takes its share behind."""
+    from torch.distributed.tensor import Replicate
+
     for held in piece.leaves:
-        if held.entry.leaf.role == "table" and not held.layers and [axis for _, _, axis in held.axes()] == [1]:
+        biases = held.entry.leaf.role == "table" and [axis for _, _, axis in held.axes()] == [1]
+        if not held.layers and (biases or (held.between and held.entry.leaf.matrix and between != Replicate())):
             for path in paths(held.entry.steps):
                 _distributed(net.get_submodule(path), held, path, mesh)
                 _on_its_share(net.get_submodule(path))
+        elif between != Replicate() and any(held.summed_whole(join.entry) for join in piece.joins):
+            _taken(net.embedding, mesh, between)
+
+
+def _taken(module: nn.Module, mesh: Any, between: Any) -> None:
+    """Makes a rank's share of the result what comes out, a copy, beside which the whole is freed."""
+    from torch.distributed.tensor import DTensor, Replicate
+
+    forward = module.forward
+
+    def taken(*given: Any) -> Tensor:
+        whole = DTensor.from_local(forward(*given), mesh, [Replicate()], run_check=False)
+        return whole.redistribute(placements=[between]).to_local().clone()
+
+    module.forward = taken
 
 
 def _distributed(module: nn.Module, held: RankLeaf, path: str, mesh: Any) -> None:

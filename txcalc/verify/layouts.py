@@ -82,6 +82,8 @@ def _provable(model: Model, recipe: Recipe) -> None:
             "and sum the gradient of the first one's result for every projection that reads it; fsdp=N is proved"
         )
     faults += _of_experts(model, recipe)
+    if recipe.layout.sp > 1 and (whole := _whole_positions(model)):
+        faults.append(f"sp = {recipe.layout.sp}: {whole} all positions at once, which is modelled: sp=1")
     if recipe.shards == 1 and recipe.compute_bytes != recipe.parameter_bytes:
         faults.append("without fsdp torch computes in the parameters' dtype: give both the same (--parameters bf16)")
     if recipe.shards == 1 and recipe.layout.dp > 1:
@@ -90,6 +92,14 @@ def _provable(model: Model, recipe: Recipe) -> None:
         faults.append(f"context {recipe.context}: what its ranks exchange is modelled; --torchrun runs it")
     if faults:
         raise InputError("verify --layout", faults)
+
+
+def _whole_positions(model: Model) -> str:
+    """What reads positions that sequence parallel splits as a whole, for which torch has no style; "" if nothing."""
+    stack = model.root.stacks[-1]
+    if stack.embedding is not None and stack.embedding.tokens is None:
+        return "patches of a picture, or sound, are embedded at"
+    return "the head reads" if stack.head is not None and not stack.head.apart else ""
 
 
 def _of_experts(model: Model, recipe: Recipe) -> Iterator[str]:

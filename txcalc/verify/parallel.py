@@ -31,7 +31,7 @@ from txcalc.model import Model
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.reference import build, inputs, mode
-from txcalc.verify.branches import NoParallel, columns, paths, plan, split, spread
+from txcalc.verify.branches import NoParallel, outside, paths, plan, split, spread
 from txcalc.verify.recorded import Collectives, SavedStorages, held_bytes
 
 Context = Callable[[], AbstractContextManager[Any]]
@@ -230,7 +230,7 @@ def sharded(
             split(net, model, pipeline.rank, apart, mesh, between)
         frozen = [name for name, parameter in net.named_parameters() if not parameter.requires_grad]
         parallelize_module(net, mesh["tp"], styles)
-        columns(net, piece, mesh["tp"])
+        outside(net, piece, mesh["tp"], between)
         for name in frozen:  # SequenceParallel replaces a norm's parameters by trainable ones
             net.get_parameter(name).requires_grad_(False)
         _tie(net, model)

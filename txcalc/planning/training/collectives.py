@@ -143,7 +143,7 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
     sequence parallel the output and the input's gradient are all-reduced."""
     rows = piece.work.positions
     stream = rows * width * recipe.compute_bytes
-    pair = ("all_gather", "reduce_scatter") if recipe.layout.sp > 1 else ("all_reduce",)
+    pair: tuple[str, ...] = ("all_gather", "reduce_scatter") if recipe.layout.sp > 1 else ("all_reduce",)
     numbers = recomputed(piece, recipe)
     last = {held.layers: i for i, held in enumerate(piece.leaves) if numbers and leaf_bytes(held, recipe)}
     entrances, exits = _crossings(piece, recipe.layout.sp > 1)
@@ -165,6 +165,9 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
         leaf, wide = held.entry.leaf, width
         if not held.layers and times:
             wide = leaf.matrix[0] if leaf.matrix else leaf.row or width
+        if recipe.layout.sp > 1 and any(held.summed_whole(join.entry) for join in piece.joins):
+            add("all_reduce", 1, own * wide * recipe.compute_bytes)
+            kinds, wide = pair[: int(held.learns)], width  # the gradients of the ranks' shares are gathered
         for kind in kinds if times else ():
             add(kind, times, own * wide * recipe.compute_bytes)
         if times and again:  # forward's, where backward runs it again as far as something is kept of it

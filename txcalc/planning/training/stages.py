@@ -17,7 +17,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, walk
 from txcalc.model import Model
 from txcalc.num import product
-from txcalc.parts.collectives import AllReduce
+from txcalc.parts.collectives import AllReduce, ReduceScatter, Ring
 from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Composite, Leaf, Workload
 from txcalc.parts.sharding import Ways
@@ -76,6 +76,11 @@ class RankLeaf(NamedTuple):
         steps = self.entry.steps
         inner = next((i for i, step in enumerate(steps) if step.duty == "layer"), None)
         return () if inner is None else steps[: inner + 2]
+
+    def summed_whole(self, join: Entry) -> bool:
+        """Whether it is a table of tokens whose rows `join` sums at all positions, for what is added to them."""
+        beside = join.steps[:-1] == self.entry.steps[:-1]
+        return beside and self.split and self.entry.leaf.row is not None and join.leaf.kind == "all_reduce"
 
     @property
     def learns(self) -> bool:
@@ -344,15 +349,16 @@ def _entries(rank: Composite, work: Workload) -> Iterator[Entry]:
             yield all_keys if own.kind == "attention_core" else own
 
 
-def _joins(rank: Composite, work: Workload, held: Sequence[RankLeaf], layout: Layout) -> Iterator[RankLeaf]:
+def _joins(rank: Root, work: Workload, held: Sequence[RankLeaf], layout: Layout) -> Iterator[RankLeaf]:
     """The collectives, with the products since the one before, or of a gather up to the next. Backward has the twin of
     each: not of gathered logits, of whose gradient a rank takes its share by itself, nor of a table's sum, whose
     gradient all have, or nobody needs. Where ranks took shares of the same tokens, whose results are gathered, each has
-    the gradient of its share alone: all of them are summed. Without sequence parallelism there is one more behind the
+    the gradient of its share alone: all of them are summed. Where each took its share of the positions, backward
+    gathers their gradients, as the twin of a reduce-scatter. Without sequence parallelism there is one more behind the
     head, of the gradient of what it reads."""
 
-    def summed(entry: Entry, width: int, layers: tuple[int, ...]) -> RankLeaf:
-        leaf = AllReduce(width=width, axis=Axis("tp", layout.tp))
+    def summed(entry: Entry, width: int, layers: tuple[int, ...], how: type[Ring] = AllReduce) -> RankLeaf:
+        leaf = how(width=width, axis=Axis("tp", layout.tp))
         own = Entry(entry.steps, leaf, entry.kind, entry.work, 1, 1, entry.runs)
         return RankLeaf(own, leaf, False, layers, passes=(0, 1))
 
@@ -376,6 +382,8 @@ def _joins(rank: Composite, work: Workload, held: Sequence[RankLeaf], layout: La
         yield RankLeaf(own, own.leaf, False, _numbers(own), products=products, passes=(1, int(again)))
         if own.duty == "shares":
             yield summed(own, own.leaf.width, _numbers(own))  # type: ignore[attr-defined]
+        if layout.sp > 1 and before is not None and before.summed_whole(own):
+            yield summed(own, rank.stacks[-1].d_model, (), ReduceScatter)._replace(passes=(0, int(before.learns)))
     for head in held if layout.tp > layout.sp else ():
         if head.entry.kind == "head" and head.widened:
             yield summed(head.entry, head.entry.leaf.matrix[0], ())._replace(products=(head,))  # type: ignore[index]
@@ -404,9 +412,10 @@ def own_logits(root: Root) -> Root:
 
 
 def between(part: Composite) -> Iterator[Leaf]:
-    """Leaves that are no part of a branch: norms and sums beside the residual stream, and no table of biases."""
+    """Leaves that are no part of a branch: norms and sums beside the residual stream, what a head does to each position
+    before its product, and no table of biases."""
     for child in part.parts:
         if child.part.parts:
             yield from between(cast(Composite, child.part))
-        elif part.on_stream and child.part.leaf and child.part.leaf.role != "table":
+        elif child.part.leaf and part.along(child):
             yield child.part.leaf

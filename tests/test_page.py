@@ -819,6 +819,13 @@ def test_a_model_that_fits_no_training_plan_leaves_the_others(tmp_path: Path) ->
     assert run("D=96 L=1 h=3 F=64 V=9", *train, "-o", str(tmp_path / "none.html")).exit_code == 2
 
 
+def test_a_model_that_fits_nowhere_has_a_page_that_says_so(tmp_path: Path) -> None:
+    place = tmp_path / "plan.html"
+    result = run("gpt2-xl", "--train", "l4:1", "-o", str(place))
+    assert result.exit_code == 0 and "was found to fit NVIDIA L4" in result.stderr
+    assert place.read_text().replace(" ", "").count('"fits":false') == 1
+
+
 @pytest.mark.browser
 def test_without_scripts_it_says_so(browser: Any, file: Path) -> None:
     with Tab(browser, file, java_script_enabled=False) as page:

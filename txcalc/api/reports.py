@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txcalc.api.arguments import Length, Lengths, Names, checked, length, lengths, maybe, names, several_texts
 from txcalc.api.proofs import Tell, silent
-from txcalc.errors import Fault, InputError, Refuted, TxcalcError
+from txcalc.errors import Fault, InputError, TxcalcError
 from txcalc.sources import load
 from txcalc.sources.files import write
 
@@ -59,8 +59,9 @@ def report(
     theorems.
 
     `gpu` (NAME, NAME:N@PRICE) plans serving at every point of `contexts` (2k, 8k, 32k, 128k) × `concurrency` (1, 8, 32,
-    128, 512) × `weights` (native) × `kv` (bf16, fp8); `train` (NAME:N@PRICE) training, with `layouts` or the fastest:
-    models that fit none are in `notes`. `command` is shown as the command that made the page.
+    128, 512) × `weights` (native) × `kv` (bf16, fp8); `train` (NAME:N@PRICE) training, with `layouts` or the fastest,
+    or, where none fits, that of the smallest estimate: `notes` say so, and which models have no layout. `command` is
+    shown as the command that made the page.
     Errors: `InputError` (also for more models or points than a page has place for), `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
@@ -148,8 +149,8 @@ def _training(
     batch: int | None,
     notes: list[str],
 ) -> list[dict[str, Any]]:
-    """Training runs of every model that fits on one kind of GPU, with the given layouts or the fastest; `notes` say why
-    others do not fit.
+    """Training runs of every model on one kind of GPU, with the given layouts or the fastest, or, where none fits, that
+    of the smallest estimate; `notes` say so, and why there is no layout of others.
 
     Errors: `TxcalcError` where no model has one.
     """
@@ -172,9 +173,8 @@ def _training(
                 recipes = [recipe_of(one, number, batch, each, "adamw", {}, "--train") for one in layouts]
             else:
                 searched = search(model, machine, number, batch, each, "adamw", {}, flag="--train")
-                if searched.refused:
-                    raise Refuted(searched.refused)
-                recipes = [one.recipe for one in searched.best[:RUNS]]
+                notes += [f"{model.name}: {searched.refused}"] if searched.refused else []
+                recipes = [one.recipe for one in searched.best[: 1 if searched.refused else RUNS]]
             found.append(training(i, [answer(model, recipe, machine) for recipe in recipes], price))
         except TxcalcError as error:
             refused.append((model.name, error))

@@ -69,14 +69,16 @@ def mpt(name: str, tokens: int) -> str:
 
 
 def foundry() -> Iterator[Figure]:
-    """MFU and HFU in percent, by llm-foundry's own convention, over the dense peak of the products' dtype."""
+    """MFU and HFU in percent, by llm-foundry's own convention, over the dense peak of the products' dtype. The printed
+    rate lacks its fraction, half a token a second on average, with which both were computed (061f2c7c,
+    scripts/train/benchmarking/collect_results.py: 'Throughput (T/s/GPU)': int(…))."""
     for row in rows("llm-foundry.csv"):
         model, found = counted(
             mpt(row["model"], int(row["tokens"])), "llm-foundry", int(row["tokens"]), row["recompute"], 1
         )
         assert model.params == int(row["params"]), row
         peak = hardware.load(row["gpu"]).peak("fp8" if row["precision"] == "amp_fp8" else "bf16")
-        scale = 100 * float(row["tokens_s"]) / peak
+        scale = 100 * (float(row["tokens_s"]) + 0.5) / peak
         what = f"{row['model']} {row['gpu']}:{row['gpus']} T={row['tokens']}"
         yield Figure("llm-foundry MFU", what, float(row["mfu"]), found.mfu * scale)
         yield Figure("llm-foundry HFU", what, float(row["hfu"]), found.hfu * scale)

@@ -128,8 +128,8 @@ class Embedding(Composite):
     @property
     def adds(self) -> bool:
         """Whether more is done to the tokens than to scale them."""
-        found = (self.positions, self.fixed, self.types, self.norm, self.projection)
-        return bool(self.tables) or any(part is not None for part in found)
+        plain = self.positions is None and self.fixed is None and self.types is None and self.norm is None
+        return not (plain and self.projection is None and not self.tables)
 
     def shard(self, ways: Ways) -> Embedding:
         """Vocabulary-parallel rows; positions, types, patches and convolutions are replicated. Where it adds something

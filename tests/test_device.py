@@ -694,6 +694,22 @@ def test_wheels_go_into_an_empty_folder_without_an_index(tmp_path: Path) -> None
     assert gpu_script.absent(env) == []
 
 
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["--again", "none.json"], "--again: there is no file none.json"),
+        (["wheels", "--gpu", "h999", "--hardware", "card.toml"], "--gpu: no accelerator named 'h999'"),
+    ],
+)
+def test_the_script_refuses_what_is_not_there(
+    argv: list[str], said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["gpu.py", *argv])
+    with pytest.raises(SystemExit, match="2"):
+        gpu_script.arguments()
+    assert said in capsys.readouterr().err
+
+
 def test_small_models_are_checked_first(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(gpu_script, "SMALL", gpu_script.SMALL[:1])
     env = {**os.environ, "PYTHONPATH": str(gpu_script.ROOT)}

@@ -57,7 +57,6 @@ def main() -> int:
             print(f"cannot be imported: {', '.join(missing)} (put their wheels into {asked.wheels})", file=sys.stderr)
             return 3
         said(f"installed, {time.monotonic() - start:.0f} s")
-        card = described_card(asked.gpu, env) if asked.hardware else None
         if code := checked(asked.device, env):
             return code
         said(f"checked, {time.monotonic() - start:.0f} s")
@@ -76,7 +75,7 @@ def main() -> int:
             write += ".read_text()), Path(gpu.sys.argv[2])), end='')"
             path = [env["PYTHONPATH"], str(Path(__file__).parent)]
             made = subprocess.run(
-                [sys.executable, "-c", write, str(asked.out), str(card)],
+                [sys.executable, "-c", write, str(asked.out), str(asked.card)],
                 env={**env, "PYTHONPATH": os.pathsep.join(path)}, cwd=ROOT, check=True, capture_output=True, text=True,
             )  # fmt: skip
             asked.hardware.write_text(made.stdout)
@@ -89,8 +88,6 @@ def predict_again(found: dict[str, Any]) -> int:
     """Puts what the library expects now, of the file's own ceilings, in the place of what it expected of each time, of
     a training step's speed and of the crossing; how many figures these are."""
     from txcalc import hardware, load, reference
-    from txcalc.ledger import FEED_FORWARD
-    from txcalc.planning.crossover import CORE
     from txcalc.planning.serving.durations import Cost
     from txcalc.verify import device, suite, workloads
 
@@ -106,12 +103,10 @@ def predict_again(found: dict[str, Any]) -> int:
         steps = {
             f"{work}, cross-entropy": workloads.expected_step(subject, work, accelerator)[1] for work in item.speed
         }
-        ratios = []
-        for prompt in prompts:
-            attention, fed = (
-                sum(costs[str(prompt)].get(part, Cost()).achievable for part in parts) for parts in (CORE, FEED_FORWARD)
-            )
-            ratios.append(attention / fed)
+        ratios = [
+            workloads.attention_share({part: cost.achievable for part, cost in costs[str(prompt)].items()})
+            for prompt in prompts
+        ]
         for figure in (figure for step in entry["steps"].values() for figure in step.get("figures", ())):
             work, captured = (
                 figure["load"].removesuffix(f", {workloads.CAPTURED}"),
@@ -148,6 +143,17 @@ def arguments() -> argparse.Namespace:
         about.error("a folder of wheels is needed, or --again FILE")
     if asked.hardware and not asked.gpu:
         about.error("--hardware needs --gpu: the card whose description it is")
+    if asked.again and not asked.again.is_file():
+        about.error(f"--again: there is no file {asked.again}")
+    if asked.gpu:
+        sys.path.insert(0, str(ROOT))
+        from txcalc import hardware
+        from txcalc.errors import TxcalcError
+
+        try:
+            asked.card = ROOT / "presets" / "hardware" / f"{hardware.load(asked.gpu).name}.toml"
+        except TxcalcError as error:
+            about.error(str(error))
     for name in ("wheels", "out", "hardware"):
         if getattr(asked, name):
             setattr(asked, name, getattr(asked, name).absolute())
@@ -186,14 +192,6 @@ def described(found: dict[str, Any], card: Path) -> str:
     )
     known = known.replace("[sources]\n", f"[sources]\ntxcalc = {json.dumps(source)}\n").rstrip()
     return f"{known}\n\n{as_toml({'calibration': {'engine': {'torch': calibration}}})}"
-
-
-def described_card(name: str, env: dict[str, str]) -> Path:
-    """The file of a card by any of its names."""
-    find = "import sys; from txcalc import hardware; print(hardware.load(sys.argv[1]).name)"
-    command = [sys.executable, "-c", find, name]
-    known = subprocess.run(command, env=env, cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout.strip()
-    return ROOT / "presets" / "hardware" / f"{known}.toml"
 
 
 def checked(device: str, env: dict[str, str]) -> int:

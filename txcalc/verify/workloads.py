@@ -325,25 +325,26 @@ def workload(model: Model, load: Load) -> Workload:
     return model.workload(load.batch, load.tokens, load.past, logits="last", mla=mla)
 
 
+def attention_share(seconds: Mapping[str, float]) -> float:
+    """Time of the attention core over that of the feed-forward, from the seconds of each kind of part."""
+    core, feed_forward = (sum(seconds.get(kind, 0.0) for kind in kinds) for kinds in (CORE, FEED_FORWARD))
+    return core / feed_forward
+
+
 def overtaking(subject: DeviceModel, tokens: Sequence[int], accelerator: Accelerator) -> Iterator[Figure]:
     """Times of the attention core and of the feed-forward at growing lengths of one sequence, and the length at which
     the first outweighs the second: by FLOPs, as expected of this accelerator, and as measured between two lengths."""
-    ratios: list[tuple[float, float]] = []
+    expected, measured = list[float](), list[float]()
     for length in tokens:
         found = {figure.part: figure for figure in times(subject, Load("prefill", 1, length), accelerator, 3)}
-        kinds = [CORE, tuple(kind for kind in FEED_FORWARD if kind in found)]
-        yield from (found[kind] for side in kinds for kind in side)
-        sides = [[found[kind] for kind in side] for side in kinds]
-        expected, taken = (
-            sum(figure.predicted or 0.0 for figure in sides[0]) / sum(figure.predicted or 0.0 for figure in sides[1]),
-            sum(figure.measured for figure in sides[0]) / sum(figure.measured for figure in sides[1]),
-        )
-        ratios.append((expected, taken))
-    met = crossing(tokens, [taken for _, taken in ratios])
+        yield from (found[kind] for kind in (*CORE, *FEED_FORWARD) if kind in found)
+        expected.append(attention_share({kind: figure.predicted or 0.0 for kind, figure in found.items()}))
+        measured.append(attention_share({kind: figure.measured for kind, figure in found.items()}))
+    met = crossing(tokens, measured)
     if met is None:
         return
     rule = next(c for c in crossovers(lengths(subject.model)) if c.rule is RULES[0] and c.attention == "masked")
-    by_time = crossing(tokens, [expected for expected, _ in ratios])
+    by_time = crossing(tokens, expected)
     foreseen: list[tuple[str, float | None]] = [("masked FLOPs", rule.tokens), ("expected times", by_time)]
     for how, where in foreseen:
         if where is not None:

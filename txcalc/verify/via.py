@@ -257,6 +257,10 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
         if getattr(config, "is_encoder_decoder", False):
             return (heard, _Input("decoder_input_ids", (batch, tokens), (B, T)))
         return (heard,)
+    if net.main_input_name == "states":
+        wide = {"states": config.state_dim, "actions": config.act_dim, "returns_to_go": 1}
+        acts = (_Input(name, (batch, tokens, size), (B, T, None)) for name, size in wide.items())
+        return (*acts, *(_Input(name, (batch, tokens), (B, T)) for name in ("timesteps", "attention_mask")))
     if net.main_input_name == "input_values" and hasattr(config, "conv_kernel"):
         samples = tokens  # as few samples as give so many frames
         for taps, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride), strict=True):
@@ -382,17 +386,13 @@ def _drawn(net: Any, text: Iterable[Any]) -> tuple[flops.Count | None, str]:
 
 
 def _blank(one: _Input, shape: tuple[int, ...]) -> Tensor:
-    kind = torch.float32 if one.name.endswith(("_values", "_features")) else torch.long
+    real = one.name.endswith(("_values", "_features", "states", "actions", "_to_go"))
+    kind = torch.float32 if real else torch.long
     return torch.zeros(shape, dtype=kind, device="meta")
 
 
 def _summed(
-    library: str,
-    net: Any,
-    inputs: tuple[_Input, ...] | str,
-    traced: _Traced,
-    found: flops.Count | None,
-    why: str,
+    library: str, net: Any, inputs: tuple[_Input, ...] | str, traced: _Traced, found: flops.Count | None, why: str
 ) -> TransformersCost:
     """Parameters and FLOPs by module; those of a multimodal model's towers separately."""
     params, at = owned(net), found.by_module if found else None

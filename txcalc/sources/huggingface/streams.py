@@ -11,7 +11,7 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.keys import any_of
-from txcalc.sources.huggingface.leaves import Pieces, listed
+from txcalc.sources.huggingface.leaves import Pieces, listed, preceded
 from txcalc.sources.huggingface.seq2seq import bart_like, joined
 from txcalc.sources.spec import size
 
@@ -371,3 +371,35 @@ def moonshine(c: Config) -> Raw:
     form = c.head_of("lm", "none")
     head: Raw = {"form": "none"} if form == "none" else {"tied": c.flag("tie_word_embeddings", default=True)}
     return raw | {"norm": {"form": "layer", "bias": False}, "head": head, **halves}
+
+
+def decision_transformer(c: Config) -> Raw:
+    """GPT-2's layers over a return, a state and an action of each step, and matrices from them back to those."""
+    c.head_of("none")
+    c.only(False, "add_cross_attention", why="layers that read nothing else are read")
+    raw: Raw = {
+        "kind": "encoder",
+        "d_model": c.size("hidden_size"),
+        "n_layers": c.layers("n_layer", "num_hidden_layers"),
+    }
+    d, heads = raw["d_model"], c.size("n_head", "num_attention_heads", default=1)
+    ff = c.size("n_inner", default=4 * d, null=4 * d)
+    act = c.activation("activation_function", default="relu")
+    told = {"return": 1, "state": c.size("state_dim", default=17), "action": c.size("act_dim", default=4)}
+    steps, rows = c.size("max_ep_len", default=4096), c.size("n_positions", "max_position_embeddings", default=1024)
+    idle, tanh = c.size("vocab_size", default=1), c.flag("action_tanh", default=True)
+    c.divides(heads, d, "n_head", "hidden_size")
+    c.ignore("scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn", "scale_attn_weights")
+    here: Raw = {"at": [3, 0, 1]}
+    width = max(1, d // heads)
+    core = piece("core", "once", heads, width, width, bias=False, **here)
+    around = [piece(name, "linear", wide, d) for name, wide in told.items()]
+    around += [piece("steps", "table", steps, d, bias=True), piece("tokens_held", "held", idle * d)]
+    around += [piece("positions", "table", rows, d, bias=True, **here)]
+    around = [one | {"kind": "embedding"} for one in around]
+    around += [piece(name, "layer_norm", d, kind="norm", **here) for name in ("embedding_norm", "last_norm")]
+    found = [piece(f"next_{name}", "linear", d, wide, kind="head") for name, wide in told.items()]
+    found += [piece("next_action_activation", "tanh", told["action"], kind="head")] * tanh
+    c.note("tokens are steps: a return, a state and an action each, which are three positions")
+    raw |= {"around": around + found, "head": {"form": "none"}}
+    return listed(raw, {"layer": preceded(d, [core], ff, act, True, here, here)}, [])

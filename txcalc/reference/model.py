@@ -306,7 +306,7 @@ class Stack(LanguageModel):
     def __init__(self, part: parts.Stack, like: TensorOptions, prefix: str = "", tied: Lookup | None = None) -> None:
         super().__init__()
         if part.around:
-            raise InputError("reference", ["leaves around the layers have no module"])
+            raise InputError("reference", ["nothing says what a listed leaf reads: txcalc prove proves each"])
         self.embedding = Embedding(part.embedding, like, tied) if part.embedding else None
         self.relative_bias = RelativeBias(part.relative_bias, like) if part.relative_bias else None
         self.distances = DistanceTable(part.distances, like) if part.distances else None

@@ -1,4 +1,4 @@
-"""What the ranks of a training step send each other, message by message.
+"""The messages between the ranks of a training step.
 
 Source   Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2, for the collectives of sequence parallelism
 """
@@ -23,10 +23,10 @@ from txcalc.planning.training.states import RankTensor, sharers, stored, tensors
 
 @dataclass
 class Amount:
-    """Of the weights of a rank's pieces.
+    """Sizes of the weights of a rank's pieces.
 
-    gathered   bytes of them as they are gathered for a product, quantised ones as they are held; `blocks`: of layers
-    learning   elements that have gradients; `updated` bytes of these as they are held, `summed` of their gradients
+    gathered   bytes that are gathered for products, quantised weights in their format; `blocks`: those of layers
+    learning   trainable elements; `updated`: bytes of their parameters; `summed`: bytes of their gradients
     root       bytes gathered of what no layer has and a forward needs first; `ends`: elements of it that have
                gradients, which backward makes last
     """
@@ -45,7 +45,7 @@ class Amount:
 
 
 class Messages:
-    """Of the pieces of a pipeline, on a machine."""
+    """The messages of a pipeline's pieces on a machine."""
 
     def __init__(self, model: Model, recipe: Recipe, machine: Machine, pipeline: Pipeline) -> None:
         self.model, self.recipe, self.machine, self.pipeline = model, recipe, machine, pipeline
@@ -101,7 +101,7 @@ class Messages:
             yield ring("all_reduce", group, float(part.copies * part.elements * self.element), part.copies), "backward"
 
     def sends(self, piece: StagePiece) -> Iterator[Message]:
-        """What a piece passes on to the next; every rank of tp a share."""
+        """Activations sent to the next piece, a share by every rank of tp."""
         layout = self.recipe.layout
         if layout.pp > 1 and not piece.last:
             message = float(piece.work.positions) * self.width * self.element
@@ -192,13 +192,13 @@ class Messages:
             yield ring("all_gather", group, amount.updated, buckets), "gather", alone
 
     def turning(self, piece: StagePiece) -> Iterator[RankTensor]:
-        """The matrices that Muon turns."""
+        """The matrices that Muon orthogonalises."""
         for tensor in tensors(piece, self.recipe) if OPTIMIZERS[self.recipe.optimizer].turns else ():
             if tensor.hidden and tensor.learns and tensor.size:
                 yield tensor
 
     def turned(self, piece: StagePiece) -> Iterator[Message]:
-        """What ranks send each other of them."""
+        """Messages of Muon's orthogonalisation."""
         layout, node = self.recipe.layout, self.machine.node
         for tensor in self.turning(piece):
             group = layout.group("etp" if tensor.expert else "tp", node)

@@ -1,4 +1,4 @@
-"""The time of a training step: a floor that nothing beats, and an achievable figure by what it is spent on.
+"""The time of a training step: a lower bound (floor), and an achievable time by cause.
 
 achievable   every kernel one after the other at the shares of its class; collectives of tp, cp and ep between them; the
              pipeline by its schedule's own table; what the exchange of weights and gradients among copies cannot hide;
@@ -48,8 +48,13 @@ TWINS = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}  # in b
 
 @record
 class Work:
-    """Seconds of a piece for one micro-batch: forward and backward by what they are spent on, what of backward is for
-    the weights alone, and what is computed again; and how many kernels that are."""
+    """Seconds of one micro-batch in a pipeline piece, by cause.
+
+    weights   of backward, the seconds for gradients of weights
+    again     recomputation
+    send      activations to the next piece
+    issued    kernel launches
+    """
 
     forward: dict[str, float]
     backward: dict[str, float]
@@ -72,10 +77,10 @@ class Work:
 class Step:
     """One step of all ranks.
 
-    floor, seconds   the two figures
-    spent            achievable seconds of the busiest rank, by what they are spent on; their sum is `seconds`
-    sent             bytes that the busiest rank sends in a step, by kind of collective
-    timeline         of the pipeline, without exchange and optimizer
+    floor, seconds   lower bound and achievable time
+    spent            achievable seconds of the busiest rank by cause; their sum is `seconds`
+    sent             bytes that the busiest rank sends per step, by kind of collective
+    timeline         of the pipeline, without gradient exchange and optimizer
     """
 
     floor: float
@@ -104,7 +109,7 @@ class StepTimer(Messages):
     # A piece of the pipeline.
 
     def work(self, piece: StagePiece, kernels: Kernels) -> Work:
-        """What one micro-batch takes in a piece."""
+        """The time of one micro-batch in a piece."""
         forward, backward, again = (dict.fromkeys(SPENT, 0.0) for _ in range(3))
         weights = issued = 0.0
         products: dict[str, ProductTime] = {}
@@ -142,14 +147,14 @@ class StepTimer(Messages):
         return Work(forward, backward, weights, again, send, issued)
 
     def _issued(self, held: RankLeaf, numbers: frozenset[int]) -> float:
-        """Kernels of a leaf and its copies: as many again for each gradient, and for what is computed again."""
+        """Kernel launches of a leaf and its copies: forward, one per gradient, and recomputation."""
         if held.entry.work is None or not held.entry.operations or not held.entry.leaf.launched:
             return 0.0
         return self._size(held)[2] * (passes(held.entry) + self._again(held, numbers))
 
     def _leaf(self, held: RankLeaf, kernels: Kernels, merged: bool) -> Iterator[tuple[str, float, float, float]]:
-        """Of a leaf and its copies: kind, seconds of forward and of backward, and of that for its weights. `merged`:
-        frameworks make one product of it and of the one before, which has the same input."""
+        """The cause, and the seconds of forward, of backward, and of backward for weights, of a leaf and its copies.
+        `merged`: frameworks fuse it with the product before, which has the same input."""
         entry, work = held.entry, held.entry.work
         if work is None or not entry.operations:
             return
@@ -183,8 +188,8 @@ class StepTimer(Messages):
             yield "collectives of a layer", seconds, self.keys_again(held) * seconds, 0.0
 
     def _ordered(self, piece: StagePiece) -> Iterator[tuple[RankLeaf, float]]:
-        """Bytes that a forward moves to copy each token for its experts, in their order, and to sum what these make of
-        it; of each branch's first expert, and all layers (Megatron-LM d98e8a64, core/transformer/moe/moe_utils.py,
+        """Bytes that forward moves to permute tokens into the order of their experts and to sum their results, for
+        all layers; once per branch, with its first expert (Megatron-LM d98e8a64, core/transformer/moe/moe_utils.py,
         permute and unpermute). As many move in backward."""
         branches = set[tuple[object, ...]]()
         for held in piece.leaves:
@@ -235,7 +240,7 @@ class StepTimer(Messages):
         return written + self._summed(held)
 
     def _size(self, held: RankLeaf) -> tuple[float, float, float, int]:
-        """FLOPs, bytes and starts of a leaf's copies, and over how many ranks of tp its rows are cut."""
+        """FLOPs, bytes and kernel launches of a leaf's copies, and the ranks of tp that its rows are split over."""
         entry = held.entry
         runs = float(entry.runs)
         fused = entry.kind != "attention_core" or (entry.work is not None and not entry.work.keep_scores)
@@ -254,7 +259,7 @@ class StepTimer(Messages):
         return float(scores(held.entry.operations) * held.entry.runs)
 
     def _again(self, held: RankLeaf, numbers: frozenset[int]) -> float:
-        """How much of its forward is computed again."""
+        """Share of its forward that is recomputed."""
         return held.again(self.recipe.recompute, numbers) / (len(held.layers) or 1)
 
     # The whole step.
@@ -264,7 +269,7 @@ class StepTimer(Messages):
         return [self.work(piece, self.kernels) for piece in self.pipeline.pieces]
 
     def step(self, plan: Ranks) -> Step:
-        """The step of the ranks whose memory `plan` says."""
+        """The step of the ranks of a memory plan."""
         recipe, layout = self.recipe, self.recipe.layout
         line = timeline.simulate(recipe, [work.piece for work in self.works], self.machine.waits)
         busiest = max(range(layout.pp), key=line.busy)
@@ -293,7 +298,7 @@ class StepTimer(Messages):
         return Step(floor, bound, seconds, spent, self.sent(own), line, tokens, layout.gpus)
 
     def exposed(self, pieces: Sequence[StagePiece], works: Sequence[Work], kernels: Kernels) -> float:
-        """Seconds of a step for which a rank waits for weights or gradients."""
+        """Seconds per step in which a rank waits for the exchange of weights or gradients."""
         alone, beside = defaultdict[str, float](float), defaultdict[str, float](float)
         lost = self.machine.lost
         for moved, when, share in self.shared(pieces):
@@ -316,7 +321,7 @@ class StepTimer(Messages):
         return self.recipe.accumulation if shared and self.recipe.layout.pp == 1 else 1
 
     def optimizer(self, plan: Ranks, kernels: Kernels) -> float:
-        """Gradients and state read, state and parameters written: of the rank that has most."""
+        """Seconds of the optimizer on the fullest rank: gradients and state are read, state and parameters written."""
         own = max(
             rank.state.gradients + 2 * rank.state.optimizer + 2 * (rank.state.adapters or rank.state.parameters)
             for rank in plan.ranks
@@ -363,7 +368,7 @@ class StepTimer(Messages):
         return seconds + sum(self.kernels.transfer(moved) for moved in self.turned(piece))
 
     def sent(self, pieces: Sequence[StagePiece]) -> dict[str, int]:
-        """Bytes that a rank sends in a step, by kind."""
+        """Bytes that a rank sends per step, by kind of collective."""
         recipe = self.recipe
         found: dict[str, float] = {}
 
@@ -395,7 +400,7 @@ class StepTimer(Messages):
         return {kind: round(size) for kind, size in sorted(found.items()) if size >= 0.5}
 
     def floor(self, plan: Ranks) -> tuple[float, str]:
-        """The largest of what compute, memory and link take at the datasheet's rates on any rank, and which that is."""
+        """The lower bound at datasheet rates, the largest of compute, memory and link on any rank, and its name."""
         recipe, batches = self.recipe, self.recipe.accumulation
         compute = link = 0.0
         for stage in range(recipe.layout.pp):
@@ -408,8 +413,8 @@ class StepTimer(Messages):
         return bounds[bound], bound
 
     def _arithmetic(self, piece: StagePiece) -> float:
-        """Seconds of a micro-batch's FLOPs at full peaks: forward, backward and what is computed again, of attention
-        the masked pairs alone."""
+        """Seconds of a micro-batch's FLOPs at the peak: forward, backward and recomputation; masked pairs of attention
+        only."""
         numbers, total = recomputed(piece, self.recipe), 0.0
         for held in piece.leaves:
             entry = held.entry

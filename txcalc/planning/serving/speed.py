@@ -246,8 +246,12 @@ def within(timer: Timer, choice: Choice, limits: Limits) -> int:
 
 
 def _notes(plan: Plan, timer: Timer, chosen: Point) -> Iterator[str]:
-    if not timer.pace(chosen.layout).caching:
+    pace, request = timer.pace(chosen.layout), timer.asked
+    if not pace.caching:
         yield f"{plan.deployment.model.name} does not decode: its one latency is that of a pass"
+    elif not pace.encodes and request.traffic and request.traffic.prompts.high == plan.context > 1:
+        filled = f"prompts of {plan.context:,} leave no room in a context of {plan.context:,}"
+        yield f"{filled}: an answer is its first token alone, which has no TPOT (--answer N lengthens the context)"
     accelerator = plan.deployment.accelerator
     if chosen.layout.gpus > NODE and accelerator.link is not None and accelerator.node is None:
         yield f"all transfers are timed over the link of one node, which {chosen.layout.gpus} GPUs may not share"

@@ -28,6 +28,8 @@ from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 
+pytestmark = pytest.mark.drawn(quick=1000)  # all, in the inner loop too: ten seconds see most faults of a formula
+
 GOLDEN = Path(__file__).parent / "golden" / "figures.json"
 LINES = [*json.loads(GOLDEN.read_text("utf-8"))]
 

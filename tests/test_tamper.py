@@ -29,6 +29,8 @@ from txcalc.parts.place import Place, mechanism
 from txcalc.parts.positions import PositionsOptions
 from txcalc.sources import build
 
+pytestmark = pytest.mark.drawn(quick=1000)  # all: they see most of what a formula has of letters and numbers
+
 # 2 sequences of 3 new tokens after 5 cached ones: 6 rows, 8 keys, 3·5 + 1 + 2 + 3 = 21 visible pairs; 14 source rows.
 WORK = Workload(2, 3, 5, 7)
 PARTS = Path(txcalc.__file__).parent / "parts"

@@ -46,6 +46,7 @@ from txcalc.planning.scaling import (
 )
 from txcalc.planning.serving.deployment import check, largest
 from txcalc.planning.serving.engine import Engine, engine
+from txcalc.planning.serving.engine_profiles import offloading
 from txcalc.planning.serving.offload import Host, Offload
 from txcalc.planning.serving.points import grown, request
 from txcalc.planning.serving.rank_time import RankTime
@@ -537,6 +538,7 @@ def test_the_numbers_of_a_plan_end() -> None:
 def test_the_highest_rate_is_rounded_down_to_three_digits() -> None:
     assert most_rate(lambda rate: rate <= 3.33701, 0.1, 10.0) == pytest.approx(3.33)
     assert most_rate(lambda rate: rate <= 0.042, 0.05, 10.0) == 0.0
+    assert most_rate(lambda rate: True, 1.0, 1.01) == 1.01, "of one rate, that one"
     assert most_rate(lambda rate: True, 1.0, 25.0) == pytest.approx(24.9, abs=0.11)
 
 
@@ -547,6 +549,7 @@ def test_the_context_of_lengths() -> None:
     assert [grown(trained=(1024, 512)), grown(trained=(131_072,))] == [512, 8192]
     assert [grown(Lengths(9, long), trained=(1024,)) for long in (900, 1024, 1025)] == [1024, 1024, 1025]
     assert [request(9, answer=answer).prompt for answer in (7, 8, 9)] == [2, 1, 1]
+    assert [request(9, prompt).answer for prompt in (7, 8, 9)] == [2, 1, 1]
 
 
 @pytest.mark.parametrize(("ep", "experts", "over"), [(1, 64, 0), (4, 0, 0), (2, 25, 0.56 / 5), (4, 4, 0.28 * 2**0.82)])
@@ -872,3 +875,23 @@ def test_a_layer_that_runs_again_starts_its_kernels_again() -> None:
     assert sizes == {(0, 0)}  # of what is no product
     (query,) = (leaf for leaf in passes.leaves if leaf.entry.name == "layers.attention.q")
     assert (query.entry.times, query.entry.runs, query.starts) == (1, 3, 3)
+
+
+def test_llama_cpp_keeps_layers_in_ram_where_no_engine_is_named() -> None:
+    assert (offloading("none"), offloading("llama.cpp")) == ("llama.cpp", "llama.cpp")
+    with pytest.raises(InputError, match=r"expected llama\.cpp: the others"):
+        offloading("vllm")
+
+
+def test_forgetting_heads_share_keys_evenly() -> None:
+    heads = {"n_heads": 4, "n_kv_heads": 3, "d_head": 5}
+    said = {
+        "d_model": 16,
+        "n_layers": 1,
+        "vocab_size": 50,
+        "forgetting": heads,
+        "layer": {"a": {"parts": ["forgetting"]}},
+    }
+    with pytest.raises(InputError, match="n_kv_heads"):
+        build(said, "test")
+    assert build(said | {"forgetting": heads | {"n_kv_heads": 2}}, "test").params > 0

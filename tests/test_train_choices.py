@@ -339,6 +339,10 @@ def test_advice_is_of_what_can_be_less() -> None:
         ({"adapter": "fp8"}, ""),
         ({"zero": 1}, "zero is 1, expected one of 0 with --framework fsdp2 (fsdp=N is ZeRO-3)"),
         ({"zero": 2, "framework": "nanotron", "layout": Layout(dp=2)}, "expected one of 0, 1 with"),
+        (
+            {"zero": 2, "framework": "deepspeed", "layout": Layout(pp=2, dp=2)},
+            "zero is 2, expected 0 or 1 beside pp, whose micro-batches add to whole gradients",
+        ),
         ({"zero": 1, "framework": "nanotron"}, "zero is 1, expected 0 where dp = 1: nobody to share with"),
         ({"zero": 1, "framework": "nanotron", "layout": Layout(cp=2)}, ""),
         ({"layout": Layout(fsdp=2), "framework": "nanotron"}, "fsdp is 2, expected 1 with --framework nanotron"),

@@ -54,8 +54,6 @@ def standing(size: int, stride: int, node: int, ranks: int) -> tuple[int, int]:
     fewest, most = size, 1
     for first in firsts:
         leading = ceil_div(node - first, stride)
-        if leading >= size:
-            continue
         nodes, last = divmod(first + (size - 1) * stride, node)
         between = (node // stride,) if nodes > 1 else ()
         fewest, most = min(fewest, leading, last // stride + 1, *between), max(most, nodes + 1)

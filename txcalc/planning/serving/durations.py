@@ -95,4 +95,4 @@ def series(term: Callable[[int], Cost], number: int) -> Cost:
             sums.append(a * (n + 1) + s * ones + t * (squares - m * ones))
         return Cost(*sums)
 
-    return add(0, number - 1) if number > 0 else Cost()
+    return add(0, number - 1)

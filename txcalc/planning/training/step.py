@@ -397,7 +397,7 @@ class StepTimer(Messages):
         ends = any(piece.first or piece.last for piece in pieces)
         for moved, when, _ in self.shared(pieces):
             add(moved, self._rounds(when) if ends or when != "tied" else 0)
-        return {kind: round(size) for kind, size in sorted(found.items()) if size >= 0.5}
+        return {kind: whole for kind, size in sorted(found.items()) if (whole := round(size))}
 
     def floor(self, plan: Ranks) -> tuple[float, str]:
         """The lower bound at datasheet rates, the largest of compute, memory and link on any rank, and its name."""

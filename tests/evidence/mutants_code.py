@@ -1,8 +1,11 @@
 """Small faults in the formulas, one at a time, and whether the tests see them:
 
-    python tests/evidence/mutants_code.py RESULTS.jsonl --map [TEST_FILE …] [--jobs 1] [--slow]
+    python tests/evidence/mutants_code.py RESULTS.jsonl --map [TEST_FILE …] [--verify SOURCE …] [--jobs 1] [TIER]
     python tests/evidence/mutants_code.py RESULTS.jsonl [--number 300] [--seed 1] [--seconds 500] [--under parts]
-        [--tests 600] [--jobs 1] [--slow] [--verify SOURCE …] [--only FILE:LINE …] [--again]
+        [--tests 600] [--sources 8] [--jobs 1] [TIER] [--only FILE:LINE …] [--again]
+
+TIER is one draw of the quick tier, as it runs without names of files: `--draw SEED` says which; `--every-case` takes
+all its cases, `--slow` slow tests too.
 
 Each mutant changes one operator, one constant, one comparison or one of the field's letters of a file, in turn over all
 files, drawn by the seed. `--map` first runs the quick tier (or some files of it; with `--slow` slow tests too) and
@@ -11,8 +14,9 @@ that the change makes another, and how long it takes. A mutant then runs the tes
 most `--tests` seconds of them; the first failure kills it. A process holds everything imported and collected, and forks
 for each mutant: there the code of its functions is exchanged, or, for what a module or class computes when it is made,
 everything of txcalc is imported from the changed source, and the tests that evaluate anything of its file come first.
-What then lives is run under `verify` with all oracles, of one layer of each source named. A line of RESULTS is written
-for each; what is there already is not run again. At the end: how many were killed, and every survivor with its line.
+What then lives is run under `verify` with all oracles, of the sources that the map was made with and that meet another
+value there (models of `tests/data/tiny.toml`; one layer of any other). A line of RESULTS is written for each; what is
+there already is not run again. At the end: how many were killed, and every survivor with its line.
 One that changes nothing that can be seen belongs into `tests/data/mutants.json`, with the reason. `--only` runs again
 all mutants of a line, `--again` those of RESULTS that survived.
 """
@@ -32,6 +36,7 @@ import random
 import signal
 import sys
 import time
+import tomllib
 from bisect import bisect
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -69,6 +74,8 @@ PLAIN = (int, float, bool, str, type(None), Fraction)
 # Not tests: what is evaluated while modules are imported, and what by anything.
 IMPORTED, REACHED = "imported", "reached"
 EQUAL = ROOT / "tests" / "data" / "mutants.json"
+TINY = ROOT / "tests" / "data" / "tiny.toml"
+VERIFIED = "verify "  # the name of what `verify` sees, among tests
 
 
 class Mutant(NamedTuple):
@@ -195,8 +202,8 @@ class Telling(Places):
 class Seen:
     """Maps each test to the places at which it would see a change, and to its seconds."""
 
-    def __init__(self, out: Path, jobs: int) -> None:
-        self.out, self.jobs, self.within = out, jobs, False
+    def __init__(self, out: Path, jobs: int, verify: list[str]) -> None:
+        self.out, self.jobs, self.verify, self.within = out, jobs, verify, False
         self.seen, self.reached = set[str](), set[str]()
         builtins.__told__, builtins.__reached__ = self.told, self.note  # type: ignore[attr-defined]
         sys.meta_path.insert(0, Sources(lambda file: compiled(file, Telling(file)) if ours(file) else None))
@@ -225,7 +232,21 @@ class Seen:
         self.write(IMPORTED, 0.0)
         files = [(file, list(items)) for file, items in groupby(session.items, key=lambda item: file_of(item.nodeid))]
         side_by_side(self.jobs, lambda first: self.files(files[first :: self.jobs], remembered))
+        side_by_side(self.jobs, lambda first: self.verified(self.verify[first :: self.jobs], remembered))
         return True
+
+    def verified(self, sources: list[str], remembered: list[Any]) -> None:
+        """What `verify` of some sources meets; those that it refutes as they are, are left out."""
+        for source in sources:
+            for cache in remembered:
+                cache.cache_clear()
+            self.seen.clear()
+            begun = time.perf_counter()
+            bad = refuted(source)
+            seconds = time.perf_counter() - begun
+            sys.stderr.write(f"verify {source}: {'refuted' if bad else 'equal'}, {seconds:.1f} s\n")
+            if not bad:
+                self.write(VERIFIED + source, seconds)
 
     def files(self, files: list[tuple[str, list[pytest.Item]]], remembered: list[Any]) -> None:
         """The tests of some files, each with fixtures of its own; those that fail are left out."""
@@ -364,7 +385,7 @@ class Mutants:
 
     def chosen(self, tests: set[str], others: bool) -> tuple[list[str], str]:
         """These, the quickest first, and then all others, as many as there is time for; and how many that is."""
-        asked = self.items.keys() & (self.seconds.keys() if others else tests)
+        asked = self.items.keys() & (self.seconds.keys() if others else tests)  # without those of `verify`
         quickest = sorted(asked, key=lambda test: (test not in tests, self.seconds[test]))
         many = bisect(list(accumulate(self.seconds[test] for test in quickest)), self.asked.tests)
         return quickest[:many], f"{many} of {len(quickest)} tests"
@@ -380,9 +401,13 @@ class Mutants:
         tests, said = self.chosen(calling, others=not swapped)
         if not tests:
             said = "the same value in every test" if reached else "no test evaluates it"
-        return self.apart(mutant, swapped, tests), said
+        sources = sorted((one for one in calling if one.startswith(VERIFIED)), key=self.seconds.__getitem__)
+        sources = [one.removeprefix(VERIFIED) for one in sources[: self.asked.sources]]
+        return self.apart(mutant, swapped, tests, sources), f"{said}, {len(sources)} of verify"
 
-    def apart(self, mutant: Mutant, swapped: list[tuple[CodeType, CodeType]], tests: list[str]) -> str:
+    def apart(
+        self, mutant: Mutant, swapped: list[tuple[CodeType, CodeType]], tests: list[str], sources: list[str]
+    ) -> str:
         """What a process of its own finds."""
         reader, writer = os.pipe()
         child = os.fork()
@@ -391,8 +416,8 @@ class Mutants:
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
             try:
                 found = self.swapped(swapped, tests) if swapped else self.imported(mutant, tests)
-                limited(60 * len(self.asked.verify))
-                found = found or next((source for source in self.asked.verify if refuted(source)), "")
+                limited(sum(self.seconds[VERIFIED + source] for source in sources))
+                found = found or next((VERIFIED + source for source in sources if refuted(source)), "")
             except BaseException as error:  # it goes no further than this process
                 found = f"it cannot be imported: {error!r}"
             os.write(writer, found.encode())
@@ -443,13 +468,15 @@ def ours(file: str) -> bool:
 
 
 def refuted(source: str) -> bool:
-    """Whether `verify` with all oracles finds a difference in one layer of each kind."""
-    from typer.testing import CliRunner
+    """Whether `verify` with all oracles finds a difference in a model of `tests/data/tiny.toml`, or in the first layer
+    of any other source; or cannot be run."""
+    from txcalc import verify
 
-    from txcalc.cli import app
-
-    asked = ["verify", source, "--layers", "1", "--oracle", "all"]
-    return bool(CliRunner().invoke(app, asked).exit_code)
+    tiny = tomllib.loads(TINY.read_text("utf-8")).get(source)
+    try:
+        return not (verify(tiny, oracles="all") if tiny else verify(source, oracles="all", layers=1)).ok
+    except Exception:
+        return True
 
 
 class First:
@@ -485,18 +512,21 @@ def inside(module: Any) -> bool:
     )
 
 
-QUIET = ["-q", "-s", "--every-case", "-p", "no:cacheprovider", "--tb=no"]
+QUIET = ["-q", "-s", "-p", "no:cacheprovider", "--tb=no"]
 
 
 def map_of(results: Path) -> Path:
     return results.with_name("map.jsonl")
 
 
-def quick(files: list[str], slow: bool) -> list[str]:
-    """Pytest's arguments for the quick tier or all tests, or for some files."""
-    found = sorted(path.name for path in (ROOT / "tests").glob("test_*.py"))
-    chosen = files or [name for name in found if name[5:-3] not in WITHOUT]
-    return [*QUIET, *([] if slow else ["-m", "not slow"]), *(str(ROOT / "tests" / name) for name in chosen)]
+def quick(asked: argparse.Namespace) -> list[str]:
+    """Pytest's arguments for the quick tier, as it is run without any of ours, or for all tests, or for some files."""
+    os.chdir(ROOT)
+    tier = [] if asked.slow else ["-m", "not slow"]
+    cases = ["--every-case"] if asked.every_case else ["--seed", str(asked.draw)]
+    files = [str(ROOT / "tests" / name) for name in asked.map or []]
+    left = [f"--ignore={ROOT / 'tests' / f'test_{name}.py'}" for name in sorted(WITHOUT)]
+    return [*QUIET, *tier, *cases, *(files or left)]
 
 
 def main() -> int:
@@ -509,13 +539,16 @@ def main() -> int:
     about.add_argument("--tests", type=float, default=600, help="seconds of tests for one, at most")
     about.add_argument("--jobs", type=int, default=1)
     about.add_argument("--slow", action="store_true", help="slow tests too")
-    about.add_argument("--verify", nargs="+", metavar="SOURCE", default=[])
+    about.add_argument("--draw", type=int, default=1, help="the seed of the cases that the quick tier draws")
+    about.add_argument("--every-case", action="store_true", help="all of them")
+    about.add_argument("--verify", nargs="+", metavar="SOURCE", default=[], help="with --map: these are run too")
+    about.add_argument("--sources", type=int, default=8, help="of those, the quickest so many for one")
     about.add_argument("--only", nargs="+", metavar="FILE:LINE", default=[])
     about.add_argument("--again", action="store_true")
     about.add_argument("--under", nargs="+", default=["parts", "planning", "evidence"])
     asked = about.parse_args()
     if asked.map is not None:
-        return int(pytest.main(quick(asked.map, asked.slow), plugins=[Seen(map_of(asked.results), asked.jobs)]))
+        return int(pytest.main(quick(asked), plugins=[Seen(map_of(asked.results), asked.jobs, asked.verify)]))
     done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.is_file() else []
     known = {(one["file"], one["text"], one["change"]) for one in done}
     todo = [
@@ -533,7 +566,7 @@ def main() -> int:
             for one in places(file)
             if (one.file, one.text, one.change) in alive
         ]
-    pytest.main(quick([], asked.slow), plugins=[Mutants(todo, asked)])
+    pytest.main(quick(asked), plugins=[Mutants(todo, asked)])
     report([json.loads(line) for line in asked.results.read_text().splitlines()])
     return 0
 

@@ -14,7 +14,7 @@ from command import typed
 from txcalc import hardware, load
 from txcalc.ledger import walk
 from txcalc.planning import links
-from txcalc.planning.layout import AXES, SERVING_ORDER, UNSERVED, Group, Layout, parse_layout, standing
+from txcalc.planning.layout import AXES, SERVING_ORDER, UNSERVED, Group, Layout, filled, parse_layout, standing
 from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
 from txcalc.sources.presets import names
@@ -54,11 +54,15 @@ def test_every_axis_is_for_serving_or_refused_there() -> None:
         (Layout(tp=4, dp=4, ep=4, etp=4), "ep", Group(4, 2)),
         (Layout(tp=4, dp=4, ep=4, etp=4), "etp", Group(4, 4)),
         (Layout(tp=8, pp=2, dp=2, ep=16), "ep", Group(16, 8)),
-        # Some of these groups stand in one node, as that of the first rank, and some in two.
-        (Layout(tp=2, fsdp=3, dp=2), "fsdp", Group(3, 1)),
-        (Layout(tp=3, dp=4), "tp", Group(3, 1)),
+        # Twelve stand in two nodes, six in each.
+        (Layout(tp=2, fsdp=3, dp=2), "fsdp", Group(3, 3)),
+        (Layout(tp=3, dp=4), "tp", Group(3, 3)),
         (Layout(tp=2, pp=5), "pp", Group(5, 3)),
-        (Layout(dp=12, ep=3), "ep", Group(3, 1)),
+        (Layout(dp=12, ep=3), "ep", Group(3, 3)),
+        # Of twenty in nodes of eight some groups stand in one node, as that of the first rank, and some in two.
+        (Layout(tp=5, dp=4), "tp", Group(5, 1)),
+        (Layout(tp=2, fsdp=5, dp=2), "fsdp", Group(5, 1)),
+        (Layout(dp=20, ep=10), "ep", Group(10, 2)),
         (Layout(tp=3, pp=2), "pp", Group(2, 2)),
         (Layout(tp=3, pp=4), "pp", Group(4, 2)),
     ],
@@ -67,6 +71,14 @@ def test_ranks_of_a_group_stand_in_nodes_of_eight(layout: Layout, axis: str, exp
     assert layout.group(axis, 8) == expected
     assert layout.group(axis, 8).crosses == (expected.local < expected.size)
     assert layout.group(axis, None) == Group(expected.size, expected.size)
+
+
+def test_a_job_takes_as_many_of_every_node() -> None:
+    assert filled(72, 256) == 64  # of four racks
+    assert [filled(8, ranks) for ranks in (1, 8, 10, 12, 13, 16, 20)] == [1, 8, 5, 6, 8, 8, 8]
+    assert Layout(dp=64, pp=4, ep=32).group("ep", 72) == Group(32, 32)
+    assert Layout(tp=4, pp=16, dp=4).ends(72) == Group(2, 1)
+    assert Layout(pp=9, dp=8).ends(72) == Group(2, 2)
 
 
 @pytest.mark.parametrize("node", [1, 2, 4, 6, 8, 72])

@@ -111,7 +111,8 @@ def test_a_collective_has_the_links_of_its_ranks() -> None:
     """Over nodes each rank's port adds up, up to the link between them; tokens of experts leave by one port."""
     least, real = Floor(H100), Kernels(H100)
     assert H100.beside(64, 8, 512) == Group(64, 1) and H100.beside(64, 1, 64) == Group(64, 8)
-    assert H100.beside(3, 2, 12) == Group(3, 1)  # ranks 6, 8 and 10, the first of them alone
+    assert H100.beside(5, 1, 20) == Group(5, 1)  # ranks 15 to 19, the first of them alone
+    assert H100.beside(3, 2, 12) == Group(3, 3)  # six in each of two nodes
     assert ring("all_reduce", Group(8, 8), 8e9).sent == 14e9
     assert ring("all_gather", Group(8, 8), 8e9).sent == 7e9
     assert least.transfer(Message("all_gather", Group(8, 8), 450e9)) == pytest.approx(1)

@@ -111,17 +111,6 @@ def nanotron() -> Iterator[Row]:
         yield Row("nanotron", what, seconds, published.NANOTRON[row["model"]], recipe, machine, sold)
 
 
-RACK = 72  # accelerators that NVLink joins in a GB200 or GB300 NVL72
-
-
-def segment(gpus: int) -> int:
-    """Accelerators of a rack that a job on several takes, so that no group of as many crosses two: of 18 nodes
-    of 4 the most that divide the job's (Megatron-Bridge 023219ed, scripts/performance/utils/executors.py,
-    slurm_executor: segment)."""
-    nodes = gpus // 4
-    return 4 * next(number for number in range(18, 0, -1) if nodes % number == 0)
-
-
 def megatron() -> Iterator[Row]:
     """SC'21 and Korthikanti: no fused attention, no gradient of a layer hidden, and of SC'21 nothing at all, as
     Megatron-LM summed no input's gradient beside another before cf7efd4f (August 2021); the fastest schedules. Bridge:
@@ -151,10 +140,7 @@ def megatron() -> Iterator[Row]:
         )
         precision = row["precision"].lower()
         products = next((name for name in ("fp8", "fp4") if name in precision), "bf16")
-        accelerator = sold_as(row["gpu"])
-        if (accelerator.node or 0) == RACK < gpus:
-            accelerator = accelerator.placed(segment(gpus))
-        machine = Machine.of(accelerator, products=products, overlap=row["source"] != "sc21")
+        machine = Machine.of(sold_as(row["gpu"]), products=products, overlap=row["source"] != "sc21")
         seconds = measured(row, recipe, gpus)
         what = f"{row['model'][:24]} {row['gpu']}:{gpus} {recipe.layout} mbs={micro} {row['precision']}"
         yield Row(row["source"], what, seconds, row["model"], recipe, machine)

@@ -39,6 +39,16 @@ class Group(NamedTuple):
         return self.local < self.size
 
 
+def filled(node: int, ranks: int) -> int:
+    """Ranks in each of the fewest nodes of so many accelerators that hold them all: the same number, as launchers start
+    them, so 64 of 72 where 256 ranks take four nodes; all of a node where they cannot be shared out evenly.
+
+    Source   torchrun's --nproc-per-node and Slurm's --ntasks-per-node, one number for all nodes
+    """
+    nodes = ceil_div(ranks, node)
+    return node if ranks % nodes else ranks // nodes
+
+
 @lru_cache(maxsize=4096)
 def standing(size: int, stride: int, node: int, ranks: int) -> tuple[int, int]:
     """Of all groups of `size` ranks, `stride` apart, that these ranks make: the fewest ranks of a group that stand in
@@ -154,6 +164,7 @@ class Layout:
         size = self.expert_ways if axis == "etp" else getattr(self, axis)
         if node is None or size == 1:
             return Group(size, size)
+        node = filled(node, self.gpus)
         if axis in ("ep", "etp"):
             step = self.expert_ways if axis == "ep" else 1
             if order[-1] == "pp" or self.pp == 1:
@@ -165,7 +176,9 @@ class Layout:
 
     def ends(self, node: int | None) -> Group:
         """A rank of the first stage and its fellow of the last."""
-        return Group(2, 2 if node is None else standing(2, (self.pp - 1) * self.stage, node, self.gpus)[0])
+        if node is None:
+            return Group(2, 2)
+        return Group(2, standing(2, (self.pp - 1) * self.stage, filled(node, self.gpus), self.gpus)[0])
 
     def _together(self, size: int, step: int, node: int, order: tuple[str, ...]) -> int:
         """Of all groups of `size` ranks of a stage, `step` apart in it: the fewest ranks that stand in one node."""

@@ -252,25 +252,26 @@ def test_a_calibrated_card_is_used_by_its_name(tmp_path: Path, monkeypatch: pyte
     assert source in after["sources"] and source not in before["sources"]
 
 
-def test_what_was_measured_of_pytorch_on_a_card_is_trainings() -> None:
-    """H200: train uses the products and attention that were measured on one, and says where; servers have their own."""
-    found = hardware.load("h200")
+@pytest.mark.parametrize(("card", "file"), [("h100-sxm", "h100"), ("h200", "h200")])
+def test_what_was_measured_of_pytorch_on_a_card_is_trainings(card: str, file: str) -> None:
+    """train uses the products and attention that were measured on one, and says where; servers have their own."""
+    found = hardware.load(card)
     measured = {key: text for key, text in found.efficiency.cited.items() if key.startswith("torch.")}
     assert {"torch.matmul.bf16", "torch.attention.prefill"} <= measured.keys()
     assert all("txcalc measure" in text and "2026-11-27" in text for text in measured.values())
     own = found.efficiency.curve("matmul", "bf16", "torch")
     assert Kernels(Machine.of(found)).curve("matmul", "bf16") == own != found.efficiency.curve("matmul", "bf16", "vllm")
-    argv = ["train", "llama-3.2-1b", "--gpu", "h200:1", "--tokens", "2k", "--layout", "dp=1", "--json"]
+    argv = ["train", "llama-3.2-1b", "--gpu", f"{card}:1", "--tokens", "2k", "--layout", "dp=1", "--json"]
     said = json.loads(typed(*argv).stdout)
     assert measured["torch.matmul.bf16"] in said["known"]["step_s"]["where"]
     assert measured["torch.matmul.bf16"] in " ".join(said["notes"])
-    recorded = json.loads((folder() / "measurements" / "h200.json").read_text())["ceilings"]["rates"]
+    recorded = json.loads((folder() / "measurements" / f"{file}.json").read_text())["ceilings"]["rates"]
     rates = [rate["rate"] for rate in recorded if (rate["kind"], rate["dtype"]) == ("matmul", "bf16")]
     assert own.compute == pytest.approx(median(rates) / found.peak("bf16"), rel=5e-5)  # four digits are written
 
 
 def test_an_engines_kernels_stand_beside_the_others() -> None:
-    before = hardware.load("h100-sxm").efficiency
+    before = hardware.load("a100-80gb-sxm").efficiency
     flat = {"memory": 0.5, "launch_s": 9e-6, "host_s": 20e-6, "matmul.fp8": 0.4, "attention_prefill": 0.3}
     found = before.with_kernels("torch", flat, dict.fromkeys(flat, "here"))
     assert (found.memory, found.launch_s, found.host_s) == (0.5, 9e-6, 20e-6)

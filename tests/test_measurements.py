@@ -241,55 +241,79 @@ def test_each_of_its_numbers_is_held(path: Path, tmp_path: Path) -> None:
                 rule(changed)
 
 
-def test_the_readme_says_what_was_found_on_the_gpu() -> None:
-    """Its numbers are those of the file."""
-    path = folder() / "h200.json"
-    every = [item for _, item in items(path)]
-    compared = sum(step.get("compared", 0) for item in every for step in item["steps"].values())
-    sources = {item["source"] for item in every}
-    models = {source for source in sources if "=" not in source}
-    cut = {item["source"] for item in every if item["layers"] < item["of_layers"]}
-    peaks = figures(path, "peak memory")
-    over = max(abs(figure["measured"] / figure["predicted"] - 1) for figure in peaks)
-    near = sum(figure["measured"] <= 1.1 * figure["floor"] for figure in peaks)
-    (met,) = (f for f in figures(path, "attention outweighs the feed-forward") if "times" in f["load"])
+CARDS = [folder() / f"{card}.json" for card in ("h100", "h200")]
+
+
+def test_the_readme_says_what_was_found_on_the_gpus() -> None:
+    """Its numbers are those of the files."""
+    said, crossings = set(), []
+    for path in CARDS:
+        every = [item for _, item in items(path)]
+        compared = sum(step.get("compared", 0) for item in every for step in item["steps"].values())
+        sources = {item["source"] for item in every}
+        models = {source for source in sources if "=" not in source}
+        cut = {item["source"] for item in every if item["layers"] < item["of_layers"]}
+        peaks = figures(path, "peak memory")
+        over = max(abs(figure["measured"] / figure["predicted"] - 1) for figure in peaks)
+        near = sum(figure["measured"] <= 1.1 * figure["floor"] for figure in peaks)
+        crossings += [f for f in figures(path, "attention outweighs the feed-forward") if "times" in f["load"]]
+        said.add(
+            f"On an H100 and an H200 {compared:,} figures each, of {len(models)} models ({len(cut)} of them with fewer "
+            f"layers) and {len(sources - models)} small shapes, were compared and all equal. Of {len(peaks)} peaks of "
+            f"memory all were within {100 * over:.1f} % of a dry run of the same modules, "
+            f"{near} within 10 % of the ledger"
+        )
+    met, expected = (" and ".join(f"{f[key]:,.0f}" for f in crossings) for key in ("measured", "predicted"))
+    (sentence,) = said
     text = " ".join((folder().parents[1] / "README.md").read_text().split())
-    assert (
-        f"On an H200 {compared:,} figures of {len(models)} models ({len(cut)} of them with fewer layers) and "
-        f"{len(sources - models)} small shapes were compared and all equal. Of {len(peaks)} peaks of memory all were "
-        f"within {100 * over:.1f} % of a dry run of the same modules, {near} within 10 % of the ledger; attention "
-        f"overtook the feed-forward at {met['measured']:,.0f} tokens, where {met['predicted']:,.0f} were expected"
-    ) in text
+    crossed = f"attention overtook the feed-forward at {met} tokens, where {expected} were expected"
+    assert f"{sentence}; {crossed}" in text
 
 
-def test_the_page_says_what_was_found_on_the_gpu() -> None:
-    """Its ratios are those of the file."""
-    path = folder() / "h200.json"
+def test_the_page_says_what_was_found_on_the_gpus() -> None:
+    """Its ratios are those of the files."""
     text = " ".join((folder().parents[1] / "docs" / "reference" / "measured.md").read_text().split())
-    prompts = [figure for figure in figures(path, "peak memory") if "prefill" in figure["load"]]
+    prompts = [figure for path in CARDS for figure in figures(path, "peak memory") if "prefill" in figure["load"]]
     most = max(figure["measured"] / figure["planned"] for figure in prompts)
     assert f"A prompt's modules hold up to {100 * (most - 1):.0f} % more" in text
-    steps = [figure for figure in figures(path, "time") if "cross-entropy" in figure["load"]]
-    taken = [figure["measured"] / figure["predicted"] for figure in steps]
-    assert f"took {max(taken):.2f} and {min(taken):.2f} times as long" in text
-    captured = {
-        name: [f["measured"] / f["predicted"] for step in item["steps"].values() for f in step.get("figures", ())
-               if f["load"].endswith("captured")]
-        for name, item in items(path)
-    }  # fmt: skip
-    dense = [ratios for name, ratios in captured.items() if name.startswith(("llama", "qwen", "the cache"))]
-    least, most = min(map(min, filter(None, dense))), max(map(max, filter(None, dense)))
-    assert f"decode steps of Llama and Qwen took {least:.2f} to {most:.2f} times" in text
-    for name, said in (("gpt2", "GPT-2 in fp32 {}"), ("mamba2-2.7b", "Mamba-2 {}"), ("gpt-oss-20b", "gpt-oss {}")):
-        assert said.format(f"{max(captured[name]):.1f}") in text, name
-    first, last = (int(clock["clocks.sm"]) for clock in read(path)["ceilings"]["clocks"])
-    assert f"clock fell from {first:,} to {last:,} MHz" in text
+    steps, dense, apart, clocks = [], [], [], []
+    for path in CARDS:
+        taken = [f["measured"] / f["predicted"] for f in figures(path, "time") if "cross-entropy" in f["load"]]
+        steps.append(f"{min(taken):.2f} to {max(taken):.2f}")
+        captured = {
+            name: [f["measured"] / f["predicted"] for step in item["steps"].values() for f in step.get("figures", ())
+                   if f["load"].endswith("captured")]
+            for name, item in items(path)
+        }  # fmt: skip
+        plain = [found for name, ratios in captured.items() if name.startswith(("llama", "qwen", "the cache"))
+                 for found in ratios]  # fmt: skip
+        dense.append(f"{min(plain):.2f} to {max(plain):.2f}")
+        apart.append([f"{max(captured[name]):.1f}" for name in ("gpt2", "mamba2-2.7b", "gpt-oss-20b")])
+        first, last = (int(clock["clocks.sm"]) for clock in read(path)["ceilings"]["clocks"])
+        clocks.append(f"from {first:,} to {last:,} MHz")
+    assert f"They took {steps[0]} times as long on the H100, {steps[1]} on the H200" in text
+    assert f"Llama and Qwen took {dense[0]} times what was expected on the H100, {dense[1]} on the H200" in text
+    gpt2, mamba, oss = (" and ".join(pair) for pair in zip(*apart, strict=True))
+    assert f"GPT-2 in fp32 {gpt2}, Mamba-2 {mamba}, gpt-oss {oss}." in text
+    assert f"their clocks fell {' and '.join(clocks)}" in text
+    held, reserved = (
+        [
+            f["measured"] / f["predicted"] - 1
+            for f in figures(CARDS[0], "memory of training")
+            if ("reserved" in f["load"]) is kind
+        ]
+        for kind in (False, True)
+    )
+    assert f"held what `train` says to {100 * max(held):.1f} %" in text
+    more = " and ".join(f"{100 * ratio:.1f}" for ratio in reserved)
+    assert f"the allocator had reserved {more} % more than `train` expects" in text
 
 
-def test_the_cards_description_is_made_of_the_file() -> None:
+@pytest.mark.parametrize(("card", "file"), [("h100-sxm", "h100"), ("h200", "h200")])
+def test_the_cards_description_is_made_of_the_file(card: str, file: str) -> None:
     """And making it again of a card that has its curves changes nothing."""
-    card = folder().parent / "hardware" / "h200.toml"
-    assert gpu_script.described(read(folder() / "h200.json"), card) == card.read_text()
+    described = folder().parent / "hardware" / f"{card}.toml"
+    assert gpu_script.described(read(folder() / f"{file}.json"), described) == described.read_text()
 
 
 def test_what_is_less_than_a_hundredth_of_a_peak_is_not_named() -> None:

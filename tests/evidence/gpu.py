@@ -99,15 +99,16 @@ def predict_again(found: dict[str, Any]) -> int:
         model = model if entry["layers"] == entry["of_layers"] else reference.cut(model, entry["layers"])
         subject = workloads.DeviceModel(model, kind, device.DTYPES[item.dtype])
         prompts = [workloads.Load("prefill", 1, tokens) for tokens in item.overtaking]
-        costs = {str(work): workloads.expected_times(subject, work, accelerator) for work in (*item.times, *prompts)}
-        steps = {
-            f"{work}, cross-entropy": workloads.expected_step(subject, work, accelerator)[1] for work in item.speed
-        }
+        figures = [figure for step in entry["steps"].values() for figure in step.get("figures", ())]
+        ran = {re.sub(", (captured|cross-entropy)$", "", figure["load"]) for figure in figures}
+        timed, learned = ([sized(work, ran) for work in asked] for asked in (item.times, item.speed))
+        costs = {str(work): workloads.expected_times(subject, work, accelerator) for work in (*timed, *prompts)}
+        steps = {f"{work}, cross-entropy": workloads.expected_step(subject, work, accelerator)[1] for work in learned}
         ratios = [
             workloads.attention_share({part: cost.achievable for part, cost in costs[str(prompt)].items()})
             for prompt in prompts
         ]
-        for figure in (figure for step in entry["steps"].values() for figure in step.get("figures", ())):
+        for figure in figures:
             work, captured = (
                 figure["load"].removesuffix(f", {workloads.CAPTURED}"),
                 workloads.CAPTURED in figure["load"],
@@ -125,6 +126,13 @@ def predict_again(found: dict[str, Any]) -> int:
                 continue
             seen += 1
     return seen
+
+
+def sized(work: Any, ran: set[str]) -> Any:
+    """The load that ran in the place of one that was asked: with half the batch until it fitted."""
+    while str(work) not in ran and work.batch > 1:
+        work = work._replace(batch=work.batch // 2)
+    return work
 
 
 def arguments() -> argparse.Namespace:

@@ -93,8 +93,6 @@ class Streams(Composite):
     Coefficients per token: tanh(router(norm(x))) of the active stream, before and after the block. `scale` multiplies
     the corrected active stream that the per-layer input reads.
 
-    Coefficients of a token: tanh(router(norm(x))) of the active stream, before the block and after it. `scale` are
-    factors of the corrected active stream as the layer's own input meets it.
     Source   Baykal et al. 2023 (arXiv 2301.13310), section 3; Gemma Team 2025, Gemma 3n
     """
 

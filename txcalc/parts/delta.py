@@ -75,8 +75,6 @@ class DeltaNet(Composite):
     `by_channel`: a decay per channel of the keys instead of one per head. `rank`: low-rank projections to decays and
     gate; None: direct ones, as the gate's with `whole_gate`.
 
-    `by_channel`: a decay for every channel of the keys, not one per head. `rank`: decays and gate are projected through
-    so few dimensions; None: directly, as the gate is with `whole_gate`.
     Source   Yang et al. 2024 (arXiv 2412.06464), section 3.3; Kimi Linear (arXiv 2510.26692)
     """
 

@@ -73,7 +73,8 @@ class ModalConvolution(Cached):
         wide = u.to(torch.promote_types(u.dtype, torch.float32))  # states and FFTs are at least float32
         held = run.recall(self.place)
         if current().static:
-            y, state = wide * self.residues.to(wide.dtype).sum((1, 2)), wide[:, -1, :, None, None] * self.poles
+            y = wide * (self.poles * self.residues).to(wide.dtype).sum((1, 2))
+            state = wide[:, -1, :, None, None] * self.poles
         else:
             poles, residues = (torch.view_as_complex(w.to(wide.dtype)) for w in (self.poles, self.residues))
             if self.fft and not run.past:

@@ -868,6 +868,20 @@ def test_widths_by_layer_that_say_nothing_are_refused(model_type: str, given: An
         read(config | {"per_layer_config": given})
 
 
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "gla", "num_heads": 3}, "expand_v is 1.0, expected a factor for which num_heads = 3 divides"),
+        ({"model_type": "hgrn2", "expand_ratio": 100}, "expand_ratio is 100, expected a ratio"),
+        ({"model_type": "regnet", "groups_width": 48}, "groups_width is 48, expected a width .* of 512 channels"),
+    ],
+)
+def test_sizes_that_do_not_divide_are_said_by_the_key_that_gives_them(config: dict[str, Any], said: str) -> None:
+    more = {} if config["model_type"] == "regnet" else {"num_hidden_layers": 2, "vocab_size": 64, "fuse_norm": True}
+    with pytest.raises(InputError, match=said):
+        read(config | more)
+
+
 def test_a_rotated_part_of_two_names_has_one_width() -> None:
     config = CONFIGS["default-axk1"]
     assert read(config | {"head_dim": 64}).params == read(config).params

@@ -366,6 +366,15 @@ def test_thousands_of_layouts_take_seconds() -> None:
     assert found.considered > 2000
 
 
+def test_how_many_of_a_node_are_used_is_said() -> None:
+    said = [
+        "".join(run("train", "llama-3.2-1b", "--gpu", gpu, "--layout", f"dp={gpu.partition(':')[2]}")[1:])
+        for gpu in ("gb200:256", "h100:16", "h100:4")
+    ]
+    assert "nodes of 72 (64 of each used), 50 GB/s" in said[0]
+    assert all("nodes of 8, 50 GB/s" in each for each in said[1:])
+
+
 def test_a_search_tells_how_far_it_is(llama: Model) -> None:
     told: list[float] = []
     searched(llama, 8, 64, 8192).run(lambda step, share: told.append(share))

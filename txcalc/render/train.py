@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from txcalc.curves import PYTORCH
 from txcalc.hardware import multiplied
+from txcalc.planning.layout import filled
 from txcalc.planning.training.answer import Elsewhere, Training
 from txcalc.planning.training.machine import Kernels
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankMemory
@@ -265,6 +266,9 @@ def _notes(found: Training, terms: Terms) -> list[str]:
     elif found.step:
         accelerator = found.machine.accelerator
         nodes = f"nodes of {accelerator.node}" if accelerator.node else "one link for all"
+        ranks = found.recipe.layout.gpus
+        if accelerator.node and ranks > accelerator.node > (used := filled(accelerator.node, ranks)):
+            nodes += f" ({used} of each used)"
         wide = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
         own = _rates(found) if found.machine.accelerator.efficiency.has(PYTORCH) else ""
         notes.append(f"time is modelled, with measured kernel efficiencies{own}; {nodes}{wide}")

@@ -53,11 +53,6 @@ class Network:
         bias: bool = False, act: str | None = None, norm: str | None = None, to_sides: Sides | None = None,
     ) -> None:  # fmt: skip
         """A convolution with what follows it; it is padded by half its kernel unless told otherwise."""
-        if self.channels % groups or to % groups:
-            self.c.faults.append(
-                f"{self.c.path[:-1] or 'it'}: {groups:,} groups of {self.channels:,} and {to:,} channels"
-            )
-            groups = 1
         high, wide = (kernel, kernel) if isinstance(kernel, int) else kernel
         self.sides = self.checked(to_sides) if to_sides else self.after((high, wide), stride, pad)
         sizes = self.channels, to, high * wide, min(high * wide, stride * stride)
@@ -195,6 +190,9 @@ def residual(c: Config, net: Network, *, dilated: bool = False) -> None:
                 narrow = width if grouped else max(1, width // 4)
                 net.conv("conv1", narrow, 1, step if early else 1)
                 groups = max(1, width // across) if grouped else 1
+                if width % groups:
+                    c.fault("groups_width", across, f"a width that gives groups of one size of {width:,} channels")
+                    groups = 1
                 net.conv("conv2", narrow, 3, 1 if early else step, groups=groups)
                 if form == "y":
                     net.squeezed("weigh", max(1, round(before / 4)))

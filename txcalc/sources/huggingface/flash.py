@@ -114,7 +114,10 @@ def hgrn2(c: Config) -> Raw:
     d = c.size("hidden_size", default=2048)
     rows = c.size("expand_ratio", default=128, null=None)
     heads = max(1, d // rows) if rows else c.size("num_heads")
-    c.divides(heads, d, "num_heads", "hidden_size")
+    if rows and d % heads:
+        c.fault("expand_ratio", rows, f"a ratio for which hidden_size // expand_ratio divides hidden_size = {d:,}")
+    elif not rows:
+        c.divides(heads, d, "num_heads", "hidden_size")
     c.ignore("num_heads")
     rows = rows or max(1, d // heads)
     wide = heads * rows
@@ -134,12 +137,13 @@ def _expanded(c: Config, d: int, key: float, several: int, *, grouped: bool = Tr
     """Heads, the widths of keys and of values of all heads (`expand_k` and `expand_v` times the model's), and how many
     heads share a key."""
     heads = c.size("num_heads", default=several)
-    keys, values = (int(d * c.real(f"expand_{one}", default=by)) for one, by in (("k", key), ("v", 1.0)))
+    by = {name: c.real(name, default=usual) for name, usual in (("expand_k", key), ("expand_v", 1.0))}
+    keys, values = (int(d * each) for each in by.values())
     shared = c.size("num_kv_heads", default=heads, null=heads) if grouped else heads
     c.divides(shared, heads, "num_kv_heads", "num_heads")
     for name, width in (("expand_k", keys), ("expand_v", values)):
         if width < heads or width % heads:
-            c.fault(name, c.data.get(name, key), f"so much that {heads:,} heads divide {name} · hidden_size")
+            c.fault(name, by[name], f"a factor for which num_heads = {heads:,} divides {name} · hidden_size")
     return heads, max(heads, keys), max(heads, values), max(1, heads // shared)
 
 

@@ -808,6 +808,7 @@ def test_encoders_have_one_latency() -> None:
     for name, positions in (("bert-base", "512"), ("vit-b", "197")):
         code, out, _ = run(name, "--gpu", "l4", "--context", "512")
         assert code == 0 and f"a pass over {positions}" in out and "TPOT," not in out
+        assert f"1 sequence of {positions} tokens" in out and f"max concurrency at {positions} tokens" in out
     assert run.data("bert-base", "--gpu", "l4")["speed"]["achievable"]["tpot_s"] is None
 
 

@@ -316,13 +316,14 @@ class _Planner:
         from txcalc.planning.serving.speed import serve
         from txcalc.render.deploy import DeployAnswer
 
-        memory = EngineMemory(self.profile, kind, self.context, self.most, self.chunk) if self.profile else None
+        context = int(model.workload().tokens) if model.fixed_length else self.context
+        memory = EngineMemory(self.profile, kind, context, self.most, self.chunk) if self.profile else None
         step = self.chunk if self.chunk is not None else memory.most_tokens if memory else CHUNK
         how = engine(model, chunk=step, memory=memory, **self.how)
         if self.host:
-            how = beside(self.host, model, kind, how, gpus or 1, self.context, self.concurrency)
+            how = beside(self.host, model, kind, how, gpus or 1, context, self.concurrency)
         deployment = Deployment(model, kind, how, self._drafts(model))
-        found = arrange(deployment, self.request, self.context, self.concurrency, gpus, self.ways, self.limits)
+        found = arrange(deployment, self.request, context, self.concurrency, gpus, self.ways, self.limits)
         try:
             instead = None if found.best.fits else self._less(found, price)
             if not found.best.serves or (self.apart and not found.best.fits):
@@ -332,7 +333,7 @@ class _Planner:
                 from txcalc.planning.serving.disaggregation import pools
 
                 counts = [gpus] if gpus else rentable(found.best.layout.gpus, {}, kind.node)[:6]
-                load = self.request, self.context, found.concurrency
+                load = self.request, context, found.concurrency
                 two = pools(deployment, *load, counts, self.fillers, self.limits, self.ways)
                 speed = replace(speed, apart=two)
             speed = self._simulated(speed, memory) if self.simulated else speed

@@ -411,7 +411,7 @@ def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | 
     elif model.context and (longest is None or longest > model.context) and not model.fixed_length:
         yield f"max context is limited by memory alone; {model.name} was trained for {model.context:,}"
     if model.fixed_length:
-        yield f"{model.name} has a fixed number of positions: the context asked for is ignored"
+        yield f"{model.name} always has {model.workload().tokens:,} positions, whatever --context says"
     if model.checkpoint and engine.weights != native(model):
         stored = model.checkpoint.held.size.bytes
         yield f"the checkpoint itself stores {stored:,} bytes; here its weights are counted as {engine.weights.name}"

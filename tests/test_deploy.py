@@ -159,6 +159,9 @@ def test_padded_blocks_are_said() -> None:
     deployment = Deployment(model, gpu, engine(model, "int4"))
     said = "int4's last block of each row of layers.0.feed_forward.down (2,048 × 688) is padded, on each GPU"
     assert said in plan(deployment, 4096, 1, 8, {"tp": 8}).notes
+    model = load("D=2048 L=2 h=16 d_h=120 F=5504 V=1024")  # and 16·120/8 = 240 of o
+    notes = plan(Deployment(model, gpu, engine(model, "int4")), 4096, 1, 8, {"tp": 8}).notes
+    assert any("layers.0.attention.o (2,048 × 240) and 1 more is padded" in note for note in notes)
 
 
 def test_what_stays_wide_is_said() -> None:

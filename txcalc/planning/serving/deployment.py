@@ -430,7 +430,7 @@ def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | 
         yield f"{engine.weights.name} leaves {', '.join(wide)}, norms and biases at {bits} bits"
     entries = (entry for rank in deployment.ranks(layout) for entry, _ in rank.weights)
     if parted := list(dict.fromkeys(engine.weights.part_filled(entries))):
-        others = f" and {len(parted) - 1} others" if len(parted) > 1 else ""
+        others = f" and {len(parted) - 1} more" if len(parted) > 1 else ""
         yield f"{engine.weights.name}'s last block of each row of {parted[0]}{others} is padded, on each GPU"
     if engine.state_bits != engine.cache_bits and any(h.is_state for r in deployment.ranks(layout) for h in r.held):
         yield f"recurrent states stay at {engine.state_bits} bits"

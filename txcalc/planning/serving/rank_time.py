@@ -293,8 +293,7 @@ class RankTime:
         if not self.eager:
             return leaf.starts
         entry = leaf.entry
-        each = (entry.leaf.additions or 1) * (entry.times if entry.routed else entry.runs)
-        return float(each) if entry.operations else 0.0
+        return float((entry.leaf.additions or 1) * (entry.times if entry.routed else entry.runs))
 
     def _multiplied(self, asked: str | None) -> tuple[str, str, int]:
         """The dtype, kernel class and peak FLOPs per second with which this accelerator multiplies weights of a format

@@ -289,7 +289,7 @@ class Search:
         shares = layout.copies * layout.cp if recipe.zero_stage == 3 else 1
         resident += (table.frozen[0] / layout.pp + table.frozen[1]) / shares
         optimizer = state / self.machine.accelerator.bandwidth / self.machine.accelerator.efficiency.memory
-        flights = min(batches, layout.pp) if layout.pp > 1 else 1
+        flights = min(batches, layout.pp)
         ahead = flights * (1 + (layout.pp - 1) / (layout.pp * layout.vpp)) if layout.vpp > 1 else flights
         activations = table.kept[1 if again else 0] * part * ahead
         if recipe.offloads("activations"):

@@ -11,6 +11,7 @@ import pytest
 from command import Command
 from hypothesis import given, settings, strategies as st
 from strategies import decoders, encoders
+from tiny import TINY
 
 from txcalc.errors import InputError
 from txcalc.model import Model
@@ -413,3 +414,11 @@ def test_masked_attention_is_one_of_the_differences() -> None:
     (core,) = (each for each in found.terms if each.name == "scores and values")
     assert core.theirs == 6_597_069_766_656 and core.ours == core.theirs * 2049 // 4096
     assert core.why == "ours: only what the mask lets through"
+
+
+@pytest.mark.parametrize("name", ["chinchilla", "megatron-lm"])
+def test_layers_that_share_weights_compute_as_often(name: str) -> None:
+    """ALBERT's three layers have the weights of one."""
+    shared, apart = (build({**TINY["albert"], "shared_layers": flag}, "albert") for flag in (True, False))
+    assert shared.params < apart.params
+    assert [each.theirs for each in counted(name, shared).terms] == [each.theirs for each in counted(name, apart).terms]

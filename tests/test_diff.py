@@ -11,7 +11,8 @@ from hypothesis import given, strategies as st
 from strategies import descriptions
 
 import txcalc
-from txcalc.planning.differences import Difference, _counted, cost, differences
+from txcalc.model import Model
+from txcalc.planning.differences import Difference, _counted, _exchanged, cost, differences
 from txcalc.sources import build
 from txcalc.sources.explicit import explicit
 from txcalc.sources.export import same_ledger
@@ -125,6 +126,22 @@ def test_layer_kinds_of_other_names_are_the_same_layers() -> None:
     assert [(d.key, d.letter, d.one, d.other) for d in found] == [("layer.local.attention.window", "W", 1024, 512)]
     assert found[0].cost is not None
     assert found[0].cost.constant == -52 * 2 * 16 * 128 * 512
+
+
+def test_positions_come_with_what_mixes_them() -> None:
+    """Of layers with positions of their own, the other's; those of a feed-forward alone stay."""
+    models = list[Model]()
+    for theta in (5, 7):
+        kinds = {
+            name: {"attention": {"n_heads": 2, "window": window}, "positions": {"theta": theta}}
+            for name, window in (("near", 4), ("far", 9))
+        }
+        shared = {"d_model": 16, "n_layers": 2, "feed_forward": {"d_ff": 32}}
+        models.append(build({**shared, "pattern": ["near", "far"], "layer": kinds}, "x"))
+    stacks, written = ([one.spec["stacks"][""] for one in models], [explicit(one.spec) for one in models])
+    for what, theta in (("mixer", 7), ("feed_forward", 5)):
+        layer = _exchanged(*stacks, *written, what)["layer"]  # type: ignore[arg-type]
+        assert [kind["positions"].get("theta") for kind in layer.values()] == [theta, theta]
 
 
 def test_a_form_takes_the_keys_that_only_it_has() -> None:

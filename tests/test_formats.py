@@ -165,6 +165,7 @@ def test_kimis_int4_is_on_routed_experts_only() -> None:
     assert total / 1e9 == pytest.approx(594, abs=1)  # the published folder: 594 GB
 
 
+@pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize(("config", "formulas"), [(config, texts) for config, *texts in QUANTISED["bits"]])
 def test_a_config_says_the_bits_of_a_matrix(config: dict[str, Any], formulas: list[str]) -> None:
     q, down = (

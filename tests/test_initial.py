@@ -72,3 +72,11 @@ def test_the_terminal_shows_them() -> None:
     assert max(map(len, result.stdout.splitlines())) <= 80
     data = typed.data("show", "gpt2", "--initial")
     assert sum(each["params"] for each in data["initial"]) == data["params"]["total"]
+
+
+@pytest.mark.parametrize(("name", "rule"), [("gemma-2b", "0"), ("llama-2-7b", "1")])
+def test_norms_begin_as_a_factor_of_1(name: str, rule: str) -> None:
+    """Gemma's multiply by 1 + weight."""
+    model = load(name)
+    norms = sum(entry.params for entry in model.ledger() if entry.kind == "norm")
+    assert {each.rule: each.params for each in initial(model) if each.rule in ("0", "1")} == {rule: norms}

@@ -16,6 +16,7 @@ from txcalc.errors import TxcalcError
 from txcalc.hardware import load as load_gpu
 from txcalc.ledger import KINDS, QUANTITIES
 from txcalc.parts.adapters import _same
+from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.forms import _somewhere
 from txcalc.parts.frozen import record
 from txcalc.parts.latent import LatentAttention, LatentCore
@@ -26,7 +27,7 @@ from txcalc.parts.part import Workload
 from txcalc.parts.positions import Rotary
 from txcalc.parts.projectors import _resample
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Causal
+from txcalc.parts.spans import Causal, Selected
 from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import ProjectorStep
 from txcalc.planning.formats.weights import _GGUF
@@ -325,6 +326,26 @@ def test_what_is_alive_in_latent_attention() -> None:
     attention = LatentAttention(**sizes, d_v=13, bias=False, norm_eps=0, rotary=turned, core=core)
     assert attention.peak_elements() == 6 * (2 * 7 + 2 * 13)
     assert [replace(core, sinks=sinks).operators_exact for sinks in (False, True)] == ["softmax", ""]
+    assert core.traffic_exact and not replace(core, span=Selected(top_k=4)).traffic_exact  # with indices
+
+
+def test_which_operations_of_a_norm_are_counted_one_by_one() -> None:
+    norm = Norm(width=4, form="rms", bias=False, eps=0)
+    assert [replace(norm, weighted=weighted).operators_exact for weighted in (True, False)] == ["all", ""]
+
+
+def test_what_no_fused_kernel_computes_is_not_said_to_be_saved_so() -> None:
+    """DeBERTa's scores of content and distance."""
+    leaves = build(TINY["deberta"], "deberta").root.leaves()
+    (core, *_) = (leaf for leaf in leaves if isinstance(leaf, DisentangledCore))
+    work = Workload(1, 8, 0, None)
+    assert core.saved_differs(work._replace(keep_scores=True)) == "" and "fused" in core.saved_differs(work)
+
+
+def test_a_query_is_scaled_with_its_turned_channels() -> None:
+    raw = {**TINY["deepseek-v2"], "n_layers": 1, "latent": TINY["deepseek-v2"]["latent"] | {"tempered": True}}
+    (entry,) = (e for e in build(raw, "tempered").ledger(2, 3) if e.path.endswith(".temper"))
+    assert (entry.params, entry.flops_other) == (2 * 4, 2 * 3 * 4 * (8 + 4))
 
 
 def test_convolutions_are_unfolded_where_scores_are_kept() -> None:

@@ -24,8 +24,8 @@ from txcalc.ledger import walk
 from txcalc.num import ceil_div
 from txcalc.parts.positions import RelativeBias
 from txcalc.parts.work import COST
-from txcalc.planning.crossover import first_in_blocks, first_in_chunks, lengths
-from txcalc.planning.fitting import ModelFit
+from txcalc.planning.crossover import elements_read, first_in_blocks, first_in_chunks, lengths
+from txcalc.planning.fitting import ModelFit, best
 from txcalc.planning.formats.modules import MOST_IN_ALL, MOST_TRIALS, PREFIXES, Modules, _short, _trials, listed, names
 from txcalc.planning.formats.names import format_of
 from txcalc.planning.generation import FlopsLaw, generations, laws, summed
@@ -44,20 +44,24 @@ from txcalc.planning.scaling import (
     distribution,
     laws as scaling_laws,
 )
-from txcalc.planning.serving.deployment import check, largest
+from txcalc.planning.serving.deployment import Deployment, check, largest
+from txcalc.planning.serving.durations import Cost, series
 from txcalc.planning.serving.engine import Engine, engine
 from txcalc.planning.serving.engine_profiles import offloading
+from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import Host, Offload
 from txcalc.planning.serving.points import grown, request
 from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.serving.rank_work import RankWork
 from txcalc.planning.serving.speed import most_rate
-from txcalc.planning.serving.traffic import Lengths
+from txcalc.planning.serving.traffic import Lengths, Requests
 from txcalc.planning.shapes import DesignBudget, DesignFamily, _depths
 from txcalc.planning.training import Recipe
 from txcalc.planning.training.machine import Kernels, Machine
 from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build
+
+pytestmark = pytest.mark.drawn(quick=1000)  # all, in the inner loop too: a few seconds of exact numbers
 
 EXPERTS = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
 DENSE = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
@@ -760,11 +764,14 @@ def test_half_of_wide_differential_heads_are_normed() -> None:
     ("parts", "sums"), [(["attention", "feed_forward"], 2), (["pieces"], 0), (["attention", "pieces"], 1)]
 )
 def test_a_branch_is_added_once_unless_its_pieces_are(parts: list[str], sums: int) -> None:
+    """Where what it is added to is scaled too, twice."""
     piece = {"name": "x", "form": "linear", "sizes": [64, 64]}
     tables = {"attention": {"n_heads": 8}, "feed_forward": {"d_ff": 96}, "pieces": {"leaves": [piece]}}
     raw = {"d_model": 64, "n_layers": 1, "layer": {"layer": {"parts": parts, **{name: tables[name] for name in parts}}}}
-    (added,) = (entry for entry in build(raw, "sums").ledger(2, 8) if entry.path.endswith(".residual"))
-    assert added.flops_other == sums * 16 * 64
+    for scaled, norm in ((False, {}), (True, {"residual": 0.5})):
+        model = build({**raw, "norm": norm}, "sums")
+        (added,) = (entry for entry in model.ledger(2, 8) if entry.path.endswith(".residual"))
+        assert added.flops_other == (1 + scaled) * sums * 16 * 64
 
 
 def test_a_norm_keeps_a_number_of_a_row_and_a_core_one_of_each_head() -> None:
@@ -895,3 +902,84 @@ def test_forgetting_heads_share_keys_evenly() -> None:
     with pytest.raises(InputError, match="n_kv_heads"):
         build(said, "test")
     assert build(said | {"forgetting": heads | {"n_kv_heads": 2}}, "test").params > 0
+
+
+def test_weights_that_a_step_reads_are_read_once() -> None:
+    """ALBERT's layers are one; of experts those of so many tokens, at most all."""
+    albert = build(TINY["albert"], "albert").ledger(1, 3)
+    assert sum(map(elements_read, albert)) == sum(e.leaf.untied.params for e in albert if e.leaf.row is None)
+    for tokens, read in ((1, 2), (2, 4), (3, 4)):
+        gates = [e for e in load(EXPERTS).ledger(1, tokens) if e.routed and e.steps[-1].name == "gate"]
+        assert sum(map(elements_read, gates)) == 4 * read * 64 * 96
+
+
+def test_a_size_that_costs_as_much_as_the_one_below_is_not_falling() -> None:
+    search = _Search(load(DENSE), "F", 0, lambda one: one.params, 1 << 20)
+    search._known = {4: -1, 5: -1, 6: 1, 7: 1, 8: -2}
+    assert [search._rising(size, 4, 7) for size in (5, 6)] == [-1, 1]
+    with pytest.raises(InputError, match="does not grow with F: 4, 8, 7"):
+        search._rising(8, 4, 7)
+
+
+def test_of_formats_beside_ram_the_one_that_leaves_most_of_it() -> None:
+    first, second = (ModelFit("", 1, str(ram), 1, 1, 5, in_ram="experts", ram=ram) for ram in (0, 1))
+    assert best([first, second]) == second and best([second, first]) == second
+
+
+def test_a_prompt_is_at_least_one_token_longer_than_its_prefix() -> None:
+    """Of 5 tokens 4 are the prefix's, which are nobody's own; of 20 half are cached, 2 of which are it."""
+    for prompt, prefix, new, own in ((5, 10, 1, 0), (20, 2, 10, 8), (20, 19, 1, 0)):
+        (job,) = Requests(Lengths(prompt, prompt), Lengths(3, 3), cached=0.5, prefix=prefix).jobs(1, 0)
+        assert (job.prompt, job.cached) == (new, own)
+
+
+def test_a_series_of_five_asks_for_four() -> None:
+    """A parabola through three and a fourth that lies on it."""
+    asked = list[int]()
+
+    def term(i: int) -> Cost:
+        asked.append(i)
+        return Cost(compute=1.0 + i * i)
+
+    assert series(term, 5).compute == 5 + 30 and asked == [0, 1, 2, 4]
+
+
+@pytest.mark.parametrize(("flops", "spent"), [(8, (0.0, 4.0)), (16, (0.0, 4.0)), (32, (8.0, 0.0))])
+def test_a_host_computes_while_it_reads(flops: int, spent: tuple[float, float]) -> None:
+    """12 bytes and 4 of the cache at 4 bytes a second; FLOPs at 4 a second count where they take longer."""
+    rank = SimpleNamespace(
+        offload=SimpleNamespace(host=SimpleNamespace(bandwidth=4, peak=4, link=1)),
+        accelerator=SimpleNamespace(bandwidth=1),
+        efficiency=SimpleNamespace(memory=1.0),
+    )
+    load_ = SimpleNamespace(
+        kind="feed_forward", leaf=SimpleNamespace(weights=12), cache=0, moved=4, flops=flops, rows=True, least=3
+    )
+    found = RankTime._in_ram(rank, load_, 1, 1, 0.0, 1, 1)  # type: ignore[arg-type]
+    assert (found[0], found[4:6], found[-1]) == (3, spent, 3.0)
+
+
+def test_a_classifier_of_pictures_holds_no_logits_of_a_vocabulary() -> None:
+    model = load("vit-b")
+    (rank,) = Deployment(model, hardware.load("h100-sxm"), engine(model)).ranks(Layout())
+    assert rank._logits == 0
+
+
+def test_the_first_token_of_a_cached_prompt_is_no_sooner_for_chunks() -> None:
+    """The floor is of 3,000 tokens at once after 1,000 cached ones, in however many chunks they come."""
+    model = load("llama-3.1-8b")
+    sharding, card = Sharding(model), hardware.load("h100-sxm")
+    whole, cut = (LayoutTime(model, sharding, Layout(), card, engine(model, chunk=size)) for size in (3000, 512))
+    assert whole.prefill(4000, 1000).floor == pytest.approx(cut.prefill(4000, 1000).floor, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "leaf", "again"), [("llama", "core", 1), ("gpt2", "core", 0), ("deepseek-v3.2", "indexer.core", 0)]
+)
+def test_heads_that_share_keys_read_them_again(name: str, leaf: str, again: int) -> None:
+    """Two heads a group: once more; an index has no groups."""
+    model, layout = build(TINY[name], name), Layout()
+    passes = RankWork(Sharding(model, serving=True).stages(layout)[0], layout, engine(model))
+    loads = {passes.leaves[load.leaf].entry.path: load.core for load in passes.loads(model.workload(1, 1, 9))}
+    core = loads[f"layers.0.attention.{leaf}"]
+    assert core and (core.again, core.grouped) == (again, again > 0)

@@ -543,6 +543,8 @@ def test_arrivals_from_a_file(tmp_path: Path) -> None:
     file = tmp_path / "times.txt"
     file.write_text("5\n5.5\n\n8\n")
     assert arrivals(str(file)) == [0, 0.5, 3]
+    file.write_text("5\n7\n")
+    assert arrivals(str(file)) == [0, 2]
     for text, said in (("1\n", "fewer than two"), ("2\n1\n", "line 2"), ("a\nb\n", "line 1"), ("1\nnan\n", "line 2")):
         file.write_text(text)
         with pytest.raises(InputError, match=said):

@@ -9,19 +9,24 @@ from typing import Any
 
 import pytest
 from test_train_exact import CORE, DECODER, HEAD, NORMED, PRODUCTS, ROOT, ROWS, USUAL, WIDE, card
+from tiny import TINY
 
 from txcalc import hardware, load
 from txcalc.api.trainings import recipe_of
 from txcalc.errors import InputError, Refuted
 from txcalc.planning.training import Layout, Recipe, largest, memory, search
 from txcalc.planning.training.answer import Training, fewer, train
-from txcalc.planning.training.inverse import fewest
+from txcalc.planning.training.inverse import _last, fewest
 from txcalc.planning.training.machine import SLOWED, Machine
+from txcalc.planning.training.memory import _columns
 from txcalc.planning.training.parts import StepPart, by_part
 from txcalc.planning.training.recipe import parse_options, parse_recipe
 from txcalc.planning.training.search import Search, _Table
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer
+from txcalc.sources import build
+
+pytestmark = pytest.mark.drawn(quick=1000)  # all, in the inner loop too: a few seconds of exact numbers
 
 EXPERTS = "D=64 L=4 h=8 h_kv=4 F=96 V=250 E=4 k=2"
 ONE = Machine.of(replace(card(peak=1, bandwidth=1), link=1, link_between=1), node=4)
@@ -363,6 +368,7 @@ def test_advice_is_of_what_can_be_less() -> None:
         ({"layout": Layout(pp=2, vpp=2), "accumulation": 3, "schedule": "zb"}, "a multiple of pp = 2"),
         ({"layout": Layout(pp=2), "accumulation": 3, "schedule": "zb"}, ""),
         ({"layout": Layout(pp=4), "accumulation": 3}, "at least 4: the schedule 1f1b of fsdp2"),
+        ({"layout": Layout(pp=4), "accumulation": 3, "schedule": "zb"}, "at least 4: the schedule zb needs"),
         ({"layout": Layout(pp=4), "accumulation": 3, "schedule": "zb"}, "zb needs as many micro-batches at pp = 4"),
     ],
 )  # fmt: skip
@@ -634,3 +640,33 @@ def test_what_a_model_does_not_allow(source: str, changes: dict[str, Any], said:
     except InputError as error:
         faults = "; ".join(map(str, error.faults))
     assert said in faults and bool(said) == bool(faults)
+
+
+def test_a_largest_number_is_looked_for_along_lines() -> None:
+    """Of bytes that grow evenly: where the line meets the capacity, and the number behind, which is too many."""
+    asked = list[int]()
+
+    def held(number: int) -> int:
+        asked.append(number)
+        return 100 + 10 * number
+
+    assert _last(held, 10**6, 1000) == 90 and asked == [1, 2, 90, 91]
+
+
+def test_a_core_of_no_layer_is_computed_again_whole() -> None:
+    """The pool's, over all positions, and a layer's."""
+    model = build(TINY["picture-reader"], "picture-reader")
+    timer = StepTimer(model, Recipe(tokens=9, recompute="core"), Machine.of(hardware.load("h100-sxm")))
+    (piece,) = Pipeline(model, timer.recipe).of_stage(0)
+    again = {
+        one.entry.path: timer._again(one, frozenset()) for one in piece.leaves if one.entry.kind == "attention_core"
+    }
+    assert again == {"layers.0.attention.core": 1, "pooler.reader.core": 1}
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(256, [0]), (250, [0, 3])])
+def test_ranks_of_tp_are_told_apart_where_they_differ(rows: int, columns: list[int]) -> None:
+    """Of a table's 250 rows the last of four ranks has 61, the others 63."""
+    recipe = Recipe(Layout(tp=4), tokens=16)
+    pieces = Pipeline(load(f"D=64 L=1 h=4 h_kv=4 F=96 V={rows}"), recipe).of_stage(0)
+    assert _columns(pieces, recipe) == columns

@@ -44,6 +44,8 @@ from txcalc.planning.training.states import RankTensor, State, chunk, level, sha
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.training.timeline import PieceTime, number, simulate
 
+pytestmark = pytest.mark.drawn(quick=1000)  # all, in the inner loop too: a few seconds of exact numbers
+
 # Actions of ranks as torch 2.13's classes of schedules list them (`_calculate_single_rank_operations`; test_layouts.py
 # asks them of many more): schedule, stages, pieces, micro-batches, rank, and kind, piece of the model and micro-batch.
 ACTIONS = json.loads((Path(__file__).parent / "data" / "training" / "schedules.json").read_text())

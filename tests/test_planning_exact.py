@@ -924,6 +924,8 @@ def test_a_size_that_costs_as_much_as_the_one_below_is_not_falling() -> None:
 def test_of_formats_beside_ram_the_one_that_leaves_most_of_it() -> None:
     first, second = (ModelFit("", 1, str(ram), 1, 1, 5, in_ram="experts", ram=ram) for ram in (0, 1))
     assert best([first, second]) == second and best([second, first]) == second
+    refused = [ModelFit("", 1, name, 1, None, None, refused="no kernel") for name in ("bf16", "fp8")]
+    assert best(refused) == refused[0]
 
 
 def test_a_prompt_is_at_least_one_token_longer_than_its_prefix() -> None:

@@ -140,7 +140,7 @@ def test_positions_come_with_what_mixes_them() -> None:
         models.append(build({**shared, "pattern": ["near", "far"], "layer": kinds}, "x"))
     stacks, written = ([one.spec["stacks"][""] for one in models], [explicit(one.spec) for one in models])
     for what, theta in (("mixer", 7), ("feed_forward", 5)):
-        layer = _exchanged(*stacks, *written, what)["layer"]  # type: ignore[arg-type]
+        layer = _exchanged(stacks[0], stacks[1], written[0], written[1], what)["layer"]
         assert [kind["positions"].get("theta") for kind in layer.values()] == [theta, theta]
 
 

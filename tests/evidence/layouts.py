@@ -138,6 +138,9 @@ CASES += [
     ("bert-base", Layout(tp=3, sp=3, fsdp=2), {"micro_batch": 2}),
     ("gpt2", Layout(tp=2, sp=2, fsdp=2), {"recompute": "blocks"}),
     ("gpt2", Layout(tp=2, sp=2), {"parameter": "bf16"}),
+    ("palm-8b", Layout(tp=4, sp=4, fsdp=4), {}),  # parallel branches with one norm: each gathers and saves its result
+    ("palm-8b", Layout(tp=2, fsdp=2), {}),
+    ("falcon-40b", Layout(tp=4, sp=4, fsdp=2), {}),
 ]
 
 

@@ -174,6 +174,7 @@ class Attention(Composite):
             self,
             n_heads=heads,
             n_kv_heads=groups,
+            keeps_input=self.keeps_input or ways.gathers_each,
             query_norm=ways.head_norm(self.query_norm, self.n_heads, heads),
             key_norm=ways.head_norm(self.key_norm, self.n_kv_heads, groups),
             value_norm=ways.head_norm(self.value_norm, self.n_kv_heads, groups),

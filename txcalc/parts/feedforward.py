@@ -100,7 +100,8 @@ class FeedForward(Composite):
             ways.cannot_split("feed-forward in groups")
         width = ways.split("d_ff", self.d_ff)
         norm, join = ways.inner_norm(self.inner_norm, width), ways.norm_statistics(self.inner_norm)
-        return replace(self, d_ff=width, inner_norm=norm, inner_join=join)
+        keeps = self.keeps_input or ways.gathers_each
+        return replace(self, d_ff=width, keeps_input=keeps, inner_norm=norm, inner_join=join)
 
 
 @frozen

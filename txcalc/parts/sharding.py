@@ -250,6 +250,12 @@ class Ways:
         """Gathers the input of the shared experts, where routed experts take each rank's positions as they are."""
         return self.gather_positions(width) if self.exchanges else None
 
+    @property
+    def gathers_each(self) -> bool:
+        """Whether every branch gathers positions by itself and saves what it gathered, also where branches have one
+        input: with sequence parallelism, unless a rank saves its slice (torch 2.13, PrepareModuleInput)."""
+        return self.sp and self.ranks > 1 and not self.slices
+
     def shared_keeps_input(self, same: bool) -> bool:
         """Whether the shared experts save an input of their own: where tokens are exchanged the router reads tp's share
         of them, the shared experts the gathered ones. `same`: unsplit, both read the same tensor."""

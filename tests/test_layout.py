@@ -87,7 +87,7 @@ def test_the_worst_group_is_that_of_all_ranks(node: int) -> None:
     for size, stride, blocks in product((1, 2, 3, 5, 8, 13), (1, 2, 3, 4, 6, 8, 9), (1, 2, 3, 7)):
         period = size * stride
         groups = [
-            Counter((block * period + offset + i * stride) // node for i in range(size))
+            Counter((block * period + offset + i * stride) // filled(node, blocks * period) for i in range(size))
             for block in range(blocks)
             for offset in range(stride)
         ]

@@ -53,6 +53,7 @@ def filled(node: int, ranks: int) -> int:
 def standing(size: int, stride: int, node: int, ranks: int) -> tuple[int, int]:
     """Of all groups of `size` ranks, `stride` apart, that these ranks make: the fewest ranks of a group that stand in
     one node, and the most nodes that a group stands in."""
+    node = filled(node, ranks)
     if size == 1 or stride >= node:
         return 1, size
     firsts = {  # in its node, of every group's first rank
@@ -164,21 +165,18 @@ class Layout:
         size = self.expert_ways if axis == "etp" else getattr(self, axis)
         if node is None or size == 1:
             return Group(size, size)
-        node = filled(node, self.gpus)
         if axis in ("ep", "etp"):
             step = self.expert_ways if axis == "ep" else 1
             if order[-1] == "pp" or self.pp == 1:
                 return Group(size, standing(size, step, node, self.gpus)[0])
-            return Group(size, self._together(size, step, node, order))
+            return Group(size, self._together(size, step, filled(node, self.gpus), order))
         stride = prod(getattr(self, name) for name in order[: order.index(axis)])
         fewest, nodes = standing(size, stride, node, self.gpus)
         return Group(size, ceil_div(size, nodes) if axis == "pp" else fewest)  # stages hand on one after the other
 
     def ends(self, node: int | None) -> Group:
         """A rank of the first stage and its fellow of the last."""
-        if node is None:
-            return Group(2, 2)
-        return Group(2, standing(2, (self.pp - 1) * self.stage, filled(node, self.gpus), self.gpus)[0])
+        return Group(2, 2 if node is None else standing(2, (self.pp - 1) * self.stage, node, self.gpus)[0])
 
     def _together(self, size: int, step: int, node: int, order: tuple[str, ...]) -> int:
         """Of all groups of `size` ranks of a stage, `step` apart in it: the fewest ranks that stand in one node."""

@@ -14,7 +14,7 @@ from txcalc.curves import PYTORCH, Curve
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.parts.frozen import record
-from txcalc.planning.layout import Group, filled, standing
+from txcalc.planning.layout import Group, standing
 from txcalc.planning.links import seconds
 from txcalc.units import bits_of
 
@@ -87,9 +87,7 @@ class Machine:
 
     def beside(self, size: int, stride: int, ranks: int) -> Group:
         """A group of ranks that stand so far apart, of so many in all."""
-        if self.node is None:
-            return Group(size, size)
-        return Group(size, standing(size, stride, filled(self.node, ranks), ranks)[0])
+        return Group(size, size if self.node is None else standing(size, stride, self.node, ranks)[0])
 
 
 class Message(NamedTuple):

@@ -16,7 +16,7 @@ from tiny import TINY
 from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.training import Layout, Recipe, memory
-from txcalc.planning.training.collectives import KINDS, collectives, turning
+from txcalc.planning.training.collectives import KINDS, collectives, muon_collectives
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import figures
 from txcalc.planning.training.recipe import parse_recipe
@@ -196,7 +196,7 @@ def test_muon_sends_what_pytorch_s_does() -> None:
     recipe = Recipe(Layout(fsdp=ranks), optimizer="muon")
     for shape, measured in zip(shapes, json.loads(done.stdout.splitlines()[-1]), strict=True):
         found: dict[str, list[int]] = {}
-        for kind, times, size in turning(RankTensor(shape, 1, None, False, True, (0,)), recipe):
+        for kind, times, size in muon_collectives(RankTensor(shape, 1, None, False, True, (0,)), recipe):
             before = found.get(kind, [0, 0])
             found[kind] = [before[0] + times, before[1] + times * size]
         assert found == measured, shape
@@ -206,14 +206,14 @@ def test_muon_of_megatron_gathers_what_tp_splits() -> None:
     """In fp32, the whole matrix; nothing of one that is not split, and nothing where ranks of dp have all."""
     recipe = Recipe(Layout(tp=4, dp=2), optimizer="muon", framework="megatron")
     cut = RankTensor((16, 64), 1, 0, False, True, (0,))
-    assert turning(cut, recipe) == [("all_gather", 1, 4 * 64 * 64)]
-    assert turning(cut._replace(axis=None), recipe) == []
+    assert muon_collectives(cut, recipe) == [("all_gather", 1, 4 * 64 * 64)]
+    assert muon_collectives(cut._replace(axis=None), recipe) == []
     torchs = Recipe(Layout(tp=2, fsdp=2), optimizer="muon", tokens=32)
     assert "a matrix that tp splits is not counted" in memory(load(LLAMA), torchs).notes[-1]
     machine, sent = Machine.of(hardware.load("h100-sxm")), list[float]()
     for optimizer in ("muon", "adamw"):
         timer = StepTimer(load(LLAMA), replace(recipe, optimizer=optimizer), machine)
-        sent.append(sum(moved.sent for piece in timer.pipeline.pieces for moved in timer.turned(piece)))
+        sent.append(sum(moved.sent for piece in timer.pipeline.pieces for moved in timer.muon_messages(piece)))
     assert sent == [4 * 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96) * 3 / 4, 0]
 
 

@@ -40,7 +40,7 @@ from txcalc.planning.training.recipe import BEHIND
 from txcalc.planning.training.run import Terms, parse_days, run
 from txcalc.planning.training.schedules import Action
 from txcalc.planning.training.stages import Pipeline, StagePiece
-from txcalc.planning.training.states import RankTensor, State, chunk, level, sharers, states, tensors, turns
+from txcalc.planning.training.states import RankTensor, State, chunk, even_share, shard_runs, sharers, states, tensors
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.training.timeline import PieceTime, number, simulate
 
@@ -299,8 +299,8 @@ def test_pieces_of_a_number() -> None:
     """As torch.chunk cuts 10 over 4 and 7 over 6, and as even as can be."""
     assert [chunk(10, 4, rank) for rank in range(4)] == [3, 3, 3, 1]
     assert [chunk(7, 6, rank) for rank in range(6)] == [2, 2, 2, 1, 0, 0]
-    assert [level(10, 4, rank) for rank in range(4)] == [3, 3, 2, 2]
-    assert [level(8, 4, rank) for rank in range(4)] == [2] * 4
+    assert [even_share(10, 4, rank) for rank in range(4)] == [3, 3, 2, 2]
+    assert [even_share(8, 4, rank) for rank in range(4)] == [2] * 4
 
 
 MATRIX = RankTensor((10, 8), 3, None, False, True, (0, 1, 2))
@@ -382,7 +382,7 @@ def test_turns_are_where_ranks_begin_to_differ(recipe: Recipe) -> None:
     expert = RankTensor((9, 8), 1, None, True, True, (0,))
     tensors_ = [MATRIX, VECTOR, expert]
     for column in range(recipe.layout.tp):
-        found = turns(tensors_, recipe, column)
+        found = shard_runs(tensors_, recipe, column)
         each = [states(tensors_, recipe, shard, column) for shard in range(sharers(recipe, False))]
         for start, end in zip(found, [*found[1:], len(each)], strict=True):
             assert len(set(each[start:end])) == 1

@@ -20,7 +20,7 @@ from txcalc.planning.training.memory import RankMemory, rank_of
 from txcalc.planning.training.profiles import Moment
 from txcalc.planning.training.recipe import OFFLOAD
 from txcalc.planning.training.stages import Pipeline
-from txcalc.planning.training.states import RankTensor, State, stored, tensors
+from txcalc.planning.training.states import RankTensor, State, tensors, weight_bytes
 
 LLAMA = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 
@@ -242,10 +242,10 @@ def test_frozen_weights_by_format() -> None:
     tensor = RankTensor((80, 64), 1, None, False, True, (0,), learns=False, packed=True)
     sizes = {"nf4": 2560 + 4 * 80, "nf4-dq": 2560 + 80 + 4 + 4, "int8": 5120 + 4 * 80, "bf16": 10240, "fp32": 20480}
     for frozen, size in sizes.items():
-        assert stored(tensor, 5120, Recipe(Layout(), frozen=frozen)) == size, frozen
-    assert stored(tensor._replace(packed=False), 5120, Recipe(Layout(), frozen="nf4")) == 10240  # of the products
-    assert stored(tensor._replace(learns=True), 5120, Recipe(Layout(), frozen="nf4", parameter="bf16")) == 10240
-    assert stored(tensor._replace(adapter=True), 5120, Recipe(Layout(), frozen="nf4", adapter="fp32")) == 20480
+        assert weight_bytes(tensor, 5120, Recipe(Layout(), frozen=frozen)) == size, frozen
+    assert weight_bytes(tensor._replace(packed=False), 5120, Recipe(Layout(), frozen="nf4")) == 10240  # of the products
+    assert weight_bytes(tensor._replace(learns=True), 5120, Recipe(Layout(), frozen="nf4", parameter="bf16")) == 10240
+    assert weight_bytes(tensor._replace(adapter=True), 5120, Recipe(Layout(), frozen="nf4", adapter="fp32")) == 20480
 
 
 @pytest.mark.parametrize(

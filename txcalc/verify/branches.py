@@ -25,7 +25,7 @@ from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.parts.model import Root
 from txcalc.parts.part import Composite
-from txcalc.planning.training.collectives import per_head, unstyled
+from txcalc.planning.training.collectives import per_head, without_tp_style
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import RankLeaf, StagePiece
 from txcalc.reference import build
@@ -60,7 +60,7 @@ def plan(piece: StagePiece, recipe: Recipe, between: Any) -> tuple[dict[str, Any
     from torch.distributed.tensor.parallel import PrepareModuleInput
 
     styles: dict[str, Any] = {}
-    alone = unstyled(piece)
+    alone = without_tp_style(piece)
     for held in piece.leaves:
         made = None if held.branch in alone and not held.between else _style(held, piece, recipe, between)
         for path in paths(held.entry.steps) if made else ():

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.training import Recipe, in_flight, memory
-from txcalc.planning.training.collectives import KINDS, unstyled
+from txcalc.planning.training.collectives import KINDS, without_tp_style
 from txcalc.planning.training.memory import RankMemory, Ranks, figures
 from txcalc.planning.training.stages import Pipeline
 from txcalc.verify.parallel import RankJob, check, folded, live, measure
@@ -226,7 +226,7 @@ def _notes(model: Model, recipe: Recipe, plan: Ranks) -> list[str]:
         notes.append(
             "ep: every choice of a token is sent, evenly to all experts; how many go to each is told beside that"
         )
-    if recipe.layout.tp > 1 and any(unstyled(piece) for piece in Pipeline(model, recipe).pieces):
+    if recipe.layout.tp > 1 and any(without_tp_style(piece) for piece in Pipeline(model, recipe).pieces):
         notes.append(
             "tp: torch has no style for some branches; its DTensors hold and join them, each rank runs its own share"
         )

@@ -1,10 +1,10 @@
-"""What one rank sends and receives in a micro-batch's forward and backward: collectives by kind, how many, how large.
+"""The collectives of one rank in the forward and backward pass of a micro-batch: number and bytes of each kind.
 
-Unit     bytes: of an all-gather what comes out, of a reduce-scatter and an all-reduce what goes in
-Counts   FSDP2's gathers and reductions, tensor parallel's between the split products (with or without sequence
-         parallel), those of a loss on split logits, and hybrid sharding's all-reduce
-Omits    a pipeline's sends, the numbers of tokens that go to each expert, context parallel's exchange; the optimizer's
-         step is in `turning`
+Unit     bytes of an all-gather's output, and of the input of a reduce-scatter and an all-reduce
+Counts   FSDP2's all-gathers and reductions, tensor parallelism with and without sequence parallelism, the loss on
+         logits split over the vocabulary, expert parallelism, hybrid sharding's all-reduce
+Omits    pipeline sends, the exchange of token counts per expert, context parallelism with ring or Ulysses; for the
+         optimizer step see `muon_collectives`
 """
 
 from __future__ import annotations
@@ -23,23 +23,23 @@ from txcalc.planning.training.stages import RankLeaf, StagePiece
 from txcalc.planning.training.states import RankTensor, sharers, tensors
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
-LOSS_REDUCTIONS = 3  # the maximum, the sum of exponentials and the label's logit, one fp32 number a position each
+LOSS_REDUCTIONS = 3  # the maximum, the sum of exponentials and the label's logit: one fp32 number per position each
 
 
-Add = Callable[[str, int, int], None]  # so many collectives of a kind, of so many bytes each
+Add = Callable[[str, int, int], None]  # kind, number of collectives, bytes of each
 
 
-class Summands(NamedTuple):
-    """Gradients of a weight that the ranks of an axis hold alike, each of them a summand; of so many copies."""
+class PartialGradients(NamedTuple):
+    """A weight replicated over the ranks of `axis`, each of which computes a partial sum of its gradient."""
 
     axis: str
     copies: int
     elements: int
 
 
-def own_keys(entry: Entry, width: Any) -> Any:
-    """Elements of keys and values of a rank's own positions, which all others of cp read, MLA's of all its heads as
-    they are expanded; of an index its keys. `width` the model's.
+def local_kv_elements(entry: Entry, width: Any) -> Any:
+    """Elements of the keys and values of a rank's own positions, which the other ranks of cp read. MLA's are expanded
+    to all heads; an index has keys only. `width` is d_model.
 
     Source   Transformer Engine, context_parallel.py; torch, context_parallel: both exchange the operands of attention
     """
@@ -51,24 +51,27 @@ def own_keys(entry: Entry, width: Any) -> Any:
     return total([op.traffic.cache for op in own]) or 2 * work.positions * width
 
 
-def turners(tensor: RankTensor, recipe: Recipe) -> int:
-    """Ranks of tp that each turn the whole of a matrix of which they hold a piece: as Megatron-LM's Muon does."""
+def muon_replicas(tensor: RankTensor, recipe: Recipe) -> int:
+    """How many ranks of tp gather a matrix split among them and each orthogonalise all of it, as in Megatron-LM."""
     if tensor.axis is None or recipe.rules.dtensor:
         return 1
     return recipe.layout.expert_ways if tensor.expert else recipe.layout.tp
 
 
-def turning(tensor: RankTensor, recipe: Recipe) -> list[tuple[str, int, int]]:
-    """Collectives in which ranks turn one matrix in a step of Muon: kind, how many, bytes of each. Of rows that fsdp's
-    ranks share as PyTorch does it over DTensor, in 16 bits: its norm is summed, and each time X·Xᵀ twice where rows are
-    more than columns, else X is gathered twice and X·Xᵀ once. What Megatron-LM's tp splits is gathered in fp32.
+def muon_collectives(tensor: RankTensor, recipe: Recipe) -> list[tuple[str, int, int]]:
+    """Collectives of one Muon step for one matrix: kind, number, bytes of each.
+
+    Rows sharded by FSDP2 are orthogonalised over DTensor in 16 bits: an all-reduce of the norm; then per Newton–Schulz
+    iteration two all-reduces of a columns × columns product if rows > columns, otherwise two all-gathers of X and one
+    of X·Xᵀ. Megatron-LM gathers a matrix split by tp in fp32.
 
     Source   torch 2.13, optim/_muon.py; Megatron-LM d98e8a64, --muon-tp-mode duplicated (its default)
-    Omits    PyTorch's of a matrix that tp splits
+    Omits    PyTorch's collectives for a matrix split by tp
     """
-    if (ways := turners(tensor, recipe)) > 1:
+    if (ways := muon_replicas(tensor, recipe)) > 1:
         return [("all_gather", 1, 4 * tensor.size * ways)]
-    ranks, steps, (rows, columns) = sharers(recipe, tensor.expert), OPTIMIZERS[recipe.optimizer].turns, tensor.shape
+    ranks, steps = sharers(recipe, tensor.expert), OPTIMIZERS[recipe.optimizer].newton_schulz
+    rows, columns = tensor.shape
     if ranks == 1 or tensor.axis is not None:
         return []
     if rows > columns:
@@ -79,11 +82,13 @@ def turning(tensor: RankTensor, recipe: Recipe) -> list[tuple[str, int, int]]:
     ]  # fmt: skip
 
 
-def summands(piece: StagePiece, recipe: Recipe) -> Iterator[Summands]:
-    """What ranks sum of the gradients of weights that nobody splits, between the branches or in them: with sequence
-    parallelism each has that of its own positions; of a norm of each head, that of its own heads; where torch has no
-    style for a branch, that of its share of it. DTensor's, each by itself in every backward, are summed on the way to
-    fsdp, and by nobody without it; the others' all at once, behind a step.
+def partial_gradients(piece: StagePiece, recipe: Recipe) -> Iterator[PartialGradients]:
+    """Replicated weights whose gradient is partial on each rank of tp (of etp for experts), so that it is all-reduced:
+    norms and biases under sequence parallelism (each rank sees its own positions), per-head norms (its own heads), and
+    whole weights in branches without a tensor-parallel style in torch (its own share).
+
+    DTensor reduces each in every backward pass before FSDP's reduction, and never without FSDP; the other frameworks
+    reduce all of them once per step.
 
     Source   torch 2.13, FSDPParam (redistributes to the weight's placements); Megatron-LM d98e8a64, core/distributed/
              finalize_model_grads.py, _allreduce_non_tensor_model_parallel_grads; nanotron 67c5ebb6, trainer.py,
@@ -92,7 +97,7 @@ def summands(piece: StagePiece, recipe: Recipe) -> Iterator[Summands]:
     layout, exact = recipe.layout, recipe.rules.dtensor
     if exact and recipe.shards == 1:
         return
-    alone, apart = unstyled(piece), layout.sp > 1
+    alone, apart = without_tp_style(piece), layout.sp > 1
     for held in piece.leaves:
         if not held.learns:
             continue
@@ -106,18 +111,18 @@ def summands(piece: StagePiece, recipe: Recipe) -> Iterator[Summands]:
             else:
                 partial = (apart and cut is None and held.entry.leaf.row is None) or per_head(held)
             if partial:
-                yield Summands(axis, held.entry.times, weight.size)
+                yield PartialGradients(axis, held.entry.times, weight.size)
 
 
 class Sent(NamedTuple):
-    """So many collectives, of so many bytes in all."""
+    """Number of collectives and their total bytes."""
 
     times: int
     bytes: int
 
 
 def collectives(pieces: Sequence[StagePiece], recipe: Recipe, width: int, rank: int = 0) -> dict[str, Sent]:
-    """Of the rank-th of tp, for one micro-batch through its pieces, `width` the model's; empty kinds left out."""
+    """Collectives by kind of tp's rank number `rank`, for one micro-batch through `pieces`; `width` is d_model."""
     counts: Counter[str] = Counter()
     sizes: Counter[str] = Counter()
 
@@ -131,7 +136,7 @@ def collectives(pieces: Sequence[StagePiece], recipe: Recipe, width: int, rank: 
         if recipe.layout.cp > 1 and recipe.context == "allgather":
             _keys(piece, recipe, add)
         _of_experts(piece, recipe, width, add)
-        for part in summands(piece, recipe):
+        for part in partial_gradients(piece, recipe):
             add("all_reduce", part.copies, part.elements * recipe.compute_bytes)
         if recipe.shards > 1:
             _fully_sharded(list(tensors(piece, recipe, rank)), recipe, add)
@@ -139,8 +144,8 @@ def collectives(pieces: Sequence[StagePiece], recipe: Recipe, width: int, rank: 
 
 
 def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) -> None:
-    """A branch's input is gathered and its gradient reduced, its output reduced and that gradient gathered; without
-    sequence parallel the output and the input's gradient are all-reduced."""
+    """With sequence parallelism a branch's input is all-gathered and its output reduce-scattered, the reverse in
+    backward; without it, the output and the input's gradient are all-reduced."""
     rows = piece.work.positions
     stream = rows * width * recipe.compute_bytes
     pair: tuple[str, ...] = ("all_gather", "reduce_scatter") if recipe.layout.sp > 1 else ("all_reduce",)
@@ -156,26 +161,26 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
             times, again = copies, pair[0] if recipe.layout.sp > 1 else None
         elif number in exits:
             times, again = copies, pair[-1] if number < last.get(held.layers, 0) else None
-            if held.entry.leaf.row is not None and not held.learns:  # nothing before it needs a gradient
+            if held.entry.leaf.row is not None and not held.learns:  # a frozen table: no gradient goes further back
                 kinds = pair[-1:]
         elif held.entry.kind == "head" and held.widened:
             times = copies
-        # A head may read fewer positions than the blocks have: a classifier's is one of each picture.
+        # A head may read fewer positions than the blocks: a classifier reads one per image.
         own = held.entry.work.positions if times and number not in entrances | exits and held.entry.work else rows
         leaf, wide = held.entry.leaf, width
         if not held.layers and times:
             wide = leaf.matrix[0] if leaf.matrix else leaf.row or width
         if recipe.layout.sp > 1 and any(held.summed_whole(join.entry) for join in piece.joins):
             add("all_reduce", 1, own * wide * recipe.compute_bytes)
-            kinds, wide = pair[: int(held.learns)], width  # the gradients of the ranks' shares are gathered
+            kinds, wide = pair[: int(held.learns)], width  # backward gathers the gradients of the ranks' positions
         for kind in kinds if times else ():
             add(kind, times, own * wide * recipe.compute_bytes)
-        if times and again:  # forward's, where backward runs it again as far as something is kept of it
+        if times and again:  # recomputation repeats forward's collective, up to the last leaf that saves something
             add(again, more, stream)
         if held.entry.kind == "head" and held.widened:
             _loss(held, recipe, own, add)
     for join in piece.joins:
-        inside = join.layers and len(join.entry.steps) > len(join.branch)  # of a branch: forward and backward
+        inside = join.layers and len(join.entry.steps) > len(join.branch)  # within a branch
         if inside and join.branch not in sent:
             for transfer in join.entry.transfers:
                 times = 2 * len(join.layers) + len(numbers.intersection(join.layers))
@@ -183,16 +188,16 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
 
 
 def _outward(held: RankLeaf) -> bool:
-    """A product whose inputs are split, or a table whose rows are: ranks have summands of its result. Of a table of
-    biases they have the columns of their heads."""
+    """Whether each rank's result is a partial sum: a product split along its inputs, or a table split by rows (a table
+    of relative biases is split by heads instead)."""
     axes, leaf = [axis for _, _, axis in held.axes()], held.entry.leaf
     return (axes[:1] == [1] and leaf.role != "table") or (leaf.row is not None and axes == [0])
 
 
 def _crossings(piece: StagePiece, apart: bool) -> tuple[set[int], set[int]]:
-    """The leaves that all positions are gathered for, and those whose results are summed: of each branch one of each,
-    of whole experts over the ranks of tp too. Beside experts that tokens are sent to, of the shared ones, where
-    positions are `apart`."""
+    """Indices of the leaves where each branch enters and leaves the tensor-parallel region: its input is gathered
+    before the first, its output summed after the last. `apart`: whether sequence parallelism shards the positions.
+    Where tokens are sent to their experts, only shared experts cross the region, and only with sequence parallelism."""
     first, last = dict[Any, int](), dict[Any, int]()
     for number, held in enumerate(piece.leaves):
         expert = held.entry.routed and held.entry.leaf.matrix is not None
@@ -205,9 +210,9 @@ def _crossings(piece: StagePiece, apart: bool) -> tuple[set[int], set[int]]:
     return set(first.values()), set(last.values())
 
 
-def unstyled(piece: StagePiece) -> set[tuple[Any, ...]]:
-    """The branches for which torch has no tensor-parallel style: what is whole in them beside what is split, and routed
-    experts. Their summands are made on what a rank has, and what is whole has partial gradients."""
+def without_tp_style(piece: StagePiece) -> set[tuple[Any, ...]]:
+    """Branches for which torch has no tensor-parallel style: routed experts, and branches with both replicated and
+    split weights. The gradients of their replicated weights are partial sums."""
     inside = [held for held in piece.leaves if _inside_a_branch(held)]
     split = {held.branch for held in inside if held.split or held.entry.routed}
     return {
@@ -216,7 +221,8 @@ def unstyled(piece: StagePiece) -> set[tuple[Any, ...]]:
 
 
 def _keys(piece: StagePiece, recipe: Recipe, add: Add) -> None:
-    """Keys and values of a whole sequence, gathered for every core of attention; their gradients are reduced."""
+    """Context parallelism by all-gather: every attention core gathers the whole sequence's keys and values, and
+    reduce-scatters their gradients."""
     numbers = recomputed(piece, recipe)
     for held in piece.leaves:
         attended = held.entry.leaf.attended
@@ -229,9 +235,9 @@ def _keys(piece: StagePiece, recipe: Recipe, add: Add) -> None:
 
 
 def _of_experts(piece: StagePiece, recipe: Recipe, width: int, add: Add) -> None:
-    """Every choice of every token to the ranks that hold the expert and back, forward and backward: to one of them,
-    whose results the others gather. Without sequence parallel ranks of tp take shares of the same tokens, which are
-    gathered behind."""
+    """Expert parallelism: two all-to-alls (dispatch and combine) per pass, one copy of a token per selected expert.
+    With etp the ranks of an expert gather its tokens and reduce-scatter its results. Without sequence parallelism the
+    ranks of tp each dispatch a share of the same tokens, and gather the results."""
     layout, numbers = recipe.layout, recomputed(piece, recipe)
     branches = set[Any]()
 
@@ -270,14 +276,13 @@ def _inside_a_branch(held: RankLeaf) -> bool:
 
 
 def per_head(held: RankLeaf) -> bool:
-    """A norm whose groups are heads, which are split, with one weight for all of them."""
+    """Whether it is a norm over each head with one weight for all heads, which tp splits."""
     return bool(held.entry.leaf.shared_by != held.whole.shared_by)
 
 
 def _fully_sharded(held: Sequence[RankTensor], recipe: Recipe, add: Add) -> None:
-    """A block's weights are gathered for its forward and again for its backward, of each layer that shares them (a
-    backward frees them whether a forward does or not), the root's once; gradients are reduced once. Rows are padded to
-    as many for every rank."""
+    """FSDP2: a block's weights are all-gathered for its forward and again for its backward (for each layer that shares
+    them), the root's once; gradients are reduce-scattered once. Rows are padded to a multiple of the ranks."""
     groups: Counter[tuple[int, bool]] = Counter()
     learning: Counter[tuple[int, bool]] = Counter()
     runs, root, layout = Counter[int](), -1, recipe.layout
@@ -285,7 +290,7 @@ def _fully_sharded(held: Sequence[RankTensor], recipe: Recipe, add: Add) -> None
         ways = sharers(recipe, tensor.expert)
         rows = tensor.shape[0]
         elements = tensor.copies * ceil_div(rows, ways) * ways * (tensor.size // max(1, rows))
-        away = tensor.expert and (layout.ep > 1 or layout.exchanges)  # apart, by those that hold the same experts
+        away = tensor.expert and (layout.ep > 1 or layout.exchanges)  # sharded by the ranks with the same experts
         for layer in tensor.group or (root,):
             runs[layer] = tensor.reads
             groups[layer, away] += elements // max(1, len(tensor.group))

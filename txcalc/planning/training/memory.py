@@ -20,7 +20,7 @@ from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.schedules import in_flight
 from txcalc.planning.training.stages import Pipeline, StagePiece
-from txcalc.planning.training.states import RankTensor, State, sharers, states, tensors, turns
+from txcalc.planning.training.states import RankTensor, State, shard_runs, sharers, states, tensors
 
 CATEGORIES = (
     "parameters", "gradients", "optimizer", "saved", "gathered", "buffers", "logits", "in_flight", "adapters",
@@ -104,7 +104,7 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
         saved = [work[piece.number] for piece in pieces]
         found += _stage(stage, pieces, saved, recipe, width)
     cautions = [recipe.rules.caution] if recipe.rules.caution else []
-    if OPTIMIZERS[recipe.optimizer].turns and recipe.rules.dtensor and layout.tp > 1:
+    if OPTIMIZERS[recipe.optimizer].newton_schulz and recipe.rules.dtensor and layout.tp > 1:
         cautions.append(f"{recipe.optimizer}: what PyTorch's ranks send of a matrix that tp splits is not counted")
     return Ranks(model, recipe, tuple(_fold(found)), (*_towers(model), *pipeline.notes, *cautions))
 
@@ -144,7 +144,7 @@ def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Reci
     inner = layout.cp * layout.copies
     for first, after in zip(cuts, [*cuts[1:], layout.tp], strict=True):
         held = [list(tensors(piece, recipe, first)) for piece in pieces]
-        points = turns((tensor for some in held for tensor in some), recipe, first)
+        points = shard_runs((tensor for some in held for tensor in some), recipe, first)
         shards = sharers(recipe, False)
         for start, end in zip(points, [*points[1:], shards], strict=True):
             number = (stage * inner + start) * layout.tp + first

@@ -12,13 +12,13 @@ from dataclasses import dataclass, fields
 from txcalc.model import Model
 from txcalc.planning.layout import Group
 from txcalc.planning.training.activations import STATISTIC
-from txcalc.planning.training.collectives import LOSS_REDUCTIONS, own_keys, summands, turning
+from txcalc.planning.training.collectives import LOSS_REDUCTIONS, local_kv_elements, muon_collectives, partial_gradients
 from txcalc.planning.training.machine import Machine, Message, relayed, ring
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
-from txcalc.planning.training.states import RankTensor, sharers, stored, tensors
+from txcalc.planning.training.states import RankTensor, sharers, tensors, weight_bytes
 
 
 @dataclass
@@ -73,7 +73,7 @@ class Messages:
         assert work is not None
         if self.recipe.context == "ulysses" and leaf.attended:
             return ring("all_to_all", self.cp, float(leaf.attended.crossing(work.positions)) * self.element, 4)
-        elements = float(own_keys(held.entry, self.width))
+        elements = float(local_kv_elements(held.entry, self.width))
         return ring("all_gather", self.cp, elements * self.element * self.recipe.layout.cp)
 
     def keys_again(self, held: RankLeaf) -> int:
@@ -96,7 +96,7 @@ class Messages:
             rows = max(work.positions for work in heads if work is not None)
             sums = float(LOSS_REDUCTIONS * STATISTIC * rows)
             yield ring("all_reduce", self.tp, sums, LOSS_REDUCTIONS), "forward"
-        for part in summands(piece, self.recipe) if self.recipe.rules.dtensor else ():
+        for part in partial_gradients(piece, self.recipe) if self.recipe.rules.dtensor else ():
             group = self.recipe.layout.group(part.axis, self.machine.node)
             yield ring("all_reduce", group, float(part.copies * part.elements * self.element), part.copies), "backward"
 
@@ -130,7 +130,7 @@ class Messages:
                 yield from self._reduced(amount, layers, self.machine.beside(copies, apart, layout.gpus))
         if not recipe.rules.dtensor:
             sums = Counter[str]()
-            for part in (part for piece in pieces for part in summands(piece, recipe)):
+            for part in (part for piece in pieces for part in partial_gradients(piece, recipe)):
                 sums[part.axis] += part.copies * part.elements
             for axis, number in sums.items():
                 group = layout.group(axis, self.machine.node)
@@ -149,7 +149,7 @@ class Messages:
             kind = int(tensor.expert and (recipe.layout.ep > 1 or recipe.layout.exchanges))
             elements = tensor.size * tensor.copies
             quantised = tensor.packed and recipe.packed
-            size = tensor.copies * stored(tensor, tensor.size, recipe) if quantised else elements * self.element
+            size = tensor.copies * weight_bytes(tensor, tensor.size, recipe) if quantised else elements * self.element
             learns = elements if tensor.learns else 0
             width, kept = recipe.parameter_bytes, recipe.gradient_bytes
             if tensor.adapter:
@@ -191,19 +191,19 @@ class Messages:
         if recipe.zero:
             yield ring("all_gather", group, amount.updated, buckets), "gather", alone
 
-    def turning(self, piece: StagePiece) -> Iterator[RankTensor]:
+    def orthogonalised(self, piece: StagePiece) -> Iterator[RankTensor]:
         """The matrices that Muon orthogonalises."""
-        for tensor in tensors(piece, self.recipe) if OPTIMIZERS[self.recipe.optimizer].turns else ():
+        for tensor in tensors(piece, self.recipe) if OPTIMIZERS[self.recipe.optimizer].newton_schulz else ():
             if tensor.hidden and tensor.learns and tensor.size:
                 yield tensor
 
-    def turned(self, piece: StagePiece) -> Iterator[Message]:
+    def muon_messages(self, piece: StagePiece) -> Iterator[Message]:
         """Messages of Muon's orthogonalisation."""
         layout, node = self.recipe.layout, self.machine.node
-        for tensor in self.turning(piece):
+        for tensor in self.orthogonalised(piece):
             group = layout.group("etp" if tensor.expert else "tp", node)
             if self.recipe.rules.dtensor:
                 apart = layout.ep * layout.expert_ways if tensor.expert else layout.tp
                 group = self.machine.beside(sharers(self.recipe, tensor.expert), apart, layout.gpus)
-            for kind, times, size in turning(tensor, self.recipe):
+            for kind, times, size in muon_collectives(tensor, self.recipe):
                 yield ring(kind, group, float(times * tensor.copies * size), times * tensor.copies)

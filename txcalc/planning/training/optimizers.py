@@ -8,11 +8,11 @@ from typing import NamedTuple
 from txcalc.num import ceil_div, product
 
 Shape = tuple[int, ...]
-BLOCK, SMALLEST = 256, 4096  # bitsandbytes: one fp32 scale for so many 8-bit numbers; smaller tensors stay in fp32
+BLOCK, SMALLEST = 256, 4096  # bitsandbytes: 8-bit numbers per fp32 scale; smaller tensors stay in fp32
 
 
 class Optimizer(NamedTuple):
-    """State for a tensor of this shape, in bytes; `dtype`: bytes per element where the optimizer has a choice.
+    """An optimizer; `size` gives the bytes of its state for a tensor: shape, bytes per element, whether it is `hidden`.
 
     Counts   after the first step
     Omits    a step counter of 4 bytes per tensor, which PyTorch keeps on the CPU
@@ -23,7 +23,7 @@ class Optimizer(NamedTuple):
     size: Callable[..., int]
     blockwise: bool = False  # its bytes depend on a tensor's number of elements
     like_gradient: bool = False  # its state is a copy of the first gradient, in the gradient's shape
-    turns: int = 0  # steps of Newton–Schulz by which it turns a matrix between hidden vectors, whole
+    newton_schulz: int = 0  # iterations that orthogonalise the whole gradient of a matrix in a block
 
 
 def _states(number: int) -> Callable[[Shape, int, bool], int]:
@@ -71,7 +71,7 @@ OPTIMIZERS = {
         "a momentum for matrices between hidden vectors, AdamW's two moments for all else",
         "Jordan et al. 2024; torch.optim.Muon",
         _muon,
-        turns=5,
+        newton_schulz=5,
     ),
     "adafactor": Optimizer(
         "of a matrix its rows' and its columns' second moments, of a vector all",

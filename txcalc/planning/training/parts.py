@@ -12,11 +12,11 @@ from txcalc.num import ceil_div, exact_div, total
 from txcalc.parts.model import Root
 from txcalc.planning.gradients import passes, recomputed, saved_by_core
 from txcalc.planning.training.activations import kept_by_kind, recomputed as layers_again
-from txcalc.planning.training.collectives import own_keys
+from txcalc.planning.training.collectives import local_kv_elements
 from txcalc.planning.training.memory import RankMemory, memory, width_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, between, own_logits
-from txcalc.planning.training.states import kept_for, states, tensors
+from txcalc.planning.training.states import optimizer_bytes, states, tensors
 
 
 class StepPart(NamedTuple):
@@ -111,7 +111,7 @@ class RankTree(NamedTuple):
     def exchanged(self, entry: Entry) -> Any:
         """Elements of keys and values sent around the ring of cp."""
         core = entry.kind == "attention_core" and entry.work is not None
-        return (self.cp - 1) * own_keys(entry, self.root.stacks[-1].d_model) * entry.runs if core else 0
+        return (self.cp - 1) * local_kv_elements(entry, self.root.stacks[-1].d_model) * entry.runs if core else 0
 
 
 def in_letters(
@@ -148,7 +148,10 @@ def in_letters(
     def state(entry: Entry) -> Any:
         hidden = entry.kind != "norm" and entry.layer is not None
         shapes = held(entry, rank.shards) if entry.gradient in ("both", "weights") else []
-        kept = [kept_for(shape, recipe, recipe.parameter_bytes, hidden and len(shape) == 2, value) for shape in shapes]
+        kept = [
+            optimizer_bytes(shape, recipe, recipe.parameter_bytes, hidden and len(shape) == 2, value)
+            for shape in shapes
+        ]
         return total(kept) * entry.times
 
     return {

@@ -239,7 +239,7 @@ class Recipe:
             )
         if self.zero > 1 and layout.pp > 1:  # DeepSpeed, runtime/pipe/engine.py
             faults.append(Fault("zero", self.zero, "0 or 1 beside pp, whose micro-batches add to whole gradients"))
-        if self.zero and OPTIMIZERS[self.optimizer].turns:
+        if self.zero and OPTIMIZERS[self.optimizer].newton_schulz:
             expected = f"0 with {self.optimizer}: it needs whole matrices, and what is shared here is elements"
             faults.append(Fault("zero", self.zero, expected, "fsdp=N shares rows"))
         faults += self._pipeline()

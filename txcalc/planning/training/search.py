@@ -23,7 +23,7 @@ from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
-from txcalc.planning.training.states import kept_for, stored, tensors
+from txcalc.planning.training.states import optimizer_bytes, tensors, weight_bytes
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.units import iec
 
@@ -146,7 +146,7 @@ class Search:
         mends = [*(() if self.model.fixed_length or base.tokens == 1 else ("fewer tokens",))]
         mends += [] if base.packed else ["--lora with base=nf4-dq"] if base.frozen else ["--lora"]
         if not base.frozen and not base.offloads("optimizer"):
-            beside = {name: kept_for(MATRIX, replace(base, optimizer=name), 4, True) for name in OPTIMIZERS}
+            beside = {name: optimizer_bytes(MATRIX, replace(base, optimizer=name), 4, True) for name in OPTIMIZERS}
             smaller = min(beside.values()) < beside[base.optimizer]
             mends += ["--offload optimizer", *(["a smaller --optimizer"] if smaller else [])]
         return " or ".join([", ".join(["more GPUs", *mends[:-1]]), *mends[-1:]])
@@ -187,7 +187,7 @@ class Search:
 
     def recipes(self, layout: Layout, framework: str) -> Iterator[Recipe]:
         """Micro-batches, pieces of a pipeline, ZeRO and recomputation of a layout."""
-        rules, whole = FRAMEWORKS[framework], OPTIMIZERS[self.base.optimizer].turns > 0
+        rules, whole = FRAMEWORKS[framework], OPTIMIZERS[self.base.optimizer].newton_schulz > 0
         if rules.lacks(layout) or ("schedule" in self.fixed and layout.pp == 1):
             return  # a schedule is of a pipeline
         if self.base.packed and not rules.packs:
@@ -259,7 +259,7 @@ class Search:
                 where = 2 if not tensor.group or tensor.reads > 1 else 1 if tensor.expert and layout.ep > 1 else 0
                 sums[where] += tensor.size * tensor.copies
             else:
-                frozen[not tensor.group or tensor.reads > 1] += tensor.copies * stored(tensor, tensor.size, probe)
+                frozen[not tensor.group or tensor.reads > 1] += tensor.copies * weight_bytes(tensor, tensor.size, probe)
         saved = float(kept(piece, probe, pace.width).saved)
         head = float(probe.logit_bytes[1] * logits(probe, [piece], 0))
         return _Table(
@@ -304,7 +304,7 @@ class Search:
 
     def _state(self, recipe: Recipe, elements: tuple[float, float]) -> tuple[float, float, float]:
         """Bytes that the optimizer's step moves, that a rank always holds, and of its gradients."""
-        beside = kept_for(MATRIX, recipe, recipe.parameter_bytes, True) / product(MATRIX)
+        beside = optimizer_bytes(MATRIX, recipe, recipe.parameter_bytes, True) / product(MATRIX)
         width, gradient = recipe.parameter_bytes, recipe.gradient_bytes
         copies = recipe.layout.copies * recipe.layout.cp
         held = moved = gradients = 0.0

@@ -1,7 +1,7 @@
-"""Parameters, gradients and optimizer state of one rank: how a framework cuts a tensor, what an optimizer keeps.
+"""Parameters, gradients and optimizer state of one rank: how a framework shards a tensor, what an optimizer keeps.
 
-Sizes are exact integers of one tensor at a time, for nobody cuts a sum: 128,256 rows over 1,024 ranks are 126 for most
-ranks, 108 for one, and nothing for the last 6.
+Each tensor is sharded by itself, in exact integers: of 128,256 rows over 1,024 ranks most ranks have 126, one has 108
+and the last 6 none.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ NF4_BLOCK = 64
 
 
 class RankTensor(NamedTuple):
-    """A weight as one rank of tp (and ep) holds it, before anything is sharded by data.
+    """A weight as one rank of tp (and ep) holds it, before data parallelism shards it.
 
-    copies    equal ones
-    axis      the dimension that tp splits; None: it has all of it
-    expert    one of the routed experts'
-    hidden    a matrix between hidden vectors, which Muon turns: no table, no head, no norm
-    group     the layers that hold it, of those that share it the first; () where no layer does
-    reads     layers that share it
-    learns    it has a gradient
-    packed    a frozen matrix in a block, which may be quantised
-    adapter   one of an adapter's two
-    gradient  the shape of that, where it is not the weight's
-    kind      what its part counts as
+    copies    number of equal tensors
+    axis      the dimension split by tp; None: not split
+    expert    a routed expert's
+    hidden    a matrix of a block, which Muon orthogonalises; not of an embedding, a head or a norm
+    group     the layers that hold it (of layers that share it, the first); () outside all layers
+    reads     how many layers share it
+    learns    whether it has a gradient
+    packed    a frozen matrix of a block, which may be quantised
+    adapter   one of an adapter's matrices
+    gradient  shape of the gradient where it differs from the weight's
+    kind      the ledger's kind of its leaf
     """
 
     shape: Shape
@@ -48,8 +48,8 @@ class RankTensor(NamedTuple):
     reads: int = 1
 
     @property
-    def like(self) -> tuple[bool, bool, bool, bool]:
-        """What tensors of one flat buffer have in common."""
+    def buffer(self) -> tuple[bool, bool, bool, bool]:
+        """The flat buffer it belongs to, in frameworks that shard buffers."""
         return self.expert, self.learns, self.packed, self.adapter
 
     @property
@@ -58,15 +58,15 @@ class RankTensor(NamedTuple):
 
 
 def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTensor]:
-    """The weights of a piece on rank number `rank` of tp. FSDP2 (DTensor) cuts a dimension like `torch.chunk`: what
-    does not divide leaves less, or nothing, for the last; the other frameworks pad, and all hold the same."""
+    """The weights of a piece on tp's rank number `rank`. FSDP2 (DTensor) splits a dimension like `torch.chunk`, so that
+    the last ranks may have less or nothing; the other frameworks pad to equal shares."""
     exact = recipe.rules.dtensor
-    # torch 2.13: the gradient of a table whose rows tp splits comes out whole, on every rank, and stays so until FSDP
-    # reduces it; without FSDP it is kept so, unless it is the output layer's too, whose gradient it joins.
+    # torch 2.13: a row-split table's gradient is computed in full on every rank until FSDP reduces it. Without FSDP it
+    # stays so, unless the table is tied to the output layer.
     tied = any(held.entry.leaf.untied is not held.entry.leaf for held in piece.leaves)
     inflated = exact and recipe.shards == 1 and not tied
     for held in (*piece.leaves, *piece.beside):
-        # Beside adapters, towers are frozen as all else is, and stay as published (bitsandbytes told to skip them).
+        # With adapters, towers are frozen too, and not quantised (bitsandbytes told to skip them).
         fixed = recipe.frozen is not None and held.beside
         reads = len(held.layers) if held.shared else 1
         group = held.layers[:1] if held.shared else held.layers
@@ -85,18 +85,18 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
 
 
 def chunk(number: int, ways: int, rank: int) -> int:
-    """Rows of the rank-th piece that `torch.chunk` makes: all as large as the first, the last ones smaller or empty."""
+    """Rows of rank number `rank` as `torch.chunk` splits them: equal, but the last ones smaller or empty."""
     each = -(-number // ways)
     return max(0, min(each, number - rank * each))
 
 
-def level(number: int, ways: int, rank: int) -> int:
-    """Elements of the rank-th of pieces that differ by one at most, the larger ones first."""
+def even_share(number: int, ways: int, rank: int) -> int:
+    """Elements of rank number `rank` where shares differ by at most one, the larger ones first."""
     return number // ways + (1 if rank < number % ways else 0)
 
 
 class State(NamedTuple):
-    """Bytes a rank holds for good; `adapters` are parameters too, and not among the others."""
+    """Bytes that a rank holds throughout a step; `parameters` are without those of `adapters`."""
 
     parameters: int = 0
     gradients: int = 0
@@ -109,36 +109,36 @@ class State(NamedTuple):
 
 
 def states(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int = 0) -> State:
-    """Of all tensors of a rank, the shard-th of those that share them and the column-th of tp."""
+    """State of the tensors `held` on rank number `shard` of their data-parallel shards and number `column` of tp."""
     optimizer = OPTIMIZERS[recipe.optimizer]
     zero = recipe.zero_stage
     parameters = gradients = beside = adapters = 0
-    for tensor, mine in _cuts(held, recipe, shard, column):
+    for tensor, mine in _shares(held, recipe, shard, column):
         whole = tensor.shape
-        size = tensor.copies * stored(tensor, product(mine if zero == 3 else whole), recipe)
+        size = tensor.copies * weight_bytes(tensor, product(mine if zero == 3 else whole), recipe)
         parameters, adapters = (parameters, adapters + size) if tensor.adapter else (parameters + size, adapters)
         if tensor.learns:
             kept = recipe.adapter_bytes if tensor.adapter else recipe.gradient_bytes
             width = recipe.adapter_bytes if tensor.adapter else recipe.parameter_bytes
             gradients += tensor.copies * kept * product(mine if zero >= 2 else tensor.gradient or whole)
             own = mine if zero else tensor.gradient or whole if optimizer.like_gradient else whole
-            beside += tensor.copies * kept_for(own, recipe, width, tensor.hidden)
+            beside += tensor.copies * optimizer_bytes(own, recipe, width, tensor.hidden)
     return State(parameters, gradients, beside, adapters)
 
 
-def kept_for(shape: Shape, recipe: Recipe, width: int, hidden: bool, value: Callable[[Any], int] = int) -> Any:
-    """What the optimizer keeps for a tensor of `width` bytes per element: its state, and weights in fp32 beside
-    narrower ones where the framework holds these. A shape may be of letters, whose `value` is asked where a rule
-    needs it."""
+def optimizer_bytes(shape: Shape, recipe: Recipe, width: int, hidden: bool, value: Callable[[Any], int] = int) -> Any:
+    """Bytes that the optimizer keeps for a tensor of `width` bytes per element: its state, and fp32 master weights
+    where the framework has them. A shape may hold symbols; `value` gives a symbol's number where a rule compares
+    sizes."""
     master, optimizer = 4 if recipe.rules.master and recipe.parameter_bytes < 4 else 0, OPTIMIZERS[recipe.optimizer]
     small = (value(product(shape)) < SMALLEST,) if optimizer.blockwise else ()
     return optimizer.size(shape, master or width, hidden, *small) + master * product(shape)
 
 
-def stored(tensor: RankTensor, elements: int, recipe: Recipe) -> int:
-    """Bytes of so many elements of a weight. NF4: two in a byte, an fp32 scale for 64; with double quantisation a byte
-    for each scale, an fp32 for 256 of them, and one for their mean (bitsandbytes; arXiv 2305.14314, section 3). What is
-    not quantised beside quantised matrices is in the dtype of the products."""
+def weight_bytes(tensor: RankTensor, elements: int, recipe: Recipe) -> int:
+    """Bytes of `elements` elements of a weight. NF4: half a byte each, and an fp32 scale per 64; with double
+    quantisation an 8-bit scale per 64, an fp32 per 256 scales and one for their mean (bitsandbytes; arXiv 2305.14314,
+    section 3). Frozen weights that are not quantised are in the compute dtype."""
     if tensor.adapter:
         return elements * recipe.adapter_bytes
     if tensor.learns or recipe.frozen is None:
@@ -153,35 +153,35 @@ def stored(tensor: RankTensor, elements: int, recipe: Recipe) -> int:
 
 
 def sharers(recipe: Recipe, expert: bool) -> int:
-    """Ranks among which the data-parallel group splits a tensor: for experts those that hold the same experts."""
+    """Number of ranks over which data parallelism shards a tensor: for experts, those that hold the same experts."""
     layout = recipe.layout
     ways = layout.dp * layout.cp if recipe.zero else recipe.shards
     return max(1, ways * layout.tp // layout.expert_group) if expert else ways
 
 
-def _cuts(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int) -> Iterator[tuple[RankTensor, Shape]]:
-    """Each tensor with what the shard-th rank has of it: rows (FSDP2) or a run of its elements (nanotron). The others
-    cut one flat buffer of all, padded to whole pieces: all its tensors are one."""
+def _shares(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int) -> Iterator[tuple[RankTensor, Shape]]:
+    """Each tensor with the shape of the rank's shard: rows (FSDP2) or a range of its elements (nanotron). The other
+    frameworks shard a flat buffer of all tensors, padded to equal shares: it is given as one tensor."""
     rows = recipe.shards > 1
     if rows or recipe.rules.by_tensor:
         for tensor in held:
             ways = sharers(recipe, tensor.expert)
             own = (shard * recipe.layout.tp + column) // recipe.layout.expert_group if tensor.expert else shard
-            cut = chunk(tensor.shape[0], ways, own) if rows else level(tensor.size, ways, own)
+            cut = chunk(tensor.shape[0], ways, own) if rows else even_share(tensor.size, ways, own)
             yield tensor, (cut, *tensor.shape[1:]) if rows else (cut,)
         return
     if not recipe.zero:
         yield from ((tensor, tensor.shape) for tensor in held)
         return
-    for kind in sorted({tensor.like for tensor in held}):
-        size = sum(tensor.size * tensor.copies for tensor in held if tensor.like == kind)
+    for kind in sorted({tensor.buffer for tensor in held}):
+        size = sum(tensor.size * tensor.copies for tensor in held if tensor.buffer == kind)
         expert, learns, packed, adapter = kind
         made = RankTensor((size,), 1, None, expert, False, (), learns, packed=packed, adapter=adapter)
         yield made, (ceil_div(size, sharers(recipe, expert)),)
 
 
-def turns(held: Iterable[RankTensor], recipe: Recipe, column: int = 0) -> list[int]:
-    """The first rank of every run of sharing ranks, the column-th of tp each, that hold alike."""
+def shard_runs(held: Iterable[RankTensor], recipe: Recipe, column: int = 0) -> list[int]:
+    """The first rank of every run of data-parallel ranks with equal shards, all of them number `column` of tp."""
     most, points, layout = sharers(recipe, False), {0}, recipe.layout
     for tensor in held:
         ways, cuts = sharers(recipe, tensor.expert), list[int]()

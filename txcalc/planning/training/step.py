@@ -29,7 +29,7 @@ from txcalc.parts.part import MatMul
 from txcalc.planning.gradients import flops_per_score, passes, scores
 from txcalc.planning.training import timeline
 from txcalc.planning.training.activations import recomputed
-from txcalc.planning.training.collectives import turners
+from txcalc.planning.training.collectives import muon_replicas
 from txcalc.planning.training.machine import Floor, Kernels, Machine, Message
 from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.messages import Messages
@@ -288,7 +288,7 @@ class StepTimer(Messages):
         compute = [sum(sum(getattr(work, way).values()) for work in works) for way in ("forward", "backward")]
         waited = hosted(recipe, plan.ranks, self.machine.host, compute[0], compute[1])
         spent["to and from the host"], spent["optimizer, on the host"] = waited
-        turned = self._swept(own) + sum(self._turned(piece) for piece in own)
+        turned = self._swept(own) + sum(self._muon(piece) for piece in own)
         spent["optimizer"] = 0.0 if recipe.offloads("optimizer") else self.optimizer(plan, self.kernels) + turned
         issuing = batches * sum(work.issued for work in works) * self.kernels.efficiency.host_s
         spent["waiting for the host"] = max(0.0, issuing - sum(spent[kind] for kind in SPENT) - again)
@@ -354,18 +354,18 @@ class StepTimer(Messages):
                     starts += copies * held.entry.times * len(list(held.axes()))
         return self.kernels.stream(size, starts)
 
-    def _turned(self, piece: StagePiece) -> float:
-        """Seconds of Newton–Schulz: three products per step, of a matrix whose rows are shared out among the ranks that
-        hold it, or that each rank of tp has gathered; and what these send each other. Source: Jordan et al. 2024
-        (kellerjordan.github.io/posts/muon), runtime analysis."""
-        seconds, steps = 0.0, OPTIMIZERS[self.recipe.optimizer].turns
-        for tensor in self.turning(piece):
-            ways = turners(tensor, self.recipe)
+    def _muon(self, piece: StagePiece) -> float:
+        """Seconds of Newton–Schulz: three products per iteration, of a matrix sharded by rows or gathered by each rank
+        of tp, and their communication. Source: Jordan et al. 2024 (kellerjordan.github.io/posts/muon), runtime
+        analysis."""
+        seconds, steps = 0.0, OPTIMIZERS[self.recipe.optimizer].newton_schulz
+        for tensor in self.orthogonalised(piece):
+            ways = muon_replicas(tensor, self.recipe)
             narrow, wide = sorted(n * ways if axis == tensor.axis else n for axis, n in enumerate(tensor.shape))
             runs = steps * tensor.copies / sharers(self.recipe, tensor.expert)
             flops, moved = 4 * narrow**2 * wide + 2 * narrow**3, 3 * narrow * wide + 4 * narrow**2
             seconds += self.kernels.product(runs * flops, runs * moved * self.element, 3 * runs, narrow)
-        return seconds + sum(self.kernels.transfer(moved) for moved in self.turned(piece))
+        return seconds + sum(self.kernels.transfer(moved) for moved in self.muon_messages(piece))
 
     def sent(self, pieces: Sequence[StagePiece]) -> dict[str, int]:
         """Bytes that a rank sends per step, by kind of collective."""
@@ -392,7 +392,7 @@ class StepTimer(Messages):
                 previous = self.pipeline.pieces[piece.number - 1]
                 for moved in self.sends(previous):
                     add(moved, recipe.accumulation)
-            for moved in self.turned(piece):
+            for moved in self.muon_messages(piece):
                 add(moved, 1)
         ends = any(piece.first or piece.last for piece in pieces)
         for moved, when, _ in self.shared(pieces):

@@ -346,9 +346,9 @@ def test_advice_is_of_what_can_be_less() -> None:
         ({"zero": 2, "framework": "nanotron", "layout": Layout(dp=2)}, "expected one of 0, 1 with"),
         (
             {"zero": 2, "framework": "deepspeed", "layout": Layout(pp=2, dp=2)},
-            "zero is 2, expected 0 or 1 beside pp, whose micro-batches add to whole gradients",
+            "zero is 2, expected 0 or 1 with pp, which accumulates unsharded gradients",
         ),
-        ({"zero": 1, "framework": "nanotron"}, "zero is 1, expected 0 where dp = 1: nobody to share with"),
+        ({"zero": 1, "framework": "nanotron"}, "zero is 1, expected 0 where dp = cp = 1"),
         ({"zero": 1, "framework": "nanotron", "layout": Layout(cp=2)}, ""),
         ({"layout": Layout(fsdp=2), "framework": "nanotron"}, "fsdp is 2, expected 1 with --framework nanotron"),
         ({"layout": Layout(cp=3)}, "tokens is 4096, expected a multiple of cp = 3"),
@@ -356,8 +356,8 @@ def test_advice_is_of_what_can_be_less() -> None:
         ({"layout": Layout(cp=2, tp=4, sp=4), "tokens": 24}, ""),
         ({"layout": Layout(cp=2), "keep_scores": True}, "keep_scores is 'on', expected off with cp = 2"),
         ({"layout": Layout(pp=2), "accumulation": 2, "stages": (3, 1)}, ""),
-        ({"layout": Layout(pp=2), "accumulation": 2, "stages": (4,)}, "stages is '4', expected 2 numbers of layers"),
-        ({"stages": (2, 2)}, "stages is '2+2', expected 1 numbers of layers"),
+        ({"layout": Layout(pp=2), "accumulation": 2, "stages": (4,)}, "as many numbers as pieces (2)"),
+        ({"stages": (2, 2)}, "stages is '2+2', expected as many numbers as pieces (1)"),
         ({"layout": Layout(pp=2, vpp=2), "accumulation": 2}, "vpp is 2, expected 1 with --schedule 1f1b"),
         ({"layout": Layout(pp=2, vpp=2), "accumulation": 2, "schedule": "gpipe"}, "vpp is 2, expected 1 with"),
         ({"layout": Layout(pp=2, vpp=3), "accumulation": 4, "schedule": "zbv"}, "vpp is 3, expected 2 with"),
@@ -367,9 +367,8 @@ def test_advice_is_of_what_can_be_less() -> None:
         ({"layout": Layout(pp=2, vpp=2), "accumulation": 3, "schedule": "interleaved"}, "a multiple of pp = 2"),
         ({"layout": Layout(pp=2, vpp=2), "accumulation": 3, "schedule": "zb"}, "a multiple of pp = 2"),
         ({"layout": Layout(pp=2), "accumulation": 3, "schedule": "zb"}, ""),
-        ({"layout": Layout(pp=4), "accumulation": 3}, "at least 4: the schedule 1f1b of fsdp2"),
-        ({"layout": Layout(pp=4), "accumulation": 3, "schedule": "zb"}, "at least 4: the schedule zb needs"),
-        ({"layout": Layout(pp=4), "accumulation": 3, "schedule": "zb"}, "zb needs as many micro-batches at pp = 4"),
+        ({"layout": Layout(pp=4), "accumulation": 3}, "for the schedule 1f1b of fsdp2 at pp = 4"),
+        ({"layout": Layout(pp=4), "accumulation": 3, "schedule": "zb"}, "at least 4 micro-batches for the schedule zb"),
     ],
 )  # fmt: skip
 def test_what_a_recipe_cannot_be(changes: dict[str, Any], said: str) -> None:
@@ -607,17 +606,17 @@ def test_a_rank_s_share_of_the_optimizer_by_part(changes: dict[str, Any], optimi
 @pytest.mark.parametrize(
     ("source", "changes", "said"),
     [
-        ("vit-b", {"layout": Layout(cp=2)}, "cp is 2, expected 1: the 197 positions of a picture or a sound"),
+        ("vit-b", {"layout": Layout(cp=2)}, "cp is 2, expected 1: the 197 positions of an image or audio input"),
         # Not the length, which it fixes: nobody can say another.
         (
             "vit-b",
             {"layout": Layout(cp=2), "tokens": 197},
-            "shared out (fsdp=2 or dp=2 splits the batch)",
+            "not sharded (fsdp=2 or dp=2 splits the batch)",
         ),
         # As many accelerators: times the copies that are there.
-        ("vit-b", {"layout": Layout(cp=8)}, "shared out (fsdp=8 or dp=8 splits the batch)"),
-        ("vit-b", {"layout": Layout(tp=2, cp=2, fsdp=3, dp=5)}, "shared out (fsdp=6 or dp=10 splits the batch)"),
-        ("vit-b", {"layout": Layout(cp=2, dp=3), "framework": "megatron"}, "shared out (dp=6 splits the batch)"),
+        ("vit-b", {"layout": Layout(cp=8)}, "not sharded (fsdp=8 or dp=8 splits the batch)"),
+        ("vit-b", {"layout": Layout(tp=2, cp=2, fsdp=3, dp=5)}, "not sharded (fsdp=6 or dp=10 splits the batch)"),
+        ("vit-b", {"layout": Layout(cp=2, dp=3), "framework": "megatron"}, "not sharded (dp=6 splits the batch)"),
         ("whisper-large-v3", {"layout": Layout(cp=2)}, "cp is 2, expected 1: the 1,500 positions"),
         ("t5-small", {"layout": Layout(pp=2), "accumulation": 2}, "pp is 2, expected 1: only a single stack"),
         (DECODER, {"layout": Layout(pp=2), "accumulation": 2, "stages": (3, 2)}, "numbers that add up to the 4 layers"),

@@ -1,4 +1,4 @@
-"""The messages between the ranks of a training step.
+"""The messages that the ranks of a training step exchange, with their groups and bytes.
 
 Source   Korthikanti et al. 2022 (arXiv 2205.05198), section 4.2.2, for the collectives of sequence parallelism
 """
@@ -25,10 +25,10 @@ from txcalc.planning.training.states import RankTensor, sharers, tensors, weight
 class Amount:
     """Sizes of the weights of a rank's pieces.
 
-    gathered   bytes that are gathered for products, quantised weights in their format; `blocks`: those of layers
+    gathered   bytes of weights as compute reads them, quantised ones in their format; `blocks`: those of layers
     learning   trainable elements; `updated`: bytes of their parameters; `summed`: bytes of their gradients
-    root       bytes gathered of what no layer has and a forward needs first; `ends`: elements of it that have
-               gradients, which backward makes last
+    root       bytes of weights outside all layers, which forward needs first; `ends`: their trainable elements, whose
+               gradients come last
     """
 
     gathered: float = 0.0
@@ -57,8 +57,8 @@ class Messages:
         self.element = recipe.compute_bytes
 
     def exchanged(self, held: RankLeaf) -> Iterator[Message]:
-        """One forward of one of the collectives that join a rank's shares. Tokens go to their experts as they are,
-        however narrow these multiply (Megatron-LM d98e8a64, core/transformer/moe/fused_a2a.py, fp8_dispatch)."""
+        """The messages of one forward of a collective. Tokens are dispatched to experts in the compute dtype, also if
+        experts multiply in FP8 (Megatron-LM d98e8a64, core/transformer/moe/fused_a2a.py, fp8_dispatch)."""
         for transfer in held.entry.transfers:
             group = self.recipe.layout.group(transfer.axis.name, self.machine.node)
             if transfer.kind == "all_to_all" and self.recipe.rules.relays:
@@ -67,8 +67,8 @@ class Messages:
                 yield Message(transfer.kind, group, float(transfer.sent) * self.element)
 
     def keys(self, held: RankLeaf) -> Message:
-        """One forward: keys and values of the other pieces of a sequence, or by Ulysses all that a core reads and
-        makes, of some tokens for some heads."""
+        """Context parallelism in one forward of an attention core: keys and values of the rest of the sequence; with
+        Ulysses, all-to-alls of queries, keys, values and outputs."""
         leaf, work = held.entry.leaf, held.entry.work
         assert work is not None
         if self.recipe.context == "ulysses" and leaf.attended:
@@ -77,8 +77,8 @@ class Messages:
         return ring("all_gather", self.cp, elements * self.element * self.recipe.layout.cp)
 
     def keys_again(self, held: RankLeaf) -> int:
-        """How many times the message of `keys` backward sends: once, as gradients; a rank of a ring has kept its own
-        keys and values alone, so those go around again beside their gradients. Of no gradient (an index), 0.
+        """How many times backward sends the message of `keys`: once for the gradients, and with a ring once more for
+        the keys and values, since a rank saves only its own. 0 without a gradient (an index).
 
         Source   Transformer Engine, context_parallel.py, AttnFuncWithCPAndKVP2P.backward: buffers of (2, *kv.shape).
                  PyTorch 2.13, _context_parallel/_attention.py, _templated_ring_attention_backward, sends the gradients
@@ -89,8 +89,8 @@ class Messages:
         return 2 if self.recipe.context == "ring" else 1
 
     def beside(self, piece: StagePiece) -> Iterator[tuple[Message, str]]:
-        """What ranks of tp sum in every micro-batch, and when: of a loss on split logits in `forward`; of DTensor's
-        gradients of what they hold alike in `backward`."""
+        """All-reduces over tp in every micro-batch, with the pass they belong to: the loss on split logits in
+        `forward`, and DTensor's partial gradients of replicated weights in `backward`."""
         if self.recipe.loss_parallel and logits(self.recipe, [piece], 0):
             heads = [held.entry.work for held in piece.leaves if held.entry.kind == "head" and held.entry.leaf.matrix]
             rows = max(work.positions for work in heads if work is not None)
@@ -101,7 +101,7 @@ class Messages:
             yield ring("all_reduce", group, float(part.copies * part.elements * self.element), part.copies), "backward"
 
     def sends(self, piece: StagePiece) -> Iterator[Message]:
-        """Activations sent to the next piece, a share by every rank of tp."""
+        """The activations sent to the next piece of the pipeline; each rank of tp sends a share."""
         layout = self.recipe.layout
         if layout.pp > 1 and not piece.last:
             message = float(piece.work.positions) * self.width * self.element
@@ -109,18 +109,24 @@ class Messages:
 
     @staticmethod
     def _alone(ends: float, all_of_it: float, layers: int) -> float:
-        """The share of an exchange that no compute is left for: of the ends, and of one of so many layers."""
+        """The share of an exchange that no compute can hide: that of the ends and of one layer out of `layers`."""
         return (ends + (all_of_it - ends) / layers) / all_of_it if all_of_it else 1.0
 
     def shared(self, pieces: Sequence[StagePiece]) -> Iterator[tuple[Message, str, float]]:
-        """What copies exchange, when, and which share of it has no compute beside it: weights gathered before forward
-        (`gather`) and, of blocks that were freed, before backward (`again`), gradients reduced (`reduce`, or `after`
-        all of backward: of what tp's ranks hold alike too, and of what the first stage and the last do (`tied`), for
-        which all wait). A forward begins with a table and a layer, with which a backward ends."""
+        """Data-parallel messages of a step, each with its phase and the share of it that no compute can hide.
+
+        `gather`   weights before forward
+        `again`    weights of blocks freed after forward, before backward
+        `reduce`   gradients during backward
+        `after`    gradients after backward, also of weights replicated over tp
+        `tied`     gradients of an embedding tied between the first and the last stage, for which all stages wait
+
+        The embedding and one layer are exposed: forward starts and backward ends with them.
+        """
         recipe, layout = self.recipe, self.recipe.layout
         layers = max(1, sum(len({i for held in piece.leaves for i in held.layers}) for piece in pieces))
         for expert, amount in enumerate(self._amounts(pieces)):
-            apart = layout.ep * layout.expert_ways if expert else layout.tp  # ranks that hold different weights
+            apart = layout.ep * layout.expert_ways if expert else layout.tp  # ranks with different weights
             copies = max(1, layout.cp * layout.copies * layout.tp // apart)
             if copies == 1 or not amount.gathered:
                 continue
@@ -141,9 +147,9 @@ class Messages:
             yield ring("all_reduce", self.stages, float(alike * recipe.gradient_bytes)), "after", 1.0
 
     def _amounts(self, pieces: Sequence[StagePiece]) -> tuple[Amount, Amount]:
-        """Of what all copies share, and of experts that are spread over other ranks than those of tp. FSDP's root has
-        the head too (torch 2.13, fully_shard: _root_pre_forward waits for what ran before, finalize_backward for all
-        reductions); of other frameworks it is the first whose gradient is made."""
+        """Sizes of the weights that all copies share, and of experts sharded by other ranks (ep). FSDP's root includes
+        the head (torch 2.13, fully_shard: _root_pre_forward waits for what ran before, finalize_backward for all
+        reductions); in other frameworks the head's gradient is the first, and compute hides its reduction."""
         recipe, found = self.recipe, (Amount(), Amount())
         for tensor in (tensor for piece in pieces for tensor in tensors(piece, recipe)):
             kind = int(tensor.expert and (recipe.layout.ep > 1 or recipe.layout.exchanges))
@@ -164,8 +170,8 @@ class Messages:
     def _fully_sharded(
         self, amount: Amount, layers: int, ways: int, copies: int, apart: int
     ) -> Iterator[tuple[Message, str, float]]:
-        """Of weights that `ways` ranks share row by row, of so many copies in all: the others hold the same rows, and
-        sum their gradients behind (hybrid sharding)."""
+        """Messages of FSDP: weights sharded over `ways` of `copies` ranks; with fewer ways than copies (hybrid
+        sharding) an all-reduce sums the gradients of equal shards."""
         recipe, ranks = self.recipe, self.recipe.layout.gpus
         shards = self.machine.beside(ways, apart, ranks)
         reduced, alone = amount.learning * recipe.reduce_bytes, self._alone(amount.ends, amount.learning, layers)
@@ -180,7 +186,7 @@ class Messages:
             yield ring("all_reduce", group, reduced / ways), "reduce", alone
 
     def _reduced(self, amount: Amount, layers: int, group: Group) -> Iterator[tuple[Message, str, float]]:
-        """Of weights that are whole on every rank, and of whose gradients and state ZeRO may give each a share."""
+        """Messages of data parallelism with replicated weights: DDP, or ZeRO stages 1 and 2."""
         recipe, alone = self.recipe, self._alone(amount.ends, amount.learning, layers)
         buckets = max(1, round(amount.summed / recipe.rules.bucket))
         if recipe.zero and recipe.rules.reduces_after:

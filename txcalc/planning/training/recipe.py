@@ -1,6 +1,6 @@
-"""What a training run is: layout, batch, length, what is computed again, optimizer, dtypes, framework, fine-tuning.
+"""A training recipe: layout, batch, sequence length, recomputation, optimizer, dtypes, framework, adapters.
 
-A `Recipe` is data. Its faults need a model (`recipe.faults(model)`), its memory too (`memory.memory`).
+`Recipe.check` finds faults that need no model; `stages.Pipeline` those of a model under a recipe.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.units import bits_of
 
 MOST, LONGEST = 1 << 20, 10**9
-BEHIND = 1 << 12  # added to the numbers of a decoder's layers, which begin at 0 as its encoder's do
+BEHIND = 1 << 12  # added to the numbers of a decoder's layers, to tell them from its encoder's
 
-V_SHAPED = frozenset({"zbv", "dualpipev"})  # a rank has the n-th piece from the front and the n-th from the back
+V_SHAPED = frozenset({"zbv", "dualpipev"})  # rank n has the n-th piece from the front and the n-th from the back
 RECOMPUTE = ("none", "core", "blocks", "every:N", "layers:0,2,…")
 GRANULARITY = {"full": "blocks", "selective": "core"}  # Megatron-LM's words: --recompute-granularity
-FROZEN = ("fp32", "bf16", "fp16", "int8", "nf4", "nf4-dq")  # of frozen matrices, beside adapters
+FROZEN = ("fp32", "bf16", "fp16", "int8", "nf4", "nf4-dq")  # of frozen matrices, with adapters
 OFFLOAD = ("none", "optimizer", "activations", "optimizer+activations")
 FLASH = ("flash1", "flash2")
 CONTEXT_PARALLEL = ("ring", "allgather", "ulysses")
@@ -32,31 +32,31 @@ CONTEXT_PARALLEL = ("ring", "allgather", "ulysses")
 class Recipe:
     """One training run.
 
-    micro_batch      sequences of a rank in one forward pass
-    accumulation     micro-batches of a rank in one step
-    tokens           length of a sequence
-    recompute        none; core (attention); blocks (all of them keep their input alone); every:N (each N-th block);
-                     layers:0,2 (those)
+    micro_batch      sequences per rank and forward pass
+    accumulation     micro-batches per rank and step
+    tokens           sequence length
+    recompute        none; core (attention); blocks (each keeps its input only); every:N (every N-th block);
+                     layers:0,2 (these blocks)
     optimizer        a key of `optimizers.OPTIMIZERS`
     parameter, gradient, compute, reduce   dtypes; None: the framework's
-    zero             what dp's ranks split: 1 optimizer state, 2 gradients too, 3 parameters too
-    context          how cp's ranks exchange keys and values
-    loss_parallel    with tp: each rank has the logits of its own rows of the vocabulary
-    keep_scores      attention without a fused kernel: its matrix is kept
-    attention        the fused kernel: flash1 or flash2 (FlashAttention 1, of Triton too, and 2); None: the framework's,
-                     or those that were measured on the accelerator
-    fused_loss       cross-entropy as one kernel that writes the logits' gradient over them (Liger, Transformer Engine)
-    eager            RMSNorm and rotary positions in single operations in fp32, as PyTorch runs them uncompiled (before
-                     2.8): what they move, not what they keep
+    zero             what dp shards: 1 optimizer state, 2 gradients too, 3 parameters too
+    context          how the ranks of cp exchange keys and values
+    loss_parallel    with tp: each rank computes the loss on the logits of its own rows of the vocabulary
+    keep_scores      attention without a fused kernel: the score matrix is saved
+    attention        the fused kernel: flash1 (FlashAttention 1, also in Triton) or flash2; None: the framework's, or
+                     the ones measured on the accelerator
+    fused_loss       cross-entropy as one kernel that writes the logits' gradient in place (Liger, Transformer Engine)
+    eager            RMSNorm and rotary positions as separate fp32 operations, as in PyTorch without compilation (before
+                     2.8): affects memory traffic, not saved activations
     reshard          FSDP2 frees a block's gathered weights after its forward
-    frozen           format of the matrices in the blocks of a model with adapters: nf4 has one fp32 scale for 64
-                     weights, nf4-dq scales in 8 bits with one more fp32 for 256 of them (QLoRA, arXiv 2305.14314,
-                     section 3), int8 one fp32 a row (arXiv 2208.07339); None: the dtype of the products
+    frozen           format of the blocks' matrices in a model with adapters: nf4 has an fp32 scale per 64 weights,
+                     nf4-dq an 8-bit scale and one more fp32 per 256 scales (QLoRA, arXiv 2305.14314, section 3), int8
+                     an fp32 scale per row (arXiv 2208.07339); None: the compute dtype
     adapter          dtype of the adapters; None: the parameters'
-    offload          what the host's memory holds: optimizer, activations, or both with a +; none
-    regather         with sequence parallel, whether a split product's input is gathered again in backward; None: as
-                     the framework does by default (nanotron: tp_recompute_allgather)
-    stages           layers of each piece of the pipeline, from the front; None: as the framework cuts
+    offload          what host memory holds: optimizer, activations, optimizer+activations; none
+    regather         with sequence parallelism, whether backward gathers a split product's input again instead of saving
+                     it; None: the framework's default (nanotron: tp_recompute_allgather)
+    stages           layers of each piece of the pipeline, from the front; None: the framework's cut
     """
 
     layout: Layout = field(default_factory=Layout)
@@ -86,12 +86,12 @@ class Recipe:
     regather: bool | None = None
 
     def offloads(self, what: str) -> bool:
-        """Whether the host holds the `optimizer`'s state, or the `activations`."""
+        """Whether host memory holds `what`: the optimizer's state ("optimizer") or saved "activations"."""
         return what in self.offload.split("+")
 
     @property
     def gathers_again(self) -> bool:
-        """Whether a split product keeps its slice of the input alone."""
+        """Whether a split product saves only its slice of the input, and gathers the rest again in backward."""
         return self.rules.regather if self.regather is None else self.regather
 
     @property
@@ -104,7 +104,7 @@ class Recipe:
 
     @property
     def global_batch(self) -> int:
-        """Sequences of one step, of all ranks."""
+        """Sequences per step, over all ranks."""
         return self.micro_batch * self.accumulation * self.layout.copies
 
     @property
@@ -117,7 +117,7 @@ class Recipe:
 
     @property
     def packed(self) -> int:
-        """Bytes that a kernel reads of a quantised matrix's element, rounded up; 0 where frozen matrices are not."""
+        """Bytes per element that a kernel reads of a quantised frozen matrix, rounded up; 0 without quantisation."""
         return 1 if self.frozen in ("int8", "nf4", "nf4-dq") else 0
 
     @property
@@ -134,13 +134,13 @@ class Recipe:
 
     @property
     def logit_bytes(self) -> tuple[int, int]:
-        """Of a logit what is kept for backward, in fp32 but by a fused kernel, and the most at once."""
+        """Bytes per logit: saved for backward (fp32, or the compute dtype with a fused loss), and at the peak."""
         return (self.compute_bytes, self.compute_bytes) if self.fused_loss else (4, self.rules.logits)
 
     @property
     def loss_bytes(self) -> int:
-        """That the loss moves of a logit; a fused kernel reads it for the sums and again for the gradient, which it
-        writes (Liger, cross_entropy.py; flash-attn, losses/cross_entropy.py)."""
+        """Memory traffic of the loss in bytes per logit. A fused kernel reads each logit twice and writes its gradient
+        (Liger, cross_entropy.py; flash-attn, losses/cross_entropy.py)."""
         own = self.compute_bytes
         if self.fused_loss:
             return 3 * own
@@ -150,22 +150,22 @@ class Recipe:
 
     @property
     def local_tokens(self) -> int:
-        """Tokens of a sequence that one rank works on."""
+        """Tokens of a sequence per rank of cp."""
         return self.tokens // self.layout.cp
 
     @property
     def zero_stage(self) -> int:
-        """What the ranks of dp or fsdp share, as ZeRO numbers it: FSDP is the third stage."""
+        """The ZeRO stage of dp or fsdp; FSDP is stage 3."""
         return 3 if self.shards > 1 else self.zero
 
     @property
     def shards(self) -> int:
-        """Ranks among which FSDP splits what is no expert's: fsdp's, and cp's, which hold the same weights (torchtitan,
-        distributed/parallel_dims.py: the mesh of dp_shard and cp)."""
+        """Number of ranks over which FSDP shards weights other than experts': fsdp · cp (torchtitan,
+        distributed/parallel_dims.py: the mesh of dp_shard and cp); 1 without FSDP2."""
         return self.layout.fsdp * self.layout.cp if self.rules.dtensor else 1
 
     def recomputed(self, layers: int) -> frozenset[int]:
-        """The numbers of the layers whose blocks are computed again."""
+        """Numbers of the layers whose blocks are recomputed."""
         if self.recompute == "blocks":
             return frozenset(range(layers))
         if self.recompute.startswith("every:"):
@@ -175,7 +175,7 @@ class Recipe:
         return frozenset()
 
     def faults(self) -> list[Fault | str]:
-        """What is wrong with the recipe whatever the model; [] where nothing is."""
+        """Faults of the recipe for any model."""
         faults = [*self.layout.faults(), *self._sizes(), *self._names()]
         return faults or [*self._combined()]
 
@@ -228,20 +228,18 @@ class Recipe:
         lacking = f"1 with --framework {self.framework}, which has none"
         faults += (Fault(name, getattr(layout, name), lacking) for name in self.rules.lacks(layout))
         if self.zero and layout.dp == 1 and layout.cp == 1:
-            faults.append(Fault("zero", self.zero, "0 where dp = 1: nobody to share with"))
+            faults.append(Fault("zero", self.zero, "0 where dp = cp = 1"))
         if self.tokens % layout.cp:
             faults.append(Fault("tokens", self.tokens, f"a multiple of cp = {layout.cp}"))
         elif self.local_tokens % layout.sp:
             faults.append(Fault("tokens", self.tokens, f"a multiple of cp · sp = {layout.cp * layout.sp}"))
         if self.keep_scores and layout.cp > 1:
-            faults.append(
-                Fault("keep_scores", "on", f"off with cp = {layout.cp}, whose kernels of attention are fused")
-            )
+            faults.append(Fault("keep_scores", "on", f"off with cp = {layout.cp}, whose attention kernels are fused"))
         if self.zero > 1 and layout.pp > 1:  # DeepSpeed, runtime/pipe/engine.py
-            faults.append(Fault("zero", self.zero, "0 or 1 beside pp, whose micro-batches add to whole gradients"))
+            faults.append(Fault("zero", self.zero, "0 or 1 with pp, which accumulates unsharded gradients"))
         if self.zero and OPTIMIZERS[self.optimizer].newton_schulz:
-            expected = f"0 with {self.optimizer}: it needs whole matrices, and what is shared here is elements"
-            faults.append(Fault("zero", self.zero, expected, "fsdp=N shares rows"))
+            expected = f"0 with {self.optimizer}, which needs whole matrices"
+            faults.append(Fault("zero", self.zero, expected, "fsdp=N shards rows instead"))
         faults += self._pipeline()
         return faults
 
@@ -249,7 +247,7 @@ class Recipe:
         layout, faults = self.layout, list[Fault | str]()
         pieces = layout.pp * self.pieces
         if self.stages is not None and len(self.stages) != pieces:
-            faults.append(Fault("stages", "+".join(map(str, self.stages)), f"{pieces} numbers of layers, one a piece"))
+            faults.append(Fault("stages", "+".join(map(str, self.stages)), f"as many numbers as pieces ({pieces})"))
             return faults
         if not self.rules.schedules_by(self.schedule, layout.pp):
             return [self._unscheduled()]
@@ -262,15 +260,15 @@ class Recipe:
             faults.append(Fault("vpp", 1, "2 or more with --schedule interleaved"))
         if self.schedule in ("interleaved", "zb") and self.accumulation % layout.pp and layout.vpp > 1:
             expected = f"a multiple of pp = {layout.pp}"
-            faults.append(Fault("accumulation", self.accumulation, expected, "micro-batches of a step: --global-batch"))
+            faults.append(Fault("accumulation", self.accumulation, expected, "see --global-batch"))
         if self.accumulation < self.least:
             whose = f" of {self.framework}" if self.schedule == "1f1b" else ""
-            expected = f"at least {self.least}: the schedule {self.schedule}{whose} needs as many micro-batches"
+            expected = f"at least {self.least} micro-batches for the schedule {self.schedule}{whose}"
             faults.append(Fault("accumulation", self.accumulation, f"{expected} at pp = {layout.pp}"))
         return faults
 
     def _unscheduled(self) -> Fault:
-        """Of a schedule that the framework's pipeline has not: what it has, and who has it."""
+        """The fault of a schedule that the framework does not have, with the frameworks that do."""
         if not self.rules.schedules:
             return Fault("pp", self.layout.pp, f"1 with --framework {self.framework}, which has no pipeline")
         having = " or ".join(name for name, rules in FRAMEWORKS.items() if self.schedule in rules.schedules)
@@ -279,14 +277,14 @@ class Recipe:
 
     @property
     def least(self) -> int:
-        """Micro-batches that the pipeline's schedule needs."""
+        """The fewest micro-batches that the pipeline's schedule allows."""
         pp, behind = self.layout.pp, self.rules.behind
         own = {"gpipe": 1, "1f1b": 1 if behind is None else max(1, pp - behind), "dualpipev": 2 * pp}
         return own.get(self.schedule, pp) if pp > 1 else 1
 
     @property
     def pieces(self) -> int:
-        """Pieces of the model that one rank of the pipeline holds."""
+        """Pieces of the model per rank of the pipeline."""
         return 2 if self.layout.pp > 1 and self.schedule in V_SHAPED else self.layout.vpp
 
 
@@ -299,8 +297,7 @@ FLAGS = ("loss_parallel", "keep_scores", "fused_loss", "eager", "reshard", "rega
 
 
 def parse_recipe(text: str, layout: Layout) -> Recipe:
-    """`tokens=64,micro_batch=2,schedule=1f1b` as a recipe; what is not named is as `Recipe` has it, of tokens 32 per
-    rank of cp and sp.
+    """`tokens=64,micro_batch=2,schedule=1f1b` as a `Recipe`, with its defaults, except for tokens: 32 · cp · sp.
 
     Errors: `InputError` with every fault at once.
     """
@@ -310,7 +307,7 @@ def parse_recipe(text: str, layout: Layout) -> Recipe:
 
 
 def parse_options(text: str) -> dict[str, Any]:
-    """The fields of a recipe that a text says: flags are on or off, stages are the layers of each piece, `3+4+4+3`.
+    """The fields of a recipe given as text: `name=value,…`; flags are on or off, stages the layers of each, `3+4+4+3`.
 
     Errors: `InputError` with every fault at once.
     """
@@ -321,7 +318,7 @@ def parse_options(text: str) -> dict[str, Any]:
         if name not in known:
             near = nearest(name, known)
             mend = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
-            faults.append(f"{name!r} is no part of a recipe ({mend})")
+            faults.append(f"{name!r} is not an option of a recipe ({mend})")
         elif name in FLAGS and value not in ("on", "off"):
             faults.append(Fault(name, value, "on or off"))
         elif name in NUMBERS and not _number(value):
@@ -343,7 +340,7 @@ def _number(text: str) -> bool:
 
 
 def _unknown(name: str, value: str, known: Sequence[str], meant: Mapping[str, str] | None = None) -> Fault:
-    """The fault of a value that is none of those known, with the nearest; `meant`: another's words for them."""
+    """The fault of an unknown value, with the nearest known one; `meant` translates another tool's names."""
     near = nearest(value, [*known, *(meant or {})])[:1]
     mend = f"did you mean {(meant or {}).get(near[0], near[0])}?" if near else ""
     return Fault(name, value, f"one of {', '.join(known)}", mend)

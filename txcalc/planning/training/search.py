@@ -1,8 +1,9 @@
-"""The best layout of so many accelerators: every one that the model allows is estimated, the fastest are computed.
+"""Search for the fastest training layout: estimate every layout that the model allows, then compute the fastest
+exactly.
 
-An estimate takes a layer's time and bytes from one table for each (tp, cp, ep, micro-batch), and puts stages, bubble,
-exchange and optimizer together in closed form. Those that come out fastest are then computed exactly, by `memory` and
-`StepTimer`, as a layout that was asked for is, until enough of them fit.
+An estimate combines, in closed form, the time and bytes of a layer (one table per tp, cp, ep, micro-batch and
+framework), the pipeline's bubble, the communication of data parallelism and the optimizer step. The layouts with the
+least estimated time are computed by `memory` and `StepTimer`, as if given by the user, until `ENOUGH` of them fit.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from txcalc.planning.training.step import Step, StepTimer
 from txcalc.units import iec
 
 ENOUGH = 6  # layouts that fit and are timed exactly
-TRIED = 60  # whose memory is computed, at most: the fastest, and where none of these fits, the smallest
-SLACK = 1.1  # how far the estimate of memory may be above what fits
+TRIED = 60  # layouts whose memory is computed: the fastest and, if none of them fits, the smallest
+SLACK = 1.1  # estimated memory may exceed the capacity by this factor
 MICRO = (1, 2, 4, 8, 16, 32)
 PIECES = (1, 2, 4)
-MATRIX = (1024, 1024)  # of whose elements an optimizer's state is estimated
+MATRIX = (1024, 1024)  # a typical matrix, whose optimizer state per element is used for all weights
 
 
 class FoundLayout(NamedTuple):
@@ -44,8 +45,8 @@ class FoundLayout(NamedTuple):
 
 
 class Searched(NamedTuple):
-    """The fastest layouts that fit, and about how many of those considered do; `refused`: none was found that fits,
-    and this is the one that takes least of all whose memory was computed."""
+    """The fastest layouts that fit, the number considered, and about how many of these fit. `refused` says that none
+    fits; `best` is then the smallest one computed."""
 
     best: tuple[FoundLayout, ...]
     considered: int
@@ -54,16 +55,14 @@ class Searched(NamedTuple):
 
 
 class _Table(NamedTuple):
-    """Of one micro-batch and all layers: seconds forward, backward, and computed again; forward and backward of what
-    stands before and behind the layers; bytes kept for backward, and when blocks are computed again; those of the loss;
-    elements of weights that learn, and bytes of those that do not."""
+    """Costs of one micro-batch, all layers together; `ends` is what comes before and after the layers."""
 
-    layers: tuple[float, float, float]
-    ends: tuple[float, float]
-    kept: tuple[float, float]
-    logits: float
-    elements: tuple[float, float, float]  # of the layers, of experts among them, and of the ends
-    frozen: tuple[float, float] = (0.0, 0.0)  # of the layers and of the ends
+    layers: tuple[float, float, float]  # seconds: forward, backward, recomputation
+    ends: tuple[float, float]  # seconds: forward, backward
+    kept: tuple[float, float]  # bytes saved for backward: without and with recomputed blocks
+    logits: float  # bytes
+    elements: tuple[float, float, float]  # trainable: layers, experts with ep > 1, ends
+    frozen: tuple[float, float] = (0.0, 0.0)  # bytes: layers, ends
 
 
 class _Estimate(NamedTuple):
@@ -74,8 +73,8 @@ class _Estimate(NamedTuple):
 
 @dataclass(eq=False)
 class Search:
-    """Layouts of `gpus` accelerators for a model, a step of `batch` sequences. `base` holds what was asked for; its
-    fields named in `fixed` (framework, zero, recompute, micro_batch, schedule) are kept, the others chosen."""
+    """A search over layouts of `gpus` accelerators with `batch` sequences per step. Fields of `base` named in `fixed`
+    (framework, zero, recompute, micro_batch, schedule) are kept; the search chooses the others."""
 
     model: Model
     base: Recipe
@@ -94,7 +93,7 @@ class Search:
         self.kernels = Kernels(self.machine)
 
     def run(self, tell: Callable[[str, float], None] | None = None) -> Searched:
-        """`tell` hears what is done of it. Errors: `Refuted` where there is no layout at all."""
+        """The fastest layouts. `tell` is called with the progress. Errors: `Refuted` if no layout can be computed."""
         estimates = sorted(self.estimates(tell), key=lambda each: each.seconds)
         capacity = self.machine.accelerator.memory * RESERVED[1] / RESERVED[0]
         likely = [each for each in estimates if each.bytes <= capacity * SLACK]
@@ -113,7 +112,7 @@ class Search:
         return Searched((least,), self.considered, 0, said)
 
     def _fitting(self, estimates: Iterable[_Estimate], plans: list[tuple[Recipe, Ranks]]) -> list[FoundLayout]:
-        """The first of them that fit; `plans` gets the memory of each one that was computed."""
+        """The first layouts that fit, at most `ENOUGH`; appends each computed plan to `plans`."""
         found: list[FoundLayout] = []
         for each in estimates:
             try:
@@ -132,8 +131,8 @@ class Search:
 
     @staticmethod
     def _smallest(estimates: list[_Estimate]) -> list[_Estimate]:
-        """Those of least memory, fastest first: of each layout and framework one, and one of a single micro-batch,
-        which accumulates no gradients."""
+        """The estimates of least memory, fastest first: for each layout and framework one with gradient accumulation
+        and one without."""
         small = dict[object, _Estimate]()
         for each in sorted(estimates, key=lambda each: each.bytes):
             recipe = each.recipe
@@ -141,7 +140,7 @@ class Search:
         return sorted(list(small.values())[:TRIED], key=lambda each: each.seconds)
 
     def _mends(self) -> str:
-        """What takes less, of what was not asked for."""
+        """Ways to use less memory that the user has not chosen yet."""
         base = self.base
         mends = [*(() if self.model.fixed_length or base.tokens == 1 else ("fewer tokens",))]
         mends += [] if base.packed else ["--lora with base=nf4-dq"] if base.frozen else ["--lora"]
@@ -152,7 +151,7 @@ class Search:
         return " or ".join([", ".join(["more GPUs", *mends[:-1]]), *mends[-1:]])
 
     def estimates(self, tell: Callable[[str, float], None] | None = None) -> Iterator[_Estimate]:
-        """Every recipe, with its estimate. Errors: `InputError` where what was asked for allows none."""
+        """An estimate of every recipe. Errors: `InputError` if the options leave no layout."""
         layouts = list(self.layouts())
         for done, (layout, framework) in enumerate(layouts):
             if tell:
@@ -168,7 +167,7 @@ class Search:
             raise InputError("train", [f"no layout of {self.gpus:,} × {card} has {own} and {self.batch:,} sequences"])
 
     def layouts(self) -> Iterator[tuple[Layout, str]]:
-        """tp within a node, pp, cp where sequences are long, ep of experts; the rest are copies."""
+        """Layouts and frameworks: tp within a node, pp, cp for long sequences, ep; the rest is data parallel."""
         frameworks = [self.base.framework] if "framework" in self.fixed else ["fsdp2", "megatron"]
         experts = self.model.active != self.model.params
         context = [1, 2, 4, 8, 16] if self.base.tokens >= 32_768 else [1]
@@ -182,14 +181,14 @@ class Search:
                             sp = tp if self.base.tokens // cp % tp == 0 else 1
                             if sharded:
                                 yield Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep, fsdp=rest), framework
-                            if not sharded or self.base.packed:  # quantised weights are small: all on every rank
+                            if not sharded or self.base.packed:  # quantised weights may fit unsharded
                                 yield Layout(tp=tp, sp=sp, pp=pp, cp=cp, ep=ep, dp=rest), framework
 
     def recipes(self, layout: Layout, framework: str) -> Iterator[Recipe]:
-        """Micro-batches, pieces of a pipeline, ZeRO and recomputation of a layout."""
+        """Recipes of a layout: micro-batch, interleaving, ZeRO stage and recomputation."""
         rules, whole = FRAMEWORKS[framework], OPTIMIZERS[self.base.optimizer].newton_schulz > 0
         if rules.lacks(layout) or ("schedule" in self.fixed and layout.pp == 1):
-            return  # a schedule is of a pipeline
+            return  # a schedule needs a pipeline
         if self.base.packed and not rules.packs:
             return
         zeros = [n for n in rules.zeros if n == 0 or (not whole and (n == 1 or layout.pp == 1))]
@@ -221,7 +220,7 @@ class Search:
                             yield made
 
     def table(self, recipe: Recipe) -> _Table | None:
-        """None where the model cannot be split so."""
+        """Costs of a recipe's layers; None if the model does not allow its layout."""
         layout = recipe.layout
         key = (layout.tp, layout.cp, layout.ep, recipe.micro_batch, recipe.framework)
         if key not in self._tables:
@@ -272,12 +271,12 @@ class Search:
         )
 
     def estimate(self, recipe: Recipe, table: _Table) -> _Estimate:
-        """Seconds of a step, and bytes of the fullest rank."""
+        """Estimated seconds of a step and bytes of the fullest rank."""
         layout, batches = recipe.layout, recipe.accumulation
         again = recipe.recompute != "none"
         part = ceil_div(self.n_layers, layout.pp) / self.n_layers
         one = part * (table.layers[0] + table.layers[1] + (table.layers[2] if again else 0.0))
-        ends = sum(table.ends) * (1.0 if layout.pp == 1 else 0.9)  # the head's, which a last stage has
+        ends = sum(table.ends) * (1.0 if layout.pp == 1 else 0.9)  # mostly the head's, on the last stage
         slowest = one + ends
         bubble = (layout.pp - 1) * one / layout.vpp
         elements = table.elements[0] / layout.pp + table.elements[2], table.elements[1] / layout.pp
@@ -303,7 +302,7 @@ class Search:
         return _Estimate(recipe, batches * slowest + bubble + exchange + optimizer, resident)
 
     def _state(self, recipe: Recipe, elements: tuple[float, float]) -> tuple[float, float, float]:
-        """Bytes that the optimizer's step moves, that a rank always holds, and of its gradients."""
+        """Bytes of a rank: moved by the optimizer step, of weights and optimizer state, and of gradients."""
         beside = optimizer_bytes(MATRIX, recipe, recipe.parameter_bytes, True) / product(MATRIX)
         width, gradient = recipe.parameter_bytes, recipe.gradient_bytes
         copies = recipe.layout.copies * recipe.layout.cp
@@ -322,7 +321,8 @@ class Search:
         return moved, held, gradients
 
     def _exchange(self, recipe: Recipe, elements: tuple[float, float], ends: float, backward: float) -> float:
-        """Seconds that copies wait for each other; `ends`: elements of those before and behind the layers."""
+        """Seconds of data-parallel communication that compute does not hide. `elements` of weights and experts per
+        rank; `ends` those of them outside the layers."""
         kernels, layout, lost = self.kernels, recipe.layout, self.machine.lost
         copies = layout.copies * layout.cp
         seconds = 0.0

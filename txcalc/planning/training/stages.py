@@ -1,6 +1,6 @@
-"""Which leaves a rank holds: pieces of the pipeline, each beside the same piece undivided, leaf by leaf.
+"""The leaves of each pipeline stage on one rank, each with the same leaf before it is split.
 
-The one place that asks `planning.parallelism` how a layer is split.
+All of training gets its splits from here, and this module from `planning.parallelism`.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ from txcalc.planning.training.recipe import BEHIND, V_SHAPED, Recipe
 class RankLeaf(NamedTuple):
     """A leaf as one rank of tp holds it.
 
-    entry    what it is on the rank, with the copies and where it works
-    whole    the leaf undivided
-    between  it stands between the split products: with sequence parallel each rank works on its share of the tokens
-    layers   the numbers of the layers it stands in; () outside of all
-    beside   of a tower, which is held and not run
-    sent     it stands in a branch whose tokens are sent to their experts: each rank of tp has a share of them
-    sequence   with cp: it over whole sequences, of whose products the ranks do even shares
-    products   of a collective, the split products beside it: those that read what it gathers, or whose inputs'
-               gradients its twin in backward sums; those whose results it scatters
-    passes     of a collective, how many a forward has, and a backward
+    entry     its ledger entry on the rank
+    whole     the leaf before it is split
+    between   it is outside the tensor-parallel region (norms, residual sums): sequence parallelism shards its tokens
+    layers    numbers of the layers it is part of; () outside all layers
+    beside    it belongs to a tower, whose weights are held but which is not run
+    sent      it belongs to a branch that sends tokens to experts: each rank of tp processes a share of them
+    sequence  with cp: its entry for whole sequences, whose work the ranks share evenly
+    products  for a collective: the split products that read what it gathers or produce what it reduces
+    passes    for a collective: how many times it runs per forward and per backward
     """
 
     entry: Entry
@@ -54,31 +53,31 @@ class RankLeaf(NamedTuple):
     passes: tuple[int, int] = (1, 1)
 
     def flops(self, layout: Layout, masked: bool = False) -> Any:
-        """Of one forward. Of cp's ranks each has as many of the pairs of attention: a chunk from the front of a
-        sequence and one from its back (Megatron-LM, get_batch_on_this_cp_rank; torch, context_parallel; Llama 3,
-        arXiv 2407.21783, section 3.3.2), or all of some heads (Ulysses)."""
+        """FLOPs of one forward. The ranks of cp compute equally many attention pairs: each has one chunk from the front
+        and one from the back of a sequence (Megatron-LM, get_batch_on_this_cp_rank; torch, context_parallel; Llama 3,
+        arXiv 2407.21783, section 3.3.2), or all pairs of some heads (Ulysses)."""
         entry = self.sequence or self.entry
         return Fraction(entry.flops_masked if masked else entry.flops) / (layout.cp if self.sequence else 1)
 
     @property
     def shared(self) -> bool:
-        """Whether its layers share its weights."""
+        """Whether several layers share its weights."""
         return bool(self.entry.times < len(self.layers))
 
     @property
     def gives_logits(self) -> bool:
-        """Whether it is the product with the vocabulary or the classes."""
+        """Whether it is the output projection, to the vocabulary or to classes."""
         return self.entry.kind == "head" and self.entry.duty == "logits"
 
     @property
     def branch(self) -> tuple[Any, ...]:
-        """The steps to the branch of a layer that it stands in; () outside of all."""
+        """The path to the branch of a layer that it is part of; () outside all layers."""
         steps = self.entry.steps
         inner = next((i for i, step in enumerate(steps) if step.duty == "layer"), None)
         return () if inner is None else steps[: inner + 2]
 
     def summed_whole(self, join: Entry) -> bool:
-        """Whether it is a table of tokens whose rows `join` sums at all positions, for what is added to them."""
+        """Whether it is a row-split embedding table whose output `join` all-reduces at all positions."""
         beside = join.steps[:-1] == self.entry.steps[:-1]
         return beside and self.split and self.entry.leaf.row is not None and join.leaf.kind == "all_reduce"
 
@@ -88,44 +87,44 @@ class RankLeaf(NamedTuple):
         return self.entry.gradient in ("both", "weights")
 
     def cut(self, layout: Layout) -> int:
-        """Among how many ranks of tp the positions are cut that it works on; those of experts are in their `runs`."""
+        """Over how many ranks of tp the positions it processes are sharded; experts' `runs` include this already."""
         if self.sent and not self.entry.routed and self.entry.kind != "shared_experts":
             return layout.tp
         return layout.sp if self.between else 1
 
     def again(self, recompute: str, numbers: frozenset[int]) -> int:
-        """In how many of its layers backward computes it again, `numbers` those whose blocks are; a core outside of all
-        counts as one."""
+        """In how many layers backward recomputes it; `numbers` are the layers whose blocks are recomputed. An attention
+        core outside all layers counts as one."""
         if recompute == "core":
             return (len(self.layers) or 1) if recomputed(self.entry, "core") else 0
         return len(numbers.intersection(self.layers))
 
     @property
     def column(self) -> bool:
-        """A linear layer whose outputs are split: all ranks of tp need its whole input."""
+        """Whether it is a linear layer that reads its whole input on every rank of tp."""
         own, whole = self.entry.leaf.matrix, self.whole.matrix
         return own is not None and whole is not None and own[0] == whole[0]
 
     @property
     def widened(self) -> bool:
-        """A linear layer, its matrix its own or another's, of whose outputs a rank has some."""
+        """Whether it is a linear layer whose outputs are split by tp; its matrix may be tied to another's."""
         return self.column and self.entry.leaf.matrix != self.whole.matrix
 
     @property
     def split(self) -> bool:
-        """Whether a rank has some of one of its weights."""
+        """Whether one of its weights is split."""
         return any(axis is not None for _, _, axis in self.axes())
 
     def axes(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int | None]]:
-        """Of each weight: its shape here, its whole shape, and the axis that is split."""
+        """For each weight: its shape on the rank, its whole shape, and the axis that is split (None: not split)."""
         for own, whole in zip(self.entry.leaf.weights(), self.whole.weights(), strict=True):
             split = [i for i, (a, b) in enumerate(zip(own.shape, whole.shape, strict=True)) if a != b]
             yield own.shape, whole.shape, split[0] if split else None
 
 
 class StagePiece(NamedTuple):
-    """A piece of the pipeline: its number from the front, its leaves, the collectives that join their shares, and the
-    leaves of towers `beside`, which are held and not run."""
+    """A model chunk of the pipeline: its number from the front, its leaves, their collectives `joins`, and the leaves
+    of towers `beside`, which are held but not run. A rank holds several with interleaved and V-shaped schedules."""
 
     number: int
     first: bool
@@ -137,10 +136,10 @@ class StagePiece(NamedTuple):
 
 
 class Pipeline:
-    """The pieces of a model under a recipe."""
+    """A model cut into the pieces of a recipe's pipeline."""
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
-        """Errors: `InputError` with every reason why the model cannot be laid out so."""
+        """Errors: `InputError` with every reason why the model does not allow the layout."""
         layout, rules = recipe.layout, recipe.rules
         if layout.cp > 1 and (kept := _sequential(model)):
             raise InputError(f"layout {layout}", [Fault("cp", layout.cp, f"1: {kept}", _batched(recipe))])
@@ -182,7 +181,7 @@ class Pipeline:
             yield Fault("recompute", text, f"numbers of layers from 0 to {stacks[0] - 1}")
 
     def _repeated(self) -> Iterator[Fault | str]:
-        """What several ranks of tp would hold alike: PyTorch cuts, and repeats no share of a matrix."""
+        """Faults of layouts that would replicate key/value heads over ranks of tp, which PyTorch cannot."""
         tp = self.recipe.layout.tp
         for held in _held(self._whole, self.rank, self.model.workload()):
             for own, whole, axis in held.axes():
@@ -193,7 +192,7 @@ class Pipeline:
                         yield Fault("tp", tp, expected, "megatron and nanotron do")
 
     def _uncut(self) -> Iterator[Fault | str]:
-        """Ulysses gives every rank of cp as many whole heads of a rank of tp (Transformer Engine, context_parallel.py,
+        """Ulysses divides a tp rank's heads evenly among the ranks of cp (Transformer Engine, context_parallel.py,
         AttnFuncWithCPAndQKVOA2A)."""
         layout = self.recipe.layout
         if layout.cp > 1 and self.recipe.context == "ulysses":
@@ -204,7 +203,7 @@ class Pipeline:
 
     @cached_property
     def sizes(self) -> list[int]:
-        """Layers of each piece: as even as can be; where it does not divide, those before the last take one more."""
+        """Layers of each piece: as asked for, by the framework's cost, or evenly (see `parallelism.sizes`)."""
         root = _alone(self._whole)
         if root is None:
             return []
@@ -216,8 +215,8 @@ class Pipeline:
         return parallelism.sizes(layers, self._total)
 
     def _by_cost(self, layers: int) -> list[int]:
-        """As nanotron cuts (models/base.py): a stage ends with the first block past its share of all matrices'
-        elements, of which the output layer's are the last block's; where it has just that, as runs of its 1B show."""
+        """Nanotron's cut (models/base.py): a stage ends with the first block that reaches its share of all matrices'
+        elements, the output layer counted with the last block. Runs of its 1B model show that equality ends a stage."""
         linear = [entry for entry in walk(self._whole, self.model.workload()) if entry.leaf.matrix]
         head = sum(product(e.leaf.matrix or ()) for e in linear if e.kind == "head")
         layer = sum(e.leaf.params * max(e.times, e.runs) for e in linear if e.kind != "head") // layers
@@ -248,7 +247,7 @@ class Pipeline:
         return found
 
     def _beside(self, work: Workload) -> Iterator[RankLeaf]:
-        """Towers are whole on every rank of tp."""
+        """The leaves of towers, which tp does not split."""
         for number, root in enumerate(self.model.held_beside):
             for own in walk(root, work):
                 layers = tuple(layer + (number + 2) * BEHIND for layer in _numbers(own))
@@ -256,8 +255,8 @@ class Pipeline:
 
     @property
     def tied(self) -> int:
-        """Elements of the matrix that a rank of the first stage and one of the last both hold, and whose gradients they
-        sum behind a step; PyTorch's stages share none.
+        """Elements of a tied embedding on the first and the last stage, whose gradients the two sum once per step;
+        0 in PyTorch, where stages share no weight.
 
         Source   Megatron-LM d98e8a64, core/distributed/finalize_model_grads.py, _allreduce_embedding_grad; nanotron
                  67c5ebb6, parallel/tied_parameters.py; DeepSpeed 0.19, runtime/pipe/engine.py, _exec_reduce_tied_grads
@@ -270,8 +269,8 @@ class Pipeline:
         return sum(product(held.entry.leaf.matrix) for held in ends if held.entry.leaf.matrix)
 
     def alike(self, pieces: Sequence[StagePiece]) -> int:
-        """Elements of weights of a stage's pieces that layers of other stages share, once however many of its pieces
-        hold them. All these stages sum their gradients behind a step, as those of `tied`."""
+        """Elements of a stage's weights that layers of other stages share; each weight counts once. Their gradients are
+        summed once per step, like those of `tied`."""
         if self.recipe.layout.pp == 1 or self.recipe.rules.dtensor:
             return 0
         elements = 0
@@ -282,7 +281,7 @@ class Pipeline:
 
     @cached_property
     def _across(self) -> list[frozenset[int]]:
-        """The layers of each group that shares its weights and stands in more than one stage."""
+        """The layers of each group that shares its weights across stages."""
         stack = _alone(self._whole)
         groups = [frozenset(group.indices) for group in stack.groups if group.shared] if stack else []
         stages = [
@@ -292,7 +291,7 @@ class Pipeline:
         return [group for group in groups if sum(not group.isdisjoint(stage) for stage in stages) > 1]
 
     def root(self, number: int) -> Root:
-        """The tree of a piece, undivided."""
+        """The tree of a piece, before tp splits it."""
         return list(self._cut(self._whole))[number]
 
     def of_stage(self, stage: int) -> list[StagePiece]:
@@ -313,15 +312,15 @@ class Pipeline:
 
 
 def _sequential(model: Model) -> str:
-    """Why ranks of cp cannot share a model's positions; "" where they can."""
+    """Why cp cannot shard a model's positions; "" where it can."""
     if fixed := model.root.fixed or model.encoded(0):
-        return f"the {fixed:,} positions of a picture or a sound are not shared out"
+        return f"the {fixed:,} positions of an image or audio input are not sharded"
     recurrent = any(entry.kind == "recurrent" for entry in walk(model.root, model.workload()))
-    return "recurrent layers hand a state on from token to token" if recurrent else ""
+    return "recurrent layers process the tokens of a sequence in order" if recurrent else ""
 
 
 def _batched(recipe: Recipe) -> str:
-    """The numbers of copies by which as many accelerators split the batch."""
+    """The option that uses cp's accelerators for data parallelism instead."""
     layout = recipe.layout
     names = ("fsdp", "dp") if recipe.rules.dtensor else ("dp",)
     return f"{' or '.join(f'{name}={getattr(layout, name) * layout.cp}' for name in names)} splits the batch"
@@ -342,20 +341,22 @@ def _held(
 
 
 def _entries(rank: Composite, work: Workload) -> Iterator[Entry]:
-    """Every leaf on a rank's own tokens. Of those before them, `past`, only a core of attention reads anything: their
-    keys and values, which other ranks of cp have computed."""
+    """Every leaf on the rank's own tokens. Only attention cores read more: the keys and values (`past`) that other
+    ranks of cp have computed."""
     for own, all_keys in zip(walk(rank, work._replace(past=0)), walk(rank, work), strict=True):
         if own.leaf.role != "collective":
             yield all_keys if own.kind == "attention_core" else own
 
 
 def _joins(rank: Root, work: Workload, held: Sequence[RankLeaf], layout: Layout) -> Iterator[RankLeaf]:
-    """The collectives, with the products since the one before, or of a gather up to the next. Backward has the twin of
-    each: not of gathered logits, of whose gradient a rank takes its share by itself, nor of a table's sum, whose
-    gradient all have, or nobody needs. Where ranks took shares of the same tokens, whose results are gathered, each has
-    the gradient of its share alone: all of them are summed. Where each took its share of the positions, backward
-    gathers their gradients, as the twin of a reduce-scatter. Without sequence parallelism there is one more behind the
-    head, of the gradient of what it reads."""
+    """The collectives, each with the products that produce its input or, for a gather, read its output.
+
+    Backward repeats each as its transpose, except for gathered logits (a rank takes its slice of the gradient) and the
+    sum of an embedding table (its gradient is replicated, or not needed). Where ranks of tp took shares of the same
+    tokens for experts, backward sums the gradients of all shares. Where an embedding's sum is followed by sequence
+    sharding, backward gathers the positions' gradients. Without sequence parallelism, one all-reduce more sums the
+    gradient of the head's input.
+    """
 
     def summed(entry: Entry, width: int, layers: tuple[int, ...], how: type[Ring] = AllReduce) -> RankLeaf:
         leaf = how(width=width, axis=Axis("tp", layout.tp))
@@ -390,18 +391,18 @@ def _joins(rank: Root, work: Workload, held: Sequence[RankLeaf], layout: Layout)
 
 
 def _numbers(entry: Entry) -> tuple[int, ...]:
-    """Of the layers that a leaf stands in; a decoder's come after those of any encoder."""
+    """Numbers of the layers that a leaf is part of; a decoder's come after those of any encoder."""
     later = BEHIND if entry.steps[0].duty == "decoder" else 0
     return tuple(number + later for number in entry.numbers)
 
 
 def _alone(root: Root) -> Stack | None:
-    """The stack that a model is, where it is one whose positions are those that are asked for."""
+    """The model's stack where it has a single one without a fixed number of positions."""
     return root.stacks[0] if len(root.stacks) == 1 and root.fixed is None else None
 
 
 def own_logits(root: Root) -> Root:
-    """The tree whose logits are not gathered: each rank keeps those of its own rows."""
+    """The tree without the gather of logits: each rank keeps those of its own rows of the vocabulary."""
     stack = root.stacks[-1]
     if stack.head is None:
         return root
@@ -412,8 +413,8 @@ def own_logits(root: Root) -> Root:
 
 
 def between(part: Composite) -> Iterator[Leaf]:
-    """Leaves that are no part of a branch: norms and sums beside the residual stream, what a head does to each position
-    before its product, and no table of biases."""
+    """Leaves outside the tensor-parallel region: norms and sums of the residual stream, and a head's operations per
+    position before its product; tables of relative biases are inside."""
     for child in part.parts:
         if child.part.parts:
             yield from between(cast(Composite, child.part))

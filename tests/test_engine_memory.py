@@ -21,7 +21,7 @@ import txcalc
 from txcalc import hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError, UnknownName
-from txcalc.planning.fitting import CardSet, fits
+from txcalc.planning.fitting import CardSet, FormatFits
 from txcalc.planning.formats.names import weights_of
 from txcalc.planning.formats.weights import FORMATS
 from txcalc.planning.layout import Layout
@@ -465,7 +465,7 @@ def test_a_block_that_a_shard_ends_within_is_not_loaded(
         with pytest.raises(InputError) as error:
             plan(deployment, 4096, 1, gpus, held)
         assert words in str(error.value)
-        own = fits(model, deployment.engine, card.memory, 4096, CardSet("h200", card.memory, gpus, card))
+        own = FormatFits(model, deployment.engine, 4096).on(CardSet("h200", card.memory, gpus, card))
         if gpus > 1:
             assert plan(deployment, 4096, 1, gpus).best.fits and own.layout in (f"tp={gpus} ep={gpus}", f"pp={gpus}")
         else:

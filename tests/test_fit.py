@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 from txcalc import fit, hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError
-from txcalc.planning.fitting import CardSet, fits, need, reserved
+from txcalc.planning.fitting import CardSet, FormatFits, need, reserved
 from txcalc.planning.formats.names import format_of
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
@@ -61,7 +61,7 @@ run = Command(columns=100, NO_COLOR="1")
 def test_a_fit_is_a_deployment_on_one(name: str, weights: str) -> None:
     model, l4 = load(name), hardware.load("l4")
     kept = engine(model, weights)
-    found = fits(model, kept, l4.memory, 4096)
+    found = FormatFits(model, kept, 4096).on(CardSet("", l4.memory))
     assert found.need is not None and found.room is not None
     assert found.need + found.room + kept.reserve.of(l4.memory) == l4.memory
     fullest = Deployment(model, l4, kept).fullest(Layout(), found.context, 1)
@@ -69,15 +69,14 @@ def test_a_fit_is_a_deployment_on_one(name: str, weights: str) -> None:
 
 
 def test_a_model_is_asked_for_no_more_than_its_own_context() -> None:
-    model = load("gpt2")
-    assert fits(model, engine(model), 10**9, 8192).context == 1024
-    assert fits(load("vit-b"), engine(model), 10**9, 8192).context == 197
-    assert fits(load("whisper-large-v3"), engine(model), 10**9, 8192).context == 448  # of its decoder
+    for name, longest in (("gpt2", 1024), ("vit-b", 197), ("whisper-large-v3", 448)):  # the last: of its decoder
+        model = load(name)
+        assert FormatFits(model, engine(model), 8192).on(CardSet("", 10**9)).context == longest
 
 
 def test_a_format_that_a_model_cannot_have_is_said_not_guessed() -> None:
     model = load("gpt-oss-20b")
-    found = fits(model, engine(model, "q4_k"), 10**12, 8192)
+    found = FormatFits(model, engine(model, "q4_k"), 8192).on(CardSet("", 10**12))
     assert (found.need, found.room, found.fits) == (None, None, False)
     assert "blocks of 256 do not divide" in found.refused
 

@@ -18,7 +18,7 @@ from tiny import TINY
 from txcalc import hardware, load, train
 from txcalc.errors import InputError, UnknownName
 from txcalc.parts.part import Weight
-from txcalc.planning.fitting import CardSet, fits
+from txcalc.planning.fitting import CardSet, FormatFits
 from txcalc.planning.formats.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer
 from txcalc.planning.formats.names import format_names, stored_narrow, weights_of
 from txcalc.planning.formats.quantised import READERS, configured, native
@@ -497,7 +497,7 @@ def test_every_format_is_the_same_bytes_on_a_rank_and_in_fit(name: str) -> None:
         try:
             expected = size(model, weights)
         except InputError as error:
-            assert fits(model, engine(model, weights), card.memory, 4096, card).refused == str(error)
+            assert FormatFits(model, engine(model, weights), 4096).on(card).refused == str(error)
             continue
         how = engine(model, weights)
         (alone,) = Sharding(model).stages(Layout())
@@ -505,7 +505,7 @@ def test_every_format_is_the_same_bytes_on_a_rank_and_in_fit(name: str) -> None:
         parts = [RankBytes(model, stage, how) for stage in Sharding(model).stages(Layout(pp=2))]
         head = sum(size for entry, size in parts[-1].weights if entry.kind == "head" and entry.leaf.matrix)
         assert sum(part.weights_bytes for part in parts) == expected + head * (name == "llama-3.2-3b")
-        need = fits(model, how, card.memory, 4096, card).need
+        need = FormatFits(model, how, 4096).on(card).need
         assert need is not None
         besides.add((need - expected, how.activation_bits))
     assert len(besides) == len({bits for _, bits in besides})

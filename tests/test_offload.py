@@ -14,7 +14,7 @@ from txcalc.cli import app
 from txcalc.curves import Curve, Efficiency
 from txcalc.errors import InputError
 from txcalc.parts.part import Workload
-from txcalc.planning.fitting import CardSet, fits, fits_with_ram
+from txcalc.planning.fitting import CardSet, FormatFits, fits_with_ram
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Deployment, beside
@@ -269,7 +269,8 @@ def test_times_of_layers_in_ram_by_hand(tokens: int, peak: int | None) -> None:
 def test_a_layer_is_on_a_card_that_it_fills_to_the_last_byte() -> None:
     model = load("D=64 L=4 h=4 F=96 V=250")
     how = engine(model, reserve=Reserve.none())
-    needs = [fits(model, replace(how, offload=Offload(HOST, left)), 0, 64).need or 0 for left in (1, 2)]
+    ways = [FormatFits(model, replace(how, offload=Offload(HOST, left)), 64) for left in (1, 2)]
+    needs = [way.on(CardSet("", 0)).need or 0 for way in ways]
     found = [
         fits_with_ram(model, how, OffloadRequest(HOST), 64, CardSet("", memory)).in_ram
         for memory in (*needs, needs[1] - 1)

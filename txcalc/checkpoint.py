@@ -253,10 +253,9 @@ def _expect(entry: Entry, pieces: dict[Any, list[ExpectedWeights]], tied: set[tu
     """The weights of one entry, one piece for each layer that it stands in."""
     half = entry.steps[0].name if entry.steps[0].duty in ("encoder", "decoder") else ""
     copies = entry.times
-    numbers: Sequence[int | None] = [None]
+    numbers = entry.owners
     kind = "attention" if entry.kind == "attention_core" else entry.kind
     if layer := entry.layer:
-        numbers = list(entry.numbers)[: layer.times]  # shared layers own their weights once
         copies //= layer.times
     before, _, after = entry.path.partition(f"layers.{numbers[0]}.")
     leaf = entry.leaf

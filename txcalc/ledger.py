@@ -122,6 +122,12 @@ class Entry:
         """The indices of these layers."""
         return () if self.layer is None else self.layer.indices or ()
 
+    @once
+    def owners(self) -> tuple[int | None, ...]:
+        """The numbers of the layers that own its weights, of layers that share them the first alone; (None,) outside of
+        layers."""
+        return (None,) if self.layer is None else tuple(self.numbers[: self.layer.times])
+
     @property
     def duty(self) -> Duty:
         """Its role in its parent (`part.Duty`)."""

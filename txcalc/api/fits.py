@@ -14,13 +14,11 @@ from txcalc.sources import build, load
 
 if TYPE_CHECKING:
     from txcalc.model import Model
-    from txcalc.planning.fitting import CardSet, ModelFit
-    from txcalc.planning.layout import Layout
+    from txcalc.planning.fitting import CardSet, FormatFits, ModelFit
     from txcalc.planning.parallelism import Sharding
-    from txcalc.planning.serving.engine import Engine, Reserve
+    from txcalc.planning.serving.engine import Reserve
     from txcalc.planning.serving.engine_memory import EngineMemory
     from txcalc.planning.serving.offload import OffloadRequest
-    from txcalc.planning.serving.rank_memory import RankBytes
     from txcalc.planning.shapes import DesignFamily, Likeness
     from txcalc.sources import Source
 
@@ -157,28 +155,29 @@ class _Fits:
     formats: Sequence[str]
     ladder: bool
     host: OffloadRequest | None
-    engines: dict[tuple[int, str], Engine | InputError] = field(default_factory=dict)
+    known: dict[tuple[int, str], FormatFits | InputError] = field(default_factory=dict)
     ranks: dict[int, Sharding] = field(default_factory=dict)
-    needs: dict[tuple[int, str], dict[Layout, tuple[list[RankBytes], int]]] = field(default_factory=dict)
 
-    def engine(self, model: Model, name: str) -> Engine:
-        """A model's engine in a format, cached over cards. Errors: `InputError`."""
+    def within(self, model: Model, name: str) -> FormatFits:
+        """A model in a format without a named engine, the same for all cards. Errors: `InputError`."""
+        from txcalc.planning.fitting import FormatFits
         from txcalc.planning.serving.engine import engine
 
         key = (id(model), name)
-        if key not in self.engines:
+        if key not in self.known:
             try:
-                self.engines[key] = engine(model, name, self.kv, self.block, self.chunk, self.reserve)
+                plain = engine(model, name, self.kv, self.block, self.chunk, self.reserve)
+                self.known[key] = FormatFits(model, plain, self.context, self.ranks[id(model)])
             except InputError as error:
-                self.engines[key] = error
-        known = self.engines[key]
+                self.known[key] = error
+        known = self.known[key]
         if isinstance(known, InputError):
             raise known
         return known
 
     def on(self, model: Model, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
         """A model on a card in every format, offloading to RAM where needed and possible."""
-        from txcalc.planning.fitting import ModelFit, fits, fits_with_ram
+        from txcalc.planning.fitting import FormatFits, ModelFit, fits_with_ram
         from txcalc.planning.parallelism import Sharding
         from txcalc.planning.serving.engine import with_engine
         from txcalc.planning.serving.offload import divides
@@ -189,13 +188,13 @@ class _Fits:
         found = []
         for name in self.formats:
             try:
-                own = self.engine(model, name)
+                here = self.within(model, name)
                 if memory:
-                    own = with_engine(own, model, memory, self.reserve)
-                needs = self.needs.setdefault((id(model), name), {})
-                one = fits(model, own, card.memory, self.context, card, self.ranks[id(model)], needs)
+                    own = with_engine(here.engine, model, memory, self.reserve)
+                    here = FormatFits(model, own, self.context, here.sharding)
+                one = here.on(card)
                 if host and not one.fits:
-                    one = fits_with_ram(model, own, host, self.context, card)
+                    one = fits_with_ram(model, here.engine, host, self.context, card)
             except InputError as error:
                 one = ModelFit(model.name, model.params, name, self.context, None, None, str(error), card.name)
             found.append(one._replace(asked=name))
@@ -292,7 +291,7 @@ def design(
     from txcalc.planning.fitting import checked_context
     from txcalc.planning.serving.engine import Reserve, engine, parse_reserve
     from txcalc.planning.shapes import MOST_PARAMS, DesignBudget, DesignFamily, classics, designs, trainable
-    from txcalc.render.fit import design_report
+    from txcalc.render.design import design_report
     from txcalc.units import parse_bytes
 
     given = [value for value in (params, memory, compute) if value is not None]

@@ -85,52 +85,60 @@ def held(rank: RankBytes, context: int) -> int:
     return rank.weights_bytes + rank.pages_bytes(context) + besides
 
 
-def fits(
-    model: Model,
-    engine: Engine,
-    memory: int,
-    context: int,
-    card: CardSet | None = None,
-    whole: Sharding | None = None,
-    needs: dict[Layout, tuple[list[RankBytes], int]] | None = None,
-    timed: bool = True,
-) -> ModelFit:
-    """A model at a context, or at its own longest where that is shorter.
+class FormatFits:
+    """One model in one format with one sequence at a context, or at its own longest where that is shorter; `on` any
+    accelerators. `whole`: the model's ranks where nothing is in RAM, shared by its formats."""
 
-    Several accelerators: tensor parallel where their link is known, else by layers, as llama.cpp splits them; the other
-    way where the model cannot be split so. `whole`: its ranks where nothing is in RAM, shared by all formats; `needs`:
-    what its ranks need in this format, shared by all cards without a named engine; `timed`: with its speed.
-    """
-    length = model.workload(1, min(context, model.context or context)).tokens
-    weights, name, number = engine.weights.name, card.name if card else "", card.number if card else 1
-    refused = ModelFit(model.name, model.params, weights, length, None, None, "", name)
-    offload = engine.offload
-    host = offload.host if offload else None
-    try:
-        sharding = whole if whole and not offload else Sharding(model, False, offload)
-        ways = _split(sharding, number, bool(card and card.accelerator and card.accelerator.link))
-        layout, ranks, needed = _ranks(
-            model, engine, sharding, ways, length, {} if needs is None or offload or engine.memory else needs
-        )
-    except InputError as error:
-        return refused._replace(refused=str(error))
-    room = memory - reserved(engine.reserve, engine.memory, card or CardSet("", memory)) - needed
-    found = refused._replace(need=needed, room=room, layout=str(layout))
-    if offload and host:
-        left = host.memory - sum(rank.ram(length, 1) * rank.stage.copies for rank in ranks)
-        found = found._replace(in_ram=str(offload), ram=left)
-    known = not (offload and offload.asked) or (host and host.bandwidth)
-    if timed and known and found.fits and card and card.accelerator and ranks[0].caching:
-        taken = step(model, sharding, layout, card.accelerator, engine, length)
-        found = found._replace(speed=1 / taken if taken else None)
-    return found
+    def __init__(self, model: Model, engine: Engine, context: int, whole: Sharding | None = None) -> None:
+        self.model, self.engine = model, engine
+        self.length = model.workload(1, min(context, model.context or context)).tokens
+        self.sharding = whole if whole and not engine.offload else Sharding(model, False, engine.offload)
+        self.known: dict[Layout, tuple[str, list[RankBytes], int]] = {}
+
+    def on(self, card: CardSet, timed: bool = True) -> ModelFit:
+        """Several accelerators: tensor parallel where their link is known, else by layers, as llama.cpp splits them;
+        the other way where the model cannot be split so. `timed`: with its speed."""
+        model, engine, offload, one = self.model, self.engine, self.engine.offload, card.accelerator
+        host = offload.host if offload else None
+        fit = ModelFit(model.name, model.params, engine.weights.name, self.length, None, None, "", card.name)
+        try:
+            layout = self._laid(_split(self.sharding, card.number, bool(one and one.link)))
+        except InputError as error:
+            return fit._replace(refused=str(error))
+        said, ranks, needed = self.known[layout]
+        room = card.memory - reserved(engine.reserve, engine.memory, card) - needed
+        in_ram, left = "", None
+        if offload and host:
+            in_ram = str(offload)
+            left = host.memory - sum(rank.ram(self.length, 1) * rank.stage.copies for rank in ranks)
+        fit = fit._replace(need=needed, room=room, layout=said, in_ram=in_ram, ram=left)
+        known = not (offload and offload.asked) or (host and host.bandwidth)
+        if timed and known and fit.fits and one and ranks[0].caching:
+            taken = step(model, self.sharding, layout, one, engine, self.length)
+            fit = fit._replace(speed=1 / taken if taken else None)
+        return fit
+
+    def _laid(self, ways: Iterable[Layout]) -> Layout:
+        """The first layout that the format and the engine support, with what its fullest rank needs `known`. Errors:
+        `InputError`, the first layout's, where there is none."""
+        refused: list[InputError] = []
+        for layout in ways:
+            try:
+                if layout not in self.known:
+                    stages = self.sharding.stages(layout)
+                    ranks = [RankBytes(self.model, stage, self.engine, layout) for stage in stages]
+                    self.known[layout] = str(layout), ranks, max(held(rank, self.length) for rank in ranks)
+                return layout
+            except InputError as error:
+                refused.append(error)
+        raise refused[0]
 
 
 def fits_with_ram(model: Model, engine: Engine, asked: OffloadRequest, context: int, card: CardSet) -> ModelFit:
     """The same with as little in RAM as makes it fit."""
 
     def of(offload: Offload, timed: bool = False) -> ModelFit:
-        return fits(model, replace(engine, offload=offload), card.memory, context, card, timed=timed)
+        return FormatFits(model, replace(engine, offload=offload), context).on(card, timed)
 
     def holds(offload: Offload) -> bool:
         return (room := of(offload).room) is not None and room >= 0
@@ -161,28 +169,6 @@ def _ways(number: int, experts: bool, linked: bool) -> list[Layout]:
     """Tensor parallel, the same with expert parallelism, and by layers; without a link in reverse order."""
     ways = [Layout(tp=number), *([Layout(tp=number, ep=number)] if experts else []), Layout(pp=number)]
     return ways if linked else ways[::-1]
-
-
-def _ranks(
-    model: Model,
-    engine: Engine,
-    sharding: Sharding,
-    ways: Iterable[Layout],
-    context: int,
-    known: dict[Layout, tuple[list[RankBytes], int]],
-) -> tuple[Layout, list[RankBytes], int]:
-    """The first layout that the format and the engine support, with what its fullest rank needs. Errors: `InputError`,
-    the first layout's, where there is none."""
-    refused: list[InputError] = []
-    for layout in ways:
-        try:
-            if layout not in known:
-                ranks = [RankBytes(model, stage, engine, layout) for stage in sharding.stages(layout)]
-                known[layout] = ranks, max(held(rank, context) for rank in ranks)
-            return layout, *known[layout]
-        except InputError as error:
-            refused.append(error)
-    raise refused[0]
 
 
 def step(

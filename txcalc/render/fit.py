@@ -1,4 +1,4 @@
-"""The reports of `txcalc fit` and `txcalc design`."""
+"""The report of `txcalc fit`."""
 
 from __future__ import annotations
 
@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.planning.fitting import CardSet, ModelFit, best
-from txcalc.planning.shapes import RULE, TILE, DesignBudget, DesignFamily, Kin, Likeness, Shape, boundary
-from txcalc.render.report import Report, Table, TableCell, cell, column, rounded
-from txcalc.units import iec, short, three
+from txcalc.render.report import Report, Table, TableCell, column, rounded
+from txcalc.units import iec, three
 
 
 def _room(fit: ModelFit, formatted: bool = False) -> TableCell:
@@ -113,127 +112,3 @@ def _row(fit: ModelFit) -> dict[str, Any]:
         **({"in_ram": fit.in_ram, "ram_free_bytes": fit.ram} if fit.in_ram else {}),
         **({"refused": fit.refused} if fit.refused else {}),
     }
-
-
-def design_report(budget: DesignBudget, shapes: Sequence[Shape], classic: Sequence[Shape], asked: str) -> Report:
-    """Shapes that spend a budget, and which of the classic ones do not exceed it."""
-    family, form = budget.family, budget.engine.weights.name
-    spent = f"{form}, {_counted(budget)}"
-    if budget.flops is not None:
-        spent = (
-            f"FLOPs of training, 6·N·D: N = {short(budget.params)} active parameters, D = {short(budget.tokens)} tokens"
-        )
-    elif budget.params is not None:
-        spent = "parameters"
-    best = f"no shape meets {asked}"
-    for shape in shapes[:1]:
-        best = f"best for {asked}: {shape.layers} layers of D = {shape.width:,}, {short(shape.params)} parameters"
-    header = [best, f"{asked}: {spent}", *_said(family), _line(budget, classic, asked, form)]
-    tables = [_table(f"Best first: {RULE}", budget, shapes)]
-    if classic:
-        tables.append(_table("Well-known shapes, in this family", budget, classic, budget.params is None))
-    data = {
-        "schema": "txcalc/design/1",
-        "budget": {
-            "params": budget.params,
-            "memory_bytes": budget.memory,
-            "context": budget.context,
-            "flops": budget.flops,
-            "tokens": budget.tokens,
-        },
-        "weights": form,
-        "family": _family(family),
-        "rule": RULE,
-        "rows": [_shape(budget, shape) for shape in shapes],
-        "classic": [_shape(budget, shape) for shape in classic],
-    }
-    return Report(data, tables, [line for line in header if line])
-
-
-def _said(family: Kin) -> list[str]:
-    """What all shapes share."""
-    if isinstance(family, Likeness):
-        rounds = f"L = {family.first:,}" if family.round == family.first else f"L from {family.first:,} on"
-        more = f", in rounds of {family.round:,}" if family.round > 1 else ""
-        lines = [
-            f"layers of {family.base.name}, scaled: heads and widths grow with D, all else is kept",
-            f"D a multiple of {family.step():,}; other widths multiples of {TILE}, where the model's are"
-            + (f"; {rounds}{more}" if more else ""),
-        ]
-        return [
-            *lines,
-            *([", ".join(f"{key} = {value}" for key, value in family.sizes.items())] if family.sizes else []),
-        ]
-    assert isinstance(family, DesignFamily)
-    return [
-        f"V = {family.vocab:,}{' (tied)' if family.tied else ''}; F = {family.ratio}·D, rounded up to a multiple of "
-        f"{family.multiple}; heads of {family.d_head}, {family.gqa} per key/value head; D a multiple of {family.step()}"
-    ]
-
-
-def _family(family: Kin) -> dict[str, Any]:
-    if isinstance(family, Likeness):
-        return {"like": family.base.name, "sizes": dict(family.sizes), "multiple": family.step(), "round": family.round}
-    assert isinstance(family, DesignFamily)
-    return {
-        "vocab": family.vocab,
-        "ratio": str(family.ratio),
-        "gqa": family.gqa,
-        "d_head": family.d_head,
-        "tied": family.tied,
-    }
-
-
-def _shape(budget: DesignBudget, shape: Shape) -> dict[str, Any]:
-    """A shape and how to build it: an inline description, or changes of the model."""
-    family = budget.family
-    made: dict[str, Any] = {}
-    if isinstance(family, Likeness):
-        made["changes"] = family.changes(shape.layers, shape.width)
-    else:
-        assert isinstance(family, DesignFamily)
-        made["inline"] = family.text(shape.layers, shape.width)
-    if budget.tokens is not None:
-        made["train_flops"] = 6 * shape.active * budget.tokens
-    return {**shape._asdict(), "fits": shape.fits, **made}
-
-
-def _counted(budget: DesignBudget) -> str:
-    if budget.context is None:
-        return "weights only (--context adds a cache)"
-    return f"weights, one sequence of {budget.context:,} tokens and its activations"
-
-
-def _line(budget: DesignBudget, classic: Sequence[Shape], asked: str, form: str) -> str:
-    """16 GB at fp16: L=32 D=4096 fits, L=40 D=5120 does not."""
-    if budget.params is not None or not classic:
-        return ""
-    inside, outside = boundary(classic)
-    words = [
-        f"L={shape.layers} D={shape.width} {verb}"
-        for shape, verb in ((inside, "fits"), (outside, "does not"))
-        if shape is not None
-    ]
-    return f"{asked} at {form}: {', '.join(words)}"
-
-
-def _table(title: str, budget: DesignBudget, shapes: Sequence[Shape], judged: bool = False) -> Table:
-    rows = []
-    routed = any(shape.active != shape.params for shape in shapes)
-    for shape in shapes:
-        spare = rounded(shape.spare) if budget.params is not None else TableCell(shape.spare, iec(shape.spare))
-        sizes = (shape.layers, shape.width, shape.heads, shape.kv_heads, shape.d_ff)
-        fits = (
-            (TableCell(shape.fits, "yes" if shape.fits else "no", "green" if shape.fits else "red"),) if judged else ()
-        )
-        held = TableCell(shape.cache_per_token, iec(shape.cache_per_token))
-        counted = (rounded(shape.params), *((rounded(shape.active),) if routed else ()))
-        rows.append((*map(cell, sizes), *counted, TableCell(shape.bytes, iec(shape.bytes)), held, spare, *fits))
-    left = column("left over", "" if budget.params is not None else "bytes")._replace(text="left\nover")
-    names: list[Any] = ["L", "D", "h", "h_kv", "F", "parameters", *(["active"] if routed else [])]
-    cache = column("cache per token", "bytes")._replace(text="cache\nper token")
-    kept = [column("memory", "bytes"), cache, left, *(["fits"] if judged else [])]
-    filled = [i for i in range(len(names)) if any(row[i].value is not None for row in rows)]
-    headings = [names[i] for i in filled] + kept
-    lines = [[*(row[i] for i in filled), *row[len(names) :]] for row in rows]
-    return Table(title, headings, lines, left=frozenset())

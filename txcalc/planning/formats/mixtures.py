@@ -21,7 +21,7 @@ from txcalc.errors import InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
 from txcalc.parts.mechanisms import section_of
-from txcalc.planning.formats.weights import FORMATS, GGML, Format, Mixed, Numbers, layers_of, plain
+from txcalc.planning.formats.weights import FORMATS, GGML, Format, Mixed, Numbers, plain
 
 
 class Layer(NamedTuple):
@@ -114,7 +114,7 @@ def mixture(model: Model, name: str) -> Format | None:
 
     def standing(role: str) -> list[tuple[int, str]]:
         """The places of a role's matrices."""
-        return [(i or 0, entry.name) for entry in ledger if roles[entry.name] == role for i in layers_of(entry)]
+        return [(i or 0, entry.name) for entry in ledger if roles[entry.name] == role for i in entry.owners]
 
     apart = not EVERYWHERE.issuperset(when for when, _ in rules.v)
     values = {number: i for i, number in enumerate(sorted({n for n, _ in standing("v")}))} if apart else {}
@@ -137,12 +137,18 @@ def mixture(model: Model, name: str) -> Format | None:
         elif role == "down" and rules.low:
             spots = [ways.get((spot, entry.name), 0) for spot in spots]
         among = len(values) if role == "v" else layer.of
-        places = [Layer(spot, among, layer.groups, layer.experts) for spot in spots]
-        chosen = [next((kind for when, kind in own if WHEN[when](at)), rules.default) for at in places]
+        chosen = _types(own, rules.default, layer._replace(of=among), tuple(spots))
         wider = role == "v" and seventy
         return ["q5_k" if wider and kind in ("q3_k", "q4_k") else kind for kind in chosen]
 
     return _mixed(model, wanted, choose)
+
+
+@cache
+def _types(own: Rules, default: str, sizes: Layer, spots: tuple[int, ...]) -> list[str]:
+    """The types that rules give to layers of these numbers, in a model of these sizes."""
+    places = (sizes._replace(number=spot) for spot in spots)
+    return [next((kind for when, kind in own if WHEN[when](at)), default) for at in places]
 
 
 def _shape(model: Model) -> tuple[Mapping[str, Any], Layer]:
@@ -191,13 +197,12 @@ def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]
 
     def form(entry: Entry, numbers: Numbers) -> Sequence[Format | None]:
         if entry.kind == "router" or (kept and entry.kind == "experts"):
-            return [GGML["mxfp4"] if entry.kind == "experts" else None] * len(numbers)
+            return [GGML["mxfp4"] if entry.kind == "experts" else None]
         head = entry.kind == "head" or (tied and entry.leaf.row is not None)
-        columns = entry.leaf.untied.weights()[0].shape[1]
+        columns = entry.leaf.untied.tensors[0].shape[1]
         kinds = choose(entry, numbers)
         fitting = {kind: _fitting(kind, columns, head) for kind in set(kinds)}
-        found = [fitting[kind] for kind in kinds]
-        return found if len(found) == len(numbers) else found * len(numbers)
+        return [fitting[kind] for kind in kinds]
 
     ledger = [entry for entry in model.entries if entry.leaf.untied.params]
     return Mixed.of(name.upper() if name in MIXTURES else name, f"llama.cpp's mixture {name.upper()}", ledger, form, 32)

@@ -61,7 +61,7 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
             key: next((form for covers, form in rules if covers(entry, number)), None)
             for key, number in dict(zip(keys, numbers, strict=True)).items()
         }
-        return [known[key] for key in keys]
+        return [known[key] for key in keys] if len({*known.values()}) > 1 else [*known.values()][:1]
 
     ledger = [entry for entry in model.entries if entry.leaf.untied.params]
     source = f"quantization_config: {read.method}"

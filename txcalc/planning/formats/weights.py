@@ -234,11 +234,6 @@ METHODS = {
 Numbers = Sequence[int | None]  # of layers; None: what stands in none
 
 
-def layers_of(entry: Entry) -> Numbers:
-    """The layers that an entry's weights stand in; a layer that others share is named once."""
-    return (None,) if entry.layer is None else list(entry.numbers)[: entry.layer.times]
-
-
 @record
 class Mixed(Format):
     """Weights whose matrices have formats of their own, layer by layer; the fields are those of the format with most
@@ -260,7 +255,8 @@ class Mixed(Format):
         choose: Callable[[Entry, Numbers], Sequence[Format | None]],
         wide: int,
     ) -> Format:
-        """A model's weights with the formats that `choose` gives to the layers of every matrix."""
+        """A model's weights with the formats that `choose` gives to the layers of every matrix: one for each of its
+        layers, or one for all."""
         table: dict[str, dict[int | None, Format | None]] = {}
         elements: dict[Format, int] = {}
         known: dict[Any, list[tuple[Format | None, int]]] = {}
@@ -268,12 +264,15 @@ class Mixed(Format):
             # A tied head has no weights of its own, but a later stage of a pipeline holds a copy.
             if not any(_is_matrix(entry, weight) for weight in entry.leaf.untied.tensors):
                 continue
-            numbers = layers_of(entry)
+            numbers = entry.owners
             forms, each = choose(entry, numbers), entry.params // len(numbers)
             if not any(forms):
                 continue
-            table.setdefault(entry.name, {}).update(zip(numbers, forms, strict=True))
-            counted = known[entry.name, tuple(numbers)] = [*_counted(forms).items()]
+            alike = len(forms) == 1
+            row = dict.fromkeys(numbers, forms[0]) if alike else zip(numbers, forms, strict=True)
+            table.setdefault(entry.name, {}).update(row)
+            counted = [(forms[0], len(numbers))] if alike else [*_counted(forms).items()]
+            known[entry.name, numbers] = counted
             for found, number in counted:
                 if found:
                     elements[found] = elements.get(found, 0) + each * number
@@ -288,7 +287,7 @@ class Mixed(Format):
         row = self.table.get(entry.name)
         if row is None or not _is_matrix(entry, weight):
             return [(None, 1)]
-        key = entry.name, tuple(layers_of(entry))
+        key = entry.name, entry.owners
         if key not in self._parts:
             self._parts[key] = list(_counted([row.get(number) for number in key[1]]).items())
         return self._parts[key]

@@ -65,7 +65,7 @@ class RankBytes:
         draft: RankBytes | None = None,
     ) -> None:
         self.model, self.stage, self.engine, self.draft = model, stage, engine, draft
-        ledger = stage.ledger(model.workload())
+        ledger = model.entries if stage.root is model.root else stage.ledger(model.workload())
         stored = [(entry, engine.stored(entry)) for entry in ledger if entry.leaf.params]
         offload = engine.offload
         self.weights = [one for one in stored if not (offload and offload.holds(one[0]))]

@@ -237,7 +237,10 @@ def reader_of(where: str, c: Config) -> Any:
         if "auto_map" in c:
             raise InputError(
                 where,
-                [f"model_type is {shown(c.model_type)}, whose code auto_map names and txcalc never runs"],
+                [
+                    f"model_type is {shown(c.model_type)}, whose code auto_map names and txcalc never runs (a .toml "
+                    "file can describe its layers; docs/reference/describing.md)"
+                ],
             )
         if release.knows(c.model_type):
             raise InputError(where, [f"model_type is {c.model_type!r}, which is not read: {_part(c)}{way_out(c)}"])

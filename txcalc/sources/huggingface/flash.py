@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered, piece
+from txcalc.sources.huggingface.keys import any_of
+from txcalc.sources.huggingface.recurrent import expanded, mamba_mixer, step_rank
 
 # Kernels, losses and ways to compute the same, none of which changes a size.
 KERNELS = ("fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp", "attn_mode")
 
 
-def _stack(c: Config) -> Raw:
-    """The widths, norms, feed-forward and head that the models share."""
+def _stack(c: Config, said: bool = True) -> Raw:
+    """The widths, norms, feed-forward and head that the models share. `said`: `intermediate_size` is the feed-forward's
+    width, not one that follows from `hidden_ratio` alone."""
     c.of_its_own()
     c.alone()
-    c.only(None, "attn", "attnres_block_size", why="layers of one kind without residuals over layers are read")
+    c.only(None, "attnres_block_size", why="residuals over layers are not read")
     c.ignore(*KERNELS)
     own = {"default": 4} if any(key in c for key in KERNELS[:4]) else {}  # keys that no other code has
     d, ratio = c.size("hidden_size", default=2048), c.size("hidden_ratio", null=4, **own)
     wide = -(-(2 * d * ratio // 3) // 256) * 256  # two thirds, up to a multiple of 256
-    width = c.size("intermediate_size", default=wide, null=wide)
+    width = c.size("intermediate_size", default=wide, null=wide) if said else wide
     return {
         "kind": "decoder",
         "d_model": d,
@@ -28,6 +32,23 @@ def _stack(c: Config) -> Raw:
         "norm": c.rms("norm_eps"),
         "head": c.lm_head(tied=False),
     }
+
+
+def _mixed(c: Config, raw: Raw, mixer: str) -> Raw:
+    """Layers of this mixer and a feed-forward; those that `attn` lists have an attention in its place."""
+    n, attn, parts = raw["n_layers"], c.table("attn"), {mixer: {"parts": [mixer, "feed_forward"]}}
+    if not attn:
+        return layered(raw | {"positions": {"form": "none"}}, ([mixer] * n, parts))
+    chosen = attn.items("layers", of=any_of(*range(n)), length=None, default=[])
+    if not chosen:
+        attn.fault("layers", attn.data.get("layers", ABSENT), "numbers of layers, from 0")
+    attention = attn.heads(raw, names=("num_heads",), whole=True, kv_names=("num_kv_heads",), width_names=())
+    attention["bias"] = [*"qkv"] if attn.flag("qkv_bias", default=False) else False
+    if window := attn.size("window_size", default=None, null=None):
+        attention["window"] = window
+    raw |= {"attention": attention, "positions": attn.rotary(attention["d_head"])}
+    kinds = ["attention" if i in chosen else mixer for i in range(n)]
+    return layered(raw, (kinds, parts | {"attention": {"parts": ["attention", "feed_forward"]}}))
 
 
 def _on(c: Config, key: str, why: str) -> None:
@@ -62,8 +83,18 @@ def gated_deltanet(c: Config) -> Raw:
         _on(c, key, "a gate and short convolutions are read")
     delta = {"n_heads": values, "n_key_heads": keys, "d_key": width, "d_value": max(1, int(wide)),
              "d_conv": c.size("conv_size", default=4), "signed": c.flag("allow_neg_eigval", default=False)}  # fmt: skip
-    raw |= {"delta": delta, "positions": {"form": "none"}}
-    return layered(raw, (["delta"] * raw["n_layers"], {"delta": {"parts": ["delta", "feed_forward"]}}))
+    return _mixed(c, raw | {"delta": delta}, "delta")
+
+
+def samba(c: Config) -> Raw:
+    """Mamba, or attention, and a feed-forward in every layer."""
+    raw = _stack(c, said=False)
+    inner = expanded(c, raw, "expand")
+    c.only(inner, "intermediate_size", why="its class makes it expand times hidden_size, the width of its Mamba")
+    c.only(True, "use_conv_bias", why="its class reads it nowhere")
+    names = "state_size conv_kernel use_bias use_conv_bias"
+    raw["mamba"] = mamba_mixer(c, inner, step_rank(c, raw, "time_step_rank"), names)
+    return _mixed(c, raw, "mamba")
 
 
 def delta_net(c: Config) -> Raw:
@@ -159,6 +190,4 @@ def _short(c: Config, default: bool, **widths: int) -> list[Raw]:
 def _linear(c: Config, made: list[Raw]) -> Raw:
     """A layer of these pieces and a feed-forward."""
     c.note("the recurrence itself and what is normed of its heads are not among the FLOPs")
-    raw = _stack(c) | {"pieces": {"leaves": [{"kind": "recurrent"} | one for one in made]}}
-    raw["positions"] = {"form": "none"}
-    return layered(raw, (["layer"] * raw["n_layers"], {"layer": {"parts": ["pieces", "feed_forward"]}}))
+    return _mixed(c, _stack(c) | {"pieces": {"leaves": [{"kind": "recurrent"} | one for one in made]}}, "pieces")

@@ -18,17 +18,22 @@ def _decoder(c: Config, raw: Raw, attention: Raw, *, tied: bool, mlp: Raw | None
 
 
 def qwen(c: Config) -> Raw:
-    """Q, K and V have biases whatever `no_bias` says; each of the two gates is half as wide as `intermediate_size`."""
-    raw = c.stack()
+    """Q, K and V have biases whatever `no_bias` says; each of the two gates is half as wide as `intermediate_size`. Its
+    first files have GPT-2's names."""
+    raw = c.stack(("hidden_size", "n_embd"), ("num_hidden_layers", "n_layer"))
     c.only(raw["vocab_size"], "padded_vocab_size", why="the table has vocab_size rows")
-    attention = c.heads(raw, kv_names=(), width_names=())
+    c.only("swiglu", "activation", why="its code has no other")
+    c.only("rotary", "pos_emb", why="its code has no other")
+    c.only(False, "apply_residual_connection_post_layernorm", why="residuals of what is normed are not read")
+    c.ignore("bias_dropout_fusion", "params_dtype", "seq_length")
+    attention = c.heads(raw, names=("num_attention_heads", "n_head"), kv_names=(), width_names=())
     n_heads, width = attention["n_heads"], c.size("kv_channels", default=128)
     if n_heads * width != raw["d_model"]:
         c.fault("kv_channels", width, "hidden_size / num_attention_heads", "Q, K and V are split at hidden_size")
     bias = not c.flag("no_bias", default=True)
-    both = c.size("intermediate_size")
+    both = c.size("intermediate_size", "ffn_hidden_size")
     if both % 2:
-        c.fault("intermediate_size", both, "an even number: the width of both gates")
+        c.fault(c.spelling("intermediate_size", "ffn_hidden_size"), both, "an even number: the width of both gates")
     made = _decoder(
         c,
         raw,

@@ -7,7 +7,7 @@ from txcalc.sources.huggingface.config import TOP, WIDTH, Config, Raw, by_mixer,
 from txcalc.sources.huggingface.keys import any_of
 
 
-def _inner(c: Config, raw: Raw, *names: str) -> int:
+def expanded(c: Config, raw: Raw, *names: str) -> int:
     """Channels of the mixer, `expand` times the width."""
     factor = c.real(*names, default=2)
     inner = int(factor * raw["d_model"])
@@ -17,7 +17,7 @@ def _inner(c: Config, raw: Raw, *names: str) -> int:
     return inner
 
 
-def _rank(c: Config, raw: Raw, *names: str) -> int:
+def step_rank(c: Config, raw: Raw, *names: str) -> int:
     """Rank of the step size: a number, or "auto" for D/16 rounded up."""
     auto = -(-raw["d_model"] // 16)
     if c.data.get(c.spelling(*names)) == "auto":
@@ -28,11 +28,11 @@ def _rank(c: Config, raw: Raw, *names: str) -> int:
 
 def mamba(c: Config) -> Raw:
     raw = _recurrent(c)
-    inner = _inner(c, raw, "expand")
+    inner = expanded(c, raw, "expand")
     given = c.size("intermediate_size", default=None)
     if given is not None and given != inner:
         c.fault("intermediate_size", given, f"expand × hidden_size = {inner:,}", "it is what transformers derives")
-    mixer = mamba_mixer(c, inner, _rank(c, raw, "time_step_rank"), "state_size conv_kernel use_bias use_conv_bias")
+    mixer = mamba_mixer(c, inner, step_rank(c, raw, "time_step_rank"), "state_size conv_kernel use_bias use_conv_bias")
     return raw | {"mamba": mixer, "norm": c.rms("layer_norm_epsilon", eps=1e-5), "head": c.lm_head(tied=True)}
 
 
@@ -87,8 +87,11 @@ def _mamba2(c: Config, n_heads: int, d_head: int, inner: int, names: str, groups
 
 def mamba2(c: Config) -> Raw:
     raw = _recurrent(c)
-    inner = _inner(c, raw, "expand")
-    n_heads, d_head = c.size("num_heads", default=128), c.size("head_dim", default=64)
+    inner = expanded(c, raw, "expand")
+    d_head = c.size("head_dim", default=64)
+    # flash-linear-attention's class, which alone has these keys, derives the number of its heads.
+    several = max(1, inner // d_head) if {"fuse_norm", "fuse_cross_entropy"} & c.data.keys() else 128
+    n_heads = c.size("num_heads", default=several)
     names = "num_heads n_groups state_size conv_kernel use_bias use_conv_bias"
     mixer = _mamba2(c, n_heads, d_head, inner, names, 8, 128)
     return raw | {"mamba2": mixer, "norm": c.rms("layer_norm_epsilon", eps=1e-5), "head": c.lm_head(tied=False)}
@@ -98,8 +101,8 @@ def jamba(c: Config) -> Raw:
     """Attention without positions in every `attn_layer_period`-th layer, experts in every `expert_layer_period`-th."""
     raw = c.stack()
     n = raw["n_layers"]
-    inner = _inner(c, raw, "mamba_expand")
-    raw["mamba"] = mamba_mixer(c, inner, _rank(c, raw, "mamba_dt_rank")) | {"norms": True}
+    inner = expanded(c, raw, "mamba_expand")
+    raw["mamba"] = mamba_mixer(c, inner, step_rank(c, raw, "mamba_dt_rank")) | {"norms": True}
     raw = c.decoder(raw, c.heads(raw, kv=8, width_names=()), positions={"form": "none"})
     mixed = c.experts(("num_experts", "num_local_experts"), ("num_experts_per_tok",), ("intermediate_size",), 16, 2)
     period, offset = _every(c, "expert_layer", 2, 1)
@@ -154,7 +157,7 @@ def granitemoehybrid(c: Config) -> Raw:
         c.fault("position_embedding_type", form, "'rope' or 'nope'")
     raw |= {
         "attention": attention,
-        "mamba2": granite_mixer(c, raw, _inner(c, raw, "mamba_expand")),
+        "mamba2": granite_mixer(c, raw, expanded(c, raw, "mamba_expand")),
         "norm": c.rms(),
         "positions": c.rotary(attention["d_head"]) if form == "rope" else {"form": "none"},
         "head": c.lm_head(tied=False),

@@ -70,6 +70,22 @@ def test_native_bytes_are_the_published_checkpoints(name: str) -> None:
     assert size(name) == QUANTISED["totals"][name] - besides(name)
 
 
+@pytest.mark.parametrize("name", QUANTISED["elements"])
+def test_native_stores_the_elements_of_the_published_checkpoints(name: str) -> None:
+    """The weights, and a scale for each block of those that the format stores."""
+    model = load(name)
+    form = weights_of(model, "native")
+    scales = sum(
+        (form.bits_of(weight, entry) - form.bits * weight.size) // form.scale * entry.times
+        for entry in model.entries
+        for weight in (entry.leaf.weights() if form.scale and entry.params else ())
+        if form.stores(weight, entry)
+    )
+    assert model.params + scales == QUANTISED["elements"][name] - sum(
+        QUANTISED["elements_besides"].get(name, {}).values()
+    )
+
+
 @pytest.mark.parametrize("name", QUANTISED["files"])
 def test_native_bytes_are_the_files_less_their_headers(name: str) -> None:
     """A header has a line for each tensor and each tensor of scales: its name, dtype, shape and place, in 100 to 135

@@ -64,9 +64,8 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
         return [known[key] for key in keys] if len({*known.values()}) > 1 else [*known.values()][:1]
 
     ledger = [entry for entry in model.entries if entry.leaf.untied.params]
-    source = f"quantization_config: {read.method}"
     main = next((form for _, form in reversed(rules) if form), None)
-    found = Mixed.of(main.name if main else read.method, source, ledger, choose, wide)
+    found = Mixed.of(main.name if main else read.method, f"quantization_config: {read.method}", ledger, choose, wide)
     if not isinstance(found, Mixed) or not found.table:
         raise InputError(WHERE, [f"quantises no layer of {model.name}: its lists leave every one wide"])
     check_packed(read.method, found, ledger)
@@ -83,8 +82,8 @@ def _routed(entry: Entry, _: int | None) -> bool:
 
 
 def _pooling(entry: Entry, _: int | None) -> bool:
-    """Leaves that pool keys and values, and weights of an index's heads."""
-    return any(step.duty == "pools" for step in entry.steps) or entry.duty == "weighs"
+    """Leaves that pool keys and values."""
+    return any(step.duty == "pools" for step in entry.steps)
 
 
 def _mixing(entry: Entry, _: int | None) -> bool:
@@ -151,9 +150,10 @@ class _Config:
         return among[0] if among else 1
 
     def fp8(self) -> Iterator[Rule]:
-        """With experts in fp4 as DeepSeek-V4-Flash's files have them: scales of eight bits, and in 16 and 32 bits what
-        its code keeps so without a word in the config."""
+        """In 16 and 32 bits what DeepSeek's code keeps so without a word in the config: the weights of an index's heads
+        (V3.2), and with experts in fp4 (V4-Flash), whose scales have eight bits, more."""
         block, narrow = self.raw.get("weight_block_size"), self.raw.get("expert_dtype") == "fp4"
+        yield (lambda entry, _: entry.duty == "weighs", None)
         if narrow:
             yield (_mixing, FORMATS["fp32"])
             yield (_pooling, None)

@@ -173,7 +173,8 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
     model type, and some have one that no library knows. Errors: `InputError`."""
     model_type, names = data.get("model_type"), data.get("architectures")
     cls = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
-    if bare(cls) in BY_CLASS and model_type != BY_CLASS[bare(cls)] and not isinstance(data.get("text_config"), Mapping):
+    whole = model_type in (None, *WRAPPERS) and isinstance(data.get("text_config"), Mapping)
+    if bare(cls) in BY_CLASS and model_type != BY_CLASS[bare(cls)] and not whole:
         return BY_CLASS[bare(cls)], [f"model_type = {BY_CLASS[bare(cls)]!r}, which has the class {cls}"]
     if "draft_vocab_size" in data and bare(cls) == "llamaforcausallm":
         return "eagle3", ["model_type = 'eagle3', for draft_vocab_size is a key of such drafts alone"]

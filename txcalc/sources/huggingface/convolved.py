@@ -15,6 +15,7 @@ from txcalc.sources.huggingface.leaves import Pieces, listed, normed, places
 from txcalc.sources.spec import MAX_LAYERS, count, size
 
 Sides = tuple[int, int]
+Maps = list[tuple[Sides, int]]  # sides and channels of several pictures
 
 
 class Network:
@@ -154,10 +155,11 @@ def resnet(c: Config) -> Raw:
     return net.classified()
 
 
-def residual(c: Config, net: Network, *, dilated: bool = False) -> None:
-    """Blocks of two convolutions, or of three of which the middle one is narrow, and a sum with what they read;
-    the last stage of a `dilated` network skips nothing."""
-    grouped = c.model_type == "regnet"
+def residual(c: Config, net: Network, *, dilated: bool = False) -> Maps:
+    """Blocks of two convolutions, or of three of which the middle one is narrow, and a sum with what they read; the
+    last stage of a `dilated` network skips nothing, and RT-DETR's reads by three convolutions. Gives the sides and
+    channels of the first pictures and of each stage's."""
+    grouped, deep = c.model_type == "regnet", c.model_type == "rt_detr_resnet"
     c.ignore("stage_names", "out_features", "out_indices")
     widths, depths = stages(
         c, hidden_sizes=(size, [128, 192, 512, 1088] if grouped else [256, 512, 1024, 2048]),
@@ -168,16 +170,28 @@ def residual(c: Config, net: Network, *, dilated: bool = False) -> None:
     if form not in forms:
         c.fault("layer_type", form, f"{forms[0]!r} or {forms[1]!r}")
     net.act = act = c.activation("hidden_act", default="relu")
-    net.conv("stem", c.size("embedding_size", default=32 if grouped else 64), 3 if grouped else 7, 2)
+    first_width = c.size("embedding_size", default=32 if grouped else 64)
+    if deep:
+        net.conv("stem1", max(1, first_width // 2), 3, 2)
+        net.conv("stem2", net.channels)
+        net.conv("stem3", first_width)
+        net.act = "relu"  # inside blocks, whatever the config says
+    else:
+        net.conv("stem", first_width, 3 if grouped else 7, 2)
     if not grouped:
         net.pooled(3, 2)
     first = c.flag("downsample_in_first_stage", default=grouped)
     early = not grouped and form == "bottleneck" and c.flag("downsample_in_bottleneck", default=False)
     across = c.size("groups_width", default=64) if grouped else 1
     c.ignore("downsample_in_bottleneck")
+    seen = [(net.sides, net.channels)]
     for i, (width, depth) in enumerate(zip(widths, depths, strict=True)):
         stride = 2 if (i or first) and not (dilated and i == len(widths) - 1) else 1
-        whole = net.channels != width or stride != 1
+        whole = net.channels != width or stride != 1 or (deep and form == "basic")
+        if deep and form == "basic" and net.channels != width and stride == 1:
+            c.fault(
+                "hidden_sizes", widths, f"{net.channels}, as its stem makes, first", "what it adds is half as large"
+            )
         for name, times, step in (("first", 1, stride), ("", depth - 1, 1)):
             if not times:
                 continue
@@ -199,8 +213,30 @@ def residual(c: Config, net: Network, *, dilated: bool = False) -> None:
                 net.conv("conv3", width, 1, act="")
             if whole and name:
                 after, net.channels, net.sides = net.sides, before, sides
-                net.conv("shortcut", width, 1, step, act="", to_sides=after)
+                pooled = deep and (form != "basic" or before != width)
+                net.conv("shortcut", width, 1, 1 if pooled else step, act="", to_sides=after)
             net.add(piece("sum", "sum", width), piece("activation", act, width))
+        seen.append((net.sides, net.channels))
+    return seen
+
+
+def outputs(c: Config, maps: Maps, usual: list[int]) -> Maps:
+    """Of the pictures that a backbone makes those that it gives: `out_features`, or `out_indices`."""
+    names, found = ["stem", *(f"stage{i}" for i in range(1, len(maps)))], usual
+    features, indices = c.data.get("out_features"), c.data.get("out_indices")
+    c.ignore("out_features", "out_indices", "stage_names")
+    if features is not None:
+        found = [names.index(one) for one in features if one in names] if isinstance(features, list) else []
+        if not isinstance(features, list) or len(found) != len(features) or found != sorted({*found}):
+            c.fault("out_features", features, f"a list of some of {', '.join(names)}, in this order")
+    if indices is not None:
+        whole = isinstance(indices, list) and all(type(i) is int and -len(maps) <= i < len(maps) for i in indices)
+        told = [i % len(maps) for i in indices] if whole else []
+        if not told or told != sorted({*told}) or (features is not None and told != found):
+            c.fault("out_indices", indices, f"a list of numbers below {len(maps)}, each above the one before, the same "
+                    "as out_features")  # fmt: skip
+        found = told
+    return [maps[i] for i in found] or maps[-1:]
 
 
 regnet = resnet

@@ -5,6 +5,7 @@ from __future__ import annotations
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import TOP, WIDTH, Config, Raw, layered, piece
 from txcalc.sources.huggingface.decoders import decoder
+from txcalc.sources.huggingface.image_text import clip_vision_model, config_of
 from txcalc.sources.huggingface.leaves import listed
 from txcalc.sources.huggingface.speech import wav2vec2
 from txcalc.sources.spec import real, size
@@ -415,3 +416,19 @@ def _of_the_token(d: int) -> list[Raw]:
     made.append(piece("mix_up", "grouped", 5 * mix, 5 * d, groups=5, bias=False))
     made += [piece("decay_down", "linear", d, decay, bias=False), piece("decay_tanh", "tanh", decay)]
     return [*made, piece("decay_up", "linear", decay, d, bias=False), piece("mixes", "held", 6 * d)]
+
+
+def safety_checker(c: Config) -> Raw:
+    """Stable Diffusion's (diffusers, under CLIP's model type): CLIP's encoder of pictures, projected and compared with
+    17 concepts and 3 special ones, each with a threshold. It has no encoder of words, whatever its config says of one.
+    """
+    c.ignore("architectures", "text_config", "text_config_dict", "logit_scale_init_value")
+    width = c.size("projection_dim", default=512)
+    table = {**config_of(c, "vision"), "projection_dim": width}
+    inner = Config(table, "clip_vision_model", "vision_config.", c, partial=True)
+    inner.ignore("architectures")
+    raw = clip_vision_model(inner, "projected")
+    once: Raw = {"kind": "head", "at": [0, 1, 1]}
+    compared = [piece(name, "linear", width, n, bias=False, **once) for name, n in (("concepts", 17), ("special", 3))]
+    c.note("a picture alone is run: this class has no encoder of words")
+    return raw | {"around": [*compared, piece("thresholds", "held", 17 + 3, kind="head")]}

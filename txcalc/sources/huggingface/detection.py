@@ -7,9 +7,13 @@ from typing import Any
 
 from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.convolved import Network, picture, residual
+from txcalc.sources.huggingface.convolved import Maps, Network, outputs, picture, residual
 from txcalc.sources.huggingface.leaves import Pieces, attends, fed, listed, normed, preceded
 from txcalc.sources.huggingface.recorded import recorded
+
+# What trains a detector, and changes no size.
+LOSSES = ("class_cost", "bbox_cost", "giou_cost", "bbox_loss_coefficient", "giou_loss_coefficient", "auxiliary_loss",
+          "eos_coefficient", "mask_loss_coefficient", "dice_loss_coefficient", "init_xavier_std")  # fmt: skip
 
 
 def told(name: str, widths: list[int], act: str, **here: Any) -> Pieces:
@@ -111,11 +115,14 @@ _RESNETS = {
 
 def detr(c: Config) -> Raw:
     """A residual network, layers over what it makes, and layers in which queries attend to each other and to that."""
-    c.ignore("class_cost", "bbox_cost", "giou_cost", "bbox_loss_coefficient", "giou_loss_coefficient", "auxiliary_loss")
     c.ignore(
-        "eos_coefficient", "mask_loss_coefficient", "dice_loss_coefficient", "init_xavier_std", "is_encoder_decoder"
+        *LOSSES,
+        "is_encoder_decoder",
+        "use_pretrained_backbone",
+        "max_position_embeddings",
+        "num_hidden_layers",
+        "scale_embedding",
     )
-    c.ignore("use_pretrained_backbone", "max_position_embeddings", "num_hidden_layers", "scale_embedding")
     tables = c.model_type == "table-transformer"
     d, act = c.size("d_model", "hidden_size", default=256), c.activation("activation_function", default="relu")
     queries = c.size("num_queries", default=100)
@@ -158,8 +165,9 @@ def detr(c: Config) -> Raw:
 table_transformer = detr
 
 
-def backbone(c: Config, net: Network) -> None:
-    """The residual network that reads the picture: of `backbone_config`, or one of timm's by its name."""
+def backbone(c: Config, net: Network, *, several: bool = False) -> Maps:
+    """The residual network that reads the picture: of `backbone_config`, or one of timm's by its name. Gives the
+    pictures that it makes, of its last stage or of `several`."""
     own, name = c.data.get("backbone_config"), c.data.get("backbone")
     c.ignore("backbone", "backbone_config", "backbone_kwargs", "use_timm_backbone")
     outer = c.flag("use_timm_backbone", default=True, null=True)
@@ -167,23 +175,26 @@ def backbone(c: Config, net: Network) -> None:
         inner = Config(own, "resnet", f"{c.path}backbone_config.", c)
         inner.ignore("architectures", "image_size")
         inner.equal("num_channels", net.channels, 3, "as many as num_channels")
-        last = f"stage{len(own.get('depths') or [3, 4, 6, 3])}"
-        if (given := own.get("out_features")) and given[-1:] != [last]:
-            inner.fault("out_features", given, f"a list that ends in {last!r}")
-        residual(inner, net)
-        return
+        made = residual(inner, net)
+        maps = outputs(inner, made, [len(made) - 1])
+        if not several and maps[-1:] != made[-1:]:
+            inner.fault("out_features", own.get("out_features"), f"a list that ends in 'stage{len(made) - 1}'")
+        return maps
     timm: dict[str, Any] = own if isinstance(own, dict) and own.get("model_type") == "timm_backbone" else {}
     known = (timm.get("backbone", name) if outer or timm else None) or "resnet50"
     dilated = c.flag("dilation", default=False) and outer and not timm
     if (stride := timm.get("output_stride")) is not None:
         dilated = stride == 16
-    plain = stride in (None, 16, 32) and (timm.get("out_indices") or [4])[-1:] in ([4], [-1])
+    found = timm.get("out_indices") or ([2, 3, 4] if several and outer else [4])
+    plain = stride in (None, 16, 32) and isinstance(found, list) and found[-1:] in ([4], [-1])
+    plain = plain and (not several or found in ([2, 3, 4], [1, 2, 3, 4], [4]))
     if (own is not None and not timm) or known not in _RESNETS or c.data.get("backbone_kwargs") or not plain:
         got = own if own is not None else known
         c.fault(
             "backbone_config" if own is not None else "backbone", got,
             f"one of {', '.join(_RESNETS)} of timm to its end, or a backbone_config of resnet", "others are not read",
         )  # fmt: skip
-        known = "resnet50"
+        known, found = "resnet50", [4]
     table = _RESNETS[known] | {"hidden_act": "relu", "downsample_in_first_stage": False}
-    residual(Config(table, "resnet", f"{c.path}backbone.", c), net, dilated=dilated)
+    made = residual(Config(table, "resnet", f"{c.path}backbone.", c), net, dilated=dilated)
+    return [made[i] for i in found] if several else made[-1:]

@@ -71,7 +71,7 @@ def clip(c: Config) -> Raw:
     c.head_of("none")
     width, halves = c.size("projection_dim", default=512), {}
     for half, key, reader in (("encoder", "vision", clip_vision_model), ("decoder", "text", clip_text_model)):
-        table = _table(c, key)
+        table = config_of(c, key)
         inner = Config({**table, "projection_dim": width}, f"clip_{key}_model", f"{key}_config.", c, partial=True)
         inner.ignore("architectures")
         halves[half] = reader(inner, "projected")
@@ -117,7 +117,7 @@ def siglip(c: Config) -> Raw:
         c.fault("architectures", c.data.get("architectures"), '["SiglipModel"]', "transformers makes a classifier of "
                 "pictures where no class is named")  # fmt: skip
     halves = [
-        Config({**_table(c, key), "architectures": None}, f"siglip_{key}_model", f"{key}_config.", c, partial=True)
+        Config({**config_of(c, key), "architectures": None}, f"siglip_{key}_model", f"{key}_config.", c, partial=True)
         for key in (("vision",) if form == "classifier" else ("vision", "text"))
     ]
     raw = siglip_vision_model(halves[0])
@@ -130,7 +130,7 @@ def siglip(c: Config) -> Raw:
     return raw | {"idle": held}
 
 
-def _table(c: Config, key: str) -> Mapping[str, object]:
+def config_of(c: Config, key: str) -> Mapping[str, object]:
     """The config of one encoder. Files of transformers 4 may hold it twice: then transformers takes the one that ends
     in `_dict`, filled up with the class's values."""
     old, new = c.data.get(f"{key}_config_dict"), c.data.get(f"{key}_config")
@@ -153,7 +153,7 @@ def blip(c: Config) -> Raw:
     """A picture's encoder, whose every position a post-norm decoder attends to; its head is BERT's masked one."""
     form = c.head_of("lm")
     parts = [
-        Config(_table(c, key), f"blip_{key}_model", f"{key}_config.", c, partial=True) for key in ("vision", "text")
+        Config(config_of(c, key), f"blip_{key}_model", f"{key}_config.", c, partial=True) for key in ("vision", "text")
     ]
     v, t = parts
     for half in parts:

@@ -130,16 +130,17 @@ class EngineMemory:
         return {"step": step, "sampler": logits + hidden + kept if vocab else 0}
 
     def workspace(self, ledger: Iterable[Entry], form: Format) -> int:
-        """Bytes that Triton's kernels of experts, which are for weights of 8 bits and more, keep for good: of every
-        chosen expert's rows, what goes into the activation or comes out of the last product, whichever is more, and
-        what lies between, in 16 bits."""
+        """Bytes that Triton's kernels of experts, which are for weights of 8 bits and more, keep for good: two buffers
+        in 16 bits for every chosen expert's rows, one for what goes into the activation and one for what comes out of
+        it, each as wide as the stream at least (`TritonExperts.workspace_shapes`)."""
         most = Fraction(0)
         for entry in ledger:
             if entry.routed and entry.leaf.matrix and entry.duty == "writes":
                 wide, stream = entry.leaf.matrix
                 if form.bits_of(entry.leaf.weights()[0], entry) < 8 * wide * stream:
                     continue
-                most = max(most, Fraction(entry.runs) / entry.layers * (max(2 * wide, stream) + wide))
+                width = max(2 * wide, stream) + max(wide, stream)
+                most = max(most, Fraction(entry.runs) / entry.layers * width)
         return ceil(2 * self.most_tokens * most)
 
     def check(self, form: Format, model: Model, ledger: Iterable[Entry], layout: Layout) -> None:

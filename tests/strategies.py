@@ -124,7 +124,9 @@ FIELDS |= {
     "Cell.form": cell_forms,
     "CompressedCore.n_kv_heads": st.just(1),
     "CompressedCore.span": st.builds(Window, window=widths),
-    "DeltaNet.gate": st.sampled_from(["silu", "sigmoid"]),
+    "DeltaRule.decays": maybe(sizes),
+    "DeltaNet.decay": st.sampled_from(["head", "channel", "none"]),
+    "DeltaNet.gate": st.sampled_from(["silu", "sigmoid", "none"]),
     "DeltaNet.rank": maybe(sizes),
     "DifferentialCore.span": causal_spans,
     "Embedding.scale": st.sampled_from([None, 2.0]),
@@ -386,11 +388,13 @@ def delta_tables(draw: st.DrawFn) -> dict[str, Any]:
         "n_key_heads": number,
         "d_key": draw(sizes),
         "d_value": draw(sizes),
-        "decay": draw(st.sampled_from(["head", "channel"])),
-        "gate": draw(st.sampled_from(["silu", "sigmoid"])),
+        "decay": draw(st.sampled_from(["head", "channel", "none"])),
+        "gate": draw(st.sampled_from(["silu", "sigmoid", "none"])),
         "signed": draw(flags),
     }
-    optional = {"rank": sizes, "bound": st.just(-5.0), "d_conv": sizes}
+    optional: dict[str, st.SearchStrategy[Any]] = {"d_conv": sizes}
+    if table["decay"] != "none":
+        optional |= {"rank": sizes, "bound": st.just(-5.0)}
     return table | draw(st.fixed_dictionaries({}, optional=optional))
 
 

@@ -118,6 +118,10 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
         "delta",
         DELTA | {"decay": "channel", "bound": -5, "rank": 2, "gate": "sigmoid", "signed": False, "whole_gate": False},
     ),
+    "delta net, plain": (
+        "delta",
+        DELTA | {"decay": "none", "bound": None, "rank": None, "gate": "none", "signed": False, "whole_gate": False},
+    ),
     "LSTM": ("rnn", {"form": "lstm", "d_hidden": 5, "biases": 2}),
     "GRU": ("rnn", {"form": "gru", "d_hidden": None, "biases": 1}),
     "time mix": ("time_mix", {"d_inner": 13}),

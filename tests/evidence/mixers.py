@@ -45,9 +45,14 @@ def compared(folder: Path) -> Iterator[tuple[str, Tensor, Tensor]]:
         run = getattr(module, "naive_recurrent_" + name)
         theirs, state = run(q, k, v, beta=beta, g=decay, output_final_state=True)
         shared = decay if decay.dim() == 4 else decay.unsqueeze(-1)
-        ours, own = DeltaRule._scan(q * K**-0.5, k, v, shared.exp(), beta.unsqueeze(-1), None)
+        ours, own = DeltaRule._scan(q * K**-0.5, k, v, shared.unsqueeze(-1).exp(), beta.unsqueeze(-1), None)
         yield name, theirs, ours
         yield f"{name}, state {tuple(own.shape)}", state, own
+    heads_first = (side.transpose(1, 2) for side in (q, k, v, beta))
+    theirs, state = naive(folder, "delta_rule").delta_rule_recurrence(*heads_first)
+    ours, own = DeltaRule._scan(q * K**-0.5, k, v, None, beta.unsqueeze(-1), None)
+    yield "delta_rule", theirs.transpose(1, 2), ours
+    yield f"delta_rule, state {tuple(own.shape)}", state, own
     k, v, gates = torch.randn(B, T, GROUPS, K), torch.randn(B, T, GROUPS, K), -torch.rand(B, T, H)
     theirs = naive(folder, "forgetting_attn").naive_forgetting_attn(q, k, v, gates)
     part = ForgettingPart(n_heads=H, n_kv_heads=GROUPS, d_qk=K, d_v=K, span=Causal())

@@ -1,4 +1,4 @@
-"""The gated delta rule (Gated DeltaNet, Kimi Delta Attention)."""
+"""The delta rule, gated or not (DeltaNet, Gated DeltaNet, Kimi Delta Attention)."""
 
 from __future__ import annotations
 
@@ -19,17 +19,19 @@ from txcalc.parts.taps import short_memory
 
 @frozen
 class DeltaRule(Recurrence):
-    """The gated delta rule: S ← a·S, then S ← S + k·β·(v − Sᵀ·k)ᵀ, and y = Sᵀ·q, for every head of values.
+    """The delta rule: S ← a·S (gated), then S ← S + k·β·(v − Sᵀ·k)ᵀ, and y = Sᵀ·q, for every head of values.
 
+    `decays`: of a, per head; None: a = 1, nothing decays.
     `signed`: β ranges from 0 to 2 instead of 1, so eigenvalues may be negative (Grazzi et al. 2024, arXiv 2411.12537).
 
     Shapes   q and k (B, T, key heads, d_k), of length 1 each; v and y (B, T, h, d_v), β (B, T, h), S (B, h, d_k, d_v),
              a (B, T, h, `decays`), one per head or one per row of S
-    Unit     FLOPs under other: 7 per element of S (decay, two multiplies-adds to read, one to write), 2 per value
-             (v − Sᵀ·k, β), 7 per channel of the keys (both lengths, 1/√d_k), 3 per head (β = sigmoid; 4 `signed`), and
-             a decay's exp(−A·softplus(a + bias)) (5), or exp(`bound`·sigmoid(A·(a + bias))) (7)
+    Unit     FLOPs under other: 7 per element of S (decay, two multiplies-adds to read, one to write; 6 without decay),
+             2 per value (v − Sᵀ·k, β), 7 per channel of the keys (both lengths, 1/√d_k), 3 per head (β = sigmoid;
+             4 `signed`), and a decay's exp(−A·softplus(a + bias)) (5), or exp(`bound`·sigmoid(A·(a + bias))) (7)
     Kept     modelled: q, k, v, a, β and the states at every step
-    Source   Yang et al. 2024 (arXiv 2412.06464), equation 10; with d_k decays Kimi Linear (arXiv 2510.26692)
+    Source   Yang et al. 2024 (arXiv 2412.06464), equation 10; with d_k decays Kimi Linear (arXiv 2510.26692); without
+             Yang et al. 2024 (arXiv 2406.06484), section 2.2
     """
 
     n_heads: Any
@@ -41,26 +43,33 @@ class DeltaRule(Recurrence):
     signed: bool = False
 
     def weights(self) -> tuple[Weight, ...]:
+        if self.decays is None:
+            return ()
         return Weight("A_log", (self.n_heads,)), Weight("dt_bias", (self.n_heads * self.decays,))
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, values, keys = work.positions, self.n_heads * self.d_value, self.n_key_heads * self.d_key
-        decays = self.n_heads * self.decays
-        moved = Traffic(self.n_heads + decays, rows * (2 * keys + 2 * values + decays + self.n_heads), 0)
+        passed = 2 * keys + 2 * values + self.n_heads  # q and k, v and y, β
         state = Traffic(0, 0, self.state_traffic(work))
-        gate = 3 + COST["softplus"] if self.bound is None else 4 + COST["sigmoid"]
         strength = COST["sigmoid"] + self.signed
-        return (
-            Elementwise("scan", rows * values * self.d_key, 7, state, "scan"),
-            Elementwise("correction", rows * values, 2, moved, "scan"),
+        each = 6 if self.decays is None else 7
+        done = (
+            Elementwise("scan", rows * values * self.d_key, each, state, "scan"),
+            Elementwise("correction", rows * values, 2, Traffic(0, rows * passed, 0), "scan"),
             Elementwise("lengths", rows * keys, 7, Traffic(), "scan"),
             Elementwise("strength", rows * self.n_heads, strength, Traffic(), "scan"),
-            Elementwise("decay", rows * decays, gate, Traffic(), "scan"),
+        )
+        if self.decays is None:
+            return done
+        gate, decays = 3 + COST["softplus"] if self.bound is None else 4 + COST["sigmoid"], self.n_heads * self.decays
+        return *done, Elementwise(
+            "decay", rows * decays, gate, Traffic(self.n_heads + decays, rows * decays, 0), "scan"
         )
 
     def saved(self, work: Workload) -> Any:
         values, keys = self.n_heads * self.d_value, self.n_key_heads * self.d_key
-        return work.positions * (values * (1 + self.d_key) + 2 * keys + self.n_heads * (1 + self.decays))
+        gates = self.n_heads if self.decays is None else self.n_heads * (1 + self.decays)
+        return work.positions * (values * (1 + self.d_key) + 2 * keys + gates)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -69,13 +78,14 @@ class DeltaRule(Recurrence):
 
 @frozen
 class DeltaNet(Composite):
-    """A gated delta rule between projections: q, k and v through a short convolution, a norm per head of the output,
-    and an output gate.
+    """A delta rule between projections: q, k and v through a short convolution, a norm per head of the output, and an
+    output gate, if any.
 
-    `by_channel`: a decay per channel of the keys instead of one per head. `rank`: low-rank projections to decays and
+    `decay`: one per "head", one per "channel" of its keys, or "none". `rank`: low-rank projections to decays and
     gate; None: direct ones, as the gate's with `whole_gate`.
 
-    Source   Yang et al. 2024 (arXiv 2412.06464), section 3.3; Kimi Linear (arXiv 2510.26692)
+    Source   Yang et al. 2024 (arXiv 2412.06464), section 3.3; Kimi Linear (arXiv 2510.26692); Yang et al. 2024
+             (arXiv 2406.06484), section 3.3
     """
 
     d_model: Any
@@ -84,7 +94,7 @@ class DeltaNet(Composite):
     d_key: Any
     d_value: Any
     d_conv: Any
-    by_channel: bool
+    decay: str
     bound: Any
     rank: Any
     gate: str
@@ -96,27 +106,39 @@ class DeltaNet(Composite):
         return f"delta rule {self.n_heads} × {self.d_key} × {self.d_value}"
 
     def children(self) -> Iterator[Child]:
-        values, decays = self.n_heads * self.d_value, self.d_key if self.by_channel else 1
+        values = self.n_heads * self.d_value
         mixed = 2 * self.n_key_heads * self.d_key + values
         yield Child("in_proj", Linear(d_in=self.d_model, d_out=mixed, bias=False))
-        yield from self._projected("decay", self.n_heads * decays, self.rank)
-        yield from self._projected("gate", values, None if self.whole_gate else self.rank)
+        if self.decays is not None:
+            yield from self._projected("decay", self.n_heads * self.decays, self.rank)
+        if self.gate != "none":
+            yield from self._projected("gate", values, None if self.whole_gate else self.rank)
         yield Child("beta_proj", Linear(d_in=self.d_model, d_out=self.n_heads, bias=False, keeps="no"))
         yield Child("conv", short_memory(mixed, self.d_conv, bias=False))
         yield Child("activation", Activation(width=mixed, form="silu", gated=False))
-        rule = DeltaRule(
+        yield Child("scan", self.rule)
+        yield Child("norm", Norm(width=self.d_value, form="rms", bias=False, eps=self.norm_eps, groups=self.n_heads))
+        if self.gate != "none":
+            yield Child("gate", Activation(width=values, form=self.gate, gated=True))
+        yield Child("out_proj", Linear(d_in=values, d_out=self.d_model, bias=False), duty="writes")
+
+    @property
+    def decays(self) -> Any:
+        """Decays per head; None: none."""
+        return {"head": 1, "channel": self.d_key, "none": None}[self.decay]
+
+    @property
+    def rule(self) -> DeltaRule:
+        """The scan."""
+        return DeltaRule(
             n_heads=self.n_heads,
             n_key_heads=self.n_key_heads,
             d_key=self.d_key,
             d_value=self.d_value,
-            decays=decays,
+            decays=self.decays,
             bound=self.bound,
             signed=self.signed,
         )
-        yield Child("scan", rule)
-        yield Child("norm", Norm(width=self.d_value, form="rms", bias=False, eps=self.norm_eps, groups=self.n_heads))
-        yield Child("gate", Activation(width=values, form=self.gate, gated=True))
-        yield Child("out_proj", Linear(d_in=values, d_out=self.d_model, bias=False), duty="writes")
 
     def shard(self, ways: Ways) -> DeltaNet:
         """Its heads, and their query/key heads or a replicated one; the down projections are replicated."""
@@ -139,10 +161,12 @@ class DeltaOptions(Mechanism, section="delta"):
     d_key: Any = letter(128, "width per query/key head")
     d_value: Any = letter(lambda at: at["delta"]["d_key"], "width per value head")
     d_conv: Any = key(size, 4, "kernel width of the short convolution")
-    decay: str = key(one_of("head", "channel"), "head", "one decay per head, or one per channel of its keys")
+    decay: str = key(
+        one_of("head", "channel", "none"), "head", "one decay per head, one per channel of its keys, or none"
+    )
     bound: Any = key(real, None, "log decay = this times a sigmoid; absent: −A times a softplus")
     rank: Any = key(size, None, "rank of the projections to decays and gate; absent: projected directly")
-    gate: str = key(one_of("silu", "sigmoid"), "silu", "activation of the output gate")
+    gate: str = key(one_of("silu", "sigmoid", "none"), "silu", "activation of the output gate; none: there is no gate")
     signed: bool = key(flag, False, "β ranges from 0 to 2, so that eigenvalues may be negative")
     whole_gate: bool = key(flag, False, "the output gate is projected directly, whatever the rank of the decays")
 
@@ -150,7 +174,13 @@ class DeltaOptions(Mechanism, section="delta"):
         yield from super().conflicts()
         if self.whole_gate and self.rank is None:
             yield Conflict("whole_gate", "false without rank: the gate is projected directly anyway")
+        if self.whole_gate and self.gate == "none":
+            yield Conflict("whole_gate", "false without a gate")
+        if self.decay == "none" and self.bound is not None:
+            yield Conflict("bound", "absent without decays")
+        if self.decay == "none" and self.rank is not None and (self.whole_gate or self.gate == "none"):
+            yield Conflict("rank", "absent without decays and a gate of that rank")
 
     def build(self, place: Place) -> DeltaNet:
         eps = place.norm.epsilon_or(RMS_EPS)
-        return self.into(DeltaNet, d_model=place.d_model, by_channel=self.decay == "channel", norm_eps=eps)
+        return self.into(DeltaNet, d_model=place.d_model, norm_eps=eps)

@@ -1,4 +1,4 @@
-"""The gated delta rule: see `parts.delta`."""
+"""The delta rule: see `parts.delta`."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def unit(x: Tensor) -> Tensor:
 
 
 class DeltaRule(Cached):
-    """The state (h, d_k, d_v) of the gated delta rule, in float32: y (B, T, h, d_v) of q and k (B, T, key heads, d_k),
-    v (B, T, h, d_v), the decays' logits (B, T, h, 1 or d_k) and β's (B, T, h).
+    """The state (h, d_k, d_v) of the delta rule, in float32: y (B, T, h, d_v) of q and k (B, T, key heads, d_k),
+    v (B, T, h, d_v), the decays' logits (B, T, h, 1 or d_k), if any, and β's (B, T, h).
 
     In the `static` mode v is written, not v − Sᵀ·k, whose closed form is a triangular system: the same shapes, other
     values.
@@ -31,22 +31,25 @@ class DeltaRule(Cached):
 
     def __init__(self, part: parts.DeltaRule, like: TensorOptions) -> None:
         super().__init__()
-        self.A_log = like.parameter(part.n_heads)
-        self.dt_bias = like.parameter(part.n_heads * part.decays)
+        if part.decays is not None:
+            self.A_log = like.parameter(part.n_heads)
+            self.dt_bias = like.parameter(part.n_heads * part.decays)
         self.group, self.bound = part.n_heads // part.n_key_heads, part.bound
         self.reach = 2 if part.signed else 1
 
-    def forward(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, run: Run) -> Tensor:
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, beta: Tensor, run: Run) -> Tensor:
         q, k = (unit(side.float()).repeat_interleave(self.group, 2) for side in (q, k))
         q, wide = q * q.shape[-1] ** -0.5, v.float()
-        decay, beta = self._log_decay(decay.float()), self.reach * beta.float().sigmoid().unsqueeze(-1)
+        decay = None if decay is None else self._log_decay(decay.float()).unsqueeze(-1)
+        beta = self.reach * beta.float().sigmoid().unsqueeze(-1)
         held = run.recall(self.place)
         state = held[0] if held else None
         if current().static:
-            states = summed(decay.unsqueeze(-1), k.unsqueeze(-1) * (beta * wide).unsqueeze(-2), state)
+            written = k.unsqueeze(-1) * (beta * wide).unsqueeze(-2)
+            states = summed(torch.zeros_like(written) if decay is None else decay, written, state)
             y, state = (states * q.unsqueeze(-1)).sum(-2), states[:, -1]
         else:
-            y, state = self._scan(q, k, wide, decay.exp(), beta, state)
+            y, state = self._scan(q, k, wide, None if decay is None else decay.exp(), beta, state)
         run.keep(self.place, state)
         return y.to(v.dtype)
 
@@ -57,13 +60,13 @@ class DeltaRule(Cached):
 
     @staticmethod
     def _scan(
-        q: Tensor, k: Tensor, v: Tensor, decay: Tensor, beta: Tensor, state: Tensor | None
+        q: Tensor, k: Tensor, v: Tensor, decay: Tensor | None, beta: Tensor, state: Tensor | None
     ) -> tuple[Tensor, Tensor]:
         if state is None:
             state = v.new_zeros(*v.shape[:1], *v.shape[2:3], k.shape[-1], v.shape[-1])
         ys = []
         for t in range(v.shape[1]):
-            state = decay[:, t].unsqueeze(-1) * state
+            state = state if decay is None else decay[:, t] * state
             key = k[:, t].unsqueeze(-1)
             change = beta[:, t] * (v[:, t] - (state * key).sum(-2))
             state = state + key * change.unsqueeze(-2)
@@ -72,7 +75,7 @@ class DeltaRule(Cached):
 
 
 class DeltaNet(nn.Module):
-    """A gated delta rule between projections."""
+    """A delta rule between projections."""
 
     def __init__(self, part: parts.DeltaNet, like: TensorOptions) -> None:
         super().__init__()
@@ -83,33 +86,22 @@ class DeltaNet(nn.Module):
                 self.add_module(child.name, Linear(child.part.d_in, child.part.d_out, False, like))
         self.conv = Convolution(short_memory(mixed, part.d_conv, bias=False), like)
         self.activation = Activation("silu")
-        decays = part.d_key if part.by_channel else 1
-        self.scan = DeltaRule(
-            parts.DeltaRule(
-                n_heads=part.n_heads,
-                n_key_heads=part.n_key_heads,
-                d_key=part.d_key,
-                d_value=part.d_value,
-                decays=decays,
-                bound=part.bound,
-                signed=part.signed,
-            ),
-            like,
-        )
+        self.scan = DeltaRule(part.rule, like)
         self.norm = Norm(
             NormPart(width=part.d_value, form="rms", bias=False, eps=part.norm_eps, groups=part.n_heads), like
         )
-        self.gate = Activation(part.gate)
-        self.widths, self.d_key, self.d_value, self.decays = (keys, keys, values), part.d_key, part.d_value, decays
+        self.gate = Activation(part.gate) if part.gate != "none" else None
+        self.widths, self.d_key, self.d_value = (keys, keys, values), part.d_key, part.d_value
+        self.decays = part.decays
 
     def forward(self, x: Tensor, run: Run) -> Tensor:
         mixed = self.activation(self.conv(self._projected("in", x), run))
         q, k, v = mixed.split(self.widths, -1)
         q, k = (side.unflatten(-1, (-1, self.d_key)) for side in (q, k))
-        decay = self._projected("decay", x).unflatten(-1, (-1, self.decays))
+        decay = None if self.decays is None else self._projected("decay", x).unflatten(-1, (-1, self.decays))
         y = self.scan(q, k, v.unflatten(-1, (-1, self.d_value)), decay, self._projected("beta", x), run)
-        y = self.gate(self._projected("gate", x), self.norm(y).flatten(2))
-        return self._projected("out", y)
+        y = self.norm(y).flatten(2)
+        return self._projected("out", self.gate(self._projected("gate", x), y) if self.gate else y)
 
     def _projected(self, name: str, x: Tensor) -> Tensor:
         """Through one projection, or a low-rank pair."""

@@ -98,16 +98,18 @@ def samba(c: Config) -> Raw:
 
 
 def delta_net(c: Config) -> Raw:
-    """The delta rule without decay: keys and values of all heads, each with a rate and a norm."""
-    d = c.size("hidden_size", default=2048)
-    heads, keys, values, _ = _expanded(c, d, key=1.0, several=16, grouped=False)
-    c.ignore("qk_norm", "qk_activation", "use_output_norm", "allow_neg_eigval")
-    made = [_map("q", d, keys), _map("k", d, keys), _map("v", d, values)]
-    made += [_map("rate", d, heads)] * c.flag("use_beta", default=True)
-    made += _short(c, True, q=keys, k=keys, v=values)
-    made += [_map("gate", d, values)] * c.flag("use_gate", default=False)
-    made.append(piece("head_norm", "held", values // heads, kind="norm"))
-    return _linear(c, [*made, _map("o", values, d), piece("state", "state", keys * (values // heads))])
+    """The delta rule without decay, whose heads have keys and values of their own."""
+    raw = _stack(c)
+    heads, keys, values, _ = _expanded(c, raw["d_model"], key=1.0, several=16, grouped=False)
+    for key in ("use_beta", "use_short_conv"):
+        _on(c, key, "rates and short convolutions are read")
+    c.only("silu", "qk_activation", why="it is that of values too")
+    c.only("l2", "qk_norm", why="keys of length 1 are read")
+    c.ignore("use_output_norm")  # its class reads it nowhere
+    delta = {"n_heads": heads, "d_key": keys // heads, "d_value": values // heads, "decay": "none",
+             "d_conv": c.size("conv_size", default=4), "signed": c.flag("allow_neg_eigval", default=False),
+             "gate": "silu" if c.flag("use_gate", default=False) else "none"}  # fmt: skip
+    return _mixed(c, raw | {"delta": delta}, "delta")
 
 
 def gla(c: Config) -> Raw:

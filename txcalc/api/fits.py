@@ -101,7 +101,7 @@ def fit(
     from txcalc.planning.serving.engine_profiles import offloading, profile as profiled
     from txcalc.planning.serving.offload import parse_offload
     from txcalc.render.fit import fit_report
-    from txcalc.sources.presets import find, is_own, names as presets
+    from txcalc.sources.presets import every as presets, is_own
     from txcalc.units import bits_of, parse_bytes
 
     if bool(gpu) == (memory is not None):
@@ -123,7 +123,7 @@ def fit(
         cards.append(CardSet(known.title, known.memory, number or 1, known))
     tried = models(sources, text_only)
     if not sources:
-        offered = (known for known in map(find, presets()) if known[0].get("released", True))
+        offered = (known for known in presets() if known[0].get("released", True))
         built = (build(*known, written=is_own(known)) for known in offered)
         tried = [model.language() if text_only else model for model in built]
     ask = _Fits(kv, length(block, "--block"), length(chunk, "--chunk"), kept, long, formats, weights is None, host)

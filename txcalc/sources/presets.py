@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -51,10 +51,28 @@ def _folders() -> list[Path]:
 
 def names() -> list[str]:
     """Every preset, in alphabetical order."""
-    return sorted({path.stem for place in _folders() for path in place.glob("*.toml")})
+    return sorted(_files())
 
 
-def find(name: str) -> tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]]:
+def _files() -> dict[str, Path]:
+    """The files of all presets by name."""
+    return {path.stem: path for place in reversed(_folders()) for path in place.glob("*.toml")}
+
+
+Found = tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]]
+
+
+def every() -> Iterator[Found]:
+    """Every preset as `find` has it, in alphabetical order. Errors: `InputError`."""
+    return (_found(path) for _, path in sorted(_files().items()))
+
+
+def _found(path: Path) -> Found:
+    note = () if path.parent.parent == folder() else (f"{OWN} {path}",)
+    return _described(path), path.stem, (), note
+
+
+def find(name: str) -> Found:
     """A preset's raw description, its name, no assumptions, and a note where it is the user's own."""
     wanted = name.strip().lower()
     if wanted and not set(wanted) & set("/\\\0") and len(wanted) <= 80:
@@ -62,8 +80,7 @@ def find(name: str) -> tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str,
             for stem in dict.fromkeys((name.strip(), wanted)):
                 path = place / f"{stem}.toml"
                 if path.is_file():
-                    note: tuple[str, ...] = () if place.parent == folder() else (f"{OWN} {path}",)
-                    return _described(path), stem, (), note
+                    return _found(path)
     if like := alike(wanted):
         raw, origin, assumptions, note = find(like)
         return raw, origin, assumptions, (*note, f"{name.strip()} is the preset {like}")
@@ -88,7 +105,7 @@ def nearest_to(name: str) -> str | None:
     return found[0] if found else None
 
 
-def is_own(found: tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]]) -> bool:
+def is_own(found: Found) -> bool:
     """Whether what `find` found is the user's own."""
     return any(note.startswith(OWN) for note in found[3])
 

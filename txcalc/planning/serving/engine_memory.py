@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
+from functools import cache
 from math import ceil
 from typing import Any
 
@@ -33,10 +34,14 @@ GIB = 2**30
 
 def visible(accelerator: Accelerator) -> int:
     """Bytes of an accelerator that a CUDA process sees, or that Metal gives a GPU of unified memory; otherwise all."""
-    memory = accelerator.memory
-    if found := data()["visible"].get(accelerator.name):
+    return _visible(accelerator.name, accelerator.vendor, accelerator.memory)
+
+
+@cache
+def _visible(name: str, vendor: str, memory: int) -> int:
+    if found := data()["visible"].get(name):
         return min(memory, int(found["value"] * GIB))
-    rule = data()["visible_else"].get(accelerator.vendor, {})
+    rule = data()["visible_else"].get(vendor, {})
     for step in rule.get("shares", ()):
         if memory > parse_bytes(step["above"], "above"):
             times, of = step["share"]

@@ -504,7 +504,7 @@ def test_a_gap_of_so_many_sizes_ends_a_search() -> None:
     for first, found in ((1025, 1025), (1026, None)):
         search = _Search(load(DENSE), "F", 0, lambda one: one.params, 1 << 20)
         search._known = {size: None if size < first else 1 for size in range(1, 2048)}
-        assert search.next(1, 1, 1 << 20) == found
+        assert search.next(1, 1 << 20, up=True) == found
 
 
 @pytest.mark.parametrize(("near", "most"), [(1, 1), (50, 1), (50, 49), (50, 50), (50, 64), (50, 101), (3, 400)])
@@ -870,6 +870,13 @@ def test_what_one_score_costs(
     recipe = Recipe(tokens=24, micro_batch=2)
     assert StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).works
     assert any(score == pytest.approx(float(each)) for score in asked)
+
+
+def test_what_has_no_score_yet_costs_nothing() -> None:
+    """A first token has no block of earlier ones that could be selected."""
+    model = build(TINY["compressed"], "compressed")
+    index = next(e for e in model.ledger(1, 1) if e.path.endswith("selector.core"))
+    assert (scored(index.operations), flops_per_score(index.operations)) == (0, 1)
 
 
 def test_a_layer_that_runs_again_starts_its_kernels_again() -> None:

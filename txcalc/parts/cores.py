@@ -238,7 +238,7 @@ class AttentionCore(SoftmaxCore):
     @property
     def token(self) -> Any:
         """0 where the keys and values are another layer's."""
-        return 0 if self.borrowed else self.n_kv_heads * (self.d_qk + self.d_v)
+        return 0 if self.borrowed else super().token
 
     @property
     def cache_kind(self) -> str:

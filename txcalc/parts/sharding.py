@@ -26,7 +26,7 @@ class Ways:
     tp      ranks that split heads, columns, channels and the vocabulary
     ep      ranks that experts are spread over
     etp     ranks that split one expert
-    sp      whether the tp ranks split positions between branches (sequence parallel)
+    sp      whether the tp ranks, several then, split positions between branches (sequence parallel)
     value   maps a size to its number; over symbols, what a letter stands for
     pads    a vocabulary is padded to a multiple of tp times this; 0: the last ranks hold fewer rows
     slices  whether a layer that reads gathered positions saves its slice and gathers again in backward
@@ -167,11 +167,7 @@ class Ways:
 
     def join_summands(self, width: Any) -> Collective | None:
         """Joins partial sums over tp: all-reduce, or reduce-scatter to each rank's positions with sp."""
-        return (
-            ReduceScatter(width=width, axis=Axis("tp", self.tp))
-            if self.sp and self.ranks > 1
-            else self.all_reduce(width)
-        )
+        return ReduceScatter(width=width, axis=Axis("tp", self.tp)) if self.sp else self.all_reduce(width)
 
     def gather_positions(self, width: Any) -> AllGather | None:
         """All-gather of the positions that sp splits."""
@@ -254,7 +250,7 @@ class Ways:
     def gathers_each(self) -> bool:
         """Whether every branch gathers positions by itself and saves what it gathered, also where branches have one
         input: with sequence parallelism, unless a rank saves its slice (torch 2.13, PrepareModuleInput)."""
-        return self.sp and self.ranks > 1 and not self.slices
+        return self.sp and not self.slices
 
     def shared_keeps_input(self, same: bool) -> bool:
         """Whether the shared experts save an input of their own: where tokens are exchanged the router reads tp's share

@@ -255,11 +255,11 @@ def _reaches_zero(values: list[int], most: int | None) -> int | None:
     def value(i: int) -> int:
         return start + i * slope + i * (i - 1) // 2 * bend
 
-    if bend == 0 and slope <= 0:
+    if bend <= 0 and slope <= 0:
         return None
     top = 1
     if bend < 0:
-        top = max(0, -(slope // bend))  # it rises until here
+        top = -(slope // bend)  # it rises until here
     else:
         while value(top) < 0:
             top *= 2

@@ -131,11 +131,8 @@ def _step(model: Model, quantity: str) -> Callable[[int], int]:
 
 
 def _ends(prefills: Prefills, last: int) -> list[int]:
-    """Lengths from which another polynomial may hold: around every window's, at every chunk's."""
-    ends = {window + i for window in prefills.windows for i in (-1, 0, 1)}
-    if prefills.chunk is not None:
-        ends |= {start + i for start in range(0, last + 1, prefills.chunk) for i in (-1, 0, 1)}
-    return sorted(ends)
+    """Lengths from which another polynomial may hold: every window's, and every chunk's end."""
+    return [*prefills.windows, *(range(0, last + 1, prefills.chunk) if prefills.chunk is not None else ())]
 
 
 def _law(start: int, values: Sequence[int]) -> FlopsLaw:

@@ -80,10 +80,10 @@ class _Search:
                 self._known[value] = None
         return self._known[value]
 
-    def next(self, value: int, step: int, end: int) -> int | None:
-        """The first size that can be, from `value` on towards `end`, which it may be."""
-        stop = min(value + TRIED, end) if step > 0 else max(value - TRIED, end)
-        return next((size for size in range(value, stop + step, step) if self.over(size) is not None), None)
+    def next(self, value: int, end: int, up: bool) -> int | None:
+        """The first size that can be, from `value` up or down to `end`, which it may be."""
+        sizes = range(value, min(value + TRIED, end) + 1) if up else range(value, max(value - TRIED, end) - 1, -1)
+        return next((size for size in sizes if self.over(size) is not None), None)
 
     def around(self, start: int) -> tuple[Near | None, Near | None]:
         """The largest size below the budget and the smallest that is not; of one that meets it as it is, itself."""
@@ -91,11 +91,11 @@ class _Search:
         assert at is not None, "a model can be"
         if at == 0:
             return None, Near(start, 0)
-        last, found = self._beyond(start, 1 if at < 0 else -1)
+        last, found = self._beyond(start, at < 0)
         low, high = (last, found) if at < 0 else (found, last)
         while low is not None and high is not None:
             middle = (low + high) // 2
-            size = self.next(middle, -1, low + 1) or self.next(middle + 1, 1, high - 1)
+            size = self.next(middle, low + 1, False) or self.next(middle + 1, high - 1, True)
             if size is None or not low < size < high:
                 break
             low, high = (size, high) if self._rising(size, low, high) < 0 else (low, size)
@@ -112,20 +112,20 @@ class _Search:
             raise InputError("--by", [f"what is matched does not grow with {self.key}: {low:,}, {size:,}, {high:,}"])
         return over
 
-    def _beyond(self, start: int, step: int) -> tuple[int, int | None]:
-        """The last size tried on this side of the budget and the first on the other, farther and farther away; None
-        where there is none."""
-        end = self.most if step > 0 else 1
+    def _beyond(self, start: int, up: bool) -> tuple[int, int | None]:
+        """The last size tried on this side of the budget and the first on the other, farther and farther up or down;
+        None where there is none."""
+        end, step = (self.most, 1) if up else (1, -1)
         last, reach = start, 1
         while last != end:
-            target = min(last + reach, end) if step > 0 else max(last - reach, end)
-            size = self.next(target, step, end) or self.next(target - step, -step, last + step)
+            target = min(last + reach, end) if up else max(last - reach, end)
+            size = self.next(target, end, up) or self.next(target - step, last + step, not up)
             if size is None:
                 break
-            if ((self.over(size) or 0) >= 0) == (step > 0):
+            if ((self.over(size) or 0) >= 0) == up:
                 return last, size
             last, reach = size, 2 * reach
-        other = self.next(start - step, -step, 1 if step > 0 else self.most)
+        other = self.next(start - step, 1 if up else self.most, not up)
         if len({self.over(size) for size in (start, last, other) if size}) == 1:
             raise InputError(
                 "--by", [f"what is matched does not change with {self.key} (name a size that it depends on: L, h_kv)"]

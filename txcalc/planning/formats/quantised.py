@@ -335,7 +335,7 @@ class _Config:
         """Scales are in the dtype of unquantised weights; a packed matrix has its shape, two integers of 64 bits."""
         bits = self.number("num_bits", (4, 8, 2, 3), table=table)
         kind, strategy = str(table.get("type", "int")).lower(), table.get("strategy")
-        group, block = table.get("group_size"), table.get("block_structure")
+        group: Any = table.get("group_size")
         inputs = _table(scheme.get("input_activations"))
         packing = scheme.get("format") or self.raw.get("format")
         if packing in (None, "mixed-precision"):
@@ -369,13 +369,20 @@ class _Config:
         dtype = ("fp8" if floats else "int8") if bits == 8 else "bf16"
         name, scale = ("fp" if floats else "int") + str(bits), self.wide + zero
         if strategy == "block":
-            return Format("fp8-block", bits, LAYERS, WHERE, dtype, self.tile(where, block), scale=scale, tensor=apart)
+            return Format(
+                "fp8-block",
+                bits,
+                LAYERS,
+                WHERE,
+                dtype,
+                self.tile(where, table.get("block_structure")),
+                scale=scale,
+                tensor=apart,
+            )
         if strategy == "group":
             small = floats and table.get("scale_dtype") == "torch.uint8"  # MXFP8's exponents
             named = name + (f"-g{group}" if group != 128 else "")
-            return Format(
-                named, stored, LAYERS, WHERE, block=int(group or 128), scale=8 if small else scale, tensor=apart
-            )
+            return Format(named, stored, LAYERS, WHERE, block=group, scale=8 if small else scale, tensor=apart)
         if strategy == "channel":
             return Format(name, stored, LAYERS, WHERE, dtype, row=scale, tensor=apart)
         if strategy != "tensor":

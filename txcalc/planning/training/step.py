@@ -206,7 +206,7 @@ class StepTimer(Messages):
         work, products = held.entry.work, [op for op in held.entry.operations if isinstance(op, MatMul)]
         assert work is not None
         if work.keep_scores:
-            more, depth = 10 * self._scores(held), float(products[0].k) if products else 0.0
+            more, depth = 10 * self._scores(held), float(products[0].k)
             forward = kernels.scores(flops, size + more, starts, depth)
             return forward, kernels.scores(2 * flops, 2 * (size + more), 2 * starts, depth)
         latent = held.entry.leaf.kernels == "latent"
@@ -250,7 +250,7 @@ class StepTimer(Messages):
         copies = float(entry.times) if entry.routed else runs
         tables = entry.leaf.row is not None
         weights = 0.0 if tables else float(entry.leaf.owning.params) * copies
-        starts = float(len(held.layers) or 1) if entry.routed else runs
+        starts = float(len(held.layers)) if entry.routed else runs
         width = bits_of(self.machine.products) / 8 if entry.leaf.matrix else self.element
         return flops, elements * self.element + weights * width, starts, held.cut(self.recipe.layout)
 

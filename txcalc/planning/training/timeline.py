@@ -102,7 +102,7 @@ def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: float = 0.0) ->
 def number(recipe: Recipe, rank: int, piece: int) -> int:
     """The index of a rank's piece, from the front of the model."""
     stages = recipe.layout.pp
-    if recipe.schedule in V_SHAPED and stages > 1:
+    if recipe.schedule in V_SHAPED:
         return rank if piece == 0 else 2 * stages - 1 - rank
     return piece * stages + rank
 

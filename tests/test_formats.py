@@ -335,6 +335,7 @@ def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
     assert sum(RankBytes(model, stage, how).weights_bytes * stage.copies for stage in stages) == whole
 
 
+@pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize(("config", "words"), QUANTISED["refused"])
 def test_a_config_that_is_not_understood_is_refused(config: dict[str, Any], words: str) -> None:
     with pytest.raises(InputError) as error:

@@ -60,6 +60,7 @@ def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, more: dict[str
     assert wanted | ({"all_to_all, bytes"} if layout.ep > 1 else set()) <= {row.quantity for row in verdict.rows}
 
 
+@pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize("case", sorted(MEASURED))
 def test_a_layout_is_as_torch_had_it(case: str) -> None:
     """Every rank as `python tests/evidence/layouts.py --keep` measured it, with torch's own sharding."""

@@ -16,6 +16,7 @@ from txcalc.errors import TxcalcError
 from txcalc.hardware import load as load_gpu
 from txcalc.ledger import KINDS, QUANTITIES
 from txcalc.parts.adapters import _same
+from txcalc.parts.cores import AttentionCore, DifferentialCore
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.forms import _somewhere
 from txcalc.parts.frozen import record
@@ -27,7 +28,7 @@ from txcalc.parts.part import Workload
 from txcalc.parts.positions import Rotary
 from txcalc.parts.projectors import _resample
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Causal, Selected
+from txcalc.parts.spans import Causal, CausalUncached, Selected
 from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import ProjectorStep
 from txcalc.planning.formats.weights import _GGUF
@@ -357,7 +358,9 @@ def test_convolutions_are_unfolded_where_scores_are_kept() -> None:
 def test_ranks_share_the_statistics_of_a_norm_over_columns() -> None:
     norm = Norm(width=11, form="rms", bias=False, eps=0)
     joined = Ways(tp=2).norm_statistics(norm)
-    assert joined is not None and joined.width == 1
+    assert joined is not None and joined.width == 1  # the mean square
+    both = Ways(tp=2).norm_statistics(replace(norm, form="layer"))
+    assert both is not None and both.width == 2  # and the mean
     assert Ways(tp=2).norm_statistics(replace(norm, groups=2)) is None  # heads are whole on a rank
 
 
@@ -486,3 +489,53 @@ def test_widths_are_one_by_value_and_queries_make_one_vector_unless_it_is_said()
 def test_where_a_piece_works_is_within_all_sizes() -> None:
     for at in ([1, -MAX_SIZE, 1], [MAX_SIZE, 0, 1], [1, 0, MAX_SIZE]):
         assert _somewhere(at) and not _somewhere([number + (number > 1) - (number < 0) for number in at])
+
+
+def test_what_of_a_leaf_is_as_its_operators_are() -> None:
+    """One kernel of plain softmax attention, an activation of one operator: their traffic is exactly counted. A sink
+    is one more column of the softmax, and a threshold or a gate's own function are several operators."""
+    core = AttentionCore(n_heads=6, n_kv_heads=3, d_qk=4, d_v=4, span=Causal())
+    plain = {"sinks": False, "biased": False, "distances": False, "softcap": None}
+    said = {}
+    for name, value in {"": None, "sinks": True, "biased": True, "distances": True, "softcap": 30.0}.items():
+        one = replace(core, **({**plain, name: value} if name else plain))
+        said[name] = (one.plain, one.traffic_exact, one.operators_exact, one.masked)
+    assert said == {
+        "": (True, True, "softmax", True),
+        "sinks": (False, True, "", True),
+        "biased": (False, False, "softmax", True),
+        "distances": (True, False, "softmax", False),
+        "softcap": (False, True, "softmax", True),
+    }
+    work = Workload(1, 4, 0, 4)
+    assert (core.saved_differs(work), replace(core, distances=True).saved_differs(work)) == ("", "projected distances")
+    biased = replace(core, biased=True)
+    assert "no fused kernel" in biased.saved_differs(work)
+    assert biased.saved_differs(work._replace(keep_scores=True)) == ""
+    relu = Activation(width=4, form="relu", gated=False)
+    assert (relu.traffic_exact, relu.operators_exact, relu.rows_kept(work)) == (True, "all", 0)
+    sparse = replace(relu, sparsity=0.95)
+    assert (sparse.traffic_exact, sparse.operators_exact, sparse.rows_kept(work)) == (False, "", 1)
+    latent = next(leaf for leaf in build(TINY["deepseek-v3"], "latent").root.leaves() if isinstance(leaf, LatentCore))
+    assert latent.saved_differs(work._replace(keep_scores=True)) == "" and "one head" in latent.saved_differs(work)
+
+
+def test_what_an_eager_norm_moves() -> None:
+    """For 4 bytes an element: to fp32 6, its square 8, the mean 4, two products 16, back 6; a LayerNorm is a kernel."""
+    norm = Norm(width=4, form="rms", bias=False, eps=0)
+    assert norm.unfused == (6 + 8 + 4 + 8 + 8 + 6) // 4 and replace(norm, form="layer").unfused == 1
+
+
+def test_two_halves_of_differential_attention() -> None:
+    """Four results of every head, whose difference is multiplied; frozen λ keeps nothing of it. The four vectors are
+    as wide as a head, and a pair of heads has one row of statistics."""
+    core = DifferentialCore(n_heads=6, n_kv_heads=2, d_qk=4, d_v=4, span=Causal())
+    work = Workload(2, 5, 0, 5)
+    query, keys = 2 * 5 * 6 * 4, 2 * 5 * 2 * 4
+    assert core.saved(work) == query + 2 * keys + 2 * query + query  # q, k, v, two results, and λ's operand
+    assert replace(core, learns=False).saved(work) == query + 2 * keys + 2 * query
+    assert (core.params, core.rows_kept(work), core.token) == (4 * 4, 3, 2 * (4 + 4))
+
+
+def test_a_text_read_at_once_sees_what_is_before() -> None:
+    assert CausalUncached().visible(Workload(1, 4, 0, 9)) == 1 + 2 + 3 + 4

@@ -117,6 +117,7 @@ def _changed(table: dict[str, Any], changes: dict[str, Any]) -> dict[str, Any]:
     return kept
 
 
+@pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize("name", FAULTS)
 def test_descriptions(name: str) -> None:
     changes, message = FAULTS[name]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
 from typing import Any
@@ -14,28 +17,59 @@ from tiny import TINY
 from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.model import MAX_TOKENS
+from txcalc.parts.cores import AttentionCore, SoftmaxCore
+from txcalc.parts.feedforward import Experts
 from txcalc.parts.mechanisms import ATTENTIONS, MIXERS
+from txcalc.parts.mixers.forgetting import ForgettingCore
 from txcalc.parts.options import REQUIRED
+from txcalc.parts.part import MatMul, Workload
 from txcalc.parts.place import mechanism
+from txcalc.parts.sharding import Ways
+from txcalc.parts.spans import Causal
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.conventions import CONVENTIONS
-from txcalc.planning.fitting import checked_context
-from txcalc.planning.formats.quantised import READERS, configured
+from txcalc.planning.crossover import _reaches_zero
+from txcalc.planning.differences import _letter
+from txcalc.planning.fitting import CardSet, checked_context, fits
+from txcalc.planning.formats.names import _agreed, covering, stored_narrow
+from txcalc.planning.formats.quantised import READERS, configured, native
+from txcalc.planning.formats.weights import EXPERTS, FORMATS, LAYERS
+from txcalc.planning.generation import FLOPS, generations
 from txcalc.planning.gradients import core_result, saved_by_core
-from txcalc.planning.layout import Layout
+from txcalc.planning.layout import ORDER, SERVING_ORDER, Group, Layout, filled, parse_layout
 from txcalc.planning.matching import matched
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.scaling import ScalingQuestion
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.deployment import MOST_GPUS, MOST_SEQUENCES, Choice, Deployment, Gpu, check
-from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.deployment import (
+    MOST_GPUS,
+    MOST_SEQUENCES,
+    Choice,
+    Deployment,
+    Gpu,
+    _notes,
+    _reasons,
+    check,
+)
+from txcalc.planning.serving.engine import Engine, Reserve, engine, reserve_of
+from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engine_profiles import profile
+from txcalc.planning.serving.layout_time import LayoutTime
+from txcalc.planning.serving.offload import Host, Offload
 from txcalc.planning.serving.points import Limits, request
+from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.serving.sizing import _Sizing, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, sizes, within
-from txcalc.planning.serving.traffic import arrivals, lengths
-from txcalc.planning.shapes import DesignFamily
+from txcalc.planning.serving.traffic import Lengths, Requests, arrivals, lengths
+from txcalc.planning.shapes import DesignFamily, Shape
+from txcalc.planning.training.activations import kept
+from txcalc.planning.training.collectives import collectives
+from txcalc.planning.training.machine import Machine, ring
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
-from txcalc.planning.training.run import Terms
+from txcalc.planning.training.run import Terms, tokens_of
+from txcalc.planning.training.stages import Pipeline
+from txcalc.planning.training.step import StepTimer
+from txcalc.sources import build
 from txcalc.sources.spec import MAX_LAYERS
 
 GROUPED = [
@@ -328,6 +362,7 @@ ENDS: dict[str, tuple[Callable[[Any], Any], tuple[Any, ...], tuple[Any, ...]]] =
 }  # fmt: skip
 
 
+@pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize("name", ENDS)
 def test_the_last_numbers_that_may_be(name: str) -> None:
     taken, last, beyond = ENDS[name]
@@ -336,3 +371,504 @@ def test_the_last_numbers_that_may_be(name: str) -> None:
     for value in beyond:
         with pytest.raises(InputError):
             taken(value)
+
+
+# Layers that share their weights (ALBERT's) work as layers of their own do: only the weights are held once.
+
+APART = load("D=64 L=4 h=8 F=96 V=250", {"attention.d_v": 4})
+ALIKE = APART.set({"shared_layers": True})
+CARD = hardware.load("h100-sxm")
+
+
+@pytest.mark.parametrize("layout", [Layout(), Layout(tp=2), Layout(pp=2)], ids=str)
+@pytest.mark.parametrize("weights", ["bf16", "fp8"])
+def test_layers_that_share_weights_are_served_as_others(layout: Layout, weights: str) -> None:
+    times, held = [], []
+    for model in (APART, ALIKE):
+        one = Deployment(model, CARD, engine(model, weights))
+        pace = LayoutTime(model, one.sharding, layout, CARD, one.engine)
+        times.append((pace.step(3, 100).achievable, pace.prefill(50).achievable))
+        held.append([rank.pages_bytes(100) for rank in one.ranks(layout)])
+    assert times[0] == pytest.approx(times[1], rel=1e-12) and held[0] == held[1]
+
+
+def test_an_adapter_of_layers_that_share_weights_is_one() -> None:
+    """Its kernels start in every layer."""
+    found = []
+    for model in (APART, ALIKE):
+        how = engine(model, adapters=(3, 8))
+        (stage,) = Sharding(model, serving=True).stages(Layout())
+        (cost,) = RankTime(stage, Layout(), CARD, how)._adapters(model.workload(1, 1, 9))
+        (rank,) = Deployment(model, CARD, how).ranks(Layout())
+        found.append((cost.launch, rank.adapters_bytes))
+    assert found[0] == (found[1][0], 4 * found[1][1]) and found[1][0] > 0
+
+
+def test_cuda_graphs_hold_layers_that_share_weights_each() -> None:
+    found = profile("vllm")
+    assert found
+    memory = EngineMemory(found, CARD, 8192)
+    sizes = {memory.graphs(model, model.ledger(), model.root) for model in (APART, ALIKE)}  # type: ignore[arg-type]
+    assert len(sizes) == 1 and sizes != {0}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {}, {"keep_scores": True}, {"recompute": "core"}, {"recompute": "core", "keep_scores": True},
+        {"layout": Layout(tp=2, sp=2)}, {"layout": Layout(cp=2)}, {"framework": "nanotron", "recompute": "blocks"},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_layers_that_share_weights_are_trained_as_others(changes: dict[str, Any]) -> None:
+    found = []
+    for model in (APART, ALIKE):
+        timer = StepTimer(model, Recipe(**{"tokens": 32, **changes}), Machine.of(CARD))
+        (piece,) = timer.pipeline.of_stage(0)
+        work = timer.work(piece, timer.kernels)
+        found.append((work.forward, work.again, kept(piece, timer.recipe, 64), timer._arithmetic(piece)))
+    assert found[0] == found[1]
+
+
+def test_korthikanti_counts_layers_that_share_weights_each() -> None:
+    model = load("D=64 L=3 h=2 F=256 V=50 plain ln bias")
+    found = [
+        korthikanti(one, one.ledger(2, 8, keep_scores=True)) for one in (model, model.set({"shared_layers": True}))
+    ]
+    assert [each.theirs for each in found] == [3 * 2 * 8 * (34 * 64 + 5 * 2 * 8)] * 2
+    assert found[0].ours == found[1].ours
+
+
+# What softmax attention multiplies, reads, keeps and caches follows from the shapes of q, k, v and y alone.
+
+
+@pytest.mark.parametrize("past", [0, 3])
+@pytest.mark.parametrize(("core", "gates"), [(AttentionCore, 0), (ForgettingCore, 1)])
+def test_a_core_by_the_shapes_of_its_tensors(core: type[SoftmaxCore], gates: int, past: int) -> None:
+    """Widths of keys and of values differ; a forget gate is another number of every key and head."""
+    h, h_kv, d_qk, d_v, batch, tokens = 6, 3, 5, 7, 2, 4
+    keys, pairs = past + tokens, sum(past + i + 1 for i in range(tokens))
+    q, y = batch * h * tokens * d_qk, batch * h * tokens * d_v
+    k, v, c = batch * h_kv * keys * d_qk, batch * h_kv * keys * d_v, gates * batch * h * keys
+    one = core(n_heads=h, n_kv_heads=h_kv, d_qk=d_qk, d_v=d_v, span=Causal())
+    work = Workload(batch, tokens, past, tokens)
+    products = [op for op in one.operations(work) if isinstance(op, MatMul)]
+    assert [op.flops for op in products] == [2 * batch * h * tokens * keys * width for width in (d_qk, d_v)]
+    assert [op.flops_masked for op in products] == [2 * batch * h * pairs * width for width in (d_qk, d_v)]
+    assert [(op.traffic.activations, op.traffic.cache) for op in products] == [(q, k + c), (y, v)]
+    token = h_kv * (d_qk + d_v) + gates * h
+    assert one.token == token and one.cache(work).held == token * keys
+    assert one.describe_cache().startswith("K") and f"{h_kv:,} · ({d_qk} + {d_v})" in one.describe_cache()
+    assert one.saved(work) == q + k + v + y + c
+    assert one.saved(work._replace(keep_scores=True)) == q + k + v + batch * h * tokens * keys
+    assert (one.rows_kept(work), one.rows_kept(work._replace(keep_scores=True))) == (h, 0)
+
+
+# What a request leaves open, and what it cannot be.
+
+
+def test_what_a_request_leaves_open() -> None:
+    """Half of the context, none of it shared or cached; a rate of so many gaps in the time between the first and the
+    last arrival."""
+    asked = request(101)
+    assert asked.traffic is not None
+    assert (asked.prompt, asked.answer, asked.traffic.prefix, asked.cached(16)) == (51, 50, 0, 0)
+    assert request(101, times=(0.0, 1.0, 4.0)).rate == 2 / 4
+    assert request(101, times=(0.0, 1.0, 4.0), rate=3.0).rate == 3.0
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"prompt": Lengths(0, 5)}, "prompt is 0, expected a whole number from 1 to the context of 100"),
+        ({"prompt": Lengths(1, 500)}, "prompt is 500, expected a whole number from 1 to the context of 100"),
+        ({"answer": 2.5}, "answer is 2.5, expected a whole number from 1"),
+        ({"prompt": 90, "answer": 20}, "answer is 20, expected at most 10, what a prompt of 90 leaves"),
+        ({"prompt": 90, "answer": 20}, "(--context 110)"),
+        ({"draft_tokens": 2}, "--acceptance 70%"),
+        ({"acceptance": 0.5}, "none are proposed"),
+        ({"prompt": 5, "prefix": 6}, "shared prefix is 6, expected at most the 5 tokens"),
+    ],
+)
+def test_a_request_that_cannot_be(asked: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError) as error:
+        request(100, **asked)
+    assert said in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("held", "said"),
+    [
+        ({"tp": 3}, "tp · pp · dp = 3 does not divide 8 GPUs"),
+        ({"tp": 2, "pp": 2, "dp": 1}, "tp · pp · dp = 4 is not 8 GPUs"),
+        ({"tp": 2, "pp": 2, "dp": 2}, "no layout of 8 GPUs that small allows"),
+        ({"pp": 2}, {"tp": 4, "pp": 2}), ({"tp": 2}, {"tp": 2, "dp": 4}),
+        ({"tp": 2, "dp": 2}, {"tp": 2, "dp": 2, "pp": 2}),
+    ],
+)  # fmt: skip
+def test_why_there_is_no_layout(held: dict[str, int], said: Any) -> None:
+    """The first axis that is not given takes what is left, and what is wrong with that is said."""
+    tried = list[Layout]()
+
+    def faults(layout: Layout) -> list[str]:
+        tried.append(layout)
+        return ["it is not allowed"] if isinstance(said, dict) else []
+
+    found = _reasons(SimpleNamespace(faults=faults, model=SimpleNamespace(name="small")), 8, held)  # type: ignore[arg-type]
+    if isinstance(said, dict):
+        assert (found, tried) == (["it is not allowed"], [Layout(**said)])
+    else:
+        assert found == [said] and all(layout == Layout(**held) for layout in tried)
+
+
+def test_where_nothing_is_left_no_number_of_cards_suffices() -> None:
+    for left in (0, 1):
+        reserve = Reserve(Fraction(0), CARD.memory - left)
+        assert Deployment(SMALL, CARD, engine(SMALL, reserve=reserve)).min_gpus(16, 1) is None
+
+
+def test_ram_that_is_just_enough_suffices() -> None:
+    """Of weights in RAM to the last byte, with one sequence's cache."""
+    model, card = load("llama-3.1-8b"), hardware.load("rtx-4090")
+    how = replace(engine(model, "Q4_K_M"), offload=Offload(Host(10**12, 10**11), 5))
+    free = Deployment(model, card, how).ram_free(Layout(), 4096, 1)
+    assert free is not None and 0 < free < 10**12
+    found = fits(model, how, card.memory, 4096, CardSet("", card.memory, accelerator=card))
+    assert found.ram == free
+    for lacking in (0, 1):
+        host = Host(10**12 - free - lacking, 10**11)
+        short = Deployment(model, card, replace(how, offload=Offload(host, 5)))
+        assert short.fits(Layout(), 4096, 1) == (not lacking)
+
+
+def test_a_context_that_a_model_was_trained_for_is_none_of_memory_s() -> None:
+    model = load("gpt2")
+    deployment = Deployment(model, CARD, engine(model))
+    for longest, said in ((1023, False), (1024, False), (1025, True), (None, True)):
+        notes = " ".join(_notes(deployment, Layout(), 512, longest))
+        assert ("limited by memory alone" in notes) == said and "beyond" not in notes
+    assert "a context of 1,025 is beyond" in " ".join(_notes(deployment, Layout(), 1025, 1025))
+    assert "beyond" not in " ".join(_notes(deployment, Layout(), 1024, 1025))
+
+
+def test_what_an_engine_reserves_is_said() -> None:
+    """vLLM's share of the memory; others reserve none, and say so."""
+    for name in ("vllm", "llama.cpp", "sglang", "trtllm"):
+        found = profile(name)
+        assert found
+        reserve = reserve_of(EngineMemory(found, CARD, 8192))
+        ends = "'s gpu_memory_utilization" if reserve.of(10**9) else " reserves none"
+        assert (reserve.source == f"{found}{ends}") and bool(reserve.of(10**9)) == (name == "vllm")
+
+
+# Numbers of an engine, a layout, a run, and files.
+
+
+def test_an_engine_that_nothing_is_asked_of_is_the_default() -> None:
+    """A draft's has its weights in the format asked for, and no adapters."""
+    assert engine(SMALL) == Engine(native(SMALL))
+    assert engine(SMALL, "fp8", adapters=(3, 8)).of(SMALL) == replace(engine(SMALL, "fp8"), rank=8)
+    for adapters, mend in (((0, 8), "(--adapters 16)"), ((8, 0), "(--adapter-rank 16)"), ((-1, 8), "65,536")):
+        with pytest.raises(InputError) as error:
+            engine(SMALL, adapters=adapters)
+        assert mend in str(error.value) and ("--adapter" in str(error.value)) == (0 in adapters)
+
+
+@pytest.mark.parametrize(("ranks", "local", "gathered"), [(2, 2, True), (8, 8, True), (9, 9, False), (8, 4, False)])
+def test_tokens_of_experts_are_gathered_among_few_ranks_of_a_node(ranks: int, local: int, gathered: bool) -> None:
+    """vLLM's allgather_reducescatter and SGLang's none, up to eight ranks: every rank gets the messages of all others;
+    else it gets what is sent to it."""
+    (stage,) = Sharding(SMALL, serving=True).stages(Layout())
+    rank = RankTime(stage, Layout(), CARD, engine(SMALL))
+    rank.groups = {"ep": Group(ranks, local)}
+    least, cost = (rank._transfer("all_to_all", "ep", 1e9, sent) for sent in (1e6, 2e6))
+    assert (least.link == cost.link) == gathered and least.least_link < cost.least_link
+
+
+def test_a_rate_of_one_card_or_the_parts_of_a_node() -> None:
+    """Of a layout of four, four and eight, and whole nodes; of twelve only its multiples."""
+    assert rentable(1, {"tp": 4})[:3] == [4, 8, 16] and rentable(1, {"tp": 16})[:3] == [16, 32, 48]
+    assert rentable(1, {"tp": 4, "dp": 3})[:3] == [12, 24, 36] and rentable(1, {})[:4] == [1, 2, 4, 8]
+
+
+def test_a_run_may_have_a_deadline_where_it_is_known_which_run() -> None:
+    dated = Terms(1, deadline=5)
+    assert [tokens_of(SMALL, 7, None, dated), tokens_of(SMALL, None, None, Terms(1))] == [7, None]
+    assert tokens_of(SMALL, None, 6 * SMALL.active, dated) == 1
+    for tokens, compute in ((None, None), (0, None), (None, 6 * SMALL.active - 1), (1, 10**20)):
+        with pytest.raises(InputError):
+            tokens_of(SMALL, tokens, compute, dated)
+    with pytest.raises(InputError, match="train-tokens is 0, expected a number above 0"):
+        tokens_of(SMALL, 0, None)
+
+
+def written(read: Callable[[str], Any], *lines: str) -> Any:
+    """What is read of a file of such lines."""
+    with NamedTemporaryFile("w", suffix=".txt") as file:
+        file.write("\n".join(lines))
+        file.flush()
+        return read(file.name)
+
+
+def test_lines_of_a_file_are_counted_from_one() -> None:
+    """A length of 1 may be, none of 0; a time may be that of the line before, and none is below 0."""
+
+    def read(path: str) -> Lengths:
+        return lengths(f"@{path}", "--prompt")
+
+    assert written(read, "1", "", "5") == Lengths(1, 5, (1, 5))
+    with pytest.raises(InputError, match="above 0 in every line"):
+        written(read, "0", "5")
+    with pytest.raises(InputError, match="line 3"):
+        written(read, "1", "", "x")
+    assert written(arrivals, "1", "", "3", "3") == [0, 2, 2]
+    for lines in (("1", "", "x"), ("1", "2", "1.5"), ("1", "2", "-1")):
+        with pytest.raises(InputError, match="line 3"):
+            written(arrivals, *lines)
+
+
+def test_requests_come_when_they_came() -> None:
+    jobs = Requests(Lengths(5, 5), Lengths(3, 3), times=(0.0, 1.5, 4.0)).jobs(3, 0)
+    assert [job.at for job in jobs] == [0.0, 1.5, 4.0]
+
+
+def test_a_shape_that_leaves_nothing_fits() -> None:
+    for spare in (-1, 0, 1):
+        assert Shape(1, 2, 3, 4, 5, 6, 7, 8, 9, spare).fits == (spare >= 0)
+
+
+def test_letters_are_those_of_all_stacks_and_kinds_of_layers() -> None:
+    for before in ("", "encoder.", "decoder.", "layer.near.", "encoder.layer.near."):
+        assert [_letter(before + key) for key in ("attention.n_heads", "d_model", "nothing")] == ["h", "D", ""]
+
+
+def test_an_axis_that_is_misspelt() -> None:
+    with pytest.raises(InputError, match="did you mean dp"):
+        parse_layout("dq=2")
+    with pytest.raises(InputError, match="one of tp, "):
+        parse_layout("replicas=2")
+
+
+@pytest.mark.parametrize("most", [None, 1, 5, 40])
+def test_where_a_parabola_reaches_zero(most: int | None) -> None:
+    """As every number up to 400 has it; what falls and bends down never does."""
+    for start, slope, bend in product((-1, -7, -40, -90), range(-12, 31), range(-6, 7)):
+        values = [start + i * slope + i * (i - 1) // 2 * bend for i in range(400)]
+        if max(values[:4]) < 0:
+            ends = values if most is None else values[: most + 1]
+            expected = next((i for i, value in enumerate(ends) if value >= 0), None)
+            assert _reaches_zero(values[:4], most) == expected, (start, slope, bend)
+
+
+@pytest.mark.parametrize("name", ["llama4", "gemma3", "gpt-oss", "mimo-v2-flash"])
+def test_generations_are_sums_of_their_passes(name: str) -> None:
+    """Of every pass by itself, at every context around windows and chunks."""
+    model = build(TINY[name], name)
+    for attention, quantity in FLOPS.items():
+        steps = [model.ledger(past=past, logits="last", mla="absorbed").total(quantity) for past in range(1, 27)]
+        whole = [model.ledger(tokens=n, logits="last").total(quantity) for n in range(1, 27)]
+        for found in generations(model, range(3, 27), 3, attention):
+            assert found.flops == whole[2] + sum(steps[2 : found.context - 1]), found
+            assert found.flops_without == sum(whole[2 : found.context]), found
+
+
+BARE = {
+    "no attention": {"layer": {"a": {"parts": ["feed_forward"]}}, "feed_forward": {"d_ff": 96}},
+    "no feed-forward": {"layer": {"a": {"parts": ["attention"]}}, "attention": {"n_heads": 4}},
+    "neither head": {"layer": {"a": {"parts": ["attention", "feed_forward"]}}, "attention": {"n_heads": 4},
+                     "feed_forward": {"d_ff": 96}, "vocab_size": None},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("bare", BARE)
+@pytest.mark.parametrize("name", CONVENTIONS)
+def test_a_convention_s_terms_are_all_that_a_model_has(name: str, bare: str) -> None:
+    """Whatever it has not: the terms' own FLOPs are those of one forward, or three."""
+    raw = {"d_model": 64, "n_layers": 2, "vocab_size": 50, **BARE[bare]}
+    model = build({key: value for key, value in raw.items() if value is not None}, bare)
+    ledger = model.ledger(2, 8)
+    try:
+        found = CONVENTIONS[name](model, ledger, "dense", 1)
+    except InputError:
+        return
+    assert sum(each.ours for each in found.terms) in (ledger.total("flops"), 3 * ledger.total("flops"))
+
+
+# Layouts: where ranks stand and what they send.
+
+
+def test_where_ranks_of_experts_stand_one_by_one() -> None:
+    """Every rank numbered from the axis of neighbours on: those of a stage in turn, each group of experts' ranks from
+    one block of them."""
+    for tp, pp, dp, ep in ((2, 2, 2, 4), (4, 2, 2, 8), (2, 3, 2, 4), (2, 2, 4, 8), (1, 2, 6, 3), (2, 1, 4, 8)):
+        layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep)
+        for node, order in product((2, 3, 4, 8), (ORDER, SERVING_ORDER)):
+            degrees = [getattr(layout, axis) for axis in reversed(order)]
+            stages: dict[int, list[int]] = {}
+            for number, place in enumerate(product(*map(range, degrees))):
+                stages.setdefault(dict(zip(reversed(order), place, strict=True))["pp"], []).append(number)
+            per_node = filled(node, layout.gpus)
+            groups = [ranks[i : i + ep] for ranks in stages.values() for i in range(0, len(ranks), ep)]
+            fewest = min(min(Counter(rank // per_node for rank in group).values()) for group in groups)
+            assert layout.group("ep", node, order) == Group(ep, fewest), (layout, node, order)
+
+
+@pytest.mark.parametrize(("sp", "kind"), [(1, "all_reduce"), (2, "all_gather")])
+def test_a_frozen_table_s_gradient_is_not_gathered(sp: int, kind: str) -> None:
+    """Its sums go forward as before; no more than that: one collective of 32 positions' stream less where positions
+    are split. Learned positions beside a table add none."""
+    found, recipe = [], Recipe(Layout(tp=2, sp=sp), tokens=32, framework="megatron")
+    for source, changes in (
+        ("D=64 L=4 h=8 F=96 V=250 plain ln bias", {}),
+        ("D=64 L=4 h=8 F=96 V=250 plain ln bias", {"positions.form": "learned", "positions.rows": 64}),
+        ("D=64 L=4 h=8 F=96 V=250 plain ln bias", {"lora.rank": 4}),
+    ):
+        own = replace(recipe, frozen="bf16") if "lora.rank" in changes else recipe
+        found.append(collectives(Pipeline(load(source, changes), own).of_stage(0), own, 64)[kind])
+    plain, learned, frozen = found
+    less = (sp - 1, (sp - 1) * 32 * 64 * 2)
+    assert plain == learned and (plain.times - frozen.times, plain.bytes - frozen.bytes) == less
+
+
+def test_one_expert_s_ranks_exchange_among_themselves() -> None:
+    """With experts on every rank of two, tokens go to the other half of each expert, and to no other expert."""
+    for ep, etp, names in ((1, 2, ["dispatch_gather"]), (2, 1, ["dispatch"]), (2, 2, ["dispatch", "dispatch_gather"])):
+        ways = Ways(tp=8, ep=ep, etp=etp, sp=True)
+        assert [name for name, _ in ways.dispatch(64, 2)] == names
+        assert [name.replace("scatter", "gather") for name, _ in ways.combine(64, 2)] == [
+            name.replace("dispatch", "combine") for name in reversed(names)
+        ]
+
+
+def test_a_vocabulary_that_is_padded_says_to_what() -> None:
+    for pads, said in ((1, "a multiple of tp = 4"), (128, "a multiple of 512"), (0, "does not divide by tp = 4")):
+        ways = Ways(tp=4, pads=pads)
+        assert ways.rows(250) == (128 if pads > 1 else 63) and any(note.endswith(said) for note in ways.notes)
+    even = Ways(tp=4)
+    assert even.rows(252) == 63 and not [*even.notes]
+
+
+def test_a_classifier_s_loss_is_of_one_position_of_each_picture() -> None:
+    recipe = Recipe(Layout(tp=2), micro_batch=3, tokens=197)
+    timer = StepTimer(load("vit-b"), recipe, Machine.of(CARD))
+    (piece,) = timer.pipeline.of_stage(0)
+    (message, when), *_ = timer.beside(piece)
+    assert (message, when) == (ring("all_reduce", Group(2, 2), 3 * 4 * 3.0, 3), "forward")
+
+
+# What a description says no to, and what its parts make of it.
+
+
+@pytest.mark.parametrize(
+    ("changes", "faults"),
+    [
+        ({"norm.bias": True, "norm.final_bias": True}, ["norm.bias"]),
+        ({"norm.final_bias": True}, ["norm.final_bias"]),
+        ({"norm.qk_bias": True, "norm.final_bias": True}, ["norm.final_bias", "norm.qk_bias"]),
+    ],
+)
+def test_an_rms_norm_has_no_bias(changes: dict[str, Any], faults: list[str]) -> None:
+    """Of biases that follow another, that one alone is named."""
+    with pytest.raises(InputError) as error:
+        load("D=64 L=1 h=4 F=96 V=50", changes)
+    assert [
+        key for key in ("norm.bias", "norm.final_bias", "norm.qk_bias") if f"{key} is" in str(error.value)
+    ] == faults
+
+
+def test_differential_attention_halves_heads_of_both_kinds() -> None:
+    table = TINY["diffllama"]
+    own = next(key for key in table if key.endswith("attention") and isinstance(table[key], dict))
+    for heads, groups, faults in ((8, 4, []), (6, 3, ["n_kv_heads"]), (3, 1, ["n_heads", "n_kv_heads"])):
+        sizes = {"n_heads": heads, "n_kv_heads": groups, "d_head": 4}
+        try:
+            build({**table, own: table[own] | sizes}, "test")
+            said = ""
+        except InputError as error:
+            said = str(error)
+        assert [name for name in sizes if f"{name} is" in said] == faults, said
+
+
+@pytest.mark.parametrize(
+    ("changes", "tied"),
+    [
+        ({}, False), ({"positions.form": "none"}, True), ({"attention.qk_norm": "head"}, True),
+        ({"attention.qk_norm": "head", "attention.v_norm": True}, False),
+    ],
+)  # fmt: skip
+def test_where_keys_and_values_are_one_tensor(changes: dict[str, Any], tied: bool) -> None:
+    """Of one projection: not where K is rotated, but where a norm of K saves what V is, unless V has its own."""
+    model = load("D=64 L=1 h=4 F=96 V=50", {"attention.tied_kv": True, **changes})
+    (core,) = (leaf for leaf in model.root.leaves() if isinstance(leaf, AttentionCore))
+    assert core.tied == tied
+
+
+def test_the_buffers_of_experts_are_the_largest_s() -> None:
+    """Two routed experts' results, or shared ones'."""
+    for wide in (8, 400):
+        model = load("D=64 L=1 h=4 F=96 V=50 E=4 k=2", {"experts.d_ff_shared": wide})
+        parts: list[Any] = [model.root]
+        while not isinstance(parts[0], Experts):
+            parts = [*parts[1:], *(child.part for child in getattr(parts[0], "children", tuple)())]
+        experts = parts[0]
+        assert experts.peak_elements() == max(2 * (2 * 96 + 96), 3 * wide)
+
+
+# What formats and engines say of themselves.
+
+
+def test_formats_that_cover_experts_cover_all_of_a_model_without() -> None:
+    experts = FORMATS["mxfp4"]
+    assert covering(experts, ["experts", "head"]) == experts and covering(experts, ["head"]).covers is LAYERS
+    for name, form in FORMATS.items():
+        if form.covers is not EXPERTS:
+            assert covering(form, ["head"]) == form, name
+        assert stored_narrow(name) == (name not in ("fp32", "bf16", "fp16"))
+    assert not stored_narrow("float4")
+
+
+@pytest.mark.parametrize("place", ["0", "2", "3", "[02]"])
+def test_an_expression_that_names_some_experts_is_refused(place: str) -> None:
+    """The first, one in the middle and the last of four are asked for."""
+    names = [f"re:.*experts\\.{place}\\.(gate|up|down)_proj"]
+    config = {"quant_method": "compressed-tensors", "config_groups": {"g": {"targets": ["Linear"], "weights": {}}}}
+    config["config_groups"]["g"]["weights"] = {"num_bits": 8, "type": "float", "strategy": "channel"}  # type: ignore[index]
+    with pytest.raises(InputError, match="experts"):
+        form = configured(load("D=256 L=1 h=4 F=256 V=50 E=4 k=2"), {**config, "ignore": names})
+        sum(form.bytes_of(entry) for entry in load("D=256 L=1 h=4 F=256 V=50 E=4 k=2").ledger())
+
+
+def test_what_is_reserved_is_a_share_or_bytes() -> None:
+    assert [str(Reserve(Fraction(1, 10))), str(Reserve(Fraction(0), 4096))] == ["10 %", "4,096 bytes"]
+
+
+def test_a_host_whose_arithmetic_is_not_known_is_said() -> None:
+    for peak in (None, 10**12):
+        said = " ".join(Offload(Host(10**12, 10**11, peak), 3).notes())
+        assert ("arithmetic is not counted" in said) == (peak is None) and "GB/s" in said
+    assert not [*Offload(None, 3).notes()] and not [*Offload(Host(10**12, 10**11)).notes()]
+
+
+def test_a_checkpoint_that_is_not_what_its_config_says() -> None:
+    """All of its matrices in formats of 16 and 32 bits, or bytes that differ by more than two in a hundred."""
+
+    def agreed(kinds: str, counted: int, stored: int, *, partial: bool = False) -> Any:
+        tensors = [SimpleNamespace(dtype=kind, shape=(2, 2)) for kind in kinds.split()]
+        held = SimpleNamespace(form="safetensors", tensors=tensors, partial=partial, size=SimpleNamespace(bytes=stored))
+        model: Any = SimpleNamespace(
+            checkpoint=SimpleNamespace(held=held, agrees=True, extra={}),
+            spec={"quantization": {"quant_method": "fp8"}},
+            entries=[None],
+        )
+        return _agreed(model, SimpleNamespace(bytes_of=lambda _: counted))  # type: ignore[arg-type]
+
+    for kinds in ("BF16", "F16 F32", "BF16 F16 F32"):
+        with pytest.raises(InputError, match="all matrices of its checkpoint are"):
+            agreed(kinds, 100, 100)
+    for counted, fits_ in ((102, True), (98, True), (103, False), (97, False)):
+        if fits_:
+            assert agreed("BF16 I8", counted, 100)
+        else:
+            with pytest.raises(InputError, match="which of them is right"):
+                agreed("F8_E4M3", counted, 100)
+            assert agreed("F8_E4M3", counted, 100, partial=True)

@@ -30,7 +30,7 @@ from txcalc.planning.activations import korthikanti
 from txcalc.planning.conventions import CONVENTIONS
 from txcalc.planning.crossover import _reaches_zero
 from txcalc.planning.differences import _letter
-from txcalc.planning.fitting import CardSet, checked_context, fits
+from txcalc.planning.fitting import CardSet, FormatFits, checked_context
 from txcalc.planning.formats.names import _agreed, covering, stored_narrow
 from txcalc.planning.formats.quantised import READERS, configured, native
 from txcalc.planning.formats.weights import EXPERTS, FORMATS, LAYERS
@@ -533,7 +533,7 @@ def test_ram_that_is_just_enough_suffices() -> None:
     how = replace(engine(model, "Q4_K_M"), offload=Offload(Host(10**12, 10**11), 5))
     free = Deployment(model, card, how).ram_free(Layout(), 4096, 1)
     assert free is not None and 0 < free < 10**12
-    found = fits(model, how, card.memory, 4096, CardSet("", card.memory, accelerator=card))
+    found = FormatFits(model, how, 4096).on(CardSet("", card.memory, accelerator=card))
     assert found.ram == free
     for lacking in (0, 1):
         host = Host(10**12 - free - lacking, 10**11)

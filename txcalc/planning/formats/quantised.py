@@ -369,16 +369,8 @@ class _Config:
         dtype = ("fp8" if floats else "int8") if bits == 8 else "bf16"
         name, scale = ("fp" if floats else "int") + str(bits), self.wide + zero
         if strategy == "block":
-            return Format(
-                "fp8-block",
-                bits,
-                LAYERS,
-                WHERE,
-                dtype,
-                self.tile(where, table.get("block_structure")),
-                scale=scale,
-                tensor=apart,
-            )
+            tile = self.tile(where, table.get("block_structure"))
+            return Format("fp8-block", bits, LAYERS, WHERE, dtype, tile, scale=scale, tensor=apart)
         if strategy == "group":
             small = floats and table.get("scale_dtype") == "torch.uint8"  # MXFP8's exponents
             named = name + (f"-g{group}" if group != 128 else "")

@@ -102,6 +102,14 @@ def test_native_bytes_are_the_files_less_their_headers(name: str) -> None:
     assert 100 * tensors < QUANTISED["files"][name] - besides(name) - size(name) < 135 * tensors
 
 
+@pytest.mark.parametrize("name", QUANTISED["torch_files"])
+def test_native_bytes_are_the_files_of_torch_less_what_names_tensors(name: str) -> None:
+    """An entry of a zip archive for each tensor, twelve of a layer and eight others, takes 380 to 393 bytes; the size
+    is rounded to 524 bytes, 3 for each tensor of the smallest file."""
+    tensors = 12 * load(name).spec["stacks"][""]["n_layers"] + 8
+    assert 380 * tensors < QUANTISED["torch_files"][name] * 2**20 - size(name) < 393 * tensors
+
+
 def test_native_leaves_wide_what_its_makers_left_wide() -> None:
     """DeepSeek-V3: fp8 in blocks of 128 × 128 with fp32 scales, but for the router, the tables and the norms."""
     model = load("deepseek-v3")

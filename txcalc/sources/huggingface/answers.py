@@ -19,6 +19,7 @@ HEADS = {
     "ForImageClassification": "classifier",
     "ForSemanticSegmentation": "pixels",
     "ForObjectDetection": "boxes",
+    "ForDepthEstimation": "depth",
     "ForSequenceClassification": "sequence",
     "ForTokenClassification": "token",
     "ForQuestionAnswering": "question",

@@ -27,7 +27,7 @@ class Network:
     def __init__(self, c: Config, sides: Sides, channels: int, act: str = "relu", norm: str = "batch") -> None:
         self.c, self.sides, self.channels, self.act, self.norm = c, sides, channels, act, norm
         self.pixels = sides
-        self.kind = "embedding"
+        self.kind, self.maps = "embedding", Maps()
         self.around: Pieces = []
         self.leaves, self.kinds, self.order = self.around, dict[str, Pieces](), list[str]()
 

@@ -124,10 +124,10 @@ class Modules:
             self.left -= self.trials * len(names) * len(each_of)
             if self.left < 0:
                 raise _long()
-            found = {
-                any(p.match(name.replace("#", alike).replace("*", str(each))) for p in self.patterns for name in names)
-                for each in each_of
-            }
+            found = set()
+            for each in each_of:
+                written = [name.replace("#", alike).replace("*", str(each)) for name in names]
+                found.add(any(p.match(name) for p in self.patterns for name in written))
             if len(found) > 1:
                 raise _some(f"has a pattern of some of {experts} experts, not of all")
             self.matched[key] = found.pop()

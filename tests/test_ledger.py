@@ -516,6 +516,8 @@ def test_what_of_a_leaf_is_as_its_operators_are() -> None:
     assert (relu.traffic_exact, relu.operators_exact, relu.rows_kept(work)) == (True, "all", 0)
     sparse = replace(relu, sparsity=0.95)
     assert (sparse.traffic_exact, sparse.operators_exact, sparse.rows_kept(work)) == (False, "", 1)
+    rotary = Rotary(heads=2, dims=4, theta=10_000, width=4)
+    assert [replace(rotary, spread=spread).operators_exact for spread in (False, True)] == ["all", ""]
     latent = next(leaf for leaf in build(TINY["deepseek-v3"], "latent").root.leaves() if isinstance(leaf, LatentCore))
     assert latent.saved_differs(work._replace(keep_scores=True)) == "" and "one head" in latent.saved_differs(work)
 

@@ -128,6 +128,7 @@ AT = "'source', [a, b, c] or [a, b, c, m] as at: whole numbers, a from 0, c, m f
 PIECE: dict[str, Any] = {"name": "a", "form": "linear", "sizes": [64, 64]}
 
 
+@pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize(
     ("change", "expected"),
     [

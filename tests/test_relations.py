@@ -20,6 +20,7 @@ from txcalc.model import MAX_TOKENS
 from txcalc.parts.cores import AttentionCore, SoftmaxCore
 from txcalc.parts.feedforward import Experts
 from txcalc.parts.mechanisms import ATTENTIONS, MIXERS
+from txcalc.parts.mixers.compressed import CompressedCore
 from txcalc.parts.mixers.forgetting import ForgettingCore
 from txcalc.parts.options import REQUIRED
 from txcalc.parts.part import MatMul, Workload
@@ -56,18 +57,21 @@ from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import Host, Offload
-from txcalc.planning.serving.points import Limits, request
+from txcalc.planning.serving.points import Limits, Point, request
 from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.serving.sizing import _Sizing, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, sizes, within
 from txcalc.planning.serving.traffic import Lengths, Requests, arrivals, lengths
-from txcalc.planning.shapes import DesignFamily, Shape
+from txcalc.planning.shapes import DesignBudget, DesignFamily, Likeness, Shape, designs
 from txcalc.planning.training.activations import kept
-from txcalc.planning.training.collectives import collectives
+from txcalc.planning.training.collectives import collectives, local_kv_elements
+from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.machine import Machine, ring
+from txcalc.planning.training.messages import Messages
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
 from txcalc.planning.training.run import Terms, tokens_of
 from txcalc.planning.training.stages import Pipeline
+from txcalc.planning.training.states import State
 from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build
 from txcalc.sources.spec import MAX_LAYERS
@@ -375,7 +379,8 @@ def test_the_last_numbers_that_may_be(name: str) -> None:
 
 # Layers that share their weights (ALBERT's) work as layers of their own do: only the weights are held once.
 
-APART = load("D=64 L=4 h=8 F=96 V=250", {"attention.d_v": 4})
+DENSE = "D=64 L=4 h=8 F=96 V=250"
+APART = load(DENSE, {"attention.d_v": 4})
 ALIKE = APART.set({"shared_layers": True})
 CARD = hardware.load("h100-sxm")
 
@@ -700,15 +705,23 @@ def test_a_convention_s_terms_are_all_that_a_model_has(name: str, bare: str) -> 
 def test_where_ranks_of_experts_stand_one_by_one() -> None:
     """Every rank numbered from the axis of neighbours on: those of a stage in turn, each group of experts' ranks from
     one block of them."""
-    for tp, pp, dp, ep in ((2, 2, 2, 4), (4, 2, 2, 8), (2, 3, 2, 4), (2, 2, 4, 8), (1, 2, 6, 3), (2, 1, 4, 8)):
-        layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep)
+    for tp, pp, dp, ep, etp in (
+        (2, 2, 2, 4, 1), (4, 2, 2, 8, 1), (2, 3, 2, 4, 1), (2, 2, 4, 8, 1), (1, 2, 6, 3, 1), (2, 1, 4, 8, 1),
+        (2, 2, 6, 3, 2), (2, 3, 4, 4, 2), (4, 2, 3, 3, 4),
+    ):  # fmt: skip
+        layout = Layout(tp=tp, pp=pp, dp=dp, ep=ep, etp=etp)
         for node, order in product((2, 3, 4, 8), (ORDER, SERVING_ORDER)):
             degrees = [getattr(layout, axis) for axis in reversed(order)]
             stages: dict[int, list[int]] = {}
             for number, place in enumerate(product(*map(range, degrees))):
                 stages.setdefault(dict(zip(reversed(order), place, strict=True))["pp"], []).append(number)
             per_node = filled(node, layout.gpus)
-            groups = [ranks[i : i + ep] for ranks in stages.values() for i in range(0, len(ranks), ep)]
+            groups = [
+                ranks[i + beside : i + ep * etp : etp]
+                for ranks in stages.values()
+                for i in range(0, len(ranks), ep * etp)
+                for beside in range(etp)
+            ]
             fewest = min(min(Counter(rank // per_node for rank in group).values()) for group in groups)
             assert layout.group("ep", node, order) == Group(ep, fewest), (layout, node, order)
 
@@ -872,3 +885,98 @@ def test_a_checkpoint_that_is_not_what_its_config_says() -> None:
             with pytest.raises(InputError, match="which of them is right"):
                 agreed("F8_E4M3", counted, 100)
             assert agreed("F8_E4M3", counted, 100, partial=True)
+
+
+# Training: stages, adapters, schedules.
+
+
+def test_stages_are_cut_by_the_elements_of_their_matrices() -> None:
+    """nanotron's. All experts count, though a token meets one, and layers that share weights each: of 16 experts three
+    layers of 312,320 elements are past half of four and a head of 128,000."""
+    layout = Recipe(Layout(pp=2), tokens=32, accumulation=4, framework="nanotron")
+    assert 3 * 312_320 > (4 * 312_320 + 128_000) / 2 > 2 * 312_320
+    assert Pipeline(load("D=64 L=4 h=8 F=96 V=2000 E=16 k=1"), layout).sizes == [3, 1]
+    assert Pipeline(APART, layout).sizes == Pipeline(ALIKE, layout).sizes == [3, 1]
+    assert Pipeline(APART, replace(layout, layout=Layout())).sizes == [4]
+
+
+def test_gradients_are_of_what_learns() -> None:
+    """Of adapters' matrices, of each layer, whose rows two ranks share."""
+    model, recipe = load(DENSE, {"lora.rank": 4}), Recipe(Layout(fsdp=2), tokens=32, frozen="bf16")
+    adapters = [weight for entry in model.ledger() if entry.kind == "adapters" for weight in entry.leaf.weights()]
+    found = collectives(Pipeline(model, recipe).of_stage(0), recipe, 64)["reduce_scatter"]
+    assert found == (4, 4 * sum(weight.size for weight in adapters) * 4)
+
+
+def test_tied_tables_are_summed_by_the_first_stage_and_the_last() -> None:
+    model = load(DENSE + " tied")
+    timer = StepTimer(model, Recipe(Layout(pp=3), tokens=32, accumulation=4, framework="megatron"), Machine.of(CARD))
+    sums = [timer.sent(timer.pipeline.of_stage(stage)).get("all_reduce", 0) for stage in range(3)]
+    assert sums == [250 * 64 * 4 + 6 * 64 * 4, 0, 250 * 64 * 4 + 6 * 64 * 4]
+
+
+def test_states_add_up() -> None:
+    assert State(1, 2, 3, 4) + State(10, 20, 30, 40) == State(11, 22, 33, 44)
+    assert Messages._alone(0.0, 0.0, 4) == 1.0 and Messages._alone(2.0, 10.0, 4) == (2 + 8 / 4) / 10
+
+
+def test_keys_of_a_core_that_caches_nothing_are_as_wide_as_the_stream() -> None:
+    core: Any = SimpleNamespace(attended=None, operations=lambda work: ())
+    assert local_kv_elements(SimpleNamespace(leaf=core, work=Workload(2, 5, 0, 5)), 64) == 2 * (2 * 5) * 64  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", FRAMEWORKS)
+def test_a_schedule_that_a_framework_has_not_is_another_s(name: str) -> None:
+    """Of those that have pipelines: which of them have it is said, and no other."""
+    if not FRAMEWORKS[name].schedules:
+        return
+    for schedule in {one for each in FRAMEWORKS.values() for one in each.schedules} - {*FRAMEWORKS[name].schedules}:
+        fault = Recipe(Layout(pp=2), framework=name, schedule=schedule)._unscheduled()
+        having = [other for other, rules in FRAMEWORKS.items() if schedule in rules.schedules]
+        assert having and str(fault).endswith(f"({' or '.join(having)} has it)")
+
+
+# Serving: what is not decoded, what a card does not multiply, designs.
+
+
+def test_an_encoder_s_prompt_is_in_no_prefix_cache() -> None:
+    asked = request(512, 400, Fraction(1, 2))
+    for name, cached in (("t5-small", 0), ("llama-3.2-1b", 192)):
+        model = load(name)
+        assert asked.on(LayoutTime(model, Sharding(model), Layout(), CARD, engine(model)), 512) == (400, cached)
+
+
+def test_weights_that_a_card_does_not_multiply_are_read_by_their_bits() -> None:
+    card = hardware.load("a100-80gb-sxm")
+    (stage,) = Sharding(SMALL, serving=True).stages(Layout())
+    for weights, kernel in (("nvfp4", "w4"), ("fp8", "w8")):
+        how = engine(SMALL, weights)
+        dtype, found, _ = RankTime(stage, Layout(), card, how)._multiplied(how.weights.dtype)
+        assert (dtype, found) == (("bf16", kernel) if how.weights.dtype != "bf16" else (dtype, found))
+
+
+def test_a_design_that_is_not_one_round_deep() -> None:
+    for family, said in ((DesignFamily(vocab=1000), "not one layer"), (Likeness(load("gemma-2-9b")), "not 2 layers")):
+        with pytest.raises(InputError, match=said):
+            designs(DesignBudget(family, engine(SMALL), memory=10))
+
+
+def test_a_head_is_quantised_where_it_is_said() -> None:
+    model = load("D=256 L=1 h=4 F=256 V=256 untied")
+    for config, packed in (({}, False), ({"lm_head": True}, True)):
+        form = configured(model, {"quant_method": "auto-round", "bits": 4, "group_size": 128, **config})
+        head = next(entry for entry in model.ledger() if entry.kind == "head" and entry.leaf.params)
+        assert 8 * form.bytes_of(head) == (256 * 256 * 4 + 2 * 256 * 20 if packed else 16 * 256 * 256)
+
+
+def test_a_mask_is_of_a_window_alone() -> None:
+    """Compressed entries are selected beside it."""
+    cores = [leaf for leaf in build(TINY["compressed"], "x").root.leaves() if isinstance(leaf, CompressedCore)]
+    assert {core.entries is None for core in cores} == {True, False}
+    assert all(core.masked == (core.entries is None) for core in cores)
+
+
+def test_what_does_not_decode_gives_a_user_no_tokens() -> None:
+    user: Any = Point.user
+    for tpot, rate in ((None, 0), (SimpleNamespace(achievable=0.5), 2)):
+        assert user.fget(SimpleNamespace(tpot=tpot)) == rate

@@ -151,8 +151,9 @@ class Entry:
         """Growth per token, constant part and elements held, summed over all copies."""
         if self.work is None:
             return NO_CACHE
-        growth, constant, held = self.leaf.cache(self.work)
-        return Cache(growth * self.runs, constant * self.runs, held * self.runs)
+        if (one := self.leaf.cache(self.work)) is NO_CACHE:
+            return one
+        return Cache(one.growth * self.runs, one.constant * self.runs, one.held * self.runs)
 
     @property
     def cache_now(self) -> Cache:

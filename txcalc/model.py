@@ -291,12 +291,6 @@ class Model:
         >>> import txcalc
         >>> txcalc.load("gpt2").ledger(batch=8, tokens="1k").total("flops")
         2333186457600
-
-        Of arrays of lengths, the figures are arrays of exact whole numbers (Python's).
-
-        >>> import txcalc
-        >>> txcalc.load("gpt2").ledger(batch=8, tokens="1k").total("flops")
-        2333186457600
         """
         work = self.workload(batch, tokens, past, source, **conventions)
         weight = bits_of(dtype)

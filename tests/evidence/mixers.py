@@ -21,10 +21,11 @@ from torch import Tensor
 from txcalc.parts.mixers.forgetting import ForgettingCore as ForgettingPart
 from txcalc.parts.spans import Causal
 from txcalc.reference.delta import DeltaRule
+from txcalc.reference.linear_attention import GatedScan, SlotScan
 from txcalc.reference.mixers.forgetting import ForgettingCore
 from txcalc.reference.run import Run
 
-B, T, H, GROUPS, K, V = 2, 7, 4, 2, 5, 3
+B, T, H, GROUPS, K, V, M = 2, 7, 4, 2, 5, 3, 6
 
 
 def naive(folder: Path, name: str) -> Any:
@@ -53,6 +54,17 @@ def compared(folder: Path) -> Iterator[tuple[str, Tensor, Tensor]]:
     ours, own = DeltaRule._scan(q * K**-0.5, k, v, None, beta.unsqueeze(-1), None)
     yield "delta_rule", theirs.transpose(1, 2), ours
     yield f"delta_rule, state {tuple(own.shape)}", state, own
+    decay, slots = -torch.rand(B, T, H, K), -torch.rand(B, T, H, M)
+    theirs, state = naive(folder, "gla").naive_recurrent_gla(q, k, v, decay, output_final_state=True)
+    ours, own = GatedScan()(q, k, v, decay)
+    yield "gla", theirs, ours
+    yield f"gla, state {tuple(own.shape)}", state, own
+    run = naive(folder, "gsa").naive_recurrent_gsa
+    theirs, (keys, values) = run(q, k, v, 1 - slots.exp(), slots, output_final_state=True)
+    ours, *states = SlotScan()(q, k, v, slots)
+    yield "gsa", theirs, ours
+    yield f"gsa, state {tuple(states[0].shape)}", keys, states[0].mT
+    yield f"gsa, state {tuple(states[1].shape)}", values, states[1]
     k, v, gates = torch.randn(B, T, GROUPS, K), torch.randn(B, T, GROUPS, K), -torch.rand(B, T, H)
     theirs = naive(folder, "forgetting_attn").naive_forgetting_attn(q, k, v, gates)
     part = ForgettingPart(n_heads=H, n_kv_heads=GROUPS, d_qk=K, d_v=K, span=Causal())

@@ -15,7 +15,7 @@ from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import REQUIRED, RMS_EPS, activation, flag, key, letter, per_head, real
-from txcalc.parts.part import Child, Composite, Elementwise, Operation, Traffic, Workload
+from txcalc.parts.part import COST, Child, Composite, Elementwise, Operation, Traffic, Workload
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
@@ -45,6 +45,72 @@ class DecayScan(Recurrence):
     @property
     def shape(self) -> tuple[Any, ...]:
         return self.n_heads, self.d_head, self.d_head
+
+
+@frozen
+class GatedScan(Recurrence):
+    """Gated linear attention: S ← diag(λ)·S + k·vᵀ and y = Sᵀ·q/√d_k, with decays λ that come from the input.
+
+    Shapes   q, k and log λ (B, T, h, d_k), v and y (B, T, h, d_v), S (B, h, d_k, d_v)
+    Unit     FLOPs under other: 5 per element of S (decay, a multiply-add to write, one to read), 5 per channel of the
+             keys (log σ of a gate, its scale or the key 1 − λ, exp, 1/√d_k)
+    Kept     modelled: q, k, v, λ and the states at every step
+    Source   Yang et al. 2023 (arXiv 2312.06635), equation 3; Qin et al. 2024 (arXiv 2404.07904), equation 5
+    """
+
+    n_heads: Any
+    d_key: Any
+    d_value: Any
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, keys, values = work.positions, self.n_heads * self.d_key, self.n_heads * self.d_value
+        moved = Traffic(0, rows * (3 * keys + 2 * values), self.state_traffic(work))
+        return (
+            Elementwise("scan", rows * values * self.d_key, 5, moved, "scan"),
+            Elementwise("decay", rows * keys, 3 + COST["softplus"], Traffic(), "scan"),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        return work.positions * (self.n_heads * (3 * self.d_key + self.d_value) + self.state)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return self.n_heads, self.d_key, self.d_value
+
+
+@frozen
+class SlotScan(Recurrence):
+    """Gated slot attention: keys and values are written to m slots, s = 1 − λ of each; K ← diag(λ)·K + s·kᵀ,
+    V ← diag(λ)·V + s·vᵀ and y = Vᵀ·softmax(K·q/√d_k).
+
+    Shapes   q and k (B, T, h, d_k), v and y (B, T, h, d_v), log λ (B, T, h, m), K (B, h, m, d_k), V (B, h, m, d_v)
+    Unit     FLOPs under other: 5 per element of K and V (decay, a multiply-add to write, one to read), 10 per slot
+             (log σ of a gate, its scale, exp, 1 − λ, softmax), 1 per channel of the keys (1/√d_k)
+    Kept     modelled: q, k, v, λ and the states at every step
+    Source   Zhang et al. 2024 (arXiv 2409.07146), equations 9 to 11
+    """
+
+    n_heads: Any
+    n_slots: Any
+    d_key: Any
+    d_value: Any
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        rows, slots, keys = work.positions, self.n_heads * self.n_slots, self.n_heads * self.d_key
+        moved = Traffic(0, rows * (2 * keys + 2 * self.n_heads * self.d_value + slots), self.state_traffic(work))
+        return (
+            Elementwise("scan", rows * self.state, 5, moved, "scan"),
+            Elementwise("slots", rows * slots, 3 + COST["softplus"] + COST["softmax"], Traffic(), "scan"),
+            Elementwise("scale", rows * keys, 1, Traffic(), "scan"),
+        )
+
+    def saved(self, work: Workload) -> Any:
+        steps = self.n_heads * (2 * self.d_key + self.d_value + self.n_slots)
+        return work.positions * (steps + self.state)
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return self.n_heads, self.n_slots, self.d_key + self.d_value
 
 
 @frozen

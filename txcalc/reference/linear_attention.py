@@ -11,7 +11,7 @@ from txcalc.parts.linear import Linear as LinearPart
 from txcalc.parts.norm import Norm as NormPart
 from txcalc.reference.linear import Activation, Linear, Norm
 from txcalc.reference.mode import current
-from txcalc.reference.recurrent import summed
+from txcalc.reference.recurrent import run_through, summed
 from txcalc.reference.run import Cached, Run, TensorOptions
 
 
@@ -44,6 +44,26 @@ class DecayScan(Cached):
             ys.append((state * q[:, t].unsqueeze(-1)).sum(-2))
         run.keep(self.place, state)
         return torch.stack(ys, 1).to(v.dtype)
+
+
+class GatedScan(nn.Module):
+    """y (B, T, h, d_v) of gated linear attention and its last state (B, h, d_k, d_v), of q, k and log λ (B, T, h, d_k)
+    and v (B, T, h, d_v)."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor) -> tuple[Tensor, Tensor]:
+        states = run_through(decay.unsqueeze(-1), k.unsqueeze(-1) * v.unsqueeze(-2), None)
+        return (states * (q * q.shape[-1] ** -0.5).unsqueeze(-1)).sum(-2), states[:, -1]
+
+
+class SlotScan(nn.Module):
+    """y (B, T, h, d_v) of gated slot attention and its last states (B, h, m, d_k) and (B, h, m, d_v), of q and k
+    (B, T, h, d_k), v (B, T, h, d_v) and log λ (B, T, h, m)."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, decay: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        rate, written = decay.unsqueeze(-1), (1 - decay.exp()).unsqueeze(-1)
+        keys, values = (run_through(rate, written * side.unsqueeze(-2), None) for side in (k, v))
+        shares = (keys * (q * q.shape[-1] ** -0.5).unsqueeze(-2)).sum(-1).softmax(-1)
+        return (values * shares.unsqueeze(-1)).sum(-2), keys[:, -1], values[:, -1]
 
 
 class LinearAttention(nn.Module):

@@ -14,11 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.errors import InputError
-from txcalc.parts import convolution, cores, linear as parts, norm, spans
+from txcalc.parts import convolution, cores, linear as parts, linear_attention, norm, spans
 from txcalc.parts.mixers import pieces
 from txcalc.parts.part import Leaf
 from txcalc.reference.attention import AttentionCore
 from txcalc.reference.linear import Activation, GroupedLinear, LayerScale, Linear, Lookup, Norm, Shift, Sum, Unused
+from txcalc.reference.linear_attention import GatedScan, SlotScan
 from txcalc.reference.run import Run, TensorOptions
 
 
@@ -114,6 +115,15 @@ def _wide(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
     return [(batch, tokens, part.width)]
 
 
+def _gated(part: parts.Activation, batch: Any, tokens: Any, source: Any) -> Shapes:
+    return [(batch, tokens, part.width)] * (2 if part.gated else 1)
+
+
+def _scanned(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
+    decays = part.n_slots if isinstance(part, linear_attention.SlotScan) else part.d_key
+    return [(batch, tokens, part.n_heads, width) for width in (part.d_key, part.d_key, part.d_value, decays)]
+
+
 def _read(part: Any, batch: Any, tokens: Any, source: Any) -> Shapes:
     return [(batch, tokens, part.d_in)]
 
@@ -124,7 +134,7 @@ MADE: Mapping[type[Leaf], tuple[Callable[[Any, TensorOptions], nn.Module], Given
     parts.GroupedLinear: (GroupedLinear, lambda part, b, t, s: [(b, t, part.groups * part.d_in)]),
     parts.LayerScale: (LayerScale, _wide),
     parts.Shift: (Shift, _wide),
-    parts.Activation: (lambda part, like: Activation(part.form), _wide),
+    parts.Activation: (lambda part, like: Activation(part.form), _gated),
     parts.Sum: (lambda part, like: Sum(), lambda part, b, t, s: [(b, t, part.width)] * 2),
     parts.Lookup: (lambda part, like: Lookup(part.rows, part.width, like), lambda *_: []),
     parts.Unused: (Unused, lambda *_: []),
@@ -134,6 +144,8 @@ MADE: Mapping[type[Leaf], tuple[Callable[[Any, TensorOptions], nn.Module], Given
     ),
     convolution.Filter: (Filter, lambda part, b, t, s: [(b, (t - 1) * part.stride + part.taps, part.c_in)]),
     cores.AttentionCore: (lambda part, like: AttentionCore(replace(part, biased=False), like), _attended),
+    linear_attention.GatedScan: (lambda part, like: GatedScan(), _scanned),
+    linear_attention.SlotScan: (lambda part, like: SlotScan(), _scanned),
     cores.MatrixProduct: (lambda part, like: MatrixProduct(), _product),
     cores.Scores: (
         lambda part, like: MatrixProduct(),

@@ -116,14 +116,19 @@ def gla(c: Config) -> Raw:
     """Gated linear attention: a decay of low rank for every element of a key."""
     d = c.size("hidden_size", default=2048)
     heads, keys, values, groups = _expanded(c, d, key=0.5, several=4)
-    c.ignore("feature_map", "clamp_min", "use_gk", "use_gv")  # its class reads the last two nowhere
+    c.ignore("clamp_min", "use_gk", "use_gv")  # its class reads the last two nowhere
     made = [_map("q", d, keys), _map("k", d, keys // groups), _map("v", d, values // groups)]
-    made += [_map("gate", d, values)] * c.flag("use_output_gate", default=True)
-    made += _short(c, False, q=keys, k=keys // groups, v=values // groups)
+    made += _short(c, False, "silu", q=keys, k=keys // groups, v=values // groups)
+    if c.data.get("feature_map") is not None:
+        made.append(piece("features", c.activation("feature_map", default="none"), 2 * keys))
+    c.ignore("feature_map")
     made += [_map("decay_down", d, 16), piece("decay_up", "linear", 16, keys // groups)]
+    made.append(piece("scan", "gated_scan", heads, keys // heads, values // heads))
     if c.flag("elementwise_affine", default=True, null=False):
-        made.append(piece("head_norm", "held", values // heads, kind="norm"))
-    return _linear(c, [*made, _map("o", values, d), piece("state", "state", keys * (values // heads))])
+        made.append(piece("head_norm", "rms_norm", values // heads, groups=heads, kind="norm"))
+    if c.flag("use_output_gate", default=True):
+        made += [_map("gate", d, values), piece("gated", "silu_gate", values)]
+    return _linear(c, [*made, _map("o", values, d)])
 
 
 def gsa(c: Config) -> Raw:
@@ -137,9 +142,13 @@ def gsa(c: Config) -> Raw:
         c.fault("feature_map", form, "'swish' or 'relu'")
     slots = c.size("num_slots", default=64, null=keys // heads)
     made = [_map("q", d, keys), _map("k", d, keys // groups), _map("v", d, values // groups)]
-    made += [_map("slots", d, heads // groups * slots), *_short(c, False, q=keys, k=keys // groups, v=values // groups)]
+    made += _short(c, False, "silu", q=keys, k=keys // groups, v=values // groups)
+    made += [_map("slots", d, heads // groups * slots)]
+    made += [piece("features", {"swish": "silu", "relu": "relu"}.get(form, "none"), keys + keys // groups)]
+    made += [piece("activation", "silu", values // groups)]
+    made += [piece("scan", "slot_scan", heads, slots, keys // heads, values // heads), piece("y", "silu", values)]
     made += [piece("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
-    return _linear(c, [*made, _map("o", values, d), piece("state", "state", slots * (keys + values))])
+    return _linear(c, [*made, _map("o", values, d)])
 
 
 def hgrn2(c: Config) -> Raw:
@@ -155,9 +164,11 @@ def hgrn2(c: Config) -> Raw:
     rows = rows or max(1, d // heads)
     wide = heads * rows
     made = [_map("q", d, wide), _map("f", d, wide), _map("i", d, d), *_short(c, False, q=wide, f=wide, i=d)]
+    made += [piece("activation", "silu", wide), piece("scan", "gated_scan", heads, rows, max(1, d // heads))]
     made += [piece("norm", "rms_norm", d, kind="norm")] * c.flag("elementwise_affine", default=True, null=False)
-    raw = _linear(c, [*made, _map("o", d, d), piece("state", "state", wide * max(1, d // heads))])
+    raw = _linear(c, [*made, _map("o", d, d)])
     if c.flag("use_lower_bound", default=True):
+        c.note("the lower bounds of its forget gates are held; what raises the gates to them is not among the FLOPs")
         raw["around"] = [piece("lower_bounds", "held", raw["n_layers"] * d, kind="recurrent")]
     return raw
 
@@ -180,16 +191,16 @@ def _expanded(c: Config, d: int, key: float, several: int, *, grouped: bool = Tr
     return heads, max(heads, keys), max(heads, values), max(1, heads // shared)
 
 
-def _short(c: Config, default: bool, **widths: int) -> list[Raw]:
-    """Short convolutions of channels, with what they keep."""
+def _short(c: Config, default: bool, activation: str = "", **widths: int) -> list[Raw]:
+    """Short convolutions of channels, with what they keep, and an activation of each where the class has one."""
     taps = c.size("conv_size", default=4)
     if not c.flag("use_short_conv", default=default):
         return []
     made = [piece(f"{name}_conv", "convolution", w, w, taps, 1, groups=w, bias=False) for name, w in widths.items()]
-    return [*made, piece("conv_state", "state", taps * sum(widths.values()))]
+    made.append(piece("conv_state", "state", taps * sum(widths.values())))
+    return [*made, piece("conv_activation", activation, sum(widths.values()))] if activation else made
 
 
 def _linear(c: Config, made: list[Raw]) -> Raw:
     """A layer of these pieces and a feed-forward."""
-    c.note("the recurrence itself and what is normed of its heads are not among the FLOPs")
     return _mixed(c, _stack(c) | {"pieces": {"leaves": [{"kind": "recurrent"} | one for one in made]}}, "pieces")

@@ -187,6 +187,7 @@ def test_pages_print_what_the_commands_print(page: Path, update_golden: bool) ->
     _same(page, text, update_golden)
 
 
+@pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize("made", GENERATED, ids=lambda made: made.__name__)
 def test_generated_parts_are_current(made: Callable[[], str], update_golden: bool) -> None:
     """From its marker to the end of the page, or to where `<!-- end -->` says."""

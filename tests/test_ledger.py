@@ -23,7 +23,7 @@ from txcalc.parts.frozen import record
 from txcalc.parts.latent import LatentAttention, LatentCore
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import MAX_SIZE, Wrong, up_to
+from txcalc.parts.options import MAX_SIZE, Wrong, every, numbered, up_to
 from txcalc.parts.part import Workload
 from txcalc.parts.positions import Rotary
 from txcalc.parts.projectors import _resample
@@ -541,3 +541,9 @@ def test_two_halves_of_differential_attention() -> None:
 
 def test_a_text_read_at_once_sees_what_is_before() -> None:
     assert CausalUncached().visible(Workload(1, 4, 0, 9)) == 1 + 2 + 3 + 4
+
+
+def test_copies_without_a_number_have_no_last() -> None:
+    """Of a letter or an array, the numbers of copies go on."""
+    assert [*every(3)] == [0, 1, 2] and numbered(1) is None and numbered(2) == range(2)
+    assert all(10**8 in numbers for numbers in (every(Fraction(3)), numbered(Fraction(1))) if numbers is not None)

@@ -470,6 +470,31 @@ def test_a_copy_is_told_its_share_of_the_load(monkeypatch: pytest.MonkeyPatch) -
     assert told == [(None, point.steady._replace(rate=3.5, decoding=2.0))]
 
 
+def steady_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Server, "of", lambda *given: Server(linear(0.01, 0), 1e-3, 0.0, 1000, 8, 1000))
+
+
+def test_a_copy_gets_every_second_of_two_copies_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    steady_server(monkeypatch)
+    timer: Any = SimpleNamespace(asked=request(300, 100, answer=5, times=(0.0, 1.0, 2.5, 3.0, 4.0)))
+    point: Any = SimpleNamespace(layout=Layout(dp=2), sequences=6, steady=Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0))
+    found = simulated(timer, point, Limits(), 9)
+    assert [done.at for done in found.run.done] == [0.0, 2.5, 4.0]
+
+
+@pytest.mark.parametrize(("clients", "answer", "varied"), [(1, 50, False), (2, 50, True), (3, 1, False)])
+def test_answers_of_one_length_are_varied_for_several_clients(
+    clients: int, answer: int, varied: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No answer is shorter than a token."""
+    steady_server(monkeypatch)
+    timer: Any = SimpleNamespace(
+        asked=request(300, 100, answer=answer), demand=lambda layout: SimpleNamespace(together=0.0)
+    )
+    point: Any = SimpleNamespace(layout=Layout(), sequences=clients, steady=Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0))
+    assert simulated(timer, point, Limits(), 9, requests=4).varied == varied
+
+
 def test_a_figure_of_a_simulated_load() -> None:
     """Of two copies, one of which was simulated: three requests in four seconds."""
     run = SimulatedRun([Done(0, 1, 3, 5), Done(1, 1.5, 2, 2), Done(2, 4, 4, 1)], 4.0)

@@ -16,6 +16,7 @@ from tiny import TINY
 
 from txcalc import hardware, load
 from txcalc.errors import InputError
+from txcalc.ledger import walk
 from txcalc.model import MAX_TOKENS
 from txcalc.parts.cores import AttentionCore, SoftmaxCore
 from txcalc.parts.feedforward import Experts
@@ -32,9 +33,12 @@ from txcalc.planning.conventions import CONVENTIONS
 from txcalc.planning.crossover import _reaches_zero
 from txcalc.planning.differences import _letter
 from txcalc.planning.fitting import CardSet, FormatFits, checked_context
+from txcalc.planning.formats import modules
+from txcalc.planning.formats.mixtures import WHEN
+from txcalc.planning.formats.modules import Modules
 from txcalc.planning.formats.names import _agreed, covering, stored_narrow
 from txcalc.planning.formats.quantised import READERS, configured, native
-from txcalc.planning.formats.weights import EXPERTS, FORMATS, LAYERS
+from txcalc.planning.formats.weights import EXPERTS, FORMATS, LAYERS, Format
 from txcalc.planning.generation import FLOPS, generations
 from txcalc.planning.gradients import core_result, saved_by_core
 from txcalc.planning.layout import ORDER, SERVING_ORDER, Group, Layout, filled, parse_layout
@@ -53,8 +57,8 @@ from txcalc.planning.serving.deployment import (
     check,
 )
 from txcalc.planning.serving.engine import Engine, Reserve, engine, reserve_of
-from txcalc.planning.serving.engine_memory import EngineMemory
-from txcalc.planning.serving.engine_profiles import profile
+from txcalc.planning.serving.engine_memory import PCIE, EngineMemory, visible
+from txcalc.planning.serving.engine_profiles import data, profile
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import Host, Offload
 from txcalc.planning.serving.points import Limits, Point, request
@@ -64,6 +68,7 @@ from txcalc.planning.serving.speed import Serving, check_budget, sizes, within
 from txcalc.planning.serving.traffic import Lengths, Requests, arrivals, lengths
 from txcalc.planning.shapes import DesignBudget, DesignFamily, Likeness, Shape, designs
 from txcalc.planning.training.activations import kept
+from txcalc.planning.training.answer import Training
 from txcalc.planning.training.collectives import collectives, local_kv_elements
 from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.machine import Machine, ring
@@ -75,6 +80,7 @@ from txcalc.planning.training.states import State
 from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build
 from txcalc.sources.spec import MAX_LAYERS
+from txcalc.units import parse_bytes
 
 GROUPED = [
     name
@@ -980,3 +986,74 @@ def test_what_does_not_decode_gives_a_user_no_tokens() -> None:
     user: Any = Point.user
     for tpot, rate in ((None, 0), (SimpleNamespace(achievable=0.5), 2)):
         assert user.fget(SimpleNamespace(tpot=tpot)) == rate
+
+
+# At the very ends: what is just as much.
+
+
+def test_a_card_that_is_just_large_enough_is_large() -> None:
+    """For vLLM; all of an unnamed card's memory is seen. A link as fast as the slots is none of its own."""
+    found, least = profile("vllm"), parse_bytes(data()["large"]["least"], "least")
+    assert found
+    for memory, large in ((least - 1, False), (least, True)):
+        card = replace(CARD, name="another", vendor="another", memory=memory)
+        one = EngineMemory(found, card, 8192)
+        assert one.large == large and visible(card) == memory
+        assert not any("reserve is of" in note for note in one.notes(SMALL, 0, Layout()))
+    outside = [
+        EngineMemory(found, replace(CARD, link=link), 8192).rest(SMALL, Layout(tp=2), 0)["outside torch"]
+        for link in (None, PCIE, PCIE + 1)
+    ]
+    assert outside[0] == outside[1] != outside[2]
+
+
+@pytest.mark.parametrize(("bits", "kept_"), [(7, False), (8, True), (16, True)])
+def test_experts_of_eight_bits_have_a_workspace(bits: int, kept_: bool) -> None:
+    found = profile("vllm@0.17")
+    assert found
+    memory, model = EngineMemory(found, CARD, 8192, 1, 10), load("D=512 L=2 h=8 F=128 V=50 E=4 k=3")
+    assert (memory.workspace(model.ledger(), Format("test", bits, LAYERS, "a test")) > 0) == kept_
+
+
+def test_expressions_up_to_so_many_trials(monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = Modules(["re:.*q_proj"]).trials
+    monkeypatch.setattr(modules, "MOST_TRIALS", trials)
+    assert Modules(["re:.*q_proj"]).trials == trials > 0
+    monkeypatch.setattr(modules, "MOST_TRIALS", trials - 1)
+    with pytest.raises(InputError):
+        Modules(["re:.*q_proj"])
+
+
+def test_four_heads_a_group_are_grouped() -> None:
+    """llama.cpp's n_gqa ≥ 4 and n_expert ≥ 4."""
+    for groups, experts in product((3, 4), (3, 4)):
+        at: Any = SimpleNamespace(groups=groups, experts=experts)
+        assert (WHEN["grouped"](at), WHEN["grouped or sparse"](at)) == (groups == 4, 4 in (groups, experts))
+
+
+def test_a_file_of_lengths_may_be_so_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    for most, fine in ((3, True), (2, False)):
+        monkeypatch.setattr("txcalc.planning.serving.traffic.MAX_BYTES", most)
+        if fine:
+            assert written(lambda path: lengths(f"@{path}", "--prompt"), "128") == Lengths(128, 128, (128,))
+        else:
+            with pytest.raises(InputError, match="larger than 2 bytes"):
+                written(lambda path: lengths(f"@{path}", "--prompt"), "128")
+
+
+def test_all_of_the_peak_can_be_used() -> None:
+    headline: Any = Training.headline
+    for mfu, possible in ((0.5, True), (1.0, True), (1.01, False)):
+        used, state = SimpleNamespace(name="palm", mfu=mfu), SimpleNamespace(adapters=0)
+        plan = SimpleNamespace(fullest=SimpleNamespace(state=state))
+        found = headline.fget(SimpleNamespace(model=SMALL, used=[used], plan=plan))
+        assert found == (used if possible else None)
+
+
+def test_projected_positions_are_split_by_heads() -> None:
+    """From the stream's width to that of all heads, which differ."""
+    model = build({**TINY["chinchilla"], "attention": {"n_heads": 4, "d_head": 12}}, "wide heads")
+    for ranks in (1, 2):
+        root = Sharding(model).stages(Layout(tp=ranks))[0].root
+        shapes = {entry.steps[-1].name: entry.leaf.matrix for entry in walk(root, model.workload(1, 4))}
+        assert shapes["position"] == (32, 4 * 12 // ranks)

@@ -58,7 +58,7 @@ def test_it_computes_what_torch_computes(form: str) -> None:
     torch = pytest.importorskip("torch")
     from txcalc.parts.cells import RecurrentCell as Part
     from txcalc.reference.cells import RecurrentCell
-    from txcalc.reference.run import Cache, Run, TensorOptions
+    from txcalc.reference.run import CacheTensors, Run, TensorOptions
 
     part = Part(d_model=6, d_hidden=5, form=form, bias=True, second_bias=True, projected=False)
     own = RecurrentCell(part, TensorOptions(torch.device("cpu"), torch.float64))
@@ -73,7 +73,7 @@ def test_it_computes_what_torch_computes(form: str) -> None:
     x = torch.randn(2, 7, 6, dtype=torch.float64)
     y, _ = other(x)
     torch.testing.assert_close(own(x, Run(0, torch.arange(7))), y)
-    cache = Cache()
+    cache = CacheTensors()
     halves = [own(x[:, a:b], Run(a, torch.arange(a, b), cache)) for a, b in ((0, 3), (3, 7))]
     torch.testing.assert_close(torch.cat(halves, 1), y)
 

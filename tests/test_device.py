@@ -47,7 +47,7 @@ from txcalc.verify import device, verify, workloads  # noqa: E402
 from txcalc.verify.calibrate import Calibration, MeasuredSizes, calibrate  # noqa: E402
 from txcalc.verify.measure import Clock, held, measured, once, part_seconds, seconds, traced  # noqa: E402
 from txcalc.verify.suite import CPU_LIST, CUDA_LIST, Item, Suite  # noqa: E402
-from txcalc.verify.verdict import Figure  # noqa: E402
+from txcalc.verify.verdict import Measurement  # noqa: E402
 from txcalc.verify.workloads import DeviceModel, Load, common, crossing, peak_memory, times  # noqa: E402
 
 gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
@@ -230,10 +230,10 @@ def test_times_stand_beside_the_roofline(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_where_attention_overtakes_is_what_the_times_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    def timed(subject: Any, load: Load, *_: Any) -> Iterator[Figure]:
+    def timed(subject: Any, load: Load, *_: Any) -> Iterator[Measurement]:
         t = load.tokens
-        yield Figure("time", str(load), "attention_core", "seconds", 0.0, 2.0 * t, 1.0 * t)
-        yield Figure("time", str(load), "feed_forward", "seconds", 0.0, 100.0, 100.0)
+        yield Measurement("time", str(load), "attention_core", "seconds", 0.0, 2.0 * t, 1.0 * t)
+        yield Measurement("time", str(load), "feed_forward", "seconds", 0.0, 100.0, 100.0)
 
     monkeypatch.setattr(workloads, "times", timed)
     subject = DeviceModel(load("D=32 L=1 h=4 F=8 V=16 plain"), "cpu", torch.float32)
@@ -544,7 +544,7 @@ def test_queries_under_a_mask_can_be_grouped(name: str) -> None:
     found = []
     for grouped in (False, True):
         with torch.no_grad(), reference.mode(grouped=grouped):
-            cache = reference.Cache()
+            cache = reference.CacheTensors()
             found.append(torch.cat([net(part, cache=cache) for part in (ids[:, :9], ids[:, 9:])], 1))
     assert torch.allclose(*found, rtol=1e-10, atol=1e-12)  # sums in another order
 

@@ -12,14 +12,14 @@ from strategies import descriptions
 
 import txcalc
 from txcalc.model import Model
-from txcalc.planning.differences import Difference, _counted, _exchanged, cost, differences
+from txcalc.planning.differences import KeyDifference, _counted, _exchanged, cost, differences
 from txcalc.sources import build
 from txcalc.sources.explicit import explicit
 from txcalc.sources.export import same_ledger
 from txcalc.sources.presets import names
 
 
-def diff(one: str, other: str, **work: Any) -> dict[str, Difference]:
+def diff(one: str, other: str, **work: Any) -> dict[str, KeyDifference]:
     found = differences(txcalc.load(one), txcalc.load(other), work or {"tokens": 16})
     assert len({d.key for d in found}) == len(found)
     return {d.key: d for d in found}

@@ -26,7 +26,7 @@ from txcalc.planning.formats.names import weights_of
 from txcalc.planning.formats.weights import FORMATS
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.serving.deployment import Deployment, plan
+from txcalc.planning.serving.deployment import Planner, plan
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.engine_memory import EngineMemory, _sizes, rotary_table, step_elements, visible
 from txcalc.planning.serving.engine_profiles import profile
@@ -97,7 +97,7 @@ def test_graphs_are_within_the_budget_from_version_0_21() -> None:
         assert found
         memory = EngineMemory(found, card, 8192)
         how = engine(model, memory=memory)
-        rank = Deployment(model, card, how).fullest(Layout(), 8192, 1).rank
+        rank = Planner(model, card, how).fullest(Layout(), 8192, 1).rank
         assert float(how.reserve.share) == share
         assert ("CUDA graphs" in rank.rest, bool(rank.graphs)) == (within, not within)
 
@@ -134,7 +134,7 @@ def test_tensorrt_llm_leaves_a_tenth_of_what_is_free() -> None:
     found = profile("trtllm")
     assert found
     how = engine(model, memory=EngineMemory(found, card, 8192))
-    gpu = Deployment(model, card, how).fullest(Layout(), 8192, 1)
+    gpu = Planner(model, card, how).fullest(Layout(), 8192, 1)
     free = visible(card) - gpu.weights - gpu.peak - gpu.rank.rest["outside torch"]
     assert gpu.pool == free - gpu.rank.rest["left free"] and gpu.rank.rest["left free"] == -(-free // 10)
 
@@ -149,7 +149,7 @@ def test_llama_cpps_compute_buffer(name: str, version: str, mib: float) -> None:
     found = profile(f"llama.cpp@{version}")
     assert found
     how = engine(model, "Q4_K_M", memory=EngineMemory(found, card, 8192))
-    assert Deployment(model, card, how).fullest(Layout(), 8192, 1).peak == mib * 2**20
+    assert Planner(model, card, how).fullest(Layout(), 8192, 1).peak == mib * 2**20
 
 
 def test_versions() -> None:
@@ -219,7 +219,7 @@ def test_an_encoder_has_no_profile_run() -> None:
     found = profile("vllm")
     assert found
     bare, counted = (
-        plan(Deployment(model, card, engine(model, memory=memory)), 512, 1, 1)
+        plan(Planner(model, card, engine(model, memory=memory)), 512, 1, 1)
         for memory in (None, EngineMemory(found, card, 512))
     )
     assert counted.best.fullest.peak == bare.best.fullest.peak and counted.best.fullest.rest == 0
@@ -461,7 +461,7 @@ def test_a_block_that_a_shard_ends_within_is_not_loaded(
     """By the engines that refuse it; what goes around it is planned: fewer ways, experts by themselves."""
     model, card = load(source), hardware.load("h200")
     for name in ("vllm", "sglang"):
-        deployment = Deployment(model, card, engine(model, weights, memory=kept(name, card, 4096)))
+        deployment = Planner(model, card, engine(model, weights, memory=kept(name, card, 4096)))
         with pytest.raises(InputError) as error:
             plan(deployment, 4096, 1, gpus, held)
         assert words in str(error.value)
@@ -470,14 +470,14 @@ def test_a_block_that_a_shard_ends_within_is_not_loaded(
             assert plan(deployment, 4096, 1, gpus).best.fits and own.layout in (f"tp={gpus} ep={gpus}", f"pp={gpus}")
         else:
             assert own.refused == str(error.value)
-    bare = Deployment(model, card, engine(model, weights))
+    bare = Planner(model, card, engine(model, weights))
     assert plan(bare, 4096, 1, gpus, held).best.layout.tp == held["tp"]
 
 
 def test_a_tile_that_tp_does_not_split_may_end_anywhere() -> None:
     """vLLM checks the sizes that it splits alone (fp8_utils.py, validate_fp8_block_shape): rows of 2,880 are whole."""
     model, card = load("D=2880 L=2 h=32 d_h=128 F=8192 V=64"), hardware.load("h200")
-    deployment = Deployment(model, card, engine(model, "fp8-block", memory=kept("vllm", card, 4096)))
+    deployment = Planner(model, card, engine(model, "fp8-block", memory=kept("vllm", card, 4096)))
     assert plan(deployment, 4096, 1, 2, {"tp": 2}).best.fits
 
 

@@ -21,8 +21,8 @@ from txcalc.planning.fitting import CardSet, FormatFits, need, reserved
 from txcalc.planning.formats.names import format_of
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.serving.deployment import Deployment
-from txcalc.planning.serving.engine import Engine, Reserve, engine
+from txcalc.planning.serving.deployment import Planner
+from txcalc.planning.serving.engine import EngineConfig, Reserve, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
@@ -45,7 +45,7 @@ FREE = Reserve.none()
 def budget(
     family: DesignFamily | None = None, weights: str = "bf16", context: int | None = None, **spend: int
 ) -> DesignBudget:
-    return DesignBudget(family or DesignFamily(), Engine(format_of(weights), reserve=FREE), context, **spend)
+    return DesignBudget(family or DesignFamily(), EngineConfig(format_of(weights), reserve=FREE), context, **spend)
 
 
 run = Command(columns=100, NO_COLOR="1")
@@ -64,7 +64,7 @@ def test_a_fit_is_a_deployment_on_one(name: str, weights: str) -> None:
     found = FormatFits(model, kept, 4096).on(CardSet("", l4.memory))
     assert found.need is not None and found.room is not None
     assert found.need + found.room + kept.reserve.of(l4.memory) == l4.memory
-    fullest = Deployment(model, l4, kept).fullest(Layout(), found.context, 1)
+    fullest = Planner(model, l4, kept).fullest(Layout(), found.context, 1)
     assert (found.room, found.fits) == (fullest.free, fullest.free >= 0)
 
 
@@ -271,7 +271,7 @@ def test_shapes_like_a_model_spend_the_budget(name: str, spend: str) -> None:
     """Plain, experts, MLA, windows, hybrids: built from its changes it costs what is said, and a round more does not
     fit, or is no nearer."""
     family = Likeness(load(name))
-    asked = DesignBudget(family, Engine(format_of("bf16"), reserve=FREE), **{spend: 40 * 10**9})
+    asked = DesignBudget(family, EngineConfig(format_of("bf16"), reserve=FREE), **{spend: 40 * 10**9})
     shapes = designs(asked, most=3)
     for shape in shapes:
         model = load(name, family.changes(shape.layers, shape.width))

@@ -25,7 +25,7 @@ from txcalc.planning.formats.quantised import READERS, configured, native
 from txcalc.planning.formats.weights import FORMATS, GGML, Mixed
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.serving.deployment import Deployment, plan
+from txcalc.planning.serving.deployment import Planner, plan
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
@@ -574,18 +574,18 @@ def test_native_is_the_default_of_a_plan() -> None:
     """A Kimi in its own fp8 fits on 16 H200, which 2 TB of bf16 would not; gpt-oss-120b on one H100."""
     model = load("gpt-oss-120b")
     assert engine(model).weights.name == "mxfp4"
-    assert plan(Deployment(model, hardware.load("h100-sxm"), engine(model)), 8192, 1, 1).best.fits
+    assert plan(Planner(model, hardware.load("h100-sxm"), engine(model)), 8192, 1, 1).best.fits
 
 
 def test_a_format_that_a_card_does_not_multiply_in_is_read_narrow_and_multiplied_wide() -> None:
     """Engines run fp8 checkpoints on an A100 with 16-bit products (Marlin): memory as fp8, speed of bf16 products."""
     model = load("llama-3.1-8b")
     a100 = hardware.load("a100-80gb-sxm")
-    found = plan(Deployment(model, a100, engine(model, "fp8")), 8192, 1, 1)
+    found = plan(Planner(model, a100, engine(model, "fp8")), 8192, 1, 1)
     assert found.best.fits and found.best.fullest.weights == size("llama-3.1-8b", "fp8")
     assert any("does not multiply in fp8" in note for note in found.notes)
     for card, told in (("gb10", False), ("m4-max", True)):  # of the second a part of the memory is the system's
-        notes = plan(Deployment(model, hardware.load(card), engine(model, "int4")), 8192, 1, 1).notes
+        notes = plan(Planner(model, hardware.load(card), engine(model, "int4")), 8192, 1, 1).notes
         assert any("that the system lets a GPU take" in note for note in notes) == told
     code, out, _ = run("deploy", "llama-3.1-8b", "--gpu", "a100-80gb-sxm:1", "--weights", "fp8")
     assert code == 0 and "TTFT" in out

@@ -79,7 +79,7 @@ def test_stages_of_a_transform(n: int, stages: int) -> None:
 @pytest.mark.parametrize("changes", [{}, {"layers": 0, "bias": False}, {"states": 3}])
 def test_transforms_and_products_are_one_convolution(changes: dict[str, Any]) -> None:
     torch = pytest.importorskip("torch")
-    from txcalc.reference import Cache, build as reference
+    from txcalc.reference import CacheTensors, build as reference
 
     nets = []
     for form in ("fft", "recurrent" if "states" in changes else "direct"):
@@ -88,7 +88,7 @@ def test_transforms_and_products_are_one_convolution(changes: dict[str, Any]) ->
     ids = torch.randint(0, 50, (2, 11))
     y, other = (net(ids) for net in nets)
     torch.testing.assert_close(y, other)
-    cache = Cache()
+    cache = CacheTensors()
     parts = [nets[0](ids[:, a:b], cache=cache) for a, b in ((0, 6), (6, 7), (7, 11))]
     torch.testing.assert_close(torch.cat(parts, 1), y)
 

@@ -17,15 +17,15 @@ from txcalc.parts.part import Workload
 from txcalc.planning.fitting import CardSet, FormatFits, fits_with_ram
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.serving.deployment import Deployment, beside
+from txcalc.planning.serving.deployment import Planner, beside
 from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.offload import Host, Offload, OffloadRequest, count, least, parse_offload
+from txcalc.planning.serving.offload import HostMemory, Offload, OffloadRequest, count, least, parse_offload
 
 CARD = hardware.load("rtx-4090")
-HOST = Host(64 * 10**9, 80 * 10**9)
+HOST = HostMemory(64 * 10**9, 80 * 10**9)
 
 
 def run(*argv: str) -> tuple[int, str, str]:
@@ -34,11 +34,11 @@ def run(*argv: str) -> tuple[int, str, str]:
     return 2 if isinstance(result.exception, InputError) else result.exit_code, result.stdout, said
 
 
-def deployed(name: str, offload: Offload | None, weights: str = "Q4_K_M") -> Deployment:
+def deployed(name: str, offload: Offload | None, weights: str = "Q4_K_M") -> Planner:
     model = load(name)
     memory = EngineMemory(profile("llama.cpp"), CARD, 8192)  # type: ignore[arg-type]
     how = engine(model, weights, chunk=memory.most_tokens, memory=memory)
-    return Deployment(model, CARD, replace(how, offload=offload or how.offload))
+    return Planner(model, CARD, replace(how, offload=offload or how.offload))
 
 
 def test_llama_cpp_s_own_buffers() -> None:
@@ -75,13 +75,13 @@ def test_what_lies_where_is_all_there_is(name: str, stages: int) -> None:
 def test_a_tied_head_on_its_own_stage_is_in_its_format() -> None:
     """It was counted, and read, at 32 bits per weight."""
     model = load("llama-3.2-3b")
-    _, last = Deployment(model, CARD, engine(model, "Q4_K_M")).ranks(Layout(pp=2))
+    _, last = Planner(model, CARD, engine(model, "Q4_K_M")).ranks(Layout(pp=2))
     assert next(size for entry, size in last.weights if entry.kind == "head" and entry.leaf.matrix) == (
         128256 * 3072 * 210 // 256
     )
 
 
-def step(deployment: Deployment) -> tuple[float, float]:
+def step(deployment: Planner) -> tuple[float, float]:
     held = deployment
     figure = LayoutTime(held.model, held.sharding, Layout(), CARD, held.engine).step(1, 4096)
     return figure.floor, figure.achievable
@@ -204,7 +204,7 @@ def test_what_lies_in_ram_by_hand(asked: Offload, cuts: tuple[int, ...], said: s
     """Of four layers: the table always, whole layers with their caches, experts (√−1) of more, a head that is told."""
     assert (asked.cuts, asked.asked, str(asked)) == (cuts, bool(cuts), said)
     model = load("D=64 L=4 h=4 F=96 V=50 E=4 k=2 untied")
-    (rank,) = Deployment(model, CARD, replace(engine(model, "bf16", block=1), offload=asked)).ranks(Layout())
+    (rank,) = Planner(model, CARD, replace(engine(model, "bf16", block=1), offload=asked)).ranks(Layout())
     table, experts = 50 * 64, 4 * 3 * 64 * 96
     layer = experts + 4 * 64 * 64 + 4 * 64 + 2 * 64
     elements = table + int(bytes_.real) * layer + int(bytes_.imag) * experts + table * asked.head
@@ -236,7 +236,7 @@ def test_times_of_layers_in_ram_by_hand(tokens: int, peak: int | None) -> None:
     are copied to the card, but not what attention reads of the cache."""
     half = {"matmul.bf16": Curve(0.5, 0.25), "attention.prefill": Curve()}
     card = replace(CARD, calibration=Efficiency(half, {}, 0.5, 0.0, 1.0, {}))
-    model, host = load("D=64 L=2 h=4 F=96 V=50 untied"), Host(64 * 10**9, 10**9, peak, 2 * 10**9)
+    model, host = load("D=64 L=2 h=4 F=96 V=50 untied"), HostMemory(64 * 10**9, 10**9, peak, 2 * 10**9)
     aside = Offload(host, 2)
     how = replace(engine(model, "bf16"), offload=aside)
     rank = LayoutTime(model, Sharding(model, True, aside), Layout(), card, how).ranks[0]

@@ -44,12 +44,12 @@ from txcalc.planning.scaling import (
     distribution,
     laws as scaling_laws,
 )
-from txcalc.planning.serving.deployment import Deployment, check, largest
+from txcalc.planning.serving.deployment import Planner, check, largest
 from txcalc.planning.serving.durations import Cost, series
-from txcalc.planning.serving.engine import Engine, engine
+from txcalc.planning.serving.engine import EngineConfig, engine
 from txcalc.planning.serving.engine_profiles import offloading
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.offload import Host, Offload
+from txcalc.planning.serving.offload import HostMemory, Offload
 from txcalc.planning.serving.points import grown, request
 from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.serving.rank_work import RankWork
@@ -522,7 +522,7 @@ def test_designs_are_no_deeper_than_512_layers() -> None:
     """What 512 layers of the narrowest width have is a budget of these; what 513 have is one of wider models alone."""
     family = DesignFamily(vocab=1000, d_head=64)
     for layers, narrow in ((512, True), (513, False)):
-        budget = DesignBudget(family, Engine(format_of("bf16")), params=family.model(layers, 256).params)
+        budget = DesignBudget(family, EngineConfig(format_of("bf16")), params=family.model(layers, 256).params)
         assert any(width == 256 for _, width, _ in _depths(budget)) == narrow
 
 
@@ -809,7 +809,7 @@ def test_a_pass_is_worked_out_once_for_each_of_an_engine_s_formats() -> None:
     """In pages of any size; a cache of half the bits is half the bytes, and four layers in RAM are told from none."""
     model, layout = load(DENSE), Layout()
     (stage,), wide = Sharding(model).stages(layout), engine(model, "bf16")
-    aside = replace(wide, offload=Offload(Host(10**9), 4, 4))
+    aside = replace(wide, offload=Offload(HostMemory(10**9), 4, 4))
     held, half, away = (RankWork.of(stage, layout, one) for one in (wide, engine(model, "bf16", kv="fp8"), aside))
     assert RankWork.of(stage, layout, engine(model, "bf16", block=32)) is held
     work = model.workload(1, 1, 99)
@@ -970,7 +970,7 @@ def test_a_host_computes_while_it_reads(flops: int, spent: tuple[float, float]) 
 
 def test_a_classifier_of_pictures_holds_no_logits_of_a_vocabulary() -> None:
     model = load("vit-b")
-    (rank,) = Deployment(model, hardware.load("h100-sxm"), engine(model)).ranks(Layout())
+    (rank,) = Planner(model, hardware.load("h100-sxm"), engine(model)).ranks(Layout())
     assert rank._logits == 0
 
 

@@ -16,10 +16,10 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import ROUNDS, Demand
-from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.disaggregation import Pools, pools
 from txcalc.planning.serving.engine import engine
-from txcalc.planning.serving.points import Limits, request
+from txcalc.planning.serving.points import Slo, request
 from txcalc.planning.serving.steady_state import apart
 
 sys.path.insert(0, str(Path(__file__).parent / "evidence"))
@@ -75,10 +75,10 @@ def test_a_rate_lasts_while_prompts_keep_up(demand: Demand, copies: tuple[int, i
 
 
 def found(
-    gpus: list[int], prefill: int | None = None, limits: Limits | None = None, users: int = 64, **asked: Any
+    gpus: list[int], prefill: int | None = None, limits: Slo | None = None, users: int = 64, **asked: Any
 ) -> Pools:
     model = load("llama-3.1-8b")
-    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model, "bf16"))
+    deployment = Planner(model, hardware.load("h100-sxm"), engine(model, "bf16"))
     return pools(deployment, request(9216, 8192, answer=1024, **asked), 9216, users, gpus, prefill, limits)
 
 
@@ -151,7 +151,7 @@ def test_two_accelerators_are_two_pools() -> None:
     with pytest.raises(InputError, match="fewer than all"):
         found([2], 2, users=1)
     model = load("llama-3.1-8b")
-    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model, "bf16"))
+    deployment = Planner(model, hardware.load("h100-sxm"), engine(model, "bf16"))
     assert pools(deployment, request(100, 98, answer=2), 100, 1, [2]).answer == 2
     with pytest.raises(InputError, match="there is one pool"):
         pools(deployment, request(100, 98, answer=1), 100, 1, [2])
@@ -175,7 +175,7 @@ def test_the_best_split_and_count_are_looked_for() -> None:
     best = found([8])
     assert best.steady.lasts
     assert best.steady.e2e == min(one.e2e for one in steady)
-    tight = Limits(best.steady.ttft / 3, None)
+    tight = Slo(best.steady.ttft / 3, None)
     more = found([8, 16, 32, 64], limits=tight)
     assert more.gpus > 8 and more.met(tight) and not found([8], limits=tight).met(tight)
     assert best.prefill.layout.pp == best.decode.layout.pp == 1
@@ -196,7 +196,7 @@ def test_pools_that_cannot_be(gpus: list[int], prefill: int | None, expected: st
 
 def test_weights_are_held_twice() -> None:
     model = load("llama-3.1-70b")
-    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model, "bf16"))
+    deployment = Planner(model, hardware.load("h100-sxm"), engine(model, "bf16"))
     assert deployment.fits(Layout(tp=2), 2048, 1)
     with pytest.raises(InputError, match="both pools hold all weights"):
         pools(deployment, request(2048, 1024), 2048, 1, [2])

@@ -32,7 +32,7 @@ from txcalc.parts.part import Elementwise
 from txcalc.planning.layout import Layout
 from txcalc.planning.memory import cache_bytes, training_state, weights_bytes
 from txcalc.planning.rules import rules_of_thumb
-from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.training import training_flops
@@ -171,7 +171,7 @@ class Served:
         how, self.at = run["on"], run["at"]
         self.layout = Layout(**how.get("layout", {}))
         made = engine(model, how["weights"], how["kv"], chunk=1 << 20, reserve=Reserve.none())
-        self.deployment = Deployment(model, hardware.load(how["gpu"]), made)
+        self.deployment = Planner(model, hardware.load(how["gpu"]), made)
         self.pace = LayoutTime(model, self.deployment.sharding, self.layout, self.deployment.accelerator, made)
 
     @property

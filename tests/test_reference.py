@@ -205,7 +205,7 @@ def test_pieces_with_a_cache_equal_the_whole_and_hold_what_the_ledger_says(name:
     whole = logits(net(ids, *source))
     positions = 10 if source else None
     for *forms, room in product((False, True), (False, True) if "latent" in TINY[name] else (False,), (0, T - 5)):
-        cache, pieces = reference.Cache(room), []
+        cache, pieces = reference.CacheTensors(room), []
         for tokens in (5, 1, 2, 1, 1, 1):
             past = cache.past
             with reference.mode(explicit=forms[0], absorbed=forms[1]):

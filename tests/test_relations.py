@@ -49,24 +49,24 @@ from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.deployment import (
     MOST_GPUS,
     MOST_SEQUENCES,
-    Choice,
-    Deployment,
     Gpu,
+    LayoutCapacity,
+    Planner,
     _notes,
     _reasons,
     check,
 )
-from txcalc.planning.serving.engine import Engine, Reserve, engine, reserve_of
+from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, reserve_of
 from txcalc.planning.serving.engine_memory import PCIE, EngineMemory, visible
 from txcalc.planning.serving.engine_profiles import data, profile
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.offload import Host, Offload
-from txcalc.planning.serving.points import Limits, Point, request
+from txcalc.planning.serving.offload import HostMemory, Offload
+from txcalc.planning.serving.points import OperatingPoint, Slo, request
 from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.serving.sizing import _Sizing, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, sizes, within
 from txcalc.planning.serving.traffic import Lengths, Requests, arrivals, lengths
-from txcalc.planning.shapes import DesignBudget, DesignFamily, Likeness, Shape, designs
+from txcalc.planning.shapes import DecoderShape, DesignBudget, DesignFamily, Likeness, designs
 from txcalc.planning.training.activations import kept
 from txcalc.planning.training.answer import Training
 from txcalc.planning.training.collectives import collectives, local_kv_elements
@@ -110,7 +110,7 @@ def test_no_more_stages_than_layers(stages: int) -> None:
 def test_memory_that_is_just_enough_suffices() -> None:
     for free, ram, limit in ((0, 0, "cache"), (5, 0, "cache"), (0, None, "cache"), (5, -1, "RAM"), (-1, -1, "cache")):
         fullest: Any = SimpleNamespace(free=free, limit="cache")
-        choice = Choice(Layout(), fullest, 1, ram)
+        choice = LayoutCapacity(Layout(), fullest, 1, ram)
         assert (choice.fits, choice.limit) == (free >= 0 and (ram is None or ram >= 0), limit)
 
 
@@ -137,11 +137,11 @@ def test_the_largest_batch_within_limits(copies: int) -> None:
         steady=lambda layout, n: Steady(float(n), 1.0, 1.0, 1.0, 0.5, 1.0),
     )
     for most in (0, 1, 2, 7, 20, 200_000):
-        choice = Choice(Layout(dp=copies), None, most * copies)  # type: ignore[arg-type]
+        choice = LayoutCapacity(Layout(dp=copies), None, most * copies)  # type: ignore[arg-type]
         for limit in (0.5, 1, 2, 5.5, 11, 14, 39, 40, 41, 1e9):
             inside = [n for n in range(1, min(most, 2**16) + 1) if n * copies <= limit][-1:]
-            assert within(timer, choice, Limits(ttft=limit)) == sum(inside)
-        assert within(timer, choice, Limits()) == 0
+            assert within(timer, choice, Slo(ttft=limit)) == sum(inside)
+        assert within(timer, choice, Slo()) == 0
         assert sizes(most * copies, copies, 5) == [
             n * copies for n in sorted({2**i for i in range(17) if 2**i <= most} | {min(most, 2**16), 5}) if n
         ]
@@ -160,7 +160,7 @@ class _Known(_Sizing):
     """Counts of which those from `start` on fit, and those from `least` on are within limits."""
 
     def __init__(self, start: int, least: int) -> None:
-        self.start, self.least, self.timed, self.limits = start, least, True, Limits(1.0)
+        self.start, self.least, self.timed, self.limits = start, least, True, Slo(1.0)
         self.tried = list[int]()
 
     def _ranked(self, number: int, held: Any) -> Any:
@@ -233,7 +233,7 @@ def test_no_value_of_a_quantisation_is_a_traceback(method: str, value: Any) -> N
 def test_a_shared_prefix_is_held_once(name: str) -> None:
     """The first sequence holds all its pages, and every further one all but those of the prefix."""
     model, card = load(name), hardware.load("h200")
-    for rank in Deployment(model, card, engine(model, prefix=1000)).ranks(Layout()):
+    for rank in Planner(model, card, engine(model, prefix=1000)).ranks(Layout()):
         held = [rank.cache_bytes(4096, n) for n in range(4)]
         own = rank.pages_bytes(4096) - rank.shared_bytes(4096)
         assert held == [0, *(rank.pages_bytes(4096) + n * own for n in range(3))]
@@ -396,7 +396,7 @@ CARD = hardware.load("h100-sxm")
 def test_layers_that_share_weights_are_served_as_others(layout: Layout, weights: str) -> None:
     times, held = [], []
     for model in (APART, ALIKE):
-        one = Deployment(model, CARD, engine(model, weights))
+        one = Planner(model, CARD, engine(model, weights))
         pace = LayoutTime(model, one.sharding, layout, CARD, one.engine)
         times.append((pace.step(3, 100).achievable, pace.prefill(50).achievable))
         held.append([rank.pages_bytes(100) for rank in one.ranks(layout)])
@@ -410,7 +410,7 @@ def test_an_adapter_of_layers_that_share_weights_is_one() -> None:
         how = engine(model, adapters=(3, 8))
         (stage,) = Sharding(model, serving=True).stages(Layout())
         (cost,) = RankTime(stage, Layout(), CARD, how)._adapters(model.workload(1, 1, 9))
-        (rank,) = Deployment(model, CARD, how).ranks(Layout())
+        (rank,) = Planner(model, CARD, how).ranks(Layout())
         found.append((cost.launch, rank.adapters_bytes))
     assert found[0] == (found[1][0], 4 * found[1][1]) and found[1][0] > 0
 
@@ -535,26 +535,26 @@ def test_why_there_is_no_layout(held: dict[str, int], said: Any) -> None:
 def test_where_nothing_is_left_no_number_of_cards_suffices() -> None:
     for left in (0, 1):
         reserve = Reserve(Fraction(0), CARD.memory - left)
-        assert Deployment(SMALL, CARD, engine(SMALL, reserve=reserve)).min_gpus(16, 1) is None
+        assert Planner(SMALL, CARD, engine(SMALL, reserve=reserve)).min_gpus(16, 1) is None
 
 
 def test_ram_that_is_just_enough_suffices() -> None:
     """Of weights in RAM to the last byte, with one sequence's cache."""
     model, card = load("llama-3.1-8b"), hardware.load("rtx-4090")
-    how = replace(engine(model, "Q4_K_M"), offload=Offload(Host(10**12, 10**11), 5))
-    free = Deployment(model, card, how).ram_free(Layout(), 4096, 1)
+    how = replace(engine(model, "Q4_K_M"), offload=Offload(HostMemory(10**12, 10**11), 5))
+    free = Planner(model, card, how).ram_free(Layout(), 4096, 1)
     assert free is not None and 0 < free < 10**12
     found = FormatFits(model, how, 4096).on(CardSet("", card.memory, accelerator=card))
     assert found.ram == free
     for lacking in (0, 1):
-        host = Host(10**12 - free - lacking, 10**11)
-        short = Deployment(model, card, replace(how, offload=Offload(host, 5)))
+        host = HostMemory(10**12 - free - lacking, 10**11)
+        short = Planner(model, card, replace(how, offload=Offload(host, 5)))
         assert short.fits(Layout(), 4096, 1) == (not lacking)
 
 
 def test_a_context_that_a_model_was_trained_for_is_none_of_memory_s() -> None:
     model = load("gpt2")
-    deployment = Deployment(model, CARD, engine(model))
+    deployment = Planner(model, CARD, engine(model))
     for longest, said in ((1023, False), (1024, False), (1025, True), (None, True)):
         notes = " ".join(_notes(deployment, Layout(), 512, longest))
         assert ("limited by memory alone" in notes) == said and "beyond" not in notes
@@ -577,7 +577,7 @@ def test_what_an_engine_reserves_is_said() -> None:
 
 def test_an_engine_that_nothing_is_asked_of_is_the_default() -> None:
     """A draft's has its weights in the format asked for, and no adapters."""
-    assert engine(SMALL) == Engine(native(SMALL))
+    assert engine(SMALL) == EngineConfig(native(SMALL))
     assert engine(SMALL, "fp8", adapters=(3, 8)).of(SMALL) == replace(engine(SMALL, "fp8"), rank=8)
     for adapters, mend in (((0, 8), "(--adapters 16)"), ((8, 0), "(--adapter-rank 16)"), ((-1, 8), "65,536")):
         with pytest.raises(InputError) as error:
@@ -645,7 +645,7 @@ def test_requests_come_when_they_came() -> None:
 
 def test_a_shape_that_leaves_nothing_fits() -> None:
     for spare in (-1, 0, 1):
-        assert Shape(1, 2, 3, 4, 5, 6, 7, 8, 9, spare).fits == (spare >= 0)
+        assert DecoderShape(1, 2, 3, 4, 5, 6, 7, 8, 9, spare).fits == (spare >= 0)
 
 
 def test_letters_are_those_of_all_stacks_and_kinds_of_layers() -> None:
@@ -863,9 +863,9 @@ def test_what_is_reserved_is_a_share_or_bytes() -> None:
 
 def test_a_host_whose_arithmetic_is_not_known_is_said() -> None:
     for peak in (None, 10**12):
-        said = " ".join(Offload(Host(10**12, 10**11, peak), 3).notes())
+        said = " ".join(Offload(HostMemory(10**12, 10**11, peak), 3).notes())
         assert ("arithmetic is not counted" in said) == (peak is None) and "GB/s" in said
-    assert not [*Offload(None, 3).notes()] and not [*Offload(Host(10**12, 10**11)).notes()]
+    assert not [*Offload(None, 3).notes()] and not [*Offload(HostMemory(10**12, 10**11)).notes()]
 
 
 def test_a_checkpoint_that_is_not_what_its_config_says() -> None:
@@ -983,7 +983,7 @@ def test_a_mask_is_of_a_window_alone() -> None:
 
 
 def test_what_does_not_decode_gives_a_user_no_tokens() -> None:
-    user: Any = Point.user
+    user: Any = OperatingPoint.user
     for tpot, rate in ((None, 0), (SimpleNamespace(achievable=0.5), 2)):
         assert user.fget(SimpleNamespace(tpot=tpot)) == rate
 

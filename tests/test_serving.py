@@ -21,14 +21,14 @@ from txcalc.hardware import Accelerator, assumed
 from txcalc.parts.part import Workload
 from txcalc.planning.formats.names import weights_of
 from txcalc.planning.layout import Layout
-from txcalc.planning.parallelism import Sharding, Stage
-from txcalc.planning.serving.deployment import Deployment, plan
+from txcalc.planning.parallelism import PipelineStage, Sharding
+from txcalc.planning.serving.deployment import Planner, plan
 from txcalc.planning.serving.durations import Cost, series
-from txcalc.planning.serving.engine import Engine, engine
+from txcalc.planning.serving.engine import EngineConfig, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.points import Speculation, Timer, request
+from txcalc.planning.serving.points import SpeculativeDecoding, Timer, request
 from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.serving.speed import Serving, _notes, serve, sizes
 from txcalc.render.serving import parts as by_part
@@ -51,7 +51,7 @@ def serving(
     name: str, gpu: str = "h100-sxm", gpus: int = 1, context: int = 2048, concurrency: int = 1, **asked: Any
 ) -> Serving:
     model = load(name)
-    deployment = Deployment(model, hardware.load(gpu), engine(model, "bf16"), asked.pop("draft", None))
+    deployment = Planner(model, hardware.load(gpu), engine(model, "bf16"), asked.pop("draft", None))
     found = plan(deployment, context, concurrency, gpus)
     wanted = {key: asked.pop(key) for key in ("price", "ttft", "tpot") if key in asked}
     return serve(found, request(context, **asked), **wanted)
@@ -478,7 +478,7 @@ def test_stages_wait_for_the_last_of_those_in_flight(pp: int) -> None:
 )
 def test_notes_on_the_link(layout: Layout, link: int | None, node: int | None, said: str) -> None:
     model, card = load("gpt2"), replace(hardware.load("h100-sxm"), link=link, node=node)
-    found = plan(Deployment(model, card, engine(model, "bf16")), 1024, 1, 1)
+    found = plan(Planner(model, card, engine(model, "bf16")), 1024, 1, 1)
     timer = Timer(found.deployment, request(1024), 1024)
     chosen = replace(timer.point(found.best.layout, 1, None, 1), layout=layout)
     assert [note[: len(said)] for note in _notes(found, timer, chosen)] == [said] * bool(said)
@@ -522,23 +522,25 @@ def test_a_cached_prefix_is_not_computed_again() -> None:
 
 
 def test_speculation_by_its_formula() -> None:
-    assert Speculation(4, 0.8).expected == pytest.approx(sum(0.8**i for i in range(5)))
-    assert Speculation(3, 1.0).expected == 4 and Speculation(3, 0.0).expected == 1
+    assert SpeculativeDecoding(4, 0.8).expected == pytest.approx(sum(0.8**i for i in range(5)))
+    assert SpeculativeDecoding(3, 1.0).expected == 4 and SpeculativeDecoding(3, 0.0).expected == 1
     plain = serving("llama-3.1-8b").chosen.tpot
     free = serving("llama-3.1-8b", draft_tokens=4, acceptance=0.8).chosen.tpot
     drawn = serving("llama-3.1-8b", draft_tokens=4, acceptance=0.8, draft=load("gpt2")).chosen.tpot
     never = serving("llama-3.1-8b", draft_tokens=4, acceptance=0.0).chosen.tpot
     assert plain and free and drawn and never
     step = pace("llama-3.1-8b").step(1, 2048, 5)
-    assert free.achievable == pytest.approx(step.achievable / Speculation(4, 0.8).expected)
+    assert free.achievable == pytest.approx(step.achievable / SpeculativeDecoding(4, 0.8).expected)
     proposed = pace("gpt2").step(1, 2048).achievable
-    assert drawn.achievable == pytest.approx((step.achievable + 4 * proposed) / Speculation(4, 0.8).expected)
+    assert drawn.achievable == pytest.approx((step.achievable + 4 * proposed) / SpeculativeDecoding(4, 0.8).expected)
     assert free.achievable < drawn.achievable < plain.achievable < never.achievable
     once = serving(
         "llama-3.1-8b", draft_tokens=4, acceptance=0.8, draft=load("gpt2", {"drafting": "at-once"})
     ).chosen.tpot
     together = pace("gpt2").step(1, 2048, 4).achievable
-    assert once and once.achievable == pytest.approx((step.achievable + together) / Speculation(4, 0.8).expected)
+    assert once and once.achievable == pytest.approx(
+        (step.achievable + together) / SpeculativeDecoding(4, 0.8).expected
+    )
     assert once.achievable < drawn.achievable
 
 
@@ -547,7 +549,7 @@ def test_a_prediction_layer_drafts() -> None:
     model = load("deepseek-v3")
     own, how = model.predictor, engine(model)
     assert own and model.predictors == own.params and load("deepseek-v3", {"predictors": 0}).predictor is None
-    plain, drawn = (Deployment(model, hardware.load("h200"), how, one) for one in (None, own))
+    plain, drawn = (Planner(model, hardware.load("h200"), how, one) for one in (None, own))
     layout = Layout(tp=8, ep=8)
     (one,), (two,) = (held.gpus(layout, 8192, 1) for held in (plain, drawn))
     fp8 = own.params / 8  # a rank has an eighth of its experts; the rest of it is whole or split, some of it bf16
@@ -560,7 +562,7 @@ def test_a_prediction_layer_drafts() -> None:
 
 def test_a_draft_on_ranks_that_share_experts_is_as_busy_as_they() -> None:
     model, layout = load("deepseek-v3"), Layout(dp=8, ep=8)
-    held = Deployment(model, hardware.load("h200"), engine(model, "fp8"), model.predictor)
+    held = Planner(model, hardware.load("h200"), engine(model, "fp8"), model.predictor)
     timer = Timer(held, request(8192, 1024, acceptance=0.85, draft_tokens=1), 8192)
     step, drafted = (
         one.step(4, 8192, tokens, 0.5) for one, tokens in ((timer.pace(layout), 2), (timer.draft(layout), 1))
@@ -575,7 +577,7 @@ def test_adapters_by_hand() -> None:
     """Rank 16 on all linear layers of Llama-3.1-8B: 41,943,040 parameters each, as PEFT counts them."""
     model = load("llama-3.1-8b")
     plain, many = (engine(model, "bf16", adapters=which) for which in ((0, 0), (32, 16)))
-    one, two = (Deployment(model, hardware.load("h100-sxm"), how) for how in (plain, many))
+    one, two = (Planner(model, hardware.load("h100-sxm"), how) for how in (plain, many))
     weights = [held.fullest(Layout(), 8192, 1).weights for held in (one, two)]
     assert weights[1] - weights[0] == 32 * 41_943_040 * 2
     steps = [Timer(held, request(8192, 1024), 8192).step(Layout(), 32) for held in (one, two)]
@@ -591,7 +593,7 @@ def test_a_draft_is_held_beside_the_last_stage() -> None:
     """Its weights on every rank that it is split over, and its pages with every sequence's."""
     model, draft = load("llama-3.1-8b"), load("llama-3.2-1b")
     how = engine(model, "bf16")
-    plain, drawn = (Deployment(model, hardware.load("h100-sxm"), how, one) for one in (None, draft))
+    plain, drawn = (Planner(model, hardware.load("h100-sxm"), how, one) for one in (None, draft))
     layout = Layout(tp=2, pp=2)
     pairs = list(zip(plain.gpus(layout, 4096, 8), drawn.gpus(layout, 4096, 8), strict=True))
     first, last = [(b.weights - a.weights, b.cache - a.cache) for a, b in pairs]
@@ -602,14 +604,14 @@ def test_a_draft_is_held_beside_the_last_stage() -> None:
     assert drawn.max_concurrency(layout, 4096) < plain.max_concurrency(layout, 4096)
     # A pair of heads that three ranks cannot share leaves it on one GPU, whole.
     big, small = load("D=384 L=2 h=6 F=1536 V=600"), load("D=64 L=1 h=2 F=64 V=64")
-    beside = Deployment(big, hardware.load("h100-sxm"), engine(big, "bf16"), small).fullest(Layout(tp=3), 64, 1)
+    beside = Planner(big, hardware.load("h100-sxm"), engine(big, "bf16"), small).fullest(Layout(tp=3), 64, 1)
     assert beside.rank.draft and beside.rank.draft.weights_bytes == 2 * small.params
 
 
 def test_a_shared_prefix_is_held_and_computed_once() -> None:
     model = load("llama-3.1-8b")
     alone, shared = (
-        Deployment(model, hardware.load("h100-sxm"), engine(model, "bf16", prefix=prefix)) for prefix in (0, 3000)
+        Planner(model, hardware.load("h100-sxm"), engine(model, "bf16", prefix=prefix)) for prefix in (0, 3000)
     )
     each, held = 131072, 3000 // 16 * 16  # bytes per token; whole pages
     for n in (1, 2, 50):
@@ -625,7 +627,7 @@ def test_a_shared_prefix_is_held_and_computed_once() -> None:
     # A window that has passed the prefix, and a state, share nothing of it.
     for name in ("D=256 L=2 h=4 F=512 V=64 window=64", "mamba-2.8b"):
         other = load(name)
-        a, b = (Deployment(other, hardware.load("h100-sxm"), engine(other, prefix=p)) for p in (0, 1024))
+        a, b = (Planner(other, hardware.load("h100-sxm"), engine(other, prefix=p)) for p in (0, 1024))
         assert a.fullest(ONE, 20000, 9).cache == b.fullest(ONE, 20000, 9).cache
     with pytest.raises(InputError, match="shared prefix is 5000, expected at most the 4,096"):
         request(8192, 4096, prefix=5000)
@@ -769,7 +771,7 @@ def test_the_host_works_beside_the_accelerator() -> None:
     def cost(host: float, issued: bool) -> Cost:
         own = replace(card, calibration=card.efficiency.overlaid({"host_s": host}, {"host_s": "here"}))
         form = engine(model, "bf16")
-        return RankTime(Stage(0, 1, model.root), ONE, own, form, issued=issued).cost(work)
+        return RankTime(PipelineStage(0, 1, model.root), ONE, own, form, issued=issued).cost(work)
 
     alone = cost(1e-3, False)
     assert alone == cost(0.0, True) and alone.host == 0
@@ -785,7 +787,7 @@ def test_modules_that_are_called_one_by_one_fuse_nothing() -> None:
     again, and rotary positions are several passes over q and k."""
     card, starts = hardware.load("h100-sxm"), hardware.load("h100-sxm").efficiency.launch_s
     model = load("D=512 L=3 h=8 h_kv=2 F=1024 V=1000")
-    form, stage = engine(model, "bf16"), Stage(0, 1, model.root)
+    form, stage = engine(model, "bf16"), PipelineStage(0, 1, model.root)
     work = model.workload(2, 256, 0, logits="last")
     fused, apart = (RankTime(stage, ONE, card, form, eager).parts(work) for eager in (False, True))
     assert apart["other"].launch - fused["other"].launch == pytest.approx(3 * 2 * starts)  # the sums of a layer
@@ -798,7 +800,7 @@ def test_modules_that_are_called_one_by_one_fuse_nothing() -> None:
     assert turned == pytest.approx(passes / card.bandwidth / card.efficiency.memory)
     mixture = load("D=512 L=3 h=8 h_kv=2 F=1024 V=1000 E=16 k=2")
     own = replace(card, calibration=card.efficiency.overlaid({"host_s": 1.0}, {"host_s": "here"}))
-    stage, step = Stage(0, 1, mixture.root), mixture.workload(4, 1, 100, logits="last")
+    stage, step = PipelineStage(0, 1, mixture.root), mixture.workload(4, 1, 100, logits="last")
     timer = RankTime(stage, ONE, own, engine(mixture, "bf16"), eager=True, issued=True)
     # Of 16 experts 4 tokens choose 8, each with gate, up, activation and down.
     assert timer.parts(step)["experts"].host == 3 * 8 * 4
@@ -920,9 +922,9 @@ def test_older_flash_kernels_are_as_fast_as_was_measured() -> None:
 def test_defaults_of_a_plan() -> None:
     """One sequence; where nothing fits, as many GPUs as a layout asks for, or one."""
     model = load("D=512 L=8 h=8 F=1376 V=32000")
-    whole = Deployment(model, hardware.load("l4"), engine(model))
-    assert whole.engine == Engine(weights_of(model, "native"))
+    whole = Planner(model, hardware.load("l4"), engine(model))
+    assert whole.engine == EngineConfig(weights_of(model, "native"))
     assert plan(whole, 4096).best == plan(whole, 4096, 1).best
-    small = Deployment(model, replace(hardware.load("l4"), memory=1 << 20), engine(model))
+    small = Planner(model, replace(hardware.load("l4"), memory=1 << 20), engine(model))
     for held, gpus in (({}, 1), ({"tp": 2}, 2), ({"tp": 2, "pp": 2}, 4), ({"dp": 3}, 3)):
         assert plan(small, 4096, fixed=held).best.layout.gpus == gpus, held

@@ -24,9 +24,9 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import ROUNDS, Demand, Steady
-from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import engine
-from txcalc.planning.serving.points import Limits, Timer, request
+from txcalc.planning.serving.points import Slo, Timer, request
 from txcalc.planning.serving.simulation import Done, Server, Simulated, SimulatedRun, simulate, simulated, spread
 from txcalc.planning.serving.steady_state import closed, coupling, open_
 from txcalc.planning.serving.traffic import Arrival, Lengths, Requests, arrivals, lengths
@@ -433,7 +433,7 @@ def test_a_copy_as_the_simulation_sees_it(hits: Any, cached: int, told: bool) ->
     """Its demand again: seconds of a token, what its first takes beside steps, the pages of the longest sequences; of
     no lengths that are told, those of the context."""
     model = txcalc.load("llama-3.1-8b")
-    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model, chunk=300, interval=3))
+    deployment = Planner(model, hardware.load("h100-sxm"), engine(model, chunk=300, interval=3))
     asked = request(4000, 1000, answer=200, hits=Fraction(hits))
     asked = asked if told else replace(asked, traffic=None)
     timer, layout = Timer(deployment, asked, 4000), Layout(dp=2)
@@ -449,7 +449,7 @@ def test_a_copy_as_the_simulation_sees_it(hits: Any, cached: int, told: bool) ->
 @pytest.mark.parametrize("answer", [2, 3])
 def test_others_prompts_are_waited_for_over_an_answer(answer: int) -> None:
     model = txcalc.load("D=64 L=4 h=8 F=96 V=250 E=4 k=2")
-    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model))
+    deployment = Planner(model, hardware.load("h100-sxm"), engine(model))
     timer, layout = Timer(deployment, request(300, 100, answer=answer), 300), Layout(dp=2, ep=2)
     demand, load = timer.demand(layout), (4.0, Steady(9.0, 9.0, 9.0, 7.0, 0.5, 3.0))
     server, away = Server.of(timer, layout, 9, load), coupling(demand, *load).away
@@ -466,7 +466,7 @@ def test_a_copy_is_told_its_share_of_the_load(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Server, "of", of)
     timer: Any = SimpleNamespace(asked=request(300, 100, answer=5, rate=4.0))
     point: Any = SimpleNamespace(layout=Layout(dp=2), sequences=6, steady=Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0))
-    simulated(timer, point, Limits(), 9, requests=3)
+    simulated(timer, point, Slo(), 9, requests=3)
     assert told == [(None, point.steady._replace(rate=3.5, decoding=2.0))]
 
 
@@ -478,7 +478,7 @@ def test_a_copy_gets_every_second_of_two_copies_requests(monkeypatch: pytest.Mon
     steady_server(monkeypatch)
     timer: Any = SimpleNamespace(asked=request(300, 100, answer=5, times=(0.0, 1.0, 2.5, 3.0, 4.0)))
     point: Any = SimpleNamespace(layout=Layout(dp=2), sequences=6, steady=Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0))
-    found = simulated(timer, point, Limits(), 9)
+    found = simulated(timer, point, Slo(), 9)
     assert [done.at for done in found.run.done] == [0.0, 2.5, 4.0]
 
 
@@ -492,7 +492,7 @@ def test_answers_of_one_length_are_varied_for_several_clients(
         asked=request(300, 100, answer=answer), demand=lambda layout: SimpleNamespace(together=0.0)
     )
     point: Any = SimpleNamespace(layout=Layout(), sequences=clients, steady=Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0))
-    assert simulated(timer, point, Limits(), 9, requests=4).varied == varied
+    assert simulated(timer, point, Slo(), 9, requests=4).varied == varied
 
 
 def test_a_figure_of_a_simulated_load() -> None:

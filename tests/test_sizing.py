@@ -13,10 +13,10 @@ from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.deployment import Choice, Deployment, taken
+from txcalc.planning.serving.deployment import LayoutCapacity, Planner, taken
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.offload import parse_offload
-from txcalc.planning.serving.points import Limits, Timer, request
+from txcalc.planning.serving.points import Slo, Timer, request
 from txcalc.planning.serving.sizing import arrange, fewer_users, rentable
 from txcalc.planning.serving.speed import serve, sizes
 
@@ -45,7 +45,7 @@ def test_a_rate_s_sequences(lasts: bool, inside: float, monkeypatch: pytest.Monk
     state = Steady(inside, None, inside, 1.0, 0.5, 3.0, lasts=lasts)
     monkeypatch.setattr(Timer, "open", lambda self, layout, rate: state)
     model = load("llama-3.1-8b")
-    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model))
+    deployment = Planner(model, hardware.load("h100-sxm"), engine(model))
     found = arrange(deployment, request(4096, rate=1.0), 4096, 3, 1)
     most = deployment.max_concurrency(Layout(), 4096)
     wanted = {inf: most if lasts else 3, 7.2: 8, 0.1: 3, 1e9: most}
@@ -60,7 +60,7 @@ def test_the_accelerators_of_ways_that_are_given(held: dict[str, int]) -> None:
 
 def test_a_choice_serves_where_it_holds_one() -> None:
     for most in (0, 1):
-        assert Choice(Layout(), cast("Any", None), most).serves == (most == 1)
+        assert LayoutCapacity(Layout(), cast("Any", None), most).serves == (most == 1)
 
 
 def test_ranks_of_smaller_nodes_are_apart() -> None:
@@ -78,15 +78,15 @@ def test_ranks_of_smaller_nodes_are_apart() -> None:
 @pytest.mark.parametrize(
     ("name", "gpu", "weights", "concurrency", "limits"),
     [
-        ("llama-3.1-70b", "h100-sxm", "bf16", 200, Limits(2.0, 0.04)),
-        ("llama-3.1-8b", "l40s", "bf16", 64, Limits(None, 0.05)),
-        ("deepseek-v3", "h200", "fp8-block", 300, Limits(3.0, 0.04)),
+        ("llama-3.1-70b", "h100-sxm", "bf16", 200, Slo(2.0, 0.04)),
+        ("llama-3.1-8b", "l40s", "bf16", 64, Slo(None, 0.05)),
+        ("deepseek-v3", "h200", "fp8-block", 300, Slo(3.0, 0.04)),
     ],
 )
-def test_no_fewer_keep_the_targets(name: str, gpu: str, weights: str, concurrency: int, limits: Limits) -> None:
+def test_no_fewer_keep_the_targets(name: str, gpu: str, weights: str, concurrency: int, limits: Slo) -> None:
     """Every smaller count that is rented misses them, on every layout."""
     model = load(name)
-    deployment = Deployment(model, hardware.load(gpu), engine(model, weights))
+    deployment = Planner(model, hardware.load(gpu), engine(model, weights))
     asked = request(9216, 8192)
     found = arrange(deployment, asked, 9216, concurrency, limits=limits)
     assert not serve(found, asked, None, *limits).unmet
@@ -104,8 +104,8 @@ def test_no_fewer_keep_the_targets(name: str, gpu: str, weights: str, concurrenc
 @pytest.mark.slow
 def test_the_best_layout_keeps_the_targets_and_is_the_quickest() -> None:
     model = load("llama-3.1-70b")
-    deployment, asked = Deployment(model, hardware.load("h100-sxm"), engine(model)), request(9216, 8192)
-    for limits in (Limits(), Limits(3.0, 0.1)):
+    deployment, asked = Planner(model, hardware.load("h100-sxm"), engine(model)), request(9216, 8192)
+    for limits in (Slo(), Slo(3.0, 0.1)):
         found = arrange(deployment, asked, 9216, 100, 16, limits=limits)
         speed = serve(found, asked, None, *limits)
         every = [speed.timer.steady(c.layout, 100) for c in found.choices if c.fits]
@@ -133,8 +133,8 @@ def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
     """On the layout that answers most, of which a hundredth more is too much: with its speed and its cost."""
     argv = ["llama-3.1-8b", "--gpu", "h100-sxm:8@2", "--rate", "5/s"]
     model, asked = load("llama-3.1-8b"), request(8192, rate=5.0)
-    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model))
-    for limits in (Limits(), Limits(tpot=0.012)):
+    deployment = Planner(model, hardware.load("h100-sxm"), engine(model))
+    for limits in (Slo(), Slo(tpot=0.012)):
         found = serve(arrange(deployment, asked, 8192, gpus=8, limits=limits), asked, None, *limits)
         layouts, timer, best = [choice.layout for choice in found.plan.choices], found.timer, found.busiest
         rates = {layout: timer.open(layout, 5.0).rate for layout in layouts}
@@ -206,7 +206,7 @@ def test_looks_for_requests() -> None:
     alone, together = (run.data(*argv, *more)["speed"]["steady"] for more in ([], ["--gather", "50"]))
     assert together["tpot_s"]["mean"] < alone["tpot_s"]["mean"]
     model = load("llama-3.1-70b")
-    deployment = Deployment(model, hardware.load("h100-sxm"), engine(model))
+    deployment = Planner(model, hardware.load("h100-sxm"), engine(model))
     assert fewer_users(arrange(deployment, request(8192), 8192, gpus=1), request(8192)) is None
 
 
@@ -250,7 +250,7 @@ def test_limits_are_whole() -> None:
 
 def test_what_fits_nowhere_is_shown_on_one() -> None:
     model = load("llama-3.1-8b")
-    deployment = Deployment(model, hardware.load("rtx-4090"), engine(model))
+    deployment = Planner(model, hardware.load("rtx-4090"), engine(model))
     best = arrange(deployment, request(131072), 131072, 10**9).best
     assert not best.fits and best.layout.gpus == 1
 
@@ -259,4 +259,4 @@ def test_a_limit_that_is_just_met_is_kept() -> None:
     from txcalc.planning.serving.demand import Steady
 
     point = Steady(0.5, 0.5, 0.5, 0.5, 0.5, 0.5)
-    assert Limits(0.5, 0.5).kept(point) and not Limits(0.49).kept(point) and not Limits(None, 0.49).kept(point)
+    assert Slo(0.5, 0.5).kept(point) and not Slo(0.49).kept(point) and not Slo(None, 0.49).kept(point)

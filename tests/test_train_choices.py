@@ -19,7 +19,7 @@ from txcalc.planning.training.answer import Training, fewer, train
 from txcalc.planning.training.inverse import _last, fewest
 from txcalc.planning.training.machine import SLOWED, Machine
 from txcalc.planning.training.memory import _columns
-from txcalc.planning.training.parts import StepPart, by_part
+from txcalc.planning.training.parts import StepCosts, by_part
 from txcalc.planning.training.recipe import parse_options, parse_recipe
 from txcalc.planning.training.search import Search, _Table
 from txcalc.planning.training.stages import Pipeline
@@ -564,7 +564,7 @@ def test_hardware_s_share_counts_what_is_computed_again() -> None:
 # By part.
 
 
-def parted(changes: dict[str, Any]) -> dict[str, StepPart]:
+def parted(changes: dict[str, Any]) -> dict[str, StepCosts]:
     model = load(changes.pop("source", DECODER), changes.pop("set", {}))
     return by_part(model, Recipe(**{"micro_batch": 3, "tokens": 32, **changes})).parts
 

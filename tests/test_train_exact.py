@@ -30,7 +30,7 @@ from txcalc.planning.training.machine import (
     latency,
     relayed,
 )
-from txcalc.planning.training.memory import RankMemory, rank_of
+from txcalc.planning.training.memory import RankPeak, rank_of
 from txcalc.planning.training.offload import HOST, hosted
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.overlap import ProductTime
@@ -231,8 +231,8 @@ def test_what_a_machine_says() -> None:
 # What a host holds.
 
 
-def rank(state: State, away: int = 0) -> RankMemory:
-    return RankMemory(0, 1, 0, 0, {}, "", {}, state, (), 0, away, 0)
+def rank(state: State, away: int = 0) -> RankPeak:
+    return RankPeak(0, 1, 0, 0, {}, "", {}, state, (), 0, away, 0)
 
 
 @pytest.mark.parametrize(

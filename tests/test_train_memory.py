@@ -16,7 +16,7 @@ from txcalc.planning.training import Layout, Ranks, Recipe, in_flight, largest, 
 from txcalc.planning.training.activations import leaf_bytes
 from txcalc.planning.training.collectives import Sent, collectives
 from txcalc.planning.training.inverse import _last
-from txcalc.planning.training.memory import RankMemory, rank_of
+from txcalc.planning.training.memory import RankPeak, rank_of
 from txcalc.planning.training.profiles import Moment
 from txcalc.planning.training.recipe import OFFLOAD
 from txcalc.planning.training.stages import Pipeline
@@ -201,7 +201,7 @@ def test_nanotron_by_its_source() -> None:
     model, rows = load("D=64 L=4 h=8 F=96 V=256 tied"), 2 * 32
     recipe = Recipe(Layout(tp=2, sp=2, dp=2), 2, 2, 32, framework="nanotron")
 
-    def at(**changed: Any) -> RankMemory:
+    def at(**changed: Any) -> RankPeak:
         return memory(model, replace(recipe, **changed)).fullest
 
     whole, sharded = at(), at(zero=1)

@@ -299,7 +299,7 @@ def test_prefill_and_decode_with_a_cache_equal_the_whole(name: str) -> None:
     theirs, ours, inputs = pair(BY_NAME[name])
     expected = their_logits(BY_NAME[name], theirs, inputs)
     for absorbed in (False, True) if "latent" in BY_NAME[name].raw else (False,):
-        cache, pieces, start = reference.Cache(), [], 0
+        cache, pieces, start = reference.CacheTensors(), [], 0
         for tokens in (5, 1, 2, 1, 1, 1):
             piece = inputs[0][:, start : start + tokens]
             source = inputs[1:] if start == 0 else ()

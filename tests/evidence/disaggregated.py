@@ -20,7 +20,7 @@ from servers import DATA, Row, cache_of, deployment, form, summary, timer
 from txcalc.errors import InputError, TxcalcError
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.steady_state import apart
 
 
@@ -58,7 +58,7 @@ def _pair(one: dict[str, str]) -> Pair:
     return Pair(row, int(one["prefill_workers"]), layouts[0], int(one["decode_workers"]), layouts[1])
 
 
-def spread(held: Deployment, layout: Layout) -> Layout:
+def spread(held: Planner, layout: Layout) -> Layout:
     """A row's layout; where it has whole copies on GPUs that do not hold the weights, copies that share the experts."""
     return layout if held.max_concurrency(layout, 1) else layout.replace(ep=layout.tp * layout.dp)
 

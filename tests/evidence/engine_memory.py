@@ -13,7 +13,7 @@ from typing import Any
 
 from txcalc import hardware, load
 from txcalc.planning.layout import Layout
-from txcalc.planning.serving.deployment import Deployment, Gpu
+from txcalc.planning.serving.deployment import Gpu, Planner
 from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
@@ -60,7 +60,7 @@ def gpu_of(row: dict[str, Any]) -> Gpu:
     model, memory = load(row["model"], row.get("set")), memory_of(row)
     kept = Reserve(1 - Fraction(str(row["utilization"])), 0, "the log's")
     how = engine(model, row["weights"], reserve=kept, memory=memory)
-    return Deployment(model, memory.accelerator, how).fullest(
+    return Planner(model, memory.accelerator, how).fullest(
         Layout(tp=row["tp"], pp=row.get("pp", 1), ep=row.get("ep", 1)), row["context"], 1
     )
 

@@ -30,7 +30,7 @@ from txcalc import hardware, load
 from txcalc.errors import InputError, TxcalcError
 from txcalc.model import Model
 from txcalc.planning.layout import Layout
-from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.points import Timer, request
 from txcalc.planning.serving.traffic import Lengths
@@ -283,12 +283,12 @@ def deployment(
     gathers: bool = False,
     reserve: Reserve | None = None,
     marlin: bool = False,
-) -> Deployment:
+) -> Planner:
     how = engine(model(name), weights, kv, chunk=chunk, reserve=reserve, interval=interval, gathers=gathers)
-    return Deployment(model(name), hardware.load(GPUS.get(gpu, gpu)), replace(how, kernels=kernels, marlin=marlin))
+    return Planner(model(name), hardware.load(GPUS.get(gpu, gpu)), replace(how, kernels=kernels, marlin=marlin))
 
 
-def held_by(row: Row) -> Deployment:
+def held_by(row: Row) -> Planner:
     recipe = (
         cache_of(row),
         row.engine.split()[0],
@@ -302,7 +302,7 @@ def held_by(row: Row) -> Deployment:
 
 
 @cache
-def timer(held: Deployment, prompt: int, answer: int) -> Timer:
+def timer(held: Planner, prompt: int, answer: int) -> Timer:
     lengths = [Lengths(int(SHORTEST * n), n) if (prompt, answer) in DRAWN else n for n in (prompt, answer)]
     return Timer(held, request(prompt + answer, lengths[0], answer=lengths[1]), prompt + answer)
 

@@ -38,7 +38,7 @@ from txcalc.sources import build
 from txcalc.verify import ORACLES, subject
 from txcalc.verify.subject import SizePoint, Subject
 from txcalc.verify.symbolic import B, OneSize
-from txcalc.verify.verdict import Row
+from txcalc.verify.verdict import CheckedRow
 
 WITHOUT = {"bytes", "memory", "transformers"}  # of a device, of a whole training step, of a config of theirs
 BATCH = 211  # a prime of which no size that is drawn is a multiple
@@ -94,7 +94,7 @@ class Small(Subject):
 
 def run(model: Model) -> dict[str, Any]:
     """The oracles' word."""
-    rows: list[Row] = []
+    rows: list[CheckedRow] = []
     for point, oracles in ((SEVERAL, [name for name in ORACLES if name not in WITHOUT]), (ONE, ["flops"])):
         subject.POINTS = (point,)
         small = Small(model, "cpu", lengths="points")

@@ -31,7 +31,7 @@ from servers import DATA, timer
 from txcalc import hardware, load
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.deployment import Deployment
+from txcalc.planning.serving.deployment import Planner
 from txcalc.planning.serving.engine import Reserve, engine
 from txcalc.planning.serving.engine_memory import EngineMemory
 from txcalc.planning.serving.engine_profiles import profile
@@ -74,12 +74,12 @@ def rows() -> list[Row]:
 
 
 @cache
-def deployment(model: str, gpu: str, weights: str, kv: str) -> Deployment:
+def deployment(model: str, gpu: str, weights: str, kv: str) -> Planner:
     kind, known = hardware.load(gpu), profile("trtllm")
     assert known
     memory = EngineMemory(known, kind, 8192)
     how = engine(load(model), weights, kv, 32, 8192, Reserve.none(), memory)
-    return Deployment(load(model), kind, how)
+    return Planner(load(model), kind, how)
 
 
 def predict(row: Row) -> tuple[float, int, int]:

@@ -37,7 +37,7 @@ except ImportError:
 # Letters for sizes.
 
 
-class Letter(NamedTuple):
+class BoundSymbol(NamedTuple):
     """A size of a model: its symbol, its value (None in the generic block), its row of the table, and the layer kind or
     half it is of (`where`; empty: every other place too)."""
 
@@ -55,10 +55,10 @@ class Symbolic(NamedTuple):
     """A tree whose sizes are symbols, and the letter of each."""
 
     root: Root
-    letters: Mapping[Expression, Letter]
+    letters: Mapping[Expression, BoundSymbol]
 
 
-def values(letters: Mapping[Expression, Letter]) -> dict[Expression, Expression]:
+def values(letters: Mapping[Expression, BoundSymbol]) -> dict[Expression, Expression]:
     """The number of each letter, ready for `xreplace`."""
     return {symbol: sympy.Integer(letter.value) for symbol, letter in letters.items()}
 
@@ -73,7 +73,7 @@ class _Naming:
     """Gives each size its letter, with a suffix where that letter has another value already."""
 
     def __init__(self) -> None:
-        self.made: dict[Expression, Letter] = {}
+        self.made: dict[Expression, BoundSymbol] = {}
 
     def __call__(self, entry: Symbol, value: Any, half: str = "", kind: str = "", plain: bool = True) -> Any:
         if not whole(value) or value == 0:
@@ -82,7 +82,7 @@ class _Naming:
         numbered = (f"{both}_{n}" for n in count(2))  # F of a layer kind called "e" is not F_e
         for suffix in chain(("",) if plain else (), filter(None, (kind or half, both)), numbered):
             made = symbol(f"{entry.letter}_{suffix}" if suffix else entry.letter)
-            letter = Letter(made, value, entry, suffix)
+            letter = BoundSymbol(made, value, entry, suffix)
             taken = made in self.made or (suffix and made.name in BY_LETTER)
             if not taken or self.made.get(made) == letter:
                 self.made[made] = letter
@@ -134,7 +134,7 @@ def _lettered(stack: Mapping[str, Any], naming: _Naming, half: str) -> dict[str,
     return result
 
 
-def over_letters(model: Model, work: Workload) -> tuple[Workload, dict[Expression, Letter]]:
+def over_letters(model: Model, work: Workload) -> tuple[Workload, dict[Expression, BoundSymbol]]:
     """A workload over B, T, P (of a decode step) and T_src (with an encoder apart), and what they stand for."""
     apart = model.has_encoder_apart
     sizes = {"B": work.batch, "T": work.tokens}
@@ -142,7 +142,7 @@ def over_letters(model: Model, work: Workload) -> tuple[Workload, dict[Expressio
         sizes["P"] = work.past
     if apart:
         sizes["T_src"] = work.source
-    made = {symbol(name): Letter(symbol(name), value, BY_LETTER[name]) for name, value in sizes.items()}
+    made = {symbol(name): BoundSymbol(symbol(name), value, BY_LETTER[name]) for name, value in sizes.items()}
     past, source = symbol("P") if work.past else 0, symbol("T_src") if apart else symbol("T")
     return work._replace(batch=symbol("B"), tokens=symbol("T"), past=past, source=source), made
 
@@ -200,7 +200,7 @@ def formulas(
     layout: Layout | None = None,
     recipe: Recipe | None = None,
     stage: int = 0,
-) -> tuple[list[PartFormula], dict[Expression, Letter]]:
+) -> tuple[list[PartFormula], dict[Expression, BoundSymbol]]:
     """Every figure, but those that are 0, of all parts below a path and last of the part itself; and the letters.
 
     Below experts stands only what all of them cost together; one of them has a path of its own. With a layout: of what
@@ -342,10 +342,12 @@ def of_rank(model: Model, layout: Layout, work: Workload, stage: int, recipe: Re
 
 def in_letters_of_rank(
     tree: Symbolic, layout: Layout, stage: int, recipe: Recipe | None
-) -> tuple[RankTree, dict[Expression, Letter]]:
+) -> tuple[RankTree, dict[Expression, BoundSymbol]]:
     """The same over letters for the ways that are not 1, and for the layers of a stage."""
     ways = {"tp": layout.tp, "ep": layout.ep, "etp": layout.etp or 1, "fsdp": layout.fsdp, "cp": layout.cp}
-    made = {symbol(name): Letter(symbol(name), number, BY_LETTER[name]) for name, number in ways.items() if number > 1}
+    made = {
+        symbol(name): BoundSymbol(symbol(name), number, BY_LETTER[name]) for name, number in ways.items() if number > 1
+    }
     tp, ep, etp, fsdp, cp = (symbol(name) if symbol(name) in made else 1 for name in ways)
     if layout.etp is None:
         etp = tp / ep if layout.expert_ways > 1 else 1
@@ -366,7 +368,7 @@ def in_letters_of_rank(
         of_stage = {group.name: symbol(f"{kinds[group.name]}_stage") for group in root.groups}
         for group in root.groups:
             own = of_stage[group.name]
-            made[own] = Letter(own, group.count, BY_LETTER["L"], own.name.partition("_")[2])
+            made[own] = BoundSymbol(own, group.count, BY_LETTER["L"], own.name.partition("_")[2])
         root = replace(root, groups=tuple(group._replace(count=of_stage[group.name]) for group in root.groups))
     shards = fsdp * cp if recipe and recipe.rules.dtensor else fsdp
     return RankTree.of(root, whole, recipe, shards, sp, cp), made

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 import sympy
 
-from txcalc.algebra import Letter, generic, over_letters, symbol, symbolic, values
+from txcalc.algebra import BoundSymbol, generic, over_letters, symbol, symbolic, values
 from txcalc.algebra.textbook import classic
 from txcalc.ledger import walk
 from txcalc.notation import LATEX, TEXT, Expression, Style, Term, tidy, write
@@ -55,7 +55,7 @@ def _quotient(expression: Expression, style: Style) -> str:
     return style.quotient(shown, write(below, style), len(above) > 1, several)
 
 
-def crossing(difference: Expression, at: int, letters: Mapping[Expression, Letter]) -> RealCrossing:
+def crossing(difference: Expression, at: int, letters: Mapping[Expression, BoundSymbol]) -> RealCrossing:
     """Where a difference of costs, at most quadratic in T, turns positive on the piece that ends at T = `at`.
 
     Beyond a window min(T, W) is W, before it T: every minimum is opened as it is just before `at`. A number

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import sympy
 
-from txcalc.algebra import FIGURES, Letter, generic, over_letters, symbol
+from txcalc.algebra import FIGURES, BoundSymbol, generic, over_letters, symbol
 from txcalc.ledger import Ledger, walk
 from txcalc.notation import Expression
 from txcalc.parts.part import Workload
@@ -30,27 +30,27 @@ def classic(expression: Expression) -> Expression:
     return expression
 
 
-def textbook_letters() -> dict[Expression, Letter]:
+def textbook_letters() -> dict[Expression, BoundSymbol]:
     """The letters of the generic block."""
     names = ("B", "T", "L", "V", "D", "h", "h_kv", "d_h", "F")
-    return {symbol(name): Letter(symbol(name), None, BY_LETTER[name]) for name in names}
+    return {symbol(name): BoundSymbol(symbol(name), None, BY_LETTER[name]) for name in names}
 
 
-class DerivationStep(NamedTuple):
+class TextbookStep(NamedTuple):
     """A line of a derivation: a part and its cost, their sum, or what is put in next."""
 
     what: str
     expression: Expression
 
 
-class Derivation(NamedTuple):
+class TextbookRule(NamedTuple):
     """A rule of thumb, from the parts that it is the sum of."""
 
     title: str
-    steps: tuple[DerivationStep, ...]
+    steps: tuple[TextbookStep, ...]
 
 
-def derivations() -> list[Derivation]:
+def derivations() -> list[TextbookRule]:
     """4·D², 8·D², 12·L·D², 2·V·D, 2·L·h_kv·d_h and the FLOPs of a forward pass, from the generic block's tree."""
     params, flops, growth, saved = (FIGURES[name] for name in ("params", "flops", "cache_growth", "saved"))
     model, gated = generic(), generic(gated=True)
@@ -86,15 +86,15 @@ def _derivation(
     depth: int,
     further: tuple[tuple[str, Ledger], ...] = (),
     changes: tuple[Change, ...] = CLASSIC,
-) -> Derivation:
+) -> TextbookRule:
     """The parts at a depth, their sum, further ledgers that hold it, and what is left after each change."""
     names = dict.fromkeys(entry.steps[depth].name for entry in whole_part)
     parts = {name: figure(whole_part.where(lambda e, name=name: e.steps[depth].name == name)) for name in names}  # type: ignore[misc]
-    steps = [DerivationStep(name, cost) for name, cost in parts.items() if cost != 0]
+    steps = [TextbookStep(name, cost) for name, cost in parts.items() if cost != 0]
     for what, ledger in ((("together", whole_part),) if len(steps) > 1 else ()) + further:
-        steps.append(DerivationStep(what, figure(ledger)))
+        steps.append(TextbookStep(what, figure(ledger)))
     for what, change in changes:
         changed = sympy.expand(steps[-1].expression.xreplace(change))
         if changed != sympy.expand(steps[-1].expression):
-            steps.append(DerivationStep(what, changed))
-    return Derivation(title, tuple(steps))
+            steps.append(TextbookStep(what, changed))
+    return TextbookRule(title, tuple(steps))

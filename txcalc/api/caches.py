@@ -7,7 +7,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from txcalc.api.arguments import Length, Lengths, Names, length, lengths, maybe, models, names, some
-from txcalc.api.costs import Attention, CacheTerms, Conventions, Logits, Mla, Named, Workload
+from txcalc.api.costs import AskedWorkload, Attention, CacheTerms, Conventions, Logits, Mla, Named
 from txcalc.api.results import Record, Result
 from txcalc.api.trainings import StepRecipe, step_of
 from txcalc.errors import InputError, MissingExtra
@@ -224,7 +224,7 @@ class Formula(Result):
     """The formula of every figure, part by part; without a model, derivations of the textbook rules."""
 
     model: Named | None
-    workload: Workload | None
+    workload: AskedWorkload | None
     part: str | None
     layout: dict[str, int] | None
     stage: int | None

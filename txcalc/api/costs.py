@@ -35,7 +35,7 @@ class Named(Record):
     params: int | None
 
 
-class Workload(Record):
+class AskedWorkload(Record):
     """The workload: sequences, new tokens per sequence, cached tokens, encoder positions."""
 
     batch: int
@@ -170,7 +170,7 @@ class Show(Result):
     """What one model costs."""
 
     model: Named
-    workload: Workload
+    workload: AskedWorkload
     convention: Conventions
     params: Params
     flops: Flops
@@ -307,7 +307,7 @@ class Compare(Result):
 
     models: list[Named]
     convention: Conventions
-    workload: Workload
+    workload: AskedWorkload
     rows: list[Compared]
     match: Match | None
 
@@ -404,7 +404,7 @@ class Diff(Result):
     """How two models differ, and what each difference costs."""
 
     models: list[Named]
-    workload: Workload
+    workload: AskedWorkload
     convention: Conventions
     differences: list[Difference]
     whole: Changed

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from txcalc.model import Model
     from txcalc.planning.serving.deployment import Plan
     from txcalc.planning.serving.engine_memory import EngineMemory
-    from txcalc.planning.serving.engine_profiles import Profile
+    from txcalc.planning.serving.engine_profiles import EngineProfile
     from txcalc.planning.serving.offload import OffloadRequest
-    from txcalc.planning.serving.points import Limits, Request
+    from txcalc.planning.serving.points import Request, Slo
     from txcalc.planning.serving.speed import Serving
     from txcalc.render.deploy import DeployAnswer
     from txcalc.sources import Source
@@ -214,7 +214,7 @@ def deploy(
         times,
         prefix,
     )
-    limits = points.Limits(time(ttft, "--ttft"), time(tpot, "--tpot"))
+    limits = points.Slo(time(ttft, "--ttft"), time(tpot, "--tpot"))
     for each in prices.values():
         check_budget(each, *limits)
     planner = _Planner(
@@ -292,10 +292,10 @@ class _Planner:
     request: Request
     context: int
     concurrency: int
-    limits: Limits
+    limits: Slo
     how: Mapping[str, Any]
     chunk: int | None
-    profile: Profile | None
+    profile: EngineProfile | None
     most: int | None
     host: OffloadRequest | None
     draft: Model | str | None
@@ -309,7 +309,7 @@ class _Planner:
     ) -> DeployAnswer:
         """Plan and speed. Errors: `InputError`; `strict`: also if only the speed cannot be told, though a price or
         limit needs it."""
-        from txcalc.planning.serving.deployment import Deployment, beside
+        from txcalc.planning.serving.deployment import Planner, beside
         from txcalc.planning.serving.engine import engine
         from txcalc.planning.serving.engine_memory import EngineMemory
         from txcalc.planning.serving.sizing import arrange, rentable
@@ -322,7 +322,7 @@ class _Planner:
         how = engine(model, chunk=step, memory=memory, **self.how)
         if self.host:
             how = beside(self.host, model, kind, how, gpus or 1, context, self.concurrency)
-        deployment = Deployment(model, kind, how, self._drafts(model))
+        deployment = Planner(model, kind, how, self._drafts(model))
         found = arrange(deployment, self.request, context, self.concurrency, gpus, self.ways, self.limits)
         try:
             instead = None if found.best.fits else self._less(found, price)

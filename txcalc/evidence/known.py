@@ -85,7 +85,7 @@ RECORDED = {
 }
 
 
-class Known(NamedTuple):
+class Evidence(NamedTuple):
     """A word of `MEANING`, and where it holds: "all B, T ≥ 2"."""
 
     how: str
@@ -135,12 +135,12 @@ def proofs_file() -> Path:
 
 
 @cache
-def _proofs() -> dict[tuple[str, str], Known]:
+def _proofs() -> dict[tuple[str, str], Evidence]:
     """By quantity and digest."""
     try:
         stored = json.loads(proofs_file().read_text())
         found = {
-            (quantity, proof["digest"]): Known(proof["how"], proof["where"])
+            (quantity, proof["digest"]): Evidence(proof["how"], proof["where"])
             for proofs in (*stored["presets"].values(), *stored.get("towers", {}).values())
             for quantity, proof in proofs.items()
         }
@@ -158,7 +158,7 @@ def _proofs() -> dict[tuple[str, str], Known]:
     return found
 
 
-def how_known(model: Model, quantity: str) -> Known:
+def how_known(model: Model, quantity: str) -> Evidence:
     """How a figure of a model is known; `quantity` is one of `RECORDED`, or any other that the ledger has.
 
     Active parameters are as sure as all of them. What has no oracle (other FLOPs, traffic) is modelled.
@@ -166,7 +166,7 @@ def how_known(model: Model, quantity: str) -> Known:
     return all_known(model, {quantity: quantity})[quantity]
 
 
-def all_known(model: Model, quantities: Mapping[str, str]) -> dict[str, Known]:
+def all_known(model: Model, quantities: Mapping[str, str]) -> dict[str, Evidence]:
     """The same of several, by the names that they are asked by."""
     inherited: dict[str, tuple[str, str]] | None = None
     found = {}
@@ -176,9 +176,9 @@ def all_known(model: Model, quantities: Mapping[str, str]) -> dict[str, Known]:
         known = _proofs().get((quantity, marks[quantity])) if quantity in marks else None
         if (known is None or known.how != "proved") and quantity.startswith(tuple(theorems.FIGURES)):
             inherited = theorems.inheritance(model) if inherited is None else inherited
-            own = Known(*inherited[quantity]) if quantity in inherited else None
+            own = Evidence(*inherited[quantity]) if quantity in inherited else None
             known = own if known is None or (own and own.how == "proved") else known
         if known is None and quantity == "params" and model.spec["published"] and model.spec["params"] == model.params:
-            known = Known("published", model.spec["source"])
-        found[name] = known or Known("modelled", "")
+            known = Evidence("published", model.spec["source"])
+        found[name] = known or Evidence("modelled", "")
     return found

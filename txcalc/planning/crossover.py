@@ -139,7 +139,7 @@ def crossovers(prefills: Prefills) -> list[RuleCrossover]:
     return found
 
 
-class Balance(NamedTuple):
+class CacheCrossover(NamedTuple):
     """For one batch, the smallest context at which a decode step reads at least as many bytes of cache as of weights
     (None: never), and both at it."""
 
@@ -152,7 +152,7 @@ class Balance(NamedTuple):
 BATCHES = (1, 8, 32, 128, 512)
 
 
-def balances(prefills: Prefills, dtype: str = "bf16", kv_dtype: str = "bf16") -> list[Balance]:
+def balances(prefills: Prefills, dtype: str = "bf16", kv_dtype: str = "bf16") -> list[CacheCrossover]:
     """Where reading the cache costs more than reading the weights, for some batches; [] for a model without a cache.
 
     A decode step reads every weight it multiplies by or adds once, a tied head too; rows of an embedding table are not
@@ -172,7 +172,9 @@ def balances(prefills: Prefills, dtype: str = "bf16", kv_dtype: str = "bf16") ->
             return batch * read * bits_of(kv_dtype)
 
         context = first(lambda tokens, weights=weights: cache(tokens) - weights, prefills.windows)  # type: ignore[misc]
-        rows.append(Balance(batch, context, ceil_div(weights, 8), ceil_div(cache(context), 8) if context else None))
+        rows.append(
+            CacheCrossover(batch, context, ceil_div(weights, 8), ceil_div(cache(context), 8) if context else None)
+        )
     return rows
 
 

@@ -43,7 +43,7 @@ class CostChange(NamedTuple):
     constant: int
 
 
-class Difference(NamedTuple):
+class KeyDifference(NamedTuple):
     """A key, its letter if it has one, both values, and what it costs alone; without a cost, `why`."""
 
     key: str
@@ -73,7 +73,7 @@ class _Change(NamedTuple):
     edits: tuple[tuple[str, Any], ...]
 
 
-def differences(one: Model, other: Model, work: Mapping[str, Any], flops: str = "flops") -> list[Difference]:
+def differences(one: Model, other: Model, work: Mapping[str, Any], flops: str = "flops") -> list[KeyDifference]:
     """Every difference: those with a cost in the order of the description, then those that are part of another.
 
     `work` is a workload of the first model, `flops` the quantity that counts: dense or masked.
@@ -83,28 +83,28 @@ def differences(one: Model, other: Model, work: Mapping[str, Any], flops: str = 
     halves = one.spec["stacks"].keys()
     if halves != other.spec["stacks"].keys():
         why = "one model has an encoder and a decoder, the other a single stack"
-        return [Difference("kind", "", one.spec["kind"], other.spec["kind"], None, why)]
+        return [KeyDifference("kind", "", one.spec["kind"], other.spec["kind"], None, why)]
     changes = [
         _Change(key, mine.get(key), theirs.get(key), ((key, theirs.get(key)),))
         for key in ("kind", "context")
         if mine.get(key) != theirs.get(key)
     ]
-    found: list[Difference] = []
-    parts: list[Difference] = []
+    found: list[KeyDifference] = []
+    parts: list[KeyDifference] = []
     for half in halves:
         own, together = _of_stack(one, other, mine, theirs, half)
         if together:
             whole, why = _cost(one, together.description, ledger, work, flops)
-            found.append(Difference(together.key, "", together.one, together.other, whole, why))
+            found.append(KeyDifference(together.key, "", together.one, together.other, whole, why))
             for part in _sides(one, other, mine, theirs, half):
                 its_cost, why = _cost(one, part.description, ledger, work, flops)
-                found.append(Difference(f"{together.key}.{part.key}", "", part.one, part.other, its_cost, why))
+                found.append(KeyDifference(f"{together.key}.{part.key}", "", part.one, part.other, its_cost, why))
             parts += together.parts
         changes += own
     alone, bundled = _bundled(_merged(changes))
     for change in alone:
         alone_cost, why = _cost(one, _with(mine, change), ledger, work, flops)
-        found.append(Difference(change.key, _letter(change.key), change.one, change.other, alone_cost, why))
+        found.append(KeyDifference(change.key, _letter(change.key), change.one, change.other, alone_cost, why))
     return [*found, *parts, *bundled]
 
 
@@ -121,17 +121,17 @@ def _merged(changes: list[_Change]) -> list[_Change]:
     ]
 
 
-def _bundled(changes: list[_Change]) -> tuple[list[_Change], list[Difference]]:
+def _bundled(changes: list[_Change]) -> tuple[list[_Change], list[KeyDifference]]:
     """A form (of positions, of the head) takes with it the keys of its table that only one of the two has."""
     alone: list[_Change] = []
-    parts: list[Difference] = []
+    parts: list[KeyDifference] = []
     forms = {change.key.rpartition(".")[0]: change for change in changes if change.key.endswith(".form")}
     for change in changes:
         table = change.key.rpartition(".")[0]
         if table in forms and change is not forms[table] and None in (change.one, change.other):
             forms[table] = forms[table]._replace(edits=forms[table].edits + change.edits)
             why = f"counted with {table}.form"
-            parts.append(Difference(change.key, _letter(change.key), change.one, change.other, None, why))
+            parts.append(KeyDifference(change.key, _letter(change.key), change.one, change.other, None, why))
         else:
             alone.append(change)
     return [forms[c.key.rpartition(".")[0]] if c.key.endswith(".form") else c for c in alone], parts
@@ -144,7 +144,7 @@ class _Together(NamedTuple):
     one: Any
     other: Any
     description: Raw
-    parts: list[Difference]
+    parts: list[KeyDifference]
 
 
 def _sides(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> list[_Together]:
@@ -263,7 +263,7 @@ def _of_stack(one: Model, other: Model, mine: Raw, theirs: Raw, half: str) -> tu
             changes.append(_Change(prefix + path, *values, ((prefix + path, flat_its.get(path)),)))
         elif together and not _usual(path.split("."), values):
             why = f"counted with {prefix}{LAYERS}"
-            together.parts.append(Difference(prefix + path, _letter(path), *values, None, why))
+            together.parts.append(KeyDifference(prefix + path, _letter(path), *values, None, why))
     return changes, together
 
 

@@ -12,7 +12,7 @@ from txcalc.hardware import Accelerator
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.serving.engine import Engine, Reserve
+from txcalc.planning.serving.engine import EngineConfig, Reserve
 from txcalc.planning.serving.engine_memory import EngineMemory, visible
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import Offload, OffloadRequest
@@ -73,7 +73,7 @@ def checked_context(context: int) -> int:
     return context
 
 
-def need(model: Model, engine: Engine, context: int) -> int:
+def need(model: Model, engine: EngineConfig, context: int) -> int:
     """Bytes of the weights, one sequence's cache and the peak activations, on one accelerator."""
     (stage,) = Sharding(model).stages(Layout())
     return held(RankBytes(model, stage, engine), context)
@@ -89,7 +89,7 @@ class FormatFits:
     """One model in one format with one sequence at a context, or at its own longest where that is shorter; `on` any
     accelerators. `whole`: the model's ranks where nothing is in RAM, shared by its formats."""
 
-    def __init__(self, model: Model, engine: Engine, context: int, whole: Sharding | None = None) -> None:
+    def __init__(self, model: Model, engine: EngineConfig, context: int, whole: Sharding | None = None) -> None:
         self.model, self.engine = model, engine
         self.length = model.workload(1, min(context, model.context or context)).tokens
         self.sharding = whole if whole and not engine.offload else Sharding(model, False, engine.offload)
@@ -134,7 +134,7 @@ class FormatFits:
         raise refused[0]
 
 
-def fits_with_ram(model: Model, engine: Engine, asked: OffloadRequest, context: int, card: CardSet) -> ModelFit:
+def fits_with_ram(model: Model, engine: EngineConfig, asked: OffloadRequest, context: int, card: CardSet) -> ModelFit:
     """The same with as little in RAM as makes it fit."""
 
     def of(offload: Offload, timed: bool = False) -> ModelFit:
@@ -172,7 +172,7 @@ def _ways(number: int, experts: bool, linked: bool) -> list[Layout]:
 
 
 def step(
-    model: Model, sharding: Sharding, layout: Layout, accelerator: Accelerator, engine: Engine, context: int
+    model: Model, sharding: Sharding, layout: Layout, accelerator: Accelerator, engine: EngineConfig, context: int
 ) -> float | None:
     """Seconds of a decode step of one sequence, achievable by the roofline. Without a known peak, arithmetic is not
     counted; None without a known link."""

@@ -16,7 +16,7 @@ from txcalc.model import Model
 STD = Fraction(2, 100)
 
 
-class Initial(NamedTuple):
+class InitialValues(NamedTuple):
     """Parameters that begin alike: how many, the rule in words, and their standard deviation (0: all are one value;
     None: by a rule of the part's own)."""
 
@@ -26,7 +26,7 @@ class Initial(NamedTuple):
     deviation: float | None
 
 
-def initial(model: Model) -> list[Initial]:
+def initial(model: Model) -> list[InitialValues]:
     """Every parameter once, by what it begins with."""
     found: dict[tuple[str, float | None], tuple[dict[str, None], int]] = {}
     branches = _branches(model)
@@ -36,7 +36,9 @@ def initial(model: Model) -> list[Initial]:
             names, number = found.get(rule, ({}, 0))
             names[entry.steps[-1].name] = None
             found[rule] = names, number + weight.size * entry.times
-    return [Initial(tuple(names), rule, number, deviation) for (rule, deviation), (names, number) in found.items()]
+    return [
+        InitialValues(tuple(names), rule, number, deviation) for (rule, deviation), (names, number) in found.items()
+    ]
 
 
 def _rule(entry: Entry, weight: str, branches: int) -> tuple[str, float | None]:

@@ -41,7 +41,7 @@ Asked = dict[Workload, dict[Any, Entry]]
 
 
 @record(eq=False)
-class Stage:
+class PipelineStage:
     """Equal stages of a pipeline, `copies` of them, the first at number `first`: the tree that a rank of one holds.
 
     alive   elements alive at the peak of a step of so many tokens, one that decodes or not
@@ -88,7 +88,7 @@ class Stage:
 
 class RankShare(NamedTuple):
     """What one rank of tp and ep holds of a model, why it cannot, and what is held twice or padded; `asked` as in
-    `Stage`."""
+    `PipelineStage`."""
 
     root: Root
     faults: list[Fault | str]
@@ -146,10 +146,10 @@ class Sharding:
         tables = (layer for stack in model.spec["stacks"].values() for layer in stack["layer"].values())
         self.has_experts = any("experts" in layer for layer in tables)
         self._ranks: dict[tuple[int, int, int, int], RankShare] = {}
-        self._stages: dict[Layout, tuple[Stage, ...]] = {}
+        self._stages: dict[Layout, tuple[PipelineStage, ...]] = {}
         self._faults: dict[Layout, list[Fault | str]] = {}
 
-    def stages(self, layout: Layout) -> tuple[Stage, ...]:
+    def stages(self, layout: Layout) -> tuple[PipelineStage, ...]:
         """The different stages of a layout. Errors: `InputError` with every reason why it cannot be."""
         if faults := self.faults(layout):
             raise InputError(f"layout {layout}", faults)
@@ -294,10 +294,10 @@ def parted(root: Root, cuts: Iterable[int]) -> Stack:
     return replace(stack, groups=tuple(groups), head=head)
 
 
-def _stages(root: Root, layout: Layout, asked: Asked, outside: int = 0) -> Iterator[Stage]:
+def _stages(root: Root, layout: Layout, asked: Asked, outside: int = 0) -> Iterator[PipelineStage]:
     """The layers of every stage. The first `outside` are with the first stage, beside its own."""
     if layout.pp == 1:
-        yield Stage(0, 1, root, asked)
+        yield PipelineStage(0, 1, root, asked)
         return
     found: dict[Any, list[Any]] = {}
     for number, layers in enumerate(_layers_of_stages(root, layout, outside)):
@@ -305,7 +305,7 @@ def _stages(root: Root, layout: Layout, asked: Asked, outside: int = 0) -> Itera
         kinds = {group.name: group.count for group in held.groups}
         found.setdefault((number == 0, number == layout.pp - 1, *kinds.items()), [number, 0, held])[1] += 1
     for number, copies, held in found.values():
-        yield Stage(number, copies, _linked(held, layout, number, layout.tp), asked)
+        yield PipelineStage(number, copies, _linked(held, layout, number, layout.tp), asked)
 
 
 def stage(root: Root, layout: Layout, number: int, tp: Any) -> Stack:

@@ -11,7 +11,7 @@ from txcalc.num import total
 from txcalc.planning.gradients import training_flops
 
 
-class Rule(NamedTuple):
+class RuleOfThumb(NamedTuple):
     """A rule in circulation: what it claims to give, its formula in letters, what it gives, and the truth."""
 
     what: str
@@ -32,7 +32,7 @@ def sums_of(ledger: Ledger) -> dict[str, Any]:
     }
 
 
-def rules_of_thumb(model: Model, ledger: Ledger) -> list[Rule]:
+def rules_of_thumb(model: Model, ledger: Ledger) -> list[RuleOfThumb]:
     """4D² a layer's attention, 8D² its feed-forward, 12·L·D² blocks, 2·V·D the embeddings, 2N and 6N FLOPs per token.
 
     N is the parameters a token passes. The truth of 2N is the forward's FLOPs per token under this workload, of 6N the
@@ -51,11 +51,13 @@ def rules_of_thumb(model: Model, ledger: Ledger) -> list[Rule]:
     tokens = ledger.work.batch * ledger.work.tokens
     per_token = Fraction(ledger.total("flops"), tokens)
     rules = [
-        Rule("attention of all layers", "4·L·D²", 4 * layers * square, attention) if attention else None,
-        Rule("feed-forward of all layers", "8·L·D²", 8 * layers * square, channel) if channel else None,
-        Rule("parameters, no embeddings", "12·L·D²", 12 * layers * square, blocks),
-        Rule("parameters", "12·L·D² + 2·V·D", 12 * layers * square + 2 * vocab * width, params) if vocab else None,
-        Rule("forward FLOPs per token", "2·N", 2 * active, per_token),
-        Rule("training FLOPs per token", "6·N", 6 * active, Fraction(training_flops(ledger), tokens)),
+        RuleOfThumb("attention of all layers", "4·L·D²", 4 * layers * square, attention) if attention else None,
+        RuleOfThumb("feed-forward of all layers", "8·L·D²", 8 * layers * square, channel) if channel else None,
+        RuleOfThumb("parameters, no embeddings", "12·L·D²", 12 * layers * square, blocks),
+        RuleOfThumb("parameters", "12·L·D² + 2·V·D", 12 * layers * square + 2 * vocab * width, params)
+        if vocab
+        else None,
+        RuleOfThumb("forward FLOPs per token", "2·N", 2 * active, per_token),
+        RuleOfThumb("training FLOPs per token", "6·N", 6 * active, Fraction(training_flops(ledger), tokens)),
     ]
     return [rule for rule in rules if rule is not None]

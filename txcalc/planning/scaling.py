@@ -256,7 +256,7 @@ def distribution(text: str, flag: str) -> tuple[Fraction, ...]:
     return tuple(found)
 
 
-class Entropy(NamedTuple):
+class EntropyValues(NamedTuple):
     """Sums over a distribution p, and one that it is compared with (q); in bits, None where infinite or without q.
 
     entropy   −Σ p·log2 p
@@ -271,7 +271,7 @@ class Entropy(NamedTuple):
     kl: float | None
 
 
-def entropy(p: tuple[Fraction, ...], q: tuple[Fraction, ...] | None = None) -> Entropy:
+def entropy(p: tuple[Fraction, ...], q: tuple[Fraction, ...] | None = None) -> EntropyValues:
     """The entropy of p, and with q the cross-entropy and the Kullback–Leibler divergence, each sum over what p allows.
 
     Source   Shannon 1948; Kullback and Leibler 1951
@@ -279,12 +279,12 @@ def entropy(p: tuple[Fraction, ...], q: tuple[Fraction, ...] | None = None) -> E
     """
     own = -fsum(float(x) * log2(float(x)) for x in p if x) + 0.0
     if q is None:
-        return Entropy(p, None, own, None, None)
+        return EntropyValues(p, None, own, None, None)
     if len(p) != len(q):
         raise InputError("entropy", [f"p has {len(p)} probabilities and --against {len(q)}, expected as many"])
     pairs = [(x, y) for x, y in zip(p, q, strict=True) if x]
     if not all(y for _, y in pairs):
-        return Entropy(p, q, own, None, None)
+        return EntropyValues(p, q, own, None, None)
     cross = -fsum(float(x) * log2(float(y)) for x, y in pairs) + 0.0
     divergence = fsum(float(x) * log2(float(x / y)) for x, y in pairs)
-    return Entropy(p, q, own, cross, max(0.0, divergence))
+    return EntropyValues(p, q, own, cross, max(0.0, divergence))

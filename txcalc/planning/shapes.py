@@ -19,7 +19,7 @@ from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.mechanisms import ALL
 from txcalc.planning.fitting import need
-from txcalc.planning.serving.engine import Engine
+from txcalc.planning.serving.engine import EngineConfig
 from txcalc.sources import build, inline
 from txcalc.sources.explicit import cycle, folded, kinds_in_order, leaves, stretched
 from txcalc.sources.expressions import evaluated, size_of
@@ -214,7 +214,7 @@ def parse_ratio(text: str) -> Fraction:
     return ratio
 
 
-class Shape(NamedTuple):
+class DecoderShape(NamedTuple):
     """A decoder of a family, its figures, and how far from the budget: parameters or bytes left over, with a sign."""
 
     layers: int
@@ -249,7 +249,7 @@ class DesignBudget:
     training, 6·N·D, which leave so many active parameters (`params`) for `tokens`."""
 
     family: Kin
-    engine: Engine
+    engine: EngineConfig
     context: int | None = None
     params: int | None = None
     memory: int | None = None
@@ -281,11 +281,11 @@ class DesignBudget:
         one, two = (self.spent(self.family.model(layers, width)) for layers in depths)
         return Line(one, two - one)
 
-    def shape(self, layers: int, width: int) -> Shape:
+    def shape(self, layers: int, width: int) -> DecoderShape:
         """A shape, built, with all its figures."""
         model = self.family.model(layers, width)
         growth: Any = model.ledger().cache_terms.growth
-        return Shape(
+        return DecoderShape(
             layers,
             width,
             _size(model, "h"),
@@ -318,7 +318,7 @@ def trainable(flops: int, tokens: int | None) -> tuple[int, int]:
     return number, TOKENS_PER_PARAMETER * number
 
 
-def designs(budget: DesignBudget, most: int = 10) -> list[Shape]:
+def designs(budget: DesignBudget, most: int = 10) -> list[DecoderShape]:
     """The shapes that spend a budget, best first by `RULE`.
 
     Of memory: for every width the most layers that fit. Of parameters: for every width the depth nearest to them, those
@@ -376,12 +376,12 @@ def _depths(budget: DesignBudget) -> Iterator[tuple[int, int, int]]:
 CLASSIC = ((12, 768), (24, 1024), (24, 2048), (32, 4096), (40, 5120), (60, 6656), (80, 8192))
 
 
-def classics(budget: DesignBudget, family: DesignFamily) -> list[Shape]:
+def classics(budget: DesignBudget, family: DesignFamily) -> list[DecoderShape]:
     """The shapes everybody knows, in this family: which of them fit."""
     return [budget.shape(*shape) for shape in CLASSIC if shape[1] % (family.d_head * family.gqa) == 0]
 
 
-def boundary(shapes: Iterable[Shape]) -> tuple[Shape | None, Shape | None]:
+def boundary(shapes: Iterable[DecoderShape]) -> tuple[DecoderShape | None, DecoderShape | None]:
     """The largest that fits and the smallest that does not."""
     by_size = sorted(shapes, key=lambda s: s.spare, reverse=True)
     inside, outside = [s for s in by_size if s.fits], [s for s in by_size if not s.fits]

@@ -34,7 +34,7 @@ from txcalc.parts.part import Composite
 from txcalc.reference.initial import initialise
 from txcalc.reference.mode import Mode, mode, tracing
 from txcalc.reference.model import EncoderDecoder, Stack
-from txcalc.reference.run import Cache, TensorOptions
+from txcalc.reference.run import CacheTensors, TensorOptions
 
 
 def build(
@@ -122,4 +122,4 @@ def _pictures(vision: Mapping[str, Any], batch: int, device: str | torch.device)
     return torch.randn(batch, vision["channels"], vision["image"], vision["image"], device=device)
 
 
-__all__ = ["Cache", "Mode", "build", "cut", "inputs", "mode", "modules", "stack", "tracing"]
+__all__ = ["CacheTensors", "Mode", "build", "cut", "inputs", "mode", "modules", "stack", "tracing"]

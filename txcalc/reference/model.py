@@ -26,7 +26,7 @@ from txcalc.reference.hyper import HyperConnection
 from txcalc.reference.linear import Activation, LayerScale, Linear, Lookup, LowRank, Norm, Sum, Times, Unused
 from txcalc.reference.mixers.pieces import MatrixProduct
 from txcalc.reference.mode import current, mode
-from txcalc.reference.run import Cache, Cached, Run, TensorOptions
+from txcalc.reference.run import Cached, CacheTensors, Run, TensorOptions
 from txcalc.reference.shared import SharedBlock
 
 
@@ -284,7 +284,7 @@ class LanguageModel(nn.Module):
     @torch.no_grad()
     def generate(self, ids: Tensor, *source: Tensor, steps: int) -> Tensor:
         """`ids` (B, T) and `steps` further tokens by greedy decoding: (B, T + steps)."""
-        cache = Cache()
+        cache = CacheTensors()
         with mode(last=True):
             for _ in range(steps):
                 logits = self._logits(ids[:, cache.past :], *source, cache=cache)
@@ -349,7 +349,7 @@ class Stack(LanguageModel):
         *,
         types: Tensor | None = None,
         memory: Tensor | None = None,
-        cache: Cache | None = None,
+        cache: CacheTensors | None = None,
     ) -> Any:
         """`memory` is the encoder's output, for a decoder's cross-attention; `cache` is read, and grows."""
         past = 0 if cache is None else cache.past
@@ -397,7 +397,7 @@ class EncoderDecoder(LanguageModel):
         branches = (branch.name for group in part.decoder.groups for branch in group.block.branches)
         self.apart = "cross_attention" not in branches  # then the encoder's output is a result by itself
 
-    def forward(self, ids: Tensor, source: Tensor | None = None, *, cache: Cache | None = None) -> Any:
+    def forward(self, ids: Tensor, source: Tensor | None = None, *, cache: CacheTensors | None = None) -> Any:
         """Logits (B, T, V) of decoder ids (B, T) given `source`: ids (B, S), images or mel bands; None where the cache
         holds what the decoder needs of it. With a pooler over the encoder, also its vector."""
         made = None if source is None else self.encoder(source)

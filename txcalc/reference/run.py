@@ -24,7 +24,7 @@ class TensorOptions(NamedTuple):
         return nn.Parameter(torch.empty(shape, device=self.device, dtype=self.dtype))
 
 
-class Cache:
+class CacheTensors:
     """What later tokens need of earlier ones; `tensors` by the ledger's path, batch first.
 
     Attention caches k and v (B, S, h_kv, d), with a window the last W; MLA the latent and the rotated key that all
@@ -80,7 +80,7 @@ class Run:
 
     past: int
     positions: Tensor
-    cache: Cache | None = None
+    cache: CacheTensors | None = None
     layer: str = ""
     memory: Tensor | None = None
     bias: Tensor | None = None

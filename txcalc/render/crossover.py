@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txcalc.model import Model
-from txcalc.planning.crossover import RULES, Balance, RuleCrossover
+from txcalc.planning.crossover import RULES, CacheCrossover, RuleCrossover
 from txcalc.render.report import Report, Table, TableCell, cell, column
 from txcalc.units import iec
 
@@ -23,7 +23,7 @@ class ModelCrossovers(NamedTuple):
 
     model: Model
     crossovers: Sequence[RuleCrossover]
-    balances: Sequence[Balance]
+    balances: Sequence[CacheCrossover]
     forms: Forms
 
 
@@ -113,7 +113,7 @@ def _closed(model: Model, crossovers: Sequence[RuleCrossover], forms: Forms, for
         yield Table(title, headings, rows, frozenset({0, 1}), name=title)
 
 
-def _contexts(model: Model, balances: Sequence[Balance]) -> Table:
+def _contexts(model: Model, balances: Sequence[CacheCrossover]) -> Table:
     lines = []
     for batch, context, weights, cache in balances:
         found = cell(context) if context else NEVER

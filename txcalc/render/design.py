@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.planning.shapes import RULE, TILE, DesignBudget, DesignFamily, Kin, Likeness, Shape, boundary
+from txcalc.planning.shapes import RULE, TILE, DecoderShape, DesignBudget, DesignFamily, Kin, Likeness, boundary
 from txcalc.render.report import Report, Table, TableCell, cell, column, rounded
 from txcalc.units import iec, short
 
 
-def design_report(budget: DesignBudget, shapes: Sequence[Shape], classic: Sequence[Shape], asked: str) -> Report:
+def design_report(
+    budget: DesignBudget, shapes: Sequence[DecoderShape], classic: Sequence[DecoderShape], asked: str
+) -> Report:
     """Shapes that spend a budget, and which of the classic ones do not exceed it."""
     family, form = budget.family, budget.engine.weights.name
     spent = f"{form}, {_counted(budget)}"
@@ -79,7 +81,7 @@ def _family(family: Kin) -> dict[str, Any]:
     }
 
 
-def _shape(budget: DesignBudget, shape: Shape) -> dict[str, Any]:
+def _shape(budget: DesignBudget, shape: DecoderShape) -> dict[str, Any]:
     """A shape and how to build it: an inline description, or changes of the model."""
     family = budget.family
     made: dict[str, Any] = {}
@@ -99,7 +101,7 @@ def _counted(budget: DesignBudget) -> str:
     return f"weights, one sequence of {budget.context:,} tokens and its activations"
 
 
-def _line(budget: DesignBudget, classic: Sequence[Shape], asked: str, form: str) -> str:
+def _line(budget: DesignBudget, classic: Sequence[DecoderShape], asked: str, form: str) -> str:
     """16 GB at fp16: L=32 D=4096 fits, L=40 D=5120 does not."""
     if budget.params is not None or not classic:
         return ""
@@ -112,7 +114,7 @@ def _line(budget: DesignBudget, classic: Sequence[Shape], asked: str, form: str)
     return f"{asked} at {form}: {', '.join(words)}"
 
 
-def _table(title: str, budget: DesignBudget, shapes: Sequence[Shape], judged: bool = False) -> Table:
+def _table(title: str, budget: DesignBudget, shapes: Sequence[DecoderShape], judged: bool = False) -> Table:
     rows = []
     routed = any(shape.active != shape.params for shape in shapes)
     for shape in shapes:

@@ -9,14 +9,20 @@ from typing import Any
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.planning.differences import CostChange, Difference, cost
+from txcalc.planning.differences import CostChange, KeyDifference, cost
 from txcalc.render.report import Report, Table, TableCell
 from txcalc.render.show import workload
 from txcalc.units import iec, short
 
 
 def report(
-    one: Model, other: Model, found: Sequence[Difference], mine: Ledger, theirs: Ledger, attention: str, kv_dtype: str
+    one: Model,
+    other: Model,
+    found: Sequence[KeyDifference],
+    mine: Ledger,
+    theirs: Ledger,
+    attention: str,
+    kv_dtype: str,
 ) -> Report:
     """`mine` and `theirs`: ledgers of one workload."""
     whole = cost(mine, theirs, "flops_masked" if attention == "masked" else "flops")
@@ -105,7 +111,7 @@ def _number(value: Fraction) -> int | float:
     return value.numerator if value.denominator == 1 else float(value)
 
 
-def _name(difference: Difference) -> str:
+def _name(difference: KeyDifference) -> str:
     return f"{difference.letter} ({difference.key})" if difference.letter else difference.key
 
 

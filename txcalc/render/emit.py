@@ -22,7 +22,7 @@ from txcalc.planning.links import NODE
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.disaggregation import Pools
 from txcalc.planning.serving.engine_profiles import profile, unsupported
-from txcalc.planning.serving.points import Speculation
+from txcalc.planning.serving.points import SpeculativeDecoding
 
 if TYPE_CHECKING:
     from txcalc.model import Model
@@ -43,7 +43,7 @@ ADAPTED = ("attn_q", "attn_k", "attn_v", "attn_dense", "mlp_h_to_4h", "mlp_4h_to
 NIXL = '{"kv_connector":"NixlConnector","kv_role":"kv_both"}'  # how vLLM's workers hand caches on
 
 
-def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculation | None = None) -> str:
+def command(plan: Plan, engine: str, pools: Pools | None = None, guess: SpeculativeDecoding | None = None) -> str:
     """Shell lines: comments on what no flag covers, then the command, one flag per line; for `pools`, the commands of
     both. `guess`: the number of tokens that the plan's draft proposes.
 
@@ -92,7 +92,7 @@ class CommandStyle(NamedTuple):
     """
 
     adapters: str
-    write: Callable[[Plan, Speculation | None], tuple[str, Flags]] | None
+    write: Callable[[Plan, SpeculativeDecoding | None], tuple[str, Flags]] | None
     without_towers: bool = False
     gathers: bool | None = None
     one_copy: bool = False
@@ -102,7 +102,7 @@ def _lines(start: str, flags: Flags) -> str:
     return " \\\n  ".join([start, *(flag if value is None else f"{flag} {value}" for flag, value in flags)])
 
 
-def _dynamo(plan: Plan, pools: Pools | None, guess: Speculation | None) -> list[str]:
+def _dynamo(plan: Plan, pools: Pools | None, guess: SpeculativeDecoding | None) -> list[str]:
     """The commands of a front end and its workers: one pool, or one for prefill and one for decode."""
     found = ["python -m dynamo.frontend"]
     roles = (("prefill", pools.prefill), ("decode", pools.decode)) if pools else (("", plan.best),)
@@ -178,7 +178,7 @@ def _share(part: int, *others: int) -> str:
     return f"{part / (part + sum(others)):.3g}"
 
 
-def _vllm(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
+def _vllm(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     layout = plan.best.layout
     return f"vllm serve {_model(plan)}", _vllm_flags(plan, layout, _running(plan, layout), guess)
 
@@ -192,7 +192,7 @@ def _running(plan: Plan, layout: Layout) -> int:
     return min(share, most) if most else share
 
 
-def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: Speculation | None) -> Flags:
+def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: SpeculativeDecoding | None) -> Flags:
     """Those of a layout, of which each copy runs so many sequences."""
     engine = plan.deployment.engine
     if layout.ep not in (1, layout.tp * layout.dp):
@@ -226,7 +226,7 @@ def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: Speculation |
     return flags
 
 
-def _sglang(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
+def _sglang(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     layout, engine, shared = plan.best.layout, plan.deployment.engine, _shared(plan)
     together = layout.tp * layout.dp
     if (shared and (layout.expert_group != together or layout.pp > 1)) or layout.ep not in (1, layout.tp, together):
@@ -269,7 +269,7 @@ def _sglang(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
     return f"python -m sglang.launch_server --model-path {_model(plan)}", flags
 
 
-def _trtllm(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
+def _trtllm(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
     layout, engine = plan.best.layout, plan.deployment.engine
     if _shared(plan) and (layout.tp > 1 or layout.expert_group != layout.dp):
         raise _refuse(plan, "TensorRT-LLM")
@@ -289,7 +289,7 @@ def _trtllm(plan: Plan, guess: Speculation | None) -> tuple[str, Flags]:
     return start, flags
 
 
-def _options(plan: Plan, guess: Speculation | None) -> list[str]:
+def _options(plan: Plan, guess: SpeculativeDecoding | None) -> list[str]:
     """Options that TensorRT-LLM only reads from a file."""
     engine, lines = plan.deployment.engine, []
     if engine.cache_bits == 8:

@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from txcalc.algebra import SAVED_SCORES, Letter, PartFormula, values
-from txcalc.algebra.textbook import Derivation
+from txcalc.algebra import SAVED_SCORES, BoundSymbol, PartFormula, values
+from txcalc.algebra.textbook import TextbookRule
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.notation import LATEX, TEXT, Expression, Style, in_order, tidy, write
@@ -36,7 +36,7 @@ TITLES = {
     "sent": "Elements sent by a rank in a forward pass",
 }
 LENGTHS = ("B", "T", "P", "T_src")
-Letters = Mapping[Expression, Letter]
+Letters = Mapping[Expression, BoundSymbol]
 
 
 def report(
@@ -130,7 +130,7 @@ def document(model: Model, ledger: Ledger, rows: list[PartFormula], letters: Let
     return "\n".join([*lines, r"\end{longtable}", r"\end{document}", ""])
 
 
-def generic(found: list[Derivation], letters: Letters, format_: str) -> Report:
+def generic(found: list[TextbookRule], letters: Letters, format_: str) -> Report:
     """The derivations of the textbook rules; `letters` have no values."""
     data = {
         "schema": "txcalc/formula/1",
@@ -198,18 +198,18 @@ def _table(title: str, rows: list[PartFormula], letters: Letters, format_: str) 
     return Table(title, headings, lines, frozenset(range(len(headings) - 1)))
 
 
-def _legend(letters: Iterable[Letter], format_: str) -> Table:
+def _legend(letters: Iterable[BoundSymbol], format_: str) -> Table:
     rows = [[_math(letter.symbol, format_), letter.meaning, cell(letter.value)] for letter in letters]
     return Table("Letters", ("letter", "meaning", "value"), rows, frozenset({0, 1}))
 
 
-def _used(rows: Iterable[PartFormula], letters: Letters) -> list[Letter]:
+def _used(rows: Iterable[PartFormula], letters: Letters) -> list[BoundSymbol]:
     """The letters of these formulas, in order."""
     symbols = {symbol for row in rows for symbol in row.expression.free_symbols | row.copies.free_symbols}
     return [letters[symbol] for symbol in in_order(symbols)]
 
 
-def _legend_data(letters: Iterable[Letter]) -> list[dict[str, Any]]:
+def _legend_data(letters: Iterable[BoundSymbol]) -> list[dict[str, Any]]:
     return [
         {
             "letter": letter.symbol.name,

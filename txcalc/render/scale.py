@@ -7,7 +7,7 @@ from fractions import Fraction
 from math import exp, log
 from typing import Any
 
-from txcalc.planning.scaling import Entropy, LossPoint, ScalingAnswer, ScalingQuestion
+from txcalc.planning.scaling import EntropyValues, LossPoint, ScalingAnswer, ScalingQuestion
 from txcalc.render.report import Report, Table, TableCell, column, rounded
 from txcalc.units import short
 
@@ -109,7 +109,7 @@ def _data(answer: ScalingAnswer, per_token: Fraction | None) -> dict[str, Any]:
     }
 
 
-def entropy_report(found: Entropy) -> Report:
+def entropy_report(found: EntropyValues) -> Report:
     """Entropy, cross-entropy and divergence, in bits and nats, and the perplexities."""
     rows = [_sums("entropy H(p)", found.entropy, True)]
     if found.q is not None:

@@ -10,7 +10,7 @@ from txcalc.curves import SHARES
 from txcalc.ledger import KINDS
 from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.durations import BoundedTime, Cost
-from txcalc.planning.serving.points import Limits, Point
+from txcalc.planning.serving.points import OperatingPoint, Slo
 from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
 from txcalc.planning.serving.speed import DEFINITIONS, SEATED, Serving
 from txcalc.render.report import Table, TableCell, cell, column
@@ -97,7 +97,7 @@ def _overload(serving: Serving, over: Steady) -> str:
     return f"{said}; {_within(serving)}" if serving.busiest or (serving.limits and not serving.apart) else said
 
 
-def _limits(limits: Limits) -> str:
+def _limits(limits: Slo) -> str:
     return " and ".join(
         f"{name} ≤ {seconds(limit)}" for name, limit in (("TTFT", limits.ttft), ("TPOT", limits.tpot)) if limit
     )
@@ -116,7 +116,7 @@ def _within(serving: Serving) -> str:
     return f"no layout and batch has {_limits(limits)}"
 
 
-def largest(serving: Serving, point: Point) -> str:
+def largest(serving: Serving, point: OperatingPoint) -> str:
     """A load with its speed and cost, in a line."""
     steady = point.steady
     tpot = "" if steady.tpot is None else f", TPOT {seconds(steady.tpot)}"
@@ -151,7 +151,7 @@ def row(serving: Serving) -> list[TableCell]:
     return [_time(steady.ttft), _time(steady.tpot), _rate(point.served), *_costs_of(serving, point)]
 
 
-def _costs_of(serving: Serving, point: Point | None) -> tuple[TableCell, ...]:
+def _costs_of(serving: Serving, point: OperatingPoint | None) -> tuple[TableCell, ...]:
     if serving.price is None:
         return ()
     return (_money(point.million_output(serving.price)) if point else cell(None),)
@@ -281,7 +281,7 @@ def _batches(serving: Serving, most: int | None) -> Table:
     return Table(f"Loads, {serving.chosen.layout}: users who send the next request at once", headings, rows)
 
 
-def _served(serving: Serving, point: Point) -> tuple[TableCell, ...]:
+def _served(serving: Serving, point: OperatingPoint) -> tuple[TableCell, ...]:
     user = _rate(1 / point.steady.tpot) if point.steady.tpot else cell(None)
     return user, _rate(point.served), *_costs_of(serving, point)
 
@@ -303,7 +303,7 @@ def _front(serving: Serving) -> Table:
     return Table("Pareto front of latency and throughput", headings, rows)
 
 
-def _spaced(points: list[Point], most: int) -> list[Point]:
+def _spaced(points: list[OperatingPoint], most: int) -> list[OperatingPoint]:
     """At most `most` points, the first and last included."""
     if len(points) <= most:
         return points

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from txcalc.ledger import KINDS
 from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.durations import Cost
-from txcalc.planning.serving.points import Point
+from txcalc.planning.serving.points import OperatingPoint
 from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
 from txcalc.planning.serving.speed import DEFINITIONS, Serving
 from txcalc.render.serving import parts
@@ -66,7 +66,7 @@ def data(serving: Serving) -> dict[str, Any]:
     }
 
 
-def _latency(point: Point, figure: int, bound: int) -> dict[str, Any]:
+def _latency(point: OperatingPoint, figure: int, bound: int) -> dict[str, Any]:
     tpot = point.tpot
     return {
         "ttft_s": point.ttft[figure],
@@ -76,7 +76,7 @@ def _latency(point: Point, figure: int, bound: int) -> dict[str, Any]:
     }
 
 
-def point_data(serving: Serving, point: Point) -> dict[str, Any]:
+def point_data(serving: Serving, point: OperatingPoint) -> dict[str, Any]:
     """The JSON of a point."""
     price, watts = serving.price, serving.plan.deployment.accelerator.power
     answers = point.tpot is not None
@@ -141,7 +141,7 @@ def _simulation(found: Simulated) -> dict[str, Any]:
     }
 
 
-def _steady(point: Point, simulated: Simulated | None = None) -> dict[str, Any]:
+def _steady(point: OperatingPoint, simulated: Simulated | None = None) -> dict[str, Any]:
     """The load's means, with null for what only a simulation gives."""
     return {
         **_means(point.steady, simulated, point.tpot is not None),

@@ -9,7 +9,7 @@ from typing import Any
 
 from txcalc.errors import InputError
 from txcalc.evidence import theorems
-from txcalc.evidence.known import Known, all_known
+from txcalc.evidence.known import Evidence, all_known
 from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
@@ -18,7 +18,7 @@ from txcalc.planning.formats.weights import Format
 from txcalc.planning.gradients import training_flops
 from txcalc.planning.initial import initial
 from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
-from txcalc.planning.rules import Rule, rules_of_thumb, sums_of
+from txcalc.planning.rules import RuleOfThumb, rules_of_thumb, sums_of
 from txcalc.render.report import Report, Table, TableCell, cell, error, percent, rounded
 from txcalc.render.summary import make, summary
 from txcalc.units import iec, short
@@ -182,7 +182,7 @@ def _default(model: Model, tokens: int) -> str:
     return f" (default; context {model.context:,})"
 
 
-def _unproved(model: Model, known: Mapping[str, Known]) -> list[str]:
+def _unproved(model: Model, known: Mapping[str, Evidence]) -> list[str]:
     """The structures without a proof, and why."""
     if known["params"].how == "proved":
         return []
@@ -203,7 +203,7 @@ def _whole(model: Model) -> list[str]:
     return lines
 
 
-def _known(model: Model, ledger: Ledger) -> dict[str, Known]:
+def _known(model: Model, ledger: Ledger) -> dict[str, Evidence]:
     """How each figure is known. Except for forward FLOPs, proofs hold for all logits and expanded MLA."""
     work = ledger.work
     forms = [form for form, name in theorems.FORMS.items() if getattr(work, name)]
@@ -221,7 +221,7 @@ def _known(model: Model, ledger: Ledger) -> dict[str, Known]:
     return all_known(model, names)
 
 
-def _parts(ledger: Ledger, quantity: str, known: Mapping[str, Known]) -> Table:
+def _parts(ledger: Ledger, quantity: str, known: Mapping[str, Evidence]) -> Table:
     params, flops = ledger.by_kind("params"), ledger.by_kind(quantity)
     n, f = ledger.total("params"), ledger.total(quantity)
     tokens = ledger.work.batch * ledger.work.tokens
@@ -244,7 +244,7 @@ def _parts(ledger: Ledger, quantity: str, known: Mapping[str, Known]) -> Table:
     return Table(title, headings, rows, total=True, name="parts", known=evidence)
 
 
-def _tower_data(ledger: Ledger, known: Mapping[str, Known]) -> dict[str, Any]:
+def _tower_data(ledger: Ledger, known: Mapping[str, Evidence]) -> dict[str, Any]:
     """A tower in JSON, per sequence."""
     flops = {"matmul": ledger.total("flops"), "other": ledger.total("flops_other")}
     return {
@@ -256,7 +256,7 @@ def _tower_data(ledger: Ledger, known: Mapping[str, Known]) -> dict[str, Any]:
     }
 
 
-def _tower(name: str, ledger: Ledger, language: Ledger, dtype: str, known: Known) -> Table:
+def _tower(name: str, ledger: Ledger, language: Ledger, dtype: str, known: Evidence) -> Table:
     """A tower and its projector by part, and its FLOPs relative to the language model's."""
     params, flops = ledger.by_kind("params"), ledger.by_kind("flops")
     n, f = ledger.total("params"), ledger.total("flops")
@@ -281,7 +281,7 @@ def _tower(name: str, ledger: Ledger, language: Ledger, dtype: str, known: Known
     return Table(title, headings, rows, total=True, name=f"{name} tower")
 
 
-def _params(ledger: Ledger, known: Known) -> Table:
+def _params(ledger: Ledger, known: Evidence) -> Table:
     """All parameters, and commonly quoted subtotals."""
     whole = ledger.total("params")
     sums = {"all": whole, "active per token": ledger.total("active"), **sums_of(ledger)}
@@ -300,7 +300,7 @@ def _params(ledger: Ledger, known: Known) -> Table:
     )
 
 
-def _flops(model: Model, ledger: Ledger, attention: str, known: Mapping[str, Known]) -> Table:
+def _flops(model: Model, ledger: Ledger, attention: str, known: Mapping[str, Evidence]) -> Table:
     dense, masked, other = (ledger.total(name) for name in ("flops", "flops_masked", "flops_other"))
     scans: dict[str, int] = {}  # recurrent scans and Fourier transforms
     for entry in ledger:
@@ -332,7 +332,7 @@ def _flops(model: Model, ledger: Ledger, attention: str, known: Mapping[str, Kno
     )
 
 
-def _row(name: str, number: Any, known: Known) -> list[Any]:
+def _row(name: str, number: Any, known: Evidence) -> list[Any]:
     return [
         name,
         cell(number) if isinstance(number, int) else TableCell(float(number), f"{float(number):,.1f}"),
@@ -347,7 +347,7 @@ def _per(number: int, among: int) -> Any:
 
 
 def _weights(
-    model: Model, ledger: Ledger, dtype: str, form: Format | None, known: Known, facts: dict[str, Any]
+    model: Model, ledger: Ledger, dtype: str, form: Format | None, known: Evidence, facts: dict[str, Any]
 ) -> list[list[Any]]:
     """The weights in the requested format, and as published if that differs."""
     size = weights_bytes(ledger, form)
@@ -360,12 +360,12 @@ def _weights(
     published = weights_bytes(ledger, own)
     facts["memory"]["native"] = {"format": own.name, "bytes": published}
     if published != size:
-        evidence = Known("published", own.source)
+        evidence = Evidence("published", own.source)
         rows.append(_bytes("weights as published", published, evidence, f"weights as published ({own.name})"))
     return rows
 
 
-def _memory(ledger: Ledger, kv_dtype: str, kept: Ledger, known: Mapping[str, Known], rows: list[list[Any]]) -> Table:
+def _memory(ledger: Ledger, kv_dtype: str, kept: Ledger, known: Mapping[str, Evidence], rows: list[list[Any]]) -> Table:
     params, cache, batch = ledger.total("params"), ledger.cache_now, ledger.work.batch
     growth, constant = (n if n is None else ceil_div(n * ledger.bits[2], 8) for n in cache[:2])
     state = training_state(params, learning(ledger))
@@ -395,12 +395,12 @@ def _until(ledger: Ledger) -> str:
     return f" up to {full:,}" if full is not None and ledger.work.keys < full else ""
 
 
-def _bytes(name: str, number: int, known: Known, shown: str = "") -> list[Any]:
+def _bytes(name: str, number: int, known: Evidence, shown: str = "") -> list[Any]:
     """A row; `shown` varies with the options, `name` (of which ids are made) does not."""
     return [TableCell(name, shown or name), cell(number), iec(number), known.how]
 
 
-def _rule_data(rule: Rule) -> dict[str, Any]:
+def _rule_data(rule: RuleOfThumb) -> dict[str, Any]:
     """A rule in JSON: whole numbers, or fractions as texts."""
     values = {"gives": Fraction(rule.gives), "exact": Fraction(rule.truth)}
     said = {name: n.numerator if n.denominator == 1 else str(n) for name, n in values.items()}

@@ -6,12 +6,12 @@ from typing import Any
 
 from txcalc.render.report import Report, Table, TableCell, cell, folded, starred, times
 from txcalc.render.verify import formula
-from txcalc.verify.trace import LETTERS, Trace, TracedModule
+from txcalc.verify.trace import LETTERS, ModuleTrace, TracedModule
 
 _SIZES = {"B": "batch", "T": "tokens", "T_src": "source_tokens"}
 
 
-def report(trace: Trace) -> Report:
+def report(trace: ModuleTrace) -> Report:
     """Parts that differ only in their index are one row."""
     whole = TracedModule(
         "",
@@ -49,7 +49,7 @@ def report(trace: Trace) -> Report:
     return Report(data, [table], header, _notes(trace))
 
 
-def _notes(trace: Trace) -> list[str]:
+def _notes(trace: ModuleTrace) -> list[str]:
     notes = [
         f"not counted by {counter}: " + ", ".join(f"{name} ({times} times)" for name, times in sorted(names.items()))
         for counter, names in trace.skipped.items()
@@ -62,7 +62,7 @@ def _notes(trace: Trace) -> list[str]:
     return [*notes, free] if trace.free else notes
 
 
-def _at_point(part: TracedModule, trace: Trace) -> Any:
+def _at_point(part: TracedModule, trace: ModuleTrace) -> Any:
     """The FLOPs of a part at the point."""
     if isinstance(part.flops, int):
         return part.flops
@@ -70,7 +70,7 @@ def _at_point(part: TracedModule, trace: Trace) -> Any:
     return int(part.flops.subs({letter: sizes[str(letter)] for letter in part.flops.free_symbols}))
 
 
-def _data(part: TracedModule, trace: Trace) -> dict[str, Any]:
+def _data(part: TracedModule, trace: ModuleTrace) -> dict[str, Any]:
     return {
         "path": part.path,
         "class": part.kind or None,
@@ -81,7 +81,7 @@ def _data(part: TracedModule, trace: Trace) -> dict[str, Any]:
     }
 
 
-def _row(copies: list[TracedModule], trace: Trace) -> list[Any]:
+def _row(copies: list[TracedModule], trace: ModuleTrace) -> list[Any]:
     first = copies[0]
     name = starred([part.path for part in copies]) or ("module" if first.kind else "total")
     text = formula(first.flops)

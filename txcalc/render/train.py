@@ -10,7 +10,7 @@ from txcalc.hardware import multiplied
 from txcalc.planning.layout import filled
 from txcalc.planning.training.answer import Elsewhere, Training
 from txcalc.planning.training.machine import Kernels
-from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankMemory
+from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankPeak
 from txcalc.planning.training.offload import HOST
 from txcalc.planning.training.run import Deadline, RunBudget, Terms, TrainingRun
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
@@ -145,7 +145,7 @@ def _limits(found: Training) -> Table:
     return Table(title, ("limit", "answer", "layout"), rows, left=frozenset({0, 2}))
 
 
-def _memory(rank: RankMemory, which: str) -> Table:
+def _memory(rank: RankPeak, which: str) -> Table:
     rows: list[list[Any]] = [
         [NAMES.get(name, name), exact(size), iec(size), percent(size, rank.allocated)]
         for name in CATEGORIES
@@ -293,7 +293,7 @@ def _notes(found: Training, terms: Terms) -> list[str]:
     return notes
 
 
-def _rank(rank: RankMemory) -> dict[str, Any]:
+def _rank(rank: RankPeak) -> dict[str, Any]:
     return {
         "rank": rank.rank,
         "count": rank.count,

@@ -8,7 +8,7 @@ from typing import Any
 
 from txcalc.render.measurements import near
 from txcalc.render.report import Report, Table, TableCell, cell, times
-from txcalc.verify.verdict import Row, Verdict
+from txcalc.verify.verdict import CheckedRow, Verdict
 
 
 def report(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Report:
@@ -60,7 +60,7 @@ def formula(value: Any) -> str:
         return str(value)
 
 
-def _data(row: Row) -> dict[str, Any]:
+def _data(row: CheckedRow) -> dict[str, Any]:
     said = row._asdict()
     return {**said, "predicted": number(row.predicted), "measured": number(row.measured), "copies": row.copies}
 
@@ -69,7 +69,7 @@ def _cell(value: Any) -> TableCell:
     return cell(value) if isinstance(value, int | str) else TableCell(formula(value), formula(value))
 
 
-def _difference(row: Row) -> TableCell:
+def _difference(row: CheckedRow) -> TableCell:
     if row.equal:
         return TableCell(0, "0", "green")
     if isinstance(row.predicted, str):
@@ -78,13 +78,13 @@ def _difference(row: Row) -> TableCell:
     return _cell(difference)._replace(style="red")
 
 
-def _label(row: Row) -> str:
+def _label(row: CheckedRow) -> str:
     return row.path or "whole model"
 
 
-def _tables(rows: Iterable[Row], title: str = "") -> list[Table]:
+def _tables(rows: Iterable[CheckedRow], title: str = "") -> list[Table]:
     """One table per quantity and oracle."""
-    groups: dict[tuple[str, str], dict[tuple[str, bool], list[Row]]] = {}
+    groups: dict[tuple[str, str], dict[tuple[str, bool], list[CheckedRow]]] = {}
     for row in rows:
         groups.setdefault((row.quantity, row.oracle), {}).setdefault((row.path, row.equal), []).append(row)
     return [
@@ -93,7 +93,7 @@ def _tables(rows: Iterable[Row], title: str = "") -> list[Table]:
     ]
 
 
-def _table(title: str, rows: Sequence[Row]) -> Table:
+def _table(title: str, rows: Sequence[CheckedRow]) -> Table:
     """Sizes common to all rows are in the title, else in a column."""
     places = {row.where for row in rows}
     lines = [
@@ -109,7 +109,7 @@ def _table(title: str, rows: Sequence[Row]) -> Table:
     return Table(title, headings[:-1], [x[:-1] for x in lines], left=frozenset({0, *texts}))
 
 
-def _folded(rows: Sequence[Row]) -> Sequence[Row]:
+def _folded(rows: Sequence[CheckedRow]) -> Sequence[CheckedRow]:
     """Equal rows of one part at several sizes as one; unequal rows stay."""
     last, sizes = rows[-1], len({row.where for row in rows})
     return [last._replace(where=f"{sizes} sizes, last {last.where}")] if last.equal and sizes > 1 else rows

@@ -27,7 +27,7 @@ from txcalc.verify import device as devices
 from txcalc.verify.device import NoDevice
 from txcalc.verify.subject import Lengths, Subject
 from txcalc.verify.symbolic import NotForAll
-from txcalc.verify.verdict import Row, Verdict
+from txcalc.verify.verdict import CheckedRow, Verdict
 
 # They use no device.
 ON_FAKES = {"saved", "traffic", "other", "memory", "transformers"}
@@ -80,4 +80,4 @@ def verify(
     return verdict
 
 
-__all__ = ["DEFAULT", "ORACLES", "NoDevice", "NotForAll", "Row", "Verdict", "shortened", "verify"]
+__all__ = ["DEFAULT", "ORACLES", "CheckedRow", "NoDevice", "NotForAll", "Verdict", "shortened", "verify"]

@@ -9,11 +9,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from txcalc.reference import Cache, tracing
+from txcalc.reference import CacheTensors, tracing
 from txcalc.verify.flops import ORACLE as FLOPS, Count, count
 from txcalc.verify.mask import windows_of
 from txcalc.verify.subject import SizePoint, Subject
-from txcalc.verify.verdict import NO_CACHE, Row, compare, uncounted
+from txcalc.verify.verdict import NO_CACHE, CheckedRow, compare, uncounted
 
 ORACLE = "decoding"
 BATCH, STEPS = 2, 3
@@ -32,7 +32,7 @@ class Pass(NamedTuple):
 def decode(net: nn.Module, inputs: tuple[Tensor, ...], prompt: int) -> Iterator[Pass]:
     """A prompt of so many tokens, then the rest one by one; `inputs` begins with ids (B, prompt + rest)."""
     ids, *source = inputs
-    cache = Cache()
+    cache = CacheTensors()
     for past, end in [(0, prompt), *((end - 1, end) for end in range(prompt + 1, ids.shape[1] + 1))]:
         with torch.no_grad():
             cost = count(net, partial(net, ids[:, past:end], *source, cache=cache))
@@ -40,7 +40,7 @@ def decode(net: nn.Module, inputs: tuple[Tensor, ...], prompt: int) -> Iterator[
         source = []  # what later tokens need from it is cached
 
 
-def rows(subject: Subject) -> Iterator[Row]:
+def rows(subject: Subject) -> Iterator[CheckedRow]:
     """After a prompt and three more tokens, also across the end of every window; latent attention in both forms."""
     if not subject.model.decodes:
         subject.notes.append(NO_CACHE)
@@ -58,7 +58,7 @@ def rows(subject: Subject) -> Iterator[Row]:
             yield from _decoded(subject, prompt, steps, mla)
 
 
-def _decoded(subject: Subject, prompt: int, steps: int, mla: str) -> Iterator[Row]:
+def _decoded(subject: Subject, prompt: int, steps: int, mla: str) -> Iterator[CheckedRow]:
     sizes = SizePoint(BATCH, prompt + steps, subject.points[-1].source)
     with tracing(static=subject.device == "meta", absorbed=mla == "absorbed"):
         passes = list(decode(subject.some, subject.inputs(sizes), prompt))

@@ -90,7 +90,7 @@ class Kernel(NamedTuple):
     make: Callable[[], Work]
 
 
-class Rate(NamedTuple):
+class TimedRate(NamedTuple):
     """The measured rate of a kernel: FLOPs or bytes per second."""
 
     kind: str
@@ -112,7 +112,7 @@ class Calibration(NamedTuple):
     """An accelerator with what was measured of it, all that was measured, and what it predicts."""
 
     accelerator: Accelerator
-    rates: list[Rate]
+    rates: list[TimedRate]
     model: Model
     dtype: str
     checks: list[StepCheck]
@@ -191,7 +191,7 @@ def _measured(
             break
     clocks.append(devices.clocks(device))
     best = [median(taken) if devices.is_cuda(device) else min(taken) for taken in taken_of]
-    rates = [Rate(k.kind, k.dtype, k.size, k.amount / t) for k, t in zip(kernels, best, strict=False)]
+    rates = [TimedRate(k.kind, k.dtype, k.size, k.amount / t) for k, t in zip(kernels, best, strict=False)]
     *taken, of_tiny = best[len(works) :]
     plain = _accelerator(device, name, like, rates)
     starts = _starts(tiny, plain)
@@ -286,7 +286,7 @@ def _attention(
     return make
 
 
-def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[Rate]) -> Accelerator:
+def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[TimedRate]) -> Accelerator:
     """The datasheet: that of `like`, with this machine's memory, or the best that was measured."""
     facts = devices.describe(device)
     made = f"measured by txcalc calibrate on {facts['name']}, torch {facts['torch']}, {datetime.now(UTC):%Y-%m-%d}"
@@ -313,7 +313,7 @@ def _starts(tiny: DeviceModel, accelerator: Accelerator) -> float:
 
 
 def _efficiency(
-    accelerator: Accelerator, rates: list[Rate], start: float, host: float, wide: str, known: Efficiency | None
+    accelerator: Accelerator, rates: list[TimedRate], start: float, host: float, wide: str, known: Efficiency | None
 ) -> Efficiency:
     """Shares of the datasheet: of products the median over sizes, of reading what the largest reads reached. Of an
     accelerator of which servers' kernels are `known` they are PyTorch's, beside those."""
@@ -338,7 +338,7 @@ def _efficiency(
     return hardware.assumed(accelerator.kernels).overlaid(flat, cited)
 
 
-def _by_kind(rates: list[Rate]) -> Mapping[tuple[str, str], list[float]]:
+def _by_kind(rates: list[TimedRate]) -> Mapping[tuple[str, str], list[float]]:
     found: dict[tuple[str, str], list[float]] = {}
     for rate in rates:
         found.setdefault((rate.kind, rate.dtype), []).append(rate.rate)

@@ -19,10 +19,10 @@ from txcalc.model import Model
 from txcalc.planning.training import Recipe
 from txcalc.planning.training.stages import StagePiece
 from txcalc.reference.attention import AttentionCore as CoreModule
-from txcalc.reference.run import Cache
+from txcalc.reference.run import CacheTensors
 
 
-class RankCache(Cache):
+class RankCache(CacheTensors):
     """A cache in which the shares of earlier ranks precede this rank's share of a sequence; with `gather`, it also
     gathers their keys and values (B, T, …)."""
 

@@ -18,7 +18,7 @@ from txcalc.verify.coverage import costs_nothing
 from txcalc.verify.subject import Subject
 from txcalc.verify.symbolic import NotForAll
 from txcalc.verify.tracker import Tracker
-from txcalc.verify.verdict import Row, compare, uncounted
+from txcalc.verify.verdict import CheckedRow, compare, uncounted
 
 ORACLE = "FlopCounterMode"
 Work = Callable[[nn.Module, tuple[Tensor, ...]], None]
@@ -65,12 +65,12 @@ def count(net: nn.Module, work: Callable[[], Any]) -> Count:
     return counter
 
 
-def rows(subject: Subject) -> Iterator[Row]:
+def rows(subject: Subject) -> Iterator[CheckedRow]:
     """Forward FLOPs."""
     yield from _rows(subject, "flops", lambda entry: entry.flops, forward, checkpoint=False)
 
 
-def training_rows(subject: Subject) -> Iterator[Row]:
+def training_rows(subject: Subject) -> Iterator[CheckedRow]:
     """FLOPs of forward and backward, without and with recomputation of blocks."""
     plain, again = partial(step_flops, recompute="none"), partial(step_flops, recompute="blocks")
     yield from _rows(subject, "training flops", plain, forward_and_backward, checkpoint=False)
@@ -97,7 +97,7 @@ def forward_and_backward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
     net.zero_grad(set_to_none=True)
 
 
-def _rows(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: bool) -> Iterator[Row]:
+def _rows(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: bool) -> Iterator[CheckedRow]:
     """For all sizes where the trace allows it, else at points."""
     if subject.lengths != "points":
         try:
@@ -116,7 +116,7 @@ def _rows(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: 
         yield from uncounted(skipped, ORACLE, str(point))
 
 
-def _symbolic(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: bool) -> Iterator[Row]:
+def _symbolic(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: bool) -> Iterator[CheckedRow]:
     symbols, every = subject.symbols(), subject.lengths == "symbolic"
     net = subject.net if every else subject.some
     with tracing(checkpoint=checkpoint), symbols.mode:

@@ -13,7 +13,7 @@ from txcalc.parts.part import MatMul
 from txcalc.planning.gradients import passes
 from txcalc.verify import device as devices
 from txcalc.verify.measure import Work
-from txcalc.verify.verdict import Figure
+from txcalc.verify.verdict import Measurement
 
 PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_mm", "_grouped_mm"})
 FUSED = "_scaled_dot_product_"  # how PyTorch's names of fused attention begin; its plain one in _attention_math
@@ -61,7 +61,7 @@ def ran(work: Work, device: str) -> Ran:
     return Ran(products, attention, kernels)
 
 
-def figures(ledger: Ledger, load: str, training: bool, found: Ran) -> Iterator[Figure]:
+def figures(ledger: Ledger, load: str, training: bool, found: Ran) -> Iterator[Measurement]:
     """Matrix products and attention kernels predicted and run; the calculator predicts them per module."""
     products = attention = 0
     for entry in ledger:
@@ -71,4 +71,4 @@ def figures(ledger: Ledger, load: str, training: bool, found: Ran) -> Iterator[F
             products += int(entry.times) * (passes(entry) if training else 1)
     for part, counted, seen in (("products", products, found.products), ("attention", attention, found.attention)):
         beside = {name: float(number) for name, number in seen.items()}
-        yield Figure("kernels", load, part, "launches", None, counted, sum(seen.values()), {}, beside)
+        yield Measurement("kernels", load, part, "launches", None, counted, sum(seen.values()), {}, beside)

@@ -16,11 +16,11 @@ from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.training import Recipe, in_flight, memory
 from txcalc.planning.training.collectives import KINDS, without_tp_style
-from txcalc.planning.training.memory import RankMemory, Ranks, figures
+from txcalc.planning.training.memory import RankPeak, Ranks, figures
 from txcalc.planning.training.stages import Pipeline
 from txcalc.verify.parallel import RankJob, check, folded, live, measure
 from txcalc.verify.saved import claims
-from txcalc.verify.verdict import Row, Verdict
+from txcalc.verify.verdict import CheckedRow, Verdict
 
 FAKE, SCHEDULE = "torch on a fake process group", "torch's schedule"
 COMPARED = ("parameters", "adapters", "gradients", "optimizer", "saved", "saved again", "saved by the loss")
@@ -117,7 +117,7 @@ def _of_experts(model: Model, recipe: Recipe) -> Iterator[str]:
             yield "experts on a latent that are sent tokens, beside tp without sp: what is gathered behind is modelled"
 
 
-def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory, affine: bool) -> Iterator[Row]:
+def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak, affine: bool) -> Iterator[CheckedRow]:
     pieces = pipeline.of_stage(rank.stage)
     models = {piece.number: replace(model, root=pipeline.root(piece.number)) for piece in pieces}
     apart = recipe.recompute in ("none", "core", "blocks")  # else layers differ by index
@@ -141,7 +141,9 @@ def _rows(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory, af
         if want[name] or total[name]:
             unit = "" if name in KINDS else ", bytes"
             quantity = name.removesuffix(" bytes") + unit
-            yield Row(path, quantity, want[name], total[name], want[name] == total[name], FAKE, where, rank.count)
+            yield CheckedRow(
+                path, quantity, want[name], total[name], want[name] == total[name], FAKE, where, rank.count
+            )
     yield from _affine(measured) if affine else ()
 
 
@@ -188,7 +190,7 @@ def _whole(number: int, model: Model, measured: Mapping[_Point, Mapping[str, int
     return total
 
 
-def _affine(measured: Mapping[_Point, Mapping[str, int]]) -> Iterator[Row]:
+def _affine(measured: Mapping[_Point, Mapping[str, int]]) -> Iterator[CheckedRow]:
     """Whether a third layer adds as much as the second."""
     for point, found in measured.items():
         if 3 in point.counts:
@@ -201,17 +203,19 @@ def _affine(measured: Mapping[_Point, Mapping[str, int]]) -> Iterator[Row]:
             want = sum(2 * two.get(name, 0) - one.get(name, 0) for name in names)
             got = sum(found.get(name, 0) for name in names)
             same = all(found.get(n, 0) - two.get(n, 0) == two.get(n, 0) - one.get(n, 0) for n in names)
-            yield Row(
+            yield CheckedRow(
                 "a third layer", "sum of all of these", want, got, same, FAKE, "a layer of each kind and two more"
             )
 
 
-def _in_flight(recipe: Recipe) -> Iterator[Row]:
+def _in_flight(recipe: Recipe) -> Iterator[CheckedRow]:
     for stage, found in enumerate(live(recipe)):
         want = tuple(sorted(in_flight(recipe, stage)))
         where = f"{recipe.accumulation} micro-batches, {recipe.schedule}"
         predicted, measured = (max(map(sum, held)) for held in (want, found))
-        yield Row(f"stage {stage}", "micro-batches in flight", predicted, measured, want == found, SCHEDULE, where)
+        yield CheckedRow(
+            f"stage {stage}", "micro-batches in flight", predicted, measured, want == found, SCHEDULE, where
+        )
 
 
 def _notes(model: Model, recipe: Recipe, plan: Ranks) -> list[str]:

@@ -27,15 +27,15 @@ from txcalc.verify import flops
 from txcalc.verify.parameters import ORACLE as WEIGHTS
 from txcalc.verify.sizes import SizeSymbols, refusing, simple
 from txcalc.verify.symbolic import T_SRC, B, NotForAll, T
-from txcalc.verify.verdict import Row, compare, uncounted
+from txcalc.verify.verdict import CheckedRow, compare, uncounted
 
 LENGTHS = ("B", "T", "T_src")
 LIST = "the list of leaves"
 
 
-def rows(unit: Unit) -> tuple[list[Row], list[Condition]]:
+def rows(unit: Unit) -> tuple[list[CheckedRow], list[Condition]]:
     """A leaf's parameters and FLOPs for all sizes and lengths, and PyTorch's assumptions about the sizes."""
-    found: list[Row] = []
+    found: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
     for ones in (chosen for n in range(len(LENGTHS) + 1) for chosen in combinations(LENGTHS, n)):
         symbols = SizeSymbols(unit.values, ones, lengths=(B, T, T_SRC))
@@ -53,7 +53,7 @@ def rows(unit: Unit) -> tuple[list[Row], list[Condition]]:
     return found, list(conditions)
 
 
-def _alone(piece: Mapping[str, Any], symbols: SizeSymbols, ones: tuple[str, ...]) -> tuple[list[Row], Any]:
+def _alone(piece: Mapping[str, Any], symbols: SizeSymbols, ones: tuple[str, ...]) -> tuple[list[CheckedRow], Any]:
     """Rows of a leaf at the positions asked for, and its FLOPs there."""
     plain = {**piece, "at": None, "keys": None, "shared": False}
     if piece["form"] == "windows":  # attention within each window

@@ -15,7 +15,7 @@ from txcalc.reference import tracing
 from txcalc.reference.feedforward import at_work
 from txcalc.verify.coverage import costs_nothing
 from txcalc.verify.subject import Subject
-from txcalc.verify.verdict import Row, compare, uncounted
+from txcalc.verify.verdict import CheckedRow, compare, uncounted
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore", DeprecationWarning)  # it scripts a loss that is not used here
@@ -55,7 +55,7 @@ def count(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, int], dict
     return flops, {path: operators for path, operators in skipped.items() if operators}
 
 
-def rows(subject: Subject) -> Iterator[Row]:
+def rows(subject: Subject) -> Iterator[CheckedRow]:
     """Forward FLOPs at every point, and operators without a count."""
     for point, net, whole in subject.measured():
         static = subject.device == "meta"

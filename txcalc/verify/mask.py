@@ -19,7 +19,7 @@ from txcalc.reference.attention import Core
 from txcalc.reference.run import Run
 from txcalc.verify.flops import count
 from txcalc.verify.subject import SizePoint, Subject
-from txcalc.verify.verdict import NO_MASK, Row, compare, module_paths
+from txcalc.verify.verdict import NO_MASK, CheckedRow, compare, module_paths
 
 ORACLE = "the mask's sum"
 QUANTITY = "masked flops"
@@ -27,7 +27,7 @@ BATCH = 2
 WHOLE = 1024  # for windows up to this length, also a longer prompt
 
 
-def rows(subject: Subject) -> Iterator[Row]:
+def rows(subject: Subject) -> Iterator[CheckedRow]:
     """Attention cores on prompts and with cached tokens, on both sides of the end of every window."""
     leaves = [leaf for leaf in subject.model.root.leaves() if leaf.mask_span]
     if not leaves or subject.model.fixed_length or not all(leaf.masked for leaf in leaves):

@@ -13,7 +13,7 @@ from txcalc.reference import build, inputs, mode
 from txcalc.verify.flops import learning
 from txcalc.verify.saved import WEIGHTS, SavedElements, claims, row_statistics
 from txcalc.verify.subject import SizePoint, Subject
-from txcalc.verify.verdict import Row
+from txcalc.verify.verdict import CheckedRow
 
 ORACLE = "MemTracker"
 SIZES = (2, 16, 8)
@@ -56,7 +56,7 @@ def training_step(subject: Subject, point: SizePoint) -> dict[str, dict[str, int
     return phases
 
 
-def rows(subject: Subject) -> Iterator[Row]:
+def rows(subject: Subject) -> Iterator[CheckedRow]:
     """Weights, gradients, AdamW's state and saved activations, each in the phase in which it exists; the peak in a
     note."""
     last = subject.points[-1]
@@ -79,7 +79,7 @@ def rows(subject: Subject) -> Iterator[Row]:
         predicted["activations", "forward"] = saved + _beside(subject, point) + width  # and the loss
     for (category, phase), size in predicted.items():
         found = phases[phase].get(category, 0)
-        yield Row("", f"{category}, bytes", size, found, size == found, ORACLE, f"{point}, after {phase}")
+        yield CheckedRow("", f"{category}, bytes", size, found, size == found, ORACLE, f"{point}, after {phase}")
     ends = {"forward": weights + saved, "backward": weights + learned, "optimizer step": weights + learned + state}
     largest = max(ends, key=ends.__getitem__)
     peak = phases["peak"]

@@ -30,7 +30,7 @@ from txcalc.reference.linear import Sum as SumModule
 from txcalc.verify.subject import SizePoint, Subject
 from txcalc.verify.symbolic import B, OneSize, Symbols
 from txcalc.verify.tracker import Tracker
-from txcalc.verify.verdict import ROUTED, Row, compare, module_paths
+from txcalc.verify.verdict import ROUTED, CheckedRow, compare, module_paths
 
 ORACLE = "TorchDispatchMode"
 # FLOPs of each result of an operator, or of each element that a reduction reads.
@@ -171,12 +171,12 @@ def _partly_turned(leaf: Leaf) -> bool:
     )  # one channel of an odd width is not rotated
 
 
-def traffic_rows(subject: Subject) -> Iterator[Row]:
+def traffic_rows(subject: Subject) -> Iterator[CheckedRow]:
     """Elements that parts read and write."""
     yield from _rows(subject, "traffic", lambda entry: (traffic_of(entry), None))
 
 
-def other_rows(subject: Subject) -> Iterator[Row]:
+def other_rows(subject: Subject) -> Iterator[CheckedRow]:
     """FLOPs of parts outside matrix products."""
     yield from _rows(subject, "other flops", lambda entry: computed_by(entry) or (None, None))
 
@@ -196,7 +196,7 @@ def _traced(subject: Subject) -> tuple[Ledger, MovedElements]:
     return subject.traced(trace, "traffic and other FLOPs")
 
 
-def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[Row]:
+def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[CheckedRow]:
     ledger, moved = _traced(subject)
     net, symbols = subject.some, moved.symbols
     said = {entry: figure(entry) if _alike(entry, ledger, net, moved) else (None, None) for entry in ledger}

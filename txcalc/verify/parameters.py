@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from txcalc.verify.subject import Subject
-from txcalc.verify.verdict import Row, compare, module_paths
+from txcalc.verify.verdict import CheckedRow, compare, module_paths
 
 ORACLE = "torch.nn"
 
@@ -22,7 +22,7 @@ def owned(net: nn.Module, size: Callable[[Tensor], Any] = Tensor.numel) -> Count
     return found
 
 
-def rows(subject: Subject) -> Iterator[Row]:
+def rows(subject: Subject) -> Iterator[CheckedRow]:
     """Elements by part; and a row for every weight that has another shape, is missing, or is not described."""
     found = {name: tuple(weight.shape) for name, weight in subject.net.named_parameters()}
     ledger = subject.model.ledger()
@@ -36,4 +36,4 @@ def rows(subject: Subject) -> Iterator[Row]:
     for name in [*described, *(name for name in found if name not in described)]:
         want, got = described.get(name, "nothing"), found.get(name, "nothing")
         if want != got:
-            yield Row(name, "shape", str(want), str(got), False, ORACLE)
+            yield CheckedRow(name, "shape", str(want), str(got), False, ORACLE)

@@ -19,12 +19,12 @@ from txcalc.verify import flops, leaves, steps
 from txcalc.verify.parameters import ORACLE as WEIGHTS
 from txcalc.verify.sizes import Case, SizeSymbols, cases, inputs, lengths_of, refusing, simple
 from txcalc.verify.symbolic import unlogged
-from txcalc.verify.verdict import Row, compare, uncounted
+from txcalc.verify.verdict import CheckedRow, compare, uncounted
 
 LISTED = "all B, T ≥ 1, the leaves that are listed each by itself"
 
 
-def prove(unit: Unit) -> tuple[Theorem, list[Row]]:
+def prove(unit: Unit) -> tuple[Theorem, list[CheckedRow]]:
     """A unit's theorem and the rows behind it, part by part.
 
     Errors: `NotForAll` where the trace fixes a size or assumes something that is no condition on sizes, or where an
@@ -34,9 +34,9 @@ def prove(unit: Unit) -> tuple[Theorem, list[Row]]:
         return _prove(unit)
 
 
-def _prove(unit: Unit) -> tuple[Theorem, list[Row]]:
+def _prove(unit: Unit) -> tuple[Theorem, list[CheckedRow]]:
     conditions: dict[Condition, None] = {}
-    rows: list[Row] = []
+    rows: list[CheckedRow] = []
     domains: list[str] = []
     digests = {quantity: theorems.digest(unit, quantity) for quantity in theorems.PROVED}
     if unit.listed:
@@ -52,7 +52,7 @@ def _prove(unit: Unit) -> tuple[Theorem, list[Row]]:
     return Theorem(unit.name, digests, domain, tuple(conditions), shown), [*rows, *more]
 
 
-def _at(unit: Unit, case: Case) -> tuple[list[Row], list[Condition], str]:
+def _at(unit: Unit, case: Case) -> tuple[list[CheckedRow], list[Condition], str]:
     """Rows for all lengths of a case, with PyTorch's assumptions about sizes and lengths."""
     symbols = SizeSymbols(unit.values, case.ones, made_of=case.made_of)
     root = unit.over({name: symbols.letters[name] for name in unit.values})

@@ -40,7 +40,7 @@ from txcalc.verify import context
 from txcalc.verify.branches import NoParallel
 from txcalc.verify.parallel import check, held, loss_parallel, meshes, scheduled, sharded, stepper
 from txcalc.verify.recorded import Collectives
-from txcalc.verify.verdict import Row, Verdict
+from txcalc.verify.verdict import CheckedRow, Verdict
 
 TIMEOUT = 300  # seconds; longer means a deadlock
 ROUNDING = 2**-24  # of fp32, relative: what terms of the largest gradient leave where they cancel
@@ -303,18 +303,20 @@ def _verdict(model: Model, recipe: Recipe, every: list[RankResult]) -> Verdict:
     return verdict
 
 
-def _rows(model: Model, recipe: Recipe, found: RankResult) -> Iterator[Row]:
+def _rows(model: Model, recipe: Recipe, found: RankResult) -> Iterator[CheckedRow]:
     where, path = f"{recipe.layout}", f"rank {found.rank}"
     oracle = "torch on real processes"
     if found.loss is not None:
         near = abs(found.loss - found.alone) <= TOLERANCE * abs(found.alone)
-        yield Row(path, "loss", f"{found.alone:.6f}", f"{found.loss:.6f}", near, oracle, where)
+        yield CheckedRow(path, "loss", f"{found.alone:.6f}", f"{found.loss:.6f}", near, oracle, where)
     for name, difference in found.gradients.items():
         if difference > TOLERANCE:
-            yield Row(f"{path}, {name}", "gradient", "one process's", f"{difference:.1e} away", False, oracle, where)
+            yield CheckedRow(
+                f"{path}, {name}", "gradient", "one process's", f"{difference:.1e} away", False, oracle, where
+            )
     right = sum(difference <= TOLERANCE for difference in found.gradients.values())
     whole = len(found.gradients)
-    yield Row(path, "gradients equal to one process's", whole, right, whole == right > 0, oracle, where)
+    yield CheckedRow(path, "gradients equal to one process's", whole, right, whole == right > 0, oracle, where)
     want: Counter[str] = Counter(rank_of(model, recipe, found.rank).state._asdict())
     if recipe.layout.pp == 1 and recipe.accumulation == 1:
         pieces = Pipeline(model, recipe).of_stage(0)
@@ -327,4 +329,6 @@ def _rows(model: Model, recipe: Recipe, found: RankResult) -> Iterator[Row]:
         if want[name] or found.bytes.get(name, 0):
             unit = "" if name in KINDS else ", bytes"
             got = found.bytes.get(name, 0)
-            yield Row(path, name.removesuffix(" bytes") + unit, want[name], got, want[name] == got, oracle, where)
+            yield CheckedRow(
+                path, name.removesuffix(" bytes") + unit, want[name], got, want[name] == got, oracle, where
+            )

@@ -10,7 +10,7 @@ from typing import Any
 from txcalc.evidence.known import RECORDED, digest, proofs_file
 from txcalc.model import Model
 from txcalc.verify.subject import Subject
-from txcalc.verify.verdict import Row, Verdict, equal
+from txcalc.verify.verdict import CheckedRow, Verdict, equal
 
 Proof = dict[str, str]
 
@@ -22,7 +22,7 @@ def proofs(model: Model, verdict: Verdict) -> dict[str, Proof | None]:
     return {name: {**shown[name]._asdict(), "digest": digest(model, name)} if name in shown else None for name in asked}
 
 
-def _complete(model: Model, row: Row) -> bool:
+def _complete(model: Model, row: CheckedRow) -> bool:
     """Whether a total covers all parts: some saved activations are only modelled."""
     if not row.quantity.startswith("saved"):
         return True

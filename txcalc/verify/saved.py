@@ -23,7 +23,7 @@ from txcalc.verify.sizes import SizeSymbols
 from txcalc.verify.subject import SizePoint, Subject
 from txcalc.verify.symbolic import B, OneSize, Symbols
 from txcalc.verify.tracker import Tracker
-from txcalc.verify.verdict import Row, compare, module_paths, spread
+from txcalc.verify.verdict import CheckedRow, compare, module_paths, spread
 
 ORACLE = "saved_tensors_hooks"
 WEIGHTS, TABLES, IDS, STATISTICS = "weights", "masks and tables", "ids and boolean masks", "statistics, one per row"
@@ -150,7 +150,7 @@ def saved_differs(leaf: Leaf, work: Workload) -> str:
     return ""
 
 
-def rows(subject: Subject) -> Iterator[Row]:
+def rows(subject: Subject) -> Iterator[CheckedRow]:
     """With the attention matrix kept (explicit products, on meta), and not (the fused kernel, on fake CPU tensors)."""
     for keep_scores in (True, False):
         quantity = "saved" + (", attention matrix kept" if keep_scores else ", fused attention")

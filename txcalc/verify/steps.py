@@ -22,13 +22,13 @@ from txcalc.evidence.theorems import Condition, Shown, Unit
 from txcalc.ledger import Entry, walk
 from txcalc.parts.part import Workload
 from txcalc.planning.gradients import step_flops
-from txcalc.reference import Cache, mode, modules, tracing
+from txcalc.reference import CacheTensors, mode, modules, tracing
 from txcalc.verify import flops, mask, saved
 from txcalc.verify.cache import ORACLE as DECODING
 from txcalc.verify.flops import ORACLE
 from txcalc.verify.sizes import SizeSymbols, cases, inputs, lengths_of, refusing, simple
 from txcalc.verify.symbolic import T_SRC, B, NotForAll, T
-from txcalc.verify.verdict import Row, compare, spread, uncounted
+from txcalc.verify.verdict import CheckedRow, compare, spread, uncounted
 
 META = torch.device("meta")
 PAST, MORE, LACKING, W = (
@@ -39,12 +39,12 @@ WINDOWS = (2, 3, 5, 8)  # at which visible pairs are summed
 POOLED = ((2, 3), (5, 2), (5, 7))  # window and group, at which passes with cached tokens are measured
 
 
-def shown(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], list[Row]]:
+def shown(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """The evidence for each further quantity that is not known yet, with its rows; what cannot be traced is left
     out."""
     found: dict[str, Shown] = {}
-    rows: list[Row] = []
-    attempts: dict[Callable[[Unit], tuple[dict[str, Shown], list[Row]]], tuple[str, ...]] = {
+    rows: list[CheckedRow] = []
+    attempts: dict[Callable[[Unit], tuple[dict[str, Shown], list[CheckedRow]]], tuple[str, ...]] = {
         _training: ("training flops",),
         _saved: (theorems.KEPT, theorems.FUSED),
         _decoding: ("cache", "flops with cache"),
@@ -65,21 +65,21 @@ def shown(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], li
     return found, rows
 
 
-def _training(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
+def _training(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """FLOPs of forward and backward."""
     return _counted(unit, "training flops", step_flops, flops.forward_and_backward)
 
 
-def _prompt(unit: Unit, form: str) -> tuple[dict[str, Shown], list[Row]]:
+def _prompt(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """FLOPs of a forward pass in another form: last logits only, or absorbed latents."""
     return _counted(unit, theorems.formed("flops", form), _forward, flops.forward, form)
 
 
 def _counted(
     unit: Unit, quantity: str, figure: Callable[[Entry], Any], work: flops.Work, form: str = ""
-) -> tuple[dict[str, Shown], list[Row]]:
+) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """FLOPs of some work, for all lengths."""
-    rows: list[Row] = []
+    rows: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
     for case in cases(unit):
         symbols = SizeSymbols(unit.values, case.ones, made_of=case.made_of)
@@ -120,10 +120,10 @@ def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, 
     return Shown(theorems.digest(unit, quantity), "proved", domain, tuple(conditions))
 
 
-def _saved(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
+def _saved(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """Saved activations with explicit and with fused attention, where the ledger claims all of them."""
     said: dict[str, Shown] = {}
-    rows: list[Row] = []
+    rows: list[CheckedRow] = []
     for quantity, device in ((theorems.KEPT, META), (theorems.FUSED, torch.device("cpu"))):
         try:
             found, conditions = _kept(unit, quantity, device)
@@ -134,7 +134,7 @@ def _saved(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
     return said, rows
 
 
-def _kept(unit: Unit, quantity: str, device: torch.device) -> tuple[list[Row], list[Condition]]:
+def _kept(unit: Unit, quantity: str, device: torch.device) -> tuple[list[CheckedRow], list[Condition]]:
     keep_scores = quantity == theorems.KEPT
     if not saved.claims(theorems.ledger(unit.over(theorems.probe(unit)), 2, 7, 5, keep_scores=keep_scores)):
         raise NotForAll("what some of its parts keep is modelled")
@@ -186,7 +186,7 @@ def orders(one: bool, window: bool) -> tuple[Order, ...]:
     return tuple(found)
 
 
-def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[Row]]:
+def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[CheckedRow]]:
     """FLOPs of a pass with cached tokens, and the cache after it; in another form FLOPs alone."""
     root = unit.over(theorems.probe(unit))
     windows = [name for name in unit.values if name.startswith("attention.window")]
@@ -195,7 +195,7 @@ def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[Row]]:
         raise NotForAll("it has an encoder alone, or windows of several sizes")
     if any(name.startswith("compressed.") for name in unit.values):
         return _pooled(unit, form)
-    rows: list[Row] = []
+    rows: list[CheckedRow] = []
     conditions: dict[Condition, None] = {}
     sides = [length for length in lengths_of(unit) if length != "T"]
     for ones in (chosen for n in range(len(sides) + 1) for chosen in combinations(sides, n)):
@@ -209,16 +209,16 @@ def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[Row]]:
     return {name: _proved(unit, name, domain, conditions) for name in names}, rows
 
 
-def _pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[Row]]:
+def _pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """The same with pooled tokens, at sizes on both sides of the ends of groups and windows."""
     names = [[name for name in unit.values if name.endswith(end)] for end in (".window", ".rate")]
-    rows: list[Row] = []
+    rows: list[CheckedRow] = []
     for window, rate in POOLED:
         sizes = dict.fromkeys(names[0], window) | dict.fromkeys(names[1], rate)
         root = unit.over({**theorems.probe(unit), **sizes})
         net = modules(root, META, torch.float32)
         for past, tokens in product(sorted({1, rate - 1, rate, window, window + rate}), (1, 2)):
-            cache = Cache()
+            cache = CacheTensors()
             with tracing(**MODES[form]), torch.no_grad():
                 net(*inputs(unit, root, (2, past, 1), int), cache=cache)
                 given, *_ = inputs(unit, root, (2, tokens, 1), int)
@@ -240,7 +240,9 @@ def _held(entry: Entry) -> Any:
     return entry.cache
 
 
-def _passed(unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = "") -> tuple[list[Row], list[Condition]]:
+def _passed(
+    unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = ""
+) -> tuple[list[CheckedRow], list[Condition]]:
     """One order, with the given lengths 1; an encoder runs in the first pass."""
     made_of = {str(W): order.window} if order.window != W else {}
     sizes = [name for name in unit.values if name not in made_of and name != str(W)]
@@ -250,7 +252,7 @@ def _passed(unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = ""
     root = unit.over({name: symbols.letters[name] for name in unit.values})
     batch, past, tokens = symbols.letters["B"], order.past, order.tokens
     source = symbols.letters["T_src"] if apart else None
-    cache = Cache()
+    cache = CacheTensors()
     with refusing(), tracing(**MODES[form]), symbols.mode, torch.no_grad():
         net = modules(symbols.of(root), META, torch.float32)
         made = [symbols.of(length) for length in (batch, past, tokens, source)]
@@ -274,7 +276,7 @@ def _passed(unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = ""
 # Masks.
 
 
-def _masked(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
+def _masked(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """Attention cores on prompts and, where they decode, with cached tokens, on both sides of a window's end."""
     probed = theorems.probe(unit)
     windows = [name for name in unit.values if name.startswith("attention.window")]
@@ -282,7 +284,7 @@ def _masked(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
     leaves = [leaf for leaf in cores if leaf.mask_span]
     if len(leaves) < len(cores) or not all(leaf.masked for leaf in leaves) or len(windows) > 1:
         raise NotForAll("a core has no mask to sum, its keys are chosen by scores, or its windows have several sizes")
-    rows: list[Row] = []
+    rows: list[CheckedRow] = []
     sizes = 0
     for window in WINDOWS if windows else (0,):
         root = unit.over({**probed, **dict.fromkeys(windows, window)})
@@ -295,7 +297,7 @@ def _masked(unit: Unit) -> tuple[dict[str, Shown], list[Row]]:
     return {"masked flops": Shown(theorems.digest(unit, "masked flops"), "measured", where, ())}, rows
 
 
-def _summed(unit: Unit, root: Any, window: int) -> Iterator[Row]:
+def _summed(unit: Unit, root: Any, window: int) -> Iterator[CheckedRow]:
     if root.fixed is not None and len(root.stacks) == 1:
         raise NotForAll("a picture has one length")
     source = 3 if len(root.stacks) > 1 else None

@@ -9,18 +9,18 @@ from functools import partial
 import torch
 
 from txcalc.ledger import Entry
-from txcalc.reference import Cache, build, mode
+from txcalc.reference import CacheTensors, build, mode
 from txcalc.verify.measure import CUDA_BLOCK, held
 from txcalc.verify.parameters import owned
 from txcalc.verify.subject import SizePoint, Subject
-from txcalc.verify.verdict import Row, compare
+from txcalc.verify.verdict import CheckedRow, compare
 
 ORACLE, ALLOCATOR = "storages", "the allocator"
 STATE = 4  # bytes per element: states of recurrent mixers are float32, whatever the weights are
 BATCH, STEPS = 2, 2
 
 
-def rows(subject: Subject) -> Iterator[Row]:
+def rows(subject: Subject) -> Iterator[CheckedRow]:
     """Weights by part, and the cache by part after a prompt and further tokens; on a device also their totals from the
     allocator."""
     yield from _weights(subject)
@@ -28,7 +28,7 @@ def rows(subject: Subject) -> Iterator[Row]:
         yield from _cache(subject)
 
 
-def _weights(subject: Subject) -> Iterator[Row]:
+def _weights(subject: Subject) -> Iterator[CheckedRow]:
     width, found = subject.dtype.itemsize, owned(subject.net, lambda weight: weight.untyped_storage().nbytes())
     ledger = subject.model.ledger()
     yield from compare(ledger, lambda entry: entry.params * width, found, "bytes of weights", ORACLE, for_all=True)
@@ -41,7 +41,7 @@ def _weights(subject: Subject) -> Iterator[Row]:
         yield from _allocated(subject, "weights", ledger.total("params") * width, buffers, asked, given)
 
 
-def _cache(subject: Subject) -> Iterator[Row]:
+def _cache(subject: Subject) -> Iterator[CheckedRow]:
     longest = max(point.tokens for point in subject.points)
     prompt = max(1, min(5, longest - STEPS))
     steps = min(STEPS, longest - prompt)
@@ -49,8 +49,8 @@ def _cache(subject: Subject) -> Iterator[Row]:
     net = subject.net if subject.device != "meta" else subject.some
     ids, *source = subject.inputs(sizes)
 
-    def filled() -> Cache:
-        cache, rest = Cache(), tuple(source)
+    def filled() -> CacheTensors:
+        cache, rest = CacheTensors(), tuple(source)
         with torch.no_grad(), mode(static=subject.device == "meta"):
             for part in ids.split((prompt, *[1] * steps), 1):
                 net(part, *rest, cache=cache)
@@ -78,11 +78,11 @@ def state_bytes(entry: Entry, width: int) -> int:
 
 def _allocated(
     subject: Subject, what: str, predicted: int, beside: int, asked: int, given: int, where: str = ""
-) -> Iterator[Row]:
+) -> Iterator[CheckedRow]:
     """Bytes requested from the allocator are exact; bytes allocated, which it rounds up, are noted."""
     where = where or f"one size on {subject.device}"
     extra = f" and {beside:,} B of buffers" if beside else ""
-    yield Row(
+    yield CheckedRow(
         "", f"bytes of the {what}{extra}", predicted + beside, asked, predicted + beside == asked, ALLOCATOR, where
     )
     if given != asked:

@@ -47,7 +47,7 @@ class TracedModule(NamedTuple):
     fvcore: int
 
 
-class Trace(NamedTuple):
+class ModuleTrace(NamedTuple):
     """The costs of a module, and the sizes for which the formulas hold (`domain`), or at which they were measured.
 
     `point` are the sizes of fvcore's count; `free` the operators known to multiply no matrices; `skipped` other
@@ -76,7 +76,7 @@ def trace(
     tokens: int | None = None,
     source_tokens: int | None = None,
     device: str = "meta",
-) -> Trace:
+) -> ModuleTrace:
     """The costs of a module, or of the result of `FILE.py:factory` or `module:Class`, called without arguments on the
     meta device.
 
@@ -121,7 +121,7 @@ def trace(
     missed = {flops.ORACLE: _sum(counter.uncounted), macs.ORACLE: _sum(skipped)}
     free = sorted(name for name in counter.free if not name.startswith("prim::"))
     skips = {name: names for name, names in missed.items() if names}
-    return Trace(source, parts, domain, point, free, skips, untraced)
+    return ModuleTrace(source, parts, domain, point, free, skips, untraced)
 
 
 MEASURE = "--batch and --tokens measure it there, with --device cpu where data decides"

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from txcalc.evidence.known import Known
+from txcalc.evidence.known import Evidence
 from txcalc.ledger import Entry, Ledger
 from txcalc.num import exact_div, total, whole
 
@@ -21,7 +21,7 @@ NO_MASK = "masked flops: not compared, no mask hides a pair of its attention, or
 NOTHING = {NO_CACHE, NO_MASK}  # notes that say why there is nothing to compare
 
 
-class Row(NamedTuple):
+class CheckedRow(NamedTuple):
     """One figure of one part, as the ledger gives it and as an oracle found it.
 
     path        the part; "" is the whole model
@@ -47,7 +47,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Figure:
+class Measurement:
     """A measured figure that need not equal its prediction.
 
     load        the work that was measured
@@ -79,9 +79,9 @@ class Verdict:
     the proof covers and leaves out."""
 
     model: str
-    rows: list[Row] = field(default_factory=list)
+    rows: list[CheckedRow] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
-    figures: list[Figure] = field(default_factory=list)
+    figures: list[Measurement] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -89,13 +89,13 @@ class Verdict:
         return (bool(self.rows) or not NOTHING.isdisjoint(self.notes)) and all(row.equal for row in self.rows)
 
     @property
-    def failures(self) -> list[Row]:
+    def failures(self) -> list[CheckedRow]:
         return [row for row in self.rows if not row.equal]
 
     @property
-    def known(self) -> dict[str, Known]:
+    def known(self) -> dict[str, Evidence]:
         """The evidence for each quantity of the whole model of which every row is equal."""
-        wholes: dict[str, list[Row]] = {}
+        wholes: dict[str, list[CheckedRow]] = {}
         for row in self.rows:
             if row.path == "":
                 wholes.setdefault(row.quantity, []).append(row)
@@ -103,13 +103,13 @@ class Verdict:
         return {quantity: _known(rows) for quantity, rows in wholes.items() if quantity not in unequal}
 
 
-def _known(rows: list[Row]) -> Known:
+def _known(rows: list[CheckedRow]) -> Evidence:
     """Proved for all sizes of a domain, or measured at so many sizes."""
     proved = next((row for row in rows if row.for_all), None)
     if proved:
-        return Known("proved", proved.where)
+        return Evidence("proved", proved.where)
     sizes = list(dict.fromkeys(row.where for row in rows))
-    return Known("measured", f"at {sizes[0]}" if len(sizes) == 1 else f"at {len(sizes)} sizes")
+    return Evidence("measured", f"at {sizes[0]}" if len(sizes) == 1 else f"at {len(sizes)} sizes")
 
 
 def equal(predicted: Any, measured: Any) -> bool:
@@ -158,7 +158,7 @@ def compare(
     oracle: str,
     where: str = "",
     for_all: bool = False,
-) -> Iterator[Row]:
+) -> Iterator[CheckedRow]:
     """Rows of one quantity, for each part and the whole; a measurement without a prediction is a row too.
 
     `measured` maps each module to its own figure, without those of its children.
@@ -168,18 +168,18 @@ def compare(
     for path, value in measured.items():
         owner = _owner(path, predicted)
         found[owner] = found.get(owner, 0) + value
-    rows: dict[str, list[Row]] = {}
+    rows: dict[str, list[CheckedRow]] = {}
     for path in [*predicted, *(path for path in found if path not in predicted)]:
         first, want = predicted.get(path, (path, 0))
         got = found.get(path, 0)
         if not (_zero(want) and _zero(got)):
-            row = Row(path, quantity, want, got, equal(want, got), oracle, where, for_all=for_all)
+            row = CheckedRow(path, quantity, want, got, equal(want, got), oracle, where, for_all=for_all)
             rows.setdefault(first, []).append(row)
     for copies in rows.values():
         yield from fold_copies(copies)
     want, got = total([figure(entry) for entry in ledger]), total(found.values())
     if not (_zero(want) and _zero(got)):
-        yield Row("", quantity, want, got, equal(want, got), oracle, where, for_all=for_all)
+        yield CheckedRow("", quantity, want, got, equal(want, got), oracle, where, for_all=for_all)
 
 
 def _owner(path: str, predicted: Mapping[str, Any]) -> str:
@@ -196,7 +196,7 @@ def _zero(value: Any) -> bool:
     return bool(value == 0)
 
 
-def fold_copies(copies: list[Row]) -> Iterator[Row]:
+def fold_copies(copies: list[CheckedRow]) -> Iterator[CheckedRow]:
     """Equal copies become one row; each that differs keeps its own."""
     good = [row for row in copies if row.equal]
     alike = [row for row in good if row.predicted == good[0].predicted]
@@ -210,8 +210,8 @@ def as_number(value: Any) -> Any:
     return int(value) if whole(value) or getattr(value, "is_Integer", False) else str(value)
 
 
-def uncounted(operators: Mapping[str, Counter[str]], oracle: str, where: str) -> Iterator[Row]:
+def uncounted(operators: Mapping[str, Counter[str]], oracle: str, where: str) -> Iterator[CheckedRow]:
     """A row for every operator without a count, by module: never equal."""
     for path, names in operators.items():
         for name, times in sorted(names.items()):
-            yield Row(path, f"{name} not counted", 0, times, False, oracle, where)
+            yield CheckedRow(path, f"{name} not counted", 0, times, False, oracle, where)

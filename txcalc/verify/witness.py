@@ -23,13 +23,13 @@ from txcalc.sources.export import to_config
 from txcalc.sources.objects import with_idle_rows
 from txcalc.verify import via
 from txcalc.verify.subject import Subject
-from txcalc.verify.verdict import Row, fold_copies, spread
+from txcalc.verify.verdict import CheckedRow, fold_copies, spread
 
 ORACLE = "transformers"
 SAME = {"kimi_k2": "deepseek_v3"}  # model types whose class has another name in transformers
 
 
-def rows(subject: Subject) -> Iterator[Row]:
+def rows(subject: Subject) -> Iterator[CheckedRow]:
     """Compares parameters, forward FLOPs, and weight shapes with transformers; fused and stacked weights are matched by
     shape, as in a checkpoint.
 
@@ -52,16 +52,16 @@ def rows(subject: Subject) -> Iterator[Row]:
         subject.notes.append(f"{where} holds {idle:,} weights of experts that do nothing, no checkpoint does: left out")
     ledger = model.ledger()
     total, found = ledger.total("params"), sum(tensor.elements for tensor in weights)
-    yield Row("", "params", total, found, total == found, ORACLE, where, for_all=True)
+    yield CheckedRow("", "params", total, found, total == found, ORACLE, where, for_all=True)
     yield from _flops(model, subject.notes, theirs, where)
     checked = check(Checkpoint(where, ORACLE, 1, tuple(weights)), ledger)
     if (checked.missing or checked.unexplained) and of_pieces(model) and (said := _in_total(ledger, weights)):
         subject.notes.append(f"shapes, by {ORACLE}: {said}")
         return
     for lacking in checked.missing:
-        yield Row(lacking.path, "shape", str(lacking.shape), "nothing", False, ORACLE, where, lacking.copies)
+        yield CheckedRow(lacking.path, "shape", str(lacking.shape), "nothing", False, ORACLE, where, lacking.copies)
     for row in folded(checked.unexplained):
-        yield Row(row.name, "shape", "nothing", str(row.shape), False, ORACLE, where, row.size.tensors)
+        yield CheckedRow(row.name, "shape", "nothing", str(row.shape), False, ORACLE, where, row.size.tensors)
 
 
 POINT = {"batch": 2, "tokens": 7, "source": 5}  # all different
@@ -103,7 +103,7 @@ def _tied_anyway(model: Model, theirs: Any) -> bool:
     return getattr(type(theirs.config)(tie_word_embeddings=False), "tie_word_embeddings", None) is True
 
 
-def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[Row]:
+def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[CheckedRow]:
     """FLOPs of a forward pass at `POINT`, or at a length for which its pieces hold, if both sides count the same."""
     point: dict[str, Any] = {
         **POINT,
@@ -122,7 +122,7 @@ def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[
     )
     total, theirs_total = ledger.total("flops"), sum(found.values())
     where = f"{where} at {sizes}"
-    yield Row("", "flops", total, theirs_total, total == theirs_total, ORACLE, where)
+    yield CheckedRow("", "flops", total, theirs_total, total == theirs_total, ORACLE, where)
     if not of_pieces(model):
         yield from _by_module(ledger, found, where, len(model.spec["stacks"]) > 1)
 
@@ -132,7 +132,7 @@ HALF = re.compile(r"(?:^|\.)(encoder|decoder)\.")
 Named = tuple[str, int | None, str]  # encoder or decoder, layer, and name there
 
 
-def _by_module(ledger: Ledger, found: Mapping[str, int], where: str, halves: bool) -> Iterator[Row]:
+def _by_module(ledger: Ledger, found: Mapping[str, int], where: str, halves: bool) -> Iterator[CheckedRow]:
     """FLOPs of layers' modules with known names there, and of the head; of a fused module those of all its parts.
     Modules without a known name count only in the total."""
     theirs: dict[Named, int] = {}
@@ -146,11 +146,11 @@ def _by_module(ledger: Ledger, found: Mapping[str, int], where: str, halves: boo
             named, parts = named | other, groups.pop(other) + parts
         if share and named:
             groups[named] = parts
-    copies: dict[str, list[Row]] = {}
+    copies: dict[str, list[CheckedRow]] = {}
     for named, parts in groups.items():
         first, path = (" + ".join(side) for side in zip(*(one[:2] for one in parts), strict=True))
         predicted, measured = sum(one[2] for one in parts), sum(theirs[name] for name in named)
-        row = Row(path, "flops", predicted, measured, predicted == measured, ORACLE, where)
+        row = CheckedRow(path, "flops", predicted, measured, predicted == measured, ORACLE, where)
         copies.setdefault(first, []).append(row)
     for rows in copies.values():
         yield from fold_copies(rows)

@@ -23,7 +23,7 @@ from txcalc.model import Model
 from txcalc.parts.part import Workload
 from txcalc.planning.crossover import CORE, RULES, crossovers, lengths
 from txcalc.planning.layout import Layout
-from txcalc.planning.parallelism import Stage
+from txcalc.planning.parallelism import PipelineStage
 from txcalc.planning.serving.durations import Cost, total
 from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.rank_memory import RankBytes
@@ -32,7 +32,7 @@ from txcalc.planning.training import Recipe, memory, reached
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import Ranks
 from txcalc.planning.training.step import Step, StepTimer
-from txcalc.reference import Cache, build, inputs, mode
+from txcalc.reference import CacheTensors, build, inputs, mode
 from txcalc.units import iec
 from txcalc.verify import device as devices, kernels
 from txcalc.verify.flops import learning
@@ -40,7 +40,7 @@ from txcalc.verify.measure import Peak, Work, captured, measured, part_seconds, 
 from txcalc.verify.saved import claims
 from txcalc.verify.storage import state_bytes
 from txcalc.verify.subject import Subject as Modules
-from txcalc.verify.verdict import Figure, Verdict, module_paths
+from txcalc.verify.verdict import Measurement, Verdict, module_paths
 
 NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
 ALONE = Layout()
@@ -82,17 +82,17 @@ class DeviceModel(NamedTuple):
         made = made[:1] if load.past else made
         return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in made)
 
-    def remembered(self, load: Load) -> Callable[[str], Cache]:
+    def remembered(self, load: Load) -> Callable[[str], CacheTensors]:
         """A cache of random values for `past` tokens, of the shapes that a prefill on meta leaves."""
-        shapes = Cache(room=WORKS * load.tokens)
+        shapes = CacheTensors(room=WORKS * load.tokens)
         if load.past:
             net = build(self.model, device="meta", dtype=self.dtype)
             given = self.data(load._replace(tokens=load.past, past=0), "meta")
             with torch.no_grad(), mode(static=True, last=True):
                 net(*given, cache=shapes)
 
-        def made(device: str) -> Cache:
-            cache = Cache(shapes.room)
+        def made(device: str) -> CacheTensors:
+            cache = CacheTensors(shapes.room)
             cache.past = shapes.past
             cache.buffers = {path: _random(kept, device) for path, kept in shapes.buffers.items()}
             for path, kept in shapes.tensors.items():
@@ -104,7 +104,7 @@ class DeviceModel(NamedTuple):
 
         return made
 
-    def forward(self, net: Any, load: Load, given: tuple[Tensor, ...], cache: Cache | None) -> Any:
+    def forward(self, net: Any, load: Load, given: tuple[Tensor, ...], cache: CacheTensors | None) -> Any:
         """One pass without gradients, as a server does it; time and memory depend on no data, as experts take turns.
         Absorbed latents are one key for all heads, wider than their values: PyTorch has no fused kernel for that, and
         would make a copy for each head; plain products do not."""
@@ -124,7 +124,7 @@ class DeviceModel(NamedTuple):
             kept = remembered(device)
 
             def work() -> None:
-                self.forward(net, load, given, kept if load.past else Cache())
+                self.forward(net, load, given, kept if load.past else CacheTensors())
 
             return work
 
@@ -135,7 +135,7 @@ class DeviceModel(NamedTuple):
         net, remembered = build(self.model, device=self.device, dtype=self.dtype), self.remembered(load)
         return partial(self.step, net, load, remembered)
 
-    def step(self, net: Any, load: Load, remembered: Callable[[str], Cache]) -> Work:
+    def step(self, net: Any, load: Load, remembered: Callable[[str], CacheTensors]) -> Work:
         """A pass on fresh data, ready to go."""
         given, cache = self.data(load, self.device), remembered(self.device)
         return lambda: self.forward(net, load, given, cache)
@@ -190,7 +190,7 @@ def _random(like: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:
     return tuple(torch.randn(tensor.shape, dtype=tensor.dtype, device=device) for tensor in like)
 
 
-def peak_memory(subject: DeviceModel, load: Load) -> Figure:
+def peak_memory(subject: DeviceModel, load: Load) -> Measurement:
     """The most that is held at once: of fake tensors (predicted), and on the device."""
     prepare = subject.prepare(load)
     foreseen, found = traced(prepare, subject.device), measured(prepare, subject.device)
@@ -200,7 +200,9 @@ def peak_memory(subject: DeviceModel, load: Load) -> Figure:
     )
     planned = deployed(subject, load)
     above = {f"for what it computes ({_largest(foreseen.added)})": foreseen.peak - least}
-    return Figure("peak memory", str(load), "", "bytes", least, foreseen.peak, found.peak, gap, held, planned, above)
+    return Measurement(
+        "peak memory", str(load), "", "bytes", least, foreseen.peak, found.peak, gap, held, planned, above
+    )
 
 
 def deployed(subject: DeviceModel, load: Load) -> int | None:
@@ -209,7 +211,7 @@ def deployed(subject: DeviceModel, load: Load) -> int | None:
     if load.kind == "training":
         return None
     form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype], chunk=load.batch * load.tokens)
-    held, context = RankBytes(subject.model, Stage(0, 1, subject.model.root), form), load.past + load.tokens
+    held, context = RankBytes(subject.model, PipelineStage(0, 1, subject.model.root), form), load.past + load.tokens
     steps = held.activations(context, load.batch)
     used = [size for name, size in steps.items() if name != ("decode" if load.kind == "prefill" else "prefill")]
     return held.weights_bytes + held.cache_bytes(context, load.batch) + max(used)
@@ -237,7 +239,7 @@ def _gap(foreseen: Peak, found: Peak) -> dict[str, float]:
 
 def times(
     subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5, notes: list[str] | None = None
-) -> Iterator[Figure]:
+) -> Iterator[Measurement]:
     """Seconds of a pass and of its parts by kind, on fresh data each time, beside the roofline's floor and what was
     expected of the accelerator's efficiency; on CUDA a decode step also as a graph that is replayed. `notes` is told
     where none can be captured."""
@@ -248,19 +250,19 @@ def times(
     taken = median(seconds(fresh, subject.device, repeats))
     kinds = {path: entry.kind for entry in subject.model.ledger() for path in module_paths(entry, experts=True)}
     parts = part_seconds(net, kinds, fresh, subject.device, repeats)
-    yield Figure("time", str(load), "", "seconds", whole.floor, whole.achievable, taken)
+    yield Measurement("time", str(load), "", "seconds", whole.floor, whole.achievable, taken)
     if devices.is_cuda(subject.device) and load.kind == "decode":
         alone = costs[CAPTURED]
         try:
             replayed = median(captured(fresh, subject.device, repeats))
-            yield Figure("time", f"{load}, {CAPTURED}", "", "seconds", alone.floor, alone.achievable, replayed)
+            yield Measurement("time", f"{load}, {CAPTURED}", "", "seconds", alone.floor, alone.achievable, replayed)
         except RuntimeError as error:
             if devices.ran_out(error) or notes is None:
                 raise
             notes.append(f"not captured: {str(error).splitlines()[0]}")
     for kind, found in parts.items():
         cost = costs.get(kind, Cost())
-        yield Figure("time", str(load), kind, "seconds", cost.floor, cost.achievable, found)
+        yield Measurement("time", str(load), kind, "seconds", cost.floor, cost.achievable, found)
 
 
 def expected_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Cost]:
@@ -270,7 +272,7 @@ def expected_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -
     return {"": total(costs.values()), CAPTURED: alone, **costs}
 
 
-def launches(subject: DeviceModel, load: Load) -> tuple[list[Figure], dict[str, Any]]:
+def launches(subject: DeviceModel, load: Load) -> tuple[list[Measurement], dict[str, Any]]:
     """Products and attentions that the ledger counts and that run in one pass, and which kernels these are."""
     work = subject.prepare(load)(subject.device)
     work()
@@ -281,7 +283,9 @@ def launches(subject: DeviceModel, load: Load) -> tuple[list[Figure], dict[str, 
     return list(kernels.figures(ledger, str(load), training, found)), found.described()
 
 
-def training_speed(subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5) -> Iterator[Figure]:
+def training_speed(
+    subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5
+) -> Iterator[Measurement]:
     """A step with cross-entropy of the next token and AdamW, all in the dtype of the weights, beside `train`: seconds,
     tokens per second, bytes allocated and reserved."""
     said = f"{load}, cross-entropy"
@@ -291,13 +295,13 @@ def training_speed(subject: DeviceModel, load: Load, accelerator: Accelerator, r
     devices.tidy(subject.device)
     work = prepare(subject.device)
     taken = median(seconds(lambda: work, subject.device, repeats))
-    yield Figure("time", said, "", "seconds", step.floor, step.seconds, taken)
+    yield Measurement("time", said, "", "seconds", step.floor, step.seconds, taken)
     speed = step.tokens / taken
-    yield Figure("speed of training", said, "", "tokens/s", None, step.tokens / step.seconds, speed)
+    yield Measurement("speed of training", said, "", "tokens/s", None, step.tokens / step.seconds, speed)
     least = subject.least_bytes(load)
-    yield Figure("memory of training", said, "", "bytes", least, plan.fullest.allocated, found.peak)
+    yield Measurement("memory of training", said, "", "bytes", least, plan.fullest.allocated, found.peak)
     if found.reserved is not None:
-        yield Figure(
+        yield Measurement(
             "memory of training", f"{said}, reserved", "", "bytes", least, plan.fullest.reserved, found.reserved
         )
 
@@ -316,7 +320,7 @@ def expected_step(subject: DeviceModel, load: Load, accelerator: Accelerator) ->
 def rank(subject: DeviceModel, accelerator: Accelerator, issued: bool = True) -> RankTime:
     """The whole model on one accelerator as its modules are called, its cache in their dtype; `issued`: by the host."""
     form = replace(engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype]), kernels=PYTORCH)
-    return RankTime(Stage(0, 1, subject.model.root), ALONE, accelerator, form, eager=True, issued=issued)
+    return RankTime(PipelineStage(0, 1, subject.model.root), ALONE, accelerator, form, eager=True, issued=issued)
 
 
 def workload(model: Model, load: Load) -> Workload:
@@ -331,7 +335,7 @@ def attention_share(seconds: Mapping[str, float]) -> float:
     return core / feed_forward
 
 
-def overtaking(subject: DeviceModel, tokens: Sequence[int], accelerator: Accelerator) -> Iterator[Figure]:
+def overtaking(subject: DeviceModel, tokens: Sequence[int], accelerator: Accelerator) -> Iterator[Measurement]:
     """Times of the attention core and of the feed-forward at growing lengths of one sequence, and the length at which
     the first outweighs the second: by FLOPs, as expected of this accelerator, and as measured between two lengths."""
     expected, measured = list[float](), list[float]()
@@ -348,7 +352,7 @@ def overtaking(subject: DeviceModel, tokens: Sequence[int], accelerator: Acceler
     foreseen: list[tuple[str, float | None]] = [("masked FLOPs", rule.tokens), ("expected times", by_time)]
     for how, where in foreseen:
         if where is not None:
-            yield Figure("attention outweighs the feed-forward", f"by {how}", "", "tokens", None, where, met)
+            yield Measurement("attention outweighs the feed-forward", f"by {how}", "", "tokens", None, where, met)
 
 
 def common(model: Model, device: str) -> tuple[Load, ...]:

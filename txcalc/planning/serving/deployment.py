@@ -19,7 +19,7 @@ from txcalc.parts.frozen import record
 from txcalc.planning.formats.quantised import native
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.serving.engine import Engine, multiplies
+from txcalc.planning.serving.engine import EngineConfig, multiplies
 from txcalc.planning.serving.engine_memory import visible
 from txcalc.planning.serving.offload import Offload, OffloadRequest
 from txcalc.planning.serving.rank_memory import RankBytes, towers_bytes
@@ -71,13 +71,15 @@ class Gpu(NamedTuple):
         return "weights" if room < 0 else "activations" if room < self.peak or not self.rank.held else "cache"
 
 
-class Deployment:
+class Planner:
     """A model, an engine and a kind of accelerator: what fits, with maxima and minima.
 
     draft   a model that proposes tokens, held on the last stage
     """
 
-    def __init__(self, model: Model, accelerator: Accelerator, engine: Engine, draft: Model | None = None) -> None:
+    def __init__(
+        self, model: Model, accelerator: Accelerator, engine: EngineConfig, draft: Model | None = None
+    ) -> None:
         self.model, self.accelerator, self.engine, self.draft = model, accelerator, engine, draft
         self.sharding = Sharding(model, True, engine.offload)
         self._draft = Sharding(draft, serving=True) if draft else None
@@ -214,18 +216,18 @@ def beside(
     asked: OffloadRequest,
     model: Model,
     accelerator: Accelerator,
-    engine: Engine,
+    engine: EngineConfig,
     gpus: int,
     context: int,
     concurrency: int,
-) -> Engine:
+) -> EngineConfig:
     """An engine with the requested part of the model in RAM. Errors: `InputError` for unified memory."""
     if accelerator.unified:
         raise InputError("--ram", [f"{accelerator.title} has no memory of its own: what it holds is in RAM already"])
     layout = Layout(pp=gpus)
 
-    def of(offload: Offload) -> Deployment:
-        return Deployment(model, accelerator, replace(engine, offload=offload))
+    def of(offload: Offload) -> Planner:
+        return Planner(model, accelerator, replace(engine, offload=offload))
 
     def fits(offload: Offload) -> bool:
         held = of(offload)
@@ -252,7 +254,7 @@ def largest(fits: Callable[[int], bool], most: int, near: int = 1) -> int | None
     return low
 
 
-class Choice(NamedTuple):
+class LayoutCapacity(NamedTuple):
     """A layout with its capacity."""
 
     layout: Layout
@@ -286,10 +288,10 @@ class Plan:
     """The answer: the best layout of the accelerators asked for (or of the fewest that fit), and the others; all have
     the `fixed` degrees."""
 
-    deployment: Deployment
+    deployment: Planner
     context: int
     concurrency: int
-    choices: list[Choice]
+    choices: list[LayoutCapacity]
     min_gpus: int | None
     max_context: int | None
     notes: tuple[str, ...]
@@ -297,12 +299,12 @@ class Plan:
     fixed: Mapping[str, int] = field(default_factory=dict)
 
     @property
-    def best(self) -> Choice:
+    def best(self) -> LayoutCapacity:
         return self.choices[0]
 
 
 def plan(
-    deployment: Deployment,
+    deployment: Planner,
     context: int,
     concurrency: int = 1,
     gpus: int | None = None,
@@ -342,11 +344,11 @@ def check(context: int, concurrency: int, gpus: int | None, held: Mapping[str, i
 
 
 def choices(
-    deployment: Deployment, number: int, context: int, concurrency: int, held: Mapping[str, int]
-) -> list[Choice]:
+    deployment: Planner, number: int, context: int, concurrency: int, held: Mapping[str, int]
+) -> list[LayoutCapacity]:
     """The layouts of so many accelerators, best first by `RULE`. Errors: `InputError` where there is none."""
     found = [
-        Choice(
+        LayoutCapacity(
             layout,
             deployment.fullest(layout, context, concurrency),
             deployment.max_concurrency(layout, context),
@@ -361,7 +363,7 @@ def choices(
         raise InputError("layout", _reasons(deployment.sharding, number, held))
     apart = deployment.accelerator.link is None  # cards without a link each hold whole layers, as in llama.cpp
 
-    def order(c: Choice) -> tuple[Any, ...]:
+    def order(c: LayoutCapacity) -> tuple[Any, ...]:
         crossed = apart and (c.layout.tp > 1 or c.layout.expert_group > 1)
         lacking = 0 if c.max_concurrency else -c.fullest.free  # if no sequence fits, the least shortage is best
         return not c.fits, crossed, lacking, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free
@@ -370,10 +372,10 @@ def choices(
 
 
 def planned(
-    deployment: Deployment,
+    deployment: Planner,
     context: int,
     concurrency: int,
-    found: list[Choice],
+    found: list[LayoutCapacity],
     least: int | None,
     rule: str = RULE,
 ) -> Plan:
@@ -398,7 +400,7 @@ def _reasons(sharding: Sharding, gpus: int, held: Mapping[str, int]) -> list[Fau
     ]
 
 
-def _notes(deployment: Deployment, layout: Layout, context: int, longest: int | None) -> Iterable[str]:
+def _notes(deployment: Planner, layout: Layout, context: int, longest: int | None) -> Iterable[str]:
     model, engine = deployment.model, deployment.engine
     yield from model.left_out
     if most := max(rank.towers_bytes for rank in deployment.ranks(layout)):

@@ -16,9 +16,9 @@ from txcalc.parts.frozen import record
 from txcalc.planning.layout import Group, Layout
 from txcalc.planning.links import NODE, seconds
 from txcalc.planning.serving.demand import Answered, Steady
-from txcalc.planning.serving.deployment import Choice, Deployment
+from txcalc.planning.serving.deployment import LayoutCapacity, Planner
 from txcalc.planning.serving.durations import BoundedTime
-from txcalc.planning.serving.points import Limits, Request, Timer
+from txcalc.planning.serving.points import Request, Slo, Timer
 from txcalc.planning.serving.steady_state import apart
 
 SPLITS = 16  # the most splits that are tried
@@ -35,8 +35,8 @@ class Pools(Answered):
     answer    tokens of one
     """
 
-    prefill: Choice
-    decode: Choice
+    prefill: LayoutCapacity
+    decode: LayoutCapacity
     handed: int
     transfer: float
     prompt: BoundedTime
@@ -48,18 +48,18 @@ class Pools(Answered):
     def gpus(self) -> int:
         return self.prefill.layout.gpus + self.decode.layout.gpus
 
-    def met(self, limits: Limits) -> bool:
+    def met(self, limits: Slo) -> bool:
         return limits.kept(self.steady)
 
 
 def pools(
-    deployment: Deployment,
+    deployment: Planner,
     asked: Request,
     context: int,
     concurrency: int,
     counts: list[int],
     prefill: int | None = None,
-    limits: Limits | None = None,
+    limits: Slo | None = None,
     fixed: Mapping[str, int] | None = None,
 ) -> Pools:
     """The best two pools of the first count of accelerators on which they keep the limits, or else of the first on
@@ -77,7 +77,7 @@ def pools(
             "--disaggregate",
             [Fault("--disaggregate", "auto" if prefill is None else prefill, expected, "--gpu NAME:16")],
         )
-    timer, kept, first = Timer(deployment, asked, context), limits or Limits(), None
+    timer, kept, first = Timer(deployment, asked, context), limits or Slo(), None
     for gpus in counts:
         best = _best(timer, concurrency, gpus, prefill, kept, fixed)
         first = first or best
@@ -94,7 +94,7 @@ def _best(
     concurrency: int,
     gpus: int,
     prefill: int | None,
-    limits: Limits,
+    limits: Slo,
     fixed: Mapping[str, int] | None,
 ) -> Pools | None:
     """The best pools on a number of accelerators; None: none fits."""
@@ -119,22 +119,24 @@ def _pairs(
             yield _pair(timer, one, two, concurrency)
 
 
-def _fitting(timer: Timer, gpus: int, context: int, concurrency: int, fixed: Mapping[str, int] | None) -> list[Choice]:
+def _fitting(
+    timer: Timer, gpus: int, context: int, concurrency: int, fixed: Mapping[str, int] | None
+) -> list[LayoutCapacity]:
     """Layouts on which so many sequences fit (at a rate as many as do), at least one of each copy, and that can be
     timed: pipelines only where nothing else does."""
     held = timer.deployment
-    found: list[Choice] = []
+    found: list[LayoutCapacity] = []
     for layout in sorted(held.layouts(gpus, fixed), key=lambda one: one.pp):
         if found and layout.pp > found[0].layout.pp:
             break
         most = held.max_concurrency(layout, context)
         number = max(concurrency if timer.asked.rate is None else min(concurrency, most), layout.dp)
         if timer.known(layout) and number <= most:
-            found.append(Choice(layout, held.fullest(layout, context, number), most))
+            found.append(LayoutCapacity(layout, held.fullest(layout, context, number), most))
     return found
 
 
-def _pair(timer: Timer, one: Choice, two: Choice, concurrency: int) -> Pools:
+def _pair(timer: Timer, one: LayoutCapacity, two: LayoutCapacity, concurrency: int) -> Pools:
     asked, held = timer.asked, timer.deployment
     (alone,) = held.ranks(Layout())
     handed = alone.caches(asked.prompt).algorithmic
@@ -149,7 +151,7 @@ def _pair(timer: Timer, one: Choice, two: Choice, concurrency: int) -> Pools:
     return Pools(one, two, handed, transfer, timer.prompt(one.layout), step, steady, asked.answer)
 
 
-def _transfer(held: Deployment, one: Layout, two: Layout, prompt: int) -> float:
+def _transfer(held: Planner, one: Layout, two: Layout, prompt: int) -> float:
     """Seconds until every rank has sent or received its part of a prompt's cache."""
     most = max(rank.caches(prompt).algorithmic for layout in (one, two) for rank in held.ranks(layout))
     node = held.accelerator.node or NODE

@@ -55,7 +55,7 @@ def parse_reserve(text: str) -> Reserve:
 
 
 @record
-class Engine:
+class EngineConfig:
     """How an engine keeps weights and caches.
 
     weights   their format for the model that is served
@@ -94,7 +94,7 @@ class Engine:
         """Whether shared experts are computed beside the routed ones while decoding."""
         return not self.memory or self.memory.profile.rules.streams
 
-    def of(self, model: Model) -> Engine:
+    def of(self, model: Model) -> EngineConfig:
         """The same for another model, such as a draft: its weights in the format asked for, no profile, no adapters."""
         return replace(self, weights=weights_of(model, self.asked), memory=None, offload=None, adapters=0)
 
@@ -162,7 +162,7 @@ def engine(
     adapters: tuple[int, int] = (0, 0),
     interval: int = 1,
     gathers: bool = False,
-) -> Engine:
+) -> EngineConfig:
     """A checked engine for a model; `adapters`: how many, and their rank."""
     ranges = (
         ("block", block, 1 << 16),
@@ -185,11 +185,11 @@ def engine(
         raise InputError("engine", faults)
     bits_of(kv, "--kv")
     form, kept = weights_of(model, weights), reserve or Reserve()
-    plain = Engine(form, kv, block, chunk, kept, weights, None, "", prefix, offload, *adapters, interval, gathers)
+    plain = EngineConfig(form, kv, block, chunk, kept, weights, None, "", prefix, offload, *adapters, interval, gathers)
     return plain if memory is None else with_engine(plain, model, memory, reserve)
 
 
-def with_engine(plain: Engine, model: Model, memory: EngineMemory, reserve: Reserve | None) -> Engine:
+def with_engine(plain: EngineConfig, model: Model, memory: EngineMemory, reserve: Reserve | None) -> EngineConfig:
     """The settings with a named engine's kernels, memory and reserve on an accelerator. Errors: `InputError` for a
     format that the engine does not support there."""
     if lacking := unsupported(memory.profile, plain.weights, memory.accelerator, plain.kv):

@@ -25,7 +25,7 @@ from txcalc.parts.model import Stack
 from txcalc.parts.part import Weight
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.layout import Layout
-from txcalc.planning.serving.engine_profiles import Profile, data
+from txcalc.planning.serving.engine_profiles import EngineProfile, data
 from txcalc.units import iec, parse_bytes
 
 PCIE = 64 * 10**9  # bytes per second of sixteen lanes of PCIe 5.0
@@ -58,7 +58,7 @@ class EngineMemory:
     tokens      of the step that it profiles (max_num_batched_tokens); None: the engine's own default
     """
 
-    profile: Profile
+    profile: EngineProfile
     accelerator: Accelerator
     context: int
     sequences: int | None = None

@@ -49,7 +49,7 @@ ENGINES = {
 }
 
 
-class Profile(NamedTuple):
+class EngineProfile(NamedTuple):
     """An engine's version and its numbers."""
 
     engine: str
@@ -128,7 +128,7 @@ def names() -> list[str]:
     return [*ENGINES, "none", *versions]
 
 
-def profile(text: str) -> Profile | None:
+def profile(text: str) -> EngineProfile | None:
     """An engine and version from `vllm`, `vllm@0.8` or `none`: the newest version known that is not after the given
     one.
 
@@ -150,7 +150,7 @@ def profile(text: str) -> Profile | None:
     numbers: dict[str, Any] = {}
     for row in known:
         numbers = {key: value for key, value in numbers.items() if key not in row.get("without", ())} | row
-    return Profile(name, numbers["version"], numbers["source"], numbers, wanted)
+    return EngineProfile(name, numbers["version"], numbers["source"], numbers, wanted)
 
 
 def offloading(text: str) -> str:
@@ -164,7 +164,7 @@ def offloading(text: str) -> str:
     return text
 
 
-def unsupported(chosen: Profile, form: Format, accelerator: Accelerator | None, kv: str = "bf16") -> Fault | None:
+def unsupported(chosen: EngineProfile, form: Format, accelerator: Accelerator | None, kv: str = "bf16") -> Fault | None:
     """A fault where an engine's version has no kernels for a format of weights or cache on a card, naming the engines
     that have; None: it has."""
     on = f" on {accelerator.title}" if accelerator else ""
@@ -184,7 +184,7 @@ def unsupported(chosen: Profile, form: Format, accelerator: Accelerator | None, 
     return None
 
 
-def _lacking(chosen: Profile, kind: str, accelerator: Accelerator | None, of: str) -> str:
+def _lacking(chosen: EngineProfile, kind: str, accelerator: Accelerator | None, of: str) -> str:
     """Which engines support a format that one's version does not, or what it supports there; "" where it does."""
     if _runs(chosen.engine, kind, accelerator, of, chosen.asked):
         return ""

@@ -13,7 +13,7 @@ from txcalc.parts.part import Workload
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import KEPT, Sharding
 from txcalc.planning.serving.durations import BoundedTime, Cost, series, total
-from txcalc.planning.serving.engine import Engine
+from txcalc.planning.serving.engine import EngineConfig
 from txcalc.planning.serving.rank_time import RankTime
 
 
@@ -21,7 +21,7 @@ class LayoutTime:
     """The time of a model's prefill and decode steps on one layout."""
 
     def __init__(
-        self, model: Model, sharding: Sharding, layout: Layout, accelerator: Accelerator, engine: Engine
+        self, model: Model, sharding: Sharding, layout: Layout, accelerator: Accelerator, engine: EngineConfig
     ) -> None:
         self.model, self.layout, self.engine = model, layout, engine
         self.ranks = [RankTime(stage, layout, accelerator, engine) for stage in sharding.stages(layout)]

@@ -27,7 +27,7 @@ MANY = 32  # tokens of a step from which on weights are copied to the accelerato
 SLOT = 25 * 10**9  # bytes per second to an accelerator unless told: what copies reach of PCIe 4.0 of sixteen lanes
 
 
-class Host(NamedTuple):
+class HostMemory(NamedTuple):
     """A host's memory in bytes, its bandwidth, its peak in FLOP/s, and bytes per second to an accelerator.
 
     Without a bandwidth nothing is timed; without a peak the host's arithmetic is not counted, and prompts that pass
@@ -48,7 +48,7 @@ class Offload:
     host   None: nothing is known of it, and nothing but the table is there
     """
 
-    host: Host | None = None
+    host: HostMemory | None = None
     layers: int = 0
     experts: int = 0
     head: bool = False
@@ -107,7 +107,7 @@ class OffloadRequest(NamedTuple):
     cpu_moe   layers whose experts are in RAM; -1: all of them
     """
 
-    host: Host
+    host: HostMemory
     gpu_layers: int | None = None
     cpu_moe: int | None = None
 
@@ -153,7 +153,7 @@ def parse_offload(
     if faults:
         raise InputError("--ram", faults)
     experts = None if cpu_moe is None else -1 if cpu_moe == "all" else int(cpu_moe)
-    return OffloadRequest(Host(memory, bandwidth, peak, rate), gpu_layers, experts)
+    return OffloadRequest(HostMemory(memory, bandwidth, peak, rate), gpu_layers, experts)
 
 
 def count(model: Model) -> int:
@@ -172,7 +172,7 @@ def _sparse(model: Model) -> bool:
     return any("experts" in table for stack in model.spec["stacks"].values() for table in stack["layer"].values())
 
 
-def least(host: Host, layers: int, sparse: bool, fits: Callable[[Offload], bool]) -> Offload:
+def least(host: HostMemory, layers: int, sparse: bool, fits: Callable[[Offload], bool]) -> Offload:
     """As little in RAM as lets the rest fit: experts of ever more layers, then whole layers; all, where none does."""
     found = [Offload(host, experts=n) for n in range(layers * sparse + 1)]
     found += [Offload(host, n, layers * sparse, n == layers) for n in range(1, layers + 1)]

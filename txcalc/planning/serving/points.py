@@ -1,7 +1,7 @@
 """Operating points: a layout at a number of concurrent sequences, with its latencies and throughput.
 
-A `Point` has the unloaded times (`layout_time`: one prompt, one decode step of all sequences) and those under load
-(`steady_state`: prefill and decode interleaved). `Timer` computes and caches both.
+An `OperatingPoint` has the unloaded times (`layout_time`: one prompt, one decode step of all sequences) and those under
+load (`steady_state`: prefill and decode interleaved). `Timer` computes and caches both.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from txcalc.num import ceil_div
 from txcalc.parts.frozen import record
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.serving.demand import ROUNDS, Answered, Demand, Steady, StepCurve
-from txcalc.planning.serving.deployment import MOST_SEQUENCES, Deployment
+from txcalc.planning.serving.deployment import MOST_SEQUENCES, Planner
 from txcalc.planning.serving.durations import BoundedTime
 from txcalc.planning.serving.engine_profiles import latency
 from txcalc.planning.serving.layout_time import LayoutTime
@@ -28,7 +28,7 @@ UNACCEPTED = "a draft's tokens need the probability that each is accepted (--acc
 UNPROPOSED = "an acceptance is of a draft's tokens, and none are proposed (--draft 4, 4:SOURCE or mtp)"
 
 
-class Speculation(NamedTuple):
+class SpeculativeDecoding(NamedTuple):
     """Speculative decoding: g = `tokens` are proposed per step, each accepted with probability a = `acceptance`.
 
     The deployment's draft model proposes them, in one pass each or all in one pass, or the model's own MTP layer does.
@@ -63,7 +63,7 @@ class Request:
     prompt: int
     answer: int = 1
     hits: Fraction = Fraction(0)
-    speculation: Speculation | None = None
+    speculation: SpeculativeDecoding | None = None
     rate: float | None = None
     traffic: Requests | None = None
     told: bool = False
@@ -171,7 +171,7 @@ def request(
     if faults:
         raise InputError("deploy", faults)
     told = prompts is not None
-    guess = None if draft_tokens is None or acceptance is None else Speculation(draft_tokens, acceptance)
+    guess = None if draft_tokens is None or acceptance is None else SpeculativeDecoding(draft_tokens, acceptance)
     if prompts is None:
         mean = ceil_div(context, 2) if answers is None else max(1, context - answers.high)
         prompts = Lengths(mean, mean)
@@ -187,7 +187,7 @@ def request(
     return Request(round(prompts.mean), round(answers.mean), hits, guess, rate, traffic, told)
 
 
-class Limits(NamedTuple):
+class Slo(NamedTuple):
     """Upper bounds of the mean latencies in seconds; None: no bound. A load without known means is within none."""
 
     ttft: float | None = None
@@ -196,7 +196,7 @@ class Limits(NamedTuple):
     def __bool__(self) -> bool:
         return self.ttft is not None or self.tpot is not None
 
-    def met(self, point: Point) -> bool:
+    def met(self, point: OperatingPoint) -> bool:
         """Whether a point's steady state is within the limits; an overloaded one is not."""
         return self.kept(point.steady)
 
@@ -207,7 +207,7 @@ class Limits(NamedTuple):
 
 
 @record(eq=False)
-class Point(Answered):
+class OperatingPoint(Answered):
     """A layout at a number of concurrent sequences.
 
     ttft      a prompt alone
@@ -255,7 +255,7 @@ class Point(Answered):
 class Timer:
     """Computes the points of a deployment, and caches what points of one layout share."""
 
-    def __init__(self, deployment: Deployment, asked: Request, context: int) -> None:
+    def __init__(self, deployment: Planner, asked: Request, context: int) -> None:
         self.deployment, self.asked, self.context = deployment, asked, context
         self._paces: dict[Layout, LayoutTime] = {}
         self._prefills: dict[Layout, tuple[BoundedTime, float]] = {}
@@ -283,7 +283,9 @@ class Timer:
             return False
         return (layout.tp == layout.ep == layout.expert_ways == 1) or card.link is not None
 
-    def point(self, layout: Layout, sequences: int, rate: float | None = None, most: int = MOST_SEQUENCES) -> Point:
+    def point(
+        self, layout: Layout, sequences: int, rate: float | None = None, most: int = MOST_SEQUENCES
+    ) -> OperatingPoint:
         """A closed loop of so many sequences, or an open one at a rate; at most `most` sequences fit at the full
         context."""
         pace = self.pace(layout)
@@ -291,11 +293,11 @@ class Timer:
         steady = self.steady(layout, sequences) if rate is None else self.open(layout, rate)
         per_gpu, answer = prefill_rate * layout.dp / layout.gpus, self.asked.answer
         if not pace.caching:
-            return Point(layout, sequences, ttft, None, 0.0, per_gpu, 1, steady, sequences)
+            return OperatingPoint(layout, sequences, ttft, None, 0.0, per_gpu, 1, steady, sequences)
         held = min(sequences, most, self.at_once * layout.dp)
         tpot = self.step(layout, held)
         output = held / tpot.achievable / layout.gpus
-        return Point(layout, sequences, ttft, tpot, output, per_gpu, answer, steady, held)
+        return OperatingPoint(layout, sequences, ttft, tpot, output, per_gpu, answer, steady, held)
 
     def steady(self, layout: Layout, clients: int) -> Steady:
         """The steady state of so many clients in a closed loop, spread evenly over the replicas."""

@@ -12,8 +12,8 @@ from txcalc.num import ceil_div
 from txcalc.parts.part import Leaf, Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout
-from txcalc.planning.parallelism import Stage
-from txcalc.planning.serving.engine import Engine
+from txcalc.planning.parallelism import PipelineStage
+from txcalc.planning.serving.engine import EngineConfig
 
 
 class Held(NamedTuple):
@@ -59,8 +59,8 @@ class RankBytes:
     def __init__(
         self,
         model: Model,
-        stage: Stage,
-        engine: Engine,
+        stage: PipelineStage,
+        engine: EngineConfig,
         layout: Layout | None = None,
         draft: RankBytes | None = None,
     ) -> None:
@@ -189,7 +189,7 @@ class RankBytes:
         return _bytes(ceil(alive[tokens, decoding] * self.engine.activation_bits))
 
 
-def towers_bytes(model: Model, engine: Engine, tp: int, stage: int) -> int:
+def towers_bytes(model: Model, engine: EngineConfig, tp: int, stage: int) -> int:
     """Bytes of a multimodal model's towers on one GPU of a stage, in 16 bits: most quantised checkpoints leave them
     unquantised. A tower whose heads `tp` does not divide is whole on every GPU."""
     if stage and engine.towers == "first":

@@ -44,9 +44,9 @@ from txcalc.ledger import same_input, walk
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.links import GATHERED, HOST, seconds
-from txcalc.planning.parallelism import Stage
+from txcalc.planning.parallelism import PipelineStage
 from txcalc.planning.serving.durations import Cost, total
-from txcalc.planning.serving.engine import Engine, multiplies
+from txcalc.planning.serving.engine import EngineConfig, multiplies
 from txcalc.planning.serving.offload import MANY
 from txcalc.planning.serving.rank_work import CoreWork, LeafLoad, LeafWork, RankWork
 from txcalc.units import ALIASES, bits_of
@@ -113,10 +113,10 @@ class RankTime:
 
     def __init__(
         self,
-        stage: Stage,
+        stage: PipelineStage,
         layout: Layout,
         accelerator: Accelerator,
-        engine: Engine,
+        engine: EngineConfig,
         eager: bool = False,
         issued: bool = False,
     ) -> None:

@@ -16,8 +16,8 @@ from txcalc.parts.work import Transfer
 from txcalc.planning.gradients import flops_per_score, scores
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import GATHERED
-from txcalc.planning.parallelism import KEPT, Stage
-from txcalc.planning.serving.engine import Engine
+from txcalc.planning.parallelism import KEPT, PipelineStage
+from txcalc.planning.serving.engine import EngineConfig
 
 MOST_QUERIES = 64  # queries per sequence of a decode kernel: a token and a draft's proposals
 
@@ -113,7 +113,7 @@ class SentWork(NamedTuple):
 class RankWork:
     """The work of one rank of a stage in an engine's formats of weights and cache."""
 
-    def __init__(self, stage: Stage, layout: Layout, engine: Engine) -> None:
+    def __init__(self, stage: PipelineStage, layout: Layout, engine: EngineConfig) -> None:
         self.stage, self.layout, self.engine = stage, layout, engine
         self.element = engine.activation_bits / 8
         self.experts = 0.0  # of a layer, on this rank
@@ -122,7 +122,7 @@ class RankWork:
         self._sent: dict[Workload, list[SentWork]] = {}
 
     @classmethod
-    def of(cls, stage: Stage, layout: Layout, engine: Engine) -> RankWork:
+    def of(cls, stage: PipelineStage, layout: Layout, engine: EngineConfig) -> RankWork:
         """The work of a stage, computed once for all accelerators."""
         key = layout, engine.weights, engine.kv, engine.offload
         found = stage.passes.get(key)

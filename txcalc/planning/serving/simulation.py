@@ -23,7 +23,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.demand import ROUNDS, Steady
-from txcalc.planning.serving.points import Limits, Point, Timer
+from txcalc.planning.serving.points import OperatingPoint, Slo, Timer
 from txcalc.planning.serving.steady_state import Coupling, coupling
 from txcalc.planning.serving.traffic import Arrival
 
@@ -108,7 +108,7 @@ class Done(NamedTuple):
         return self.last - self.at
 
 
-class Spread(NamedTuple):
+class LatencyStats(NamedTuple):
     """Mean and percentiles of a latency over all requests, in seconds."""
 
     mean: float
@@ -117,13 +117,13 @@ class Spread(NamedTuple):
     p99: float
 
 
-def spread(values: Sequence[float]) -> Spread | None:
+def spread(values: Sequence[float]) -> LatencyStats | None:
     """Mean and percentiles (nearest rank); None without values."""
     if not values:
         return None
     ordered = sorted(values)
     ranks = (ordered[max(0, ceil(share * len(ordered)) - 1)] for share in (0.5, 0.9, 0.99))
-    return Spread(sum(ordered) / len(ordered), *ranks)
+    return LatencyStats(sum(ordered) / len(ordered), *ranks)
 
 
 @dataclass
@@ -372,15 +372,15 @@ class Simulated(NamedTuple):
     told: bool = False
 
     @property
-    def ttft(self) -> Spread | None:
+    def ttft(self) -> LatencyStats | None:
         return spread([one.ttft for one in self.run.done])
 
     @property
-    def tpot(self) -> Spread | None:
+    def tpot(self) -> LatencyStats | None:
         return spread([one.tpot for one in self.run.done if one.tpot is not None])
 
     @property
-    def e2e(self) -> Spread | None:
+    def e2e(self) -> LatencyStats | None:
         return spread([one.e2e for one in self.run.done])
 
     def means(self, steady: Steady) -> Steady:
@@ -401,7 +401,7 @@ class Simulated(NamedTuple):
 
 
 def simulated(
-    timer: Timer, point: Point, limits: Limits, sequences: int, seed: int = 0, requests: int | None = None
+    timer: Timer, point: OperatingPoint, limits: Slo, sequences: int, seed: int = 0, requests: int | None = None
 ) -> Simulated:
     """Simulates a point's load on one replica, which gets its even share, with at most so many concurrent sequences.
 

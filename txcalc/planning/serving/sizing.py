@@ -16,8 +16,8 @@ from txcalc.errors import InputError
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.serving.demand import Steady
-from txcalc.planning.serving.deployment import MOST_GPUS, Choice, Deployment, Plan, check, choices, planned, taken
-from txcalc.planning.serving.points import Limits, Request, Timer
+from txcalc.planning.serving.deployment import MOST_GPUS, LayoutCapacity, Plan, Planner, check, choices, planned, taken
+from txcalc.planning.serving.points import Request, Slo, Timer
 
 RULE = "those that fit; within the limits; quickest from question to answer at this load"
 
@@ -35,20 +35,20 @@ def rentable(least: int, held: Mapping[str, int], node: int | None = None) -> li
 
 
 def arrange(
-    deployment: Deployment,
+    deployment: Planner,
     asked: Request,
     context: int,
     concurrency: int = 1,
     gpus: int | None = None,
     fixed: Mapping[str, int] | None = None,
-    limits: Limits | None = None,
+    limits: Slo | None = None,
 ) -> Plan:
     """The plan for a load: of requests at a rate, with as many sequences at once as they need on average, at least
     `concurrency`.
 
     Errors: those of `deployment.plan`.
     """
-    held, sizing = fixed or {}, _Sizing(deployment, asked, context, concurrency, limits or Limits())
+    held, sizing = fixed or {}, _Sizing(deployment, asked, context, concurrency, limits or Slo())
     check(context, concurrency, gpus, held)
     least = deployment.min_gpus(context, concurrency, held)
     counts = [gpus] if gpus else rentable(least, held, deployment.accelerator.node) if least else []
@@ -72,7 +72,7 @@ def arrange(
 
 
 def fewer_users(
-    plan: Plan, asked: Request, fixed: Mapping[str, int] | None = None, limits: Limits | None = None
+    plan: Plan, asked: Request, fixed: Mapping[str, int] | None = None, limits: Slo | None = None
 ) -> Plan | None:
     """For a plan that does not fit, the plan for the most users that fit on as many accelerators; None: not one
     does."""
@@ -86,13 +86,13 @@ def fewer_users(
 class _Sizing:
     """Layouts of ever more accelerators, each with its steady state."""
 
-    def __init__(self, deployment: Deployment, asked: Request, context: int, concurrency: int, limits: Limits) -> None:
+    def __init__(self, deployment: Planner, asked: Request, context: int, concurrency: int, limits: Slo) -> None:
         self.deployment, self.asked, self.context, self.concurrency = deployment, asked, context, concurrency
         self.timer, self.limits = Timer(deployment, asked, context), limits
         self.timed = True
         self._loads: dict[Layout, Steady] = {}
 
-    def load(self, choice: Choice) -> Steady:
+    def load(self, choice: LayoutCapacity) -> Steady:
         """Its steady state. Errors: `InputError` where it cannot be timed."""
         if choice.layout not in self._loads:
             if self.asked.rate is None:
@@ -101,12 +101,12 @@ class _Sizing:
                 self._loads[choice.layout] = self.timer.open(choice.layout, self.asked.rate)
         return self._loads[choice.layout]
 
-    def first(self, counts: list[int], held: Mapping[str, int]) -> list[Choice] | None:
+    def first(self, counts: list[int], held: Mapping[str, int]) -> list[LayoutCapacity] | None:
         """The layouts of the first count on which the load is served within limits, best first; of the first on which
         it fits where there is none; None: none fits, or there are no layouts."""
-        known: dict[int, list[Choice] | None] = {}
+        known: dict[int, list[LayoutCapacity] | None] = {}
 
-        def of(i: int) -> list[Choice] | None:
+        def of(i: int) -> list[LayoutCapacity] | None:
             if i not in known:
                 known[i] = self._ranked(counts[i], held)
             return known[i]
@@ -129,17 +129,17 @@ class _Sizing:
             return of(start)
         return of(next((i for i in range(low + 1, high) if enough(i)), high))
 
-    def _met(self, choice: Choice) -> bool:
+    def _met(self, choice: LayoutCapacity) -> bool:
         if not self.timed:
             return True
         steady = self._quiet(choice)
         return steady is not None and self.limits.kept(steady)
 
-    def _quiet(self, choice: Choice) -> Steady | None:
+    def _quiet(self, choice: LayoutCapacity) -> Steady | None:
         """Its steady state; None: it holds no sequence, or needs a link that is not known."""
         return self.load(choice) if choice.serves and self.timer.known(choice.layout) else None
 
-    def _ranked(self, number: int, held: Mapping[str, int]) -> list[Choice] | None:
+    def _ranked(self, number: int, held: Mapping[str, int]) -> list[LayoutCapacity] | None:
         """The layouts of a number of accelerators, best first; None: there are none."""
         try:
             found = choices(self.deployment, number, self.context, self.concurrency, held)
@@ -151,7 +151,7 @@ class _Sizing:
             self.timed = False
             return found
 
-    def _rank(self, choice: Choice) -> tuple[bool, bool, float, float]:
+    def _rank(self, choice: LayoutCapacity) -> tuple[bool, bool, float, float]:
         steady = self._quiet(choice)
         if steady is None:
             return not choice.fits, True, inf, 0.0

@@ -17,10 +17,10 @@ from txcalc.parts.frozen import record
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.serving.demand import ROUNDS
-from txcalc.planning.serving.deployment import MOST_SEQUENCES, Choice, Plan, largest
+from txcalc.planning.serving.deployment import MOST_SEQUENCES, LayoutCapacity, Plan, largest
 from txcalc.planning.serving.durations import total
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.points import Limits, Point, Request, Timer
+from txcalc.planning.serving.points import OperatingPoint, Request, Slo, Timer
 from txcalc.planning.serving.traffic import ALIKE
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ MOST_LAYOUTS = 24  # compared for the Pareto front
 MOST_BATCH = 1 << 16  # sequences per replica that are evaluated
 
 
-class Ridge(NamedTuple):
+class RidgeBatch(NamedTuple):
     """Sequences per replica from which a decode step is compute-bound by the datasheet; None: never.
 
     weights      reads of weights alone, against the arithmetic of all but the attention core: whatever the context
@@ -75,8 +75,8 @@ class Serving:
     plan: Plan
     timer: Timer
     price: float | None
-    limits: Limits
-    chosen: Point
+    limits: Slo
+    chosen: OperatingPoint
     simulated: Simulated | None = None
     apart: Pools | None = None
 
@@ -89,23 +89,23 @@ class Serving:
         return self.timer.pace(self.chosen.layout)
 
     @cached_property
-    def batches(self) -> list[Point]:
+    def batches(self) -> list[OperatingPoint]:
         found = {point.sequences: point for point in self._timed(self.plan.best)}
         if self.request.rate is None:
             found[self.chosen.sequences] = self.chosen
         return [found[n] for n in sorted(found)]
 
     @cached_property
-    def points(self) -> list[Point]:
+    def points(self) -> list[OperatingPoint]:
         choices = (choice for choice in self.plan.choices[:MOST_LAYOUTS] if self.timer.known(choice.layout))
         return [point for choice in choices for point in self._timed(choice)]
 
-    def _timed(self, choice: Choice) -> list[Point]:
+    def _timed(self, choice: LayoutCapacity) -> list[OperatingPoint]:
         also = within(self.timer, choice, self.limits)
         return [self.timer.point(choice.layout, n) for n in sizes(choice.max_concurrency, choice.layout.dp, also)]
 
     @cached_property
-    def ridge(self) -> Ridge | None:
+    def ridge(self) -> RidgeBatch | None:
         return _ridge(self.pace, self.plan.context) if self.pace.caching else None
 
     @property
@@ -134,9 +134,9 @@ class Serving:
         return self.request.on(self.pace, self.plan.context)[1]
 
     @property
-    def front(self) -> list[Point]:
+    def front(self) -> list[OperatingPoint]:
         """The Pareto front of TPOT and tokens per second and GPU, quickest first."""
-        found: list[Point] = []
+        found: list[OperatingPoint] = []
         for _, _, point in sorted(
             ((p.steady.tpot, -p.served, p) for p in self.points if p.steady.tpot),
             key=lambda timed: timed[:2],
@@ -146,12 +146,12 @@ class Serving:
         return found
 
     @property
-    def cheapest(self) -> Point | None:
+    def cheapest(self) -> OperatingPoint | None:
         within = [point for point in self.points if point.tpot and self.limits.met(point)]
         return min(within, key=lambda p: p.seconds, default=None)
 
     @cached_property
-    def busiest(self) -> Point | None:
+    def busiest(self) -> OperatingPoint | None:
         """If a rate is too high, the highest rate within the limits, on the layout with the highest throughput; None:
         the load is no rate, or there is no such rate."""
         asked, best = self.request.rate, None
@@ -172,12 +172,12 @@ class Serving:
         return best
 
     @cached_property
-    def floors(self) -> Limits:
+    def floors(self) -> Slo:
         """The lower bounds of TTFT and TPOT of one sequence on any layout of these accelerators."""
         copies = [choice.layout for choice in self.plan.choices if self.timer.known(choice.layout)]
         figures = [self.timer.alone(layout) for layout in copies]
         steps = [step.floor for _, step in figures if step]
-        return Limits(min(prompt.floor for prompt, _ in figures), min(steps, default=None))
+        return Slo(min(prompt.floor for prompt, _ in figures), min(steps, default=None))
 
     @property
     def unmet(self) -> bool:
@@ -228,13 +228,13 @@ def serve(
     check_budget(price, ttft, tpot)
     if not plan.best.serves:
         raise InputError("speed", ["the plan holds no sequence, so there is nothing to time"])
-    limits, timer = Limits(ttft, tpot), Timer(plan.deployment, asked, plan.context)
+    limits, timer = Slo(ttft, tpot), Timer(plan.deployment, asked, plan.context)
     best = plan.best.layout
     chosen = timer.point(best, plan.concurrency, asked.rate, plan.best.max_concurrency)
     return Serving(plan, timer, price, limits, chosen)
 
 
-def within(timer: Timer, choice: Choice, limits: Limits) -> int:
+def within(timer: Timer, choice: LayoutCapacity, limits: Slo) -> int:
     """The most sequences per replica that fit within the limits: the cheapest batch, since it amortises weight reads
     most; 0: none, or no limits."""
     layout = choice.layout
@@ -245,7 +245,7 @@ def within(timer: Timer, choice: Choice, limits: Limits) -> int:
     return most if last is None else last
 
 
-def _notes(plan: Plan, timer: Timer, chosen: Point) -> Iterator[str]:
+def _notes(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[str]:
     pace, request = timer.pace(chosen.layout), timer.asked
     if not pace.caching:
         yield f"{plan.deployment.model.name} does not decode: its one latency is that of a pass"
@@ -270,7 +270,7 @@ def sizes(most: int, copies: int, also: int = 0) -> list[int]:
     return [n * copies for n in sorted({*doubled, each, also}) if n]
 
 
-def _ridge(pace: LayoutTime, context: int) -> Ridge:
+def _ridge(pace: LayoutTime, context: int) -> RidgeBatch:
     """Compute and cache reads grow with the batch; weight reads do not (experts: ever more slowly)."""
 
     def from_(caches: bool) -> int | None:
@@ -282,4 +282,4 @@ def _ridge(pace: LayoutTime, context: int) -> Ridge:
         last = largest(reads_longer, MOST_SEQUENCES)
         return None if last is None else last + 1
 
-    return Ridge(from_(False), from_(True))
+    return RidgeBatch(from_(False), from_(True))

@@ -11,7 +11,7 @@ from txcalc.planning.gradients import Recompute, reached, recomputed, step_flops
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.frameworks import FRAMEWORKS, SCHEDULES, Framework
 from txcalc.planning.training.inverse import fewest, largest
-from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankMemory, Ranks, memory, rank_of
+from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankPeak, Ranks, memory, rank_of
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.schedules import Action, in_flight, order
@@ -25,7 +25,7 @@ __all__ = [
     "Action",
     "Framework",
     "Layout",
-    "RankMemory",
+    "RankPeak",
     "Ranks",
     "Recipe",
     "Recompute",

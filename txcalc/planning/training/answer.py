@@ -14,7 +14,7 @@ from txcalc.parts.frozen import record
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.machine import Machine
-from txcalc.planning.training.memory import RankMemory, Ranks, memory, rank_of
+from txcalc.planning.training.memory import RankPeak, Ranks, memory, rank_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.run import Terms, TrainingRun, run
 from txcalc.planning.training.step import Step, StepTimer
@@ -45,7 +45,7 @@ class Training:
     max_micro_batch: int
     max_tokens: int
     min_gpus: Layout | None
-    rank: RankMemory | None = None
+    rank: RankPeak | None = None
 
     @property
     def capacity(self) -> int:

@@ -32,7 +32,7 @@ RESERVED = (1040, 1000)
 
 
 @record
-class RankMemory:
+class RankPeak:
     """Equal ranks.
 
     rank, count   the number of the first, and how many there are
@@ -78,11 +78,11 @@ class Ranks:
 
     model: Model
     recipe: Recipe
-    ranks: tuple[RankMemory, ...]
+    ranks: tuple[RankPeak, ...]
     notes: tuple[str, ...]
 
     @property
-    def fullest(self) -> RankMemory:
+    def fullest(self) -> RankPeak:
         return max(self.ranks, key=lambda rank: rank.reserved)
 
 
@@ -96,7 +96,7 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
     Errors   `InputError` with every reason why the model cannot be laid out so
     """
     pipeline = Pipeline(model, recipe)
-    layout, found = recipe.layout, list[RankMemory]()
+    layout, found = recipe.layout, list[RankPeak]()
     width = width_of(model)
     work = [kept(piece, recipe, width) for piece in pipeline.pieces]
     for stage in range(layout.pp):
@@ -117,7 +117,7 @@ def _towers(model: Model) -> tuple[str, ...]:
     return (f"{said} (not: --text-only); their activations and the time of their products are not counted",)
 
 
-def rank_of(model: Model, recipe: Recipe, number: int) -> RankMemory:
+def rank_of(model: Model, recipe: Recipe, number: int) -> RankPeak:
     """One rank's memory at its peak. Ranks are numbered by tp first, then by data parallelism, then by stage. Errors:
     `InputError` for a rank that does not exist."""
     layout = recipe.layout
@@ -137,10 +137,10 @@ def width_of(model: Model) -> int:
     return next(reversed(model.spec["stacks"].values()))["d_model"]  # type: ignore[no-any-return]
 
 
-def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Recipe, width: int) -> list[RankMemory]:
+def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Recipe, width: int) -> list[RankPeak]:
     """The ranks of a stage: those of tp whose shards differ, and of each those that share them and differ."""
     layout = recipe.layout
-    ranks, cuts = list[RankMemory](), _columns(pieces, recipe)
+    ranks, cuts = list[RankPeak](), _columns(pieces, recipe)
     inner = layout.cp * layout.copies
     for first, after in zip(cuts, [*cuts[1:], layout.tp], strict=True):
         held = [list(tensors(piece, recipe, first)) for piece in pieces]
@@ -153,7 +153,7 @@ def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Reci
     return ranks
 
 
-def figures(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankMemory) -> Counter[str]:
+def figures(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak) -> Counter[str]:
     """The figures of a rank that PyTorch's own sharding also has, by name: bytes, and the number of each collective."""
     pieces, width = pipeline.of_stage(rank.stage), width_of(model)
     want = Counter(rank.state._asdict())
@@ -186,7 +186,7 @@ def _rank(
     recipe: Recipe,
     shard: int,
     width: int,
-) -> RankMemory:
+) -> RankPeak:
     all_of_them = [tensor for some in held for tensor in some]
     state = states(all_of_them, recipe, shard, number % recipe.layout.tp)
     flights = in_flight(recipe, stage)
@@ -215,14 +215,14 @@ def _rank(
     sums = {name: sum(table.values()) for name, table in tables.items()}
     largest = max(sums, key=sums.__getitem__)
     lent = profiles.lent(recipe, pieces, state)
-    return RankMemory(
+    return RankPeak(
         number, count, stage, number % recipe.layout.tp, tables[largest], largest, sums, state, best, host, away, lent
     )
 
 
-def _fold(ranks: list[RankMemory]) -> list[RankMemory]:
+def _fold(ranks: list[RankPeak]) -> list[RankPeak]:
     """Equal ranks once."""
-    found: dict[object, RankMemory] = {}
+    found: dict[object, RankPeak] = {}
     for rank in ranks:
         key = (rank.stage, rank.state, tuple(rank.bytes.items()))
         before = found.get(key)

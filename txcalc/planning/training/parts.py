@@ -13,13 +13,13 @@ from txcalc.parts.model import Root
 from txcalc.planning.gradients import passes, recomputed, saved_by_core
 from txcalc.planning.training.activations import kept_by_kind, recomputed as layers_again
 from txcalc.planning.training.collectives import local_kv_elements
-from txcalc.planning.training.memory import RankMemory, memory, width_of
+from txcalc.planning.training.memory import RankPeak, memory, width_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, between, own_logits
 from txcalc.planning.training.states import optimizer_bytes, states, tensors
 
 
-class StepPart(NamedTuple):
+class StepCosts(NamedTuple):
     """The share of a step of leaves of one kind on one rank.
 
     flops      of matrix products, dense attention: forward, backward and what backward computes again
@@ -37,20 +37,20 @@ class StepPart(NamedTuple):
 class StepParts(NamedTuple):
     """A rank, as in `memory`, and its parts by kind."""
 
-    rank: RankMemory
-    parts: dict[str, StepPart]
+    rank: RankPeak
+    parts: dict[str, StepCosts]
     notes: tuple[str, ...]
 
     @property
-    def total(self) -> StepPart:
-        return StepPart(*map(sum, zip(*self.parts.values(), strict=True)))
+    def total(self) -> StepCosts:
+        return StepCosts(*map(sum, zip(*self.parts.values(), strict=True)))
 
 
 def by_part(model: Model, recipe: Recipe) -> StepParts:
     """A step of the rank with the most memory. Errors: `InputError` as `memory`."""
     plan, pipeline, layout = memory(model, recipe), Pipeline(model, recipe), recipe.layout
     rank, pieces = plan.fullest, pipeline.of_stage(plan.fullest.stage)
-    flops, again, saved, optimizer = (Counter[str]() for _ in StepPart._fields)
+    flops, again, saved, optimizer = (Counter[str]() for _ in StepCosts._fields)
     held = [tensor for piece in pieces for tensor in tensors(piece, recipe, rank.column)]
     for kind in dict.fromkeys(tensor.kind for tensor in held):  # of several sharers, the first have most
         optimizer[kind] = states([one for one in held if one.kind == kind], recipe, 0, rank.column).optimizer
@@ -64,7 +64,7 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
         for kind, size in kept_by_kind(piece, recipe, width_of(model)).items():
             saved[kind] += size * flights
     columns = (flops, again, saved, optimizer)
-    found = {kind: StepPart(*(column[kind] for column in columns)) for kind in {**saved, **optimizer}}
+    found = {kind: StepCosts(*(column[kind] for column in columns)) for kind in {**saved, **optimizer}}
     return StepParts(rank, {kind: part for kind, part in found.items() if any(part)}, plan.notes)
 
 

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
-from txcalc.planning.serving.deployment import Deployment, Gpu, Plan
+from txcalc.planning.serving.deployment import Gpu, Plan, Planner
 from txcalc.planning.serving.engine import engine
-from txcalc.planning.serving.points import Point, request
+from txcalc.planning.serving.points import OperatingPoint, request
 from txcalc.planning.serving.sizing import arrange
 from txcalc.planning.serving.speed import Serving, serve
 from txcalc.planning.training.answer import Training
@@ -65,7 +65,7 @@ def serving(
     points: list[dict[str, Any]] = []
     fronts: list[list[dict[str, Any]]] = []
     for weights, kv in product(grid.weights, grid.kv):
-        deployment = Deployment(model, kind, engine(model, weights, kv))
+        deployment = Planner(model, kind, engine(model, weights, kv))
         for context, share in product(grid.contexts, PROMPTS):
             asked = request(context, max(1, int(share * context)))
             front: list[dict[str, Any]] = []
@@ -125,7 +125,7 @@ def _held(gpu: Gpu) -> dict[str, Any]:
     return {"first": stage.first, "alike": stage.copies, **{name: str(size) for name, size in parts.items()}}
 
 
-def _speed(point: Point) -> dict[str, Any]:
+def _speed(point: OperatingPoint) -> dict[str, Any]:
     """The steady state of a point, or the fact that it has none."""
     steady = point.steady
     found: dict[str, Any] = {"layout": str(point.layout), "users": point.sequences, "served": point.served}

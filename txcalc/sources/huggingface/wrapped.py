@@ -52,7 +52,11 @@ def language(c: Config) -> Raw:
     return _in_a_whole(c, inner, raw)
 
 
-def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str) -> Raw:
+# What is counted of a whole, in a note.
+ALONE = "the language model alone is"
+
+
+def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str, counted: str = ALONE) -> Raw:
     """The language model whose config is the table `key`; what stands beside it may repeat it, and say nothing else."""
     _called(c, classes, endings=("", "forcausallm", "forconditionalgeneration"))
     text = c.data.get(key)
@@ -69,7 +73,7 @@ def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str) ->
         if isinstance(text.get(name), int) and not is_neutral(name, value) and text[name] != value:
             c.fault(name, value, f"{text[name]}, for {key}.{printable(name)} says the same thing")
     c.ignore(*c.data)
-    return _in_a_whole(c, inner, raw)
+    return _in_a_whole(c, inner, raw, counted)
 
 
 def flamingo(c: Config) -> Raw:
@@ -83,7 +87,9 @@ def flamingo(c: Config) -> Raw:
     if seen:
         seen.only(wide, "hidden_size", why="the published code reads pictures of this width")
         seen.ignore(*seen.data)
-    raw = inside(c, "text_config", lambda inner: _typed(inner, ("llama", "mpt")), "flamingo", "otter")
+    counted = "the language model and its gated layers are"
+    texts = ("llama", "mpt")
+    raw = inside(c, "text_config", lambda inner: _typed(inner, texts), "flamingo", "otter", counted=counted)
     if c.faults:
         return raw
     d, number = raw["d_model"], raw["n_layers"] // every
@@ -92,9 +98,9 @@ def flamingo(c: Config) -> Raw:
     return raw | {"idle": raw.get("idle", 0) + held}
 
 
-def _in_a_whole(c: Config, text: Config, raw: Raw) -> Raw:
+def _in_a_whole(c: Config, text: Config, raw: Raw, counted: str = ALONE) -> Raw:
     """With what is beside it, where that is read."""
-    return language_alone(c, raw) if c.faults or c.model_type not in BESIDE else raw | beside(c, text, raw)
+    return language_alone(c, raw, counted) if c.faults or c.model_type not in BESIDE else raw | beside(c, text, raw)
 
 
 def _called(c: Config, classes: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> None:
@@ -135,12 +141,12 @@ def _version(c: Config) -> str:
     return known.get(str(given), "llama")
 
 
-def language_alone(c: Config, raw: dict[str, Any]) -> Raw:
+def language_alone(c: Config, raw: dict[str, Any], counted: str = ALONE) -> Raw:
     """What is read of a model that has more to it, with a note of the rest."""
     beside = ("vision", "visual", "audio", "text_encoder", "mm_", "projector", "img_", "embd", "aligner", "gen_", "tts")
     tables = [key for key, value in c.data.items() if isinstance(value, Mapping) and key.startswith(beside)]
     towers = ", ".join(map(printable, tables))
-    c.note(f"multimodal: the language model alone is counted{f', without {towers}' if towers else ''}")
+    c.note(f"multimodal: {counted} counted{f', without {towers}' if towers else ''}")
     for key in ("vision_lora", "speech_lora"):
         if isinstance(c.data.get(key), Mapping):
             c.note(f"{key} is an adapter beside the model, and is not counted")

@@ -172,6 +172,8 @@ def residual(c: Config, net: Network, *, dilated: bool = False) -> Maps:
     net.act = act = c.activation("hidden_act", default="relu")
     first_width = c.size("embedding_size", default=32 if grouped else 64)
     if deep:
+        if first_width < 2:
+            c.fault("embedding_size", first_width, "2 or more, of which the first convolutions make half")
         net.conv("stem1", max(1, first_width // 2), 3, 2)
         net.conv("stem2", net.channels)
         net.conv("stem3", first_width)
@@ -185,6 +187,8 @@ def residual(c: Config, net: Network, *, dilated: bool = False) -> Maps:
     across = c.size("groups_width", default=64) if grouped else 1
     c.ignore("downsample_in_bottleneck")
     seen = [(net.sides, net.channels)]
+    if not grouped and form == "bottleneck" and min(widths) < 4:
+        c.fault("hidden_sizes", widths, "4 or more, of which the middle of a block has a quarter")
     for i, (width, depth) in enumerate(zip(widths, depths, strict=True)):
         stride = 2 if (i or first) and not (dilated and i == len(widths) - 1) else 1
         whole = net.channels != width or stride != 1 or (deep and form == "basic")

@@ -175,6 +175,8 @@ def _fused(c: Config, net: Network, d: int, bias: bool, norm: bool, fitting: boo
     if type(last) is not int or not -len(maps) <= last < len(maps):
         c.fault("head_in_index", last, f"a number below {len(maps)}")
         last = -1
+    if d < 2:
+        c.fault("fusion_hidden_size", d, "2 or more, of which the head has half")
     for i, (net.sides, net.channels) in enumerate(maps):
         net.conv(f"neck{i + 1}", d)
     made, now = [], maps[-1][0]

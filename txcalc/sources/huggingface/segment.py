@@ -1,12 +1,18 @@
-"""SAM (arXiv 2304.02643): a picture's encoder, and a decoder of masks that reads it, without a prompt."""
+"""SAM (arXiv 2304.02643) and SAM 2 (arXiv 2408.00714): a picture's encoder, and a decoder of masks that reads it,
+without a prompt.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import pairwise
 from typing import Any
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaves import Pieces, half, listed, places, preceded
+from txcalc.sources.huggingface.convolved import Network, Sides, picture, stages
+from txcalc.sources.huggingface.leaves import Pieces, fed, half, listed, normed, places, preceded
 from txcalc.sources.huggingface.reading import global_layers, grid_of
+from txcalc.sources.spec import size
 
 
 def sam(c: Config) -> Raw:
@@ -62,17 +68,18 @@ def pictures(v: Config, wide: int) -> tuple[Raw, int, int]:
 
 def _prompts(c: Config, out: int, grid: int, feats: int, around: Pieces) -> None:
     """What reads points and masks, none of which is there."""
-    p = half(c, "prompt_encoder", "sam_prompt_encoder")
+    p = half(c, "prompt_encoder", f"{c.model_type}_prompt_encoder")
     d, found = p.size("hidden_size", default=256), grid_of(p, 1024, 16)[0]
     wide = p.size("mask_input_channels", default=16)
     for key, value, other, what in (
-        ("hidden_size", d, out, "vision_config.output_channels"),
+        ("hidden_size", d, out, "the width of what vision_config gives"),
         ("hidden_size", d, 2 * feats, "twice vision_config.num_pos_feats"),
         ("image_size", found, grid, "as many patches as vision_config has"),
     ):
         if value != other:
             p.fault(key, value, f"{other:,}, {what}")
     p.only(found, "image_embedding_size", why="it is what the class derives")
+    p.ignore("scale")
     p.multiple("mask_input_channels", wide, 4)
     p.activation("hidden_act", default="gelu")
     quarter = max(1, wide // 4)
@@ -81,19 +88,20 @@ def _prompts(c: Config, out: int, grid: int, feats: int, around: Pieces) -> None
     around.append(piece("prompts", "held", convolutions + points, kind="embedding"))
 
 
-def _masks(c: Config, out: int, grid: int, around: Pieces) -> None:
-    """A token for each mask and one for their quality attend to each other and to the picture, and it to them."""
-    m = half(c, "mask_decoder", "sam_mask_decoder")
+def _masks(c: Config, out: int, grid: int, around: Pieces, *, second: bool = False) -> None:
+    """A token for each mask and one for their quality attend to each other and to the picture, and it to them; in the
+    `second` version one token more, for whether there is an object, two that stand for no point, and finer pictures."""
+    m = half(c, "mask_decoder", f"{c.model_type}_mask_decoder")
     d, n = m.size("hidden_size", default=256), m.size("num_hidden_layers", default=2)
-    heads, narrow = m.size("num_attention_heads", default=8), d // 2  # which rate the layers have is not asked
-    last = d // m.size("attention_downsample_rate", default=2)
+    heads, last = m.size("num_attention_heads", default=8), d // m.size("attention_downsample_rate", default=2)
+    narrow = last if second else d // 2  # which rate the first version's layers have is not asked
     masks, wide = m.size("num_multimask_outputs", default=3) + 1, m.size("mlp_dim", default=2048)
     if d != out or d % 8:
-        m.fault("hidden_size", d, f"vision_config.output_channels = {out:,}, which 8 divides")
+        m.fault("hidden_size", d, f"{out:,}, the width of what vision_config gives, which 8 divides")
     for inner in (d, narrow, last):
         m.divides(heads, inner, "num_attention_heads", "hidden_size, and what attention_downsample_rate leaves of it")
-    few, seen, once = {"at": [0, 1 + masks, 1]}, {"at": [0, grid**2, 1]}, {"at": [0, 1, 1]}
-    made: Pieces = [piece("tokens", "held", (1 + masks) * d)]
+    few, seen, once = {"at": [0, 1 + masks + 3 * second, 1]}, {"at": [0, grid**2, 1]}, {"at": [0, 1, 1]}
+    made: Pieces = [piece("tokens", "held", (1 + masks + second) * d)]
 
     def attends(name: str, reading: Raw, read: Raw, inner: int, **more: Any) -> None:
         made.extend(
@@ -113,6 +121,8 @@ def _masks(c: Config, out: int, grid: int, around: Pieces) -> None:
     act = m.activation("hidden_act", default="relu")
     made += [piece("up", "linear", d, wide, times=n, **few), piece("activation", act, wide, times=n, **few)]
     made.append(piece("down", "linear", wide, d, times=n, **few))
+    if second and n > 2:  # the class makes its feed-forwards as deep as its layers are many
+        made.append(piece("between", "linear", wide, wide, times=n * (n - 2), **few))
     finer = {"at": [0, 4 * grid**2, 1]}
     made += [piece("finer", "linear", d, d // 4 * 4, bias=False, **seen), piece("finer_bias", "held", max(1, d // 4))]
     made += [piece("finer_norm", "layer_norm", max(1, d // 4), **finer)]
@@ -125,4 +135,147 @@ def _masks(c: Config, out: int, grid: int, around: Pieces) -> None:
     made += [piece("quality", "linear", d, inner, **once)]
     made += [piece("qualities", "linear", inner, inner, times=depth - 2, **once)] if depth > 2 else []
     made += [piece("quality_scores", "linear", inner, masks, **once)]
+    if second:
+        made += [piece(f"object{i + 1}", "linear", d, d, **once) for i in range(2)] + [
+            piece("object", "linear", d, 1, **once)
+        ]
+        made.append(piece("fine", "linear", d, max(1, d // 4), at=[0, 4 * grid**2, 1]))
+        made.append(piece("finest_fine", "linear", d, max(1, d // 8), at=[0, 16 * grid**2, 1]))
+        m.ignore("dynamic_multimask_via_stability")
     around += [one | {"kind": "head"} for one in made]
+
+
+def sam2(c: Config) -> Raw:
+    """Hiera (arXiv 2306.00989): layers that attend in windows, whose queries are pooled where a stage begins; the three
+    finest stages are read, the coarsest of them by the decoder."""
+    c.head_of("none")
+    v = half(c, "vision", "sam2_vision_model")
+    own = v.data.get("backbone_config")
+    v.ignore("backbone_config")
+    if own is not None and not isinstance(own, Mapping):
+        v.fault("backbone_config", own, "an object, the encoder's own config")
+    b = Config(
+        own if isinstance(own, Mapping) else {},
+        "sam2_hiera_det_model",
+        "vision_config.backbone_config.",
+        v,
+        partial=True,
+    )
+    net = Network(c, picture(b, (1024, 1024)), b.size("num_channels", default=3), "", "")
+    if c.data.get("image_size", list(net.pixels)) not in (list(net.pixels), net.pixels[0]):
+        c.fault("image_size", c.data["image_size"], "what vision_config.backbone_config says")
+    c.ignore("image_size")
+    maps, out = _hiera(b, net), v.size("fpn_hidden_size", default=256)
+    channels = v.items("backbone_channel_list", of=size, length=None, default=[768, 384, 192, 96])
+    if channels != [width for _, width in reversed(maps)] or len(maps) < 3:
+        v.fault(
+            "backbone_channel_list", channels, "the widths of three or more stages of backbone_config, the last first"
+        )
+    for key, value in (("fpn_kernel_size", 1), ("fpn_stride", 1), ("num_feature_levels", 3)):
+        v.equal(key, value, {"num_feature_levels": 3}.get(key, 1), "no other is read")
+    v.only(0, "fpn_padding", why="no other is read")
+    v.ignore("hidden_act", "fpn_top_down_levels")
+    added = v.data.get("fpn_top_down_levels", [2, 3])
+    added = added if isinstance(added, list) else [*range(len(maps))]
+    halves = [(2 * small[0], 2 * small[1]) == large for (large, _), (small, _) in pairwise(maps)]
+    if not all(half for i, half in enumerate(halves) if i in added):
+        v.fault("fpn_top_down_levels", added, "stages that are twice as large as the next, to which that is added")
+    sides = [list(sides) for sides, _ in maps[:3]]
+    told = v.data.get("backbone_feature_sizes", [[256, 256], [128, 128], [64, 64]])
+    v.ignore("backbone_feature_sizes")
+    grid = sides[-1][0]
+    if told != sides or sides != [[4 * grid] * 2, [2 * grid] * 2, [grid] * 2]:
+        v.fault(
+            "backbone_feature_sizes", told, f"{sides}, the sides of the first three stages, each half the one before"
+        )
+    net.outside("embedding")
+    for i, (net.sides, net.channels) in enumerate(maps):
+        net.conv(f"neck{i + 1}", out, 1, bias=True)
+    net.around.append(piece("no_memory", "held", out, kind="embedding"))
+    net.around.append(
+        piece("grid_positions", "tied", 2, max(1, out // 2), shared=True, at=[0, grid**2, 1], kind="embedding")
+    )
+    net.around.append(piece("point_positions", "tied", 2, max(1, out // 2), at=[0, 2, 1], kind="embedding"))
+    _prompts(c, out, grid, out // 2 if out % 2 == 0 else out, net.around)
+    _masks(c, out, grid, net.around, second=True)
+    c.note("without a prompt: two points that are none")
+    c.note("transformers' attention also multiplies the queries of each position with its keys, which nothing reads "
+           "(same_place)")  # fmt: skip
+    return net.described(maps[-1][1])
+
+
+def _hiera(b: Config, net: Network) -> list[tuple[Sides, int]]:
+    """The stages' layers; gives the sides and widths of what they make."""
+    depths, widths, heads, windows = stages(
+        b, blocks_per_stage=(size, [1, 2, 7, 2]), embed_dim_per_stage=(size, [96, 192, 384, 768]),
+        num_attention_heads_per_stage=(size, [1, 2, 4, 8]), window_size_per_stage=(size, [8, 4, 14, 7]),
+    )  # fmt: skip
+    kernel, stride, pad, step, table = (
+        b.items(key, of=size, length=2, default=list(usual))
+        for key, usual in (("patch_kernel_size", (7, 7)), ("patch_stride", (4, 4)), ("patch_padding", (3, 3)),
+                           ("query_stride", (2, 2)), ("window_positional_embedding_background_size", (7, 7)))
+    )  # fmt: skip
+    pooled, ratio = b.count("num_query_pool_stages", default=3), b.real("mlp_ratio", default=4.0)
+    whole, act = b.data.get("global_attention_blocks", [5, 7, 9]), b.activation("hidden_act", default="gelu")
+    b.equal("hidden_size", widths[0], 96, "the first of embed_dim_per_stage")
+    b.ignore("global_attention_blocks", "num_attention_heads")
+    for key, sides in (
+        ("patch_kernel_size", kernel),
+        ("patch_stride", stride),
+        ("patch_padding", pad),
+        ("query_stride", step),
+    ):
+        if sides[0] != sides[1]:
+            b.fault(key, sides, "two equal numbers")
+    if not isinstance(whole, list) or not all(type(i) is int for i in whole):
+        b.fault("global_attention_blocks", whole, "a list of layers")
+        whole = []
+    if not 0 < ratio <= 1000 or ratio * min(widths) < 1:
+        b.fault("mlp_ratio", ratio, "a number that gives a width above 0")
+        ratio = 4.0
+    net.conv("patches", widths[0], (kernel[0], kernel[0]), stride[0], pad=pad[0], bias=True)
+    net.around.append(piece("positions", "held", widths[0] * (table[0] * table[1] + windows[0] ** 2), kind="embedding"))
+    if any(side % windows[0] for side in net.sides):
+        b.fault("window_size_per_stage", windows, f"first a number that divides {net.sides[0]} and {net.sides[1]}")
+    maps, number = [], 0
+    for i, (depth, d, several) in enumerate(zip(depths, widths, heads, strict=True)):
+        b.divides(several, d, "num_attention_heads_per_stage", "embed_dim_per_stage")
+        for j in range(min(depth, 1000)):
+            window = 0 if number in whole else windows[i - 1 if i and not j else i]
+            number += 1
+            less = step[0] if 0 < i <= pooled and not j else 1
+            name = f"stage{i + 1}_{'first' if not j else 'whole' if not window else 'windowed'}"
+            if name in net.kinds:
+                net.order.append(f"1*{name}")
+                continue
+            odd = any(side % less for side in net.sides) or window % less
+            if less > 1 and (odd or not window or net.channels == d):
+                wanted = "numbers that divide windows and sides where a stage begins, in windows and of another width"
+                b.fault("query_stride", step, wanted)
+            net.layer(name)
+            _attending(net, d, several, window, less)
+            net.leaves += fed("feed_forward", d, int(d * ratio), act, **net.here)
+        maps.append((net.sides, d))
+    return maps
+
+
+def _attending(net: Network, d: int, heads: int, window: int, less: int) -> None:
+    """A layer's attention in windows (0: to all), to `d` channels, of `less` times fewer queries along a side."""
+    before, here, sides = net.channels, net.here, net.sides
+    inside = places(sides, window) if window else here
+    width, keys = max(1, d // heads), [0, window**2 if window else sides[0] * sides[1], 1]
+    net.leaves.append(normed("attention", before, **here))
+    if before != d:
+        net.leaves.append(piece("shortcut", "linear", before, d, **here))
+    made = [piece(name, "linear", before, d, **inside) for name in "qkv"]
+    made.append(piece("same_place", "product", heads, width, heads, **inside))
+    net.sides, net.channels = net.checked((sides[0] // less, sides[1] // less)), d
+    if less > 1:
+        inside = {"at": [0, inside["at"][1] // less**2, 1]}
+        made.append(piece("core", "reading", heads, width, width, bias=False, keys=keys, **inside))
+    elif window:
+        made.append(piece("core", "windows", heads, width, width, window**2, bias=False, **inside))
+    else:
+        made.append(piece("core", "attention", heads, width, width, bias=False, **inside))
+    made += [piece("o", "linear", d, d, **inside), piece("attention_sum", "sum", d, **net.here)]
+    net.leaves += [one | {"kind": "attention"} for one in made]

@@ -56,6 +56,7 @@ FORMS = ["gemma3", "deepseek-v3", "t5", "vit", "jamba", "vectors"]
 SMALL = MeasuredSizes(
     ("fp32",),
     ((192, 512, 512), (192, 512, 1536), (192, 1536, 512)),
+    {4: ((192, 512, 514),), 2: ((192, 512, 513),)},
     (2**20, 2**25),
     (8, 64),
     (160, 320),
@@ -412,6 +413,11 @@ def test_of_a_known_card_pytorchs_kernels_are_measured_and_servers_stay() -> Non
     rates = [rate.rate for rate in made.rates if rate.kind == "matmul" and rate.dtype == "bf16"]
     assert own.compute == median(rates) / like.peak("bf16") < before.curve("matmul", "bf16").compute
     assert own.start_s == found.launch_s != before.launch_s
+    for row in (2, 4):
+        kind = f"matmul, {row}-byte rows"
+        (rate,) = (rate.rate for rate in made.rates if (rate.kind, rate.dtype) == (kind, "bf16"))
+        assert own.of_rows(2 * 513 if row == 2 else 2 * 514).compute == rate / like.peak("bf16")
+    assert own.of_rows(2 * 512) == own
     read = hardware.parse(made.described()["accelerator"], "this", "here").efficiency
     assert read.curves == found.curves and "calibrate" in read.cited["torch.matmul.bf16"]
     shares = next(table for table in ceilings(made.described()) if table.title == "Shares of the ceilings")

@@ -56,6 +56,8 @@ class Curve(NamedTuple):
     unpack    of products of packed weights with one row: FLOPs that a weight costs, its unpacking too
     apart     of attention's decode: 1 where each query head reads its keys and values itself, 0 where those of a
               group read them once
+    aligned_4, aligned_2   of products with a matrix whose rows' bytes are a multiple of 4, or of 2 alone, and not of
+              16: the share of the peak that the largest reach; 0: not measured, as any other
     """
 
     compute: float = 1.0
@@ -69,6 +71,14 @@ class Curve(NamedTuple):
     gathered: float = 0.0
     unpack: float = 0.0
     apart: float = 0.0
+    aligned_4: float = 0.0
+    aligned_2: float = 0.0
+
+    def of_rows(self, row_bytes: int) -> Curve:
+        """The curve of products whose matrices' rows have multiples of so many bytes; 0: of 16."""
+        if row_bytes % 16 == 0:
+            return self
+        return self._replace(compute=(self.aligned_2 if row_bytes % 4 else self.aligned_4) or self.compute)
 
     def blended(self, memory: Any, compute: Any) -> Any:
         """Seconds of traffic and arithmetic together, at their shares."""
@@ -220,6 +230,7 @@ class Efficiency:
         of its memory and its compute, and an engine's own curves go."""
         curves = {key: curve for key, curve in self.curves.items() if key.count(".") == 1}
         plain = {"blend": inf, "quantise": 0.0, "tile": 0.0, "score": 0.0, "gathered": 0.0, "unpack": 0.0, "apart": 0.0}
+        plain |= {"aligned_4": 0.0, "aligned_2": 0.0}
         given: dict[str, str] = {}
         for key in (key for key in flat if key.startswith("matmul.")):
             curves[key] = self.curve("matmul", key[7:])._replace(**plain, compute=flat[key])

@@ -30,6 +30,7 @@ _SHARE, _SECONDS = (1e-6, 1.0, "a share above 0 and at most 1"), (0.0, 0.999, "s
 BOUNDS = {
     **dict.fromkeys(("compute", "memory", "share"), _SHARE),
     **dict.fromkeys(("start_s", "depth_s", "rank_s"), _SECONDS),
+    **dict.fromkeys(("aligned_4", "aligned_2"), (0.0, 1.0, "a share from 0 to 1")),
     "blend": (1.0, inf, "a number from 1"),
 }
 

@@ -380,7 +380,7 @@ def _which(found: Mapping[str, Any]) -> str:
 
 
 def _rate(kind: str, dtype: str, size: str, rate: float) -> tuple[Any, ...]:
-    unit = "GFLOP/s" if kind in ("matmul", "attention, prefill") else "GB/s"
+    unit = "GFLOP/s" if kind.startswith("matmul") or kind == "attention, prefill" else "GB/s"
     return kind, dtype, size, TableCell(rate, f"{rate / 1e9:,.1f} {unit}")
 
 

@@ -15,7 +15,7 @@ from txcalc.planning.training.offload import HOST
 from txcalc.planning.training.run import Deadline, RunBudget, Terms, TrainingRun
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
 from txcalc.render.summary import summary
-from txcalc.units import iec, seconds, short, si_bytes
+from txcalc.units import bits_of, iec, seconds, short, si_bytes
 
 if TYPE_CHECKING:
     from txcalc.planning.training.search import Searched
@@ -272,6 +272,11 @@ def _notes(found: Training, terms: Terms) -> list[str]:
         wide = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
         own = _rates(found) if found.machine.accelerator.efficiency.has(PYTORCH) else ""
         notes.append(f"time is modelled, with measured kernel efficiencies{own}; {nodes}{wide}")
+        notes += (
+            f"products with a matrix of {rows:,} × {columns:,} reach {100 * share:.0f} % of the others' speed: a row "
+            f"of {_products(found)} is no multiple of 16 bytes (pad to multiples of {128 // bits_of(_products(found))})"
+            for (rows, columns), share in found.step.unaligned.items()
+        )
     if found.recipe.offload != "none":
         link = found.machine.host / 1e9
         share = f"; the host runs the optimizer step at {HOST / 1e9:.3g} GB/s of its memory bandwidth per GPU"

@@ -32,13 +32,14 @@ from txcalc.verify.workloads import DeviceModel, Load, rank, workload
 
 TINY = "D=64 L=4 h=4 F=128 V=64"  # its arithmetic is nothing: what a step of it takes are starts
 ROUNDS, SECONDS = 9, 90.0
-NARROW, READING = (1, 4, 16), "weights, read"
+NARROW, READING, UNALIGNED = (1, 4, 16), "weights, read", "matmul, {}-byte rows"
 
 
 class MeasuredSizes(NamedTuple):
     """What is measured on a kind of device, and in which dtypes.
 
     products    rows, inputs and outputs of a linear layer
+    unaligned   the same in 16 bits, with rows of no multiple of 16 bytes, by what their bytes are multiples of
     moved       bytes of a copy; the largest is also that of a matrix that a few rows (`NARROW`) are multiplied by
     heads       number and width of attention's
     prompts     lengths of a causal attention
@@ -49,6 +50,7 @@ class MeasuredSizes(NamedTuple):
 
     dtypes: tuple[str, ...]
     products: tuple[tuple[int, int, int], ...]
+    unaligned: Mapping[int, tuple[tuple[int, int, int], ...]]
     moved: tuple[int, ...]
     heads: tuple[int, int]
     prompts: tuple[int, ...]
@@ -60,6 +62,7 @@ class MeasuredSizes(NamedTuple):
 CPU = MeasuredSizes(
     ("fp32", "bf16"),
     ((256, 512, 512), (256, 512, 2048), (256, 2048, 512), (1024, 1024, 1024)),
+    {},
     (2**18, 2**20, 2**27),
     (8, 64),
     (256, 1024),
@@ -70,6 +73,7 @@ CPU = MeasuredSizes(
 CUDA = MeasuredSizes(
     ("fp32", "bf16", "fp16", "fp8"),
     ((2048, 4096, 4096), (4096, 4096, 16384), (4096, 16384, 4096), (8192, 8192, 8192), (16384, 16384, 16384)),
+    {4: ((4096, 4096, 16386), (4096, 16386, 4096)), 2: ((4096, 4096, 16385), (4096, 16385, 4096))},
     (2**28, 2**30),
     (32, 128),
     (4096, 16384),
@@ -222,6 +226,11 @@ def _kernels(device: str, sizes: MeasuredSizes) -> list[Kernel]:
         for rows, d_in, d_out in sizes.products:
             make = _product(device, dtype, rows, d_in, d_out)
             found.append(Kernel("matmul", dtype, f"{rows} × {d_in} × {d_out}", 2.0 * rows * d_in * d_out, make))
+        for row, products in sizes.unaligned.items() if TORCH[dtype].itemsize == 2 else ():
+            for rows, d_in, d_out in products:
+                make = _product(device, dtype, rows, d_in, d_out)
+                said, flops = f"{rows} × {d_in} × {d_out}", 2.0 * rows * d_in * d_out
+                found.append(Kernel(UNALIGNED.format(row), dtype, said, flops, make))
     for size in sizes.moved:
         found.append(Kernel("copy", "", f"{size:,} B", 2.0 * size, _copy(device, size)))
     wide = "bf16" if devices.is_cuda(device) else "fp32"
@@ -332,10 +341,19 @@ def _efficiency(
     measured = {**shares, **{f"matmul.{dtype}": share for dtype, share in products.items()}}
     flat = {key: min(1.0, share) for key, share in measured.items()} | {"launch_s": start}
     flat |= {"host_s": host} if host else {}
-    cited = dict.fromkeys(flat, made)
-    if known:
-        return known.with_kernels(PYTORCH, flat, cited)
-    return hardware.assumed(accelerator.kernels).overlaid(flat, cited)
+    cited, owner = dict.fromkeys(flat, made), f"{PYTORCH}." if known else ""
+    found = (
+        known.with_kernels(PYTORCH, flat, cited)
+        if known
+        else hardware.assumed(accelerator.kernels).overlaid(flat, cited)
+    )
+    curves = dict(found.curves)
+    for (kind, dtype), reached in by.items():
+        for row in (row for row in (2, 4) if kind == UNALIGNED.format(row)):
+            key = f"{owner}matmul.{dtype}"
+            share = min(1.0, median(reached) / accelerator.peak(dtype))
+            curves[key] = curves[key]._replace(**{f"aligned_{row}": share})
+    return replace(found, curves=curves)
 
 
 def _by_kind(rates: list[TimedRate]) -> Mapping[tuple[str, str], list[float]]:

@@ -307,14 +307,15 @@ def training_speed(
 
 
 def expected_step(subject: DeviceModel, load: Load, accelerator: Accelerator) -> tuple[Ranks, Step]:
-    """What `train` says of a training step in the dtype of the weights: its memory and its time."""
+    """What `train` says of a training step in the dtype of the weights: its memory, and its time if the experts of a
+    layer ran one after the other, as the reference's modules do."""
     name = NAMES[subject.dtype]
     recipe = Recipe(
         ALONE, micro_batch=load.batch, tokens=load.tokens, recompute="blocks" if load.checkpoint else "none",
         parameter=name, gradient=name, compute=name,
     )  # fmt: skip
-    plan = memory(subject.model, recipe)
-    return plan, StepTimer(subject.model, recipe, Machine.of(accelerator, products=name)).step(plan)
+    plan, machine = memory(subject.model, recipe), Machine.of(accelerator, products=name)
+    return plan, StepTimer(subject.model, recipe, machine, modules=True).step(plan)
 
 
 def rank(subject: DeviceModel, accelerator: Accelerator, issued: bool = True) -> RankTime:

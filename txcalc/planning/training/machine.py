@@ -7,7 +7,7 @@ Source   Williams et al. 2009 (roofline); NCCL's own model for what a collective
 
 from __future__ import annotations
 
-from math import log2
+from math import gcd, log2
 from typing import NamedTuple
 
 from txcalc.curves import PYTORCH, Curve
@@ -163,17 +163,35 @@ class Kernels:
         return "; ".join(dict.fromkeys(self.efficiency.cited[key] for key in keys))
 
     def product(
-        self, flops: float, size: float, starts: float, depth: float, rows: float = 0.0, kind: str = "matmul"
+        self,
+        flops: float,
+        size: float,
+        starts: float,
+        depth: float,
+        rows: float = 0.0,
+        kind: str = "matmul",
+        matrix: tuple[int, int] | None = None,
     ) -> float:
         """`starts` matrix products, of so many FLOPs and bytes together, whose sums have `depth` terms; `rows` of so
-        many terms are narrowed before, where products are narrower than what they read."""
+        many terms are narrowed before, where products are narrower than what they read. `matrix`: inputs and outputs,
+        by whose rows the memory is read."""
         curve = self.curve(kind, self.machine.products)
+        curve = curve.of_rows(self._row_bytes(matrix)) if matrix else curve
         compute = flops / self._peaks[self.machine.products] / curve.compute
         memory = size / self.bandwidth / curve.memory
         passes = self.curve("matmul", self.machine.products).quantise  # experts' inputs as any other's
         narrowed = passes * rows * depth * (bits_of(self.wide) + bits_of(self.machine.products)) / 8
         taken: float = curve.blended(memory, compute)
         return taken + starts * (curve.start_s + curve.depth_s * depth) + narrowed / self.bandwidth / self.memory_share
+
+    def _row_bytes(self, matrix: tuple[int, int]) -> int:
+        """What the bytes of all rows of a product with it are multiples of."""
+        return gcd(*matrix) * bits_of(self.machine.products) // 8
+
+    def aligned(self, matrix: tuple[int, int]) -> float:
+        """The share of the speed of products with aligned rows that one with this matrix reaches."""
+        curve = self.curve("matmul", self.machine.products)
+        return curve.of_rows(self._row_bytes(matrix)).compute / curve.compute
 
     def core(self, flops: float, size: float, starts: float, keys: float, score: float, latent: bool) -> float:
         """Attention in one kernel; `score` FLOPs of one pair of a head: its softmax takes time too, however narrow."""

@@ -18,7 +18,7 @@ Source   Kaplan et al. 2020 (arXiv 2001.08361) for 2×; Dao 2023 (arXiv 2307.086
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
@@ -81,6 +81,8 @@ class Step:
     spent            achievable seconds of the busiest rank by cause; their sum is `seconds`
     sent             bytes that the busiest rank sends per step, by kind of collective
     timeline         of the pipeline, without gradient exchange and optimizer
+    unaligned        matrices (inputs, outputs) of that rank whose rows are no multiples of 16 bytes, where kernels for
+                     such rows were measured, and the share of the others' speed that they reach
     """
 
     floor: float
@@ -91,6 +93,7 @@ class Step:
     timeline: timeline.Timeline
     tokens: int
     gpus: int
+    unaligned: dict[tuple[int, int], float]
 
     @property
     def tokens_s(self) -> float:
@@ -99,12 +102,22 @@ class Step:
 
 
 class StepTimer(Messages):
-    """Times of a model under a recipe on a machine. Errors: `InputError` as `memory`, and where a link is not known."""
+    """Times of a model under a recipe on a machine; `modules`: of PyTorch's modules as they are called, a layer's
+    experts one after the other. Errors: `InputError` as `memory`, and where a link is not known."""
 
-    def __init__(self, model: Model, recipe: Recipe, machine: Machine, pipeline: Pipeline | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        recipe: Recipe,
+        machine: Machine,
+        pipeline: Pipeline | None = None,
+        *,
+        modules: bool = False,
+    ) -> None:
         super().__init__(model, recipe, machine, pipeline or Pipeline(model, recipe))
         self.kernels = Kernels(machine, flash=recipe.attention or recipe.rules.attention)
         self.least = Floor(machine)
+        self.modules = modules
 
     # A piece of the pipeline.
 
@@ -164,14 +177,15 @@ class StepTimer(Messages):
             forward, backward = self._core(held, kernels, flops, size, starts)
             yield "attention", forward, 0.0 if entry.gradient == "none" else backward, 0.0
         elif leaf.role == "product":
-            kind = "experts" if entry.routed else "matmul"
-            depth, width = (float(size) for size in leaf.matrix or (0, 0))
+            kind = "experts" if entry.routed and not self.modules else "matmul"
+            depth, width = leaf.matrix or (0, 0)
             narrow = bits_of(self.machine.products) < 16 and leaf.matrix  # experts' too: TE, grouped_linear.py
             rows = float(work.positions) * float(entry.runs) if narrow else 0.0
             read, starts = (0.0, 0.0) if merged else (rows, starts)
-            forward = kernels.product(flops, size, starts, depth, read, kind)
-            of_inputs = kernels.product(flops, size, starts, width, rows, kind)
-            of_weights = kernels.product(flops, size + self._summed(held), starts, float(work.positions), 0.0, kind)
+            forward = kernels.product(flops, size, starts, depth, read, kind, leaf.matrix)
+            of_inputs = kernels.product(flops, size, starts, width, rows, kind, leaf.matrix)
+            summed = size + self._summed(held)
+            of_weights = kernels.product(flops, summed, starts, float(work.positions), 0.0, kind, leaf.matrix)
             of_inputs = 0.0 if entry.gradient == "weights" else of_inputs
             of_weights = 0.0 if entry.gradient == "input" else of_weights
             if (
@@ -181,11 +195,17 @@ class StepTimer(Messages):
                 forward, of_inputs = forward + widened, of_inputs + widened
             yield "products", forward, 0.0 if entry.gradient == "none" else of_inputs + of_weights, of_weights
         else:
-            forward = kernels.stream(size / share * (leaf.unfused if self.recipe.eager else 1), starts)
+            apart = self.recipe.eager or (self.modules and leaf.role != "norm")  # a norm is one kernel since torch 2.8
+            forward = kernels.stream(size / share * (leaf.unfused if apart else 1), starts)
             yield "other kernels", forward, 2 * forward + kernels.stream(self._tabled(held), 0), 0.0
         if self.recipe.layout.cp > 1 and entry.kind == "attention_core":
             seconds = kernels.transfer(self.keys(held)) * float(entry.runs)
             yield "collectives of a layer", seconds, self.keys_again(held) * seconds, 0.0
+
+    def _unaligned(self, pieces: Iterable[StagePiece]) -> dict[tuple[int, int], float]:
+        matrices = (held.entry.leaf.matrix for piece in pieces for held in piece.leaves)
+        reached = {matrix: self.kernels.aligned(matrix) for matrix in matrices if matrix}
+        return {matrix: share for matrix, share in reached.items() if share < 1}
 
     def _ordered(self, piece: StagePiece) -> Iterator[tuple[RankLeaf, float]]:
         """Bytes that forward moves to permute tokens into the order of their experts and to sum their results, for
@@ -250,7 +270,7 @@ class StepTimer(Messages):
         copies = float(entry.times) if entry.routed else runs
         tables = entry.leaf.row is not None
         weights = 0.0 if tables else float(entry.leaf.owning.params) * copies
-        starts = float(len(held.layers)) if entry.routed else runs
+        starts = runs if not entry.routed else copies if self.modules else float(len(held.layers))
         width = bits_of(self.machine.products) / 8 if entry.leaf.matrix else self.element
         return flops, elements * self.element + weights * width, starts, held.cut(self.recipe.layout)
 
@@ -295,7 +315,7 @@ class StepTimer(Messages):
         seconds = sum(spent.values())
         floor, bound = self.floor(plan)
         tokens = recipe.global_batch * recipe.tokens
-        return Step(floor, bound, seconds, spent, self.sent(own), line, tokens, layout.gpus)
+        return Step(floor, bound, seconds, spent, self.sent(own), line, tokens, layout.gpus, self._unaligned(own))
 
     def exposed(self, pieces: Sequence[StagePiece], works: Sequence[Work], kernels: Kernels) -> float:
         """Seconds per step in which a rank waits for the exchange of weights or gradients."""

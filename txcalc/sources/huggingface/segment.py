@@ -141,7 +141,7 @@ def _masks(c: Config, out: int, grid: int, around: Pieces, *, second: bool = Fal
         ]
         made.append(piece("fine", "linear", d, max(1, d // 4), at=[0, 4 * grid**2, 1]))
         made.append(piece("finest_fine", "linear", d, max(1, d // 8), at=[0, 16 * grid**2, 1]))
-        m.ignore("dynamic_multimask_via_stability")
+        m.ignore(*(f"dynamic_multimask_{key}" for key in ("via_stability", "stability_delta", "stability_thresh")))
     around += [one | {"kind": "head"} for one in made]
 
 

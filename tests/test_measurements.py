@@ -275,7 +275,7 @@ def test_the_page_says_what_was_found_on_the_gpus() -> None:
     text = " ".join((folder().parents[1] / "docs" / "reference" / "measured.md").read_text().split())
     prompts = [figure for path in CARDS for figure in figures(path, "peak memory") if "prefill" in figure["load"]]
     most = max(figure["measured"] / figure["planned"] for figure in prompts)
-    assert f"A prompt's modules hold up to {100 * (most - 1):.0f} % more" in text
+    assert f"Prefill takes up to {100 * (most - 1):.0f} % more than predicted" in text
     steps, dense, apart, clocks = [], [], [], []
     for path in CARDS:
         taken = [f["measured"] / f["predicted"] for f in figures(path, "time") if "cross-entropy" in f["load"]]
@@ -291,11 +291,11 @@ def test_the_page_says_what_was_found_on_the_gpus() -> None:
         apart.append([f"{max(captured[name]):.1f}" for name in ("gpt2", "mamba2-2.7b", "gpt-oss-20b")])
         first, last = (int(clock["clocks.sm"]) for clock in read(path)["ceilings"]["clocks"])
         clocks.append(f"from {first:,} to {last:,} MHz")
-    assert f"They took {steps[0]} times as long on the H100, {steps[1]} on the H200" in text
-    assert f"Llama and Qwen took {dense[0]} times what was expected on the H100, {dense[1]} on the H200" in text
+    assert f"They took {steps[0]} times as long as predicted on the H100, {steps[1]} on the H200" in text
+    assert f"Llama and Qwen took {dense[0]} times as long as expected on the H100, {dense[1]} on the H200" in text
     gpt2, mamba, oss = (" and ".join(pair) for pair in zip(*apart, strict=True))
-    assert f"GPT-2 in fp32 {gpt2}, Mamba-2 {mamba}, gpt-oss {oss}." in text
-    assert f"their clocks fell {' and '.join(clocks)}" in text
+    assert f"GPT-2 in fp32 {gpt2} times, Mamba-2 {mamba}, gpt-oss {oss}." in text
+    assert f"clocks fell {' and '.join(clocks)}" in text
     held, reserved = (
         [
             f["measured"] / f["predicted"] - 1
@@ -306,9 +306,9 @@ def test_the_page_says_what_was_found_on_the_gpus() -> None:
         for kind in (False, True)
     )
     near = 100 * sorted(held[: len(held) // 2])[4]
-    assert f"allocated at most {100 * max(held):.1f} % more than `train` says (five of them {near:.1f} %)" in text
+    assert f"allocated at most {100 * max(held):.1f} % more than `train` predicts (five of them {near:.1f} %)" in text
     more = f"{100 * min(reserved):.1f} to {100 * max(reserved):.1f}"
-    assert f"the allocator had reserved {more} % more than `train` expects" in text
+    assert f"the allocator reserved {more} % more than predicted" in text
 
 
 @pytest.mark.parametrize(("card", "file"), [("h100-sxm", "h100"), ("h200", "h200")])

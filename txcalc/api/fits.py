@@ -118,7 +118,7 @@ def fit(
     for name, number in map(accelerators, names(gpu)):
         if re.fullmatch(r"[\d.]+\s*[kmgt]i?b", name.strip(), re.I):
             expected = "a name, or a size and a bandwidth with their units (16GB@500GB/s)"
-            raise InputError("--gpu", [Fault("--gpu", name, expected, f"--memory {name} is a size alone")])
+            raise InputError("--gpu", [Fault("--gpu", name, expected, f"for a size alone: --memory {name}")])
         known = hardware.load(name)
         cards.append(CardSet(known.title, known.memory, number or 1, known))
     tried = models(sources, text_only)

@@ -34,7 +34,7 @@ NAMES = (
 MEANT = {
     **dict.fromkeys(("list", "ls", "models"), "presets"), "gpus": "presets --hardware", "version": "--version",
     "help": "-h", "explain": "formula", "params": "show", "flops": "show", "memory": "deploy", "serve": "deploy",
-    "cost": "deploy", "plot": "show --plot -",
+    "cost": "deploy", "plot": "show MODEL --plot -",
 }  # fmt: skip
 # Replacements where standard output lacks a character.
 PLAIN = {

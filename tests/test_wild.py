@@ -353,6 +353,23 @@ def test_what_minimax_publishes_beside_its_sizes() -> None:
         describe(sizes | more | {"attn_type_list": [1, 0]})
 
 
+def test_minimax_m3_without_its_tower_is_read_by_its_class() -> None:
+    """NVIDIA's aiconfigurator has such a file of the official sizes; as many parameters as transformers' class for the
+    text has on the meta device."""
+    official = {"vocab_size": 200064, "hidden_size": 6144, "num_hidden_layers": 60, "num_attention_heads": 64,
+                "num_key_value_heads": 4, "head_dim": 128, "intermediate_size": 3072, "dense_intermediate_size": 12288,
+                "num_local_experts": 128, "num_experts_per_tok": 4, "moe_layer_freq": [0] * 3 + [1] * 57,
+                "sparse_attention_config": {"sparse_attention_freq": [0] * 3 + [1] * 57}}  # fmt: skip
+    official |= {"model_type": "minimax_m3", "architectures": ["MiniMaxM3ForCausalLM"], "tie_word_embeddings": False}
+    more = {"first_k_dense_replace": 3, "n_shared_experts": 1, "num_mtp_modules": 7, "num_nextn_predict_layers": 1}
+    model = build(*describe(official | more))
+    assert model.params == 426_174_565_632
+    assert "7 modules that predict further tokens (num_mtp_modules) are not counted" in model.notes
+    for change in ({"first_k_dense_replace": 4}, {"n_shared_experts": 2}):
+        with pytest.raises(InputError, match=next(iter(change))):
+            describe(official | change)
+
+
 def test_the_default_of_lfm3_is_its_own() -> None:
     sizes = {key: value for key, value in QWEN.items() if key != "num_key_value_heads"} | {
         "model_type": "lfm3",

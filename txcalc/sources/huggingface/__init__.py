@@ -168,6 +168,13 @@ def without(data: Mapping[str, Any], where: str, ignore: Sequence[str]) -> tuple
     return data, notes
 
 
+# Classes by other names than transformers'.
+RENAMED = {
+    "MiniMaxM3ForCausalLM": "MiniMaxM3VLForCausalLM",
+    "T5WithLMHeadModel": "T5ForConditionalGeneration",
+}
+
+
 def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
     """The model type of a config, and an assumption where it is its class that says it: files of transformers 2 have no
     model type, and some have one that no library knows. Errors: `InputError`."""
@@ -190,7 +197,7 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
         known = model_type in READERS or model_type in WRAPPERS or model_type in REFUSED
         if known or release.knows(model_type) or (model_type and "auto_map" in data):
             return model_type, []
-    types = [one for one in release.types_of(cls) if one in READERS or one in WRAPPERS]
+    types = [one for one in release.types_of(RENAMED.get(cls, cls)) if one in READERS or one in WRAPPERS]
     if model_type is None:
         types += [one for one, (at, _) in READERS.items() if at in PUBLISHED and bare(cls) in named_after(one)]
     if len(types) > 1:
@@ -206,10 +213,6 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
         fix = f'its keys are like those of {like}: add "model_type": "{like}" if it is one' if like else ""
         raise InputError(where, [Fault("model_type", got, "the name of an architecture, such as 'llama'", fix)])
     return model_type, []
-
-
-# Classes by older names of transformers'.
-RENAMED = {"T5WithLMHeadModel": "T5ForConditionalGeneration"}
 
 
 def agreed(c: Config) -> None:

@@ -10,6 +10,7 @@ from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import GLOBAL, TOP, Config, Raw, layered, piece
 from txcalc.sources.huggingface.encoder import bert_like
 from txcalc.sources.huggingface.keys import any_of
+from txcalc.sources.huggingface.sparse import uncounted
 from txcalc.sources.spec import MAX_SIZE, size
 
 Pieces = list[Raw]
@@ -393,6 +394,10 @@ def minimax_m3_vl_text(c: Config) -> Raw:
     fed = c.items("moe_layer_freq", of=any_of(0, 1), length=n, default=[1] * n)
     names = ["sparse" if one else "dense" for one in fed]
     channels = c.items("mlp_layer_types", of=any_of("dense", "sparse"), length=n, default=names)
+    c.only(fed.index(1) if 1 in fed else n, "first_k_dense_replace", why="moe_layer_freq says which layers are dense")
+    c.only(1, "n_shared_experts", why="shared_intermediate_size is the width of one")
+    c.ignore("num_nextn_predict_layers")  # how often its modules run
+    uncounted(c)
     own: Raw = {"activation": "clamped_silu"}
     c.data = {key: value for key, value in c.data.items() if key != "hidden_act"}  # its class takes none
     mixed = c.experts(("num_local_experts", "num_experts"), TOP, ("intermediate_size",), 128, 4) | own

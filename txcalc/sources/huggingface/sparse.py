@@ -62,14 +62,20 @@ def phimoe(c: Config) -> Raw:
     return layered(raw, c.one_window(raw, window))
 
 
+def uncounted(c: Config) -> None:
+    """A note of MiniMax's modules that predict further tokens."""
+    c.ignore("mtp_transformer_layers", "num_mtp_modules")
+    further = c.data.get("num_mtp_modules")
+    if further:
+        c.note(f"{shown(further)} modules that predict further tokens (num_mtp_modules) are not counted")
+
+
 def minimax_m2(c: Config) -> Raw:
     raw = c.stack()
     attention = c.heads(raw, kv=8, d_head=128) | {"qk_norm": "width"}
     c.only([1] * raw["n_layers"], "attn_type_list", why="attention over all tokens in every layer is read")
-    c.ignore("rotary_dim", "mlp_intermediate_size", "mtp_transformer_layers", "num_mtp_modules")
-    further = c.data.get("num_mtp_modules")
-    if further:
-        c.note(f"{shown(further)} modules that predict further tokens (num_mtp_modules) are not counted")
+    c.ignore("rotary_dim", "mlp_intermediate_size")
+    uncounted(c)
     return c.decoder(raw, attention, mixed=c.experts(NAMES[::-1], TOP, ("intermediate_size",), 256, 8), theta=5e6)
 
 

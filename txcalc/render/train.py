@@ -12,7 +12,7 @@ from txcalc.planning.training.answer import Elsewhere, Training
 from txcalc.planning.training.machine import Kernels
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankPeak
 from txcalc.planning.training.offload import HOST
-from txcalc.planning.training.run import Deadline, RunBudget, Terms, TrainingRun
+from txcalc.planning.training.run import DeadlineGpus, RunBudget, Terms, TrainingRun
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
 from txcalc.render.summary import summary
 from txcalc.units import bits_of, iec, seconds, short, si_bytes
@@ -342,7 +342,7 @@ def data(found: Training) -> dict[str, Any]:
         "run": run
         and {
             "train_tokens" if name == "tokens" else name: value._asdict()
-            if isinstance(value, Deadline | RunBudget)
+            if isinstance(value, DeadlineGpus | RunBudget)
             else value
             for name, value in run._asdict().items()
         },

@@ -33,11 +33,11 @@ class TrainingRun(NamedTuple):
     cost: float | None
     energy_kwh: float | None
     co2_kg: float | None
-    deadline: Deadline | None = None
+    deadline: DeadlineGpus | None = None
     budget: RunBudget | None = None
 
 
-class Deadline(NamedTuple):
+class DeadlineGpus(NamedTuple):
     """The accelerators that finish within so many days at an unchanged speed: `gpus`, a multiple of one replica's."""
 
     days: float
@@ -103,7 +103,7 @@ def run(model: Model, tokens: int, tokens_s: float, gpus: int, copies: int, term
     if terms.deadline is not None:
         one = gpus // copies
         needed = Fraction(hours) / Fraction(24 * terms.deadline * one)
-        deadline = Deadline(terms.deadline, one * max(1, ceil_div(needed.numerator, needed.denominator)))
+        deadline = DeadlineGpus(terms.deadline, one * max(1, ceil_div(needed.numerator, needed.denominator)))
     if terms.budget is not None and terms.price is not None:
         budget = RunBudget(terms.budget, int(terms.budget / terms.price * 3600 * tokens_s))
     return TrainingRun(

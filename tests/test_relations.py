@@ -15,7 +15,7 @@ import pytest
 from tiny import TINY
 
 from txcalc import hardware, load
-from txcalc.errors import InputError
+from txcalc.errors import Fault, InputError
 from txcalc.ledger import walk
 from txcalc.model import MAX_TOKENS
 from txcalc.parts.cores import AttentionCore, SoftmaxCore
@@ -36,7 +36,7 @@ from txcalc.planning.fitting import CardSet, FormatFits, checked_context
 from txcalc.planning.formats import modules
 from txcalc.planning.formats.mixtures import WHEN
 from txcalc.planning.formats.modules import Modules
-from txcalc.planning.formats.names import _agreed, covering, stored_narrow
+from txcalc.planning.formats.names import _agreed, covering, stored_narrow, weights_of
 from txcalc.planning.formats.quantised import READERS, configured, native
 from txcalc.planning.formats.weights import EXPERTS, FORMATS, LAYERS, Format
 from txcalc.planning.generation import FLOPS, generations
@@ -58,7 +58,7 @@ from txcalc.planning.serving.deployment import (
 )
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, reserve_of
 from txcalc.planning.serving.engine_memory import PCIE, EngineMemory, visible
-from txcalc.planning.serving.engine_profiles import data, profile
+from txcalc.planning.serving.engine_profiles import data, profile, unsupported
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import HostMemory, Offload
 from txcalc.planning.serving.points import OperatingPoint, Slo, request
@@ -72,7 +72,9 @@ from txcalc.planning.training.answer import Training
 from txcalc.planning.training.collectives import collectives, local_kv_elements
 from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.machine import Machine, ring
+from txcalc.planning.training.memory import memory
 from txcalc.planning.training.messages import Messages
+from txcalc.planning.training.parts import rules_of
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
 from txcalc.planning.training.run import Terms, tokens_of
 from txcalc.planning.training.stages import Pipeline
@@ -995,10 +997,10 @@ def test_a_card_that_is_just_large_enough_is_large() -> None:
     """For vLLM; all of an unnamed card's memory is seen. A link as fast as the slots is none of its own."""
     found, least = profile("vllm"), parse_bytes(data()["large"]["least"], "least")
     assert found
-    for memory, large in ((least - 1, False), (least, True)):
-        card = replace(CARD, name="another", vendor="another", memory=memory)
+    for size, large in ((least - 1, False), (least, True)):
+        card = replace(CARD, name="another", vendor="another", memory=size)
         one = EngineMemory(found, card, 8192)
-        assert one.large == large and visible(card) == memory
+        assert one.large == large and visible(card) == size
         assert not any("reserve is of" in note for note in one.notes(SMALL, 0, Layout()))
     outside = [
         EngineMemory(found, replace(CARD, link=link), 8192).rest(SMALL, Layout(tp=2), 0)["outside torch"]
@@ -1057,3 +1059,47 @@ def test_projected_positions_are_split_by_heads() -> None:
         root = Sharding(model).stages(Layout(tp=ranks))[0].root
         shapes = {entry.steps[-1].name: entry.leaf.matrix for entry in walk(root, model.workload(1, 4))}
         assert shapes["position"] == (32, 4 * 12 // ranks)
+
+
+# What is said of engines, formats and layouts.
+
+
+def test_a_version_is_the_newest_known_where_a_later_one_is_asked_for() -> None:
+    newest = profile("vllm")
+    assert newest
+    for asked, said in ((newest.version, False), (f"{newest.version}.1", False), ("99", True)):
+        found = profile(f"vllm@{asked}")
+        assert found and bool(found.newest) == said, asked
+
+
+def test_a_format_that_an_engine_lacks_is_named_once() -> None:
+    """One of several types is named beside the mixture."""
+    faults = list[Fault]()
+    for name in ("sglang", "trtllm", "llama.cpp"):
+        found = profile(name)
+        assert found
+        faults += filter(None, (unsupported(found, form, CARD) for form in FORMATS.values()))
+        if mixed := unsupported(found, weights_of(SMALL, "Q4_K_M"), CARD):
+            assert "Q4_K_M, with q" in str(mixed)
+    assert faults and not any(", with" in str(fault) for fault in faults)
+
+
+def test_states_stay_as_wide_as_they_were() -> None:
+    for name, kv, said in (("mamba-2.8b", "fp8", True), ("mamba-2.8b", "bf16", False), ("gpt2", "fp8", False)):
+        model = load(name)
+        notes = " ".join(_notes(Deployment(model, CARD, engine(model, kv=kv)), Layout(), 64, 64))
+        assert ("recurrent states stay at 16 bits" in notes) == said, (name, kv)
+
+
+def test_a_vocabulary_of_torch_s_is_cut_and_not_padded() -> None:
+    for framework, said in (("fsdp2", "is cut as torch.chunk cuts it"), ("nanotron", "is padded to 252")):
+        plan = memory(load(DENSE), Recipe(Layout(tp=4), tokens=32, framework=framework))
+        assert any(said in note for note in plan.notes), framework
+    assert [rules_of(Recipe(framework=name))["pads"] for name in ("fsdp2", "nanotron")] == [0, 1]
+
+
+def test_a_method_that_packs_no_words_takes_any_size() -> None:
+    odd = load("D=63 L=1 h=3 F=99 V=50 untied")
+    form = configured(odd, {"quant_method": "fbgemm_fp8"})
+    down = next(entry for entry in odd.ledger() if entry.path.endswith("feed_forward.down"))
+    assert 8 * form.bytes_of(down) == 63 * 99 * 8 + 63 * 32

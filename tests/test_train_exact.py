@@ -792,6 +792,8 @@ SAVED: list[tuple[dict[str, Any], dict[str, int]]] = [
       "final_norm": WIDE // 4 + 2 * ROWS}),
     ({"framework": "nanotron", "source": "D=64 L=4 h=8 F=96 V=250"},  # q, k and v as one, and k and v once more
      {"core": 2 * (4 * WIDE + 2 * WIDE) + 4 * STATED}),
+    ({"framework": "nanotron", "source": "D=64 L=4 h=8 F=96 V=250", "set": {"attention.d_v": 4}},
+     {"core": 2 * (2 * WIDE + WIDE + WIDE + WIDE // 2) + 4 * STATED}),  # values and results half as wide
     ({"source": "D=64 L=4 h=8 F=96 V=250"}, {"core": 2 * 4 * WIDE + 4 * STATED}),
     ({"set": {"lora.rank": 4}, "frozen": "nf4"},  # four-bit products keep inputs that no gradient needs
      {"q": 0, "lora_a": 2 * WIDE, "lora_b": 2 * 2 * 4 * ROWS * 4, "o": 2 * WIDE, "projection": 0}),
@@ -859,6 +861,7 @@ def test_what_blocks_keep(changes: dict[str, Any], saved: complex, again: int, a
     [
         ({"recompute": "core"}, 2 * ROWS * 64 + 4 * ROWS * 8),  # a layer's result and its statistics
         ({"recompute": "core", "keep_scores": True}, 2 * (3 * 8 * 32 * 32 + ROWS * 64)),  # scores, scaled queries
+        ({"recompute": "core", "keep_scores": True, "set": {"attention.d_v": 4}}, 2 * (3 * 8 * 32 * 32 + ROWS * 64)),
     ],
 )
 def test_a_core_that_is_computed_again(changes: dict[str, Any], again: int) -> None:

@@ -45,7 +45,7 @@ from txcalc.planning.layout import ORDER, SERVING_ORDER, Group, Layout, filled, 
 from txcalc.planning.matching import matched
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.scaling import ScalingQuestion
-from txcalc.planning.serving.demand import Steady
+from txcalc.planning.serving.demand import Demand, Steady
 from txcalc.planning.serving.deployment import (
     MOST_GPUS,
     MOST_SEQUENCES,
@@ -65,6 +65,7 @@ from txcalc.planning.serving.points import OperatingPoint, Slo, request
 from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.serving.sizing import _Sizing, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, sizes, within
+from txcalc.planning.serving.steady_state import open_
 from txcalc.planning.serving.traffic import Lengths, Requests, arrivals, lengths
 from txcalc.planning.shapes import DecoderShape, DesignBudget, DesignFamily, Likeness, designs
 from txcalc.planning.training.activations import kept
@@ -1087,7 +1088,7 @@ def test_a_format_that_an_engine_lacks_is_named_once() -> None:
 def test_states_stay_as_wide_as_they_were() -> None:
     for name, kv, said in (("mamba-2.8b", "fp8", True), ("mamba-2.8b", "bf16", False), ("gpt2", "fp8", False)):
         model = load(name)
-        notes = " ".join(_notes(Deployment(model, CARD, engine(model, kv=kv)), Layout(), 64, 64))
+        notes = " ".join(_notes(Planner(model, CARD, engine(model, kv=kv)), Layout(), 64, 64))
         assert ("recurrent states stay at 16 bits" in notes) == said, (name, kv)
 
 
@@ -1103,3 +1104,18 @@ def test_a_method_that_packs_no_words_takes_any_size() -> None:
     form = configured(odd, {"quant_method": "fbgemm_fp8"})
     down = next(entry for entry in odd.ledger() if entry.path.endswith("feed_forward.down"))
     assert 8 * form.bytes_of(down) == 63 * 99 * 8 + 63 * 32
+
+
+def test_weights_of_eight_bits_are_multiplied_as_they_are() -> None:
+    for kind, bits, dtype in (("float", 8, "fp8"), ("int", 8, "int8"), ("int", 4, "bf16")):
+        weights = {"num_bits": bits, "type": kind, "strategy": "channel"}
+        groups = {"g": {"targets": ["Linear"], "weights": weights}}
+        form = configured(SMALL, {"quant_method": "compressed-tensors", "config_groups": groups})
+        entry = next(entry for entry in SMALL.ledger() if entry.path.endswith("attention.q"))
+        assert form.dtype_of(entry) == dtype, (kind, bits)
+
+
+def test_passes_of_prompts_alone_are_answered_as_fast_as_they_are_computed() -> None:
+    """Of more than that, no more; of fewer, as many as come."""
+    demand = Demand(lambda n: 0.0, 0.25, 0.25, 1.0, 1)
+    assert [(open_(demand, rate, 8).lasts, open_(demand, rate, 8).rate) for rate in (3, 5)] == [(True, 3), (False, 4)]

@@ -27,7 +27,7 @@ from txcalc.sources import build
 
 sys.path.insert(0, str(Path(__file__).with_name("evidence")))
 
-from layouts import CASES, KEPT, title
+from layouts import CASES, KEPT, model_of, title
 
 needs("torch")
 
@@ -65,7 +65,7 @@ def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, more: dict[str
 def test_a_layout_is_as_torch_had_it(case: str) -> None:
     """Every rank as `python tests/evidence/layouts.py --keep` measured it, with torch's own sharding."""
     ((source, layout, more),) = (one for one in CASES if title(*one) == case)
-    model, recipe = load(source), Recipe(layout, tokens=32 * layout.sp * layout.cp, **more)
+    model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp * layout.cp, **more)
     pipeline, plan = Pipeline(model, recipe), memory(model, recipe)
     for rank, measured in MEASURED[case].items():
         (one,) = (each for each in plan.ranks if str(each.rank) == rank)

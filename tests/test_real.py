@@ -79,6 +79,12 @@ def test_an_embedding_that_adds_to_its_tokens_is_that_of_one_process(source: str
     _equal(build({**TINY[source], "vocab_size": 52}, source), "tp=2,sp=2,fsdp=2", "")
 
 
+@pytest.mark.parametrize("source", ["bitnet", "olmo2", "bloom", "laguna", "esmc", "eagle3", "hy-v4", "gemma4"])
+def test_what_ranks_join_beside_heads_and_columns_is_that_of_one_process(source: str) -> None:
+    """Statistics of norms over split columns, norms over all heads, slopes and gates of heads, what a draft reads."""
+    _equal(build({**TINY[source], "vocab_size": 52}, source), "tp=2,sp=2", "")
+
+
 def _equal(model: Model, layout: str, recipe: str, pool: Pool | None = None) -> None:
     ways = parse_layout(layout)
     verdict = verify_real(model, parse_recipe(f"tokens=16,{recipe}", ways), ways.gpus, pool=pool)

@@ -13,10 +13,16 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from tiny import TINY
+
 from txcalc import load
 from txcalc.planning.training import Layout, Recipe
+from txcalc.sources import build
 
 if TYPE_CHECKING:
+    from txcalc.model import Model
     from txcalc.verify.verdict import Verdict
 
 SMALL = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
@@ -89,6 +95,12 @@ CASES: list[tuple[str, Layout, dict[str, Any]]] = [
     ("vit-b", Layout(tp=2, fsdp=2), {}),
 ]
 
+# What ranks of tp join or share out beside heads and columns: statistics and norms over all heads, gates and slopes of
+# each head, a draft's embedding, vectors of each layer, several streams; and weights that nothing trains.
+MECHANISMS = (
+    "diffllama", "bitnet", "gemma4", "gemma4-moe", "gemma3n", "olmo2", "bloom", "laguna", "afmoe", "channel-delta",
+    "eagle3", "eagle", "predictor", "esmc", "roformer", "esm", "mamba2", "minimax", "olmo-hybrid", "cohere", "hy-v4",
+)  # fmt: skip
 EXPERTS = SMALL + " E=8 k=2"
 # tp, sp, dp, fsdp, ep, etp: beside dp; over the ranks of tp; over more and over fewer; each expert on several ranks.
 SPREAD = (
@@ -141,10 +153,17 @@ CASES += [
     ("palm-8b", Layout(tp=4, sp=4, fsdp=4), {}),  # parallel branches with one norm: each gathers and saves its result
     ("palm-8b", Layout(tp=2, fsdp=2), {}),
     ("falcon-40b", Layout(tp=4, sp=4, fsdp=2), {}),
+    *((f"tiny {name}", Layout(tp=2, sp=2, fsdp=2), {}) for name in MECHANISMS),
 ]
 
 
 KEPT = Path(__file__).parents[1] / "data" / "training" / "layouts.json"
+
+
+def model_of(source: str) -> Model:
+    """A model by its source, or a tiny one by its name."""
+    name = source.removeprefix("tiny ")
+    return load(source) if name == source else build(TINY[name], name)
 
 
 def title(source: str, layout: Layout, more: dict[str, Any]) -> str:
@@ -170,7 +189,9 @@ def main(first: int = 0, last: int = len(CASES), *, kept: bool = False) -> int:
     for number, (source, layout, more) in list(enumerate(CASES))[first:last]:
         start = time.time()
         tokens = 32 * layout.sp * layout.cp
-        verdict = verify_layout(load(source), Recipe(layout, tokens=tokens, **more), ranks=2, affine=number % 8 == 0)
+        verdict = verify_layout(
+            model_of(source), Recipe(layout, tokens=tokens, **more), ranks=2, affine=number % 8 == 0
+        )
         figures, wrong = figures + len(verdict.rows), wrong + len(verdict.failures)
         said = ", ".join(f"{key}={value}" for key, value in more.items())
         print(f"{number:3} {source[:32]:32} {layout!s:24} {said[:32]:32} {len(verdict.rows):4} figures, "

@@ -101,8 +101,9 @@ class Attention(Composite):
     direct: bool = False
     # Groups of the grouped projections q, k, v and o (SqueezeBERT, arXiv 2006.11316).
     groups: tuple[Any, ...] | None = None
-    # On one rank: gathers heads for norms over all of them; joins the statistics of `inner_norm`.
-    norm_gather: AllGather | None = None
+    # On one rank: gather heads for norms over all of them; joins the statistics of `inner_norm`.
+    query_gather: AllGather | None = None
+    key_gather: AllGather | None = None
     inner_join: AllReduce | None = None
 
     def children(self) -> Iterator[Child]:
@@ -126,8 +127,9 @@ class Attention(Composite):
                 "g",
                 Linear(d_in=self.d_model, d_out=self.n_heads * self.gate.gates, bias="g" in self.biases, keeps="no"),
             )
-        yield from optional("norm_gather", self.norm_gather)
+        yield from optional("q_gather", self.query_gather, duty="heads")
         yield from optional("q_norm", self.query_norm)
+        yield from optional("k_gather", self.key_gather, duty="heads", **at)
         yield from optional("k_norm", self.key_norm, **at)
         yield from optional("v_norm", self.value_norm, **at)
         if self.value_scale is not None:
@@ -142,7 +144,7 @@ class Attention(Composite):
         yield Child("core", self.core)
         yield from optional("gate", self.gate)
         yield from optional("inner_norm", self.inner_norm)
-        yield from optional("inner_join", self.inner_join)
+        yield from optional("inner_join", self.inner_join, duty="statistics")
         if self.direct:
             return
         keeps = "yes" if self.gate or self.inner_norm else "eager"
@@ -185,13 +187,8 @@ class Attention(Composite):
             gate=self.gate and replace(self.gate, n_heads=heads),
             inner_norm=ways.inner_norm(self.inner_norm, heads * self.core.d_v),
             relative_bias=self.relative_bias and self.relative_bias.shard(ways),
-            norm_gather=ways.norm_gather(
-                (
-                    (self.query_norm, self.n_heads, self.d_head),
-                    (self.key_norm, self.n_kv_heads, self.d_head),
-                    (self.value_norm, self.n_kv_heads, self.core.d_v),
-                )
-            ),
+            query_gather=ways.norm_gather(self.query_norm, self.n_heads, self.d_head),
+            key_gather=ways.norm_gather(self.key_norm, self.n_kv_heads, self.d_head),
             inner_join=ways.norm_statistics(self.inner_norm),
         )
 

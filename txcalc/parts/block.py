@@ -56,6 +56,7 @@ class Laurel(Composite):
     d_model: Any
     rank: Any
     norm: Norm
+    on_stream = True
 
     def children(self) -> Iterator[Child]:
         yield Child("left", Linear(d_in=self.d_model, d_out=self.rank, bias=False, keeps="no"))
@@ -100,6 +101,7 @@ class Streams(Composite):
     number: Any
     active: int
     norm: Norm
+    on_stream = True
 
     def children(self) -> Iterator[Child]:
         yield Child("norm", self.norm, runs=2)

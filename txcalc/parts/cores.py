@@ -272,6 +272,10 @@ class DifferentialCore(SoftmaxCore):
         """One per pair of heads."""
         return exact_div(super().rows_kept(work), 2)
 
+    def statistics(self, work: Workload) -> Any:
+        """Each half of the heads attends twice."""
+        return 2 * super().statistics(work)
+
     def weights(self) -> tuple[Weight, ...]:
         return tuple(Weight(name, (self.d_qk,)) for name in ("lambda_q1", "lambda_k1", "lambda_q2", "lambda_k2"))
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+from txcalc.parts.collectives import AllGather
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
@@ -35,6 +36,7 @@ class Features(Composite):
     bias: bool
     norm: Norm | None
     embedding_norm: Norm | None
+    on_stream = True
 
     def children(self) -> Iterator[Child]:
         yield from optional("norm", self.norm, gradient="weights")
@@ -63,12 +65,15 @@ class DraftAttention(Composite):
     norm: Norm
     rotary: Rotary | None
     core: AttentionCore
+    # On one rank: gathers the positions of the tokens' embedding.
+    gather: AllGather | None = None
 
     def describe(self) -> str:
         return f"attention {self.n_heads}/{self.n_kv_heads} × {self.d_head}, over tokens and features"
 
     def children(self) -> Iterator[Child]:
         read, keys = 2 * self.d_model, self.n_kv_heads * self.d_head
+        yield from optional("gather", self.gather)
         yield Child("norm", self.norm)
         yield Child("q", Linear(d_in=read, d_out=self.n_heads * self.d_head, bias=False), duty="reads")
         yield Child("k", Linear(d_in=read, d_out=keys, bias=False, keeps="no"), duty="reads")
@@ -89,6 +94,7 @@ class DraftAttention(Composite):
             n_kv_heads=groups,
             rotary=self.rotary and replace(self.rotary, heads=heads + groups),
             core=replace(self.core, n_heads=heads, n_kv_heads=groups),
+            gather=ways.gather_positions(self.d_model),
         )
 
 

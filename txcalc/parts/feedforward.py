@@ -38,7 +38,6 @@ class FeedForward(Composite):
 
     `inner_norm` stands before down, which then saves its input; `inner_join` joins its statistics over ranks.
 
-    `inner_norm` stands before down, which then keeps its input by itself; ranks add up its statistics (`inner_join`).
     Source   Vaswani et al. 2017, equation 2; Shazeer 2020 (arXiv 2002.05202); Wang et al. 2022 (arXiv 2210.06423)
     """
 
@@ -77,7 +76,7 @@ class FeedForward(Composite):
         same = self.activation in SAVES_RESULT and not self.gated
         if self.inner_norm:
             yield Child("inner_norm", replace(self.inner_norm, keeps=not same))
-        yield from optional("inner_join", self.inner_join)
+        yield from optional("inner_join", self.inner_join, duty="statistics")
         kept = same and not self.inner_norm
         bias = self.bias if self.down_bias is None else self.down_bias
         keeps = "no" if kept else "yes"
@@ -114,7 +113,7 @@ class LayerInput(Composite):
     d_model: Any
     width: Any
     activation: str
-    complete = True  # every rank has all of it
+    complete = on_stream = True  # every rank has all of it
 
     def children(self) -> Iterator[Child]:
         yield Child("gate", Linear(d_in=self.d_model, d_out=self.width, bias=False))
@@ -243,6 +242,7 @@ class Experts(Composite):
         apart = ways.shared_keeps_input(self.shares_input)
         return replace(
             self,
+            router_norm=ways.keeping(self.router_norm),
             n_experts=ways.experts(self.n_experts),
             top_k=ways.local_top_k(self.top_k),
             expert=self.expert.shard(ways.routed),

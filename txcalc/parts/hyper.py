@@ -136,6 +136,7 @@ class HyperConnection(Composite):
     mixed: bool
     eps: Any
     read: bool = False
+    on_stream = True
 
     def children(self) -> Iterator[Child]:
         shares = Shares(number=self.number, steps=self.steps, mixed=self.mixed, read=self.read)

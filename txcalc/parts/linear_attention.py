@@ -15,7 +15,7 @@ from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import REQUIRED, RMS_EPS, activation, flag, key, letter, per_head, real
-from txcalc.parts.part import COST, Child, Composite, Elementwise, Operation, Traffic, Workload
+from txcalc.parts.part import COST, Child, Composite, Elementwise, Operation, Traffic, Workload, optional
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
@@ -180,8 +180,7 @@ class LinearAttention(Composite):
         yield Child("activation", Activation(width=3 * inner, form=self.activation, gated=False))
         yield Child("scan", DecayScan(n_heads=self.n_heads, d_head=self.d_head))
         yield Child("norm", Norm(width=inner, form="rms", bias=False, eps=self.norm_eps))
-        if self.join:
-            yield Child("norm_join", self.join)
+        yield from optional("norm_join", self.join, duty="statistics")
         yield Child("gate", Activation(width=inner, form="sigmoid", gated=True))
         yield Child("out_proj", Linear(d_in=inner, d_out=self.d_model, bias=False), duty="writes")
 

@@ -99,6 +99,7 @@ class LayerInputs(Composite):
     norm: Norm
     # On one rank: joins the rows of a vocabulary-parallel table.
     join: Collective | None = None
+    on_stream = True
 
     def children(self) -> Iterator[Child]:
         everything = self.count * self.width
@@ -127,6 +128,7 @@ class StreamEnds(Composite):
     width: Any
     number: Any
     first: bool
+    on_stream = True
 
     def children(self) -> Iterator[Child]:
         others = self.number - 1
@@ -215,7 +217,7 @@ class Stack(Root):
         yield from optional("around", self.around, kind="other")
         yield from optional("relative_bias", self.relative_bias)
         yield from optional("distances", self.distances, kind="embedding")
-        yield from optional("angles", self.angles, kind="embedding")
+        yield from optional("angles", self.angles, kind="embedding", gradient="none")
         yield from optional("layer_inputs", self.layer_inputs, kind="other")
         yield from optional("join", self.join, kind="other")
         yield from optional("features", self.features, kind="other")
@@ -226,8 +228,8 @@ class Stack(Root):
         yield from optional("merge", self.merge, kind="other")
         yield from optional("collapse", self.collapse, kind="other")
         yield from optional("final_norm", self.final_norm)
-        yield from optional("contacts", self.contacts, kind="other")
-        yield from optional("idle", self.idle, kind="other")
+        yield from optional("contacts", self.contacts, kind="other", gradient="none")
+        yield from optional("idle", self.idle, kind="other", gradient="none")
         if self.pooler:
             yield Child("pooler", self.pooler, kind=self.pooler.kind)
         if self.head:

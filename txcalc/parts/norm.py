@@ -85,8 +85,10 @@ class Norm(Leaf):
         return 1 if self.apart else self.groups
 
     def statistics(self, work: Workload) -> Any:
+        """Of a LayerNorm with weights of each group a deviation alone: no kernel has such, and its centred input is
+        kept."""
         rows = work.positions * self.groups
-        return rows if self.form == "rms" else 2 * rows
+        return rows if self.form == "rms" or self.apart else 2 * rows
 
 
 @frozen

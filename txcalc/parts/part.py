@@ -45,10 +45,11 @@ Gradient = Literal["both", "weights", "input", "none"]
 # writes: the last projection of a branch; steps: the projection to a mixer's step sizes; pools: a pooling of keys;
 # latent: the norm of a latent; weighs: the head weights of an index; widens: the projection back from the experts'
 # latent; base, adapts: an adapter's frozen layer and its first factor; logits: the product that gives them, and the
-# collective that joins them; shares: the collective that gathers what ranks made of shares of the tokens all have.
+# collective that joins them; shares: the collective that gathers what ranks made of shares of the tokens all have;
+# statistics: that which sums a norm's, in fp32; heads: that which gathers all for a norm over them.
 Duty = Literal[
     "", "layer", "encoder", "decoder", "tokens", "positions", "types", "expert", "reads", "writes", "steps", "pools",
-    "latent", "weighs", "widens", "base", "adapts", "logits", "shares",
+    "latent", "weighs", "widens", "base", "adapts", "logits", "shares", "statistics", "heads",
 ]  # fmt: skip
 
 

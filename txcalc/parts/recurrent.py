@@ -224,7 +224,7 @@ class Mamba2(Composite):
     bias: bool
     conv_bias: bool
     norm_eps: Any  # None: no norm
-    # On one rank: joins the mean square over all channels.
+    # On one rank: joins the mean square of each group of channels that several ranks share.
     join: AllReduce | None = None
 
     def describe(self) -> str:
@@ -238,14 +238,13 @@ class Mamba2(Composite):
         yield Child("scan", HeadScan(heads=self.n_heads, width=self.d_head, groups=self.n_groups, states=self.d_state))
         if self.norm_eps is not None:
             yield Child("norm", Norm(width=inner, form="rms", bias=False, eps=self.norm_eps))
-            if self.join:
-                yield Child("norm_join", self.join)
+            yield from optional("norm_join", self.join, duty="statistics")
         yield Child("out_proj", Linear(d_in=inner, d_out=self.d_model, bias=self.bias), duty="writes")
 
     def shard(self, ways: Ways) -> Mamba2:
         """Its heads, and their groups of B and C or a replicated one."""
-        heads = ways.split("n_heads", self.n_heads)
-        return replace(self, n_heads=heads, n_groups=ways.groups("n_groups", self.n_groups), join=ways.all_reduce(1))
+        heads, groups = ways.split("n_heads", self.n_heads), ways.groups("n_groups", self.n_groups)
+        return replace(self, n_heads=heads, n_groups=groups, join=ways.group_statistics(self.n_groups))
 
 
 def _heads_of_twice(at: Mapping[str, Any]) -> Any:

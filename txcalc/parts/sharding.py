@@ -8,7 +8,7 @@ Source   Shoeybi et al. 2019 (arXiv 1909.08053) tensor parallel; Lepikhin et al.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -143,6 +143,10 @@ class Ways:
     def _of_each(self, norm: Any, number: Any) -> bool:
         return self.value(norm.groups) == self.value(number)
 
+    def keeping(self, norm: Any) -> Any:
+        """A norm of a branch's own input: where that is gathered for it, no norm of the stream has saved the same."""
+        return replace(norm, keeps=True) if norm and self.gathers_each and not self.exchanges else norm
+
     def inner_norm(self, norm: Any, width: Any) -> Any:
         """A rank's columns, or groups, of a norm over a split width."""
         if norm is None:
@@ -165,6 +169,10 @@ class Ways:
             return None
         return self.all_reduce(1 if norm.form == "rms" else 2)
 
+    def group_statistics(self, number: Any) -> AllReduce | None:
+        """All-reduce of the mean squares of groups of channels, where several ranks share a group."""
+        return None if self.value(number) % self.ranks == 0 else self.all_reduce(number)
+
     def join_summands(self, width: Any) -> Collective | None:
         """Joins partial sums over tp: all-reduce, or reduce-scatter to each rank's positions with sp."""
         return ReduceScatter(width=width, axis=Axis("tp", self.tp)) if self.sp else self.all_reduce(width)
@@ -177,10 +185,9 @@ class Ways:
         """All-gather of shares over tp."""
         return AllGather(width=width, axis=Axis("tp", self.tp)) if self.ranks > 1 else None
 
-    def norm_gather(self, norms: Iterable[tuple[Any, Any, Any]]) -> AllGather | None:
-        """All-gather of heads for norms over all of them, given as (norm, heads, width of a head)."""
-        width = [number * each for norm, number, each in norms if norm and not self._of_each(norm, number)]
-        return self.all_gather(sum(width)) if width else None
+    def norm_gather(self, norm: Any, number: Any, width: Any) -> AllGather | None:
+        """All-gather of `number` heads of a width, for a norm over all of them."""
+        return self.all_gather(number * width) if norm and not self._of_each(norm, number) else None
 
     def branches(self, branches: tuple[Any, ...], width: Any, parallel: bool) -> tuple[Any, ...]:
         """A block's branches on one rank, each joined by itself; parallel ones are joined once."""

@@ -117,6 +117,7 @@ class AttentionCore(Core):
         super().__init__(part.span, part.d_qk**-0.5 if part.scale is None else part.scale, part.softcap)
         self.sinks = like.parameter(part.n_heads) if part.sinks else None
         self.biased, self.n_heads = part.biased, part.n_heads
+        self.first = 0  # of the heads here among all `n_heads`
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor, run: Run, projected: Tensor | None = None) -> Tensor:
         """`projected` (B, S, h, d) are the projected relative positions, from distance 0 up."""
@@ -125,7 +126,7 @@ class AttentionCore(Core):
             bias = self._distance_scores(q, projected, run)
         elif self.biased and run.bias is None:
             slopes = ("alibi", self.n_heads, self.window)
-            bias = run.once(slopes, lambda: self._slopes(run, k.shape[1], q.dtype))
+            bias = run.once(slopes, lambda: self._slopes(run, k.shape[1], q.dtype, q.shape[2]))
         elif self.biased:
             bias = run.bias
         return self.attend(q, k, v, run, bias, self.sinks)
@@ -139,13 +140,14 @@ class AttentionCore(Core):
         wider = torch.cat((scores.new_zeros(*scores.shape[:3], 1), scores), 3)
         return wider.flatten(2)[..., tokens:].unflatten(2, (tokens, -1))
 
-    def _slopes(self, run: Run, keys: int, dtype: torch.dtype) -> Tensor:
+    def _slopes(self, run: Run, keys: int, dtype: torch.dtype, heads: int) -> Tensor:
         """−slope·(i − j), one slope per head (h, T, S): Press et al. 2021 (arXiv 2108.12409), section 3."""
         if type(self.n_heads) is not int:  # a symbol: no values are computed
             return distances(run, keys).expand(self.n_heads, -1, -1).to(dtype)
         whole = 2 ** math.floor(math.log2(self.n_heads))
         steps = [(i + 1) * 8 / whole for i in range(whole)]
         steps += [(2 * i + 1) * 4 / whole for i in range(self.n_heads - whole)]
+        steps = steps[self.first : self.first + heads]
         slopes = torch.tensor([2**-step for step in steps], device=run.positions.device, dtype=torch.float32)
         return (-slopes[:, None, None] * distances(run, keys)).to(dtype)
 
@@ -217,11 +219,11 @@ class Gate(nn.Module):
 
     def __init__(self, part: cores.Gate) -> None:
         super().__init__()
-        self.act, self.heads = FORMS[part.form], part.n_heads
+        self.act, self.gates = FORMS[part.form], part.gates
 
     def forward(self, y: Tensor, gates: Tensor) -> Tensor:
-        gates = self.act(gates).unflatten(-1, (self.heads, -1))
-        return (y.unflatten(-1, (self.heads, -1)) * gates).flatten(2)
+        gates = self.act(gates).unflatten(-1, (-1, self.gates))
+        return (y.unflatten(-1, (gates.shape[-2], -1)) * gates).flatten(2)
 
 
 class DynamicMask(nn.Module):

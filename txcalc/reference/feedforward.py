@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from txcalc.parts import feedforward as parts
-from txcalc.reference.linear import Activation, Factors, Linear, Norm, Shift, Vector, linear
+from txcalc.reference.linear import Activation, BareVector, Factors, Linear, Norm, Shift, linear
 from txcalc.reference.mode import current
 from txcalc.reference.run import Run, TensorOptions
 
@@ -72,7 +72,7 @@ class Experts(nn.Module):
         self.top_k, self.scoring, self.scale = part.top_k, part.scoring, part.scale
         self.groups, self.top_groups, self.router_scale = part.n_groups, part.top_groups, part.router_scale
         self.bias = Shift(part.bias, like) if part.bias else None
-        self.correction = Vector(part.n_experts, like) if part.correction else None
+        self.correction = BareVector(part.n_experts, like) if part.correction else None
         # Added when experts are selected, not to their weights; has no gradient.
         if part.scoring == "sigmoid" and self.correction is None:
             self.register_buffer("selection_bias", torch.zeros(part.n_experts, device=like.device))
@@ -120,7 +120,7 @@ class Experts(nn.Module):
             scores = scores.sigmoid()
         scores = scores[..., : self.number]  # identity experts are never selected
         if self.correction is not None:  # an untrained parameter: its gradient is 0
-            scores = scores + 0 * self.correction.weight
+            scores = scores + 0 * self.correction()
         if current().static:
             chosen = torch.arange(self.top_k, device=rows.device).expand(rows.shape[0], -1)
         elif current().even:
@@ -142,7 +142,7 @@ class Experts(nn.Module):
         return [rounds + (i < rest) for i in range(self.number)]
 
     def _correction(self) -> Tensor:
-        return self.get_buffer("selection_bias") if self.correction is None else self.correction.weight
+        return self.get_buffer("selection_bias") if self.correction is None else self.correction()
 
     def _preferred(self, scores: Tensor) -> Tensor:
         """The scores that select experts: with bias, and only within the best groups.

@@ -295,6 +295,17 @@ class Vector(nn.Module):
         return torch.cat((self.weight.expand(x.shape[0], 1, -1), x), 1)
 
 
+class BareVector(nn.Module):
+    """A learned vector as it is."""
+
+    def __init__(self, width: int, like: TensorOptions) -> None:
+        super().__init__()
+        self.weight = like.parameter(width)
+
+    def forward(self) -> Tensor:
+        return self.weight
+
+
 class Sum(nn.Module):
     """x + y, or x + scale·y."""
 

@@ -5,6 +5,7 @@ Letters: B batch · T new tokens · S keys (past + T) · D d_model · h heads ·
 
 from __future__ import annotations
 
+from collections import UserDict
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
@@ -73,7 +74,8 @@ class Run:
     tables      built once per pass: masks, angles
     index       the index of the running layer in the stack
     group       the name of its layer kind
-    lent        keys and values (B, S, h_kv, d) of the latest layer of each kind
+    lent        keys and values (B, S, h_kv, d) of the latest layer of each kind; no dict, of which FSDP hands a
+                copy to each layer
     first       the first layer's input (B, T, D)
     inputs      for each layer, two vectors (B, T, L, width): `parts.model.LayerInputs`
     """
@@ -88,7 +90,7 @@ class Run:
     tables: dict[str, Tensor] = field(default_factory=dict)
     index: int = 0
     group: str = ""
-    lent: dict[str, tuple[Tensor, ...]] = field(default_factory=dict)
+    lent: UserDict[str, tuple[Tensor, ...]] = field(default_factory=UserDict)
     inputs: tuple[Tensor, Tensor] | None = None
     first: Tensor | None = None
 

@@ -78,7 +78,8 @@ def _style(held: RankLeaf, piece: StagePiece, recipe: Recipe, between: Any) -> A
 
     axes = [axis for _, _, axis in held.axes()]
     if held.between and held.entry.leaf.matrix is None:
-        return SequenceParallel(use_local_output=True) if axes and recipe.layout.sp > 1 else None
+        normed = axes and held.entry.leaf.role == "norm" and recipe.layout.sp > 1
+        return SequenceParallel(use_local_output=True) if normed else None
     if held.entry.leaf.role == "table" and axes == [0]:
         outputs = Replicate() if any(held.summed_whole(join.entry) for join in piece.joins) else between
         return RowwiseParallel(input_layouts=Replicate(), output_layouts=outputs)
@@ -113,24 +114,35 @@ def split(
     for held in apart:
         for path in paths(held.entry.steps) if not held.entry.routed or "ep" not in meshes else ():
             _distributed(net.get_submodule(path), held, path, mesh)
+    inner = list(_inner(rank, model))
+    for path, how in inner:
+        if how == "statistics":
+            _normed(net.get_submodule(path), mesh)
     for path in every:
         for module in net.get_submodule(path).modules():
             _on_its_share(module)
-    for path in _summed(rank, model):
-        _joined(net.get_submodule(path), mesh, None)
+    for path, how in inner:
+        if how in ("heads", "positions"):
+            _gathered(net.get_submodule(path), mesh, -1 if how == "heads" else 1)
+        elif how == "sums":
+            _joined(net.get_submodule(path), mesh, None)
     for path in every:
         (_shared_out if path in sent else _joined)(net.get_submodule(path), mesh, between)
 
 
 def outside(net: Any, piece: StagePiece, mesh: Any, between: Any) -> None:
-    """What stands outside the layers and has no style: tables of which each rank has the columns of its heads (a
-    relative bias), and, with sequence parallel, a head's product at each position, and an embedding that adds to its
-    tokens, of whose positions a rank takes its share behind."""
+    """What stands outside the branches and has no style: tables of which each rank has the columns of its heads (a
+    relative bias), and, with sequence parallel, what is no norm, at each position, and an embedding that adds to its
+    tokens, of whose positions a rank takes its share behind. And which heads a core has of all."""
     from torch.distributed.tensor import Replicate
 
     for held in piece.leaves:
+        if (own := held.entry.leaf.attended) and (whole := held.whole.attended) and own.heads < whole.heads:
+            for core in map(net.get_submodule, paths(held.entry.steps)):
+                core.n_heads, core.first = whole.heads, own.heads * mesh.get_local_rank()
         biases = held.entry.leaf.role == "table" and [axis for _, _, axis in held.axes()] == [1]
-        if not held.layers and (biases or (held.between and held.entry.leaf.matrix and between != Replicate())):
+        beside = held.between and held.entry.leaf.weights() and held.entry.leaf.role not in ("norm", "table")
+        if (biases and not held.layers) or (beside and between != Replicate()):
             for path in paths(held.entry.steps):
                 _distributed(net.get_submodule(path), held, path, mesh)
                 _on_its_share(net.get_submodule(path))
@@ -203,6 +215,66 @@ def _on_its_share(module: nn.Module) -> None:
     module.forward = local
 
 
+class _SplitNorm(torch.autograd.Function):
+    """A norm over columns of which each rank has some, as one kernel: it keeps its input and one or two statistics per
+    row. These are sums over the ranks, as are those of backward: one all-reduce in fp32 each.
+
+    x (…, columns), weight and bias (columns,) of this rank; `total` sums over the ranks, `width` is the whole.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Any, bias: Any, norm: Any, width: int, total: Any) -> Tensor:
+        wide = x.float()
+        sums = [wide.square().sum(-1), *([] if norm.rms else [wide.sum(-1)])]
+        square, *mean = (total(torch.stack(sums, -1)) / width).split(1, -1)
+        mean = mean[0] if mean else torch.zeros_like(square)
+        scale = torch.rsqrt(square - mean.square() + norm.eps)
+        ctx.save_for_backward(x, weight, bias, scale, *(() if norm.rms else (mean,)))
+        ctx.width, ctx.total = width, total
+        y = (wide - mean) * scale
+        y = y if weight is None else y * weight
+        return (y if bias is None else y + bias).to(x.dtype)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Any:
+        x, weight, bias, scale, *mean = ctx.saved_tensors
+        normed = (x.float() - (mean[0] if mean else 0)) * scale
+        inner = grad.float() if weight is None else grad.float() * weight
+        sums = [(inner * normed).sum(-1), *([inner.sum(-1)] if mean else [])]
+        along, *level = (ctx.total(torch.stack(sums, -1)) / ctx.width).split(1, -1)
+        own = scale * (inner - normed * along - (level[0] if level else 0))
+        of_weight = None if weight is None else (grad * normed).sum_to_size(weight.shape).to(weight.dtype)
+        of_bias = None if bias is None else grad.sum_to_size(bias.shape)
+        return own.to(x.dtype), of_weight, of_bias, None, None, None
+
+
+def _normed(module: Any, mesh: Any) -> None:
+    """A norm over columns that the ranks split."""
+    from torch.distributed._functional_collectives import all_reduce
+
+    def normed(x: Tensor) -> Tensor:
+        weight = module.weight if module.weight is None or not module.offset else 1 + module.weight
+        given = x, weight, module.bias, module, module.width * mesh.size(), lambda sums: all_reduce(sums, "sum", mesh)
+        made: Tensor = _SplitNorm.apply(*given)  # type: ignore[no-untyped-call]
+        return made
+
+    module.forward = normed
+
+
+def _gathered(module: nn.Module, mesh: Any, axis: int) -> None:
+    """A norm of what it gathers along an axis: positions (1), or heads (the last), of which a rank keeps its own."""
+    from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
+
+    forward = module.forward
+
+    def gathered(x: Tensor) -> Tensor:
+        own = DTensor.from_local(x, mesh, [Shard(axis % x.dim())], run_check=False)
+        normed: Tensor = forward(own.redistribute(placements=[Replicate()]).to_local(grad_placements=[Partial()]))
+        return normed if axis == 1 else normed.chunk(mesh.size(), axis)[mesh.get_local_rank()].contiguous()
+
+    module.forward = gathered
+
+
 def _joined(module: nn.Module, mesh: Any, between: Any) -> None:
     """Sums the outputs, and gathers the input stream of a replicated branch (`between`)."""
     from torch.distributed.tensor import DTensor, Partial, Replicate
@@ -250,12 +322,18 @@ def _shared_out(module: Any, mesh: Any, between: Any) -> None:
         module.shared.forward = whole
 
 
-def _summed(rank: Composite, model: Model) -> Iterator[str]:
-    """The modules within a branch whose outputs are summed over the ranks."""
+def _inner(rank: Composite, model: Model) -> Iterator[tuple[str, str]]:
+    """The modules within a branch that ranks join, and how: their outputs are `sums`; they are norms of whose columns
+    each rank has some, so that their `statistics` are sums; or norms that read the `heads`
+    of all ranks, or the `positions`."""
     for before, entry in pairwise(walk(rank, model.workload())):
-        inner = any(step.duty == "layer" for step in entry.steps[:-2])
-        if entry.leaf.kind == "all_reduce" and inner and before.leaf.matrix is not None:
-            yield from paths(before.steps)
+        if any(step.duty == "layer" for step in entry.steps[:-2]):
+            if entry.duty == "statistics":
+                yield from ((path, "statistics") for path in paths(before.steps))
+            elif entry.leaf.kind == "all_reduce" and before.leaf.matrix is not None:
+                yield from ((path, "sums") for path in paths(before.steps))
+        if before.leaf.kind == "all_gather" and entry.leaf.role == "norm" and before.steps[:-1] == entry.steps[:-1]:
+            yield from ((path, before.duty or "positions") for path in paths(entry.steps))
 
 
 def spread(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, Any]) -> Iterator[list[nn.Module]]:

@@ -77,7 +77,7 @@ class SavedStorages:
         kept = mine.dtype.is_floating_point and mine.dim() > 1
         if not kept or storage._cdata in self._tables or storage._cdata in own:
             return path, 0
-        narrow = mine.shape[-1] == 1 and mine.dtype.itemsize < 4
+        narrow = hasattr(self._modules[path], "eps") and mine.shape[-1] == 1 and mine.dtype.itemsize < 4
         return path, storage.nbytes() * (2 if narrow else 1)
 
     @contextmanager

@@ -23,6 +23,7 @@ from txcalc.planning.training.stages import RankLeaf, StagePiece
 from txcalc.planning.training.states import RankTensor, sharers, tensors
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
+TWIN = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}  # in backward; others are their own
 LOSS_REDUCTIONS = 3  # the maximum, the sum of exponentials and the label's logit: one fp32 number per position each
 
 
@@ -183,8 +184,9 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
         inside = join.layers and len(join.entry.steps) > len(join.branch)  # within a branch
         if inside and join.branch not in sent:
             for transfer in join.entry.transfers:
-                times = 2 * len(join.layers) + len(numbers.intersection(join.layers))
-                add(transfer.kind, times, int(transfer.message) * recipe.compute_bytes)
+                copies, size = len(join.layers), int(transfer.message) * join.width(recipe.compute_bytes)
+                add(transfer.kind, copies + len(numbers.intersection(join.layers)), size)
+                add(TWIN.get(transfer.kind, transfer.kind), copies, size)
 
 
 def _outward(held: RankLeaf) -> bool:
@@ -206,7 +208,7 @@ def _crossings(piece: StagePiece, apart: bool) -> tuple[set[int], set[int]]:
         if expert or (_inside_a_branch(held) and held.column and next(held.axes())[2] == 0):
             first.setdefault(held.branch, number)
         if expert or _outward(held):
-            last[held.branch] = number
+            last[held.branch or number] = number  # outside of all, every table by itself
     return set(first.values()), set(last.values())
 
 

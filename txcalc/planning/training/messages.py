@@ -64,7 +64,7 @@ class Messages:
             if transfer.kind == "all_to_all" and self.recipe.rules.relays:
                 yield relayed(group, float(transfer.message) * self.element, float(transfer.choices))
             else:
-                yield Message(transfer.kind, group, float(transfer.sent) * self.element)
+                yield Message(transfer.kind, group, float(transfer.sent) * held.width(self.element))
 
     def keys(self, held: RankLeaf) -> Message:
         """Context parallelism in one forward of an attention core: keys and values of the rest of the sequence; with

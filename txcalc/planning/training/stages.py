@@ -59,6 +59,10 @@ class RankLeaf(NamedTuple):
         entry = self.sequence or self.entry
         return Fraction(entry.flops_masked if masked else entry.flops) / (layout.cp if self.sequence else 1)
 
+    def width(self, usual: int) -> int:
+        """Bytes per element of a collective: a norm's statistics are summed in fp32."""
+        return 4 if self.entry.duty == "statistics" else usual
+
     @property
     def shared(self) -> bool:
         """Whether several layers share its weights."""

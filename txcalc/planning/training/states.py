@@ -63,8 +63,9 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
     exact = recipe.rules.dtensor
     # torch 2.13: a row-split table's gradient is computed in full on every rank until FSDP reduces it. Without FSDP it
     # stays so, unless the table is tied to the output layer.
-    tied = any(held.entry.leaf.untied is not held.entry.leaf for held in piece.leaves)
-    inflated = exact and recipe.shards == 1 and not tied
+    heads = [held for held in piece.leaves if held.entry.leaf.untied is not held.entry.leaf]
+    tied = {held.whole.matrix[::-1] for held in heads if held.whole.matrix}
+    inflated = exact and recipe.shards == 1
     for held in (*piece.leaves, *piece.beside):
         # With adapters, towers are frozen too, and not quantised (bitsandbytes told to skip them).
         fixed = recipe.frozen is not None and held.beside
@@ -74,7 +75,7 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
             shape = own
             if exact and axis is not None and not held.entry.routed:
                 shape = (*own[:axis], chunk(whole[axis], recipe.layout.tp, rank), *own[axis + 1 :])
-            table = inflated and axis == 0 and held.entry.leaf.row is not None
+            table = inflated and axis == 0 and held.entry.leaf.row is not None and whole not in tied
             hidden = len(own) == 2 and bool(held.layers) and held.entry.kind != "norm"
             times, expert = held.entry.times, held.entry.routed
             made = RankTensor(shape, times, axis, expert, hidden, group, gradient=whole if table else None, reads=reads)

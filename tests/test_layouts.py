@@ -146,6 +146,33 @@ def test_positions_that_are_read_at_once_are_not_compared_apart() -> None:
 
 
 @pytest.mark.slow
+def test_layers_that_pieces_of_a_rank_share_are_held_once() -> None:
+    """As PyTorch holds one module of two stages: its parameters, gradients and state are one set. Ranks of the other
+    stage hold it too."""
+    from torch import nn
+
+    from txcalc.reference import build as build_module
+    from txcalc.verify.layouts import verify_layout
+    from txcalc.verify.parallel import held, stepper
+
+    model = build({**TINY["albert"], "n_layers": 4}, "albert")
+    recipe = Recipe(Layout(pp=2, vpp=2), 1, 2, 32, schedule="interleaved")
+    pipeline, plan = Pipeline(model, recipe), memory(model, recipe)
+    for stage in range(2):
+        nets: list[Any] = [build_module(replace(model, root=pipeline.root(n))) for n in (stage, stage + 2)]
+        nets[1].layers[0] = nets[0].layers[0]
+        rank = nn.ModuleList(nets)
+        for parameter in rank.parameters():
+            parameter.grad = parameter.detach().clone()
+        optimizer = stepper(recipe, rank)
+        optimizer.step()
+        (predicted,) = (one.state for one in plan.ranks if one.stage == stage)
+        assert held(rank, optimizer) == {key: size for key, size in predicted._asdict().items() if size}
+    with pytest.raises(InputError, match="layers of several of a rank's pieces share their weights"):
+        verify_layout(model, recipe)
+
+
+@pytest.mark.slow
 def test_a_wrong_prediction_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.planning.training import states
     from txcalc.verify.layouts import verify_layout

@@ -20,7 +20,7 @@ from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.schedules import in_flight
 from txcalc.planning.training.stages import Pipeline, StagePiece
-from txcalc.planning.training.states import RankTensor, State, shard_runs, sharers, states, tensors
+from txcalc.planning.training.states import RankTensor, State, held_by, shard_runs, sharers, states
 
 CATEGORIES = (
     "parameters", "gradients", "optimizer", "saved", "gathered", "buffers", "logits", "in_flight", "adapters",
@@ -127,7 +127,7 @@ def rank_of(model: Model, recipe: Recipe, number: int) -> RankPeak:
     stage, rest = divmod(number, layout.cp * layout.copies * layout.tp)
     position, column = divmod(rest, layout.tp)
     pieces = pipeline.of_stage(stage)
-    held = [list(tensors(piece, recipe, column)) for piece in pieces]
+    held = held_by(pieces, recipe, column)
     saved = [kept(piece, recipe, width) for piece in pieces]
     return _rank(number, 1, stage, pieces, held, saved, recipe, position % sharers(recipe, False), width)
 
@@ -143,7 +143,7 @@ def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Reci
     ranks, cuts = list[RankPeak](), _columns(pieces, recipe)
     inner = layout.cp * layout.copies
     for first, after in zip(cuts, [*cuts[1:], layout.tp], strict=True):
-        held = [list(tensors(piece, recipe, first)) for piece in pieces]
+        held = held_by(pieces, recipe, first)
         points = shard_runs((tensor for some in held for tensor in some), recipe, first)
         shards = sharers(recipe, False)
         for start, end in zip(points, [*points[1:], shards], strict=True):
@@ -169,7 +169,7 @@ def _columns(pieces: list[StagePiece], recipe: Recipe) -> list[int]:
     """The first tp rank of every run of equal ones: all are equal, except where DTensor shards unevenly."""
     points, last = list[int](), list[list[RankTensor]]()
     for rank in range(recipe.layout.tp if recipe.rules.dtensor else 1):
-        now = [list(tensors(piece, recipe, rank)) for piece in pieces]
+        now = held_by(pieces, recipe, rank)
         if now != last or recipe.layout.expert_group % recipe.layout.tp:
             points.append(rank)
             last = now

@@ -18,7 +18,7 @@ from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
-from txcalc.planning.training.states import RankTensor, sharers, tensors, weight_bytes
+from txcalc.planning.training.states import RankTensor, held_by, sharers, tensors, weight_bytes
 
 
 @dataclass
@@ -151,7 +151,7 @@ class Messages:
         the head (torch 2.13, fully_shard: _root_pre_forward waits for what ran before, finalize_backward for all
         reductions); in other frameworks the head's gradient is the first, and compute hides its reduction."""
         recipe, found = self.recipe, (Amount(), Amount())
-        for tensor in (tensor for piece in pieces for tensor in tensors(piece, recipe)):
+        for tensor in (tensor for some in held_by(pieces, recipe) for tensor in some):
             kind = int(tensor.expert and (recipe.layout.ep > 1 or recipe.layout.exchanges))
             elements = tensor.size * tensor.copies
             quantised = tensor.packed and recipe.packed

@@ -16,7 +16,7 @@ from txcalc.planning.training.collectives import local_kv_elements
 from txcalc.planning.training.memory import RankPeak, memory, width_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, between, own_logits
-from txcalc.planning.training.states import optimizer_bytes, states, tensors
+from txcalc.planning.training.states import held_by, optimizer_bytes, states
 
 
 class StepCosts(NamedTuple):
@@ -51,7 +51,7 @@ def by_part(model: Model, recipe: Recipe) -> StepParts:
     plan, pipeline, layout = memory(model, recipe), Pipeline(model, recipe), recipe.layout
     rank, pieces = plan.fullest, pipeline.of_stage(plan.fullest.stage)
     flops, again, saved, optimizer = (Counter[str]() for _ in StepCosts._fields)
-    held = [tensor for piece in pieces for tensor in tensors(piece, recipe, rank.column)]
+    held = [tensor for some in held_by(pieces, recipe, rank.column) for tensor in some]
     for kind in dict.fromkeys(tensor.kind for tensor in held):  # of several sharers, the first have most
         optimizer[kind] = states([one for one in held if one.kind == kind], recipe, 0, rank.column).optimizer
     for piece, flights in zip(pieces, rank.held, strict=True):

@@ -127,8 +127,9 @@ class RankLeaf(NamedTuple):
 
 
 class StagePiece(NamedTuple):
-    """A model chunk of the pipeline: its number from the front, its leaves, their collectives `joins`, and the leaves
-    of towers `beside`, which are held but not run. A rank holds several with interleaved and V-shaped schedules."""
+    """A model chunk of the pipeline: its number from the front, its leaves, their collectives `joins`, the leaves of
+    towers `beside`, which are held but not run, and `sharing`: of each group of layers that share their weights and of
+    which it has some, the numbers in the whole model. A rank holds several with interleaved and V-shaped schedules."""
 
     number: int
     first: bool
@@ -137,6 +138,7 @@ class StagePiece(NamedTuple):
     work: Workload
     joins: tuple[RankLeaf, ...] = ()
     beside: tuple[RankLeaf, ...] = ()
+    sharing: frozenset[frozenset[int]] = frozenset()
 
 
 class Pipeline:
@@ -247,7 +249,9 @@ class Pipeline:
         for i, (whole, rank) in enumerate(pairs):
             held = tuple(_held(whole, rank, work, sends, sequence))
             joins, beside = tuple(_joins(rank, work, held, layout)), () if i else tuple(self._beside(work))
-            found.append(StagePiece(i, i == 0, i == last, held, work, joins, beside))
+            layers = {number for leaf in held for number in leaf.layers}
+            sharing = frozenset(group for group in self._sharing if not group.isdisjoint(layers))
+            found.append(StagePiece(i, i == 0, i == last, held, work, joins, beside, sharing))
         return found
 
     def _beside(self, work: Workload) -> Iterator[RankLeaf]:
@@ -284,15 +288,16 @@ class Pipeline:
         return elements
 
     @cached_property
-    def _across(self) -> list[frozenset[int]]:
-        """The layers of each group that shares its weights across stages."""
+    def _sharing(self) -> list[frozenset[int]]:
+        """The layers of each group that shares its weights."""
         stack = _alone(self._whole)
-        groups = [frozenset(group.indices) for group in stack.groups if group.shared] if stack else []
-        stages = [
-            {layer for piece in self.of_stage(stage) for held in piece.leaves for layer in held.layers}
-            for stage in range(self.recipe.layout.pp)
-        ]
-        return [group for group in groups if sum(not group.isdisjoint(stage) for stage in stages) > 1]
+        return [frozenset(group.indices) for group in stack.groups if group.shared] if stack else []
+
+    @cached_property
+    def _across(self) -> list[frozenset[int]]:
+        """Of these, each that stands in several stages."""
+        stages = [{g for piece in self.of_stage(i) for g in piece.sharing} for i in range(self.recipe.layout.pp)]
+        return [group for group in self._sharing if sum(group in stage for stage in stages) > 1]
 
     def root(self, number: int) -> Root:
         """The tree of a piece, before tp splits it."""

@@ -85,6 +85,18 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
             yield made._replace(learns=learns, adapter=adapter, packed=packed, kind=held.entry.kind)
 
 
+def held_by(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> list[list[RankTensor]]:
+    """The weights of each of a rank's pieces. What layers of several of them share is one module of that rank, held by
+    the first of these."""
+    found, seen = list[list[RankTensor]](), frozenset[frozenset[int]]()
+    for piece in pieces:
+        again = frozenset[int]().union(*(seen & piece.sharing))
+        leaves = tuple(held for held in piece.leaves if again.isdisjoint(held.layers))
+        found.append(list(tensors(piece._replace(leaves=leaves), recipe, rank)))
+        seen |= piece.sharing
+    return found
+
+
 def chunk(number: int, ways: int, rank: int) -> int:
     """Rows of rank number `rank` as `torch.chunk` splits them: equal, but the last ones smaller or empty."""
     each = -(-number // ways)

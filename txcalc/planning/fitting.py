@@ -154,7 +154,7 @@ def reserved(reserve: Reserve, memory: EngineMemory | None, card: CardSet) -> in
 
 
 def _split(sharding: Sharding, number: int, linked: bool) -> Iterator[Layout]:
-    """The layouts of a model on so many accelerators, best first. Errors: `InputError` where there is none."""
+    """Layouts of a model on `number` accelerators, best first. Errors: `InputError` if there is none."""
     best, *others = _ways(number, sharding.has_experts, linked)
     first = sharding.faults(best)
     if not first:

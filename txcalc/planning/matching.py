@@ -86,7 +86,8 @@ class _Search:
         return next((size for size in sizes if self.over(size) is not None), None)
 
     def around(self, start: int) -> tuple[Near | None, Near | None]:
-        """The largest size below the budget and the smallest that is not; of one that meets it as it is, itself."""
+        """The largest size below the budget and the smallest at or above it; only the latter if `start` meets it
+        exactly."""
         at = self.over(start)
         assert at is not None, "a model can be"
         if at == 0:

@@ -204,8 +204,8 @@ class Sharding:
         return faults or self._rank(layout).faults
 
     def layouts(self, gpus: int, fixed: Mapping[str, int] | None = None) -> Iterator[Layout]:
-        """Every layout of so many accelerators that the model allows, `fixed` ones held: tp, pp, dp, and experts split
-        as the rest is (ep = 1) or spread over all of a stage; sliced over other ranks (etp) only where that is held."""
+        """Every layout of `gpus` accelerators that the model and the `fixed` sizes allow, over tp, pp and dp. Experts
+        are split like the rest (ep = 1) or spread over a whole stage; etp is only used if fixed."""
         held = fixed or {}
 
         def of(name: str, number: int) -> Iterable[int]:

@@ -84,8 +84,8 @@ class ScalingLaw(NamedTuple):
         return float(whole / tokens)
 
     def limited(self, compute: float, unique: float) -> tuple[float, float]:
-        """The N and D that are best for a budget where only so many tokens are different, to six digits: there is no
-        closed form, and the loss on C = 6·N·D falls and then rises."""
+        """The optimal N and D for a budget with `unique` tokens of data, to six digits. There is no closed form; along
+        C = 6·N·D the loss falls, then rises."""
         low, high = 0.0, log(compute / FLOPS)
         for _ in range(120):
             left, right = low + (high - low) / 3, high - (high - low) / 3

@@ -109,8 +109,8 @@ TILE = 64
 
 @dataclass(frozen=True)
 class Likeness:
-    """Decoders with the layers of a model: its heads and widths grow with D, all else is as it is (vocabulary, experts,
-    ranks, windows, the order of the layers).
+    """Decoders with the layers of a model: heads and widths grow with D, everything else is unchanged (vocabulary,
+    experts, ranks, windows, the order of the layers).
 
     `sizes` are changes laid over that, by key: numbers, or expressions in the shape's own sizes (`F=8/3*D`).
     Errors: `InputError` where it is no decoder.
@@ -311,7 +311,7 @@ TOKENS_PER_PARAMETER = 20  # Hoffmann et al. 2022 (arXiv 2203.15556), table 3
 
 
 def trainable(flops: int, tokens: int | None) -> tuple[int, int]:
-    """N and D that spend FLOPs of training by 6·N·D: parameters for so many tokens, or with 20 tokens per parameter."""
+    """N and D that spend `flops` of training by 6·N·D: N for the given tokens, or D = 20·N."""
     if tokens is not None:
         return flops // (6 * tokens), tokens
     number = isqrt(flops // (6 * TOKENS_PER_PARAMETER))

@@ -22,10 +22,10 @@ class ConventionTerm(NamedTuple):
 
 
 class Convention(NamedTuple):
-    """A published count of one workload: what it counts, its formula, where it stands, and its terms.
+    """A published way to count the FLOPs of a workload: what it counts, its formula, source and terms.
 
-    again    FLOPs, by its own count, of computing attention (`core`) or all blocks (`blocks`) again in backward
-    holds    which of these its terms hold already
+    again    FLOPs, by the same convention, of recomputing attention (`core`) or all blocks (`blocks`) in backward
+    holds    which of these the terms already include
     """
 
     name: str

@@ -33,8 +33,8 @@ class CacheTensors:
     """
 
     def __init__(self, room: int = 0) -> None:
-        """`room`: preallocates growing tensors for so many tokens after the first pass; without it each pass copies the
-        whole cache."""
+        """`room`: tokens after the first pass for which growing tensors are preallocated; 0: each pass copies the whole
+        cache."""
         self.past, self.room = 0, room
         self.tensors: dict[str, tuple[Tensor, ...]] = {}
         self.buffers: dict[str, tuple[Tensor, ...]] = {}  # with room: `tensors` are slices of these

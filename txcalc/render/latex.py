@@ -69,8 +69,8 @@ def _float(table: Table, rows: Sequence[Sequence[Any]], chosen: list[int], width
 
 
 def _columns(left: Sequence[bool], columns: Sequence[Sequence[list[str]]]) -> list[str]:
-    """Column specifications of `tabular`: r, l, or a paragraph of so many ems where lines are broken. Math columns
-    share the width that the others leave, and break by themselves."""
+    """Column specifications of `tabular`: r, l, or p with a width in ems where lines are broken. Math columns share
+    the width that the others leave, and break by themselves."""
     natural = [max(_ems(line) for lines in column for line in lines) for column in columns]
     formulas = [any(_mathematics(line) for lines in column for line in lines) for column in columns]
     spare = PAGE - GAP * len(columns) - sum(n for n, formula in zip(natural, formulas, strict=True) if not formula)

@@ -135,7 +135,7 @@ def as_json(report: Report) -> str:
 
 
 def as_csv(report: Report) -> str:
-    """One table as it is; several, or a `crossed` one, as tidy data: a row per value, each with an id.
+    """A single table unchanged; several, or a `crossed` one, as tidy data: a row per value, each with an id.
 
     A column without a heading repeats the one before it, and a row without a label is a subheading; both are left out.
     """

@@ -131,9 +131,9 @@ def split(
 
 
 def outside(net: Any, piece: StagePiece, mesh: Any, between: Any) -> None:
-    """What stands outside the branches and has no style: tables of which each rank has the columns of its heads (a
-    relative bias), and, with sequence parallel, what is no norm, at each position, and an embedding that adds to its
-    tokens, of whose positions a rank takes its share behind. And which heads a core has of all."""
+    """Modules outside the branches without a tensor-parallel style in torch: tables split by heads (a relative bias)
+    and, with sequence parallelism, operations per position other than norms, and an embedding with added positions,
+    whose output is sharded afterwards. Also sets which heads a core has."""
     from torch.distributed.tensor import Replicate
 
     for held in piece.leaves:
@@ -380,8 +380,8 @@ def _chosen(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
 
 
 def _exchanged(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
-    """`Experts.through` for rows (N, D), so many for each expert; where experts take tokens in turn, every rank sends
-    equally many."""
+    """`Experts.through` for rows (N, D), `counts` of them for each expert; if experts choose tokens in turn, every rank
+    sends equally many."""
     import torch.distributed as dist
     from torch.distributed._functional_collectives import (
         all_gather_tensor_autograd,

@@ -27,7 +27,7 @@ COMPARED = ("parameters", "adapters", "gradients", "optimizer", "saved", "saved 
 
 
 class _Point(NamedTuple):
-    """A rank's piece with so many layers of each kind, and its purpose."""
+    """A rank's piece, its number of layers of each kind, and the point's purpose."""
 
     piece: int
     counts: tuple[int, ...]

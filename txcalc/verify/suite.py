@@ -45,7 +45,7 @@ CEILINGS = "ceilings"
 
 
 class Item(NamedTuple):
-    """A model of the list, cut to `layers` (None: whole, or what fits), and what is asked of it."""
+    """A model of the list, cut to `layers` (None: whole, or what fits), and its measurements."""
 
     name: str
     source: str
@@ -363,7 +363,7 @@ def _fitting(model: Model, layers: int | None, device: str, dtype: torch.dtype) 
 
 
 def steps_of(item: Item) -> Iterator[tuple[str, Callable[[DeviceModel, Accelerator], dict[str, Any]]]]:
-    """What is asked of an item, by name, in order."""
+    """The measurements of an item, by name, in order."""
     for oracle in item.exact:
         yield f"exact: {oracle}", lambda subject, _, oracle=oracle: _exact(subject, oracle)  # type: ignore[misc]
     for step in item.launches:
@@ -379,8 +379,8 @@ def steps_of(item: Item) -> Iterator[tuple[str, Callable[[DeviceModel, Accelerat
 
 
 def _sized(subject: DeviceModel, load: Load) -> Load:
-    """The work, with the largest batch of halves of what is asked that the free memory holds: by what deploy sets aside
-    for it, or by the least that a training step needs. Raises `Refused` where one sequence is too much."""
+    """The load, its batch halved until free memory holds it: by what `deploy` reserves for it, or by the least that a
+    training step needs. Raises `Refused` if one sequence is too much."""
     free, batch = devices.free_bytes(subject.device) - devices.SPARE, load.batch
     while True:
         sized = load._replace(batch=batch)

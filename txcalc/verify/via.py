@@ -290,7 +290,7 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
 
 
 def _bands(config: Any, batch: int, tokens: int, source: int | None) -> _Input | None:
-    """Mel bands and frames that give the encoder so many positions; None where its config does not give the number of
+    """Mel bands and frames for an encoder input of the given positions; None if its config does not give the number of
     bands."""
     if width := getattr(config, "feature_projection_input_dim", 0):
         if not config.is_encoder_decoder:

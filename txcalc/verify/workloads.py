@@ -325,7 +325,7 @@ def rank(subject: DeviceModel, accelerator: Accelerator, issued: bool = True) ->
 
 
 def workload(model: Model, load: Load) -> Workload:
-    """What is asked of the ledger for it."""
+    """The ledger's workload for a measured load."""
     mla = "absorbed" if load.absorbed else "expanded"
     return model.workload(load.batch, load.tokens, load.past, logits="last", mla=mla)
 

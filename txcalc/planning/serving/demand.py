@@ -89,7 +89,7 @@ def overload(utilisation: float, decoding: float, rate: float) -> Steady:
 
 
 class Answered:
-    """The throughput and cost of `gpus` accelerators at a load, with answers of so many tokens."""
+    """The throughput and cost of `gpus` accelerators at a load; `answer` in tokens."""
 
     steady: Steady
     answer: int

@@ -167,7 +167,7 @@ class Planner:
         return offload.host.memory - sum(rank.ram(context, concurrency) * rank.stage.copies for rank in ranks)
 
     def fits(self, layout: Layout, context: int, concurrency: int) -> bool:
-        """Whether so many sequences at a full context fit on every accelerator.
+        """Whether `concurrency` sequences at a full context fit on every accelerator.
 
         A pipeline's stages together hold at least as much as a single stage: if that is too much, no stage is
         evaluated.
@@ -186,8 +186,8 @@ class Planner:
         return (MOST_SEQUENCES if most is None else most) * layout.dp
 
     def max_context(self, layout: Layout, concurrency: int, near: int = 1) -> int | None:
-        """The longest context of so many sequences, `near` being a first guess; 0: none; None: not limited by
-        memory."""
+        """The longest context of `concurrency` sequences; `near` is a first guess. 0: none fits; None: memory does
+        not limit it."""
         return largest(lambda context: self.fits(layout, context, concurrency), MAX_TOKENS, near)
 
     def min_gpus(self, context: int, concurrency: int, fixed: Mapping[str, int] | None = None) -> int | None:
@@ -346,7 +346,7 @@ def check(context: int, concurrency: int, gpus: int | None, held: Mapping[str, i
 def choices(
     deployment: Planner, number: int, context: int, concurrency: int, held: Mapping[str, int]
 ) -> list[LayoutCapacity]:
-    """The layouts of so many accelerators, best first by `RULE`. Errors: `InputError` where there is none."""
+    """The layouts of `gpus` accelerators, best first by `RULE`. Errors: `InputError` if there is none."""
     found = [
         LayoutCapacity(
             layout,
@@ -387,7 +387,7 @@ def planned(
 
 
 def _reasons(sharding: Sharding, gpus: int, held: Mapping[str, int]) -> list[Fault | str]:
-    """The reasons why there is no layout of so many accelerators."""
+    """Why there is no layout of `gpus` accelerators."""
     given = taken(held)
     if gpus % given:
         return [f"tp · pp · dp = {given} does not divide {gpus} GPUs"]

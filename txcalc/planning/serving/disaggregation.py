@@ -122,8 +122,8 @@ def _pairs(
 def _fitting(
     timer: Timer, gpus: int, context: int, concurrency: int, fixed: Mapping[str, int] | None
 ) -> list[LayoutCapacity]:
-    """Layouts on which so many sequences fit (at a rate as many as do), at least one of each copy, and that can be
-    timed: pipelines only where nothing else does."""
+    """Layouts that can be timed and hold `concurrency` sequences (at a rate: any number), at least one per replica;
+    pipelines only if nothing else fits."""
     held = timer.deployment
     found: list[LayoutCapacity] = []
     for layout in sorted(held.layouts(gpus, fixed), key=lambda one: one.pp):

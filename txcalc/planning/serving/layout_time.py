@@ -32,8 +32,8 @@ class LayoutTime:
         self._known: dict[tuple[Workload, bool, float], list[Cost]] = {}
 
     def busy(self, sequences: int) -> float:
-        """Sequences of the copies that share experts, on average, over those of the fullest: of all sequences, spread
-        evenly."""
+        """Mean sequences per replica among those that share experts, relative to the fullest replica, with all
+        `sequences` spread evenly."""
         fullest, together = ceil_div(sequences, self.layout.dp), ceil_div(sequences * self.sharing, self.layout.dp)
         return float(Fraction(together, fullest * self.sharing))
 
@@ -54,8 +54,8 @@ class LayoutTime:
         return base._replace(batch=sequences, tokens=new, past=context - new, decoding=True)
 
     def step(self, sequences: int, context: int, tokens: int = 1, busy: float = 1.0) -> BoundedTime:
-        """Time of a decode step of so many sequences of one copy of the model, the others that share its experts being
-        as `busy`.
+        """Time of a decode step of `sequences` sequences of one replica; `busy` is the mean load of the replicas
+        that share its experts, relative to this one.
 
         A pipeline of pp stages works on up to pp groups of them at a time: a group waits for its way through all, or
         for the slowest stage to have done every group.

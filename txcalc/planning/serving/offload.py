@@ -97,7 +97,7 @@ class Offload:
 
 
 def _layer(entry: Entry) -> int | None:
-    """The number of the first layer that a leaf stands in; None: it stands in none."""
+    """The number of the first layer that a leaf is part of; None: it is in no layer."""
     return entry.numbers[0] if entry.layer else None
 
 
@@ -129,7 +129,7 @@ class OffloadRequest(NamedTuple):
 def parse_offload(
     ram: str | None, pcie: str | None, gpu_layers: int | None, cpu_moe: str | None
 ) -> OffloadRequest | None:
-    """`64GB@80GB/s`, `25GB/s`, 20 and `12` or `all`; None: nothing is asked for.
+    """`64GB@80GB/s`, `25GB/s`, 20 and `12` or `all`; None: no offloading.
 
     Errors: `InputError` for what is no size, rate or number; without a size of the RAM.
     """

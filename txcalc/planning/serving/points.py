@@ -248,7 +248,7 @@ class OperatingPoint(Answered):
         return price / 3600 * 1e6 / self.input
 
     def joules(self, watts: int) -> float:
-        """Joules per answer token, prefill included, if every GPU draws so many watts."""
+        """Joules per answer token, prefill included, if every GPU draws `watts`."""
         return watts / self.served
 
 
@@ -286,8 +286,8 @@ class Timer:
     def point(
         self, layout: Layout, sequences: int, rate: float | None = None, most: int = MOST_SEQUENCES
     ) -> OperatingPoint:
-        """A closed loop of so many sequences, or an open one at a rate; at most `most` sequences fit at the full
-        context."""
+        """A closed loop of `sequences`, or an open one at `rate` requests per second; at most `most` sequences fit at
+        the full context."""
         pace = self.pace(layout)
         ttft, prefill_rate = self._prefill(layout)
         steady = self.steady(layout, sequences) if rate is None else self.open(layout, rate)
@@ -300,7 +300,7 @@ class Timer:
         return OperatingPoint(layout, sequences, ttft, tpot, output, per_gpu, answer, steady, held)
 
     def steady(self, layout: Layout, clients: int) -> Steady:
-        """The steady state of so many clients in a closed loop, spread evenly over the replicas."""
+        """The steady state of a closed loop of `clients`, spread evenly over the replicas."""
         copies = min(layout.dp, clients)
         found = closed(self.demand(layout, clients), clients / copies, self.seats(layout))
         return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
@@ -320,8 +320,8 @@ class Timer:
         return self._seats[layout]
 
     def open(self, layout: Layout, rate: float) -> Steady:
-        """The steady state of an open loop of so many requests per second, spread evenly over the replicas; at most as
-        many decode as fit in the cache."""
+        """The steady state of an open loop of `rate` requests per second, spread evenly over the replicas, each limited
+        to the sequences that fit in its cache."""
         copies = layout.dp
         found = open_(self.demand(layout), rate / copies, self.seats(layout))
         return found._replace(rate=found.rate * copies, decoding=found.decoding * copies)
@@ -346,11 +346,11 @@ class Timer:
         return self._prefill(layout)[0]
 
     def step(self, layout: Layout, sequences: int) -> BoundedTime:
-        """A decode step of so many sequences at the full context, divided by its expected tokens per sequence."""
+        """A decode step of `sequences` at the full context, divided by its expected tokens per sequence."""
         return self._tpot(layout, ceil_div(sequences, layout.dp), self.pace(layout).busy(sequences))
 
     def demand(self, layout: Layout, sequences: int = MOST_SEQUENCES) -> Demand:
-        """The demand on one replica, if so many sequences are spread over all."""
+        """The demand on one replica if `sequences` are spread over all."""
         pace = self.pace(layout)
         busy = pace.busy(sequences) if sequences < layout.dp else 1.0
         layout = self._copy(layout)

@@ -194,13 +194,13 @@ class Loop:
         return self.ahead_in_batch(1 + self.others * self.polled_prompts(decoding))
 
     def ahead_in_batch(self, prompts: float) -> float:
-        """Of so many prompts that arrive at once, those that one of them waits for on average: prompts of the same
-        step end together."""
+        """How many of `prompts` that arrive together one of them waits for on average; prompts of the same step end
+        together."""
         per_step = max(1.0, 1 / self.demand.chunks) if self.demand.chunks else inf
         return (prompts + min(per_step, prompts)) / 2 - 1
 
     def closed_queue(self, step: float, arrivals: float) -> tuple[float, float, float]:
-        """The queue of a closed loop, where so many prompts arrive per step.
+        """The queue of a closed loop in which `arrivals` prompts arrive per step.
 
         Returns  prompts ahead that do not fit in the next step; seconds left of the running step; steps of the prompt
                  itself

@@ -132,7 +132,7 @@ class RankBytes:
         return self._known(context)[1]
 
     def cache_bytes(self, context: int, sequences: int) -> int:
-        """Bytes of the pages of so many sequences; shared pages count once."""
+        """Bytes of the cache pages of `sequences` sequences; shared pages count once."""
         shared = max(0, sequences - 1) * self.shared_bytes(context)
         return sequences * self.pages_bytes(context) - shared
 
@@ -151,7 +151,7 @@ class RankBytes:
         return self._pages[context]
 
     def fits(self, usable: int, context: int, sequences: int) -> bool:
-        """Whether the weights and so many sequences fit. Activations, which cost time, are computed last."""
+        """Whether weights and cache of `sequences` sequences fit. Activations are computed last, as they take time."""
         left = usable - sum(self.rest.values()) - self.weights_bytes - self.cache_bytes(context, sequences)
         return left >= 0 and left >= max(self.activations(context, sequences).values())
 

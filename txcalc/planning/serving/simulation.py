@@ -61,7 +61,7 @@ class Server(NamedTuple):
     def of(
         cls, timer: Timer, layout: Layout, sequences: int, load: tuple[float | None, Steady] | None = None
     ) -> Server:
-        """A replica of a layout, with all its cache pages and at most so many concurrent sequences.
+        """A replica of a layout, with all its cache pages and at most `sequences` concurrent sequences.
 
         load   its clients (None: an open loop) and steady state, for the effect of replicas that share its experts;
                without a load they do what this one does
@@ -403,7 +403,7 @@ class Simulated(NamedTuple):
 def simulated(
     timer: Timer, point: OperatingPoint, limits: Slo, sequences: int, seed: int = 0, requests: int | None = None
 ) -> Simulated:
-    """Simulates a point's load on one replica, which gets its even share, with at most so many concurrent sequences.
+    """Simulates one replica's even share of a point's load, with at most `sequences` concurrent sequences.
 
     An open loop has `requests` (default: `REQUESTS`, or one per given arrival time), a closed one `ROUNDS` per client,
     as in `steady_state`. Answers of equal length would end together round after round, so they are varied by a few

@@ -50,7 +50,7 @@ FULL = 2e-4  # of the time: above it TTFT fell to 0.8 of the simulation's and le
 
 
 def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
-    """A closed loop of so many clients. At most `seats` of their sequences fit in the cache; the others wait."""
+    """A closed loop of `clients`. At most `seats` of their sequences fit in the cache; the others wait."""
     if clients > seats:
         seated = closed(demand, seats)
         line = (clients - seats) / seated.rate  # Little's law
@@ -70,7 +70,7 @@ def closed(demand: Demand, clients: float, seats: float = inf) -> Steady:
 
 
 def open_(demand: Demand, rate: float, most: float) -> Steady:
-    """An open loop of so many requests per second. At most so many sequences decode at once; the others wait."""
+    """An open loop of `rate` requests per second. At most `most` sequences decode at once; the others wait."""
     loop = Loop(demand, None)
     if demand.answer == 1:
         return loop.state(rate, 0.0) or overload(rate * demand.prompt, 0.0, 1 / demand.prompt)
@@ -167,7 +167,7 @@ class Coupling(NamedTuple):
 
 
 def coupling(demand: Demand, clients: float | None, steady: Steady) -> Coupling:
-    """The coupling of a replica in its steady state, of a closed loop of so many clients or an open one (None)."""
+    """The coupling of a replica in its steady state: a closed loop of `clients`, or an open one (None)."""
     loop = Loop(demand, clients)
     prompt = stall = demand.prompt
     if demand.sharing > 1 and demand.answer > 1:

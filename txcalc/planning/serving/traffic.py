@@ -56,7 +56,7 @@ class Lengths(NamedTuple):
 
     @property
     def varied(self) -> Lengths:
-        """For a single length, uniform from so many tokens below it to as many above."""
+        """A single length varied: uniform within `ALIKE` tokens of it."""
         by = min(ALIKE, self.low - 1)
         return Lengths(self.low - by, self.high + by)
 

@@ -354,7 +354,7 @@ def _cost(
 
 
 def _letter(path: str) -> str:
-    """The letter of `symbols`, whatever stack or layer kind the key stands in."""
+    """The letter of a key in `symbols`, without its stack or layer kind."""
     words = path.split(".")
     words = words[1:] if words[0] in ("encoder", "decoder") else words
     words = words[2:] if words[0] == "layer" else words

@@ -27,8 +27,8 @@ SERVING_ORDER = ("tp", "cp", "pp", "fsdp", "dp")
 
 
 class Group(NamedTuple):
-    """Ranks that exchange data: so many of them, `local` of which stand in one node. Where groups do not line up with
-    nodes, that of all which the links between nodes serve worst: its fewest ranks of one node."""
+    """`size` ranks that exchange data, `local` of them in one node. If groups do not align with nodes, the worst group:
+    the one with the fewest ranks in a node."""
 
     size: int
     local: int
@@ -40,8 +40,8 @@ class Group(NamedTuple):
 
 
 def filled(node: int, ranks: int) -> int:
-    """Ranks in each of the fewest nodes of so many accelerators that hold them all: the same number, as launchers start
-    them, so 64 of 72 where 256 ranks take four nodes; all of a node where they cannot be shared out evenly.
+    """Ranks per node of `node` accelerators: the same on each of the fewest nodes that hold all ranks, as launchers
+    start them (64 of 72 for 256 ranks on four nodes), or `node` if they do not divide evenly.
 
     Source   torchrun's --nproc-per-node and Slurm's --ntasks-per-node, one number for all nodes
     """
@@ -51,8 +51,8 @@ def filled(node: int, ranks: int) -> int:
 
 @lru_cache(maxsize=4096)
 def standing(size: int, stride: int, node: int, ranks: int) -> tuple[int, int]:
-    """Of all groups of `size` ranks, `stride` apart, that these ranks make: the fewest ranks of a group that stand in
-    one node, and the most nodes that a group stands in."""
+    """Over all groups of `size` ranks, `stride` apart: the fewest ranks that a group has in a node, and the most nodes
+    that a group spans."""
     node = filled(node, ranks)
     if size == 1 or stride >= node:
         return 1, size
@@ -158,9 +158,9 @@ class Layout:
         }
 
     def group(self, axis: str, node: int | None, order: tuple[str, ...] = ORDER) -> Group:
-        """The ranks of an axis, on nodes of so many accelerators each (None: all accelerators share one link).
+        """The ranks of an axis, on nodes of `node` accelerators (None: all accelerators share one link).
 
-        Ranks of ep are those of a stage, one after the other, each `expert_ways` of them together; those of etp these.
+        Consecutive ranks of a stage form ep, in blocks of `expert_ways`, which form etp.
         """
         size = self.expert_ways if axis == "etp" else getattr(self, axis)
         if node is None or size == 1:

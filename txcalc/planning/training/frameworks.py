@@ -101,7 +101,7 @@ class Framework:
         return [name for name in SPLITS if getattr(layout, name) > 1 and name not in self.splits]
 
     def schedules_by(self, schedule: str, stages: int) -> bool:
-        """Whether so many stages can use a schedule: one stage any, if the framework has no pipeline."""
+        """Whether a schedule is available for `stages` stages; for one stage any, if the framework has no pipeline."""
         return schedule in self.schedules or (stages == 1 and not self.schedules)
 
 

@@ -82,17 +82,18 @@ class Machine:
 
     @staticmethod
     def lost(collectives: float, compute: float) -> float:
-        """Seconds that compute takes longer where so many seconds of collectives go on beside it."""
+        """Seconds that compute of `compute` seconds takes longer next to `collectives` seconds of concurrent
+        collectives."""
         return max(SLOWED * collectives, collectives - compute)
 
     def beside(self, size: int, stride: int, ranks: int) -> Group:
-        """A group of ranks that stand so far apart, of so many in all."""
+        """A group of `size` out of `ranks` ranks, `stride` apart."""
         return Group(size, size if self.node is None else standing(size, stride, self.node, ranks)[0])
 
 
 class Message(NamedTuple):
-    """A collective: its kind, the ranks, the bytes that each of them sends, in how many pieces, and how many of these
-    bytes go to other nodes (None: an even share)."""
+    """A collective: kind, ranks, bytes that each rank sends, number of pieces, and bytes that leave the node (None: an
+    even share)."""
 
     kind: str
     group: Group
@@ -102,14 +103,14 @@ class Message(NamedTuple):
 
 
 def ring(kind: str, group: Group, message: float, pieces: int = 1) -> Message:
-    """A collective of a whole message of so many bytes, by a ring."""
+    """A ring collective of a message of `message` bytes."""
     others = (group.size - 1) / group.size
     return Message(kind, group, message * (2 * others if kind == "all_reduce" else others), pieces)
 
 
 def relayed(group: Group, own: float, choices: float) -> Message:
-    """An all-to-all of `own` bytes of tokens, each of them for so many experts: once to each node that has any of them,
-    to the rank of the same number there, which passes it on once to each rank of its node.
+    """An all-to-all of `own` bytes of tokens, each with `choices` experts: a token is sent once to each node with any
+    of its experts, to the rank of the same number, which forwards it once to each rank of its node that needs it.
 
     Source   DeepSeek-V3 (arXiv 2412.19437), section 3.2.2; DeepEP
     """
@@ -172,9 +173,9 @@ class Kernels:
         kind: str = "matmul",
         matrix: tuple[int, int] | None = None,
     ) -> float:
-        """`starts` matrix products, of so many FLOPs and bytes together, whose sums have `depth` terms; `rows` of so
-        many terms are narrowed before, where products are narrower than what they read. `matrix`: inputs and outputs,
-        by whose rows the memory is read."""
+        """Seconds of `starts` matrix products of `flops` FLOPs and `size` bytes together, with inner size `depth`.
+        `rows` of the input are quantised first, if products are narrower than their inputs. `matrix`: (inputs,
+        outputs), whose rows set the alignment of memory reads."""
         curve = self.curve(kind, self.machine.products)
         curve = curve.of_rows(self._row_bytes(matrix)) if matrix else curve
         compute = flops / self._peaks[self.machine.products] / curve.compute
@@ -185,7 +186,7 @@ class Kernels:
         return taken + starts * (curve.start_s + curve.depth_s * depth) + narrowed / self.bandwidth / self.memory_share
 
     def _row_bytes(self, matrix: tuple[int, int]) -> int:
-        """What the bytes of all rows of a product with it are multiples of."""
+        """The largest number of bytes that divides the rows of the product's operands and result."""
         return gcd(*matrix) * bits_of(self.machine.products) // 8
 
     def aligned(self, matrix: tuple[int, int]) -> float:

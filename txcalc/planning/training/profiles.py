@@ -66,11 +66,11 @@ def lent(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:
 
 
 def ahead(recipe: Recipe, pieces: Sequence[StagePiece], rounds: int) -> int:
-    """What so many forwards free that their reductions are still to read and write: each one's summands and share of
-    the sum. The host runs ahead of the device by as many layers as the launch queue takes: through the micro-batch that
-    it began with the device, or that one's backward and the next forward; in a pipeline until it has to receive the
-    first gradient, which it does behind the forward after those that warm up (engine.py; p2p.py at hand waits at every
-    message, and the playbook's pipelines at speed reserve as if theirs had not)."""
+    """Bytes that `rounds` forwards have freed on the host but whose reductions still have to run: each reduction's
+    input and output. The host runs ahead of the device by as many layers as the launch queue takes: to the end of the
+    current micro-batch, or its backward and the next forward; in a pipeline until it waits for the first gradient,
+    after the forward that follows the warm-up (engine.py). The p2p.py at hand waits at every message, but measured
+    pipelines of the playbook reserve as if it did not."""
     if recipe.layout.sp == 1:
         return 0
     layers = sum(len({i for leaf in piece.leaves for i in leaf.layers}) for piece in pieces)

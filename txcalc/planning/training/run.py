@@ -38,7 +38,7 @@ class TrainingRun(NamedTuple):
 
 
 class DeadlineGpus(NamedTuple):
-    """The accelerators that finish within so many days at an unchanged speed: `gpus`, a multiple of one replica's."""
+    """Accelerators that finish within `days` at an unchanged speed: a multiple of one replica's."""
 
     days: float
     gpus: int

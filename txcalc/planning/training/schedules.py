@@ -26,7 +26,7 @@ class Action(NamedTuple):
 
 
 def order(schedule: str, stages: int, rank: int, batches: int, pieces: int = 1) -> list[Action]:
-    """The actions of a rank of `stages` in one step of so many micro-batches."""
+    """The actions of stage `rank` of `stages` in one step of `batches` micro-batches."""
     if stages == 1:
         return [Action(kind, 0, m) for m in range(batches) for kind in "FB"]
     if schedule == "gpipe":

@@ -666,7 +666,7 @@ def test_an_axis_that_is_misspelt() -> None:
 @pytest.mark.parametrize("most", [None, 1, 5, 40])
 def test_where_a_parabola_reaches_zero(most: int | None) -> None:
     """As every number up to 400 has it; what falls and bends down never does."""
-    for start, slope, bend in product((-1, -7, -40, -90), range(-12, 31), range(-6, 7)):
+    for start, slope, bend in product((-1, -7, -40, -90), range(-12, 31, 3), (-6, -2, -1, 0, 1, 5)):
         values = [start + i * slope + i * (i - 1) // 2 * bend for i in range(400)]
         if max(values[:4]) < 0:
             ends = values if most is None else values[: most + 1]
@@ -674,14 +674,14 @@ def test_where_a_parabola_reaches_zero(most: int | None) -> None:
             assert _reaches_zero(values[:4], most) == expected, (start, slope, bend)
 
 
-@pytest.mark.parametrize("name", ["llama4", "gemma3", "gpt-oss", "mimo-v2-flash"])
+@pytest.mark.parametrize("name", ["llama4", "gemma3", "mimo-v2-flash"])
 def test_generations_are_sums_of_their_passes(name: str) -> None:
     """Of every pass by itself, at every context around windows and chunks."""
     model = build(TINY[name], name)
     for attention, quantity in FLOPS.items():
-        steps = [model.ledger(past=past, logits="last", mla="absorbed").total(quantity) for past in range(1, 27)]
-        whole = [model.ledger(tokens=n, logits="last").total(quantity) for n in range(1, 27)]
-        for found in generations(model, range(3, 27), 3, attention):
+        steps = [model.ledger(past=past, logits="last", mla="absorbed").total(quantity) for past in range(1, 19)]
+        whole = [model.ledger(tokens=n, logits="last").total(quantity) for n in range(1, 19)]
+        for found in generations(model, range(3, 19, 2), 3, attention):
             assert found.flops == whole[2] + sum(steps[2 : found.context - 1]), found
             assert found.flops_without == sum(whole[2 : found.context]), found
 

@@ -95,7 +95,9 @@ def test_the_worst_group_is_that_of_all_ranks(node: int) -> None:
         assert standing(size, stride, node, blocks * period) == expected, (size, stride, blocks)
 
 
-@pytest.mark.parametrize(("layout", "same"), [(Layout(tp=2, pp=3), True), (Layout(tp=3, pp=3), False)])
+@pytest.mark.parametrize(
+    ("layout", "same"), [(Layout(tp=2, pp=3), True), (Layout(tp=3, pp=3), False), (Layout(pp=8), True)]
+)
 def test_the_ends_of_a_pipeline_stand_in_one_node_or_do_not(layout: Layout, same: bool) -> None:
     assert layout.ends(8) == Group(2, 2 if same else 1)
     assert layout.ends(None) == Group(2, 2)

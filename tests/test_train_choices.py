@@ -15,6 +15,7 @@ from txcalc import hardware, load
 from txcalc.api.trainings import recipe_of
 from txcalc.errors import InputError, Refuted
 from txcalc.planning.training import Layout, Recipe, largest, memory, search
+from txcalc.planning.training.activations import _core_again
 from txcalc.planning.training.answer import Training, fewer, train
 from txcalc.planning.training.inverse import _last, fewest
 from txcalc.planning.training.machine import SLOWED, Machine
@@ -661,6 +662,9 @@ def test_a_core_of_no_layer_is_computed_again_whole() -> None:
         one.entry.path: timer._again(one, frozenset()) for one in piece.leaves if one.entry.kind == "attention_core"
     }
     assert again == {"layers.0.attention.core": 1, "pooler.reader.core": 1}
+    kept = {one.entry.path: _core_again(one, timer.recipe) for one in piece.leaves if one.entry.path in again}
+    result = 32 * 2 + 4 * 4  # of a position, and a statistic of each head: of nine, and of the pool's one
+    assert kept == {"layers.0.attention.core": 9 * result, "pooler.reader.core": result}
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(256, [0]), (250, [0, 3])])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.convolved import Network, even, inverted, picture, stages
 from txcalc.sources.huggingface.leaves import Pieces, attends, fed, normed
-from txcalc.sources.spec import real, size
+from txcalc.sources.spec import count, flag, real, size, text
 
 
 def segformer(c: Config) -> Raw:
@@ -184,8 +184,13 @@ def mobilevit(c: Config) -> Raw:
     if form != "pixels":
         net.conv("last", necks[6], 1)
         return net.classified()
+    return _pixels(c, net, 256)
+
+
+def _pixels(c: Config, net: Network, usual: int) -> Raw:
+    """A head that classifies pixels: convolutions of several reaches side by side, and their mean."""
     to, rates = (
-        c.size("aspp_out_channels", default=256),
+        c.size("aspp_out_channels", default=usual),
         c.items("atrous_rates", of=size, length=None, default=[6, 12, 18]),
     )
     if len(rates) != 3:
@@ -204,4 +209,168 @@ def mobilevit(c: Config) -> Raw:
     net.channels, net.sides = 5 * to, sides
     net.conv("projected", to, 1)
     net.conv("classifier", c.labels(), 1, bias=True, norm="", act="")
+    return net.described(d)
+
+
+def mobilevitv2(c: Config) -> Raw:
+    """MobileNet's blocks, and stages whose positions are summed by scores that one channel gives."""
+    by, more = c.real("width_multiplier", default=1.0), c.real("expand_ratio", default=2.0)
+    several, units = (c.items(key, of=size, length=3, default=list(usual)) for key, usual in (
+        ("n_attn_blocks", (2, 4, 3)), ("base_attn_unit_dims", (128, 192, 256))))  # fmt: skip
+    act, kernel = c.activation("hidden_act", default="swish"), c.size("conv_kernel_size", default=3)
+    patch, stride = c.size("patch_size", default=2), c.size("output_stride", default=32)
+    times, form = c.size("ffn_multiplier", default=2), c.head_of("classifier", "none", "pixels")
+    c.ignore("aspp_out_channels", "atrous_rates", "aspp_dropout_prob", "semantic_loss_ignore_index")
+    if not kernel % 2:
+        c.fault("conv_kernel_size", kernel, "an odd number")
+    if not (0 < by <= 1000 and 0 < more <= 1000):
+        c.fault("width_multiplier", by, "a number above 0, at most 1,000, as expand_ratio")
+        by, more = 1.0, 2.0
+    net = Network(c, picture(c, 256), c.size("num_channels", default=3), act)
+    net.conv("stem", even(max(16, min(64, 32 * by)), 8, 16), 3, 2)
+    for i, (to, by_what, step) in enumerate(((64, 16, 1), (128, 8, 2), (128, 8, 1))):
+        net.layer(f"block{i + 1}")
+        inverted(net, even(to * by, by_what), step, even(round(net.channels * more), 8))
+    for i, (to, depth, unit) in enumerate(zip((256, 384, 512), several, units, strict=True)):
+        name, step = f"stage{i + 1}", 1 if i >= {8: 1, 16: 2}.get(stride, 3) else 2
+        net.outside()
+        inverted(net, even(to * by, 8), step, even(round(net.channels * more), 8), f"{name}_down_")
+        width, d = net.channels, even(unit * by, 8)
+        net.conv(f"{name}_near", width, kernel, groups=width)
+        net.conv(f"{name}_in", d, 1, norm="", act="")
+        high, across = net.checked((net.sides[0] // patch, net.sides[1] // patch))
+        wide = times * d // 16 * 16
+        here: Raw = {"at": [0, high * across * patch * patch, 1]}  # what fills whole patches
+        if not wide:
+            c.fault("ffn_multiplier", times, f"16 or more times of {d}")
+        net.layer(name, depth)
+        net.leaves += [normed("attention", d, **here), piece("qkv", "linear", d, 1 + 2 * d, **here)]
+        net.leaves += [piece("relu", "relu", d, **here), piece("o", "linear", d, d, **here)]
+        net.leaves.append(piece("attention_sum", "sum", d, **here))
+        net.leaves += fed("feed_forward", d, max(1, wide), act, **here)
+        net.outside()
+        net.around.append(normed(name, d, **here))
+        net.conv(f"{name}_out", width, 1, act="")
+    if form == "pixels":
+        net.outside("head")
+        return _pixels(c, net, 512)
+    return net.classified()
+
+
+def levit(c: Config) -> Raw:
+    """Convolutions, and stages of attention with biases by distance, whose queries skip positions where the next
+    begins; batch norms behind all matrices."""
+    teacher = c.named("LevitForImageClassificationWithTeacher")
+    if teacher:
+        c.ignore("architectures")
+    c.ignore("down_ops")  # as the class derives them
+    widths, heads, depths, keys, wides, ratios = (
+        c.items(key, of=size, length=3, default=list(usual))
+        for key, usual in (("hidden_sizes", (128, 256, 384)), ("num_attention_heads", (4, 8, 12)),
+                           ("depths", (4, 4, 4)), ("key_dim", (16, 16, 16)), ("mlp_ratio", (2, 2, 2)),
+                           ("attention_ratio", (2, 2, 2)))
+    )  # fmt: skip
+    side, patch = c.size("image_size", default=224), c.size("patch_size", default=16)
+    kernel, stride, pad = c.size("kernel_size", default=3), c.size("stride", default=2), c.count("padding", default=1)
+    net = Network(c, (side, side), c.size("num_channels", default=3), "hard_swish")
+    for i, less in enumerate((8, 4, 2, 1)):
+        net.conv(f"patches{i + 1}", max(1, widths[0] // less), kernel, stride, pad=pad, act=None if less > 1 else "")
+    if widths[0] < 8 or any(width < keys[0] for width in widths[:2]) or net.sides[0] != side // patch:
+        wanted = "8 and key_dim or more, of a picture whose convolutions leave image_size // patch_size"
+        c.fault("hidden_sizes", widths, wanted)
+    for i, d in enumerate(widths):
+        (high, _), here = net.sides, net.here
+        net.layer(f"stage{i + 1}", depths[i])
+        _biased(net, d, heads[i], keys[i], ratios[i], high, high, 1)
+        _normed_matrices(net, wides[i] * d)
+        if i < 2:
+            net.layer(f"between{i + 1}")
+            less = (high - 1) // 2 + 1
+            net.sides = less, less
+            _biased(net, widths[i + 1], max(1, d // keys[0]), keys[0], 4, high, less, 2, here)
+            _normed_matrices(net, 2 * widths[i + 1])
+    net.outside("head")
+    d, once = net.channels, {"at": [0, 1, 1]}
+    classified = teacher or c.head_of("classifier", "none") == "classifier"
+    for name in ("classifier", "second")[: classified + teacher]:
+        net.around += [piece(f"{name}_{form}", form, d, kind="norm", **once) for form in ("scale", "shift")]
+        net.around.append(piece(name, "linear", d, c.labels(), kind="head", **once))
+    return net.described(widths[-1])
+
+
+def _biased(net: Network, to: int, heads: int, width: int, ratio: int, before: int, after: int, step: int,
+            seen: Raw | None = None) -> None:  # fmt: skip
+    """LeViT's attention, values `ratio` times as wide as keys, with a number a head for each distance between places;
+    of `seen` positions where its queries skip some."""
+    d, here = net.channels, net.here
+    reads = seen or here
+    distances = len({abs(a * step - b) for a in range(after) for b in range(before)}) ** 2
+    own = 0 if seen else heads * width
+    made = [("keys_values", d, own + (1 + ratio) * heads * width, reads)]
+    made += [("queries", d, heads * width, here)] if seen else []
+    for name, d_in, d_out, there in [*made, ("o", ratio * heads * width, to, here)]:
+        if name == "o":
+            keys = {"keys": reads["at"]} if seen else {}
+            form = "reading" if seen else "attention"
+            core = piece("core", form, heads, width, ratio * width, bias=True, **keys, **here)
+            net.leaves += [piece("distances", "held", heads * distances), core]
+            net.leaves.append(piece("activation", "hard_swish", d_in, **here))
+        net.leaves += [piece(name, "linear", d_in, d_out, bias=False, **there)]
+        net.leaves += [piece(f"{name}_{form}", form, d_out, kind="norm", **there) for form in ("scale", "shift")]
+    net.channels = to
+    net.leaves += [piece("attention_sum", "sum", to, **here)] * (seen is None)
+
+
+def _normed_matrices(net: Network, wide: int) -> None:
+    """LeViT's feed-forward."""
+    d = net.channels
+    for name, d_in, d_out in (("up", d, wide), ("down", wide, d)):
+        net.channels = d_out
+        net.add(piece(name, "linear", d_in, d_out, bias=False))
+        net.normed(name, "batch")
+        net.add(*[piece("feed_forward_activation", "hard_swish", wide)] * (name == "up"))
+    net.add(piece("feed_forward_sum", "sum", d))
+
+
+def cvt(c: Config) -> Raw:
+    """Layers whose queries, keys and values are depthwise convolutions', the last two of fewer positions; a class token
+    in the last stage."""
+    c.ignore("attention_drop_rate", "drop_rate", "drop_path_rate")
+    found = stages(
+        c, embed_dim=(size, [64, 192, 384]), depth=(size, [1, 2, 10]), num_heads=(size, [1, 3, 6]),
+        patch_sizes=(size, [7, 3, 3]), patch_stride=(size, [4, 2, 2]), patch_padding=(count, [2, 1, 1]),
+        mlp_ratio=(real, [4.0, 4.0, 4.0]), kernel_qkv=(size, [3, 3, 3]), padding_kv=(count, [1, 1, 1]),
+        stride_kv=(size, [2, 2, 2]), padding_q=(count, [1, 1, 1]), stride_q=(size, [1, 1, 1]),
+        qkv_bias=(flag, [True] * 3), cls_token=(flag, [False, False, True]),
+        qkv_projection_method=(text, ["dw_bn"] * 3),
+    )  # fmt: skip
+    net = Network(c, picture(c, 224, own=False), c.size("num_channels", default=3), "", "")
+    for i, one in enumerate(zip(*found, strict=True)):
+        d, depth, heads, patch, step, pad, ratio, kernel, pad_kv, step_kv, pad_q, step_q, bias, token, method = one
+        c.divides(heads, d, "num_heads", "embed_dim")
+        last = i == len(found[0]) - 1
+        if (token and not last) or method != "dw_bn" or depth <= i or not 1 <= ratio * d <= 2**40:
+            wanted = f"more than {i} layers in stage {i + 1}, of convolutions dw_bn; a class token in the last alone"
+            c.fault("depth", c.data.get("depth"), wanted)
+        net.outside("embedding")
+        net.conv(f"patches{i + 1}", d, patch, step, pad=pad, bias=True, norm="layer")
+        net.leaves += [piece("class_token", "held", d, kind="embedding")] * token
+        sides, act = net.sides, "gelu"
+        here: Raw = {"at": [0, sides[0] * sides[1] + token, 1]}
+        net.layer(f"stage{i + 1}", depth)
+        net.leaves.append(normed("attention", d, **here))
+        for name, padding, stride in (("q", pad_q, step_q), ("k", pad_kv, step_kv), ("v", pad_kv, step_kv)):
+            net.sides = sides
+            net.conv(f"{name}_conv", d, kernel, stride, pad=padding, groups=d, norm="batch")
+            if name == "q" and net.sides != sides:
+                c.fault("stride_q", c.data.get("stride_q"), "1, with queries of all positions")
+        seen, net.sides = [0, net.sides[0] * net.sides[1] + token, 1], sides
+        net.leaves += attends("", d, heads, max(1, d // heads), keys=seen, bias="qkvo" if bias else "o", **here)
+        net.leaves += fed("feed_forward", d, int(d * ratio), act, **here)
+    d = net.channels
+    if c.head_of("classifier", "none") == "classifier":
+        if not found[13][-1]:
+            c.fault("cls_token", found[13], "true in the last stage, whose class token is classified")
+        net.around.append(normed("last", d, at=[0, 1, 1]))
+        net.around.append(piece("classifier", "linear", d, c.labels(), kind="head", at=[0, 1, 1]))
     return net.described(d)

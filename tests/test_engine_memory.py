@@ -577,10 +577,11 @@ def test_a_profile_run_by_hand(name: str, logit: int, sequences: int, tokens: in
 
 @pytest.mark.parametrize(("weights", "counted"), [("bf16", 1), ("fp8", 1), ("int4", 0)])
 def test_what_kernels_of_experts_keep_by_hand(weights: str, counted: int) -> None:
-    """Of every chosen expert gate and up, and their product, each as wide as the stream at least, in 16 bits: where
-    weights have eight bits or more."""
+    """Of every chosen expert gate (if there is one) and up, and their product, each as wide as the stream at least, in
+    16 bits: where weights have eight bits or more."""
     for source, most in (
         ("mixtral-8x7b", 2 * (2 * 14_336 + 14_336)),
+        ("nemotron-3-nano-30b-a3b", 6 * (2688 + 2688)),
         ("D=512 L=2 h=8 F=128 V=50 E=4 k=3", 3 * (512 + 512)),
     ):
         model, memory = load(source), kept("vllm@0.17", "h100-sxm", sequences=1, tokens=10)

@@ -26,7 +26,7 @@ class DecayScan(Recurrence):
     """Linear attention with a fixed decay per head: S ← λ·S + k·vᵀ and y = Sᵀ·q.
 
     Shapes   q, k, v and y (B, T, h, d), S (B, h, d, d)
-    Unit     FLOPs under other: 5 per element of S (decay, a multiply-add to write, one to read)
+    Unit     FLOPs under other: 5 per element of S (decay, one multiply-add to write, one to read)
     Kept     modelled: q, k, v and the states at every step
     Source   Qin et al. 2024 (arXiv 2401.04658), equation 3
     """
@@ -52,7 +52,7 @@ class GatedScan(Recurrence):
     """Gated linear attention: S ← diag(λ)·S + k·vᵀ and y = Sᵀ·q/√d_k, with decays λ that come from the input.
 
     Shapes   q, k and log λ (B, T, h, d_k), v and y (B, T, h, d_v), S (B, h, d_k, d_v)
-    Unit     FLOPs under other: 5 per element of S (decay, a multiply-add to write, one to read), 5 per channel of the
+    Unit     FLOPs under other: 5 per element of S (decay, one multiply-add to write, one to read), 5 per channel of the
              keys (log σ of a gate, its scale or the key 1 − λ, exp, 1/√d_k)
     Kept     modelled: q, k, v, λ and the states at every step
     Source   Yang et al. 2023 (arXiv 2312.06635), equation 3; Qin et al. 2024 (arXiv 2404.07904), equation 5
@@ -84,7 +84,7 @@ class SlotScan(Recurrence):
     V ← diag(λ)·V + s·vᵀ and y = Vᵀ·softmax(K·q/√d_k).
 
     Shapes   q and k (B, T, h, d_k), v and y (B, T, h, d_v), log λ (B, T, h, m), K (B, h, m, d_k), V (B, h, m, d_v)
-    Unit     FLOPs under other: 5 per element of K and V (decay, a multiply-add to write, one to read), 10 per slot
+    Unit     FLOPs under other: 5 per element of K and V (decay, one multiply-add to write, one to read), 10 per slot
              (log σ of a gate, its scale, exp, 1 − λ, softmax), 1 per channel of the keys (1/√d_k)
     Kept     modelled: q, k, v, λ and the states at every step
     Source   Zhang et al. 2024 (arXiv 2409.07146), equations 9 to 11
@@ -120,8 +120,8 @@ class MatrixScan(Recurrence):
 
     Shapes   q and k (B, T, h, d_k), v and y (B, T, h, d_v), gates i and f (B, T, h), C (B, h, d_k, d_v), n (B, h, d_k),
              m (B, h)
-    Unit     FLOPs under other: 5 per element of C (decay, i·k·v written, a multiply-add to read), 7 per channel of the
-             keys (i·k, decay, addition, a multiply-add to read n, 1/√d_k of q, |·|), 1 per value (the division),
+    Unit     FLOPs under other: 5 per element of C (decay, i·k·v written, multiply-add to read), 7 per channel of the
+             keys (i·k, decay, addition, multiply-add to read n, 1/√d_k of q, |·|), 1 per value (the division),
              22 per head (both logits capped by a tanh, log σ(f), the new m, both gates, e^−m, the maximum)
     Kept     modelled: q, k, v, the gates and the states at every step
     Source   Beck et al. 2024 (arXiv 2405.04517), equations 19 to 27; Beck et al. 2025 (arXiv 2503.13427)

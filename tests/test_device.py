@@ -416,8 +416,8 @@ def test_of_a_known_card_pytorchs_kernels_are_measured_and_servers_stay() -> Non
     for row in (2, 4):
         kind = f"matmul, {row}-byte rows"
         (rate,) = (rate.rate for rate in made.rates if (rate.kind, rate.dtype) == (kind, "bf16"))
-        assert own.of_rows(2 * 513 if row == 2 else 2 * 514).compute == rate / like.peak("bf16")
-    assert own.of_rows(2 * 512) == own
+        assert own.of_matrix((512, 513 if row == 2 else 514), 16).compute == rate / like.peak("bf16")
+    assert own.of_matrix((512, 520), 16) == own
     read = hardware.parse(made.described()["accelerator"], "this", "here").efficiency
     assert read.curves == found.curves and "calibrate" in read.cited["torch.matmul.bf16"]
     shares = next(table for table in ceilings(made.described()) if table.title == "Shares of the ceilings")

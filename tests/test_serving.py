@@ -782,6 +782,22 @@ def test_the_host_works_beside_the_accelerator() -> None:
     assert slow.host == pytest.approx(1e6 * fast.host) and slow.host / 1e-3 > 16 * 6
 
 
+def test_only_modules_are_slow_with_rows_of_no_multiple_of_16_bytes() -> None:
+    """Servers pad the vocabulary, on a card too of which PyTorch's kernels stand for all."""
+    card = hardware.load("h100-sxm")
+    model, form = load("gpt2"), engine(load("gpt2"), "bf16")
+    work = model.workload(8, 1024)
+
+    def compute(share: float, eager: bool) -> float:
+        product = card.efficiency.curve("matmul", "bf16")._replace(aligned_2=share)
+        own = replace(card.efficiency, curves={**card.efficiency.curves, "matmul.bf16": product})
+        stage = PipelineStage(0, 1, model.root)
+        return RankTime(stage, ONE, replace(card, calibration=own), form, eager).parts(work)["head"].compute
+
+    assert compute(0.0, False) == compute(0.1, False)
+    assert 2 * compute(0.0, True) < compute(0.1, True)
+
+
 def test_modules_that_are_called_one_by_one_fuse_nothing() -> None:
     """Each module starts its own kernels, every chosen expert too; what fused kernels keep on chip is written and read
     again, and rotary positions are several passes over q and k."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import exp, inf, lgamma
+from math import exp, gcd, inf, lgamma
 from typing import Any, NamedTuple
 
 from txcalc.units import DTYPE_BITS
@@ -74,8 +74,10 @@ class Curve(NamedTuple):
     aligned_4: float = 0.0
     aligned_2: float = 0.0
 
-    def of_rows(self, row_bytes: int) -> Curve:
-        """The curve of products whose matrices' rows have multiples of so many bytes; 0: of 16."""
+    def of_matrix(self, matrix: tuple[int, int], bits: int) -> Curve:
+        """The curve of products with a matrix of (inputs, outputs), `bits` per element: rows of the operands and of the
+        result have as many elements."""
+        row_bytes = gcd(*matrix) * bits // 8
         if row_bytes % 16 == 0:
             return self
         return self._replace(compute=(self.aligned_2 if row_bytes % 4 else self.aligned_4) or self.compute)
@@ -161,7 +163,11 @@ class Efficiency:
         classes of a product's layers with how many are of each, where their weights are packed in several ways."""
         found = self._nearest.get((kind, name, engine))
         if found is None:
-            found = self._nearest[kind, name, engine] = self.curves[self.named(kind, name, engine)]
+            key = self.named(kind, name, engine)
+            found = self.curves[key]
+            if not key.endswith(f".{name}"):
+                found = found._replace(aligned_4=0.0, aligned_2=0.0)  # measured for elements of another width
+            self._nearest[kind, name, engine] = found
         if found.unpack and layers:
             costs = sum(self.curve(kind, each, engine).unpack * number for each, number in layers.items())
             return found._replace(unpack=costs / sum(layers.values()))

@@ -272,11 +272,14 @@ def _notes(found: Training, terms: Terms) -> list[str]:
         wide = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
         own = _rates(found) if found.machine.accelerator.efficiency.has(PYTORCH) else ""
         notes.append(f"time is modelled, with measured kernel efficiencies{own}; {nodes}{wide}")
-        notes += (
-            f"products with a matrix of {rows:,} × {columns:,} reach {100 * share:.0f} % of the others' speed: a row "
-            f"of {_products(found)} is no multiple of 16 bytes (pad to multiples of {128 // bits_of(_products(found))})"
-            for (rows, columns), share in found.step.unaligned.items()
-        )
+        if found.step.unaligned:
+            slow = (f"{a:,} × {b:,} at {100 * share:.0f} %" for (a, b), share in found.step.unaligned.items())
+            dtype, whose = _products(found), "a rank's" if found.recipe.layout.tp > 1 else "these"
+            notes.append(
+                f"some products run at a fraction of the usual rate, as measured, because rows of their matrices in "
+                f"{dtype} are not multiples of 16 bytes: {', '.join(slow)}; pad {whose} sizes to multiples of "
+                f"{128 // bits_of(dtype)}"
+            )
     if found.recipe.offload != "none":
         link = found.machine.host / 1e9
         share = f"; the host runs the optimizer step at {HOST / 1e9:.3g} GB/s of its memory bandwidth per GPU"

@@ -34,7 +34,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from math import gcd, log2, sqrt
+from math import log2, sqrt
 from typing import NamedTuple
 
 from txcalc.curves import Curve, untouched
@@ -280,8 +280,8 @@ class RankTime:
             curve = efficiency.curve(place, kernel, self.engine.kernels)
             if curve.unpack:
                 curve = efficiency.curve(place, kernel, self.engine.kernels, form.kernels(leaf.entry, dtype))
-            if leaf.entry.leaf.matrix:
-                curve = curve.of_rows(gcd(*leaf.entry.leaf.matrix) * bits_of(dtype) // 8)
+            if leaf.entry.leaf.matrix and self.eager:  # servers pad
+                curve = curve.of_matrix(leaf.entry.leaf.matrix, bits_of(dtype))
             start, narrowed = curve.start_s + curve.depth_s * leaf.inputs if leaf.inputs else efficiency.launch_s, 0.0
             if leaf.gathered:
                 narrowed = curve.gathered * (1 - 1 / ep) * leaf.gathered

@@ -7,7 +7,7 @@ Source   Williams et al. 2009 (roofline); NCCL's own model for what a collective
 
 from __future__ import annotations
 
-from math import gcd, log2
+from math import log2
 from typing import NamedTuple
 
 from txcalc.curves import PYTORCH, Curve
@@ -177,7 +177,7 @@ class Kernels:
         `rows` of the input are quantised first, if products are narrower than their inputs. `matrix`: (inputs,
         outputs), whose rows set the alignment of memory reads."""
         curve = self.curve(kind, self.machine.products)
-        curve = curve.of_rows(self._row_bytes(matrix)) if matrix else curve
+        curve = curve.of_matrix(matrix, bits_of(self.machine.products)) if matrix else curve
         compute = flops / self._peaks[self.machine.products] / curve.compute
         memory = size / self.bandwidth / curve.memory
         passes = self.curve("matmul", self.machine.products).quantise  # experts' inputs as any other's
@@ -185,14 +185,10 @@ class Kernels:
         taken: float = curve.blended(memory, compute)
         return taken + starts * (curve.start_s + curve.depth_s * depth) + narrowed / self.bandwidth / self.memory_share
 
-    def _row_bytes(self, matrix: tuple[int, int]) -> int:
-        """The largest number of bytes that divides the rows of the product's operands and result."""
-        return gcd(*matrix) * bits_of(self.machine.products) // 8
-
-    def aligned(self, matrix: tuple[int, int]) -> float:
-        """The share of the speed of products with aligned rows that one with this matrix reaches."""
-        curve = self.curve("matmul", self.machine.products)
-        return curve.of_rows(self._row_bytes(matrix)).compute / curve.compute
+    def aligned(self, matrix: tuple[int, int], kind: str = "matmul") -> float:
+        """The rate of a large product with this matrix over that of one with rows of multiples of 16 bytes."""
+        curve = self.curve(kind, self.machine.products)
+        return curve.of_matrix(matrix, bits_of(self.machine.products)).compute / curve.compute
 
     def core(self, flops: float, size: float, starts: float, keys: float, score: float, latent: bool) -> float:
         """Attention in one kernel; `score` FLOPs of one pair of a head: its softmax takes time too, however narrow."""

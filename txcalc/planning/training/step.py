@@ -81,8 +81,8 @@ class Step:
     spent            achievable seconds of the busiest rank by cause; their sum is `seconds`
     sent             bytes that the busiest rank sends per step, by kind of collective
     timeline         of the pipeline, without gradient exchange and optimizer
-    unaligned        matrices (inputs, outputs) of that rank whose rows are no multiples of 16 bytes, where kernels for
-                     such rows were measured, and the share of the others' speed that they reach
+    unaligned        matrices (inputs, outputs) of that rank whose rows are not multiples of 16 bytes, with the measured
+                     rate of their products over that of others; {} where it was not measured
     """
 
     floor: float
@@ -177,7 +177,7 @@ class StepTimer(Messages):
             forward, backward = self._core(held, kernels, flops, size, starts)
             yield "attention", forward, 0.0 if entry.gradient == "none" else backward, 0.0
         elif leaf.role == "product":
-            kind = "experts" if entry.routed and not self.modules else "matmul"
+            kind = self._kind(held)
             depth, width = leaf.matrix or (0, 0)
             narrow = bits_of(self.machine.products) < 16 and leaf.matrix  # experts' too: TE, grouped_linear.py
             rows = float(work.positions) * float(entry.runs) if narrow else 0.0
@@ -202,10 +202,14 @@ class StepTimer(Messages):
             seconds = kernels.transfer(self.keys(held)) * float(entry.runs)
             yield "collectives of a layer", seconds, self.keys_again(held) * seconds, 0.0
 
+    def _kind(self, held: RankLeaf) -> str:
+        """The class of kernels of a product."""
+        return "experts" if held.entry.routed and not self.modules else "matmul"
+
     def _unaligned(self, pieces: Iterable[StagePiece]) -> dict[tuple[int, int], float]:
-        matrices = (held.entry.leaf.matrix for piece in pieces for held in piece.leaves)
-        reached = {matrix: self.kernels.aligned(matrix) for matrix in matrices if matrix}
-        return {matrix: share for matrix, share in reached.items() if share < 1}
+        found = ((held.entry.leaf.matrix, self._kind(held)) for piece in pieces for held in piece.leaves)
+        reached = {matrix: self.kernels.aligned(matrix, kind) for matrix, kind in found if matrix and min(matrix) > 1}
+        return {matrix: share for matrix, share in reached.items() if share < 1}  # a vector (min = 1) needs no padding
 
     def _ordered(self, piece: StagePiece) -> Iterator[tuple[RankLeaf, float]]:
         """Bytes that forward moves to permute tokens into the order of their experts and to sum their results, for

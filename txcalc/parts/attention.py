@@ -138,7 +138,7 @@ class Attention(Composite):
         yield from optional("position", self.position, gradient="weights")
         yield from optional("relative_bias", self.relative_bias)
         if self.mask:
-            part = Linear(d_in=values, d_out=self.n_kv_heads, bias="v" in self.biases, keeps="no")
+            part = Linear(d_in=values, d_out=self.n_kv_heads, bias="v" in self.biases, keeps="eager")
             yield Child("mask_proj", part, on=on_keys)
             yield Child("mask", self.mask, on=on_keys)
         yield Child("core", self.core)

@@ -62,8 +62,8 @@ def left(cores: Cores, masked: Ledger) -> dict[str, int]:
 
 
 def working(ledger: Ledger) -> Ledger:
-    """The attention cores that run."""
-    return ledger.where(lambda entry: entry.kind == "attention_core" and entry.work is not None)
+    """The attention cores that run; other products of an attention, as ConvBERT's convolution, have no pairs."""
+    return ledger.where(lambda entry: entry.leaf.mask_span is not None and entry.work is not None)
 
 
 def _cores(subject: Subject, point: SizePoint, past: int) -> Ledger:

@@ -128,7 +128,7 @@ MODELLED = {
     "experts": "experts (what is kept to dispatch and to combine depends on the implementation)",
 }
 
-READERS = ("gate", "inner_norm", "o", "o.lora_a")  # modules that read a core's output
+READERS = ("gate", "inner_norm", "o", "o.lora_a", "mask_proj")  # modules that read a core's output or its values
 
 
 def saved_differs(leaf: Leaf, work: Workload) -> str:

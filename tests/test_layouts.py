@@ -168,7 +168,7 @@ def test_layers_that_pieces_of_a_rank_share_are_held_once() -> None:
         optimizer.step()
         (predicted,) = (one.state for one in plan.ranks if one.stage == stage)
         assert held(rank, optimizer) == {key: size for key, size in predicted._asdict().items() if size}
-    with pytest.raises(InputError, match="of layers that share weights, are modelled"):
+    with pytest.raises(InputError, match="pieces of a rank with layers that share weights are modelled"):
         verify_layout(model, recipe)
 
 

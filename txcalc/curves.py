@@ -56,8 +56,8 @@ class Curve(NamedTuple):
     unpack    of products of packed weights with one row: FLOPs that a weight costs, its unpacking too
     apart     of attention's decode: 1 where each query head reads its keys and values itself, 0 where those of a
               group read them once
-    aligned_4, aligned_2   of products with a matrix whose rows' bytes are a multiple of 4, or of 2 alone, and not of
-              16: the share of the peak that the largest reach; 0: not measured, as any other
+    aligned_4, aligned_2   `compute` of products with a matrix whose rows are multiples of 4 bytes but not of 16, or of
+              2 bytes but not of 4; 0: not measured, `compute` stands for them
     """
 
     compute: float = 1.0

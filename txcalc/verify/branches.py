@@ -324,8 +324,8 @@ def _shared_out(module: Any, mesh: Any, between: Any) -> None:
 
 def _inner(rank: Composite, model: Model) -> Iterator[tuple[str, str]]:
     """The modules within a branch that ranks join, and how: their outputs are `sums`; they are norms of whose columns
-    each rank has some, so that their `statistics` are sums; or norms that read the `heads`
-    of all ranks, or the `positions`."""
+    each rank has some, so that their `statistics` are sums; or norms that read the `heads` of all ranks, or the
+    `positions`."""
     for before, entry in pairwise(walk(rank, model.workload())):
         if any(step.duty == "layer" for step in entry.steps[:-2]):
             if entry.duty == "statistics":

@@ -39,7 +39,8 @@ class MeasuredSizes(NamedTuple):
     """What is measured on a kind of device, and in which dtypes.
 
     products    rows, inputs and outputs of a linear layer
-    unaligned   the same in 16 bits, with rows of no multiple of 16 bytes, by what their bytes are multiples of
+    unaligned   the same in 16-bit dtypes with rows that are multiples of 4 bytes but not of 16 (key 4), or of 2 bytes
+                but not of 4 (key 2)
     moved       bytes of a copy; the largest is also that of a matrix that a few rows (`NARROW`) are multiplied by
     heads       number and width of attention's
     prompts     lengths of a causal attention
@@ -348,11 +349,11 @@ def _efficiency(
         else hardware.assumed(accelerator.kernels).overlaid(flat, cited)
     )
     curves = dict(found.curves)
-    for (kind, dtype), reached in by.items():
-        for row in (row for row in (2, 4) if kind == UNALIGNED.format(row)):
-            key = f"{owner}matmul.{dtype}"
-            share = min(1.0, median(reached) / accelerator.peak(dtype))
-            curves[key] = curves[key]._replace(**{f"aligned_{row}": share})
+    for dtype in products:
+        for row in (2, 4):
+            if reached := by.get((UNALIGNED.format(row), dtype)):
+                key, share = f"{owner}matmul.{dtype}", min(1.0, median(reached) / accelerator.peak(dtype))
+                curves[key] = curves[key]._replace(**{f"aligned_{row}": share})
     return replace(found, curves=curves)
 
 

@@ -83,7 +83,9 @@ def _provable(model: Model, recipe: Recipe) -> None:
         )
     stack = model.root.alone
     if recipe.pieces > 1 and stack is not None and any(group.shared for group in stack.groups):
-        faults.append("several pieces per rank, of layers that share weights, are modelled: torch's stages share none")
+        faults.append(
+            "pieces of a rank with layers that share weights are modelled: torch leaves open whether they share"
+        )
     faults += _of_experts(model, recipe)
     if recipe.layout.sp > 1 and (whole := _whole_positions(model)):
         faults.append(f"sp = {recipe.layout.sp}: {whole} all positions at once, which is modelled: sp=1")

@@ -882,6 +882,43 @@ def test_sizes_that_do_not_divide_are_said_by_the_key_that_gives_them(config: di
         read(config | more)
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "said"),
+    [
+        ("levit", {"down_ops": [["Subsample", 8, 5, 4, 2, 2], ["Subsample", 8, 6, 4, 2, 2]]}, "down_ops is .*expected"),
+        ("cvt", {"depth": [1, 2, 3, 3]}, r"depth is \[1, 2, 3, 3\], expected a list of 3 numbers"),
+        ("cvt", {"embed_dim": [16, 24], "num_heads": [1, 2]}, "depth is .* expected a list of 2 numbers"),
+        ("dpt", {"backbone_out_indices": []}, r"backbone_out_indices is \[\], expected a list of layers, from 0 to 4"),
+        ("depth_anything", {"neck_hidden_sizes": 8}, "neck_hidden_sizes is 8, expected a list"),
+        ("depth_anything", {"neck_hidden_sizes": [8]}, r"neck_hidden_sizes is \[8\], expected a list of 4 numbers"),
+        ("depth_anything", {"backbone_config": {"out_features": ["stage12"]}}, "out_features is .'stage12'.,"),
+        ("dpt of DINOv2", {"backbone_config": {"reshape_hidden_states": True}}, "reshape_hidden_states is True, expec"),
+        ("deformable_detr", {"backbone_config": {"out_features": []}}, r"backbone_config.out_features is \[\], expec"),
+    ],
+)  # fmt: skip
+def test_pictures_that_no_class_reads_are_refused(name: str, change: dict[str, Any], said: str) -> None:
+    """transformers makes no such model, it cannot run, or it has other sizes than are counted."""
+    config = SMALL[name]["config"]
+    inner = {key: {**config[key], **value} for key, value in change.items() if isinstance(value, dict)}
+    assert read(config).params == SMALL[name]["params"]
+    with pytest.raises(InputError, match=said):
+        read(config | change | inner)
+
+
+def test_what_a_class_derives_may_stand_in_its_file_as_it_derives_it() -> None:
+    """LeViT's class adds an empty operation behind the last stage when a model is made of its config."""
+    derived = [["Subsample", 8, 4, 4, 2, 2], ["Subsample", 8, 6, 4, 2, 2]]
+    for ops in (derived, [*derived, [""]]):
+        assert read(SMALL["levit"]["config"] | {"down_ops": ops}).params == SMALL["levit"]["params"]
+
+
+def test_states_that_backbones_keep_as_pictures_are_refused_by_default() -> None:
+    config = SMALL["dpt of DINOv2"]["config"]
+    inner = {key: value for key, value in config["backbone_config"].items() if key != "reshape_hidden_states"}
+    with pytest.raises(InputError, match="reshape_hidden_states is True, expected false"):
+        read(config | {"backbone_config": inner})
+
+
 def test_a_rotated_part_of_two_names_has_one_width() -> None:
     config = CONFIGS["default-axk1"]
     assert read(config | {"head_dim": 64}).params == read(config).params

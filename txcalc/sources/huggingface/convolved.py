@@ -231,7 +231,7 @@ def outputs(c: Config, maps: Maps, usual: list[int]) -> Maps:
     c.ignore("out_features", "out_indices", "stage_names")
     if features is not None:
         found = [names.index(one) for one in features if one in names] if isinstance(features, list) else []
-        if not isinstance(features, list) or len(found) != len(features) or found != sorted({*found}):
+        if not found or len(found) != len(features) or found != sorted({*found}):
             c.fault("out_features", features, f"a list of some of {', '.join(names)}, in this order")
     if indices is not None:
         whole = isinstance(indices, list) and all(type(i) is int and -len(maps) <= i < len(maps) for i in indices)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.convolved import Network, Sides
+from txcalc.sources.huggingface.convolved import Network, Sides, outputs
 from txcalc.sources.huggingface.vision import dinov2, vit
 from txcalc.sources.spec import count, real, size
 
@@ -25,7 +25,7 @@ def dpt(c: Config) -> Raw:
             "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "image_size", "patch_size"
         )
         c.ignore("num_channels", "qkv_bias", "backbone_out_indices", "pooler_output_size", "pooler_act")
-        raw, joined, act = _dinov2(c, {}), 0, c.activation("hidden_act", default="gelu")
+        (raw, joined), act = _dinov2(c, {}), c.activation("hidden_act", default="gelu")
     else:
         raw = vit(c, "none", 384) | {"head": {"form": "none", "pooler": form == "none"}}
         act, n = raw["feed_forward"]["activation"], raw["n_layers"]
@@ -33,6 +33,8 @@ def dpt(c: Config) -> Raw:
         c.only("tanh", "pooler_act", why="a pooler of tanh is read")
         given = c.items("backbone_out_indices", of=count, length=None, default=[2, 5, 8, 11])
         joined = len({*given} & {*range(n)})
+        if not joined and form != "none":
+            c.fault("backbone_out_indices", given, f"a list of layers, from 0 to {n - 1}")
     c.ignore("backbone_config")
     if form == "none":
         c.ignore(*_NECK, "readout_type", "add_projection", "use_auxiliary_head", "use_batch_norm_in_fusion_residual")
@@ -69,14 +71,14 @@ def dpt(c: Config) -> Raw:
 def depth_anything(c: Config) -> Raw:
     """DINOv2 without the class token's part, and a picture as large as the one that is read."""
     c.head_of("depth")
-    raw = _dinov2(c, _SMALL)
+    raw, joined = _dinov2(c, _SMALL)
     c.equal("patch_size", raw["vision"]["patch"], 14, "backbone_config's")
     c.equal("reassemble_hidden_size", raw["d_model"], 384, "the width of backbone_config")
     form = c.text("depth_estimation_type", default="relative")
     if form not in ("relative", "metric"):
         c.fault("depth_estimation_type", form, "'relative' or 'metric'")
     c.ignore("max_depth")
-    net = _reassembled(c, raw, 0, [48, 96, 192, 384], False, "")
+    net = _reassembled(c, raw, joined, [48, 96, 192, 384], False, "")
     d, net.sides = _fused(c, net, c.size("fusion_hidden_size", default=64), True, False, True)
     net.outside("head")
     net.channels, side = d, raw["vision"]["image"]
@@ -92,8 +94,8 @@ _SMALL: Raw = {"model_type": "dinov2", "image_size": 518, "hidden_size": 384, "n
                "num_hidden_layers": 12, "out_indices": [9, 10, 11, 12], "reshape_hidden_states": False}  # fmt: skip
 
 
-def _dinov2(c: Config, usual: Raw) -> Raw:
-    """DINOv2, of which some layers' states are given, each normed."""
+def _dinov2(c: Config, usual: Raw) -> tuple[Raw, int]:
+    """DINOv2, of which some layers' states are given, each normed; and how many."""
     table = c.data.get("backbone_config")
     c.ignore("backbone_config", "image_size")
     table = {**table} if isinstance(table, Mapping) else usual
@@ -103,23 +105,9 @@ def _dinov2(c: Config, usual: Raw) -> Raw:
     raw = dinov2(inner)
     if c.data.get("image_size", raw["vision"]["image"]) != raw["vision"]["image"] and c.model_type != "dpt":
         c.fault("image_size", c.data["image_size"], f"{raw['vision']['image']}, as large as backbone_config's")
-    inner.only(False, "reshape_hidden_states", why="the class token stands among what is given")
-    n = raw["n_layers"]
-    names, features, indices = (
-        ["stem", *(f"stage{i + 1}" for i in range(n))],
-        table.get("out_features"),
-        table.get("out_indices"),
-    )
-    inner.ignore("out_features", "out_indices", "stage_names")
-    found = [n]
-    if isinstance(features, list):
-        found = [names.index(one) for one in features if one in names]
-    if isinstance(indices, list) and all(type(i) is int and -n - 1 <= i <= n for i in indices):
-        found = [i % (n + 1) for i in indices]
-    given = features if isinstance(features, list) else indices if isinstance(indices, list) else found
-    if len(found) != len(given) or found != sorted({*found}):
-        inner.fault("out_indices" if features is None else "out_features", given, "layers, each after the one before")
-    several = len(found)
+    if inner.flag("reshape_hidden_states", default=True):
+        inner.fault("reshape_hidden_states", True, "false", "the class token must stand among what is given")
+    several = len(outputs(inner, [((1, 1), raw["d_model"])] * (raw["n_layers"] + 1), [raw["n_layers"]]))
     if inner.flag("apply_layernorm", default=True):
         here = {"at": [0, 1 + (raw["vision"]["image"] // raw["vision"]["patch"]) ** 2, 1]}
         again = [piece("outputs_norm", "norm_again", raw["d_model"], runs=several - 1, kind="norm", **here)]
@@ -127,13 +115,7 @@ def _dinov2(c: Config, usual: Raw) -> Raw:
     else:
         raw["norm"] |= {"final": False}
         raw["around"] = [piece("unused_norm", "held", 2 * raw["d_model"], kind="norm")]
-    if several != len(c.data.get("neck_hidden_sizes") or [0] * 4):
-        c.fault(
-            "neck_hidden_sizes",
-            c.data.get("neck_hidden_sizes"),
-            f"a list of {several} numbers, one for each layer given",
-        )
-    return raw
+    return raw, several
 
 
 def _reassembled(c: Config, raw: Raw, joined: int, usual: list[int], project: bool, act: str) -> Network:

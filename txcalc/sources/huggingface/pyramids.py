@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.convolved import Network, even, inverted, picture, stages
 from txcalc.sources.huggingface.leaves import Pieces, attends, fed, normed
@@ -263,7 +264,6 @@ def levit(c: Config) -> Raw:
     teacher = c.named("LevitForImageClassificationWithTeacher")
     if teacher:
         c.ignore("architectures")
-    c.ignore("down_ops")  # as the class derives them
     widths, heads, depths, keys, wides, ratios = (
         c.items(key, of=size, length=3, default=list(usual))
         for key, usual in (("hidden_sizes", (128, 256, 384)), ("num_attention_heads", (4, 8, 12)),
@@ -273,6 +273,10 @@ def levit(c: Config) -> Raw:
     side, patch = c.size("image_size", default=224), c.size("patch_size", default=16)
     kernel, stride, pad = c.size("kernel_size", default=3), c.size("stride", default=2), c.count("padding", default=1)
     net = Network(c, (side, side), c.size("num_channels", default=3), "hard_swish")
+    between = [["Subsample", keys[0], width // keys[0], 4, 2, 2] for width in widths[:2]]
+    if c.data.get("down_ops", between) not in (between, [*between, [""]]):  # the class adds the last when it is made
+        c.fault("down_ops", c.data["down_ops"], f"{between}, as the class derives it")
+    c.ignore("down_ops")
     for i, less in enumerate((8, 4, 2, 1)):
         net.conv(f"patches{i + 1}", max(1, widths[0] // less), kernel, stride, pad=pad, act=None if less > 1 else "")
     if widths[0] < 8 or any(width < keys[0] for width in widths[:2]) or net.sides[0] != side // patch:
@@ -344,6 +348,9 @@ def cvt(c: Config) -> Raw:
         qkv_bias=(flag, [True] * 3), cls_token=(flag, [False, False, True]),
         qkv_projection_method=(text, ["dw_bn"] * 3),
     )  # fmt: skip
+    if not c.faulty and len(c.data.get("depth") or [0] * 3) != len(found[0]):
+        given = c.data.get("depth", ABSENT)
+        c.fault("depth", given, f"a list of {len(found[0])} numbers, as many as embed_dim has")
     net = Network(c, picture(c, 224, own=False), c.size("num_channels", default=3), "", "")
     for i, one in enumerate(zip(*found, strict=True)):
         d, depth, heads, patch, step, pad, ratio, kernel, pad_kv, step_kv, pad_q, step_q, bias, token, method = one

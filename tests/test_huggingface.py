@@ -872,7 +872,9 @@ def test_widths_by_layer_that_say_nothing_are_refused(model_type: str, given: An
     ("config", "said"),
     [
         ({"model_type": "gla", "num_heads": 3}, "expand_v is 1.0, expected a factor for which num_heads = 3 divides"),
+        ({"model_type": "gla", "expand_k": None}, "expand_k is null, expected a factor for which num_heads = 4 div"),
         ({"model_type": "hgrn2", "expand_ratio": 100}, "expand_ratio is 100, expected a ratio"),
+        ({"model_type": "hgrn2", "expand_ratio": 4096}, "expand_ratio is 4096, expected a ratio"),
         ({"model_type": "regnet", "groups_width": 48}, "groups_width is 48, expected a width .* of 512 channels"),
     ],
 )
@@ -917,6 +919,12 @@ def test_states_that_backbones_keep_as_pictures_are_refused_by_default() -> None
     inner = {key: value for key, value in config["backbone_config"].items() if key != "reshape_hidden_states"}
     with pytest.raises(InputError, match="reshape_hidden_states is True, expected false"):
         read(config | {"backbone_config": inner})
+
+
+@pytest.mark.parametrize(("layers", "params"), [(18, 1_403_935_488), (5, 502_578_432)])
+def test_samba_has_attention_where_its_file_says_nothing_of_it(layers: int, params: int) -> None:
+    """Parameters of SambaConfig(num_hidden_layers=…) on the meta device, by flash-linear-attention@bc3b101dcb71."""
+    assert read({"model_type": "samba", "num_hidden_layers": layers, "fuse_norm": True}).params == params
 
 
 def test_a_rotated_part_of_two_names_has_one_width() -> None:

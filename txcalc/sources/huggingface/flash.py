@@ -11,15 +11,15 @@ from txcalc.sources.huggingface.recurrent import expanded, mamba_mixer, step_ran
 KERNELS = ("fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp", "attn_mode")
 
 
-def _stack(c: Config, said: bool = True) -> Raw:
-    """The widths, norms, feed-forward and head that the models share. `said`: `intermediate_size` is the feed-forward's
-    width, not one that follows from `hidden_ratio` alone."""
+def _stack(c: Config, said: bool = True, usual: int = 2048) -> Raw:
+    """The widths (the model's is `usual` where none is given), norms, feed-forward and head that the models share.
+    `said`: `intermediate_size` is the feed-forward's width, not one that follows from `hidden_ratio` alone."""
     c.of_its_own()
     c.alone()
     c.only(None, "attnres_block_size", why="residuals over layers are not read")
     c.ignore(*KERNELS)
     own = {"default": 4} if any(key in c for key in KERNELS[:4]) else {}  # keys that no other code has
-    d, ratio = c.size("hidden_size", default=2048), c.size("hidden_ratio", null=4, **own)
+    d, ratio = c.size("hidden_size", default=usual), c.size("hidden_ratio", null=4, **own)
     wide = -(-(2 * d * ratio // 3) // 256) * 256  # two thirds, up to a multiple of 256
     width = c.size("intermediate_size", default=wide, null=wide) if said else wide
     return {
@@ -88,7 +88,11 @@ def gated_deltanet(c: Config) -> Raw:
 
 def samba(c: Config) -> Raw:
     """Mamba, or attention, and a feed-forward in every layer."""
-    raw = _stack(c, said=False)
+    raw = _stack(c, said=False, usual=2304)
+    if "attn" not in c:
+        own = {"layers": [*range(1, min(18, raw["n_layers"]), 2)], "num_heads": 18, "window_size": 2048}
+        c.data = {**c.data, "attn": own}
+        c.assume("attn", own)
     inner = expanded(c, raw, "expand")
     c.only(inner, "intermediate_size", why="its class makes it expand times hidden_size, the width of its Mamba")
     c.only(True, "use_conv_bias", why="its class reads it nowhere")
@@ -156,7 +160,7 @@ def hgrn2(c: Config) -> Raw:
     d = c.size("hidden_size", default=2048)
     rows = c.size("expand_ratio", default=128, null=None)
     heads = max(1, d // rows) if rows else c.size("num_heads")
-    if rows and d % heads:
+    if rows and (rows > d or d % heads):
         c.fault("expand_ratio", rows, f"a ratio for which hidden_size // expand_ratio divides hidden_size = {d:,}")
     elif not rows:
         c.divides(heads, d, "num_heads", "hidden_size")
@@ -186,8 +190,9 @@ def _expanded(c: Config, d: int, key: float, several: int, *, grouped: bool = Tr
     shared = c.size("num_kv_heads", default=heads, null=heads) if grouped else heads
     c.divides(shared, heads, "num_kv_heads", "num_heads")
     for name, width in (("expand_k", keys), ("expand_v", values)):
-        if width < heads or width % heads:
-            c.fault(name, by[name], f"a factor for which num_heads = {heads:,} divides {name} · hidden_size")
+        given = c.data.get(name, by[name])
+        if given is None or width < heads or width % heads:
+            c.fault(name, given, f"a factor for which num_heads = {heads:,} divides {name} · hidden_size")
     return heads, max(heads, keys), max(heads, values), max(1, heads // shared)
 
 

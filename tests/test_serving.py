@@ -415,6 +415,17 @@ def test_nothing_is_faster_than_the_floor(data: st.DataObject) -> None:
         assert 0 < figure.floor <= figure.achievable * (1 + 1e-9)
 
 
+def test_an_encoders_prompt_is_not_its_decoders_too() -> None:
+    """The decoder computes one token of a prompt, in the floor as well."""
+    model, accelerator = load("t5-11b"), hardware.load("m1-max")
+    one = LayoutTime(model, Sharding(model), ONE, accelerator, engine(model, "bf16", "bf16", chunk=64))
+    for prompt in (61, 500):
+        found = one.prefill(prompt)
+        flops = model.ledger(1, 1, source=prompt).total("flops")
+        assert found.floor <= found.achievable
+        assert found.floor_bound == "compute" and found.floor * accelerator.peaks["fp16"] <= flops
+
+
 def test_the_floor_can_be_crossed() -> None:
     """A share above 1, which `hardware` refuses, does cross it: the assertion above can fail."""
     fast = PERFECT.overlaid({"memory": 2.0, "attention_decode": 2.0}, {})

@@ -99,7 +99,8 @@ class LayoutTime:
         busy = self.busy(1)
         last = self._stages(work(number - 1), busy=busy)
         slowest = self._slowest(prompt, cached, 1, busy)
-        alone = self._stages(work(0)._replace(tokens=prompt - cached), busy=busy)
+        whole = work(0)._replace(tokens=prompt - cached) if number > 1 else work(0)  # of an encoder-decoder: its source
+        alone = self._stages(whole, busy=busy)
         floors = [c.floor for c in last]
         return BoundedTime(
             max(c.floor for c in alone) + sum(floors) - max(floors),

@@ -914,6 +914,15 @@ def test_what_a_class_derives_may_stand_in_its_file_as_it_derives_it() -> None:
         assert read(SMALL["levit"]["config"] | {"down_ops": ops}).params == SMALL["levit"]["params"]
 
 
+@pytest.mark.parametrize("name", ["dpt", "CvtModel"])
+def test_labels_that_transformers_cannot_count_are_said(name: str) -> None:
+    """Its base class makes as many names of labels for every class, with a classifier or without."""
+    for number, told in ((None, True), ("5", True), (5, False)):
+        model = read(SMALL[name]["config"] | {"num_labels": number})
+        assert model.params == SMALL[name]["params"]
+        assert any("refuses" in note and "num_labels" in note for note in model.notes) is told
+
+
 def test_states_that_backbones_keep_as_pictures_are_refused_by_default() -> None:
     config = SMALL["dpt of DINOv2"]["config"]
     inner = {key: value for key, value in config["backbone_config"].items() if key != "reshape_hidden_states"}

@@ -212,7 +212,8 @@ class Keys:
                 refused = (other for other in value if isinstance(of, str) and _misfits(of, other, value[other]))
                 told += (f"{self.path}{printable(key)}.{printable(other)} = {_cut(value[other])}" for other in refused)
             kinds = kinds_of(whose, key)
-            if key in self.faulty or not _misfits(whose, key, value):
+            labels = key == "num_labels" and self.data.get("id2label") is None and not isinstance(value, int)
+            if key in self.faulty or not (_misfits(whose, key, value) or (labels and knows(whose))):
                 continue
             whole = type(value) is int and "f" in kinds  # in place of a number with a point
             if key in self.asked and not whole and (value is None or not is_neutral(key, value)):

@@ -147,7 +147,12 @@ def _layer_inputs(stack: Table, norm: NormOptions) -> LayerInputs | None:
         width=width,
         count=number,
         tokens=Lookup(rows=table["rows"], width=number * width),
-        projection=Linear(d_in=stack["d_model"], d_out=number * width, bias=False, keeps="no"),
+        projection=Linear(
+            d_in=stack["d_model"],
+            d_out=number * width,
+            bias=False,
+            keeps="yes" if stack["streams"] else "no",  # layers read copies of the embedded tokens, or those
+        ),
         norm=norm.over(width, number),
     )
 

@@ -204,6 +204,10 @@ def _modelled(ledger: Ledger, found: Mapping[str, Any]) -> dict[str, str]:
         for path in module_paths(entry) if reason else ():
             at = path.removesuffix("core")  # the gate, the norm or else o saves what the core does not
             reasons |= dict.fromkeys((path, *(at + reader for reader in READERS)), reason)
+    for entry in ledger.where(lambda entry: entry.routed):  # what dispatches to a mixer's experts is its own code
+        for path in module_paths(entry):
+            mixer, routed, _ = path.partition(".routed")
+            reasons |= {mixer.rpartition(".")[0]: MODELLED["experts"]} if routed else {}
     for path in {*found, *spread(ledger, lambda _: 0)}:
         for name in MODELLED.keys() & set(path.split(".")):
             reasons[path] = MODELLED[name]

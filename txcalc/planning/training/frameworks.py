@@ -225,6 +225,7 @@ FRAMEWORKS = {
             bucket=DDP_BUCKET,  # Lightning Fabric's: torch's own
             source="litgpt 26857050: model.py (RMSNorm, CausalSelfAttention), lora.py (LoRAQKVLinear), "
             "--precision bf16-true",
+            pads=64,  # config.py: the least padding_multiple of its configs, 64 to 512
             splits=(),  # tensor parallelism is of its generation alone: generate/tp.py
             eager=True,
             gathers_beside=True,

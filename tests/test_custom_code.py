@@ -172,6 +172,23 @@ def test_a_language_model_in_a_whole(whole: Config, text: Config) -> None:
     assert any(words in " ".join(found.notes) for words in said)
 
 
+@pytest.mark.parametrize(
+    ("name", "change", "elements"),
+    [
+        ("gla", {}, 4 * 8 * 16 + 3 * (32 + 16 + 32)),
+        ("gsa", {}, 4 * 24 * (8 + 16)),
+        ("gsa", {"use_short_conv": True, "conv_size": 3}, 4 * 24 * (8 + 16) + 3 * (32 + 32 + 64)),
+        ("hgrn2", {"use_short_conv": True, "conv_size": 3}, 4 * 16 * 16 + 3 * 3 * 64),
+        ("delta_net", {}, 4 * 16 * 8 + 4 * (64 + 64 + 32)),
+    ],
+)
+def test_states_of_linear_attention(name: str, change: dict[str, Any], elements: int) -> None:
+    """Of three layers: a state of each head, and the last inputs of short convolutions, as many as they have taps
+    (fla/modules/convolution.py)."""
+    model = build(*describe(CASES[name]["config"] | change))
+    assert [model.ledger(1, tokens).total("cache") for tokens in (7, 8)] == [3 * elements] * 2
+
+
 def test_step3() -> None:
     """The matrices of its published code: queries through a narrow one, one head of keys, 56 layers of experts."""
     d, narrow, heads, width, wide, rows = 7168, 2048, 64, 256, 5120, 128815

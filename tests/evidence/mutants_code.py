@@ -364,7 +364,7 @@ class Mutants:
         for one in gc.get_objects():
             if type(one) is FunctionType and one.__code__.co_filename.startswith(PLACES):
                 self.live.setdefault(one.__code__, []).append(one)
-        assert self.live and self.caches, "no function is found: every mutant would be imported anew"
+        assert self.live and self.caches, "no function is found: every mutant would be imported again"
         end = time.monotonic() + self.asked.seconds
         gc.freeze()
         side_by_side(self.asked.jobs, lambda first: self.all(self.todo[first :: self.asked.jobs], end))

@@ -278,7 +278,7 @@ def test_alibi_slopes_are_the_published_ones() -> None:
     for heads, wanted in ((8, [2**-i for i in range(1, 9)]), (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])):
         attention = {"n_heads": heads, "d_head": 4}
         core = reference.build(tiny("bloom", attention=attention)).layers[0].attention.core
-        slopes = -core._slopes(run, 3, torch.float32)[:, 2, 1]
+        slopes = -core._slopes(run, 3, torch.float32, heads)[:, 2, 1]
         torch.testing.assert_close(slopes, torch.tensor(wanted, dtype=torch.float32))
 
 

@@ -893,7 +893,7 @@ MOMENTS: list[tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = [
     ({"fused_loss": True}, {"loss": (0, 0, 0, 2 * ROWS * 250)}),
     ({"accumulation": 2}, {"loss": (G, 0, 0, 12 * ROWS * 250), "backward": (G, 0, 0, 0)}),
     ({"layout": Layout(dp=2)}, {"loss": (0, 0, G, 12 * ROWS * 250), "end": (G, 0, G, 0), "step": (G, 0, G, 0)}),
-    ({"layout": Layout(dp=2), "framework": "litgpt"}, {"loss": (0, 0, 0, 6 * ROWS * 250), "end": (G, 0, 0, 0)}),
+    ({"layout": Layout(dp=2), "framework": "litgpt"}, {"loss": (0, 0, 0, 6 * ROWS * 256), "end": (G, 0, 0, 0)}),
     ({"layout": Layout(dp=2), "framework": "nanotron"},
      {"loss": (G, 0, ALL, 8 * ROWS * 250), "end": (G, 0, 2 * ALL, 0), "step": (G, 0, ALL, 0)}),
     ({"layout": Layout(dp=2), "framework": "nanotron", "zero": 1},

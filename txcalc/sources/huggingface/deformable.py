@@ -1,5 +1,5 @@
-"""Detectors whose queries look at a few places of each of several pictures, between whose positions they sample
-(deformable attention, arXiv 2010.04159): RT-DETR (arXiv 2304.08069, 2407.17140) and Deformable DETR.
+"""Detectors with deformable attention (arXiv 2010.04159), whose queries sample a few positions of each feature map:
+RT-DETR (arXiv 2304.08069, 2407.17140) and Deformable DETR.
 """
 
 from __future__ import annotations

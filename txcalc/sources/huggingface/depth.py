@@ -1,5 +1,5 @@
-"""What reads off each pixel how far it is, or what it is of: a Vision Transformer, and convolutions that join pictures
-of several sizes made of what its layers give (DPT, arXiv 2103.13413; Depth Anything, arXiv 2401.10891).
+"""Depth or class of every pixel: a Vision Transformer, and convolutions that join its layers' outputs at several
+resolutions (DPT, arXiv 2103.13413; Depth Anything, arXiv 2401.10891).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Networks over pictures that mix positions without attention: by means of windows, by what several convolutions see
-around each, or by convolutions whose weights are standardised.
+"""Vision networks that mix positions without attention: pooling (PoolFormer), focal modulation (FocalNet), convolutions
+with standardised weights (BiT).
 """
 
 from __future__ import annotations

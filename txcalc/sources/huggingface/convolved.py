@@ -140,6 +140,8 @@ def picture(c: Config, usual: int | Sides, *, own: bool = True) -> Sides:
 def stages(c: Config, **lists: tuple[Callable[[Any], Any], Sequence[Any]]) -> list[list[Any]]:
     """Lists as long as the first of them, with an item for each stage."""
     found = {key: c.items(key, of=of, length=None, default=list(usual)) for key, (of, usual) in lists.items()}
+    if "depths" in c.data and c.data["depths"] is None:  # its length is read whatever the class's default
+        c.fault("depths", None, "a list with an item for each stage")
     first, *_ = found.values()
     for key, given in found.items():
         if not given or len(given) < len(first) or len(first) > 64:

@@ -105,6 +105,8 @@ def _dinov2(c: Config, usual: Raw) -> tuple[Raw, int]:
     raw = dinov2(inner)
     if c.data.get("image_size", raw["vision"]["image"]) != raw["vision"]["image"] and c.model_type != "dpt":
         c.fault("image_size", c.data["image_size"], f"{raw['vision']['image']}, as large as backbone_config's")
+    elif c.data.get("image_size", raw["vision"]["image"]) != raw["vision"]["image"]:
+        c.note(f"a picture of backbone_config's image_size, {raw['vision']['image']}, is read, not of the file's own")
     if inner.flag("reshape_hidden_states", default=True):
         inner.fault("reshape_hidden_states", True, "false", "the class token must stand among what is given")
     several = len(outputs(inner, [((1, 1), raw["d_model"])] * (raw["n_layers"] + 1), [raw["n_layers"]]))

@@ -153,12 +153,12 @@ def test_bits_a_weight(name: str, bits: float) -> None:
 
 def test_padded_blocks_are_said() -> None:
     model, gpu = load("llama-3.1-8b"), hardware.load("h100-sxm")
-    deployment = Planner(model, gpu, engine(model, "int4"))
-    assert not any("padded" in note for note in plan(deployment, 4096, 1, 4, {"tp": 4}).notes)
+    planner = Planner(model, gpu, engine(model, "int4"))
+    assert not any("padded" in note for note in plan(planner, 4096, 1, 4, {"tp": 4}).notes)
     model = load("D=2048 L=2 h=16 F=5504 V=1024")  # 5,504 / 8 columns are 5.375 groups of 128
-    deployment = Planner(model, gpu, engine(model, "int4"))
+    planner = Planner(model, gpu, engine(model, "int4"))
     said = "int4's last block of each row of layers.0.feed_forward.down (2,048 × 688) is padded, on each GPU"
-    assert said in plan(deployment, 4096, 1, 8, {"tp": 8}).notes
+    assert said in plan(planner, 4096, 1, 8, {"tp": 8}).notes
     model = load("D=2048 L=2 h=16 d_h=120 F=5504 V=1024")  # and 16·120/8 = 240 of o
     notes = plan(Planner(model, gpu, engine(model, "int4")), 4096, 1, 8, {"tp": 8}).notes
     assert any("layers.0.attention.o (2,048 × 240) and 1 more is padded" in note for note in notes)
@@ -427,17 +427,17 @@ def test_every_answer_is_the_last_that_fits(
     name: str, memory: int, context: int, concurrency: int, weights: str, chunk: int
 ) -> None:
     model = load(name)
-    deployment = Planner(model, toy(memory), engine(model, weights, chunk=chunk))
+    planner = Planner(model, toy(memory), engine(model, weights, chunk=chunk))
     layout = Layout(tp=2)
-    most = deployment.max_concurrency(layout, context)
-    assert most == 0 or deployment.fits(layout, context, most)
-    assert not deployment.fits(layout, context, most + 1)
-    longest = deployment.max_context(layout, concurrency)
+    most = planner.max_concurrency(layout, context)
+    assert most == 0 or planner.fits(layout, context, most)
+    assert not planner.fits(layout, context, most + 1)
+    longest = planner.max_context(layout, concurrency)
     if longest is None:
-        assert deployment.fits(layout, 10**12, concurrency)
+        assert planner.fits(layout, 10**12, concurrency)
     else:
-        assert longest == 0 or deployment.fits(layout, longest, concurrency)
-        assert not deployment.fits(layout, longest + 1, concurrency)
+        assert longest == 0 or planner.fits(layout, longest, concurrency)
+        assert not planner.fits(layout, longest + 1, concurrency)
 
 
 @pytest.mark.slow
@@ -445,14 +445,14 @@ def test_every_answer_is_the_last_that_fits(
 def test_no_fewer_gpus_would_do(name: str, memory: int, concurrency: int) -> None:
     """Every layout of every smaller number is tried, also those that the search rules out without a look."""
     model = load(name)
-    deployment = Planner(model, toy(memory), engine(model, chunk=64))
+    planner = Planner(model, toy(memory), engine(model, chunk=64))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("txcalc.planning.serving.deployment.MOST_GPUS", 40)
-        fewest = deployment.min_gpus(256, concurrency)
+        fewest = planner.min_gpus(256, concurrency)
 
     def some(n: int) -> bool:
-        found = deployment.sharding.layouts(n)
-        return any(min(gpu.free for gpu in deployment.gpus(layout, 256, concurrency)) >= 0 for layout in found)
+        found = planner.sharding.layouts(n)
+        return any(min(gpu.free for gpu in planner.gpus(layout, 256, concurrency)) >= 0 for layout in found)
 
     assert not any(some(n) for n in range(1, 41 if fewest is None else fewest))
     assert fewest is None or some(fewest)
@@ -460,21 +460,21 @@ def test_no_fewer_gpus_would_do(name: str, memory: int, concurrency: int) -> Non
 
 def test_copies_that_are_asked_for_may_have_no_sequence() -> None:
     model = load("D=256 L=4 h=4 h_kv=2 F=512 V=1024")
-    deployment = Planner(model, toy(10**9), engine(model, chunk=64))
-    assert [deployment.min_gpus(256, 1, fixed) for fixed in ({}, {"dp": 2})] == [1, 2]
+    planner = Planner(model, toy(10**9), engine(model, chunk=64))
+    assert [planner.min_gpus(256, 1, fixed) for fixed in ({}, {"dp": 2})] == [1, 2]
 
 
 def test_a_layout_that_the_format_cannot_store_is_no_layout() -> None:
     """Rows of 14,336 are blocks of 256 over up to 8 ranks: the other layouts of 16 remain, and the fewest are found."""
     model = load("llama-3.1-8b")
-    deployment = Planner(model, toy(2 * GIB), engine(model, "q4_k"))
-    allowed = set(deployment.sharding.layouts(16))
-    found = {choice.layout for choice in plan(deployment, 2048, gpus=16).choices}
+    planner = Planner(model, toy(2 * GIB), engine(model, "q4_k"))
+    allowed = set(planner.sharding.layouts(16))
+    found = {choice.layout for choice in plan(planner, 2048, gpus=16).choices}
     assert found == {layout for layout in allowed if layout.tp < 16} and Layout(tp=16) in allowed
-    fewest = deployment.min_gpus(100_000, 1)
-    assert fewest and deployment.min_gpus(100_000, 1, {"tp": 16}) is None
+    fewest = planner.min_gpus(100_000, 1)
+    assert fewest and planner.min_gpus(100_000, 1, {"tp": 16}) is None
     with pytest.raises(InputError, match="rows of 896, which q4_k's blocks of 256 do not divide"):
-        plan(deployment, 2048, gpus=16, fixed={"tp": 16})
+        plan(planner, 2048, gpus=16, fixed={"tp": 16})
 
 
 @given(st.integers(1, 10**6), st.integers(0, 2 * 10**6))
@@ -485,8 +485,8 @@ def test_largest_is_found_by_halving(most: int, end: int) -> None:
 
 def test_a_gpu_is_a_ledger_that_adds_up() -> None:
     model = load("deepseek-v3")
-    deployment = Planner(model, hardware.load("h200"), engine(model, "fp8-block"))
-    for gpu in deployment.gpus(Layout(tp=2, pp=2, dp=2, ep=4), 4096, 64):
+    planner = Planner(model, hardware.load("h200"), engine(model, "fp8-block"))
+    for gpu in planner.gpus(Layout(tp=2, pp=2, dp=2, ep=4), 4096, 64):
         entries = sum(size for _, size in gpu.rank.weights) + 32 * sum(size for _, size in gpu.rank.pages(4096))
         assert entries == gpu.weights + gpu.cache
         assert gpu.weights + gpu.cache + gpu.peak + gpu.reserve + gpu.free == gpu.memory
@@ -496,8 +496,8 @@ def test_a_gpu_is_a_ledger_that_adds_up() -> None:
 def test_the_limit_is_named() -> None:
     def limit(memory: int, concurrency: int = 1) -> str:
         model = load("llama-3.1-8b")
-        deployment = Planner(model, toy(memory), EngineConfig(format_of("bf16"), reserve=Reserve.none()))
-        return plan(deployment, 8192, concurrency, 1).best.fullest.limit
+        planner = Planner(model, toy(memory), EngineConfig(format_of("bf16"), reserve=Reserve.none()))
+        return plan(planner, 8192, concurrency, 1).best.fullest.limit
 
     assert limit(16_060_522_495) == "weights"
     assert limit(16_060_522_496) == limit(16_060_522_496 + 10**8) == "activations"
@@ -515,8 +515,8 @@ def test_reserve_is_a_share_or_a_size() -> None:
 
 def test_layouts_are_ranked_by_the_rule() -> None:
     model = load("llama-3.1-70b")
-    deployment = Planner(model, hardware.load("h100-sxm"), engine(model))
-    answer = plan(deployment, 8192, 8, 8)
+    planner = Planner(model, hardware.load("h100-sxm"), engine(model))
+    answer = plan(planner, 8192, 8, 8)
     keys = [(not c.fits, c.layout.pp, -c.max_concurrency, -c.layout.tp, -c.fullest.free) for c in answer.choices]
     assert keys == sorted(keys)
     assert (answer.best.layout, answer.best.fits) == (Layout(tp=8), True)

@@ -461,13 +461,13 @@ def test_a_block_that_a_shard_ends_within_is_not_loaded(
     """By the engines that refuse it; what goes around it is planned: fewer ways, experts by themselves."""
     model, card = load(source), hardware.load("h200")
     for name in ("vllm", "sglang"):
-        deployment = Planner(model, card, engine(model, weights, memory=kept(name, card, 4096)))
+        planner = Planner(model, card, engine(model, weights, memory=kept(name, card, 4096)))
         with pytest.raises(InputError) as error:
-            plan(deployment, 4096, 1, gpus, held)
+            plan(planner, 4096, 1, gpus, held)
         assert words in str(error.value)
-        own = FormatFits(model, deployment.engine, 4096).on(CardSet("h200", card.memory, gpus, card))
+        own = FormatFits(model, planner.engine, 4096).on(CardSet("h200", card.memory, gpus, card))
         if gpus > 1:
-            assert plan(deployment, 4096, 1, gpus).best.fits and own.layout in (f"tp={gpus} ep={gpus}", f"pp={gpus}")
+            assert plan(planner, 4096, 1, gpus).best.fits and own.layout in (f"tp={gpus} ep={gpus}", f"pp={gpus}")
         else:
             assert own.refused == str(error.value)
     bare = Planner(model, card, engine(model, weights))
@@ -477,8 +477,8 @@ def test_a_block_that_a_shard_ends_within_is_not_loaded(
 def test_a_tile_that_tp_does_not_split_may_end_anywhere() -> None:
     """vLLM checks the sizes that it splits alone (fp8_utils.py, validate_fp8_block_shape): rows of 2,880 are whole."""
     model, card = load("D=2880 L=2 h=32 d_h=128 F=8192 V=64"), hardware.load("h200")
-    deployment = Planner(model, card, engine(model, "fp8-block", memory=kept("vllm", card, 4096)))
-    assert plan(deployment, 4096, 1, 2, {"tp": 2}).best.fits
+    planner = Planner(model, card, engine(model, "fp8-block", memory=kept("vllm", card, 4096)))
+    assert plan(planner, 4096, 1, 2, {"tp": 2}).best.fits
 
 
 @pytest.mark.parametrize(

@@ -81,8 +81,8 @@ def test_a_tied_head_on_its_own_stage_is_in_its_format() -> None:
     )
 
 
-def step(deployment: Planner) -> tuple[float, float]:
-    held = deployment
+def step(planner: Planner) -> tuple[float, float]:
+    held = planner
     figure = LayoutTime(held.model, held.sharding, Layout(), CARD, held.engine).step(1, 4096)
     return figure.floor, figure.achievable
 

@@ -657,7 +657,7 @@ def deployed(source: str, gpu: str, context: int, prompt: int, kv: str, users: i
 def test_every_number_of_a_deployment_is_the_librarys(
     source: str, number: int, each: int, browser: Any, tmp_path: Path
 ) -> None:
-    """At settings of a grid whose lengths and users, so many of each, are drawn, too: with its 128 points or 32, of
+    """At settings of a grid whose lengths and users are drawn, `each` of them, too: with its 128 points or 32, of
     prices and engines."""
     draw, fitting, answer = random.Random(source), 0, lru_cache(maxsize=None)(deployed)
     contexts, users_ = (sorted(draw.sample(range(least, most), each)) for least, most in ((1000, 32_000), (1, 300)))

@@ -78,8 +78,8 @@ def found(
     gpus: list[int], prefill: int | None = None, limits: Slo | None = None, users: int = 64, **asked: Any
 ) -> Pools:
     model = load("llama-3.1-8b")
-    deployment = Planner(model, hardware.load("h100-sxm"), engine(model, "bf16"))
-    return pools(deployment, request(9216, 8192, answer=1024, **asked), 9216, users, gpus, prefill, limits)
+    planner = Planner(model, hardware.load("h100-sxm"), engine(model, "bf16"))
+    return pools(planner, request(9216, 8192, answer=1024, **asked), 9216, users, gpus, prefill, limits)
 
 
 def test_of_pools_that_do_not_last_those_that_answer_most_are_told() -> None:
@@ -151,10 +151,10 @@ def test_two_accelerators_are_two_pools() -> None:
     with pytest.raises(InputError, match="fewer than all"):
         found([2], 2, users=1)
     model = load("llama-3.1-8b")
-    deployment = Planner(model, hardware.load("h100-sxm"), engine(model, "bf16"))
-    assert pools(deployment, request(100, 98, answer=2), 100, 1, [2]).answer == 2
+    planner = Planner(model, hardware.load("h100-sxm"), engine(model, "bf16"))
+    assert pools(planner, request(100, 98, answer=2), 100, 1, [2]).answer == 2
     with pytest.raises(InputError, match="there is one pool"):
-        pools(deployment, request(100, 98, answer=1), 100, 1, [2])
+        pools(planner, request(100, 98, answer=1), 100, 1, [2])
 
 
 def test_the_transfer_by_hand() -> None:
@@ -196,10 +196,10 @@ def test_pools_that_cannot_be(gpus: list[int], prefill: int | None, expected: st
 
 def test_weights_are_held_twice() -> None:
     model = load("llama-3.1-70b")
-    deployment = Planner(model, hardware.load("h100-sxm"), engine(model, "bf16"))
-    assert deployment.fits(Layout(tp=2), 2048, 1)
+    planner = Planner(model, hardware.load("h100-sxm"), engine(model, "bf16"))
+    assert planner.fits(Layout(tp=2), 2048, 1)
     with pytest.raises(InputError, match="both pools hold all weights"):
-        pools(deployment, request(2048, 1024), 2048, 1, [2])
+        pools(planner, request(2048, 1024), 2048, 1, [2])
 
 
 @pytest.mark.slow

@@ -171,8 +171,8 @@ class Served:
         how, self.at = run["on"], run["at"]
         self.layout = Layout(**how.get("layout", {}))
         made = engine(model, how["weights"], how["kv"], chunk=1 << 20, reserve=Reserve.none())
-        self.deployment = Planner(model, hardware.load(how["gpu"]), made)
-        self.pace = LayoutTime(model, self.deployment.sharding, self.layout, self.deployment.accelerator, made)
+        self.planner = Planner(model, hardware.load(how["gpu"]), made)
+        self.pace = LayoutTime(model, self.planner.sharding, self.layout, self.planner.accelerator, made)
 
     @property
     def step(self) -> float:
@@ -186,7 +186,7 @@ class Served:
     @property
     def read(self) -> float:
         """Bytes that a rank reads for a token."""
-        return self.step * self.deployment.accelerator.bandwidth
+        return self.step * self.planner.accelerator.bandwidth
 
     @property
     def ceiling(self) -> float:
@@ -195,7 +195,7 @@ class Served:
         their own. Without a batch, as many sequences of that length as the memory holds."""
         prompt, context = self.at["prompt"], self.at["context"]
         answer, mean = context - prompt, (prompt + context) // 2
-        batch = self.at.get("batch") or self.deployment.max_concurrency(self.layout, mean)
+        batch = self.at.get("batch") or self.planner.max_concurrency(self.layout, mean)
         (rank,) = self.pace.ranks
         step, first = rank.cost(self.pace.decode(batch, mean)), rank.cost(self.pace.decode(1, prompt, prompt), False)
         spent = [
@@ -207,8 +207,8 @@ class Served:
     @property
     def rank_bytes(self) -> int:
         """Bytes of a rank's layers, and of what is `whole` on it (gpt-fast splits neither embedding nor head)."""
-        (rank,) = self.deployment.ranks(self.layout)
-        (alone,) = self.deployment.ranks(Layout())
+        (rank,) = self.planner.ranks(self.layout)
+        (alone,) = self.planner.ranks(Layout())
         layers = sum(size for entry, size in rank.weights if entry.kind not in ("embedding", "head"))
         return layers + sum(size for entry, size in alone.weights if entry.kind in self.at["whole"])
 

@@ -557,12 +557,12 @@ def test_ram_that_is_just_enough_suffices() -> None:
 
 def test_a_context_that_a_model_was_trained_for_is_none_of_memory_s() -> None:
     model = load("gpt2")
-    deployment = Planner(model, CARD, engine(model))
+    planner = Planner(model, CARD, engine(model))
     for longest, said in ((1023, False), (1024, False), (1025, True), (None, True)):
-        notes = " ".join(_notes(deployment, Layout(), 512, longest))
+        notes = " ".join(_notes(planner, Layout(), 512, longest))
         assert ("limited by memory alone" in notes) == said and "beyond" not in notes
-    assert "a context of 1,025 is beyond" in " ".join(_notes(deployment, Layout(), 1025, 1025))
-    assert "beyond" not in " ".join(_notes(deployment, Layout(), 1024, 1025))
+    assert "a context of 1,025 is beyond" in " ".join(_notes(planner, Layout(), 1025, 1025))
+    assert "beyond" not in " ".join(_notes(planner, Layout(), 1024, 1025))
 
 
 def test_what_an_engine_reserves_is_said() -> None:

@@ -51,8 +51,8 @@ def serving(
     name: str, gpu: str = "h100-sxm", gpus: int = 1, context: int = 2048, concurrency: int = 1, **asked: Any
 ) -> Serving:
     model = load(name)
-    deployment = Planner(model, hardware.load(gpu), engine(model, "bf16"), asked.pop("draft", None))
-    found = plan(deployment, context, concurrency, gpus)
+    planner = Planner(model, hardware.load(gpu), engine(model, "bf16"), asked.pop("draft", None))
+    found = plan(planner, context, concurrency, gpus)
     wanted = {key: asked.pop(key) for key in ("price", "ttft", "tpot") if key in asked}
     return serve(found, request(context, **asked), **wanted)
 
@@ -490,7 +490,7 @@ def test_stages_wait_for_the_last_of_those_in_flight(pp: int) -> None:
 def test_notes_on_the_link(layout: Layout, link: int | None, node: int | None, said: str) -> None:
     model, card = load("gpt2"), replace(hardware.load("h100-sxm"), link=link, node=node)
     found = plan(Planner(model, card, engine(model, "bf16")), 1024, 1, 1)
-    timer = Timer(found.deployment, request(1024), 1024)
+    timer = Timer(found.planner, request(1024), 1024)
     chosen = replace(timer.point(found.best.layout, 1, None, 1), layout=layout)
     assert [note[: len(said)] for note in _notes(found, timer, chosen)] == [said] * bool(said)
 
@@ -626,7 +626,7 @@ def test_a_shared_prefix_is_held_and_computed_once() -> None:
     )
     each, held = 131072, 3000 // 16 * 16  # bytes per token; whole pages
     for n in (1, 2, 50):
-        more, less = (deployment.fullest(ONE, 4096, n).cache for deployment in (alone, shared))
+        more, less = (planner.fullest(ONE, 4096, n).cache for planner in (alone, shared))
         assert (more, less) == (n * 4096 * each, n * 4096 * each - (n - 1) * held * each)
     most = shared.max_concurrency(ONE, 4096)
     last = shared.fullest(ONE, 4096, most)
@@ -678,7 +678,7 @@ def test_the_cheapest_point_is_the_largest_load_within_the_limit() -> None:
     found = serving("llama-3.1-8b", context=4096, tpot=0.012, price=2.0)
     point = found.cheapest
     assert point and point.steady.tpot and point.steady.tpot <= 0.012
-    timer = Timer(found.plan.deployment, found.request, 4096)
+    timer = Timer(found.plan.planner, found.request, 4096)
     assert (timer.steady(ONE, point.sequences + 1).tpot or 0) > 0.012
     assert point.seconds == min(p.seconds for p in found.points if found.limits.met(p))
     assert point.last(2048) == pytest.approx(point.sequences * 2048 / found.pace.prefill_rate(2048))
@@ -931,7 +931,7 @@ def test_layers_are_split_over_cards_without_a_link() -> None:
     found = serving("llama-3.1-70b", "rtx-4090", 8, 1024)
     assert found.chosen.layout == Layout(pp=8)
     whole = replace(hardware.load("rtx-4090"), memory=200 * 2**30)
-    alone = LayoutTime(load("llama-3.1-70b"), Sharding(load("llama-3.1-70b")), ONE, whole, found.plan.deployment.engine)
+    alone = LayoutTime(load("llama-3.1-70b"), Sharding(load("llama-3.1-70b")), ONE, whole, found.plan.planner.engine)
     assert found.pace.step(1, 1024).achievable == pytest.approx(alone.step(1, 1024).achievable, rel=0.02)
     with pytest.raises(InputError, match="its link is not known"):
         pace("gpt2", "rtx-4090", Layout(tp=2))

@@ -433,13 +433,13 @@ def test_a_copy_as_the_simulation_sees_it(hits: Any, cached: int, told: bool) ->
     """Its demand again: seconds of a token, what its first takes beside steps, the pages of the longest sequences; of
     no lengths that are told, those of the context."""
     model = txcalc.load("llama-3.1-8b")
-    deployment = Planner(model, hardware.load("h100-sxm"), engine(model, chunk=300, interval=3))
+    planner = Planner(model, hardware.load("h100-sxm"), engine(model, chunk=300, interval=3))
     asked = request(4000, 1000, answer=200, hits=Fraction(hits))
     asked = asked if told else replace(asked, traffic=None)
-    timer, layout = Timer(deployment, asked, 4000), Layout(dp=2)
+    timer, layout = Timer(planner, asked, 4000), Layout(dp=2)
     demand, server = timer.demand(layout), Server.of(timer, layout, 9)
     longest = 1200 if told else 4000
-    pages = deployment.max_concurrency(layout, longest) // 2 * longest // 16
+    pages = planner.max_concurrency(layout, longest) // 2 * longest // 16
     assert server[3:] == (300, 9, pages, 16, 1.0, demand.polls, 3)
     assert server.token == pytest.approx(demand.prompt / (1000 - cached))
     assert server.delay == pytest.approx(demand.unloaded - demand.prompt + demand.overhead)
@@ -449,8 +449,8 @@ def test_a_copy_as_the_simulation_sees_it(hits: Any, cached: int, told: bool) ->
 @pytest.mark.parametrize("answer", [2, 3])
 def test_others_prompts_are_waited_for_over_an_answer(answer: int) -> None:
     model = txcalc.load("D=64 L=4 h=8 F=96 V=250 E=4 k=2")
-    deployment = Planner(model, hardware.load("h100-sxm"), engine(model))
-    timer, layout = Timer(deployment, request(300, 100, answer=answer), 300), Layout(dp=2, ep=2)
+    planner = Planner(model, hardware.load("h100-sxm"), engine(model))
+    timer, layout = Timer(planner, request(300, 100, answer=answer), 300), Layout(dp=2, ep=2)
     demand, load = timer.demand(layout), (4.0, Steady(9.0, 9.0, 9.0, 7.0, 0.5, 3.0))
     server, away = Server.of(timer, layout, 9, load), coupling(demand, *load).away
     assert (server.step(1) - demand.step(1)) * (answer - 1) == pytest.approx(away * demand.tokens) and away > 0

@@ -45,9 +45,9 @@ def test_a_rate_s_sequences(lasts: bool, inside: float, monkeypatch: pytest.Monk
     state = Steady(inside, None, inside, 1.0, 0.5, 3.0, lasts=lasts)
     monkeypatch.setattr(Timer, "open", lambda self, layout, rate: state)
     model = load("llama-3.1-8b")
-    deployment = Planner(model, hardware.load("h100-sxm"), engine(model))
-    found = arrange(deployment, request(4096, rate=1.0), 4096, 3, 1)
-    most = deployment.max_concurrency(Layout(), 4096)
+    planner = Planner(model, hardware.load("h100-sxm"), engine(model))
+    found = arrange(planner, request(4096, rate=1.0), 4096, 3, 1)
+    most = planner.max_concurrency(Layout(), 4096)
     wanted = {inf: most if lasts else 3, 7.2: 8, 0.1: 3, 1e9: most}
     assert found.concurrency == wanted[inside] and found.best.max_concurrency == most
     assert found.rule == "those that fit; within the limits; quickest from question to answer at this load"
@@ -86,14 +86,14 @@ def test_ranks_of_smaller_nodes_are_apart() -> None:
 def test_no_fewer_keep_the_targets(name: str, gpu: str, weights: str, concurrency: int, limits: Slo) -> None:
     """Every smaller count that is rented misses them, on every layout."""
     model = load(name)
-    deployment = Planner(model, hardware.load(gpu), engine(model, weights))
+    planner = Planner(model, hardware.load(gpu), engine(model, weights))
     asked = request(9216, 8192)
-    found = arrange(deployment, asked, 9216, concurrency, limits=limits)
+    found = arrange(planner, asked, 9216, concurrency, limits=limits)
     assert not serve(found, asked, None, *limits).unmet
     counts = rentable(found.min_gpus or 1, {})
     assert found.best.layout.gpus in counts
     for count in counts[: counts.index(found.best.layout.gpus)]:
-        fewer = arrange(deployment, asked, 9216, concurrency, count, limits=limits)
+        fewer = arrange(planner, asked, 9216, concurrency, count, limits=limits)
         assert serve(fewer, asked, None, *limits).unmet
         points = (
             serve(fewer, asked, None, *limits).timer.point(c.layout, concurrency) for c in fewer.choices if c.fits
@@ -104,9 +104,9 @@ def test_no_fewer_keep_the_targets(name: str, gpu: str, weights: str, concurrenc
 @pytest.mark.slow
 def test_the_best_layout_keeps_the_targets_and_is_the_quickest() -> None:
     model = load("llama-3.1-70b")
-    deployment, asked = Planner(model, hardware.load("h100-sxm"), engine(model)), request(9216, 8192)
+    planner, asked = Planner(model, hardware.load("h100-sxm"), engine(model)), request(9216, 8192)
     for limits in (Slo(), Slo(3.0, 0.1)):
-        found = arrange(deployment, asked, 9216, 100, 16, limits=limits)
+        found = arrange(planner, asked, 9216, 100, 16, limits=limits)
         speed = serve(found, asked, None, *limits)
         every = [speed.timer.steady(c.layout, 100) for c in found.choices if c.fits]
         kept = [steady for steady in every if limits.kept(steady)]
@@ -133,9 +133,9 @@ def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
     """On the layout that answers most, of which a hundredth more is too much: with its speed and its cost."""
     argv = ["llama-3.1-8b", "--gpu", "h100-sxm:8@2", "--rate", "5/s"]
     model, asked = load("llama-3.1-8b"), request(8192, rate=5.0)
-    deployment = Planner(model, hardware.load("h100-sxm"), engine(model))
+    planner = Planner(model, hardware.load("h100-sxm"), engine(model))
     for limits in (Slo(), Slo(tpot=0.012)):
-        found = serve(arrange(deployment, asked, 8192, gpus=8, limits=limits), asked, None, *limits)
+        found = serve(arrange(planner, asked, 8192, gpus=8, limits=limits), asked, None, *limits)
         layouts, timer, best = [choice.layout for choice in found.plan.choices], found.timer, found.busiest
         rates = {layout: timer.open(layout, 5.0).rate for layout in layouts}
         assert best and not found.chosen.steady.lasts and rates[found.chosen.layout] == max(rates.values())
@@ -206,8 +206,8 @@ def test_looks_for_requests() -> None:
     alone, together = (run.data(*argv, *more)["speed"]["steady"] for more in ([], ["--gather", "50"]))
     assert together["tpot_s"]["mean"] < alone["tpot_s"]["mean"]
     model = load("llama-3.1-70b")
-    deployment = Planner(model, hardware.load("h100-sxm"), engine(model))
-    assert fewer_users(arrange(deployment, request(8192), 8192, gpus=1), request(8192)) is None
+    planner = Planner(model, hardware.load("h100-sxm"), engine(model))
+    assert fewer_users(arrange(planner, request(8192), 8192, gpus=1), request(8192)) is None
 
 
 def test_targets_that_a_floor_forbids() -> None:
@@ -250,8 +250,8 @@ def test_limits_are_whole() -> None:
 
 def test_what_fits_nowhere_is_shown_on_one() -> None:
     model = load("llama-3.1-8b")
-    deployment = Planner(model, hardware.load("rtx-4090"), engine(model))
-    best = arrange(deployment, request(131072), 131072, 10**9).best
+    planner = Planner(model, hardware.load("rtx-4090"), engine(model))
+    best = arrange(planner, request(131072), 131072, 10**9).best
     assert not best.fits and best.layout.gpus == 1
 
 

@@ -300,9 +300,9 @@ def test_a_tower_is_a_tree_by_part(tmp_path: Path) -> None:
         ({"projector": {"steps": [{"stir": 4}]}}, "expected tables that have one of norm, merge"),
         ({"projector": {"steps": [{"linear": 8, "gated": True}]}}, "and its keys alone"),
         ({"projector": {"steps": [], "dropped": 16}, "vision": {"image": 16, "patch": 4, "class_token": False}},
-         "projector.dropped is 16, expected so many of 16 positions that 1 divides the rest"),
+         "projector.dropped is 16, expected a number of the 16 positions that leaves a multiple of 1"),
         ({"projector": {"steps": [{"merge": 3}]}, "vision": {"image": 16, "patch": 4, "class_token": False}},
-         "expected so many of 16 positions that 3 divides the rest"),
+         "expected a number of the 16 positions that leaves a multiple of 3"),
         ({"positions": {"form": "learned"}}, "positions.rows is missing"),
     ],
 )  # fmt: skip

@@ -117,7 +117,7 @@ PAIRED = re.compile(r"\.layers\.\d+\.self_attn\.[01]\.")  # two layers under one
 SECOND = re.compile(r"\.layers\.\d+\.\w+\.1\.")
 MASK = re.compile(r"\.(attn|attention)\.bias$")  # a causal mask of four dimensions in old checkpoints
 
-# A stored integer holds so many weights of 8, 4, 3 or 2 bits.
+# Weights of 8, 4, 3 or 2 bits that one stored integer holds.
 PACKED: dict[str, tuple[int | Fraction, ...]] = {
     "I32": (4, 8, Fraction(32, 3), 16),
     "U8": (2, 4),

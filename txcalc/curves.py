@@ -104,7 +104,7 @@ class Link(NamedTuple):
     rank_s: float = 0.0
 
     def reached(self, size: float, ranks: int) -> float:
-        """The share of the link that so many bytes from each rank reach."""
+        """The share of the link that a message of `size` bytes from each rank reaches."""
         grown: float = self.share * (size / 2**20) ** self.growth * (ranks / 2) ** -self.crowd if size else 1.0
         return min(1.0, grown)
 

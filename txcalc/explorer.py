@@ -217,9 +217,9 @@ def _layers(model: Model, symbol: Symbol, found: Sequence[tuple[str, str, int]])
     stacks = model.spec["stacks"]
     layers = [layer for stack in stacks.values() for layer in stack["layer"].values()]
     # Layers that read another kind's keys, or run with another kind's weights, cannot be as many as one likes.
-    lent = any(layer.get("attention", {}).get("kv_from") is not None or "shared" in layer for layer in layers)
+    shared = any(layer.get("attention", {}).get("kv_from") is not None or "shared" in layer for layer in layers)
     if any(len(stack["groups"]) > 1 for stack in stacks.values()):
-        for half, stack in stacks.items() if not lent else ():
+        for half, stack in stacks.items() if not shared else ():
             for name, at in stack["groups"]:
                 where = "_".join(filter(None, (half, name)))
                 yield Slider(f"L_{_plain(where)}", symbol, (f"{half}{'.' if half else ''}layer:{name}",), len(at))

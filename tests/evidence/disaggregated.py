@@ -15,7 +15,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
-from servers import DATA, Row, cache_of, deployment, form, summary, timer
+from servers import DATA, Row, cache_of, form, planner, summary, timer
 
 from txcalc.errors import InputError, TxcalcError
 from txcalc.planning.layout import Layout
@@ -66,7 +66,7 @@ def spread(held: Planner, layout: Layout) -> Layout:
 def predict(pair: Pair) -> Steady:
     """Errors: `TxcalcError` where the library refuses the model or a layout."""
     row = pair.row
-    held = deployment(row.name, row.gpu, form(row), cache_of(row), row.engine.split()[0])
+    held = planner(row.name, row.gpu, form(row), cache_of(row), row.engine.split()[0])
     for layout in (pair.prefill, pair.decode):
         if faults := held.sharding.faults(layout):
             raise InputError(f"layout {layout}", faults)

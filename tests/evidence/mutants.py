@@ -52,7 +52,7 @@ LACKING: dict[str, dict[str, Any]] = {
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
 }
 
-PROBE = 10  # every so many of those that txcalc refuses are built, to see whether transformers refuses them too
+PROBE = 10  # one in ten of those that txcalc refuses is built, to see whether transformers refuses them too
 AGREE, DIFFER, CRASH, REFUSED = "agree", "DIFFER", "CRASH", "refused by txcalc, not built"
 BOTH_REFUSE, TXCALC_REFUSES, THEY_REFUSE = "refused by both", "refused by txcalc alone", "refused by transformers alone"
 WARNED, NO_CLASS = "refused by transformers, and a note says what of it", "of no class that can be built"

@@ -216,7 +216,7 @@ def kept_of(row: Row) -> Reserve:
     """Memory that the engine is told to leave alone: a tenth of all; of TensorRT-LLM's a share of what weights leave
     (free_gpu_memory_fraction); less for the largest model on four GPUs (--mem-fraction-static 0.95)."""
     if row.engine.startswith("trtllm"):
-        held = deployment(row.name, row.gpu, form(row), "bf16", "", reserve=Reserve.none())
+        held = planner(row.name, row.gpu, form(row), "bf16", "", reserve=Reserve.none())
         layout = Layout(tp=row.tp, dp=row.dp, ep=row.ep)
         left = held.accelerator.memory - held.fullest(layout, 1, row.dp).weights
         share = 0.1 if (row.prompt, row.answer) not in DRAWN else 0.15 if row.name.startswith("gpt") else 0.2
@@ -272,7 +272,7 @@ def model(name: str) -> Model:
 
 
 @cache
-def deployment(
+def planner(
     name: str,
     gpu: str,
     weights: str,
@@ -298,7 +298,7 @@ def held_by(row: Row) -> Planner:
         kept_of(row),
         marlin_of(row),
     )
-    return deployment(row.name, row.gpu, form(row), *recipe)
+    return planner(row.name, row.gpu, form(row), *recipe)
 
 
 @cache

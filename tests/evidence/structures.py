@@ -2,7 +2,7 @@
 
     python tests/evidence/structures.py RESULTS.jsonl [--number 2000] [--seed 1] [--seconds 500] [--jobs 2]
 
-Hypothesis draws them as the tests' strategies say, each by itself from the seed and its number, until so many of
+Hypothesis draws them as the tests' strategies say, each by itself from the seed and its number, until as many of
 different structures have been tried: what mechanisms, flags and equal sizes they have, not how large they are. The
 modules that each means, one layer of each kind, compute on the CPU. A line of RESULTS is written for each; a run goes
 on where one of the same seed ended. Prints every description that an oracle refutes, and at the end of all lines how

@@ -74,7 +74,7 @@ def rows() -> list[Row]:
 
 
 @cache
-def deployment(model: str, gpu: str, weights: str, kv: str) -> Planner:
+def planner(model: str, gpu: str, weights: str, kv: str) -> Planner:
     kind, known = hardware.load(gpu), profile("trtllm")
     assert known
     memory = EngineMemory(known, kind, 8192)
@@ -84,7 +84,7 @@ def deployment(model: str, gpu: str, weights: str, kv: str) -> Planner:
 
 def predict(row: Row) -> tuple[float, int, int]:
     """Tokens of answers a second; sequences at once, and tokens of a step."""
-    held = deployment(row.model, row.gpu, row.weights, row.kv)
+    held = planner(row.model, row.gpu, row.weights, row.kv)
     layout = Layout(dp=row.tp, etp=row.tp) if held.sharding.has_experts else Layout(tp=row.tp)
     whole = row.prompt + row.answer
     timing = timer(held, row.prompt, row.answer)

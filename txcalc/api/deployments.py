@@ -152,7 +152,7 @@ def deploy(
     text_only               leaves out the towers of a multimodal model
     etp                     ranks that split one expert
     poll, gather            decode steps between admissions of new requests; with `gather` expert-parallel replicas
-                            admit together, after at most so many steps
+                            admit together, after at most that number of steps
     detail                  its table has everything, as its document always does
 
     `failed`: it does not fit, or not within the limits; with more users than fit at once, some wait.
@@ -322,8 +322,8 @@ class _Planner:
         how = engine(model, chunk=step, memory=memory, **self.how)
         if self.host:
             how = beside(self.host, model, kind, how, gpus or 1, context, self.concurrency)
-        deployment = Planner(model, kind, how, self._drafts(model))
-        found = arrange(deployment, self.request, context, self.concurrency, gpus, self.ways, self.limits)
+        planner = Planner(model, kind, how, self._drafts(model))
+        found = arrange(planner, self.request, context, self.concurrency, gpus, self.ways, self.limits)
         try:
             instead = None if found.best.fits else self._less(found, price)
             if not found.best.serves or (self.apart and not found.best.fits):
@@ -334,7 +334,7 @@ class _Planner:
 
                 counts = [gpus] if gpus else rentable(found.best.layout.gpus, {}, kind.node)[:6]
                 load = self.request, context, found.concurrency
-                two = pools(deployment, *load, counts, self.fillers, self.limits, self.ways)
+                two = pools(planner, *load, counts, self.fillers, self.limits, self.ways)
                 speed = replace(speed, apart=two)
             speed = self._simulated(speed, memory) if self.simulated else speed
             return DeployAnswer(model, kind, found, speed, instead=instead)

@@ -243,7 +243,7 @@ def _leaf(piece: Mapping[str, Any]) -> Unit:
 def _apart(stack: Mapping[str, Any]) -> bool:
     """Whether layers and frame of a stack read nothing of each other but the residual stream."""
     layers = stack["layer"].values()
-    lent = any(
+    shared = any(
         "kv_from" in layer.get("attention", {}) and layer["attention"]["kv_from"] is not None for layer in layers
     )
     odd = (
@@ -253,7 +253,7 @@ def _apart(stack: Mapping[str, Any]) -> bool:
         or stack["around"]
         or stack["streams"] is not None
         or stack["contacts"]
-        or lent
+        or shared
     )
     odd = odd or any("layer_input" in layer or "shared" in layer for layer in layers) or stack["shared_layers"]
     tables = stack["positions"]["form"] in ("relative", "disentangled") or (

@@ -84,7 +84,7 @@ class Accelerator:
         return value
 
     def placed(self, node: int | None = None, network: int | None = None) -> Accelerator:
-        """The same in nodes of so many, each with so many bytes per second to other nodes; None: as it is sold.
+        """The same in nodes of `node` accelerators, `network` bytes per second to other nodes; None: as it is sold.
 
         Errors: `InputError` for a node of none or of more than it is sold in, and a network of nothing.
         """

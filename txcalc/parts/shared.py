@@ -88,15 +88,20 @@ class SharedOptions(Mechanism, section="shared", kind="other", stands="", ordere
     def build(self, place: Place) -> SharedBlock:
         d_model, heads, groups, width = place.d_model, self.n_heads, self.n_kv_heads, self.d_head
         sizes = {"n_heads": heads, "n_kv_heads": groups, "d_qk": width, "d_v": width}
-        lent = self.from_ is not None
+        borrowed = self.from_ is not None
         return SharedBlock(
             d_model=d_model,
-            norm=replace(place.norm.over(2 * d_model), borrowed=lent),
+            norm=replace(place.norm.over(2 * d_model), borrowed=borrowed),
             rotary=place.positions.rotary(heads + groups, width),
             core=AttentionCore(**sizes, span=Causal(), scale=self.scale),
-            feed_forward_norm=replace(place.norm.over(d_model), borrowed=lent),
+            feed_forward_norm=replace(place.norm.over(d_model), borrowed=borrowed),
             feed_forward=FeedForward(
-                d_model=d_model, d_ff=self.d_ff, activation=self.activation, bias=self.bias, gated=True, borrowed=lent
+                d_model=d_model,
+                d_ff=self.d_ff,
+                activation=self.activation,
+                bias=self.bias,
+                gated=True,
+                borrowed=borrowed,
             ),
             lender=self.from_,
             rank=self.rank,

@@ -20,7 +20,7 @@ from txcalc.planning.serving.rank_memory import RankBytes
 
 
 class CardSet(NamedTuple):
-    """So many accelerators of a kind; or a memory alone, without a speed."""
+    """Accelerators of one kind and their number; or a memory alone, without a speed."""
 
     title: str
     memory: int

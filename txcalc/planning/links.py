@@ -20,9 +20,9 @@ def seconds(
     the same time, and the slower decides.
 
     A ring enters and leaves a node once, over the network cards of all its ranks there (at `least` only what no rank of
-    the other node has does); in an all-to-all every rank sends to all others alike, over its own (or
-    so many of the bytes `across`). What stages hand on
-    is the mean of all that do, of which some stand in one node; without a link it goes through the host's memory.
+    the other node has does); in an all-to-all every rank sends to all others alike, over its own
+    (`across`: the bytes of it that leave the node, where they are known). What a pipeline stage sends to the next is
+    the mean over all stages, some of which share a node; without a link it goes through the host's memory.
     Errors: `InputError` where a link is needed and not known.
     """
     if kind == "send" and accelerator.link is None and not group.crosses:

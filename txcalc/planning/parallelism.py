@@ -44,7 +44,7 @@ Asked = dict[Workload, dict[Any, Entry]]
 class PipelineStage:
     """Equal stages of a pipeline, `copies` of them, the first at number `first`: the tree that a rank of one holds.
 
-    alive   elements alive at the peak of a step of so many tokens, one that decodes or not
+    alive   elements alive at the peak of a step: of a number of tokens, and whether it decodes
     asked   by workload, the first entry of each leaf: all stages that are cut of one tree have its operations
     passes  the work of a pass on any accelerator, by layout and formats (`planning.serving.rank_work`)
     """

@@ -246,7 +246,7 @@ class Line(NamedTuple):
 @dataclass(frozen=True)
 class DesignBudget:
     """What a design may spend: parameters, or the bytes of an accelerator with an engine and a context; or `flops` of
-    training, 6·N·D, which leave so many active parameters (`params`) for `tokens`."""
+    training, 6·N·D: then `params` are the active parameters N that they allow with `tokens` D."""
 
     family: Kin
     engine: EngineConfig

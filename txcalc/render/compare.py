@@ -146,7 +146,7 @@ def usual_contexts(models: Sequence[Model]) -> list[int]:
 
 
 def reaches(model: Model, tokens: int) -> bool:
-    """Whether a model can be given so many tokens at all: not past the rows of a table of positions."""
+    """Whether a model takes a prompt of `tokens`: its table of positions, if it has one, is long enough."""
     positions = list(model.spec["stacks"].values())[-1]["positions"]
     learned = positions["form"] in ("learned", "relative") and positions["rows"] is not None
     return not model.fixed_length and not (learned and tokens > positions["rows"])

@@ -33,9 +33,9 @@ def report(
 
     `instead`: the largest load that fits, if the requested one does not.
     """
-    deployment, best = plan.deployment, plan.best
-    model, accelerator, engine = deployment.model, deployment.accelerator, deployment.engine
-    gpus = deployment.gpus(best.layout, plan.context, plan.concurrency)
+    planner, best = plan.planner, plan.best
+    model, accelerator, engine = planner.model, planner.accelerator, planner.engine
+    gpus = planner.gpus(best.layout, plan.context, plan.concurrency)
     form = engine.weights
     verdicts = [line for line in (verdict(plan), serving.verdict(speed) if speed else None) if line]
     if speed and speed.unmet:
@@ -138,7 +138,7 @@ def _deployments(found: Sequence[Any]) -> dict[str, Any]:
 
 def _in_ram(plan: Plan) -> list[str]:
     """What is offloaded to RAM, and its size."""
-    offload, left = plan.deployment.engine.offload, plan.best.ram
+    offload, left = plan.planner.engine.offload, plan.best.ram
     if offload is None or offload.host is None or left is None:
         return []
     return [f"in RAM: {offload}, {iec(offload.host.memory - left)} of {iec(offload.host.memory)}"]
@@ -168,7 +168,7 @@ def _answers(plan: Plan) -> Table:
         ("limited by", best.limit),
     ]
     tokens = best.fullest.cache_tokens(plan.context)
-    if plan.deployment.engine.memory and tokens is not None:
+    if plan.planner.engine.memory and tokens is not None:
         rows.insert(1, ("cache capacity per replica, tokens", tokens))
     return Table("Limits", ("limit", "value"), rows)
 
@@ -233,7 +233,7 @@ def _memory(gpu: Gpu) -> Table:
 def _caches(plan: Plan, gpus: list[Gpu]) -> Table:
     """One sequence's cache on one GPU, counted three ways."""
     sizes = max(gpus, key=lambda gpu: gpu.cache).rank.caches(plan.context)
-    block = plan.deployment.engine.block
+    block = plan.planner.engine.block
     ways = (
         ("algorithmic: read by later tokens", sizes.algorithmic),
         (column("pages", "", f"pages of {block} tokens (vLLM's rule): used here"), sizes.pages),
@@ -263,8 +263,8 @@ def _layouts(plan: Plan) -> Table:
 def _data(
     plan: Plan, gpus: list[Gpu], speed: Serving | None, notes: list[str], instead: Serving | None
 ) -> dict[str, Any]:
-    deployment, best = plan.deployment, plan.best
-    model, accelerator, engine = deployment.model, deployment.accelerator, deployment.engine
+    planner, best = plan.planner, plan.best
+    model, accelerator, engine = planner.model, planner.accelerator, planner.engine
     most = (speed, speed.busiest) if speed and speed.busiest else (instead, _most(instead)) if instead else None
     return {
         "schema": "txcalc/deploy/1",
@@ -272,7 +272,7 @@ def _data(
         "gpu": {
             "name": accelerator.name,
             "memory_bytes": accelerator.memory,
-            "reserve_bytes": deployment.reserve,
+            "reserve_bytes": planner.reserve,
             "reserve_source": engine.reserve.source,
             "source": accelerator.sources,
         },
@@ -280,7 +280,7 @@ def _data(
             "context": plan.context,
             "concurrency": plan.concurrency,
             "shared_prefix": engine.prefix,
-            "draft": deployment.draft and deployment.draft.name,
+            "draft": planner.draft and planner.draft.name,
         },
         "engine": {
             "weights": engine.weights.name,

@@ -52,18 +52,18 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
     if engine not in ENGINES:
         raise UnknownName("--emit", "engine", engine, list(ENGINES), f"one of {', '.join(ENGINES)}")
     written = ENGINES[engine]
-    layout, held = plan.best.layout, plan.deployment.engine
+    layout, held = plan.best.layout, plan.planner.engine
     served = profile(engine if written.write else "vllm")  # dynamo's workers are vLLM
-    if served and (lacking := unsupported(served, held.weights, plan.deployment.accelerator, held.kv)):
+    if served and (lacking := unsupported(served, held.weights, plan.planner.accelerator, held.kv)):
         raise InputError("--emit", [lacking])
     comments = []
     if held.asked != "native":
         comments.append(f"# the checkpoint's weights are {held.weights.name}")
-    if guess and plan.deployment.draft is None:
+    if guess and plan.planner.draft is None:
         comments.append(f"# {guess.tokens} tokens per step are proposed at no cost: n-grams of what was said before")
     if held.adapters:
         comments.append(f"# {written.adapters}")
-    if plan.deployment.model.text_only and not written.without_towers:
+    if plan.planner.model.text_only and not written.without_towers:
         comments.append("# the plan leaves the model's towers out, for which no flag is known here")
     if (held.gathers or held.interval > 1) and written.gathers is not held.gathers:
         raise InputError("--emit", [f"{engine} has no flag for --{'gather' if held.gathers else 'poll'}"])
@@ -76,7 +76,7 @@ def command(plan: Plan, engine: str, pools: Pools | None = None, guess: Speculat
     start, flags = written.write(plan, guess)
     if written.one_copy and layout.dp > 1 and not _shared(plan):
         comments.append(f"# {layout.dp} of these, each on {layout.gpus // layout.dp} GPUs, behind a load balancer")
-    elif layout.gpus > (node := plan.deployment.accelerator.node or NODE):
+    elif layout.gpus > (node := plan.planner.accelerator.node or NODE):
         comments.append(f"# on {ceil_div(layout.gpus, node)} nodes, which the engine's launcher needs the addresses of")
     return "\n".join([*comments, _lines(start, flags)])
 
@@ -120,7 +120,7 @@ def _dynamo(plan: Plan, pools: Pools | None, guess: SpeculativeDecoding | None) 
 
 
 def _model(plan: Plan) -> str:
-    return _repository(plan.deployment.model, "MODEL")
+    return _repository(plan.planner.model, "MODEL")
 
 
 def _repository(model: Model, otherwise: str) -> str:
@@ -132,10 +132,10 @@ def _repository(model: Model, otherwise: str) -> str:
 
 def _method(plan: Plan, engine: int) -> str:
     """The draft method by the engine's name. Errors: `InputError` where the engine has none."""
-    draft = plan.deployment.draft
+    draft = plan.planner.draft
     if draft is None:
         kind = "ngram"
-    elif draft is plan.deployment.model.predictor:
+    elif draft is plan.planner.model.predictor:
         kind = "mtp"
     elif features := draft.spec["stacks"][""]["features"]:
         kind = "eagle3" if features["number"] > 1 else "eagle"
@@ -154,7 +154,7 @@ def _at_once(draft: Model | None) -> bool:
 
 def _drafter(plan: Plan) -> str:
     """The repository of a separate draft model; "" for other drafts."""
-    draft, model = plan.deployment.draft, plan.deployment.model
+    draft, model = plan.planner.draft, plan.planner.model
     return "" if draft is None or draft is model.predictor else _repository(draft, "DRAFT")
 
 
@@ -169,7 +169,7 @@ def _refuse(plan: Plan, engine: str) -> InputError:
 
 def _kept(plan: Plan) -> list[str]:
     """The fraction of memory that the engine may use; nothing where the reserve is an absolute size."""
-    share = plan.deployment.engine.reserve.share
+    share = plan.planner.engine.reserve.share
     return [f"{float(1 - share):g}"] if share else []
 
 
@@ -186,15 +186,15 @@ def _vllm(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
 def _running(plan: Plan, layout: Layout) -> int:
     """Concurrent sequences per copy: its share of the total, at most as many as its memory and step time were planned
     for."""
-    memory = plan.deployment.engine.memory
+    memory = plan.planner.engine.memory
     share: int = ceil_div(plan.concurrency, layout.dp)
     most: int | None = memory.at_once if memory else None
     return min(share, most) if most else share
 
 
 def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: SpeculativeDecoding | None) -> Flags:
-    """Those of a layout, of which each copy runs so many sequences."""
-    engine = plan.deployment.engine
+    """Those of a layout whose copies each run `sequences` at most."""
+    engine = plan.planner.engine
     if layout.ep not in (1, layout.tp * layout.dp):
         raise _refuse(plan, "vLLM")
     flags: Flags = [("--tensor-parallel-size", layout.tp)]
@@ -207,7 +207,7 @@ def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: SpeculativeDe
     flags += [("--max-model-len", plan.context), ("--max-num-seqs", sequences)]
     flags += [("--max-num-batched-tokens", engine.chunk), ("--block-size", engine.block)]
     flags += [("--gpu-memory-utilization", share) for share in _kept(plan)]
-    if plan.deployment.model.text_only:
+    if plan.planner.model.text_only:
         flags.append(("--language-model-only", None))
     if engine.cache_bits == 8:
         flags.append(("--kv-cache-dtype", "fp8"))
@@ -215,7 +215,7 @@ def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: SpeculativeDe
         if layout.pp > 1:
             raise InputError("--emit", ["vLLM drafts in no pipeline: --pp 1"])
         said = {"method": _method(plan, 0), "model": _drafter(plan), "num_speculative_tokens": guess.tokens}
-        said["parallel_drafting"] = _at_once(plan.deployment.draft)
+        said["parallel_drafting"] = _at_once(plan.planner.draft)
         written = json.dumps({key: value for key, value in said.items() if value})
         flags.append(("--speculative-config", shlex.quote(written)))
     if engine.adapters:
@@ -227,7 +227,7 @@ def _vllm_flags(plan: Plan, layout: Layout, sequences: int, guess: SpeculativeDe
 
 
 def _sglang(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
-    layout, engine, shared = plan.best.layout, plan.deployment.engine, _shared(plan)
+    layout, engine, shared = plan.best.layout, plan.planner.engine, _shared(plan)
     together = layout.tp * layout.dp
     if (shared and (layout.expert_group != together or layout.pp > 1)) or layout.ep not in (1, layout.tp, together):
         raise _refuse(plan, "SGLang")
@@ -270,7 +270,7 @@ def _sglang(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
 
 
 def _trtllm(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
-    layout, engine = plan.best.layout, plan.deployment.engine
+    layout, engine = plan.best.layout, plan.planner.engine
     if _shared(plan) and (layout.tp > 1 or layout.expert_group != layout.dp):
         raise _refuse(plan, "TensorRT-LLM")
     flags: Flags = [("--tp_size", layout.dp if _shared(plan) else layout.tp)]
@@ -291,7 +291,7 @@ def _trtllm(plan: Plan, guess: SpeculativeDecoding | None) -> tuple[str, Flags]:
 
 def _options(plan: Plan, guess: SpeculativeDecoding | None) -> list[str]:
     """Options that TensorRT-LLM only reads from a file."""
-    engine, lines = plan.deployment.engine, []
+    engine, lines = plan.planner.engine, []
     if engine.cache_bits == 8:
         lines += ["kv_cache_config:", "  dtype: fp8"]
     if _shared(plan):

@@ -84,7 +84,7 @@ def _columns(left: Sequence[bool], columns: Sequence[Sequence[list[str]]]) -> li
 
 
 def _lines(text: str, width: int) -> list[str]:
-    """The lines of a cell, each of at most so many characters; math stays on one line."""
+    """The lines of a cell, each of at most `width` characters; math stays on one line."""
     return [text] if _mathematics(text) else wrapped(text, width)
 
 

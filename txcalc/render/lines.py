@@ -113,7 +113,7 @@ def _alone(row: Sequence[TableCell]) -> bool:
 
 
 def _shared_out(groups: list[list[int]], number: int) -> list[list[int]]:
-    """Distributes groups of columns evenly over so many blocks."""
+    """Distributes groups of columns evenly over `number` blocks."""
     ends = [round(len(groups) * k / number) for k in range(number + 1)]
     return [[i for group in groups[start:end] for i in group] for start, end in pairwise(ends)]
 

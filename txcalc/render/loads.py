@@ -28,12 +28,12 @@ def panels(speed: Serving) -> Iterator[Panel]:
 def _over(speed: Serving) -> Panel:
     """TTFT and TPOT at the load for each number of GPUs, with its best layout."""
     plan, limits = speed.plan, speed.limits
-    least, node = plan.min_gpus or 1, plan.deployment.accelerator.node
+    least, node = plan.min_gpus or 1, plan.planner.accelerator.node
     found: dict[int, Steady] = {}
     for number in takewhile(lambda n: n <= TIMES * least, rentable(least, plan.fixed, node)):
         try:
-            there = arrange(plan.deployment, speed.request, plan.context, plan.concurrency, number, plan.fixed, limits)
-        except InputError:  # no layout of so many
+            there = arrange(plan.planner, speed.request, plan.context, plan.concurrency, number, plan.fixed, limits)
+        except InputError:  # this number has no layout
             continue
         best = there.best
         if not best.fits or not speed.timer.known(best.layout):

@@ -33,7 +33,7 @@ MOST_MODELS = 8
 
 
 def between(low: int, high: int, also: Iterable[int] = ()) -> list[int]:
-    """Integer lengths from low to high, so many per octave, with all powers of two and those in `also`."""
+    """Integer lengths from low to high, `PER_OCTAVE` per octave, with all powers of two and those in `also`."""
     first, last = PER_OCTAVE * (low.bit_length() - 1), PER_OCTAVE * high.bit_length()
     steps = {round(2 ** (i / PER_OCTAVE)) for i in range(first, last)}
     return sorted({low, high, *(n for n in (*steps, *also) if low < n < high)})
@@ -201,7 +201,7 @@ def _model(model: Model, i: int, at: Mapping[int, Sequence[Any]], shown: Sequenc
 
 
 def drawable(sizes: Sequence[int], models: int = 1, by_kind: bool = False) -> None:
-    """Checks that a grid with so many values per axis can be drawn. Errors: `InputError`."""
+    """Checks that a grid with `sizes` values per axis can be drawn. Errors: `InputError`."""
     if len(sizes) > 2 - by_kind:
         most = "sweep one" if by_kind else "sweep one or two"
         raise InputError("--plot", [f"{len(sizes)} axes are more than a picture has ({most})"])
@@ -292,23 +292,23 @@ def deploy(plan: Plan, speed: Serving | None = None) -> Picture:
         panels += [_latency(speed), *loads.panels(speed)]
     if speed:
         panels.append(_roofline(speed))
-    deployment, engine = plan.deployment, plan.deployment.engine
+    planner, engine = plan.planner, plan.planner.engine
     sequences = "1 sequence" if plan.concurrency == 1 else f"{plan.concurrency:,} sequences"
     said = (
         f"{sequences} of {plan.context:,} tokens; weights {engine.weights.name}, cache {engine.kv} in pages of "
         f"{engine.block} tokens; reserve {engine.reserve}"
     )
     best = plan.best.layout
-    return Picture(f"{deployment.model.name} on {best.gpus} × {deployment.accelerator.title}, {best}", said, panels)
+    return Picture(f"{planner.model.name} on {best.gpus} × {planner.accelerator.title}, {best}", said, panels)
 
 
 def _memory(plan: Plan) -> Panel:
-    deployment, best, asked = plan.deployment, plan.best, plan.context
-    memory = deployment.accelerator.memory
+    planner, best, asked = plan.planner, plan.best, plan.context
+    memory = planner.accelerator.memory
     longest = plan.max_context
     high = min(MAX_TOKENS, 2 * max(asked, longest or asked))
     xs = between(min(1 << 10, asked), high, [asked, *([longest] if longest else [])])
-    gpus = [deployment.fullest(best.layout, n, plan.concurrency) for n in xs]
+    gpus = [planner.fullest(best.layout, n, plan.concurrency) for n in xs]
     parts: dict[str, list[int]] = {
         "weights": [gpu.weights for gpu in gpus],
         "reserve": [gpu.reserve for gpu in gpus],
@@ -346,7 +346,7 @@ def _roofline(speed: Serving) -> Panel:
     """The roofline: the accelerator's ceiling and the estimated rate of each kind of operation against its arithmetic
     intensity (FLOPs per byte of minimum traffic), for a decode step at the context and a prefill chunk."""
     plan, pace = speed.plan, speed.pace
-    accelerator, engine = plan.deployment.accelerator, plan.deployment.engine
+    accelerator, engine = plan.planner.accelerator, plan.planner.engine
     steps: list[tuple[str, Workload]] = []
     if pace.caching:
         each = ceil_div(plan.concurrency, pace.layout.dp)

@@ -50,7 +50,7 @@ def _line(serving: Serving, steady: Steady) -> list[str]:
             f"the cache holds all users at {length}; when it fills up, the last request is preempted and recomputed"
         ]
     seats, line = f"{serving.seats:,.0f} of {users:,}", seconds(steady.line)
-    memory, copies = serving.plan.deployment.engine.memory, serving.chosen.layout.dp
+    memory, copies = serving.plan.planner.engine.memory, serving.chosen.layout.dp
     full = memory is not None and memory.at_once is not None and serving.seats >= memory.at_once * copies
     where = "by the engine's max_num_seqs" if full else f"by the cache, at {length}"
     return [f"{seats} users are served at once, limited {where}; the others wait {line}"]
@@ -86,7 +86,7 @@ def verdict(serving: Serving) -> str | None:
 
 def _overload(serving: Serving, over: Steady) -> str:
     number = serving.apart.prefill.layout.gpus if serving.apart else serving.chosen.layout.gpus
-    gpus = f"{number} × {serving.plan.deployment.accelerator.name}"
+    gpus = f"{number} × {serving.plan.planner.accelerator.name}"
     if over.utilisation >= 1:
         why = f"prefill alone takes {100 * over.utilisation:.0f} % of {gpus}"
     elif over.decoding == inf:
@@ -109,7 +109,7 @@ def _within(serving: Serving) -> str:
     point = serving.cheapest if serving.request.rate is None else serving.busiest
     if point is not None:
         return f"largest load {'within them' if limits else 'with known latencies'}: {largest(serving, point)}"
-    gpus = f"{serving.chosen.layout.gpus} × {serving.plan.deployment.accelerator.name}"
+    gpus = f"{serving.chosen.layout.gpus} × {serving.plan.planner.accelerator.name}"
     for name, limit, floor in (("TTFT", limits.ttft, floors.ttft), ("TPOT", limits.tpot, floors.tpot)):
         if limit is not None and floor is not None and limit < floor:
             return f"impossible on {gpus}: the floor of {name} is {seconds(floor)}"
@@ -131,7 +131,7 @@ def largest(serving: Serving, point: OperatingPoint) -> str:
 
 def asked(serving: Serving) -> list[str]:
     """The load and definitions that several deployments share."""
-    engine = serving.plan.deployment.engine
+    engine = serving.plan.planner.engine
     return [
         f"{_load(serving)}, prompts of {serving.request.prompt:,} and answers of {serving.request.answer:,} tokens; "
         f"weights {engine.weights.name}, cache {engine.kv}",
@@ -171,7 +171,7 @@ def tables(serving: Serving, detail: bool = True) -> list[Table]:
         found.append(_batches(serving, None if detail else BATCHES))
     if detail and len({point.layout for point in serving.points}) > 1:
         found.append(_front(serving))
-    if serving.price is not None or (detail and serving.plan.deployment.accelerator.power is not None):
+    if serving.price is not None or (detail and serving.plan.planner.accelerator.power is not None):
         found.append(_budget(serving))
     return [*found, *more]
 
@@ -326,7 +326,7 @@ def _budget(serving: Serving) -> Table:
         rows.append(("cost of 1,000 requests", *(_money(price / 3.6 * point.seconds) for point in points)))
         rows.append(("cost of 1M prompt tokens", *(_money(p.million_input(price)) for p in points)))
         rows.append(("cost of 1M output tokens, incl. prompts", *(_money(p.million_output(price)) for p in points)))
-    if (watts := serving.plan.deployment.accelerator.power) is not None:
+    if (watts := serving.plan.planner.accelerator.power) is not None:
         rows.append(("max watts (TDP of all GPUs)", *(point.layout.gpus * watts for point in points)))
         rows.append(("max joules per output token", *(_rate(point.joules(watts)) for point in points)))
     title = "Budget" if serving.price is None else f"Budget, at {serving.price:g} per GPU-hour"
@@ -365,12 +365,12 @@ def _definitions(serving: Serving) -> Table:
     rows = [(name.upper() if name in ("ttft", "tpot") else name, text) for name, text in DEFINITIONS.items()]
     found = serving.efficiency
     shares = ", ".join(f"{key.replace('_', ' ')} {100 * getattr(found, key):.0f} %" for key in SHARES)
-    dtype = serving.plan.deployment.engine.weights.dtype
+    dtype = serving.plan.planner.engine.weights.dtype
     starts = f"{seconds(found.launch_s)} a start, {seconds(found.collective_s)} a transfer"
     rows.append(
         ("shares", f"{dtype} products {100 * found.matmul[dtype]:.0f} %, {shares}; {starts} (--json has the sources)")
     )
-    draft = serving.plan.deployment.draft
+    draft = serving.plan.planner.draft
     if guess := serving.request.speculation:
         passes = "one over g" if draft and draft.spec["drafting"] != "in-turn" else "g"
         rows.append(

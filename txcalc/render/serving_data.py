@@ -22,8 +22,8 @@ def data(serving: Serving) -> dict[str, Any]:
     """The JSON of `speed`."""
     chosen, found = serving.chosen, serving.efficiency
     prefill, decode = parts(serving)
-    guess, watts = serving.request.speculation, serving.plan.deployment.accelerator.power
-    draft = serving.plan.deployment.draft
+    guess, watts = serving.request.speculation, serving.plan.planner.accelerator.power
+    draft = serving.plan.planner.draft
     return {
         "floor": _latency(chosen, 0, 2),
         "achievable": _latency(chosen, 1, 3),
@@ -78,7 +78,7 @@ def _latency(point: OperatingPoint, figure: int, bound: int) -> dict[str, Any]:
 
 def point_data(serving: Serving, point: OperatingPoint) -> dict[str, Any]:
     """The JSON of a point."""
-    price, watts = serving.price, serving.plan.deployment.accelerator.power
+    price, watts = serving.price, serving.plan.planner.accelerator.power
     answers = point.tpot is not None
     return {
         "layout": {**point.layout.record(), "gpus": point.layout.gpus},

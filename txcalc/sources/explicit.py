@@ -91,7 +91,7 @@ def cycle(order: Sequence[Any]) -> list[Any]:
 
 
 def stretched(names: Sequence[str], number: int) -> list[str]:
-    """So many layers of an order that repeats, or that goes on with its last."""
+    """`number` layers of an order that repeats, or that goes on with its last."""
     repeated = cycle(names)
     if len(repeated) < len(names):
         return [repeated[i % len(repeated)] for i in range(number)]

@@ -222,7 +222,7 @@ def _lenders(stack: Tables, fault: Told) -> None:
     )
 
 
-def _after_a_lender(stack: Tables, fault: Told, path: str, lent: str, sizes: Sequence[str], same: str) -> None:
+def _after_a_lender(stack: Tables, fault: Told, path: str, owned: str, sizes: Sequence[str], same: str) -> None:
     section, key = path.split(".")
     first = {name: indices[0] for name, indices in stack["groups"] if len(indices)}  # they ascend
     for name, layer in stack["layer"].items():
@@ -232,7 +232,7 @@ def _after_a_lender(stack: Tables, fault: Told, path: str, lent: str, sizes: Seq
                 continue
             lender = stack["layer"].get(wanted, {}).get(section)
             if not lender or lender[key] is not None:
-                fault(f"layer.{name}.{path}", wanted, f"a layer kind with {lent} of its own")
+                fault(f"layer.{name}.{path}", wanted, f"a layer kind with {owned} of its own")
             elif first.get(wanted, 0) > first.get(name, 0):
                 fault(f"layer.{name}.{path}", wanted, "a layer kind that stands before its reader")
             elif any(table.get(size) != lender.get(size) for size in sizes):
@@ -330,7 +330,9 @@ def _projector(stack: Tables, fault: Told) -> None:
         fault("projector.steps", "steps", f"steps whose widths and numbers fit: {error}")
         return
     if positions is not None and (positions <= dropped or not divides(merged, positions - dropped)):
-        fault("projector.dropped", dropped, f"so many of {positions:,} positions that {merged} divides the rest")
+        fault(
+            "projector.dropped", dropped, f"a number of the {positions:,} positions that leaves a multiple of {merged}"
+        )
     for cell in sorted(cells - {1}):
         if dropped or (stack["projector"]["steps"] and not divides(cell * cell, merged)):
             fault("attention.cell", cell, f"squares of the {merged:,} positions that are merged, and none dropped")

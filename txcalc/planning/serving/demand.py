@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
-# A benchmark's clients send so many requests each: --num-prompts is 10 · --max-concurrency in InferenceX's runs
+# Requests that each of a benchmark's clients sends: --num-prompts is 10 · --max-concurrency in InferenceX's runs
 # (SemiAnalysisAI/InferenceX, benchmarks, 2026-02).
 ROUNDS = 10
 
@@ -14,7 +14,7 @@ ROUNDS = 10
 class Demand(NamedTuple):
     """The load that requests put on one replica.
 
-    step     seconds of a decode step of so many sequences at their mean length
+    step     seconds of a decode step, by its number of sequences, at their mean length
     tokens   expected of a sequence in a step: 1, or more by speculation
     prompt   seconds of the replica's time per prompt under load: τ
     unloaded seconds from a prompt's arrival to its first token, without other load

@@ -288,7 +288,7 @@ class Plan:
     """The answer: the best layout of the accelerators asked for (or of the fewest that fit), and the others; all have
     the `fixed` degrees."""
 
-    deployment: Planner
+    planner: Planner
     context: int
     concurrency: int
     choices: list[LayoutCapacity]
@@ -304,7 +304,7 @@ class Plan:
 
 
 def plan(
-    deployment: Planner,
+    planner: Planner,
     context: int,
     concurrency: int = 1,
     gpus: int | None = None,
@@ -317,9 +317,9 @@ def plan(
     """
     held = fixed or {}
     check(context, concurrency, gpus, held)
-    least = deployment.min_gpus(context, concurrency, held)
+    least = planner.min_gpus(context, concurrency, held)
     number = gpus or least or taken(held)
-    return planned(deployment, context, concurrency, choices(deployment, number, context, concurrency, held), least)
+    return planned(planner, context, concurrency, choices(planner, number, context, concurrency, held), least)
 
 
 def taken(held: Mapping[str, int]) -> int:
@@ -344,24 +344,24 @@ def check(context: int, concurrency: int, gpus: int | None, held: Mapping[str, i
 
 
 def choices(
-    deployment: Planner, number: int, context: int, concurrency: int, held: Mapping[str, int]
+    planner: Planner, number: int, context: int, concurrency: int, held: Mapping[str, int]
 ) -> list[LayoutCapacity]:
     """The layouts of `gpus` accelerators, best first by `RULE`. Errors: `InputError` if there is none."""
     found = [
         LayoutCapacity(
             layout,
-            deployment.fullest(layout, context, concurrency),
-            deployment.max_concurrency(layout, context),
-            deployment.ram_free(layout, context, concurrency),
+            planner.fullest(layout, context, concurrency),
+            planner.max_concurrency(layout, context),
+            planner.ram_free(layout, context, concurrency),
         )
-        for layout in deployment.layouts(number, held)
+        for layout in planner.layouts(number, held)
     ]
     if not found:
-        refusals = (deployment.refusal(layout) for layout in deployment.sharding.layouts(number, held))
+        refusals = (planner.refusal(layout) for layout in planner.sharding.layouts(number, held))
         if refusal := next(refusals, None):
             raise refusal
-        raise InputError("layout", _reasons(deployment.sharding, number, held))
-    apart = deployment.accelerator.link is None  # cards without a link each hold whole layers, as in llama.cpp
+        raise InputError("layout", _reasons(planner.sharding, number, held))
+    apart = planner.accelerator.link is None  # cards without a link each hold whole layers, as in llama.cpp
 
     def order(c: LayoutCapacity) -> tuple[Any, ...]:
         crossed = apart and (c.layout.tp > 1 or c.layout.expert_group > 1)
@@ -372,7 +372,7 @@ def choices(
 
 
 def planned(
-    deployment: Planner,
+    planner: Planner,
     context: int,
     concurrency: int,
     found: list[LayoutCapacity],
@@ -381,9 +381,9 @@ def planned(
 ) -> Plan:
     """The plan whose best layout is the first of those found."""
     best = found[0].layout
-    longest = deployment.max_context(best, concurrency, context)
-    notes = tuple(_notes(deployment, best, context, longest))
-    return Plan(deployment, context, concurrency, found, least, longest, notes, rule)
+    longest = planner.max_context(best, concurrency, context)
+    notes = tuple(_notes(planner, best, context, longest))
+    return Plan(planner, context, concurrency, found, least, longest, notes, rule)
 
 
 def _reasons(sharding: Sharding, gpus: int, held: Mapping[str, int]) -> list[Fault | str]:
@@ -400,10 +400,10 @@ def _reasons(sharding: Sharding, gpus: int, held: Mapping[str, int]) -> list[Fau
     ]
 
 
-def _notes(deployment: Planner, layout: Layout, context: int, longest: int | None) -> Iterable[str]:
-    model, engine = deployment.model, deployment.engine
+def _notes(planner: Planner, layout: Layout, context: int, longest: int | None) -> Iterable[str]:
+    model, engine = planner.model, planner.engine
     yield from model.left_out
-    if most := max(rank.towers_bytes for rank in deployment.ranks(layout)):
+    if most := max(rank.towers_bytes for rank in planner.ranks(layout)):
         divided = engine.towers == "split" and most < towers_bytes(model, engine, 1, 0)
         where = "split over tp" if divided else "on the first GPU" if engine.towers == "first" else "whole on every GPU"
         bytes_said = f"{iec(most)} in {engine.activation_bits} bits"
@@ -417,22 +417,22 @@ def _notes(deployment: Planner, layout: Layout, context: int, longest: int | Non
     if model.checkpoint and engine.weights != native(model):
         stored = model.checkpoint.held.size.bytes
         yield f"the checkpoint itself stores {stored:,} bytes; here its weights are counted as {engine.weights.name}"
-    if not multiplies(deployment.accelerator, engine.weights.dtype):
-        name, narrow = deployment.accelerator.name, engine.weights.dtype
+    if not multiplies(planner.accelerator, engine.weights.dtype):
+        name, narrow = planner.accelerator.name, engine.weights.dtype
         yield f"{name} does not multiply in {narrow}: weights are read as {engine.weights.name}, multiplied in 16 bits"
     if engine.memory:
-        yield from engine.memory.notes(model, max(rank.graphs for rank in deployment.ranks(layout)), layout)
-    elif deployment.accelerator.unified and (seen := visible(deployment.accelerator)) < deployment.accelerator.memory:
+        yield from engine.memory.notes(model, max(rank.graphs for rank in planner.ranks(layout)), layout)
+    elif planner.accelerator.unified and (seen := visible(planner.accelerator)) < planner.accelerator.memory:
         yield f"the reserve is of {iec(seen)} that the system lets a GPU take of its memory, unless told otherwise"
     if engine.offload:
         yield from engine.offload.notes()
-    yield from deployment.sharding.notes(layout)
+    yield from planner.sharding.notes(layout)
     if wide := engine.weights.stays_wide(model.entries):
         bits = engine.weights.wide
         yield f"{engine.weights.name} leaves {', '.join(wide)}, norms and biases at {bits} bits"
-    entries = (entry for rank in deployment.ranks(layout) for entry, _ in rank.weights)
+    entries = (entry for rank in planner.ranks(layout) for entry, _ in rank.weights)
     if parted := list(dict.fromkeys(engine.weights.part_filled(entries))):
         others = f" and {len(parted) - 1} more" if len(parted) > 1 else ""
         yield f"{engine.weights.name}'s last block of each row of {parted[0]}{others} is padded, on each GPU"
-    if engine.state_bits != engine.cache_bits and any(h.is_state for r in deployment.ranks(layout) for h in r.held):
+    if engine.state_bits != engine.cache_bits and any(h.is_state for r in planner.ranks(layout) for h in r.held):
         yield f"recurrent states stay at {engine.state_bits} bits"

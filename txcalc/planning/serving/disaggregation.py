@@ -53,7 +53,7 @@ class Pools(Answered):
 
 
 def pools(
-    deployment: Planner,
+    planner: Planner,
     asked: Request,
     context: int,
     concurrency: int,
@@ -68,8 +68,8 @@ def pools(
 
     Errors: `InputError` for a model that does not decode, an answer of one token, pools that are none or do not fit.
     """
-    if not deployment.model.decodes or asked.answer == 1:
-        raise InputError("--disaggregate", [f"{deployment.model.name} decodes nothing here: there is one pool"])
+    if not planner.model.decodes or asked.answer == 1:
+        raise InputError("--disaggregate", [f"{planner.model.name} decodes nothing here: there is one pool"])
     counts = [gpus for gpus in counts if gpus >= 2]
     if not counts or not 1 <= (1 if prefill is None else prefill) < counts[0]:
         expected = "fewer than all of the GPUs, which leaves some for decoding, or auto"
@@ -77,7 +77,7 @@ def pools(
             "--disaggregate",
             [Fault("--disaggregate", "auto" if prefill is None else prefill, expected, "--gpu NAME:16")],
         )
-    timer, kept, first = Timer(deployment, asked, context), limits or Slo(), None
+    timer, kept, first = Timer(planner, asked, context), limits or Slo(), None
     for gpus in counts:
         best = _best(timer, concurrency, gpus, prefill, kept, fixed)
         first = first or best
@@ -124,7 +124,7 @@ def _fitting(
 ) -> list[LayoutCapacity]:
     """Layouts that can be timed and hold `concurrency` sequences (at a rate: any number), at least one per replica;
     pipelines only if nothing else fits."""
-    held = timer.deployment
+    held = timer.planner
     found: list[LayoutCapacity] = []
     for layout in sorted(held.layouts(gpus, fixed), key=lambda one: one.pp):
         if found and layout.pp > found[0].layout.pp:
@@ -137,7 +137,7 @@ def _fitting(
 
 
 def _pair(timer: Timer, one: LayoutCapacity, two: LayoutCapacity, concurrency: int) -> Pools:
-    asked, held = timer.asked, timer.deployment
+    asked, held = timer.asked, timer.planner
     (alone,) = held.ranks(Layout())
     handed = alone.caches(asked.prompt).algorithmic
     transfer = _transfer(held, one.layout, two.layout, asked.prompt)

@@ -68,7 +68,7 @@ class EngineConfig:
     prefix    tokens that all sequences begin with: their whole pages are held once
     offload   the part of the model in RAM; None: nothing
     interval  decode steps between two polls for new requests
-    gathers   copies that share experts poll when all have a request, and at the latest after so many steps
+    gathers   copies that share experts poll when all have a request, and at the latest after this number of steps
     marlin    MXFP4 experts are multiplied by the kernels of any four bits (Marlin)
     adapters  LoRA adapters that are held for requests to choose from; rank: that of each
     """

@@ -255,8 +255,8 @@ class OperatingPoint(Answered):
 class Timer:
     """Computes the points of a deployment, and caches what points of one layout share."""
 
-    def __init__(self, deployment: Planner, asked: Request, context: int) -> None:
-        self.deployment, self.asked, self.context = deployment, asked, context
+    def __init__(self, planner: Planner, asked: Request, context: int) -> None:
+        self.planner, self.asked, self.context = planner, asked, context
         self._paces: dict[Layout, LayoutTime] = {}
         self._prefills: dict[Layout, tuple[BoundedTime, float]] = {}
         self._demands: dict[tuple[Layout, float], Demand] = {}
@@ -267,7 +267,7 @@ class Timer:
         """The times of one replica."""
         one = self._copy(layout)
         if one not in self._paces:
-            held = self.deployment
+            held = self.planner
             self._paces[one] = LayoutTime(held.model, held.sharding, one, held.accelerator, held.engine)
         return self._paces[one]
 
@@ -277,7 +277,7 @@ class Timer:
 
     def known(self, layout: Layout) -> bool:
         """Whether the bandwidths of the links that the layout uses are known; stages within a node need none."""
-        card = self.deployment.accelerator
+        card = self.planner.accelerator
         groups = [layout.group(axis, card.node, SERVING_ORDER) for axis in ("tp", "ep", "etp", "pp")]
         if card.link_between is None and any(group.crosses for group in groups):
             return False
@@ -308,14 +308,14 @@ class Timer:
     @property
     def at_once(self) -> int:
         """Most concurrent sequences of one replica's engine."""
-        memory = self.deployment.engine.memory
+        memory = self.planner.engine.memory
         return (memory.at_once if memory else None) or MOST_SEQUENCES
 
     def seats(self, layout: Layout) -> float:
         """Sequences of mean length that fit in one replica's cache, at most as many as its engine runs."""
         if layout not in self._seats:
             length = min(self.asked.mean_length, self.context)
-            seats = min(self.at_once, self.deployment.max_concurrency(layout, length) // layout.dp)
+            seats = min(self.at_once, self.planner.max_concurrency(layout, length) // layout.dp)
             self._seats[layout] = max(1.0, float(seats))
         return self._seats[layout]
 
@@ -360,7 +360,7 @@ class Timer:
             length = min(self.asked.mean_length, self.context)
             guess = self.asked.speculation
             expected = guess.expected if guess else 1.0
-            own = latency(self.deployment.engine.kernels)
+            own = latency(self.planner.engine.kernels)
 
             def step(n: int) -> float:
                 return expected * self._tpot(layout, n, busy, length).achievable + own.step_s + own.sequence_s * n
@@ -369,7 +369,7 @@ class Timer:
                 StepCurve(step),
                 prompt / rate,
                 alone.achievable,
-                (prompt - cached) / self.deployment.engine.chunk if pace.caching and not pace.encodes else 1.0,
+                (prompt - cached) / self.planner.engine.chunk if pace.caching and not pace.encodes else 1.0,
                 self.asked.answer if pace.caching else 1,
                 expected,
                 own.own_s,
@@ -377,11 +377,11 @@ class Timer:
                 self.asked.spread,
                 self.asked.bursts,
                 1 / ROUNDS if self.asked.answers else own.together,
-                self.deployment.engine.interval if pace.sharing > 1 or not self.deployment.engine.gathers else 1,
+                self.planner.engine.interval if pace.sharing > 1 or not self.planner.engine.gathers else 1,
                 self.asked.width,
                 pace.sharing,
                 prompt / pace.prefill_rate(prompt, cached, 1 / pace.sharing) if pace.sharing > 1 else 0.0,
-                self.deployment.engine.gathers and pace.sharing > 1,
+                self.planner.engine.gathers and pace.sharing > 1,
             )
         return self._demands[layout, busy]
 
@@ -392,9 +392,9 @@ class Timer:
             return pace.step(sequences, context, busy=busy)
         step = pace.step(sequences, context, guess.tokens + 1, busy)
         floor, achievable = step.floor, step.achievable
-        if self.deployment.draft:
+        if self.planner.draft:
             drafting = self.draft(layout)
-            in_turn = self.deployment.draft.spec["drafting"] == "in-turn"
+            in_turn = self.planner.draft.spec["drafting"] == "in-turn"
             passes, each = (guess.tokens, 1) if in_turn else (1, guess.tokens)
             proposed = drafting.step(sequences, context, each, busy if drafting.sharing > 1 else 1.0)
             floor, achievable = floor + passes * proposed.floor, achievable + passes * proposed.achievable
@@ -402,11 +402,11 @@ class Timer:
 
     def draft(self, layout: Layout) -> LayoutTime:
         """The times of the draft model."""
-        deployment = self.deployment
-        model = deployment.draft
+        planner = self.planner
+        model = planner.draft
         assert model is not None
-        sharding, own = deployment.draft_layout(layout)
+        sharding, own = planner.draft_layout(layout)
         own = self._copy(own)
         if own not in self._drafts:
-            self._drafts[own] = LayoutTime(model, sharding, own, deployment.accelerator, deployment.engine.of(model))
+            self._drafts[own] = LayoutTime(model, sharding, own, planner.accelerator, planner.engine.of(model))
         return self._drafts[own]

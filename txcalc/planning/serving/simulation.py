@@ -34,7 +34,7 @@ SEQUENCES = 1024  # concurrent, unless the engine says: vLLM's max_num_seqs on l
 class Server(NamedTuple):
     """One replica.
 
-    step       seconds of a decode step of so many sequences
+    step       seconds of a decode step, by its number of sequences
     token      seconds that a prompt token adds to a step
     delay      seconds of TTFT besides the steps: pipeline transfers and the engine's overhead
     budget     tokens per step (max_num_batched_tokens)
@@ -66,12 +66,12 @@ class Server(NamedTuple):
         load   its clients (None: an open loop) and steady state, for the effect of replicas that share its experts;
                without a load they do what this one does
         """
-        demand, engine = timer.demand(layout), timer.deployment.engine
+        demand, engine = timer.demand(layout), timer.planner.engine
         others = coupling(demand, *load) if load else Coupling(demand.prompt, 0.0, demand.interval)
         away = others.away * demand.tokens / max(1, demand.answer - 1)
         traffic = timer.asked.traffic
         longest = min(timer.context, traffic.prompts.high + traffic.answers.high if traffic else timer.context)
-        most = timer.deployment.max_concurrency(layout, longest) // layout.dp
+        most = timer.planner.max_concurrency(layout, longest) // layout.dp
         computed = max(1, timer.asked.prompt - timer.asked.on(timer.pace(layout), timer.context)[1])
         return cls(
             lambda n: demand.step(n) + n * away,
@@ -256,7 +256,7 @@ class _Simulation:
             self.next = next(self.jobs, None)
 
     def _fits(self, more: float, running: int) -> bool:
-        """Whether so many more tokens fit: the last page of each sequence is half empty on average."""
+        """Whether `more` tokens fit too: the last page of each sequence is half empty on average."""
         return running <= 1 or self.held + more + running * self.server.block / 2 <= self.capacity
 
     def _admit(self) -> None:
@@ -322,7 +322,7 @@ class _Simulation:
         self._stepped(steps)
 
     def _stepped(self, steps: int) -> None:
-        """Advances all that decode by so many steps, and finishes those that have their last token."""
+        """Advances all that decode by `steps`, and finishes those that have their last token."""
         self.counter += steps
         self.held += steps * len(self.decoding) * self.server.tokens
         while self.decoding and self.decoding[0][0] <= self.counter:

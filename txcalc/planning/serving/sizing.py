@@ -35,7 +35,7 @@ def rentable(least: int, held: Mapping[str, int], node: int | None = None) -> li
 
 
 def arrange(
-    deployment: Planner,
+    planner: Planner,
     asked: Request,
     context: int,
     concurrency: int = 1,
@@ -48,14 +48,14 @@ def arrange(
 
     Errors: those of `deployment.plan`.
     """
-    held, sizing = fixed or {}, _Sizing(deployment, asked, context, concurrency, limits or Slo())
+    held, sizing = fixed or {}, _Sizing(planner, asked, context, concurrency, limits or Slo())
     check(context, concurrency, gpus, held)
-    least = deployment.min_gpus(context, concurrency, held)
-    counts = [gpus] if gpus else rentable(least, held, deployment.accelerator.node) if least else []
+    least = planner.min_gpus(context, concurrency, held)
+    counts = [gpus] if gpus else rentable(least, held, planner.accelerator.node) if least else []
     found = sizing.first(counts, held) if counts else None
     if found is None:
         number = gpus or least or taken(held)
-        found = choices(deployment, number, context, concurrency, held)
+        found = choices(planner, number, context, concurrency, held)
     best = found[0]
     if sizing.timed and best.fits and asked.rate is not None:
         steady = sizing.load(best)
@@ -64,10 +64,10 @@ def arrange(
         most = max(concurrency, inside)
         if most != concurrency:
             order = {choice.layout: i for i, choice in enumerate(found)}
-            again = choices(deployment, best.layout.gpus, context, most, held)
+            again = choices(planner, best.layout.gpus, context, most, held)
             found = sorted(again, key=lambda choice: order[choice.layout])
             concurrency = most
-    made = planned(deployment, context, concurrency, found, least, *([RULE] if sizing.timed else []))
+    made = planned(planner, context, concurrency, found, least, *([RULE] if sizing.timed else []))
     return replace(made, fixed=held)
 
 
@@ -80,15 +80,15 @@ def fewer_users(
     if not most:
         return None
     alone = replace(asked, rate=None)
-    return arrange(plan.deployment, alone, plan.context, most, plan.best.layout.gpus, fixed, limits)
+    return arrange(plan.planner, alone, plan.context, most, plan.best.layout.gpus, fixed, limits)
 
 
 class _Sizing:
     """Layouts of ever more accelerators, each with its steady state."""
 
-    def __init__(self, deployment: Planner, asked: Request, context: int, concurrency: int, limits: Slo) -> None:
-        self.deployment, self.asked, self.context, self.concurrency = deployment, asked, context, concurrency
-        self.timer, self.limits = Timer(deployment, asked, context), limits
+    def __init__(self, planner: Planner, asked: Request, context: int, concurrency: int, limits: Slo) -> None:
+        self.planner, self.asked, self.context, self.concurrency = planner, asked, context, concurrency
+        self.timer, self.limits = Timer(planner, asked, context), limits
         self.timed = True
         self._loads: dict[Layout, Steady] = {}
 
@@ -142,7 +142,7 @@ class _Sizing:
     def _ranked(self, number: int, held: Mapping[str, int]) -> list[LayoutCapacity] | None:
         """The layouts of a number of accelerators, best first; None: there are none."""
         try:
-            found = choices(self.deployment, number, self.context, self.concurrency, held)
+            found = choices(self.planner, number, self.context, self.concurrency, held)
         except InputError:
             return None
         try:

@@ -186,7 +186,7 @@ class Serving:
 
     @property
     def efficiency(self) -> Efficiency:
-        return self.plan.deployment.accelerator.efficiency
+        return self.plan.planner.accelerator.efficiency
 
 
 def most_rate(kept: Callable[[float], bool], least: float, most: float) -> float:
@@ -228,7 +228,7 @@ def serve(
     check_budget(price, ttft, tpot)
     if not plan.best.serves:
         raise InputError("speed", ["the plan holds no sequence, so there is nothing to time"])
-    limits, timer = Slo(ttft, tpot), Timer(plan.deployment, asked, plan.context)
+    limits, timer = Slo(ttft, tpot), Timer(plan.planner, asked, plan.context)
     best = plan.best.layout
     chosen = timer.point(best, plan.concurrency, asked.rate, plan.best.max_concurrency)
     return Serving(plan, timer, price, limits, chosen)
@@ -248,11 +248,11 @@ def within(timer: Timer, choice: LayoutCapacity, limits: Slo) -> int:
 def _notes(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[str]:
     pace, request = timer.pace(chosen.layout), timer.asked
     if not pace.caching:
-        yield f"{plan.deployment.model.name} does not decode: its one latency is that of a pass"
+        yield f"{plan.planner.model.name} does not decode: its one latency is that of a pass"
     elif not pace.encodes and request.traffic and request.traffic.prompts.high == plan.context > 1:
         filled = f"prompts of {plan.context:,} leave no room in a context of {plan.context:,}"
         yield f"{filled}: an answer is its first token alone, which has no TPOT (--answer N lengthens the context)"
-    accelerator = plan.deployment.accelerator
+    accelerator = plan.planner.accelerator
     if chosen.layout.gpus > NODE and accelerator.link is not None and accelerator.node is None:
         yield f"all transfers are timed over the link of one node, which {chosen.layout.gpus} GPUs may not share"
     if chosen.layout.pp > 1 and accelerator.link is None:

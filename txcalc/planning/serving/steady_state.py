@@ -18,7 +18,7 @@ the simulation's and TPOT 0.95 to 1.06 (`tests/test_simulation.py`). In bursts (
 0.75 to 0.92 and 0.80 to 0.98: requests that arrive together are served together.
 
 Closed loop: N clients. It is counted in steps, because an answer takes the same number of steps however long prefill
-makes them: a client is back after so many steps (machine repair with a fixed time between failures). A queue forms
+makes them: a client is back after that number (machine repair with a fixed time between failures). A queue forms
 where steps are full of prompt chunks, not where prefill takes most of the time.
 
 D        N = D + prompts per step · steps of a wait (`Loop.clients_for`)

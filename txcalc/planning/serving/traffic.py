@@ -149,7 +149,7 @@ class Requests(NamedTuple):
         return sum((gap - mean) ** 2 for gap in gaps) / len(gaps) / mean**2
 
     def jobs(self, number: int, seed: int) -> Iterator[Arrival]:
-        """So many requests, determined by the seed."""
+        """`number` requests, determined by the seed."""
         from random import Random
 
         random, now = Random(seed), 0.0

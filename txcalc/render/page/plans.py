@@ -60,18 +60,18 @@ def checked(grids: Sequence[PageGrid]) -> None:
 def serving(
     index: int, model: Model, kind: Accelerator, gpus: int | None, price: float | None, grid: PageGrid
 ) -> dict[str, Any]:
-    """Every point of the grid for a model on so many accelerators (None: the fewest that fit)."""
+    """Every point of the grid for a model on `gpus` accelerators (None: the fewest that fit)."""
     texts: dict[str, int] = {}
     points: list[dict[str, Any]] = []
     fronts: list[list[dict[str, Any]]] = []
     for weights, kv in product(grid.weights, grid.kv):
-        deployment = Planner(model, kind, engine(model, weights, kv))
+        planner = Planner(model, kind, engine(model, weights, kv))
         for context, share in product(grid.contexts, PROMPTS):
             asked = request(context, max(1, int(share * context)))
             front: list[dict[str, Any]] = []
             for users in grid.users:
                 try:
-                    plan = arrange(deployment, asked, context, users, gpus)
+                    plan = arrange(planner, asked, context, users, gpus)
                     speed = serve(plan, asked, price) if plan.best.serves else None
                 except InputError as error:
                     points.append({"refused": str(error)})
@@ -99,7 +99,7 @@ def serving(
 
 
 def _point(plan: Plan, speed: Serving | None, texts: dict[str, int]) -> dict[str, Any]:
-    best, held = plan.best, plan.deployment
+    best, held = plan.best, plan.planner
     return {
         "layout": str(best.layout),
         "gpus": best.layout.gpus,

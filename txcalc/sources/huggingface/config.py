@@ -380,7 +380,7 @@ def layered(raw: Raw, *axes: tuple[Sequence[str], Mapping[str, Raw]]) -> Raw:
                 table = merge(table, tables[kind])
             variants[name] = table
             if len(variants) > MAX_KINDS:
-                break  # what checks the description refuses so many
+                break  # the check of the description refuses them
     used = {part for table in variants.values() for part in table.get("parts", ())}
     used |= {"attention"} & {part.removeprefix("cross_") for part in used}
     if used:  # a table that no layer uses says nothing about the model

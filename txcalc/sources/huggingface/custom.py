@@ -12,7 +12,7 @@ from txcalc.sources.spec import real, size
 
 
 def phi3small(c: Config) -> Raw:
-    """LayerNorms and biases; all but every n-th layer attend in blocks, to near ones and to every so many of all."""
+    """LayerNorms and biases; all but every n-th layer attend in blocks, to near ones and to every n-th of all."""
     c.of_its_own()
     raw = c.stack()
     attention = c.heads(raw, width_names=()) | {"bias": True}

@@ -48,8 +48,8 @@ class Decoder:
     tied, head          whether the head is tied by default; arguments of `Config.lm_head`, numbers by key and default
     only, ignore        the one value of keys, and why; keys that change no size
     window … own_bases  the kinds of layers: with a window (`_near`), by Qwen's switch (`_switched`), `dense` first by
-                        `first_k_dense_replace`, or `typed` by `mlp_layer_types` (without it so many first, or as many
-                        as a key says), or `stepped`, with a base a layer
+                        `first_k_dense_replace`, or `typed` by `mlp_layer_types` (without it the first ones, as many as
+                        a default or a key says), or `stepped`, with a base a layer
     """
 
     own: str | None = None

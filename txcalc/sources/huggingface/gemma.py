@@ -133,8 +133,8 @@ def diffusion_gemma_text(c: Config) -> Raw:
         piece("canvas_down", "linear", fed["d_ff"], d, bias=False, kind="feed_forward"),
     ]
     c.note(
-        "counted is the first pass over a canvas of so many tokens, which see each other; the next ones also multiply "
-        f"its probabilities by the embedding, {2 * raw['vocab_size'] * d:,} FLOPs per token"
+        "what is counted is the first pass over a canvas, whose tokens see each other; later passes also multiply its "
+        f"probabilities by the embedding, {2 * raw['vocab_size'] * d:,} FLOPs per token"
     )
     return raw | {"around": around}
 
@@ -184,11 +184,11 @@ def _gemma4(c: Config, raw: Raw, window: int, width: Any = 0, mixed: bool = Fals
         "local": {"parts": parts, "attention": local},
         "global": {"parts": parts, "attention": wide, "positions": places},
     }
-    lent = 0 if tied else c.count("num_kv_shared_layers", default=0)
+    shared = 0 if tied else c.count("num_kv_shared_layers", default=0)
     wider = {"feed_forward": {"d_ff": 2 * d_ff}} if not tied and c.flag("use_double_wide_mlp", default=False) else {}
     for kind in ("local", "global"):
         over[kind + READER] = {**over[kind], "attention": {**over[kind]["attention"], "kv_from": kind}, **wider}
-    kinds = _lenders(c, [LAYER_NAMES[kind] for kind in types], lent)
+    kinds = _lenders(c, [LAYER_NAMES[kind] for kind in types], shared)
     return layered(raw, (kinds, over))
 
 

@@ -210,8 +210,7 @@ def _with_shared_blocks(raw: Raw, kinds: list[str], blocks: int, mixer: str, tab
         owner = f"block{number % blocks}"
         first = number < blocks
         names.append(owner if first else f"{owner}-again")
-        lent = {} if first else {"from": owner}
-        tables[names[-1]] = {"parts": ["shared", mixer], "shared": {**table, **lent}}
+        tables[names[-1]] = {"parts": ["shared", mixer], "shared": table if first else {**table, "from": owner}}
     return layered(raw, (names, tables))
 
 

@@ -70,7 +70,7 @@ def convbert(c: Config) -> Raw:
 
 
 def nystromformer(c: Config) -> Raw:
-    """BERT whose softmax is over landmarks, the means of so many positions, beside a convolution over values."""
+    """BERT whose softmax is over landmarks, the means of segments of positions, beside a convolution over values."""
     act = c.activation("hidden_act", default="gelu_new")
     raw = bert_like(c, rows=510, act="gelu_new", pooler=False, deciding=act, choosing="relu", eps=1e-5)
     raw["positions"]["rows"] += 2
@@ -105,7 +105,7 @@ def yoso(c: Config) -> Raw:
 
 
 def mra(c: Config) -> Raw:
-    """BERT whose scores are those of blocks' means, and of so many blocks exactly."""
+    """BERT whose scores are those of blocks' means, and exact for a number of blocks."""
     act = c.activation("hidden_act", default="gelu")
     raw = bert_like(c, types=1, pooler=False, deciding=act, choosing="relu", eps=1e-5)
     rows, form = raw["positions"]["rows"], c.text("approx_mode", default="full")

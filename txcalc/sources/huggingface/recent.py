@@ -286,7 +286,7 @@ def kimi_k3(c: Config, raw: Raw) -> Raw:
     c.note("the gates of its feed-forwards (situ) are counted as silu among the other FLOPs")
 
     def mean(name: str, several: int) -> Pieces:
-        """Of so many vectors a token: blocks that are done, and the stream."""
+        """Of `several` vectors a token: blocks that are done, and the stream."""
         if several < 2:
             return [piece(f"{name}_held", "held", 2 * d)]
         times: Raw = {"runs": several}

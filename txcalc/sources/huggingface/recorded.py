@@ -71,9 +71,7 @@ def recorded(c: Config) -> Raw:
         else:
             around.append(made | {"times": value(times), "runs": value(runs)})
     if any(form == "scores" for _, _, _, form, *_ in row["pieces"]):
-        c.note(
-            "two encoders side by side: a picture of its own size and a text of so many tokens, all compared with all"
-        )
+        c.note("two encoders side by side, a picture of its own size and a text of these tokens, all compared with all")
     if row["fixed"]:
         c.note("an input of its own size is read, whatever number of tokens is asked for")
     width = next(size for path, size in sizes.items() if _last(path) in ("hidden_size", "d_model", "embed_dim"))

@@ -73,7 +73,7 @@ def _mamba2(c: Config, n_heads: int, d_head: int, inner: int, names: str, groups
     key, *(several, wide, taps, bias, conv_bias) = (name.split("|") for name in names.split())
     if n_heads * d_head != inner:
         said = f"{n_heads:,} × {d_head:,} = {n_heads * d_head:,}"
-        c.fault(key[0], n_heads, f"so many that heads × width = {inner:,}", said)
+        c.fault(key[0], n_heads, f"a number of heads with heads × width = {inner:,}", said)
     return {
         "n_heads": n_heads,
         "d_head": d_head,

@@ -54,7 +54,7 @@ _OF = "speech_encoder_"
 
 
 def _speech(c: Config, d: int, runs: bool) -> Raw:
-    """Conformer layers on frames of bands, and layers after them that each read every so many-th position."""
+    """Conformer layers on frames of bands, and layers after them that each read every n-th position."""
     relative = c.model_type == "seamless_m4t"
     bands, ff = c.size("feature_projection_input_dim", default=160), c.size(f"{_OF}intermediate_size", default=4096)
     heads, act = c.size(f"{_OF}attention_heads", default=16), c.activation(f"{_OF}hidden_act", default="silu")
@@ -99,7 +99,7 @@ def _speech(c: Config, d: int, runs: bool) -> Raw:
 
 
 def _adapter(c: Config, d: int, ff: int, heads: int) -> tuple[list[Raw], int, int]:
-    """Layers of which each reads every so many-th position, the last one first; a and b: the first reads a·T + b."""
+    """Layers of which each reads every n-th position, the last one first; a and b: the first reads a·T + b."""
     taps, stride = c.size("adaptor_kernel_size", default=8), c.size("adaptor_stride", default=8)
     n = c.count("num_adapter_layers", default=1) if c.flag("add_adapter", default=True) else 0
     c.ignore("num_adapter_layers")

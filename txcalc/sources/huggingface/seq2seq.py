@@ -323,7 +323,7 @@ def _gemma_half(c: Config, half: str) -> Raw:
 
 
 def switch_transformers(c: Config) -> Raw:
-    """T5 with experts in every so many layers of each half, of which a token passes one."""
+    """T5 with experts in every n-th layer of each half, of which a token passes one."""
     act = c.activation("dense_act_fn", default="relu")
     raw = t5(c, behind=12, deciding=0)
     raw["feed_forward"]["activation"] = act

@@ -80,7 +80,7 @@ def minimax_m2(c: Config) -> Raw:
 
 
 def ernie4_5_moe(c: Config) -> Raw:
-    """Experts from one layer to another, every so many; the router's correction is a parameter, one a routed expert."""
+    """Experts in every n-th layer of a range; the router's correction is a parameter, one a routed expert."""
     raw = c.stack()
     n, bias = raw["n_layers"], c.flag("use_bias", default=False)
     mixed = c.experts(("moe_num_experts", "num_experts"), ("moe_k", "num_experts_per_tok"), WIDTH, 64, 6)

@@ -40,7 +40,7 @@ def hunyuan_vl_text(c: Config) -> Raw:
 
 
 def deepseek_ocr2_text(c: Config, dense: int | None = None, kv: int | None = None) -> Raw:
-    """DeepSeek-V2's experts after Llama's attention; which layers have them is a list, or all but so many."""
+    """DeepSeek-V2's experts after Llama's attention; which layers have them is a list, or all but the first ones."""
     raw = c.stack()
     attention = c.heads(raw, kv=kv, width_names=()) | {"bias": c.flag("attention_bias", default=False)}
     c.only(attention["d_head"], "head_dim", why="it is hidden_size over num_attention_heads")

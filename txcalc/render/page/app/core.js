@@ -252,7 +252,7 @@ function rounded(number, among, base, names, digits) {
   return `${text} ${names[power]}`.trim();
 }
 
-// A nonnegative fraction with so many decimals, ties to even.
+// A nonnegative fraction with `places` decimals, ties to even.
 function fixed(number, among, places) {
   const scale = 10n ** BigInt(places);
   let scaled = (number * scale) / among;

@@ -65,7 +65,7 @@ const RUN = {
 for (const [name, [, values]] of Object.entries(RUN)) GRIDS[name] = values.length;
 const runAt = (name) => state.at[name] ?? RUN[name][2];
 
-// `one`: GPU-seconds per token, on so many GPUs; `names` of the controls involved; the requested `price`.
+// `one`: GPU-seconds per token, on `gpus` GPUs; `names` of the controls involved; the requested `price`.
 function Spent({ one, gpus, names, price }) {
   const at = (name) => (name === "hourly" && price ? (state.at.hourly ?? PRICES.indexOf(price)) : runAt(name));
   const hours = (TOKENS[runAt("amount")] * one) / 3600;

@@ -15,7 +15,7 @@ from txcalc.parts.cores import AttentionCore, MatrixProduct, Scores, StateCache
 from txcalc.parts.linear import Activation, LayerScale, Linear, Lookup, Shift, Sum, Unused, linear
 from txcalc.parts.linear_attention import GatedScan, SlotScan
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import ACTIVATIONS, LEAF_KINDS, MAX_SIZE, Wrong, flag, one_of, size, text
+from txcalc.parts.options import ACTIVATIONS, LEAF_KINDS, MAX_SIZE, Wrong, count, flag, one_of, size, text
 from txcalc.parts.part import Leaf
 from txcalc.parts.positions import Rotary
 from txcalc.parts.recurrence import RecurrentState
@@ -132,7 +132,7 @@ def pieces(value: Any) -> list[dict[str, Any]]:
                absent: T
     keys       keys attended to, the same of S = past + T, or "batch": every sequence of the batch
     shared     runs once for all sequences
-    times      copies with weights of their own; `runs` is how often each runs
+    times      copies with weights of their own; `runs` is how often each runs, 0 where it is only held
     least      shortest text in tokens for which this holds
     kind       what it counts as
     """
@@ -154,7 +154,8 @@ def _piece(piece: Mapping[str, Any]) -> dict[str, Any]:
     names, _, biased, divided = FORMS[form]
     if len(sizes) != len(names):
         raise Wrong(f"{', '.join(names)} as sizes of a piece {form!r}")
-    found = {key: size(piece.get(key, 1)) for key in ("groups", "times", "runs", "least")}
+    found = {key: size(piece.get(key, 1)) for key in ("groups", "times", "least")}
+    found["runs"] = count(piece.get("runs", 1))
     found |= {"name": text(piece.get("name")), "form": form, "sizes": [size(number) for number in sizes], "at": at}
     found |= {"bias": flag(piece.get("bias", biased and form != "table")), "shared": flag(piece.get("shared", False))}
     found |= {"kind": one_of(*LEAF_KINDS)(piece.get("kind", "other")), "keys": keys}

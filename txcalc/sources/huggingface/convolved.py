@@ -21,13 +21,14 @@ Maps = list[tuple[Sides, int]]  # sides and channels of several pictures
 class Network:
     """A network that is listed as a picture runs through it: the sides and channels here, and the leaves until here.
 
-    `act` stands behind each convolution that is told no other, `norm` between them: "batch", "layer" or "".
+    `act` stands behind each convolution that is told no other, `norm` between them: "batch", "layer" or "". `runs` is
+    how often what comes now runs: 0 where its weights are only held.
     """
 
     def __init__(self, c: Config, sides: Sides, channels: int, act: str = "relu", norm: str = "batch") -> None:
         self.c, self.sides, self.channels, self.act, self.norm = c, sides, channels, act, norm
         self.pixels = sides
-        self.kind, self.maps = "embedding", Maps()
+        self.kind, self.maps, self.runs = "embedding", Maps(), 1
         self.around: Pieces = []
         self.leaves, self.kinds, self.order = self.around, dict[str, Pieces](), list[str]()
 
@@ -47,7 +48,7 @@ class Network:
         self.leaves, self.kind = self.around, kind
 
     def add(self, *pieces: Raw) -> None:
-        self.leaves += [{"kind": self.kind, **self.here} | one for one in pieces]
+        self.leaves += [{"kind": self.kind, "runs": self.runs, **self.here} | one for one in pieces]
 
     def conv(
         self, name: str, to: int, kernel: int | Sides = 3, stride: int = 1, *, pad: int | None = None, groups: int = 1,
@@ -291,19 +292,10 @@ def even(value: float, by: int, least: int | None = None) -> int:
     return int(found + by if found < 0.9 * value else found)
 
 
-def _times(c: Config, key: str, default: float) -> float:
-    """A number above 0 by which sizes are multiplied."""
-    value: float = c.real(key, default=default)
-    if not 0 < value <= 1000:
-        c.fault(key, value, "a number above 0, at most 1,000")
-        return default
-    return value
-
-
 def mobilenet_v1(c: Config) -> Raw:
     """Depthwise convolutions, each before one of a single position."""
     act, least = c.activation("hidden_act", default="relu6"), c.size("min_depth", default=8)
-    by, filled = _times(c, "depth_multiplier", 1.0), c.flag("tf_padding", default=True)
+    by, filled = c.ratio("depth_multiplier", 1.0), c.flag("tf_padding", default=True)
     net = Padded(c, picture(c, 224), c.size("num_channels", default=3), act)
     net.filled = filled
     depth = 32
@@ -330,7 +322,7 @@ class Padded(Network):
 def mobilenet_v2(c: Config) -> Raw:
     """Inverted residual blocks: wide between narrow ends, with a depthwise convolution there."""
     by, least = c.size("depth_divisible_by", default=8), c.size("min_depth", default=8)
-    more, wider = _times(c, "depth_multiplier", 1.0), _times(c, "expand_ratio", 6.0)
+    more, wider = c.ratio("depth_multiplier", 1.0), c.ratio("expand_ratio", 6.0)
     act, most = c.activation("hidden_act", default="relu6"), c.size("output_stride", default=32)
     filled, expands = c.flag("tf_padding", default=True), c.flag("first_layer_is_expansion", default=True)
     fine = c.flag("finegrained_output", default=True)
@@ -385,8 +377,8 @@ def inverted(net: Network, to: int, stride: int, wide: int, name: str = "") -> N
 
 def efficientnet(c: Config) -> Raw:
     """Inverted residual blocks whose channels are weighed by their means, as many and as wide as two factors say."""
-    by, more = c.size("depth_divisor", default=8), _times(c, "width_coefficient", 2.0)
-    deeper = _times(c, "depth_coefficient", 3.1)
+    by, more = c.size("depth_divisor", default=8), c.ratio("width_coefficient", 2.0)
+    deeper = c.ratio("depth_coefficient", 3.1)
     c.ignore("batch_norm_eps", "batch_norm_momentum", "drop_connect_rate", "dropout_rate")
     ins, outs, kernels, strides, repeats, ratios = stages(
         c, in_channels=(size, [32, 16, 24, 40, 80, 112, 192]), out_channels=(size, [16, 24, 40, 80, 112, 192, 320]),

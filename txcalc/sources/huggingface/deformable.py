@@ -4,7 +4,6 @@ RT-DETR (arXiv 2304.08069, 2407.17140) and Deformable DETR.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -27,17 +26,6 @@ def sampled(name: str, d: int, heads: int, places: int, seen: list[int], **here:
     return [one | {"kind": "attention"} for one in made]
 
 
-def _in(c: Config, key: str, usual: Raw) -> Config:
-    """The config of the network that reads pictures."""
-    own = c.data.get(key)
-    c.ignore(key)
-    if own is not None and not isinstance(own, Mapping):
-        c.fault(key, own, "an object, the backbone's own config")
-    table = own if isinstance(own, Mapping) else usual
-    kind = table.get("model_type", "")
-    return Config(table, kind if isinstance(kind, str) else "", f"{c.path}{key}.", c, partial=True)
-
-
 def rt_detr(c: Config) -> Raw:
     """A residual network; layers over its smallest pictures, which convolutions join with the larger ones, up and down;
     of all their positions those that look most like objects are the queries of a decoder."""
@@ -54,7 +42,7 @@ def rt_detr(c: Config) -> Raw:
     c.ignore("decoder_offset_scale", "decoder_method", "backbone", "backbone_kwargs", "use_pretrained_backbone")
     c.only(False, "use_timm_backbone", why="a backbone_config of rt_detr_resnet is read")
     c.only(True, "tie_word_embeddings", why="heads of the decoder's layers are those of the class") if v2 else None
-    inner = _in(c, "backbone_config", {"model_type": "rt_detr_resnet", "out_indices": [2, 3, 4]})
+    inner = c.nested("backbone_config", usual={"model_type": "rt_detr_resnet", "out_indices": [2, 3, 4]})
     net = Network(c, picture(c, (640, 640), own=False), inner.size("num_channels", default=3))
     net.norm = "" if c.flag("freeze_backbone_batch_norms", default=True) else "batch"
     if inner.model_type != "rt_detr_resnet":
@@ -120,10 +108,7 @@ def _encoder(c: Config, net: Network, d: int, maps: Maps) -> None:
 
 def _joined(c: Config, net: Network, d: int, maps: Maps) -> None:
     """What convolutions make of a picture and the next smaller one, from the smallest up, and then down again."""
-    wide = int(d * c.real("hidden_expansion", default=1.0))
-    if not 1 <= wide <= 1000 * d:
-        c.fault("hidden_expansion", c.data.get("hidden_expansion"), "a number that gives a width above 0")
-        wide = d
+    wide = int(d * c.ratio("hidden_expansion", 1.0, d))
     if any(large != (2 * small[0], 2 * small[1]) for (large, _), (small, _) in pairwise(maps)):
         c.fault("image_size", list(net.pixels), "sides of which each picture's are twice those of the next")
     net.outside()

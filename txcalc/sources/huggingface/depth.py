@@ -166,11 +166,7 @@ def _fused(c: Config, net: Network, d: int, bias: bool, norm: bool, fitting: boo
     made, now = [], maps[-1][0]
     for i in range(len(maps)):
         for j, name in enumerate(("added", "sum")):
-            if not i and not j:
-                held = 2 * (9 * d * d + d * bias + 2 * d * norm)
-                net.around.append(piece("fusion1_unused", "held", held, kind="other"))
-                continue
-            net.sides, net.channels = now, d
+            net.sides, net.channels, net.runs = now, d, min(1, i + j)
             for k in (1, 2):
                 net.add(piece(f"fusion{i + 1}_{name}_relu{k}", "relu", d))
                 net.conv(f"fusion{i + 1}_{name}{k}", d, bias=bias, norm="batch" if norm else "")

@@ -193,7 +193,9 @@ def git(c: Config) -> Raw:
     else:
         c.ignore("tie_word_embeddings")
     d, rows = raw["d_model"], c.size("max_position_embeddings", default=1024)
-    tower = clip_tower(_seen(c))
+    seen = c.nested("vision_config", "git_vision_model", {})
+    seen.data = {"patch_size": 16, **seen.data}
+    tower = clip_tower(seen)
     frames = c.size("num_image_with_embedding", default=None, null=None) or 0
     held = stack_of(tower.raw).params if not c.faults else 0
     seen = held + (tower.width + 3) * d + frames * tower.width
@@ -206,17 +208,6 @@ def git(c: Config) -> Raw:
     raw |= {"context": rows, "idle": seen}
     first = {"norm": True}
     return c.decoder(raw, attention, mlp=c.plain(), norm=norm, positions=places, embedding=first, head=head)
-
-
-def _seen(c: Config) -> Config:
-    """The config of the picture's encoder: CLIP's, with smaller patches unless told otherwise."""
-    c.asked.add("vision_config")
-    table = c.data.get("vision_config", {})
-    if not isinstance(table, Mapping):
-        c.fault("vision_config", table, "an object, the encoder's own config")
-        table = {}
-    v = Config({"patch_size": 16, **table}, "git_vision_model", "vision_config.", c, partial=True)
-    return v
 
 
 def layoutlmv3(c: Config) -> Raw:

@@ -10,7 +10,7 @@ to be neutral is a fault too.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, Self
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, NULL, Fault, InputError, shown
 from txcalc.parts.options import REQUIRED as REQUIRED
@@ -103,6 +103,27 @@ class Keys:
     def real(self, *names: str, default: Any = None) -> Any:
         """A number that changes what is computed, never a size: its default is no assumption worth a line."""
         return self._get(names, real, 1.0, default, default, told=False)
+
+    def ratio(self, name: str, default: float, *widths: int) -> float:
+        """A number above 0 by which sizes are multiplied, each of `widths` to 1 or more."""
+        value: float = self.real(name, default=default)
+        if not 0 < value <= 1000 or any(value * width < 1 for width in widths):
+            self.fault(name, value, "a number above 0, at most 1,000" + ", that gives a width above 0" * bool(widths))
+            return default
+        return value
+
+    def nested(self, name: str, model_type: str = "", usual: Mapping[str, Any] | None = None) -> Self:
+        """The config of a part, which takes its class's sizes where it names none; where it is absent itself, `usual`,
+        if there is one. Its type is the one that it names, unless `model_type` is given."""
+        table = self.data.get(name)
+        self.ignore(name)
+        if not isinstance(table, Mapping):
+            if table is not None or usual is None:
+                self.fault(name, ABSENT if table is None else table, "an object, the config of that part")
+            table = usual or {}
+        named = model_type or table.get("model_type", "")
+        own = {**table, "architectures": None}
+        return type(self)(own, named if isinstance(named, str) else "", f"{self.path}{name}.", self, partial=True)
 
     def activation(self, *names: str, default: str) -> str:
         """An activation, by transformers' name for it."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import GLOBAL, TOP, Config, Raw, layered, piece
 from txcalc.sources.huggingface.encoder import bert_like
 from txcalc.sources.huggingface.keys import any_of
@@ -181,12 +180,12 @@ def swin(c: Config, second: bool = False) -> Raw:
     depths = c.items("depths", of=size, length=None, default=[2, 2, 6, 2])
     heads = c.items("num_heads", "num_attention_heads", of=size, length=len(depths), default=[3, 6, 12, 24])
     width, window = c.size("embed_dim", default=96), c.size("window_size", default=7)
-    ratio, act = c.real("mlp_ratio", default=4.0), c.activation("hidden_act", default="gelu")
+    ratio, act = c.ratio("mlp_ratio", 4.0, width), c.activation("hidden_act", default="gelu")
     bias, n = c.flag("qkv_bias", default=True), len(depths)
     last = width * 2 ** max(0, n - 1)
     c.only(last, "hidden_size", why="it is what the class derives")
     raw: Raw = {"kind": "encoder", "d_model": last, "n_layers": max(1, sum(depths))}
-    if not depths or len(heads) != n or not ratio * width >= 1 or last > MAX_SIZE:
+    if not depths or len(heads) != n or last > MAX_SIZE:
         number = f"a list with a number of layers per stage, as many as num_heads, of widths from 1 to {MAX_SIZE:,}"
         c.fault("depths", depths, number)
         return raw
@@ -321,7 +320,7 @@ def clap(c: Config) -> Raw:
     c.head_of("none")
     # Its class gives both halves its own.
     shared, act = c.size("projection_dim", default=512), c.activation("projection_hidden_act", default="relu")
-    text, audio = half(c, "text", "clap_text_model"), half(c, "audio", "clap_audio_model")
+    text, audio = c.nested("text_config", "clap_text_model"), c.nested("audio_config", "clap_audio_model")
     for one in (text, audio):
         one.ignore("projection_dim", "projection_hidden_act")
     raw = bert_like(text, types=1, rows=514)
@@ -345,11 +344,9 @@ def clap(c: Config) -> Raw:
     last = width * 2 ** (n - 1)
     audio.equal("hidden_size", last, 768, "the last stage's width")
     stages, merges, sides = _stages(
-        audio, width, heads, window, (spec // patch, spec // patch), audio.real("mlp_ratio", default=4.0),
+        audio, width, heads, window, (spec // patch, spec // patch), audio.ratio("mlp_ratio", 4.0, width),
         audio.activation("hidden_act", default="gelu"), audio.flag("qkv_bias", default=True),
     )  # fmt: skip
-    if audio.real("mlp_ratio", default=4.0) * width < 1:
-        audio.fault("mlp_ratio", audio.data.get("mlp_ratio"), "a ratio that gives a width above 0")
     start = places((spec // patch, spec // patch))
     around = [piece("mels_norm", "layer_norm", mels, kind="norm", at=[0, spec * spec // mels or 1, 1])]
     around += [piece("patches", "convolution", channels, width, patch * patch, patch * patch, **start)]
@@ -370,15 +367,6 @@ def clap(c: Config) -> Raw:
     around.append(piece("alike", "scores", 1, shared, kind="projector", keys="batch", runs=2))
     c.note("a text of the tokens asked for and one spectrogram are read")
     return raw | {"around": around, "head": {"form": "none", "pooler": True}}
-
-
-def half(c: Config, key: str, model_type: str) -> Config:
-    table = c.data.get(f"{key}_config")
-    c.ignore(f"{key}_config")
-    if not isinstance(table, Mapping):
-        c.fault(f"{key}_config", ABSENT if table is None else table, "an object, the encoder's own config")
-    given: Mapping[str, Any] = table if isinstance(table, Mapping) else {}
-    return Config({**given, "architectures": None}, model_type, f"{key}_config.", c, partial=True)
 
 
 def minimax_m3_vl_text(c: Config) -> Raw:

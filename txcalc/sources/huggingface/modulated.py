@@ -17,14 +17,11 @@ def poolformer(c: Config) -> Raw:
         strides=(size, [4, 2, 2, 2]), padding=(count, [2, 1, 1, 1]),
     )  # fmt: skip
     c.equal("num_encoder_blocks", len(widths), 4, "the length of hidden_sizes")
-    ratio, act = c.real("mlp_ratio", default=4.0), c.activation("hidden_act", default="gelu")
+    ratio, act = c.ratio("mlp_ratio", 4.0, *widths), c.activation("hidden_act", default="gelu")
     scaled, pool = c.flag("use_layer_scale", default=True), c.size("pool_size", default=3)
     c.ignore("patch_size", "stride", "layer_scale_init_value")
     if not pool % 2:
         c.fault("pool_size", pool, "an odd number")
-    if not 0 < ratio <= 1000 or ratio * min(widths) < 1:
-        c.fault("mlp_ratio", ratio, "a number that gives a width above 0")
-        ratio = 4.0
     net = Network(c, picture(c, 224, own=False), c.size("num_channels", default=3), "", "")
     for i, (d, depth) in enumerate(zip(widths, depths, strict=True)):
         net.outside("embedding")
@@ -50,7 +47,7 @@ def focalnet(c: Config) -> Raw:
         c, depths=(size, [2, 2, 6, 2]), focal_levels=(count, [2, 2, 2, 2]), focal_windows=(size, [3, 3, 3, 3])
     )
     width, patch = c.size("embed_dim", default=96), c.size("patch_size", default=4)
-    ratio, act = c.real("mlp_ratio", default=4.0), c.activation("hidden_act", default="gelu")
+    ratio, act = c.ratio("mlp_ratio", 4.0, width), c.activation("hidden_act", default="gelu")
     convolved, scaled = c.flag("use_conv_embed", default=False), c.flag("use_layerscale", default=False)
     inner = c.flag("use_post_layernorm_in_modulation", default=False)
     for key in ("use_post_layernorm", "normalize_modulator"):  # where norms stand, and a division
@@ -59,9 +56,9 @@ def focalnet(c: Config) -> Raw:
     c.ignore("stage_names", "out_features", "out_indices")
     if any(not window % 2 for window in windows):
         c.fault("focal_windows", windows, "odd numbers")
-    if not 0 < ratio <= 1000 or ratio * width < 1 or len(depths) > 20:
-        c.fault("mlp_ratio", ratio, "a number that gives a width above 0, in at most 20 stages")
-        ratio, depths = 4.0, depths[:4]
+    if len(depths) > 20:
+        c.fault("depths", depths, "at most 20 stages")
+        depths = depths[:4]
     net = Network(c, picture(c, 224), c.size("num_channels", default=3), "", "")
 
     def patches(name: str, to: int, across: int, own: tuple[int, int, int]) -> None:

@@ -144,17 +144,14 @@ def mobilevit(c: Config) -> Raw:
     if len(necks) != 7 or len(hidden) != 3:
         c.fault("neck_hidden_sizes", necks, "a list of 7 numbers, and hidden_sizes one of 3")
         necks, hidden = [16, 32, 64, 96, 128, 160, 640], [144, 192, 240]
-    heads, ratio, more = c.size("num_attention_heads", default=4), c.real("mlp_ratio", default=2.0), c.real(
-        "expand_ratio", default=4.0)  # fmt: skip
+    heads, more = c.size("num_attention_heads", default=4), c.ratio("expand_ratio", 4.0)
+    ratio = c.ratio("mlp_ratio", 2.0, *hidden)
     act, kernel = c.activation("hidden_act", default="silu"), c.size("conv_kernel_size", default=3)
     patch, stride = c.size("patch_size", default=2), c.size("output_stride", default=32)
     bias, form = c.flag("qkv_bias", default=True), c.head_of("classifier", "none", "pixels")
     c.ignore("aspp_out_channels", "atrous_rates", "aspp_dropout_prob", "semantic_loss_ignore_index")
     if not kernel % 2:
         c.fault("conv_kernel_size", kernel, "an odd number")
-    if not (min(necks) * more >= 0 and min(hidden) * ratio >= 1 and max(more, ratio) <= 1000):
-        c.fault("mlp_ratio", ratio, "ratios that give widths above 0")
-        ratio, more = 2.0, 4.0
     net = Network(c, picture(c, 256), c.size("num_channels", default=3), act)
     net.conv("stem", necks[0], 3, 2)
     for i, (to, step) in enumerate(((necks[1], 1), (necks[2], 2), (necks[2], 1), (necks[2], 1))):
@@ -215,7 +212,7 @@ def _pixels(c: Config, net: Network, usual: int) -> Raw:
 
 def mobilevitv2(c: Config) -> Raw:
     """MobileNet's blocks, and stages whose positions are summed by scores that one channel gives."""
-    by, more = c.real("width_multiplier", default=1.0), c.real("expand_ratio", default=2.0)
+    by, more = c.ratio("width_multiplier", 1.0), c.ratio("expand_ratio", 2.0)
     several, units = (c.items(key, of=size, length=3, default=list(usual)) for key, usual in (
         ("n_attn_blocks", (2, 4, 3)), ("base_attn_unit_dims", (128, 192, 256))))  # fmt: skip
     act, kernel = c.activation("hidden_act", default="swish"), c.size("conv_kernel_size", default=3)
@@ -224,9 +221,6 @@ def mobilevitv2(c: Config) -> Raw:
     c.ignore("aspp_out_channels", "atrous_rates", "aspp_dropout_prob", "semantic_loss_ignore_index")
     if not kernel % 2:
         c.fault("conv_kernel_size", kernel, "an odd number")
-    if not (0 < by <= 1000 and 0 < more <= 1000):
-        c.fault("width_multiplier", by, "a number above 0, at most 1,000, as expand_ratio")
-        by, more = 1.0, 2.0
     net = Network(c, picture(c, 256), c.size("num_channels", default=3), act)
     net.conv("stem", even(max(16, min(64, 32 * by)), 8, 16), 3, 2)
     for i, (to, by_what, step) in enumerate(((64, 16, 1), (128, 8, 2), (128, 8, 1))):

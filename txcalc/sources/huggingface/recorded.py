@@ -36,7 +36,7 @@ def recorded(c: Config) -> Raw:
         c.fault("architectures", names, f"[{cls!r}]", "transformers makes another class where none is named")
     at = {"": c}
     for table in dict.fromkeys(path.rpartition(".")[0] for path in (*row["keys"], *row["pinned"], *row["free"])):
-        at[table] = at.get(table) or _inner(c, table)
+        at[table] = at.get(table) or c.nested(table, c.model_type, {})
     sizes = {path: _size(at, path, default, row) for path, default in row["keys"].items()}
     acts = {path: _of(at, path).activation(_last(path), default=default) for path, default in row["acts"].items()}
     for path, only in row["pinned"].items():
@@ -77,15 +77,6 @@ def recorded(c: Config) -> Raw:
     width = next(size for path, size in sizes.items() if _last(path) in ("hidden_size", "d_model", "embed_dim"))
     raw: Raw = {"kind": "encoder", "d_model": width, "n_layers": sizes[row["layers"]], "around": around}
     return listed(raw | {"head": {"form": "none"}}, {"layer": layer}, [])
-
-
-def _inner(c: Config, table: str) -> Config:
-    """The config of a part; where there is none, its class's."""
-    data = c.data.get(table)
-    c.ignore(table)
-    if data is not None and not isinstance(data, Mapping):
-        c.fault(table, data, "an object")
-    return Config(data if isinstance(data, Mapping) else {}, c.model_type, f"{table}.", c)
 
 
 def _of(at: Mapping[str, Config], path: str) -> Config:

@@ -4,13 +4,12 @@ without a prompt.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from itertools import pairwise
 from typing import Any
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.convolved import Network, Sides, picture, stages
-from txcalc.sources.huggingface.leaves import Pieces, fed, half, listed, normed, places, preceded
+from txcalc.sources.huggingface.leaves import Pieces, fed, listed, normed, places, preceded
 from txcalc.sources.huggingface.reading import global_layers, grid_of
 from txcalc.sources.spec import size
 
@@ -19,7 +18,7 @@ def sam(c: Config) -> Raw:
     """Layers that attend in square windows, a few to all, with biases by row and by column; then two convolutions."""
     c.head_of("none")
     c.only(True, "tie_word_embeddings", why="a prompt's positions are the picture's")
-    v = half(c, "vision", "sam_vision_model")
+    v = c.nested("vision_config", "sam_vision_model")
     d = v.size("hidden_size", default=768)
     usual = int(d * v.real("mlp_ratio", default=4.0))
     raw, grid, out = pictures(v, v.size("mlp_dim", default=usual, null=usual))
@@ -68,7 +67,7 @@ def pictures(v: Config, wide: int) -> tuple[Raw, int, int]:
 
 def _prompts(c: Config, out: int, grid: int, feats: int, around: Pieces) -> None:
     """What reads points and masks, none of which is there."""
-    p = half(c, "prompt_encoder", f"{c.model_type}_prompt_encoder")
+    p = c.nested("prompt_encoder_config", f"{c.model_type}_prompt_encoder")
     d, found = p.size("hidden_size", default=256), grid_of(p, 1024, 16)[0]
     wide = p.size("mask_input_channels", default=16)
     for key, value, other, what in (
@@ -91,7 +90,7 @@ def _prompts(c: Config, out: int, grid: int, feats: int, around: Pieces) -> None
 def _masks(c: Config, out: int, grid: int, around: Pieces, *, second: bool = False) -> None:
     """A token for each mask and one for their quality attend to each other and to the picture, and it to them; in the
     `second` version one token more, for whether there is an object, two that stand for no point, and finer pictures."""
-    m = half(c, "mask_decoder", f"{c.model_type}_mask_decoder")
+    m = c.nested("mask_decoder_config", f"{c.model_type}_mask_decoder")
     d, n = m.size("hidden_size", default=256), m.size("num_hidden_layers", default=2)
     heads, last = m.size("num_attention_heads", default=8), d // m.size("attention_downsample_rate", default=2)
     narrow = last if second else d // 2  # which rate the first version's layers have is not asked
@@ -149,18 +148,8 @@ def sam2(c: Config) -> Raw:
     """Hiera (arXiv 2306.00989): layers that attend in windows, whose queries are pooled where a stage begins; the three
     finest stages are read, the coarsest of them by the decoder."""
     c.head_of("none")
-    v = half(c, "vision", "sam2_vision_model")
-    own = v.data.get("backbone_config")
-    v.ignore("backbone_config")
-    if own is not None and not isinstance(own, Mapping):
-        v.fault("backbone_config", own, "an object, the encoder's own config")
-    b = Config(
-        own if isinstance(own, Mapping) else {},
-        "sam2_hiera_det_model",
-        "vision_config.backbone_config.",
-        v,
-        partial=True,
-    )
+    v = c.nested("vision_config", "sam2_vision_model")
+    b = v.nested("backbone_config", "sam2_hiera_det_model", {})
     net = Network(c, picture(b, (1024, 1024)), b.size("num_channels", default=3), "", "")
     if c.data.get("image_size", list(net.pixels)) not in (list(net.pixels), net.pixels[0]):
         c.fault("image_size", c.data["image_size"], "what vision_config.backbone_config says")
@@ -215,7 +204,7 @@ def _hiera(b: Config, net: Network) -> list[tuple[Sides, int]]:
         for key, usual in (("patch_kernel_size", (7, 7)), ("patch_stride", (4, 4)), ("patch_padding", (3, 3)),
                            ("query_stride", (2, 2)), ("window_positional_embedding_background_size", (7, 7)))
     )  # fmt: skip
-    pooled, ratio = b.count("num_query_pool_stages", default=3), b.real("mlp_ratio", default=4.0)
+    pooled, ratio = b.count("num_query_pool_stages", default=3), b.ratio("mlp_ratio", 4.0, *widths)
     whole, act = b.data.get("global_attention_blocks", [5, 7, 9]), b.activation("hidden_act", default="gelu")
     b.equal("hidden_size", widths[0], 96, "the first of embed_dim_per_stage")
     b.ignore("global_attention_blocks", "num_attention_heads")
@@ -230,9 +219,6 @@ def _hiera(b: Config, net: Network) -> list[tuple[Sides, int]]:
     if not isinstance(whole, list) or not all(type(i) is int for i in whole):
         b.fault("global_attention_blocks", whole, "a list of layers")
         whole = []
-    if not 0 < ratio <= 1000 or ratio * min(widths) < 1:
-        b.fault("mlp_ratio", ratio, "a number that gives a width above 0")
-        ratio = 4.0
     net.conv("patches", widths[0], (kernel[0], kernel[0]), stride[0], pad=pad[0], bias=True)
     net.around.append(piece("positions", "held", widths[0] * (table[0] * table[1] + windows[0] ** 2), kind="embedding"))
     if any(side % windows[0] for side in net.sides):

@@ -124,9 +124,9 @@ def test_sglang_keeps_ten_gib_of_large_cards() -> None:
     found = profile("sglang")
     assert found
     h100, l4 = hardware.load("h100-sxm"), hardware.load("l4")
-    kept = EngineMemory(found, h100, 8192).rest(model, Layout(), 0)
+    kept = EngineMemory(found, h100, 8192).rest(model, Layout(), 0, 0)
     assert sum(kept.values()) == (512 + 8192 * 3 // 2 + 2 * 512 + 128) * 2**20
-    assert sum(EngineMemory(found, l4, 8192).rest(model, Layout(), 0).values()) == (512 + 6144 + 160 + 128) * 2**20
+    assert sum(EngineMemory(found, l4, 8192).rest(model, Layout(), 0, 0).values()) == (512 + 6144 + 160 + 128) * 2**20
 
 
 def test_tensorrt_llm_leaves_a_tenth_of_what_is_free() -> None:
@@ -198,7 +198,7 @@ def test_what_stages_keep_outside_torch() -> None:
         found = profile(name)
         assert found
         memory = EngineMemory(found, card, 8192)
-        kept[name] = [memory.rest(model, layout, 0)["outside torch"] for layout in (Layout(pp=4), Layout(tp=4))]
+        kept[name] = [memory.rest(model, layout, 0, 0)["outside torch"] for layout in (Layout(pp=4), Layout(tp=4))]
         said = any("open no channels" in note for note in memory.notes(model, 0, Layout(pp=4)))
         assert said is (name == "vllm@0.19")
     assert kept.pop("vllm@0.19") == [72 * 2**20, 2130 * 2**20]
@@ -540,12 +540,12 @@ def test_memory_outside_torch_by_layout(name: str, link: int, layouts: list[int]
     card, model = replace(hardware.load("h100-sxm"), link=link or None), load("llama-3.1-8b")
     memory = kept(name, card)
     found = [
-        memory.rest(model, layout, 0)["outside torch"]
+        memory.rest(model, layout, 0, 0)["outside torch"]
         for layout in (Layout(), Layout(tp=2), Layout(pp=2), Layout(tp=2, pp=2))
     ]
     assert found == [mib * 2**20 for mib in layouts]
     wide = load("mixtral-8x7b")
-    assert memory.rest(wide, Layout(dp=2, ep=2), 0)["outside torch"] == layouts[1] * 2**20
+    assert memory.rest(wide, Layout(dp=2, ep=2), 0, 0)["outside torch"] == layouts[1] * 2**20
 
 
 def test_sglangs_fixed_part_by_hand() -> None:
@@ -559,7 +559,7 @@ def test_sglangs_fixed_part_by_hand() -> None:
         (replace(h100, memory=60 * GIB + 1), 8000, Layout(), 512 + 12_000 + 14 + 128),
     ):
         memory = kept("sglang", card, tokens=tokens, sequences=7)
-        assert memory.rest(model, layout, 0) == {"activations and graphs": mib * 2**20}
+        assert memory.rest(model, layout, 0, 0) == {"activations and graphs": mib * 2**20}
         assert memory.activations(model.root, 1, model.ledger(), FORMATS["bf16"]) == {"step": 0}
 
 
@@ -634,7 +634,7 @@ def test_llama_cpps_scores_by_hand() -> None:
 def test_what_tensorrt_llm_leaves_free_by_hand() -> None:
     memory, model = kept("trtllm", "h100-sxm"), load("llama-3.1-8b")
     free = visible(memory.accelerator) - 12_345 - 600 * 2**20
-    assert memory.rest(model, Layout(), 12_345) == {"outside torch": 600 * 2**20, "left free": -(-free // 10)}
-    assert memory.rest(model, Layout(), 10**15)["left free"] == 0
+    assert memory.rest(model, Layout(), 12_345, 0) == {"outside torch": 600 * 2**20, "left free": -(-free // 10)}
+    assert memory.rest(model, Layout(), 10**15, 0)["left free"] == 0
     graphed = kept("vllm@0.21", "h100-sxm").rest(model, Layout(), 0, 99)
     assert graphed == {"outside torch": 256 * 2**20, "rotary table": 131_072 * 128 * 2, "CUDA graphs": 99}

@@ -456,9 +456,45 @@ def test_falcon_falls_back_in_96_tensors_of_its_layers() -> None:
     assert len(set(fell)) == 96
 
 
-def test_more_bits_go_to_both_ends_and_every_third_layer() -> None:
-    wide = [i for i in range(32) if WHEN["more"](Layer(i, 32, 4, 0))]
-    assert wide == [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31]
+CONDITIONS: dict[str, list[int]] = {
+    "": [*range(32)],
+    "more": [0, 1, 2, 3, 6, 9, 12, 15, 18, 21, 24, 27, 28, 29, 30, 31],
+    "first 2": [0, 1],
+    "first 4": [0, 1, 2, 3],
+    "first 1/16": [0, 1],
+    "first 1/8": [0, 1, 2, 3],
+    "between": [*range(4, 28)],
+    "grouped": [],
+    "grouped or sparse": [],
+    "8 experts": [],
+    "8 experts, more": [],
+}
+# (query heads per key/value head, experts) → the conditions that hold there besides.
+SIZED: dict[tuple[int, int], list[str]] = {
+    (3, 3): [],
+    (4, 0): ["grouped", "grouped or sparse"],
+    (1, 4): ["grouped or sparse"],
+    (1, 7): ["grouped or sparse"],
+    (1, 8): ["grouped or sparse", "8 experts", "8 experts, more"],
+    (1, 9): ["grouped or sparse"],
+}
+
+
+@pytest.mark.parametrize("when", WHEN)
+def test_every_condition_of_a_mixture_holds_where_it_says(when: str) -> None:
+    for (groups, experts), besides in SIZED.items():
+        held = [i for i in range(32) if WHEN[when](Layer(i, 32, groups, experts))]
+        expected = CONDITIONS["more" if when.endswith("more") else ""] if when in besides else CONDITIONS[when]
+        assert held == expected, (groups, experts)
+
+
+def test_tied_rows_that_a_type_does_not_divide_fall_back_as_a_heads() -> None:
+    """Rows of 896 are no multiple of 256: a table that is the head, too, is of q8_0, and what is q4_k else of q5_0."""
+    model = load("D=896 L=2 h=14 F=4864 V=1000 tied")
+    form = weights_of(model, "Q4_K_S")
+    held = {entry.path: form.bytes_of(entry) for entry in model.ledger()}
+    assert held["embedding.tokens"] == 1000 * 896 // 32 * 34
+    assert held["layers.0.feed_forward.gate"] == 2 * 4864 * 896 // 32 * 22
 
 
 def test_rows_that_a_type_does_not_divide_fall_back() -> None:

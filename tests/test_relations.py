@@ -1004,7 +1004,7 @@ def test_a_card_that_is_just_large_enough_is_large() -> None:
         assert one.large == large and visible(card) == size
         assert not any("reserve is of" in note for note in one.notes(SMALL, 0, Layout()))
     outside = [
-        EngineMemory(found, replace(CARD, link=link), 8192).rest(SMALL, Layout(tp=2), 0)["outside torch"]
+        EngineMemory(found, replace(CARD, link=link), 8192).rest(SMALL, Layout(tp=2), 0, 0)["outside torch"]
         for link in (None, PCIE, PCIE + 1)
     ]
     assert outside[0] == outside[1] != outside[2]

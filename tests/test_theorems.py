@@ -198,6 +198,21 @@ def test_another_form_has_its_own_formula(monkeypatch: pytest.MonkeyPatch) -> No
     assert inherited(model, theorems.formed("flops", theorems.ABSORBED)) is None
 
 
+@pytest.mark.parametrize(
+    ("name", "lengths"),
+    [
+        ("vit", [(10, 10)]),  # a picture of 9 patches and its class
+        ("picture-reader", [(9, 9), (1, 9)]),  # its pool reads all with one query
+        ("vit2trocr", [(10, 10), (7, 10), (7, 10)]),
+        ("t5", [(5, 5), (7, 5), (7, 5)]),
+    ],
+)
+def test_a_picture_is_as_long_as_it_is(name: str, lengths: list[tuple[int, int]]) -> None:
+    walked = theorems.ledger(build(TINY[name], name).root, 2, 7, 5)
+    cores = [entry.work for entry in walked if entry.kind == "attention_core" and entry.work]
+    assert [(work.tokens, work.source) for work in cores] == lengths
+
+
 def test_sizes_outside_the_conditions_inherit_nothing() -> None:
     (unit, *_) = units(load(TOY))
     at_least = Condition(Size(((1, ("d_model",)), (-1, ("vocab_size",)))), ">=")

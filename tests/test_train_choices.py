@@ -653,6 +653,19 @@ def test_a_largest_number_is_looked_for_along_lines() -> None:
     assert _last(held, 10**6, 1000) == 90 and asked == [1, 2, 90, 91]
 
 
+def test_a_largest_number_is_looked_for_along_chords_of_a_bend() -> None:
+    """Through (2, 120) and (90, 2400), then through that and (35, 750): 43; and where nothing grows, at the end."""
+    asked = list[int]()
+
+    def held(number: int) -> int:
+        asked.append(number)
+        return max(100 + 10 * number, 30 * number - 300)
+
+    assert _last(held, 10**6, 1000) == 43 and asked == [1, 2, 90, 35, 43, 44]
+    asked.clear()
+    assert _last(lambda number: held(0 * number), 10**6, 1000) == 10**6 and len(asked) == 3
+
+
 def test_a_core_of_no_layer_is_computed_again_whole() -> None:
     """The pool's, over all positions, and a layer's."""
     model = build(TINY["picture-reader"], "picture-reader")

@@ -2,7 +2,7 @@
 
     python tests/evidence/mutants_code.py RESULTS.jsonl --map [TEST_FILE …] [--verify SOURCE …] [--jobs 1] [TIER]
     python tests/evidence/mutants_code.py RESULTS.jsonl [--number 300] [--seed 1] [--seconds 500] [--under parts]
-        [--tests 600] [--sources 8] [--jobs 1] [TIER] [--only FILE:LINE …] [--again]
+        [--tests 600] [--sources 8] [--jobs 1] [TIER] [--only FILE:LINE …] [--again] [--listed]
 
 TIER is one draw of the quick tier, as it runs without names of files: `--draw SEED` says which; `--every-case` takes
 all its cases, `--slow` slow tests too.
@@ -18,7 +18,7 @@ What then lives is run under `verify` with all oracles, of the sources that the 
 value there (models of `tests/data/tiny.toml`; one layer of any other). A line of RESULTS is written for each; what is
 there already is not run again. At the end: how many were killed, and every survivor with its line.
 One that changes nothing that can be seen belongs into `tests/data/mutants.json`, with the reason. `--only` runs again
-all mutants of a line, `--again` those of RESULTS that survived.
+all mutants of a line, `--again` those of RESULTS that survived, `--listed` those that the list names.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ import sys
 import time
 import tomllib
 from bisect import bisect
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from fractions import Fraction
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -79,13 +80,20 @@ VERIFIED = "verify "  # the name of what `verify` sees, among tests
 
 
 class Mutant(NamedTuple):
-    """A change of the n-th place of a file at which there is one."""
+    """A change of the n-th place of a file at which there is one; `nth`: of those with the same text of a line and the
+    same change, from 1."""
 
     file: str
     place: int
     line: int
     text: str
     change: str
+    nth: int
+
+
+def named(one: Mapping[str, Any]) -> tuple[Any, ...]:
+    """What tells a mutant from all others, whatever lines stand above it."""
+    return one["file"], one["text"], one["change"], one["nth"]
 
 
 class Places(ast.NodeTransformer):
@@ -150,7 +158,13 @@ def places(file: str) -> list[Mutant]:
     source = (ROOT / file).read_text()
     lines, look = source.splitlines(), Places()
     look.visit(ast.parse(source))
-    return [Mutant(file, i, line, lines[line - 1].strip(), change) for i, (line, change) in enumerate(look.found)]
+    before = Counter[tuple[str, str]]()
+    made = list[Mutant]()
+    for place, (line, change) in enumerate(look.found):
+        text = lines[line - 1].strip()
+        before[text, change] += 1
+        made.append(Mutant(file, place, line, text, change, before[text, change]))
+    return made
 
 
 def drawn(under: list[str], number: int, seed: int) -> Iterator[Mutant]:
@@ -545,36 +559,31 @@ def main() -> int:
     about.add_argument("--sources", type=int, default=8, help="of those, the quickest so many for one")
     about.add_argument("--only", nargs="+", metavar="FILE:LINE", default=[])
     about.add_argument("--again", action="store_true")
+    about.add_argument("--listed", action="store_true", help="those of mutants.json")
     about.add_argument("--under", nargs="+", default=["parts", "planning", "evidence"])
     asked = about.parse_args()
     if asked.map is not None:
         return int(pytest.main(quick(asked), plugins=[Seen(map_of(asked.results), asked.jobs, asked.verify)]))
     done = [json.loads(line) for line in asked.results.read_text().splitlines()] if asked.results.is_file() else []
-    known = {(one["file"], one["text"], one["change"]) for one in done}
-    todo = [
-        one for one in drawn(asked.under, asked.number, asked.seed) if (one.file, one.text, one.change) not in known
-    ]
+    last = {named(one): one for one in done}
+    todo = [one for one in drawn(asked.under, asked.number, asked.seed) if named(one._asdict()) not in last]
     if asked.only:
         files = {where.split(":")[0] for where in asked.only}
         todo = [one for file in files for one in places(file) if f"{file}:{one.line}" in asked.only]
-    if asked.again:
-        last = {(one["file"], one["text"], one["change"]): one for one in done}
-        alive = {key for key, one in last.items() if not one["killed_by"]}
-        todo = [
-            one
-            for file in {key[0] for key in alive}
-            for one in places(file)
-            if (one.file, one.text, one.change) in alive
-        ]
+    if asked.again or asked.listed:
+        listed = json.loads(EQUAL.read_text()) if asked.listed else []
+        alive = set(map(named, listed or (one for one in last.values() if not one["killed_by"])))
+        todo = [one for file in sorted({which[0] for which in alive}) for one in places(file)]
+        todo = [one for one in todo if named(one._asdict()) in alive]
     pytest.main(quick(asked), plugins=[Mutants(todo, asked)])
     report([json.loads(line) for line in asked.results.read_text().splitlines()])
     return 0
 
 
-def report(done: list[dict[str, str]]) -> None:
+def report(done: list[dict[str, Any]]) -> None:
     """Killed of those that change something, and who lived; of one that was run twice, the last."""
-    whys = {(one["file"], one["text"], one["change"]): one["why"] for one in json.loads(EQUAL.read_text())}
-    last = {(one["file"], one["text"], one["change"]): one for one in done}
+    whys = {named(one): one["why"] for one in json.loads(EQUAL.read_text())}
+    last = {named(one): one for one in done}
     alive = {key: one for key, one in last.items() if not one["killed_by"]}
     equal = alive.keys() & whys.keys()
     counted, dead = len(last) - len(equal), len(last) - len(alive)

@@ -76,7 +76,7 @@ class FlopsLaw(NamedTuple):
         terms = ""
         for factor, power in zip(reversed(self.coefficients), ("·n³", "·n²", "·n", ""), strict=True):
             if factor:
-                sign = ("−" if factor < 0 else "") if not terms else " − " if factor < 0 else " + "
+                sign = ((" + ", " − ") if terms else ("", "−"))[factor < 0]
                 terms += f"{sign}{abs(factor)}{power}"
         return terms if self.below == 1 else f"({terms})/{self.below}"
 

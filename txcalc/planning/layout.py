@@ -52,7 +52,8 @@ def filled(node: int, ranks: int) -> int:
 @lru_cache(maxsize=4096)
 def standing(size: int, stride: int, node: int, ranks: int) -> tuple[int, int]:
     """Over all groups of `size` ranks, `stride` apart: the fewest ranks that a group has in a node, and the most nodes
-    that a group spans."""
+    that a group spans. A node between a group's first and last holds no fewer than the first of some other group, which
+    begins up to a stride later."""
     node = filled(node, ranks)
     if size == 1 or stride >= node:
         return 1, size
@@ -66,8 +67,7 @@ def standing(size: int, stride: int, node: int, ranks: int) -> tuple[int, int]:
     for first in firsts:
         leading = ceil_div(node - first, stride)
         nodes, last = divmod(first + (size - 1) * stride, node)
-        between = (node // stride,) if nodes > 1 else ()
-        fewest, most = min(fewest, leading, last // stride + 1, *between), max(most, nodes + 1)
+        fewest, most = min(fewest, leading, last // stride + 1), max(most, nodes + 1)
     return fewest, most
 
 

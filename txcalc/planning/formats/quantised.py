@@ -245,8 +245,6 @@ class _Config:
     def integers(self, bits: int, group: int, zero: int = 0) -> Format:
         """Integers with a scale, and a zero point where `zero` is its bits, for every group of a row."""
         name = f"int{bits}" + (f"-g{group}" if group and group != 128 else "")
-        if bits == 4 and zero == 4 and group in (128, 64, 32):
-            return FORMATS[name]
         if not group:
             return Format(name, bits, LAYERS, WHERE, row=16 + zero)
         return Format(name, bits, LAYERS, WHERE, block=group, scale=16 + zero)

@@ -154,6 +154,5 @@ def _pair(timer: Timer, one: LayoutCapacity, two: LayoutCapacity, concurrency: i
 def _transfer(held: Planner, one: Layout, two: Layout, prompt: int) -> float:
     """Seconds until every rank has sent or received its part of a prompt's cache."""
     most = max(rank.caches(prompt).algorithmic for layout in (one, two) for rank in held.ranks(layout))
-    node = held.accelerator.node or NODE
-    pair = Group(2, 2 if one.gpus + two.gpus <= node else 1)
-    return seconds(held.accelerator, pair, "send", float(most))
+    across = one.gpus + two.gpus > (held.accelerator.node or NODE)
+    return seconds(held.accelerator, Group(2, 2 - across), "send", float(most))

@@ -63,6 +63,6 @@ def _last(held: Callable[[int], int], most: int, capacity: int) -> int:
         now = (number, held(number))
         low, high = (number, high) if now[1] <= capacity else (low, number)
         grown = now[1] - before[1]
-        guess = before[0] + (capacity - before[1]) * (number - before[0]) // grown if grown else high - 1
+        guess = before[0] + (capacity - before[1]) * (number - before[0]) // grown if grown else high
         before, tried = now, tried + 1
     return low

@@ -67,10 +67,11 @@ class Model:
     assumptions: tuple[str, ...] = ()
     notes: tuple[str, ...] = field(default=())
     checkpoint: CheckpointCheck | None = None
-    changed: bool = False
+    changed: str = ""  # the note on what was changed; "": nothing
     builder: Callable[..., Model] | None = None
     towers: Mapping[str, Model] = field(default_factory=dict)
     text_only: bool = False
+    cut: str = ""  # which of its layers are left; "": all
 
     def language(self) -> Model:
         """A copy whose plans hold the language model alone."""
@@ -334,8 +335,7 @@ class Model:
     def has_windows(self) -> bool:
         """Whether queries see less than all earlier keys (windows, chunks, selected keys), so that masked products are
         much fewer than dense ones."""
-        spans = (getattr(leaf, "span", None) for leaf in self.root.leaves())
-        return any(span is not None and span.max_keys is not None for span in spans)
+        return any(leaf.max_keys is not None for leaf in self.root.leaves())
 
     @property
     def has_latents(self) -> bool:

@@ -83,7 +83,7 @@ def closed_forms(prefills: Prefills, found: list[RuleCrossover]) -> list[RealCro
         crossing(_excess(rule, costs[attention]), tokens, letters)
         if tokens and tokens > 1 and (attention == "dense" or prefills.filled == 1)
         else None
-        for rule, attention, tokens, _ in found
+        for rule, attention, tokens, *_ in found
     ]
 
 

@@ -37,8 +37,12 @@ class CachedCore(Leaf):
         """Cached elements per token."""
 
     @property
+    def max_keys(self) -> Any:
+        return self.span.max_keys
+
+    @property
     def breakpoints(self) -> tuple[Any, ...]:
-        return () if self.span.max_keys is None else (self.span.max_keys,)
+        return () if self.max_keys is None else (self.max_keys,)
 
     @property
     def period(self) -> Any:

@@ -22,7 +22,7 @@ class Leaf(Executed):
     kind: ClassVar[str | None] = None  # what it counts as in any parent; None: its parent's kind
     parts: ClassVar[tuple[()]] = ()
     role: ClassVar[Role] = "other"
-    # Initial values of its tensors in training from scratch: zero, one or normal; others have a rule of their own.
+    # Initial values of its tensors in training from scratch (`initial_value`).
     initial_values: ClassVar[Mapping[str, str]] = {"weight": "normal", "bias": "zero", "sinks": "zero"}
 
     def describe(self) -> str:
@@ -34,9 +34,18 @@ class Leaf(Executed):
         """The window: the length at which its cache stops growing; None: no window."""
         return None
 
+    @property
+    def max_keys(self) -> Any:
+        """The most keys that one of its queries sees; None: all, or it has no queries."""
+        return None
+
     def weights(self) -> tuple[Weight, ...]:
         """The parameter tensors that it owns."""
         return ()
+
+    def initial_value(self, weight: str) -> str:
+        """What a tensor of it begins with: zero, one or normal; "own": a rule of its own."""
+        return self.initial_values.get(weight, "own")
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         """The operations of one forward pass."""

@@ -63,6 +63,10 @@ class Norm(Leaf):
     def weights(self) -> tuple[Weight, ...]:
         return () if self.borrowed else self.own
 
+    def initial_value(self, weight: str) -> str:
+        """1, or what makes it 1."""
+        return "zero" if self.offset and weight == "weight" else super().initial_value(weight)
+
     @property
     def own(self) -> tuple[Weight, ...]:
         """The weights that it reads, borrowed or not."""

@@ -101,12 +101,14 @@ def ends(model: Model) -> tuple[list[Any], list[Any]]:
 
 
 class RuleCrossover(NamedTuple):
-    """A rule's answer for one model: the smallest whole length, or None and why there is none."""
+    """A rule's answer for one model: the smallest whole length, or None and why there is none; `one_sided`: one of the
+    rule's sides has no FLOPs."""
 
     rule: CrossoverRule
     attention: str
     tokens: int | None
     why: str = ""
+    one_sided: bool = False
 
 
 def crossovers(prefills: Prefills) -> list[RuleCrossover]:
@@ -126,7 +128,8 @@ def crossovers(prefills: Prefills) -> list[RuleCrossover]:
         for attention, quantity in (("dense", "flops"), ("masked", "flops_masked")):
             left, right = sides(rule, quantity, 1)
             if not left or not right:
-                found.append(RuleCrossover(rule, attention, None, f"no {'attention' if not left else 'such layers'}"))
+                why = f"no {'attention' if not left else 'such layers'}"
+                found.append(RuleCrossover(rule, attention, None, why, one_sided=True))
                 continue
 
             def excess(tokens: int, rule: CrossoverRule = rule, quantity: str = quantity) -> int:

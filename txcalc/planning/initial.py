@@ -42,11 +42,9 @@ def initial(model: Model) -> list[InitialValues]:
 
 
 def _rule(entry: Entry, weight: str, branches: int) -> tuple[str, float | None]:
-    begins = entry.leaf.initial_values.get(weight, "own")
+    begins = entry.leaf.initial_value(weight)
     # One of a product's experts, or what an adapter stands beside, does what that product does.
     duty = next((step.duty for step in reversed(entry.steps) if step.duty not in ("expert", "base")), "")
-    if begins == "one" and getattr(entry.leaf, "offset", False):
-        begins = "zero"  # a norm that multiplies by 1 + weight
     if begins == "own" or duty == "steps":
         return "as the mixer's paper has it", None
     if begins != "normal":

@@ -7,6 +7,7 @@ given; sizes that the description refuses (heads that do not divide a width) are
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 from txcalc.errors import InputError
@@ -67,9 +68,7 @@ class _Search:
         """The model with this size. Errors: `InputError` where it cannot be."""
         base = self.base
         built = build(changed(base.raw, {self.key: value}), base.origin, base.assumptions, base.notes)
-        return Model(
-            base.name, built.root, built.raw, built.spec, base.origin, base.assumptions, base.notes, None, True
-        )
+        return replace(built, name=base.name, changed=f"changed: {self.key} = {value}")
 
     def over(self, value: int) -> int | None:
         """By how much a size is over the budget; None where it cannot be."""

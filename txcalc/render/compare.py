@@ -48,7 +48,7 @@ class Comparison(NamedTuple):
 def called(model: Model, changes: Mapping[str, Any]) -> Model:
     """A model renamed by its changes, without the note of them."""
     name = " ".join([model.name, *(f"{key}={value}" for key, value in changes.items())])
-    return replace(model, name=name, notes=tuple(note for note in model.notes if not note.startswith("changed: ")))
+    return replace(model, name=name, notes=tuple(note for note in model.notes if note != model.changed))
 
 
 class EqualBudget(NamedTuple):
@@ -233,7 +233,7 @@ def _crossovers(models: Sequence[Model], asked: Comparison) -> list[QuantityRow]
     result = []
     for rule, label in ((RULES[0], "feed-forward"), (RULES[3], "linear layers")):
         answered = [each.get(rule) for each in found]
-        values = [None if a is None or a.why.startswith("no ") else a.tokens or NEVER for a in answered]
+        values = [None if a is None or a.one_sided else a.tokens or NEVER for a in answered]
         result.append(
             QuantityRow(f"crossover: {rule.name}", None, "attention core exceeds, from", label, values, _length)
         )

@@ -255,17 +255,18 @@ def build(
         from txcalc.sources.idle import idle_changes, idle_keys
 
         faults = idle_keys(raw, after, spelling) if written else []
-        idle, same = idle_changes(raw, changes or {}, (spec, root))
+        idle, same = idle_changes(raw, changes, (spec, root))
         if faults or idle:
             raise InputError(origin, [*faults, *idle])
-        notes = (*notes, *_noted(changes or {}, same))
-    is_changed = len(changes or ()) > len(same)
+    different = _said("changed", {key: value for key, value in changes.items() if key not in same})
+    as_it_was = _said("already so", {key: changes[key] for key in same})
+    notes = (*notes, *filter(None, (different, as_it_was)))
     name = spec["name"] or origin
     towers = {
         one: replace(build(table, f"{origin}: towers.{one}", written=written), name=f"{name}'s {one} tower")
         for one, table in spec["towers"].items()
     }
-    return Model(name, root, after, spec, origin, assumptions, notes, None, is_changed, build, towers)
+    return Model(name, root, after, spec, origin, assumptions, notes, None, different, build, towers)
 
 
 def _adapters(spec: Mapping[str, Any], root: Composite) -> Iterator[Fault]:
@@ -278,13 +279,9 @@ def _adapters(spec: Mapping[str, Any], root: Composite) -> Iterator[Fault]:
                     yield Fault("lora.modules", name, f"all, or some of {', '.join(known)}")
 
 
-def _noted(changes: Mapping[str, Any], same: Sequence[str]) -> Iterator[str]:
-    """The notes on changes, of which some say what is so without them."""
-    made = [f"{key} = {value}" for key, value in changes.items() if key not in same]
-    if made:
-        yield "changed: " + ", ".join(made)
-    if same:
-        yield "already so: " + ", ".join(f"{key} = {changes[key]}" for key in same)
+def _said(what: str, values: Mapping[str, Any]) -> str:
+    """A note on keys and their values; "" for none."""
+    return f"{what}: " + ", ".join(f"{key} = {value}" for key, value in values.items()) if values else ""
 
 
 __all__ = ["build", "checked", "load", "lone_checkpoint"]

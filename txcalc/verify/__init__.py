@@ -32,17 +32,18 @@ from txcalc.verify.verdict import CheckedRow, Verdict
 # They use no device.
 ON_FAKES = {"saved", "traffic", "other", "memory", "transformers"}
 DEFAULT = ("parameters", "fvcore", "flops")
-CUT = "only the first"
 
 
 def shortened(model: Model, layers: int) -> Model:
-    """The model cut to the first `layers` layers of each stack, with a note. Errors: `InputError`."""
+    """The model cut to the first `layers` layers of each stack, which it says (`Model.cut`). Errors: `InputError`."""
     most = devices.n_layers(model)
     if not 1 <= layers <= most:
         raise InputError(
             "verify", [Fault("--layers", layers, f"a whole number from 1 to {most}, the layers of {model.name}")]
         )
-    return replace(cut(model, layers), notes=(f"{CUT} {layers} of {most} layers, as the layer pattern orders them",))
+    return replace(
+        cut(model, layers), cut=f"only the first {layers} of {most} layers, as the layer pattern orders them"
+    )
 
 
 def verify(
@@ -65,7 +66,7 @@ def verify(
         raise InputError("verify", [Fault("--device", device, "meta, for --symbolic", "real tensors have sizes")])
     devices.check_room(model, device, dtype)
     subject, fake = Subject(model, device, dtype, lengths), Subject(model, "meta", dtype, lengths)
-    verdict = Verdict(model.name, notes=[note for note in model.notes if note.startswith(CUT)])
+    verdict = Verdict(model.name, notes=[model.cut] if model.cut else [])
     try:
         for name in wanted:
             module, function, _ = ORACLES[name]

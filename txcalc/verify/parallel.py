@@ -169,7 +169,7 @@ def held(net: nn.Module, optimizer: torch.optim.Optimizer) -> Counter[str]:
 def _inputs(model: Model, recipe: Recipe) -> tuple[Tensor, ...]:
     """Ids (images, audio), or the hidden states from the previous stage."""
     given = inputs(model, recipe.micro_batch, recipe.local_tokens)
-    if getattr(model.root, "embedding", model.root) is None:
+    if (stack := model.root.alone) and stack.embedding is None:
         width = next(reversed(model.spec["stacks"].values()))["d_model"]
         x = torch.empty(recipe.micro_batch, recipe.local_tokens // recipe.layout.sp, width, dtype=_dtype(recipe))
         return (x.requires_grad_(),)
@@ -188,8 +188,7 @@ def backward(y: Any, model: Model) -> None:
 
 def has_logits(model: Model) -> bool:
     """Whether it ends in a head."""
-    root: Any = getattr(model.root, "decoder", getattr(model.root, "stack", model.root))
-    return root.head is not None
+    return model.root.stacks[-1].head is not None
 
 
 def _dtype(recipe: Recipe) -> torch.dtype:
@@ -286,8 +285,7 @@ def _blocks(net: nn.Module) -> Iterator[nn.Module]:
 
 def _tie(net: Any, model: Model) -> None:
     """Ties a matrix again after both its modules got new parameters."""
-    root: Any = getattr(model.root, "stack", model.root)
-    half, own = (root.decoder, net.decoder) if hasattr(root, "decoder") else (root, net)
+    half, own = model.root.stacks[-1], net.decoder if len(model.root.stacks) > 1 else net
     head = half.head
     if half.embedding and head and head.projection and head.projection.tied:
         own.head.projection.weight = own.embedding.tokens.weight

@@ -23,7 +23,7 @@ from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.parts.frozen import once, record
 from txcalc.parts.model import Stack
-from txcalc.parts.part import Weight
+from txcalc.parts.part import MatMul, Weight
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.layout import Layout
 from txcalc.planning.serving.engine_profiles import EngineProfile, data
@@ -261,7 +261,7 @@ class EngineMemory:
             elif (core := entry.leaf.attended) and entry.work:
                 cores += entry.runs
                 values = entry.leaf.operations(entry.work._replace(absorbed=True))[-1]
-                wide = max(wide, core.heads * getattr(values, "n", core.d_v))
+                wide = max(wide, core.heads * (values.n if isinstance(values, MatMul) else core.d_v))
             before = entry
         nodes = (pieces + whole) * 2 * products + whole * (4 if three else 2) * cores
         parts = table["parts"] * 4 * largest * wide if three else 0

@@ -875,6 +875,9 @@ def test_widths_by_layer_that_say_nothing_are_refused(model_type: str, given: An
         ({"model_type": "gla", "expand_k": None}, "expand_k is null, expected a factor for which num_heads = 4 div"),
         ({"model_type": "hgrn2", "expand_ratio": 100}, "expand_ratio is 100, expected a ratio"),
         ({"model_type": "hgrn2", "expand_ratio": 4096}, "expand_ratio is 4096, expected a ratio"),
+        ({"model_type": "regnet", "embedding_size": 2}, "hidden_sizes is 2, expected 3 channels or more"),
+        ({"model_type": "gla", "attn": {}}, "attn is {}, expected null, or an object with layers and num_heads"),
+        ({"model_type": "gla", "hidden_act": "relu"}, "hidden_act is 'relu', expected swish"),
         ({"model_type": "regnet", "groups_width": 48}, "groups_width is 48, expected a width .* of 512 channels"),
     ],
 )
@@ -895,6 +898,7 @@ def test_sizes_that_do_not_divide_are_said_by_the_key_that_gives_them(config: di
         ("depth_anything", {"neck_hidden_sizes": [8]}, r"neck_hidden_sizes is \[8\], expected a list of 4 numbers"),
         ("depth_anything", {"backbone_config": {"out_features": ["stage12"]}}, "out_features is .'stage12'.,"),
         ("dpt of DINOv2", {"backbone_config": {"reshape_hidden_states": True}}, "reshape_hidden_states is True, expec"),
+        ("deformable_detr", {"backbone_config": {"depths": [1] * 9}}, "backbone_config.depths is .* list of 4 numbers"),
         ("deformable_detr", {"backbone_config": {"out_features": []}}, r"backbone_config.out_features is \[\], expec"),
     ],
 )  # fmt: skip

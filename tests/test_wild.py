@@ -155,8 +155,10 @@ def test_keys_of_other_peoples_code_pass_only_beside_what_makes_them_harmless() 
 
 
 @pytest.mark.parametrize(
-    ("keys", "like"), [("num_hidden_groups inner_group_num", "albert"), ("type_vocab_size", "bert"), ("", "")]
-)
+    ("keys", "like"),
+    [("embedding_size", "albert"), ("pos_att_type relative_attention type_vocab_size", "deberta-v2"),
+     ("type_vocab_size", "bert"), ("", "")],
+)  # fmt: skip
 def test_a_file_without_a_type_is_asked_about_by_its_keys(keys: str, like: str) -> None:
     sizes = {key: value for key, value in QWEN.items() if key != "model_type"} | dict.fromkeys(keys.split(), 1)
     with pytest.raises(InputError, match="model_type is missing") as error:
@@ -212,6 +214,7 @@ def test_a_text_config_holds_what_differs_from_its_class() -> None:
         ("llama", "MistralForCausalLM", "a class of mistral"),
         ("bert", "BertForEverything", "a class of other code"),
         ("t5", "MT5ForConditionalGeneration", "a class of mt5"),
+        ("focalnet", "ResNetModel", "such as FocalNetForImageClassification, FocalNetModel .that is a class of resnet"),
     ],
 )
 def test_class_and_type_agree(model_type: str, cls: str, owner: str) -> None:

@@ -226,9 +226,18 @@ def agreed(c: Config) -> None:
     spelled = {bare(one) for one in release.classes(c.model_type)}  # Kimi_K25 is KimiK25 in the type's own repository
     if not {c.model_type, WRAPPERS.get(c.model_type)} & set(types) and bare(cls) not in spelled:
         owner = f"that is a class of {types[0]}" if types else "that is a class of other code"
-        wanted = ", ".join([one for one in release.classes(c.model_type) if "For" in one or "Model" in one][:3])
+        wanted = ", ".join([one for one in release.classes(c.model_type) if _reads(c, one)][:3])
         c.fault("architectures[0]", cls, f"a class of {c.model_type} such as {wanted}", f"{owner}; --ignore "
                 f"architectures reads transformers' {c.model_type}")  # fmt: skip
+
+
+def _reads(c: Config, cls: str) -> bool:
+    """Whether a config with this class is read as far as its class goes."""
+    try:
+        _read(tried := Config({**c.data, "architectures": [cls]}, c.model_type, again=True), "")
+    except InputError:
+        return False
+    return "architectures[0]" not in tried.faulty
 
 
 def reader_of(where: str, c: Config) -> Any:

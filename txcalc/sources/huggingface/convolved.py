@@ -216,6 +216,8 @@ def residual(c: Config, net: Network, *, dilated: bool = False) -> Maps:
                     groups = 1
                 net.conv("conv2", narrow, 3, 1 if early else step, groups=groups)
                 if form == "y":
+                    if before < 3:
+                        c.fault("hidden_sizes", before, "3 channels or more, of which a quarter weigh them")
                     net.squeezed("weigh", max(1, round(before / 4)))
                 net.conv("conv3", width, 1, act="")
             if whole and name:
@@ -231,6 +233,9 @@ def outputs(c: Config, maps: Maps, usual: list[int]) -> Maps:
     """Of the pictures that a backbone makes those that it gives: `out_features`, or `out_indices`."""
     names, found = ["stem", *(f"stage{i}" for i in range(1, len(maps)))], usual
     features, indices = c.data.get("out_features"), c.data.get("out_indices")
+    depths = c.data.get("depths")
+    if isinstance(depths, list) and len(depths) >= len(maps):
+        c.fault("depths", depths, f"a list of {len(maps) - 1} numbers, as many as there are channels of a stage")
     c.ignore("out_features", "out_indices", "stage_names")
     if features is not None:
         found = [names.index(one) for one in features if one in names] if isinstance(features, list) else []

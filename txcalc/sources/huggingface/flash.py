@@ -22,13 +22,14 @@ def _stack(c: Config, said: bool = True, usual: int = 2048) -> Raw:
     d, ratio = c.size("hidden_size", default=usual), c.size("hidden_ratio", null=4, **own)
     wide = -(-(2 * d * ratio // 3) // 256) * 256  # two thirds, up to a multiple of 256
     width = c.size("intermediate_size", default=wide, null=wide) if said else wide
+    c.only("swish", "hidden_act", why="its library makes a gated feed-forward with no other that is read")
     return {
         "kind": "decoder",
         "d_model": d,
         "n_layers": c.layers("num_hidden_layers"),
         "vocab_size": c.size("vocab_size", default=32000),
         "context": c.size("max_position_embeddings", default=2048),
-        "feed_forward": {"d_ff": width, "gated": True, "activation": c.activation("hidden_act", default="silu")},
+        "feed_forward": {"d_ff": width, "gated": True, "activation": "silu"},
         "norm": c.rms("norm_eps"),
         "head": c.lm_head(tied=False),
     }
@@ -38,10 +39,12 @@ def _mixed(c: Config, raw: Raw, mixer: str) -> Raw:
     """Layers of this mixer and a feed-forward; those that `attn` lists have an attention in its place."""
     n, attn, parts = raw["n_layers"], c.table("attn"), {mixer: {"parts": [mixer, "feed_forward"]}}
     if not attn:
+        if c.data.get("attn") is not None:
+            c.fault("attn", {}, "null, or an object with layers and num_heads")
         return layered(raw | {"positions": {"form": "none"}}, ([mixer] * n, parts))
     chosen = attn.items("layers", of=any_of(*range(n)), length=None, default=[])
-    if not chosen:
-        attn.fault("layers", attn.data.get("layers", ABSENT), "numbers of layers, from 0")
+    if "layers" not in attn:
+        attn.fault("layers", ABSENT, "numbers of layers, from 0")
     attention = attn.heads(raw, names=("num_heads",), whole=True, kv_names=("num_kv_heads",), width_names=())
     attention["bias"] = [*"qkv"] if attn.flag("qkv_bias", default=False) else False
     if window := attn.size("window_size", default=None, null=None):
@@ -63,7 +66,7 @@ def transformer(c: Config) -> Raw:
     _on(c, "elementwise_affine", "norms with weights are read")
     attention = c.heads(raw, names=("num_heads",), whole=True, kv_names=("num_kv_heads",), width_names=())
     attention["bias"] = [*"qkv"] if c.flag("qkv_bias", default=False) else False
-    attention["qk_norm"] = "head" if c.flag("qk_norm", default=False) else "none"
+    attention["qk_norm"] = "head" if c.flag("qk_norm", default=False, null=False) else "none"
     c.only(False, "attention_bias", why="qkv_bias is what its code reads")
     raw |= {"attention": attention, "positions": c.rotary(attention["d_head"])}
     return layered(raw, c.one_window(raw, c.size("window_size", default=None, null=None)))

@@ -162,7 +162,7 @@ def bart_like(
 def _decoder(c: Config, raw: Raw, crossed: bool) -> Raw:
     """The decoder by itself: it holds cross-attentions that nothing runs without an encoder."""
     stack = {key: value for key, value in raw.items() if key not in ("encoder", "decoder")}
-    stack |= {"kind": "decoder", **raw["decoder"], "head": joined_head(c)}
+    stack |= {"kind": "decoder", **raw["decoder"], "head": joined_head(c, True)}
     if crossed:
         return stack
     d, n = raw["d_model"], raw["decoder"]["n_layers"]

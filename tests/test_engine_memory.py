@@ -441,7 +441,7 @@ def kept(name: str, card: Any, context: int = 8192, **more: Any) -> EngineMemory
     return EngineMemory(found, hardware.load(card) if isinstance(card, str) else card, context, **more)
 
 
-@pytest.mark.drawn(quick=2)
+@pytest.mark.drawn(quick=4)
 @pytest.mark.parametrize(
     ("source", "weights", "gpus", "held", "words"),
     [
@@ -452,6 +452,7 @@ def kept(name: str, card: Any, context: int = 8192, **more: Any) -> EngineMemory
         ("minimax-m2", "native", 8, {"tp": 8, "ep": 1}, "fp8-block's of 128 do not divide"),
         ("deepseek-v3", "native", 32, {"tp": 32, "ep": 1}, "fp8-block's of 128 do not divide"),
         ("llama-3.2-1b", "fp8-block", 8, {"tp": 8}, "the columns of layers.0.attention.k (64 × 2,048)"),
+        ("D=512 L=2 h=8 h_kv=2 F=1024 V=64", "fp8-block", 2, {"tp": 2}, "k (64 × 512), which each of tp = 2"),
         ("D=4096 L=2 h=32 F=11000 V=64", "int4", 1, {"tp": 1}, "rows of layers.0.feed_forward.down (4,096 × 11,000)"),
     ],
 )

@@ -497,6 +497,31 @@ def test_tied_rows_that_a_type_does_not_divide_fall_back_as_a_heads() -> None:
     assert held["layers.0.feed_forward.gate"] == 2 * 4864 * 896 // 32 * 22
 
 
+def test_values_of_seventy_billion_are_wider_where_heads_share_them() -> None:
+    """80 layers in a file of Q4_K_S: of grouped heads all have q5_k, of others the first four."""
+    for shared, wide in (("h_kv=2", 80), ("h_kv=4", 4)):
+        form = weights_of(load(f"D=512 L=80 h=4 {shared} F=768 V=1000"), "Q4_K_S")
+        assert isinstance(form, Mixed)
+        (values,) = (row for path, row in form.table.items() if path.endswith("attention.v"))
+        assert Counter(found and found.name for found in values.values())["q5_k"] == wide
+
+
+def test_of_one_type_of_ggml_norms_have_32_bits() -> None:
+    model = load(SMALL)
+    form = weights_of(model, "q4_k")
+    held = {entry.path: form.bytes_of(entry) for entry in model.ledger()}
+    assert held["final_norm"] == 4 * 256 and held["layers.0.attention.o"] == 3 * 256 * 144
+
+
+@pytest.mark.parametrize(("group", "said"), [(128, "int4"), (64, "int4-g64")])
+@pytest.mark.parametrize("method", ["awq", "compressed-tensors"])
+def test_a_format_of_groups_is_called_by_their_size(method: str, group: int, said: str) -> None:
+    weights = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": group}
+    named: dict[str, dict[str, Any]] = {"awq": {"bits": 4, "group_size": group}}
+    named["compressed-tensors"] = {"config_groups": {"all": {"targets": ["Linear"], "weights": weights}}}
+    assert configured(load(SMALL), {"quant_method": method, **named[method]}).name == said
+
+
 def test_rows_that_a_type_does_not_divide_fall_back() -> None:
     """gpt-oss has rows of 2,880, no multiple of 256: q4_k becomes q5_0, q6_k q8_0, in blocks of 32."""
     model = load("gpt-oss-20b")

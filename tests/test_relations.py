@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import product
+from pathlib import Path
 from tempfile import NamedTemporaryFile
 from types import SimpleNamespace
 from typing import Any
@@ -1042,6 +1043,19 @@ def test_a_file_of_lengths_may_be_so_long(monkeypatch: pytest.MonkeyPatch) -> No
         else:
             with pytest.raises(InputError, match="larger than 2 bytes"):
                 written(lambda path: lengths(f"@{path}", "--prompt"), "128")
+
+
+def test_a_file_of_lengths_is_read_to_16_mib(tmp_path: Path) -> None:
+    with (tmp_path / "zeros").open("wb") as made:
+        made.truncate(2**24 + 1)
+    with pytest.raises(InputError, match="larger than 16,777,216 bytes"):
+        lengths(f"@{tmp_path / 'zeros'}", "--prompt")
+
+
+def test_the_widest_design_is_one_head_of_it() -> None:
+    assert list(Likeness(load("D=32768 L=2 h=1 F=64 V=64")).widths()) == [32_768]
+    with pytest.raises(InputError, match="more than the 32,768 tried"):
+        Likeness(load("D=32832 L=2 h=1 F=64 V=64")).widths()
 
 
 def test_all_of_the_peak_can_be_used() -> None:

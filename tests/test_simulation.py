@@ -446,6 +446,24 @@ def test_a_copy_as_the_simulation_sees_it(hits: Any, cached: int, told: bool) ->
     assert [server.step(n) for n in (1, 7)] == [demand.step(n) for n in (1, 7)]
 
 
+@pytest.mark.parametrize(
+    ("gathers", "layout", "interval", "sharing"),
+    [
+        (False, Layout(dp=2), 7, 1),
+        (False, Layout(dp=2, ep=2), 7, 2),
+        (True, Layout(dp=2), 1, 1),
+        (True, Layout(dp=2, ep=2), 7, 2),
+        (True, Layout(dp=4, ep=4), 7, 4),
+    ],
+)
+def test_copies_that_share_experts_gather_prompts(gathers: bool, layout: Layout, interval: int, sharing: int) -> None:
+    """Others poll at every step, or after so many."""
+    model = txcalc.load("D=64 L=4 h=8 F=96 V=250 E=4 k=2")
+    planner = Planner(model, hardware.load("h100-sxm"), engine(model, interval=7, gathers=gathers))
+    demand = Timer(planner, request(300, 100, answer=5), 300).demand(layout)
+    assert (demand.interval, demand.sharing, demand.gathers) == (interval, sharing, gathers and sharing > 1)
+
+
 @pytest.mark.parametrize("answer", [2, 3])
 def test_others_prompts_are_waited_for_over_an_answer(answer: int) -> None:
     model = txcalc.load("D=64 L=4 h=8 F=96 V=250 E=4 k=2")

@@ -153,6 +153,15 @@ def test_a_rate_that_is_too_high_is_told_the_highest_that_is_not() -> None:
     assert "requests/s; impossible on 8 × h100-sxm: the floor of TPOT is" in out
 
 
+def test_the_highest_rate_may_be_less_than_one_a_second() -> None:
+    """Of prompts of 100,000 tokens, few of which an accelerator holds at once."""
+    model, asked = load("llama-3.1-8b"), request(100_000, rate=5.0)
+    planner = Planner(model, hardware.load("h100-sxm"), engine(model))
+    found = serve(arrange(planner, asked, 100_000, gpus=1), asked, None)
+    assert found.busiest and found.busiest.rate < 0.01 and found.busiest.steady.timed
+    assert not found.timer.open(found.busiest.layout, 1.02 * found.busiest.rate).timed
+
+
 def test_a_rate_gets_as_many_sequences_as_it_needs() -> None:
     code, out, _ = run("llama-3.1-8b", "--gpu", "h100-sxm", "--context", "4k", "--rate", "5/s", "--json")
     data: dict[str, Any] = json.loads(out)

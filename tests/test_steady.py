@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from command import Command
-from hypothesis import given, strategies as st
+from hypothesis import example, given, strategies as st
 
 from txcalc.planning.serving.demand import ROUNDS, Demand, StepCurve
 from txcalc.planning.serving.queueing import Loop
@@ -304,6 +304,7 @@ def test_an_open_loop_is_what_its_formulas_say(one: Demand, busy: float, d: floa
     assert (found.rate, found.decoding, found.utilisation) == (x, d, pytest.approx(full))
 
 
+@example(Demand(linear(0.01, 0.001), 0.1, 0.1, 1.0, 20), 0.8, 30.0)  # full from 14 on, whose steps leave 99 %
 @given(WHOLE, st.floats(0.05, 0.8), st.floats(2, 30))
 def test_a_population_is_its_chain_s(one: Demand, busy: float, most: float) -> None:
     """Birth by birth: that of n over n − 1 is the rate times the seconds that one of n takes, over n."""

@@ -209,7 +209,7 @@ class Messages:
         for tensor in self.orthogonalised(piece):
             group = layout.group("etp" if tensor.expert else "tp", node)
             if self.recipe.rules.dtensor:
-                apart = layout.ep * layout.expert_ways if tensor.expert else layout.tp
+                apart = layout.expert_group if tensor.expert else layout.tp
                 group = self.machine.beside(sharers(self.recipe, tensor.expert), apart, layout.gpus)
             for kind, times, size in muon_collectives(tensor, self.recipe):
                 yield ring(kind, group, float(times * tensor.copies * size), times * tensor.copies)

@@ -609,8 +609,21 @@ def test_without_a_layout_the_fastest_is_taken() -> None:
     best = data["search"]["best"][0]
     assert best["layout"] == data["layout"] and best["step_s"] == data["step_s"]["achievable"]
     assert data["search"]["considered"] > 100
-    code, out, err = run("train", "llama-3.1-70b", "--gpu", "l4")
-    assert code == 2 and "without --layout it needs a number" in err
+
+
+def test_without_a_number_the_fewest_gpus_are_found() -> None:
+    """Of a node's parts and of whole nodes, with what fits on none of the smaller ones."""
+    few = ("train", "D=2048 h=16 F=5504 L=40", "--tokens", "1k", "--micro-batch", "1", "--framework", "fsdp2", "--json")
+    data = json.loads(run(*few, "--gpu", "l4")[1])
+    assert data["fits"] and (data["gpu"]["count"], data["search"]["too_few"]) == (2, 1)
+    given = json.loads(run(*few, "--gpu", "l4:2")[1])
+    assert given["search"].pop("too_few") is None and given["search"] == {
+        key: value for key, value in data["search"].items() if key != "too_few"
+    }
+    code, _, err = run(*few[:-1], "--gpu", "l4:1")
+    assert code == 1 and 'without ":1" the fewest that suffice are found' in err
+    code, out, _ = run(*few, "--gpu", "l4", "--recompute", "none", "--micro-batch", "4096", "--global-batch", "4096")
+    assert code == 1 and json.loads(out)["search"]["fitting"] == 0  # more of them hold no less
 
 
 @pytest.mark.slow

@@ -16,13 +16,13 @@ from txcalc.api.trainings import recipe_of
 from txcalc.errors import InputError, Refuted
 from txcalc.planning.training import Layout, Recipe, largest, memory, search
 from txcalc.planning.training.activations import _core_again
-from txcalc.planning.training.answer import Training, fewer, train
-from txcalc.planning.training.inverse import _last, fewest
+from txcalc.planning.training.answer import Training, train
+from txcalc.planning.training.inverse import _last, fewer, fewest
 from txcalc.planning.training.machine import SLOWED, Machine
 from txcalc.planning.training.memory import _columns
 from txcalc.planning.training.parts import StepCosts, by_part
 from txcalc.planning.training.recipe import parse_options, parse_recipe
-from txcalc.planning.training.search import Search, _Table
+from txcalc.planning.training.search import Search, Searched, _Table, fewest_gpus
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build
@@ -500,17 +500,64 @@ def test_fewer_copies_of_the_same_layout() -> None:
 
 
 def test_the_fewest_is_the_first_that_fits() -> None:
+    """Of divisors, or of multiples where all of the recipe's do not suffice."""
     model, recipe = load(DECODER), Recipe(Layout(fsdp=8), tokens=32)
-    layouts = [Layout(fsdp=n) for n in (8, 4, 2, 1)]
-    sizes = {one: memory(model, replace(recipe, layout=one)).fullest.reserved for one in layouts}
-    for one in layouts:
-        assert fewest(model, recipe, layouts, sizes[one]) == one
-    assert fewest(model, recipe, layouts, min(sizes.values()) - 1) is None
-    assert fewest(model, recipe, [Layout(tp=3), Layout(fsdp=8)], 10**12) == Layout(fsdp=8)
-    alone = replace(
-        recipe, layout=Layout(dp=2), framework="megatron", zero=1
-    )  # of which one copy has nobody to share with
-    assert fewest(model, alone, fewer(alone.layout), 10**12) == Layout()
+    sizes = {n: memory(model, replace(recipe, layout=Layout(fsdp=n))).fullest.reserved for n in range(1, 41)}
+    alone = replace(recipe, layout=Layout(fsdp=1))
+    for size in (sizes[n] for n in (1, 2, 5, 8, 9, 39)):
+        first = next(n for n in sizes if sizes[n] <= size)
+        assert fewest(model, alone, size) == Layout(fsdp=first)
+        replicas = (*(1, 2, 4), *range(8, 1000, 8))
+        assert fewest(model, recipe, size) == Layout(fsdp=next(n for n in replicas if n >= first))
+    assert fewest(model, recipe, 10_000) is None
+
+
+def test_copies_that_shard_nothing_are_no_help() -> None:
+    model = load(DECODER)
+    recipe = Recipe(Layout(dp=2), tokens=32, framework="megatron", zero=1)
+    assert fewest(model, recipe, 10**12) == Layout()  # of which one copy has nobody to share with
+    held = [memory(model, replace(recipe, layout=Layout(dp=n))).fullest.reserved for n in (2, 6)]
+    assert held[0] > held[1] and fewest(model, recipe, held[1]) == Layout(dp=6)
+    assert fewest(model, replace(recipe, zero=0), held[1]) is None
+
+
+@pytest.mark.parametrize("node", [8, 6, None])
+def test_the_fewest_gpus_are_parts_of_a_node_or_whole_ones(node: int | None) -> None:
+    """Every number where a search would succeed, with the number before it; what grows no more ends the search."""
+
+    class Known:
+        def __init__(self, number: int, least: int, floor: int = 0) -> None:
+            self.number, self.least, self.floor = number, least, floor
+
+        def run(self, tell: object, given: bool) -> Searched:
+            assert not given
+            held = max(self.floor, 1000 * self.least // self.number)
+            best: Any = SimpleNamespace(plan=SimpleNamespace(fullest=SimpleNamespace(reserved=held)), gpus=self.number)
+            return Searched((best,), 1, 1, "" if self.number >= self.least else "no")
+
+    whole = node or 8
+    numbers = [n for n in (1, 2, 4) if n < whole] + list(range(whole, 40 * whole, whole))
+    for least in range(1, 20 * whole):
+        found = fewest_gpus(lambda number, least=least: Known(number, least), node)  # type: ignore
+        enough = next(n for n in numbers if n >= least)
+        assert found.best[0].gpus == enough  # type: ignore[attr-defined]
+        assert found.too_few == ([0, *numbers][numbers.index(enough)])
+    never = fewest_gpus(lambda number: Known(number, 10**9, 5 * 10**11), node)  # type: ignore[arg-type, return-value]
+    assert never.refused and never.best[0].gpus == 4  # type: ignore[attr-defined]
+
+
+def test_a_number_of_gpus_without_a_layout_is_passed_over() -> None:
+    def of(number: int) -> Any:
+        def run(*_: object, **__: object) -> Searched:
+            if number == 2:
+                raise InputError("train", ["no layout"])
+            best: Any = SimpleNamespace(plan=SimpleNamespace(fullest=SimpleNamespace(reserved=1000 // number)))
+            return Searched((best,), 1, 1, "none of them" if number < 4 else "")
+
+        return SimpleNamespace(run=run)
+
+    found = fewest_gpus(of, 8)
+    assert found.refused == "none of them; of 2: train: no layout"
 
 
 def test_a_longest_sequence_is_cut_evenly() -> None:

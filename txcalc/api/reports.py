@@ -172,7 +172,7 @@ def _training(
             if layouts:
                 recipes = [recipe_of(one, number, batch, each, "adamw", {}, "--train") for one in layouts]
             else:
-                searched = search(model, machine, number, batch, each, "adamw", {}, flag="--train")
+                searched = search(model, machine, number, batch, each, "adamw", {})
                 notes += [f"{model.name}: {searched.refused}"] if searched.refused else []
                 recipes = [one.recipe for one in searched.best[: 1 if searched.refused else RUNS]]
             found.append(training(i, [answer(model, recipe, machine) for recipe in recipes], price))

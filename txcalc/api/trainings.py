@@ -119,10 +119,12 @@ class Fast(Record):
 
 
 class Found(Record):
-    """Layouts considered, and about how many fit."""
+    """Layouts considered, and about how many fit; `too_few`: the next smaller number of GPUs on which none does, where
+    no number was given."""
 
     considered: int
     fitting: int
+    too_few: int | None
     best: list[Fast]
 
 
@@ -244,7 +246,7 @@ def train(
 ) -> Train:
     """What training takes: memory of every rank, time of a step, and cost of the whole run.
 
-    gpu            NAME:N or NAME:N@PRICE
+    gpu            NAME:N or NAME:N@PRICE; NAME without a layout: the fewest on which one fits
     layout         parallelism (`"tp=8,fsdp=4"`); default: the fastest that fits
     tokens         sequence length (default: 4,096 or the context)
     micro_batch    sequences per rank and pass; `global_batch` per step
@@ -390,22 +392,22 @@ def search(
     optimizer: str,
     asked: Mapping[str, Any],
     tell: Callable[[str, float], None] | None = None,
-    flag: str = "--gpu",
 ) -> Searched:
-    """The fastest layouts of a number of GPUs, given by `flag`, or the smallest where none fits. Errors: `InputError`,
-    `Refuted` where there is none at all."""
+    """The fastest layouts of a number of GPUs (None: of the fewest on which one fits), or the smallest where none fits.
+    Errors: `InputError`, `Refuted` where there is none at all."""
     from txcalc.planning.training import Recipe
-    from txcalc.planning.training.search import Search
+    from txcalc.planning.training.search import Search, fewest_gpus
 
-    if gpus is None:
-        raise InputError(flag, ["without --layout it needs a number of GPUs (NAME:N, such as h100:8)"])
     base = Recipe(tokens=tokens, optimizer=optimizer, **{key: value for key, value in asked.items() if key != "zero"})
     base.check()
     base = replace(base, zero=asked.get("zero", 0))
-    whole = _batch(batch, gpus, tokens)
-    if whole < 1:
-        raise InputError("train", [Fault("--global-batch", whole, "a whole number from 1")])
-    return Search(model, base, machine, gpus, whole, frozenset(asked)).run(tell)
+    if batch is not None and batch < 1:
+        raise InputError("train", [Fault("--global-batch", batch, "a whole number from 1")])
+
+    def of(number: int) -> Search:
+        return Search(model, base, machine, number, _batch(batch, number, tokens), frozenset(asked))
+
+    return fewest_gpus(of, machine.node, tell) if gpus is None else of(gpus).run(tell)
 
 
 def recipe_of(

@@ -13,7 +13,10 @@ from txcalc.cli.command import command
 from txcalc.cli.output import progress
 from txcalc.errors import InputError
 
-LAYOUT = "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Default: the fastest that fits."
+LAYOUT = (
+    "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Default: the fastest that fits; without a number of GPUs, on the fewest "
+    "that do."
+)
 
 
 @command(

@@ -33,6 +33,8 @@ def report(found: Training, terms: Terms, searched: Searched | None = None, othe
     header = [verdict(found), summary(found.model)[0], _where(found), _batch(found)]
     if searched and not searched.refused:
         header.append(f"fastest of {searched.considered:,} layouts, of which about {searched.fitting:,} fit")
+        if searched.too_few:
+            header.append(f"the fewest GPUs: on {searched.too_few:,} no layout was found to fit")
     tables = [*([_search(searched)] if searched else []), _memory(found.plan.fullest, "the fullest rank")]
     if found.rank:
         tables.append(_memory(found.rank, "the requested rank"))
@@ -117,7 +119,8 @@ def _searched(searched: Searched) -> dict[str, Any]:
         }
         for each in searched.best
     ]
-    return {"considered": searched.considered, "fitting": searched.fitting, "best": best}
+    counted = {"considered": searched.considered, "fitting": searched.fitting, "too_few": searched.too_few}
+    return {**counted, "best": best}
 
 
 def _others(others: Sequence[Elsewhere]) -> Table:
@@ -138,7 +141,7 @@ def _limits(found: Training) -> Table:
         [
             column("fewest GPUs", "GPUs", "min GPUs"),
             exact(fewest.gpus if fewest else 0),
-            str(fewest or "fewer replicas do not fit"),
+            str(fewest or "no number of replicas fits"),
         ],
     ]
     title = "Limits, all else equal (0: nothing fits)"

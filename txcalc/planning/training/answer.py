@@ -9,7 +9,6 @@ from txcalc import hardware
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.model import Model
-from txcalc.num import divisors
 from txcalc.parts.frozen import record
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.inverse import fewest, largest
@@ -26,7 +25,7 @@ ACTIVE = ("torchtitan", "llama-3")  # conventions that count routed experts time
 @record
 class Training:
     """step       None where it is not known, and `why` says so
-    max_tokens, min_gpus   the longest sequence, and the same layout over the fewest copies, that fit
+    max_tokens, min_gpus   the longest sequence, and the same layout over the fewest replicas, that fit
     rank       the requested one
     rate       tokens per second and accelerator: measured, or what `step` achieves; None: neither
     measured   whether it was measured
@@ -126,15 +125,9 @@ def train(
     limits = (
         largest(model, recipe, "micro_batch", space),
         largest(model, recipe, "tokens", space),
-        fewest(model, recipe, fewer(recipe.layout), space),
+        fewest(model, recipe, space),
     )
     one = None if rank is None else rank_of(model, recipe, rank)
     return Training(
         model, recipe, machine, plan, step, why, rate_of, measured is not None, tuple(used), whole, *limits, one
     )
-
-
-def fewer(layout: Layout) -> list[Layout]:
-    """The same sharding with fewer replicas: every pair of divisors of dp and fsdp."""
-    made = [layout.replace(dp=dp, fsdp=fsdp) for dp in divisors(layout.dp) for fsdp in divisors(layout.fsdp)]
-    return sorted(made, key=lambda one: one.gpus)

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from bisect import bisect_left
+from collections.abc import Callable
 from dataclasses import replace
 
 from txcalc.errors import InputError
 from txcalc.model import Model
+from txcalc.num import divisors
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.memory import memory
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
 
 # Steps of linear interpolation before bisection.
 LINES = 8
+RANKS = 1 << 14  # in the largest layout tried
 
 
 def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
@@ -33,18 +36,37 @@ def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
     return step * _last(held, max(1, most // step), capacity)
 
 
-def fewest(model: Model, recipe: Recipe, layouts: Iterable[Layout], capacity: int) -> Layout | None:
-    """The first of the layouts, fewest GPUs first, whose fullest rank reserves at most `capacity` bytes; None where
-    none does. Layouts that the model or the recipe does not allow are passed over."""
-    for layout in sorted(layouts, key=lambda one: one.gpus):
+def fewest(model: Model, recipe: Recipe, capacity: int) -> Layout | None:
+    """The same sharding with the fewest replicas whose fullest rank reserves at most `capacity` bytes: of divisors of
+    dp and fsdp, else of multiples of what shards over them (fsdp, or dp with ZeRO); None where none does. Layouts that
+    the model or the recipe does not allow are passed over."""
+
+    def holds(layout: Layout) -> bool:
         alone = layout.dp == layout.cp == 1  # ZeRO then shards nothing
         try:
             plan = memory(model, replace(recipe, layout=layout, zero=0 if alone else recipe.zero))
         except InputError:
-            continue
-        if plan.fullest.reserved <= capacity:
-            return layout
-    return None
+            return False
+        return plan.fullest.reserved <= capacity
+
+    return next(filter(holds, fewer(recipe.layout)), None) or _more(recipe, holds)
+
+
+def fewer(layout: Layout) -> list[Layout]:
+    """The same sharding with fewer replicas, fewest first: every pair of divisors of dp and fsdp."""
+    made = [layout.replace(dp=dp, fsdp=fsdp) for dp in divisors(layout.dp) for fsdp in divisors(layout.fsdp)]
+    return sorted(made, key=lambda one: one.gpus)
+
+
+def _more(recipe: Recipe, holds: Callable[[Layout], bool]) -> Layout | None:
+    """The first that fits with twice, three times … as many ranks that share weights or states: of more of them, each
+    holds less."""
+    layout = recipe.layout
+    axis = "fsdp" if recipe.rules.dtensor else "dp"
+    layouts = [layout.replace(**{axis: getattr(layout, axis) * n}) for n in range(2, RANKS // layout.gpus + 1)]
+    if (axis == "dp" and not recipe.zero) or not layouts or not holds(layouts[-1]):
+        return None
+    return layouts[bisect_left(layouts, True, key=holds)]
 
 
 def _last(held: Callable[[int], int], most: int, capacity: int) -> int:

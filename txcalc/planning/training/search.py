@@ -12,10 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from txcalc.errors import InputError, Refuted
+from txcalc.errors import InputError, Refuted, TxcalcError
 from txcalc.model import Model
 from txcalc.num import ceil_div, divisors, product
 from txcalc.planning.layout import Layout
+from txcalc.planning.links import NODE
 from txcalc.planning.training.activations import kept
 from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.machine import Kernels, Machine, ring
@@ -33,6 +34,7 @@ TRIED = 60  # layouts whose memory is computed: the fastest and, if none of them
 SLACK = 1.1  # estimated memory may exceed the capacity by this factor
 MICRO = (1, 2, 4, 8, 16, 32)
 PIECES = (1, 2, 4)
+SMALLER = 0.99  # of its bytes must be left on twice as many accelerators for still more to be tried
 MATRIX = (1024, 1024)  # a typical matrix, whose optimizer state per element is used for all weights
 
 
@@ -46,12 +48,19 @@ class FoundLayout(NamedTuple):
 
 class Searched(NamedTuple):
     """The fastest layouts that fit, the number considered, and about how many of these fit. `refused` says that none
-    fits; `best` is then the smallest one computed."""
+    fits; `best` is then the smallest one computed. `too_few`: the next smaller number of accelerators on which none was
+    found to fit; None: the number was given."""
 
     best: tuple[FoundLayout, ...]
     considered: int
     fitting: int
     refused: str = ""
+    too_few: int | None = None
+
+    @property
+    def held(self) -> int:
+        """Bytes of the fullest rank of the best."""
+        return self.best[0].plan.fullest.reserved
 
 
 class _Table(NamedTuple):
@@ -92,8 +101,11 @@ class Search:
         self._tables: dict[tuple[int, int, int, int, str], _Table | None] = {}
         self.kernels = Kernels(self.machine)
 
-    def run(self, tell: Callable[[str, float], None] | None = None) -> Searched:
-        """The fastest layouts. `tell` is called with the progress. Errors: `Refuted` if no layout can be computed."""
+    def run(self, tell: Callable[[str, float], None] | None = None, given: bool = True) -> Searched:
+        """The fastest layouts. `tell` is called with the progress; `given`: the user said how many accelerators.
+
+        Errors: `InputError` if the options leave no layout, `Refuted` if none can be computed.
+        """
         estimates = sorted(self.estimates(tell), key=lambda each: each.seconds)
         capacity = self.machine.accelerator.memory * RESERVED[1] / RESERVED[0]
         likely = [each for each in estimates if each.bytes <= capacity * SLACK]
@@ -108,7 +120,9 @@ class Search:
             raise Refuted(f"{self.model.name}: {said}")
         least = self._timed(*min(plans, key=lambda each: each[1].fullest.reserved))
         takes = iec(least.plan.fullest.reserved, 3)
-        said += f": the smallest of {len(plans)} that were computed takes {takes} ({self._mends()})"
+        said += f": the smallest of {len(plans)} that were computed takes {takes} ({self._mends(given)})"
+        if given:
+            said += f'; without ":{self.gpus}" the fewest that suffice are found'
         return Searched((least,), self.considered, 0, said)
 
     def _fitting(self, estimates: Iterable[_Estimate], plans: list[tuple[Recipe, Ranks]]) -> list[FoundLayout]:
@@ -139,16 +153,17 @@ class Search:
             small.setdefault((recipe.layout.replace(vpp=1), recipe.framework, recipe.accumulation == 1), each)
         return sorted(list(small.values())[:TRIED], key=lambda each: each.seconds)
 
-    def _mends(self) -> str:
+    def _mends(self, given: bool = True) -> str:
         """Ways to use less memory that the user has not chosen yet."""
         base = self.base
-        mends = [*(() if self.model.fixed_length or base.tokens == 1 else ("fewer tokens",))]
+        mends = ["more GPUs"] if given else []
+        mends += [] if self.model.fixed_length or base.tokens == 1 else ["fewer tokens"]
         mends += [] if base.packed else ["--lora with base=nf4-dq"] if base.frozen else ["--lora"]
         if not base.frozen and not base.offloads("optimizer"):
             beside = {name: optimizer_bytes(MATRIX, replace(base, optimizer=name), 4, True) for name in OPTIMIZERS}
             smaller = min(beside.values()) < beside[base.optimizer]
             mends += ["--offload optimizer", *(["a smaller --optimizer"] if smaller else [])]
-        return " or ".join([", ".join(["more GPUs", *mends[:-1]]), *mends[-1:]])
+        return " or ".join(filter(None, (", ".join(mends[:-1]), *mends[-1:])))
 
     def estimates(self, tell: Callable[[str, float], None] | None = None) -> Iterator[_Estimate]:
         """An estimate of every recipe. Errors: `InputError` if the options leave no layout."""
@@ -354,3 +369,38 @@ class Search:
                 hides = recipe.rules.gathers_beside
                 seconds += lost((1 - alone) * gathered, backward / 3) + alone * gathered if hides else gathered
         return seconds
+
+
+def fewest_gpus(
+    search_of: Callable[[int], Search], node: int | None, tell: Callable[[str, float], None] | None = None
+) -> Searched:
+    """The search over the fewest accelerators on which a layout fits: 1, 2, 4 … of a node, and whole nodes. `refused`
+    where twice as many do not hold less. Errors: as `Search.run`, where no number of a node's has a layout."""
+    node = node or NODE
+
+    def run(number: int) -> Searched | TxcalcError:
+        try:
+            return search_of(number).run(tell, given=False)
+        except (InputError, Refuted) as error:
+            return error
+
+    few, number, found = 0, 1, run(1)
+    while isinstance(found, TxcalcError) or found.refused:
+        few, number, before = number, min(2 * number, node) if number < node else 2 * number, found
+        found = run(number)
+        if isinstance(before, TxcalcError):
+            if number > node:
+                raise before
+        elif isinstance(found, TxcalcError):
+            return before._replace(refused=f"{before.refused}; of {number:,}: {found}")
+        elif found.refused and found.held > SMALLER * before.held:
+            return found
+    low, high = few // node, number // node
+    while high - low > 1:
+        middle = (low + high) // 2
+        between = run(middle * node)
+        if isinstance(between, TxcalcError) or between.refused:
+            low = middle
+        else:
+            high, found = middle, between
+    return found._replace(too_few=low * node or few)

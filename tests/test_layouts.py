@@ -16,7 +16,7 @@ from tiny import TINY
 from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.planning.training import Layout, Recipe, memory
-from txcalc.planning.training.collectives import KINDS, collectives, muon_collectives
+from txcalc.planning.training.collectives import KINDS, collectives, muon_collectives, muon_replicas
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.memory import figures
 from txcalc.planning.training.recipe import parse_recipe
@@ -238,6 +238,14 @@ def test_muon_of_megatron_gathers_what_tp_splits() -> None:
     assert muon_collectives(cut._replace(axis=None), recipe) == []
     torchs = Recipe(Layout(tp=2, fsdp=2), optimizer="muon", tokens=32)
     assert "a matrix that tp splits is not counted" in memory(load(LLAMA), torchs).notes[-1]
+    assert muon_collectives(cut, Recipe(Layout(fsdp=4), optimizer="muon")) == []
+    spread = Recipe(Layout(fsdp=4), optimizer="muon")
+    tall, wide = (RankTensor(shape, 1, None, False, True, (0,)) for shape in ((64, 16), (10, 64)))
+    assert muon_collectives(tall, spread) == [("all_reduce", 1, 2), ("all_reduce", 10, 2 * 16 * 16)]
+    gathered = [("all_gather", 10, 2 * 12 * 64), ("all_gather", 5, 2 * 12 * 10)]
+    assert muon_collectives(wide, spread) == [("all_reduce", 1, 2), *gathered]
+    apart = Recipe(Layout(tp=4, ep=2, etp=2, dp=2), optimizer="muon", framework="megatron")
+    assert [muon_replicas(cut._replace(expert=expert), apart) for expert in (False, True)] == [4, 2]
     machine, sent = Machine.of(hardware.load("h100-sxm")), list[float]()
     for optimizer in ("muon", "adamw"):
         timer = StepTimer(load(LLAMA), replace(recipe, optimizer=optimizer), machine)
@@ -354,3 +362,6 @@ def test_a_recipe_is_read() -> None:
     with pytest.raises(InputError) as error:
         parse_recipe("micro=2,reshard=yes,tokens=x", Layout())
     assert len(error.value.faults) == 3
+    assert "(did you mean micro_batch?)" in str(error.value)
+    with pytest.raises(InputError, match=r"'zzz' is not an option of a recipe \(one of \w+, "):
+        parse_recipe("zzz=2", Layout())

@@ -541,6 +541,8 @@ def test_the_numbers_of_a_plan_end() -> None:
 
 def test_the_highest_rate_is_rounded_down_to_three_digits() -> None:
     assert most_rate(lambda rate: rate <= 3.33701, 0.1, 10.0) == pytest.approx(3.33)
+    assert most_rate(lambda rate: rate <= 0.0333701, 0.001, 10.0) == pytest.approx(0.0333)
+    assert most_rate(lambda rate: rate <= 333.701, 0.1, 1000.0) == 333
     assert most_rate(lambda rate: rate <= 0.042, 0.05, 10.0) == 0.0
     assert most_rate(lambda rate: True, 1.0, 1.01) == 1.01, "of one rate, that one"
     assert most_rate(lambda rate: True, 1.0, 25.0) == pytest.approx(24.9, abs=0.11)

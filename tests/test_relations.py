@@ -604,6 +604,7 @@ def test_a_rate_of_one_card_or_the_parts_of_a_node() -> None:
     """Of a layout of four, four and eight, and whole nodes; of twelve only its multiples."""
     assert rentable(1, {"tp": 4})[:3] == [4, 8, 16] and rentable(1, {"tp": 16})[:3] == [16, 32, 48]
     assert rentable(1, {"tp": 4, "dp": 3})[:3] == [12, 24, 36] and rentable(1, {})[:4] == [1, 2, 4, 8]
+    assert rentable(1, {"dp": 41})[-1] == 24 * 41 and rentable(1, {"dp": 8}) == [*range(8, 1025, 8)]
 
 
 def test_a_run_may_have_a_deadline_where_it_is_known_which_run() -> None:

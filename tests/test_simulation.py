@@ -484,8 +484,9 @@ def test_a_copy_is_told_its_share_of_the_load(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(Server, "of", of)
     timer: Any = SimpleNamespace(asked=request(300, 100, answer=5, rate=4.0))
     point: Any = SimpleNamespace(layout=Layout(dp=2), sequences=6, steady=Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0))
-    simulated(timer, point, Slo(), 9, requests=3)
+    found = simulated(timer, point, Slo(), 9, requests=2000)
     assert told == [(None, point.steady._replace(rate=3.5, decoding=2.0))]
+    assert found.run.seconds == pytest.approx(2000 / 2.0, rel=0.1)  # half of four requests a second
 
 
 def steady_server(monkeypatch: pytest.MonkeyPatch) -> None:

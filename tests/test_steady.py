@@ -101,6 +101,30 @@ def test_copies_that_gather_prompts() -> None:
     assert many.ttft == pytest.approx(0.01 * (0.5 + (1.5 * 10 - 1) / 2 + 1) * rest, rel=0.05)
 
 
+def test_polls_of_copies_that_gather_by_hand() -> None:
+    """1,000 steps of two tokens among 10 sequences: every 50 a prompt for one copy, every 75 for both; 60 at most."""
+    demand = Demand(linear(0.01, 0), 0.1, 0.1, 1.0, 1001, tokens=2.0, sharing=2, gathers=True, interval=1000)
+    assert Loop(demand, 20.0).poll_interval(10.0) == pytest.approx(75)
+    assert Loop(demand._replace(interval=60), 20.0).poll_interval(10.0) == 60
+
+
+@pytest.mark.parametrize(("chunks", "alone"), [(2.0, 0), (2.5, 0.5)])
+def test_a_prompt_beside_nothing_waits_for_the_line(chunks: float, alone: float) -> None:
+    """Without steps of others: for the prompts before it, and for what its last chunk computes of another."""
+    rate, prompt, queue, chunk = 2.0, 0.2, 0.3, 0.2 / chunks
+    demand = Demand(linear(0.01, 0), prompt, prompt, chunks, 1)
+    whole = int(-(-chunks // 1)) - 1
+    mine = (1 - exp(-rate * whole * chunk)) * alone
+    behind = (1 - exp(-rate * (queue + prompt))) / 2
+    expected = queue + (0.6 * mine + 0.4 * behind) * chunk
+    assert Loop(demand, None).prefill_wait(rate, 0.0, queue) == pytest.approx(expected)
+
+
+def test_too_many_prompts_alone_are_answered_as_fast_as_they_are_computed() -> None:
+    over = open_(Demand(linear(0.01, 0), 0.25, 0.25, 1.0, 1), 10.0, 8.0)
+    assert (over.lasts, over.rate, over.utilisation, over.decoding) == (False, 4.0, 2.5, 0.0)
+
+
 def test_those_without_a_seat_wait_in_line() -> None:
     demand = Demand(linear(0.01, 0.001), 0.02, 0.02, 0.1, 501)
     all_, seated = closed(demand, 80, 16), closed(demand, 16)

@@ -20,7 +20,7 @@ from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.evidence import known as evidence, theorems
 from txcalc.evidence.known import how_known
-from txcalc.evidence.theorems import Condition, Size, Theorem, Unit, inherited, units
+from txcalc.evidence.theorems import Condition, Shown, Size, Theorem, Unit, inherited, units
 from txcalc.model import Model
 from txcalc.num import ceil_div, minimum
 from txcalc.parts import spans
@@ -217,6 +217,11 @@ def test_sizes_outside_the_conditions_inherit_nothing() -> None:
     (unit, *_) = units(load(TOY))
     at_least = Condition(Size(((1, ("d_model",)), (-1, ("vocab_size",)))), ">=")
     kept = Theorem("frame", {q: theorems.digest(unit, q) for q in theorems.PROVED}, "all B, T ≥ 1", (at_least,))
+    further = {"cache": Shown("1", "measured", "B = 2", ()), "masked flops": Shown("2", "proved", "all", (at_least,))}
+    for path, more in ((theorems.own_file().with_name("one.json"), {}), (theorems.own_file(), further)):
+        theorems.write(path, {"x": kept._replace(further=more)}, {})
+        assert theorems.read(path) == {"x": kept._replace(further=more)} and "[]" not in path.read_text()
+    theorems.own_file().unlink()
     theorems.write(theorems.own_file(), {units(load(TOY, {"norm.form": "layer"}))[0].key: kept}, {})
     assert str(at_least) == "d_model + -1·vocab_size ≥ 0" and not at_least.holds(unit.values)
     assert at_least.holds({"d_model": 5, "vocab_size": 5})

@@ -29,7 +29,7 @@ def rentable(least: int, held: Mapping[str, int], node: int | None = None) -> li
     whole = min(node or NODE, NODE)  # of a rack, as many as in one node
     parts = [n for n in (1, 2, 4) if n < whole]
     counts = [n for n in (*parts, *range(whole, MOST_GPUS + 1, whole)) if n % given == 0]
-    if not counts or (given > whole and given % whole):
+    if not counts or given > whole:
         counts = list(range(given, MOST_GPUS + 1, given))
     return [n for n in counts if n >= least]
 

@@ -121,7 +121,8 @@ def presets() -> str:
 
 
 def accelerators() -> str:
-    """Every accelerator with what its file says."""
+    """Every accelerator with what its file says, and where that is from."""
+    sources = ["", "## Sources", ""]
     rows = ["| accelerator | memory | bandwidth | link | FLOP/s |", "| --- | ---: | ---: | ---: | ---: |"]
     for name in hardware.names():
         card = hardware.load(name)
@@ -131,7 +132,8 @@ def accelerators() -> str:
         link = f"{card.link / 1e9:,.0f} GB/s" if card.link else ""
         cells = iec(card.memory), f"{card.bandwidth / 1e9:,.0f} GB/s", link, rate
         rows.append(f"| `{name}` {card.title} | {' | '.join(cells)} |")
-    return "\n".join(rows)
+        sources.append(f"* `{name}`: {'; '.join(dict.fromkeys(card.sources.values()))}")
+    return "\n".join(rows + sources)
 
 
 def helps() -> str:

@@ -257,7 +257,7 @@ class Sweep:
         keys = [c if kind == "value" else c > 0 for c, (_, kind) in zip(columns, self._kinds, strict=True) if kind]
         if all((key == key[0]).all() for key in keys):
             return self._figures(columns)
-        _, part = np.unique(np.stack(keys), axis=1, return_inverse=True)
+        part = np.unique(np.stack(keys), axis=1, return_inverse=True)[1].ravel()  # which NumPy 2.0 gives an axis more
         order = np.argsort(part, kind="stable")
         cuts = np.flatnonzero(np.diff(part[order])) + 1
         parts = [self._figures([column[own] for column in columns]) for own in np.split(order, cuts)]

@@ -10,6 +10,7 @@ says what moved in which file.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Iterator
 from hashlib import sha256
@@ -20,6 +21,7 @@ import pytest
 from command import typed
 from tiny import TINY
 
+from txcalc.evidence.theorems import units
 from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.parts.part import Composite, Workload
@@ -35,14 +37,17 @@ LINES = [*json.loads(GOLDEN.read_text("utf-8"))]
 
 
 def numbers(value: Any, path: str, found: dict[str, list[Any]]) -> dict[str, list[Any]]:
-    """Those of a JSON value by its first two keys."""
+    """Those of a JSON value by its first two keys; of texts those that they contain, apart."""
     if isinstance(value, dict):
         for key, item in value.items():
             numbers(item, path if "." in path else f"{path}.{key}" if path else key, found)
     elif isinstance(value, list):
         for item in value:
             numbers(item, path, found)
-    elif not isinstance(value, str):
+    elif isinstance(value, str):
+        if written := re.findall(r"\d[\d.,]*", value):
+            found.setdefault(f"{path} says", []).extend(written)
+    else:
         found.setdefault(path, []).append(float(f"{value:.6g}") if isinstance(value, float) else value)
     return found
 
@@ -115,6 +120,12 @@ def computed(root: Any) -> dict[str, str]:
     return {topic: sha256(repr(said).encode()).hexdigest()[:4] for topic, said in found.items()}
 
 
+def structures(model: Model) -> str:
+    """A digest of the structures of which a model is made, and of the sizes that theorems let be any."""
+    found = [(unit.name, unit.key, sorted(unit.values.items())) for unit in units(model)]
+    return sha256(repr(found).encode()).hexdigest()[:4]
+
+
 def composites(part: Any) -> Iterator[Composite]:
     if isinstance(part, Composite):
         yield part
@@ -146,7 +157,9 @@ TREES = [*TINY, *TOWERS]
 
 def trees(name: str) -> Iterator[tuple[str, Any]]:
     if name in TINY:
-        yield from layouts(build(TINY[name], name))
+        model = build(TINY[name], name)
+        yield "structures", structures(model)
+        yield from layouts(model)
     else:
         yield from ((tower, model.root) for tower, model in build(*describe(TOWERS[name])).towers.items())
 

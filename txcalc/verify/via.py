@@ -254,9 +254,8 @@ def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Inp
     if net.main_input_name == "input_values" and hasattr(config, "num_mel_bins"):  # a spectrogram's patches
         return (_Input("input_values", (batch, config.max_length, config.num_mel_bins), (B, None, None)),)
     if net.main_input_name == "input_features" and (heard := _bands(config, batch, tokens, source)):
-        if getattr(config, "is_encoder_decoder", False):
-            return (heard, _Input("decoder_input_ids", (batch, tokens), (B, T)))
-        return (heard,)
+        joined = getattr(config, "is_encoder_decoder", False)
+        return (heard, *([_Input("decoder_input_ids", (batch, tokens), (B, T))] * joined))
     if net.main_input_name == "states":
         wide = {"states": config.state_dim, "actions": config.act_dim, "returns_to_go": 1}
         acts = (_Input(name, (batch, tokens, size), (B, T, None)) for name, size in wide.items())
@@ -314,13 +313,14 @@ def _bands(config: Any, batch: int, tokens: int, source: int | None) -> _Input |
 def _pictures(config: Any, batch: int) -> tuple[_Input, ...] | str:
     """An image, or the frames of a video."""
     config = config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
+    config = config.backbone_config if hasattr(config, "use_simple_decoder") else config  # of pictures of one size
     image, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
     sides = tuple(image) if isinstance(image, list | tuple) else (image, image)
     if len(sides) != 2 or not all(isinstance(side, int) for side in (*sides, channels)):
         return "its config does not say how large a picture is"
-    frames = (config.num_frames,) if hasattr(config, "num_frames") else ()
-    shape = (batch, *frames, channels, *sides)
-    return (_Input("pixel_values", shape, (B, *(None for _ in shape[1:]))),)
+    shape = (batch, *([config.num_frames] if hasattr(config, "num_frames") else []), channels, *sides)
+    choice = [_Input("dataset_index", (batch,), (B,))] * (getattr(config, "num_experts", 1) > 1)
+    return (_Input("pixel_values", shape, (B, *(None for _ in shape[1:]))), *choice)
 
 
 def _forward(net: Any, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:

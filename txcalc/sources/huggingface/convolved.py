@@ -255,8 +255,23 @@ regnet = resnet
 
 
 def convnext(c: Config) -> Raw:
-    """Blocks of a wide depthwise convolution and two matrices, smaller between stages; in its second version the middle
-    is scaled by what the whole picture has of each channel."""
+    """Blocks, and a classifier of what they make."""
+    net = Network(c, picture(c, 224), c.size("num_channels", default=3))
+    (sides, last), dino = blocks(c, net)[-1], c.model_type == "dinov3_convnext"
+    if not dino:
+        return net.classified(norm=True)
+    c.head_of("none")
+    net.outside()
+    net.add(normed("last", last, at=[0, sides[0] * sides[1] + 1, 1]))
+    return net.described()
+
+
+convnextv2 = dinov3_convnext = convnext
+
+
+def blocks(c: Config, net: Network) -> Maps:
+    """ConvNeXt's: a wide depthwise convolution and two matrices, smaller between stages; in its second version the
+    middle is scaled by what the whole picture has of each channel. Gives the first map and each stage's."""
     second, dino = c.model_type == "convnextv2", c.model_type == "dinov3_convnext"
     c.ignore("stage_names", "out_features", "out_indices")
     widths, depths = stages(c, hidden_sizes=(size, [96, 192, 384, 768]), depths=(size, [3, 3, 9, 3]))
@@ -266,8 +281,8 @@ def convnext(c: Config) -> Raw:
             c.only(len(widths), "num_hidden_layers", why="the length of hidden_sizes")
     act, patch = c.activation("hidden_act", default="gelu"), 4 if dino else c.size("patch_size", default=4)
     scaled = (not second and c.real("layer_scale_init_value", default=1e-6) > 0) or dino
-    net = Network(c, picture(c, 224), c.size("num_channels", default=3), act)
     net.conv("stem", widths[0], patch, patch, pad=0, bias=True, norm="layer", act="")
+    maps = [(net.sides, net.channels)]
     for i, (d, depth) in enumerate(zip(widths, depths, strict=True)):
         if i:
             net.outside("embedding")
@@ -279,16 +294,8 @@ def convnext(c: Config) -> Raw:
         if second:
             net.add(piece("response_scale", "scale", 4 * d), piece("response_shift", "shift", 4 * d))
         net.add(piece("down", "linear", 4 * d, d), *[piece("layer_scale", "scale", d)] * scaled, piece("sum", "sum", d))
-    if dino:
-        c.head_of("none")
-        net.outside()
-        seen = net.sides[0] * net.sides[1] + 1
-        net.add(normed("last", widths[-1], at=[0, seen, 1]))
-        return net.described()
-    return net.classified(norm=True)
-
-
-convnextv2 = dinov3_convnext = convnext
+        maps.append((net.sides, net.channels))
+    return maps
 
 
 def even(value: float, by: int, least: int | None = None) -> int:

@@ -1,4 +1,4 @@
-"""What finds objects in a picture: layers over its patches, or over what a convolutional network makes of it."""
+"""What finds objects or points in a picture: layers over its patches or over what convolutions make of it."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.convolved import Maps, Network, outputs, picture, residual
 from txcalc.sources.huggingface.leaves import Pieces, attends, fed, listed, normed, preceded
 from txcalc.sources.huggingface.recorded import recorded
+from txcalc.sources.spec import size
 
 # What trains a detector, and changes no size.
 LOSSES = ("class_cost", "bbox_cost", "giou_cost", "bbox_loss_coefficient", "giou_loss_coefficient", "auxiliary_loss",
@@ -148,12 +149,8 @@ def detr(c: Config) -> Raw:
         names = (f"{half}_attention_heads", *(("num_attention_heads",) if half == "encoder" else ()))
         heads, wide = c.size(*names, default=8), c.size(f"{half}_ffn_dim", default=2048)
         c.divides(heads, d, f"{half}_attention_heads", "d_model")
-        width = max(1, d // heads)
         net.layer(half, n)
-        net.leaves += [*attends("", d, heads, width, **own), normed("attention", d, **own)]
-        if half == "decoder":
-            net.leaves += [*attends("reading_", d, heads, width, keys=there, **own), normed("reading", d, **own)]
-        net.leaves += [*fed("feed_forward", d, wide, act, norm="", **own), normed("feed_forward", d, **own)]
+        net.leaves += read_by(d, heads, wide, act, there if half == "decoder" else None, own)
         if half == "decoder" or tables:
             net.around.append(normed(half, d, **own))
     if c.head_of("none", "boxes") == "boxes":
@@ -163,6 +160,92 @@ def detr(c: Config) -> Raw:
 
 
 table_transformer = detr
+
+
+def read_by(d: int, heads: int, wide: int, act: str, keys: list[int] | None, own: Raw) -> Pieces:
+    """DETR's layer: what attends to itself, and to `keys` where there are some, and a feed-forward, each normed."""
+    width = max(1, d // heads)
+    made = [*attends("", d, heads, width, **own), normed("attention", d, **own)]
+    if keys:
+        made += [*attends("reading_", d, heads, width, keys=keys, **own), normed("reading", d, **own)]
+    return [*made, *fed("feed_forward", d, wide, act, norm="", **own), normed("feed_forward", d, **own)]
+
+
+def vitpose(c: Config) -> Raw:
+    """ViT's layers, and what is larger by its head: a map for each point of a body (arXiv 2204.12484)."""
+    c.head_of("pose")
+    net, d = _posed(c.nested("backbone_config", "vitpose_backbone", {"out_indices": [4]}))
+    net.outside("head")
+    times = c.size("scale_factor", default=4)
+    if c.flag("use_simple_decoder", default=True):
+        net.add(piece("activation", "relu", d))
+        net.sides = net.checked((net.sides[0] * times, net.sides[1] * times))
+        net.conv("points", c.labels(), bias=True, norm="", act="")
+        return net.described(d)
+    for name in ("larger1", "larger2"):
+        net.add(piece(name, "linear", net.channels, 256 * 16, bias=False))
+        net.sides, net.channels = (2 * net.sides[0], 2 * net.sides[1]), 256
+        net.normed(name, "batch")
+        net.add(piece(f"{name}_activation", "relu", 256))
+    net.conv("points", c.labels(), 1, bias=True, norm="", act="")
+    return net.described(d)
+
+
+def _posed(c: Config) -> tuple[Network, int]:
+    """Its backbone, which has run: a part of each feed-forward's output may be one of several experts', all of which
+    run."""
+    net = Network(c, picture(c, (256, 192)), c.size("num_channels", default=3))
+    d, n, heads = c.size("hidden_size", default=768), c.layers("num_hidden_layers"), c.size(
+        "num_attention_heads", default=12)  # fmt: skip
+    high, across = c.items("patch_size", of=size, length=2, default=[16, 16])
+    wide, bias = d * c.size("mlp_ratio", default=4), c.flag("qkv_bias", default=True)
+    act = c.activation("hidden_act", default="gelu")
+    several, part = c.size("num_experts", default=1), c.size("part_features", default=256)
+    c.divides(heads, d, "num_attention_heads", "hidden_size")
+    (height, width), filled = net.sides, tuple(side + 4 for side in net.sides)
+    net.sides = net.checked((filled[0] // high, filled[1] // across))
+    if net.sides != (height // high, width // across):
+        c.fault("patch_size", [high, across], "sides of which 4 pixels more make no further patch")
+    outputs(c, [(net.sides, d)] * (n + 1), [n])
+    net.add(piece("patches", "convolution", net.channels, d, high * across, high * across))
+    positions, each = net.sides[0] * net.sides[1], max(1, d // heads)
+    net.add(piece("positions", "table", positions + 1, d, bias=True))
+    core = piece("core", "attention", heads, each, each, bias=False, **net.here)
+    net.layer("layer", n)
+    net.leaves += preceded(d, [core], wide, act, bias, net.here, net.here)
+    if several > 1:
+        if part >= d:
+            c.fault("part_features", part, f"less than hidden_size = {d:,}")
+        place = next(i for i, one in enumerate(net.leaves) if one["name"] == "down")
+        down = net.leaves[place] | {"sizes": [wide, max(1, d - part)]}
+        net.leaves[place : place + 1] = [down, down | {"name": "experts", "sizes": [wide, part], "times": several}]
+    net.channels = d
+    net.around.append(normed("last", d, **net.here))
+    return net, d
+
+
+def superpoint(c: Config) -> Raw:
+    """Convolutions, from which a map of points and one of their descriptors are made (arXiv 1712.07629)."""
+    c.head_of("points")
+    c.ignore("keypoint_threshold", "max_keypoints", "nms_radius", "border_removal_distance")
+    net = Network(c, picture(c, (480, 640), own=False), 1, norm="")
+    widths = c.items("encoder_hidden_sizes", of=size, length=None, default=[64, 64, 128, 128])
+    if not 2 <= len(widths) <= 30:
+        c.fault("encoder_hidden_sizes", widths, "a list of 2 numbers or more")
+    for i, width in enumerate(widths[:30]):
+        net.layer(f"block{i + 1}")
+        net.conv("conv1", width, bias=True)
+        net.conv("conv2", width, bias=True)
+        if i < len(widths) - 1:
+            net.pooled(2, 2, 0)
+    net.outside("head")
+    d, made = net.channels, c.size("decoder_hidden_size", default=256)
+    c.equal("keypoint_decoder_dim", 65, 65, "a score for each of 8 × 8 pixels and one for none")
+    for name, to in (("points", 65), ("descriptors", c.size("descriptor_decoder_dim", default=256))):
+        net.channels = d
+        net.conv(f"{name}_inner", made, bias=True)
+        net.conv(name, to, 1, bias=True, act="")
+    return net.described(d)
 
 
 def backbone(c: Config, net: Network, *, several: bool = False) -> Maps:

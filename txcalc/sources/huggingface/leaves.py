@@ -171,13 +171,16 @@ def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces
     return [one | {"kind": "head"} for one in made], head
 
 
-def swin(c: Config, second: bool = False) -> Raw:
+def swin(c: Config, second: bool = False, whole: bool = False) -> Raw:
     """Stages of layers that attend in windows of a picture's patches, four of which are merged between stages. The
-    `second` version norms what the parts and merges give, and makes its biases of distances by two matrices."""
+    `second` version norms what the parts and merges give, and makes its biases of distances by two matrices. Windows
+    are `whole` in a backbone, whatever the picture's size."""
     c.alone()
     patch, channels = c.size("patch_size", default=4), c.size("num_channels", default=3)
     sides = _sides(c, patch)
     depths = c.items("depths", of=size, length=None, default=[2, 2, 6, 2])
+    if c.data.get("depths", depths) is None:
+        c.fault("depths", None, "a list with a number of layers per stage")
     heads = c.items("num_heads", "num_attention_heads", of=size, length=len(depths), default=[3, 6, 12, 24])
     width, window = c.size("embed_dim", default=96), c.size("window_size", default=7)
     ratio, act = c.ratio("mlp_ratio", 4.0, width), c.activation("hidden_act", default="gelu")
@@ -199,7 +202,7 @@ def swin(c: Config, second: bool = False) -> Raw:
         around.append(
             piece("positions", "table", sides[0] * sides[1], width, kind="embedding", bias=True, **places(sides))
         )
-    kinds, merges, sides = _stages(c, width, heads, window, sides, ratio, act, bias, second)
+    kinds, merges, sides = _stages(c, width, heads, window, sides, ratio, act, bias, second, whole)
     around += [*merges, piece("norm", "layer_norm", last, kind="norm", **places(sides))]
     if c.head_of("classifier", "none") == "classifier":
         around.append(piece("classifier", "linear", last, c.labels(), kind="head", at=[0, 1, 1]))
@@ -208,7 +211,8 @@ def swin(c: Config, second: bool = False) -> Raw:
 
 
 def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[int, int], ratio: float, act: str,
-            bias: bool, second: bool = False) -> tuple[dict[str, Pieces], Pieces, tuple[int, int]]:  # fmt: skip
+            bias: bool, second: bool = False, whole: bool = False,
+            ) -> tuple[dict[str, Pieces], Pieces, tuple[int, int]]:  # fmt: skip
     """A layer of each stage, what merges patches between them, and how many there are at the end."""
     kinds: dict[str, Pieces] = {}
     merges: Pieces = []
@@ -216,7 +220,7 @@ def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[i
     for i, several in enumerate(heads):
         d = width * 2**i
         c.divides(several, d, "num_heads", "the stage's width")
-        if min(sides) < window and not (second and even):
+        if min(sides) < window and not (second and even) and not whole:
             c.fault("window_size", window, f"at most {min(sides)}, the sides of stage {i + 1}")
         across = min(*sides, window) if second else window
         kinds[f"stage{i + 1}"] = _windowed(d, several, across, sides, max(1, int(ratio * d)), act, bias, second)

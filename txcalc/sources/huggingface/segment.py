@@ -27,9 +27,34 @@ def sam(c: Config) -> Raw:
     around, here = raw["around"], places((grid, grid))
     around.append(piece("grid_positions", "linear", 2, feats, bias=False, shared=True, kind="embedding", **here))
     _prompts(c, out, grid, feats, around)
-    _masks(c, out, grid, around)
+    _masks(c, out, grid, around, fine=d if c.model_type == "sam_hq" else 0)
+    if c.model_type == "sam_hq":
+        around += _finer(d, out, grid, int("whole" in raw["layer"]))
     c.note("a picture of its own size is read, whatever number of tokens is asked for, without a prompt")
     return raw
+
+
+sam_hq = sam
+
+
+def _finer(d: int, out: int, grid: int, whole: int) -> Pieces:
+    """A mask of finer pixels (SAM-HQ, arXiv 2306.01567): of what the encoder gives, of its first layer that attends to
+    all, where there is one (`whole`), and of the decoder's pixels."""
+    quarter, eighth, finest = max(1, out // 4), max(1, out // 8), {"at": [0, 16 * grid**2, 1]}
+    made = [*_larger("encoder_", out, quarter, eighth, grid)]
+    made += [one | {"runs": whole} for one in _larger("layer_", d, out, eighth, grid)]
+    made += [piece("pixels1", "convolution", eighth, quarter, 9, 1, **finest), normed("pixels", quarter, **finest)]
+    made.append(piece("pixels2", "convolution", quarter, eighth, 9, 1, **finest))
+    return [one | {"kind": "head"} for one in made]
+
+
+def _larger(name: str, d: int, middle: int, to: int, grid: int) -> Pieces:
+    """Two convolutions that each double a map's sides, and a norm between them."""
+    here, finer = {"at": [0, grid**2, 1]}, {"at": [0, 4 * grid**2, 1]}
+    made = [piece(f"{name}finer", "linear", d, 4 * middle, bias=False, **here)]
+    made += [piece(f"{name}finer_bias", "held", middle), normed(f"{name}finer", middle, **finer)]
+    made.append(piece(f"{name}finest", "linear", middle, 4 * to, bias=False, **finer))
+    return [*made, piece(f"{name}finest_bias", "held", to)]
 
 
 def pictures(v: Config, wide: int) -> tuple[Raw, int, int]:
@@ -87,9 +112,10 @@ def _prompts(c: Config, out: int, grid: int, feats: int, around: Pieces) -> None
     around.append(piece("prompts", "held", convolutions + points, kind="embedding"))
 
 
-def _masks(c: Config, out: int, grid: int, around: Pieces, *, second: bool = False) -> None:
+def _masks(c: Config, out: int, grid: int, around: Pieces, *, second: bool = False, fine: int = 0) -> None:
     """A token for each mask and one for their quality attend to each other and to the picture, and it to them; in the
-    `second` version one token more, for whether there is an object, two that stand for no point, and finer pictures."""
+    `second` version one token more, for whether there is an object, two that stand for no point, and finer pictures;
+    one more for a finer mask where it reads layers of `fine` channels, too."""
     m = c.nested("mask_decoder_config", f"{c.model_type}_mask_decoder")
     d, n = m.size("hidden_size", default=256), m.size("num_hidden_layers", default=2)
     heads, last = m.size("num_attention_heads", default=8), d // m.size("attention_downsample_rate", default=2)
@@ -99,8 +125,11 @@ def _masks(c: Config, out: int, grid: int, around: Pieces, *, second: bool = Fal
         m.fault("hidden_size", d, f"{out:,}, the width of what vision_config gives, which 8 divides")
     for inner in (d, narrow, last):
         m.divides(heads, inner, "num_attention_heads", "hidden_size, and what attention_downsample_rate leaves of it")
-    few, seen, once = {"at": [0, 1 + masks + 3 * second, 1]}, {"at": [0, grid**2, 1]}, {"at": [0, 1, 1]}
-    made: Pieces = [piece("tokens", "held", (1 + masks + second) * d)]
+    if fine:
+        m.equal("vit_dim", fine, 768, "the width of vision_config's layers")
+    more = int(fine > 0)
+    few, seen, once = {"at": [0, 1 + masks + more + 3 * second, 1]}, {"at": [0, grid**2, 1]}, {"at": [0, 1, 1]}
+    made: Pieces = [piece("tokens", "held", (1 + masks + more + second) * d)]
 
     def attends(name: str, reading: Raw, read: Raw, inner: int, **more: Any) -> None:
         made.extend(
@@ -122,14 +151,10 @@ def _masks(c: Config, out: int, grid: int, around: Pieces, *, second: bool = Fal
     made.append(piece("down", "linear", wide, d, times=n, **few))
     if second and n > 2:  # the class makes its feed-forwards as deep as its layers are many
         made.append(piece("between", "linear", wide, wide, times=n * (n - 2), **few))
-    finer = {"at": [0, 4 * grid**2, 1]}
-    made += [piece("finer", "linear", d, d // 4 * 4, bias=False, **seen), piece("finer_bias", "held", max(1, d // 4))]
-    made += [piece("finer_norm", "layer_norm", max(1, d // 4), **finer)]
-    made += [piece("finest", "linear", max(1, d // 4), max(1, d // 8 * 4), bias=False, **finer)]
-    made += [piece("finest_bias", "held", max(1, d // 8))]
-    made += [piece(f"mask{i + 1}", "linear", d, d, times=masks, **once) for i in range(2)]
-    made += [piece("mask3", "linear", d, max(1, d // 8), times=masks, **once)]
-    made += [piece("masks", "scores", 1, max(1, d // 8), keys=[0, 16 * grid**2, 1], at=[0, masks, 1])]
+    made += _larger("", d, max(1, d // 4), max(1, d // 8), grid)
+    made += [piece(f"mask{i + 1}", "linear", d, d, times=masks + more, **once) for i in range(2)]
+    made += [piece("mask3", "linear", d, max(1, d // 8), times=masks + more, **once)]
+    made += [piece("masks", "scores", 1, max(1, d // 8), keys=[0, 16 * grid**2, 1], at=[0, masks + more, 1])]
     inner, depth = m.size("iou_head_hidden_dim", default=256), m.size("iou_head_depth", default=3)
     made += [piece("quality", "linear", d, inner, **once)]
     made += [piece("qualities", "linear", inner, inner, times=depth - 2, **once)] if depth > 2 else []

@@ -335,6 +335,34 @@ def test_a_matrix_that_a_packer_does_not_take_is_refused(method: str, by: int) -
             bits(config, short)
 
 
+def packed(width: int, group: int) -> int:
+    """Bits of one layer's down projection of `SMALL` in integers with a scale and a zero point per group (0: row)."""
+    return 256 * 768 * width + 256 * (768 // group if group else 1) * (16 + width)
+
+
+@pytest.mark.parametrize(
+    ("name", "layers"),
+    [
+        ("model.layers.1.mlp.down_proj", 1),
+        ("model.layers.*.mlp.down_proj", 3),
+        (r"model\.layers\.[02]\.mlp\.down_proj", 2),
+    ],
+)
+def test_modules_of_auto_round_differ_by_name_or_expression(name: str, layers: int) -> None:
+    for own, held in (
+        ({"bits": 2}, packed(2, 128)),
+        ({"bits": 3}, packed(3, 128)),
+        ({"bits": 8}, packed(8, 128)),
+        ({"bits": 16}, 256 * 768 * 16),
+        ({"group_size": 0}, packed(4, 0)),
+        ({"group_size": -1}, packed(4, 0)),
+        ({"group_size": 64}, packed(4, 64)),
+    ):
+        config = {"quant_method": "auto-round", "bits": 4, "group_size": 128, "extra_config": {name: own}}
+        found = bits(config)["layers.0.feed_forward.down"]
+        assert found == layers * held + (3 - layers) * packed(4, 128), own
+
+
 def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:
     model = load("llama-3.1-405b")
     how = engine(model, "fp8")

@@ -22,13 +22,14 @@ from txcalc.model import MAX_TOKENS
 from txcalc.parts.cores import AttentionCore, SoftmaxCore
 from txcalc.parts.feedforward import Experts
 from txcalc.parts.mechanisms import ATTENTIONS, MIXERS
-from txcalc.parts.mixers.compressed import CompressedCore
+from txcalc.parts.mixers.compressed import CompressedCore, Entries
 from txcalc.parts.mixers.forgetting import ForgettingCore
 from txcalc.parts.options import REQUIRED
 from txcalc.parts.part import MatMul, Workload
 from txcalc.parts.place import mechanism
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Causal
+from txcalc.parts.spans import Causal, SquareWindows
+from txcalc.parts.work import on_batch
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.conventions import CONVENTIONS
 from txcalc.planning.crossover import _reaches_zero
@@ -57,17 +58,18 @@ from txcalc.planning.serving.deployment import (
     _reasons,
     check,
 )
-from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, reserve_of
+from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, parse_reserve, reserve_of
 from txcalc.planning.serving.engine_memory import PCIE, EngineMemory, visible
 from txcalc.planning.serving.engine_profiles import data, profile, unsupported
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import HostMemory, Offload
-from txcalc.planning.serving.points import OperatingPoint, Slo, request
+from txcalc.planning.serving.points import OperatingPoint, Request, Slo, request
 from txcalc.planning.serving.rank_time import RankTime
+from txcalc.planning.serving.simulation import Server, simulate
 from txcalc.planning.serving.sizing import _Sizing, rentable
 from txcalc.planning.serving.speed import Serving, check_budget, sizes, within
 from txcalc.planning.serving.steady_state import open_
-from txcalc.planning.serving.traffic import Lengths, Requests, arrivals, lengths
+from txcalc.planning.serving.traffic import Arrival, Lengths, Requests, arrivals, lengths
 from txcalc.planning.shapes import DecoderShape, DesignBudget, DesignFamily, Likeness, designs
 from txcalc.planning.training.activations import kept
 from txcalc.planning.training.answer import Training
@@ -1051,6 +1053,44 @@ def test_a_file_of_lengths_is_read_to_16_mib(tmp_path: Path) -> None:
         made.truncate(2**24 + 1)
     with pytest.raises(InputError, match="larger than 16,777,216 bytes"):
         lengths(f"@{tmp_path / 'zeros'}", "--prompt")
+
+
+def test_a_request_without_lengths_is_of_one_length_and_random() -> None:
+    plain = Request(100, 7, Fraction(1, 3))
+    assert (plain.spread, plain.bursts, plain.answers, plain.width) == (0.0, 1.0, 0.0, 1.0)
+    assert (plain.cached(16), plain.cached(1), plain.mean_length) == (32, 33, 103)
+
+
+def test_all_of_a_card_cannot_be_kept_free() -> None:
+    assert parse_reserve("99%").of(1000) == 990
+    with pytest.raises(InputError, match="a share such as 10%"):
+        parse_reserve("100%")
+
+
+def test_square_windows_are_in_whole_cells() -> None:
+    """Of 3 × 3 positions: 4 cells, 2 on each side; 5 in a line."""
+    windows = SquareWindows(side=4, cell=3)
+    assert [windows.grid(Workload(1, tokens, 0, tokens)) for tokens in (36, 45, 54)] == [(2, 2), (1, 5), (2, 3)]
+
+
+@pytest.mark.parametrize(("rate", "top_k"), [(1, None), (4, None), (4, 3), (3, 5), (5, 1)])
+def test_entries_seen_are_counted_one_by_one(rate: int, top_k: int | None) -> None:
+    entries = Entries(rate=rate, top_k=top_k)
+    seen = [i // rate if top_k is None else min(i // rate, top_k) for i in range(80)]
+    for past, tokens in ((0, 1), (0, 20), (7, 9), (30, 40), (2, 77)):
+        assert entries.visible(Workload(1, tokens, past, 0)) == sum(seen[past + 1 : past + tokens + 1])
+
+
+def test_all_of_a_batch_are_compared_at_once() -> None:
+    assert on_batch(Workload(3, 7, 2, 5)) == Workload(1, 3, 2, 3)
+
+
+def test_a_request_takes_what_is_cached_for_it_too() -> None:
+    job = Arrival(0.0, 5, 3, 4)
+    server = Server(lambda n: 0.01, 1e-3, 0.0, 1000, 8, 12, 1)
+    assert len(simulate(server, iter([job]), None).done) == 1
+    with pytest.raises(InputError, match="tokens of a request is 12, expected at most the 11"):
+        simulate(server._replace(pages=11), iter([job]), None)
 
 
 def test_the_widest_design_is_one_head_of_it() -> None:

@@ -153,7 +153,7 @@ def deploy(
     etp                     ranks that split one expert
     poll, gather            decode steps between admissions of new requests; with `gather` expert-parallel replicas
                             admit together, after at most that number of steps
-    detail                  its table has everything, as its document always does
+    detail                  the printed table has everything that `to_dict()` has
 
     `failed`: it does not fit, or not within the limits; with more users than fit at once, some wait.
     Errors: `InputError`, `UnknownName`, `MissingExtra`.

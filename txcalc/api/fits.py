@@ -279,8 +279,9 @@ def design(
     """Decoder shapes for a budget of parameters (`8e9`, `"8B"`), memory (`"16GB"`) or training FLOPs (6·N·D, N the
     active parameters): layers, width, heads and feed-forward on hardware-friendly multiples.
 
-    With a `source`: its layers scaled, heads and widths growing with D, and `changes` of it. Without one Llama's, by
-    `vocab`, `ratio` (F/D), `gqa` (query heads per key/value head), `head` (width per head) and `tied`.
+    With a `source`: that model, with `changes`, at other numbers of layers and widths; its heads and F grow with D.
+    Without one, Llama's architecture by `vocab`, `ratio` (F/D), `gqa` (query heads per key/value head), `head` (width
+    per head) and `tied`.
     Errors: `InputError`, `UnknownName`.
 
     >>> import txcalc

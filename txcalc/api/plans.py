@@ -57,7 +57,7 @@ class Offloaded(Record):
 
 class Engine(Record):
     """The engine: formats of weights and cache, tokens per page and per prefill chunk; `poll`: decode steps between
-    admissions of new requests, at most, where expert-parallel replicas admit together (`gather`)."""
+    admissions of new requests; `gather`: the most of them where expert-parallel replicas admit together."""
 
     weights: str
     weights_source: str

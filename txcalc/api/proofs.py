@@ -348,8 +348,8 @@ def calibrate(
     tell: Tell = silent,
 ) -> Calibrate:
     """Measures this machine in two minutes: matrix products, copies, attention, launches. `out`: a .toml for
-    `deploy(gpu=…)`; `like`: the accelerator whose datasheet applies, and of which what servers' kernels reach stays
-    (without it what is measured, PyTorch's kernels, stands for all)."""
+    `deploy(gpu=…)`; `like`: the accelerator that this machine has, whose datasheet and measured efficiency of servers'
+    kernels are kept (without it PyTorch's kernels, measured here, stand for all)."""
     from txcalc import hardware
     from txcalc.sources.export import as_toml
     from txcalc.sources.files import writable, write

@@ -59,9 +59,9 @@ def report(
     theorems.
 
     `gpu` (NAME, NAME:N@PRICE) plans serving at every point of `contexts` (2k, 8k, 32k, 128k) × `concurrency` (1, 8, 32,
-    128, 512) × `weights` (native) × `kv` (bf16, fp8); `train` (NAME:N@PRICE) training, with `layouts` or the fastest,
-    or, where none fits, that of the smallest estimate: `notes` say so, and which models have no layout. `command` is
-    shown as the command that made the page.
+    128, 512) × `weights` (native) × `kv` (bf16, fp8); `train` (NAME:N@PRICE) plans training with `layouts`, by default
+    the fastest that fits. Where none fits, the one of the least estimated memory is shown; `notes` say so, and name
+    models without a layout. `command` is shown as the command that made the page.
     Errors: `InputError` (also for more models or points than a page has place for), `UnknownName`, `MissingExtra`.
 
     >>> import txcalc
@@ -149,8 +149,8 @@ def _training(
     batch: int | None,
     notes: list[str],
 ) -> list[dict[str, Any]]:
-    """Training runs of every model on one kind of GPU, with the given layouts or the fastest, or, where none fits, that
-    of the smallest estimate; `notes` say so, and why there is no layout of others.
+    """Training runs of every model on a kind of GPU, with the given layouts or the fastest that fits; where none fits,
+    with the one of the least estimated memory, which `notes` say, and why other models have no layout.
 
     Errors: `TxcalcError` where no model has one.
     """

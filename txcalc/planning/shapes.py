@@ -40,6 +40,9 @@ class Kin(Protocol):
     def model(self, layers: int, width: int) -> Model: ...
     def step(self) -> int: ...
     def widths(self) -> range: ...
+    def built(self, layers: int, width: int) -> dict[str, Any]: ...
+    def describe(self) -> list[str]: ...
+    def data(self) -> dict[str, Any]: ...
 
 
 @dataclass(frozen=True)
@@ -90,6 +93,21 @@ class DesignFamily:
         heads = width // self.d_head
         words = f"D={width} L={layers} h={heads} h_kv={heads // self.gqa} d_h={self.d_head} F={self.d_ff(width)}"
         return f"{words} V={self.vocab} {'tied' if self.tied else 'untied'}"
+
+    def built(self, layers: int, width: int) -> dict[str, Any]:
+        """How to build one of them."""
+        return {"inline": self.text(layers, width)}
+
+    def describe(self) -> list[str]:
+        """What all of them share."""
+        return [
+            f"V = {self.vocab:,}{' (tied)' if self.tied else ''}; F = {self.ratio}·D, rounded up to a multiple of "
+            f"{self.multiple}; heads of {self.d_head}, {self.gqa} per key/value head; D a multiple of {self.step()}"
+        ]
+
+    def data(self) -> dict[str, Any]:
+        sizes = {"vocab": self.vocab, "ratio": str(self.ratio), "gqa": self.gqa}
+        return sizes | {"d_head": self.d_head, "tied": self.tied}
 
     def model(self, layers: int, width: int) -> Model:
         return build(*inline.read(self.text(layers, width)), spelling=inline.SPELLING)
@@ -182,6 +200,23 @@ class Likeness:
         raw = changed(self.base.raw, found)
         sizes, _ = evaluated(raw, self.sizes)
         return {**found, **sizes}
+
+    def built(self, layers: int, width: int) -> dict[str, Any]:
+        """How to build one of them."""
+        return {"changes": self.changes(layers, width)}
+
+    def describe(self) -> list[str]:
+        """What all of them share."""
+        depths = f"L = {self.first:,}" if self.round == self.first else f"L from {self.first:,} on"
+        rounds = f"; {depths}, in rounds of {self.round:,}" if self.round > 1 else ""
+        return [
+            f"layers of {self.base.name}, scaled: heads and widths grow with D, all else is kept",
+            f"D a multiple of {self.step():,}; other widths multiples of {TILE}, where the model's are{rounds}",
+            *([", ".join(f"{key} = {value}" for key, value in self.sizes.items())] if self.sizes else []),
+        ]
+
+    def data(self) -> dict[str, Any]:
+        return {"like": self.base.name, "sizes": dict(self.sizes), "multiple": self.step(), "round": self.round}
 
     def model(self, layers: int, width: int) -> Model:
         raw = changed(self.base.raw, self.changes(layers, width))

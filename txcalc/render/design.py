@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.planning.shapes import RULE, TILE, DecoderShape, DesignBudget, DesignFamily, Kin, Likeness, boundary
+from txcalc.planning.shapes import RULE, DecoderShape, DesignBudget, boundary
 from txcalc.render.report import Report, Table, TableCell, cell, column, rounded
 from txcalc.units import iec, short
 
@@ -25,7 +25,7 @@ def design_report(
     best = f"no shape meets {asked}"
     for shape in shapes[:1]:
         best = f"best for {asked}: {shape.layers} layers of D = {shape.width:,}, {short(shape.params)} parameters"
-    header = [best, f"{asked}: {spent}", *_said(family), _line(budget, classic, asked, form)]
+    header = [best, f"{asked}: {spent}", *family.describe(), _line(budget, classic, asked, form)]
     tables = [_table(f"Best first: {RULE}", budget, shapes)]
     if classic:
         tables.append(_table("Well-known shapes, in this family", budget, classic, budget.params is None))
@@ -39,7 +39,7 @@ def design_report(
             "tokens": budget.tokens,
         },
         "weights": form,
-        "family": _family(family),
+        "family": family.data(),
         "rule": RULE,
         "rows": [_shape(budget, shape) for shape in shapes],
         "classic": [_shape(budget, shape) for shape in classic],
@@ -47,52 +47,11 @@ def design_report(
     return Report(data, tables, [line for line in header if line])
 
 
-def _said(family: Kin) -> list[str]:
-    """What all shapes share."""
-    if isinstance(family, Likeness):
-        rounds = f"L = {family.first:,}" if family.round == family.first else f"L from {family.first:,} on"
-        more = f", in rounds of {family.round:,}" if family.round > 1 else ""
-        lines = [
-            f"layers of {family.base.name}, scaled: heads and widths grow with D, all else is kept",
-            f"D a multiple of {family.step():,}; other widths multiples of {TILE}, where the model's are"
-            + (f"; {rounds}{more}" if more else ""),
-        ]
-        return [
-            *lines,
-            *([", ".join(f"{key} = {value}" for key, value in family.sizes.items())] if family.sizes else []),
-        ]
-    assert isinstance(family, DesignFamily)
-    return [
-        f"V = {family.vocab:,}{' (tied)' if family.tied else ''}; F = {family.ratio}·D, rounded up to a multiple of "
-        f"{family.multiple}; heads of {family.d_head}, {family.gqa} per key/value head; D a multiple of {family.step()}"
-    ]
-
-
-def _family(family: Kin) -> dict[str, Any]:
-    if isinstance(family, Likeness):
-        return {"like": family.base.name, "sizes": dict(family.sizes), "multiple": family.step(), "round": family.round}
-    assert isinstance(family, DesignFamily)
-    return {
-        "vocab": family.vocab,
-        "ratio": str(family.ratio),
-        "gqa": family.gqa,
-        "d_head": family.d_head,
-        "tied": family.tied,
-    }
-
-
 def _shape(budget: DesignBudget, shape: DecoderShape) -> dict[str, Any]:
-    """A shape and how to build it: an inline description, or changes of the model."""
-    family = budget.family
-    made: dict[str, Any] = {}
-    if isinstance(family, Likeness):
-        made["changes"] = family.changes(shape.layers, shape.width)
-    else:
-        assert isinstance(family, DesignFamily)
-        made["inline"] = family.text(shape.layers, shape.width)
-    if budget.tokens is not None:
-        made["train_flops"] = 6 * shape.active * budget.tokens
-    return {**shape._asdict(), "fits": shape.fits, **made}
+    """A shape and how to build it."""
+    made = budget.family.built(shape.layers, shape.width)
+    spent = {} if budget.tokens is None else {"train_flops": 6 * shape.active * budget.tokens}
+    return {**shape._asdict(), "fits": shape.fits, **made, **spent}
 
 
 def _counted(budget: DesignBudget) -> str:

@@ -14,6 +14,7 @@ import re
 import shlex
 from collections.abc import Iterator
 from hashlib import sha256
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,16 @@ import pytest
 from command import typed
 from tiny import TINY
 
+from txcalc import load
+from txcalc.errors import InputError
 from txcalc.evidence.theorems import units
 from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.parts.part import Composite, Workload
+from txcalc.planning.formats.mixtures import MIXTURES
+from txcalc.planning.formats.names import weights_of
+from txcalc.planning.formats.quantised import READERS, configured
+from txcalc.planning.formats.weights import FORMATS, Format, Mixed
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.sources import build
@@ -178,3 +185,74 @@ def test_parts_say_what_was_kept(name: str, update_golden: bool) -> None:
     moved = {place: (before.get(place), now.get(place)) for place in {**before, **now}}
     moved = {place: marks for place, marks in moved.items() if marks[0] != marks[1]}
     assert not moved, f"if this is meant: pytest {Path(__file__).name} --update-golden"
+
+
+FORMATS_KEPT = Path(__file__).parent / "golden" / "formats.json"
+MADE_OF = {"plain": "D=256 L=3 h=4 h_kv=2 F=768 V=1000 untied", "tied": "D=288 L=16 h=4 F=768 V=1024",
+           "experts": "D=256 L=16 h=4 h_kv=2 F=384 V=1024 E=8 k=2 untied",
+           "grouped": "D=512 L=80 h=8 h_kv=2 F=768 V=1024"}  # fmt: skip
+FIELDS = ("name", "bits", "dtype", "block", "scale", "row", "column", "tensor", "pooled", "wide", "whole", "filled")
+
+
+def configs() -> Iterator[dict[str, Any]]:
+    """Quantisation configs of every method, with what each reads, good and bad."""
+    for method in READERS:
+        yield {"quant_method": method}
+        for width, group in product((2, 3, 4, 8), (-1, 64, 128)):
+            yield {"quant_method": method, "bits": width, "group_size": group}
+    for more in ({"activation_scheme": "static"}, {"weight_block_size": [64, 32]}, {"weight_block_size": [0, 128]},
+                 {"weight_block_size": [128, 128], "activation_scheme": "static"}, {"expert_dtype": "fp4"},
+                 {"modules_to_not_convert": ["lm_head", "model.layers.1"]}):  # fmt: skip
+        yield {"quant_method": "fp8", **more}
+    for kind, double in product(("nf4", "fp4", "int4"), (False, True)):
+        nested = {"bnb_4bit_quant_type": kind, "bnb_4bit_use_double_quant": double}
+        yield {"quant_method": "bitsandbytes", "load_in_4bit": True, **nested}
+    for eight in (False, True):
+        yield {"quant_method": "bitsandbytes", "load_in_8bit": eight}
+    for name in ("FP8", "NVFP4", "NVFP4_AWQ", "W4A16_NVFP4", "MXFP4", "FP8_PB_WO", "FP8_PER_CHANNEL_PER_TOKEN",
+                 "INT8_SQ", "W4A16_AWQ", "W4A8_AWQ", "W4A8_MXFP4_FP8", "W1"):  # fmt: skip
+        yield {"quant_method": "modelopt", "quant_algo": name}
+        yield {"quant_method": "modelopt", "quantization": {"quant_algo": name, "group_size": 64}}
+    for dtype, scheme, size in product(("fp8_e4m3", "fp4", "int4"), ("per_tensor", "per_channel"), (None, 32, 64)):
+        weight = {"weight": {"dtype": dtype, "qscheme": scheme, "group_size": size}}
+        yield {"quant_method": "quark", "global_quant_config": weight}
+        yield {"quant_method": "quark", "global_quant_config": {**weight, "input_tensors": {"is_dynamic": False}}}
+    shapes: tuple[dict[str, Any], ...] = (
+              {"strategy": "channel"}, {"strategy": "tensor"}, {"strategy": "group", "group_size": 64},
+              {"strategy": "group", "group_size": 128}, {"strategy": "group", "group_size": 32},
+              {"strategy": "block", "block_structure": "64x128"}, {"strategy": "block", "block_structure": [0, 128]},
+              {"strategy": "tensor_group", "group_size": 16}, {"group_size": -1}, {})  # fmt: skip
+    for kind, width, shape, symmetric in product(("int", "float"), (4, 8), shapes, (True, False)):
+        weights = {"type": kind, "num_bits": width, "symmetric": symmetric, **shape}
+        inputs = {"num_bits": 8, "type": kind, "dynamic": symmetric, "symmetric": symmetric}
+        read: dict[str, dict[str, Any]] = {"pack-quantized": {}, f"{kind}-quantized": {"input_activations": inputs}}
+        for packing, beside in read.items():
+            groups = {"all": {"targets": ["Linear"], "weights": weights, **beside}}
+            yield {"quant_method": "compressed-tensors", "format": packing, "config_groups": groups}
+
+
+def held(form: Format, model: Model) -> str:
+    """A digest of a format, matrix by matrix, and of the bytes of a model's leaves in it."""
+    forms = [each for row in form.table.values() for each in row.values()] if isinstance(form, Mixed) else [form]
+    said = [[getattr(each, name) for name in FIELDS] + sorted(each.covers) for each in forms if each]
+    sizes = [form.bytes_of(entry) for entry in model.entries if entry.params]
+    return f"{form.name} {sha256(repr((said, sizes)).encode()).hexdigest()[:4]}"
+
+
+def formed(model: Model, how: Any) -> str:
+    try:
+        return held(configured(model, how) if isinstance(how, dict) else weights_of(model, how), model)
+    except InputError as error:
+        return f"{len(error.faults)} faults"
+
+
+@pytest.mark.parametrize("name", MADE_OF)
+def test_formats_are_those_that_were_kept(name: str, update_golden: bool) -> None:
+    model = load(MADE_OF[name])
+    ways: list[Any] = [*MIXTURES, *FORMATS] if name != "plain" else [*configs(), *FORMATS]
+    now = {how if isinstance(how, str) else json.dumps(how): formed(model, how) for how in ways}
+    kept = json.loads(FORMATS_KEPT.read_text()) if FORMATS_KEPT.is_file() else {}
+    if update_golden:
+        kept = {**kept, name: now}
+        FORMATS_KEPT.write_text(json.dumps(kept, ensure_ascii=False, indent=0) + "\n")
+    assert kept[name] == now, f"if this is meant: pytest {Path(__file__).name} --update-golden"

@@ -22,7 +22,7 @@ import pytest
 from command import typed
 from tiny import TINY
 
-from txcalc import load
+from txcalc import hardware, load
 from txcalc.errors import InputError
 from txcalc.evidence.theorems import units
 from txcalc.ledger import walk
@@ -34,6 +34,9 @@ from txcalc.planning.formats.quantised import READERS, configured
 from txcalc.planning.formats.weights import FORMATS, Format, Mixed
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
+from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.search import Search
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 
@@ -255,4 +258,36 @@ def test_formats_are_those_that_were_kept(name: str, update_golden: bool) -> Non
     if update_golden:
         kept = {**kept, name: now}
         FORMATS_KEPT.write_text(json.dumps(kept, ensure_ascii=False, indent=0) + "\n")
+    assert kept[name] == now, f"if this is meant: pytest {Path(__file__).name} --update-golden"
+
+
+ESTIMATES = GOLDEN.with_name("estimates.json")
+SEARCHED: dict[str, tuple[str, Recipe, int]] = {
+    "dense, tied": ("D=512 L=8 h=8 h_kv=4 F=1376 V=32000", Recipe(tokens=512, framework="megatron"), 8),
+    "experts": ("D=512 L=8 h=8 h_kv=4 F=352 V=32000 E=16 k=2 untied", Recipe(tokens=512), 8),
+    "experts of Megatron-LM": ("D=512 L=4 h=8 F=352 V=32000 E=8 k=2", Recipe(tokens=512, framework="megatron"), 4),
+    "activations on the host": ("gpt2", Recipe(tokens=512, offload="activations"), 4),
+    "shards of all": ("gpt2", Recipe(tokens=512, zero=3), 8),
+    "long sequences": ("D=512 L=8 h=8 F=1376 V=3200", Recipe(tokens=40_000, framework="megatron", zero=1), 8),
+}
+
+
+@pytest.mark.parametrize("name", SEARCHED)
+def test_estimates_are_those_that_were_kept(name: str, update_golden: bool) -> None:
+    """Seconds and bytes by which layouts are tried in order, of all with the same degrees."""
+    source, base, gpus = SEARCHED[name]
+    fixed = frozenset(key for key in ("framework", "offload", "zero") if getattr(base, key) != getattr(Recipe(), key))
+    machine = Machine.of(hardware.load("h100-sxm"))
+    found: dict[str, list[Any]] = {}
+    model = load(source, {"lora.rank": 4} if name == "shards of all" else {})
+    for each in Search(model, base, machine, gpus, 16, fixed).estimates():
+        how = [str(getattr(each.recipe, key)) for key in ("framework", "zero", "recompute", "micro_batch", "schedule")]
+        found.setdefault(str(each.recipe.layout), []).append((how, f"{each.seconds:.6g}", f"{each.bytes:.6g}"))
+    now = {
+        layout: f"{len(rows)}:{sha256(repr(rows).encode()).hexdigest()[:6]}" for layout, rows in sorted(found.items())
+    }
+    kept = json.loads(ESTIMATES.read_text()) if ESTIMATES.is_file() else {}
+    if update_golden:
+        kept = {**kept, name: now}
+        ESTIMATES.write_text(json.dumps(kept, ensure_ascii=False, indent=0) + "\n")
     assert kept[name] == now, f"if this is meant: pytest {Path(__file__).name} --update-golden"

@@ -42,7 +42,11 @@ SAMPLE: list[tuple[Any, Layout, dict[str, Any]]] = [
     (LLAMA, Layout(tp=2), {"parameter": "bf16", "optimizer": "sgd-momentum"}),  # the table's gradient is whole
     (LLAMA, Layout(tp=2, sp=2), {"parameter": "bf16", "recompute": "blocks"}),
     (LLAMA + " E=4 k=2", Layout(tp=2, sp=2, dp=2, fsdp=2, ep=2, etp=2), {}),
-    (SHARED, Layout(fsdp=2, ep=2), {}),  # its input is that of the router too, and kept once
+    (
+        SHARED,
+        Layout(fsdp=6, ep=2),
+        {},
+    ),  # three ranks share two experts; its input is that of the router too, and kept once
     (LLAMA + " tied", Layout(tp=2, sp=2, pp=2, fsdp=2), {"accumulation": 4}),
     (LLAMA, Layout(pp=2, fsdp=2), {"accumulation": 2, "recompute": "layers:1"}),  # a number that no piece has
 ]
@@ -237,6 +241,10 @@ def test_muon_of_megatron_gathers_what_tp_splits() -> None:
     assert muon_collectives(cut, recipe) == [("all_gather", 1, 4 * 64 * 64)]
     assert muon_collectives(cut._replace(axis=None), recipe) == []
     torchs = Recipe(Layout(tp=2, fsdp=2), optimizer="muon", tokens=32)
+    experts = RankTensor((4, 16, 64), 1, None, True, True, (0,))
+    assert muon_collectives(experts, replace(torchs, layout=Layout(fsdp=2))) == []  # each is whole on a rank
+    by_rows = [("all_reduce", 1, 8), ("all_gather", 10, 8 * 16 * 64), ("all_gather", 5, 8 * 16 * 16)]
+    assert muon_collectives(experts._replace(rows=1), replace(torchs, layout=Layout(fsdp=8))) == by_rows
     assert "a matrix that tp splits is not counted" in memory(load(LLAMA), torchs).notes[-1]
     assert muon_collectives(cut, Recipe(Layout(fsdp=4), optimizer="muon")) == []
     spread = Recipe(Layout(fsdp=4), optimizer="muon")

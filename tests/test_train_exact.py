@@ -40,7 +40,17 @@ from txcalc.planning.training.recipe import BEHIND
 from txcalc.planning.training.run import Terms, parse_days, run
 from txcalc.planning.training.schedules import Action
 from txcalc.planning.training.stages import Pipeline, StagePiece
-from txcalc.planning.training.states import RankTensor, State, chunk, even_share, shard_runs, sharers, states, tensors
+from txcalc.planning.training.states import (
+    RankTensor,
+    State,
+    chunk,
+    even_share,
+    held_by,
+    shard_runs,
+    sharers,
+    states,
+    tensors,
+)
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.training.timeline import PieceTime, number, simulate
 
@@ -347,6 +357,34 @@ def test_adapters_are_counted_apart() -> None:
     adapter = RankTensor((4, 8), 2, None, False, True, (0, 1), adapter=True)
     recipe = Recipe(parameter="bf16", adapter="fp32")
     assert states([VECTOR, adapter], recipe, 0) == State(10, 10 + 256, 20 + 512, 256)
+
+
+@pytest.mark.parametrize(
+    ("layout", "numbers"),
+    [
+        (Layout(fsdp=9), [2] * 8 + [0]),
+        (Layout(fsdp=5, dp=2), [4] * 4 + [0]),
+        (Layout(fsdp=16), [1] * 16),
+        (Layout(fsdp=32), [0.5] * 32),  # more ranks than experts: rows of each
+        (Layout(fsdp=10, ep=2), [2] * 8 + [0] * 2),  # its two ranks each with the same shard of other experts
+        (Layout(tp=2, fsdp=3), [3, 3, 2]),  # of half as many columns
+    ],
+)
+def test_fsdp_shards_stacked_experts_whole(layout: Layout, numbers: list[float]) -> None:
+    """Sixteen experts of three matrices of 64 × 96, in each of four layers, and AdamW's two moments, in fp32."""
+    model, recipe = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=16 k=2"), Recipe(layout, tokens=32)
+    experts = [tensor for tensor in held_by(Pipeline(model, recipe).pieces, recipe)[0] if tensor.expert]
+    every = [states(experts, recipe, rank) for rank in range(layout.fsdp)]
+    assert [state.parameters for state in every] == [n * 4 * 3 * 64 * 96 * 4 for n in numbers]
+    assert [state.optimizer for state in every] == [2 * state.parameters for state in every]
+
+
+def test_rows_of_experts_that_fsdp_cannot_shard_are_refused() -> None:
+    """torch: "FSDP does not support uneven sharding on dim 1"."""
+    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=16 k=2")
+    with pytest.raises(InputError, match="at most 16 ranks for 16 experts, not 36, or a divisor of their 96 rows"):
+        memory(model, Recipe(Layout(fsdp=36), tokens=32))
+    memory(model, Recipe(Layout(fsdp=32), tokens=32))
 
 
 @pytest.mark.parametrize(
@@ -1056,16 +1094,16 @@ def test_norms_over_the_heads_of_all_ranks_gather_them(recompute: str, times: in
     assert found["reduce_scatter"] == (2 * 4, 4 * ROWS * (64 + 32) * 2)
 
 
-@pytest.mark.parametrize(("layout", "sums"), [(Layout(tp=2, fsdp=2), 4 * 2), (Layout(tp=2), 0), (Layout(fsdp=2), 0)])
+@pytest.mark.parametrize(("layout", "sums"), [(Layout(tp=2, fsdp=2), 4), (Layout(tp=2), 0), (Layout(fsdp=2), 0)])
 def test_what_ranks_of_one_expert_hold_whole_is_summed(layout: Layout, sums: int) -> None:
-    """The bias behind the split matrix of each of two experts of four layers, where fsdp cuts it."""
+    """The bias behind the split matrix of both experts of each of four layers, where fsdp cuts it."""
     found = []
     for bias in (False, True):
         model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=2 k=1", {"experts.bias": bias})
         recipe = Recipe(layout, 3, tokens=32)
         found.append(collectives(Pipeline(model, recipe).pieces, recipe, 64).get("all_reduce", Sent(0, 0)))
     without, with_ = found
-    assert (with_.times - without.times, with_.bytes - without.bytes) == (sums, sums * 64 * 2)
+    assert (with_.times - without.times, with_.bytes - without.bytes) == (sums, sums * 2 * 64 * 2)
 
 
 @pytest.mark.parametrize(

@@ -109,7 +109,18 @@ SPREAD = (
     (2, 2, 1, 4, 4, None), (2, 1, 1, 4, 4, None), (2, 2, 2, 4, 8, None),
     (1, 1, 1, 4, 2, 2), (2, 2, 1, 4, 2, 2), (2, 1, 1, 4, 2, 4), (4, 4, 1, 2, 2, 1), (2, 2, 2, 2, 1, 1),
 )  # fmt: skip
+SIXTEEN = SMALL + " E=16 k=2"
 CASES += [
+    # Stacked experts that the ranks do not divide, and more ranks than experts, which share out the rows of each.
+    *((SIXTEEN, Layout(fsdp=n), {}) for n in (3, 9, 32)),
+    (SIXTEEN, Layout(fsdp=5, dp=2), {}),
+    (SIXTEEN, Layout(fsdp=10, ep=2), {}),
+    (SIXTEEN, Layout(tp=2, sp=2, fsdp=3, dp=2), {"recompute": "blocks"}),
+    (SIXTEEN, Layout(tp=2, sp=2, fsdp=6, ep=4), {}),
+    (SIXTEEN, Layout(fsdp=12, ep=2, etp=2), {}),
+    (SIXTEEN, Layout(pp=2, fsdp=9), {"accumulation": 2}),
+    ("mixtral-8x7b", Layout(fsdp=3), {}),
+    ("gpt-oss-20b", Layout(tp=4, sp=4, fsdp=5), {}),
     *(
         (EXPERTS, Layout(tp=t, sp=s, dp=d, fsdp=n, ep=e, etp=w), {} if n > 1 else {"parameter": "bf16"})
         for t, s, d, n, e, w in SPREAD

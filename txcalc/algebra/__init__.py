@@ -25,6 +25,7 @@ from txcalc.planning.parallelism import Sharding, stage as stage_of
 from txcalc.planning.training.parts import RankTree, held, in_letters, rules_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
+from txcalc.planning.training.states import held_by
 from txcalc.sources import build
 from txcalc.sources.assemble import assemble, patches
 from txcalc.symbols import BY_LETTER, TABLE, Symbol
@@ -288,7 +289,11 @@ class _Costs:
         figures["saved"] = lambda ledger: total([exact_div(entry.saved, rank.cut(entry)) for entry in ledger])
         if rank.shards != 1:
             figures["params"] = lambda ledger: total(
-                [entry.times * product_of(shape) for entry in ledger for shape in held(entry, rank.shards)]
+                [
+                    copies * product_of(shape)
+                    for entry in ledger
+                    for copies, shape in held(entry, rank.shards, self._number)
+                ]
             )
             del figures["active"]
         if recipe is not None:
@@ -330,7 +335,7 @@ def of_rank(model: Model, layout: Layout, work: Workload, stage: int, recipe: Re
     if wrong:
         raise InputError("--layout", wrong)
     if recipe is not None:
-        Pipeline(model, recipe)
+        held_by(Pipeline(model, recipe).of_stage(stage), recipe)
     sharding = Sharding(model, **rules_of(recipe))
     sharding.stages(layout)
     root, whole = sharding.stages(layout.replace(pp=1, vpp=1))[0].root, model.root

@@ -13,11 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
-from types import MethodType
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from txcalc.errors import TxcalcError
@@ -29,8 +27,6 @@ from txcalc.planning.training.collectives import per_head, without_tp_style
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import RankLeaf, StagePiece
 from txcalc.reference import build
-from txcalc.reference.mode import current
-from txcalc.reference.run import Run
 
 
 class NoParallel(TxcalcError):
@@ -112,15 +108,15 @@ def split(
         if path not in routed:  # experts are modules of their own, each as wide as its weights
             net.set_submodule(path, shares.get_submodule(path))
     for held in apart:
-        for path in paths(held.entry.steps) if not held.entry.routed or "ep" not in meshes else ():
-            _distributed(net.get_submodule(path), held, path, mesh)
+        if not held.entry.routed or "ep" not in meshes:
+            distributed(net, held, mesh)
     inner = list(_inner(rank, model))
     for path, how in inner:
         if how == "statistics":
             _normed(net.get_submodule(path), mesh)
     for path in every:
         for module in net.get_submodule(path).modules():
-            _on_its_share(module)
+            on_its_share(module)
     for path, how in inner:
         if how in ("heads", "positions"):
             _gathered(net.get_submodule(path), mesh, -1 if how == "heads" else 1)
@@ -143,9 +139,9 @@ def outside(net: Any, piece: StagePiece, mesh: Any, between: Any) -> None:
         biases = held.entry.leaf.role == "table" and [axis for _, _, axis in held.axes()] == [1]
         beside = held.between and held.entry.leaf.weights() and held.entry.leaf.role not in ("norm", "table")
         if (biases and not held.layers) or (beside and between != Replicate()):
+            distributed(net, held, mesh)
             for path in paths(held.entry.steps):
-                _distributed(net.get_submodule(path), held, path, mesh)
-                _on_its_share(net.get_submodule(path))
+                on_its_share(net.get_submodule(path))
         elif between != Replicate() and any(held.summed_whole(join.entry) for join in piece.joins):
             _taken(net.embedding, mesh, between)
 
@@ -163,20 +159,43 @@ def _taken(module: nn.Module, mesh: Any, between: Any) -> None:
     module.forward = taken
 
 
-def _distributed(module: nn.Module, held: RankLeaf, path: str, mesh: Any) -> None:
-    """Turns a module's weights into DTensors, sharded or replicated."""
+def distributed(net: nn.Module, held: RankLeaf, mesh: Any) -> None:
+    """Turns a leaf's weights into DTensors, sharded or replicated."""
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    for weight, (own, whole, axis) in zip(held.entry.leaf.weights(), held.axes(), strict=True):
-        before = module._parameters[weight.name]
-        assert before is not None
-        values = torch.empty(whole, dtype=before.dtype, device=before.device)
-        made: Any = distribute_tensor(values, mesh, [Replicate() if axis is None else Shard(axis)], src_data_rank=None)
-        if made.to_local().shape != own:
-            raise NoParallel(f"{path}: its share on a rank is not one piece of it, which torch would cut")
-        module._parameters[weight.name] = nn.Parameter(made, requires_grad=before.requires_grad)
-        if axis is None and 1 in [cut for _, _, cut in held.axes()]:
-            _apart(module, weight.name, mesh.size())
+    for module, prefix, experts in _keepers(net, held):
+        for weight, (own, whole, axis) in zip(held.entry.leaf.weights(), held.axes(), strict=True):
+            name = prefix + weight.name
+            before = module._parameters[name]
+            assert before is not None
+            values = torch.empty((*experts, *whole), dtype=before.dtype, device=before.device)
+            place = Replicate() if axis is None else Shard(axis + len(experts))
+            made: Any = distribute_tensor(values, mesh, [place], src_data_rank=None)
+            if made.to_local().shape != (*experts, *own):
+                raise NoParallel(f"{held.entry.name}: a rank's share is not one piece of it, which torch would cut")
+            module._parameters[name] = nn.Parameter(made, requires_grad=before.requires_grad)
+            if axis is None and 1 in [cut for _, _, cut in held.axes()]:
+                _apart(module, name, mesh.size())
+
+
+def _keepers(net: nn.Module, held: RankLeaf) -> list[tuple[nn.Module, str, tuple[int, ...]]]:
+    """The modules that hold a leaf's weights, with what precedes their names and, of stacked experts, their number."""
+    if not held.entry.routed:
+        return [(net.get_submodule(path), "", ()) for path in paths(held.entry.steps)]
+    inner = "".join(f"{step.name}." for step in held.entry.steps[_expert(held.entry.steps) + 1 :])
+    found = list[tuple[nn.Module, str, tuple[int, ...]]]()
+    for path in paths(held.entry.steps[: _expert(held.entry.steps)]):
+        owner: Any = net.get_submodule(path)
+        found.append((owner, stacked_name(inner), (len(owner.routed),)))
+    return found
+
+
+def _expert(steps: Sequence[Any]) -> int:
+    return [step.duty for step in steps].index("expert")
+
+
+def stacked_name(name: str) -> str:
+    return "routed_" + name.replace(".", "_")
 
 
 def _apart(module: nn.Module, name: str, ranks: int) -> None:
@@ -195,7 +214,7 @@ def _apart(module: nn.Module, name: str, ranks: int) -> None:
     module.forward = shared
 
 
-def _on_its_share(module: nn.Module) -> None:
+def on_its_share(module: nn.Module) -> None:
     """Makes forward read this rank's shards; the gradients of replicated weights are partial sums."""
     from torch.distributed.tensor import DTensor, Partial
 
@@ -334,80 +353,3 @@ def _inner(rank: Composite, model: Model) -> Iterator[tuple[str, str]]:
                 yield from ((path, "sums") for path in paths(before.steps))
         if before.leaf.kind == "all_gather" and entry.leaf.role == "norm" and before.steps[:-1] == entry.steps[:-1]:
             yield from ((path, before.duty or "positions") for path in paths(entry.steps))
-
-
-def spread(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, Any]) -> Iterator[list[nn.Module]]:
-    """Distributes experts over the ranks of ep, each expert whole or sharded over those of etp: each routed token is
-    sent to a rank of its expert and the result is sent back (all-to-all, as in torchtitan); where the ranks of tp hold
-    all experts, each computes the tokens routed to its own. Returns the experts of each layer that stay on this
-    rank."""
-    ep, etp = meshes["ep"], meshes["etp"]
-    experts = [held for held in piece.leaves if held.entry.routed]
-    for path, sent in dict.fromkeys((path, held.sent) for held in experts for path in owners(held)):
-        module: Any = net.get_submodule(path)
-        each = len(module.routed) // ep.size()
-        first = each * ep.get_local_rank()
-        own = {str(i): module.routed[i] for i in range(first, first + each)}
-        module.routed = nn.ModuleDict(own)
-        module.through = MethodType(_exchanged if sent else _chosen, module)
-        module.ep, module.etp = ep, etp
-        yield list(own.values())
-    for held in experts if etp.size() > 1 else ():
-        every = (
-            step._replace(indices=range(ep.size() * len(step.indices or ()))) if step.duty == "expert" else step
-            for step in held.entry.steps
-        )
-        for path in paths(tuple(every)):
-            owner, _, name = path.partition(".routed.")
-            number, _, rest = name.partition(".")
-            routed: Any = net.get_submodule(owner)
-            if number in routed.routed:
-                one = routed.routed[number].get_submodule(rest)
-                _distributed(one, held, path, etp)
-                _on_its_share(one)
-
-
-def _chosen(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
-    """`Experts.through` of the local experts; the others add nothing."""
-    numbers = [int(name) for name in self.routed]
-    before = sum(counts[: numbers[0]])
-    mine = [counts[number] for number in numbers]
-    made = [
-        expert(share, run)
-        for expert, share in zip(self.routed.values(), rows[before:][: sum(mine)].clone().split(mine), strict=True)
-    ]
-    return F.pad(torch.cat(made), (0, 0, before, len(rows) - before - sum(mine)))
-
-
-def _exchanged(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
-    """`Experts.through` for rows (N, D), `counts` of them for each expert; if experts choose tokens in turn, every rank
-    sends equally many."""
-    import torch.distributed as dist
-    from torch.distributed._functional_collectives import (
-        all_gather_tensor_autograd,
-        all_to_all_single_autograd,
-        reduce_scatter_tensor_autograd,
-    )
-
-    each, ranks, group = len(self.routed), self.ep.size(), self.ep.get_group()
-    mine = list(counts[each * group.rank() :][:each])
-    there = [mine] * ranks
-    if not current().even:
-        asked = torch.tensor(counts, device=rows.device)
-        told = torch.empty_like(asked)
-        dist.all_to_all_single(told, asked, group=group)
-        there = told.unflatten(0, (ranks, each)).tolist()
-    going, coming = [sum(counts[i : i + each]) for i in range(0, len(counts), each)], [sum(one) for one in there]
-    arrived = all_to_all_single_autograd(rows, coming, going, group) if ranks > 1 else rows
-    if self.etp.size() > 1:  # all ranks of an expert need what one of them received
-        arrived, there = all_gather_tensor_autograd(arrived, 0, self.etp.get_group()), there * self.etp.size()
-    pieces = arrived.split([count for one in there for count in one])
-    made = []
-    for i, expert in enumerate(self.routed.values()):
-        share = torch.cat(pieces[i::each])
-        made.append((expert(share, run) if len(share) else share).split([one[i] for one in there]))
-    back = torch.cat([of_expert[rank] for rank in range(len(there)) for of_expert in made])
-    if self.etp.size() > 1:
-        back = reduce_scatter_tensor_autograd(back, "sum", 0, self.etp.get_group())
-    result: Tensor = all_to_all_single_autograd(back, going, coming, group) if ranks > 1 else back
-    return result

@@ -31,7 +31,8 @@ from txcalc.model import Model
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.reference import build, inputs, mode
-from txcalc.verify.branches import NoParallel, outside, paths, plan, split, spread
+from txcalc.verify.branches import NoParallel, outside, paths, plan, split
+from txcalc.verify.experts import spread, stacked
 from txcalc.verify.recorded import Collectives, SavedStorages, held_bytes
 
 Context = Callable[[], AbstractContextManager[Any]]
@@ -40,6 +41,9 @@ PRIVATE = (
     ("torch.testing._internal.distributed.fake_pg", "FakeStore"),
     ("torch._subclasses.fake_tensor", "FakeTensorMode"),
     ("torch.distributed.fsdp", "fully_shard"),
+    ("torch.distributed.fsdp", "FSDPModule._get_fsdp_state"),
+    ("torch.distributed.fsdp._fully_shard._fsdp_common", "ShardPlacementResult"),
+    ("torch.distributed.fsdp._fully_shard._fsdp_init", "_get_mesh_info"),
     ("torch.distributed.tensor", "DTensor"),
     ("torch.distributed.tensor.parallel", "parallelize_module"),
     ("torch.distributed.pipelining.schedules", "_PipelineSchedule._warmup_p2p"),
@@ -216,9 +220,10 @@ def sharded(
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import parallelize_module
 
-    layout, away = recipe.layout, list[list[nn.Module]]()
+    layout = recipe.layout
     width = {2: torch.bfloat16, 4: torch.float32}[recipe.parameter_bytes]
     net: Any = build(model, device=device, dtype=width)
+    stacked(net)
     alone = replace(recipe, layout=layout.replace(pp=1, vpp=1), schedule="1f1b", stages=None)
     pipeline = Pipeline(model, replace(alone, recompute="none"))  # layers are numbered in the whole model
     (piece,) = pipeline.pieces
@@ -234,25 +239,42 @@ def sharded(
             net.get_parameter(name).requires_grad_(False)
         _tie(net, model)
     if "ep" in mesh:
-        away += spread(net, piece, mesh)
+        spread(net, piece, mesh)
     for part in _recomputed_modules(net, model, recipe):
         _checkpointed(part, recomputed)
     if recipe.shards > 1:
         policy = MixedPrecisionPolicy(_dtype(recipe), {2: torch.bfloat16, 4: torch.float32}[recipe.reduce_bytes])
         ways = mesh["dp", "fsdp"] if layout.dp > 1 else mesh["fsdp"]
-        for experts in away:
-            those = mesh["dp", "beside"] if layout.dp > 1 else mesh["beside"]
-            fully_shard(experts, mesh=those, mp_policy=policy, reshard_after_forward=recipe.reshard)
-            first: Any = experts[0]
-            # Gradients are averaged over all ranks.
-            first.set_gradient_divide_factor(float(recipe.shards * layout.dp))
-            if device != "cuda" and mesh["beside"].size() > 1:
-                first.set_force_sum_reduction_for_comms(True)  # gloo cannot scale what it sums
+        placed = _of_experts(net, recipe, mesh)
         for part in (*_blocks(net), net):
-            fully_shard(
-                part, mesh=ways, mp_policy=policy, reshard_after_forward=None if part is net else recipe.reshard
-            )
+            again = None if part is net else recipe.reshard
+            fully_shard(part, mesh=ways, mp_policy=policy, reshard_after_forward=again, shard_placement_fn=placed)
+            # Gradients of experts, of which the first group has none, are averaged over all ranks.
+            for group in part._get_fsdp_state()._fsdp_param_groups[1:]:
+                group.gradient_divide_factor = float(recipe.shards * layout.dp)
+                if device != "cuda" and mesh["beside"].size() > 1:
+                    group.force_sum_reduction_for_comms = True  # gloo cannot scale what it sums
     return net  # type: ignore[no-any-return]
+
+
+def _of_experts(net: nn.Module, recipe: Recipe, mesh: Any) -> Callable[[nn.Parameter], Any]:
+    """How FSDP shards experts, as in torchtitan (distributed/fsdp.py, apply_fsdp_to_decoder): with ep over the ranks
+    that hold the same ones; whole experts or, over more ranks than experts, rows of each."""
+    from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResult
+    from torch.distributed.fsdp._fully_shard._fsdp_init import _get_mesh_info
+    from torch.distributed.tensor import Shard
+
+    axis = "beside" if "ep" in mesh else "fsdp"
+    those: Any = _get_mesh_info(mesh["dp", axis] if recipe.layout.dp > 1 else mesh[axis])
+    experts = {owner.get_parameter(name) for owner in net.modules() for name in getattr(owner, "stacked", ())}
+
+    def placed(weight: nn.Parameter) -> Any:
+        if weight not in experts:
+            return None
+        cut = Shard(int(mesh[axis].size() > weight.shape[0]))
+        return ShardPlacementResult(cut, those) if "ep" in mesh else cut
+
+    return placed
 
 
 def _recomputed_modules(net: nn.Module, model: Model, recipe: Recipe) -> Iterator[nn.Module]:

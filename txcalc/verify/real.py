@@ -15,7 +15,7 @@ import os
 import socket
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from math import prod
@@ -170,7 +170,7 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
     mesh = meshes(recipe, device.type)
     alone = _loss(whole(ids), labels)
     alone.backward()
-    truth = {name: p.grad for name, p in whole.named_parameters() if p.grad is not None}
+    truth = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in whole.named_parameters()}
     each, (turn, place) = ids.shape[0] // layout.copies, divmod(rank // layout.tp, layout.cp)
     turn %= layout.copies
     mine = slice(each * turn, each * (turn + 1)), slice(own := recipe.local_tokens * place, own + recipe.local_tokens)
@@ -202,7 +202,7 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
         least = ROUNDING / TOLERANCE * max(float(each.abs().max()) for each in truth.values())
         for name, p in net.named_parameters():
             if p.grad is not None:
-                given, want = _plain(p.grad), truth[_renamed(name, prefix)]
+                given, want = _plain(p.grad), _value(net, name, truth, prefix)
                 size = max(float(want.abs().max()), least)  # of a key's bias, which softmax ignores, rounding is left
                 worst[_renamed(name, prefix)] = float((given - want).abs().max()) / size
         optimizer.step()
@@ -239,12 +239,12 @@ def _plain(tensor: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def _fill(net: nn.Module, values: dict[str, nn.Parameter], prefix: str = "") -> None:
+def _fill(net: nn.Module, values: Mapping[str, Tensor], prefix: str = "") -> None:
     """Copies the whole model's values into a rank's shards."""
     from torch.distributed.tensor import DTensor, distribute_tensor
 
     for name, p in net.named_parameters():
-        value = values[_renamed(name, prefix)].detach()
+        value = _value(net, name, values, prefix).detach()
         if isinstance(p, DTensor):
             cuts = [p.device_mesh.size(i) for i, cut in enumerate(p.placements) if getattr(cut, "dim", None) == 0]
             if len(cuts) > 1 and p.shape[0] % (ranks := prod(cuts)):
@@ -254,6 +254,16 @@ def _fill(net: nn.Module, values: dict[str, nn.Parameter], prefix: str = "") -> 
             p.to_local().copy_(own.to_local())
         else:
             p.copy_(value)
+
+
+def _value(net: nn.Module, name: str, values: Mapping[str, Tensor], first: str) -> Tensor:
+    """What the whole model has for a parameter; for stacked experts, of each of them."""
+    path, _, last = name.rpartition(".")
+    owner: Any = net.get_submodule(path)
+    if last not in getattr(owner, "stacked", {}):
+        return values[_renamed(name, first)]
+    inner, numbers = owner.stacked[last], (number for number, _ in owner.routed.named_children())
+    return torch.stack([values[_renamed(f"{path}.routed.{number}.{inner}", first)] for number in numbers])
 
 
 def _renamed(name: str, first: str) -> str:

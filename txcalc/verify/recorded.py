@@ -52,7 +52,7 @@ class SavedStorages:
         self.again: Counter[int] = Counter()
         self._runs = 0
         self._seen = dict[int, Any]()
-        self._tables = set[int]()
+        self._tables = dict[int, Any]()  # kept, or another storage might get its address
 
     def watch(self, net: nn.Module) -> None:
         self.tracker, self._modules = Tracker(net), dict(net.named_modules())
@@ -101,7 +101,8 @@ class SavedStorages:
 
         def noted(self: Run, key: Any, make: Any) -> Tensor:
             table = once(self, key, make)
-            tables.add(table.untyped_storage()._cdata)
+            storage = table.untyped_storage()
+            tables[storage._cdata] = storage
             return table
 
         Run.once = noted  # type: ignore[method-assign]

@@ -15,12 +15,12 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from txcalc.ledger import Entry
-from txcalc.num import ceil_div, total
+from txcalc.num import ceil_div, product, total
 from txcalc.planning.training.activations import leaf_bytes, recomputed
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import RankLeaf, StagePiece
-from txcalc.planning.training.states import RankTensor, sharers, tensors
+from txcalc.planning.training.states import RankTensor, sharers, stacked, tensors
 
 KINDS = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 TWIN = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}  # in backward; others are their own
@@ -64,7 +64,8 @@ def muon_collectives(tensor: RankTensor, recipe: Recipe) -> list[tuple[str, int,
 
     Rows sharded by FSDP2 are orthogonalised over DTensor in 16 bits: an all-reduce of the norm; then per Newton–Schulz
     iteration two all-reduces of a columns × columns product if rows > columns, otherwise two all-gathers of X and one
-    of X·Xᵀ. Megatron-LM gathers a matrix split by tp in fp32.
+    of X·Xᵀ. Of stacked experts each is whole on one rank, or all are orthogonalised together. Megatron-LM gathers a
+    matrix split by tp in fp32.
 
     Source   torch 2.13, optim/_muon.py; Megatron-LM d98e8a64, --muon-tp-mode duplicated (its default)
     Omits    PyTorch's collectives for a matrix split by tp
@@ -72,14 +73,15 @@ def muon_collectives(tensor: RankTensor, recipe: Recipe) -> list[tuple[str, int,
     if (ways := muon_replicas(tensor, recipe)) > 1:
         return [("all_gather", 1, 4 * tensor.size * ways)]
     ranks, steps = sharers(recipe, tensor.expert), OPTIMIZERS[recipe.optimizer].newton_schulz
-    rows, columns = tensor.shape
-    if ranks == 1 or tensor.axis is not None:
+    *experts, rows, columns = tensor.shape
+    if ranks == 1 or tensor.axis is not None or tensor.rows < len(experts):
         return []
+    each = 2 * product(experts)
     if rows > columns:
-        return [("all_reduce", 1, 2), ("all_reduce", 2 * steps, 2 * columns**2)]
-    padded = 2 * ceil_div(rows, ranks) * ranks
+        return [("all_reduce", 1, each), ("all_reduce", 2 * steps, each * columns**2)]
+    padded = each * ceil_div(rows, ranks) * ranks
     return [
-        ("all_reduce", 1, 2), ("all_gather", 2 * steps, padded * columns), ("all_gather", steps, padded * rows),
+        ("all_reduce", 1, each), ("all_gather", 2 * steps, padded * columns), ("all_gather", steps, padded * rows),
     ]  # fmt: skip
 
 
@@ -103,6 +105,7 @@ def partial_gradients(piece: StagePiece, recipe: Recipe) -> Iterator[PartialGrad
         if not held.learns:
             continue
         axis, ways = ("etp", layout.expert_ways) if held.entry.routed else ("tp", layout.tp)
+        experts = stacked(held.entry, recipe.rules)
         for weight, (_, _, cut) in zip(held.entry.leaf.weights(), held.axes(), strict=True) if ways > 1 else ():
             if held.entry.routed:
                 partial = cut is None
@@ -112,7 +115,7 @@ def partial_gradients(piece: StagePiece, recipe: Recipe) -> Iterator[PartialGrad
             else:
                 partial = (apart and cut is None and held.entry.leaf.row is None) or per_head(held)
             if partial:
-                yield PartialGradients(axis, held.entry.times, weight.size)
+                yield PartialGradients(axis, held.entry.times // experts, weight.size * experts)
 
 
 class Sent(NamedTuple):
@@ -284,13 +287,14 @@ def per_head(held: RankLeaf) -> bool:
 
 def _fully_sharded(held: Sequence[RankTensor], recipe: Recipe, add: Add) -> None:
     """FSDP2: a block's weights are all-gathered for its forward and again for its backward (for each layer that shares
-    them), the root's once; gradients are reduce-scattered once. Rows are padded to a multiple of the ranks."""
+    them), the root's once; gradients are reduce-scattered once. Rows (or stacked experts) are padded to a multiple of
+    the ranks."""
     groups: Counter[tuple[int, bool]] = Counter()
     learning: Counter[tuple[int, bool]] = Counter()
     runs, root, layout = Counter[int](), -1, recipe.layout
     for tensor in held:
         ways = sharers(recipe, tensor.expert)
-        rows = tensor.shape[0]
+        rows = tensor.shape[tensor.rows]
         elements = tensor.copies * ceil_div(rows, ways) * ways * (tensor.size // max(1, rows))
         away = tensor.expert and (layout.ep > 1 or layout.exchanges)  # sharded by the ranks with the same experts
         for layer in tensor.group or (root,):

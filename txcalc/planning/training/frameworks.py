@@ -30,6 +30,7 @@ class Framework:
     caution     known errors of its rules against its runs (tests/evidence/train_memory.py)
     dtensor     PyTorch's own: fsdp and cp shard weights by rows; a split dimension is cut like `torch.chunk`,
                 nothing is padded or repeated
+    stacks      the experts of a rank are one tensor (experts, out, in) of each projection
     by_tensor   ZeRO shards each tensor by itself; the others pad one buffer of all tensors
     packs       frozen matrices may be in 4 or 8 bits (bitsandbytes, of which Megatron-LM and nanotron have nothing)
     balanced    pipeline stages are balanced by elements of matrices, not by layers
@@ -74,6 +75,7 @@ class Framework:
     caution: str = ""
     widens: bool = True
     dtensor: bool = False
+    stacks: bool = False
     by_tensor: bool = False
     packs: bool = True
     balanced: bool = False
@@ -135,6 +137,7 @@ FRAMEWORKS = {
             schedules=SCHEDULES,
             behind=0,  # Schedule1F1B.__init__
             dtensor=True,
+            stacks=True,  # torchtitan, models/common/moe.py, GroupedExperts; transformers 5, such as MixtralExperts
             ddp=True,
             gathers_beside=True,
         ),

@@ -13,10 +13,11 @@ from txcalc.parts.model import Root
 from txcalc.planning.gradients import passes, recomputed, saved_by_core
 from txcalc.planning.training.activations import kept_by_kind, recomputed as layers_again
 from txcalc.planning.training.collectives import local_kv_elements
+from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
 from txcalc.planning.training.memory import RankPeak, memory, width_of
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, between, own_logits
-from txcalc.planning.training.states import held_by, optimizer_bytes, states
+from txcalc.planning.training.states import held_by, optimizer_bytes, stacked, states
 
 
 class StepCosts(NamedTuple):
@@ -147,12 +148,15 @@ def in_letters(
 
     def state(entry: Entry) -> Any:
         hidden = entry.kind != "norm" and entry.layer is not None
-        shapes = held(entry, rank.shards) if entry.gradient in ("both", "weights") else []
-        kept = [
-            optimizer_bytes(shape, recipe, recipe.parameter_bytes, hidden and len(shape) == 2, value)
-            for shape in shapes
-        ]
-        return total(kept) * entry.times
+        learns, width = entry.gradient in ("both", "weights"), recipe.parameter_bytes
+        kept = held(entry, rank.shards, value, recipe.rules)
+        return total(
+            [
+                copies * optimizer_bytes(shape, recipe, width, hidden and len(weight.shape) == 2, value)
+                for weight, (copies, shape) in zip(entry.leaf.weights(), kept, strict=True)
+                if learns
+            ]
+        )
 
     return {
         "training": lambda ledger: total([entry.flops * (passes(entry) + int(again(entry))) for entry in ledger]),
@@ -161,7 +165,16 @@ def in_letters(
     }
 
 
-def held(entry: Entry, shards: Any) -> list[tuple[Any, ...]]:
-    """The shapes of the first rank's shards of a leaf's weights, whose rows are split over `shards` ranks."""
-    shapes = [weight.shape for weight in entry.leaf.weights()]
-    return shapes if shards == 1 else [(ceil_div(rows, shards), *rest) for rows, *rest in shapes]
+def held(
+    entry: Entry, shards: Any, value: Callable[[Any], int], rules: Framework = FRAMEWORKS["fsdp2"]
+) -> list[tuple[Any, tuple[Any, ...]]]:
+    """Of each of a leaf's weights the number of tensors on the first rank, and their shape where `shards` ranks share
+    them (see `states`); `value` is what an expression over letters is. A single expert by itself is split by rows."""
+    experts, apart = stacked(entry, rules), entry.routed and rules.stacks
+    axis, found = int(apart and value(shards) > value(experts)), []
+    for weight in entry.leaf.weights():
+        shape = (experts, *weight.shape) if apart else weight.shape
+        if shards != 1:
+            shape = (*shape[:axis], ceil_div(shape[axis], shards), *shape[axis + 1 :])
+        found.append((exact_div(entry.times, experts), shape))
+    return found

@@ -1,7 +1,7 @@
 """Parameters, gradients and optimizer state of one rank: how a framework shards a tensor, what an optimizer keeps.
 
 Each tensor is sharded by itself, in exact integers: of 128,256 rows over 1,024 ranks most ranks have 126, one has 108
-and the last 6 none.
+and the last 6 none. Experts that a framework stacks are one tensor (experts, out, in) per projection.
 """
 
 from __future__ import annotations
@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from txcalc.errors import Fault, InputError
+from txcalc.ledger import Entry
 from txcalc.num import ceil_div, product
+from txcalc.planning.training.frameworks import Framework
 from txcalc.planning.training.optimizers import BLOCK, OPTIMIZERS, SMALLEST, Shape
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import StagePiece
@@ -21,6 +24,8 @@ NF4_BLOCK = 64
 class RankTensor(NamedTuple):
     """A weight as one rank of tp (and ep) holds it, before data parallelism shards it.
 
+    shape     begins with the number of experts where they are stacked
+    rows      the dimension that FSDP shards
     copies    number of equal tensors
     axis      the dimension split by tp; None: not split
     expert    a routed expert's
@@ -46,11 +51,17 @@ class RankTensor(NamedTuple):
     adapter: bool = False
     kind: str = "other"
     reads: int = 1
+    rows: int = 0
 
     @property
     def buffer(self) -> tuple[bool, bool, bool, bool]:
         """The flat buffer it belongs to, in frameworks that shard buffers."""
         return self.expert, self.learns, self.packed, self.adapter
+
+    @property
+    def matrices(self) -> int:
+        """How many matrices the copies are, each expert's of a stack."""
+        return self.copies * product(self.shape[:-2])  # type: ignore[no-any-return]
 
     @property
     def size(self) -> int:
@@ -79,21 +90,41 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
             hidden = len(own) == 2 and bool(held.layers) and held.entry.kind != "norm"
             times, expert = held.entry.times, held.entry.routed
             made = RankTensor(shape, times, axis, expert, hidden, group, gradient=whole if table else None, reads=reads)
+            if expert and recipe.rules.stacks:
+                made = _stack(made, stacked(held.entry, recipe.rules), recipe)
             learns, adapter = held.entry.gradient in ("both", "weights"), held.entry.kind == "adapters"
             learns = learns and not fixed
             packed = hidden and not learns and not held.beside
             yield made._replace(learns=learns, adapter=adapter, packed=packed, kind=held.entry.kind)
 
 
+def stacked(entry: Entry, rules: Framework) -> Any:
+    """The number of experts whose weights are one tensor on a rank; 1 where each has its own."""
+    return product([step.times for step in entry.steps if step.duty == "expert" and rules.stacks])
+
+
+def _stack(tensor: RankTensor, experts: int, recipe: Recipe) -> RankTensor:
+    """The tensor of a layer's experts. FSDP shards whole experts or, over more ranks than these, rows of each, which
+    must divide (torchtitan b5bcd76c, distributed/fsdp.py, apply_fsdp_to_decoder)."""
+    axis, rows = None if tensor.axis is None else tensor.axis + 1, int(sharers(recipe, True) > experts)
+    return tensor._replace(shape=(experts, *tensor.shape), copies=tensor.copies // experts, axis=axis, rows=rows)
+
+
 def held_by(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> list[list[RankTensor]]:
     """The weights of each of a rank's pieces. What layers of several of them share is one module of that rank, held by
-    the first of these."""
+    the first of these. Errors: `InputError` where FSDP cannot shard stacked experts."""
     found, seen = list[list[RankTensor]](), frozenset[frozenset[int]]()
     for piece in pieces:
         again = frozenset[int]().union(*(seen & piece.sharing))
         leaves = tuple(held for held in piece.leaves if again.isdisjoint(held.layers))
         found.append(list(tensors(piece._replace(leaves=leaves), recipe, rank)))
         seen |= piece.sharing
+    ways = sharers(recipe, True)
+    for tensor in (tensor for some in found for tensor in some if tensor.rows):
+        if tensor.shape[1] % ways:
+            experts, rows = tensor.shape[:2]
+            expected = f"at most {experts} ranks for {experts} experts, not {ways}, or a divisor of their {rows:,} rows"
+            raise InputError(f"layout {recipe.layout}", [Fault("fsdp", recipe.layout.fsdp, expected, "see ep")])
     return found
 
 
@@ -180,8 +211,7 @@ def _shares(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int)
         for tensor in held:
             ways = sharers(recipe, tensor.expert)
             own = (shard * recipe.layout.tp + column) // recipe.layout.expert_group if tensor.expert else shard
-            cut = chunk(tensor.shape[0], ways, own) if rows else even_share(tensor.size, ways, own)
-            yield tensor, (cut, *tensor.shape[1:]) if rows else (cut,)
+            yield tensor, _rows(tensor, ways, own) if rows else (even_share(tensor.size, ways, own),)
         return
     if not recipe.zero:
         yield from ((tensor, tensor.shape) for tensor in held)
@@ -193,13 +223,18 @@ def _shares(held: Sequence[RankTensor], recipe: Recipe, shard: int, column: int)
         yield made, (ceil_div(size, sharers(recipe, expert)),)
 
 
+def _rows(tensor: RankTensor, ways: int, rank: int) -> Shape:
+    before, after = tensor.shape[: tensor.rows], tensor.shape[tensor.rows + 1 :]
+    return (*before, chunk(tensor.shape[tensor.rows], ways, rank), *after)
+
+
 def shard_runs(held: Iterable[RankTensor], recipe: Recipe, column: int = 0) -> list[int]:
     """The first rank of every run of data-parallel ranks with equal shards, all of them number `column` of tp."""
     most, points, layout = sharers(recipe, False), {0}, recipe.layout
     for tensor in held:
         ways, cuts = sharers(recipe, tensor.expert), list[int]()
         if recipe.shards > 1:
-            rows = tensor.shape[0]
+            rows = tensor.shape[tensor.rows]
             full = rows // max(1, -(-rows // ways))
             cuts = [full, full + 1]
         elif recipe.rules.by_tensor and recipe.zero:

@@ -385,8 +385,9 @@ class StepTimer(Messages):
         seconds, steps = 0.0, OPTIMIZERS[self.recipe.optimizer].newton_schulz
         for tensor in self.orthogonalised(piece):
             ways = muon_replicas(tensor, self.recipe)
-            narrow, wide = sorted(n * ways if axis == tensor.axis else n for axis, n in enumerate(tensor.shape))
-            runs = steps * tensor.copies / sharers(self.recipe, tensor.expert)
+            sides = list(enumerate(tensor.shape))[-2:]
+            narrow, wide = sorted(n * ways if axis == tensor.axis else n for axis, n in sides)
+            runs = steps * tensor.matrices / sharers(self.recipe, tensor.expert)
             flops, moved = 4 * narrow**2 * wide + 2 * narrow**3, 3 * narrow * wide + 4 * narrow**2
             seconds += self.kernels.product(runs * flops, runs * moved * self.element, 3 * runs, narrow)
         return seconds + sum(self.kernels.transfer(moved) for moved in self.muon_messages(piece))

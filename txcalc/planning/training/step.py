@@ -269,12 +269,11 @@ class StepTimer(Messages):
         runs = float(entry.runs)
         fused = entry.kind != "attention_core" or (entry.work is not None and not entry.work.keep_scores)
         flops = float(held.flops(self.recipe.layout, masked=fused))
-        elements = sum(float(op.traffic.activations) for op in entry.operations) * runs
-        elements += sum(float(op.traffic.cache) for op in entry.operations) * runs
+        elements = sum(float(op.traffic.activations + op.traffic.cache) for op in entry.operations) * runs
         copies = float(entry.times) if entry.routed else runs
+        starts = float(len(held.layers)) if entry.routed and not self.modules else copies  # grouped kernels
         tables = entry.leaf.row is not None
         weights = 0.0 if tables else float(entry.leaf.owning.params) * copies
-        starts = runs if not entry.routed else copies if self.modules else float(len(held.layers))
         width = bits_of(self.machine.products) / 8 if entry.leaf.matrix else self.element
         return flops, elements * self.element + weights * width, starts, held.cut(self.recipe.layout)
 

@@ -36,11 +36,6 @@ HALVES: dict[str, dict[str, Any]] = json.loads((DATA / "halves.json").read_text(
 SAID: dict[str, dict[str, Any]] = json.loads((DATA / "said.json").read_text())
 LLAMA = HAND["llama"]
 
-# What is refused, by name. This list may only shrink: a config that becomes readable must leave it.
-REFUSED = """
-default-blt
-"""
-
 # transformers repeats K and V for all heads before it caches them; 8 heads of each are all that is needed.
 WIDER_CACHE = {"falcon-40b", "falcon-180b"}
 
@@ -112,7 +107,7 @@ def counted_flops(model: Model, batch: int, tokens: int) -> int:
     return flops
 
 
-@pytest.mark.parametrize("name", sorted(set(CONFIGS) - set(REFUSED.split())))
+@pytest.mark.parametrize("name", sorted(CONFIGS))
 def test_exact(name: str) -> None:
     truth, model = TRUTH[name], read(CONFIGS[name])
     assert model.params == truth["total"]
@@ -158,6 +153,26 @@ def test_small(name: str) -> None:
         assert ledger.total("flops") == flops, point
     for length, elements in truth.get("cache", {}).items():
         assert ledger_of(model, 1, int(length)).total("cache") == elements, length
+
+
+@pytest.mark.parametrize(("most", "length"), [(None, 3), (2, 2)])
+def test_bytes_in_patches_of_one_length(most: int | None, length: int) -> None:
+    """The Byte Latent Transformer's FLOPs, as transformers runs patches of so many bytes, and its patcher all bytes."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    from torch.utils.flop_counter import FlopCounterMode
+
+    config = {**SMALL["blt"]["config"], "patch_in_forward": True, "max_patch_length": most}
+    net = transformers.BltForCausalLM(transformers.BltConfig(**config)).eval()
+    net.set_attn_implementation("eager")
+    ids = torch.zeros(2, 17, dtype=torch.long)
+    lengths = [1, *[length] * (16 // length), *[16 % length] * (16 % length > 0)]
+    with torch.no_grad(), FlopCounterMode(display=False) as counter:
+        net(ids, patch_lengths=torch.tensor([lengths] * 2), use_cache=False)
+        net.model.patcher(ids, patch_size=length, threshold=1.0)
+    model = read(config)
+    assert model.ledger(batch=2, tokens=17).total("flops") == counter.get_total_flops()
+    assert model.params == sum(weight.numel() for weight in net.parameters())
+    assert any(f"{length} bytes each are assumed" in note for note in model.notes)
 
 
 def test_what_transformers_refuses_and_that_is_no_size_is_said() -> None:
@@ -227,21 +242,6 @@ def test_norms_and_positions_among_pieces_are_not_said_to_be_none(name: str, sai
 
 def test_the_width_of_heads_among_pieces_is_theirs() -> None:
     assert summary(read(SMALL["XLNetModel"]["config"]))[1].startswith("MHA 4/4 × 16")
-
-
-@pytest.mark.parametrize("name", REFUSED.split())
-def test_refused_by_name(name: str) -> None:
-    with pytest.raises(InputError) as refusal:
-        read(CONFIGS[name])
-    config = CONFIGS[name]
-    model_type = config.get("text_config", config).get("model_type", config["model_type"])
-    reason = families().get(model_type, "")
-    keys = [key for key in config if key in str(refusal.value)]
-    assert (
-        keys
-        if reason == "exact"
-        else model_type in str(refusal.value) and reason[len("refused: ") :] in str(refusal.value)
-    )
 
 
 def test_truth_is_complete() -> None:
@@ -543,7 +543,7 @@ def test_experts_that_do_nothing() -> None:
 def test_families() -> None:
     table = families()
     assert table["llama"] == "exact" and table["cpmant"].startswith("refused: ")
-    read_types = {CONFIGS[name]["model_type"] for name in set(CONFIGS) - set(REFUSED.split())}
+    read_types = {CONFIGS[name]["model_type"] for name in CONFIGS}
     assert {model_type for model_type in read_types if table[model_type] != "exact"} == set()
 
 
@@ -742,7 +742,7 @@ def test_halves_of_unlike_sizes(name: str, change: dict[str, Any]) -> None:
 
 
 # A config changed by a careless or hostile hand.
-READ = sorted(set(CONFIGS) - set(REFUSED.split()))
+READ = sorted(CONFIGS)
 odd_values = st.one_of(
     st.none(),
     st.booleans(),

@@ -28,7 +28,7 @@ from txcalc.parts.part import Workload
 from txcalc.parts.positions import Rotary
 from txcalc.parts.projectors import _resample
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Causal, CausalUncached, Selected
+from txcalc.parts.spans import Causal, CausalUncached, Selected, WindowUncached
 from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import ProjectorStep
 from txcalc.planning.formats.weights import _GGUF
@@ -541,6 +541,7 @@ def test_two_halves_of_differential_attention() -> None:
 
 def test_a_text_read_at_once_sees_what_is_before() -> None:
     assert CausalUncached().visible(Workload(1, 4, 0, 9)) == 1 + 2 + 3 + 4
+    assert WindowUncached(window=3).visible(Workload(1, 5, 0, 9)) == 1 + 2 + 3 + 3 + 3
 
 
 def test_copies_without_a_number_have_no_last() -> None:

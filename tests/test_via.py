@@ -202,10 +202,10 @@ def test_the_command_refuses_what_it_does_not_measure(tiny: str) -> None:
 def test_the_way_out_is_named_where_it_is_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "config.json"
     answers = {}
-    for model_type in ("lama", "blt"):
+    for model_type in ("lama", "perceiver"):
         path.write_text(json.dumps({"model_type": model_type}))
         answers[model_type] = shown(str(path)).stderr
-    assert "--via transformers" in answers["blt"]
+    assert "--via transformers" in answers["perceiver"]
     assert "did you mean llama" in answers["lama"] and "--via" not in answers["lama"]  # transformers has no such type
     real = importlib.util.find_spec
     gone = lambda name, *more: None if name == "transformers" else real(name, *more)  # noqa: E731

@@ -19,7 +19,17 @@ from txcalc.parts.options import ACTIVATIONS, LEAF_KINDS, MAX_SIZE, Wrong, count
 from txcalc.parts.part import Leaf
 from txcalc.parts.positions import Rotary
 from txcalc.parts.recurrence import RecurrentState
-from txcalc.parts.spans import Causal, CausalUncached, Cross, CrossUncached, Full, SeparateWindows, Span, Window
+from txcalc.parts.spans import (
+    Causal,
+    CausalUncached,
+    Cross,
+    CrossUncached,
+    Full,
+    SeparateWindows,
+    Span,
+    Window,
+    WindowUncached,
+)
 
 
 def _norm(form: str, borrowed: bool = False) -> Callable[..., Leaf]:
@@ -87,6 +97,7 @@ FORMS: Final[dict[str, Form]] = {
     "causal": Form(_CORE, _attention(Causal()), True, ("n_heads",)),
     "once": Form(_CORE, _attention(CausalUncached()), True, ("n_heads",)),
     "window": Form((*_CORE, "window"), _windowed(Window), True, ("n_heads",)),
+    "window_once": Form((*_CORE, "window"), _windowed(WindowUncached), True, ("n_heads",)),
     "crossed": Form(_CORE, _attention(Cross()), True, ("n_heads",)),
     "reading": Form(_CORE, _attention(CrossUncached()), True, ("n_heads",)),
     "windows": Form((*_CORE, "window"), _windowed(SeparateWindows), True, ("n_heads",)),

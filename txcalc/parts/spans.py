@@ -248,6 +248,25 @@ class CausalUncached(Uncached):
         return triangle(work.tokens)
 
 
+@frozen
+class WindowUncached(Uncached):
+    """Query i of a text that is read once, as a whole, attends to key j when 0 ≤ i − j < W: no cache."""
+
+    causal: ClassVar[bool] = True
+    window: Any
+
+    @property
+    def max_keys(self) -> Any:
+        return self.window
+
+    def describe(self) -> str:
+        return f", window {self.window:,}"
+
+    def visible(self, work: Workload) -> Any:
+        growing = minimum(work.tokens, self.window)
+        return triangle(growing) + (work.tokens - growing) * self.window
+
+
 def _cut(n: Any, width: Any) -> tuple[tuple[Any, Any], ...]:
     """(number, width) of the full pieces of n, and of the remainder, which may be 0 wide."""
     full = floor_div(n, width)

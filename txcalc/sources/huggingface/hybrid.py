@@ -9,7 +9,7 @@ from txcalc.sources.huggingface.config import GLOBAL, TOP, WIDTH, Config, Raw, b
 from txcalc.sources.huggingface.delta import DELTA, LINEAR
 from txcalc.sources.huggingface.keys import any_of, number
 from txcalc.sources.huggingface.recent import kimi_k3
-from txcalc.sources.huggingface.recurrent import granite_mixer, mamba_mixer
+from txcalc.sources.huggingface.recurrent import expanded, granite_mixer, mamba_mixer
 from txcalc.sources.spec import real
 
 
@@ -253,7 +253,7 @@ def zamba2(c: Config) -> Raw:
     n, d = raw["n_layers"], raw["d_model"]
     pattern = [LINEAR, *([LINEAR] * 5 + [HYBRID]) * 7, *[LINEAR] * 4, HYBRID, *[LINEAR] * 3, HYBRID, *[LINEAR] * 2]
     heads = c.size("n_mamba_heads", default=8)
-    inner = int(c.real("mamba_expand", default=2) * d)
+    inner = expanded(c, raw, "mamba_expand")
     c.divides(heads, inner, c.spelling("n_mamba_heads"), "the mixer's channels")
     attention = c.size("num_attention_heads")
     groups = c.size("num_key_value_heads", default=attention, null=attention)

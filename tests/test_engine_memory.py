@@ -465,7 +465,7 @@ def test_a_block_that_a_shard_ends_within_is_not_loaded(
         planner = Planner(model, card, engine(model, weights, memory=kept(name, card, 4096)))
         with pytest.raises(InputError) as error:
             plan(planner, 4096, 1, gpus, held)
-        assert words in str(error.value)
+        assert words in str(error.value) and (f"which each of tp = {gpus}" in str(error.value)) == (gpus > 1)
         own = FormatFits(model, planner.engine, 4096).on(CardSet("h200", card.memory, gpus, card))
         if gpus > 1:
             assert plan(planner, 4096, 1, gpus).best.fits and own.layout in (f"tp={gpus} ep={gpus}", f"pp={gpus}")

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 from command import typed
+from tiny import TINY
 from typer.testing import CliRunner
 
 from txcalc import load
 from txcalc.cli import app
 from txcalc.planning.initial import initial
+from txcalc.sources import build
 from txcalc.sources.presets import names
 
 
@@ -72,6 +74,12 @@ def test_the_terminal_shows_them() -> None:
     assert max(map(len, result.stdout.splitlines())) <= 80
     data = typed.data("show", "gpt2", "--initial")
     assert sum(each["params"] for each in data["initial"]) == data["params"]["total"]
+
+
+@pytest.mark.parametrize("name", ["albert", "deepseek-v3", "gemma3n", "jetmoe", "mixtral", "t5", "zamba2"])
+def test_every_parameter_begins_once(name: str) -> None:
+    model = build(TINY[name], name)
+    assert sum(values.params for values in initial(model)) == model.params
 
 
 @pytest.mark.parametrize(("name", "rule"), [("gemma-2b", "0"), ("llama-2-7b", "1")])

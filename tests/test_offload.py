@@ -127,6 +127,16 @@ def test_as_little_in_ram_as_can_be() -> None:
     assert [OffloadRequest(HOST, n).of(model, lambda _: True).layers for n in (99, 81, 80, 1, 0)] == [0, 0, 1, 80, 80]
 
 
+@pytest.mark.parametrize(("lacking", "layers"), [(0, 2), (1, 3)])
+def test_what_takes_a_card_to_its_last_byte_fits(lacking: int, layers: int) -> None:
+    model = load("D=64 L=4 h=4 F=96 V=50 untied")
+    how = replace(engine(model, "bf16"), reserve=Reserve.none())
+    held = Planner(model, CARD, replace(how, offload=Offload(HOST, 2)))
+    memory = CARD.memory - held.fullest(Layout(), 512, 1).free - lacking
+    found = beside(OffloadRequest(HOST), model, replace(CARD, memory=memory), how, 1, 512, 1).offload
+    assert found and found.layers == layers
+
+
 @pytest.mark.slow
 def test_deploy_and_fit_say_what_lies_in_ram() -> None:
     code, out, _ = run(

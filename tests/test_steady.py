@@ -108,7 +108,7 @@ def test_polls_of_copies_that_gather_by_hand() -> None:
     assert Loop(demand._replace(interval=60), 20.0).poll_interval(10.0) == 60
 
 
-@pytest.mark.parametrize(("chunks", "alone"), [(2.0, 0), (2.5, 0.5)])
+@pytest.mark.parametrize(("chunks", "alone"), [(1.0, 0), (2.0, 0), (2.5, 0.5)])
 def test_a_prompt_beside_nothing_waits_for_the_line(chunks: float, alone: float) -> None:
     """Without steps of others: for the prompts before it, and for what its last chunk computes of another."""
     rate, prompt, queue, chunk = 2.0, 0.2, 0.3, 0.2 / chunks
@@ -118,6 +118,18 @@ def test_a_prompt_beside_nothing_waits_for_the_line(chunks: float, alone: float)
     behind = (1 - exp(-rate * (queue + prompt))) / 2
     expected = queue + (0.6 * mine + 0.4 * behind) * chunk
     assert Loop(demand, None).prefill_wait(rate, 0.0, queue) == pytest.approx(expected)
+
+
+def test_as_many_seats_as_a_birth_takes_are_a_chain_of_two_states() -> None:
+    """At half of the time for prompts a birth is (4 + 1)/2 sequences: with 2.5 seats, none or all are taken."""
+    demand = Demand(linear(0.01, 0), 0.25, 0.25, 0.5, 3)
+    loop, share = Loop(demand, None), 0.5
+    left = 0.01 / share + 0.25 * share / (1 - share**2)
+    own = 0.01 + 0.25 * (1 + 2 * left)
+    taken = 2 * 0.02 + max(0.0, own - 0.02) * share * (1 - share**2) / share
+    full = 2 * taken / 2.5 / (1 + 2 * taken / 2.5)
+    assert loop.population(2.0, 2.5) == (pytest.approx(2.5 * full), pytest.approx(full))
+    assert loop.population(2.0, 2.49)[1] == 1.0
 
 
 def test_too_many_prompts_alone_are_answered_as_fast_as_they_are_computed() -> None:

@@ -139,11 +139,11 @@ class EngineMemory:
         """Bytes that Triton's kernels of experts, which are for weights of 8 bits and more, keep for good: two buffers
         in 16 bits for every chosen expert's rows, one for what goes into the activation and one for what comes out of
         it, each as wide as the stream at least (`TritonExperts.workspace_shapes`)."""
-        most, products = Fraction(0), [entry for entry in ledger if entry.routed and entry.leaf.matrix]
-        first = Counter(entry.steps[:-1] for entry in products if entry.duty != "writes")  # gate and up, or up alone
-        for entry in products:
+        most = Fraction(0)
+        products = [(entry, matrix) for entry in ledger if entry.routed and (matrix := entry.leaf.matrix)]
+        first = Counter(entry.steps[:-1] for entry, _ in products if entry.duty != "writes")  # gate and up, or up alone
+        for entry, (wide, stream) in products:
             if entry.duty == "writes":
-                wide, stream = entry.leaf.matrix or (0, 0)
                 if form.bits_of(entry.leaf.weights()[0], entry) < 8 * wide * stream:
                     continue
                 width = max(first[entry.steps[:-1]] * wide, stream) + max(wide, stream)

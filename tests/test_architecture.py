@@ -260,10 +260,12 @@ def test_no_part_is_asked_what_it_is() -> None:
 
 
 def places_asked(path: Path) -> list[str]:
-    """Where a module asks how a path, or the name of a step of it or of a child, is spelled."""
+    """Where a module asks how a path, the name of a step of it or of a child, or a note is spelled."""
     asking = {"startswith", "endswith", "partition", "rpartition", "removeprefix", "removesuffix", "get"}
 
     def spelled(node: ast.AST) -> bool:
+        if isinstance(node, ast.Name) and node.id == "note":
+            return True
         if not (isinstance(node, ast.Attribute) and node.attr in ("name", "path")):
             return False
         owner = node.value.value if isinstance(node.value, ast.Subscript) else node.value
@@ -272,7 +274,7 @@ def places_asked(path: Path) -> list[str]:
     def known(node: ast.AST) -> bool:
         if isinstance(node, ast.Tuple | ast.List | ast.Set):
             return any(map(known, node.elts))
-        text = isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value != "."
+        text = isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value not in (".", ": ")
         return text or (isinstance(node, ast.Name) and node.id.isupper())
 
     found = []
@@ -312,6 +314,7 @@ def test_no_path_is_asked_how_it_is_spelled() -> None:
         (places_asked, "step.name == ROUTED"),
         (places_asked, '"down" == child.name'),
         (places_asked, 'held.entry.path.startswith("head.")'),
+        (places_asked, '[note for note in model.notes if note.startswith("changed: ")]'),
     ],
 )
 def test_a_planted_test_of_a_type_or_a_name_is_noticed(

@@ -132,7 +132,7 @@ FORMS: Final[dict[str, Form]] = {
 }
 KEYED: Final = ("reading", "scores")  # `keys` gives the number of their keys
 CROSSING: Final = ("crossed",)  # they attend to the encoder's positions
-LENT: Final = ("tied", "norm_again", "rms_again")  # their weights belong to another piece
+BORROWED: Final = ("tied", "norm_again", "rms_again")  # their weights belong to another piece
 
 
 def pieces(value: Any) -> list[dict[str, Any]]:

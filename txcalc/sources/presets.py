@@ -17,7 +17,6 @@ from txcalc.errors import Fault, InputError, UnknownName, shown
 from txcalc.sources import files
 
 MAX_BYTES = 1 << 20
-OWN = "read from"  # how the note on a user's own preset begins
 MAX_DOTS = 200  # in a line
 
 
@@ -68,7 +67,7 @@ def every() -> Iterator[Found]:
 
 
 def _found(path: Path) -> Found:
-    note = () if path.parent.parent == folder() else (f"{OWN} {path}",)
+    note = () if path.parent.parent == folder() else (f"read from {path}",)
     return _described(path), path.stem, (), note
 
 
@@ -106,8 +105,8 @@ def nearest_to(name: str) -> str | None:
 
 
 def is_own(found: Found) -> bool:
-    """Whether what `find` found is the user's own."""
-    return any(note.startswith(OWN) for note in found[3])
+    """Whether what `find` found is the user's own: no other has a note."""
+    return bool(found[3])
 
 
 def read(path: Path) -> tuple[Mapping[str, Any], str]:

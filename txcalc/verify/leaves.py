@@ -17,7 +17,7 @@ from torch import nn
 from txcalc.evidence.theorems import Condition, Unit
 from txcalc.ledger import Ledger, walk
 from txcalc.num import floor_div
-from txcalc.parts.forms import LENT
+from txcalc.parts.forms import BORROWED
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.part import Workload
 from txcalc.reference import tracing
@@ -63,7 +63,9 @@ def _alone(piece: Mapping[str, Any], symbols: SizeSymbols, ones: tuple[str, ...]
     predicted, name = _walked(root, *symbols.asked), piece["name"]
     with refusing(), tracing(), symbols.mode, torch.no_grad():
         net = nn.Module()
-        alone = SingleLeaf(symbols.of(leaf), TensorOptions(torch.device("meta"), torch.float32), piece["form"] in LENT)
+        alone = SingleLeaf(
+            symbols.of(leaf), TensorOptions(torch.device("meta"), torch.float32), piece["form"] in BORROWED
+        )
         net.add_module(name, alone.leaf)
         counter = flops.count(net, lambda: alone(*symbols.sides))
     where = ", ".join(f"{one} = 1" for one in ones) or "all ≥ 2"

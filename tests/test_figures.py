@@ -1,5 +1,5 @@
-"""What the planners say of many runs, and the parts of tiny models of every kind, number by number: a formula that
-gives another figure is seen, and is meant.
+"""What the planners say of many runs, and parts, formats, estimates and seconds of models of every kind, number by
+number: a formula that gives another figure is seen, and is meant.
 
 Nothing here says that a figure is right; what other tests compare (measured servers, PyTorch's own bytes, closed forms)
 does. These say which figures a change of formulas moves. `pytest tests/test_figures.py --update-golden` keeps them as
@@ -34,6 +34,8 @@ from txcalc.planning.formats.quantised import READERS, configured
 from txcalc.planning.formats.weights import FORMATS, Format, Mixed
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
+from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.search import Search
@@ -44,6 +46,7 @@ pytestmark = pytest.mark.drawn(quick=1000)  # all, in the inner loop too: ten se
 
 GOLDEN = Path(__file__).parent / "golden" / "figures.json"
 LINES = [*json.loads(GOLDEN.read_text("utf-8"))]
+MEANT = f"if this is meant: pytest {Path(__file__).name} --update-golden"
 
 
 def numbers(value: Any, path: str, found: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -81,7 +84,7 @@ def test_figures_are_those_that_were_kept(line: str, update_golden: bool) -> Non
         kept[line] = now
         GOLDEN.write_text(json.dumps(kept, ensure_ascii=False, indent=0) + "\n")
     moved = {key: (value, now.get(key)) for key, value in kept[line].items() if now.get(key) != value}
-    assert kept[line] and not moved, f"if this is meant: pytest {Path(__file__).name} --update-golden"
+    assert kept[line] and not moved, MEANT
 
 
 PARTS = Path(__file__).parent / "golden" / "parts.json"
@@ -187,10 +190,19 @@ def test_parts_say_what_was_kept(name: str, update_golden: bool) -> None:
     before = kept.get(name, {})
     moved = {place: (before.get(place), now.get(place)) for place in {**before, **now}}
     moved = {place: marks for place, marks in moved.items() if marks[0] != marks[1]}
-    assert not moved, f"if this is meant: pytest {Path(__file__).name} --update-golden"
+    assert not moved, MEANT
 
 
-FORMATS_KEPT = Path(__file__).parent / "golden" / "formats.json"
+def kept_in(path: Path, name: str, now: Any, update_golden: bool) -> Any:
+    """What a file keeps by a name: the figures of now, if it is to be updated."""
+    kept = json.loads(path.read_text()) if path.is_file() else {}
+    if update_golden:
+        kept[name] = now
+        path.write_text(json.dumps(kept, ensure_ascii=False, indent=0) + "\n")
+    return kept.get(name)
+
+
+FORMATS_KEPT = GOLDEN.with_name("formats.json")
 MADE_OF = {"plain": "D=256 L=3 h=4 h_kv=2 F=768 V=1000 untied", "tied": "D=288 L=16 h=4 F=768 V=1024",
            "experts": "D=256 L=16 h=4 h_kv=2 F=384 V=1024 E=8 k=2 untied",
            "grouped": "D=512 L=80 h=8 h_kv=2 F=768 V=1024"}  # fmt: skip
@@ -254,11 +266,7 @@ def test_formats_are_those_that_were_kept(name: str, update_golden: bool) -> Non
     model = load(MADE_OF[name])
     ways: list[Any] = [*MIXTURES, *FORMATS] if name != "plain" else [*configs(), *FORMATS]
     now = {how if isinstance(how, str) else json.dumps(how): formed(model, how) for how in ways}
-    kept = json.loads(FORMATS_KEPT.read_text()) if FORMATS_KEPT.is_file() else {}
-    if update_golden:
-        kept = {**kept, name: now}
-        FORMATS_KEPT.write_text(json.dumps(kept, ensure_ascii=False, indent=0) + "\n")
-    assert kept[name] == now, f"if this is meant: pytest {Path(__file__).name} --update-golden"
+    assert kept_in(FORMATS_KEPT, name, now, update_golden) == now, MEANT
 
 
 ESTIMATES = GOLDEN.with_name("estimates.json")
@@ -286,8 +294,28 @@ def test_estimates_are_those_that_were_kept(name: str, update_golden: bool) -> N
     now = {
         layout: f"{len(rows)}:{sha256(repr(rows).encode()).hexdigest()[:6]}" for layout, rows in sorted(found.items())
     }
-    kept = json.loads(ESTIMATES.read_text()) if ESTIMATES.is_file() else {}
-    if update_golden:
-        kept = {**kept, name: now}
-        ESTIMATES.write_text(json.dumps(kept, ensure_ascii=False, indent=0) + "\n")
-    assert kept[name] == now, f"if this is meant: pytest {Path(__file__).name} --update-golden"
+    assert kept_in(ESTIMATES, name, now, update_golden) == now, MEANT
+
+
+TIMED = ["gpt2", "gemma3n", "deepseek-v3", "gpt-oss", "mixtral", "qwen2-moe", "t5", "vit", "bert-pooler", "qwen3-next",
+         "falcon-h1", "rwkv", "zamba2", "albert", "bailing-hybrid", "hy-v4", "moshi", "kimi-linear"]  # fmt: skip
+TIMES = GOLDEN.with_name("times.json")
+
+
+@pytest.mark.parametrize("name", TIMED)
+def test_times_are_those_that_were_kept(name: str, update_golden: bool) -> None:
+    """Seconds of a rank by kind of part, of a prompt and of a step, captured and of modules that are called."""
+    model, card, now = build(TINY[name], name), hardware.load("h100-sxm"), dict[str, str]()
+    sharding = Sharding(model, serving=True)
+    for layout, weights in product((Layout(), Layout(tp=2), Layout(dp=2, ep=2)), ("bf16", "fp8", "int4")):
+        if sharding.faults(layout):
+            continue
+        stage, how = sharding.stages(layout)[0], engine(model, weights)
+        works = [model.workload(3, 9), *([model.workload(5, 1, 40, logits="last")] if model.decodes else ())]
+        rows = []
+        for eager, work in product((False, True), works):
+            timer = RankTime(stage, layout, card, how, eager, issued=eager)
+            for kind, cost in timer.parts(work).items():
+                rows.append((kind, [f"{seconds:.6g}" for seconds in cost]))
+        now[f"{layout}, {weights}"] = f"{len(rows)}:{sha256(repr(rows).encode()).hexdigest()[:6]}"
+    assert kept_in(TIMES, name, now, update_golden) == now, MEANT

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -19,7 +20,7 @@ from txcalc import hardware, load, train
 from txcalc.errors import InputError, UnknownName
 from txcalc.parts.part import Weight
 from txcalc.planning.fitting import CardSet, FormatFits
-from txcalc.planning.formats.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer
+from txcalc.planning.formats.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer, stored
 from txcalc.planning.formats.names import format_names, stored_narrow, weights_of
 from txcalc.planning.formats.quantised import READERS, configured, native
 from txcalc.planning.formats.weights import FORMATS, GGML, Mixed
@@ -532,6 +533,28 @@ def test_values_of_seventy_billion_are_wider_where_heads_share_them() -> None:
         assert isinstance(form, Mixed)
         (values,) = (row for path, row in form.table.items() if path.endswith("attention.v"))
         assert Counter(found and found.name for found in values.values())["q5_k"] == wide
+
+
+def in_file(kinds: dict[str, str]) -> dict[str, int]:
+    """Bytes of the leaves of `SMALL` whose tensors a .gguf file has in these types."""
+    model, tensors = load(SMALL), [SimpleNamespace(name=f"{name}.weight", dtype=kind) for name, kind in kinds.items()]
+    held: Any = SimpleNamespace(held=SimpleNamespace(tensors=tensors))
+    form = stored(replace(model, checkpoint=held))
+    return {entry.path: form.bytes_of(entry) for entry in model.ledger()}
+
+
+def test_a_file_holds_its_tensors_each_in_its_own_type() -> None:
+    """What is in fp32, or in no file, has 32 bits; a head that is not there is the table."""
+    kinds = {"token_embd": "Q8_0", "output": "F16", "blk.0.attn_q": "F32", "output_norm": "F32"}
+    kinds |= {"blk.0.attn_v": "Q6_K", "blk.1.attn_v": "Q4_K", "blk.2.attn_v": "BF16"}
+    found = in_file(kinds)
+    assert found["embedding.tokens"] == 1000 * 256 // 32 * 34 and found["head.projection"] == 1000 * 256 * 2
+    assert found["layers.0.attention.v"] == 128 * (210 + 144 + 2 * 256)
+    assert found["layers.0.attention.q"] == 3 * 256 * 256 * 4 and found["final_norm"] == 256 * 4
+    del kinds["output"]
+    assert in_file(kinds)["head.projection"] == 1000 * 256 // 32 * 34
+    with pytest.raises(InputError, match="tensors of type TQ1_0, whose size is not known"):
+        in_file({"blk.0.attn_q": "TQ1_0"})
 
 
 def test_of_one_type_of_ggml_norms_have_32_bits() -> None:

@@ -10,8 +10,10 @@ NAME those that have no `params` yet are made. tests/data/hf/towers.json holds s
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +49,7 @@ def truth(
         "owlv2",
         "owlvit",
         "siglip",
+        "siglip2",
     ):  # read with both encoders
         return {"params": found[0].whole, "flops": flops}
     kept = {"cache": {tokens: _kept(config, int(tokens)) for tokens in cache}} if cache else {}
@@ -77,13 +80,27 @@ def _on_cpu(config: dict[str, Any], batch: int, tokens: int) -> int:
     net = _with_values(config)
     given = _inputs(net, batch, tokens, None)
     if isinstance(given, str):
+        values = _patches(net, batch)
+    else:
+        values = {one.name: torch.zeros_like(_blank(one, one.shape), device="cpu") for one in given}
+    if not values:
         return 0
-    values = {one.name: torch.zeros_like(_blank(one, one.shape), device="cpu") for one in given}
     if "input_ids" in values:
         values["input_ids"].random_(10)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         net(**values)
     return counter.get_total_flops()
+
+
+def _patches(net: Any, batch: int) -> dict[str, torch.Tensor]:
+    """Patches of a square picture, as many as the table has positions; none where the class takes no patches."""
+    taken, seen = inspect.signature(net.forward).parameters, getattr(net.config, "vision_config", net.config)
+    if "spatial_shapes" not in taken or "input_ids" in taken:
+        return {}
+    number, width = seen.num_patches, seen.num_channels * seen.patch_size**2
+    mask = next(name for name in ("pixel_attention_mask", "attention_mask") if name in taken)
+    sides = torch.full((batch, 2), isqrt(number))
+    return {"pixel_values": torch.zeros(batch, number, width), mask: torch.ones(batch, number), "spatial_shapes": sides}
 
 
 def whole(config: dict[str, Any]) -> dict[str, Any]:

@@ -22,6 +22,7 @@ HEADS = {
     "ForInstanceSegmentation": "masks",
     "ForObjectDetection": "boxes",
     "ForPoseEstimation": "pose",
+    "ForImageSuperResolution": "picture",
     "ForKeypointDetection": "points",
     "ForDepthEstimation": "depth",
     "ForSequenceClassification": "sequence",

@@ -5,6 +5,7 @@ and LayoutLMv3, which reads a page.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from math import isqrt
 
 from txcalc.errors import ABSENT, shown
 from txcalc.sources import build
@@ -50,10 +51,9 @@ def clip_text_model(c: Config, form: str = "") -> Raw:
     }
 
 
-def _seeing(c: Config, read: Callable[[Config], Tower], patch: int, eps: float) -> Raw:
+def _seeing(c: Config, read: Callable[[Config], Tower], eps: float) -> Raw:
     """A tower by itself, whose config says the primary sizes."""
-    pictures(c, patch)
-    for key in ("intermediate_size", "num_attention_heads"):
+    for key in ("hidden_size", "num_hidden_layers", "intermediate_size", "num_attention_heads"):
         c.size(key)
     c.ignore("dropout", "tie_word_embeddings")
     raw = read(c).raw
@@ -63,7 +63,8 @@ def _seeing(c: Config, read: Callable[[Config], Tower], patch: int, eps: float) 
 def clip_vision_model(c: Config, form: str = "") -> Raw:
     """CLIP's, and the class token's state, projected where the class says so."""
     head = _projected(c, form or c.head_of("none", "projected"))
-    return _seeing(c, towers.clip, 32, 1e-5) | {"head": head | {"norm": True}}
+    pictures(c, 32)
+    return _seeing(c, towers.clip, 1e-5) | {"head": head | {"norm": True}}
 
 
 def clip(c: Config) -> Raw:
@@ -107,20 +108,35 @@ def siglip_text_model(c: Config) -> Raw:
 def siglip_vision_model(c: Config) -> Raw:
     """SigLIP's."""
     c.head_of("none")
-    return _seeing(c, towers.siglip, 16, 1e-6)
+    pictures(c, 16)
+    return _seeing(c, towers.siglip, 1e-6)
+
+
+def siglip2_vision_model(c: Config) -> Raw:
+    """SigLIP 2's (NaFlex), which takes as many patches as fit a picture's own shape; as many as its table are read."""
+    c.head_of("none")
+    rows = c.size("num_patches", default=256)
+    if (side := isqrt(rows)) ** 2 != rows:
+        c.fault("num_patches", rows, "the patches of a square", "a table of another shape is not read")
+    raw = _seeing(c, towers.siglip2, 1e-6)
+    raw["vision"]["image"] = side * raw["vision"]["patch"]
+    c.assumptions.append(
+        f"a picture of {side**2:,} patches: its processor's max_num_patches says how many are filled up"
+    )
+    return raw
 
 
 def siglip(c: Config) -> Raw:
     """Its pictures' encoder; its words' is held beside it, but for a classifier, which none is beside."""
-    form = c.head_of("none", "classifier")
+    form, kind = c.head_of("none", "classifier"), c.model_type
     if not c.data.get("architectures"):
-        c.fault("architectures", c.data.get("architectures"), '["SiglipModel"]', "transformers makes a classifier of "
-                "pictures where no class is named")  # fmt: skip
+        c.fault("architectures", c.data.get("architectures"), f'["{kind.title()}Model"]', "without one transformers "
+                "makes a classifier of pictures")  # fmt: skip
     halves = [
-        Config({**config_of(c, key), "architectures": None}, f"siglip_{key}_model", f"{key}_config.", c, partial=True)
+        Config({**config_of(c, key), "architectures": None}, f"{kind}_{key}_model", f"{key}_config.", c, partial=True)
         for key in (("vision",) if form == "classifier" else ("vision", "text"))
     ]
-    raw = siglip_vision_model(halves[0])
+    raw = (siglip2_vision_model if kind == "siglip2" else siglip_vision_model)(halves[0])
     if form == "classifier":
         classes = piece("classifier", "linear", raw["d_model"], c.labels(), kind="head", at=[0, 1, 1])
         return raw | {"around": [*raw.get("around", ()), classes]}
@@ -128,6 +144,9 @@ def siglip(c: Config) -> Raw:
     held = (0 if c.faults else build(words, "text").params) + 2
     c.note(f"a picture alone is run: the encoder of words and the scores' two numbers ({held:,} parameters) are held")
     return raw | {"idle": held}
+
+
+siglip2 = siglip
 
 
 def config_of(c: Config, key: str) -> Mapping[str, object]:

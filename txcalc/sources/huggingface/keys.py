@@ -107,7 +107,9 @@ class Keys:
     def ratio(self, name: str, default: float, *widths: int) -> float:
         """A number above 0 by which sizes are multiplied, each of `widths` to 1 or more."""
         value: float = self.real(name, default=default)
-        if not 0 < value <= 1000 or any(value * width < 1 for width in widths):
+        if self.data.get(name, default) is None:
+            self.fault(name, None, "a number")
+        elif not 0 < value <= 1000 or any(value * width < 1 for width in widths):
             self.fault(name, value, "a number above 0, at most 1,000" + ", that gives a width above 0" * bool(widths))
             return default
         return value

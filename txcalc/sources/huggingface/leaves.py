@@ -223,7 +223,7 @@ def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[i
         if min(sides) < window and not (second and even) and not whole:
             c.fault("window_size", window, f"at most {min(sides)}, the sides of stage {i + 1}")
         across = min(*sides, window) if second else window
-        kinds[f"stage{i + 1}"] = _windowed(d, several, across, sides, max(1, int(ratio * d)), act, bias, second)
+        kinds[f"stage{i + 1}"] = windowed(d, several, across, sides, max(1, int(ratio * d)), act, bias, second)
         if i < len(heads) - 1:
             even = even and sides[0] % 2 == 0
             sides = -(-sides[0] // 2), -(-sides[1] // 2)
@@ -252,7 +252,7 @@ def places(sides: tuple[int, int], window: int = 1) -> Raw:
     return {"at": [0, filled[0] * filled[1], 1]}
 
 
-def _windowed(d: int, heads: int, window: int, sides: tuple[int, int], wide: int, act: str, bias: bool,
+def windowed(d: int, heads: int, window: int, sides: tuple[int, int], wide: int, act: str, bias: bool,
               second: bool) -> Pieces:  # fmt: skip
     """A layer of Swin: attention in square windows with biases by distance, and a feed-forward."""
     inside, width, distances = places(sides, window), max(1, d // heads), (2 * window - 1) ** 2

@@ -1,5 +1,5 @@
 """Class or mask of every pixel, from the maps that a backbone makes of a picture (UPerNet, arXiv 1807.10221;
-MaskFormer, arXiv 2107.06278; Mask2Former, arXiv 2112.01527).
+MaskFormer, arXiv 2107.06278; Mask2Former, arXiv 2112.01527), and pictures made larger (Swin2SR).
 """
 
 from __future__ import annotations
@@ -7,10 +7,10 @@ from __future__ import annotations
 from math import log2
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.convolved import Maps, Network, blocks, outputs, picture, residual
+from txcalc.sources.huggingface.convolved import Maps, Network, blocks, outputs, picture, residual, stages
 from txcalc.sources.huggingface.deformable import SAMPLED, sampled
 from txcalc.sources.huggingface.detection import read_by, told
-from txcalc.sources.huggingface.leaves import attends, fed, normed, swin
+from txcalc.sources.huggingface.leaves import attends, fed, normed, swin, windowed
 from txcalc.sources.spec import size
 
 
@@ -222,3 +222,78 @@ def mask2former(c: Config) -> Raw:
         net.around.append(piece("classes", "linear", d, c.labels() + 1, kind="head", **every))
     c.note(SAMPLED)
     return net.described(d)
+
+
+def swin2sr(c: Config) -> Raw:
+    """Swin's second version at one resolution, with a convolution after each stage and others that make the picture
+    larger (arXiv 2209.11345)."""
+    form = c.head_of("none", "picture")
+    c.ignore("img_range", "num_layers", "num_hidden_layers")
+    c.only(1, "patch_size", why="patches of more pixels fit no picture again")
+    if c.flag("use_absolute_embeddings", default=False):
+        c.fault("use_absolute_embeddings", True, "false", "its table has a row more than there are positions")
+    depths, heads = stages(c, depths=(size, [6] * 6), num_heads=(size, [6] * 6))
+    d, window, scale = c.size("embed_dim", default=180), c.size("window_size", default=8), c.size("upscale", default=2)
+    act, bias, ratio = c.activation("hidden_act", default="gelu"), c.flag("qkv_bias", default=True), c.ratio(
+        "mlp_ratio", 2.0, d)  # fmt: skip
+    behind, way = c.text("resi_connection", default="1conv"), c.data.get("upsampler", "pixelshuffle")
+    c.ignore("upsampler")
+    if not isinstance(way, str):  # it may be empty
+        c.fault("upsampler", way, "a text")
+    channels = c.size("num_channels", default=3)
+    out = c.size("num_channels_out", default=channels, null=channels)
+    net = Network(c, picture(c, 64), channels, "", "")
+    if any(side % window for side in net.sides):
+        c.fault("image_size", list(net.sides), f"sides that window_size = {window} divides, as its processor fills up")
+    net.conv("first", d, bias=True)
+    net.conv("patches", d, 1, bias=True, norm="layer")
+    for i, (depth, several) in enumerate(zip(depths, heads, strict=True)):
+        c.divides(several, d, "num_heads", "embed_dim")
+        net.layer(f"stage{i + 1}", depth)
+        net.leaves += windowed(d, several, window, net.sides, max(1, int(ratio * d)), act, bias, True)
+        net.outside()
+        widths = {"1conv": [(d, 3)], "3conv": [(max(1, d // 4), 3), (max(1, d // 4), 1), (d, 3)]}.get(behind)
+        if widths is None:
+            c.fault("resi_connection", behind, "'1conv' or '3conv'")
+        for j, (width, kernel) in enumerate(widths or ()):
+            net.conv(f"stage{i + 1}_conv{j + 1}", width, kernel, bias=True)
+        net.conv(f"stage{i + 1}_patches", d, 1, bias=True)
+        net.add(piece(f"stage{i + 1}_sum", "sum", d))
+    net.around.append(normed("last", d, **net.here))
+    net.conv("after", d, bias=True)
+    net.add(piece("after_sum", "sum", d))
+    if form == "picture":
+        net.outside("head")
+        _enlarged(c, net, way, scale, channels, out)
+    return net.described(d)
+
+
+def _enlarged(c: Config, net: Network, way: str, scale: int, channels: int, out: int) -> None:
+    """A picture `scale` times as large, by one of four ways; any other name makes one of the same size."""
+    doublings = scale.bit_length() - 1
+    if way in ("pixelshuffle", "pixelshuffle_aux") and scale not in (3, 2**doublings):
+        c.fault("upscale", scale, "3 or a power of 2")
+    if (way == "nearest+conv" and scale != 4) or scale > 1024:
+        c.fault("upscale", scale, "4" if scale <= 1024 else "at most 1,024")
+        scale = doublings = 4
+    if way == "pixelshuffledirect":
+        net.conv("larger", scale**2 * out, bias=True)
+        return
+    if way == "nearest+conv":
+        net.conv("inner", 64, bias=True)
+        for name, more in (("larger1", 2), ("larger2", 2), ("same", 1)):
+            net.sides = net.sides[0] * more, net.sides[1] * more
+            net.conv(name, 64, bias=True)
+    elif way in ("pixelshuffle", "pixelshuffle_aux"):
+        net.conv("inner", 64, bias=True)
+        if way == "pixelshuffle_aux":
+            c.only(3, "num_channels", why="what is made of the small picture has as many")
+            net.conv("small", channels, bias=True)
+            net.conv("small_inner", 64, bias=True)
+        for i, more in enumerate([3] if scale == 3 else [2] * doublings):
+            net.conv(f"larger{i + 1}", 64 * more**2, bias=True)
+            net.sides, net.channels = (net.sides[0] * more, net.sides[1] * more), 64
+        if way == "pixelshuffle_aux":
+            net.channels = channels
+            net.conv("enlarged", 64, bias=True)
+    net.conv("picture", out, bias=True)

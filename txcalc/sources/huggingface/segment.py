@@ -1,5 +1,5 @@
 """SAM (arXiv 2304.02643) and SAM 2 (arXiv 2408.00714): a picture's encoder, and a decoder of masks that reads it,
-without a prompt.
+without a prompt; and Hiera, the encoder of SAM 2 (arXiv 2306.00989), by itself.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.convolved import Network, Sides, picture, stages
 from txcalc.sources.huggingface.leaves import Pieces, fed, listed, normed, places, preceded
 from txcalc.sources.huggingface.reading import global_layers, grid_of
-from txcalc.sources.spec import size
+from txcalc.sources.spec import MAX_SIZE, flag, size
 
 
 def sam(c: Config) -> Raw:
@@ -270,8 +270,55 @@ def _hiera(b: Config, net: Network) -> list[tuple[Sides, int]]:
     return maps
 
 
-def _attending(net: Network, d: int, heads: int, window: int, less: int) -> None:
-    """A layer's attention in windows (0: to all), to `d` channels, of `less` times fewer queries along a side."""
+def hiera(c: Config) -> Raw:
+    """A classifier of what Hiera's layers make of a picture of one size, in windows that get smaller with it."""
+    found = stages(
+        c, depths=(size, [2, 3, 16, 3]), num_heads=(size, [1, 2, 4, 8]),
+        masked_unit_attention=(flag, [True, True, False, False]),
+    )  # fmt: skip
+    sides, kernel, stride, pad, step, unit = (
+        c.items(key, of=size, length=2, default=list(usual))
+        for key, usual in (("image_size", (224, 224)), ("patch_size", (7, 7)), ("patch_stride", (4, 4)),
+                           ("patch_padding", (3, 3)), ("query_stride", (2, 2)), ("masked_unit_size", (8, 8)))
+    )  # fmt: skip
+    c.ignore("decoder_hidden_size", "decoder_depth", "decoder_num_heads", "normalize_pixel_loss", "mask_ratio")
+    c.ignore("layer_norm_init", "hidden_size", "num_hidden_layers", "stage_names", "out_features", "out_indices")
+    width, pooled, wider = c.size("embed_dim", default=96), c.count("num_query_pool", default=3), c.ratio(
+        "embed_dim_multiplier", 2.0, 1)  # fmt: skip
+    ratio, act, n = c.ratio("mlp_ratio", 4.0, width), c.activation("hidden_act", default="gelu"), len(found[0])
+    net = Network(c, (sides[0], sides[1]), c.size("num_channels", default=3), "", "")
+    for key, pair in (("patch_size", kernel), ("patch_stride", stride), ("patch_padding", pad),
+                      ("query_stride", step), ("masked_unit_size", unit)):  # fmt: skip
+        if pair[0] != pair[1]:
+            c.fault(key, pair, "two equal numbers")
+    if pooled >= n or n > 20 or unit[0] % step[0] ** (min(n, 20) - 1):
+        c.fault("num_query_pool", pooled, "less than the stages, after each of which query_stride divides units")
+        return net.described()
+    net.conv("patches", width, kernel[0], stride[0], pad=pad[0], bias=True)
+    if net.sides != (sides[0] // stride[0], sides[1] // stride[0]) or any(side % unit[0] for side in net.sides):
+        c.fault("image_size", sides, "sides of which patch_stride makes whole units (masked_unit_size)")
+    net.add(piece("positions", "table", net.sides[0] * net.sides[1], width, bias=True))
+    before = True
+    for i, (depth, heads, inside) in enumerate(zip(*found, strict=True)):
+        d, across = int(width * wider**i), unit[0] // step[0] ** i
+        c.divides(heads, d, "num_heads", "the stage's width")
+        less = step[0] if 0 < i <= pooled else 1
+        if (less > 1 and d == net.channels) or d > MAX_SIZE:
+            c.fault("embed_dim_multiplier", wider, "a number by which a stage that pools is wider, and can be held")
+        for name, times in (("first", 1), ("", depth - 1)):
+            if times:
+                net.layer(f"stage{i + 1}{name and f'_{name}'}", times)
+                windowed = inside or (before and bool(name))
+                shrunk = less if name else 1
+                _attending(net, d, heads, across * shrunk if windowed else 0, shrunk, found=False)
+                net.leaves += fed("feed_forward", d, int(d * ratio), act, **net.here)
+        before = inside
+    return net.classified(norm=True)
+
+
+def _attending(net: Network, d: int, heads: int, window: int, less: int, *, found: bool = True) -> None:
+    """A layer's attention in windows (0: to all), to `d` channels, of `less` times fewer queries along a side; with
+    the products that nothing reads (`found`)."""
     before, here, sides = net.channels, net.here, net.sides
     inside = places(sides, window) if window else here
     width, keys = max(1, d // heads), [0, window**2 if window else sides[0] * sides[1], 1]
@@ -279,7 +326,7 @@ def _attending(net: Network, d: int, heads: int, window: int, less: int) -> None
     if before != d:
         net.leaves.append(piece("shortcut", "linear", before, d, **here))
     made = [piece(name, "linear", before, d, **inside) for name in "qkv"]
-    made.append(piece("same_place", "product", heads, width, heads, **inside))
+    made += [piece("same_place", "product", heads, width, heads, **inside)] * found
     net.sides, net.channels = net.checked((sides[0] // less, sides[1] // less)), d
     if less > 1:
         inside = {"at": [0, inside["at"][1] // less**2, 1]}

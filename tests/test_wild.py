@@ -379,3 +379,34 @@ def test_the_default_of_lfm3_is_its_own() -> None:
         "pad_token_id": 0,
     }
     assert "num_key_value_heads = 4, the default of lfm3" in describe(sizes | {"num_hidden_layers": 4})[2]
+
+
+def test_of_a_model_of_other_code_its_language_model_is_read_alone_where_that_is_asked() -> None:
+    config = {
+        "model_type": "my_eyes",
+        "auto_map": {"AutoModel": "eyes.Eyes"},
+        "llm_config": QWEN,
+        "torch_dtype": "float16",
+    }
+    with pytest.raises(InputError, match="--ignore model_type reads its llm_config alone, a qwen3"):
+        describe(config)
+    alone = build(*describe(config, ignore=["model_type"]))
+    assert alone.params == build(*describe(QWEN)).params and alone.spec["dtype"] == "fp16"
+    assert "llm_config alone is read, as a qwen3: what else the file describes is not counted" in alone.notes
+    tied = describe({**config, "tie_word_embeddings": True}, ignore=["model_type"])
+    assert build(*tied).params == build(*describe(QWEN | {"tie_word_embeddings": True})).params
+    with pytest.raises(InputError, match=r"no reader for model_type named 'my_eyes'.*--ignore model_type"):
+        describe({"model_type": "my_eyes", "text_config": QWEN})
+    with pytest.raises(InputError, match="model_type is missing"):
+        describe({**config, "llm_config": {}}, ignore=["model_type"])
+
+
+def test_what_transformers_writes_of_a_backbone_by_name_changes_nothing() -> None:
+    config: dict[str, Any] = {"model_type": "detr", "architectures": ["DetrForObjectDetection"], "backbone": "resnet50"}
+    written: dict[str, Any] = {"in_chans": 3, "out_indices": [1, 2, 3, 4]}
+    for more in ({}, {"dilation": True}):
+        kwargs = written | ({"output_stride": 16} if more else {})
+        assert build(*describe(config | more | {"backbone_kwargs": kwargs})).params == build(*describe(config)).params
+    for other in ({**written, "out_indices": [1, 2]}, {**written, "output_stride": 16}, {"in_chans": 4}):
+        with pytest.raises(InputError, match=r"backbone_kwargs is .* which transformers itself writes"):
+            describe(config | {"backbone_kwargs": other})

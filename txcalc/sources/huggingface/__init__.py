@@ -112,7 +112,12 @@ def describe(data: Any, where: str = "config.json", name: str = "", ignore: Sequ
     """The description of a parsed config.json. Errors: `InputError` with every fault, `UnknownName`."""
     if not isinstance(data, Mapping):
         raise InputError(where, [f"holds {shown(NULL if data is None else data)}, expected an object with model_type"])
+    part = language_part(data) if "model_type" in ignore else ""
     data, left_out = without(data, where, ignore)
+    if part:
+        shared = {key: data[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype", *QUANTISED) if key in data}
+        data = {**shared, **data[part]}
+        left_out.append(f"{part} alone is read, as a {data['model_type']}: what else the file describes is not counted")
     told: list[str] = []
     if data.keys() >= PARAMS and not data.keys() & {"model_type", "architectures"}:
         from txcalc.sources.huggingface.original import translated
@@ -166,6 +171,18 @@ def without(data: Mapping[str, Any], where: str, ignore: Sequence[str]) -> tuple
             inner = {**table, step: inner}
         data = inner
     return data, notes
+
+
+# What other code calls the config of its language model.
+LANGUAGE = ("text_config", "llm_config", "language_config", "lm_config", "language")
+
+
+def language_part(data: Mapping[str, Any]) -> str:
+    """The key of the config of a language model that is read alone, in one of a type that is not read; "": none."""
+    if data.get("model_type") in {*READERS, *WRAPPERS}:
+        return ""
+    inner = ((key, data.get(key)) for key in LANGUAGE)
+    return next((key for key, one in inner if isinstance(one, Mapping) and one.get("model_type") in READERS), "")
 
 
 # Classes by other names than transformers'.
@@ -252,13 +269,15 @@ def reader_of(where: str, c: Config) -> Any:
                 where,
                 [
                     f"model_type is {shown(c.model_type)}, whose code auto_map names and txcalc never runs (a .toml "
-                    "file can describe its layers; docs/reference/describing.md)"
+                    f"file can describe its layers; docs/reference/describing.md){_alone(c)}"
                 ],
             )
         if release.knows(c.model_type):
             raise InputError(where, [f"model_type is {c.model_type!r}, which is not read: {_part(c)}{way_out(c)}"])
         known = sorted({*READERS, *WRAPPERS})
-        raise UnknownName(where, "reader for model_type", c.model_type, known, "see the README's list", way_out(c))
+        raise UnknownName(
+            where, "reader for model_type", c.model_type, known, "see the README's list", _alone(c) or way_out(c)
+        )
     module, function = READERS[c.model_type]
     return getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)
 
@@ -274,6 +293,12 @@ def _part(c: Config) -> str:
         return "it has more than the language model that is read here"
     whole = next((one for one in (*WRAPPERS, *READERS) if c.model_type in [f"{one}_{part}" for part in PARTS]), "")
     return f"it is a part of {whole}, in whose config it is read" if whole else "it has no reader yet"
+
+
+def _alone(c: Config) -> str:
+    """What can be read of a model of other code: its language model alone."""
+    part = language_part(c.data)
+    return f"; --ignore model_type reads its {part} alone, a {c.data[part]['model_type']}" if part else ""
 
 
 def way_out(c: Config) -> str:

@@ -271,7 +271,10 @@ def backbone(c: Config, net: Network, *, several: bool = False) -> Maps:
     found = timm.get("out_indices") or ([2, 3, 4] if several and outer else [4])
     plain = stride in (None, 16, 32) and isinstance(found, list) and found[-1:] in ([4], [-1])
     plain = plain and (not several or found in ([2, 3, 4], [1, 2, 3, 4], [4]))
-    if (own is not None and not timm) or known not in _RESNETS or c.data.get("backbone_kwargs") or not plain:
+    more, usual = c.data.get("backbone_kwargs"), {"in_chans": net.channels, "out_indices": [1, 2, 3, 4]}
+    if more and more != usual | ({"output_stride": 16} if dilated else {}):
+        c.fault("backbone_kwargs", more, f"{usual}, which transformers itself writes", "others are not read")
+    if (own is not None and not timm) or known not in _RESNETS or not plain:
         got = own if own is not None else known
         c.fault(
             "backbone_config" if own is not None else "backbone", got,

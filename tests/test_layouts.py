@@ -150,30 +150,35 @@ def test_positions_that_are_read_at_once_are_not_compared_apart() -> None:
 
 
 @pytest.mark.slow
-def test_layers_that_pieces_of_a_rank_share_are_held_once() -> None:
-    """As PyTorch holds one module of two stages: its parameters, gradients and state are one set. Ranks of the other
-    stage hold it too."""
+def test_each_piece_holds_a_copy_of_what_several_read() -> None:
+    """Layers that pieces of one rank share, and a tied table of which a V-shaped schedule has both ends on one rank, as
+    deep copies of the model hold them, of which each piece keeps its modules (torchtitan)."""
+    from copy import deepcopy
+
     from torch import nn
 
     from txcalc.reference import build as build_module
-    from txcalc.verify.layouts import verify_layout
     from txcalc.verify.parallel import held, stepper
 
-    model = build({**TINY["albert"], "n_layers": 4}, "albert")
-    recipe = Recipe(Layout(pp=2, vpp=2), 1, 2, 32, schedule="interleaved")
-    pipeline, plan = Pipeline(model, recipe), memory(model, recipe)
-    for stage in range(2):
-        nets: list[Any] = [build_module(replace(model, root=pipeline.root(n))) for n in (stage, stage + 2)]
-        nets[1].layers[0] = nets[0].layers[0]
-        rank = nn.ModuleList(nets)
-        for parameter in rank.parameters():
-            parameter.grad = parameter.detach().clone()
-        optimizer = stepper(recipe, rank)
-        optimizer.step()
-        (predicted,) = (one.state for one in plan.ranks if one.stage == stage)
-        assert held(rank, optimizer) == {key: size for key, size in predicted._asdict().items() if size}
-    with pytest.raises(InputError, match="pieces of a rank with layers that share weights are modelled"):
-        verify_layout(model, recipe)
+    albert = build({**TINY["albert"], "n_layers": 4}, "albert")
+    tied = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 tied")
+    for model, layout, schedule in (albert, Layout(pp=2, vpp=2), "interleaved"), (tied, Layout(pp=2), "zbv"):
+        recipe = Recipe(layout, 1, 4, 32, schedule=schedule)
+        plan, whole = memory(model, recipe), build_module(model)
+        assert sum("stages hold copies of shared weights" in note for note in plan.notes) == 1
+        for stage, numbers in enumerate([(0, 2), (1, 3)] if schedule == "interleaved" else [(0, 3), (1, 2)]):
+            pieces: list[Any] = [deepcopy(whole) for _ in numbers]
+            for piece, number in zip(pieces, numbers, strict=True):
+                for name in {*(["embedding"] if number else []), *(["final_norm", "head"] if number < 3 else [])}:
+                    setattr(piece, name, None)
+                piece.layers = piece.layers[number : number + 1]
+            rank = nn.ModuleList(pieces)
+            for parameter in rank.parameters():
+                parameter.grad = parameter.detach().clone()
+            optimizer = stepper(recipe, rank)
+            optimizer.step()
+            (predicted,) = (one.state for one in plan.ranks if one.stage == stage)
+            assert held(rank, optimizer) == {key: size for key, size in predicted._asdict().items() if size}
 
 
 @pytest.mark.slow

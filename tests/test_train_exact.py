@@ -39,7 +39,7 @@ from txcalc.planning.training.profiles import WORKSPACE
 from txcalc.planning.training.recipe import BEHIND
 from txcalc.planning.training.run import Terms, parse_days, run
 from txcalc.planning.training.schedules import Action
-from txcalc.planning.training.stages import Pipeline, StagePiece
+from txcalc.planning.training.stages import Pipeline, StagePiece, tied_tables
 from txcalc.planning.training.states import (
     RankTensor,
     State,
@@ -377,6 +377,18 @@ def test_fsdp_shards_stacked_experts_whole(layout: Layout, numbers: list[float])
     every = [states(experts, recipe, rank) for rank in range(layout.fsdp)]
     assert [state.parameters for state in every] == [n * 4 * 3 * 64 * 96 * 4 for n in numbers]
     assert [state.optimizer for state in every] == [2 * state.parameters for state in every]
+
+
+def test_a_tied_table_is_known_from_others_of_its_shape() -> None:
+    """Of positions there are as many as tokens; an encoder reads the table of its decoder's head."""
+    plain = "D=64 L=2 h=8 F=256 V=256 plain ln bias learned=256"
+    for source, tied in ((plain + " tied", "embedding.tokens"), (plain, ""), ("t5-small", "decoder.embedding.tokens")):
+        (piece,) = Pipeline(load(source), Recipe(tokens=32)).pieces
+        assert [leaf.entry.path for leaf in tied_tables(piece.leaves)] == ([tied] if tied else [])
+    timer = StepTimer(load(plain + " tied"), Recipe(tokens=32, parameter="bf16"), Machine.of(hardware.load("h100-sxm")))
+    tables = [leaf for leaf in timer.pipeline.pieces[0].leaves if leaf.entry.kind == "embedding" and leaf.entry.params]
+    # In 16 bits: of tokens both gradients are read, and written, and their sum; of positions theirs is written.
+    assert [timer._tabled(leaf) for leaf in tables] == [4 * 256 * 64 * 2, 256 * 64 * 2]
 
 
 def test_rows_of_experts_that_fsdp_cannot_shard_are_refused() -> None:

@@ -81,11 +81,6 @@ def _provable(model: Model, recipe: Recipe) -> None:
             f"tp = {recipe.layout.tp} of two stacks is modelled: torch's styles hold a table twice if both share it, "
             "and sum the gradient of the first one's result for every projection that reads it; fsdp=N is proved"
         )
-    stack = model.root.alone
-    if recipe.pieces > 1 and stack is not None and any(group.shared for group in stack.groups):
-        faults.append(
-            "pieces of a rank with layers that share weights are modelled: torch leaves open whether they share"
-        )
     faults += _of_experts(model, recipe)
     if recipe.layout.sp > 1 and (whole := _whole_positions(model)):
         faults.append(f"sp = {recipe.layout.sp}: {whole} all positions at once, which is modelled: sp=1")

@@ -106,7 +106,7 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
     cautions = [recipe.rules.caution] if recipe.rules.caution else []
     if OPTIMIZERS[recipe.optimizer].newton_schulz and recipe.rules.dtensor and layout.tp > 1:
         cautions.append(f"{recipe.optimizer}: what PyTorch's ranks send of a matrix that tp splits is not counted")
-    return Ranks(model, recipe, tuple(_fold(found)), (*_towers(model), *pipeline.notes, *cautions))
+    return Ranks(model, recipe, tuple(_fold(found)), (*_towers(model), *pipeline.notes, *pipeline.unsummed, *cautions))
 
 
 def _towers(model: Model) -> tuple[str, ...]:

@@ -5,7 +5,7 @@ All of training gets its splits from here, and this module from `planning.parall
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import fields, replace
 from fractions import Fraction
 from functools import cached_property
@@ -127,9 +127,8 @@ class RankLeaf(NamedTuple):
 
 
 class StagePiece(NamedTuple):
-    """A model chunk of the pipeline: its number from the front, its leaves, their collectives `joins`, the leaves of
-    towers `beside`, which are held but not run, and `sharing`: of each group of layers that share their weights and of
-    which it has some, the numbers in the whole model. A rank holds several with interleaved and V-shaped schedules."""
+    """A model chunk of the pipeline: its number from the front, its leaves, their collectives `joins`, and the leaves
+    of towers `beside`, which are held but not run. A rank holds several with interleaved and V-shaped schedules."""
 
     number: int
     first: bool
@@ -138,11 +137,20 @@ class StagePiece(NamedTuple):
     work: Workload
     joins: tuple[RankLeaf, ...] = ()
     beside: tuple[RankLeaf, ...] = ()
-    sharing: frozenset[frozenset[int]] = frozenset()
 
 
 class Pipeline:
-    """A model cut into the pieces of a recipe's pipeline."""
+    """A model cut into the pieces of a recipe's pipeline.
+
+    Each piece is a module of its own. A weight that several read (a tied table, a layer that others share) is held by
+    each, also where one rank has them: its gradients, and states of the optimizer, are as many. Once per step the
+    copies' gradients are summed (`tied`, `alike`), but not in PyTorch, where torchtitan refuses tied weights in stages.
+
+    Source   torchtitan b5bcd76c, distributed/pipeline_parallel.py, _split_module (a deep copy of the model per piece),
+             models/common/decoder.py; Megatron-LM d98e8a64, training/training.py, get_model (a model per virtual
+             stage), core/distributed/finalize_model_grads.py, _allreduce_embedding_grad; nanotron 67c5ebb6,
+             parallel/tied_parameters.py; DeepSpeed 0.19, runtime/pipe/engine.py, _exec_reduce_tied_grads
+    """
 
     def __init__(self, model: Model, recipe: Recipe) -> None:
         """Errors: `InputError` with every reason why the model does not allow the layout."""
@@ -249,9 +257,7 @@ class Pipeline:
         for i, (whole, rank) in enumerate(pairs):
             held = tuple(_held(whole, rank, work, sends, sequence))
             joins, beside = tuple(_joins(rank, work, held, layout)), () if i else tuple(self._beside(work))
-            layers = {number for leaf in held for number in leaf.layers}
-            sharing = frozenset(group for group in self._sharing if not group.isdisjoint(layers))
-            found.append(StagePiece(i, i == 0, i == last, held, work, joins, beside, sharing))
+            found.append(StagePiece(i, i == 0, i == last, held, work, joins, beside))
         return found
 
     def _beside(self, work: Workload) -> Iterator[RankLeaf]:
@@ -263,41 +269,45 @@ class Pipeline:
 
     @property
     def tied(self) -> int:
-        """Elements of a tied embedding on the first and the last stage, whose gradients the two sum once per step;
-        0 in PyTorch, where stages share no weight.
-
-        Source   Megatron-LM d98e8a64, core/distributed/finalize_model_grads.py, _allreduce_embedding_grad; nanotron
-                 67c5ebb6, parallel/tied_parameters.py; DeepSpeed 0.19, runtime/pipe/engine.py, _exec_reduce_tied_grads
-        """
-        stack = _alone(self._whole)
-        projection = stack.head.projection if stack and stack.head else None
-        if self.recipe.layout.pp == 1 or self.recipe.rules.dtensor or not projection or not projection.tied:
+        """Elements of a tied embedding on the first and the last stage, whose gradients the two sum once per step."""
+        if not self._sums or not self._ties:
             return 0
         ends = [held for held in self.pieces[-1].leaves if held.gives_logits and held.learns]
         return sum(product(held.entry.leaf.matrix) for held in ends if held.entry.leaf.matrix)
 
     def alike(self, pieces: Sequence[StagePiece]) -> int:
-        """Elements of a stage's weights that layers of other stages share; each weight counts once. Their gradients are
-        summed once per step, like those of `tied`."""
-        if self.recipe.layout.pp == 1 or self.recipe.rules.dtensor:
-            return 0
+        """Elements of a stage's weights that layers of other stages share, whose gradients all sum once per step; each
+        weight counts once."""
         elements = 0
-        for layers in self._across:
+        for layers in self._across if self._sums else ():
             held = [[own for own in piece.leaves if not layers.isdisjoint(own.layers)] for piece in pieces]
             elements += sum(own.entry.params for own in next(filter(None, held), ()) if own.learns)
         return elements
 
-    @cached_property
-    def _sharing(self) -> list[frozenset[int]]:
-        """The layers of each group that shares its weights."""
+    @property
+    def unsummed(self) -> tuple[str, ...]:
+        """A note on copies whose gradients nothing sums."""
+        if self._sums or self.recipe.layout.pp == 1 or not (self._ties or self._across):
+            return ()
+        return ("pp: stages hold copies of shared weights; torch sums no gradients of these, torchtitan refuses it",)
+
+    @property
+    def _sums(self) -> bool:
+        """Whether stages sum the gradients of copies."""
+        return self.recipe.layout.pp > 1 and not self.recipe.rules.dtensor
+
+    @property
+    def _ties(self) -> bool:
         stack = _alone(self._whole)
-        return [frozenset(group.indices) for group in stack.groups if group.shared] if stack else []
+        return bool(stack and stack.head and stack.head.projection and stack.head.projection.tied)
 
     @cached_property
     def _across(self) -> list[frozenset[int]]:
-        """Of these, each that stands in several stages."""
-        stages = [{g for piece in self.of_stage(i) for g in piece.sharing} for i in range(self.recipe.layout.pp)]
-        return [group for group in self._sharing if sum(group in stage for stage in stages) > 1]
+        """The layers of each group that shares its weights and stands in several stages."""
+        stack, pp = _alone(self._whole), self.recipe.layout.pp
+        sharing = [frozenset(group.indices) for group in stack.groups if group.shared] if stack else []
+        stages = [{i for piece in self.of_stage(n) for leaf in piece.leaves for i in leaf.layers} for n in range(pp)]
+        return [group for group in sharing if sum(not group.isdisjoint(layers) for layers in stages) > 1]
 
     def root(self, number: int) -> Root:
         """The tree of a piece, before tp splits it."""
@@ -408,6 +418,14 @@ def _numbers(entry: Entry) -> tuple[int, ...]:
 def _alone(root: Root) -> Stack | None:
     """The model's stack where it has a single one without a fixed number of positions."""
     return root.stacks[0] if len(root.stacks) == 1 and root.fixed is None else None
+
+
+def tied_tables(leaves: Iterable[RankLeaf]) -> list[RankLeaf]:
+    """The tables of tokens whose matrix the output layer of the same stack reads too."""
+    every = list(leaves)
+    tied = [leaf for leaf in every if leaf.gives_logits and leaf.entry.leaf.untied is not leaf.entry.leaf]
+    stacks = {leaf.entry.steps[:-2] for leaf in tied}
+    return [leaf for leaf in every if leaf.entry.duty == "tokens" and leaf.entry.steps[:-2] in stacks]
 
 
 def own_logits(root: Root) -> Root:

@@ -15,7 +15,7 @@ from txcalc.num import ceil_div, product
 from txcalc.planning.training.frameworks import Framework
 from txcalc.planning.training.optimizers import BLOCK, OPTIMIZERS, SMALLEST, Shape
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import StagePiece
+from txcalc.planning.training.stages import StagePiece, tied_tables
 from txcalc.units import bits_of
 
 NF4_BLOCK = 64
@@ -74,8 +74,7 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
     exact = recipe.rules.dtensor
     # torch 2.13: a row-split table's gradient is computed in full on every rank until FSDP reduces it. Without FSDP it
     # stays so, unless the table is tied to the output layer.
-    heads = [held for held in piece.leaves if held.entry.leaf.untied is not held.entry.leaf]
-    tied = {held.whole.matrix[::-1] for held in heads if held.whole.matrix}
+    tied = tied_tables(piece.leaves)
     inflated = exact and recipe.shards == 1
     for held in (*piece.leaves, *piece.beside):
         # With adapters, towers are frozen too, and not quantised (bitsandbytes told to skip them).
@@ -86,7 +85,7 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
             shape = own
             if exact and axis is not None and not held.entry.routed:
                 shape = (*own[:axis], chunk(whole[axis], recipe.layout.tp, rank), *own[axis + 1 :])
-            table = inflated and axis == 0 and held.entry.leaf.row is not None and whole not in tied
+            table = inflated and axis == 0 and held.entry.leaf.row is not None and held not in tied
             hidden = len(own) == 2 and bool(held.layers) and held.entry.kind != "norm"
             times, expert = held.entry.times, held.entry.routed
             made = RankTensor(shape, times, axis, expert, hidden, group, gradient=whole if table else None, reads=reads)
@@ -111,14 +110,8 @@ def _stack(tensor: RankTensor, experts: int, recipe: Recipe) -> RankTensor:
 
 
 def held_by(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> list[list[RankTensor]]:
-    """The weights of each of a rank's pieces. What layers of several of them share is one module of that rank, held by
-    the first of these. Errors: `InputError` where FSDP cannot shard stacked experts."""
-    found, seen = list[list[RankTensor]](), frozenset[frozenset[int]]()
-    for piece in pieces:
-        again = frozenset[int]().union(*(seen & piece.sharing))
-        leaves = tuple(held for held in piece.leaves if again.isdisjoint(held.layers))
-        found.append(list(tensors(piece._replace(leaves=leaves), recipe, rank)))
-        seen |= piece.sharing
+    """The weights of each of a rank's pieces. Errors: `InputError` where FSDP cannot shard stacked experts."""
+    found = [list(tensors(piece, recipe, rank)) for piece in pieces]
     ways = sharers(recipe, True)
     for tensor in (tensor for some in found for tensor in some if tensor.rows):
         if tensor.shape[1] % ways:

@@ -38,7 +38,7 @@ from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.overlap import ProductTime, gathered_again, waits
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece
+from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece, tied_tables
 from txcalc.planning.training.states import sharers
 from txcalc.units import bits_of
 
@@ -257,11 +257,9 @@ class StepTimer(Messages):
         matrix, whose sum is added as a product's."""
         if held.entry.leaf.row is None or not held.learns:
             return 0.0
-        written, stages = float(held.entry.params) * self.element, self.recipe.layout.pp
-        heads = (each.entry.leaf for piece in self.pipeline.pieces for each in piece.leaves)
-        if stages == 1 and held.layers == () and any(leaf.untied is not leaf for leaf in heads):
-            return 4 * written
-        return written + self._summed(held)
+        written = float(held.entry.params) * self.element
+        tied = (leaf.entry.path for piece in self.pipeline.pieces for leaf in tied_tables(piece.leaves))
+        return 4 * written if held.entry.path in tied else written + self._summed(held)
 
     def _size(self, held: RankLeaf) -> tuple[float, float, float, int]:
         """FLOPs, bytes and kernel launches of a leaf's copies, and the ranks of tp that its rows are split over."""

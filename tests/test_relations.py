@@ -28,7 +28,7 @@ from txcalc.parts.options import REQUIRED
 from txcalc.parts.part import MatMul, Workload
 from txcalc.parts.place import mechanism
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Causal, SquareWindows
+from txcalc.parts.spans import Causal, CentredWindow, SquareWindows
 from txcalc.parts.work import on_batch
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.conventions import CONVENTIONS
@@ -1065,6 +1065,26 @@ def test_all_of_a_card_cannot_be_kept_free() -> None:
     assert parse_reserve("99%").of(1000) == 990
     with pytest.raises(InputError, match="a share such as 10%"):
         parse_reserve("100%")
+
+
+@pytest.mark.parametrize(("tokens", "window"), [(1, 3), (7, 1), (7, 4), (7, 7), (3, 9)])
+def test_centred_windows_are_of_queries_alone(tokens: int, window: int) -> None:
+    pairs = sum(abs(i - j) < window for i in range(tokens) for j in range(tokens))
+    assert CentredWindow(window=window).visible(Workload(1, tokens, 0, 2)) == pairs
+
+
+def test_pairs_of_query_heads_are_split() -> None:
+    """Eight heads are four pairs, whose four key/value heads are repeated where there are more ranks."""
+    sharding = Sharding(build(TINY["diffllama"], "pairs"))
+    assert not sharding.faults(Layout(tp=4)) and "pairs of n_heads" in str(sharding.faults(Layout(tp=8)))
+
+
+def test_entries_of_two_tokens_are_all_chosen_up_to_six() -> None:
+    """Of which three are read: the cost bends there, and where the window of three is full."""
+    layer = {**TINY["compressed"]["layer"]["selected"], "compressed": {"rate": 2, "overlap": True, "index_heads": 3}}
+    layer["compressed"] |= {"index_width": 6, "index_top_k": 3}
+    model = build({**TINY["compressed"], "pattern": ["selected"], "layer": {"selected": layer}}, "chosen")
+    assert {entry.leaf.breakpoints for entry in model.ledger() if entry.leaf.attended} == {(3, 6)}
 
 
 def test_square_windows_are_in_whole_cells() -> None:

@@ -575,6 +575,8 @@ def main() -> int:
         alive = set(map(named, listed or (one for one in last.values() if not one["killed_by"])))
         todo = [one for file in sorted({which[0] for which in alive}) for one in places(file)]
         todo = [one for one in todo if named(one._asdict()) in alive]
+        for which in alive - {named(one._asdict()) for one in todo}:
+            sys.stderr.write(f"{which[0]} has no such place: {which[2]}: {which[1]}\n")
     pytest.main(quick(asked), plugins=[Mutants(todo, asked)])
     report([json.loads(line) for line in asked.results.read_text().splitlines()])
     return 0

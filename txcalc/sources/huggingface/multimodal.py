@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from txcalc.errors import ABSENT, shown
 from txcalc.sources.huggingface.config import Config
-from txcalc.sources.huggingface.families import FLAT, TEXT_DEFAULTS, TIES, WRAPPERS, listed
+from txcalc.sources.huggingface.families import FLAT, READERS, TEXT_DEFAULTS, TIES, WRAPPERS, listed
 from txcalc.sources.huggingface.keys import printable
 from txcalc.sources.huggingface.neutral import is_neutral
-from txcalc.sources.huggingface.release import size_of
+from txcalc.sources.huggingface.release import knows, size_of
 
 
 def language_model(c: Config) -> Config:
@@ -35,6 +35,9 @@ def language_model(c: Config) -> Config:
     own = text.get("model_type", default)
     if not isinstance(own, str):
         c.fault("text_config.model_type", own, "the name of an architecture")
+        own = default
+    if own.startswith(f"{c.model_type}_") and own not in READERS and not knows(own):
+        c.assumptions.append(f"text_config.model_type = {default!r}, for {shown(own)} is a name of other code alone")
         own = default
     absent = _absent(c, text, "text_config.")
     inner = Config({**absent, **_causal(c, text), **_tie(c, text)}, own, "text_config.", c, partial=True)

@@ -165,6 +165,23 @@ def test_never_is_exact_at_the_edge() -> None:
     assert less[first_rule, "masked"] == window * (window - 1) // 2
 
 
+@pytest.mark.parametrize("name", ["Funnel longer", "Funnel allpool", "PegasusXModel", "MraModel"])
+def test_positions_in_groups_are_searched_by_remainder(name: str) -> None:
+    """Costs of ⌈(a·T + b)/c⌉ positions, against all lengths up to 400; and no closed form is claimed."""
+    pytest.importorskip("sympy", reason="closed forms need sympy")
+    from txcalc.algebra.crossings import closed_forms
+
+    config = json.loads((Path(__file__).parent / "data" / "hf" / "small.json").read_text())[name]["config"]
+    prefills = lengths(load(config))
+    answers, costs = crossovers(prefills), [walk(prefills.model.root, prefills.at(n)) for n in range(1, 401)]
+    for answer in answers:
+        quantity = "flops" if answer.attention == "dense" else "flops_masked"
+        sides = [answer.rule.sides(ledger.by_kind(quantity)) for ledger in costs]
+        reached = next((n for n, (left, right) in enumerate(sides, 1) if left >= right), None)
+        assert answer.tokens == reached or (reached is None and (answer.tokens is None or answer.tokens > 400))
+    assert prefills.filled > 1 and closed_forms(prefills, answers) == [None] * len(answers)
+
+
 def test_why_there_is_none() -> None:
     why = {(each.rule.name, each.attention): each.why for each in crossovers(lengths(load("mamba-130m")))}
     assert set(why.values()) == {"no attention"}

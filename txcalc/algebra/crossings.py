@@ -72,16 +72,17 @@ def crossing(difference: Expression, at: int, letters: Mapping[Expression, Bound
 
 def closed_forms(prefills: Prefills, found: list[RuleCrossover]) -> list[RealCrossing | None]:
     """The closed form of each crossover; None where there is none, where the first token is one, or where what is
-    let through goes by whole blocks."""
+    let through, or positions, go by whole blocks."""
     tree = symbolic(prefills.model)
     over, asked = over_letters(prefills.model, prefills.start)
     if prefills.coupled:
         over = over._replace(source=over.tokens)
     costs = _costs(tree.root, over._replace(batch=1))
     letters = {**asked, **tree.letters}
+    by_groups = any(c > 1 for _, _, c in prefills.model.root.grouped())
     return [
         crossing(_excess(rule, costs[attention]), tokens, letters)
-        if tokens and tokens > 1 and (attention == "dense" or prefills.filled == 1)
+        if tokens and tokens > 1 and not by_groups and (attention == "dense" or prefills.filled == 1)
         else None
         for rule, attention, tokens, *_ in found
     ]

@@ -110,6 +110,12 @@ class Composite:
         for child in self.parts:
             yield from child.part.leaves()
 
+    def grouped(self) -> Iterator[tuple[Any, Any, Any]]:
+        """(a, b, c) for each of its leaves that works on ⌈(a·T + b)/c⌉ positions, of which its cost is a polynomial."""
+        for child in self.parts:
+            if child.part.leaf is None:
+                yield from child.part.grouped()
+
     def describe(self) -> str:
         """A few words for the summary line of the model; "" where its leaves give them."""
         return ""

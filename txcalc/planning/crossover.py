@@ -58,7 +58,7 @@ class Prefills(NamedTuple):
     coupled: bool  # an encoder apart is as long
     windows: tuple[int, ...]
     chunk: int | None  # the length of chunked attention's windows, which stand side by side
-    filled: int  # the multiple of positions that attention in blocks computes
+    filled: int  # the multiple of positions that attention in blocks computes, or that are grouped to one
 
     def first(self, excess: Callable[[int], int]) -> int | None:
         """The smallest length at which a cost is not below 0, or None where there is none."""
@@ -81,9 +81,11 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
         raise InputError(model.name, [f"always has {start.tokens:,} positions: no length at which a cost overtakes"])
     coupled = model.workload(1, 2, 0, source, logits=logits, mla=mla).source == 2 and source is None
     windows, chunks = ends(model)
+    groups = {*model.root.grouped()}
+    windows += [ceil_div(-b, a) for a, b, _ in groups if b < 0 < a]  # below them it has no positions
     if chunks and len({*windows}) > 1:
         raise InputError(model.name, [f"mixes chunks of attention with windows of other lengths: {sorted({*windows})}"])
-    multiples = {leaf.length_multiple for leaf in model.root.leaves()}
+    multiples = {leaf.length_multiple for leaf in model.root.leaves()} | {c for _, _, c in groups}
     if None in multiples:
         raise InputError(model.name, ["attends in squares of a picture: its cost is no polynomial of the length"])
     filled = lcm(*multiples)

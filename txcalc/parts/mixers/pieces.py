@@ -70,6 +70,10 @@ class Pieces(Composite):
             duty = DUTIES.get(piece["name"], "")
             yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=_stream(piece), duty=duty)
 
+    def grouped(self) -> Iterator[tuple[Any, Any, Any]]:
+        found = [piece[key] for piece in self.pieces for key in ("at", "keys")]
+        return ((at[0], at[1], at[2]) for at in found if type(at) is list)
+
     def shard(self, ways: Ways) -> Pieces:
         """Replicated."""
         ways.cannot_split("list of pieces")

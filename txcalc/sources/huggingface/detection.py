@@ -115,7 +115,8 @@ _RESNETS = {
 
 
 def detr(c: Config) -> Raw:
-    """A residual network, layers over what it makes, and layers in which queries attend to each other and to that."""
+    """A residual network, layers over what it makes, and layers in which queries attend to each other and to that; in
+    Conditional DETR (arXiv 2108.06152) what they look for and where have matrices of their own."""
     c.ignore(
         *LOSSES,
         "is_encoder_decoder",
@@ -124,9 +125,9 @@ def detr(c: Config) -> Raw:
         "num_hidden_layers",
         "scale_embedding",
     )
-    tables = c.model_type == "table-transformer"
+    tables, apart = c.model_type == "table-transformer", c.model_type == "conditional_detr"
     d, act = c.size("d_model", "hidden_size", default=256), c.activation("activation_function", default="relu")
-    queries = c.size("num_queries", default=100)
+    queries = c.size("num_queries", default=300 if apart else 100)
     net = Network(
         c, picture(c, (800, 800) if tables else (800, 1066), own=False), c.size("num_channels", default=3), norm=""
     )
@@ -149,17 +150,39 @@ def detr(c: Config) -> Raw:
         names = (f"{half}_attention_heads", *(("num_attention_heads",) if half == "encoder" else ()))
         heads, wide = c.size(*names, default=8), c.size(f"{half}_ffn_dim", default=2048)
         c.divides(heads, d, f"{half}_attention_heads", "d_model")
-        net.layer(half, n)
-        net.leaves += read_by(d, heads, wide, act, there if half == "decoder" else None, own)
+        layer = read_by(d, heads, wide, act, there if half == "decoder" else None, own)
+        if half == "decoder" and apart:
+            c.multiple("d_model", d, 4)
+            c.ignore("cls_loss_coefficient", "focal_alpha")
+            layer, n = _apart(net, layer, d, there, asked), n - 1
+            net.around += [one | {"runs": n, "kind": "other"} for one in told("scales", [d, d, d], "relu", **own)]
+        if n:
+            net.layer(half, n)
+            net.leaves += layer
         if half == "decoder" or tables:
             net.around.append(normed(half, d, **own))
     if c.head_of("none", "boxes") == "boxes":
-        net.around.append(piece("classes", "linear", d, c.labels() + 1, kind="head", **asked))
+        net.around.append(piece("classes", "linear", d, c.labels() + (not apart), kind="head", **asked))
         net.around += told("boxes", [d, d, d, 4], "relu", **asked)
     return net.described(d)
 
 
-table_transformer = detr
+table_transformer = conditional_detr = detr
+
+
+def _apart(net: Network, layer: Pieces, d: int, there: list[int], own: Raw) -> Pieces:
+    """A decoder's layer with matrices for the places of queries and keys, which are added where queries attend to each
+    other, and stand beside them where they read; the first layer, which has one more, is listed."""
+    more = [piece(f"{name}_places", "linear", d, d, kind="attention", **own) for name in ("q", "k", "reading_sine")]
+    more.append(piece("reading_k_places", "linear", d, d, kind="attention", at=there))
+    for one in layer:
+        if one["form"] == "reading":
+            heads, width, _ = one["sizes"]
+            one["sizes"] = [heads, 2 * width, width]
+    net.around += [one | {"kind": "other"} for one in told("places", [d, d, 2], "relu", **own)]
+    net.layer("first")
+    net.leaves += [*layer, *more, piece("reading_q_places", "linear", d, d, kind="attention", **own)]
+    return [*layer, *more]
 
 
 def read_by(d: int, heads: int, wide: int, act: str, keys: list[int] | None, own: Raw) -> Pieces:

@@ -233,7 +233,8 @@ def swin2sr(c: Config) -> Raw:
     if c.flag("use_absolute_embeddings", default=False):
         c.fault("use_absolute_embeddings", True, "false", "its table has a row more than there are positions")
     depths, heads = stages(c, depths=(size, [6] * 6), num_heads=(size, [6] * 6))
-    d, window, scale = c.size("embed_dim", default=180), c.size("window_size", default=8), c.size("upscale", default=2)
+    d, window = c.size("embed_dim", "hidden_size", default=180), c.size("window_size", default=8)
+    scale = c.size("upscale", default=2)
     act, bias, ratio = c.activation("hidden_act", default="gelu"), c.flag("qkv_bias", default=True), c.ratio(
         "mlp_ratio", 2.0, d)  # fmt: skip
     behind, way = c.text("resi_connection", default="1conv"), c.data.get("upsampler", "pixelshuffle")

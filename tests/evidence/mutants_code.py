@@ -17,8 +17,9 @@ everything of txcalc is imported from the changed source, and the tests that eva
 What then lives is run under `verify` with all oracles, of the sources that the map was made with and that meet another
 value there (models of `tests/data/tiny.toml`; one layer of any other). A line of RESULTS is written for each; what is
 there already is not run again. At the end: how many were killed, and every survivor with its line.
-One that changes nothing that can be seen belongs into `tests/data/mutants.json`, with the reason. `--only` runs again
-all mutants of a line, `--again` those of RESULTS that survived, `--listed` those that the list names.
+One that changes nothing that can be seen belongs into `tests/data/mutants.json`, with the reason, as the nth of those
+with its line's text and its change. `--only` runs again all mutants of a line, `--again` those of RESULTS that
+survived, `--listed` those that the list names.
 """
 
 from __future__ import annotations

@@ -490,7 +490,7 @@ ADAPTERS = 4 * (4 * (64 + 64) + 4 * (64 + 32))
 ADAPTED = 4 * ROWS * (3 * 68 + 36)
 WEIGHT_BYTES = 2 * (4 * LAYER + HEAD)
 MOVED = 2 * (4 * PASSED + ROWS * (64 + 250)) + WEIGHT_BYTES
-NARROW = MOVED - WEIGHT_BYTES // 2
+NARROW = MOVED - 4 * LAYER  # the head's weights are no narrower
 LOSS = 36 * ROWS * 250
 LAYERS_BYTES = 2 * 4 * (PASSED + LAYER) + CORE_BYTES + 8 * NORM + 4 * (ROTARY + ACTIVATION // 2 + SUMS)
 SCORES = 3 * 8 * 32 * 32 * 4
@@ -522,8 +522,9 @@ TIMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, float]]] = [
     ({"recompute": "layers:1,3"}, FLOP, {"computed again": CORE / 2 + 4 * ROWS * LAYER}),
     ({"keep_scores": True}, FLOP, {"attention": 3 * DENSE}),
     ({"keep_scores": True, "recompute": "core"}, FLOP, {"computed again": DENSE}),
+    # All products but by the head's matrix of 64 × 250, no multiple of 16.
     ({}, {"products": "fp8", **FLOP},
-     {"products": 0.75 * PRODUCTS, "attention": 3.5 * CORE, "floor": 0.75 * PRODUCTS + 3 * CORE}),
+     {"products": 6 * ROWS * (LAYER + HEAD), "attention": 3.5 * CORE, "floor": 6 * ROWS * (LAYER + HEAD) + 3 * CORE}),
     (LORA, FLOP, {"products": 2 * PRODUCTS + 6 * ROWS * ADAPTERS, "attention": 3.5 * CORE}),
     ({}, BYTE, {"products": 3 * MOVED, "attention": 3 * CORE_BYTES, "other kernels": 3 * OTHERS + LOSS + 2 * HEAD}),
     # A table's gradient is written whole, and added to that of the micro-batch before, or first to a tied head's.
@@ -554,7 +555,7 @@ TIMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, float]]] = [
     ({"eager": True}, BYTE, {"other kernels": 3 * (OTHERS + 9 * 9 * NORM + 4 * 4 * ROTARY) + LOSS + 2 * HEAD}),
     ({}, {"products": "fp8", **BYTE}, {"products": 3 * NARROW}),
     ({}, {"products": "fp8", "quantise": 1.0, **BYTE},
-     {"products": 3 * (NARROW + ROWS * (4 * (288 + 448) + 64 + 250))}),
+     {"products": 3 * (NARROW + ROWS * 4 * (288 + 448))}),
     (LORA, BYTE, {"products": 2 * MOVED + 6 * (ADAPTED + ADAPTERS) + 2 * 3 * 4 * LAYER, "optimizer": 14 * ADAPTERS}),
     ({"offload": "optimizer"}, BYTE, {"optimizer": 0, "floor": 0}),
     ({"optimizer": "muon", "offload": "optimizer"}, FLOP, {"optimizer": 0}),
@@ -1080,7 +1081,7 @@ def test_tokens_are_ordered_for_their_experts_and_summed(layout: Layout, own: fl
 
 def test_experts_get_tokens_as_they_are_and_narrow_them() -> None:
     """Of each of four layers, forward and backward: every token to one of two ranks, half of them to the other one.
-    What comes to an expert is narrowed as what comes to a feed-forward, beside the router's own input and gradient."""
+    What comes to an expert is narrowed as what comes to a feed-forward, not what comes to a router of two outputs."""
     model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=2 k=1")
     recipe = Recipe(Layout(fsdp=2, ep=2), 3, tokens=32)
     for products in ("bf16", "fp8"):
@@ -1092,7 +1093,7 @@ def test_experts_get_tokens_as_they_are_and_narrow_them() -> None:
         for more in (0.0, 1.0):
             machine = Machine.of(replace(card(bandwidth=1, quantise=more), link=1), products="fp8")
             found.append(StepTimer(each, recipe, machine).step(memory(each, recipe)).spent["products"])
-    assert found[3] - found[2] - (found[1] - found[0]) == 4 * ROWS * (64 + 2) * (2 + 1)
+    assert found[3] - found[2] == found[1] - found[0] > 0
 
 
 @pytest.mark.parametrize(("recompute", "times"), [("none", 4), ("blocks", 2 * 4)])

@@ -275,9 +275,14 @@ def _notes(found: Training, terms: Terms) -> list[str]:
         wide = f", {accelerator.link_between / 1e9:g} GB/s each between them" if accelerator.link_between else ""
         own = _rates(found) if found.machine.accelerator.efficiency.has(PYTORCH) else ""
         notes.append(f"time is modelled, with measured kernel efficiencies{own}; {nodes}{wide}")
+        narrow, dtype = found.machine.products, multiplied(found.machine.accelerator, found.recipe.compute)
+        if found.step.wide:
+            wide = ", ".join(f"{a:,} × {b:,}" for a, b in found.step.wide)
+            notes.append(f"products by {wide} are in {dtype}: {narrow} takes sizes that are multiples of 16 alone")
         if found.step.unaligned:
             slow = (f"{a:,} × {b:,} at {100 * share:.0f} %" for (a, b), share in found.step.unaligned.items())
-            dtype, whose = _products(found), "a rank's" if found.recipe.layout.tp > 1 else "these"
+            dtype = _products(found) if bits_of(narrow) > 8 else dtype
+            whose = "a rank's" if found.recipe.layout.tp > 1 else "these"
             notes.append(
                 f"some products run at a fraction of the usual rate, as measured, because rows of their matrices in "
                 f"{dtype} are not multiples of 16 bytes: {', '.join(slow)}; pad {whose} sizes to multiples of "

@@ -163,6 +163,14 @@ class Kernels:
         keys = (self.efficiency.named(kind, name, PYTORCH) for kind, name in names)
         return "; ".join(dict.fromkeys(self.efficiency.cited[key] for key in keys))
 
+    def dtype(self, matrix: tuple[int, int] | None) -> str:
+        """What a product by a matrix multiplies in: 8 bits take sizes that are multiples of 16 alone, others stay wide.
+
+        Source   torch._scaled_mm; torchtitan b5bcd76c, components/quantization/utils.py, module_filter_fn
+        """
+        narrow = bits_of(self.machine.products) < 16
+        return self.wide if narrow and any(size % 16 for size in matrix or ()) else self.machine.products
+
     def product(
         self,
         flops: float,
@@ -176,19 +184,20 @@ class Kernels:
         """Seconds of `starts` matrix products of `flops` FLOPs and `size` bytes together, with inner size `depth`.
         `rows` of the input are quantised first, if products are narrower than their inputs. `matrix`: (inputs,
         outputs), whose rows set the alignment of memory reads."""
-        curve = self.curve(kind, self.machine.products)
-        curve = curve.of_matrix(matrix, bits_of(self.machine.products)) if matrix else curve
-        compute = flops / self._peaks[self.machine.products] / curve.compute
+        dtype = self.dtype(matrix)
+        curve = self.curve(kind, dtype)
+        curve = curve.of_matrix(matrix, bits_of(dtype)) if matrix else curve
+        compute = flops / self._peaks[dtype] / curve.compute
         memory = size / self.bandwidth / curve.memory
-        passes = self.curve("matmul", self.machine.products).quantise  # experts' inputs as any other's
-        narrowed = passes * rows * depth * (bits_of(self.wide) + bits_of(self.machine.products)) / 8
+        passes = self.curve("matmul", dtype).quantise  # experts' inputs as any other's
+        narrowed = passes * rows * depth * (bits_of(self.wide) + bits_of(dtype)) / 8
         taken: float = curve.blended(memory, compute)
         return taken + starts * (curve.start_s + curve.depth_s * depth) + narrowed / self.bandwidth / self.memory_share
 
     def aligned(self, matrix: tuple[int, int], kind: str = "matmul") -> float:
         """The rate of a large product with this matrix over that of one with rows of multiples of 16 bytes."""
-        curve = self.curve(kind, self.machine.products)
-        return curve.of_matrix(matrix, bits_of(self.machine.products)).compute / curve.compute
+        curve = self.curve(kind, self.dtype(matrix))
+        return curve.of_matrix(matrix, bits_of(self.dtype(matrix))).compute / curve.compute
 
     def core(self, flops: float, size: float, starts: float, keys: float, score: float, latent: bool) -> float:
         """Attention in one kernel; `score` FLOPs of one pair of a head: its softmax takes time too, however narrow."""
@@ -236,9 +245,9 @@ class Floor(Kernels):
     def curve(self, kind: str, name: str) -> Curve:
         return Curve()
 
-    def rate(self, core: bool) -> float:
+    def rate(self, core: bool, matrix: tuple[int, int] | None = None) -> float:
         """FLOPs per second of attention, or of linear layers."""
-        return self._peaks[self.wide if core else self.machine.products]
+        return self._peaks[self.wide if core else self.dtype(matrix)]
 
     def starts(self, moved: Message) -> float:
         return 0.0

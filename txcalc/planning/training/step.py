@@ -83,6 +83,7 @@ class Step:
     timeline         of the pipeline, without gradient exchange and optimizer
     unaligned        matrices (inputs, outputs) of that rank whose rows are not multiples of 16 bytes, with the measured
                      rate of their products over that of others; {} where it was not measured
+    wide             matrices of that rank whose products stay in the compute dtype where others are in 8 bits
     """
 
     floor: float
@@ -94,6 +95,7 @@ class Step:
     tokens: int
     gpus: int
     unaligned: dict[tuple[int, int], float]
+    wide: tuple[tuple[int, int], ...] = ()
 
     @property
     def tokens_s(self) -> float:
@@ -179,7 +181,7 @@ class StepTimer(Messages):
         elif leaf.role == "product":
             kind = self._kind(held)
             depth, width = leaf.matrix or (0, 0)
-            narrow = bits_of(self.machine.products) < 16 and leaf.matrix  # experts' too: TE, grouped_linear.py
+            narrow = leaf.matrix and bits_of(kernels.dtype(leaf.matrix)) < 16  # experts' too: TE, grouped_linear.py
             rows = float(work.positions) * float(entry.runs) if narrow else 0.0
             read, starts = (0.0, 0.0) if merged else (rows, starts)
             forward = kernels.product(flops, size, starts, depth, read, kind, leaf.matrix)
@@ -188,9 +190,7 @@ class StepTimer(Messages):
             of_weights = kernels.product(flops, summed, starts, float(work.positions), 0.0, kind, leaf.matrix)
             of_inputs = 0.0 if entry.gradient == "weights" else of_inputs
             of_weights = 0.0 if entry.gradient == "input" else of_weights
-            if (
-                entry.gradient == "input" and self.recipe.packed and held.layers
-            ):  # made wide again, each time it is read
+            if entry.gradient == "input" and self.recipe.packed and held.layers:  # made wide again whenever it is read
                 widened = kernels.stream(float(entry.params) * (self.recipe.packed + self.element), starts)
                 forward, of_inputs = forward + widened, of_inputs + widened
             yield "products", forward, 0.0 if entry.gradient == "none" else of_inputs + of_weights, of_weights
@@ -206,10 +206,12 @@ class StepTimer(Messages):
         """The class of kernels of a product."""
         return "experts" if held.entry.routed and not self.modules else "matmul"
 
-    def _unaligned(self, pieces: Iterable[StagePiece]) -> dict[tuple[int, int], float]:
+    def _odd(self, pieces: Iterable[StagePiece]) -> tuple[dict[tuple[int, int], float], tuple[tuple[int, int], ...]]:
+        """`Step.unaligned` and `Step.wide`; a vector needs no padding."""
         found = ((held.entry.leaf.matrix, self._kind(held)) for piece in pieces for held in piece.leaves)
-        reached = {matrix: self.kernels.aligned(matrix, kind) for matrix, kind in found if matrix and min(matrix) > 1}
-        return {matrix: share for matrix, share in reached.items() if share < 1}  # a vector (min = 1) needs no padding
+        every = {matrix: kind for matrix, kind in found if matrix and min(matrix) > 1}
+        slow = {matrix: share for matrix, kind in every.items() if (share := self.kernels.aligned(matrix, kind)) < 1}
+        return slow, tuple(matrix for matrix in every if self.kernels.dtype(matrix) != self.machine.products)
 
     def _ordered(self, piece: StagePiece) -> Iterator[tuple[RankLeaf, float]]:
         """Bytes that forward moves to permute tokens into the order of their experts and to sum their results, for
@@ -272,7 +274,7 @@ class StepTimer(Messages):
         starts = float(len(held.layers)) if entry.routed and not self.modules else copies  # grouped kernels
         tables = entry.leaf.row is not None
         weights = 0.0 if tables else float(entry.leaf.owning.params) * copies
-        width = bits_of(self.machine.products) / 8 if entry.leaf.matrix else self.element
+        width = bits_of(self.kernels.dtype(entry.leaf.matrix)) / 8 if entry.leaf.matrix else self.element
         return flops, elements * self.element + weights * width, starts, held.cut(self.recipe.layout)
 
     def _scores(self, held: RankLeaf) -> float:
@@ -316,7 +318,7 @@ class StepTimer(Messages):
         seconds = sum(spent.values())
         floor, bound = self.floor(plan)
         tokens = recipe.global_batch * recipe.tokens
-        return Step(floor, bound, seconds, spent, self.sent(own), line, tokens, layout.gpus, self._unaligned(own))
+        return Step(floor, bound, seconds, spent, self.sent(own), line, tokens, layout.gpus, *self._odd(own))
 
     def exposed(self, pieces: Sequence[StagePiece], works: Sequence[Work], kernels: Kernels) -> float:
         """Seconds per step in which a rank waits for the exchange of weights or gradients."""
@@ -442,7 +444,7 @@ class StepTimer(Messages):
             entry = held.entry
             if entry.work is None or not entry.flops:
                 continue
-            rate = self.least.rate(entry.kind == "attention_core")
+            rate = self.least.rate(entry.kind == "attention_core", entry.leaf.matrix)
             times = passes(entry) + self._again(held, numbers)
             total += float(held.flops(self.recipe.layout, masked=True)) * times / rate
         return total

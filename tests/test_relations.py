@@ -1062,7 +1062,7 @@ def test_a_request_without_lengths_is_of_one_length_and_random() -> None:
 
 
 def test_all_of_a_card_cannot_be_kept_free() -> None:
-    assert parse_reserve("99%").of(1000) == 990
+    assert parse_reserve("99%").of(1000) == 990 and parse_reserve("0%").of(1000) == 0
     with pytest.raises(InputError, match="a share such as 10%"):
         parse_reserve("100%")
 
@@ -1085,6 +1085,12 @@ def test_entries_of_two_tokens_are_all_chosen_up_to_six() -> None:
     layer["compressed"] |= {"index_width": 6, "index_top_k": 3}
     model = build({**TINY["compressed"], "pattern": ["selected"], "layer": {"selected": layer}}, "chosen")
     assert {entry.leaf.breakpoints for entry in model.ledger() if entry.leaf.attended} == {(3, 6)}
+
+
+def test_adapters_have_ranks_up_to_4096() -> None:
+    assert engine(SMALL, adapters=(1, 4096)).adapters == 1
+    with pytest.raises(InputError, match="adapter rank is 4097, expected a whole number from 1 to 4,096"):
+        engine(SMALL, adapters=(1, 4097))
 
 
 def test_square_windows_are_in_whole_cells() -> None:

@@ -42,11 +42,8 @@ SAMPLE: list[tuple[Any, Layout, dict[str, Any]]] = [
     (LLAMA, Layout(tp=2), {"parameter": "bf16", "optimizer": "sgd-momentum"}),  # the table's gradient is whole
     (LLAMA, Layout(tp=2, sp=2), {"parameter": "bf16", "recompute": "blocks"}),
     (LLAMA + " E=4 k=2", Layout(tp=2, sp=2, dp=2, fsdp=2, ep=2, etp=2), {}),
-    (
-        SHARED,
-        Layout(fsdp=6, ep=2),
-        {},
-    ),  # three ranks share two experts; its input is that of the router too, and kept once
+    # Four ranks share the rows of two experts; the shared one's input is that of the router too, and kept once.
+    (SHARED, Layout(fsdp=8, ep=2), {}),
     (LLAMA + " tied", Layout(tp=2, sp=2, pp=2, fsdp=2), {"accumulation": 4}),
     (LLAMA, Layout(pp=2, fsdp=2), {"accumulation": 2, "recompute": "layers:1"}),  # a number that no piece has
 ]

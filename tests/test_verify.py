@@ -44,6 +44,7 @@ from torch import nn  # noqa: E402
 
 from txcalc.evidence.theorems import FIGURES as BY_THEOREM  # noqa: E402
 from txcalc.reference import mode  # noqa: E402
+from txcalc.reference.linear import FORMS  # noqa: E402
 from txcalc.verify import NoDevice, NotForAll, Verdict, device, macs, shortened, verify, witness  # noqa: E402
 from txcalc.verify.coverage import ZERO_COST, costs_nothing  # noqa: E402
 from txcalc.verify.flops import count  # noqa: E402
@@ -425,6 +426,13 @@ def test_no_operator_that_multiplies_matrices_is_free() -> None:
     multiplying = "mm bmm addmm baddbmm matmul linear einsum conv1d convolution scaled_dot_product_attention lstm gru"
     assert not free & set(multiplying.split())
     assert costs_nothing("aten::relu_") and not costs_nothing("aten::_convolution") and not costs_nothing("mine::add")
+
+
+@pytest.mark.parametrize("name", FORMS)
+def test_every_activation_runs_free_operators_alone(name: str) -> None:
+    """Forward and backward."""
+    x = torch.randn(3, requires_grad=True)
+    assert not count(nn.Identity(), lambda: FORMS[name](x).sum().backward()).uncounted
 
 
 class Custom(nn.Module):

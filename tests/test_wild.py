@@ -410,3 +410,10 @@ def test_what_transformers_writes_of_a_backbone_by_name_changes_nothing() -> Non
     for other in ({**written, "out_indices": [1, 2]}, {**written, "output_stride": 16}, {"in_chans": 4}):
         with pytest.raises(InputError, match=r"backbone_kwargs is .* which transformers itself writes"):
             describe(config | {"backbone_kwargs": other})
+
+
+def test_no_layer_of_many_is_left_out() -> None:
+    """Mask2Former's decoder, whose layers take turns at three maps."""
+    config = json.loads((DATA / "small.json").read_text())["mask2former"]["config"]
+    few, some, many = (build(*describe(config | {"decoder_layers": 1 + n})).params for n in (900, 1000, 1100))
+    assert many - some == some - few > 0

@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from math import log2
 
+from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.convolved import Maps, Network, blocks, outputs, picture, residual, stages
 from txcalc.sources.huggingface.deformable import SAMPLED, sampled
 from txcalc.sources.huggingface.detection import read_by, told
 from txcalc.sources.huggingface.leaves import attends, fed, normed, swin, windowed
-from txcalc.sources.spec import size
+from txcalc.sources.spec import MAX_LAYERS, size
 
 
 def backboned(c: Config, pixels: int, usual: Raw) -> tuple[Network, Maps]:
@@ -28,7 +29,8 @@ def backboned(c: Config, pixels: int, usual: Raw) -> tuple[Network, Maps]:
     else:
         made = residual(inner, net)
         if inner.model_type != "resnet":
-            inner.fault("model_type", inner.model_type, "'resnet', 'convnext', 'convnextv2' or 'swin'")
+            named = inner.data.get("model_type", ABSENT)
+            inner.fault("model_type", named, "'resnet', 'convnext', 'convnextv2' or 'swin'")
     if (kind := inner.model_type) == "swin" and c.model_type == "maskformer":  # whatever it says
         inner.ignore("out_features", "out_indices", "stage_names")
         if len(made) != 5:
@@ -66,6 +68,14 @@ def _swin(inner: Config, net: Network) -> Maps:
     return maps
 
 
+def _at_least(number: int, c: Config, maps: Maps) -> Maps:
+    """The maps, as many as are read; a fault where there are fewer, unless another fault may be the cause."""
+    if len(maps) < number and not c.faults:
+        inner = c.data.get("backbone_config", ABSENT)
+        c.fault("backbone_config", inner, f"one whose out_features give {number} maps or more")
+    return maps if len(maps) >= number else maps * number
+
+
 def upernet(c: Config) -> Raw:
     """Means over parts of the smallest map beside it, what convolutions make of each map and the next smaller one, and
     of all; a second classifier of the third map (`use_auxiliary_head`)."""
@@ -91,9 +101,11 @@ def upernet(c: Config) -> Raw:
     convs, wide = c.size("auxiliary_num_convs", default=1), c.size("auxiliary_channels", default=256)
     beside = c.flag("auxiliary_concat_input", default=False)
     if c.flag("use_auxiliary_head", default=True):
-        if len(maps) < 3 or convs > 64:
+        if len(maps) < 3:
             c.fault("use_auxiliary_head", True, "false where the backbone gives fewer than three maps")
             maps *= 3
+        if convs > 64:
+            c.fault("auxiliary_num_convs", convs, "at most 64")
         net.sides, net.channels = maps[2]
         c.only(net.channels, "auxiliary_in_channels", why="the width of the third map")
         for i in range(min(convs, 64)):
@@ -126,8 +138,9 @@ def maskformer(c: Config) -> Raw:
     heads, wide = t.size("decoder_attention_heads", default=8), t.size("decoder_ffn_dim", default=2048)
     act = t.activation("activation_function", default="relu")
     t.divides(heads, d, "decoder_attention_heads", "d_model")
-    if len(maps) < 2 or f % 32:
-        c.fault("fpn_feature_size", f, "a multiple of 32, the groups of its norms, of two maps or more")
+    maps = _at_least(2, c, maps)
+    if f % 32:
+        c.fault("fpn_feature_size", f, "a multiple of 32, the groups of its norms")
     net.act, net.norm = "relu", "layer"
     net.outside()
     net.sides, net.channels = maps[-1]
@@ -166,10 +179,13 @@ def mask2former(c: Config) -> Raw:
                                                          ("mask_feature_size",)))  # fmt: skip
     heads, act = c.size("num_attention_heads", default=8), c.activation("activation_function", default="relu")
     steps = c.items("feature_strides", of=size, length=None, default=[4, 8, 16, 32])
-    finer = int(log2(min(steps[-3:] or [1])) - log2(c.size("common_stride", default=4)))
-    if len(maps) < 3 or not 0 <= finer <= len(maps):
-        c.fault("feature_strides", steps, "those of three maps or more, whose number common_stride gives")
-        maps, finer = maps * 3, 0
+    coarse = c.size("common_stride", default=4)
+    finer = int(log2(min(steps[-3:] or [1])) - log2(coarse))
+    maps = _at_least(3, c, maps)
+    if not 0 <= finer <= len(maps):
+        expected = f"strides of which the least of the last three is common_stride = {coarse:,}, doubled at most"
+        c.fault("feature_strides", steps, f"{expected} {len(maps)} times")
+        finer = 0
     if f % 32:
         c.fault("feature_size", f, "a multiple of 32, the groups of its norms")
     c.divides(heads, f, "num_attention_heads", "feature_size")
@@ -204,7 +220,7 @@ def mask2former(c: Config) -> Raw:
             net.channels = f
             net.conv(f"read{i + 1}", d, 1, bias=True)
     wide, width = c.size("dim_feedforward", default=2048), max(1, d // heads)
-    for i in range(min(times - 1, 1000)):
+    for i in range(min(times - 1, MAX_LAYERS + 1)):  # more are refused by their number
         name = f"decoder{i % 3 + 1}"
         if name in net.kinds:
             net.order.append(f"1*{name}")

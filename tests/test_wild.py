@@ -397,8 +397,12 @@ def test_of_a_model_of_other_code_its_language_model_is_read_alone_where_that_is
     assert build(*tied).params == build(*describe(QWEN | {"tie_word_embeddings": True})).params
     with pytest.raises(InputError, match=r"no reader for model_type named 'my_eyes'.*--ignore model_type"):
         describe({"model_type": "my_eyes", "text_config": QWEN})
-    with pytest.raises(InputError, match="model_type is missing"):
-        describe({**config, "llm_config": {}}, ignore=["model_type"])
+    nulls = {**config, "llm_config": {**QWEN, "torch_dtype": None}}
+    assert build(*describe(nulls, ignore=["model_type"])).spec["dtype"] == "fp16"
+    for inner in ({}, {**QWEN, "model_type": {}}):
+        with pytest.raises(InputError, match="model_type is missing"):
+            describe({**config, "llm_config": inner}, ignore=["model_type"])
+    assert build(*describe({**config, "model_type": []}, ignore=["model_type"])).params == alone.params
 
 
 def test_what_transformers_writes_of_a_backbone_by_name_changes_nothing() -> None:

@@ -116,7 +116,7 @@ def describe(data: Any, where: str = "config.json", name: str = "", ignore: Sequ
     data, left_out = without(data, where, ignore)
     if part:
         shared = {key: data[key] for key in ("tie_word_embeddings", "torch_dtype", "dtype", *QUANTISED) if key in data}
-        data = {**shared, **data[part]}
+        data = {**shared, **{key: value for key, value in data[part].items() if value is not None or key not in shared}}
         left_out.append(f"{part} alone is read, as a {data['model_type']}: what else the file describes is not counted")
     told: list[str] = []
     if data.keys() >= PARAMS and not data.keys() & {"model_type", "architectures"}:
@@ -179,10 +179,15 @@ LANGUAGE = ("text_config", "llm_config", "language_config", "lm_config", "langua
 
 def language_part(data: Mapping[str, Any]) -> str:
     """The key of the config of a language model that is read alone, in one of a type that is not read; "": none."""
-    if data.get("model_type") in {*READERS, *WRAPPERS}:
+    if _named(data) in {*READERS, *WRAPPERS}:
         return ""
-    inner = ((key, data.get(key)) for key in LANGUAGE)
-    return next((key for key, one in inner if isinstance(one, Mapping) and one.get("model_type") in READERS), "")
+    return next((key for key in LANGUAGE if _named(data.get(key)) in READERS), "")
+
+
+def _named(data: Any) -> str:
+    """The model type that a config names; "": none."""
+    name = data.get("model_type") if isinstance(data, Mapping) else None
+    return name if isinstance(name, str) else ""
 
 
 # Classes by other names than transformers'.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import runpy
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -421,3 +422,32 @@ def test_no_layer_of_many_is_left_out() -> None:
     config = json.loads((DATA / "small.json").read_text())["mask2former"]["config"]
     few, some, many = (build(*describe(config | {"decoder_layers": 1 + n})).params for n in (900, 1000, 1100))
     assert many - some == some - few > 0
+
+
+def test_sizes_beside_a_text_that_nothing_reads() -> None:
+    """PaliGemma's published files have a vocabulary there that is smaller than the model's."""
+    config = json.loads((DATA / "towers.json").read_text())["paligemma default"]["config"]
+    model = build(*describe(config | {"vocab_size": 257152}))
+    assert model.params == build(*describe(config)).params
+    assert "vocab_size has no effect: transformers' paligemma looks at text_config.vocab_size alone" in model.notes
+
+
+# Of which transformers writes a default that its class would not take with these sizes.
+RESAVED_OTHERWISE = {"glm_moe_dsa": "num_key_value_heads is 64", "vivit": "pooler_output_size is 180"}
+
+
+@pytest.mark.slow
+def test_what_transformers_saves_again_is_read_alike() -> None:
+    transformers = pytest.importorskip("transformers")
+    rows = json.loads((DATA / "small.json").read_text()).values()
+    known = [row["config"] for row in rows if row["config"]["model_type"] in transformers.CONFIG_MAPPING]
+    assert len(known) > 400
+    for config in known:
+        named = {"architectures": config["architectures"]} if "architectures" in config else {}
+        made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(deepcopy(config))
+        saved = json.loads(made.to_json_string()) | named
+        if said := RESAVED_OTHERWISE.get(config["model_type"]):
+            with pytest.raises(InputError, match=said):
+                describe(saved)
+        else:
+            assert build(*describe(saved)).params == build(*describe(config)).params, config["model_type"]

@@ -259,7 +259,9 @@ class Config(Answers):
         if self.model_type not in BOTH_WAYS or self.flag("is_causal", default=None, null=None) in (None, True):
             return raw
         self.only(False, "use_sliding_window", why="windows that look both ways are not read")
-        self.only(None, "layer_types", "attention_chunk_size", why="windows that look both ways are not read")
+        if self.data.get("layer_types") != [GLOBAL] * raw["n_layers"]:
+            self.only(None, "layer_types", why="windows that look both ways are not read")
+        self.only(None, "attention_chunk_size", why="windows that look both ways are not read")
         self.note("is_causal is false: every position sees every other")
         head = raw["head"]
         if "form" not in head:

@@ -275,7 +275,7 @@ def backbone(c: Config, net: Network, *, several: bool = False) -> Maps:
     """The residual network that reads the picture: of `backbone_config`, or one of timm's by its name. Gives the
     pictures that it makes, of its last stage or of `several`."""
     own, name = c.data.get("backbone_config"), c.data.get("backbone")
-    c.ignore("backbone", "backbone_config", "backbone_kwargs", "use_timm_backbone")
+    c.ignore("backbone", "backbone_config", "backbone_kwargs", "dilation", "use_timm_backbone")
     outer = c.flag("use_timm_backbone", default=True, null=True)
     if isinstance(own, dict) and own.get("model_type") == "resnet":
         inner = Config(own, "resnet", f"{c.path}backbone_config.", c)

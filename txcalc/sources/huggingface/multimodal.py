@@ -47,6 +47,10 @@ def language_model(c: Config) -> Config:
             c.fault(
                 key, own_size, f"{shown(size)}, for the class makes its head of {key} and the rest of text_config's"
             )
+    for key in _UNREAD.get(c.model_type, ()):
+        if c.data.get(key, text.get(key)) != text.get(key):
+            c.note(f"{key} has no effect: transformers' {c.model_type} looks at text_config.{key} alone")
+        c.ignore(key)
     unread = [key for key in c.data if key not in c.asked and key not in ("model_type", "tie_word_embeddings")]
     for key in unread:
         sized = key in text and isinstance(text[key], int) and not is_neutral(key, text[key])
@@ -59,6 +63,9 @@ def language_model(c: Config) -> Config:
 
 # Those whose head is made of keys of the whole's, beside a table of the text's.
 _OF_HEAD = {"ovis2": ("vocab_size", "hidden_size")}
+# Sizes that the class of the whole has beside its text's, and reads nowhere: files of the first releases have an older
+# vocabulary there, and transformers 5 writes its defaults.
+_UNREAD = {"paligemma": ("hidden_size", "vocab_size")}
 # Those whose class looks at no text_config.
 _NO_TEXT = frozenset(("phi4_multimodal",))
 

@@ -127,7 +127,7 @@ class _Part:
         return [one | {"times": self.number} for one in self.layer(window, {}, f"{self.name}_")]
 
     def reads(self, times: int, queries: Raw, seen: Raw, keys: Raw) -> Pieces:
-        """Cross-attention of so many layers, whose queries are added to what they read, twice."""
+        """Cross-attention of `times` layers; its queries are added to its output twice."""
         name = f"{self.name}_cross_"
         (q, k, v), out = self._maps(name, queries, keys)
         groups = max(1, self.heads // self.groups)

@@ -58,7 +58,7 @@ def _larger(name: str, d: int, middle: int, to: int, grid: int) -> Pieces:
 
 
 def pictures(v: Config, wide: int) -> tuple[Raw, int, int]:
-    """The encoder of pictures, whose feed-forwards are so wide; patches along a side, and the channels it makes."""
+    """The encoder of pictures, with feed-forwards of width `wide`; patches along a side, and the channels it makes."""
     raw: Raw = {"kind": "encoder", "d_model": v.size("hidden_size", default=768)}
     raw["n_layers"] = n = v.size("num_hidden_layers", default=12)
     d, heads = raw["d_model"], v.size("num_attention_heads", default=12)

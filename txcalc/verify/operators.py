@@ -25,7 +25,6 @@ from torch.utils._pytree import tree_leaves
 
 from txcalc.ledger import Entry, Ledger
 from txcalc.parts.part import Leaf
-from txcalc.parts.work import Elementwise
 from txcalc.reference import tracing
 from txcalc.reference.linear import Sum as SumModule
 from txcalc.verify.subject import SizePoint, Subject
@@ -221,8 +220,7 @@ def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -
     if entry.work is None or entry.work.batch != ledger.work.batch:
         return False
     keys = leaf.mask_span.keys(entry.work) if leaf.mask_span else leaf.attended and entry.work.keys
-    results = {op.elements for op in entry.operations if isinstance(op, Elementwise)}
-    if keys == 1 or entry.work.positions in results or (leaf.matrix and leaf.matrix[1] == 1):
+    if 1 in (leaf.columns, keys):
         return False  # one number per row: left out
     path = module_paths(entry, True)[0]
     if path in moved.tables and not entry.leaf.reads_places:

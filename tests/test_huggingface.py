@@ -858,14 +858,14 @@ VALUES = {"big_bird", "bigbird_pegasus", "convbert", "flaubert", "ibert", "layou
 VALUES |= {"tapas", "xlm"}
 
 
-@pytest.mark.parametrize("given", [None, {}])
 @pytest.mark.parametrize("model_type", ["gemma4_text", "gemma4_unified_text"])
-def test_widths_by_layer_that_say_nothing_are_refused(model_type: str, given: Any) -> None:
+def test_widths_by_layer_that_say_nothing(model_type: str) -> None:
     """Where the key is there, transformers asks no other for the widths of global layers."""
-    config = LLAMA | {"model_type": model_type, "head_dim": 16, "num_key_value_heads": 2}
-    assert read(config).params
+    config = LLAMA | {"model_type": model_type, "head_dim": 16, "num_key_value_heads": 2, "global_head_dim": 32}
+    alike = read(config | {"per_layer_config": {}})
+    assert alike.params == read(config | {"global_head_dim": 16}).params != read(config).params
     with pytest.raises(InputError, match=r"per_layer_config is .*expected an object with the widths"):
-        read(config | {"per_layer_config": given})
+        read(config | {"per_layer_config": None})
 
 
 @pytest.mark.parametrize(

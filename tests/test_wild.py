@@ -437,17 +437,21 @@ RESAVED_OTHERWISE = {"glm_moe_dsa": "num_key_value_heads is 64", "vivit": "poole
 
 
 @pytest.mark.slow
-def test_what_transformers_saves_again_is_read_alike() -> None:
+@pytest.mark.parametrize(("name", "least"), [("small", 400), ("towers", 150)])
+def test_what_transformers_saves_again_is_read_alike(name: str, least: int) -> None:
     transformers = pytest.importorskip("transformers")
-    rows = json.loads((DATA / "small.json").read_text()).values()
-    known = [row["config"] for row in rows if row["config"]["model_type"] in transformers.CONFIG_MAPPING]
-    assert len(known) > 400
-    for config in known:
+    rows = json.loads((DATA / f"{name}.json").read_text()).items()
+    known = {key: row["config"] for key, row in rows if row["config"]["model_type"] in transformers.CONFIG_MAPPING}
+    assert len(known) > least
+    for key, config in known.items():
         named = {"architectures": config["architectures"]} if "architectures" in config else {}
         made = transformers.CONFIG_MAPPING[config["model_type"]].from_dict(deepcopy(config))
         saved = json.loads(made.to_json_string()) | named
         if said := RESAVED_OTHERWISE.get(config["model_type"]):
             with pytest.raises(InputError, match=said):
                 describe(saved)
-        else:
-            assert build(*describe(saved)).params == build(*describe(config)).params, config["model_type"]
+            continue
+        before, after = build(*describe(config)), build(*describe(saved))
+        assert after.params == before.params, key
+        # PaliGemma's class writes the projector's width into a tower that has none.
+        assert before.whole is None or after.whole == before.whole or key == "paligemma pixtral", key

@@ -244,6 +244,9 @@ def _widths(
     tied = tied or c.flag("attention_k_eq_v", default=False)
     wide: Raw = {"tied_kv": True, "bias": ["q", "k", "o"] if attention["bias"] else False} if tied else {}
     written = c.table("per_layer_config")
+    if c.data.get("per_layer_config") == {}:  # as transformers writes it where all layers are alike
+        c.ignore("num_global_key_value_heads", "global_head_dim")
+        return base, wide | base
     if written is None and "per_layer_config" in c:  # then transformers gives all layers the widths of local ones
         c.fault("per_layer_config", c.data["per_layer_config"], "an object with the widths of layers, or no such key")
     if written is None:

@@ -87,7 +87,7 @@ def gemma3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 def mistral3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """A norm, patches merged, two matrices."""
-    own = c.model_type == "mistral3"
+    own = c.model_type != "lighton_ocr"
     merge, bias = (
         c.size("spatial_merge_size", default=2) ** 2,
         own and c.flag("multimodal_projector_bias", default=False),

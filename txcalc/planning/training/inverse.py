@@ -12,6 +12,8 @@ from txcalc.num import divisors
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.memory import memory
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
+from txcalc.planning.training.stages import Pipeline
+from txcalc.planning.training.states import tensors, unshared
 
 # Steps of linear interpolation before bisection.
 LINES = 8
@@ -49,7 +51,7 @@ def fewest(model: Model, recipe: Recipe, capacity: int) -> Layout | None:
             return False
         return plan.fullest.reserved <= capacity
 
-    return next(filter(holds, fewer(recipe.layout)), None) or _more(recipe, holds)
+    return next(filter(holds, fewer(recipe.layout)), None) or _more(model, recipe, holds)
 
 
 def fewer(layout: Layout) -> list[Layout]:
@@ -58,15 +60,19 @@ def fewer(layout: Layout) -> list[Layout]:
     return sorted(made, key=lambda one: one.gpus)
 
 
-def _more(recipe: Recipe, holds: Callable[[Layout], bool]) -> Layout | None:
+def _more(model: Model, recipe: Recipe, holds: Callable[[Layout], bool]) -> Layout | None:
     """The first that fits with twice, three times … as many ranks that share weights or states: of more of them, each
-    holds less."""
+    holds less. Numbers over which FSDP cannot shard experts are left out."""
     layout = recipe.layout
     axis = "fsdp" if recipe.rules.dtensor else "dp"
-    layouts = [layout.replace(**{axis: getattr(layout, axis) * n}) for n in range(2, RANKS // layout.gpus + 1)]
-    if (axis == "dp" and not recipe.zero) or not layouts or not holds(layouts[-1]):
+    if axis == "dp" and not recipe.zero:
         return None
-    return layouts[bisect_left(layouts, True, key=holds)]
+    every = (tensor for piece in Pipeline(model, recipe).pieces for tensor in tensors(piece, recipe))
+    experts = {tensor.shape[:2]: tensor for tensor in every if tensor.expert}.values()
+    made = (layout.replace(**{axis: getattr(layout, axis) * n}) for n in range(2, RANKS // layout.gpus + 1))
+    layouts = [one for one in made if not unshared(experts, replace(recipe, layout=one))]
+    at = bisect_left(layouts, True, key=holds)
+    return layouts[at] if at < len(layouts) else None
 
 
 def _last(held: Callable[[int], int], most: int, capacity: int) -> int:

@@ -112,13 +112,19 @@ def _stack(tensor: RankTensor, experts: int, recipe: Recipe) -> RankTensor:
 def held_by(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> list[list[RankTensor]]:
     """The weights of each of a rank's pieces. Errors: `InputError` where FSDP cannot shard stacked experts."""
     found = [list(tensors(piece, recipe, rank)) for piece in pieces]
-    ways = sharers(recipe, True)
-    for tensor in (tensor for some in found for tensor in some if tensor.rows):
-        if tensor.shape[1] % ways:
-            experts, rows = tensor.shape[:2]
-            expected = f"at most {experts} ranks for {experts} experts, not {ways}, or a divisor of their {rows:,} rows"
-            raise InputError(f"layout {recipe.layout}", [Fault("fsdp", recipe.layout.fsdp, expected, "see ep")])
+    if wrong := unshared((tensor for some in found for tensor in some), recipe):
+        experts, rows = wrong.shape[:2]
+        ways = sharers(recipe, True)
+        expected = f"at most {experts} ranks for {experts} experts, not {ways}, or a divisor of their {rows:,} rows"
+        raise InputError(f"layout {recipe.layout}", [Fault("fsdp", recipe.layout.fsdp, expected, "see ep")])
     return found
+
+
+def unshared(held: Iterable[RankTensor], recipe: Recipe) -> RankTensor | None:
+    """The first stacked experts of which FSDP can shard neither whole ones nor rows of each."""
+    ways = sharers(recipe, True)
+    stacks = (tensor for tensor in held if tensor.expert and recipe.rules.stacks)
+    return next((tensor for tensor in stacks if ways > tensor.shape[0] and tensor.shape[1] % ways), None)
 
 
 def chunk(number: int, ways: int, rank: int) -> int:

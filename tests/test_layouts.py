@@ -44,6 +44,7 @@ SAMPLE: list[tuple[Any, Layout, dict[str, Any]]] = [
     (LLAMA + " E=4 k=2", Layout(tp=2, sp=2, dp=2, fsdp=2, ep=2, etp=2), {}),
     # Four ranks share the rows of two experts; the shared one's input is that of the router too, and kept once.
     (SHARED, Layout(fsdp=8, ep=2), {}),
+    (build(TINY["jetmoe"], "jetmoe"), Layout(fsdp=8), {}),  # experts of attention
     (LLAMA + " tied", Layout(tp=2, sp=2, pp=2, fsdp=2), {"accumulation": 4}),
     (LLAMA, Layout(pp=2, fsdp=2), {"accumulation": 2, "recompute": "layers:1"}),  # a number that no piece has
 ]
@@ -59,6 +60,17 @@ def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, more: dict[str
     assert verdict.ok, verdict.failures
     wanted = {"parameters, bytes", "gradients, bytes", "saved, bytes"}
     assert wanted | ({"all_to_all, bytes"} if layout.ep > 1 else set()) <= {row.quantity for row in verdict.rows}
+
+
+@pytest.mark.slow
+def test_experts_of_attention_are_not_run_over_ep() -> None:
+    from txcalc.verify.branches import NoParallel
+    from txcalc.verify.layouts import verify_layout
+
+    with pytest.raises(
+        NoParallel, match=r"^layers.0.attention: experts of attention over the ranks of ep are modelled"
+    ):
+        verify_layout(build(TINY["jetmoe"], "jetmoe"), Recipe(Layout(fsdp=2, ep=2), tokens=32), ranks=1)
 
 
 @pytest.mark.drawn(quick=1000)

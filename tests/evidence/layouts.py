@@ -165,6 +165,7 @@ CASES += [
     ("palm-8b", Layout(tp=2, fsdp=2), {}),
     ("falcon-40b", Layout(tp=4, sp=4, fsdp=2), {}),
     *((f"tiny {name}", Layout(tp=2, sp=2, fsdp=2), {}) for name in MECHANISMS),
+    *(("tiny jetmoe", Layout(fsdp=n), {}) for n in (2, 8)),
 ]
 
 

@@ -32,7 +32,9 @@ class ChosenExperts(nn.Module):
                 busy = [(self.routed[0], flat.shape[0])]
         else:
             order = chosen.flatten().argsort(stable=True)
-            counts = chosen.flatten().bincount(minlength=len(self.routed)).tolist()
+            number = len(self.routed)
+            even = [len(range(i, flat.shape[0], number)) for i in range(number)]
+            counts = even if current().even else chosen.flatten().bincount(minlength=number).tolist()
             busy = [(expert, count) for expert, count in zip(self.routed, counts, strict=True) if count]
         shares = flat[order].split([count for _, count in busy])
         made = torch.cat([expert(share) for (expert, _), share in zip(busy, shares, strict=True)])

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from txcalc.planning.training.stages import StagePiece
 from txcalc.reference.mode import current
 from txcalc.reference.run import Run
-from txcalc.verify.branches import distributed, on_its_share, owners, stacked_name
+from txcalc.verify.branches import NoParallel, distributed, on_its_share, owners, stacked_name
 
 
 def stacked(net: nn.Module) -> None:
@@ -61,6 +61,8 @@ def spread(net: nn.Module, piece: StagePiece, meshes: Mapping[Any, Any]) -> None
     experts = [held for held in piece.leaves if held.entry.routed]
     for path, sent in dict.fromkeys((path, held.sent) for held in experts for path in owners(held)):
         module: Any = net.get_submodule(path)
+        if not hasattr(module, "through"):
+            raise NoParallel(f"{path}: experts of attention over the ranks of ep are modelled, and not run")
         each = len(module.routed) // ep.size()
         first = each * ep.get_local_rank()
         module.routed = nn.ModuleDict({str(i): module.routed[i] for i in range(first, first + each)})

@@ -64,7 +64,7 @@ class SavedStorages:
         return tensor
 
     def _routes(self, path: str) -> bool:
-        return hasattr(self._modules[path], "routed")
+        return hasattr(self._modules[path], "_route")
 
     def _new(self, tensor: Tensor) -> tuple[str, int]:
         """The running module, and the bytes not saved before."""

@@ -556,7 +556,7 @@ def test_the_fewest_gpus_are_parts_of_a_node_or_whole_ones(node: int | None) -> 
     assert never.refused and never.best[0].gpus == 4  # type: ignore[attr-defined]
 
 
-def test_a_number_of_gpus_without_a_layout_is_passed_over() -> None:
+def test_where_twice_as_many_gpus_have_no_layout_the_search_ends() -> None:
     def of(number: int) -> Any:
         def run(*_: object, **__: object) -> Searched:
             if number == 2:
@@ -568,6 +568,13 @@ def test_a_number_of_gpus_without_a_layout_is_passed_over() -> None:
 
     found = fewest_gpus(of, 8)
     assert found.refused == "none of them; of 2: train: no layout"
+
+
+def test_where_nothing_is_left_to_mend_nothing_is_said_of_it() -> None:
+    small = replace(ONE, accelerator=replace(ONE.accelerator, memory=1))
+    search = Search(load(DECODER, {"lora.rank": 4}), Recipe(tokens=1, frozen="nf4"), small, 1, 1)
+    assert search.run(given=False).refused.endswith(" KiB")
+    assert search.run().refused.endswith(' KiB (more GPUs); without ":1" the fewest that suffice are found')
 
 
 def test_a_longest_sequence_is_cut_evenly() -> None:

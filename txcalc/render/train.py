@@ -9,6 +9,7 @@ from txcalc.curves import PYTORCH
 from txcalc.hardware import multiplied
 from txcalc.planning.layout import filled
 from txcalc.planning.training.answer import Elsewhere, Training
+from txcalc.planning.training.inverse import MOST_GPUS
 from txcalc.planning.training.machine import Kernels
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankPeak
 from txcalc.planning.training.offload import HOST
@@ -141,7 +142,7 @@ def _limits(found: Training) -> Table:
         [
             column("fewest GPUs", "GPUs", "min GPUs"),
             exact(fewest.gpus if fewest else 0),
-            str(fewest or "no number of replicas fits"),
+            str(fewest or f"no number of replicas fits, up to {MOST_GPUS:,} GPUs"),
         ],
     ]
     title = "Limits, all else equal (0: nothing fits)"
@@ -278,7 +279,7 @@ def _notes(found: Training, terms: Terms) -> list[str]:
         narrow, dtype = found.machine.products, multiplied(found.machine.accelerator, found.recipe.compute)
         if found.step.wide:
             wide = ", ".join(f"{a:,} × {b:,}" for a, b in found.step.wide)
-            notes.append(f"products by {wide} are in {dtype}: {narrow} takes sizes that are multiples of 16 alone")
+            notes.append(f"products by {wide} are in {dtype}: {narrow} takes only sizes that are multiples of 16")
         if found.step.unaligned:
             slow = (f"{a:,} × {b:,} at {100 * share:.0f} %" for (a, b), share in found.step.unaligned.items())
             dtype = _products(found) if bits_of(narrow) > 8 else dtype

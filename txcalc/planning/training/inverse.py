@@ -17,7 +17,7 @@ from txcalc.planning.training.states import tensors, unshared
 
 # Steps of linear interpolation before bisection.
 LINES = 8
-RANKS = 1 << 14  # in the largest layout tried
+MOST_GPUS = 1 << 14  # in the largest layout that is tried with more replicas
 
 
 def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
@@ -69,7 +69,7 @@ def _more(model: Model, recipe: Recipe, holds: Callable[[Layout], bool]) -> Layo
         return None
     every = (tensor for piece in Pipeline(model, recipe).pieces for tensor in tensors(piece, recipe))
     experts = {tensor.shape[:2]: tensor for tensor in every if tensor.expert}.values()
-    made = (layout.replace(**{axis: getattr(layout, axis) * n}) for n in range(2, RANKS // layout.gpus + 1))
+    made = (layout.replace(**{axis: getattr(layout, axis) * n}) for n in range(2, MOST_GPUS // layout.gpus + 1))
     layouts = [one for one in made if not unshared(experts, replace(recipe, layout=one))]
     at = bisect_left(layouts, True, key=holds)
     return layouts[at] if at < len(layouts) else None

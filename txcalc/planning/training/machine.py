@@ -164,7 +164,7 @@ class Kernels:
         return "; ".join(dict.fromkeys(self.efficiency.cited[key] for key in keys))
 
     def dtype(self, matrix: tuple[int, int] | None) -> str:
-        """What a product by a matrix multiplies in: 8 bits take sizes that are multiples of 16 alone, others stay wide.
+        """What a product by a matrix multiplies in: 8 bits take only sizes that are multiples of 16.
 
         Source   torch._scaled_mm; torchtitan b5bcd76c, components/quantization/utils.py, module_filter_fn
         """

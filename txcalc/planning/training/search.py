@@ -120,7 +120,8 @@ class Search:
             raise Refuted(f"{self.model.name}: {said}")
         least = self._timed(*min(plans, key=lambda each: each[1].fullest.reserved))
         takes = iec(least.plan.fullest.reserved, 3)
-        said += f": the smallest of {len(plans)} that were computed takes {takes} ({self._mends(given)})"
+        mends = self._mends(given)
+        said += f": the smallest of {len(plans)} that were computed takes {takes}" + (f" ({mends})" if mends else "")
         if given:
             said += f'; without ":{self.gpus}" the fewest that suffice are found'
         return Searched((least,), self.considered, 0, said)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny import TINY
 
 from txcalc import hardware, load
 from txcalc.curves import Curve
@@ -380,9 +381,11 @@ def test_fsdp_shards_stacked_experts_whole(layout: Layout, numbers: list[float])
 
 
 def test_a_tied_table_is_known_from_others_of_its_shape() -> None:
-    """Of positions there are as many as tokens; an encoder reads the table of its decoder's head."""
-    plain = "D=64 L=2 h=8 F=256 V=256 plain ln bias learned=256"
-    for source, tied in ((plain + " tied", "embedding.tokens"), (plain, ""), ("t5-small", "decoder.embedding.tokens")):
+    """Of positions there are as many as tokens; an encoder reads the table of its decoder's head; Gemma 4 has a second
+    table of tokens, for what its layers add."""
+    plain, own = "D=64 L=2 h=8 F=256 V=256 plain ln bias learned=256", "embedding.tokens"
+    of_models = (("t5-small", "decoder.embedding.tokens"), (TINY["gemma4"], own))
+    for source, tied in ((plain + " tied", own), (plain, ""), *of_models):
         (piece,) = Pipeline(load(source), Recipe(tokens=32)).pieces
         assert [leaf.entry.path for leaf in tied_tables(piece.leaves)] == ([tied] if tied else [])
     timer = StepTimer(load(plain + " tied"), Recipe(tokens=32, parameter="bf16"), Machine.of(hardware.load("h100-sxm")))

@@ -423,9 +423,10 @@ def _alone(root: Root) -> Stack | None:
 def tied_tables(leaves: Iterable[RankLeaf]) -> list[RankLeaf]:
     """The tables of tokens whose matrix the output layer of the same stack reads too."""
     every = list(leaves)
-    tied = [leaf for leaf in every if leaf.gives_logits and leaf.entry.leaf.untied is not leaf.entry.leaf]
-    stacks = {leaf.entry.steps[:-2] for leaf in tied}
-    return [leaf for leaf in every if leaf.entry.duty == "tokens" and leaf.entry.steps[:-2] in stacks]
+    heads = [leaf for leaf in every if leaf.gives_logits and leaf.entry.leaf.untied is not leaf.entry.leaf]
+    tied = {(leaf.entry.steps[:-2], leaf.whole.tied_shapes[0]) for leaf in heads}
+    tables = (leaf for leaf in every if leaf.entry.duty == "tokens" and leaf.whole.weights())
+    return [leaf for leaf in tables if (leaf.entry.steps[:-2], leaf.whole.weights()[0].shape) in tied]
 
 
 def own_logits(root: Root) -> Root:

@@ -157,7 +157,11 @@ def test_keys_of_other_peoples_code_pass_only_beside_what_makes_them_harmless() 
 
 @pytest.mark.parametrize(
     ("keys", "like"),
-    [("embedding_size", "albert"), ("pos_att_type relative_attention type_vocab_size", "deberta-v2"),
+    [("embedding_size", "albert"), ("embedding_size summary_use_proj", "electra"),
+     ("embedding_size intra_bottleneck_size true_hidden_size", "mobilebert"),
+     ("embedding_size conv_kernel_size head_ratio", "convbert"),
+     ("pos_att_type relative_attention type_vocab_size", "deberta"),
+     ("pos_att_type relative_attention position_buckets type_vocab_size", "deberta-v2"),
      ("type_vocab_size", "bert"), ("", "")],
 )  # fmt: skip
 def test_a_file_without_a_type_is_asked_about_by_its_keys(keys: str, like: str) -> None:

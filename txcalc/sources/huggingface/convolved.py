@@ -38,7 +38,7 @@ class Network:
         return places(self.sides)
 
     def layer(self, name: str, times: int = 1) -> None:
-        """What comes now are the leaves of a layer, so many times."""
+        """What comes now are the leaves of a layer, which stands there `times`."""
         self.kind = "other"
         self.leaves = self.kinds[name] = []
         self.order.append(f"{times}*{name}")

@@ -62,7 +62,7 @@ def focalnet(c: Config) -> Raw:
     net = Network(c, picture(c, 224), c.size("num_channels", default=3), "", "")
 
     def patches(name: str, to: int, across: int, own: tuple[int, int, int]) -> None:
-        """Positions of so many, the picture filled up to whole ones; or a convolution's."""
+        """Squares of patches of `across` a side, the picture filled up to whole ones; or a convolution's positions."""
         high, wide = (-(-side // across) * across for side in net.sides)
         net.sides = high, wide
         kernel, stride, pad = own if convolved else (across, across, 0)

@@ -76,7 +76,7 @@ def perception_lm(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def gemma3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """The mean of so many patches that a picture has as many tokens as the config says; a norm, a matrix."""
+    """Means of squares of patches, one for each of `mm_tokens_per_image`; a norm, a matrix."""
     tokens = c.size("mm_tokens_per_image", default=256)
     vision = tower.raw["vision"]
     side = vision["image"] // vision["patch"]

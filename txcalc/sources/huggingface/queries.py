@@ -24,8 +24,8 @@ QFORMER = {"hidden_size": 768, "intermediate_size": 3072, "num_hidden_layers": 1
 
 
 def _qformer(p: Config, read: int, reads: int, queries: int, words: int = 0, prompt: int = 0) -> Raw:
-    """Queries, a norm, and post-norm layers of which every so many attend to what is read; up to `prompt` tokens of
-    `words` stand beside the queries, with feed-forwards of their own."""
+    """Queries, a norm, and post-norm layers of which every n-th (`cross_attention_frequency`) attends to what is read;
+    up to `prompt` tokens of `words` stand beside the queries, with feed-forwards of their own."""
     d, f, n, heads = (p.size(key, default=size) for key, size in QFORMER.items())
     p.divides(heads, d, "num_attention_heads", "hidden_size")
     width, act = max(1, d // heads), p.activation("hidden_act", default="gelu")

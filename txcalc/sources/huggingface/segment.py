@@ -298,7 +298,7 @@ def hiera(c: Config) -> Raw:
     if net.sides != (sides[0] // stride[0], sides[1] // stride[0]) or any(side % unit[0] for side in net.sides):
         c.fault("image_size", sides, "sides of which patch_stride makes whole units (masked_unit_size)")
     net.add(piece("positions", "table", net.sides[0] * net.sides[1], width, bias=True))
-    before = True
+    before = found[2][0]
     for i, (depth, heads, inside) in enumerate(zip(*found, strict=True)):
         d, across = int(width * wider**i), unit[0] // step[0] ** i
         c.divides(heads, d, "num_heads", "the stage's width")

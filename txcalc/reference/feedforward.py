@@ -102,7 +102,7 @@ class Experts(nn.Module):
         return y
 
     def through(self, rows: Tensor, counts: Sequence[int], run: Run) -> Tensor:
-        """Applies experts to rows (N, D) sorted by expert, so many for each of the first ones."""
+        """Applies experts to rows (N, D) sorted by expert: `counts` for each of the first experts."""
         busy = [(expert, count) for expert, count in zip(self.routed, counts, strict=False) if count]
         shares = rows.split([count for _, count in busy])
         return torch.cat([expert(share, run) for (expert, _), share in zip(busy, shares, strict=True)])

@@ -26,7 +26,7 @@ class Mode(NamedTuple):
     checkpoint  blocks save only their input, and recompute in backward
     grouped     queries that share a key are stacked as rows where a mask is added: PyTorch's fused kernels support no
                 groups with a mask, and its unfused one saves the scores
-    shares      between branches, x is split by positions into so many shares (sequence parallel)
+    shares      between branches, x is split by positions into this number of shares (sequence parallel)
     """
 
     explicit: bool = False

@@ -30,7 +30,7 @@ class Pass(NamedTuple):
 
 
 def decode(net: nn.Module, inputs: tuple[Tensor, ...], prompt: int) -> Iterator[Pass]:
-    """A prompt of so many tokens, then the rest one by one; `inputs` begins with ids (B, prompt + rest)."""
+    """A prompt of `prompt` tokens, then the rest one by one; `inputs` begins with ids (B, prompt + rest)."""
     ids, *source = inputs
     cache = CacheTensors()
     for past, end in [(0, prompt), *((end - 1, end) for end in range(prompt + 1, ids.shape[1] + 1))]:

@@ -147,7 +147,7 @@ def calibrate(
     limit: float = SECONDS,
     progress: Callable[[float], None] = lambda share: None,
 ) -> Calibration:
-    """Measures a device: so many rounds, or until `limit` seconds are over (at least two rounds).
+    """Measures a device: `rounds` rounds, or until `limit` seconds are over (at least two rounds).
 
     `like` has the datasheet to which shares refer; without it the best that was measured stands for it. `progress` is
     told the share that is done.

@@ -68,8 +68,8 @@ def started(processes: int) -> Pool:
 def verify_real(
     model: Model, recipe: Recipe, processes: int, device: str = "cpu", pool: Pool | None = None
 ) -> Verdict | None:
-    """One step of a layout on so many processes; under torchrun, None on every rank but the first. A `pool` of at least
-    as many processes is used if given, but only once for a layout with tp or ep: DTensor caches meshes by shape.
+    """One step of a layout on `processes` processes; under torchrun, None on every rank but the first. A `pool` of at
+    least as many processes is used if given, but only once for a layout with tp or ep: DTensor caches meshes by shape.
 
     Errors: `InputError` for what cannot run this way, `NoParallel` where ranks fail or deadlock
     """

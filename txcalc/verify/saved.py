@@ -52,7 +52,7 @@ class SavedElements:
         self._weights = {tensor.untyped_storage()._cdata for tensor in held}
         # Storages by address; held, since the address of a freed one could be reused.
         self._seen = dict[int, Any]()
-        # Those charged to an idle path, or as statistics of so many bytes each, until another module saves them.
+        # Those charged to an idle path, or as statistics (with the bytes of each), until another module saves them.
         self._lent = dict[int, tuple[str, Any, int]]()
         self._memory = set[int]()
         self._net = net

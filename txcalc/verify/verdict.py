@@ -104,7 +104,7 @@ class Verdict:
 
 
 def _known(rows: list[CheckedRow]) -> Evidence:
-    """Proved for all sizes of a domain, or measured at so many sizes."""
+    """Proved for all sizes of a domain, or measured, with the number of sizes."""
     proved = next((row for row in rows if row.for_all), None)
     if proved:
         return Evidence("proved", proved.where)

@@ -24,7 +24,7 @@ class Framework:
     widens      logits are converted to fp32 for the loss, and their gradient back
     schedules   of its pipeline; empty: no pipeline
     splits      the degrees of a layout that it supports beside replicas and stages
-    pads        the vocabulary is padded to a multiple of tp times so many
+    pads        the vocabulary is padded to a multiple of `pads` · tp
     behind      1F1B needs at least stages − `behind` micro-batches; None: any number
     source      where the rules are found
     caution     known errors of its rules against its runs (tests/evidence/train_memory.py)

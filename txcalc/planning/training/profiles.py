@@ -53,7 +53,7 @@ def gathering(recipe: Recipe, pieces: Sequence[StagePiece], width: int) -> int:
     return (2 if recipe.gathers_again else 1) * rows * width * recipe.compute_bytes
 
 
-# Entries of a device's launch queue: a host that is so many ahead waits (forums.developer.nvidia.com, thread 68937).
+# Entries of a device's launch queue: a host this far ahead waits (forums.developer.nvidia.com, thread 68937).
 QUEUE = 1024
 
 

@@ -51,7 +51,7 @@ class Timeline(NamedTuple):
 
 def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: float = 0.0) -> Timeline:
     """One step's forwards and backwards; `pieces` from the front of the model; a message to another rank first occupies
-    both ends for so many seconds.
+    both ends for `waits` seconds.
 
     Errors   `InputError` for a deadlock
     """

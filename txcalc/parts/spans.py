@@ -249,10 +249,9 @@ class CausalUncached(Uncached):
 
 
 @frozen
-class WindowUncached(Uncached):
-    """Query i of a text that is read once, as a whole, attends to key j when 0 ≤ i − j < W: no cache."""
+class UncachedWindow(Uncached):
+    """Attention within a distance, of what is read once, as a whole: no cache."""
 
-    causal: ClassVar[bool] = True
     window: Any
 
     @property
@@ -263,8 +262,17 @@ class WindowUncached(Uncached):
         return f", window {self.window:,}"
 
     def visible(self, work: Workload) -> Any:
-        growing = minimum(work.tokens, self.window)
-        return triangle(growing) + (work.tokens - growing) * self.window
+        raise NotImplementedError
+
+
+@frozen
+class WindowUncached(UncachedWindow):
+    """Query i of a text attends to key j when 0 ≤ i − j < W."""
+
+    causal: ClassVar[bool] = True
+
+    def visible(self, work: Workload) -> Any:
+        return Window(window=self.window)._up_to(work.tokens)
 
 
 def _cut(n: Any, width: Any) -> tuple[tuple[Any, Any], ...]:
@@ -342,17 +350,8 @@ class CrossUncached(Uncached):
 
 
 @frozen
-class CentredWindow(Uncached):
+class CentredWindow(UncachedWindow):
     """A bidirectional window (encoders): query i attends to key j when |i − j| < W."""
-
-    window: Any
-
-    @property
-    def max_keys(self) -> Any:
-        return self.window
-
-    def describe(self) -> str:
-        return f", window {self.window:,}"
 
     def visible(self, work: Workload) -> Any:
         reach = minimum(work.tokens, self.window)

@@ -633,6 +633,16 @@ def test_without_a_layout_the_fastest_is_taken() -> None:
     assert data["search"]["considered"] > 100
 
 
+@pytest.mark.parametrize(
+    ("model", "said"), [("D=64 L=2 h=4 F=96 V=250 E=4 k=2", True), ("D=64 L=2 h=4 F=96 V=250", False)]
+)
+def test_what_torch_has_no_muon_for_is_said(model: str, said: bool) -> None:
+    plan = ("train", model, "--gpu", "h100-sxm:2", "--layout", "fsdp=2", "--tokens", "32", "--optimizer")
+    for optimizer in ("muon", "adamw"):
+        notes = json.loads(run(*plan, optimizer, "--json")[1])["notes"]
+        assert any("takes matrices alone" in note for note in notes) is (said and optimizer == "muon")
+
+
 def test_without_a_number_the_fewest_gpus_are_found() -> None:
     """Of a node's parts and of whole nodes, with what fits on none of the smaller ones."""
     few = ("train", "D=2048 h=16 F=5504 L=40", "--tokens", "1k", "--micro-batch", "1", "--framework", "fsdp2", "--json")

@@ -400,6 +400,9 @@ def test_rows_of_experts_that_fsdp_cannot_shard_are_refused() -> None:
     with pytest.raises(InputError, match="at most 16 ranks for 16 experts, not 36, or a divisor of their 96 rows"):
         memory(model, Recipe(Layout(fsdp=36), tokens=32))
     memory(model, Recipe(Layout(fsdp=32), tokens=32))
+    tuned = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=16 k=2", {"lora.rank": 6, "lora.modules": ["all"]})
+    with pytest.raises(InputError, match="or a divisor of the rank of their adapters, 6"):
+        memory(tuned, Recipe(Layout(fsdp=32), tokens=32, frozen="bf16"))
 
 
 @pytest.mark.parametrize(

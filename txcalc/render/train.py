@@ -13,6 +13,7 @@ from txcalc.planning.training.inverse import MOST_GPUS
 from txcalc.planning.training.machine import Kernels
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankPeak
 from txcalc.planning.training.offload import HOST
+from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.run import DeadlineGpus, RunBudget, Terms, TrainingRun
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
 from txcalc.render.summary import summary
@@ -289,6 +290,9 @@ def _notes(found: Training, terms: Terms) -> list[str]:
                 f"{dtype} are not multiples of 16 bytes: {', '.join(slow)}; pad {whose} sizes to multiples of "
                 f"{128 // bits_of(dtype)}"
             )
+    recipe, mixture = found.recipe, found.model.active != found.model.params
+    if mixture and recipe.rules.stacks and OPTIMIZERS[recipe.optimizer].newton_schulz:
+        notes.append("torch.optim.Muon takes matrices alone: stacked experts, counted here, need a Muon of your own")
     if found.recipe.offload != "none":
         link = found.machine.host / 1e9
         share = f"; the host runs the optimizer step at {HOST / 1e9:.3g} GB/s of its memory bandwidth per GPU"

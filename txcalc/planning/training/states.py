@@ -115,7 +115,8 @@ def held_by(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> list
     if wrong := unshared((tensor for some in found for tensor in some), recipe):
         experts, rows = wrong.shape[:2]
         ways = sharers(recipe, True)
-        expected = f"at most {experts} ranks for {experts} experts, not {ways}, or a divisor of their {rows:,} rows"
+        whose = f"the rank of their adapters, {rows:,}" if wrong.adapter else f"their {rows:,} rows"
+        expected = f"at most {experts} ranks for {experts} experts, not {ways}, or a divisor of {whose}"
         raise InputError(f"layout {recipe.layout}", [Fault("fsdp", recipe.layout.fsdp, expected, "see ep")])
     return found
 

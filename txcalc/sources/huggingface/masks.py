@@ -15,8 +15,9 @@ from txcalc.sources.huggingface.leaves import attends, fed, normed, swin, window
 from txcalc.sources.spec import MAX_LAYERS, size
 
 
-def backboned(c: Config, pixels: int, usual: Raw) -> tuple[Network, Maps]:
-    """A network that has run the backbone, and the maps which that gives: ResNet's, or ConvNeXt's or Swin's, normed."""
+def backboned(c: Config, pixels: int, usual: Raw, every: bool = False) -> tuple[Network, Maps]:
+    """A network that has run the backbone, and the maps which that gives: ResNet's, or ConvNeXt's or Swin's, normed;
+    `every`: all of Swin's four, whatever its config asks for."""
     c.only(None, "backbone", why="a backbone by its name is another file")
     c.ignore("backbone_kwargs", "use_timm_backbone", "use_pretrained_backbone")
     inner = c.nested("backbone_config", usual=usual)
@@ -31,7 +32,7 @@ def backboned(c: Config, pixels: int, usual: Raw) -> tuple[Network, Maps]:
         if inner.model_type != "resnet":
             named = inner.data.get("model_type", ABSENT)
             inner.fault("model_type", named, "'resnet', 'convnext', 'convnextv2' or 'swin'")
-    if (kind := inner.model_type) == "swin" and c.model_type == "maskformer":  # whatever it says
+    if (kind := inner.model_type) == "swin" and every:
         inner.ignore("out_features", "out_indices", "stage_names")
         if len(made) != 5:
             inner.fault("depths", inner.data.get("depths"), "a list of 4 stages, all of which are read")
@@ -129,7 +130,8 @@ def maskformer(c: Config) -> Raw:
     what each query gives."""
     form = c.head_of("none", "masks")
     c.ignore(*_WEIGHED, "cross_entropy_weight", "num_attention_heads", "num_hidden_layers")
-    net, maps = backboned(c, 384, _SWIN | {"embed_dim": 128, "num_heads": [4, 8, 16, 32], "window_size": 12})
+    usual = _SWIN | {"embed_dim": 128, "num_heads": [4, 8, 16, 32], "window_size": 12}
+    net, maps = backboned(c, 384, usual, every=True)
     f, masks = c.size("fpn_feature_size", default=256), c.size("mask_feature_size", "hidden_size", default=256)
     t = c.nested("decoder_config", "detr", {})
     t.ignore(*t.data)  # of which the class asks for the decoder's sizes alone

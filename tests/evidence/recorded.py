@@ -385,7 +385,7 @@ def record(model_type: str, cls: str, more: dict[str, Any]) -> dict[str, Any]:
         for piece, key in zip(pieces, first, strict=True):
             if key in changed:  # rows of an activation
                 piece[3] = "$" + path
-    keys = {path: defaults[path] for path in columns}
+    keys = {path: _follows(model_type, cls, columns, path) or defaults[path] for path in columns}
     aliases = {one: other for one, other in getattr(default, "attribute_map", {}).items() if other in keys}
     times = Counter(piece[7] for piece in pieces if piece[7] in keys)
     return {
@@ -393,6 +393,18 @@ def record(model_type: str, cls: str, more: dict[str, Any]) -> dict[str, Any]:
         "free": free, "layers": times.most_common(1)[0][0],
         "fixed": all(one[6][0] == "0" for one in pieces if one[3] != "held"), "pieces": pieces,
     }  # fmt: skip
+
+
+def _follows(model_type: str, cls: str, columns: dict[str, list[int]], path: str) -> str:
+    """The key whose value a key takes where a config does not say its own; "" for none."""
+    import transformers
+
+    rest = {name: values for name, values in columns.items() if name != path}
+    taken = []
+    for i in range(COLUMNS):
+        config = transformers.CONFIG_MAPPING[model_type].from_dict(setting(model_type, cls, rest, i))
+        taken.append(flat(json.loads(json.dumps(config.to_dict(), default=str))).get(path))
+    return next((name for name, values in rest.items() if values == taken), "")
 
 
 def _others(model_type: str, cls: str, columns: dict[str, list[int]], defaults: dict[str, Any], first: Rows) -> Any:

@@ -14,7 +14,7 @@ from txcalc.sources.explicit import folded
 from txcalc.sources.huggingface.answers import Answers, Raw as Raw
 from txcalc.sources.huggingface.families import PREDICTORS
 from txcalc.sources.huggingface.keys import REQUIRED, any_of, number
-from txcalc.sources.huggingface.release import padding_of
+from txcalc.sources.huggingface.release import padding_of, size_of
 from txcalc.sources.spec import MAX_KINDS, PARTS, Wrong, merge, real
 
 # Spellings of experts' keys: how many there are, of those of which some are shared, how many a token passes, how wide.
@@ -220,7 +220,9 @@ class Config(Answers):
         """MLA: ranks of the queries and of the latent, widths of the parts of a head. The class derives `head_dim`
         itself, unless it is its other name (`also`) for the rotated part."""
         n_heads = self.size("num_attention_heads")
-        self.only(n_heads, "num_key_value_heads", why="the latent is expanded for all heads")
+        usual = size_of(self.model_type, "num_key_value_heads")  # is written with whatever number of heads
+        pairs = n_heads if usual is None or self.data.get("num_key_value_heads") != usual else usual
+        self.only(pairs, "num_key_value_heads", why="the latent is expanded for all heads")
         raw_value = self.size("v_head_dim", default=value, null=value)
         table = {
             "n_heads": n_heads,

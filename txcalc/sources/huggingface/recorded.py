@@ -37,7 +37,7 @@ def recorded(c: Config) -> Raw:
     at = {"": c}
     for table in dict.fromkeys(path.rpartition(".")[0] for path in (*row["keys"], *row["pinned"], *row["free"])):
         at[table] = at.get(table) or c.nested(table, c.model_type, {})
-    sizes = {path: _size(at, path, default, row) for path, default in row["keys"].items()}
+    sizes = _sizes(at, row)
     acts = {path: _of(at, path).activation(_last(path), default=default) for path, default in row["acts"].items()}
     for path, only in row["pinned"].items():
         _only(_of(at, path), _last(path), only)
@@ -85,6 +85,14 @@ def _of(at: Mapping[str, Config], path: str) -> Config:
 
 def _last(path: str) -> str:
     return path.rpartition(".")[2]
+
+
+def _sizes(at: Mapping[str, Config], row: Mapping[str, Any]) -> dict[str, int]:
+    """The keys whose sizes vary; what a default names is a key before it, which says both."""
+    found = dict[str, int]()
+    for path, default in row["keys"].items():
+        found[path] = _size(at, path, found.get(default, default), row)
+    return found
 
 
 def _size(at: Mapping[str, Config], path: str, default: int, row: Mapping[str, Any]) -> int:

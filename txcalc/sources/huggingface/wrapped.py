@@ -70,7 +70,8 @@ def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str, co
     if isinstance(told, bool) and told != tied:
         c.fault("tie_word_embeddings", told, str(tied).lower(), f"{key} says so")
     for name, value in c.data.items():
-        if isinstance(text.get(name), int) and not is_neutral(name, value) and text[name] != value:
+        alike = name == "is_encoder_decoder" or is_neutral(name, value)  # the first is of the whole
+        if isinstance(text.get(name), int) and not alike and text[name] != value:
             c.fault(name, value, f"{text[name]}, for {key}.{printable(name)} says the same thing")
     c.ignore(*c.data)
     return _in_a_whole(c, inner, raw, counted)

@@ -95,9 +95,19 @@ def test_seats_of_the_decoding_pool_by_hand() -> None:
     found = apart(demand, demand, (1, 1), 0.0, 64.0, most=8.0)
     assert found.rate == pytest.approx(8 / (99 * 0.018))
     assert found.e2e == pytest.approx(64 / found.rate) and found.line > 0.9 * found.ttft
+    twice = apart(demand, demand, (2, 2), 0.0, 128.0, most=16.0)
+    assert (twice.rate, twice.line) == (pytest.approx(2 * found.rate), pytest.approx(found.line))
     free = apart(demand, demand, (1, 1), 0.0, 8.0, most=64.0)
     slow = apart(demanded(0.01, 1e-3, 9.0, 100), demand, (1, 1), 0.0, 64.0, most=64.0)  # prompts are the line there
     assert free.line == slow.line == 0.0
+
+
+def test_answers_of_a_rate_are_those_of_as_many_servers_as_seats() -> None:
+    """Ten a second, of five steps of 0.2 s that no prompt interrupts, in two copies: five each, Poisson."""
+    demand = demanded(0.2, 0.0, 0.01, 6)
+    many, few = (apart(demand, demand, (1, 2), 0.0, None, 10.0, 2 * seats) for seats in (30.0, 8.5))
+    assert many.decoding == pytest.approx(10, rel=1e-4) and many.timed
+    assert few.lasts and not few.timed and few.decoding < 9.5  # Erlang's formula: 7 % of the time all seats are taken
 
 
 @given(

@@ -157,6 +157,8 @@ def test_what_cannot_last() -> None:
     few = open_(demand, 2, 2)
     assert few.decoding == 2 < open_(demand, 2, 1e6).decoding  # seats are: more of them keep up
     assert not few.lasts and few.utilisation < 1 and few.rate == pytest.approx(2 / (99 * 0.012 + 2 * 0.2))
+    # Four chunks for an answer of one step more: a quarter of a sequence that decodes fills all steps.
+    assert open_(Demand(linear(0.01, 0), 0.4, 0.4, 4.0, 2), 3, 100).rate == pytest.approx(1 / 0.44)
 
 
 def test_those_that_decode_are_a_birth_death_chain() -> None:
@@ -187,6 +189,7 @@ def test_near_its_limit_an_open_loop_has_no_means() -> None:
     states = [open_(demand, most * share, 40) for share in (0.3, 0.99, 1.01)]
     assert [(one.lasts, one.timed) for one in states] == [(True, True), (True, False), (False, False)]
     assert states[1].tpot is None and states[1].rate == pytest.approx(most * 0.99)
+    assert states[1].utilisation == pytest.approx(most * 0.99 * 0.2)
     assert closed(demand, 8) == closed(demand._replace(bursts=100.0), 8)  # which are of an open loop alone
     few = open_(demand._replace(bursts=100.0), most / 8, 4)  # more come at once than there are seats
     assert few.lasts and not few.timed and 0.4 < few.decoding < 4
@@ -303,7 +306,9 @@ def line(n: float, room: float, varied: float) -> float:
 def test_a_line_of_prompts_is_what_its_formulas_say(whole: Demand, busy: float) -> None:
     """GI/M/1: who finds another is the fixed point of the transform of a gamma's times; its wait by Kingman's
     variances."""
-    one = whole._replace(answer=1)
+    one = whole._replace(
+        answer=1, sharing=2, solo=whole.prompt
+    )  # copies, none of which has another's steps to wait for
     found = open_(one, busy / one.prompt, 100)
     late = found.ttft - one.overhead - one.unloaded
     held = late / one.prompt * (one.bursts + 1) / (one.bursts + one.spread)  # found/(1 − found)
@@ -313,10 +318,12 @@ def test_a_line_of_prompts_is_what_its_formulas_say(whole: Demand, busy: float) 
     assert (found.rate, found.utilisation) == (busy / one.prompt, pytest.approx(busy))
 
 
-@given(WHOLE, st.floats(0.01, 0.9), st.floats(0.01, 30))
-def test_an_open_loop_is_what_its_formulas_say(one: Demand, busy: float, d: float) -> None:
-    """At so many that decode, beside the wait in line (of M/G/1, for one that comes at random)."""
-    one = one._replace(bursts=1.0, interval=1)
+@example(Demand(linear(0.01, 0.001), 0.1, 0.1, 1.0, 2), 0.5, 0.5, 2)  # the shortest answers that are decoded
+@given(WHOLE, st.floats(0.01, 0.9), st.floats(0.01, 30), st.integers(1, 8))
+def test_an_open_loop_is_what_its_formulas_say(one: Demand, busy: float, d: float, copies: int) -> None:
+    """At so many that decode, beside the wait in line (of M/G/1, for one that comes at random), of a copy alone or of
+    several that share experts."""
+    one = one._replace(bursts=1.0, sharing=copies, solo=one.prompt * 0.6)
     step, more = one.step(d), one.answer - 1
     service = one.prompt + one.chunks * step
     x = busy / service
@@ -335,6 +342,17 @@ def test_an_open_loop_is_what_its_formulas_say(one: Demand, busy: float, d: floa
         behind = (1 - exp(-x * (queue + own))) / 2
         steps = (1 - full_of) * (most + 1) + full_of * (one.chunks + 0.5)
         waits = queue + steps * shared + ((1 - full_of) * by_itself + full_of * behind) * part
+    come = d * one.tokens / more  # prompts per step
+    polled = min(d, come * one.interval)
+    if one.interval > 1:
+        waits += ((1 + polled + min(1 + polled, max(1, 1 / one.chunks))) / 2 - 1) * one.prompt
+    waits += beside * (one.interval - 1) / 2 * (step + come * one.prompt)
+    if copies > 1:
+        own = min(1, x * one.solo / (1 - x * (one.prompt - one.solo)))
+        overlap = max(own, 1 - exp(-polled))
+        mine = one.solo + (one.prompt - one.solo) * overlap
+        theirs = mine * copies / (1 + (copies - 1) * overlap) - mine
+        waits += x * theirs * mine / max(1, one.chunks) / 2 + mine - one.solo
     assert found.ttft == pytest.approx(one.overhead + waits + one.unloaded + one.polls * shared, rel=1e-9)
     assert found.tpot == pytest.approx(d / x / more) and found.e2e == pytest.approx(found.ttft + d / x)
     assert (found.rate, found.decoding, found.utilisation) == (x, d, pytest.approx(full))

@@ -85,7 +85,7 @@ def open_(demand: Demand, rate: float, most: float) -> Steady:
         decoding, full = loop.population(rate, most)
         found = loop.state(rate, decoding)
         return found if found and full <= FULL else Steady(inf, None, inf, rate, rate * demand.prompt, decoding)
-    limit = root(stuck, 0.0, most) if stuck(most) > 0 else most
+    limit = root(stuck, 0.0, most)
     more = behind(most) < 0 <= behind(max(most, MANY))  # a larger cache would suffice
     return overload(rate * demand.prompt, most if more else inf, loop.rate(limit))
 
@@ -149,7 +149,7 @@ def apart(
     found = state(served(decoding), decoding)
     assert found is not None
     waiting = max(0.0, clients - found.inside) / found.rate  # where prefill takes all the time, or for the cache
-    seat = waiting if decoding == most / decoders < clients / decoders else 0.0
+    seat = waiting if decoding == most / decoders else 0.0
     return found._replace(ttft=found.ttft + waiting, e2e=found.e2e + waiting, line=seat)
 
 

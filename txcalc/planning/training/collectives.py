@@ -164,7 +164,7 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
         if number in entrances:
             times, again = copies, pair[0] if recipe.layout.sp > 1 else None
         elif number in exits:
-            times, again = copies, pair[-1] if number < last.get(held.layers, 0) else None
+            times, again = copies, pair[-1] if number < last.get(held.layers, number) else None
             if held.entry.leaf.row is not None and not held.learns:  # a frozen table: no gradient goes further back
                 kinds = pair[-1:]
         elif held.entry.kind == "head" and held.widened:

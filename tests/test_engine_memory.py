@@ -434,6 +434,30 @@ def test_shared_heads_take_two_kernels_more() -> None:
     assert bare.attention_kernels(True) == bare.attention_kernels(False) == 0
 
 
+# µs of 32 heads, by their width and the keys.
+HEADS = {64: {512: 48.35, 1024: 73.74, 2048: 127.41}, 112: {512: 53.03, 1024: 74.96}, 256: {4096: 258.21}}
+
+
+@pytest.mark.parametrize("width", HEADS)
+def test_metal_takes_as_long_for_a_score_whatever_the_head_is(width: int) -> None:
+    """Attention alone on an M2 Ultra, without flash attention: ggml-org/llama.cpp, pull request 5021 (2024-01-29)."""
+    card, model = hardware.load("m2-ultra"), load(f"D=4096 L=1 h=32 d_h={width} F=4096 V=1000")
+
+    def of_a_key(version: str) -> float:
+        found = profile(version)
+        assert found
+        how = engine(model, "fp16", "fp16", memory=EngineMemory(found, card, 8192))
+        held = LayoutTime(model, Sharding(model), Layout(), card, how)
+        return float(held.step(1, 2048).achievable - held.step(1, 1024).achievable) / 1024
+
+    # The line is within 7 % of the six; the start is fitted to whole answers, 17.1 µs where the line has 21.8.
+    curve = card.efficiency.curves["attention.decode"]
+    for keys, micros in HEADS[width].items():
+        assert curve.start_s + keys * of_a_key("llama.cpp@b2824") == pytest.approx(micros * 1e-6, rel=0.16)
+    read = 2 * 32 * width * 2 / curve.memory / card.bandwidth
+    assert of_a_key("llama.cpp@b4000") == pytest.approx(read, rel=0.01)
+
+
 def kept(name: str, card: Any, context: int = 8192, **more: Any) -> EngineMemory:
     """What an engine keeps of a card, by their names."""
     found = profile(name)

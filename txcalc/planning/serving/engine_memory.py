@@ -95,6 +95,12 @@ class EngineMemory:
         return int(self.profile.numbers.get(key, {}).get(self.accelerator.vendor, 0))
 
     @property
+    def score_flops(self) -> int:
+        """FLOPs that a score of a decode step costs at least, where a group of threads is started for each key and
+        query head; 0: none is."""
+        return int(self.profile.numbers.get("score_flops", {}).get(self.accelerator.vendor, 0))
+
+    @property
     def in_flight(self) -> int:
         """Chunks of a prompt that the stages of a pipeline work on before all wait for the last; 0: no limit."""
         return int(self.profile.numbers.get("in_flight", 0))

@@ -356,12 +356,14 @@ class RankTime:
 
     def _attention(self, core: CoreWork, runs: float) -> tuple[Curve, float, float]:
         """The curve of an attention core, seconds of its launches, and the FLOPs per second that the curve's share
-        refers to: a score costs a softmax, however narrow the heads are."""
+        refers to: a score costs a softmax, however narrow the heads are, and where its kernel starts a group of threads
+        for it, that."""
         curve = self.efficiency.curve("attention", core.name, self.engine.kernels)
         memory = self.engine.memory if core.decodes else None
         many = memory.attention_kernels(core.grouped) if memory else 0
         start = runs * (many * self.efficiency.launch_s or curve.start_s + curve.depth_s * core.depth)
-        return curve, start, self.core / max(1.0, curve.score / core.score)
+        least = max(curve.score, memory.score_flops if memory else 0)
+        return curve, start, self.core / max(1.0, least / core.score)
 
     def _transfers(self, work: Workload, head: bool) -> Iterator[Cost]:
         """The costs of all that this rank sends in a pass."""

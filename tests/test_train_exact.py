@@ -85,7 +85,9 @@ def test_simple_schedules_are_two_loops(rank: int) -> None:
     assert said("zb", 1) == said("gpipe", 1) == "F0 B0 F1 B1 F2 B2 F3 B3"
 
 
-def relaxed(recipe: Recipe, pieces: list[PieceTime], waits: float) -> dict[tuple[int, int], tuple[float, float]]:
+def relaxed(
+    recipe: Recipe, pieces: list[PieceTime], waits: tuple[float, float]
+) -> dict[tuple[int, int], tuple[float, float]]:
     """When each action of each rank begins and ends, by going over all of them until nothing moves."""
     stages, last = recipe.layout.pp, len(pieces) - 1
     tables = [order(recipe.schedule, stages, rank, recipe.accumulation, recipe.pieces) for rank in range(stages)]
@@ -111,23 +113,24 @@ def relaxed(recipe: Recipe, pieces: list[PieceTime], waits: float) -> dict[tuple
                         break
                     giver, done = there[(*came, batch)]
                     if giver != rank:
-                        start = max(free + waits, done + waits + pieces[min(n, came[0])].send)
+                        wait = waits[came[1] == "G"]
+                        start = max(free + wait, done + wait + pieces[min(n, came[0])].send)
                     else:
-                        start = max(free, done + (0 if home[n] == rank else waits))
+                        start = max(free, done + (0 if home[n] == rank else waits[came[1] == "G"]))
                 one = pieces[n]
                 took = {"F": one.forward, "I": one.inputs, "W": one.weights, "B": one.inputs + one.weights}[kind]
                 now[rank, i] = start, start + took
                 to = n + 1 if kind == "F" else n - 1
-                free = start + took + (waits if kind != "W" and home.get(to, rank) != rank else 0)
+                free = start + took + (waits[kind != "F"] if kind != "W" and home.get(to, rank) != rank else 0)
         if now == times:
             return times
         times = now
 
 
-@pytest.mark.parametrize("waits", [0.0, 5.0])
+@pytest.mark.parametrize("waits", [(0.0, 0.0), (5.0, 3.0)])
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev"])
 @pytest.mark.parametrize("stages", [1, 2, 3])
-def test_events_are_those_of_the_longest_way(schedule: str, stages: int, waits: float) -> None:
+def test_events_are_those_of_the_longest_way(schedule: str, stages: int, waits: tuple[float, float]) -> None:
     """Of uneven pieces and messages, whole numbers of seconds."""
     vpp = 2 if schedule == "interleaved" and stages > 1 else 1
     recipe = Recipe(Layout(pp=stages, vpp=vpp), accumulation=2 * stages, schedule=schedule)

@@ -79,9 +79,11 @@ def foundry() -> Iterator[Row]:
 BETWEEN = {1: 435.97, 2: 361.75, 4: 160.14, 8: 99.56, 16: 84.74, 32: 64.93, 64: 32.94}
 
 
-# The playbook's branch says of every message between stages first how large it is, in two messages, and looks every
+# The playbook's branch says of every tensor between stages first how large it is, in two messages, and looks every
 # 0.1 s whether each has gone, or has come (nanotron 67c5ebb6, nouamane/bench2: p2p.py, _send_meta, _recv_meta).
-WAITS = 2 * 0.1
+# Forward has two tensors, hidden states and the mask; backward has the first one's gradient (models/llama.py, the
+# decoder's PipelineBlock). Runs before that commit of 27 December 2024 did not wait; which ones is not published.
+WAITS = 4 * 0.1, 2 * 0.1
 
 
 @cache

@@ -48,14 +48,15 @@ class Machine:
     products     dtype that linear layers multiply in
     overlap      whether collectives go on beside compute, where the framework lets them
     host         bytes per second one way between an accelerator and its host
-    waits        seconds for which both ends of a message between stages do nothing else before it
+    waits        seconds for which both ends of a message between stages do nothing else before it: of activations, and
+                 of gradients
     """
 
     accelerator: Accelerator
     products: str = "bf16"
     overlap: bool = True
     host: int = PCIE
-    waits: float = 0.0
+    waits: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
     def of(

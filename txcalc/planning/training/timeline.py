@@ -49,9 +49,9 @@ class Timeline(NamedTuple):
         return sum(event.end - event.start for event in self.ranks[rank])
 
 
-def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: float = 0.0) -> Timeline:
+def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: tuple[float, float] = (0.0, 0.0)) -> Timeline:
     """One step's forwards and backwards; `pieces` from the front of the model; a message to another rank first occupies
-    both ends for `waits` seconds.
+    both ends for `waits` seconds: of activations, and of gradients.
 
     Errors   `InputError` for a deadlock
     """
@@ -79,14 +79,14 @@ def simulate(recipe: Recipe, pieces: Sequence[PieceTime], waits: float = 0.0) ->
                     break
                 away = home[need[1]] != rank
                 moved = pieces[min(n, need[1])].send if away else 0.0
-                start = max(clock + waits * away, done[need] + moved)
+                start = max(clock + waits[need[0] == "G"] * away, done[need] + moved)
             clock = start + spent[n][action.kind]
             found[rank].append(Event(action, start, clock))
             places[rank] += 1
             if action.kind == "W":
                 continue
             kind, to = ("F", n + 1) if action.kind == "F" else ("G", n - 1)
-            clock += waits * (home.get(to, rank) != rank)
+            clock += waits[kind == "G"] * (home.get(to, rank) != rank)
             key = (kind, n, action.batch)
             done[key] = clock
             if key in waiting:

@@ -633,10 +633,18 @@ def test_a_size_below_0_is_a_letter_taken_off() -> None:
     assert [str(size) for size in _leaf(piece).spec["leaf"]["at"]] == ["leaf.at.0", "-1·leaf.at.1"]
 
 
+def test_widths_of_a_grouped_leaf_are_multiples_of_its_groups() -> None:
+    piece = {"form": "grouped", "bias": False, "shared": False, "groups": 2, "sizes": [8, 6], "at": [1], "keys": ""}
+    said = [str(size) for size in _leaf(piece).spec["leaf"]["sizes"]]
+    assert said == ["leaf.groups·leaf.d_in", "leaf.groups·leaf.d_out"]
+    assert _leaf(piece).values == {"leaf.groups": 2, "leaf.d_in": 4, "leaf.d_out": 3}
+
+
 STREAM = {"d_model": 64, "feed_forward.d_ff": 96}
 HEADS = {"attention.n_kv_heads": 4, "attention.n_heads/n_kv_heads": 2, "attention.d_head/2": 4}
 
 
+@pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize(
     ("source", "changes", "values"),
     [
@@ -647,21 +655,45 @@ HEADS = {"attention.n_kv_heads": 4, "attention.n_heads/n_kv_heads": 2, "attentio
          {"attention.n_kv_heads": 4, "attention.d_head/2": 8, "feed_forward.d_ff": 96}),
         (DENSE, {"positions.rotary_dims": 4},
          STREAM | HEADS | {"positions.rotary_dims/2": 2, "attention.d_head-rotary/2": 2}),
+        (DENSE, {"positions.rotary_dims": 2},
+         STREAM | HEADS | {"positions.rotary_dims": 2, "attention.d_head-rotary/2": 3}),
+        (DENSE, {"attention.d_head": 2},
+         STREAM | {name: HEADS[name] for name in [*HEADS][:2]} | {"attention.d_head": 2}),
+        (DENSE, {"positions.form": "sinusoidal"}, HEADS | {"d_model/2": 32, "feed_forward.d_ff": 96}),
         (EXPERTS, {}, {"d_model": 64, **HEADS, "experts.top_k": 2, "experts.idle": 2, "experts.d_ff": 96}),
+        (EXPERTS.replace("k=2", "k=1"), {}, {"d_model": 64, **HEADS, "experts.n_experts": 4, "experts.d_ff": 96}),
     ],
 )  # fmt: skip
 def test_the_parameters_of_a_layer(source: str, changes: dict[str, Any], values: dict[str, int]) -> None:
     """h is h_kv·g unless one of them is 1, a head's width even and, where part of it is turned, that and a rest; what
-    heads together are as wide as is theirs; experts those that a token passes and the others."""
+    heads together are as wide as is theirs; a stream of sines and cosines is even; experts are those that a token
+    passes, if several, and the others."""
     *frame, layer = units(load(source, changes))
     assert layer.values == values
-    assert frame[0].values["d_model"] == 64 and frame[0].values["vocab_size"] == 250
+    width = "d_model/2" if changes.get("positions.form") == "sinusoidal" else "d_model"
+    assert frame[0].values[width] == values.get(width, 64) and frame[0].values["vocab_size"] == 250
     numbers = probe(layer)
     assert list(numbers) == sorted(values) and list(numbers.values()) == list(primes(len(values)))
 
 
+def test_what_is_absent_is_no_size() -> None:
+    """A structure's key says nothing of a size of 0, and says of a size of 1 that it is one."""
+    *_, layer = units(load(EXPERTS.replace("k=2", "k=1")))
+    experts = layer.spec["stacks"][""]["layer"]["layer"]["experts"]
+    assert (experts["d_ff_shared"], experts["top_k"]) == (0, Size(((1, ()),)))
+
+
+def test_a_width_is_divided_among_heads_where_there_are_any() -> None:
+    assert units(build(TINY["mamba"], "mamba"))[-1].values["mamba.d_inner"] == 64
+    assert units(build(TINY["mamba2"], "mamba2"))[-1].values["mamba2.n_heads/n_groups"] == 4
+
+
 def test_what_a_head_has_beyond_its_turned_part_is_a_parameter() -> None:
-    """Of 8 of a head 4 are turned, of 6 of the index as many."""
+    """Of 8 of a head 4 are turned, of 6 of the index as many; where all are, their number is the head's."""
+    layers = [units(load(DENSE, {"positions.rotary_dims": 4}))[-1], *units(build(TINY["laguna"], "laguna"))]
+    tables = [unit.spec["stacks"][""]["layer"]["layer"]["positions"] for unit in layers]
+    turned = {str(table["rotary_dims"]) for table in tables}
+    assert turned == {"2·positions.rotary_dims/2", "2·attention.d_head/2"}
     *_, layer = units(build(TINY["compressed"], "compressed"))
     beyond = {name: value for name, value in layer.values.items() if "-d_rope" in name}
     assert beyond == {"compressed.d_head-d_rope/2": 2, "compressed.index_width-d_rope": 2}

@@ -690,10 +690,10 @@ def test_a_width_is_divided_among_heads_where_there_are_any() -> None:
 
 def test_what_a_head_has_beyond_its_turned_part_is_a_parameter() -> None:
     """Of 8 of a head 4 are turned, of 6 of the index as many; where all are, their number is the head's."""
-    layers = [units(load(DENSE, {"positions.rotary_dims": 4}))[-1], *units(build(TINY["laguna"], "laguna"))]
-    tables = [unit.spec["stacks"][""]["layer"]["layer"]["positions"] for unit in layers]
-    turned = {str(table["rotary_dims"]) for table in tables}
-    assert turned == {"2·positions.rotary_dims/2", "2·attention.d_head/2"}
+    found = {unit.name: unit.spec["stacks"][""]["layer"]["layer"] for unit in units(build(TINY["laguna"], "laguna"))}
+    turned = {name: str(layer["positions"]["rotary_dims"]) for name, layer in found.items()}
+    assert turned["layer local"] == str(found["layer local"]["attention"]["d_head"]) == "2·attention.d_head/2"
+    assert turned["layer wide"] == "2·positions.rotary_dims/2"
     *_, layer = units(build(TINY["compressed"], "compressed"))
     beyond = {name: value for name, value in layer.values.items() if "-d_rope" in name}
     assert beyond == {"compressed.d_head-d_rope/2": 2, "compressed.index_width-d_rope": 2}

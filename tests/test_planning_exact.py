@@ -575,6 +575,16 @@ def test_a_crossover_within_a_chunk_or_where_a_block_begins(number: int) -> None
     assert first_in_blocks(lambda n: ceil_div(n, 4) * 4 - number, 4) == (number - 1) // 4 * 4 + 1
 
 
+@pytest.mark.parametrize("end", [3, 4, 5, 8, 18])
+def test_a_crossover_of_blocks_with_a_jump_behind_an_end(end: int) -> None:
+    for jump, start in product((-100, 20, 60), range(30, 150, 9)):
+
+        def excess(n: int, jump: int = jump, start: int = start) -> int:
+            return ceil_div(n, 4) * (n + 5) - start + (jump if n > end else 0)
+
+        assert first_in_blocks(excess, 4, (end,)) == next(n for n in range(1, 100) if excess(n) >= 0)
+
+
 @pytest.mark.parametrize(("windows", "said"), [((16, 16), ""), ((16, 8), "other lengths: [8, 16]")])
 def test_chunks_beside_windows_of_another_length_have_no_crossover(windows: tuple[int, int], said: str) -> None:
     chunked, window = ({"attention": {"window": size}} for size in windows)

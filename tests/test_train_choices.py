@@ -739,7 +739,7 @@ def test_a_core_of_no_layer_is_computed_again_whole() -> None:
         one.entry.path: timer._again(one, frozenset()) for one in piece.leaves if one.entry.kind == "attention_core"
     }
     assert again == {"layers.0.attention.core": 1, "pooler.reader.core": 1}
-    kept = {one.entry.path: _core_again(one, timer.recipe) for one in piece.leaves if one.entry.path in again}
+    kept = {one.entry.path: size for one in piece.leaves if (size := _core_again(one, timer.recipe))}
     result = 32 * 2 + 4 * 4  # of a position, and a statistic of each head: of nine, and of the pool's one
     assert kept == {"layers.0.attention.core": 9 * result, "pooler.reader.core": result}
 

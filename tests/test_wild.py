@@ -271,6 +271,12 @@ PAIRS: dict[str, dict[str, Any]] = {
 }
 
 
+def test_one_picture_s_features_are_kept_for_each_text() -> None:
+    """Of CLIP's projected outputs, 24 numbers of each of three."""
+    model = build(*describe(PAIRS["clip"]))
+    assert [entry.saved for entry in model.ledger(3, 7) if entry.name == "memory"] == [3 * 24]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("name", PAIRS)
 def test_pictures_and_words_are_those_of_transformers_and_proved(name: str) -> None:

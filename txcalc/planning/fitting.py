@@ -121,7 +121,7 @@ class FormatFits:
     def _laid(self, ways: Iterable[Layout]) -> Layout:
         """The first layout that the format and the engine support, with what its fullest rank needs `known`. Errors:
         `InputError`, the first layout's, where there is none."""
-        refused: list[InputError] = []
+        refused: InputError | None = None
         for layout in ways:
             try:
                 if layout not in self.known:
@@ -130,8 +130,9 @@ class FormatFits:
                     self.known[layout] = str(layout), ranks, max(held(rank, self.length) for rank in ranks)
                 return layout
             except InputError as error:
-                refused.append(error)
-        raise refused[0]
+                refused = refused or error
+        assert refused is not None
+        raise refused
 
 
 def fits_with_ram(model: Model, engine: EngineConfig, asked: OffloadRequest, context: int, card: CardSet) -> ModelFit:

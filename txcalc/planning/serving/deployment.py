@@ -114,7 +114,6 @@ class Planner:
         if self.draft is None or not last:
             return None
         sharding, own = self.draft_layout(layout)
-        own = own.alone if own.sharing == 1 else own
         if own not in self._drafts:
             (stage,) = sharding.stages(own)
             self._drafts[own] = RankBytes(self.draft, stage, self.engine.of(self.draft), own)

@@ -14,7 +14,7 @@ import txcalc
 from txcalc.errors import InputError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
-from txcalc.sources.huggingface.families import READERS
+from txcalc.sources.huggingface.families import READERS, WHOLES
 
 Config = dict[str, Any]
 
@@ -72,8 +72,11 @@ def test_every_type_has_a_case() -> None:
         "step3_text",
         "step3_vl",
         "unlimited-ocr",
+        "LLaVAOneVision1_5_text",
     }
-    custom = {name for name, (module, _) in READERS.items() if module in ("custom", "earlier", "flash")} - twins
+    custom = {
+        name for name, (module, _) in READERS.items() if module in ("aliases", "custom", "earlier", "flash")
+    } - twins
     read = {describe(case["config"])[0]["model_type"] for case in CASES.values()}
     assert custom <= read and custom
 
@@ -170,6 +173,23 @@ def test_a_language_model_in_a_whole(whole: Config, text: Config) -> None:
     assert found.params == alone.params
     said = ("the language model alone is counted", "params.whole is not known", "beside the language model")
     assert any(words in " ".join(found.notes) for words in said)
+
+
+BESIDE_THEIR_LANGUAGE = [(name, row) for name, row in WHOLES.items() if row.get("own", "").startswith("mm_")]
+
+
+@pytest.mark.parametrize(("name", "row"), BESIDE_THEIR_LANGUAGE, ids=[name for name, _ in BESIDE_THEIR_LANGUAGE])
+def test_a_class_after_llavas(name: str, row: dict[str, str]) -> None:
+    """A language model's class, with a tower and a projector that the config's other keys describe."""
+    sizes = {"d_model": 64, "n_layers": 3, "n_heads": 8, "vocab_size": 100} if row["texts"] == "mpt" else LLAMA
+    mixed = {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 48} if "moe" in row["texts"] else {}
+    text, cls = {**sizes, **mixed, "model_type": row["texts"], "pad_token_id": 0}, row["classes"].split()[0]
+    whole = {**text, "model_type": name, "architectures": [cls], "mm_hidden_size": 24, "tune_mm_mlp_adapter": True}
+    bias = 100 if row["texts"] == "phi" and name != "imp" else 0
+    assert build(*describe(whole)).params == build(*describe(text)).params - bias
+    for change in ({"further_layers": 2}, {"architectures": ["LlavaForTestsOnly"]}):
+        with pytest.raises(InputError):
+            describe({**whole, **change})
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ llm-tpu.config-9
 # it is the published code's language model.
 UNKNOWN = """
 intel-extension-for-pytorch.llava intel-extension-for-pytorch.phi4 intel-extension-for-pytorch.yuan
-llm-tpu.codefuse-devops-model-7b-chat llm-tpu.config-7 llm-tpu.internvl2-2b
+llm-tpu.codefuse-devops-model-7b-chat llm-tpu.config-5 llm-tpu.config-7 llm-tpu.internvl2-2b
 llm-tpu.internvl2-4b llm-tpu.minicpm-v-2-6 llm-tpu.molmo-7b-d-0924 llm-tpu.vila1.5-3b virst.videochat
 dnabert.bert-config-3 dnabert.bert-config-4 dnabert.bert-config-5 dnabert.bert-config-6 llm-tpu.minicpm3-4b
 japanese-pretrained-models.gpt2-ja-medium-config japanese-pretrained-models.gpt2-ja-small-config

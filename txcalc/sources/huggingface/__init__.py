@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from txcalc.sources.huggingface.families import (
     REFUSED,
     SIGNS,
     WRAPPERS,
+    reader_named,
 )
 from txcalc.sources.huggingface.keys import bare, printable
 
@@ -283,8 +283,7 @@ def reader_of(where: str, c: Config) -> Any:
         raise UnknownName(
             where, "reader for model_type", c.model_type, known, "see the README's list", _alone(c) or way_out(c)
         )
-    module, function = READERS[c.model_type]
-    return getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)
+    return reader_named(c.model_type)
 
 
 # What configs of a part of a model are called, after the model's type.

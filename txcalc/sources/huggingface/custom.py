@@ -104,14 +104,6 @@ def qwen2_reward(c: Config) -> Raw:
     }
 
 
-def dream(c: Config) -> Raw:
-    """Qwen2 whose positions see one another: what is masked is written, by the class without a head in its name too."""
-    c.of_its_own(writes=True)
-    c.data = {key: value for key, value in c.data.items() if key != "architectures"} | {"is_causal": False}
-    c.model_type = "qwen2"
-    return decoder(c, "qwen2")
-
-
 def pooled_speech(c: Config) -> Raw:
     """wav2vec 2.0 or HuBERT, the mean of its frames, and a layer with a tanh before the classes: a class that many
     repositories share."""

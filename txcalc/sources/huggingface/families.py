@@ -13,12 +13,16 @@ own text       multimodal types whose language model's type is the type's own; `
 flat           those whose configs, or older ones, hold the text's keys beside vision_config, with the whole's own keys
 ties           whose `tie_word_embeddings` ties the head of a multimodal type (`multimodal`)
 wholes         where multimodal types of which transformers has no class have their language model (`wrapped`)
+like llava     those whose code follows LLaVA's, by the type of their language model: a class of it with a tower, a
+               projector and a head without a bias; `own` are beginnings of keys of the whole
+aliases        types whose published code has the layers of another (`aliases`)
 refused        model types that are known and not read, by the reason
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from txcalc.sources.huggingface.release import table
@@ -31,18 +35,26 @@ def listed(groups: Mapping[str, str]) -> dict[str, str]:
     return {name: key for key, names in groups.items() for name in names.split()}
 
 
+WHOLES: dict[str, dict[str, str]] = _TABLE["wholes"]
+_LLAVA = dict(_TABLE["like llava"])
+_OWN = _LLAVA.pop("own")
+for _text, _rows in _LLAVA.items():
+    WHOLES |= {name: {"texts": _text, "classes": classes, "own": _OWN} for name, classes in _rows.items()}
+ALIASES: dict[str, dict[str, Any]] = _TABLE["aliases"]
+
 # model_type: (module, function); those in the line of Llama are rows of `decoders.json`, in BERT's of `encoders.json`.
 READERS: dict[str, tuple[str, str]] = {
     **{name: (module, name.replace("-", "_")) for name, module in listed(_TABLE["readers"]).items()},
     **{name: ("published" if "own" in row else "decoders", "decoder") for name, row in table("decoders.json").items()},
     **dict.fromkeys(table("encoders.json"), ("encoder", "encoder")),
     **dict.fromkeys(_TABLE["recorded"].split(), ("recorded", "recorded")),
-    **dict.fromkeys(_TABLE["wholes"], ("wrapped", "language")),
+    **dict.fromkeys(WHOLES, ("wrapped", "language")),
+    **dict.fromkeys(ALIASES, ("aliases", "alias")),
     **{name: (module, function) for name, (module, function) in _TABLE["called"].items()},
 }
 READERS |= {name: READERS[other] for name, other in listed(_TABLE["like"]).items()}
 # Modules whose readers follow code that is published beside weights, not transformers'.
-PUBLISHED = frozenset(("published", "custom", "earlier", "wrapped", "drafts", "flash"))
+PUBLISHED = frozenset(("aliases", "published", "custom", "earlier", "wrapped", "drafts", "flash"))
 BY_CLASS = listed(_TABLE["by class"])
 SIGNS = {name: frozenset(keys.split()) for name, keys in _TABLE["signs"].items()}
 
@@ -56,5 +68,11 @@ WRAPPERS = {name: f"{name}_text" for name in _TABLE["own text"].split()} | liste
 TEXT_DEFAULTS: dict[str, dict[str, int]] = _TABLE["text defaults"]
 FLAT: dict[str, list[str]] = _TABLE["flat"]
 TIES: dict[str, Any] = _TABLE["ties"]
-WHOLES: dict[str, dict[str, str]] = _TABLE["wholes"]
 REFUSED = listed(_TABLE["refused"])
+
+
+def reader_named(model_type: str) -> Callable[[Any], dict[str, Any]]:
+    """The function that reads a config of this model type, which is among `READERS`."""
+    module, function = READERS[model_type]
+    read: Callable[[Any], dict[str, Any]] = getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)
+    return read

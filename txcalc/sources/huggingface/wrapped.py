@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from importlib import import_module
 from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.beside import BESIDE, beside
 from txcalc.sources.huggingface.config import Config, Raw
-from txcalc.sources.huggingface.families import READERS, WHOLES
+from txcalc.sources.huggingface.families import READERS, WHOLES, reader_named
 from txcalc.sources.huggingface.keys import bare, printable
 from txcalc.sources.huggingface.neutral import is_neutral
 
@@ -22,12 +21,14 @@ class Whole:
     texts    model types that the language model may have; where the keys stand beside, the one that it has
     classes  what `architectures[0]` may be, in small letters; none: one that ends in ForConditionalGeneration or so
     own      beginnings of keys of the whole, where the keys stand beside
+    ignore   keys of the language model's that change no size
     """
 
     def __init__(self, model_type: str) -> None:
         row = WHOLES[model_type]
-        self.key = row["key"]
-        self.texts, self.classes, self.own = (tuple(row[name].split()) for name in ("texts", "classes", "own"))
+        self.key = row.get("key", "")
+        several = ("texts", "classes", "own", "ignore")
+        self.texts, self.classes, self.own, self.ignore = (tuple(row.get(name, "").split()) for name in several)
 
 
 # Which language model a version of MiniCPM-V, or of MiniCPM-o, has.
@@ -37,17 +38,24 @@ _VERSIONS = {
 }
 
 
+# Classes whose head has Phi's bias: others after LLaVA's have a head of their own.
+WITH_PHIS_HEAD = ("imp", "impforcausallm", "phiforcausallm")
+
+
 def language(c: Config) -> Raw:
     """The language model in a config of `WHOLES`."""
     whole = Whole(c.model_type)
     if whole.key and (whole.key in c or not whole.own):
-        return inside(c, whole.key, lambda inner: _typed(inner, whole.texts), *whole.classes)
+        return inside(c, whole.key, lambda inner: _typed(inner, whole.texts, *whole.ignore), *whole.classes)
     _called(c, whole.classes)
     text = _version(c) if c.model_type in _VERSIONS else whole.texts[0]
     own = ("architectures", "model_type", "auto_map", "text_config", *whole.own)
     mine = {key: value for key, value in c.data.items() if not key.startswith(own)}
     inner = Config(mine, text, "", c)
     raw = _typed(inner, (text,))
+    names = c.data.get("architectures")
+    if text == "phi" and bare(str(names[0] if names else c.model_type)) not in WITH_PHIS_HEAD:
+        raw["head"] = {key: value for key, value in raw["head"].items() if key != "bias"}
     c.ignore(*c.data)
     return _in_a_whole(c, inner, raw)
 
@@ -99,6 +107,25 @@ def flamingo(c: Config) -> Raw:
     return raw | {"idle": raw.get("idle", 0) + held}
 
 
+def internlmxcomposer2(c: Config) -> Raw:
+    """InternLM2 with two matrices of rank 256 beside each of its own, through which the tokens of a picture go.
+
+    Source   Dong et al. 2024 (arXiv 2401.16420), section 3.2: Partial LoRA
+    """
+    _called(c, ("internlm2forcausallm", "internlmxcomposer2forcausallm"))
+    c.data = {key: value for key, value in c.data.items() if key not in ("architectures", "max_length")}
+    c.model_type = "internlm2"
+    raw = reader_named("internlm2")(c)
+    if c.faults:
+        return raw
+    d, wide, shape = raw["d_model"], raw["feed_forward"]["d_ff"], raw["attention"]
+    several, width = shape["n_heads"], shape["d_head"]
+    ends = d + (several + 2 * shape.get("n_kv_heads", several)) * width + several * width + d + 3 * (d + wide)
+    held = raw["n_layers"] * 256 * ends
+    c.note(f"words alone are run: adapters of its matrices for the tokens of a picture ({held:,} parameters) are held")
+    return language_alone(c, raw | {"idle": held}, "the language model and its adapters are")
+
+
 def _in_a_whole(c: Config, text: Config, raw: Raw, counted: str = ALONE) -> Raw:
     """With what is beside it, where that is read."""
     return language_alone(c, raw, counted) if c.faults or c.model_type not in BESIDE else raw | beside(c, text, raw)
@@ -111,8 +138,9 @@ def _called(c: Config, classes: tuple[str, ...], endings: tuple[str, ...] = ("",
         c.fault("architectures[0]", cls, f"a class of {c.model_type}", "other classes may have other layers")
 
 
-def _typed(inner: Config, texts: tuple[str, ...]) -> Raw:
+def _typed(inner: Config, texts: tuple[str, ...], *ignored: str) -> Raw:
     """A language model by the reader of its own type."""
+    inner.ignore(*ignored)
     names, given = inner.data.get("architectures"), inner.data.get("model_type")
     cls = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
     known = [text for text in texts if text in release.types_of(cls)]
@@ -124,8 +152,7 @@ def _typed(inner: Config, texts: tuple[str, ...]) -> Raw:
     if cls and release.knows(given) and bare(cls) not in [bare(one) for one in release.classes(given)]:
         inner.fault("architectures[0]", cls, f"a class of {given}")
     inner.model_type = given
-    module, function = READERS[given]
-    raw: Raw = getattr(import_module(f"txcalc.sources.huggingface.{module}"), function)(inner)
+    raw: Raw = reader_named(given)(inner)
     if given == "deepseek_v3" and "experts" in raw and inner.data.get("topk_method", "noaux_tc") == "noaux_tc":
         raw["experts"]["correction"] = True  # in DeepSeek's own code, which Kimi-VL's copies, it is a parameter
     return raw
@@ -148,7 +175,7 @@ def language_alone(c: Config, raw: dict[str, Any], counted: str = ALONE) -> Raw:
     tables = [key for key, value in c.data.items() if isinstance(value, Mapping) and key.startswith(beside)]
     towers = ", ".join(map(printable, tables))
     c.note(f"multimodal: {counted} counted{f', without {towers}' if towers else ''}")
-    for key in ("vision_lora", "speech_lora"):
-        if isinstance(c.data.get(key), Mapping):
+    for key in ("vision_lora", "speech_lora", "use_llm_lora"):
+        if c.data.get(key):
             c.note(f"{key} is an adapter beside the model, and is not counted")
     return {**raw, "multimodal": True}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -379,6 +380,21 @@ def searched(model: Model, gpus: int, batch: int, tokens: int, **fixed: Any) -> 
 def test_a_search_by_a_schedule_is_among_pipelines() -> None:
     found = searched(load("gpt2"), 4, 64, 1024, schedule="zb").estimates()
     assert {each.recipe.layout.pp for each in found} == {2, 4}
+
+
+@pytest.mark.parametrize(
+    ("fixed", "said"),
+    [
+        ({"zero": 7}, "zero is 7, expected one of 0, 1, 3 with --framework fsdp2 or megatron"),
+        ({"zero": 2}, "fsdp2 or megatron (deepspeed has it)"),
+        ({"zero": 3, "framework": "nanotron"}, "zero is 3, expected one of 0, 1 with --framework nanotron"),
+        ({"zero": 1, "framework": "litgpt"}, "zero is 1, expected 0 with --framework litgpt"),
+        ({"micro_batch": 3}, "--global-batch is 64, expected a multiple of --micro-batch = 3"),
+    ],
+)
+def test_a_search_says_what_leaves_no_layout(fixed: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        searched(load("gpt2"), 4, 64, 1024, **fixed)
 
 
 def test_quantised_weights_are_searched_where_they_can_be_held() -> None:

@@ -343,7 +343,7 @@ def test_advice_is_of_what_can_be_less() -> None:
         ({"frozen": "nf4"}, ""),
         ({"compute": "int4"}, "compute is 'int4', expected a dtype of whole bytes"),
         ({"adapter": "fp8"}, ""),
-        ({"zero": 1}, "zero is 1, expected one of 0 with --framework fsdp2 (fsdp=N is ZeRO-3)"),
+        ({"zero": 1}, "zero is 1, expected 0 with --framework fsdp2 (fsdp=N is ZeRO-3)"),
         ({"zero": 2, "framework": "nanotron", "layout": Layout(dp=2)}, "expected one of 0, 1 with"),
         (
             {"zero": 2, "framework": "deepspeed", "layout": Layout(pp=2, dp=2)},

@@ -207,9 +207,10 @@ class Recipe:
         if not _recompute(self.recompute):
             faults.append(_unknown("recompute", self.recompute, RECOMPUTE, GRANULARITY))
         if self.zero not in (0, *self.rules.zeros):
-            stages = ", ".join(map(str, self.rules.zeros))
             mend = "fsdp=N is ZeRO-3" if self.rules.dtensor else ""
-            faults.append(Fault("zero", self.zero, f"one of {stages} with --framework {self.framework}", mend))
+            faults.append(
+                Fault("zero", self.zero, f"{choice(self.rules.zeros)} with --framework {self.framework}", mend)
+            )
         for name in ("parameter", "gradient", "compute", "reduce", "adapter"):
             value = getattr(self, name)
             if value is not None and bits_of(value) % 8:
@@ -264,7 +265,8 @@ class Recipe:
         if self.accumulation < self.least:
             whose = f" of {self.framework}" if self.schedule == "1f1b" else ""
             expected = f"at least {self.least} micro-batches for the schedule {self.schedule}{whose}"
-            faults.append(Fault("accumulation", self.accumulation, f"{expected} at pp = {layout.pp}"))
+            expected = f"{expected} at pp = {layout.pp}"
+            faults.append(Fault("accumulation", self.accumulation, expected, "see --global-batch"))
         return faults
 
     def _unscheduled(self) -> Fault:
@@ -333,6 +335,11 @@ def parse_options(text: str) -> dict[str, Any]:
     if faults:
         raise InputError("--recipe", faults)
     return found
+
+
+def choice(numbers: Sequence[int]) -> str:
+    """`0`, or `one of 0, 1`."""
+    return f"{'one of ' * (len(numbers) > 1)}{', '.join(map(str, numbers))}"
 
 
 def _number(text: str) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from txcalc.errors import InputError, Refuted, TxcalcError
+from txcalc.errors import Fault, InputError, Refuted, TxcalcError
 from txcalc.model import Model
 from txcalc.num import ceil_div, divisors, product
 from txcalc.planning.layout import Layout
@@ -23,7 +23,7 @@ from txcalc.planning.training.machine import Kernels, Machine, ring
 from txcalc.planning.training.memory import RESERVED, Ranks, memory
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
-from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.recipe import Recipe, choice
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.states import optimizer_bytes, tensors, weight_bytes
 from txcalc.planning.training.step import Step, StepTimer
@@ -83,7 +83,10 @@ class _Estimate(NamedTuple):
 @dataclass(eq=False)
 class Search:
     """A search over layouts of `gpus` accelerators with `batch` sequences per step. Fields of `base` named in `fixed`
-    (framework, zero, recompute, micro_batch, schedule) are kept; the search chooses the others."""
+    (framework, zero, recompute, micro_batch, schedule) are kept; the search chooses the others.
+
+    Errors: `InputError` for a stage of ZeRO that no framework has, and a batch that is no multiple of the micro-batch.
+    """
 
     model: Model
     base: Recipe
@@ -100,6 +103,16 @@ class Search:
         self.tied = bool(head and head.projection and head.projection.tied)
         self._tables: dict[tuple[int, int, int, int, str], _Table | None] = {}
         self.kernels = Kernels(self.machine)
+        self.frameworks = [self.base.framework] if "framework" in self.fixed else ["fsdp2", "megatron"]
+        rules = [FRAMEWORKS[name] for name in self.frameworks]
+        stages = {0, *(n for each in rules for n in each.zeros), *(3 for each in rules if each.dtensor)}
+        if self.base.zero not in stages:
+            expected = f"{choice(sorted(stages))} with --framework {' or '.join(self.frameworks)}"
+            having = " or ".join(name for name, each in FRAMEWORKS.items() if self.base.zero in each.zeros)
+            raise InputError("train", [Fault("zero", self.base.zero, expected, having and f"{having} has it")])
+        if "micro_batch" in self.fixed and self.batch % self.base.micro_batch:
+            expected = f"a multiple of --micro-batch = {self.base.micro_batch}"
+            raise InputError("train", [Fault("--global-batch", self.batch, expected)])
 
     def run(self, tell: Callable[[str, float], None] | None = None, given: bool = True) -> Searched:
         """The fastest layouts. `tell` is called with the progress; `given`: the user said how many accelerators.
@@ -184,7 +197,6 @@ class Search:
 
     def layouts(self) -> Iterator[tuple[Layout, str]]:
         """Layouts and frameworks: tp within a node, pp, cp for long sequences, ep; the rest is data parallel."""
-        frameworks = [self.base.framework] if "framework" in self.fixed else ["fsdp2", "megatron"]
         experts = self.model.active != self.model.params
         context = [1, 2, 4, 8, 16] if self.base.tokens >= 32_768 else [1]
         for tp in (n for n in divisors(self.gpus) if n <= (self.machine.node or 8)):
@@ -192,7 +204,7 @@ class Search:
                 for cp in (n for n in context if (self.gpus // tp // pp) % n == 0):
                     rest = self.gpus // tp // pp // cp
                     for ep in (n for n in divisors(tp * cp * rest) if n == 1 or (n >= tp and experts)):
-                        for framework in frameworks:
+                        for framework in self.frameworks:
                             sharded = FRAMEWORKS[framework].dtensor and rest > 1
                             sp = tp if self.base.tokens // cp % tp == 0 else 1
                             if sharded:

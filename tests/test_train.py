@@ -10,6 +10,7 @@ import time
 from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
+from math import ceil
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -34,7 +35,7 @@ from txcalc.planning.training.memory import width_of
 from txcalc.planning.training.parts import by_part
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.run import Terms, parse_days, run as whole_run, tokens_of
-from txcalc.planning.training.search import Search
+from txcalc.planning.training.search import Search, fewest_gpus
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.training.timeline import PieceTime, simulate
@@ -395,6 +396,21 @@ def test_a_search_by_a_schedule_is_among_pipelines() -> None:
 def test_a_search_says_what_leaves_no_layout(fixed: dict[str, Any], said: str) -> None:
     with pytest.raises(InputError, match=re.escape(said)):
         searched(load("gpt2"), 4, 64, 1024, **fixed)
+
+
+def test_fewer_gpus_than_hold_a_models_state_are_not_searched() -> None:
+    """16 bytes per parameter: weights, gradients and two states of Adam in fp32."""
+    model, tried = load("llama-3.1-405b"), list[int]()
+
+    def of(number: int) -> Search:
+        tried.append(number)
+        return searched(model, number, 4 * number, 4096, framework="fsdp2", recompute="blocks", micro_batch=1)
+
+    least = ceil(model.params * 16 * 1.04 / H100.accelerator.memory)
+    assert of(1).least == least == 79
+    found = fewest_gpus(of, 8)
+    assert {number for number in tried if number < least} == {1, 2, 4, 8}
+    assert found.best[0].recipe.layout.gpus == 96 and found.too_few == 88 and {80, 88} < set(tried)
 
 
 def test_quantised_weights_are_searched_where_they_can_be_held() -> None:

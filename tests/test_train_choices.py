@@ -564,7 +564,7 @@ def test_where_twice_as_many_gpus_have_no_layout_the_search_ends() -> None:
             best: Any = SimpleNamespace(plan=SimpleNamespace(fullest=SimpleNamespace(reserved=1000 // number)))
             return Searched((best,), 1, 1, "none of them" if number < 4 else "")
 
-        return SimpleNamespace(run=run)
+        return SimpleNamespace(run=run, least=1)
 
     found = fewest_gpus(of, 8)
     assert found.refused == "none of them; of 2: train: no layout"

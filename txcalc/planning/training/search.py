@@ -25,7 +25,7 @@ from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe, choice
 from txcalc.planning.training.stages import Pipeline
-from txcalc.planning.training.states import optimizer_bytes, tensors, weight_bytes
+from txcalc.planning.training.states import optimizer_bytes, states, tensors, weight_bytes
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.units import iec
 
@@ -113,6 +113,21 @@ class Search:
         if "micro_batch" in self.fixed and self.batch % self.base.micro_batch:
             expected = f"a multiple of --micro-batch = {self.base.micro_batch}"
             raise InputError("train", [Fault("--global-batch", self.batch, expected)])
+
+    @property
+    def least(self) -> int:
+        """The accelerators that hold parameters, gradients and optimizer state once between them: on fewer, nothing
+        fits. 1 where a framework has no layout of one accelerator to count them in."""
+        held = []
+        for name in self.frameworks:
+            whole = replace(self.base, layout=Layout(), zero=0, framework=name, schedule="1f1b")
+            try:
+                pieces = Pipeline(self.model, whole).pieces
+            except InputError:
+                return 1
+            state = states([tensor for piece in pieces for tensor in tensors(piece, whole)], whole, 0)
+            held.append(sum(state) - (state.optimizer if whole.offloads("optimizer") else 0))
+        return int(ceil_div(min(held) * RESERVED[0], RESERVED[1] * self.machine.accelerator.memory))
 
     def run(self, tell: Callable[[str, float], None] | None = None, given: bool = True) -> Searched:
         """The fastest layouts. `tell` is called with the progress; `given`: the user said how many accelerators.
@@ -387,8 +402,9 @@ class Search:
 def fewest_gpus(
     search_of: Callable[[int], Search], node: int | None, tell: Callable[[str, float], None] | None = None
 ) -> Searched:
-    """The search over the fewest accelerators on which a layout fits: 1, 2, 4 … of a node, and whole nodes. `refused`
-    where twice as many do not hold less. Errors: as `Search.run`, where no number of a node's has a layout."""
+    """The search over the fewest accelerators on which a layout fits: 1, 2, 4 … of a node, and whole nodes, of which
+    those with less memory than the model's state are not searched. `refused` where twice as many do not hold less.
+    Errors: as `Search.run`, where no number of a node's has a layout."""
     node = node or NODE
 
     def run(number: int) -> Searched | TxcalcError:
@@ -398,8 +414,11 @@ def fewest_gpus(
             return error
 
     few, number, found = 0, 1, run(1)
+    least = 1 if isinstance(found, TxcalcError) or not found.refused else search_of(1).least
     while isinstance(found, TxcalcError) or found.refused:
         few, number, before = number, min(2 * number, node) if number < node else 2 * number, found
+        while node < number < least:
+            few, number = number, 2 * number
         found = run(number)
         if isinstance(before, TxcalcError):
             if number > node:
@@ -408,7 +427,7 @@ def fewest_gpus(
             return before._replace(refused=f"{before.refused}; of {number:,}: {found}")
         elif found.refused and found.held > SMALLER * before.held:
             return found
-    low, high = few // node, number // node
+    low, high = max(few, min(number, least) - 1) // node, number // node
     while high - low > 1:
         middle = (low + high) // 2
         between = run(middle * node)

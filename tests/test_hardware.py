@@ -125,7 +125,7 @@ def test_values_of_the_list_are_in_the_units_of_their_headings() -> None:
 def test_what_is_not_known_is_refused_when_it_is_needed() -> None:
     with pytest.raises(InputError, match=r"a100-80gb-sxm: dtype of the peak is 'fp8', expected one of fp32, tf32"):
         hardware.load("a100-80gb-sxm").peak("fp8")
-    with pytest.raises(InputError, match="no peak of it is known"):
+    with pytest.raises(InputError, match="its peak is not known"):
         hardware.load("a10g").peak("bf16")
     with pytest.raises(InputError, match="rtx-4090: its link is not known"):
         hardware.load("rtx-4090").needed("link")

@@ -4,6 +4,7 @@ and smallest, and what is refused."""
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
@@ -14,6 +15,7 @@ from command import Command
 from hypothesis import assume, given, strategies as st
 from tiny import TINY
 
+import txcalc
 from txcalc import hardware, load
 from txcalc.curves import PEAKS, SECONDS, SHARES, Curve, Efficiency, Link, untouched
 from txcalc.errors import InputError
@@ -720,17 +722,28 @@ def test_copies_share_the_users() -> None:
 def test_what_is_needed_and_not_known_is_refused() -> None:
     with pytest.raises(InputError, match="rtx-4090: its link is not known"):
         pace("gpt2", "rtx-4090", Layout(tp=2))
-    with pytest.raises(InputError, match="no peak of it is known"):
+    with pytest.raises(InputError, match="its peak is not known"):
         pace("gpt2", "a10g").step(1, 8)
     assert pace("gpt2", "rtx-4090").step(1, 8).floor > 0
 
 
 def test_a_deployment_without_a_speed_still_has_its_memory() -> None:
     code, out, err = run("gpt2", "--gpu", "a10g", "--context", "1k")
-    assert code == 0 and "Speed" not in out and "no speed: a10g: dtype of the peak" in err
+    assert code == 0 and "Speed" not in out and "no speed: a10g: its peak is not known" in err
     code, out, _ = run("gpt2", "--gpu", "a10g", "--context", "1k", "--json")
     data = json.loads(out)
     assert data["speed"] is None and data["fits"] and any("no speed" in note for note in data["notes"])
+
+
+def test_by_a_bandwidth_alone_one_sequence_has_a_speed() -> None:
+    """Both commands say the same, and arithmetic that decides nothing leaves it as it is."""
+    card = "16GB@500GB/s"
+    _, _, err = run("llama-3.1-8b", "--gpu", f"{card}:1", "--weights", "Q8_0", "--context", "8k")
+    assert f"{card}@60TFLOPS says it" in err
+    (alone,) = re.findall(r"by its bandwidth alone one sequence decodes ([\d.]+) tokens/s$", err, re.M)
+    for also in (card, f"{card}@9000TFLOPS"):
+        (row,) = txcalc.fit("llama-3.1-8b", gpu=also, weights="Q8_0", context=8192).to_dict()["rows"]
+        assert row["tokens_per_s"] == pytest.approx(float(alone), rel=0.005)
 
 
 # The report.

@@ -13,7 +13,7 @@ from txcalc.units import parse_bytes
 # What a short name means: the form that most people rent or hold.
 SHORT: dict[str, str] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
 _NUMBERS = re.compile(
-    r"\s*([\d.]+)\s*([a-z]*)\s*@\s*([\d.]+)\s*([a-z]*)(?:/s)?\s*(?:@\s*([\d.]+)\s*(tflops?)?\s*)?\Z", re.I
+    r"\s*([\d.]+)\s*([a-z]*)\s*@\s*([\d.]+)\s*([a-z]*)(?:/s)?\s*(?:@\s*([\d.]+)\s*([a-z/]*)\s*)?\Z", re.I
 )
 
 
@@ -45,6 +45,7 @@ def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | Non
             raise InputError(flag, [Fault(flag, text, *expected)])
         return None
     size, unit, rate, per, tera, named = found.groups()
+    named = re.fullmatch(r"tflops?(/s)?", named or "", re.I)
     if tera and not named:  # or a price
         expected = "its arithmetic with a unit", "16GB@500GB/s@60TFLOPS"
     if not unit or not per or (tera and not named):

@@ -275,6 +275,18 @@ def _drafting(model: Model) -> Model:
     return model
 
 
+def _by_reads(plan: Plan) -> str:
+    """What is known of the speed where no peak is: a step of one sequence, whose arithmetic is not counted."""
+    from txcalc.planning.fitting import step
+    from txcalc.units import three
+
+    its, best = plan.planner, plan.best
+    if its.accelerator.peaks or not its.model.decodes:
+        return ""
+    taken = step(its.model, its.sharding, best.layout, its.accelerator, its.engine, plan.context)
+    return f"; by its bandwidth alone one sequence decodes {three(1 / taken)} tokens/s" if taken else ""
+
+
 def _no_predictor(model: Model) -> InputError:
     """The refusal of a model without multi-token-prediction layers."""
     mend = "--draft 4:SOURCE names a draft model; --set predictors=1, if its checkpoint has such a layer"
@@ -341,7 +353,7 @@ class _Planner:
         except InputError as error:
             if strict and (price is not None or self.limits or self.apart):
                 raise
-            return DeployAnswer(model, kind, found, None, str(error))
+            return DeployAnswer(model, kind, found, None, f"{error}{_by_reads(found)}")
 
     def _less(self, plan: Plan, price: float | None) -> Serving | None:
         """The largest load that fits; None: not even one sequence."""

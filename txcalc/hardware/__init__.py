@@ -71,9 +71,11 @@ class Accelerator:
     def peak(self, dtype: str) -> int:
         """Dense FLOPs per second at a dtype. Errors: `InputError` where it is not known, naming those that are."""
         name = ALIASES.get(dtype.lower(), dtype.lower())
+        if not self.peaks:
+            mend = f"{self.name}@60TFLOPS says it" if "@" in self.name else "a .toml of your own can say it"
+            raise InputError(self.name, [f"its peak is not known, and this needs it ({mend})"])
         if name not in self.peaks:
-            known = f"one of {', '.join(self.peaks)}" if self.peaks else "none: no peak of it is known"
-            raise InputError(self.name, [Fault("dtype of the peak", dtype, known)])
+            raise InputError(self.name, [Fault("dtype of the peak", dtype, f"one of {', '.join(self.peaks)}")])
         return self.peaks[name]
 
     def needed(self, key: str) -> int:

@@ -35,6 +35,7 @@ from txcalc.sources.huggingface import describe, release
 from txcalc.sources.huggingface.keys import ACTIVATIONS
 from txcalc.sources.huggingface.neutral import is_neutral
 from txcalc.verify import via
+from txcalc.verify.inputs import blank, inputs_of
 from txcalc.verify.tracker import Tracker
 
 PLACE = Path(inspect.getfile(is_neutral)).with_name("recorded.json")
@@ -165,10 +166,10 @@ def heard(config: dict[str, Any], tokens: int) -> tuple[list[Any], list[tuple[st
     """What runs in a forward pass, the weights that nothing run here names, and whether the length decides."""
     with via._quietly(), via._offline():
         net: Any = via._built(*via._chosen(via._transformers(), config, "a setting"), "a setting")
-        inputs = via._inputs(net, BATCH, tokens, tokens)
+        inputs = inputs_of(net, BATCH, tokens, tokens)
         if isinstance(inputs, str):
             raise NotImplementedError(inputs)
-        given = tuple(via._blank(one, one.shape) for one in inputs)
+        given = tuple(blank(one, one.shape) for one in inputs)
         try:
             listener = _listened(net, inputs, given, nullcontext())
         except Exception:  # tensors of the CPU beside those on meta

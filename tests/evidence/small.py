@@ -20,7 +20,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from txcalc.verify.via import _blank, _inputs, instantiate, measure
+from txcalc.verify.inputs import blank, inputs_of
+from txcalc.verify.via import instantiate, measure
 
 FOLDER = Path(__file__).parents[1] / "data" / "hf"
 
@@ -78,11 +79,11 @@ def _with_values(config: dict[str, Any]) -> Any:
 def _on_cpu(config: dict[str, Any], batch: int, tokens: int) -> int:
     """FLOPs with values, zeros but for the ids; 0 where it is not known what the class takes."""
     net = _with_values(config)
-    given = _inputs(net, batch, tokens, None)
+    given = inputs_of(net, batch, tokens, None)
     if isinstance(given, str):
         values = _patches(net, batch)
     else:
-        values = {one.name: torch.zeros_like(_blank(one, one.shape), device="cpu") for one in given}
+        values = {one.name: torch.zeros_like(blank(one, one.shape), device="cpu") for one in given}
     if not values:
         return 0
     if "input_ids" in values:

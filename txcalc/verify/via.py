@@ -24,13 +24,13 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from txcalc.errors import ABSENT, Fault, InputError, MissingExtra, Refuted, shown
 from txcalc.sources.spec import MAX_LAYERS
 from txcalc.verify import flops
+from txcalc.verify.inputs import ModelInput, blank, inputs_of
 from txcalc.verify.parameters import owned
-from txcalc.verify.symbolic import T_SRC, B, SymbolicSize, Symbols, T, unlogged
+from txcalc.verify.symbolic import T_SRC, B, Symbols, T, unlogged
 
 # Keys that change no size, but choose kernels that would be downloaded, or a loader that needs weights.
 LEFT_OUT = ("model_type", "auto_map", "quantization_config", "compression_config", "torchscript", "use_kernels")
 
-KERNEL_ALONE = ("mra",)  # without its kernel, transformers returns zeros for its attention
 DECIDED = "what it computes depends on data"
 MOST_DRAWN = 5 * 10**8  # weights created on the CPU: 2 GB
 
@@ -87,7 +87,7 @@ def measure(
     with _quietly(), _offline():
         config, cls = _chosen(transformers, data, where)
         net = _built(config, cls, where)
-        inputs = _inputs(net, batch, tokens, source)
+        inputs = inputs_of(net, batch, tokens, source)
         traced = _traced(net, inputs) if formulas else _Traced(None, why="nobody asked for one")
         found, why = _point(net, inputs)
     return _summed(transformers.__version__, net, inputs, traced, found, why)
@@ -106,9 +106,9 @@ def forward_flops(
     """FLOPs of a transformers model's forward pass by innermost module; or None, and the reason. Where data decides
     what is computed, `drawn` measures with random weights and ids on the CPU."""
     with _quietly(), _offline():
-        inputs = _inputs(net, batch, tokens, source)
+        inputs = inputs_of(net, batch, tokens, source)
         found, why = _point(net, inputs)
-        if drawn and why == DECIDED and [one.name for one in inputs if isinstance(one, _Input)] == ["input_ids"]:
+        if drawn and why == DECIDED and [one.name for one in inputs if isinstance(one, ModelInput)] == ["input_ids"]:
             found, why = _drawn(net, inputs)
     if found is None:
         return None, why
@@ -123,18 +123,6 @@ class _Traced(NamedTuple):
     flops: dict[str, Any] | None
     domain: str = ""
     why: str = ""
-
-
-class _Input(NamedTuple):
-    """An input of the model, with the letter of each size that may vary: `frames` per T_src."""
-
-    name: str
-    shape: tuple[int, ...]
-    letters: tuple[Any, ...]
-    frames: int = 1
-
-    def sizes(self) -> tuple[SymbolicSize | None, ...]:
-        return tuple(x and SymbolicSize(x, self.frames if x is T_SRC else 1) for x in self.letters)
 
 
 def _transformers() -> Any:
@@ -242,87 +230,6 @@ def countable(net: nn.Module) -> nn.Module:
     return net
 
 
-def _inputs(net: Any, batch: int, tokens: int, source: int | None) -> tuple[_Input, ...] | str:
-    """The model's inputs; or the reason why there are none."""
-    config, taken = net.config, inspect.signature(net.forward).parameters
-    if config.model_type in KERNEL_ALONE:
-        return "its attention is a CUDA kernel, without which its code computes none"
-    if net.main_input_name == "pixel_values" or ("pixel_values" in taken and "input_ids" not in taken):
-        seen = _pictures(getattr(config, "encoder", config), batch)
-        joined = "decoder_input_ids" in taken and not isinstance(seen, str)
-        return (*seen, _Input("decoder_input_ids", (batch, tokens), (B, T))) if joined else seen
-    if net.main_input_name == "input_values" and hasattr(config, "num_mel_bins"):  # a spectrogram's patches
-        return (_Input("input_values", (batch, config.max_length, config.num_mel_bins), (B, None, None)),)
-    if net.main_input_name == "input_features" and (heard := _bands(config, batch, tokens, source)):
-        joined = getattr(config, "is_encoder_decoder", False)
-        return (heard, *([_Input("decoder_input_ids", (batch, tokens), (B, T))] * joined))
-    if net.main_input_name == "states":
-        wide = {"states": config.state_dim, "actions": config.act_dim, "returns_to_go": 1}
-        acts = (_Input(name, (batch, tokens, size), (B, T, None)) for name, size in wide.items())
-        return (*acts, *(_Input(name, (batch, tokens), (B, T)) for name in ("timesteps", "attention_mask")))
-    if net.main_input_name == "input_values" and hasattr(config, "conv_kernel"):
-        samples = tokens  # as few samples as give so many frames
-        for taps, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride), strict=True):
-            samples = (samples - 1) * stride + taps
-        return (_Input("input_values", (batch, samples), (B, None)),)
-    if net.main_input_name != "input_ids":
-        return f"it takes {net.main_input_name}, not token ids or pictures"
-    if type(net).__name__.endswith("ForMultipleChoice"):
-        return (_Input("input_ids", (batch, 1, tokens), (B, None, T)),)
-    if not getattr(config, "is_encoder_decoder", False):
-        words = _Input("input_ids", (batch, tokens), (B, T))
-        if "lang_ids" in taken:  # the first language for every token
-            return (words, _Input("lang_ids", (batch,), (B,)))
-        if "input_features" in taken and (heard := _bands(getattr(config, "audio_config", None), batch, tokens, None)):
-            longer = (_Input("is_longer", (batch, 1), (B, None)),) if "is_longer" in taken else ()
-            return (words, heard, *longer)
-        whole = getattr(net, net.base_model_prefix, net)
-        if "pixel_values" not in taken or not (hasattr(whole, "logit_scale") or config.model_type == "vilt"):
-            return (words,)
-        seen = _pictures(getattr(config, "vision_config", config), batch)  # two encoders, or one for both
-        return seen if isinstance(seen, str) else (words, *seen)
-    length = tokens if source is None else source
-    return (
-        _Input("input_ids", (batch, length), (B, T_SRC)),
-        _Input("decoder_input_ids", (batch, tokens), (B, T)),
-    )
-
-
-def _bands(config: Any, batch: int, tokens: int, source: int | None) -> _Input | None:
-    """Mel bands and frames for an encoder input of the given positions; None if its config does not give the number of
-    bands."""
-    if width := getattr(config, "feature_projection_input_dim", 0):
-        if not config.is_encoder_decoder:
-            return _Input("input_features", (batch, tokens, width), (B, T, None))
-        frames = tokens if source is None else source
-        for _ in range(config.num_adapter_layers if config.add_adapter else 0):  # the most that give so many positions
-            stride = config.adaptor_stride
-            frames = frames * stride + config.adaptor_kernel_size - 2 * (stride // 2) - 1
-        return _Input("input_features", (batch, frames, width), (B, None, None))
-    if width := getattr(config, "input_feat_per_channel", 0):  # each convolution halves them
-        frames, wide = 2**config.num_conv_layers, width * config.input_channels
-        shape = (batch, (tokens if source is None else source) * frames, wide)
-        return _Input("input_features", shape, (B, T_SRC, None), frames)
-    if side := getattr(config, "spec_size", 0):  # bands and frames form a square image
-        crops = 4 if getattr(config, "enable_fusion", False) else 1
-        bands = config.num_mel_bins
-        return _Input("input_features", (batch, crops, side * (side // bands), bands), (B, None, None, None))
-    return None
-
-
-def _pictures(config: Any, batch: int) -> tuple[_Input, ...] | str:
-    """An image, or the frames of a video."""
-    config = config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
-    config = config.backbone_config if hasattr(config, "use_simple_decoder") else config  # of pictures of one size
-    image, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
-    sides = tuple(image) if isinstance(image, list | tuple) else (image, image)
-    if len(sides) != 2 or not all(isinstance(side, int) for side in (*sides, channels)):
-        return "its config does not say how large a picture is"
-    shape = (batch, *([config.num_frames] if hasattr(config, "num_frames") else []), channels, *sides)
-    choice = [_Input("dataset_index", (batch,), (B,))] * (getattr(config, "num_experts", 1) > 1)
-    return (_Input("pixel_values", shape, (B, *(None for _ in shape[1:]))), *choice)
-
-
 def _forward(net: Any, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
     more = {"use_cache": False} if "use_cache" in inspect.signature(net.forward).parameters else {}
     with torch.no_grad():
@@ -333,14 +240,14 @@ def _forward(net: Any, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> N
 TRACED = {B: 3, T: 5, T_SRC: 7}
 
 
-def _traced(net: nn.Module, inputs: tuple[_Input, ...] | str) -> _Traced:
+def _traced(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> _Traced:
     """Formulas for every batch and length; the reason where a size or the data decides what is computed."""
     if isinstance(inputs, str):
         return _Traced(None, why=inputs)
     try:
         sizes = tuple(one.sizes() for one in inputs)
         given = [
-            _blank(one, tuple(TRACED[x.letter] * x.factor if x else n for x, n in zip(varying, one.shape, strict=True)))
+            blank(one, tuple(TRACED[x.letter] * x.factor if x else n for x, n in zip(varying, one.shape, strict=True)))
             for one, varying in zip(inputs, sizes, strict=True)
         ]
         symbols = Symbols(tuple(given), sizes)
@@ -355,13 +262,13 @@ def _traced(net: nn.Module, inputs: tuple[_Input, ...] | str) -> _Traced:
         return _Traced(None, why=_line(error))
 
 
-def _point(net: nn.Module, inputs: tuple[_Input, ...] | str) -> tuple[flops.Count | None, str]:
+def _point(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> tuple[flops.Count | None, str]:
     """FLOPs at the sizes asked for, or the reason why there are none."""
     if isinstance(inputs, str):
         return None, inputs
     mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
     try:
-        given = tuple(mode.from_tensor(_blank(one, one.shape)) for one in inputs)
+        given = tuple(mode.from_tensor(blank(one, one.shape)) for one in inputs)
         with mode:
             found = flops.count(net, partial(_forward, net, tuple(one.name for one in inputs), given))
             for number in found.by_module.values():
@@ -385,14 +292,8 @@ def _drawn(net: Any, text: Iterable[Any]) -> tuple[flops.Count | None, str]:
         return None, _line(error)
 
 
-def _blank(one: _Input, shape: tuple[int, ...]) -> Tensor:
-    real = one.name.endswith(("_values", "_features", "states", "actions", "_to_go"))
-    kind = torch.float32 if real else torch.long
-    return torch.zeros(shape, dtype=kind, device="meta")
-
-
 def _summed(
-    library: str, net: Any, inputs: tuple[_Input, ...] | str, traced: _Traced, found: flops.Count | None, why: str
+    library: str, net: Any, inputs: tuple[ModelInput, ...] | str, traced: _Traced, found: flops.Count | None, why: str
 ) -> TransformersCost:
     """Parameters and FLOPs by module; those of a multimodal model's towers separately."""
     params, at = owned(net), found.by_module if found else None
@@ -408,7 +309,7 @@ def _summed(
         if params[path] or (at or {}).get(path, 0) or (traced.flops or {}).get(path, 0)
     ]
     total, language = sum(params.values()), _language(net)
-    sizes = {letter: size for one in inputs if isinstance(one, _Input) for letter, size in _varying(one)}
+    sizes = {letter: size for one in inputs if isinstance(one, ModelInput) for letter, size in _varying(one)}
     uncounted = sum(found.uncounted.values(), Counter[str]()) if found else Counter[str]()
     return TransformersCost(
         library,
@@ -426,7 +327,7 @@ def _summed(
     )
 
 
-def _varying(one: _Input) -> Iterator[tuple[Any, int]]:
+def _varying(one: ModelInput) -> Iterator[tuple[Any, int]]:
     yield from ((x.letter, size // x.factor) for x, size in zip(one.sizes(), one.shape, strict=True) if x)
 
 

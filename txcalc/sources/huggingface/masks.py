@@ -5,6 +5,7 @@ MaskFormer, arXiv 2107.06278; Mask2Former, arXiv 2112.01527), and pictures made 
 from __future__ import annotations
 
 from math import log2
+from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, piece
@@ -165,9 +166,16 @@ def maskformer(c: Config) -> Raw:
         c.only(False, "use_auxiliary_loss", why="transformers stacks states that it has not kept")
         net.around += [piece("classes", "linear", d, c.labels() + 1, kind="head", **asked)]
         net.around += told("mask", [d, d, d, masks], "relu", **asked)
-        net.around.append(piece("masks", "scores", 1, masks, kind="head", keys=found, **asked))
+        net.around.append(_compared(c, masks, found, **asked))
     c.ignore("use_auxiliary_loss")
     return net.described(d)
+
+
+def _compared(c: Config, width: int, pixels: list[int], **more: Any) -> Raw:
+    """What each query says of a mask, with each pixel."""
+    if width == 1:
+        c.fault("mask_feature_size", 1, "2 or more, for transformers makes no matrix product of single numbers")
+    return piece("masks", "scores", 1, width, kind="head", keys=pixels, **more)
 
 
 def mask2former(c: Config) -> Raw:
@@ -235,7 +243,7 @@ def mask2former(c: Config) -> Raw:
         net.leaves.append(normed("feed_forward", d, **asked))
     every: Raw = {"runs": times, **asked}
     net.around += [normed("last", d, **every), *told("mask", [d, d, d, masks], "relu", **every)]
-    net.around.append(piece("masks", "scores", 1, masks, kind="head", keys=found, **every))
+    net.around.append(_compared(c, masks, found, **every))
     if form == "masks":
         net.around.append(piece("classes", "linear", d, c.labels() + 1, kind="head", **every))
     c.note(SAMPLED)

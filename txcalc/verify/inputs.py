@@ -34,6 +34,8 @@ def inputs_of(net: Any, batch: int, tokens: int, source: int | None) -> tuple[Mo
         seen = _pictures(getattr(config, "encoder", config), batch)
         joined = "decoder_input_ids" in taken and not isinstance(seen, str)
         return (*seen, ModelInput("decoder_input_ids", (batch, tokens), (B, T))) if joined else seen
+    if hasattr(config, "speech_decoder_prenet_units"):
+        return _spoken(config, taken, batch, tokens, tokens if source is None else source)
     if net.main_input_name == "input_values" and hasattr(config, "num_mel_bins"):  # a spectrogram's patches
         return (ModelInput("input_values", (batch, config.max_length, config.num_mel_bins), (B, None, None)),)
     if net.main_input_name == "input_features" and (heard := _bands(config, batch, tokens, source)):
@@ -44,10 +46,7 @@ def inputs_of(net: Any, batch: int, tokens: int, source: int | None) -> tuple[Mo
         acts = (ModelInput(name, (batch, tokens, size), (B, T, None)) for name, size in wide.items())
         return (*acts, *(ModelInput(name, (batch, tokens), (B, T)) for name in ("timesteps", "attention_mask")))
     if net.main_input_name == "input_values" and hasattr(config, "conv_kernel"):
-        samples = tokens  # as few samples as give so many frames
-        for taps, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride), strict=True):
-            samples = (samples - 1) * stride + taps
-        return (ModelInput("input_values", (batch, samples), (B, None)),)
+        return (ModelInput("input_values", (batch, _samples(config, tokens)), (B, None)),)
     if net.main_input_name != "input_ids":
         return f"it takes {net.main_input_name}, not token ids or pictures"
     if type(net).__name__.endswith("ForMultipleChoice"):
@@ -69,6 +68,24 @@ def inputs_of(net: Any, batch: int, tokens: int, source: int | None) -> tuple[Mo
         ModelInput("input_ids", (batch, length), (B, T_SRC)),
         ModelInput("decoder_input_ids", (batch, tokens), (B, T)),
     )
+
+
+def _samples(config: Any, frames: int) -> int:
+    """As few samples of a sound as give so many frames."""
+    samples = frames
+    for taps, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride), strict=True):
+        samples = (samples - 1) * stride + taps
+    return samples
+
+
+def _spoken(config: Any, taken: Any, batch: int, tokens: int, source: int) -> tuple[ModelInput, ...]:
+    """SpeechT5's text or sound, and the text or the frames before the next, with the speaker's vector."""
+    text = ModelInput("input_ids", (batch, source), (B, T_SRC))
+    read = text if "input_ids" in taken else ModelInput("input_values", (batch, _samples(config, source)), (B, None))
+    if "decoder_input_ids" in taken:
+        return (read, ModelInput("decoder_input_ids", (batch, tokens), (B, T)))
+    frames = ModelInput("decoder_input_values", (batch, tokens, config.num_mel_bins), (B, T, None))
+    return (read, frames, ModelInput("speaker_embeddings", (batch, config.speaker_embedding_dim), (B, None)))
 
 
 def _bands(config: Any, batch: int, tokens: int, source: int | None) -> ModelInput | None:
@@ -107,6 +124,6 @@ def _pictures(config: Any, batch: int) -> tuple[ModelInput, ...] | str:
 
 
 def blank(one: ModelInput, shape: tuple[int, ...]) -> Tensor:
-    real = one.name.endswith(("_values", "_features", "states", "actions", "_to_go"))
+    real = one.name.endswith(("_values", "_features", "_embeddings", "states", "actions", "_to_go"))
     kind = torch.float32 if real else torch.long
     return torch.zeros(shape, dtype=kind, device="meta")

@@ -8,7 +8,7 @@ from txcalc.sources.huggingface import towers
 from txcalc.sources.huggingface.beside import beside
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.keys import REQUIRED
-from txcalc.sources.huggingface.leaves import attends, conformer, listed, normed
+from txcalc.sources.huggingface.leaves import attends, conformer, fed, listed, normed
 from txcalc.sources.huggingface.seq2seq import half_of, joined, joined_head
 from txcalc.sources.spec import size
 
@@ -283,3 +283,79 @@ def wav2vec2_bert(c: Config) -> Raw:
         {"layer": conformer(d, ff, act, mixed, taps, [piece("conv_inner_norm", "layer_norm", d, kind="norm")])},
         [],
     )
+
+
+def speecht5(c: Config) -> Raw:
+    """Post-norm halves: an encoder of text or of sound, whose queries meet a table of distances too, and a decoder that
+    writes text or frames of mel bands (arXiv 2110.07205)."""
+    hears, speaks = c.named("ForSpeechToText", "ForSpeechToSpeech"), c.named("ForTextToSpeech", "ForSpeechToSpeech")
+    hears = hears or not c.data.get("architectures")
+    alone = not hears and not speaks
+    if alone and c.head_of("none"):
+        c.note("the halves alone, of states: this class reads no text and no sound")
+    joined(c)
+    c.count("decoder_start_token_id", default=2)
+    d, rows = c.size("hidden_size"), c.size("vocab_size")
+    raw: Raw = {"kind": "encoder-decoder", "d_model": d, "norm": {"form": "layer", "place": "post"}}
+    c.padding_within({"vocab_size": rows})
+    if d % 2 or d < 4:
+        c.fault("hidden_size", d, "an even number, at least 4")
+    act, sizes = c.activation("hidden_act", default="gelu"), dict[str, tuple[int, ...]]()
+    for half, other in (("encoder", True), ("decoder", False)):
+        heads = c.size(f"{half}_attention_heads", *["num_attention_heads"] * other)
+        c.divides(heads, d, f"{half}_attention_heads", "hidden_size")
+        layers = c.layers(f"{half}_layers", *["num_hidden_layers"] * other)
+        sizes[half] = heads, max(1, d // heads), c.size(f"{half}_ffn_dim"), layers
+    heads, width, ff, n = sizes["encoder"]
+    met = [piece("distance_scores", "scores", heads, width, keys=[1, 0, 1])]
+    layer = [*attends("", d, heads, width, before=met), normed("attention", d), *fed("fed", d, ff, act, norm="")]
+    distances = 2 * c.size("encoder_max_relative_position", default=160) * width
+    around = [normed("layers", d), piece("distances", "held", distances, kind="attention")]
+    text = [piece("tokens", "table", rows, d, kind="embedding"), piece("place_scale", "held", 1, kind="embedding")]
+    sound, frames = [*_samples(c, raw)[1], *_in_place(c, raw)], _frames(c, d)  # a config of one says those of all
+    around += [] if alone else sound if hears else text
+    stack: Raw = {"n_layers": n, "around": around, "embedding": {"shared": False}}
+    raw["encoder"] = listed(stack, {"layer": [*layer, normed("fed", d)]}, [])
+    heads, width, ff, n = sizes["decoder"]
+    raw["decoder"] = {
+        "n_layers": n,
+        "attention": {"n_heads": heads, "d_head": width, "bias": True},
+        "feed_forward": {"d_ff": ff, "activation": act, "bias": True},
+        "positions": {"form": "sinusoidal"},
+    }
+    tied = c.flag("tie_word_embeddings", default=True)
+    if not speaks and not alone:
+        raw["decoder"] |= {"vocab_size": rows}
+        return raw | {"head": {"tied": tied}}
+    raw["decoder"] |= {"positions": {"form": "none"}, "around": [] if alone else frames, "head": {"form": "none"}}
+    if speaks:
+        c.note(f"tokens are steps of the decoder, of {c.size('reduction_factor', default=2)} frames each")
+    return raw
+
+
+def _frames(c: Config, d: int) -> list[Raw]:
+    """What reads the last frame and the speaker's vector, and what writes the next frames."""
+    bands, several = c.size("num_mel_bins", default=80), c.size("reduction_factor", default=2)
+    inner, speaker = c.size("speech_decoder_prenet_units", default=256), c.size("speaker_embedding_dim", default=512)
+    made, read = list[Raw](), bands
+    for i in range(c.size("speech_decoder_prenet_layers", default=2)):
+        made += [piece(f"read{i + 1}", "linear", read, inner), piece(f"read{i + 1}_relu", "relu", inner)]
+        read = inner
+    made += [piece("read", "linear", inner, d), piece("place_scale", "held", 1)]
+    made += [piece("speaker", "linear", d + speaker, d), piece("speaker_relu", "relu", d)]
+    made = [one | {"kind": "embedding"} for one in made]
+    wide, taps = c.size("speech_decoder_postnet_units", default=256), c.size("speech_decoder_postnet_kernel", default=5)
+    layers, here = c.count("speech_decoder_postnet_layers", default=5), {"at": [several, 0, 1]}
+    if taps % 2 == 0:
+        c.fault("speech_decoder_postnet_kernel", taps, "an odd number")
+    last = [piece("frames", "linear", d, bands * several), piece("ends", "linear", d, several)]
+    read = bands
+    for i in range(layers):
+        to = bands if i == layers - 1 else wide
+        name = f"write{i + 1}"
+        last += [piece(name, "convolution", read, to, taps, 1, bias=False, **here)]
+        last += [piece(f"{name}_{form}", form, to, **here) for form in ("scale", "shift")]
+        last += [piece(f"{name}_tanh", "tanh", to, **here)] * (i < layers - 1)
+        read = to
+    last.append(piece("frames_sum", "sum", bands, **here))
+    return [*made, *(one | {"kind": "head"} for one in last)]

@@ -744,6 +744,11 @@ def test_by_a_bandwidth_alone_one_sequence_has_a_speed() -> None:
     for also in (card, f"{card}@9000TFLOPS"):
         (row,) = txcalc.fit("llama-3.1-8b", gpu=also, weights="Q8_0", context=8192).to_dict()["rows"]
         assert row["tokens_per_s"] == pytest.approx(float(alone), rel=0.005)
+    line = ("llama-3.1-8b", "--gpu", "rtx-3060:1", "--weights", "Q4_K_M", "--gpu-layers", "16", "--context", "8k")
+    _, _, err = run(*line, "--engine", "llama.cpp", "--ram", "64GB@80GB/s")  # prompts need the host's peak
+    (alone,) = re.findall(r"no speed: .*; one sequence decodes ([\d.]+) tokens/s$", err, re.M)
+    _, out, _ = run(*line, "--engine", "llama.cpp", "--ram", "64GB@80GB/s@9000TFLOPS", "--json")
+    assert json.loads(out)["speed"]["achievable"]["tpot_s"] == pytest.approx(1 / float(alone), rel=0.005)
 
 
 # The report.

@@ -275,16 +275,17 @@ def _drafting(model: Model) -> Model:
     return model
 
 
-def _by_reads(plan: Plan) -> str:
-    """What is known of the speed where no peak is: a step of one sequence, whose arithmetic is not counted."""
+def _decodes(plan: Plan) -> str:
+    """What is known where the speed of a load is not: a step of one sequence; without a peak, by its reads alone."""
     from txcalc.planning.fitting import step
     from txcalc.units import three
 
     its, best = plan.planner, plan.best
-    if its.accelerator.peaks or not its.model.decodes:
+    if not its.model.decodes or not best.fits:
         return ""
     taken = step(its.model, its.sharding, best.layout, its.accelerator, its.engine, plan.context)
-    return f"; by its bandwidth alone one sequence decodes {three(1 / taken)} tokens/s" if taken else ""
+    how = "" if its.accelerator.peaks else "by its bandwidth alone "
+    return f"; {how}one sequence decodes {three(1 / taken)} tokens/s" if taken else ""
 
 
 def _no_predictor(model: Model) -> InputError:
@@ -353,7 +354,7 @@ class _Planner:
         except InputError as error:
             if strict and (price is not None or self.limits or self.apart):
                 raise
-            return DeployAnswer(model, kind, found, None, f"{error}{_by_reads(found)}")
+            return DeployAnswer(model, kind, found, None, f"{error}{_decodes(found)}")
 
     def _less(self, plan: Plan, price: float | None) -> Serving | None:
         """The largest load that fits; None: not even one sequence."""

@@ -29,6 +29,8 @@ def accelerators(text: str, flag: str = "--gpu") -> tuple[str, int | None]:
         raise InputError(flag, [Fault(flag, text, "a name, or a number of one", "8xh100")])
     if number == 0:
         raise InputError(flag, [Fault(flag, text, "one or more of it")])
+    if first is not None and re.search(r":\s*\d+\s*$", name, re.ASCII):
+        raise InputError(flag, [Fault(flag, text, "its number once", f"{first}x{name.rpartition(':')[0]}")])
     return name, number
 
 

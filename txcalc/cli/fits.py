@@ -12,7 +12,7 @@ from txcalc.cli.command import command
 
 
 @command(
-    gpu=Annotated[list[str], o.option("--gpu", "Also 8xh100, 16GB@500GB/s. Repeatable.")],
+    gpu=Annotated[list[str], o.option("--gpu", "Also 8xh100. Repeatable.")],
     weights=o.option("--weights", "Default: the first of native, Q8_0, Q4_K_M that fits.", several=True),
     context=o.length("--context", "Of one sequence."),
     chunk=o.length("--chunk"),

@@ -99,6 +99,19 @@ def test_fully_shard_reduces_what_learns() -> None:
         assert {row.quantity for row in verdict.rows} >= {"adapters, bytes", "reduce_scatter, bytes", "saved, bytes"}
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["fsdp=8", "fsdp=16,ep=2"])
+def test_fully_shard_takes_adapters_of_fewer_rows_than_ranks(layout: str) -> None:
+    from txcalc.planning.layout import parse_layout
+    from txcalc.planning.training.recipe import parse_recipe
+    from txcalc.verify.layouts import verify_layout
+
+    model = load("D=64 L=2 h=8 h_kv=4 F=96 V=256 E=4 k=2", {"lora.rank": 3, "lora.modules": ["all"]})
+    verdict = verify_layout(model, parse_recipe("", parse_layout(layout)))
+    assert verdict.ok, [row for row in verdict.rows if not row.equal]
+    assert len({row.measured for row in verdict.rows if row.quantity == "adapters, bytes"}) > 1
+
+
 def test_the_theorem_of_adapters_is_inherited() -> None:
     from txcalc.evidence import theorems
 

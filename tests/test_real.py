@@ -66,6 +66,12 @@ def test_latents_and_experts_are_those_of_one_process(layout: str) -> None:
     _equal(build(LATENT, "latent"), layout, "")
 
 
+def test_adapters_of_fewer_rows_than_ranks_are_those_of_one_process(pool: Pool) -> None:
+    """Two experts' adapters of rank 2 over four ranks, of which two have none."""
+    tuned = load("D=64 L=2 h=4 h_kv=2 F=96 V=512 E=2 k=1", {"lora.rank": 2, "lora.modules": ["all"]})
+    _equal(tuned, "fsdp=4", "", pool)
+
+
 def test_rows_that_torch_deals_out_to_no_ranks_are_told() -> None:
     """tp and fsdp both cut them; `--layout` without `--torchrun` compares their bytes."""
     with pytest.raises(NoParallel, match="has 510 rows, which its 4 ranks of tp and fsdp do not divide"):

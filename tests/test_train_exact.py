@@ -403,9 +403,17 @@ def test_rows_of_experts_that_fsdp_cannot_shard_are_refused() -> None:
     with pytest.raises(InputError, match="at most 16 ranks for 16 experts, not 36, or a divisor of their 96 rows"):
         memory(model, Recipe(Layout(fsdp=36), tokens=32))
     memory(model, Recipe(Layout(fsdp=32), tokens=32))
-    tuned = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=16 k=2", {"lora.rank": 6, "lora.modules": ["all"]})
-    with pytest.raises(InputError, match="or a divisor of the rank of their adapters, 6"):
-        memory(tuned, Recipe(Layout(fsdp=32), tokens=32, frozen="bf16"))
+
+
+def test_adapters_of_experts_whose_rank_does_not_divide_are_sharded_by_expert() -> None:
+    """16 experts over 32 ranks: of matrices with 64 or 96 rows each rank has some of each expert, of those with as many
+    rows as the adapters' rank, 6, a rank has one expert's or none."""
+    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=16 k=2", {"lora.rank": 6, "lora.modules": ["all"]})
+    recipe = Recipe(Layout(fsdp=32), tokens=32, frozen="bf16")
+    experts = [tensor for tensor in held_by(Pipeline(model, recipe).pieces, recipe)[0] if tensor.expert]
+    rows, own = 16 * (96 + 96 + 64) // 32 * 6, (64 + 64 + 96) * 6
+    for rank in (0, 15, 16, 31):
+        assert states(experts, recipe, rank).adapters == 4 * 4 * (rows + own * (rank < 16))
 
 
 @pytest.mark.parametrize(

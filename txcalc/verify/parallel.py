@@ -259,7 +259,7 @@ def sharded(
 
 def _of_experts(net: nn.Module, recipe: Recipe, mesh: Any) -> Callable[[nn.Parameter], Any]:
     """How FSDP shards experts, as in torchtitan (distributed/fsdp.py, apply_fsdp_to_decoder): with ep over the ranks
-    that hold the same ones; whole experts or, over more ranks than experts, rows of each."""
+    that hold the same ones; whole experts or, over more ranks than experts, rows of each where they divide."""
     from torch.distributed.fsdp._fully_shard._fsdp_common import ShardPlacementResult
     from torch.distributed.fsdp._fully_shard._fsdp_init import _get_mesh_info
     from torch.distributed.tensor import Shard
@@ -271,7 +271,8 @@ def _of_experts(net: nn.Module, recipe: Recipe, mesh: Any) -> Callable[[nn.Param
     def placed(weight: nn.Parameter) -> Any:
         if weight not in experts:
             return None
-        cut = Shard(int(mesh[axis].size() > weight.shape[0]))
+        ways = mesh[axis].size()
+        cut = Shard(int(ways > weight.shape[0] and weight.shape[1] % ways == 0))
         return ShardPlacementResult(cut, those) if "ep" in mesh else cut
 
     return placed

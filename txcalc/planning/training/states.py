@@ -89,12 +89,12 @@ def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTe
             hidden = len(own) == 2 and bool(held.layers) and held.entry.kind != "norm"
             times, expert = held.entry.times, held.entry.routed
             made = RankTensor(shape, times, axis, expert, hidden, group, gradient=whole if table else None, reads=reads)
+            learns = held.entry.gradient in ("both", "weights") and not fixed
+            adapter, packed = held.entry.kind == "adapters", hidden and not learns and not held.beside
+            made = made._replace(learns=learns, adapter=adapter, packed=packed, kind=held.entry.kind)
             if expert and recipe.rules.stacks:
                 made = _stack(made, stacked(held.entry, recipe.rules), recipe)
-            learns, adapter = held.entry.gradient in ("both", "weights"), held.entry.kind == "adapters"
-            learns = learns and not fixed
-            packed = hidden and not learns and not held.beside
-            yield made._replace(learns=learns, adapter=adapter, packed=packed, kind=held.entry.kind)
+            yield made
 
 
 def stacked(entry: Entry, rules: Framework) -> Any:
@@ -104,8 +104,10 @@ def stacked(entry: Entry, rules: Framework) -> Any:
 
 def _stack(tensor: RankTensor, experts: int, recipe: Recipe) -> RankTensor:
     """The tensor of a layer's experts. FSDP shards whole experts or, over more ranks than these, rows of each, which
-    must divide (torchtitan b5bcd76c, distributed/fsdp.py, apply_fsdp_to_decoder)."""
-    axis, rows = None if tensor.axis is None else tensor.axis + 1, int(sharers(recipe, True) > experts)
+    must divide (torchtitan b5bcd76c, distributed/fsdp.py, apply_fsdp_to_decoder); adapters whose rows do not, by expert
+    nevertheless, the default of fully_shard: some ranks then have none."""
+    axis, ways = None if tensor.axis is None else tensor.axis + 1, sharers(recipe, True)
+    rows = int(ways > experts and not (tensor.adapter and tensor.shape[0] % ways))
     return tensor._replace(shape=(experts, *tensor.shape), copies=tensor.copies // experts, axis=axis, rows=rows)
 
 
@@ -115,8 +117,7 @@ def held_by(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> list
     if wrong := unshared((tensor for some in found for tensor in some), recipe):
         experts, rows = wrong.shape[:2]
         ways = sharers(recipe, True)
-        whose = f"the rank of their adapters, {rows:,}" if wrong.adapter else f"their {rows:,} rows"
-        expected = f"at most {experts} ranks for {experts} experts, not {ways}, or a divisor of {whose}"
+        expected = f"at most {experts} ranks for {experts} experts, not {ways}, or a divisor of their {rows:,} rows"
         raise InputError(f"layout {recipe.layout}", [Fault("fsdp", recipe.layout.fsdp, expected, "see ep")])
     return found
 
@@ -124,7 +125,7 @@ def held_by(pieces: Sequence[StagePiece], recipe: Recipe, rank: int = 0) -> list
 def unshared(held: Iterable[RankTensor], recipe: Recipe) -> RankTensor | None:
     """The first stacked experts of which FSDP can shard neither whole ones nor rows of each."""
     ways = sharers(recipe, True)
-    stacks = (tensor for tensor in held if tensor.expert and recipe.rules.stacks)
+    stacks = (tensor for tensor in held if tensor.expert and recipe.rules.stacks and not tensor.adapter)
     return next((tensor for tensor in stacks if ways > tensor.shape[0] and tensor.shape[1] % ways), None)
 
 

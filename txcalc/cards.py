@@ -8,7 +8,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from txcalc.errors import Fault, InputError
-from txcalc.units import parse_bytes
+from txcalc.units import parse_bytes, parse_rate
 
 # What a short name means: the form that most people rent or hold.
 SHORT: dict[str, str] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
@@ -50,7 +50,7 @@ def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | Non
         expected = "its arithmetic with a unit", "16GB@500GB/s@60TFLOPS"
     if not unit or not per or (tera and not named):
         raise InputError(flag, [Fault(flag, text, *expected)])
-    memory, bandwidth = parse_bytes(size + unit, flag), parse_bytes(rate + per, flag)
+    memory, bandwidth = parse_bytes(size + unit, flag), parse_rate(f"{rate}{per}/s", flag)
     if not memory or not bandwidth:
         raise InputError(flag, [Fault(flag, text, *expected)])
     return memory, bandwidth, round(float(tera) * 10**12) if tera else None

@@ -102,20 +102,25 @@ def parse_count(text: str, what: str = "count") -> int:
 def parse_bytes(text: str, what: str = "memory") -> int:
     """A size in bytes: `80GB` (10^9) or `80GiB` (2^30); `16Gb` may mean bits, and is refused with both readings, and 16
     what nobody said."""
-    found = _NUMBER.match(text)
-    number = found[1] + (f".{found[2]}" if found[2] else "") if found else ""
-    if found and not found[3] and 0 < Fraction(re.sub("[_,]", "", number)) < 2**20:
-        raise InputError(what, [Fault(what, text, "a size with its unit", f"{number}GB")])
-    if found and re.fullmatch(r"[kmgtpe]i?b", found[3], re.I) and found[3].endswith("b"):
-        wide = found[3][:-1].upper().replace("I", "i") + "B"
-        readings = f"{number}{wide}, or {float(Fraction(re.sub('[_,]', '', number)) / 8):.12g}{wide} if it does"
-        raise InputError(what, [Fault(what, text, f"a size in bytes: {found[3]} may mean bits", readings)])
-    return _scaled(text, what, _BYTES, "a size in bytes such as 16GB or 80GiB")
+    return _bytes(text, what, "a size", "a size in bytes", "16GB or 80GiB")
 
 
 def parse_rate(text: str, what: str) -> int:
-    """Bytes per second: `25GB/s`, or without the second."""
-    return parse_bytes(text.strip().removesuffix("/s"), what)
+    """Bytes per second: `25GB/s`, or without the second. Errors: as of a size."""
+    return _bytes(text, what, "a rate", "bytes per second", "25GB/s", "/s")
+
+
+def _bytes(text: str, what: str, kind: str, meant: str, such: str, per: str = "") -> int:
+    size = text.strip().removesuffix(per) if per else text
+    found = _NUMBER.match(size)
+    number = found[1] + (f".{found[2]}" if found[2] else "") if found else ""
+    if found and not found[3] and 0 < Fraction(re.sub("[_,]", "", number)) < 2**20:
+        raise InputError(what, [Fault(what, text, f"{kind} with its unit", f"{number}GB{per}")])
+    if found and re.fullmatch(r"[kmgtpe]i?b", found[3], re.I) and found[3].endswith("b"):
+        wide = found[3][:-1].upper().replace("I", "i") + f"B{per}"
+        readings = f"{number}{wide}, or {float(Fraction(re.sub('[_,]', '', number)) / 8):.12g}{wide} if it does"
+        raise InputError(what, [Fault(what, text, f"{meant}: {found[3]} may mean bits", readings)])
+    return _scaled(size, what, _BYTES, f"{meant} such as {such}")
 
 
 _SECONDS = {"us": Fraction(1, 10**6), "µs": Fraction(1, 10**6), "ms": Fraction(1, 1000), "s": Fraction(1)}

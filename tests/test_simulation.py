@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -446,6 +447,15 @@ def test_a_copy_as_the_simulation_sees_it(hits: Any, cached: int, told: bool) ->
     assert [server.step(n) for n in (1, 7)] == [demand.step(n) for n in (1, 7)]
 
 
+def test_pages_beside_a_shared_prefix() -> None:
+    """Of the longest sequences, 1,600 tokens of which 400 are everybody's."""
+    model = txcalc.load("llama-3.1-8b")
+    planner = Planner(model, hardware.load("h100-sxm"), engine(model, prefix=400))
+    timer = Timer(planner, request(2000, 1000, answer=200, prefix=400), 2000)
+    server = Server.of(timer, Layout(), 9)
+    assert server.pages == planner.max_concurrency(Layout(), 1600) * (1200 // 16)
+
+
 @pytest.mark.parametrize(
     ("gathers", "layout", "interval", "sharing"),
     [
@@ -485,6 +495,9 @@ def test_a_copy_is_told_its_share_of_the_load(monkeypatch: pytest.MonkeyPatch) -
     timer: Any = SimpleNamespace(asked=request(300, 100, answer=5, rate=4.0))
     point: Any = SimpleNamespace(layout=Layout(dp=2), sequences=6, steady=Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0))
     found = simulated(timer, point, Slo(), 9, requests=2000)
+    users: Any = SimpleNamespace(asked=request(300, 100, answer=Lengths(3, 5)))
+    simulated(users, point, Slo(), 9)
+    assert told.pop() == (3.0, point.steady._replace(rate=3.5, decoding=2.0))
     assert told == [(None, point.steady._replace(rate=3.5, decoding=2.0))]
     assert found.run.seconds == pytest.approx(2000 / 2.0, rel=0.1)  # half of four requests a second
 
@@ -501,14 +514,17 @@ def test_a_copy_gets_every_second_of_two_copies_requests(monkeypatch: pytest.Mon
     assert [done.at for done in found.run.done] == [0.0, 2.5, 4.0]
 
 
-@pytest.mark.parametrize(("clients", "answer", "varied"), [(1, 50, False), (2, 50, True), (3, 1, False)])
+@pytest.mark.parametrize(
+    ("clients", "answer", "together", "varied"),
+    [(1, 50, 0.0, False), (2, 50, 0.1, True), (2, 50, 0.11, False), (3, 1, 0.0, False)],
+)
 def test_answers_of_one_length_are_varied_for_several_clients(
-    clients: int, answer: int, varied: bool, monkeypatch: pytest.MonkeyPatch
+    clients: int, answer: int, together: float, varied: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No answer is shorter than a token."""
+    """No answer is shorter than a token; those of an engine that computes prompts first stay alike."""
     steady_server(monkeypatch)
     timer: Any = SimpleNamespace(
-        asked=request(300, 100, answer=answer), demand=lambda layout: SimpleNamespace(together=0.0)
+        asked=request(300, 100, answer=answer), demand=lambda layout: SimpleNamespace(together=together)
     )
     point: Any = SimpleNamespace(layout=Layout(), sequences=clients, steady=Steady(9.0, 9.0, 9.0, 7.0, 0.5, 4.0))
     assert simulated(timer, point, Slo(), 9, requests=4).varied == varied
@@ -578,6 +594,9 @@ def test_lengths_as_they_are_written(tmp_path: Path) -> None:
     for bad in ("x", "4k±5k", "0..3", "5..3", "@nothing.txt", "4k±"):
         with pytest.raises(InputError):
             lengths(bad, "--prompt")
+    file.write_text("100\nx\n")
+    with pytest.raises(InputError, match=re.escape(f"{file}, line 2")):
+        lengths(f"@{file}", "--prompt")
     file.write_text("100\n0\n")
     with pytest.raises(InputError, match="a length above 0 in every line"):
         lengths(f"@{file}", "--prompt")
@@ -589,6 +608,9 @@ def test_arrivals_from_a_file(tmp_path: Path) -> None:
     assert arrivals(str(file)) == [0, 0.5, 3]
     file.write_text("5\n7\n")
     assert arrivals(str(file)) == [0, 2]
+    file.write_text("0\n1e12\n")
+    with pytest.raises(InputError, match=re.escape(f"{file}, line 2")):
+        arrivals(str(file))
     for text, said in (("1\n", "fewer than two"), ("2\n1\n", "line 2"), ("a\nb\n", "line 1"), ("1\nnan\n", "line 2")):
         file.write_text(text)
         with pytest.raises(InputError, match=said):
@@ -664,3 +686,11 @@ def test_a_sequence_that_gave_its_pages_back_computes_what_it_had_told() -> None
         simulate(server, iter([Arrival(0, 60, 101), Arrival(0, 60, 101)])).done, key=lambda one: one.last
     )
     assert (round(first.last), round(second.last)) == (50, 75)
+
+
+def test_a_sequence_that_gave_its_pages_back_before_its_last_token() -> None:
+    """After 49 steps of one token, of which it needs 50: when the first is done it has its prompt and the last token
+    in one step."""
+    server = Server(linear(1.0, 0), 1e-6, 0.0, 1000, 8, 111, 2)
+    done = simulate(server, iter([Arrival(0, 60, 101), Arrival(0, 60, 51)])).done
+    assert sorted(round(one.last) for one in done) == [100, 100]

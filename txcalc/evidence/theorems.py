@@ -78,8 +78,7 @@ def formed(figure: str, *forms: str) -> str:
 
 def ledger(root: Any, batch: Any, tokens: Any, source: Any, **form: bool) -> Ledger:
     """The ledger of a unit's tree; a picture's positions are its own."""
-    if root.fixed is not None:
-        tokens, source = tokens if len(root.stacks) > 1 else root.fixed, root.fixed
+    source = source if root.fixed is None else root.fixed
     return walk(root, Workload(batch, tokens, 0, source, **form))
 
 

@@ -89,7 +89,7 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
     if None in multiples:
         raise InputError(model.name, ["attends in squares of a picture: its cost is no polynomial of the length"])
     filled = lcm(*multiples)
-    if chunks and filled > 1:
+    if chunks and filled != 1:
         raise InputError(model.name, [f"mixes chunks of attention with blocks of {filled}"])
     return Prefills(model, start, coupled, tuple(sorted({*windows})), next(iter(chunks), None), filled)
 

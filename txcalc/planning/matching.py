@@ -96,7 +96,7 @@ class _Search:
         while low is not None and high is not None:
             middle = (low + high) // 2
             size = self.next(middle, low + 1, False) or self.next(middle + 1, high - 1, True)
-            if size is None or not low < size < high:
+            if size is None:
                 break
             low, high = (size, high) if self._rising(size, low, high) < 0 else (low, size)
         return self._near(low), self._near(high)

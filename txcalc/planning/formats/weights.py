@@ -144,7 +144,7 @@ class Format:
     def kernels(self, entry: Entry, dtype: str) -> dict[str, int]:
         """The classes of kernels of a leaf's quantised layers, with how many layers have each."""
         found: dict[str, int] = {}
-        own = entry.leaf.tensors[:1] if entry.leaf.matrix else ()  # none where another layer holds them
+        own = entry.leaf.tensors if entry.leaf.matrix else ()  # none where another layer holds them
         for form, number in (part for weight in own for part in self.parts(weight, entry)):
             if form:
                 found[form.kernel(dtype)] = found.get(form.kernel(dtype), 0) + number

@@ -170,7 +170,7 @@ def coupling(demand: Demand, clients: float | None, steady: Steady) -> Coupling:
     """The coupling of a replica in its steady state: a closed loop of `clients`, or an open one (None)."""
     loop = Loop(demand, clients)
     prompt = stall = demand.prompt
-    if demand.sharing > 1 and demand.answer > 1:
+    if demand.answer > 1:
         overlap = loop.overlap(steady.rate, steady.decoding)
         prompt, stall = loop.prompt_time(overlap), loop.stall(overlap)
     return Coupling(prompt, stall - prompt, loop.poll_interval(steady.decoding))

@@ -71,9 +71,9 @@ def ahead(recipe: Recipe, pieces: Sequence[StagePiece], rounds: int) -> int:
     current micro-batch, or its backward and the next forward; in a pipeline until it waits for the first gradient,
     after the forward that follows the warm-up (engine.py). The p2p.py at hand waits at every message, but measured
     pipelines of the playbook reserve as if it did not."""
-    if recipe.layout.sp == 1:
-        return 0
     layers = sum(len({i for leaf in piece.leaves for i in leaf.layers}) for piece in pieces)
+    if recipe.layout.sp == 1 or not layers:
+        return 0
     found = 0
     for piece in pieces:
         for join in piece.joins:
@@ -81,7 +81,7 @@ def ahead(recipe: Recipe, pieces: Sequence[StagePiece], rounds: int) -> int:
                 if transfer.kind == "reduce_scatter":
                     message = int(transfer.message) * (len(join.layers) or 1) * recipe.compute_bytes
                     found += message + message // recipe.layout.sp
-    return found * min(min(rounds, recipe.accumulation) * layers, QUEUE // recipe.rules.lends) // max(1, layers)
+    return found * min(min(rounds, recipe.accumulation) * layers, QUEUE // recipe.rules.lends) // layers
 
 
 def _joined(recipe: Recipe, pieces: Sequence[StagePiece], state: State) -> int:

@@ -348,7 +348,7 @@ def _number(text: str) -> bool:
 
 def _unknown(name: str, value: str, known: Sequence[str], meant: Mapping[str, str] | None = None) -> Fault:
     """The fault of an unknown value, with the nearest known one; `meant` translates another tool's names."""
-    near = nearest(value, [*known, *(meant or {})])[:1]
+    near = nearest(value, [*known, *(meant or {})])
     mend = f"did you mean {(meant or {}).get(near[0], near[0])}?" if near else ""
     return Fault(name, value, f"one of {', '.join(known)}", mend)
 

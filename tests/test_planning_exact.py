@@ -51,8 +51,8 @@ from txcalc.planning.serving.engine_profiles import offloading
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import HostMemory, Offload
 from txcalc.planning.serving.points import grown, request
-from txcalc.planning.serving.rank_time import RankTime
-from txcalc.planning.serving.rank_work import RankWork
+from txcalc.planning.serving.rank_time import RankTime, _Leaf
+from txcalc.planning.serving.rank_work import LeafLoad, RankWork
 from txcalc.planning.serving.speed import most_rate
 from txcalc.planning.serving.traffic import Lengths, Requests
 from txcalc.planning.shapes import DesignBudget, DesignFamily, _depths
@@ -563,6 +563,33 @@ def test_the_fullest_of_ranks_that_experts_are_spread_over(ep: int, experts: int
     passes = SimpleNamespace(experts=experts)
     rank = SimpleNamespace(layout=Layout(ep=ep), work=passes, efficiency=SimpleNamespace(spread=1.0))
     assert RankTime._fullest(rank) == pytest.approx(1 + over)  # type: ignore[arg-type]
+
+
+def test_a_product_of_many_rows_widens_its_weights_first() -> None:
+    """30 · 20 weights in 16 bits are 1,200 bytes: narrower ones are read and the wide written, in two layers; what is
+    as wide is multiplied as it is."""
+    card, curve = hardware.load("rtx-4090"), SimpleNamespace(curve=lambda *_: "fp16", memory=0.8)
+    rank: Any = SimpleNamespace(
+        engine=SimpleNamespace(memory=SimpleNamespace(widened=32), kernels=""), accelerator=card
+    )
+    rank.efficiency = curve
+    ask: Any = SimpleNamespace(tokens=32, inputs=30, outputs=20, runs=2)
+    for held, seconds in ((300.0, 1500 * 2 / card.bandwidth / 0.8), (1200.0, 0.0)):
+        leaf: Any = _Leaf(None, held, 1.0, 0.0, None, 0.0)  # type: ignore[arg-type]
+        found = RankTime._widened(rank, leaf, ask)
+        assert (found.weights, found.curve) == (1200, "fp16") and found.start == pytest.approx(1 + seconds, rel=1e-12)
+        assert RankTime._widened(rank, leaf, SimpleNamespace(tokens=31)) is leaf  # type: ignore[arg-type]
+
+
+def test_packed_weights_of_one_row_are_multiplied_at_the_peak_at_most() -> None:
+    """At half of the peak a weight's two FLOPs cost four here: as if it cost one, they take no less than half's."""
+    rank: Any = SimpleNamespace(_widened=lambda leaf, ask: leaf, _starts=lambda work: 1.0, eager=False, issue=0.0)
+    rank.layout, ask = SimpleNamespace(sharing=1), LeafLoad("q", 0, 4, 4, 60.0, 0, 0, 0, 1, 1, 1, 1, False, None)
+    for unpack, seconds in ((1.0, 60 / 100 / 0.5), (16.0, 60 / 100 * 8)):
+        curve = SimpleNamespace(unpack=unpack, compute=0.5)
+        work = SimpleNamespace(chance=None, entry=SimpleNamespace(leaf=None))
+        leaf: Any = SimpleNamespace(work=work, curve=curve, start=0.0, peak=100.0, narrowed=0.0)
+        assert RankTime._load(rank, ask, leaf).compute == pytest.approx(seconds)
 
 
 def test_a_cap_of_logits_is_over_the_vocabulary() -> None:

@@ -558,6 +558,22 @@ def test_ram_that_is_just_enough_suffices() -> None:
         assert short.fits(Layout(), 4096, 1) == (not lacking)
 
 
+@pytest.mark.parametrize(
+    ("name", "tp", "where"),
+    [
+        ("vllm", 2, "split over tp"),
+        ("vllm", 1, "whole on every GPU"),
+        ("trtllm", 2, "whole on every GPU"),
+        ("llama.cpp", 2, "on the first GPU"),
+    ],
+)
+def test_where_an_engine_holds_towers_is_said(name: str, tp: int, where: str) -> None:
+    model, kept = load("qwen3.5-27b"), profile(name)
+    assert kept
+    planner = Planner(model, CARD, engine(model, memory=EngineMemory(kept, CARD, 4096)))
+    assert f"held {where}, " in " ".join(_notes(planner, Layout(tp=tp), 512, 512))
+
+
 def test_a_context_that_a_model_was_trained_for_is_none_of_memory_s() -> None:
     model = load("gpt2")
     planner = Planner(model, CARD, engine(model))

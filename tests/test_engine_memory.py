@@ -28,7 +28,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner, plan
 from txcalc.planning.serving.engine import engine
-from txcalc.planning.serving.engine_memory import EngineMemory, _sizes, rotary_table, step_elements, visible
+from txcalc.planning.serving.engine_memory import EngineMemory, _heads, _sizes, rotary_table, step_elements, visible
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.sources import presets
@@ -497,6 +497,11 @@ def test_a_block_that_a_shard_ends_within_is_not_loaded(
             assert own.refused == str(error.value)
     bare = Planner(model, card, engine(model, weights))
     assert plan(bare, 4096, 1, gpus, held).best.layout.tp == held["tp"]
+
+
+def test_query_heads_of_a_stack() -> None:
+    found = [max(_heads(stack) for stack in load(name).root.stacks) for name in ("llama-3.1-8b", "mamba2-2.7b")]
+    assert found == [32, 0]
 
 
 def test_a_tile_that_tp_does_not_split_may_end_anywhere() -> None:

@@ -246,6 +246,12 @@ def test_a_shared_prefix_is_held_once(name: str) -> None:
         assert 0 < own < rank.pages_bytes(4096)
 
 
+def test_of_a_prefix_as_long_as_the_context_all_but_a_token_is_shared() -> None:
+    model = load("llama-3.1-8b")
+    (rank,) = Planner(model, hardware.load("h200"), engine(model, prefix=64, block=1)).ranks(Layout())
+    assert rank.shared_bytes(64) == 63 * rank.pages_bytes(1)
+
+
 def test_what_a_core_keeps_that_is_computed_again() -> None:
     """What it reads, without what it gives: DeepSeek's queries and keys are 192 wide and its values 128, of 128
     heads."""

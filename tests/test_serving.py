@@ -497,6 +497,23 @@ def test_notes_on_the_link(layout: Layout, link: int | None, node: int | None, s
     assert [note[: len(said)] for note in _notes(found, timer, chosen)] == [said] * bool(said)
 
 
+@pytest.mark.parametrize(("context", "said"), [(1, False), (2, True)])
+def test_a_prompt_that_fills_its_context_is_noted(context: int, said: bool) -> None:
+    """Of a context of one token nobody asks for more."""
+    model = load("gpt2")
+    found = plan(Planner(model, hardware.load("h100-sxm"), engine(model, "bf16")), context, 1, 1)
+    timer = Timer(found.planner, request(context, context), context)
+    notes = " ".join(_notes(found, timer, timer.point(found.best.layout, 1, None, 1)))
+    assert (f"prompts of {context} leave no room in a context of {context}" in notes) == said
+
+
+def test_a_pass_without_answers_has_no_output() -> None:
+    model = load("bert-base")
+    timer = Timer(Planner(model, hardware.load("l4"), engine(model)), request(512), 512)
+    point = timer.point(Layout(), 4)
+    assert (point.output, point.tpot, point.answer) == (0, None, 1)
+
+
 @given(st.integers(0, 3000), st.lists(st.integers(0, 3000), max_size=3))
 def test_a_series_with_bends(number: int, bends: list[int]) -> None:
     def term(i: int) -> Cost:
@@ -524,6 +541,7 @@ def test_a_cached_prefix_is_not_computed_again() -> None:
     assert request(8192, 4096, Fraction(1, 2)).cached(16) == 2048
     assert request(8192, 160, Fraction("0.3")).cached(16) == 48  # 0.3 as a float is less than that
     assert request(100, 40, Fraction(1)).cached(16) == 32
+    assert replace(request(100, 40), traffic=None).cached(1) == 0
     assert request(100, 32, Fraction(1)).cached(16) == 31  # the last token is always computed
     one = pace("llama-3.1-8b")
     assert one.prefill(4096, 2048).floor < one.prefill(4096).floor
@@ -574,7 +592,7 @@ def test_a_prediction_layer_drafts() -> None:
 
 
 def test_a_draft_on_ranks_that_share_experts_is_as_busy_as_they() -> None:
-    model, layout = load("deepseek-v3"), Layout(dp=8, ep=8)
+    model, layout = load("deepseek-v3"), Layout(dp=2, ep=2)
     held = Planner(model, hardware.load("h200"), engine(model, "fp8"), model.predictor)
     timer = Timer(held, request(8192, 1024, acceptance=0.85, draft_tokens=1), 8192)
     step, drafted = (
@@ -584,6 +602,19 @@ def test_a_draft_on_ranks_that_share_experts_is_as_busy_as_they() -> None:
     assert found.achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
     assert found.floor == pytest.approx((step.floor + drafted.floor) / 1.85)
     assert drafted.achievable != timer.draft(layout).step(4, 8192, 1, 1.0).achievable
+    alone, drafted = timer.pace(layout).step(1, 1024, 2, 1 / 2), timer.draft(layout).step(1, 1024, 1, 1 / 2)
+    first = timer.alone(layout)[1]
+    assert first and first.achievable == pytest.approx((alone.achievable + drafted.achievable) / 1.85)
+
+
+def test_a_draft_that_shares_no_experts_has_all_its_sequences() -> None:
+    """However busy the copies are that share the experts of the model that it drafts for."""
+    model, layout = load("deepseek-v3"), Layout(dp=2, ep=2)
+    held = Planner(model, hardware.load("h200"), engine(model, "fp8"), load("mixtral-8x7b"))
+    timer = Timer(held, request(8192, 1024, acceptance=0.85, draft_tokens=1), 8192)
+    step, drafted = timer.pace(layout).step(4, 8192, 2, 0.5), timer.draft(layout).step(4, 8192, 1, 1.0)
+    found = timer._tpot(layout, 4, 0.5, 8192)
+    assert found.achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
 
 
 def test_adapters_by_hand() -> None:

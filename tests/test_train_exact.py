@@ -774,6 +774,35 @@ def test_biases_of_experts_are_summed_among_the_ranks_of_one() -> None:
     assert [(moved.group.size, moved.sent) for moved in after] == [(2, 4 * 4 * 64 * 4)]
 
 
+@pytest.mark.drawn(quick=1000)
+@pytest.mark.parametrize(
+    ("source", "changes", "expected"),
+    [
+        (DECODER, {"layout": Layout(dp=4), "framework": "nanotron", "zero": 1},
+         [("all_reduce", 4, 4, "after"), ("all_gather", 4, 4, "gather")]),
+        (DECODER, {"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": ONE},
+         [("all_reduce", 2, 2, "after")]),
+        (DECODER, {"layout": Layout(dp=4, fsdp=2)},
+         [("all_gather", 2, 2, "gather"), ("all_gather", 2, 2, "again"), ("reduce_scatter", 2, 2, "reduce"),
+          ("all_reduce", 4, 2, "reduce")]),
+        (DECODER + " E=8 k=2", {"layout": Layout(dp=2, fsdp=2, ep=2)},  # a rank has its experts by itself
+         [("all_gather", 2, 2, "gather"), ("all_gather", 2, 2, "again"), ("reduce_scatter", 2, 2, "reduce"),
+          ("all_reduce", 2, 2, "reduce"), ("all_reduce", 2, 2, "reduce")]),
+    ],
+)  # fmt: skip
+def test_exchanges_of_a_step_and_when_they_are(
+    source: str, changes: dict[str, Any], expected: list[tuple[Any, ...]]
+) -> None:
+    """In nodes of four. Nothing hides what comes behind the last gradient; what is gathered again waits for nothing."""
+    recipe = Recipe(tokens=32, **{key: value for key, value in changes.items() if key != "set"})
+    timer = StepTimer(load(source, changes.get("set")), recipe, Machine.of(replace(card(), link=1, node=4)))
+    found = [*timer.shared(timer.pipeline.pieces)]
+    assert [(moved.kind, *moved.group, when) for moved, when, _ in found] == expected
+    if changes.get("framework"):
+        assert all(alone == 1 for *_, alone in found)
+    assert "set" not in changes or [moved.sent for moved, *_ in found] == [NORMED]
+
+
 def test_gathered_logits_are_sent_forward_alone() -> None:
     changes = {"layout": Layout(tp=2), "loss_parallel": False}
     spent = stepped(changes, {"link": 1, "peak": 1}).spent["collectives of a layer"]

@@ -285,20 +285,24 @@ def test_each_set_is_a_variant_of_the_first() -> None:
     assert [model["name"] for model in json.loads(out)["models"]] == ["llama-3.1-8b", "llama-3.1-8b h_kv=32"]
 
 
-@pytest.mark.parametrize("allowed", [range(1, 61), range(3, 61, 3), (1, 7, 20, 21, 55), (40,), range(30, 33)])
+@pytest.mark.parametrize(
+    "allowed", [range(1, 61), range(3, 61, 3), (1, 7, 20, 21, 55), (0, 7, 20, 55, 61), (40,), range(30, 33)]
+)
 def test_neighbours_of_a_budget_are_what_trying_all_finds(allowed: Any) -> None:
-    """Of sizes that can be, from every one of them, for every budget: the last below it and the first that is not."""
+    """Of sizes that can be, from every one of them up to 60, for every budget: the last below it and the first that is
+    not."""
 
     class Sizes(_Search):
         def __init__(self, budget: int) -> None:
             self.key, self.most, self.budget = "F", 60, budget
 
         def over(self, value: int) -> int | None:
-            return 3 * value + 2 - self.budget if value in allowed and 1 <= value <= 60 else None
+            return 3 * value + 2 - self.budget if value in allowed else None
 
-    for budget, start in product(range(0, 200, 7), allowed):
-        below = max((size for size in allowed if 3 * size + 2 < budget), default=None)
-        above = min((size for size in allowed if 3 * size + 2 >= budget), default=None)
+    tried = [size for size in allowed if 1 <= size <= 60]
+    for budget, start in product(range(0, 200, 7), tried):
+        below = max((size for size in tried if 3 * size + 2 < budget), default=None)
+        above = min((size for size in tried if 3 * size + 2 >= budget), default=None)
         if len(allowed) == 1 and 3 * start + 2 != budget:
             continue  # it does not change
         found = [near and near.value for near in Sizes(budget).around(start)]

@@ -13,8 +13,11 @@ from hypothesis import given, settings, strategies as st
 
 from txcalc import deploy, load, train
 from txcalc.errors import InputError, TxcalcError
+from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.parts.sharding import Ways
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.stages import Pipeline, _numbers
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.huggingface.beside import BESIDE
@@ -382,6 +385,14 @@ def test_every_tower_has_a_share_of_each_rank() -> None:
                 ways = Ways(ranks)
                 held = root.shard(ways)
                 assert ways.faults or sum(leaf.params for leaf in held.leaves()) > 0, name
+
+
+def test_layers_of_towers_have_numbers_of_their_own() -> None:
+    """Of two beside a decoder, which training keeps apart by them."""
+    model = read(TRUTH["gemma4 gemma4_vision"]["config"])
+    (piece,) = Pipeline(model, Recipe(tokens=64)).pieces
+    stacks = [{i for own in walk(root, piece.work) for i in _numbers(own)} for root in (model.root, *model.held_beside)]
+    assert len({i for held in (*piece.leaves, *piece.beside) for i in held.layers}) == sum(map(len, stacks)) > 6
 
 
 def test_towers_stay_beside_a_model_whose_sizes_do() -> None:

@@ -41,8 +41,8 @@ def searching(source: Any = DECODER, gpus: int = 8, batch: int = 16, **base: Any
 # Which layouts there are.
 
 
-@pytest.mark.parametrize("tokens", [30, 32_767, 32_768])
-@pytest.mark.parametrize("gpus", [1, 6, 8])
+@pytest.mark.parametrize("tokens", [30, 32_767, 32_768, 32_772])
+@pytest.mark.parametrize("gpus", [1, 6, 16])
 @pytest.mark.parametrize(("source", "stages"), [(DECODER, 4), (EXPERTS, 4), ("t5-small", 1)])
 def test_all_layouts_are_searched(source: str, stages: int, gpus: int, tokens: int) -> None:
     """Of all numbers those that may be: tp within a node of four, no more stages than layers and one of what is not

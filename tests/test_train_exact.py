@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from txcalc import hardware, load
 from txcalc.curves import Curve
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
+from txcalc.ledger import same_input
 from txcalc.planning.layout import Group
 from txcalc.planning.training import Layout, Recipe, memory, order, profiles
 from txcalc.planning.training.activations import INPUTS, kept, kept_by_kind, leaf_bytes
@@ -54,6 +56,7 @@ from txcalc.planning.training.states import (
 )
 from txcalc.planning.training.step import Step, StepTimer
 from txcalc.planning.training.timeline import PieceTime, number, simulate
+from txcalc.sources import build
 
 pytestmark = pytest.mark.drawn(quick=1000)  # all, in the inner loop too: a few seconds of exact numbers
 
@@ -456,6 +459,12 @@ def test_turns_are_where_ranks_begin_to_differ(recipe: Recipe) -> None:
         assert found[0] == 0 and sorted(set(found)) == found
 
 
+def test_two_of_four_ranks_of_a_column_have_the_second_half_of_an_expert() -> None:
+    """Of its nine rows four; four experts are on tp's two ranks twice."""
+    expert = RankTensor((9, 8), 1, None, True, True, (0,))
+    assert [shard_runs([expert], Recipe(Layout(tp=2, fsdp=4, ep=4)), column) for column in (0, 1)] == [[0, 2]] * 2
+
+
 # A whole run.
 
 
@@ -774,6 +783,65 @@ def test_biases_of_experts_are_summed_among_the_ranks_of_one() -> None:
     assert [(moved.group.size, moved.sent) for moved in after] == [(2, 4 * 4 * 64 * 4)]
 
 
+def test_gradients_that_nobody_needs_take_no_time() -> None:
+    """Those of an indexer, which learns by a loss of its own; of patches, whose input is a picture, the weights'."""
+    found = {}
+    for name in ("hy-v4", "vit"):
+        timer = StepTimer(build(TINY[name], name), Recipe(tokens=16), Machine.of(card(**FLOP)))
+        (piece,) = timer.pipeline.pieces
+        for held in piece.leaves:
+            for _, forward, *backward in timer._leaf(held, timer.kernels, False):
+                found[held.entry.path] = [round(seconds / forward, 6) for seconds in backward]
+    indexer = "layers.0.attention.indexer."
+    assert all(found[indexer + name] == [0, 0] for name in ("q", "k", "weights", "core"))
+    assert found["embedding.patches"] == [1, 1] and found["layers.0.attention.q"] == [2, 1]
+    assert found["layers.0.attention.core"] == [2.5, 0]
+
+
+def test_keys_that_are_summed_in_turn_are_those_attended_to() -> None:
+    """Of two layers: an encoder's ten positions, a decoder's five, and the encoder's again."""
+    timer = StepTimer(build(TINY["whisper"], "whisper"), Recipe(tokens=5), Machine.of(card(depth_s=1.0)))
+    (piece,) = timer.pipeline.pieces
+    cores = [held for held in piece.leaves if held.entry.kind == "attention_core"]
+    found = {held.entry.name: next(timer._leaf(held, timer.kernels, False))[1] for held in cores}
+    assert [*found.values()] == [2 * 10, 2 * 5, 2 * 10] and [*found][2].endswith("cross_attention.core")
+
+
+def test_norms_of_modules_are_one_kernel() -> None:
+    """Rotary embeddings read and write what they turn five times, as PyTorch has them; a fused kernel does once."""
+    model, machine = load(DECODER), Machine.of(card(**BYTE))
+    ours, theirs = (StepTimer(model, Recipe(tokens=16), machine, modules=modules) for modules in (False, True))
+    (piece,) = ours.pipeline.pieces
+    leaves = {held.entry.name: held for held in piece.leaves}
+    times = {name: [next(one._leaf(leaves[name], one.kernels, False))[1] for one in (ours, theirs)] for name in leaves}
+    assert times["layers.attention_norm"][0] == times["layers.attention_norm"][1]
+    assert 5 * times["layers.attention.rotary"][0] == times["layers.attention.rotary"][1]
+
+
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 2), ("blocks", 3)])
+def test_experts_tokens_are_ordered_by_two_kernels_a_pass(recompute: str, passes: int) -> None:
+    """Of four layers, beside those of products and all else."""
+    model, recipe = load(DECODER + " E=8 k=2"), Recipe(tokens=16, recompute=recompute)
+    timer = StepTimer(model, recipe, Machine.of(card()))
+    (piece,) = timer.pipeline.pieces
+    numbers = frozenset(range(4) if recompute == "blocks" else ())
+    alone = sum(
+        timer._issued(held, numbers)
+        for before, held in pairwise((None, *piece.leaves))
+        if held and not same_input(before and before.entry, held.entry)
+    )
+    assert timer.work(piece, timer.kernels).issued - alone == 4 * 2 * passes
+
+
+def test_a_convolution_of_channels_has_no_inputs_that_are_summed_in_turn() -> None:
+    """Its weights' gradient sums over positions, as that of a product of 32 by 128."""
+    timer = StepTimer(build(TINY["mamba"], "mamba"), Recipe(tokens=16), Machine.of(card(depth_s=1.0)))
+    (piece,) = timer.pipeline.pieces
+    found = {held.entry.name: [*timer._leaf(held, timer.kernels, False)] for held in piece.leaves}
+    assert found["layers.mamba.conv"] == [("products", pytest.approx(0), 2 * 16, 2 * 16)]
+    assert found["layers.mamba.in_proj"] == [("products", 2 * 32, 2 * (128 + 16), 2 * 16)]
+
+
 @pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize(
     ("source", "changes", "expected"),
@@ -801,6 +869,14 @@ def test_exchanges_of_a_step_and_when_they_are(
     if changes.get("framework"):
         assert all(alone == 1 for *_, alone in found)
     assert "set" not in changes or [moved.sent for moved, *_ in found] == [NORMED]
+
+
+def test_ranks_of_an_expert_gather_its_tokens_and_scatter_its_results() -> None:
+    """In four layers, forward and backward: two experts' inputs of 32 tokens of each of two ranks, and no exchange."""
+    recipe = Recipe(Layout(dp=2, etp=2), tokens=32, framework="megatron")
+    pieces = Pipeline(load(DECODER + " E=8 k=2"), recipe).pieces
+    bytes_sent = 4 * 2 * 2 * 2 * 32 * 64 * 2
+    assert collectives(pieces, recipe, 64) == {kind: (8, bytes_sent) for kind in ("all_gather", "reduce_scatter")}
 
 
 def test_gathered_logits_are_sent_forward_alone() -> None:

@@ -243,6 +243,8 @@ def test_frozen_weights_by_format() -> None:
     sizes = {"nf4": 2560 + 4 * 80, "nf4-dq": 2560 + 80 + 4 + 4, "int8": 5120 + 4 * 80, "bf16": 10240, "fp32": 20480}
     for frozen, size in sizes.items():
         assert weight_bytes(tensor, 5120, Recipe(Layout(), frozen=frozen)) == size, frozen
+    column = tensor._replace(shape=(5120, 1))
+    assert weight_bytes(column, 5120, Recipe(Layout(), frozen="int8")) == 5 * 5120
     assert weight_bytes(tensor._replace(packed=False), 5120, Recipe(Layout(), frozen="nf4")) == 10240  # of the products
     assert weight_bytes(tensor._replace(learns=True), 5120, Recipe(Layout(), frozen="nf4", parameter="bf16")) == 10240
     assert weight_bytes(tensor._replace(adapter=True), 5120, Recipe(Layout(), frozen="nf4", adapter="fp32")) == 20480

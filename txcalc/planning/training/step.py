@@ -188,12 +188,12 @@ class StepTimer(Messages):
             of_inputs = kernels.product(flops, size, starts, width, rows, kind, leaf.matrix)
             summed = size + self._summed(held)
             of_weights = kernels.product(flops, summed, starts, float(work.positions), 0.0, kind, leaf.matrix)
-            of_inputs = 0.0 if entry.gradient == "weights" else of_inputs
-            of_weights = 0.0 if entry.gradient == "input" else of_weights
+            of_inputs = 0.0 if entry.gradient in ("weights", "none") else of_inputs
+            of_weights = 0.0 if entry.gradient in ("input", "none") else of_weights
             if entry.gradient == "input" and self.recipe.packed and held.layers:  # made wide again whenever it is read
                 widened = kernels.stream(float(entry.params) * (self.recipe.packed + self.element), starts)
                 forward, of_inputs = forward + widened, of_inputs + widened
-            yield "products", forward, 0.0 if entry.gradient == "none" else of_inputs + of_weights, of_weights
+            yield "products", forward, of_inputs + of_weights, of_weights
         else:
             apart = self.recipe.eager or (self.modules and leaf.role != "norm")  # a norm is one kernel since torch 2.8
             forward = kernels.stream(size / share * (leaf.unfused if apart else 1), starts)
@@ -236,7 +236,7 @@ class StepTimer(Messages):
             forward = kernels.scores(flops, size + more, starts, depth)
             return forward, kernels.scores(2 * flops, 2 * (size + more), 2 * starts, depth)
         latent = held.entry.leaf.kernels == "latent"
-        keys, score = float(work.keys), flops_per_score(held.entry.operations)
+        keys, score = float(products[0].n), flops_per_score(held.entry.operations)
         forward = kernels.core(flops, size, starts, keys, score, latent)
         return forward, kernels.core(2.5 * flops, 2 * size, 2 * starts, keys, score, latent)
 

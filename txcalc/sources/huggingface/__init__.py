@@ -133,7 +133,7 @@ def describe(data: Any, where: str = "config.json", name: str = "", ignore: Sequ
 
 def _read(c: Config, where: str) -> tuple[Config, dict[str, Any]]:
     """A config once it is read, and the description in it, if it has no faults."""
-    text = c
+    text, own = c, c.model_type
     agreed(c)
     if c.model_type in WRAPPERS:
         from txcalc.sources.huggingface.multimodal import language_model
@@ -149,7 +149,7 @@ def _read(c: Config, where: str) -> tuple[Config, dict[str, Any]]:
         tie_told(c, raw.get("head", {}).get("tied"))
         raw |= beside(c, text, raw)
     raw |= _stored(c, text)
-    _remarks(c, text)
+    _remarks(c, text, own)
     c.leftovers()
     return c, raw
 
@@ -197,6 +197,10 @@ RENAMED = {
 }
 
 
+# Keys that the code which a model was published with has, and transformers' class has not.
+ORIGINAL = {"glmasr": "lm_config", "vibevoice": "decoder_config"}
+
+
 def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
     """The model type of a config, and an assumption where it is its class that says it: files of transformers 2 have no
     model type, and some have one that no library knows. Errors: `InputError`."""
@@ -211,8 +215,11 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
         return "albef", ["model_type = 'albef', for fusion_layer and encoder_width are keys of its code alone"]
     if "encoder_width" in data and model_type == "bert" and data.get("add_cross_attention") is True:
         return "blip_med", ["model_type = 'blip_med', for encoder_width beside add_cross_attention is BLIP's alone"]
-    if model_type == "vibevoice" and "decoder_config" in data and "text_config" not in data:
-        return "vibevoice_original", ["model_type = 'vibevoice_original', for decoder_config is a key of its own code"]
+    key = ORIGINAL.get(model_type, "") if isinstance(model_type, str) else ""
+    if key in data and "text_config" not in data:
+        return f"{model_type}_original", [f"model_type = '{model_type}_original', for {key} is a key of its own code"]
+    if model_type == "bert" and "alibi_starting_size" in data:
+        return "mosaic_bert", ["model_type = 'mosaic_bert', for alibi_starting_size is a key of its code alone"]
     if model_type is None and "medusa_num_heads" in data:
         return "medusa", []
     if isinstance(model_type, str):
@@ -300,9 +307,14 @@ def _part(c: Config) -> str:
 
 
 def _alone(c: Config) -> str:
-    """What can be read of a model of other code: its language model alone."""
+    """What can be read of a model of other code: its language model alone, or the type that has a class so called."""
     part = language_part(c.data)
-    return f"; --ignore model_type reads its {part} alone, a {c.data[part]['model_type']}" if part else ""
+    if part:
+        return f"; --ignore model_type reads its {part} alone, a {c.data[part]['model_type']}"
+    names = c.data.get("architectures")
+    cls = names[0] if isinstance(names, list) and names else None
+    types = release.types_of(cls) if isinstance(cls, str) else []
+    return f"; --ignore model_type reads it as a {types[0]}, which has the class {cls}" if len(types) == 1 else ""
 
 
 def way_out(c: Config) -> str:
@@ -311,11 +323,11 @@ def way_out(c: Config) -> str:
     return "; txcalc show … --via transformers measures transformers' own" if there else ""
 
 
-def _remarks(c: Config, text: Config) -> None:
-    """What is worth a line although it changes no number."""
+def _remarks(c: Config, text: Config, own: str) -> None:
+    """What is worth a line although it changes no number; `own` is the type that the config has."""
     if "auto_map" in c:
-        whose = "transformers' own" if READERS.get(c.model_type, ("",))[0] not in PUBLISHED else "the published"
-        c.note(f"auto_map names code, which is not run: read as {whose} {c.model_type}")
+        whose = "transformers' own" if READERS.get(own, ("",))[0] not in PUBLISHED else "the published"
+        c.note(f"auto_map names code, which is not run: read as {whose} {own}")
     factor = text.data.get("residual_multiplier", 1)
     if factor != 1:
         told = "multiplies what every part adds to the residual stream: no parameter, and in no FLOPs"

@@ -32,7 +32,7 @@ def alias(c: Config) -> Raw:
     if isinstance(cls, str) and bare(cls) not in own:
         c.fault("architectures[0]", cls, " or ".join(row["classes"]), "other classes may have other layers")
     ours = own.get(bare(cls), "") if isinstance(cls, str) else ""
-    kept = {key: value for key, value in c.data.items() if key != "architectures"}
+    kept = {key: value for key, value in c.data.items() if key != "architectures" and value != {}}
     c.data = absent | kept | ({"architectures": [ours]} if ours else {}) | row.get("set", {})
     c.ignore(*row.get("ignore", "").split())
     if "note" in row:

@@ -7,7 +7,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.beside import beside
-from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, piece
+from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, layered, piece
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.delta import LINEAR, minimax
 from txcalc.sources.huggingface.dense import falcon
@@ -56,11 +56,48 @@ def jina_bert(c: Config) -> Raw:
     names = c.data.get("architectures")
     c.data = {**c.data, "architectures": [names[0].replace("JinaBert", "Bert")]} if isinstance(names, list) else c.data
     c.data = {key: value for key, value in c.data.items() if key != "position_embedding_type"}
-    c.model_type = "bert"
+    return _gated_bert(c, "gelu" if form == "geglu" else "relu")
+
+
+def _gated_bert(c: Config, activation: str) -> Raw:
+    own, c.model_type = c.model_type, "bert"
     raw = bert_like(c, rows=None)
-    c.model_type = "jina_bert"
-    wide = {"gated": True, "bias": False, "down_bias": True, "activation": "gelu" if form == "geglu" else "relu"}
+    c.model_type = own
+    wide = {"gated": True, "bias": False, "down_bias": True, "activation": activation}
     return raw | {"positions": {"form": "alibi"}, "feed_forward": raw["feed_forward"] | wide}
+
+
+def mosaic_bert(c: Config) -> Raw:
+    """MosaicBERT, whose code DNABERT-2 has: BERT with ALiBi and gated feed-forwards, whatever its config says."""
+    c.of_its_own("bert")
+    c.ignore("alibi_starting_size")
+    c.data = {key: value for key, value in c.data.items() if key not in ("hidden_act", "position_embedding_type")}
+    return _gated_bert(c, "gelu")
+
+
+def hyenadna(c: Config) -> Raw:
+    """HyenaDNA: long convolutions in place of attention, whose filters a network of the position makes.
+
+    Source   Nguyen et al. 2023 (arXiv 2306.15794); its published class, whose norms in layers keep PyTorch's epsilon
+    """
+    c.of_its_own("hyenadna")
+    raw = c.stack(("d_model",), ("n_layer",))
+    c.only(2, "hyena_order", why="a recurrence of another order is not read")
+    c.only(True, "train_freq", why="the frequencies of its sines are learned")
+    c.ignore("activation_freq", "use_bias", "max_seq_len")
+    several = c.size("pad_vocab_size_multiple", default=8)
+    long = {"taps": c.size("short_filter_order", default=3), "features": c.size("emb_dim", default=5),
+            "width": c.size("filter_order", default=64), "layers": c.count("num_inner_mlps", default=2)}  # fmt: skip
+    form, tied = c.head_of("lm", "none", "sequence"), {"tied": c.flag("tie_word_embeddings", default=False)}
+    made = raw | {
+        "vocab_size": -(-raw["vocab_size"] // several) * several,
+        "hyena": long,
+        "feed_forward": {"d_ff": c.size("d_inner"), "activation": "gelu", "bias": True},
+        "norm": c.layer_norm("layer_norm_epsilon"),
+        "positions": {"form": "none"},
+        "head": c.decision(form) if form == "sequence" else {"form": "none"} if form == "none" else tied,
+    }
+    return layered(made, (["layer"] * raw["n_layers"], {"layer": {"parts": ["hyena", "feed_forward"]}}))
 
 
 _BERT = ("forpretraining", "forquestionanswering", "formultiplechoice", "fornextsentenceprediction")

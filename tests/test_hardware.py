@@ -20,6 +20,7 @@ from txcalc import cards, hardware
 from txcalc.api.phrases import priced
 from txcalc.curves import PEAKS, SECONDS, SHARES
 from txcalc.errors import InputError, UnknownName
+from txcalc.planning.serving.engine_memory import visible
 from txcalc.planning.training.machine import Kernels, Machine
 from txcalc.render.report import as_csv
 from txcalc.render.summary import cards as report
@@ -405,6 +406,19 @@ def test_a_card_by_numbers() -> None:
             hardware.load(text)
     with pytest.raises(InputError, match="expected its arithmetic with a unit"):  # or is it a price?
         hardware.load("16GB@500GB/s@60")
+
+
+def test_a_chip_of_apples_with_less_memory() -> None:
+    """Its GPU gets what Metal says: 11,453.25 MB of 16 GB and 28,991.03 of 36 (recommendedMaxWorkingSetSize)."""
+    for text, name, most in (("m4-16gb", "m4-16gb", 11_453.25), ("M3 Max 36GB", "m3-max-36gb", 28_991.03)):
+        chip, whole = hardware.load(text), hardware.load(name.rpartition("-")[0])
+        assert (chip.name, chip.memory >> 30) == (name, int(name[-4:-2])) and chip.peaks == whole.peaks
+        assert visible(chip) == pytest.approx(most * 10**6, abs=10**4)
+    for text in ("m4-pro-128gb", "m4-pro-0gb"):
+        with pytest.raises(InputError, match="expected at most 64 GB of memory, as m4-pro is sold"):
+            hardware.load(text)
+    with pytest.raises(UnknownName, match="'mi300x-64gb'"):  # a card has the memory it has
+        hardware.load("mi300x-64gb")
 
 
 PRICED: dict[str, tuple[str, int | None, float | None]] = {

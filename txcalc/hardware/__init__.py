@@ -106,7 +106,8 @@ def names() -> list[str]:
 
 
 def load(name: str | Path) -> Accelerator:
-    """The accelerator of a preset's name or a short one (`h100`), of numbers (`16GB@500GB/s`), or of a .toml file.
+    """The accelerator of a preset's name or a short one (`h100`), of numbers (`16GB@500GB/s`), or of a .toml file; of
+    Apple's chips with less memory than the most, too (`m4-pro-24gb`).
 
     Errors: `UnknownName` with the nearest names; `InputError` with every fault of a file.
     """
@@ -125,6 +126,10 @@ def load(name: str | Path) -> Accelerator:
     files = _files()
     known = cards.named(text, files)
     if known not in files:
+        if (less := re.fullmatch(r"(m\d.*?)[\s_-]*(\d{1,4})\s*gi?b", text, re.I)) and cards.named(
+            less[1], files
+        ) in files:
+            return _with_less(load(less[1]), int(less[2]), text)
         if re.fullmatch(r"[\d.]+\s*([kmgt]|[kmgt]?i?b)?|.*\d\s*[kmgt]i?b\s*/\s*s", text, re.I):
             expected = "a name, or a size and a bandwidth with their units", "16GB@500GB/s"
             raise InputError("--gpu", [Fault("--gpu", text, *expected)])
@@ -171,6 +176,15 @@ def parse(raw: Mapping[str, Any], name: str, where: str) -> Accelerator:
     from txcalc.hardware.reader import Reader
 
     return Reader(raw, where).accelerator(name)
+
+
+def _with_less(chip: Accelerator, size: int, text: str) -> Accelerator:
+    """A chip of unified memory with `size` GiB, else as it is."""
+    if not 0 < size << 30 <= chip.memory:
+        expected = f"at most {chip.memory >> 30} GB of memory, as {chip.name} is sold"
+        raise InputError("--gpu", [Fault("--gpu", text, expected)])
+    name, title = f"{chip.name}-{size}gb", f"{chip.title} ({size} GB, all GPU cores)"
+    return replace(chip, name=name, title=title, memory=size << 30)
 
 
 def describe(accelerator: Accelerator) -> dict[str, Any]:

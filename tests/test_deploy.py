@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from command import Command
 from hypothesis import assume, given, strategies as st
+from tiny import TINY
 
 from txcalc import deploy, hardware, load
 from txcalc.errors import InputError, UnknownName
@@ -371,6 +372,9 @@ def test_a_vocabulary_that_does_not_divide_is_padded_and_said() -> None:
     (stage,) = sharding.stages(Layout(tp=4))
     assert walk(stage.root, load("gpt2").workload()).at("embedding.tokens").total("params") == 12_565 * 768
     assert sharding.notes(Layout(tp=4)) == ("V = 50,257 is padded to 50,260, a multiple of tp = 4",)
+    inner = Sharding(build(TINY["bitnet"], "bitnet"))
+    assert "the statistics of norms before o and down are summed over the ranks of tp" in inner.notes(Layout(tp=2))
+    assert not inner.notes(Layout())
 
 
 def test_every_preset_has_ranks_of_two() -> None:

@@ -32,6 +32,7 @@ from txcalc.planning.shapes import (
     DesignBudget,
     DesignFamily,
     Likeness,
+    _depths,
     boundary,
     classics,
     designs,
@@ -294,6 +295,22 @@ def test_a_model_is_like_itself(name: str) -> None:
     same = family.model(stack["n_layers"], stack["d_model"])
     assert same.ledger(tokens=64).by_kind("params") == model.ledger(tokens=64).by_kind("params")
     assert same.ledger(tokens=64).total("flops") == model.ledger(tokens=64).total("flops")
+
+
+def test_shapes_like_a_model_are_at_most_so_deep() -> None:
+    """Of a trillion parameters in rounds of six layers."""
+    model = load("gemma-3-12b")
+    found = [layers for layers, _, _ in _depths(DesignBudget(Likeness(model), engine(model), params=10**12))]
+    assert len(found) > 9 and all(layers % 6 == 0 and layers <= 512 for layers in found)
+
+
+def test_heads_stay_as_wide_as_they_are_where_each_kind_says_it() -> None:
+    """Gemma 3's windowed layers have a table of attention of their own."""
+    changes = Likeness(load("gemma-3-12b")).changes(6, 1920)
+    assert changes == {
+        "d_model": 1920, "n_layers": 6, "attention.n_heads": 8, "attention.n_kv_heads": 4, "feed_forward.d_ff": 7680,
+        "layer.local.attention.d_head": 256, "attention.d_head": 256,
+    }  # fmt: skip
 
 
 def test_dense_layers_before_experts_stay_as_many() -> None:

@@ -55,7 +55,8 @@ from txcalc.planning.serving.rank_time import RankTime, _Leaf
 from txcalc.planning.serving.rank_work import LeafLoad, RankWork
 from txcalc.planning.serving.speed import most_rate
 from txcalc.planning.serving.traffic import Lengths, Requests
-from txcalc.planning.shapes import DesignBudget, DesignFamily, _depths
+from txcalc.planning.shapes import DesignBudget, DesignFamily, Likeness, _depths
+from txcalc.planning.terms import by_product
 from txcalc.planning.training import Recipe
 from txcalc.planning.training.machine import Kernels, Machine
 from txcalc.planning.training.step import StepTimer
@@ -590,6 +591,33 @@ def test_packed_weights_of_one_row_are_multiplied_at_the_peak_at_most() -> None:
         work = SimpleNamespace(chance=None, entry=SimpleNamespace(leaf=None))
         leaf: Any = SimpleNamespace(work=work, curve=curve, start=0.0, peak=100.0, narrowed=0.0)
         assert RankTime._load(rank, ask, leaf).compute == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize("attention", ["dense", "masked"])
+def test_products_of_a_model_are_all_its_flops(attention: str) -> None:
+    """Also where layers share their weights, or a token has two of eight experts."""
+    for name in ("albert-base-v2", "mixtral-8x7b"):
+        ledger = load(name).ledger(1, 16)
+        total = ledger.total("flops" if attention == "dense" else "flops_masked")
+        assert sum(by_product(ledger, attention).values()) == total
+
+
+@pytest.mark.parametrize(
+    ("order", "repeats", "first", "size"),
+    [
+        (["a"], True, 1, 1),
+        (["a", "b"], False, 2, 1),
+        (["a", "b", "b"], False, 2, 1),
+        (["a", "b", "a", "b"], True, 2, 2),
+        (["a", "a", "b", "c", "c"], False, 4, 1),
+    ],
+)
+def test_a_family_s_shapes_are_rounds_or_end_in_its_last_kind(
+    order: list[str], repeats: bool, first: int, size: int
+) -> None:
+    family = Likeness(load(DENSE))
+    family.__dict__["order"] = order
+    assert (family.repeats, family.first, family.round) == (repeats, first, size)
 
 
 def test_a_cap_of_logits_is_over_the_vocabulary() -> None:

@@ -12,7 +12,7 @@ from command import typed
 from hypothesis import given, settings, strategies as st
 
 from txcalc import deploy, load, train
-from txcalc.errors import InputError, TxcalcError
+from txcalc.errors import InputError, TxcalcError, UnknownName
 from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.parts.sharding import Ways
@@ -249,6 +249,11 @@ def test_multi_token_prediction_is_counted_apart(tmp_path: Path) -> None:
     assert model.params + model.predictors + 2 * 129280 * 7168 == 684_489_830_400
     assert read(CONFIGS["deepseek-v3"] | {"num_nextn_predict_layers": 2}).predictors == 2 * model.predictors
     assert read(CONFIGS["deepseek-v3"] | {"num_nextn_predict_layers": 0}).predictors == 0
+    assert model.predictor
+    ledger = model.predictor.ledger(1, 8)
+    assert ledger.at("join.norms.1").total("params") == 7168  # of the hidden state, and of the embedding
+    with pytest.raises(UnknownName):
+        ledger.at("join.norms.2")
     path = tmp_path / "config.json"
     path.write_text(json.dumps(CONFIGS["deepseek-v3"]))
     answer = typed("show", str(path), "--json")

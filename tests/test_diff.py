@@ -77,6 +77,7 @@ def test_attention_is_told_from_experts_and_from_depth() -> None:
         "layers.mixer": ("GQA", "MLA"),
         "layers.feed_forward": ("feed_forward", "3*feed_forward, 58*experts"),
     }
+    assert [*alone] == ["layers.n_layers", "layers.mixer", "layers.feed_forward"]
     costs = {key: d.cost for key, d in alone.items() if d.cost}
     d, dense, expert = 16384, 3 * 16384 * 53248, 3 * 16384 * 2048
     gqa = 2 * d * 128 * (128 + 8)

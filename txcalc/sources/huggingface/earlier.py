@@ -100,6 +100,43 @@ def hyenadna(c: Config) -> Raw:
     return layered(made, (["layer"] * raw["n_layers"], {"layer": {"parts": ["hyena", "feed_forward"]}}))
 
 
+def stripedhyena(c: Config) -> Raw:
+    """StripedHyena, whose code Evo has: convolutions with modal filters, and attention in some layers.
+
+    Source   Nguyen et al. 2024 (Science 386, eado9336), methods; its published class
+    """
+    c.of_its_own("stripedhyenamodel")
+    raw = c.stack(n_layers=("num_layers",))
+    d, n = raw["d_model"], raw["n_layers"]
+    if c.size("hyena_filter_groups", default=d) != 1:
+        c.fault("hyena_filter_groups", c.data.get("hyena_filter_groups", d), "1: a filter for each channel")
+    c.only(1, "proj_groups", why="attention has as many heads of keys as of queries")
+    c.only(True, "short_filter_bias", "final_norm", why="the published models have it")
+    c.only(False, "smeared_gqa", why="it is not read")
+    c.ignore("make_vocab_size_divisible_by", "model_parallel_size", "pipe_parallel_size", "num_filters", "max_seqlen")
+    c.ignore("rotary_emb_scaling_factor", "inner_size_multiple_of", "hyena_layer_idxs", "attn_layer_idxs")
+    c.ignore("column_split", "column_split_hyena", "inference_mode", "log_intermediate_values", "prefill_style")
+    c.ignore("split_k0", "use_flash_depthwise", "use_flash_rmsnorm", "use_flashfft", "use_interpolated_rotary_pos_emb")
+    c.ignore("use_flash_attn", "use_flash_attention_2", "max_batch_size", "mlp_dtype", "attn_block_dtype")
+    bias = ["q", "k", "v"] if c.flag("qkv_proj_bias", default=True) else []
+    attention = c.heads(raw, kv_names=(), width_names=())
+    attention["bias"] = bias + (["o"] if c.flag("mha_out_proj_bias", default=True) else [])
+    mixing, act = c.data.get("attn_layer_idxs"), c.activation("mlp_activation", default="silu")
+    rest = [i for i in range(n) if not isinstance(mixing, list) or i not in mixing]
+    if not isinstance(mixing, list) or len(rest) + len(mixing) != n or c.data.get("hyena_layer_idxs") != rest:
+        c.fault("attn_layer_idxs", mixing, "numbers of layers, of which hyena_layer_idxs has the others")
+    made = raw | {
+        "attention": attention,
+        "hyena": {"states": c.size("state_size"), "taps": c.size("short_filter_length")},
+        "feed_forward": {"d_ff": c.size("inner_mlp_size"), "gated": True, "activation": act},
+        "norm": c.rms("eps"),
+        "positions": c.rotary(attention["d_head"], names=("rotary_emb_base",)),
+        "head": {"tied": c.flag("tie_embeddings", default=True)},
+    }
+    kinds = ["hyena" if i in rest else "attention" for i in range(n)]
+    return layered(made, (kinds, {kind: {"parts": [kind, "feed_forward"]} for kind in set(kinds)}))
+
+
 _BERT = ("forpretraining", "forquestionanswering", "formultiplechoice", "fornextsentenceprediction")
 
 

@@ -107,6 +107,27 @@ def flamingo(c: Config) -> Raw:
     return raw | {"idle": raw.get("idle", 0) + held}
 
 
+def bailingmm(c: Config) -> Raw:
+    """Ming-omni: Ling's experts, which pictures and sounds reach through two further routers in every layer.
+
+    Source   Ming-Omni: 2025 (arXiv 2506.09344), section 2.2; its published code
+    """
+
+    def text(inner: Config) -> Raw:
+        several = inner.flag("multi_gate", default=False)
+        scaling = inner.data.get("rope_scaling")
+        if isinstance(scaling, Mapping) and scaling.get("type") == "3D":
+            inner.data = {key: value for key, value in inner.data.items() if key != "rope_scaling"}
+        raw = _typed(inner, ("bailing_moe",), "image_patch_token", "image_start_token", "video_start_token")
+        if not several or c.faults:
+            return raw
+        held = 2 * raw["n_layers"] * raw["d_model"] * raw["experts"]["n_experts"]
+        c.note(f"words alone are run: the routers of pictures and of sounds ({held:,} parameters) are held")
+        return raw | {"idle": held}
+
+    return inside(c, "llm_config", text, "bailingmm", "bailingmmnative")
+
+
 def internlmxcomposer2(c: Config) -> Raw:
     """InternLM2 with two matrices of rank 256 beside each of its own, through which the tokens of a picture go.
 

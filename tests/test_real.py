@@ -15,6 +15,7 @@ from tiny import TINY
 pytest.importorskip("torch")
 
 from txcalc import load
+from txcalc.errors import InputError
 from txcalc.model import Model
 from txcalc.planning.layout import parse_layout
 from txcalc.planning.training.recipe import parse_recipe
@@ -64,6 +65,18 @@ LATENT = {
 @pytest.mark.parametrize("layout", ["tp=2,sp=2,fsdp=2,ep=4", "fsdp=4,ep=2", "dp=2,fsdp=2,ep=2"])
 def test_latents_and_experts_are_those_of_one_process(layout: str) -> None:
     _equal(build(LATENT, "latent"), layout, "")
+
+
+def test_an_expert_without_tokens_has_a_gradient_of_zeros() -> None:
+    """Of afmoe's four experts, one on a rank, the tokens at hand choose three."""
+    _equal(build({**TINY["afmoe"], "vocab_size": 52}, "afmoe"), "tp=2,sp=2,fsdp=2,ep=4", "")
+
+
+def test_gates_cut_by_what_all_of_them_are_are_not_run_over_tp(pool: Pool) -> None:
+    model = build(TINY["gemma3n"], "gemma3n")
+    _equal(model, "fsdp=2", "", pool)
+    with pytest.raises(InputError, match="tp of gates that are cut by their mean and deviation"):
+        _equal(model, "tp=2", "", pool)
 
 
 def test_adapters_of_fewer_rows_than_ranks_are_those_of_one_process(pool: Pool) -> None:

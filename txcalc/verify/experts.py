@@ -117,7 +117,7 @@ def _exchanged(self: Any, rows: Tensor, counts: Sequence[int], run: Run) -> Tens
     made = []
     for i, expert in enumerate(self.routed.values()):
         share = torch.cat(pieces[i::each])
-        made.append((expert(share, run) if len(share) else share).split([one[i] for one in there]))
+        made.append(expert(share, run).split([one[i] for one in there]))
     back = torch.cat([of_expert[rank] for rank in range(len(there)) for of_expert in made])
     if self.etp.size() > 1:
         back = reduce_scatter_tensor_autograd(back, "sum", 0, self.etp.get_group())

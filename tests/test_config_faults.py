@@ -75,3 +75,10 @@ def test_what_transformers_refuses_is_said_where_no_size_depends_on_it() -> None
     assert [one for one in notes if "refuses" in one] == [
         "transformers' musicgen_melody refuses, though no size depends on it: audio_encoder.upsampling_ratios = null"
     ]
+
+
+def test_a_width_of_heads_that_its_class_derives_may_stand_beside() -> None:
+    config = {"model_type": "codegen", "n_embd": 64, "n_layer": 2, "n_head": 8, "vocab_size": 100, "rotary_dim": 4}
+    assert build(*describe(config | {"head_dim": 8})).params == build(*describe(config)).params
+    with pytest.raises(InputError, match="head_dim is 16, expected 8"):
+        describe(config | {"head_dim": 16})

@@ -144,6 +144,8 @@ class Decoder:
             table["qk_norm"] = self.qk_norm if on else "none"
         if self.square:
             c.square(raw, table, self.square)
+        if "head_dim" not in self.width_names:
+            c.only(table["d_head"], "head_dim", why="its class divides the width by the heads")
         return {**table, **self.attention, **(c.chunks() if self.chunks else {})}
 
     def _latent(self, c: Config, raw: Raw) -> Raw:

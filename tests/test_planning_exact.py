@@ -709,7 +709,6 @@ STREAM = {"d_model": 64, "feed_forward.d_ff": 96}
 HEADS = {"attention.n_kv_heads": 4, "attention.n_heads/n_kv_heads": 2, "attention.d_head/2": 4}
 
 
-@pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize(
     ("source", "changes", "values"),
     [

@@ -842,7 +842,6 @@ def test_a_convolution_of_channels_has_no_inputs_that_are_summed_in_turn() -> No
     assert found["layers.mamba.in_proj"] == [("products", 2 * 32, 2 * (128 + 16), 2 * 16)]
 
 
-@pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize(
     ("source", "changes", "expected"),
     [

@@ -305,6 +305,15 @@ def test_shapes_like_a_model_are_at_most_so_deep(monkeypatch: pytest.MonkeyPatch
     assert max(layers for one in budgets for layers, _, _ in _depths(one)) == 30
 
 
+def test_a_design_s_widest_is_the_least_that_its_heads_allow(monkeypatch: pytest.MonkeyPatch) -> None:
+    family = Likeness(load("gemma-3-12b"))
+    monkeypatch.setattr("txcalc.planning.shapes.WIDEST", family.step())
+    assert [*family.widths()] == [family.step()]
+    monkeypatch.setattr("txcalc.planning.shapes.WIDEST", family.step() - 1)
+    with pytest.raises(InputError, match="whole heads need a multiple of D = "):
+        family.widths()
+
+
 def test_heads_stay_as_wide_as_they_are_where_each_kind_says_it() -> None:
     """Gemma 3's windowed layers have a table of attention of their own."""
     changes = Likeness(load("gemma-3-12b")).changes(6, 1920)

@@ -245,6 +245,15 @@ def test_an_estimate_of_adapters_holds_frozen_weights_as_they_are_stored() -> No
     table = of_search.table(Recipe(tokens=32, frozen="bf16"))
     assert table and table.elements[1:] == (0, 0) and table.frozen == (2 * NORMED, 2 * ROOT)
     assert table.elements[0] == model.params - load(DECODER).params
+    bare = table._replace(frozen=(0.0, 0.0))
+    for layout, zero, held in (
+        (Layout(fsdp=2, cp=3), 3, (2 * NORMED + 2 * ROOT) / 6),
+        (Layout(dp=4), 0, 2 * NORMED + 2 * ROOT),
+        (Layout(pp=2), 0, NORMED + 2 * ROOT),
+    ):
+        recipe = Recipe(layout, tokens=32, frozen="bf16", zero=zero)
+        whole, rest = (of_search.estimate(recipe, one).bytes for one in (table, bare))
+        assert whole - rest == pytest.approx(held)
     machine = Machine.of(hardware.load("rtx-4090"))
     tuned = Recipe(tokens=2048, frozen="nf4-dq")
     found = Search(load("llama-3.1-8b", {"lora.rank": 16}), tuned, machine, 1, 8, frozenset({"frozen"})).run().best

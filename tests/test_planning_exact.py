@@ -917,6 +917,16 @@ def test_a_pass_is_worked_out_once_for_each_of_an_engine_s_formats() -> None:
     assert here == ["final_norm", "head.projection"] and not any(leaf.in_ram for leaf in held.leaves)
 
 
+def test_experts_activations_stay_in_their_kernel() -> None:
+    """Of two experts in each of four layers, for 8 tokens: an activation of 96 numbers is read and written, and it, the
+    other half and their product."""
+    model = load(EXPERTS)
+    work = RankWork(Sharding(model, serving=True).stages(Layout())[0], Layout(), engine(model))
+    loads = {work.leaves[load.leaf].entry.name: load for load in work.loads(model.workload(1, 8))}
+    activation = loads["layers.experts.routed.activation"]
+    assert (activation.moved, activation.on_chip) == (0, 8 * 8 * (2 + 3) * 96 * 2)
+
+
 @pytest.mark.parametrize("name", ["zamba", "zamba2"])
 def test_weights_of_another_layer_are_read_where_it_computes(name: str) -> None:
     """Those that a layer shares with an earlier one are held there, and read in both."""

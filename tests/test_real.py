@@ -72,10 +72,14 @@ def test_an_expert_without_tokens_has_a_gradient_of_zeros() -> None:
     _equal(build({**TINY["afmoe"], "vocab_size": 52}, "afmoe"), "tp=2,sp=2,fsdp=2,ep=4", "")
 
 
-def test_gates_cut_by_what_all_of_them_are_are_not_run_over_tp(pool: Pool) -> None:
-    model = build(TINY["gemma3n"], "gemma3n")
+@pytest.mark.parametrize(
+    ("source", "what"),
+    [("gemma3n", "gates that are cut by their mean"), ("diffllama", "heads of which one half is subtracted")],
+)
+def test_what_is_taken_of_all_channels_is_not_run_over_tp(source: str, what: str, pool: Pool) -> None:
+    model = build(TINY[source], source)
     _equal(model, "fsdp=2", "", pool)
-    with pytest.raises(InputError, match="tp of gates that are cut by their mean and deviation"):
+    with pytest.raises(InputError, match=f"tp of {what}"):
         _equal(model, "tp=2", "", pool)
 
 

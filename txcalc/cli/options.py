@@ -173,6 +173,13 @@ def must_change(models: Sequence[Model], changes: Mapping[str, Any]) -> None:
         raise InputError(where, [changes_nothing(key, value) for key, value in changes.items()])
 
 
+def once(flag: str, given: Sequence[str] | None) -> str | None:
+    """The value of an option that nobody means twice. Errors: `InputError` where it is given twice."""
+    if given and len(given) > 1:
+        raise InputError(flag, ["is given twice"])
+    return given[0] if given else None
+
+
 def numbers(text: str, flag: str) -> list[int]:
     """`4k,32k,128k` as whole numbers, without repeats."""
     return list(dict.fromkeys(parse_tokens(item, flag) for item in text.split(",")))

@@ -53,8 +53,8 @@ def verify(
     everything: Annotated[bool, o.option("--all")] = False,
     *,
     device: Annotated[str, o.option("--device", "On meta any model size works.")] = "meta",
-    layout: Annotated[
-        str | None,
+    layouts: Annotated[
+        list[str] | None,
         o.option("--layout", "Verify training in this layout, against PyTorch's own sharding: tp=8,sp=8,fsdp=4."),
     ] = None,
     recipe: Annotated[
@@ -84,7 +84,7 @@ def verify(
 
     Example: txcalc verify gpt2
     """
-    changes = adapters(lora)[0]
+    changes, layout = adapters(lora)[0], o.once("--layout", layouts)
     if layout is not None:
         if not sources:
             raise InputError("verify", ["expected models"])

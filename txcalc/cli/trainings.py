@@ -11,7 +11,6 @@ import txcalc
 from txcalc.cli import completion, options as o
 from txcalc.cli.command import command
 from txcalc.cli.output import progress
-from txcalc.errors import InputError
 
 LAYOUT = (
     "Also fsdp=, cp=, ep=, etp=, vpp=, sp=. Default: the fastest that fits; without a number of GPUs, on the fewest "
@@ -68,9 +67,7 @@ def train(
 
     Example: txcalc train llama-3.1-8b --gpu h100-sxm:8@2.5 --layout fsdp=8 --tokens 8k --train-tokens 1T
     """
-    if len(layout or ()) > 1:
-        raise InputError("--layout", ["is given twice"])
+    chosen = o.once("--layout", layout)
     bar: Any = nullcontext() if layout else progress()
     with bar as tell:
-        chosen = layout[0] if layout else None
         return txcalc.train(o.model(source, set_, None), gpu, layout=chosen, **asked, tell=tell)

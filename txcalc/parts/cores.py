@@ -271,6 +271,7 @@ class DifferentialCore(SoftmaxCore):
     scale: Any = None
     learns: bool = True
     extra_products = "two attentions with the same queries and keys"
+    of_all = "heads of which one half is subtracted from the other"
 
     def rows_kept(self, work: Workload) -> Any:
         """One per pair of heads."""

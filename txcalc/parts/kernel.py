@@ -89,6 +89,12 @@ class Executed:
         """(rotated dimensions of a head, all of them); None: not rotary."""
         return None
 
+    @property
+    def of_all(self) -> str:
+        """What it takes of all its channels or heads together, so that shares of them, as tp makes, have other values;
+        "": nothing."""
+        return ""
+
     def rows_kept(self, work: Workload) -> Any:
         """Statistics per position that its kernel saves for backward: a mean, a softmax's log-sum-exp."""
         return 0

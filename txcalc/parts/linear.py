@@ -216,6 +216,10 @@ class Activation(Leaf):
     def operators_exact(self) -> str:
         return "all" if self.traffic_exact else ""
 
+    @property
+    def of_all(self) -> str:
+        return "" if self.sparsity is None else "gates that are cut by their mean and deviation"
+
     def rows_kept(self, work: Workload) -> Any:
         """The threshold of activation sparsity."""
         return 0 if self.sparsity is None else 1

@@ -108,9 +108,9 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
         faults.append("dp without fsdp is DistributedDataParallel, which is not run: fsdp=N")
     if layout.tp > 1 and any(entry.kind == "recurrent" for entry in model.ledger()):
         faults.append("tp of recurrent mixers: each part of a packed projection is cut, and torch cuts all as one")
-    rows = (e.leaf.rows_kept(e.work) for e in model.ledger() if e.leaf.role == "activation" and e.work)
-    if layout.tp > 1 and any(rows):
-        faults.append("tp of gates that are cut by their mean and deviation: each rank takes those of its own share")
+    if layout.tp > 1:
+        together = dict.fromkeys(entry.leaf.of_all for entry in model.ledger() if entry.leaf.of_all)
+        faults += [f"tp of {what}: each rank would do so among its own share" for what in together]
     if layout.pp > 1 and layout.tp > 1:
         faults.append("pp beside tp is not run with values; --layout without --torchrun shows its bytes")
     if recipe.recompute != "none" or recipe.frozen or recipe.adapter:

@@ -261,12 +261,12 @@ class Recipe:
             faults.append(Fault("vpp", 1, "2 or more with --schedule interleaved"))
         if self.schedule in ("interleaved", "zb") and self.accumulation % layout.pp and layout.vpp > 1:
             expected = f"a multiple of pp = {layout.pp}"
-            faults.append(Fault("accumulation", self.accumulation, expected, "see --global-batch"))
+            faults.append(Fault("accumulation", self.accumulation, expected, "global batch / micro-batch / dp / fsdp"))
         if self.accumulation < self.least:
             whose = f" of {self.framework}" if self.schedule == "1f1b" else ""
             expected = f"at least {self.least} micro-batches for the schedule {self.schedule}{whose}"
             expected = f"{expected} at pp = {layout.pp}"
-            faults.append(Fault("accumulation", self.accumulation, expected, "see --global-batch"))
+            faults.append(Fault("accumulation", self.accumulation, expected, "global batch / micro-batch / dp / fsdp"))
         return faults
 
     def _unscheduled(self) -> Fault:

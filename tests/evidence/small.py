@@ -49,6 +49,7 @@ def truth(
         "metaclip_2",
         "owlv2",
         "owlvit",
+        "pix2struct",
         "siglip",
         "siglip2",
     ):  # read with both encoders

@@ -14,7 +14,7 @@ KERNEL_ALONE = ("mra",)  # without its kernel, transformers returns zeros for it
 
 
 class ModelInput(NamedTuple):
-    """An input of the model, with the letter of each size that may vary: `frames` per T_src."""
+    """An input of the model, with the letter of each size that may vary: `frames` per position."""
 
     name: str
     shape: tuple[int, ...]
@@ -22,7 +22,7 @@ class ModelInput(NamedTuple):
     frames: int = 1
 
     def sizes(self) -> tuple[SymbolicSize | None, ...]:
-        return tuple(x and SymbolicSize(x, self.frames if x is T_SRC else 1) for x in self.letters)
+        return tuple(x and SymbolicSize(x, 1 if x is B else self.frames) for x in self.letters)
 
 
 def inputs_of(net: Any, batch: int, tokens: int, source: int | None) -> tuple[ModelInput, ...] | str:
@@ -30,7 +30,11 @@ def inputs_of(net: Any, batch: int, tokens: int, source: int | None) -> tuple[Mo
     config, taken = net.config, inspect.signature(net.forward).parameters
     if config.model_type in KERNEL_ALONE:
         return "its attention is a CUDA kernel, without which its code computes none"
-    if net.main_input_name == "pixel_values" or ("pixel_values" in taken and "input_ids" not in taken):
+    if (
+        net.main_input_name == "pixel_values"
+        or hasattr(config, "crop_size")
+        or ("pixel_values" in taken and "input_ids" not in taken)
+    ):
         seen = _pictures(getattr(config, "encoder", config), batch)
         joined = "decoder_input_ids" in taken and not isinstance(seen, str)
         return (*seen, ModelInput("decoder_input_ids", (batch, tokens), (B, T))) if joined else seen
@@ -41,6 +45,10 @@ def inputs_of(net: Any, batch: int, tokens: int, source: int | None) -> tuple[Mo
     if net.main_input_name == "input_features" and (heard := _bands(config, batch, tokens, source)):
         joined = getattr(config, "is_encoder_decoder", False)
         return (heard, *([ModelInput("decoder_input_ids", (batch, tokens), (B, T))] * joined))
+    if net.main_input_name == "flattened_patches":  # each with its row and column before it
+        wide = getattr(config, "vision_config", config).patch_embed_hidden_size + 2
+        patches = ModelInput("flattened_patches", (batch, tokens if source is None else source, wide), (B, T_SRC, None))
+        return (patches, *([ModelInput("decoder_input_ids", (batch, tokens), (B, T))] * ("decoder_input_ids" in taken)))
     if net.main_input_name == "states":
         wide = {"states": config.state_dim, "actions": config.act_dim, "returns_to_go": 1}
         acts = (ModelInput(name, (batch, tokens, size), (B, T, None)) for name, size in wide.items())
@@ -103,6 +111,11 @@ def _bands(config: Any, batch: int, tokens: int, source: int | None) -> ModelInp
         frames, wide = 2**config.num_conv_layers, width * config.input_channels
         shape = (batch, (tokens if source is None else source) * frames, wide)
         return ModelInput("input_features", shape, (B, T_SRC, None), frames)
+    heard = getattr(config, "encoder_config", config)
+    if factor := getattr(heard, "subsampling_factor", 0):
+        frames = heard.subsampling_conv_stride ** (factor.bit_length() - 1)
+        length, letter = (tokens, T) if source is None and not config.is_encoder_decoder else (source or tokens, T_SRC)
+        return ModelInput("input_features", (batch, length * frames, heard.num_mel_bins), (B, letter, None), frames)
     if side := getattr(config, "spec_size", 0):  # bands and frames form a square image
         crops = 4 if getattr(config, "enable_fusion", False) else 1
         bands = config.num_mel_bins
@@ -112,6 +125,9 @@ def _bands(config: Any, batch: int, tokens: int, source: int | None) -> ModelInp
 
 def _pictures(config: Any, batch: int) -> tuple[ModelInput, ...] | str:
     """An image, or the frames of a video."""
+    if side := getattr(config, "crop_size", 0):
+        shape = (batch, config.frames_per_clip, config.in_chans, side, side)
+        return (ModelInput("pixel_values_videos", shape, (B, None, None, None, None)),)
     config = config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
     config = config.backbone_config if hasattr(config, "use_simple_decoder") else config  # of pictures of one size
     image, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
@@ -124,6 +140,8 @@ def _pictures(config: Any, batch: int) -> tuple[ModelInput, ...] | str:
 
 
 def blank(one: ModelInput, shape: tuple[int, ...]) -> Tensor:
-    real = one.name.endswith(("_values", "_features", "_embeddings", "states", "actions", "_to_go"))
+    real = one.name.endswith(
+        ("_values", "_features", "_embeddings", "_patches", "_videos", "states", "actions", "_to_go")
+    )
     kind = torch.float32 if real else torch.long
     return torch.zeros(shape, dtype=kind, device="meta")

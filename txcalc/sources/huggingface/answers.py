@@ -17,6 +17,7 @@ HEADS = {
     "ForMaskedLM": "masked-lm",
     "ForConditionalGeneration": "lm",
     "ForImageClassification": "classifier",
+    "ForVideoClassification": "classifier",
     "ForSemanticSegmentation": "pixels",
     "ForUniversalSegmentation": "masks",
     "ForInstanceSegmentation": "masks",

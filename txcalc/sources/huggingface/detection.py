@@ -214,6 +214,14 @@ def vitpose(c: Config) -> Raw:
     return net.described(d)
 
 
+def vitpose_backbone(c: Config) -> Raw:
+    """ViTPose without its head."""
+    c.alone()
+    c.ignore("architectures")  # there is but one class
+    net, d = _posed(c)
+    return net.described(d)
+
+
 def _posed(c: Config) -> tuple[Network, int]:
     """Its backbone, which has run: a part of each feed-forward's output may be one of several experts', all of which
     run."""

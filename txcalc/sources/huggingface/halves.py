@@ -1,5 +1,5 @@
 """Halves with a config each: an encoder with any decoder that attends to it, and T5Gemma 2, whose decoder attends to
-itself and to its encoder in one softmax.
+itself and to its encoder in one softmax; Pix2Struct, an encoder of patches and T5's decoder.
 """
 
 from __future__ import annotations
@@ -109,6 +109,38 @@ def t5gemma2(c: Config) -> Raw:
         "decoder": _merged(behind, decoder),
     }
     return raw | beside(whole, text, encoder)
+
+
+def pix2struct(c: Config) -> Raw:
+    """T5's layers over a picture's patches, each of a row and a column, and T5's decoder (arXiv 2210.03347)."""
+    joined(c)
+    c.count("decoder_start_token_id", default=0)
+    tied = c.flag("tie_word_embeddings", default=False)
+    c.head_of("lm")
+    seen, text = (c.nested(f"{key}_config", f"pix2struct_{key}_model", {}) for key in ("vision", "text"))
+    patch, rows = seen.size("patch_embed_hidden_size", default=768), seen.size("seq_len", default=4096)
+    d, names = seen.size("hidden_size"), ("num_attention_heads", "num_hidden_layers")
+    encoder: Raw = {"n_layers": seen.layers(names[1]), "positions": {"form": "none"}, "embedding": {"shared": False}}
+    encoder["attention"] = {"n_heads": seen.size(names[0]), "d_head": seen.size("d_kv", default=64)}
+    encoder["around"] = [piece("patches", "linear", patch, d, kind="embedding")]
+    encoder["around"] += [piece(name, "table", rows, d, kind="embedding") for name in ("rows", "columns")]
+    decoder = text.widths("encoder-decoder", n_layers=("num_layers", names[1]))
+    heads, width = text.size("num_heads", names[0]), text.size("d_kv", default=64)
+    if heads * width != decoder["d_model"]:
+        text.fault("d_kv", width, f"a width with which {heads:,} heads are hidden_size = {decoder['d_model']:,}")
+    if d != decoder["d_model"]:
+        seen.fault("hidden_size", d, f"{decoder['d_model']:,}, the text's, which attends to it")
+    decoder["attention"] = {"n_heads": heads, "d_head": width}
+    buckets = text.size("relative_attention_num_buckets", default=32)
+    far = text.size("relative_attention_max_distance", default=128)
+    decoder["positions"] = {"form": "relative", "buckets": buckets, "distance": far}
+    for half, own in ((encoder, seen), (decoder, text)):
+        half["attention"]["scale"] = 1.0
+        act = own.activation("dense_act_fn", default="gelu_new")
+        half["feed_forward"] = {"d_ff": own.size("d_ff"), "gated": True, "activation": act}
+        half["norm"] = {"form": "rms", "eps": own.real("layer_norm_eps", "layer_norm_epsilon", default=1e-6)}
+    c.note("--source counts the picture's patches, at most 2,048 as published")
+    return {"kind": decoder.pop("kind"), "d_model": d, "head": {"tied": tied}, "encoder": encoder, "decoder": decoder}
 
 
 def _table(c: Config, key: str, model_type: str) -> Config:

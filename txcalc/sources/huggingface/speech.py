@@ -337,10 +337,10 @@ def _frames(c: Config, d: int) -> list[Raw]:
     """What reads the last frame and the speaker's vector, and what writes the next frames."""
     bands, several = c.size("num_mel_bins", default=80), c.size("reduction_factor", default=2)
     inner, speaker = c.size("speech_decoder_prenet_units", default=256), c.size("speaker_embedding_dim", default=512)
-    made, read = list[Raw](), bands
-    for i in range(c.size("speech_decoder_prenet_layers", default=2)):
-        made += [piece(f"read{i + 1}", "linear", read, inner), piece(f"read{i + 1}_relu", "relu", inner)]
-        read = inner
+    made, further = list[Raw](), c.size("speech_decoder_prenet_layers", default=2) - 1
+    for name, read, times in (("first", bands, 1), ("more", inner, further)):
+        both = [piece(name, "linear", read, inner), piece(f"{name}_relu", "relu", inner)]
+        made += [one | {"times": times} for one in both if times]
     made += [piece("read", "linear", inner, d), piece("place_scale", "held", 1)]
     made += [piece("speaker", "linear", d + speaker, d), piece("speaker_relu", "relu", d)]
     made = [one | {"kind": "embedding"} for one in made]
@@ -349,13 +349,11 @@ def _frames(c: Config, d: int) -> list[Raw]:
     if taps % 2 == 0:
         c.fault("speech_decoder_postnet_kernel", taps, "an odd number")
     last = [piece("frames", "linear", d, bands * several), piece("ends", "linear", d, several)]
-    read = bands
-    for i in range(layers):
-        to = bands if i == layers - 1 else wide
-        name = f"write{i + 1}"
-        last += [piece(name, "convolution", read, to, taps, 1, bias=False, **here)]
-        last += [piece(f"{name}_{form}", form, to, **here) for form in ("scale", "shift")]
-        last += [piece(f"{name}_tanh", "tanh", to, **here)] * (i < layers - 1)
-        read = to
+    rows = [("first", bands, wide, 1), ("more", wide, wide, layers - 2), ("last", wide, bands, 1)]
+    for name, read, to, times in rows if layers > 1 else [("last", bands, bands, layers)]:
+        both = [piece(f"write_{name}", "convolution", read, to, taps, 1, bias=False)]
+        both += [piece(f"write_{name}_{form}", form, to) for form in ("scale", "shift")]
+        both += [piece(f"write_{name}_tanh", "tanh", to)] * (name != "last")
+        last += [one | {"times": times, **here} for one in both if times]
     last.append(piece("frames_sum", "sum", bands, **here))
     return [*made, *(one | {"kind": "head"} for one in last)]

@@ -199,6 +199,27 @@ RENAMED = {
 
 # Keys that the code which a model was published with has, and transformers' class has not.
 ORIGINAL = {"glmasr": "lm_config", "vibevoice": "decoder_config"}
+# Attention of llm-foundry's MPT whose heads share keys and values.
+SHARING = ("grouped_query_attention", "multiquery_attention")
+
+
+def _by_keys(data: Mapping[str, Any], model_type: Any, cls: str) -> tuple[str, str] | None:
+    """The type of code that shares a model type with other code, and what its config has that the other's has not."""
+    if "draft_vocab_size" in data and bare(cls) == "llamaforcausallm":
+        return "eagle3", "draft_vocab_size is a key of such drafts alone"
+    if data.keys() >= {"fusion_layer", "encoder_width"} and data.get("add_cross_attention") is None:
+        return "albef", "fusion_layer and encoder_width are keys of its code alone"
+    if model_type == "bert" and "encoder_width" in data and data.get("add_cross_attention") is True:
+        return "blip_med", "encoder_width beside add_cross_attention is BLIP's alone"
+    if model_type == "bert" and "alibi_starting_size" in data:
+        return "mosaic_bert", "alibi_starting_size is a key of its code alone"
+    key = ORIGINAL.get(model_type, "") if isinstance(model_type, str) else ""
+    if key in data and "text_config" not in data:
+        return f"{model_type}_original", f"{key} is a key of its own code"
+    mixing = data.get("attn_config")
+    if model_type == "mpt" and isinstance(mixing, Mapping) and mixing.get("attn_type") in SHARING:
+        return "mpt_grouped", f"attn_type {mixing['attn_type']} is its own code's"
+    return None
 
 
 def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
@@ -209,17 +230,8 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
     whole = model_type in (None, *WRAPPERS) and isinstance(data.get("text_config"), Mapping)
     if bare(cls) in BY_CLASS and model_type != BY_CLASS[bare(cls)] and not whole:
         return BY_CLASS[bare(cls)], [f"model_type = {BY_CLASS[bare(cls)]!r}, which has the class {cls}"]
-    if "draft_vocab_size" in data and bare(cls) == "llamaforcausallm":
-        return "eagle3", ["model_type = 'eagle3', for draft_vocab_size is a key of such drafts alone"]
-    if data.keys() >= {"fusion_layer", "encoder_width"} and data.get("add_cross_attention") is None:
-        return "albef", ["model_type = 'albef', for fusion_layer and encoder_width are keys of its code alone"]
-    if "encoder_width" in data and model_type == "bert" and data.get("add_cross_attention") is True:
-        return "blip_med", ["model_type = 'blip_med', for encoder_width beside add_cross_attention is BLIP's alone"]
-    key = ORIGINAL.get(model_type, "") if isinstance(model_type, str) else ""
-    if key in data and "text_config" not in data:
-        return f"{model_type}_original", [f"model_type = '{model_type}_original', for {key} is a key of its own code"]
-    if model_type == "bert" and "alibi_starting_size" in data:
-        return "mosaic_bert", ["model_type = 'mosaic_bert', for alibi_starting_size is a key of its code alone"]
+    if own := _by_keys(data, model_type, cls):
+        return own[0], [f"model_type = '{own[0]}', for {own[1]}"]
     if model_type is None and "medusa_num_heads" in data:
         return "medusa", []
     if isinstance(model_type, str):

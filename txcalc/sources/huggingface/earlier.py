@@ -100,6 +100,25 @@ def hyenadna(c: Config) -> Raw:
     return layered(made, (["layer"] * raw["n_layers"], {"layer": {"parts": ["hyena", "feed_forward"]}}))
 
 
+def mpt_grouped(c: Config) -> Raw:
+    """MPT as llm-foundry has it, whose heads share keys and values: in groups, or all of them."""
+    c.of_its_own("mpt")
+    table = c.data.get("attn_config")
+    table = table if isinstance(table, Mapping) else {}
+    shared = 1 if table.get("attn_type") == "multiquery_attention" else table.get("kv_n_heads")
+    if type(shared) is not int or shared < 1:
+        c.fault("attn_config.kv_n_heads", ABSENT if shared is None else shared, "a whole number above 0")
+        shared = 1
+    kept = {key: value for key, value in table.items() if key not in ("attn_type", "kv_n_heads")}
+    c.only({"ffn_type": "mptmlp", "fc_type": "torch"}, "ffn_config", why="two matrices are read")
+    c.only("torch", "fc_type", why="plain matrices are read")
+    c.data = {key: value for key, value in c.data.items() if key != "architectures"} | {"attn_config": kept}
+    c.model_type = "mpt"
+    raw = decoder(c, "mpt")
+    c.divides(shared, raw["attention"]["n_heads"], "attn_config.kv_n_heads", "n_heads")
+    return raw | {"attention": raw["attention"] | {"n_kv_heads": shared}}
+
+
 def stripedhyena(c: Config) -> Raw:
     """StripedHyena, whose code Evo has: convolutions with modal filters, and attention in some layers.
 

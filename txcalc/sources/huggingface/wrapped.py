@@ -47,14 +47,13 @@ def language(c: Config) -> Raw:
     whole = Whole(c.model_type)
     if whole.key and (whole.key in c or not whole.own):
         return inside(c, whole.key, lambda inner: _typed(inner, whole.texts, *whole.ignore), *whole.classes)
-    _called(c, whole.classes)
+    cls = _called(c, whole.classes)
     text = _version(c) if c.model_type in _VERSIONS else whole.texts[0]
     own = ("architectures", "model_type", "auto_map", "text_config", *whole.own)
     mine = {key: value for key, value in c.data.items() if not key.startswith(own)}
     inner = Config(mine, text, "", c)
     raw = _typed(inner, (text,))
-    names = c.data.get("architectures")
-    if text == "phi" and bare(str(names[0] if names else c.model_type)) not in WITH_PHIS_HEAD:
+    if text == "phi" and (cls or c.model_type) not in WITH_PHIS_HEAD:
         raw["head"] = {key: value for key, value in raw["head"].items() if key != "bias"}
     c.ignore(*c.data)
     return _in_a_whole(c, inner, raw)
@@ -152,11 +151,15 @@ def _in_a_whole(c: Config, text: Config, raw: Raw, counted: str = ALONE) -> Raw:
     return language_alone(c, raw, counted) if c.faults or c.model_type not in BESIDE else raw | beside(c, text, raw)
 
 
-def _called(c: Config, classes: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> None:
+def _called(c: Config, classes: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> str:
+    """The class that a config names, in small letters; "": none."""
     names = c.data.get("architectures")
     cls = names[0] if isinstance(names, list) and names else None
-    if isinstance(cls, str) and bare(cls) not in [known + ending for known in classes for ending in endings]:
+    if not isinstance(cls, str):
+        return ""
+    if bare(cls) not in [known + ending for known in classes for ending in endings]:
         c.fault("architectures[0]", cls, f"a class of {c.model_type}", "other classes may have other layers")
+    return bare(cls)
 
 
 def _typed(inner: Config, texts: tuple[str, ...], *ignored: str) -> Raw:

@@ -83,6 +83,11 @@ def test_what_is_taken_of_all_channels_is_not_run_over_tp(source: str, what: str
         _equal(model, "tp=2", "", pool)
 
 
+def test_a_pooler_beside_a_head_is_not_run() -> None:
+    with pytest.raises(InputError, match="a pooler, of which the loss of the head takes nothing"):
+        verify_real(build(TINY["big-bird"], "big-bird"), parse_recipe("tokens=16", parse_layout("fsdp=2")), 2)
+
+
 def test_adapters_of_fewer_rows_than_ranks_are_those_of_one_process(pool: Pool) -> None:
     """Two experts' adapters of rank 2 over four ranks, of which two have none."""
     tuned = load("D=64 L=2 h=4 h_kv=2 F=96 V=512 E=2 k=1", {"lora.rank": 2, "lora.modules": ["all"]})

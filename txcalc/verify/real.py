@@ -120,6 +120,8 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
     root = model.root.alone
     if root is None or root.head is None or root.embedding is None:
         faults.append("runs a decoder of tokens with a head")
+    elif root.pooler is not None:
+        faults.append("a pooler, of which the loss of the head takes nothing: it would have no gradient")
     elif layout.pp > 1 and root.head.projection and root.head.projection.tied:
         faults.append("a tied matrix is in two stages, whose gradients nobody adds up here: head.tied = false")
     if faults:

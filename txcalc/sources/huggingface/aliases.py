@@ -34,8 +34,10 @@ def alias(c: Config) -> Raw:
     ours = own.get(bare(cls), "") if isinstance(cls, str) else ""
     kept = {key: value for key, value in c.data.items() if key != "architectures" and value != {}}
     c.data = absent | kept | ({"architectures": [ours]} if ours else {}) | row.get("set", {})
-    c.ignore(*row.get("ignore", "").split())
+    c.ignore(*row.get("ignore", "").split(), *row.get("if", {}))
     if "note" in row:
         c.note(row["note"])
-    c.model_type = row["type"]
-    return reader_named(c.model_type)(c) | ({"head": row["head"]} if "head" in row else {})
+    name, c.model_type = c.model_type, row["type"]
+    raw = reader_named(c.model_type)(c)
+    c.model_type = name  # whose own code may read keys that the other's does not
+    return raw | ({"head": row["head"]} if "head" in row else {})

@@ -28,7 +28,7 @@ from txcalc.parts.part import Workload
 from txcalc.parts.positions import Rotary
 from txcalc.parts.projectors import _resample
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Causal, CausalUncached, Selected, WindowUncached
+from txcalc.parts.spans import Causal, CausalUncached, Selected, Window, WindowUncached
 from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import ProjectorStep
 from txcalc.planning.formats.weights import _GGUF
@@ -318,6 +318,8 @@ def test_values_have_a_width_of_their_own() -> None:
 
 def test_pages_hold_what_is_past_too() -> None:
     assert Causal().paged(Workload(1, 3, 5, None), 7, 4, 0) == 7 * 4 * 2  # 8 tokens in two pages of 4
+    # Of a window of 98, 97 tokens and a chunk of 64: 161, in eleven pages of 16, and one more.
+    assert Window(window=98).paged(Workload(1, 1000, 0, None), 7, 16, 64) == 7 * 16 * 12
 
 
 def test_what_is_alive_in_latent_attention() -> None:

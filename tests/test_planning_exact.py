@@ -56,7 +56,7 @@ from txcalc.planning.serving.rank_work import LeafLoad, RankWork
 from txcalc.planning.serving.speed import most_rate
 from txcalc.planning.serving.traffic import Lengths, Requests
 from txcalc.planning.shapes import DesignBudget, DesignFamily, Likeness, _depths
-from txcalc.planning.terms import by_product
+from txcalc.planning.terms import by_product, parameters
 from txcalc.planning.training import Recipe
 from txcalc.planning.training.machine import Kernels, Machine
 from txcalc.planning.training.step import StepTimer
@@ -600,6 +600,16 @@ def test_products_of_a_model_are_all_its_flops(attention: str) -> None:
         ledger = load(name).ledger(1, 16)
         total = ledger.total("flops" if attention == "dense" else "flops_masked")
         assert sum(by_product(ledger, attention).values()) == total
+
+
+def test_weights_beside_products_are_norms_or_others() -> None:
+    ledger = load("mamba2-2.7b").ledger(1, 8)
+    found = {(entry.name, name) for entry in ledger for name, _ in parameters(entry, tied=False)}
+    others = {(entry, name) for entry, name in found if name in ("norms", "other weights")}
+    assert others == {
+        ("layers.mamba2_norm", "norms"), ("layers.mamba2.norm", "norms"), ("final_norm", "norms"),
+        ("layers.mamba2.scan", "other weights"),
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(

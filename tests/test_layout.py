@@ -39,6 +39,7 @@ def test_every_axis_is_for_serving_or_refused_there() -> None:
         assert not Sharding(load("mixtral-8x7b")).faults(layout)
 
 
+@pytest.mark.drawn(quick=1000)
 @pytest.mark.parametrize(
     ("layout", "axis", "expected"),
     [

@@ -26,7 +26,7 @@ from txcalc.parts.norm import Norm
 from txcalc.parts.options import MAX_SIZE, Wrong, every, numbered, up_to
 from txcalc.parts.part import Workload
 from txcalc.parts.positions import Rotary
-from txcalc.parts.projectors import _resample
+from txcalc.parts.projectors import _resample, projector
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal, CausalUncached, Selected, Window, WindowUncached
 from txcalc.parts.taps import Convolution
@@ -486,6 +486,7 @@ def test_widths_are_one_by_value_and_queries_make_one_vector_unless_it_is_said()
     wide = 10**6
     assert _same(wide, 10**6) and not _same(wide, 10**6 + 1) and not _same(wide, "wide")
     assert [_resample(8, [], reads=4, **said).made for said in ({}, {"makes": 2})] == [1, 2]
+    assert projector(8, [{"linear": 6}]).prompt == 0  # only a resampler reads the prompt too
 
 
 def test_where_a_piece_works_is_within_all_sizes() -> None:

@@ -361,7 +361,7 @@ def test_a_pipeline_is_a_way_through_all_stages() -> None:
     whole, cut = pace("llama-3.1-8b"), pace("llama-3.1-8b", layout=Layout(pp=2))
     assert cut.step(1, 2048).floor == pytest.approx(whole.step(1, 2048).floor, rel=1e-5)
     assert cut.step(2, 2048).floor < 1.1 * whole.step(1, 2048).floor
-    slowest = max(cut._stages(cut.decode(4, 2048)), key=lambda cost: cost.achievable)
+    slowest = max(cut._stages(cut.decode(4, 2048), 1.0), key=lambda cost: cost.achievable)
     assert cut.step(7, 2048).achievable == pytest.approx(2 * slowest.achievable)  # two groups, of four and three
     assert cut.prefill_rate(8192) > 1.6 * whole.prefill_rate(8192)
 
@@ -452,7 +452,7 @@ def test_chunks_are_added_up_one_by_one() -> None:
     for name in ("gemma-3-27b", "deepseek-v3", "jamba-v0.1", "gpt-oss-20b"):
         one = pace(name, "h200", Layout(tp=8), chunk=512)
         work, number = one._chunks(100_000, 160, 1)
-        each = [max(one._stages(work(i), i == number - 1), key=lambda c: c.achievable) for i in range(number)]
+        each = [max(one._stages(work(i), 1.0, i == number - 1), key=lambda c: c.achievable) for i in range(number)]
         assert number == 195 and sum(work(i).tokens for i in range(number)) == 100_000 - 160
         assert one._slowest(100_000, 160, 1, 1.0).achievable == pytest.approx(sum(c.achievable for c in each), rel=1e-5)
         parts = one.prefill_parts(100_000, 160).values()
@@ -472,7 +472,7 @@ def test_stages_wait_for_the_last_of_those_in_flight(pp: int) -> None:
     how = engine(model, "bf16", chunk=512, memory=EngineMemory(found, card, 8192))
     one = LayoutTime(model, Sharding(model), Layout(pp=pp), card, how)
     work, number = one._chunks(2000, 0, 1)
-    stages = [[cost.achievable for cost in one._stages(work(i), i == number - 1, 1.0)] for i in range(number)]
+    stages = [[cost.achievable for cost in one._stages(work(i), 1.0, i == number - 1)] for i in range(number)]
     waits = [sum(times) - max(times) for times in stages]
     assert number == 4 and one._waits(2000, 0, 1.0) == pytest.approx(sum(waits[:3]) / 2 + waits[3], rel=1e-9)
     assert (one._waits(2000, 0, 1.0) > 0) == (pp > 1)

@@ -168,6 +168,14 @@ def test_the_exchange_of_an_estimate(recipe: Recipe, elements: tuple[float, floa
             assert found == pytest.approx(seconds / 0.82, abs=0.01)
 
 
+@pytest.mark.parametrize(("framework", "hidden", "sent"), [("deepspeed", 400, 750 * 4), ("megatron", 600, 750 * 6)])
+def test_an_exchange_goes_on_beside_its_part_of_the_backward(framework: str, hidden: int, sent: int) -> None:
+    """Gradients beside two thirds of it; weights, where a framework gathers them then, beside the other third."""
+    recipe = Recipe(Layout(dp=4), framework=framework, zero=1)
+    found = searching()._exchange(recipe, (1000, 0), 0.0, 600.0)
+    assert found == pytest.approx(sent / 0.82 - hidden)
+
+
 TABLE = _Table((10.0, 20.0, 10.0), (3.0, 4.0), (1000.0, 100.0), 77.0, (0.0, 0.0, 0.0))
 
 

@@ -37,7 +37,7 @@ class LayoutTime:
         fullest, together = ceil_div(sequences, self.layout.dp), ceil_div(sequences * self.sharing, self.layout.dp)
         return float(Fraction(together, fullest * self.sharing))
 
-    def _stages(self, work: Workload, head: bool = True, busy: float = 1.0) -> list[Cost]:
+    def _stages(self, work: Workload, busy: float, head: bool = True) -> list[Cost]:
         """The cost of every stage, equal ones again; of many workloads the latest are kept."""
         key = work, head, busy
         if key not in self._known:
@@ -61,7 +61,7 @@ class LayoutTime:
         for the slowest stage to have done every group.
         """
         groups = min(self.layout.pp, sequences)
-        stages = self._stages(self.decode(ceil_div(sequences, groups), context, tokens), busy=busy)
+        stages = self._stages(self.decode(ceil_div(sequences, groups), context, tokens), busy)
         return BoundedTime(
             max(sum(c.floor for c in stages), groups * max(c.floor for c in stages)),
             max(sum(c.achievable for c in stages), groups * max(c.achievable for c in stages)),
@@ -72,7 +72,7 @@ class LayoutTime:
     def decode_parts(self, sequences: int, context: int, busy: float = 1.0) -> dict[str, Cost]:
         """A decode step by kind of part, all stages."""
         groups = min(self.layout.pp, sequences)
-        return self._parts(self.decode(ceil_div(sequences, groups), context), busy=busy)
+        return self._parts(self.decode(ceil_div(sequences, groups), context), busy)
 
     def _chunks(self, prompt: int, cached: int, batch: int) -> tuple[Callable[[int], Workload], int]:
         """Work of the i-th chunk, and how many there are; prompts that go together are one chunk."""
@@ -97,10 +97,10 @@ class LayoutTime:
         """
         work, number = self._chunks(prompt, cached, 1)
         busy = self.busy(1)
-        last = self._stages(work(number - 1), busy=busy)
+        last = self._stages(work(number - 1), busy)
         slowest = self._slowest(prompt, cached, 1, busy)
         whole = work(0)._replace(tokens=prompt - cached) if number > 1 else work(0)  # of an encoder-decoder: its source
-        alone = self._stages(whole, busy=busy)
+        alone = self._stages(whole, busy)
         floors = [c.floor for c in last]
         return BoundedTime(
             max(c.floor for c in alone) + sum(floors) - max(floors),
@@ -116,7 +116,7 @@ class LayoutTime:
         flight = self.engine.memory.in_flight if self.engine.memory else 0
 
         def wait(i: int) -> Cost:
-            times = [cost.achievable for cost in self._stages(work(i), i == number - 1, busy)]
+            times = [cost.achievable for cost in self._stages(work(i), busy, i == number - 1)]
             return Cost(memory=sum(times) - max(times))
 
         earlier = series(wait, number - 1).memory / flight if flight else 0.0
@@ -127,7 +127,7 @@ class LayoutTime:
         work, number = self._chunks(prompt, cached, batch)
 
         def chunk(i: int) -> Cost:
-            return max(self._stages(work(i), i == number - 1, busy), key=lambda cost: cost.achievable)
+            return max(self._stages(work(i), busy, i == number - 1), key=lambda cost: cost.achievable)
 
         return series(chunk, number - 1).plus(chunk(number - 1))
 
@@ -141,15 +141,15 @@ class LayoutTime:
         """A prefill by kind of part, all stages and chunks."""
         work, number = self._chunks(prompt, cached, 1)
         busy = self.busy(1)
-        last = self._parts(work(number - 1), busy=busy)
+        last = self._parts(work(number - 1), busy)
 
         def earlier(kind: str) -> Cost:
-            return series(lambda i: self._parts(work(i), False, busy).get(kind, Cost()), number - 1)
+            return series(lambda i: self._parts(work(i), busy, False).get(kind, Cost()), number - 1)
 
-        kinds = dict.fromkeys([*self._parts(work(0)), *last])
+        kinds = dict.fromkeys([*self._parts(work(0), busy), *last])
         return {kind: earlier(kind).plus(last.get(kind, Cost())) for kind in kinds}
 
-    def _parts(self, work: Workload, head: bool = True, busy: float = 1.0) -> dict[str, Cost]:
+    def _parts(self, work: Workload, busy: float, head: bool = True) -> dict[str, Cost]:
         found: dict[str, list[Cost]] = {}
         for rank in self.ranks:
             for kind, cost in rank.parts(work, head, busy).items():

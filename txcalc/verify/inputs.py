@@ -78,9 +78,9 @@ def inputs_of(net: Any, batch: int, tokens: int, source: int | None) -> tuple[Mo
     )
 
 
-def _samples(config: Any, frames: int) -> int:
-    """As few samples of a sound as give so many frames."""
-    samples = frames
+def _samples(config: Any, positions: int) -> int:
+    """As few samples of a sound as give so many positions."""
+    samples = positions * getattr(config, "squeeze_factor", 1)  # of a position
     for taps, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride), strict=True):
         samples = (samples - 1) * stride + taps
     return samples

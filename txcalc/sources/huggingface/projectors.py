@@ -62,6 +62,7 @@ def vipllava(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
 
 
 def paligemma(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
+    v.ignore("projection_dim")  # which the class writes into whatever tower it has
     return Projection(({"linear": c.size("projection_dim", default=2048)},))
 
 

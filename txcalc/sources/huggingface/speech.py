@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from txcalc.sources.huggingface import towers
@@ -84,6 +85,37 @@ def wav2vec2(c: Config) -> Raw:
     }
 
 
+def sew(c: Config) -> Raw:
+    """wav2vec 2.0 whose layers see a mean of several frames, each of which a matrix then makes again
+    (arXiv 2109.06870)."""
+    raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
+    d, rate = raw["d_model"], c.size("squeeze_factor", default=2)
+    attention = c.heads(raw, whole=True, kv_names=(), width_names=())
+    c.only(False, "use_weighted_layer_sum", why="its layers are of fewer positions than what follows them")
+    last, around = _samples(c, raw, rate, _SEW)
+    around += [*_in_place(c, raw), piece("norm", "layer_norm", d, kind="norm"), piece("again", "linear", d, rate * d)]
+    around.append(piece("again_activation", c.activation("feat_extract_activation", default="gelu"), rate * d))
+    read, head = _answers(c, raw, last)
+    if head["form"] == "classifier":
+        read.append(piece("classifier", "linear", d, head["classes"], kind="head"))
+    c.note(f"tokens are positions of its layers, of {rate} frames each")
+    return raw | {
+        "attention": attention | {"bias": True},
+        "feed_forward": c.plain(),
+        "norm": c.layer_norm("layer_norm_eps", place="post"),
+        "positions": {"form": "none"},
+        "around": around + [{"at": [rate, 0, 1]} | one for one in read],
+        "head": {"form": "none"},
+    }
+
+
+_SEW = {
+    "dim": [64, 128, 128, 128, 128, 256, 256, 256, 256, 512, 512, 512, 512],
+    "kernel": [10, 3, 1, 3, 1, 3, 1, 3, 1, 2, 1, 2, 1],
+    "stride": [5, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1],
+}
+
+
 def whisper(c: Config) -> Raw:
     """Two convolutions over mel bands, an encoder of fixed length, k without a bias; or that encoder by itself, and a
     classifier of what it makes."""
@@ -128,9 +160,11 @@ def _adapters(c: Config, raw: Raw, known: bool) -> list[Raw]:
     return [one | {"times": raw["n_layers"]} for one in made]
 
 
-def _samples(c: Config, raw: Raw) -> tuple[int, list[Raw]]:
-    """The convolutions over samples and the projection of what they make; how wide that is, and their pieces."""
-    lists = [c.items(f"conv_{key}", of=size, length=None, default=default) for key, default in _CONVOLUTIONS.items()]
+def _samples(c: Config, raw: Raw, rate: int = 1, usual: Mapping[str, list[int]] | None = None) -> tuple[int, list[Raw]]:
+    """The convolutions over samples and the projection of what they make, `rate` frames per position; how wide that is,
+    and their pieces."""
+    usual = usual or _CONVOLUTIONS
+    lists = [c.items(f"conv_{key}", of=size, length=None, default=default) for key, default in usual.items()]
     widths, taps, strides = lists
     if len({*map(len, lists)}) > 1 or not widths:
         c.fault("conv_dim", widths, "a list as long as conv_kernel and conv_stride")
@@ -139,7 +173,7 @@ def _samples(c: Config, raw: Raw) -> tuple[int, list[Raw]]:
     if form not in ("group", "layer"):
         c.fault("feat_extract_norm", form, "'group' or 'layer'")
     act, bias = c.activation("feat_extract_activation", default="gelu"), c.flag("conv_bias", default=False)
-    pieces, a, b = list[Raw](), 1, 0
+    pieces, a, b, here = list[Raw](), rate, 0, {"at": [rate, 0, 1]}
     for i in reversed(range(len(widths))):
         at = {"at": [a, b, 1]}
         c_in = widths[i - 1] if i else 1
@@ -149,8 +183,9 @@ def _samples(c: Config, raw: Raw) -> tuple[int, list[Raw]]:
         pieces = [*made, piece(f"conv{i + 1}_activation", act, widths[i], **at), *pieces]
         a, b = a * strides[i], (b - 1) * strides[i] + taps[i]
     if c.flag("feat_proj_layer_norm", default=True) if c.model_type == "hubert" else True:
-        pieces.append(piece("projection_norm", "layer_norm", widths[-1], kind="norm"))
-    pieces.append(piece("projection", "linear", widths[-1], raw["d_model"]))
+        pieces.append(piece("projection_norm", "layer_norm", widths[-1], kind="norm", **here))
+    if rate == 1 or widths[-1] != raw["d_model"]:
+        pieces.append(piece("projection", "linear", widths[-1], raw["d_model"], **here))
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
         pieces.append(piece("mask_token", "held", raw["d_model"]))
     return widths[-1], pieces

@@ -1,4 +1,5 @@
-"""Makes `presets/theorems.json`: every structure of the presets, of the tests' configs and of common variants.
+"""Makes `presets/theorems.json`: every structure of the presets, and of the tests' configs and common variants the
+smallest ones that they are the sum of (`evidence.splits`), with parameters and FLOPs alone.
 
     python tests/make_theorems.py [--again] [--further] [--jobs 2] [--count | --prune] [FOLDER …]
 
@@ -18,6 +19,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from itertools import combinations, product
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ from txcalc.errors import Refuted, TxcalcError
 from txcalc.evidence import theorems
 from txcalc.evidence.theorems import Theorem, Unit
 from txcalc.model import Model
+from txcalc.parts.options import ACTIVATIONS
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.presets import names
@@ -38,6 +41,13 @@ VARIANTS: tuple[dict[str, Any], ...] = (
     {"h_kv": 1}, {"attention.window": 4096}, {"attention.window": None}, {"head.tied": True}, {"head.tied": False},
     {"attention.bias": ["q", "k", "v"]}, {"attention.qk_norm": "head"}, {"feed_forward.gated": False},
 )  # fmt: skip
+# Of which any two are changed together.
+CHANGES: tuple[dict[str, Any], ...] = (
+    {"attention.bias": ["q", "k", "v", "o"]}, {"attention.bias": ["q", "k", "v"]}, {"attention.bias": ["o"]},
+    {"attention.qk_norm": "head"}, {"attention.qk_norm": "width"}, {"attention.window": 9}, {"norm.form": "layer"},
+    {"norm.place": "post"}, {"feed_forward.gated": False}, {"feed_forward.bias": True}, {"h_kv": 1},
+)  # fmt: skip
+CHANGED = ("llama-3.1-8b", "bert-base", "gpt2")
 TUNED = ("llama-3.1-8b", "qwen2.5-7b", "qwen3-8b", "gemma-3-27b", "gpt2", "mixtral-8x7b")  # with adapters beside them
 
 
@@ -48,6 +58,10 @@ def models(folders: list[Path]) -> Iterator[tuple[str, Model]]:
         heads = next((layer["attention"]["n_heads"] for layer in _layers(load(name)) if "attention" in layer), None)
         for change in (*VARIANTS, *([{"h_kv": heads}] if heads else [])):
             yield from changed(name, change)
+    for name, (one, other) in product(CHANGED, combinations(CHANGES, 2)):
+        yield from changed(name, one | other)
+    for form in ACTIVATIONS:
+        yield from changed(CHANGED[0], {"feed_forward.activation": form})
     for name in TUNED:
         for modules in (["q", "v"], ["q", "k", "v", "o"], ["all"]):
             yield from changed(name, {"lora.rank": 16, "lora.modules": modules})
@@ -95,11 +109,12 @@ def lacking(unit: Unit) -> set[str]:
     return set(theorems.FIGURES) - set(theorems.PROVED) - set(theorems.theorems()[unit.key].further)
 
 
-def attempt(unit: Unit, again: bool = False) -> tuple[Theorem | None, str]:
+def attempt(wanted: tuple[str, Unit, bool], again: bool = False) -> tuple[Theorem | None, str]:
     """In a process of its own: a theorem, or why there is none; of what has one, what is shown further."""
     from txcalc.verify.prove import prove
     from txcalc.verify.steps import shown
 
+    _, unit, preset = wanted
     kept = theorems.theorems().get(unit.key)
     try:
         if kept is not None and not again and not theorems.obstacle(unit):
@@ -107,7 +122,7 @@ def attempt(unit: Unit, again: bool = False) -> tuple[Theorem | None, str]:
             further, rows = shown(unit, held)
             theorem = kept._replace(further={**held, **further})
         else:
-            theorem, rows = prove(unit)
+            theorem, rows = prove(unit, preset)
     except Refuted as refusal:
         return None, str(refusal)
     unequal = [f"{row.path} {row.quantity}: {row.predicted}, not {row.measured}" for row in rows if not row.equal]
@@ -119,7 +134,8 @@ def count(folders: list[Path]) -> None:
     counts: dict[str, list[int]] = defaultdict(lambda: [0, 0])
     lacking: dict[str, tuple[str, list[str]]] = {}
     for origin, model in models(folders):
-        without = [(unit, why) for unit in theorems.units(model) if (why := theorems.obstacle(unit))]
+        parts = [part for unit in theorems.units(model) for part in theorems.missing(unit)]
+        without = [(part, theorems.obstacle(part)) for part in parts]
         counts[origin][0] += not without
         counts[origin][1] += 1
         for unit, why in without:
@@ -134,7 +150,9 @@ def prune(folders: list[Path]) -> None:
     """Drops what no model has."""
     path = theorems.theorems_file()
     content = json.loads(path.read_text())
-    met = {unit.key for _, model in models(folders) for unit in theorems.units(model)}
+    met = set[str]()
+    for _, model in models(folders):
+        met.update(part.key for unit in theorems.units(model) for part in theorems.bearing(unit))
     kept = {key: theorem for key, theorem in content["theorems"].items() if key in met}
     print(f"{len(content['theorems']) - len(kept)} dropped, {len(kept)} kept")
     path.write_text(json.dumps({**content, "theorems": kept}, ensure_ascii=False, indent=1) + "\n")
@@ -144,16 +162,19 @@ def make(folders: list[Path], again: bool, further: bool, jobs: int) -> None:
     """Proves what lacks a theorem, or all."""
     from txcalc.verify.prove import made_with
 
-    wanted: dict[str, tuple[str, Unit]] = {}
+    wanted: dict[str, tuple[str, Unit, bool]] = {}
     for origin, model in models(folders):
         for unit in theorems.units(model):
-            more = further and origin == "presets" and unit.key in theorems.theorems()
-            if again or theorems.obstacle(unit) or (more and lacking(unit)):
-                wanted.setdefault(unit.key, (model.name, unit))
-    print(f"{len(wanted)} structures to prove")
+            if origin == "presets":  # theorems of their own, which say more
+                if again or theorems.obstacle(unit) or (further and lacking(unit)):
+                    wanted.setdefault(unit.key, (model.name, unit, True))
+                continue
+            for part in [*theorems.missing(unit), *(theorems.bearing(unit) if again else ())]:
+                wanted.setdefault(part.key, (model.name, part, False))
+    print(f"{len(wanted)} structures to prove", flush=True)
     with ProcessPoolExecutor(jobs) as pool:
-        answers = pool.map(partial(attempt, again=again), [unit for _, unit in wanted.values()])
-        for (name, unit), (theorem, reason) in zip(wanted.values(), answers, strict=True):
+        answers = pool.map(partial(attempt, again=again), wanted.values())
+        for (name, unit, _), (theorem, reason) in zip(wanted.values(), answers, strict=True):
             print("proved" if theorem else "NOT", unit.key, name, unit.name, reason, flush=True)
             if theorem:
                 theorems.write(theorems.theorems_file(), {unit.key: theorem}, made_with())

@@ -18,7 +18,7 @@ from tiny import TINY
 from txcalc import hardware, load
 from txcalc.errors import InputError, UnknownName
 from txcalc.evidence.known import digest
-from txcalc.evidence.structures import Size, _leaf, _Parameters, probe, units
+from txcalc.evidence.structures import Size, _Parameters, leaf, probe, units
 from txcalc.evidence.theorems import Condition, Shown, TheoremFiles, _weakest
 from txcalc.ledger import walk
 from txcalc.num import ceil_div
@@ -705,7 +705,7 @@ def test_equal_sizes_are_one_parameter() -> None:
 
 def test_a_size_below_0_is_a_letter_taken_off() -> None:
     piece = {"form": "linear", "bias": False, "shared": False, "groups": 1, "sizes": [8, 6], "at": [2, -3], "keys": ""}
-    assert [str(size) for size in _leaf(piece).spec["leaf"]["at"]] == ["leaf.at.0", "-1·leaf.at.1"]
+    assert [str(size) for size in leaf(piece).spec["leaf"]["at"]] == ["leaf.at.0", "-1·leaf.at.1"]
 
 
 def test_widths_of_a_grouped_leaf_are_multiples_of_its_groups() -> None:

@@ -18,9 +18,10 @@ from typer.testing import CliRunner
 from txcalc import load
 from txcalc.cli import app
 from txcalc.errors import InputError
-from txcalc.evidence import known as evidence, theorems
+from txcalc.evidence import known as evidence, splits, theorems
 from txcalc.evidence.known import how_known
 from txcalc.evidence.theorems import Condition, Shown, Size, Theorem, Unit, inherited, units
+from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.num import ceil_div, minimum
 from txcalc.parts import spans
@@ -28,8 +29,10 @@ from txcalc.parts.attention import Attention
 from txcalc.parts.feedforward import Experts
 from txcalc.parts.latent import LatentCore
 from txcalc.parts.linear import Linear
+from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.norm import Norm
-from txcalc.parts.part import Cache
+from txcalc.parts.options import ACTIVATIONS
+from txcalc.parts.part import Cache, Workload
 from txcalc.parts.spans import Window, Windowed
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
@@ -211,6 +214,71 @@ def test_a_picture_is_as_long_as_it_is(name: str, lengths: list[tuple[int, int]]
     walked = theorems.ledger(build(TINY[name], name).root, 2, 7, 5)
     cores = [entry.work for entry in walked if entry.kind == "attention_core" and entry.work]
     assert [(work.tokens, work.source) for work in cores] == lengths
+
+
+# Structures that are the sum of smaller ones.
+
+
+def combined() -> tuple[Model, Unit]:
+    """A model whose layer has no theorem, though each of its parts has."""
+    model = load(TOY, {"norm.form": "layer", "attention.qk_norm": "head", "feed_forward.activation": "relu6"})
+    return model, next(unit for unit in units(model) if unit.name == "layer")
+
+
+def test_a_layer_inherits_from_its_parts_where_it_has_no_theorem_of_its_own() -> None:
+    model, layer = combined()
+    assert theorems.obstacle(layer) == "it has no theorem yet"
+    assert [part.name for part in theorems.bearing(layer)] == ["part attention", "part feed_forward", "leaf relu6"]
+    said = theorems.inheritance(model)
+    assert said["params"] == ("proved", "") and said["flops"] == ("proved", f"all B, T ≥ 1, {theorems.APART}")
+    assert not {"training flops", "cache", theorems.FUSED} & {*said}
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_layer_that_is_more_than_the_sum_of_its_parts_inherits_nothing(
+    lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smaller = splits.smaller
+    monkeypatch.setattr(splits, "smaller", lambda unit: [p for i, p in enumerate(smaller(unit)) if i != lost])
+    model, layer = combined()
+    assert theorems.bearing(layer) == [] and theorems.inheritance(model) == {}
+
+
+def test_parts_whose_formulas_changed_bear_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    flops = Linear.operations
+    monkeypatch.setattr(Linear, "operations", lambda self, work: flops(self, work._replace(batch=work.batch + 1)))
+    assert theorems.bearing(combined()[1]) == []
+
+
+def test_an_activation_that_has_weights_is_not_another() -> None:
+    model = load(TOY, {"feed_forward.gated": False, "feed_forward.activation": "relu"})
+    (layer,) = (unit for unit in units(model) if unit.name == "layer")
+    found = [way[0].key for way in splits.others(layer)]
+    assert len(found) == len(set(found)) == len(ACTIVATIONS) - 1 and layer.key not in found
+
+
+@pytest.mark.parametrize("changes", [{"vision.image": 256}, {"vision.patch": 8}])
+def test_pictures_of_another_size_inherit(changes: dict[str, int]) -> None:
+    assert inherited(load("vit-b", changes), "flops") == ("proved", "all B ≥ 1")
+
+
+@pytest.mark.parametrize(
+    ("said", "place"),
+    [
+        ({"at": [0, 49, 1]}, (2, 49, 5)),
+        ({"at": [1, -1, 4, 3]}, (2, 6, 5)),
+        ({"at": "source", "shared": True}, (1, 5, 5)),
+        ({"keys": [2, 1, 3]}, (2, 7, 5)),
+        ({"keys": "batch"}, (1, 2, 2)),
+    ],
+)
+def test_where_a_leaf_works(said: dict[str, Any], place: tuple[int, int, int]) -> None:
+    assert splits.where(splits.ANYWHERE | said, 2, 7, 5) == place
+    piece = {"name": "a", "kind": "other", "times": 1, "runs": 1, "form": "linear", "sizes": [3, 4], "bias": False}
+    work = Workload(2, 7, 0, 5)
+    if said.get("keys") != "batch":
+        (entry,) = walk(Pieces(pieces=(piece | {"groups": 1} | splits.ANYWHERE | said,)), work)
+        assert entry.flops == 2 * place[0] * place[1] * 3 * 4
 
 
 def test_sizes_outside_the_conditions_inherit_nothing() -> None:

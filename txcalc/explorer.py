@@ -310,7 +310,8 @@ def _domains(
     base, own = structures.pieces(model), structures.pieces(over)
     for unit in base:
         if why := theorems.obstacle(unit):
-            return [], f"{unit.name}: {why}"
+            borne = theorems.bearing(unit) and "proved by its parts, which are not followed here"
+            return [], f"{unit.name}: {borne or why}"
     for other in (model, *_neighbours(model, sliders)):
         for unit, piece in zip(structures.pieces(other), own, strict=True):
             if (unit.name, unit.key) not in found and not theorems.obstacle(unit):

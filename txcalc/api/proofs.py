@@ -222,20 +222,25 @@ class Prove(Result):
 
 def prove(*sources: Source, again: bool = False, out: str | Path | None = None, tell: Tell = silent) -> Prove:
     """Proves parameters and FLOPs of models' structures for every size; those with a theorem are skipped unless
-    `again`. New theorems go to `out` (default: a file of the user's), where `show` finds them. `failed`: one is not
-    proved."""
+    `again`, and so are those that are the sum of smaller ones with theorems. New theorems go to `out` (default: a file
+    of the user's), where `show` finds them. `failed`: one is not proved."""
     from txcalc.evidence import theorems
+    from txcalc.evidence.theorems import Unit
     from txcalc.render.prove import ProofAnswer, report
 
     if not sources:
         raise InputError("prove", ["expected models"])
     given = models(sources)
-    wanted = {unit.key: (model.name, unit) for model in reversed(given) for unit in reversed(theorems.units(model))}
+    wanted: dict[str, tuple[str, Unit]] = {}
+    for model in given:
+        for unit in theorems.units(model):
+            for part in [unit] if again else theorems.bearing(unit) or [unit]:
+                wanted.setdefault(part.key, (model.name, part))
     from txcalc.verify.prove import made_with, prove as proved
 
     answers: list[ProofAnswer] = []
     path = theorems.own_file() if out is None else Path(out)
-    for i, (name, unit) in enumerate(reversed(wanted.values())):
+    for i, (name, unit) in enumerate(wanted.values()):
         tell(f"{name}: {unit.name}", i / len(wanted))
         if not again and not theorems.obstacle(unit):
             answers.append(ProofAnswer(name, unit, theorems.theorems()[unit.key]))

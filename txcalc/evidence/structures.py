@@ -21,10 +21,10 @@ from txcalc.parts.forms import FORMS
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.options import FreeSize
 from txcalc.sources.assemble import assemble
-from txcalc.sources.spec import SECTIONS
+from txcalc.sources.spec import SECTIONS, real
 
 # The tables of a stack that have sizes of their own, each by a letter; of the rest, what its layers have is theirs.
-STACK = ("", "embedding", "head", "lora", "features")
+STACK = ("", "embedding", "head", "lora", "features", "vision", "audio")
 ANY = {"theta": 10000.0, "eps": None}  # numbers that change no shape and no operator
 GROUPED = {"attention", "feed_forward"}
 # What every structure's key says of a table, also where its form has no such keys: as when all forms had them, so that
@@ -33,7 +33,10 @@ NAMED: dict[str, dict[str, Any]] = {
     "positions": {"theta": 10000.0, "buckets": 32, "distance": 128, "terms": ["c2p", "p2c"]},
     "head": {"transform_bias": True, "pool": "first"},
 }
-LEAF = "leaf"
+LEAF, FRAME, WHOLE = "leaf", "frame", "whole"
+NO_HEAD = {
+    "form": "none", "pooler": False, "pairs": None, "pool": "first", "tied": False, "norm": False, "pool_norm": False,
+}  # fmt: skip
 ONE = {"name": LEAF, "kind": "other", "times": 1, "runs": 1}  # of a leaf that stands for all copies
 WAVES = ("sinusoidal", "relative-projection")  # sines and cosines of as many angles each
 
@@ -88,6 +91,11 @@ class Unit(NamedTuple):
         """The tree of parts at other sizes."""
         said = _over(self.spec, values)
         return Pieces(pieces=(said[LEAF] | ONE,)) if self.listed else assemble(said)
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """The description at the model's own sizes."""
+        return _over(self.spec, self.values)  # type: ignore[no-any-return]
 
     @property
     def listed(self) -> bool:
@@ -192,20 +200,24 @@ def listed(spec: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
 def pieces(model: Model) -> list[Unit]:
     """A model's frame and each kind of its layers, or the whole where these are not apart; and each of the leaves that
     it lists by themselves: what is left without them may be nothing."""
-    if leaves := [_leaf(piece) for piece in listed(model.spec)]:
+    if leaves := [leaf(piece) for piece in listed(model.spec)]:
         return [unit for unit in _parts(model) if any(True for _ in unit.over(unit.values).leaves())] + leaves
     return _parts(model)
 
 
 def _parts(model: Model) -> list[Unit]:
-    stacks = {half: _unlisted(stack) for half, stack in model.spec["stacks"].items()}
+    stacks, kind = {half: _unlisted(stack) for half, stack in model.spec["stacks"].items()}, model.spec["kind"]
     if len(stacks) > 1 or not _apart(model.spec["stacks"][""]):
-        return [_unit("whole", {half: _thin(stack) for half, stack in stacks.items()}, model)]
+        return [lettered(WHOLE, {half: _thin(stack) for half, stack in stacks.items()}, kind)]
     stack = stacks[""]
-    frame = _unit("frame", {"": _framed(stack)}, model) if stack["vocab_size"] is not None else None
-    called = {name: "layer" if name == "layer" else f"layer {name}" for name in stack["layer"]}
-    layers = [_unit(called[name], {"": _bare(stack, name)}, model) for name in stack["layer"]]
+    frame = lettered(FRAME, {"": framed(stack)}, kind) if stack["vocab_size"] is not None else None
+    layers = [lettered(called(name), {"": bare(stack, name)}, kind) for name in stack["layer"]]
     return [*([frame] if frame else []), *layers]
+
+
+def called(name: str) -> str:
+    """A kind of layer as a structure is called."""
+    return "layer" if name == "layer" else f"layer {name}"
 
 
 def _unlisted(stack: Mapping[str, Any]) -> dict[str, Any]:
@@ -217,7 +229,7 @@ def _unlisted(stack: Mapping[str, Any]) -> dict[str, Any]:
     return {**stack, "around": [], "layer": layers}
 
 
-def _leaf(piece: Mapping[str, Any]) -> Unit:
+def leaf(piece: Mapping[str, Any]) -> Unit:
     """A leaf with a letter for each of its sizes, and for those by which the list says where it works. How often it is
     there, and how often it runs, is the list's: the ledger multiplies by it, as by the number of layers."""
     naming, (names, _, _, divided) = _Parameters(), FORMS[piece["form"]]
@@ -241,25 +253,26 @@ def _leaf(piece: Mapping[str, Any]) -> Unit:
 
 
 def _apart(stack: Mapping[str, Any]) -> bool:
+    """Whether layers and frame of a stack have theorems of their own first."""
+    return (
+        separable(stack)
+        and not (stack["vision"] or stack["audio"] or stack["around"])
+        and stack["head"]["form"] in ("lm", "none")
+    )
+
+
+def separable(stack: Mapping[str, Any]) -> bool:
     """Whether layers and frame of a stack read nothing of each other but the residual stream."""
     layers = stack["layer"].values()
     shared = any(
         "kv_from" in layer.get("attention", {}) and layer["attention"]["kv_from"] is not None for layer in layers
     )
-    odd = (
-        stack["vision"]
-        or stack["audio"]
-        or stack["features"]
-        or stack["around"]
-        or stack["streams"] is not None
-        or stack["contacts"]
-        or shared
-    )
-    odd = odd or any("layer_input" in layer or "shared" in layer for layer in layers) or stack["shared_layers"]
+    odd = stack["streams"] is not None or stack["contacts"] or stack["features"] or stack["shared_layers"] or shared
+    odd = odd or any("layer_input" in layer or "shared" in layer for layer in layers)
     tables = stack["positions"]["form"] in ("relative", "disentangled") or (
         stack["positions"]["form"] == "rotary" and stack["positions"]["rows"] is not None
     )
-    return not odd and not tables and stack["head"]["form"] in ("lm", "none")
+    return not odd and not tables and stack["head"].get("pool") != "attention"
 
 
 def _thin(stack: Mapping[str, Any]) -> dict[str, Any]:
@@ -268,7 +281,7 @@ def _thin(stack: Mapping[str, Any]) -> dict[str, Any]:
     return {**stack, "groups": [(name, (i,)) for i, name in enumerate(kinds)], "n_layers": len(kinds)}
 
 
-def _framed(stack: Mapping[str, Any]) -> dict[str, Any]:
+def framed(stack: Mapping[str, Any]) -> dict[str, Any]:
     """The frame around one feed-forward, whatever layers it is around: what is read of them by a head is kept."""
     first = next(iter(stack["layer"].values()))
     plain = {
@@ -276,47 +289,45 @@ def _framed(stack: Mapping[str, Any]) -> dict[str, Any]:
         "down_bias": False, "gated": False, "groups": None, "inner_norm": False, "sparsity": None,
     }  # fmt: skip
     norm = {**stack["norm"], "joint": [], "after": [], "without": [], "parallel": "no", "place": "pre"}
-    layer = {"feed_forward": plain, "norm": norm, "parts": ["feed_forward"], "positions": stack["positions"]}
-    alone = {"layer": {"layer": layer}, "groups": [("layer", (0,))], "n_layers": 1}
+    places = _unturned(stack["positions"])
+    layer = {"feed_forward": plain, "norm": norm, "parts": ["feed_forward"], "positions": places}
+    alone = {"layer": {"layer": layer}, "groups": [["layer", [0]]], "n_layers": 1, "length": None, "positions": places}
     return {**stack, **alone, "laurel": None, "lora": None}
 
 
-def _bare(stack: Mapping[str, Any], name: str) -> dict[str, Any]:
+def bare(stack: Mapping[str, Any], name: str) -> dict[str, Any]:
     """One layer of a kind, of a model without a vocabulary."""
-    head = {**stack["head"], "form": "none", "pooler": False, "pool": "first", "tied": False, "norm": False}
-    head |= {"pool_norm": False}
     norm = {**stack["norm"], "final": False}
     layer = {**stack["layer"][name], "norm": {**stack["layer"][name]["norm"], "final": False}}
-    alone = {"layer": {"layer": layer}, "groups": [("layer", (0,))], "n_layers": 1}
-    return {**stack, **alone, "vocab_size": None, "head": head, "norm": norm, "embedding": _without(stack["embedding"])}
+    alone = {"layer": {"layer": layer}, "groups": [["layer", [0]]], "n_layers": 1, "norm": norm, "head": NO_HEAD}
+    alone |= {"embedding": without(stack["embedding"]), "positions": _unturned(stack["positions"])}
+    return {**stack, **alone} | dict.fromkeys(("vocab_size", "vision", "audio", "idle", "length"))
 
 
-def _without(table: Mapping[str, Any]) -> dict[str, Any]:
-    nothing: dict[str, Any] = {
-        "types": None,
-        "rank": None,
-        "scale": None,
-        "tables": [],
-        "norm": False,
-        "early": False,
-        "shared": True,
-    }
-    return {**table, **nothing}
+def _unturned(places: Mapping[str, Any]) -> dict[str, Any]:
+    """Positions of what has no heads to turn."""
+    return {**places, "rotary_dims": None} if "rotary_dims" in places else dict(places)
 
 
-def _unit(name: str, stacks: Mapping[str, Any], model: Model) -> Unit:
+def without(table: Mapping[str, Any]) -> dict[str, Any]:
+    nothing = {"types": None, "rank": None, "scale": None, "tables": [], "norm": False, "early": False, "shared": True}
+    return {**table, **nothing, "extra": 0}
+
+
+def lettered(name: str, stacks: Mapping[str, Any], kind: str) -> Unit:
+    """The structure of a description."""
     naming = _Parameters()
-    spec = {
-        "kind": model.spec["kind"],
-        "stacks": {half: _lettered(stack, naming) for half, stack in stacks.items()},
-    }
+    spec = {"kind": kind, "stacks": {half: _lettered(stack, naming) for half, stack in stacks.items()}}
     return Unit(name, spec, naming.values)
 
 
 def _lettered(stack: Mapping[str, Any], naming: _Parameters) -> dict[str, Any]:
     """A stack with `Size`s, and without what costs nothing: floats, the layers' pattern."""
     result = {key: value for key, value in stack.items() if key != "pattern"}
-    result = _sections(result, {**{name: _letters(name) for name in STACK}, "positions": ("rows",)}, naming)
+    sections = {**{name: _letters(name) for name in STACK}, "positions": ("rows",)}
+    result = _sections(result, sections, naming)
+    tables = [[naming.parameter("embedding.tables", rows), reads] for rows, reads in stack["embedding"]["tables"]]
+    result["embedding"] = {**result["embedding"], "tables": tables}
     layers = {
         name: _sections(layer, {section: _letters(section) for section in layer if section in SECTIONS}, naming)
         for name, layer in stack["layer"].items()
@@ -340,10 +351,14 @@ def _sections(table: Mapping[str, Any], sections: Mapping[str, Iterable[str]], n
                 sizes["d_head"] = _plus(base, naming.rest("attention.d_head-rotary", own["d_head"] - turned))
         if section == "positions" and own["form"] == "disentangled" and 2 * own["distance"] == own["rows"]:
             sizes["distance"] = naming.parameter("positions.rows/2", own["distance"])  # a row for each on either side
+        if section == "positions" and whole(own.get("side")):
+            sizes["side"] = naming.parameter("vision.image/patch", own["side"])
         if section == "positions" and "rotary_dims" in sizes and "attention" in table:
             heads = table["attention"]
             if whole(heads["d_head"]) and own["rotary_dims"] == heads["d_head"]:
                 sizes["rotary_dims"] = naming.size("attention", "d_head", heads["d_head"], heads)
+        numbers = [key for key, field in SECTIONS[section].items() if field.check is real and whole(own.get(key))]
+        sizes |= {key: 0.5 for key in numbers if own[key] > 1}
         if section in ("attention", "latent"):
             sizes["scale"] = None
         result |= sizes if not section else {section: {**own, **sizes}}

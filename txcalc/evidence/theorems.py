@@ -18,7 +18,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError
+from txcalc.evidence import splits
 from txcalc.evidence.structures import (
+    FRAME,
+    LEAF,
     Size as Size,
     Unit as Unit,
     fingerprint,
@@ -33,6 +36,7 @@ from txcalc.sources.presets import folder
 
 SCHEMA = "txcalc/theorems/1"
 PROVED = ("params", "flops")
+APART = "its parts each by itself"
 
 
 class Condition(NamedTuple):
@@ -252,20 +256,22 @@ def inheritance(model: Model) -> dict[str, tuple[str, str]]:
     kept = theorems()
     said: list[dict[str, Shown]] = []
     for unit in units(model):
-        theorem = kept.get(unit.key)
-        if theorem is None or _outside(theorem.conditions, unit):
+        if not (structures := bearing(unit)):
             return {}
+        if structures != [unit]:
+            domain = max((kept[one.key].domain for one in structures), key=len)
+            said.append({q: Shown("", "proved", f"{domain}, {APART}" if q == "flops" else "", ()) for q in PROVED})
+            continue
+        theorem = kept[unit.key]
         now = digests(unit, [*theorem.digests, *theorem.further])
-        if any(now[quantity] != mark for quantity, mark in theorem.digests.items()):
-            return {}
         own = {quantity: Shown(now[quantity], "proved", theorem.domain, ()) for quantity in PROVED}
         own["params"] = own["params"]._replace(where="")
         further = theorem.further.items()
-        own |= {q: one for q, one in further if one.digest == now[q] and not _outside(one.conditions, unit)}
+        said.append(own | {q: one for q, one in further if one.digest == now[q] and not _outside(one.conditions, unit)})
+    for unit, own in zip(units(model), said, strict=True):
         for figure, forms in product(FORMED, ((LAST,), (ABSORBED,), (LAST, ABSORBED))):
             if (same := formed(figure, *(form for form in forms if touched(unit, form)))) in own:
                 own[formed(figure, *forms)] = own[same]
-        said.append(own)
     shared = [quantity for quantity in said[0] if all(quantity in own for own in said)] if said else []
     return {quantity: _weakest([own[quantity] for own in said]) for quantity in shared}
 
@@ -292,3 +298,66 @@ def obstacle(unit: Unit) -> str:
     if any(now[quantity] != mark for quantity, mark in theorem.digests.items()):
         return "its formulas are not those that were proved"
     return ""
+
+
+def bearing(unit: Unit) -> list[Unit]:
+    """The structures whose theorems say its parameters and FLOPs: itself, or smaller ones that it is the sum of; []
+    where one is lacking."""
+    if not obstacle(unit):
+        return [unit]
+    for found in splits.others(unit):
+        if not any(map(obstacle, found)) and _figures(unit, probe(unit)) == _figures(found[0], probe(unit)):
+            return found
+    pieces = splits.smaller(unit)
+    parts = [bearing(piece.unit) for piece in pieces]
+    borne = pieces and all(parts) and _adds_up(unit, [piece.unit.key for piece in pieces])
+    return [each for part in parts for each in part] if borne else []
+
+
+def _adds_up(unit: Unit, keys: list[str]) -> bool:
+    """Whether at the probe's sizes the leaves of smaller structures are a structure's own, with their figures."""
+    probed = unit._replace(values=probe(unit))
+    pieces = splits.smaller(probed)
+    if [piece.unit.key for piece in pieces] != keys:
+        return False
+    if unit.listed:
+        (piece,), said = pieces, probed.plain[LEAF]
+        return all(
+            _figures(probed, probed.values, 2, tokens, 5)
+            == _figures(piece.unit, piece.unit.values, *splits.where(said, 2, tokens, 5))
+            for tokens in (1, 7, 5000)
+        )
+    fixed = probed.over(probed.values).fixed
+    own, found = _figures(probed, probed.values), dict[str, tuple[Any, Any]]()
+    if unit.name == FRAME:  # its feed-forward is not the model's
+        own = {path: figures for path, figures in own.items() if not path.startswith("layers.")}
+    for part, layer, alone in pieces:
+        for path, figures in _figures(part, part.values, tokens=7 if fixed is None else fixed).items():
+            inner = path.startswith("layers.0.")
+            if inner and layer is None:
+                continue
+            name = path.replace("layers.0.", f"layers.{layer}.", 1) if inner else alone or path
+            if found.setdefault(name, figures) != figures:
+                return False
+    return own == found
+
+
+def _figures(
+    unit: Unit, values: Mapping[str, int], batch: int = 2, tokens: int = 7, source: int = 5
+) -> dict[str, tuple[Any, Any]]:
+    """Parameters and FLOPs of each leaf."""
+    entries = ledger(unit.over(values), batch, tokens, source)
+    return {entry.path: (entry.params, entry.flops) for entry in entries}
+
+
+def missing(unit: Unit) -> list[Unit]:
+    """The smallest structures that lack a theorem of those that it is the sum of."""
+    if bearing(unit):
+        return []
+    pieces = splits.smaller(unit)
+    if pieces and _adds_up(unit, [piece.unit.key for piece in pieces]):
+        return [each for piece in pieces for each in missing(piece.unit)]
+    for found in splits.others(unit):
+        if found[0].key == splits.usual(unit).key and _figures(unit, probe(unit)) == _figures(found[0], probe(unit)):
+            return [each for each in found if obstacle(each)]
+    return [unit]

@@ -158,11 +158,11 @@ def _before_strides(later: tuple[Convolution, ...]) -> Stream:
 
 @frozen
 class VisionOptions(Options, section="vision"):
-    image: Any = key(
-        size, None, "side of the picture, pixels; absent: any size, as many patches as the workload has tokens"
+    image: Any = letter(
+        None, "side of the picture, pixels; absent: any size, as many patches as the workload has tokens", of="patch"
     )
-    patch: Any = key(size, REQUIRED, "side of a patch, pixels")
-    channels: Any = key(size, 3, "colour channels")
+    patch: Any = letter(REQUIRED, "side of a patch, pixels")
+    channels: Any = letter(3, "colour channels")
     class_token: bool = key(flag, True, "a class token before the patches")
     mask_token: bool = key(flag, False, "a learned vector for masked patches")
     patch_bias: bool = key(flag, True, "bias of the patch projection")
@@ -178,9 +178,9 @@ class VisionOptions(Options, section="vision"):
 
 @frozen
 class AudioOptions(Options, section="audio"):
-    mels: Any = key(size, REQUIRED, "mel bands")
+    mels: Any = letter(REQUIRED, "mel bands")
     kernel: Any = key(size, 3, "kernel width of both convolutions")
-    positions: Any = key(size, REQUIRED, "encoder positions after the stride of 2")
+    positions: Any = letter(REQUIRED, "encoder positions after the stride of 2")
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from odd("kernel", self.kernel)
@@ -194,7 +194,7 @@ class AudioOptions(Options, section="audio"):
 @frozen
 class EmbeddingOptions(Options, section="embedding"):
     types: Any = letter(None, "token types", "where there is an embedding")
-    extra: Any = key(count, 0, "rows of the token table beyond the head's")
+    extra: Any = letter(0, "rows of the token table beyond the head's", check=count)
     tables: list[list[Any]] = key(
         tables,
         [],

@@ -270,12 +270,12 @@ class RelativeBias(nn.Module):
 
     def _pairs(self, device: torch.device) -> Tensor:
         """The bucket of each pair of patches, row by row after the class token, which has the last three buckets."""
-        place = torch.arange(self.side**2, device=device)
+        first = torch.arange(self.side**2 + 1, device=device) == 0
+        place = torch.arange(self.side**2 + 1, device=device) - 1
         row, column = place // self.side, place % self.side
         down, right = row[:, None] - row + self.side - 1, column[:, None] - column + self.side - 1
-        index = F.pad(down * (2 * self.side - 1) + right, (1, 0, 1, 0))
-        index[0, :], index[:, 0] = self.buckets - 3, self.buckets - 2
-        index[0, 0] = self.buckets - 1
+        index = torch.where(first, self.buckets - 2, down * (2 * self.side - 1) + right)
+        index = torch.where(first[:, None], torch.where(first, self.buckets - 1, self.buckets - 3), index)
         return index
 
 

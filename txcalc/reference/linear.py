@@ -280,8 +280,8 @@ class Patches(nn.Module):
         self.size = part.size
 
     def forward(self, pictures: Tensor) -> Tensor:
-        squares = pictures.unfold(2, self.size, self.size).unfold(3, self.size, self.size)  # (B, c, n, n, size, size)
-        return F.linear(squares.permute(0, 2, 3, 1, 4, 5).flatten(3).flatten(1, 2), self.weight.flatten(1), self.bias)
+        squares = pictures.unflatten(2, (-1, self.size)).unflatten(4, (-1, self.size))  # (B, c, n, size, n, size)
+        return F.linear(squares.permute(0, 2, 4, 1, 3, 5).flatten(3).flatten(1, 2), self.weight.flatten(1), self.bias)
 
 
 class Vector(nn.Module):

@@ -186,7 +186,8 @@ def _unproved(model: Model, known: Mapping[str, Evidence]) -> list[str]:
     """The structures without a proof, and why."""
     if known["params"].how == "proved":
         return []
-    reasons = [f"{unit.name}: {why}" for unit in theorems.units(model) if (why := theorems.obstacle(unit))]
+    parts = [part for unit in theorems.units(model) for part in theorems.missing(unit)]
+    reasons = [f"{part.name}: {theorems.obstacle(part)}" for part in parts]
     return [f"not proved: {'; '.join(reasons)} (txcalc prove tries)"] if reasons else []
 
 

@@ -135,13 +135,13 @@ class StackOptions(keys_of.Options):
     contacts: Any = keys_of.key(
         flag, False, "an encoder's regression on all heads' attention weights, held and not run"
     )
-    idle: Any = keys_of.key(expected, None, "parameters that are held and that no token runs through")
+    idle: Any = keys_of.letter(None, "parameters that are held and that no token runs through", check=expected)
     around: Any = keys_of.key(pieces, [], "leaves around the layers that no table says: tables of name, form, sizes, …")
     projected: Any = keys_of.key(flag, False, "what an encoder of another width hands on passes a matrix with a bias")
     matched: Any = keys_of.key(
         flag, False, "each text's classes are multiplied by those of each picture of a batch: CLIP's, in a decoder"
     )
-    length: Any = keys_of.key(size, None, "positions that layers of pieces hand on, whatever is asked for: a picture's")
+    length: Any = keys_of.letter(None, "positions that layers of pieces hand on, whatever is asked for: a picture's")
     laurel: Any = keys_of.key(size, None, "rank of a learned residual beside a layer's first part")
 
 

@@ -24,17 +24,17 @@ from txcalc.verify.verdict import CheckedRow, compare, uncounted
 LISTED = "all B, T ≥ 1, the leaves that are listed each by itself"
 
 
-def prove(unit: Unit) -> tuple[Theorem, list[CheckedRow]]:
-    """A unit's theorem and the rows behind it, part by part.
+def prove(unit: Unit, further: bool = True) -> tuple[Theorem, list[CheckedRow]]:
+    """A unit's theorem and the rows behind it, part by part; `further`: of more than parameters and FLOPs.
 
     Errors: `NotForAll` where the trace fixes a size or assumes something that is no condition on sizes, or where an
     operator that may cost FLOPs has no count. Unequal rows refute the theorem: it must not be stored.
     """
     with unlogged():
-        return _prove(unit)
+        return _prove(unit, further)
 
 
-def _prove(unit: Unit) -> tuple[Theorem, list[CheckedRow]]:
+def _prove(unit: Unit, further: bool) -> tuple[Theorem, list[CheckedRow]]:
     conditions: dict[Condition, None] = {}
     rows: list[CheckedRow] = []
     domains: list[str] = []
@@ -48,7 +48,7 @@ def _prove(unit: Unit) -> tuple[Theorem, list[CheckedRow]]:
         domains.append(domain)
         rows += found
     domain = f"all {', '.join(lengths_of(unit))} ≥ 1" if not any(domains) else "; ".join(domains)
-    shown, more = steps.shown(unit) if all(row.equal for row in rows) else ({}, [])
+    shown, more = steps.shown(unit) if further and all(row.equal for row in rows) else ({}, [])
     return Theorem(unit.name, digests, domain, tuple(conditions), shown), [*rows, *more]
 
 
@@ -59,7 +59,7 @@ def _at(unit: Unit, case: Case) -> tuple[list[CheckedRow], list[Condition], str]
     predicted = theorems.ledger(root, *symbols.asked)
     with refusing(), tracing(), symbols.mode, torch.no_grad():
         net = modules(symbols.of(root), torch.device("meta"), torch.float32)
-        given = inputs(unit, root, symbols.sides, symbols.of)
+        given = inputs(unit, symbols.letters, symbols.sides, symbols.of)
         counter = flops.count(net, lambda: net(*given))
     conditions, lengths = symbols.conditions()
     known = {*case.ones, *case.made_of}

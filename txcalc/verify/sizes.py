@@ -312,22 +312,26 @@ def cases(unit: Unit) -> list[Case]:
     return found
 
 
-def inputs(unit: Unit, root: Any, lengths: tuple[Any, Any, Any], of: Callable[[Any], Any]) -> tuple[Tensor, ...]:
-    """Inputs of a unit's module: B sequences of T, after T_src; `of` gives its sizes as the tensors have them."""
+def inputs(
+    unit: Unit, values: Mapping[str, Any], lengths: tuple[Any, Any, Any], of: Callable[[Any], Any]
+) -> tuple[Tensor, ...]:
+    """Inputs of a unit's module at `values` of its parameters: B sequences of T, after T_src; `of` gives sizes as the
+    tensors have them."""
     batch, tokens, source = lengths
-    sides = {half: stack["vision"]["image"] for half, stack in unit.spec["stacks"].items() if stack["vision"]}
-    *encoder, stack = root.stacks
-    ids = _read(stack, batch, tokens, sides.get("", 0), of)
-    return (ids, *(_read(half, batch, source, sides.get("encoder", 0), of) for half in encoder))
+    *encoder, stack = unit.over(values).stacks
+    images = {half: table["vision"]["image"] for half, table in unit.spec["stacks"].items() if table["vision"]}
+    sides = {half: of(side.over(values) if isinstance(side, Size) else side) for half, side in images.items()}
+    ids = _read(stack, batch, tokens, sides.get(""), of)
+    return (ids, *(_read(half, batch, source, sides.get("encoder"), of) for half in encoder))
 
 
-def _read(stack: Stack, batch: Any, tokens: Any, side: int, of: Callable[[Any], Any]) -> Tensor:
+def _read(stack: Stack, batch: Any, tokens: Any, side: Any, of: Callable[[Any], Any]) -> Tensor:
     """Ids, images, mel bands, or vectors where there is no embedding."""
     embedding = stack.embedding
     if embedding is None:
         return torch.empty(batch, tokens, of(stack.d_model), device="meta")
     if embedding.patches is not None:
-        return torch.empty(batch, embedding.patches.channels, side, side, device="meta")
+        return torch.empty(batch, of(embedding.patches.channels), side, side, device="meta")
     if embedding.convolutions:
         return torch.empty(batch, of(embedding.convolutions[0].c_in), 2 * tokens, device="meta")
     return torch.zeros(batch, tokens, dtype=torch.long, device="meta")

@@ -9,7 +9,7 @@ on both sides of the window's end, and are *measured*.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import partial
 from itertools import combinations, product
 from typing import Any, NamedTuple
@@ -87,7 +87,7 @@ def _counted(
         predicted = theorems.ledger(root, *symbols.asked, **_asked(form))
         with refusing(), tracing(**MODES[form]), symbols.mode:
             net = modules(symbols.of(root), META, torch.float32)
-            given = inputs(unit, root, symbols.sides, symbols.of)
+            given = inputs(unit, symbols.letters, symbols.sides, symbols.of)
             counter = flops.count(net, partial(work, net, given))
         conditions |= dict.fromkeys(_of_sizes(symbols))
         found = {path: symbols.read(value) for path, value in counter.by_module.items()}
@@ -147,7 +147,7 @@ def _kept(unit: Unit, quantity: str, device: torch.device) -> tuple[list[Checked
         for part in net.modules():
             if isinstance(getattr(part, "scale", None), torch.SymFloat):
                 part.scale = 1.0  # type: ignore[assignment]  # fused kernels take a number, and keep the same
-        given = [tensor.to(device) for tensor in inputs(unit, root, symbols.sides, symbols.of)]
+        given = [tensor.to(device) for tensor in inputs(unit, symbols.letters, symbols.sides, symbols.of)]
         kept = saved.SavedElements(net, symbols, saved.row_statistics(predicted), idle).during(partial(net, *given))
     rows = compare(predicted, lambda entry: entry.saved, kept.found, quantity, saved.ORACLE, "all ≥ 2", for_all=True)
     return list(rows), _of_sizes(symbols)
@@ -215,13 +215,14 @@ def _pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
     rows: list[CheckedRow] = []
     for window, rate in POOLED:
         sizes = dict.fromkeys(names[0], window) | dict.fromkeys(names[1], rate)
-        root = unit.over({**theorems.probe(unit), **sizes})
+        values = {**theorems.probe(unit), **sizes}
+        root = unit.over(values)
         net = modules(root, META, torch.float32)
         for past, tokens in product(sorted({1, rate - 1, rate, window, window + rate}), (1, 2)):
             cache = CacheTensors()
             with tracing(**MODES[form]), torch.no_grad():
-                net(*inputs(unit, root, (2, past, 1), int), cache=cache)
-                given, *_ = inputs(unit, root, (2, tokens, 1), int)
+                net(*inputs(unit, values, (2, past, 1), int), cache=cache)
+                given, *_ = inputs(unit, values, (2, tokens, 1), int)
                 counter = flops.count(net, partial(net, given, cache=cache))
             ledger = walk(root, Workload(2, tokens, past, None, decoding=True, **_asked(form)))
             where = f"{past} past, {tokens} new, groups of {rate}, a window of {window}"
@@ -256,8 +257,8 @@ def _passed(
     with refusing(), tracing(**MODES[form]), symbols.mode, torch.no_grad():
         net = modules(symbols.of(root), META, torch.float32)
         made = [symbols.of(length) for length in (batch, past, tokens, source)]
-        net(*inputs(unit, root, (made[0], made[1], made[3]), symbols.of), cache=cache)
-        given, *_ = inputs(unit, root, (made[0], made[2], made[3]), symbols.of)
+        net(*inputs(unit, symbols.letters, (made[0], made[1], made[3]), symbols.of), cache=cache)
+        given, *_ = inputs(unit, symbols.letters, (made[0], made[2], made[3]), symbols.of)
         counter = flops.count(net, lambda: net(given, cache=cache))
     ledger = walk(root, Workload(batch, tokens, past, source, decoding=True, **_asked(form)))
     said = [*(f"{name} = 1" for name in ones), f"T = {tokens}", f"past = {past}"]
@@ -287,8 +288,7 @@ def _masked(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     rows: list[CheckedRow] = []
     sizes = 0
     for window in WINDOWS if windows else (0,):
-        root = unit.over({**probed, **dict.fromkeys(windows, window)})
-        found = list(_summed(unit, root, window))
+        found = list(_summed(unit, {**probed, **dict.fromkeys(windows, window)}, window))
         sizes += len({row.where for row in found})
         rows += found
     if not leaves:
@@ -297,13 +297,14 @@ def _masked(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     return {"masked flops": Shown(theorems.digest(unit, "masked flops"), "measured", where, ())}, rows
 
 
-def _summed(unit: Unit, root: Any, window: int) -> Iterator[CheckedRow]:
+def _summed(unit: Unit, values: Mapping[str, int], window: int) -> Iterator[CheckedRow]:
+    root = unit.over(values)
     if root.fixed is not None and len(root.stacks) == 1:
         raise NotForAll("a picture has one length")
     source = 3 if len(root.stacks) > 1 else None
     net = modules(root, META, torch.float32)
     alone = walk(root, Workload(1, 1, 0, source and 1))
-    cores = mask.counted(net, inputs(unit, root, (1, 1, 1), lambda size: size), mask.working(alone))
+    cores = mask.counted(net, inputs(unit, values, (1, 1, 1), lambda size: size), mask.working(alone))
     lengths = {(tokens, 0) for tokens in (1, 2, 3, 5, 8, window - 1, window, window + 2)}
     if unit.spec["kind"] not in ("encoder", "vision"):
         past = (1, 6, window - 2, window - 1, window, window + 5, 2 * window + 1)

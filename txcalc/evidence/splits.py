@@ -1,0 +1,210 @@
+"""Structures as sums of smaller ones, so that a model that only combines known parts in a new way inherits theirs.
+
+Embedding, layers and head of a model; the parts of a layer; a part and the norms around it; a leaf of a list, wherever
+it works; a structure with another activation, and this activation. `theorems.bearing` asks for their theorems, and that
+their figures are its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+from txcalc.evidence.structures import (
+    FRAME,
+    LEAF,
+    NO_HEAD,
+    WHOLE,
+    Unit,
+    bare,
+    called,
+    framed,
+    leaf,
+    lettered,
+    separable,
+    without,
+)
+from txcalc.ledger import walk
+from txcalc.num import ceil_div
+from txcalc.parts.linear import LayerScale
+from txcalc.parts.mechanisms import section_of
+from txcalc.parts.norm import Norm
+from txcalc.parts.options import ACTIVATIONS
+from txcalc.parts.part import Workload
+from txcalc.parts.place import mechanism
+
+Table = Mapping[str, Any]
+PART = "part"
+UNPLACED = {"form": "none"}
+PLAIN_NORM = {
+    "form": "rms", "bias": False, "eps": None, "place": "pre", "parallel": "no", "final": False, "final_bias": False,
+    "qk_bias": False, "offset": False, "weighted": True, "residual_scale": False, "layer_scale": False, "without": [],
+    "after": [], "joint": [], "residual": None, "scalar": False,
+}  # fmt: skip
+WITHIN = ("form", "bias", "eps", "qk_bias", "weighted", "offset")  # what norms within a part are like
+ANYWHERE = {"at": None, "keys": None, "shared": False}  # of a leaf that works at every position
+
+
+class Piece(NamedTuple):
+    """A smaller structure and where it is in the larger one: `layer` is the number of its only layer there, None where
+    that is none of the larger one's; `path` is where a listed leaf is."""
+
+    unit: Unit
+    layer: int | None
+    path: str = ""
+
+
+def smaller(unit: Unit) -> list[Piece]:
+    """The structures of which one is made; [] where it is made of none."""
+    if unit.listed:
+        said = unit.plain[LEAF]
+        fixed = said["form"] == "windows" or all(said[key] == value for key, value in ANYWHERE.items())
+        return [] if fixed else [Piece(leaf({**said, **ANYWHERE}), None)]
+    stacks = unit.plain["stacks"]
+    if len(stacks) > 1 or not separable(stacks[""]):
+        return []
+    if unit.name.startswith(PART):
+        return _unnormed(unit, stacks[""])
+    ways = {WHOLE: _apart, FRAME: _ends}
+    made = ways.get(unit.name, _parts)(stacks[""])
+    return [Piece(lettered(name, {"": table}, unit.spec["kind"]), i) for name, table, i in made]
+
+
+Found = Iterator[tuple[str, Table, int | None]]  # the name, the stack and the number of its layer
+
+
+def _apart(stack: Table) -> Found:
+    """What is around the layers, if anything is, and each kind of these."""
+    frame = framed(stack)
+    if frame != bare(frame, "layer"):
+        yield FRAME, frame, None
+    yield from ((called(each), bare(stack, each), i) for i, each in enumerate(stack["layer"]))
+
+
+def _parts(stack: Table) -> Found:
+    """The parts of the only layer, one by one."""
+    ((name, layer),) = stack["layer"].items()
+    norm, parts = layer["norm"], layer["parts"]
+    if bare(stack, name) == stack and len(parts) > 1 and norm["parallel"] == "no" and not norm["joint"]:
+        yield from ((f"{PART} {part}", _alone(stack, layer, part), 0) for part in parts)
+
+
+def _alone(stack: Table, layer: Table, part: str) -> Table:
+    """One part of the only layer."""
+    own = section_of(part, layer)
+    kept = {key: value for key, value in layer.items() if key == own or key in ("norm", "positions")}
+    for key in ("without", "after"):
+        kept["norm"] = {**kept["norm"], key: [one for one in layer["norm"][key] if one == part]}
+    if not mechanism(part, layer).ordered:
+        kept["positions"] = UNPLACED
+    places = {"positions": stack["positions"] if kept["positions"] is not UNPLACED else UNPLACED}
+    return {**stack, **places, "layer": {"layer": {**kept, "parts": [part]}}, "norm": kept["norm"]}
+
+
+def _unnormed(unit: Unit, stack: Table) -> list[Piece]:
+    """A part without what is around it, and the norms and scales that are."""
+    (layer,) = stack["layer"].values()
+    (part,) = layer["parts"]
+    alike = mechanism(part, layer).stands == "" and not mechanism(part, layer).ordered  # in encoders and decoders
+    role, kind = ("decoder", "decoder") if alike else (stack["role"], unit.spec["kind"])
+    entries = _entries(unit)
+    own = {entry.path: (entry.params, entry.flops) for entry in entries}
+    for table in (PLAIN_NORM, PLAIN_NORM | {key: layer["norm"][key] for key in WITHIN}):
+        norm = {**table, "without": [part]}
+        if layer["norm"] == norm:
+            return []
+        bared = {**stack, "norm": norm, "role": role, "layer": {"layer": {**layer, "norm": norm}}}
+        inner = lettered(unit.name, {"": bared}, kind)
+        found = {entry.path: (entry.params, entry.flops) for entry in _entries(inner)}
+        around = [(entry.path, _listed(entry.leaf)) for entry in entries if entry.path not in found]
+        if all(own.get(path) == figures for path, figures in found.items()) and all(made for _, made in around):
+            return [Piece(inner, 0), *(Piece(leaf(made), None, path) for path, made in around if made)]
+    return []
+
+
+def _entries(unit: Unit) -> list[Any]:
+    """The leaves of a part, at a length."""
+    return list(walk(unit.over(unit.values), Workload(2, 7, 0, 5)))
+
+
+def _listed(part: Any) -> Table | None:
+    """A norm or a scale as a list has it."""
+    if isinstance(part, Norm):
+        said = {"form": f"{part.form}_norm", "bias": part.bias, "groups": part.groups}
+    elif isinstance(part, LayerScale):
+        said = {"form": "scale", "bias": False, "groups": 1}
+    else:
+        return None
+    return {**said, "sizes": [part.width], **ANYWHERE}
+
+
+def _ends(stack: Table) -> Found:
+    """What is before the layers of a frame, what is behind them, and what no token runs through: each around one
+    feed-forward, which is not the model's."""
+    norm, empty = stack["norm"], _around({**bare(stack, "layer"), "norm": PLAIN_NORM})
+    within = {key: norm[key] for key in WITHIN}
+    if stack["vocab_size"] is not None or stack["vision"] or stack["audio"]:
+        own = PLAIN_NORM | within if stack["embedding"]["norm"] else PLAIN_NORM
+        yield "embedding", _around({**stack, "head": NO_HEAD, "norm": own, "idle": None}), None
+    kept = {key: stack["embedding"][key] for key in ("extra", "rank", "early")}  # a head may be tied, or as wide
+    behind = {**stack, "embedding": {**without(stack["embedding"]), **kept}, "vision": None, "audio": None}
+    behind["norm"] = PLAIN_NORM | within | {key: norm[key] for key in ("final", "final_bias")}
+    if norm["final"] or stack["head"] | {"tied": False} != NO_HEAD:
+        yield "head", _around({**behind, "positions": UNPLACED, "idle": None}), None
+    if stack["idle"] is not None:
+        yield "idle", {**empty, "idle": stack["idle"]}, None
+
+
+def _around(stack: Table) -> Table:
+    """A stack around one plain feed-forward; only a masked-LM head reads which activation it has."""
+    (layer,) = framed(stack)["layer"].values()
+    if stack["head"]["form"] != "masked-lm":
+        layer["feed_forward"]["activation"] = "gelu"
+    return {**framed(stack), "layer": {"layer": {**layer, "norm": PLAIN_NORM}}}
+
+
+def others(unit: Unit) -> Iterator[list[Unit]]:
+    """The structure with another activation instead of one of its own, and that one as a leaf."""
+    for active in sorted(_active(unit.spec)):
+        alone = leaf({"form": active, "sizes": [1024], "bias": False, "groups": 1, **ANYWHERE})
+        yield from ([unit._replace(spec=_with(unit.spec, active, it)), alone] for it in ACTIVATIONS if it != active)
+
+
+def usual(unit: Unit) -> Unit:
+    """The structure with one activation wherever it has any: the first that there is."""
+    spec = unit.spec
+    for active in _active(spec):
+        spec = _with(spec, active, ACTIVATIONS[0])
+    return unit._replace(spec=spec)
+
+
+def _active(value: Any) -> set[str]:
+    """The activations of a description."""
+    if not isinstance(value, Mapping):
+        return set()
+    inner = (_active(item) for item in value.values())
+    return set().union(*inner, [value[key] for key in ("activation", "transform") if value.get(key) in ACTIVATIONS])
+
+
+def _with(value: Any, active: str, other: str) -> Any:
+    """A description with another activation in the place of one."""
+    if not isinstance(value, Mapping):
+        return value
+    changed = {key: other for key in ("activation", "transform") if value.get(key) == active}
+    return {key: changed.get(key, _with(item, active, other)) for key, item in value.items()}
+
+
+def where(said: Table, batch: int, tokens: int, source: int) -> tuple[int, int, int]:
+    """Batch, positions and keys of a listed leaf, for those of a text."""
+    if said["keys"] == "batch":
+        batch, tokens, source = 1, batch, batch
+    elif said["keys"] is not None:
+        source = _number(said["keys"], tokens)
+    if said["at"] is not None:
+        tokens = source if said["at"] == "source" else _number(said["at"], tokens)
+    return (1 if said["shared"] else batch), tokens, source
+
+
+def _number(at: list[int], tokens: int) -> int:
+    a, b, c, m = (*at, 1)[:4]
+    return int(ceil_div(max(0, a * tokens + b), c) * m)

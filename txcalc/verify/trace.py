@@ -218,8 +218,8 @@ def run_on(source: str, net: nn.Module, wanted: Sequence[Input], made: Sequence[
         line, place = _line(error), theirs(error.__traceback__)
         where = f", at {place}" if place else ""
         if _depends_on_data(error):
-            said = f"{source}: what it computes depends on data, no formula holds ({line}{where})"
-            raise Refuted(f"{said}; {MEASURE}") from None
+            reason = f" (at {place})" if place else f" ({line})"
+            raise Refuted(f"{source}: what it computes depends on data, no formula holds{reason}; {MEASURE}") from None
         takes = " and ".join(one.name for one in wanted if one.name) or "token ids (batch, length)"
         raise InputError(source, [f"does not run on {takes}: {line}{where}"]) from None
 

@@ -25,7 +25,7 @@ from txcalc import load, verify as verify_all
 from txcalc.errors import InputError, Refuted, UnknownName
 from txcalc.evidence.known import MEANING, RECORDED, _proofs, how_known, proofs_file
 from txcalc.parts.cores import AttentionCore
-from txcalc.parts.linear import Linear
+from txcalc.parts.linear import Linear, Unused
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Cache, Leaf, MatMul, Weight, Workload
 from txcalc.parts.spans import Causal, Window
@@ -234,6 +234,21 @@ def test_transformers_own_modules_agree_and_a_difference_is_named(monkeypatch: p
     }
     assert differs["layers.*.attention.k.weight"] == ("(512, 2048)", "nothing")
     assert differs["model.layers.*.self_attn.k_proj.weight"] == ("nothing", "(256, 2048)")
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_weights_that_no_token_runs_through_are_compared_in_total(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GIT's tower: a number here, weights with names there."""
+    pytest.importorskip("transformers")
+    place = tmp_path / "config.json"
+    small = json.loads((Path(__file__).parent / "data" / "hf" / "small.json").read_text())
+    place.write_text(json.dumps(small["git tied"]["config"]))
+    verdict = verify(load(place), ["transformers"])
+    assert verdict.ok and any("only their total compared, 24,096 (idle)" in note for note in verdict.notes)
+    monkeypatch.setattr(Unused, "weights", lambda self: (Weight("weight", (self.d_out + 1,)),))
+    assert {row.quantity for row in verify(load(place), ["transformers"]).failures} == {"params", "shape"}
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -55,7 +55,7 @@ def rows(subject: Subject) -> Iterator[CheckedRow]:
     yield CheckedRow("", "params", total, found, total == found, ORACLE, where, for_all=True)
     yield from _flops(model, subject.notes, theirs, where)
     checked = check(Checkpoint(where, ORACLE, 1, tuple(weights)), ledger)
-    if (checked.missing or checked.unexplained) and of_pieces(model) and (said := _in_total(ledger, weights)):
+    if (checked.missing or checked.unexplained) and (said := _in_total(model, ledger, weights)):
         subject.notes.append(f"shapes, by {ORACLE}: {said}")
         return
     for lacking in checked.missing:
@@ -72,21 +72,24 @@ def of_pieces(model: Model) -> bool:
     return any(True for _ in listed(model.spec))
 
 
-def _in_total(ledger: Ledger, weights: Sequence[StoredTensor]) -> str:
-    """For listed leaves: the weights with a shape that only one side has, of which only the total is compared; "" if
-    the totals differ too."""
+def _in_total(model: Model, ledger: Ledger, weights: Sequence[StoredTensor]) -> str:
+    """The weights with a shape that only one side has, of which only the total is compared: of a model with listed
+    leaves all, of others those that no token runs through. "" if the totals differ too."""
     ours, theirs = Counter[tuple[int, ...]](), Counter(_sides(tensor.shape) for tensor in weights)
     paths: dict[tuple[int, ...], str] = {}
     for entry in ledger:
         for weight in entry.leaf.weights():
             ours[_sides(weight.shape)] += entry.times
             paths.setdefault(_sides(weight.shape), entry.path)
+    idle = (stack.idle for stack in model.root.stacks if stack.idle)
+    unread = {_sides(weight.shape) for leaf in idle for weight in leaf.weights()}
     here, there = ours - theirs, theirs - ours
     total = sum(product(shape) * copies for shape, copies in here.items())
-    if total != sum(product(shape) * copies for shape, copies in there.items()):
+    same = total == sum(product(shape) * copies for shape, copies in there.items())
+    if not same or not (of_pieces(model) or {*here} <= unread):
         return ""
-    listed = ", ".join(sorted(paths[shape] for shape in here))
-    return f"{here.total():,} weights here, {there.total():,} there: only their total compared, {total:,} ({listed})"
+    named = ", ".join(sorted(paths[shape] for shape in here))
+    return f"{here.total():,} weights here, {there.total():,} there: only their total compared, {total:,} ({named})"
 
 
 def _sides(shape: Sequence[int]) -> tuple[int, ...]:

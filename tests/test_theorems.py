@@ -221,14 +221,15 @@ def test_a_picture_is_as_long_as_it_is(name: str, lengths: list[tuple[int, int]]
 
 def combined() -> tuple[Model, Unit]:
     """A model whose layer has no theorem, though each of its parts has."""
-    model = load(TOY, {"norm.form": "layer", "attention.qk_norm": "head", "feed_forward.activation": "relu6"})
+    model = load(TOY, {"attention.qk_norm": "width", "feed_forward.bias": True, "feed_forward.activation": "relu6"})
     return model, next(unit for unit in units(model) if unit.name == "layer")
 
 
 def test_a_layer_inherits_from_its_parts_where_it_has_no_theorem_of_its_own() -> None:
     model, layer = combined()
     assert theorems.obstacle(layer) == "it has no theorem yet"
-    assert [part.name for part in theorems.bearing(layer)] == ["part attention", "part feed_forward", "leaf relu6"]
+    borne = {part.name for part in theorems.bearing(layer)}
+    assert borne == {"part attention", "part feed_forward", "leaf rms_norm", "leaf relu6"}
     said = theorems.inheritance(model)
     assert said["params"] == ("proved", "") and said["flops"] == ("proved", f"all B, T ≥ 1, {theorems.APART}")
     assert not {"training flops", "cache", theorems.FUSED} & {*said}
@@ -244,13 +245,19 @@ def test_a_layer_that_is_more_than_the_sum_of_its_parts_inherits_nothing(
     assert theorems.bearing(layer) == [] and theorems.inheritance(model) == {}
 
 
+def test_the_sum_is_what_the_module_is() -> None:
+    needs("torch")
+    _, layer = combined()
+    assert unequal(layer) == set()
+
+
 def test_parts_whose_formulas_changed_bear_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     flops = Linear.operations
     monkeypatch.setattr(Linear, "operations", lambda self, work: flops(self, work._replace(batch=work.batch + 1)))
     assert theorems.bearing(combined()[1]) == []
 
 
-def test_an_activation_that_has_weights_is_not_another() -> None:
+def test_every_other_activation_is_asked_for() -> None:
     model = load(TOY, {"feed_forward.gated": False, "feed_forward.activation": "relu"})
     (layer,) = (unit for unit in units(model) if unit.name == "layer")
     found = [way[0].key for way in splits.others(layer)]

@@ -73,8 +73,9 @@ def main() -> int:
             said = theorems.inheritance(model)
             counts.update(f"{quantity} {how}" for quantity, (how, _) in said.items())
             if not {"params", "flops"} <= said.keys():
-                why = [f"{u.name} ({u.key}): {theorems.obstacle(u)}" for u in theorems.units(model)]
-                print(f"{folder.name} | {name} | not proved | {'; '.join(w for w in why if not w.endswith(': '))}")
+                parts = [part for unit in theorems.units(model) for part in theorems.missing(unit)]
+                why = [f"{part.name} ({part.key}): {theorems.obstacle(part)}" for part in parts]
+                print(f"{folder.name} | {name} | not proved | {'; '.join(why)}")
                 continue
             both += 1
             wrong = [f"params: {model.params}, not {params}"] if params not in (None, model.params) else []

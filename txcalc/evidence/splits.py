@@ -26,9 +26,8 @@ from txcalc.evidence.structures import (
 )
 from txcalc.ledger import walk
 from txcalc.num import ceil_div
-from txcalc.parts.linear import LayerScale
+from txcalc.parts.forms import FORMS
 from txcalc.parts.mechanisms import section_of
-from txcalc.parts.norm import Norm
 from txcalc.parts.options import ACTIVATIONS
 from txcalc.parts.part import Workload
 from txcalc.parts.place import mechanism
@@ -45,7 +44,7 @@ WITHIN = ("form", "bias", "eps", "qk_bias", "weighted", "offset")  # what norms 
 ANYWHERE = {"at": None, "keys": None, "shared": False}  # of a leaf that works at every position
 
 
-class Piece(NamedTuple):
+class Component(NamedTuple):
     """A smaller structure and where it is in the larger one: `layer` is the number of its only layer there, None where
     that is none of the larger one's; `path` is where a listed leaf is."""
 
@@ -54,12 +53,12 @@ class Piece(NamedTuple):
     path: str = ""
 
 
-def smaller(unit: Unit) -> list[Piece]:
+def smaller(unit: Unit) -> list[Component]:
     """The structures of which one is made; [] where it is made of none."""
     if unit.listed:
         said = unit.plain[LEAF]
         fixed = said["form"] == "windows" or all(said[key] == value for key, value in ANYWHERE.items())
-        return [] if fixed else [Piece(leaf({**said, **ANYWHERE}), None)]
+        return [] if fixed else [Component(leaf({**said, **ANYWHERE}), None)]
     stacks = unit.plain["stacks"]
     if len(stacks) > 1 or not separable(stacks[""]):
         return []
@@ -67,7 +66,7 @@ def smaller(unit: Unit) -> list[Piece]:
         return _unnormed(unit, stacks[""])
     ways = {WHOLE: _apart, FRAME: _ends}
     made = ways.get(unit.name, _parts)(stacks[""])
-    return [Piece(lettered(name, {"": table}, unit.spec["kind"]), i) for name, table, i in made]
+    return [Component(lettered(name, {"": table}, unit.spec["kind"]), i) for name, table, i in made]
 
 
 Found = Iterator[tuple[str, Table, int | None]]  # the name, the stack and the number of its layer
@@ -101,7 +100,7 @@ def _alone(stack: Table, layer: Table, part: str) -> Table:
     return {**stack, **places, "layer": {"layer": {**kept, "parts": [part]}}, "norm": kept["norm"]}
 
 
-def _unnormed(unit: Unit, stack: Table) -> list[Piece]:
+def _unnormed(unit: Unit, stack: Table) -> list[Component]:
     """A part without what is around it, and the norms and scales that are."""
     (layer,) = stack["layer"].values()
     (part,) = layer["parts"]
@@ -118,7 +117,7 @@ def _unnormed(unit: Unit, stack: Table) -> list[Piece]:
         found = {entry.path: (entry.params, entry.flops) for entry in _entries(inner)}
         around = [(entry.path, _listed(entry.leaf)) for entry in entries if entry.path not in found]
         if all(own.get(path) == figures for path, figures in found.items()) and all(made for _, made in around):
-            return [Piece(inner, 0), *(Piece(leaf(made), None, path) for path, made in around if made)]
+            return [Component(inner, 0), *(Component(leaf(made), None, path) for path, made in around if made)]
     return []
 
 
@@ -129,13 +128,12 @@ def _entries(unit: Unit) -> list[Any]:
 
 def _listed(part: Any) -> Table | None:
     """A norm or a scale as a list has it."""
-    if isinstance(part, Norm):
-        said = {"form": f"{part.form}_norm", "bias": part.bias, "groups": part.groups}
-    elif isinstance(part, LayerScale):
-        said = {"form": "scale", "bias": False, "groups": 1}
-    else:
-        return None
-    return {**said, "sizes": [part.width], **ANYWHERE}
+    for form, bias in (("rms_norm", False), ("layer_norm", False), ("layer_norm", True), ("scale", False)):
+        said = {"form": form, "bias": bias, "groups": getattr(part, "groups", 1), "sizes": [getattr(part, "width", 1)]}
+        made = FORMS[form].make(bias, said["groups"], *said["sizes"])
+        if type(made) is type(part) and made.weights() == part.weights():
+            return {**said, **ANYWHERE}
+    return None
 
 
 def _ends(stack: Table) -> Found:

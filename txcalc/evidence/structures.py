@@ -139,6 +139,8 @@ class _Parameters:
         if key == "d_model" and (heads := _direct(table)) and heads["n_heads"] * heads["d_head"] == value:
             return _times(*(self.size("attention", side, heads[side], heads) for side in ("n_heads", "d_head")))
         name = letter.same or (f"{section}.{key}" if section else key)
+        if letter.even and value == 2:  # nothing less is even
+            return _fixed(value)
         divisor = _divisor(section, key, table)
         if divisor > 1 and value % divisor == 0 and value > divisor:
             return _times(_fixed(divisor), self.parameter(f"{name}/{divisor}", value // divisor))

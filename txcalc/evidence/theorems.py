@@ -253,27 +253,37 @@ def inherited(model: Model, quantity: str) -> tuple[str, str] | None:
 
 def inheritance(model: Model) -> dict[str, tuple[str, str]]:
     """The same of every quantity for which all of the model's structures have a theorem that holds."""
-    kept = theorems()
-    said: list[dict[str, Shown]] = []
+    said = []
     for unit in units(model):
-        if not (structures := bearing(unit)):
+        if not (own := _own(unit) or _borne(unit)):
             return {}
-        if structures != [unit]:
-            domain = max((kept[one.key].domain for one in structures), key=len)
-            said.append({q: Shown("", "proved", f"{domain}, {APART}" if q == "flops" else "", ()) for q in PROVED})
-            continue
-        theorem = kept[unit.key]
-        now = digests(unit, [*theorem.digests, *theorem.further])
-        own = {quantity: Shown(now[quantity], "proved", theorem.domain, ()) for quantity in PROVED}
-        own["params"] = own["params"]._replace(where="")
-        further = theorem.further.items()
-        said.append(own | {q: one for q, one in further if one.digest == now[q] and not _outside(one.conditions, unit)})
-    for unit, own in zip(units(model), said, strict=True):
         for figure, forms in product(FORMED, ((LAST,), (ABSORBED,), (LAST, ABSORBED))):
             if (same := formed(figure, *(form for form in forms if touched(unit, form)))) in own:
                 own[formed(figure, *forms)] = own[same]
+        said.append(own)
     shared = [quantity for quantity in said[0] if all(quantity in own for own in said)] if said else []
     return {quantity: _weakest([own[quantity] for own in said]) for quantity in shared}
+
+
+def _own(unit: Unit) -> dict[str, Shown]:
+    """What its own theorem shows, if it holds."""
+    theorem = theorems().get(unit.key)
+    if theorem is None or _outside(theorem.conditions, unit):
+        return {}
+    now = digests(unit, [*theorem.digests, *theorem.further])
+    if any(now[quantity] != mark for quantity, mark in theorem.digests.items()):
+        return {}
+    own = {q: Shown(now[q], "proved", theorem.domain if q != "params" else "", ()) for q in PROVED}
+    further = theorem.further.items()
+    return own | {q: one for q, one in further if one.digest == now[q] and not _outside(one.conditions, unit)}
+
+
+def _borne(unit: Unit) -> dict[str, Shown]:
+    """What the theorems of smaller structures show."""
+    structures, kept = bearing(unit), theorems()
+    apart = [f"{kept[one.key].domain}, {APART}" for one in structures if not one.listed]
+    domain = max(apart or [kept[one.key].domain for one in structures], key=len, default="")
+    return {q: Shown("", "proved", domain if q != "params" else "", ()) for q in PROVED if structures}
 
 
 def _weakest(said: list[Shown]) -> tuple[str, str]:

@@ -278,9 +278,10 @@ def refusing() -> Iterator[None]:
 def lengths_of(unit: Unit) -> list[str]:
     """The batch and the lengths in the formulas."""
     half = list(unit.spec["stacks"].values())
+    fixed = half[0]["vision"] or half[0]["length"] is not None
     if len(half) == 1:
-        return ["B"] if half[0]["vision"] else ["B", "T"]
-    return ["B", "T"] if unit.spec["stacks"]["encoder"]["vision"] else ["B", "T", "T_src"]
+        return ["B"] if fixed else ["B", "T"]
+    return ["B", "T"] if fixed else ["B", "T", "T_src"]
 
 
 def ones_of(unit: Unit) -> list[tuple[str, ...]]:
@@ -318,7 +319,10 @@ def inputs(
     """Inputs of a unit's module at `values` of its parameters: B sequences of T, after T_src; `of` gives sizes as the
     tensors have them."""
     batch, tokens, source = lengths
-    *encoder, stack = unit.over(values).stacks
+    root = unit.over(values)
+    *encoder, stack = root.stacks
+    if root.fixed is not None:
+        tokens, source = tokens if encoder else of(root.fixed), of(root.fixed)
     images = {half: table["vision"]["image"] for half, table in unit.spec["stacks"].items() if table["vision"]}
     sides = {half: of(side.over(values) if isinstance(side, Size) else side) for half, side in images.items()}
     ids = _read(stack, batch, tokens, sides.get(""), of)

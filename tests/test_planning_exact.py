@@ -710,9 +710,9 @@ def test_a_size_below_0_is_a_letter_taken_off() -> None:
 
 def test_widths_of_a_grouped_leaf_are_multiples_of_its_groups() -> None:
     piece = {"form": "grouped", "bias": False, "shared": False, "groups": 2, "sizes": [8, 6], "at": [1], "keys": ""}
-    said = [str(size) for size in _leaf(piece).spec["leaf"]["sizes"]]
+    said = [str(size) for size in leaf(piece).spec["leaf"]["sizes"]]
     assert said == ["leaf.groups·leaf.d_in", "leaf.groups·leaf.d_out"]
-    assert _leaf(piece).values == {"leaf.groups": 2, "leaf.d_in": 4, "leaf.d_out": 3}
+    assert leaf(piece).values == {"leaf.groups": 2, "leaf.d_in": 4, "leaf.d_out": 3}
 
 
 STREAM = {"d_model": 64, "feed_forward.d_ff": 96}

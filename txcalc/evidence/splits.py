@@ -128,11 +128,11 @@ def _entries(unit: Unit) -> list[Any]:
 
 def _listed(part: Any) -> Table | None:
     """A norm or a scale as a list has it."""
+    groups, width = getattr(part, "groups", 1), getattr(part, "width", 1)
     for form, bias in (("rms_norm", False), ("layer_norm", False), ("layer_norm", True), ("scale", False)):
-        said = {"form": form, "bias": bias, "groups": getattr(part, "groups", 1), "sizes": [getattr(part, "width", 1)]}
-        made = FORMS[form].make(bias, said["groups"], *said["sizes"])
+        made = FORMS[form].make(bias, groups, width)
         if type(made) is type(part) and made.weights() == part.weights():
-            return {**said, **ANYWHERE}
+            return {"form": form, "bias": bias, "groups": groups, "sizes": [width], **ANYWHERE}
     return None
 
 

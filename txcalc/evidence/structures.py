@@ -312,8 +312,8 @@ def _unturned(places: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def without(table: Mapping[str, Any]) -> dict[str, Any]:
-    nothing = {"types": None, "rank": None, "scale": None, "tables": [], "norm": False, "early": False, "shared": True}
-    return {**table, **nothing, "extra": 0}
+    nothing = dict.fromkeys(("types", "rank", "scale"))
+    return {**table, **nothing, "tables": [], "norm": False, "early": False, "shared": True, "extra": 0}
 
 
 def lettered(name: str, stacks: Mapping[str, Any], kind: str) -> Unit:

@@ -519,6 +519,8 @@ def test_what_of_a_leaf_is_as_its_operators_are() -> None:
     assert (relu.traffic_exact, relu.operators_exact, relu.rows_kept(work)) == (True, "all", 0)
     sparse = replace(relu, sparsity=0.95)
     assert (sparse.traffic_exact, sparse.operators_exact, sparse.rows_kept(work)) == (False, "", 1)
+    # Cut first, a gate is kept before and after it, and ReLU's result; GELU keeps its input, which is the cut gate.
+    assert [replace(sparse, form=form).saved(work) // 16 for form in ("relu", "relu2", "gelu")] == [3, 3, 2]
     rotary = Rotary(heads=2, dims=4, theta=10_000, width=4)
     assert [replace(rotary, spread=spread).operators_exact for spread in (False, True)] == ["all", ""]
     latent = next(leaf for leaf in build(TINY["deepseek-v3"], "latent").root.leaves() if isinstance(leaf, LatentCore))

@@ -730,18 +730,17 @@ HEADS = {"attention.n_kv_heads": 4, "attention.n_heads/n_kv_heads": 2, "attentio
         (DENSE, {"positions.rotary_dims": 4},
          STREAM | HEADS | {"positions.rotary_dims/2": 2, "attention.d_head-rotary/2": 2}),
         (DENSE, {"positions.rotary_dims": 2},
-         STREAM | HEADS | {"positions.rotary_dims": 2, "attention.d_head-rotary/2": 3}),
-        (DENSE, {"attention.d_head": 2},
-         STREAM | {name: HEADS[name] for name in [*HEADS][:2]} | {"attention.d_head": 2}),
+         STREAM | HEADS | {"attention.d_head-rotary/2": 3}),
+        (DENSE, {"attention.d_head": 2}, STREAM | {name: HEADS[name] for name in [*HEADS][:2]}),
         (DENSE, {"positions.form": "sinusoidal"}, HEADS | {"d_model/2": 32, "feed_forward.d_ff": 96}),
         (EXPERTS, {}, {"d_model": 64, **HEADS, "experts.top_k": 2, "experts.idle": 2, "experts.d_ff": 96}),
         (EXPERTS.replace("k=2", "k=1"), {}, {"d_model": 64, **HEADS, "experts.n_experts": 4, "experts.d_ff": 96}),
     ],
 )  # fmt: skip
 def test_the_parameters_of_a_layer(source: str, changes: dict[str, Any], values: dict[str, int]) -> None:
-    """h is h_kv·g unless one of them is 1, a head's width even and, where part of it is turned, that and a rest; what
-    heads together are as wide as is theirs; a stream of sines and cosines is even; experts are those that a token
-    passes, if several, and the others."""
+    """h is h_kv·g unless one of them is 1, a head's width even (two, if there is no less) and, where part of it is
+    turned, that and a rest; what heads together are as wide as is theirs; a stream of sines and cosines is even;
+    experts are those that a token passes, if several, and the others."""
     *frame, layer = units(load(source, changes))
     assert layer.values == values
     width = "d_model/2" if changes.get("positions.form") == "sinusoidal" else "d_model"

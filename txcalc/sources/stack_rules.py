@@ -313,6 +313,8 @@ def _patches(stack: Tables, fault: Told) -> None:
     vision, tower = stack["vision"], stack["projector"]
     if vision and vision["image"] is None and not tower:
         fault("vision.image", ABSENT, "side of the picture, pixels", "a tower alone reads pictures of any size")
+    elif vision and vision["image"] is not None and not divides(vision["patch"], vision["image"]):
+        fault("vision.patch", vision["patch"], f"a divisor of image = {vision['image']}")
     elif tower and stack["role"] not in ("encoder", "vision"):
         fault("projector.steps", "steps", "none but in an encoder: a tower")
     elif tower:

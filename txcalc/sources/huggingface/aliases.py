@@ -15,7 +15,7 @@ def alias(c: Config) -> Raw:
     type      the type whose layers its class has
     classes   its classes by that type's; "" is a language model with its head
     if        what is otherwise where a config has a key that is not off; the first of them
-    defaults  of its own class, where they are not the type's
+    defaults  of its own class, where they are not the type's; null is what null is in that type
     set       what its code does whatever a config says
     ignore    keys that change no size
     head      the table of its head, where it is not the type's
@@ -25,7 +25,8 @@ def alias(c: Config) -> Raw:
     row |= next((other for key, other in row.get("if", {}).items() if c.data.get(key)), {})
     absent = {key: value for key, value in row.get("defaults", {}).items() if key not in c}
     for key, value in absent.items():
-        c.assume(key, value)
+        if value is not None:
+            c.assume(key, value)
     names = c.data.get("architectures")
     cls = names[0] if isinstance(names, list) and names else None
     own: dict[str, str] = {bare(theirs): ours for theirs, ours in row["classes"].items()}

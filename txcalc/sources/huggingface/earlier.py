@@ -84,15 +84,20 @@ def hyenadna(c: Config) -> Raw:
     raw = c.stack(("d_model",), ("n_layer",))
     c.only(2, "hyena_order", why="a recurrence of another order is not read")
     c.only(True, "train_freq", why="the frequencies of its sines are learned")
-    c.ignore("activation_freq", "use_bias", "max_seq_len")
-    several = c.size("pad_vocab_size_multiple", default=8)
-    long = {"taps": c.size("short_filter_order", default=3), "features": c.size("emb_dim", default=5),
+    c.ignore("activation_freq", "use_bias")
+    several, features = c.size("pad_vocab_size_multiple", default=8), c.size("emb_dim", default=3)
+    if features % 2 == 0 or features < 3:
+        c.fault("emb_dim", features, "an odd number, at least 3: the position, and a sine and a cosine of each band")
+    long = {"taps": c.size("short_filter_order", default=3), "features": features,
             "width": c.size("filter_order", default=64), "layers": c.count("num_inner_mlps", default=2)}  # fmt: skip
-    form, tied = c.head_of("lm", "none", "sequence"), {"tied": c.flag("tie_word_embeddings", default=False)}
+    form, tied = c.head_of("lm", "none", "sequence"), {"tied": c.flag("tie_word_embeddings", default=True)}
+    learned = raw["n_layers"] * c.size("max_seq_len", default=1024) * features  # each layer has its own
+    wide = c.size("d_inner", default=4 * raw["d_model"], null=4 * raw["d_model"])
     made = raw | {
         "vocab_size": -(-raw["vocab_size"] // several) * several,
+        "around": [piece("filter_positions", "held", learned, kind="recurrent")],
         "hyena": long,
-        "feed_forward": {"d_ff": c.size("d_inner"), "activation": "gelu", "bias": True},
+        "feed_forward": {"d_ff": wide, "activation": "gelu", "bias": True},
         "norm": c.layer_norm("layer_norm_epsilon"),
         "positions": {"form": "none"},
         "head": c.decision(form) if form == "sequence" else {"form": "none"} if form == "none" else tied,
@@ -101,7 +106,8 @@ def hyenadna(c: Config) -> Raw:
 
 
 def mpt_grouped(c: Config) -> Raw:
-    """MPT as llm-foundry has it, whose heads share keys and values: in groups, or all of them."""
+    """MPT as llm-foundry has it, whose heads share keys and values: in groups, or all of them. Its class has biases and
+    a table of positions unless a config says otherwise."""
     c.of_its_own("mpt")
     table = c.data.get("attn_config")
     table = table if isinstance(table, Mapping) else {}
@@ -109,12 +115,18 @@ def mpt_grouped(c: Config) -> Raw:
     if type(shared) is not int or shared < 1:
         c.fault("attn_config.kv_n_heads", ABSENT if shared is None else shared, "a whole number above 0")
         shared = 1
+    for name, given in (("no_bias", c.data), ("attn_config.alibi", table)):
+        if given.get(name.rpartition(".")[2]) is None:
+            c.fault(name, ABSENT, "true", "its class has it false, which is not read")
     kept = {key: value for key, value in table.items() if key not in ("attn_type", "kv_n_heads")}
     c.only({"ffn_type": "mptmlp", "fc_type": "torch"}, "ffn_config", why="two matrices are read")
     c.only("torch", "fc_type", why="plain matrices are read")
+    c.ignore("use_pad_tok_in_ffn")
     c.data = {key: value for key, value in c.data.items() if key != "architectures"} | {"attn_config": kept}
-    c.model_type = "mpt"
+    own, c.model_type = c.model_type, "mpt"
     raw = decoder(c, "mpt")
+    for config in (c, *c.inner):  # what transformers' class does not read may say more of its own
+        config.model_type = own
     c.divides(shared, raw["attention"]["n_heads"], "attn_config.kv_n_heads", "n_heads")
     return raw | {"attention": raw["attention"] | {"n_kv_heads": shared}}
 
@@ -126,10 +138,8 @@ def stripedhyena(c: Config) -> Raw:
     """
     c.of_its_own("stripedhyenamodel")
     raw = c.stack(n_layers=("num_layers",))
-    d, n = raw["d_model"], raw["n_layers"]
-    if c.size("hyena_filter_groups", default=d) != 1:
-        c.fault("hyena_filter_groups", c.data.get("hyena_filter_groups", d), "1: a filter for each channel")
-    c.only(1, "proj_groups", why="attention has as many heads of keys as of queries")
+    n = raw["n_layers"]
+    c.only(1, "hyena_filter_groups", why="a filter for each channel is read")
     c.only(True, "short_filter_bias", "final_norm", why="the published models have it")
     c.only(False, "smeared_gqa", why="it is not read")
     c.ignore("make_vocab_size_divisible_by", "model_parallel_size", "pipe_parallel_size", "num_filters", "max_seqlen")
@@ -137,9 +147,11 @@ def stripedhyena(c: Config) -> Raw:
     c.ignore("column_split", "column_split_hyena", "inference_mode", "log_intermediate_values", "prefill_style")
     c.ignore("split_k0", "use_flash_depthwise", "use_flash_rmsnorm", "use_flashfft", "use_interpolated_rotary_pos_emb")
     c.ignore("use_flash_attn", "use_flash_attention_2", "max_batch_size", "mlp_dtype", "attn_block_dtype")
-    bias = ["q", "k", "v"] if c.flag("qkv_proj_bias", default=True) else []
-    attention = c.heads(raw, kv_names=(), width_names=())
-    attention["bias"] = bias + (["o"] if c.flag("mha_out_proj_bias", default=True) else [])
+    bias = ["q", "k", "v"] if c.flag("qkv_proj_bias", default=False) else []
+    attention, shared = c.heads(raw, kv_names=(), width_names=()), c.size("proj_groups", default=4)
+    c.divides(shared, attention["n_heads"], "proj_groups", "num_attention_heads")
+    attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
+    attention["bias"] = bias + (["o"] if c.flag("mha_out_proj_bias", default=False) else [])
     mixing, act = c.data.get("attn_layer_idxs"), c.activation("mlp_activation", default="silu")
     rest = [i for i in range(n) if not isinstance(mixing, list) or i not in mixing]
     if not isinstance(mixing, list) or len(rest) + len(mixing) != n or c.data.get("hyena_layer_idxs") != rest:
@@ -150,7 +162,7 @@ def stripedhyena(c: Config) -> Raw:
         "feed_forward": {"d_ff": c.size("inner_mlp_size"), "gated": True, "activation": act},
         "norm": c.rms("eps"),
         "positions": c.rotary(attention["d_head"], names=("rotary_emb_base",)),
-        "head": {"tied": c.flag("tie_embeddings", default=True)},
+        "head": {"tied": c.flag("tie_embeddings", default=False)},
     }
     kinds = ["hyena" if i in rest else "attention" for i in range(n)]
     return layered(made, (kinds, {kind: {"parts": [kind, "feed_forward"]} for kind in set(kinds)}))

@@ -65,7 +65,8 @@ def _layers(c: Config) -> tuple[int, int, Pieces, Pieces]:
     if taps % 2 == 0:
         c.fault("conv_kernel_size", taps, "an odd number")
     c.multiple("hidden_size", d, 2)
-    c.ignore("num_key_value_heads", "scale_input", "max_position_embeddings")
+    c.only(heads, "num_key_value_heads", why="its class says so of itself")
+    c.ignore("scale_input", "max_position_embeddings")
     every = [2, -1, 1]
     placed = [piece("distances", "linear", d, heads * width, bias=False, at=every)]
     placed += [

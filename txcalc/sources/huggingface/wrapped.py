@@ -118,9 +118,10 @@ def bailingmm(c: Config) -> Raw:
         if isinstance(scaling, Mapping) and scaling.get("type") == "3D":
             inner.data = {key: value for key, value in inner.data.items() if key != "rope_scaling"}
         raw = _typed(inner, ("bailing_moe",), "image_patch_token", "image_start_token", "video_start_token")
-        if not several or c.faults:
+        if not several or c.faults or "experts" not in raw:
             return raw
-        held = 2 * raw["n_layers"] * raw["d_model"] * raw["experts"]["n_experts"]
+        sparse = raw["n_layers"] - (inner.data.get("first_k_dense_replace") or 0)
+        held = 2 * sparse * raw["d_model"] * raw["experts"]["n_experts"]
         c.note(f"words alone are run: the routers of pictures and of sounds ({held:,} parameters) are held")
         return raw | {"idle": held}
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.beside import beside
-from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, layered, piece
+from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, piece
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.delta import LINEAR, minimax
 from txcalc.sources.huggingface.dense import falcon
@@ -75,36 +75,6 @@ def mosaic_bert(c: Config) -> Raw:
     return _gated_bert(c, "gelu")
 
 
-def hyenadna(c: Config) -> Raw:
-    """HyenaDNA: long convolutions in place of attention, whose filters a network of the position makes.
-
-    Source   Nguyen et al. 2023 (arXiv 2306.15794); its published class, whose norms in layers keep PyTorch's epsilon
-    """
-    c.of_its_own("hyenadna")
-    raw = c.stack(("d_model",), ("n_layer",))
-    c.only(2, "hyena_order", why="a recurrence of another order is not read")
-    c.only(True, "train_freq", why="the frequencies of its sines are learned")
-    c.ignore("activation_freq", "use_bias")
-    several, features = c.size("pad_vocab_size_multiple", default=8), c.size("emb_dim", default=3)
-    if features % 2 == 0 or features < 3:
-        c.fault("emb_dim", features, "an odd number, at least 3: the position, and a sine and a cosine of each band")
-    long = {"taps": c.size("short_filter_order", default=3), "features": features,
-            "width": c.size("filter_order", default=64), "layers": c.count("num_inner_mlps", default=2)}  # fmt: skip
-    form, tied = c.head_of("lm", "none", "sequence"), {"tied": c.flag("tie_word_embeddings", default=True)}
-    learned = raw["n_layers"] * c.size("max_seq_len", default=1024) * features  # each layer has its own
-    wide = c.size("d_inner", default=4 * raw["d_model"], null=4 * raw["d_model"])
-    made = raw | {
-        "vocab_size": -(-raw["vocab_size"] // several) * several,
-        "around": [piece("filter_positions", "held", learned, kind="recurrent")],
-        "hyena": long,
-        "feed_forward": {"d_ff": wide, "activation": "gelu", "bias": True},
-        "norm": c.layer_norm("layer_norm_epsilon"),
-        "positions": {"form": "none"},
-        "head": c.decision(form) if form == "sequence" else {"form": "none"} if form == "none" else tied,
-    }
-    return layered(made, (["layer"] * raw["n_layers"], {"layer": {"parts": ["hyena", "feed_forward"]}}))
-
-
 def mpt_grouped(c: Config) -> Raw:
     """MPT as llm-foundry has it, whose heads share keys and values: in groups, or all of them. Its class has biases and
     a table of positions unless a config says otherwise."""
@@ -129,43 +99,6 @@ def mpt_grouped(c: Config) -> Raw:
         config.model_type = own
     c.divides(shared, raw["attention"]["n_heads"], "attn_config.kv_n_heads", "n_heads")
     return raw | {"attention": raw["attention"] | {"n_kv_heads": shared}}
-
-
-def stripedhyena(c: Config) -> Raw:
-    """StripedHyena, whose code Evo has: convolutions with modal filters, and attention in some layers.
-
-    Source   Nguyen et al. 2024 (Science 386, eado9336), methods; its published class
-    """
-    c.of_its_own("stripedhyenamodel")
-    raw = c.stack(n_layers=("num_layers",))
-    n = raw["n_layers"]
-    c.only(1, "hyena_filter_groups", why="a filter for each channel is read")
-    c.only(True, "short_filter_bias", "final_norm", why="the published models have it")
-    c.only(False, "smeared_gqa", why="it is not read")
-    c.ignore("make_vocab_size_divisible_by", "model_parallel_size", "pipe_parallel_size", "num_filters", "max_seqlen")
-    c.ignore("rotary_emb_scaling_factor", "inner_size_multiple_of", "hyena_layer_idxs", "attn_layer_idxs")
-    c.ignore("column_split", "column_split_hyena", "inference_mode", "log_intermediate_values", "prefill_style")
-    c.ignore("split_k0", "use_flash_depthwise", "use_flash_rmsnorm", "use_flashfft", "use_interpolated_rotary_pos_emb")
-    c.ignore("use_flash_attn", "use_flash_attention_2", "max_batch_size", "mlp_dtype", "attn_block_dtype")
-    bias = ["q", "k", "v"] if c.flag("qkv_proj_bias", default=False) else []
-    attention, shared = c.heads(raw, kv_names=(), width_names=()), c.size("proj_groups", default=4)
-    c.divides(shared, attention["n_heads"], "proj_groups", "num_attention_heads")
-    attention["n_kv_heads"] = max(1, attention["n_heads"] // shared)
-    attention["bias"] = bias + (["o"] if c.flag("mha_out_proj_bias", default=False) else [])
-    mixing, act = c.data.get("attn_layer_idxs"), c.activation("mlp_activation", default="silu")
-    rest = [i for i in range(n) if not isinstance(mixing, list) or i not in mixing]
-    if not isinstance(mixing, list) or len(rest) + len(mixing) != n or c.data.get("hyena_layer_idxs") != rest:
-        c.fault("attn_layer_idxs", mixing, "numbers of layers, of which hyena_layer_idxs has the others")
-    made = raw | {
-        "attention": attention,
-        "hyena": {"states": c.size("state_size"), "taps": c.size("short_filter_length")},
-        "feed_forward": {"d_ff": c.size("inner_mlp_size"), "gated": True, "activation": act},
-        "norm": c.rms("eps"),
-        "positions": c.rotary(attention["d_head"], names=("rotary_emb_base",)),
-        "head": {"tied": c.flag("tie_embeddings", default=False)},
-    }
-    kinds = ["hyena" if i in rest else "attention" for i in range(n)]
-    return layered(made, (kinds, {kind: {"parts": [kind, "feed_forward"]} for kind in set(kinds)}))
 
 
 _BERT = ("forpretraining", "forquestionanswering", "formultiplechoice", "fornextsentenceprediction")

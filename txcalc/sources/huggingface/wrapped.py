@@ -52,6 +52,9 @@ def language(c: Config) -> Raw:
     own = ("architectures", "model_type", "auto_map", "text_config", *whole.own)
     mine = {key: value for key, value in c.data.items() if not key.startswith(own)}
     inner = Config(mine, text, "", c)
+    if text == "stablelm_epoch" and "use_qkv_bias" not in mine:  # which the first code of that type did not have
+        inner.data = {**mine, "use_qkv_bias": True}
+        c.assume("use_qkv_bias", True)
     raw = _typed(inner, (text,))
     if text == "phi" and (cls or c.model_type) not in WITH_PHIS_HEAD:
         raw["head"] = {key: value for key, value in raw["head"].items() if key != "bias"}

@@ -13,7 +13,7 @@ def alias(c: Config) -> Raw:
     """A config by the reader of another type, as its row of `families.ALIASES` says.
 
     type      the type whose layers its class has
-    classes   its classes by that type's; "" is a language model with its head
+    classes   its classes by that type's, the first where none is named; "" is a language model with its head
     if        what is otherwise where a config has a key that is not off; the first of them
     defaults  of its own class, where they are not the type's; null is what null is in that type
     set       what its code does whatever a config says
@@ -32,7 +32,7 @@ def alias(c: Config) -> Raw:
     own: dict[str, str] = {bare(theirs): ours for theirs, ours in row["classes"].items()}
     if isinstance(cls, str) and bare(cls) not in own:
         c.fault("architectures[0]", cls, " or ".join(row["classes"]), "other classes may have other layers")
-    ours = own.get(bare(cls), "") if isinstance(cls, str) else ""
+    ours = own.get(bare(cls) if isinstance(cls, str) else "", next(iter(own.values())))
     kept = {key: value for key, value in c.data.items() if key != "architectures" and value != {}}
     c.data = absent | kept | ({"architectures": [ours]} if ours else {}) | row.get("set", {})
     c.ignore(*row.get("ignore", "").split(), *row.get("if", {}))

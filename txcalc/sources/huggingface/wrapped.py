@@ -46,7 +46,7 @@ def language(c: Config) -> Raw:
     """The language model in a config of `WHOLES`."""
     whole = Whole(c.model_type)
     if whole.key and (whole.key in c or not whole.own):
-        return inside(c, whole.key, lambda inner: _typed(inner, whole.texts, *whole.ignore), *whole.classes)
+        return inside(c, whole.key, lambda inner: _writing(inner, whole), *whole.classes)
     cls = _called(c, whole.classes)
     text = _version(c) if c.model_type in _VERSIONS else whole.texts[0]
     own = ("architectures", "model_type", "auto_map", "text_config", *whole.own)
@@ -164,6 +164,14 @@ def _called(c: Config, classes: tuple[str, ...], endings: tuple[str, ...] = ("",
     if bare(cls) not in [known + ending for known in classes for ending in endings]:
         c.fault("architectures[0]", cls, f"a class of {c.model_type}", "other classes may have other layers")
     return bare(cls)
+
+
+def _writing(inner: Config, whole: Whole) -> Raw:
+    """A language model in a table, which has a head in its whole."""
+    raw = _typed(inner, whole.texts, *whole.ignore)
+    if raw.get("head", {}).get("form") == "none" and inner.model_type != "llama_bidirec":
+        inner.fault("architectures[0]", inner.data["architectures"][0], "a class with a head", "its whole has one")
+    return raw
 
 
 def _typed(inner: Config, texts: tuple[str, ...], *ignored: str) -> Raw:

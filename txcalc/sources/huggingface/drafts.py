@@ -57,7 +57,7 @@ def _inner(c: Config) -> Config:
         c.fault("transformer_layer_config", table, "an object, the config of its layers")
     layers = table if isinstance(table, Mapping) else {}
     kind = layers.get("model_type", "qwen3")
-    inner = Config(layers, kind, "transformer_layer_config.", c, partial=True)
+    inner = Config(layers, str(kind), "transformer_layer_config.", c, partial=True)
     if kind not in ("llama", "qwen3"):
         inner.fault("model_type", kind, "'llama' or 'qwen3'")
     c.ignore("transformer_layer_config", "architectures", "speculators_config", "speculators_model_type")

@@ -184,7 +184,7 @@ def _samples(c: Config, raw: Raw, rate: int = 1, usual: Mapping[str, list[int]] 
         a, b = a * strides[i], (b - 1) * strides[i] + taps[i]
     if c.flag("feat_proj_layer_norm", default=True) if c.model_type == "hubert" else True:
         pieces.append(piece("projection_norm", "layer_norm", widths[-1], kind="norm", **here))
-    if rate == 1 or widths[-1] != raw["d_model"]:
+    if c.model_type != "sew" or widths[-1] != raw["d_model"]:
         pieces.append(piece("projection", "linear", widths[-1], raw["d_model"], **here))
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
         pieces.append(piece("mask_token", "held", raw["d_model"]))

@@ -1,5 +1,6 @@
-"""Makes `presets/theorems.json`: every structure of the presets, and of the tests' configs and common variants the
-smallest ones that they are the sum of (`evidence.splits`), with parameters and FLOPs alone.
+"""Makes `presets/theorems.json`: every structure of the presets; and of common variants, of the tests' configs and of
+each class of transformers at its type's own sizes the smallest ones that they are the sum of (`evidence.splits`), with
+parameters and FLOPs alone.
 
     python tests/make_theorems.py [--again] [--further] [--jobs 2] [--count | --prune] [FOLDER …]
 
@@ -16,7 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from itertools import combinations, product
@@ -26,13 +27,13 @@ from typing import Any
 from tiny import TINY
 
 from txcalc import load
-from txcalc.errors import Refuted, TxcalcError
+from txcalc.errors import TxcalcError
 from txcalc.evidence import theorems
 from txcalc.evidence.theorems import Theorem, Unit
 from txcalc.model import Model
 from txcalc.parts.options import ACTIVATIONS
 from txcalc.sources import build
-from txcalc.sources.huggingface import describe
+from txcalc.sources.huggingface import describe, release
 from txcalc.sources.presets import names
 
 HELD = Path(__file__).parent / "data" / "hf"
@@ -72,12 +73,27 @@ def models(folders: list[Path]) -> Iterator[tuple[str, Model]]:
     for origin in ("wild", "small"):
         for name, entry in json.loads((HELD / f"{origin}.json").read_text()).items():
             yield from read(origin, name, entry["config"])
+    for name, config in defaults():
+        yield from read("defaults", name, config)
     for folder in folders:
         for entry in json.loads((folder / "truth.json").read_text()):
             config = json.loads((folder / "configs" / f"{entry['name']}.json").read_text())
             if isinstance(config, dict) and config.get("_head") == "base":
                 config["architectures"] = [entry["class"]]
             yield from read(folder.name, entry["name"], config)
+
+
+def defaults(kinds: Collection[str] = ()) -> Iterator[tuple[str, dict[str, Any]]]:
+    """What each configuration of transformers (or some `kinds`) is by itself, for each of its classes, and for none."""
+    import transformers
+
+    for kind in kinds or transformers.CONFIG_MAPPING:
+        try:
+            made = json.loads(transformers.CONFIG_MAPPING[kind]().to_json_string(use_diff=False))
+        except Exception:  # it has sizes without defaults, or what no JSON holds
+            continue
+        for cls in (None, *release.classes(kind)):
+            yield f"{kind} {cls}", {**made, "model_type": kind, "architectures": cls and [cls]}
 
 
 def changed(name: str, changes: dict[str, Any]) -> Iterator[tuple[str, Model]]:
@@ -123,7 +139,7 @@ def attempt(wanted: tuple[str, Unit, bool], again: bool = False) -> tuple[Theore
             theorem = kept._replace(further={**held, **further})
         else:
             theorem, rows = prove(unit, preset)
-    except Refuted as refusal:
+    except TxcalcError as refusal:
         return None, str(refusal)
     unequal = [f"{row.path} {row.quantity}: {row.predicted}, not {row.measured}" for row in rows if not row.equal]
     return (None, f"REFUTED: {unequal[0]}") if unequal else (theorem, ", ".join(theorem.further))

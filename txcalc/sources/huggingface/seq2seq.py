@@ -330,7 +330,10 @@ def switch_transformers(c: Config) -> Raw:
     number = c.size("num_experts", default=8)
     channel = raw.pop("feed_forward")
     for half, second in (("encoder", ""), ("decoder", "cross_attention")):
-        table = raw[half]
+        if raw["kind"] == "encoder" and second:  # there is no decoder
+            c.ignore("num_sparse_decoder_layers", "decoder_sparse_step")
+            break
+        table = raw if raw["kind"] == "encoder" else raw[half]
         n = table["n_layers"]
         wanted = c.count(f"num_sparse_{half}_layers", default=3)
         step = c.count(f"{half}_sparse_step", default=None)
@@ -338,5 +341,5 @@ def switch_transformers(c: Config) -> Raw:
             step = n // wanted if wanted else n
         sparse = [step > 0 and (i % step == 1 or step == 1) for i in range(n)]
         table |= {"feed_forward": channel, "experts": {**channel, "n_experts": number, "top_k": 1}}
-        raw[half] = layered(table, _halves(sparse, second))
+        table |= layered(table, _halves(sparse, second))
     return raw

@@ -273,11 +273,17 @@ def test_parts_whose_formulas_changed_bear_nothing(monkeypatch: pytest.MonkeyPat
     assert theorems.bearing(combined()[1]) == []
 
 
-def test_every_other_activation_is_asked_for() -> None:
-    model = load(TOY, {"feed_forward.gated": False, "feed_forward.activation": "relu"})
-    (layer,) = (unit for unit in units(model) if unit.name == "layer")
-    found = [way[0].key for way in splits.others(layer)]
-    assert len(found) == len(set(found)) == len(ACTIVATIONS) - 1 and layer.key not in found
+@pytest.mark.parametrize("form", ["relu", "none"])
+def test_every_other_activation_is_asked_for_by_the_key_of_its_structure(form: str) -> None:
+    def layer(active: str) -> Unit:
+        model = load(TOY, {"feed_forward.gated": False, "feed_forward.activation": active})
+        return next(unit for unit in units(model) if unit.name == "layer")
+
+    by_form = {active: layer(active).key for active in ACTIVATIONS if active != form}
+    assert len({*by_form.values()}) == len(ACTIVATIONS) - 1
+    for key in by_form.values():
+        ((found, alone),) = splits.others(layer(form), {key})
+        assert found.key == key and alone.name == f"leaf {form}"
 
 
 @pytest.mark.parametrize("changes", [{"vision.image": 256}, {"vision.patch": 8}])

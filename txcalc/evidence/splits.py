@@ -7,7 +7,7 @@ their figures are its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from txcalc.evidence.structures import (
@@ -19,6 +19,7 @@ from txcalc.evidence.structures import (
     bare,
     called,
     framed,
+    keys,
     leaf,
     lettered,
     separable,
@@ -41,6 +42,7 @@ PLAIN_NORM = {
     "after": [], "joint": [], "residual": None, "scalar": False,
 }  # fmt: skip
 WITHIN = ("form", "bias", "eps", "qk_bias", "weighted", "offset")  # what norms within a part are like
+ANOTHER = "another activation"  # what a key is written with, before it is one
 ANYWHERE = {"at": None, "keys": None, "shared": False}  # of a leaf that works at every position
 
 
@@ -161,24 +163,31 @@ def _around(stack: Table) -> Table:
     return {**framed(stack), "layer": {"layer": {**layer, "norm": PLAIN_NORM}}}
 
 
-def others(unit: Unit) -> Iterator[list[Unit]]:
-    """The structure with another activation instead of one of its own, and that one as a leaf."""
+def others(unit: Unit, known: Container[str]) -> Iterator[list[Unit]]:
+    """The structure with another activation instead of one of its own, if its key is known, and that one as a leaf."""
     for active in sorted(_active(unit.spec)):
-        alone = leaf({"form": active, "sizes": [1024], "bias": False, "groups": 1, **ANYWHERE})
-        yield from ([unit._replace(spec=_with(unit.spec, active, it)), alone] for it in ACTIVATIONS if it != active)
+        forms = [form for form in ACTIVATIONS if form not in (active, "none")]
+        found = keys(_with(unit.spec, active, ANOTHER), ANOTHER, forms)
+        if active != "none":  # a key may say nothing in the place of this one
+            found["none"] = _instead(unit, active, "none")[0].key
+        yield from (_instead(unit, active, form) for form, key in found.items() if key in known)
 
 
-def usual(unit: Unit) -> Unit:
-    """The structure with one activation wherever it has any: the first that there is."""
-    spec = unit.spec
-    for active in _active(spec):
-        spec = _with(spec, active, ACTIVATIONS[0])
-    return unit._replace(spec=spec)
+def usual(unit: Unit) -> list[Unit]:
+    """The same with the first of all activations, if it has one other than this; else []."""
+    unusual = sorted(_active(unit.spec) - {ACTIVATIONS[0]})
+    return _instead(unit, unusual[0], ACTIVATIONS[0]) if len(unusual) == 1 else []
+
+
+def _instead(unit: Unit, active: str, other: str) -> list[Unit]:
+    """The structure with another activation in the place of one, and this one as a leaf."""
+    alone = leaf({"form": active, "sizes": [1024], "bias": False, "groups": 1, **ANYWHERE})
+    return [unit._replace(spec=_with(unit.spec, active, other)), alone]
 
 
 def _active(value: Any) -> set[str]:
     """The activations of a description."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return set()
     inner = (_active(item) for item in value.values())
     return set().union(*inner, [value[key] for key in ("activation", "transform") if value.get(key) in ACTIVATIONS])
@@ -186,7 +195,7 @@ def _active(value: Any) -> set[str]:
 
 def _with(value: Any, active: str, other: str) -> Any:
     """A description with another activation in the place of one."""
-    if not isinstance(value, Mapping):
+    if not isinstance(value, dict):
         return value
     changed = {key: other for key in ("activation", "transform") if value.get(key) == active}
     return {key: changed.get(key, _with(item, active, other)) for key, item in value.items()}

@@ -62,7 +62,17 @@ class Size(NamedTuple):
 
 def fingerprint(said: Any) -> str:
     """The first 16 digits of the SHA-256 of what JSON can hold."""
-    return _sha256()(json.dumps(said, sort_keys=True).encode()).hexdigest()[:16]  # type: ignore[no-any-return]
+    return _hashed(json.dumps(said, sort_keys=True))
+
+
+def _hashed(text: str) -> str:
+    return _sha256()(text.encode()).hexdigest()[:16]  # type: ignore[no-any-return]
+
+
+def keys(spec: Any, word: str, words: Iterable[str]) -> dict[str, str]:
+    """The keys of a description with each of several words in the place of one: written once, not for each."""
+    text = json.dumps(_said(spec), sort_keys=True)
+    return {one: _hashed(text.replace(f'"{word}"', f'"{one}"')) for one in words}
 
 
 @cache
@@ -113,7 +123,7 @@ class _Parameters:
     def parameter(self, letter: str, value: int) -> Size:
         if value < 2:  # a size of 1 broadcasts: it is a structure of its own
             return _fixed(value)
-        names = [letter, *(f"{letter}{i}" for i in range(2, 100))]
+        names = (letter if i == 1 else f"{letter}{i}" for i in range(1, 100))
         name = next(n for n in names if self.values.setdefault(n, value) == value)
         return Size(((1, (name,)),))
 
@@ -371,7 +381,7 @@ def _plain(value: Any) -> Any:
     """Numbers that are no sizes are all one: a scale, a base of rotary angles, the ε of a norm."""
     if isinstance(value, Size):
         return value
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: ANY.get(key, _plain(item)) for key, item in value.items()}
     if isinstance(value, float):
         return 0.5
@@ -384,14 +394,15 @@ def _said(value: Any, section: str = "") -> Any:
     """A description without what is off or absent; `Size`s as they are written."""
     if isinstance(value, Size):
         return str(value)
-    if isinstance(value, Mapping):
-        whole = {
-            key: {**NAMED.get(key, {}), **item} if isinstance(item, Mapping) else item for key, item in value.items()
-        }
+    if isinstance(value, dict):
         off: tuple[Any, ...] = (None, False, "none", "no", [], {})
+        there = ((key, item) for key, item in value.items() if item is not None and item is not False)
+        whole = (
+            (key, {**NAMED[key], **item} if key in NAMED and isinstance(item, dict) else item) for key, item in there
+        )
         return {
             key: said
-            for key, item in whole.items()
+            for key, item in whole
             if (said := _said(item, key)) not in off or (said == "none" and key in _choosing(section))
         }
     if isinstance(value, list):
@@ -409,7 +420,7 @@ def _choosing(section: str) -> list[str]:
 def _over(value: Any, values: Mapping[str, Any]) -> Any:
     if isinstance(value, Size):
         return value.over(values)
-    if isinstance(value, Mapping):
+    if isinstance(value, dict):
         return {key: _over(item, values) for key, item in value.items()}
     if isinstance(value, list):
         return [_over(item, values) for item in value]

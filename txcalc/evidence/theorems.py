@@ -12,7 +12,7 @@ import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, cached_property
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,25 +164,42 @@ def _holding(path: Path) -> Iterator[None]:
 
 
 class TheoremFiles(Mapping[str, Theorem]):
-    """Theorems of files by the key of their structure, each read when it is asked for, of the first file that has it: a
-    model asks for a few of hundreds, and all of them would be a fiftieth of the time that a command takes."""
+    """Theorems of files by the key of their structure, each of the first file that has it. A model whose structures all
+    have their own asks for a few of many: each is looked up in the text. For one that has none many more are asked for:
+    all entries are read at the first that is lacking."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self.texts = {path: path.read_text() for path in paths if path.exists()}
+        self.lacked = False
+
+    @cached_property
+    def entries(self) -> dict[str, tuple[Path, Any]]:
+        """All of them, as they are written."""
+        found: dict[str, tuple[Path, Any]] = {}
+        for path, text in reversed(self.texts.items()):
+            with _holding(path):
+                found |= {key: (path, entry) for key, entry in json.loads(text)["theorems"].items()}
+        return found
 
     def __getitem__(self, key: str) -> Theorem:
+        path, entry = self.entries[key] if self.lacked else self._looked_up(key)
+        with _holding(path):
+            return _theorem(entry)
+
+    def _looked_up(self, key: str) -> tuple[Path, Any]:
         for path, text in self.texts.items():
             named = f'"{key}": '
             if (at := text.find(named + "{")) >= 0:
                 with _holding(path):
-                    return _theorem(json.JSONDecoder().raw_decode(text, at + len(named))[0])
+                    return path, json.JSONDecoder().raw_decode(text, at + len(named))[0]
+        self.lacked = True
         raise KeyError(key)
 
     def __iter__(self) -> Iterator[str]:
-        return iter({key: None for text in self.texts.values() for key in json.loads(text)["theorems"]})
+        return iter(self.entries)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self)
+        return len(self.entries)
 
 
 @cache
@@ -315,7 +332,7 @@ def bearing(unit: Unit) -> list[Unit]:
     where one is lacking."""
     if not obstacle(unit):
         return [unit]
-    for found in splits.others(unit):
+    for found in splits.others(unit, theorems()):
         if not any(map(obstacle, found)) and _figures(unit, probe(unit)) == _figures(found[0], probe(unit)):
             return found
     pieces = splits.smaller(unit)
@@ -367,7 +384,6 @@ def missing(unit: Unit) -> list[Unit]:
     pieces = splits.smaller(unit)
     if pieces and _adds_up(unit, [piece.unit.key for piece in pieces]):
         return [each for piece in pieces for each in missing(piece.unit)]
-    for found in splits.others(unit):
-        if found[0].key == splits.usual(unit).key and _figures(unit, probe(unit)) == _figures(found[0], probe(unit)):
-            return [each for each in found if obstacle(each)]
+    if (instead := splits.usual(unit)) and _figures(unit, probe(unit)) == _figures(instead[0], probe(unit)):
+        return [each for each in instead if obstacle(each)]
     return [unit]

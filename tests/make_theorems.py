@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections import defaultdict
 from collections.abc import Collection, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -205,6 +206,7 @@ def main() -> None:
     parser.add_argument("--prune", action="store_true")
     parser.add_argument("--jobs", type=int, default=2)
     asked = parser.parse_args()
+    os.environ["XDG_DATA_HOME"] = os.devnull  # the user's own theorems are none of the package's
     if asked.count:
         count(asked.folders)
     elif asked.prune:

@@ -137,6 +137,13 @@ def test_windows_that_are_taken_for_full_ones_have_lost_their_theorem(monkeypatc
     assert inherited(swin, "flops") is None
 
 
+def test_a_window_that_is_wrong_for_long_prompts_alone_has_lost_its_theorem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt is right below the window, which every short one is: so the figures of a long one are asked for too."""
+    monkeypatch.setattr(Windowed, "keys", lambda self, work: minimum(work.past + work.tokens, self.window))
+    assert inherited(load("mistral-7b", {"attention.window": 4096}), "flops") is None
+    assert inherited(load("gpt2"), "flops") is not None
+
+
 def test_training_saved_decoding_cache_and_masks_are_inherited_too() -> None:
     """By a user's own sizes, windows and contexts; each by its own formula."""
     model = load("mistral-7b", {"F": 1000, "attention.window": 100})

@@ -89,7 +89,8 @@ def ledger(root: Any, batch: Any, tokens: Any, source: Any, **form: bool) -> Led
 FUSED, KEPT = "saved, fused attention", "saved, attention matrix kept"
 PROMPT = ((0, 7),)
 LATER = ((0, 7), (3, 1), (5000, 3))  # before and past the end of every window of a probe
-POOLED = ((0, 5000),)  # where tokens are pooled, beside them a prompt of many such groups
+LONG = ((0, 5000),)  # beside them where a size bounds what a token reads: a prompt longer than every bound of a probe
+BOUNDS = {"window", "rate", "index_top_k", "block"}
 FigureOf = tuple[Callable[[Any], Any], tuple[tuple[int, int], ...]]
 FIGURES: dict[str, FigureOf] = {
     "params": (lambda entry: entry.params, PROMPT),
@@ -114,6 +115,11 @@ def touched(unit: Unit, form: str) -> bool:
     return any("latent" in layer for stack in unit.spec["stacks"].values() for layer in stack["layer"].values())
 
 
+def _bounded(unit: Unit) -> bool:
+    """Whether figures of a short prompt do not say those of a long one."""
+    return unit.listed or any(name.rpartition(".")[2].rstrip("0123456789") in BOUNDS for name in unit.values)
+
+
 def digest(unit: Unit, quantity: str) -> str:
     """The figures of all leaves at the probe's sizes, by path."""
     return digests(unit, [quantity])[quantity]
@@ -126,7 +132,7 @@ def digests(unit: Unit, quantities: Iterable[str]) -> dict[str, str]:
     found = {}
     for quantity in quantities:
         figure, workloads = FIGURES[quantity]
-        workloads += POOLED if unit.listed or any(name.endswith(".rate") for name in unit.values) else ()
+        workloads += LONG if _bounded(unit) else ()
         said = []
         for past, tokens in workloads:
             if past and unit.spec["kind"] in ("encoder", "vision"):
@@ -354,12 +360,17 @@ def _adds_up(unit: Unit, keys: list[str]) -> bool:
             == _figures(piece.unit, piece.unit.values, *splits.where(said, 2, tokens, 5))
             for tokens in (1, 7, 5000)
         )
+    return all(_sums(probed, pieces, tokens) for tokens in ((7, 5000) if _bounded(unit) else (7,)))
+
+
+def _sums(probed: Unit, pieces: Sequence[splits.Component], tokens: int) -> bool:
+    """Whether the leaves of smaller structures are its own, with their figures, at a length."""
     fixed = probed.over(probed.values).fixed
-    own, found = _figures(probed, probed.values), dict[str, tuple[Any, Any]]()
-    if unit.name == FRAME:  # its feed-forward is not the model's
+    own, found = _figures(probed, probed.values, tokens=tokens), dict[str, tuple[Any, Any]]()
+    if probed.name == FRAME:  # its feed-forward is not the model's
         own = {path: figures for path, figures in own.items() if not path.startswith("layers.")}
     for part, layer, alone in pieces:
-        for path, figures in _figures(part, part.values, tokens=7 if fixed is None else fixed).items():
+        for path, figures in _figures(part, part.values, tokens=tokens if fixed is None else fixed).items():
             inner = path.startswith("layers.0.")
             if inner and layer is None:
                 continue

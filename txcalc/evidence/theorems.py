@@ -182,9 +182,9 @@ class TheoremFiles(Mapping[str, Theorem]):
     def entries(self) -> dict[str, tuple[Path, Any]]:
         """All of them, as they are written."""
         found: dict[str, tuple[Path, Any]] = {}
-        for path, text in reversed(self.texts.items()):
+        for path, text in self.texts.items():
             with _holding(path):
-                found |= {key: (path, entry) for key, entry in json.loads(text)["theorems"].items()}
+                found |= {key: (path, one) for key, one in json.loads(text)["theorems"].items() if key not in found}
         return found
 
     def __getitem__(self, key: str) -> Theorem:

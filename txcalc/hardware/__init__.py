@@ -107,7 +107,7 @@ def names() -> list[str]:
 
 def load(name: str | Path) -> Accelerator:
     """The accelerator of a preset's name or a short one (`h100`), of numbers (`16GB@500GB/s`), or of a .toml file; of
-    Apple's chips with less memory than the most, too (`m4-pro-24gb`).
+    chips of unified memory with less than the most, too (`m4-pro-24gb`).
 
     Errors: `UnknownName` with the nearest names; `InputError` with every fault of a file.
     """
@@ -126,10 +126,9 @@ def load(name: str | Path) -> Accelerator:
     files = _files()
     known = cards.named(text, files)
     if known not in files:
-        if (less := re.fullmatch(r"(m\d.*?)[\s_-]*(\d{1,4})\s*gi?b", text, re.I)) and cards.named(
-            less[1], files
-        ) in files:
-            return _with_less(load(less[1]), int(less[2]), text)
+        less = re.fullmatch(r"(.+?)[\s_-]*(\d{1,4})\s*gi?b", text, re.I)
+        if less and cards.named(less[1], files) in files and (chip := load(less[1])).unified:
+            return _with_less(chip, int(less[2]), text)
         if re.fullmatch(r"[\d.]+\s*([kmgt]|[kmgt]?i?b)?|.*\d\s*[kmgt]i?b\s*/\s*s", text, re.I):
             expected = "a name, or a size and a bandwidth with their units", "16GB@500GB/s"
             raise InputError("--gpu", [Fault("--gpu", text, *expected)])
@@ -179,11 +178,11 @@ def parse(raw: Mapping[str, Any], name: str, where: str) -> Accelerator:
 
 
 def _with_less(chip: Accelerator, size: int, text: str) -> Accelerator:
-    """A chip of unified memory with `size` GiB, else as it is."""
+    """A chip of unified memory with `size` GiB, else as the largest: some are sold with fewer GPU cores and slower."""
     if not 0 < size << 30 <= chip.memory:
         expected = f"at most {chip.memory >> 30} GB of memory, as {chip.name} is sold"
         raise InputError("--gpu", [Fault("--gpu", text, expected)])
-    name, title = f"{chip.name}-{size}gb", f"{chip.title} ({size} GB, all GPU cores)"
+    name, title = f"{chip.name}-{size}gb", f"{chip.title} ({size} GB; bandwidth and peak of the largest)"
     return replace(chip, name=name, title=title, memory=size << 30)
 
 

@@ -70,6 +70,11 @@ class Leaf(Executed):
         return None
 
     @property
+    def columns(self) -> Any:
+        """Numbers per row of its result; None: it has no one width."""
+        return getattr(self, "width", getattr(self, "d_out", None))
+
+    @property
     def row(self) -> Any:
         """Elements of the table row that each position reads; None: all of its weights are read."""
         return None

@@ -220,7 +220,7 @@ def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -
     if entry.work is None or entry.work.batch != ledger.work.batch:
         return False
     keys = leaf.mask_span.keys(entry.work) if leaf.mask_span else leaf.attended and entry.work.keys
-    if 1 in (getattr(leaf, "width", getattr(leaf, "d_out", None)), keys):
+    if 1 in (leaf.columns, keys):
         return False  # one number per row: left out
     path = module_paths(entry, True)[0]
     if path in moved.tables and not entry.leaf.reads_places:

@@ -53,16 +53,12 @@ def jina_bert(c: Config) -> Raw:
     form = c.text("feed_forward_type", default="original")
     if form not in ("geglu", "reglu"):
         c.fault("feed_forward_type", form, "'geglu' or 'reglu'")
-    names = c.data.get("architectures")
-    c.data = {**c.data, "architectures": [names[0].replace("JinaBert", "Bert")]} if isinstance(names, list) else c.data
     c.data = {key: value for key, value in c.data.items() if key != "position_embedding_type"}
-    return _gated_bert(c, "gelu" if form == "geglu" else "relu")
+    return _gated_bert(c, "JinaBert", "gelu" if form == "geglu" else "relu")
 
 
-def _gated_bert(c: Config, activation: str) -> Raw:
-    own, c.model_type = c.model_type, "bert"
-    raw = bert_like(c, rows=None)
-    c.model_type = own
+def _gated_bert(c: Config, name: str, activation: str) -> Raw:
+    raw = _as_bert(c, name, rows=None)
     wide = {"gated": True, "bias": False, "down_bias": True, "activation": activation}
     return raw | {"positions": {"form": "alibi"}, "feed_forward": raw["feed_forward"] | wide}
 
@@ -72,7 +68,7 @@ def mosaic_bert(c: Config) -> Raw:
     c.of_its_own("bert")
     c.ignore("alibi_starting_size")
     c.data = {key: value for key, value in c.data.items() if key not in ("hidden_act", "position_embedding_type")}
-    return _gated_bert(c, "gelu")
+    return _gated_bert(c, "Bert", "gelu")
 
 
 def mpt_grouped(c: Config) -> Raw:

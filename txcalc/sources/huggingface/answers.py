@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from txcalc.errors import ABSENT
 from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.keys import Keys, bare
 
@@ -52,6 +53,8 @@ WRITING = ("ForCausalLM", "LMHeadModel")
 TASKS = frozenset({"sequence", "token", "question", "choice", "pretraining", "pairs"})
 # What a decoder's classes with a classifier end in: the layers are the same in all of them.
 _DECIDING = ("ForSequenceClassification", "ForTokenClassification", "ForQuestionAnswering")
+# Model types that transformers lacks, whose published code has Llama's class that scores a sequence: one matrix.
+SCORING = frozenset({"deepseek", "internlm", "internlm2", "minicpm"})
 # What a class of a model type is called after the type's own name, in code that is published beside weights.
 ENDINGS = (
     "forcausallm", "forconditionalgeneration", "formaskedlm", "forsequenceclassification", "fortokenclassification",
@@ -138,9 +141,13 @@ class Answers(Keys):
         """A language-model head, tied or not as the class has it when the config does not say."""
         classes = () if self.path else release.classes(self.model_type)
         tasks = [HEADS[ending] for ending in _DECIDING if any(cls.endswith(ending) for cls in classes)]
+        tasks += ["sequence"] * (self.model_type in SCORING)
         form = self.head_of("lm", "none", *tasks)
         if form != "lm":
             self.ignore("tie_word_embeddings")
+            if form == "sequence" and self.model_type in SCORING and not {"id2label", "num_labels"} & self.data.keys():
+                why = "changed copies of that class, whose classifiers are others, say nothing of them"
+                self.fault("num_labels", ABSENT, "a whole number above 0", why)
             return {"form": "none"} if form == "none" else self.decision(form)
         return {"tied": self.flag("tie_word_embeddings", default=tied), **more}
 

@@ -177,8 +177,9 @@ def _correcting(c: Config, own: Config, raw: Raw) -> int:
     d, rows = raw["d_model"], raw["vocab_size"]
     proposed = c.data.get("draft_vocab_size", 32000 if "transformer_layer_config" in c else rows)
     cls = bare(str((c.data.get("architectures") or [""])[0]))
-    if cls.startswith("domino"):
+    if cls.startswith("domino") or own.data.get("projector_type") == "domino":
         own.only("domino", "projector_type", why="it is a Domino draft")
+        own.ignore("pure_draft_prefix_len", "shift_label")
         inner, state = own.size("emb_dim"), own.size("gru_hidden_dim")
         c.ignore("emb_dim")
         total = 3 * state * (d + state) + (d + state) * inner + inner * rows

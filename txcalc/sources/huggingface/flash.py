@@ -11,14 +11,15 @@ from txcalc.sources.huggingface.recurrent import expanded, mamba_mixer, step_ran
 KERNELS = ("fuse_norm", "fuse_swiglu", "fuse_cross_entropy", "fuse_linear_cross_entropy", "use_l2warp", "attn_mode")
 
 
-def _stack(c: Config, said: bool = True, usual: int = 2048) -> Raw:
+def _stack(c: Config, said: bool = True, usual: int = 2048, times: int = 4) -> Raw:
     """The widths (the model's is `usual` where none is given), norms, feed-forward and head that the models share.
-    `said`: `intermediate_size` is the feed-forward's width, not one that follows from `hidden_ratio` alone."""
+    `said`: `intermediate_size` is the feed-forward's width, not one that follows from `hidden_ratio` alone, of which
+    `times` is the default."""
     c.of_its_own()
     c.alone()
     c.only(None, "attnres_block_size", why="residuals over layers are not read")
     c.ignore(*KERNELS)
-    own = {"default": 4} if any(key in c for key in KERNELS[:4]) else {}  # keys that no other code has
+    own = {"default": times} if any(key in c for key in KERNELS[:4]) else {}  # keys that no other code has
     d, ratio = c.size("hidden_size", default=usual), c.size("hidden_ratio", null=4, **own)
     wide = -(-(2 * d * ratio // 3) // 256) * 256  # two thirds, up to a multiple of 256
     width = c.size("intermediate_size", default=wide, null=wide) if said else wide
@@ -138,6 +139,66 @@ def gla(c: Config) -> Raw:
     return _linear(c, [*made, _map("o", values, d)])
 
 
+def retnet(c: Config) -> Raw:
+    """RetNet: linear attention whose heads forget at rates of their own. In the keys of TorchScale, which another
+    published code of the same type has, there is a decoder_embed_dim.
+
+    Source   Sun et al. 2023 (arXiv 2307.08621), section 2
+    """
+    if "decoder_embed_dim" in c:
+        return _torchscale(c)
+    d = c.size("hidden_size", default=2048)
+    heads, keys, values, groups = _expanded(c, d, key=1.0, several=8, value=2.0)
+    k, v = keys // groups, values // groups
+    made = [_map("q", d, keys), _map("k", d, k), _map("v", d, v), *_short(c, False, "silu", q=keys, k=k, v=v)]
+    if c.data.get("feature_map") is not None:
+        made.append(piece("features", c.activation("feature_map", default="none"), keys + k))
+    c.ignore("feature_map")
+    made += _retained(heads, keys, values, heads // groups)
+    if c.flag("elementwise_affine", default=True, null=False):
+        made.append(piece("head_norm", "rms_norm", values // heads, groups=heads, kind="norm"))
+    if c.flag("use_output_gate", default=True):
+        made += [_map("gate", d, values), piece("gated", "silu_gate", values)]
+    return _linear(c, [*made, _map("o", values, d)], times=2)
+
+
+def _retained(heads: int, keys: int, values: int, groups: int) -> list[Raw]:
+    """Rotated queries and keys, of `groups` heads, and the state of each head."""
+    turned = piece("rotary", "rotary", heads + groups, max(1, keys // heads))
+    return [turned, piece("scan", "gated_scan", heads, max(1, keys // heads), max(1, values // heads))]
+
+
+def _torchscale(c: Config) -> Raw:
+    c.of_its_own("retnet", writes=True)
+    c.alone()
+    c.ignore("drop_path_rate", "forward_impl", "recurrent_chunk_size", "use_lm_decay", "z_loss_coeff", "subln")
+    c.ignore("use_ffn_rms_norm", "output_retentions", "unk_token_id", "activation_dropout")
+    c.only(True, "use_glu", why="a gated feed-forward is read, the class's default")
+    c.only(True, "decoder_normalize_before", why="norms before the parts are read")
+    c.only(False, "deepnorm", why="norms before the parts are read")
+    d, heads = c.size("decoder_embed_dim"), c.size("decoder_retention_heads", default=3)
+    values = c.size("decoder_value_embed_dim", default=1280)
+    c.divides(heads, d, "decoder_retention_heads", "decoder_embed_dim")
+    c.divides(heads, values, "decoder_retention_heads", "decoder_value_embed_dim")
+    made = [_map("q", d, d), _map("k", d, d), _map("v", d, values), *_retained(heads, d, values, heads)]
+    made += [_map("gate", d, values), piece("gated", "silu_gate", values), _map("o", values, d)]
+    raw: Raw = {
+        "kind": "decoder",
+        "d_model": d,
+        "n_layers": c.layers("decoder_layers"),
+        "vocab_size": c.size("vocab_size", default=50257),
+        "embedding": {} if c.flag("no_scale_embedding", default=True) else {"scale": d**0.5},
+        "pieces": {"leaves": [{"kind": "recurrent"} | one for one in made]},
+        "feed_forward": {"d_ff": c.size("decoder_ffn_embed_dim", default=1280), "gated": True,
+                         "activation": c.activation("activation_fn", default="gelu")},
+        "norm": c.rms("layernorm_eps"),
+        "head": c.lm_head(tied=False),
+    }  # fmt: skip
+    if c.flag("layernorm_embedding", default=False):
+        raw["around"] = [piece("embedding_norm", "rms_norm", d, kind="norm")]
+    return _mixed(c, raw, "pieces")
+
+
 def gsa(c: Config) -> Raw:
     """Gated slot attention: keys and values are kept in `num_slots` slots of each head."""
     d = c.size("hidden_size", default=2048)
@@ -184,11 +245,13 @@ def _map(name: str, d_in: int, d_out: int) -> Raw:
     return piece(name, "linear", d_in, d_out, bias=False)
 
 
-def _expanded(c: Config, d: int, key: float, several: int, *, grouped: bool = True) -> tuple[int, int, int, int]:
+def _expanded(
+    c: Config, d: int, key: float, several: int, *, value: float = 1.0, grouped: bool = True
+) -> tuple[int, int, int, int]:
     """Heads, the widths of keys and of values of all heads (`expand_k` and `expand_v` times the model's), and how many
     heads share a key."""
     heads = c.size("num_heads", default=several)
-    by = {name: c.real(name, default=usual) for name, usual in (("expand_k", key), ("expand_v", 1.0))}
+    by = {name: c.real(name, default=usual) for name, usual in (("expand_k", key), ("expand_v", value))}
     keys, values = (int(d * each) for each in by.values())
     shared = c.size("num_kv_heads", default=heads, null=heads) if grouped else heads
     c.divides(shared, heads, "num_kv_heads", "num_heads")
@@ -209,6 +272,8 @@ def _short(c: Config, default: bool, activation: str = "", **widths: int) -> lis
     return [*made, piece("conv_activation", activation, sum(widths.values()))] if activation else made
 
 
-def _linear(c: Config, made: list[Raw]) -> Raw:
+def _linear(c: Config, made: list[Raw], times: int = 4) -> Raw:
     """A layer of these pieces and a feed-forward."""
-    return _mixed(c, _stack(c) | {"pieces": {"leaves": [{"kind": "recurrent"} | one for one in made]}}, "pieces")
+    return _mixed(
+        c, _stack(c, times=times) | {"pieces": {"leaves": [{"kind": "recurrent"} | one for one in made]}}, "pieces"
+    )

@@ -72,7 +72,8 @@ def chatglm(c: Config) -> Raw:
         c.only(None, "quantization_config", why="quantization_bit says how it is quantised")
         c.data = {**c.data, "quantization_config": {"quant_method": "chatglm", "bits": bits}}
     if "inner_hidden_size" in c:
-        return _chatglm_1(c)
+        raw = _chatglm_1(c)
+        return _prefixed(c, raw, raw["d_model"], once=False)
     c.alone()
     raw = c.widths("decoder", n_layers=("num_layers", "num_hidden_layers"), vocab=("padded_vocab_size",)) | {
         "context": c.size("seq_length", default=2048)
@@ -92,6 +93,7 @@ def chatglm(c: Config) -> Raw:
     form = c.rms if c.flag("rmsnorm", default=True) else c.layer_norm
     places = c.rotary(attention["d_head"], partial=0.5)
     c.ignore("boi_token_id", "eoi_token_id")
+    raw = _prefixed(c, raw, attention["n_kv_heads"] * attention["d_head"], once=True)
     raw = _beside(c, raw, "vision_config")
     return raw | {
         "attention": attention | {"bias": ["q", "k", "v"] * qkv + ["o"] * bias},
@@ -100,6 +102,21 @@ def chatglm(c: Config) -> Raw:
         "positions": places | {"interleaved": True},
         "head": {"tied": False},
     }
+
+
+def _prefixed(c: Config, raw: Raw, kv: int, once: bool) -> Raw:
+    """With a prefix that P-Tuning learned: `pre_seq_len` keys and values, `kv` wide, of every layer, said at once or
+    through two matrices, of which the table, with `once`, is as wide as what they give."""
+    rows, d = c.count("pre_seq_len", default=None, null=0) or 0, raw["d_model"]
+    through = c.flag("prefix_projection", default=False)
+    if not rows:
+        return raw
+    wide = 2 * raw["n_layers"] * kv
+    table = wide if once or not through else d
+    held = rows * table + through * ((table + 1) * d + (d + 1) * wide)
+    c.note(f"its prefix of {rows:,} keys and values a layer ({held:,} parameters) is held: what attends to it is "
+           "not among the FLOPs, nor is it in the cache")  # fmt: skip
+    return raw | {"idle": held}
 
 
 def _chatglm_1(c: Config) -> Raw:
@@ -312,6 +329,26 @@ def stripedhyena(c: Config) -> Raw:
     }
     kinds = ["hyena" if i in rest else "attention" for i in range(n)]
     return layered(made, (kinds, {kind: {"parts": [kind, "feed_forward"]} for kind in set(kinds)}))
+
+
+def nomic_bert_own(c: Config) -> Raw:
+    """NomicBERT by its first code, whose class that predicts masked words has no bias behind its table."""
+    from txcalc.sources.huggingface.modern import nomic_bert
+
+    several = c.size("pad_vocab_size_multiple", default=1)
+    said = dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), True)  # its class's defaults, not read
+    c.data = {**said, **c.data, "architectures": ["NomicBertForMaskedLM"]}
+    c.only(False, "add_pooling_layer", why="a pooler is not read beside a head")
+    c.model_type = "nomic_bert"
+    raw = nomic_bert(c)
+    d, act = raw["d_model"], raw["feed_forward"]["activation"]
+    before = [piece("transform", "linear", d, d, bias=False), piece("transform_activation", act, d)]
+    before.append(piece("transform_norm", "layer_norm", d))
+    return raw | {
+        "vocab_size": -(-raw["vocab_size"] // several) * several,
+        "around": [{"kind": "head"} | one for one in before],
+        "head": {"form": "masked-lm", "plain": True, "tied": True, "bias": False},
+    }
 
 
 def _block(value: Any) -> Any:

@@ -109,26 +109,45 @@ def flamingo(c: Config) -> Raw:
     return raw | {"idle": raw.get("idle", 0) + held}
 
 
+# What Ming-flash-omni's copy of Ling 2's config has where it says nothing, and Ling's own has not.
+_MING_2 = {"num_shared_experts": 0, "first_k_dense_replace": 0, "use_bias": True, "use_qk_norm": False,
+           "head_dim": None, "num_key_value_heads": 0}  # fmt: skip
+
+
 def bailingmm(c: Config) -> Raw:
     """Ming-omni: Ling's experts, which pictures and sounds reach through two further routers in every layer.
 
     Source   Ming-Omni: 2025 (arXiv 2506.09344), section 2.2; its published code
     """
 
+    newer = c.model_type != "bailingmm"
+
     def text(inner: Config) -> Raw:
-        several = inner.flag("multi_gate", default=False)
+        if newer:  # its own copy of Ling 2's code says other sizes where a config says nothing
+            absent = {key: value for key, value in _MING_2.items() if key not in inner}
+            for key in absent:
+                inner.assume(key, absent[key])
+            inner.data = absent | {**inner.data}
+            inner.ignore("use_expert_bias", "moe_router_topk_scaling_factor", "use_interleaved_frame_timestamp")
+            several = inner.text("router_type", default="topN")
+            if several not in ("topN", "MultiRouter"):
+                inner.fault("router_type", several, "'topN' or 'MultiRouter'")
         scaling = inner.data.get("rope_scaling")
-        if isinstance(scaling, Mapping) and scaling.get("type") == "3D":
+        if isinstance(scaling, Mapping) and scaling.get("type") in ("3D", "video_rope"):
             inner.data = {key: value for key, value in inner.data.items() if key != "rope_scaling"}
-        raw = _typed(inner, ("bailing_moe",), "image_patch_token", "image_start_token", "video_start_token")
-        if not several or c.faults or "experts" not in raw:
+        further = several == "MultiRouter" if newer else inner.flag("multi_gate", default=False)
+        tokens = ("image_patch_token", "image_start_token", "video_patch_token", "video_start_token")
+        raw = _typed(inner, ("bailing_moe_v2" if newer else "bailing_moe",), *tokens)
+        if newer and "experts" in raw:
+            raw["experts"]["correction"] = True  # a parameter of this copy
+        if not further or c.faults or "experts" not in raw:
             return raw
         sparse = raw["n_layers"] - (inner.data.get("first_k_dense_replace") or 0)
-        held = 2 * sparse * raw["d_model"] * raw["experts"]["n_experts"]
+        held = 2 * sparse * (raw["d_model"] + newer) * raw["experts"]["n_experts"]
         c.note(f"words alone are run: the routers of pictures and of sounds ({held:,} parameters) are held")
         return raw | {"idle": held}
 
-    return inside(c, "llm_config", text, "bailingmm", "bailingmmnative")
+    return inside(c, "llm_config", text, *(("bailingmm2native",) if newer else ("bailingmm", "bailingmmnative")))
 
 
 def internlmxcomposer2(c: Config) -> Raw:

@@ -19,7 +19,7 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.training.activations import kept
 from txcalc.planning.training.frameworks import FRAMEWORKS
-from txcalc.planning.training.machine import Kernels, Machine, ring
+from txcalc.planning.training.machine import Kernels, Machine, Message, ring
 from txcalc.planning.training.memory import RESERVED, Ranks, memory
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.profiles import logits
@@ -72,6 +72,7 @@ class _Table(NamedTuple):
     logits: float  # bytes
     elements: tuple[float, float, float]  # trainable: layers, experts with ep > 1, ends
     frozen: tuple[float, float] = (0.0, 0.0)  # bytes: layers, ends
+    handed: float = 0.0  # bytes of activations that a rank sends to the next stage
 
 
 class _Estimate(NamedTuple):
@@ -311,6 +312,7 @@ class Search:
             head,
             (sums[0], sums[1], sums[2]),
             (frozen[0], frozen[1]),
+            float(piece.work.positions) * pace.width * pace.element / layout.tp,
         )
 
     def estimate(self, recipe: Recipe, table: _Table) -> _Estimate:
@@ -321,7 +323,7 @@ class Search:
         one = part * (table.layers[0] + table.layers[1] + (table.layers[2] if again else 0.0))
         ends = sum(table.ends) * (1.0 if layout.pp == 1 else 0.9)  # mostly the head's, on the last stage
         slowest = one + ends
-        bubble = (layout.pp - 1) * one / layout.vpp
+        bubble = (layout.pp - 1) * one / layout.vpp + self._messages(recipe, table.handed)
         elements = table.elements[0] / layout.pp + table.elements[2], table.elements[1] / layout.pp
         exchange = self._exchange(recipe, elements, table.elements[2], one)
         if self.tied and layout.pp > 1 and not recipe.rules.dtensor:
@@ -344,6 +346,16 @@ class Search:
             resident += max(forward, gradients)
         return _Estimate(recipe, batches * slowest + bubble + exchange + optimizer, resident)
 
+    def _messages(self, recipe: Recipe, handed: float) -> float:
+        """Seconds of messages between stages that no compute hides, the first micro-batch's there and the last one's
+        back, and of the waits before all of them."""
+        layout = recipe.layout
+        if layout.pp == 1:
+            return 0.0
+        sent = self.kernels.transfer(Message("send", layout.group("pp", self.machine.node), handed))
+        before = recipe.accumulation * layout.vpp * min(2, layout.pp - 1) * sum(self.machine.waits)
+        return 2 * (layout.pp * layout.vpp - 1) * sent + before
+
     def _state(self, recipe: Recipe, elements: tuple[float, float]) -> tuple[float, float, float]:
         """Bytes of a rank: moved by the optimizer step, of weights and optimizer state, and of gradients."""
         beside = optimizer_bytes(MATRIX, recipe, recipe.parameter_bytes, True) / product(MATRIX)
@@ -351,7 +363,7 @@ class Search:
         copies = recipe.layout.copies * recipe.layout.cp
         held = moved = gradients = 0.0
         for number, sharers in zip(
-            elements, (copies, max(1, copies * recipe.layout.tp // recipe.layout.ep)), strict=True
+            elements, (copies, max(1, copies * recipe.layout.tp // recipe.layout.expert_group)), strict=True
         ):
             shares = sharers if recipe.zero_stage else 1
             on_it = 0.0 if recipe.offloads("optimizer") else beside / shares
@@ -369,7 +381,7 @@ class Search:
         kernels, layout, lost = self.kernels, recipe.layout, self.machine.lost
         copies = layout.copies * layout.cp
         seconds = 0.0
-        for number, step, last in zip(elements, (layout.tp, layout.tp * layout.ep), (ends, 0.0), strict=True):
+        for number, step, last in zip(elements, (layout.tp, layout.expert_group), (ends, 0.0), strict=True):
             size = max(1, copies * layout.tp // step)
             if size == 1 or not number:
                 continue

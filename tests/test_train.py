@@ -459,12 +459,27 @@ def test_an_estimate_counts_what_goes_between_stages_and_experts() -> None:
         ("mixtral-8x7b", Layout(tp=2, sp=2, pp=4, vpp=2, dp=8, ep=8), Machine.of(slow.accelerator, network=5 * 10**9)),
     ):
         model, schedule = load(name), "interleaved" if layout.vpp > 1 else "1f1b"
-        made = Recipe(layout, framework="megatron", schedule=schedule, zero=1, accumulation=16 if layout.ep == 1 else 64)
+        batches = 16 if layout.ep == 1 else 64
+        made = Recipe(layout, framework="megatron", schedule=schedule, zero=1, accumulation=batches)
         search = Search(model, made, machine, layout.gpus, made.global_batch)
         table = search.table(made)
         assert table
         exact = StepTimer(model, made, machine).step(memory(model, made)).seconds
         assert search.estimate(made, table).seconds == pytest.approx(exact, rel=0.02), (name, str(layout))
+
+
+def test_rings_between_nodes_reach_what_was_measured_of_one_group() -> None:
+    """Whatever a group's network cards give: all-reduces, not messages; and never more than the cards."""
+    across, message = Group(64, 2), 2**30
+    measured, sold = Kernels(replace(H100, busbw=2e10)), Kernels(H100)
+    moved = ring("all_reduce", across, message)
+    start = measured.starts(moved)
+    assert measured.transfer(moved) - start == pytest.approx(2 * 63 / 64 * message / 2e10)
+    for same in (Kernels(replace(H100, busbw=1e12)), Floor(replace(H100, busbw=2e10))):
+        usual = Floor(H100) if isinstance(same, Floor) else sold
+        assert same.transfer(moved) == usual.transfer(moved)
+    for other in (Message("send", across, message), ring("all_reduce", Group(8, 8), message)):
+        assert measured.transfer(other) == sold.transfer(other)
 
 
 def test_what_is_said_is_kept(llama: Model) -> None:
@@ -505,17 +520,14 @@ def test_a_search_tells_how_far_it_is(llama: Model) -> None:
 @pytest.mark.slow
 def test_the_layouts_proposed_were_measured_fast() -> None:
     """nanotron's playbook, 1B and 3B on 1 to 32 nodes of a network that was measured: of the layouts of a cell (256
-    sequences a step), that predicted fastest among those predicted to fit was measured at 90 % of the best one in most
-    cells. Pipelines wait for their messages as the benchmark's branch does (`evidence.WAITS`); on 64 nodes nearly all
-    did. Runs without a pipeline take a quarter longer than predicted: code that runs eagerly. Of the two cells that are
-    missed one proposes a run that took twice as long as its twin of half the micro-batch (1B on 8 nodes, 1.02 and
-    0.53 s), the other one that is predicted 1.2 % faster than the best and reached 80 % of its speed (32 nodes): copies
-    of which each node has one or two (tp of 8 or 4) exchanged gradients in half the time of an all-reduce among all
-    GPUs, the only one whose bandwidth was measured. On 64 nodes twins differ by six times, and none is found."""
+    sequences a step), that predicted fastest among those predicted to fit was measured at 90 % of the best one or more.
+    Pipelines wait for their messages as the benchmark's branch does (`evidence.WAITS`); on 64 nodes nearly all did.
+    Runs without a pipeline take a third longer than predicted: code that runs eagerly. On 64 nodes twins differ by six
+    times, and none is found."""
     cells: dict[tuple[str, int], list[tuple[float, float]]] = {}
     verdicts = evidence.judged("nanotron")[0]
     alone = [each.ratio for each in verdicts if each.row.recipe.layout.pp == 1]
-    assert 0.75 < median(alone) < 1 and median(abs(ratio - 1) for ratio in alone) < 0.3
+    assert 0.7 < median(alone) < 1 and median(abs(ratio - 1) for ratio in alone) < 0.3
     waited = [each.ratio for each in verdicts if each.row.recipe.layout.gpus == 512 and each.row.recipe.layout.pp > 1]
     assert len(waited) > 100 and 0.9 < median(waited) < 1.1
     for each in verdicts:
@@ -526,7 +538,7 @@ def test_the_layouts_proposed_were_measured_fast() -> None:
             cell.append((each.step.seconds, each.row.seconds))
     assert len(cells) == 12
     shares = [min(measured for _, measured in cell) / min(cell)[1] for cell in cells.values()]
-    assert sum(share >= 0.9 for share in shares) >= 10 and median(shares) >= 0.9
+    assert min(shares) >= 0.9, dict(zip(cells, shares, strict=True))
 
 
 # A whole run.

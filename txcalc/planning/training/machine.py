@@ -7,7 +7,7 @@ Source   Williams et al. 2009 (roofline); NCCL's own model for what a collective
 
 from __future__ import annotations
 
-from math import log2
+from math import inf, log2
 from typing import NamedTuple
 
 from txcalc.curves import PYTORCH, Curve
@@ -39,6 +39,8 @@ SLOWED = 0.189 / (1.189 * 1.102 - 1)
 # 16 GT/s with 128 of 130 bits.
 PCIE = 31_507_692_307
 
+RINGS = "all_reduce", "all_gather", "reduce_scatter"  # what is sent around a ring
+
 
 @record
 class Machine:
@@ -48,6 +50,8 @@ class Machine:
     products     dtype that linear layers multiply in
     overlap      whether collectives go on beside compute, where the framework lets them
     host         bytes per second one way between an accelerator and its host
+    busbw        bytes per second that all-reduces, all-gathers and reduce-scatters between nodes reach at most, as
+                 nccl-tests measure it: of each group of ranks, however many of a node's network cards it has
     waits        seconds for which both ends of a message between stages do nothing else before it: of activations, and
                  of gradients
     """
@@ -56,6 +60,7 @@ class Machine:
     products: str = "bf16"
     overlap: bool = True
     host: int = PCIE
+    busbw: float = inf
     waits: tuple[float, float] = (0.0, 0.0)
 
     @classmethod
@@ -133,7 +138,7 @@ def latency(moved: Message) -> float:
     size, local = moved.group
     nodes = -(-size // local)
     hops = nodes if nodes > 1 else 0  # between nodes
-    if moved.kind not in ("all_reduce", "all_gather", "reduce_scatter"):
+    if moved.kind not in RINGS:
         return START + (RING[1] if hops else RING[0])
     around = max(0, size - 1 - hops) * RING[0] + hops * RING[1]
     if moved.kind != "all_reduce":
@@ -149,7 +154,7 @@ class Kernels:
         self.flash = 0.0 if flash is None else FLASH[flash] * (1 if self.accelerator.kernels in OLDER else NEWER)
         self.efficiency, self.wide = self.accelerator.efficiency, wide
         self.memory_share, self.launch = self.efficiency.memory, self.efficiency.launch_s
-        self.link_share = LINK_SHARE
+        self.link_share, self.busbw = LINK_SHARE, machine.busbw
         self.bandwidth = float(self.accelerator.bandwidth)
         self._peaks = {dtype: float(peak(self.accelerator, dtype)) for dtype in {wide, machine.products}}
 
@@ -228,7 +233,8 @@ class Kernels:
         if kind == "send":  # one hop, between nodes if any is
             moved = moved._replace(group=Group(2, 1 if crosses else 2))
         datasheet = seconds(self.accelerator, moved.group, kind, moved.sent, across=moved.across)
-        return datasheet / self.link_share + self.starts(moved)
+        least = moved.sent / self.busbw if crosses and kind in RINGS else 0.0
+        return max(datasheet / self.link_share, least) + self.starts(moved)
 
     def starts(self, moved: Message) -> float:
         """Seconds of a collective's pieces, however small they are."""
@@ -241,6 +247,7 @@ class Floor(Kernels):
     def __init__(self, machine: Machine, wide: str = "bf16") -> None:
         super().__init__(machine, wide)
         self.memory_share = self.link_share = 1.0
+        self.busbw = inf
         self.launch = 0.0
 
     def curve(self, kind: str, name: str) -> Curve:

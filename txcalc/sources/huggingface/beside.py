@@ -46,12 +46,7 @@ def beside(c: Config, text: Config, raw: Raw) -> Raw:
     found: Raw = {"multimodal": True}
     plans = BESIDE.get(c.model_type, ())
     if not plans:
-        tower = c.data.get("vision_config")
-        timm = isinstance(tower, Mapping) and tower.get("model_type") == "timm_wrapper"
-        why = (
-            "tower is one of timm's, whose sizes a config does not say" if timm else "tower and projector are not read"
-        )
-        c.note(f"params.whole is not known: the {why} ({c.model_type})")
+        c.note(f"params.whole is not known: the tower and projector are not read ({c.model_type})")
         return found
     own = Config(c.data, c.model_type)
     own.ignore(

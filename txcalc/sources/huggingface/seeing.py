@@ -15,7 +15,6 @@ from txcalc.sources.huggingface.reading import (
     counted,
     grid_of,
     resampled,
-    side_of,
     widened,
 )
 from txcalc.sources.huggingface.towers import GELU, ragged, stack
@@ -37,34 +36,6 @@ def gemma4_unified(v: Config) -> Tower:
     patches += [piece("positions", "table", 2 * rows, d, bias=True), normed("positions", d)]
     wide: Raw = {"merge": 1, "to": v.size("output_proj_dims", default=3840)}
     return Tower(d, alone(d, [one | {"kind": "embedding"} for one in patches]), (wide,))
-
-
-# timm's Perception Encoders: width, layers, the feed-forward's part of the width, side of a picture, class token.
-PERCEPTION = {
-    "vit_pe_core_large_patch14_336": (1024, 24, 4.0, 336, True),
-    "vit_pe_core_gigantic_patch14_448": (1536, 50, 8960 / 1536, 448, False),
-}
-
-
-def perception(v: Config) -> Tower:
-    """One of these, changed by `model_args`: CLIP's with a scale on each branch and rotary positions beside its table,
-    without a pool."""
-    name = v.text("architecture", default="resnet50")
-    if name not in PERCEPTION:
-        v.fault("architecture", name, f"one of {', '.join(PERCEPTION)}", "no other of timm's towers is read")
-    width, layers, ratio, side, first = PERCEPTION.get(name, (64, 1, 1.0, 14, True))
-    told = v.table("model_args") or Config({}, v.model_type, f"{v.path}model_args.", v)
-    d, last = told.size("embed_dim", default=width), told.flag("use_post_transformer_norm", default=True)
-    told.multiple("embed_dim", d, 64)
-    if told.data.get("global_pool") != "":
-        told.fault("global_pool", told.data.get("global_pool"), '""', "its pool is not read")
-    told.ignore("global_pool", "init_values", "ref_feat_shape")
-    v.ignore("model_type", "do_pooling", "label_names", "num_classes", "num_features", "pretrained_cfg", "global_pool")
-    seen = max(1, side_of(told, "img_size", side) // 14)
-    vision = {"image": 14 * seen, "patch": 14, "class_token": first, "patch_bias": False}
-    norm = {"layer_scale": told.data.get("init_values") is not None, "final": last}
-    size = Sizes(d, int(d * ratio), told.size("depth", default=layers), 16)
-    return Tower(d, stack(size, "gelu", vision=vision, embedding={"norm": True}, norm=norm), first=int(first))
 
 
 def got_ocr2(v: Config) -> Tower:

@@ -1,4 +1,5 @@
-"""Models of flash-linear-attention, which its own library registers: no code lies beside their weights."""
+"""Models of flash-linear-attention, which its own library registers (no code lies beside their weights), and of its
+kernels."""
 
 from __future__ import annotations
 
@@ -197,6 +198,66 @@ def _torchscale(c: Config) -> Raw:
     if c.flag("layernorm_embedding", default=False):
         raw["around"] = [piece("embedding_norm", "rms_norm", d, kind="norm")]
     return _mixed(c, raw, "pieces")
+
+
+def bailing_moe_linear(c: Config) -> Raw:
+    """Ring-linear: Ling 2's experts behind retention, and behind attention in the last layer of each group.
+
+    Source   2025 (arXiv 2510.19338), section 2; MLX's code and the config of Ring-mini-linear-2.0, 16.4e9 parameters
+    """
+    c.of_its_own("bailingmoelinearv2", "bailingmoelinear")
+    for name in _SAID:
+        if name not in c:
+            c.fault(name, ABSENT, "a value", "what its class has where a config says nothing is not known")
+    raw = c.stack()
+    d, n, h = raw["d_model"], raw["n_layers"], c.size("num_attention_heads", default=1)
+    bias, normed = c.flag("use_qkv_bias", default=False), c.flag("use_qk_norm", default=False)
+    c.only(False, "use_bias", "linear_silu", why="it is not read")
+    c.only(True, "norm_topk_prob", "use_rmsnorm", why="the published models do so")
+    c.only("sigmoid", "score_function", why="its router's scores are sigmoids")
+    c.only(0, "num_nextn_predict_layers", why="layers that predict further tokens are not read")
+    c.only(True, "moe_router_enable_expert_bias", why="the correction of Ling 2's router is no parameter")
+    c.ignore("group_norm_size", "router_dtype", "norm_head", "norm_softmax", "output_dropout", "max_window_layers")
+    attention = c.heads(raw, whole=True) | {
+        "bias": [*"qkv"] if bias else False,
+        "qk_norm": "head" if normed else "none",
+    }
+    places = c.rotary(attention["d_head"])
+    w = max(1, d // h)
+    made = [piece(name, "linear", d, d, bias=bias) for name in "qkv"]
+    made += [piece(f"{name}_norm", "rms_norm", w, groups=h, kind="norm") for name in "qk"] * normed
+    made += [piece("rotary", "rotary", 2 * h, 2 * max(1, int(w * c.real("partial_rotary_factor", default=1.0)) // 2))]
+    made += [piece("scan", "gated_scan", h, w, w), piece("head_norm", "rms_norm", d, kind="norm"), _map("gate", d, d)]
+    made += [piece("gated", "sigmoid", d), _map("o", d, d)]
+    mixed = c.experts(("num_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 1, 1, scoring="sigmoid")
+    wide = c.size("moe_shared_expert_intermediate_size", default=None, null=None)
+    mixed |= {"d_ff_shared": wide} if wide and c.data.get("num_shared_experts") else {}
+    raw |= {
+        "attention": attention,
+        "pieces": {"leaves": [{"kind": "recurrent"} | one for one in made]},
+        "experts": c.with_shared(mixed, "num_shared_experts", default=0),
+        "feed_forward": c.gated(),
+        "norm": c.rms(),
+        "positions": places,
+        "head": c.lm_head(tied=False),
+    }
+    each, first = c.size("layer_group_size", default=1), c.count("first_k_dense_replace", default=0)
+    kinds = [("attention" if not (i + 1) % each or i >= n // each * each else "linear", i < first) for i in range(n)]
+    named = ["dense-" * dense + mixer for mixer, dense in kinds]
+    parts = {"attention": "attention", "linear": "pieces"}
+    tables: dict[str, Raw] = {
+        name: {"parts": [parts[mixer], "feed_forward" if dense else "experts"]}
+        for name, (mixer, dense) in zip(named, kinds, strict=True)
+    }
+    return layered(raw, (named, tables))
+
+
+# Keys of Ring-linear's whose defaults are not known.
+_SAID = (
+    "num_attention_heads", "num_key_value_heads", "head_dim", "num_experts", "num_experts_per_tok",
+    "num_shared_experts", "layer_group_size", "first_k_dense_replace", "partial_rotary_factor", "use_bias",
+    "use_qk_norm", "use_qkv_bias", "tie_word_embeddings", "score_function", "linear_silu",
+)  # fmt: skip
 
 
 def gsa(c: Config) -> Raw:

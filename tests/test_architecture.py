@@ -30,8 +30,8 @@ PACKAGE = Path(txcalc.__file__).parent
 
 # From the bottom layer up: a module imports its own package and those above it.
 LAYERS = (
-    "errors", "processes", "frames", "num", "symbols", "notation", "units", "curves", "parts", "ledger", "checkpoint",
-    "model", "sources", "cards", "hardware", "planning", "evidence", "algebra", "sweep", "parquet", "program",
+    "errors", "processes", "frames", "num", "symbols", "notation", "units", "parts", "ledger", "checkpoint",
+    "model", "sources", "cards", "curves", "hardware", "planning", "evidence", "algebra", "sweep", "parquet", "program",
     "explorer", "reference", "verify", "render", "api", "cli",
 )  # fmt: skip
 OUTSIDE = {

@@ -774,15 +774,11 @@ def test_bits_of_a_matrix_block_by_block(name: str) -> None:
     form = FORMATS[name]
     for rows, columns in ((1, 256), (5, 768), (130, 512), (3, 100)):
         tall, long = form.block if isinstance(form.block, tuple) else (1, form.block or columns)
-        if form.whole and columns % long:
-            with pytest.raises(InputError):
-                form.matrix_bits(Weight("weight", (rows, columns)), "x")
-            continue
         scales = len({(i // tall, j // long) for i in range(rows) for j in range(columns)}) if form.block else 0
         each = rows * columns * form.bits + scales * form.scale + rows * form.row + columns * form.column + form.tensor
-        assert form.matrix_bits(Weight("weight", (rows, columns)), "x") == each
+        assert form.matrix_bits(Weight("weight", (rows, columns))) == each
         twice = replace(form, pooled=1000)
-        assert twice.matrix_bits(Weight("weight", (rows, columns)), "x") == each + 32 * -(-rows * columns // 1000)
+        assert twice.matrix_bits(Weight("weight", (rows, columns))) == each + 32 * -(-rows * columns // 1000)
     blocked = form.block[0] * form.block[1] if isinstance(form.block, tuple) else form.block
     assert form.bits_per_weight == form.bits + (Fraction(form.scale, blocked) if blocked else 0)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
+from dataclasses import field, replace
 from fractions import Fraction
 from typing import Any
 
@@ -437,6 +437,28 @@ def test_records_are_equal_by_their_fields_or_each_to_itself_alone() -> None:
 
     assert Pair(one=1) == Pair(one=1) != Pair(one=1, other=3) and len({Pair(one=1), Pair(one=1)}) == 1
     assert Held(one=1) != Held(one=1) and len({Held(one=1), Held(one=1)}) == 2
+
+
+def test_a_record_takes_its_fields_by_place_or_by_name_and_no_others() -> None:
+    @record
+    class Noted:
+        one: int
+        other: int = 2
+        said: list[int] = field(default_factory=list)
+        known: dict[int, int] = field(default_factory=dict, init=False, compare=False)
+
+    made = Noted(1, said=[3])
+    assert (made.one, made.other, made.said, made.known) == (1, 2, [3], {}) and made == Noted(1, 2, [3])
+    assert Noted(1).said is not Noted(1).said and Noted(1).known is not Noted(1).known
+    for given, named in (
+        ((), {}),
+        ((1, 2, [], {}), {}),
+        ((1,), {"one": 1}),
+        ((1,), {"known": {}}),
+        ((1,), {"more": 1}),
+    ):
+        with pytest.raises(TypeError, match="Noted: "):
+            Noted(*given, **named)
 
 
 def test_experts_beyond_the_last_are_not_there() -> None:

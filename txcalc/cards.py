@@ -12,15 +12,15 @@ from txcalc.units import parse_bytes, parse_rate
 
 # What a short name means: the form that most people rent or hold.
 SHORT: dict[str, str] = json.loads(Path(__file__).with_suffix(".json").read_text("utf-8"))
-_NUMBERS = re.compile(
-    r"\s*([\d.]+)\s*([a-z]*)\s*@\s*([\d.]+)\s*([a-z]*)(?:/s)?\s*(?:@\s*([\d.]+)\s*([a-z/]*)\s*)?\Z", re.I
-)
+_NUMBERS = r"\s*([\d.]+)\s*([a-z]*)\s*@\s*([\d.]+)\s*([a-z]*)(?:/s)?\s*(?:@\s*([\d.]+)\s*([a-z/]*)\s*)?"
 
 
 def named(text: str, known: Collection[str]) -> str:
     """The preset's name that a short or differently spelt one means; the text itself where it means none."""
     if text in known:
         return text
+    if SHORT.get(text) in known:
+        return SHORT[text]
     wanted = _bare(re.sub(r"\b(nvidia|amd|apple|google|intel|geforce|radeon|instinct)\b", "", text.lower()))
     meant = {**SHORT, **{name: name for name in known}}
     meant = {re.sub(r"^rt?x-", "", name): full for name, full in meant.items()} | meant
@@ -38,7 +38,7 @@ def numbers(text: str, flag: str = "--gpu") -> tuple[int, int, int | None] | Non
 
     Errors: `InputError` where a unit is missing, for 16 may be GB or GiB, and @60 a price.
     """
-    found = _NUMBERS.fullmatch(text)
+    found = re.fullmatch(_NUMBERS, text, re.I) if "@" in text else None
     expected = "a size and a bandwidth with their units", "16GB@500GB/s"
     if not found:
         if re.match(r"\s*[\d.]+\s*[kmgt]i?b\s*@", text, re.I):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import combinations
@@ -17,6 +16,7 @@ from typing import Any, NamedTuple
 
 from txcalc.ledger import Entry, Ledger
 from txcalc.num import product
+from txcalc.parts.frozen import record
 
 
 class StoredTensor(NamedTuple):
@@ -41,7 +41,7 @@ class StoredSize(NamedTuple):
     bytes: int
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class Checkpoint:
     """The tensors of one file or all shards; `form` is "safetensors" or "gguf"; `of`: number of files, if these are
     some of them."""
@@ -151,7 +151,7 @@ class Missing(NamedTuple):
         return self.copies * product(self.shape)  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True, eq=False)
+@record(eq=False)
 class CheckpointCheck:
     """A checkpoint compared with a ledger. `extra`: explained tensors that are not parameters (tied copies, buffers,
     quantisation scales)."""

@@ -134,12 +134,6 @@ class Entry:
         return self.steps[-1].duty if self.steps else ""
 
     @once
-    def live(self) -> Any:
-        """The largest number of elements that one operation reads and writes; a layer's experts count together."""
-        together = Fraction(self.runs) / self.layers if self.routed else 1
-        return max((op.traffic.activations * together for op in self.operations), default=0)
-
-    @once
     def operations(self) -> tuple[Operation, ...]:
         """The operations of one copy in one forward pass."""
         if self.work is None:
@@ -359,10 +353,16 @@ class Spot(NamedTuple):
     streams: tuple[Stream, ...]
 
     def at(self, work: Workload) -> Entry:
-        here: Workload | None = work
-        for stream in self.streams:
-            here = None if here is None else stream(here)
-        return Entry(self.steps, self.leaf, self.kind, here, *self.counts, self.routed, self.within)
+        own = along(self.streams, work)
+        return Entry(self.steps, self.leaf, self.kind, own, *self.counts, self.routed, self.within)
+
+
+def along(streams: Iterable[Stream], work: Workload) -> Workload | None:
+    """The workload at the end of streams; None: there is none."""
+    here: Workload | None = work
+    for stream in streams:
+        here = None if here is None else stream(here)
+    return here
 
 
 def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) -> Ledger:

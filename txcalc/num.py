@@ -10,7 +10,7 @@ import sys
 from collections.abc import Iterable
 from fractions import Fraction
 from functools import cache
-from math import isqrt
+from math import isqrt, prod
 from typing import Any, Protocol
 
 
@@ -149,6 +149,8 @@ def power(base: Any, exponent: Any) -> Any:
 
 def ceil_div(a: Any, b: Any) -> Any:
     """a / b rounded up to a whole number: bytes of a count of bits, chunks of a count of tokens."""
+    if type(a) is int and type(b) is int:
+        return -(-a // b)
     kind = _kind(a, b)
     if kind == "symbol":
         sympy = sys.modules["sympy"]
@@ -252,7 +254,4 @@ def total(numbers: Iterable[Any]) -> Any:
 
 def product(numbers: Iterable[Any]) -> Any:
     """The product; 1 if empty."""
-    result: Any = 1
-    for number in numbers:
-        result = result * number
-    return result
+    return prod(numbers)

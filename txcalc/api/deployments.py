@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from txcalc.api.arguments import Length, checked, length, maybe, models, several_texts
 from txcalc.api.plans import Deployment, Point, Refusal
 from txcalc.api.results import Result
 from txcalc.errors import Fault, InputError
+from txcalc.parts.frozen import record
 
 if TYPE_CHECKING:
     from txcalc.hardware import Accelerator
@@ -294,7 +295,7 @@ def _no_predictor(model: Model) -> InputError:
     return InputError("--draft", [f"{model.name} has no multi-token-prediction layers ({mend})"])
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class _Planner:
     """The request, the same for every model and kind of accelerator.
 

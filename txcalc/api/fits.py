@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import TYPE_CHECKING, Any
 
 from txcalc.api.arguments import Length, Names, count, length, models, names
 from txcalc.api.results import Record, Result
 from txcalc.errors import Fault, InputError
+from txcalc.parts.frozen import record
 from txcalc.sources import build, load
 
 if TYPE_CHECKING:
@@ -143,7 +144,7 @@ def fit(
     return Fit(lambda _: told, failed=not any(one.fits for one in found))
 
 
-@dataclass(frozen=True)
+@record
 class _Fits:
     """The request for every model on every card; `ladder`: stop at the first format that fits."""
 

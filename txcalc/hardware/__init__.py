@@ -143,11 +143,11 @@ def load(name: str | Path) -> Accelerator:
 
 def _files() -> dict[str, Path]:
     """Presets by name; a user's own, in `hardware/` of their folder of presets, win."""
-    from txcalc.sources.presets import folder, own
+    from txcalc.sources.presets import files_in, folder, own
 
     mine = own()
     places = [folder() / "hardware", *((mine / "hardware",) if mine else ())]
-    return {path.stem.lower(): path for place in places for path in place.glob("*.toml")}
+    return {name.lower(): path for place in places for name, path in files_in(place).items()}
 
 
 def parse(raw: Mapping[str, Any], name: str, where: str) -> Accelerator:
@@ -282,6 +282,6 @@ def assumed(kernels: str = "") -> Efficiency:
 
 def generations() -> list[str]:
     """The generations of kernels that were measured."""
-    from txcalc.sources.presets import folder
+    from txcalc.sources.presets import files_in, folder
 
-    return sorted(path.stem for path in (folder() / "efficiency").glob("*.toml"))
+    return sorted(files_in(folder() / "efficiency"))

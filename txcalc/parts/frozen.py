@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
 from functools import partial
+from operator import attrgetter
 from typing import Any, Generic, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
@@ -12,59 +13,72 @@ T = TypeVar("T")
 
 @dataclass_transform(eq_default=False, frozen_default=True, kw_only_default=True)
 def frozen(cls: type[T]) -> type[T]:
-    """A frozen dataclass without `==`, with keyword-only fields that may hold symbols or arrays.
+    """A frozen dataclass without `==`, with keyword-only fields that may hold symbols or arrays; its fields alone are
+    pickled, not cached properties.
 
-    `dataclass(frozen=True)` compiles five methods per class, a third of the start-up time of a command; these are
-    shared.
+    `dataclass(frozen=True)` compiles five methods per class, a third of the start-up time of a command; here all
+    classes share them.
     """
-    cls.__init__ = _made  # type: ignore[method-assign]
-    cls.__setattr__ = _set_once  # type: ignore[method-assign]
-    cls.__repr__ = _shown  # type: ignore[method-assign]
     cls.__getstate__ = _fields  # type: ignore[method-assign]
-    made: Any = dataclass(init=False, eq=False, repr=False, kw_only=True)(cls)
-    made._names = frozenset(each.name for each in fields(made))
-    made._defaults = {each.name: each.default for each in fields(made) if each.default is not MISSING}
-    return made  # type: ignore[no-any-return]
+    return _dataclass(cls, eq=False, kw_only=True)  # type: ignore[no-any-return]
 
 
 @overload
 def record(cls: type[T]) -> type[T]: ...
 @overload
-def record(*, eq: bool = True) -> Callable[[type[T]], type[T]]: ...
+def record(*, eq: bool = True, kw_only: bool = False) -> Callable[[type[T]], type[T]]: ...
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
-def record(cls: type[T] | None = None, *, eq: bool = True) -> Any:
-    """A frozen dataclass of which only the constructor is compiled; methods that the class defines stay. Without `eq`
-    instances compare by identity."""
-    if cls is None:
-        return partial(record, eq=eq)
-    own: dict[str, Any] = {"__setattr__": _set_once, "__repr__": _shown}
-    for name, method in (own | {"__eq__": _equal, "__hash__": _hashed} if eq else own).items():
+def record(cls: type[T] | None = None, *, eq: bool = True, kw_only: bool = False) -> Any:
+    """A frozen dataclass whose methods all classes share, but for those that it defines itself. Without `eq` instances
+    compare by identity."""
+    return partial(_dataclass, eq=eq, kw_only=kw_only) if cls is None else _dataclass(cls, eq, kw_only)
+
+
+def _dataclass(cls: Any, eq: bool, kw_only: bool) -> Any:
+    shared: dict[str, Any] = {"__init__": _made, "__setattr__": _set_once, "__repr__": _shown}
+    for name, method in (shared | {"__eq__": _equal, "__hash__": _hashed} if eq else shared).items():
         if name not in vars(cls):
             setattr(cls, name, method)
-    return dataclass(eq=False, repr=False)(cls)
+    cls.__doc__ = cls.__doc__ or cls.__name__  # for want of one `dataclass` would write out the signature
+    made: Any = dataclass(init=False, eq=False, repr=False, kw_only=kw_only)(cls)
+    known = fields(made)
+    factories = [each for each in known if each.default_factory is not MISSING]
+    made.__names__ = frozenset([each.name for each in known if each.init])
+    made.__order__ = tuple([each.name for each in known if each.init and not each.kw_only])
+    made.__defaults__ = {each.name: each.default for each in known if each.default is not MISSING}
+    made.__factories__ = [(each.name, each.default_factory) for each in factories if each.init]
+    made.__inner__ = [(each.name, each.default_factory) for each in factories if not each.init]
+    made.__compared__ = attrgetter(*[each.name for each in known if each.compare]) if eq else None
+    return made
 
 
-def _compared(self: Any) -> tuple[Any, ...]:
-    return tuple(getattr(self, each.name) for each in fields(self) if each.compare)
-
-
-def _equal(self: Any, other: object) -> Any:
-    return _compared(self) == _compared(other) if type(other) is type(self) else NotImplemented
+def _equal(self: Any, other: Any) -> Any:
+    return self.__compared__(self) == self.__compared__(other) if type(other) is type(self) else NotImplemented
 
 
 def _hashed(self: Any) -> int:
-    return hash(_compared(self))
+    return hash(self.__compared__(self))
 
 
-def _made(self: Any, **values: Any) -> None:
-    given = self.__dict__
-    given.update(self._defaults)
-    given.update(values)
-    if given.keys() != self._names:
+def _made(self: Any, *given: Any, **values: Any) -> None:
+    own = self.__dict__
+    own.update(self.__defaults__)
+    own.update(values)
+    if given:
+        order = self.__order__[: len(given)]
+        if len(order) < len(given) or not values.keys().isdisjoint(order):
+            raise TypeError(f"{type(self).__name__}: {len(given)} values without a name, some of them one too many")
+        own.update(zip(order, given, strict=True))
+    for name, make in self.__factories__:
+        if name not in own:
+            own[name] = make()
+    if own.keys() != self.__names__:
         lacks, unknown = (
-            ", ".join(sorted(names)) or "none" for names in (self._names - given.keys(), given.keys() - self._names)
+            ", ".join(sorted(names)) or "none" for names in (self.__names__ - own.keys(), own.keys() - self.__names__)
         )
         raise TypeError(f"{type(self).__name__}: fields missing: {lacks}; fields it has not: {unknown}")
+    for name, make in self.__inner__:
+        own[name] = make()
 
 
 def _set_once(self: Any, name: str, value: Any) -> None:

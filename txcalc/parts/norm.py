@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from txcalc.num import total
-from txcalc.parts.frozen import frozen
+from txcalc.parts.frozen import frozen, once
 from txcalc.parts.mechanisms import parts_of, side_by_side
 from txcalc.parts.options import LAYER_EPS, RMS_EPS, Conflict, Options, flag, key, one_of, real
 from txcalc.parts.part import Leaf, Operation, Weight, Workload, elementwise
@@ -67,7 +67,7 @@ class Norm(Leaf):
         """1, or what makes it 1."""
         return "zero" if self.offset and weight == "weight" else super().initial_value(weight)
 
-    @property
+    @once
     def own(self) -> tuple[Weight, ...]:
         """The weights that it reads, borrowed or not."""
         shape = (self.groups, self.width) if self.apart else (self.width,)

@@ -346,12 +346,14 @@ class Options:
     def of(cls, table: Mapping[str, Any]) -> Self:
         """The options of a checked table."""
         kind = cls.chosen(table)
-        return kind(**{name: table[key] for name, key in kind._keys()})
+        made = object.__new__(kind)
+        vars(made).update([(name, table[key]) for name, key in kind._keys()])
+        return made
 
     def into(self, part: type[Made], **more: Any) -> Made:
         """Builds a part from the options with the names of its fields, and `more`."""
         known: Mapping[str, Any] = part.__dataclass_fields__  # type: ignore[attr-defined]
-        own = {item.name: getattr(self, item.name) for item in fields(self) if item.name in known}  # type: ignore[arg-type]
+        own = {name: getattr(self, name) for name, _ in self._keys() if name in known}
         return part(**{**own, **more})
 
     @classmethod

@@ -80,10 +80,9 @@ class Child(NamedTuple):
     duty: Duty = ""
 
 
-def optional(name: str, part: Part | None, **more: Any) -> Iterator[Child]:
+def optional(name: str, part: Part | None, **more: Any) -> tuple[Child, ...]:
     """A child, if the part is not None."""
-    if part is not None:
-        yield Child(name, part, **more)
+    return () if part is None else (Child(name, part, **more),)
 
 
 class Composite:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import islice
 from math import prod
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, nearest
 from txcalc.num import ceil_div
-from txcalc.parts.frozen import once
+from txcalc.parts.frozen import once, record
 
 MOST = 1 << 16
 ORDER = ("tp", "cp", "fsdp", "dp", "pp")  # from neighbours to those farthest apart
@@ -71,7 +71,7 @@ def standing(size: int, stride: int, node: int, ranks: int) -> tuple[int, int]:
     return fewest, most
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class Layout:
     """tp · pp · cp · dp · fsdp accelerators.
 
@@ -149,12 +149,16 @@ class Layout:
         """The same with other numbers."""
         return replace(self, **ways)
 
+    @once
+    def _numbers(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in AXES}
+
     def record(self) -> dict[str, int]:
         """tp, pp, dp and ep, and others that are not 1."""
         return {
-            field.name: number
-            for field in fields(self)
-            if (number := getattr(self, field.name)) not in (1, None) or field.name in SERVING or self._said(field.name)
+            name: number
+            for name, number in self._numbers.items()
+            if number not in (1, None) or name in SERVING or self._said(name)
         }
 
     def group(self, axis: str, node: int | None, order: tuple[str, ...] = ORDER) -> Group:
@@ -203,10 +207,9 @@ class Layout:
 
     def not_numbers(self) -> list[Fault | str]:
         """The fields that are no whole numbers above 0."""
-        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
         return [
             Fault(name, number, f"a whole number from 1 to {MOST:,}")
-            for name, number in numbers.items()
+            for name, number in self._numbers.items()
             if not (type(number) is int and 1 <= number <= MOST) and not (name == "etp" and number is None)
         ]
 
@@ -236,8 +239,7 @@ class Layout:
 
     @once
     def _written(self) -> str:
-        numbers = {field.name: getattr(self, field.name) for field in fields(self)}
-        said = (f"{name}={n}" for name, n in numbers.items() if n not in (1, None) or self._said(name))
+        said = (f"{name}={n}" for name, n in self._numbers.items() if n not in (1, None) or self._said(name))
         return " ".join(said) or "one GPU"
 
     def _said(self, name: str) -> bool:

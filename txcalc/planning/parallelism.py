@@ -16,17 +16,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field, replace
+from fractions import Fraction
+from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from txcalc.errors import Fault, InputError
-from txcalc.ledger import Entry, Ledger, Spot, spots, walk
+from txcalc.ledger import Entry, Ledger, Spot, along, spots, walk
 from txcalc.model import Model
-from txcalc.num import divisors
+from txcalc.num import divisors, product
 from txcalc.parts.collectives import Receive, Send
 from txcalc.parts.frozen import record
 from txcalc.parts.model import Root, Stack
-from txcalc.parts.part import Weight, Workload
+from txcalc.parts.part import Leaf, Stream, Weight, Workload
 from txcalc.parts.sharding import Ways
 from txcalc.parts.work import Axis
 from txcalc.planning.layout import Layout, unserved
@@ -83,7 +85,21 @@ class PipelineStage:
 
     def live(self, work: Workload, without: str) -> Any:
         """The most elements that one operation reads and writes, of all leaves but those of a kind."""
-        return max((self._first(spot, work).live for spot in spots(self.root) if spot.kind != without), default=0)
+        return max((_live(spot, work) for spot in spots(self.root) if spot.kind != without), default=0)
+
+
+def _live(spot: Spot, work: Workload) -> Any:
+    """The same of one leaf; a layer's experts count together."""
+    most = _most(spot.leaf, spot.streams, work)
+    if not spot.routed:
+        return most
+    return most * Fraction(spot.counts[2], product([step.number for step in spot.steps if step.duty == "layer"]))
+
+
+@lru_cache(maxsize=4096)  # stages of many layouts have the same leaves
+def _most(leaf: Leaf, streams: tuple[Stream, ...], work: Workload) -> Any:
+    own = along(streams, work)
+    return max([op.traffic.activations for op in leaf.operations(own)], default=0) if own else 0
 
 
 class RankShare(NamedTuple):

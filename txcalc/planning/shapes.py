@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Protocol
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import ceil_div
+from txcalc.parts.frozen import record
 from txcalc.parts.mechanisms import ALL
 from txcalc.planning.fitting import need
 from txcalc.planning.serving.engine import EngineConfig
@@ -45,7 +46,7 @@ class Kin(Protocol):
     def data(self) -> dict[str, Any]: ...
 
 
-@dataclass(frozen=True)
+@record
 class DesignFamily:
     """Gated feed-forward, RMSNorm, rotary, no biases, as Llama's.
 
@@ -278,7 +279,7 @@ class Line(NamedTuple):
         return self.start + self.slope * rounds
 
 
-@dataclass(frozen=True)
+@record
 class DesignBudget:
     """What a design may spend: parameters, or the bytes of an accelerator with an engine and a context; or `flops` of
     training, 6·N·D: then `params` are the active parameters N that they allow with `tokens` D."""

@@ -17,8 +17,9 @@ def read(path: Path, limit: int) -> bytes:
     """A file's first bytes: up to `limit`, and one more where it holds more. Errors: `InputError`."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb") as file:
-            piped = stat.S_ISFIFO(os.fstat(file.fileno()).st_mode)
-            data = _piped(file.fileno(), limit) if piped else file.read(limit + 1)
+            found = os.fstat(file.fileno())
+            most = min(found.st_size or limit, limit) + 1  # what has no size says 0
+            data = _piped(file.fileno(), limit) if stat.S_ISFIFO(found.st_mode) else file.read(most)
     except (OSError, ValueError) as error:
         raise unreadable(path, error) from None
     if data is None:

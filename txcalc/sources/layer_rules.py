@@ -8,24 +8,23 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.num import divides, exceeds
 from txcalc.parts.mechanisms import ALL, MIXERS, options
-from txcalc.sources.tables import SOUND, CheckedTable, Tables, Told, has, unequal
+from txcalc.sources.tables import CheckedTable, Tables, Told, Unsound, apply, has, unequal
 
 
 def check_layer(layer: Tables, stack: Tables, fault: Told) -> None:
     """A layer kind, and how it stands in its stack."""
     for section in layer.keys() & ALL.keys():
         check_table(section, layer[section], fault)
-    for rule in (*LAYER_RULES, *(rule for section, rule in SECTION_RULES if section in layer)):
-        with SOUND:
-            rule(layer, stack, fault)
+    apply((*LAYER_RULES, *[rule for section, rule in SECTION_RULES if section in layer]), layer, stack, fault)
 
 
 def check_table(section: str, table: CheckedTable, fault: Told) -> None:
     """What the options of one table say of each other, as far as a faulty key lets them."""
     try:
-        with SOUND:
-            for key, expected, fix in options(section).partly(table).conflicts():
-                fault(f"{section}.{key}", ABSENT if table[key] is None else table[key], expected, fix)
+        for key, expected, fix in options(section).partly(table).conflicts():
+            fault(f"{section}.{key}", ABSENT if table[key] is None else table[key], expected, fix)
+    except Unsound:
+        return
     except AttributeError:
         if not table.faulty:
             raise

@@ -55,7 +55,12 @@ def names() -> list[str]:
 
 def _files() -> dict[str, Path]:
     """The files of all presets by name."""
-    return {path.stem: path for place in reversed(_folders()) for path in place.glob("*.toml")}
+    return {name: path for place in reversed(_folders()) for name, path in files_in(place).items()}
+
+
+def files_in(place: Path) -> dict[str, Path]:
+    """The descriptions (.toml) in a folder by name; none where there is no folder."""
+    return {path.stem: path for path in place.iterdir() if path.suffix == ".toml"} if place.is_dir() else {}
 
 
 Found = tuple[Mapping[str, Any], str, tuple[str, ...], tuple[str, ...]]
@@ -127,7 +132,8 @@ def parsed(data: bytes, where: str) -> Mapping[str, Any]:
         raise InputError(where, [f"is larger than {MAX_BYTES:,} bytes, expected a description (.toml)"])
     if not data.strip():
         raise InputError(where, ["is empty, expected a description (.toml)"])
-    if any(line.count(b".") > MAX_DOTS for line in data.splitlines()):  # a dotted key takes the square of its length
+    # A dotted key takes the square of its length.
+    if data.count(b".") > MAX_DOTS and any(line.count(b".") > MAX_DOTS for line in data.splitlines()):
         raise InputError(where, ["is not valid TOML: nested too deep"])
     try:
         return tomllib.loads(data.decode())

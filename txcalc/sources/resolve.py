@@ -99,19 +99,19 @@ class Resolver:
         if len(unknown) > MOST_UNKNOWN:
             self.faults.append(f"{len(unknown) - MOST_UNKNOWN:,} further keys of {name or 'it'} are none")
         own = kind.chosen(raw).table()
-        for key, field in (fields if own is fields else {**fields, **own}).items():
+        for key, (check, default, meaning, _, adjust, _) in (fields if own is fields else {**fields, **own}).items():
             try:
                 if key in raw:
-                    value = field.check(raw[key])
-                    result[key] = field.adjust(value, done) if field.adjust else value
+                    value = check(raw[key])
+                    result[key] = adjust(value, done) if adjust else value
                 elif key not in own:  # of another form
                     continue
-                elif kind.forms and "form" in result.faulty:  # nobody knows whether it has it
+                elif result.faulty and kind.forms and "form" in result.faulty:  # nobody knows whether it has it
                     result.faulty.add(key)
-                elif field.default is REQUIRED:
-                    raise Wrong(field.meaning)
+                elif default is REQUIRED:
+                    raise Wrong(meaning)
                 else:
-                    result[key] = field.default(done) if callable(field.default) else field.default
+                    result[key] = default(done) if callable(default) else default
             except Wrong as wrong:
                 self.fault(written(homes, prefix + key), raw.get(key, ABSENT), wrong.expected, wrong.fix)
                 result.faulty.add(key)

@@ -10,7 +10,7 @@ from txcalc.parts.forms import crosses
 from txcalc.parts.projectors import projector
 from txcalc.sources.assemble import patches
 from txcalc.sources.layer_rules import check_table
-from txcalc.sources.tables import SOUND, Tables, Told, every, has, unequal
+from txcalc.sources.tables import SOUND, Tables, Told, apply, every, has, unequal
 
 
 def check_stack(stack: Tables, missing: Callable[[str], bool], fault: Told) -> None:
@@ -21,9 +21,7 @@ def check_stack(stack: Tables, missing: Callable[[str], bool], fault: Told) -> N
         with SOUND:
             if stack[section] is not None:
                 check_table(section, stack[section], fault)
-    for rule in STACK_RULES:
-        with SOUND:
-            rule(stack, fault)
+    apply(STACK_RULES, stack, fault)
 
 
 def check_halves(encoder: Tables, decoder: Tables, fault: Told) -> None:

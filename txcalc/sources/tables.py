@@ -6,7 +6,7 @@ that no fault is told that rests on another one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,15 @@ class Unsound(Exception):
 
 
 SOUND = suppress(Unsound)  # around one rule
+
+
+def apply(rules: Iterable[Callable[..., None]], *tables: Any) -> None:
+    """Asks rules of tables, one after the other; each ends where it reads a faulty key."""
+    for rule in rules:
+        try:
+            rule(*tables)
+        except Unsound:
+            continue
 
 
 class CheckedTable(dict[str, Any]):

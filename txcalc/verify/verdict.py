@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 from txcalc.evidence.known import Evidence
 from txcalc.ledger import Entry, Ledger
 from txcalc.num import exact_div, total, whole
+from txcalc.parts.frozen import record
 
 # Experts are compared together: the data decides which of them run, but not their sum.
 ROUTED = "routed"
@@ -46,7 +47,7 @@ class CheckedRow(NamedTuple):
     for_all: bool = False
 
 
-@dataclass(frozen=True)
+@record
 class Measurement:
     """A measured figure that need not equal its prediction.
 

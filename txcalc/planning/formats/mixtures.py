@@ -137,7 +137,7 @@ def mixture(model: Model, name: str) -> Format | None:
         elif role == "down" and rules.low:
             spots = [ways.get((spot, entry.name), 0) for spot in spots]
         among = len(values) if role == "v" else layer.of
-        chosen = _types(own, rules.default, layer._replace(of=among), tuple(spots))
+        chosen = _types(own, rules.default, layer._replace(of=among), tuple(spots)) if own else [rules.default]
         wider = role == "v" and seventy
         return ["q5_k" if wider and kind in ("q3_k", "q4_k") else kind for kind in chosen]
 
@@ -147,7 +147,7 @@ def mixture(model: Model, name: str) -> Format | None:
 @cache
 def _types(own: Rules, default: str, sizes: Layer, spots: tuple[int, ...]) -> list[str]:
     """The types that rules give to layers of these numbers, in a model of these sizes."""
-    places = (sizes._replace(number=spot) for spot in spots)
+    places = (Layer(spot, *sizes[1:]) for spot in spots)
     return [next((kind for when, kind in own if WHEN[when](at)), default) for at in places]
 
 

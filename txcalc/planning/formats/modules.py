@@ -97,6 +97,8 @@ class Modules:
 
     def have(self, entry: Entry, number: int | None) -> bool:
         """Whether the list names a leaf's module in a layer."""
+        if not (self.words or self.patterns):
+            return False
         own: tuple[str, ...]
         if number is None:
             own = HEAD if entry.kind == "head" else TABLE if entry.leaf.row is not None else (entry.path,)
@@ -104,7 +106,7 @@ class Modules:
             own = names(entry.name)
             if (self.numbered or self.patterns) and own == (_tail(entry.name),) and entry.kind in LAYERS:
                 raise InputError(WHERE, [f"names modules of layers; what {own[0]} is called there is not known here"])
-        runs, full = _runs(own, number is not None)
+        runs = _runs(own, number is not None) if self.words else NONE
         experts = entry.times // entry.layers if entry.routed else 1
         found = [
             *(runs & self.words),
@@ -113,7 +115,9 @@ class Modules:
         for word in found:
             if (named := len(self.single.get(word, ()))) not in (0, experts):
                 raise _some(f"names {named} of {experts} experts: {word}")
-        return bool(found) or (bool(self.patterns) and self._matches(full, str(number), experts))
+        if found or not self.patterns:
+            return bool(found)
+        return self._matches(_full(own, number is not None), str(number), experts)
 
     def _matches(self, names: tuple[str, ...], number: str, experts: int) -> bool:
         """Whether an expression matches one of the names. Without a digit in any expression, numbers of as many digits
@@ -126,7 +130,7 @@ class Modules:
                 raise _long()
             found = set()
             for each in each_of:
-                written = [name.replace("#", alike).replace("*", str(each)) for name in names]
+                written = "\n".join(names).replace("#", alike).replace("*", str(each)).split("\n")
                 found.add(any(p.match(name) for p in self.patterns for name in written))
             if len(found) > 1:
                 raise _some(f"has a pattern of some of {experts} experts, not of all")
@@ -154,15 +158,26 @@ def _some(fault: str) -> InputError:
     return InputError(WHERE, [f"{fault}; those of a layer have one format here (--weights FORMAT counts all alike)"])
 
 
+def _named(own: tuple[str, ...], layer: bool) -> list[str]:
+    """The names from `layers` on; # is a layer's number."""
+    return [f"layers.#.{name}" for name in own] if layer else list(own)
+
+
 @cache
-def _runs(own: tuple[str, ...], layer: bool) -> tuple[frozenset[str], tuple[str, ...]]:
-    """All contiguous parts of the names, any of which a list may give, and the full names; # is a layer's number."""
-    named = [f"layers.#.{name}" for name in own] if layer else list(own)
+def _runs(own: tuple[str, ...], layer: bool) -> frozenset[str]:
+    """All contiguous parts of the names, any of which a list may give."""
     runs: set[str] = set()
-    for steps in (name.split(".") for name in named):
-        runs.update(".".join(steps[i:j]) for i, j in combinations(range(len(steps) + 1), 2))
+    for steps in (name.split(".") for name in _named(own, layer)):
+        runs.update([".".join(steps[i:j]) for i, j in combinations(range(len(steps) + 1), 2)])
+    return frozenset(runs)
+
+
+@cache
+def _full(own: tuple[str, ...], layer: bool) -> tuple[str, ...]:
+    """The full names, as expressions meet them."""
+    named = _named(own, layer)
     full = [f"{prefix}.{name}" for prefix in PREFIXES for name in named]
-    return frozenset(runs), tuple(full if layer else [*named, *full])
+    return tuple(full if layer else [*named, *full])
 
 
 def _short(name: str) -> str:

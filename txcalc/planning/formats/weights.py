@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, fields
+from dataclasses import field
 from fractions import Fraction
 from typing import Any
 
@@ -68,28 +68,28 @@ class Format:
     def bits_of(self, weight: Weight, entry: Entry) -> Any:
         """The bits of one tensor of a leaf, averaged over its layers. Errors: `InputError` where a row does not divide
         into its blocks."""
-        parts = [(self._bits(form, weight, entry), number) for form, number in self.parts(weight, entry)]
+        parts = self.parts(weight, entry)
         if len(parts) == 1:
-            return parts[0][0]
-        return Fraction(sum(bits * number for bits, number in parts), sum(number for _, number in parts))
+            return self._bits(parts[0][0], weight, entry)
+        total = sum([self._bits(form, weight, entry) * number for form, number in parts])
+        return Fraction(total, sum([number for _, number in parts]))
 
     def _bits(self, form: Format | None, weight: Weight, entry: Entry) -> Any:
         if form is None:
             return self.wide * product(weight.shape)
-        return form.matrix_bits(weight, entry.path if form.whole else "")
-
-    def matrix_bits(self, weight: Weight, path: str) -> int:
-        """All bits of a matrix in this format, with its scales.
-
-        Errors: `InputError` where a row does not divide into the format's blocks.
-        """
-        rows, columns = weight.shape
-        tall, long = self.block if isinstance(self.block, tuple) else (1, self.block or columns)
-        if self.whole and columns % long:
-            fault = f"{path} has rows of {columns:,}, which {self.name}'s blocks of {long} do not divide"
+        if form.whole and weight.shape[1] % form.long:
+            fault = (
+                f"{entry.path} has rows of {weight.shape[1]:,}, which {form.name}'s blocks of {form.long} do not divide"
+            )
             raise InputError(
                 "weights", [f"{fault} (llama.cpp stores it in another type: a mixture such as Q4_K_M says which)"]
             )
+        return form.matrix_bits(weight)
+
+    def matrix_bits(self, weight: Weight) -> int:
+        """All bits of a matrix in this format, with its scales; a block that a row does not fill counts whole."""
+        rows, columns = weight.shape
+        tall, long = self.block if isinstance(self.block, tuple) else (1, self.block or columns)
         blocks = ceil_div(rows, tall) * ceil_div(columns, long) if self.block else 0
         bits: int = (
             rows * columns * self.bits + blocks * self.scale + rows * self.row + columns * self.column + self.tensor
@@ -122,8 +122,9 @@ class Format:
         total = 0
         for weight in entry.leaf.tensors:
             parts = self.parts(weight, entry)
-            each = entry.times // sum(number for _, number in parts)
-            total += sum(ceil_div(self._bits(form, weight, entry), 8) * number * each for form, number in parts)
+            each = entry.times // sum([number for _, number in parts])
+            for form, number in parts:
+                total += ceil_div(self._bits(form, weight, entry), 8) * number * each
         return total
 
     def dtype_of(self, entry: Entry) -> str | None:
@@ -269,16 +270,16 @@ class Mixed(Format):
             if not any(forms):
                 continue
             alike = len(forms) == 1
-            row = dict.fromkeys(numbers, forms[0]) if alike else zip(numbers, forms, strict=True)
-            table.setdefault(entry.name, {}).update(row)
+            row: dict[int | None, Format | None]
+            row = dict.fromkeys(numbers, forms[0]) if alike else dict(zip(numbers, forms, strict=True))
+            table[entry.name] = table[entry.name] | row if entry.name in table else row
             counted = [(forms[0], len(numbers))] if alike else [*_counted(forms).items()]
             known[entry.name, numbers] = counted
             for found, number in counted:
                 if found:
                     elements[found] = elements.get(found, 0) + each * number
         main = max(elements, key=lambda form: elements[form], default=FORMATS["fp32" if wide == 32 else "bf16"])
-        given = {item.name: getattr(main, item.name) for item in fields(Format)}
-        made = cls(**{**given, "name": name, "source": source, "wide": wide, "table": table})
+        made = cls(**{**vars(main), "name": name, "source": source, "wide": wide, "table": table})
         made._parts.update(known)
         return made
 

@@ -216,7 +216,7 @@ class EngineMemory:
         tall, long = (stream, ff) if entry.duty == "writes" else (ff, stream)
         rows, columns = weight.shape
         wide = Weight(weight.name, (ceil_div(rows, tall) * tall, ceil_div(columns, long) * long))
-        more: int = (held.matrix_bits(wide, entry.path) - held.matrix_bits(weight, entry.path)) // 8 * entry.times
+        more: int = (held.matrix_bits(wide) - held.matrix_bits(weight)) // 8 * entry.times
         return size + more
 
     def facts(self, outside: int) -> dict[str, Any]:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from txcalc.parts.frozen import record
 from txcalc.planning.layout import Layout
 
 SPLITS = ("tp", "cp", "ep")
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class Framework:
     """How a framework keeps the state of a training run, by default.
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from txcalc.parts.frozen import record
 from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
 from txcalc.sources.huggingface.keys import REQUIRED
@@ -24,7 +25,7 @@ def decoder(c: Config, name: str = "", **other: Any) -> Raw:
     return Decoder(**row).read(c)
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class Decoder:
     """What a class has otherwise than Llama's: SwiGLU, RMSNorms before the parts, rotary positions, a head of its own.
 
@@ -200,7 +201,7 @@ class Decoder:
         return [*axes, c.mixture(raw, c.qwen_sparse(raw))] if self.stepped else axes
 
 
-@dataclass(frozen=True, kw_only=True)
+@record(kw_only=True)
 class ExpertKeys:
     """Routed experts: the spellings of their number, of how many a token passes and of their width, and the defaults.
 

@@ -36,6 +36,7 @@ MEASURED: dict[str, dict[str, dict[str, int]]] = json.loads(KEPT.read_text())
 LLAMA = "D=64 L=2 h=8 h_kv=4 F=96 V=250"
 
 SHARED = load(LLAMA + " E=4 k=2", {"experts.n_shared": 1})
+TUNED = {"lora.rank": 4, "lora.modules": ["all"]}
 SAMPLE: list[tuple[Any, Layout, dict[str, Any]]] = [
     (LLAMA, Layout(fsdp=3), {"micro_batch": 2}),
     (LLAMA, Layout(tp=4, sp=4, fsdp=256), {}),  # more ranks than rows
@@ -47,6 +48,8 @@ SAMPLE: list[tuple[Any, Layout, dict[str, Any]]] = [
     (build(TINY["jetmoe"], "jetmoe"), Layout(fsdp=8), {}),  # experts of attention
     (LLAMA + " tied", Layout(tp=2, sp=2, pp=2, fsdp=2), {"accumulation": 4}),
     (LLAMA, Layout(pp=2, fsdp=2), {"accumulation": 2, "recompute": "layers:1"}),  # a number that no piece has
+    (load(LLAMA + " E=4 k=2", TUNED), Layout(tp=2, sp=2, fsdp=2, ep=4), {"frozen": "bf16", "adapter": "fp32"}),
+    (build({**TINY["albert"], "lora": {"rank": 3}}, "albert"), Layout(tp=2, fsdp=2), {}),  # layers that are one module
 ]
 
 
@@ -93,7 +96,7 @@ ALONE = [case for case in CASES if case[1].gpus == case[1].tp > 1 and title(*cas
 @pytest.mark.parametrize(("source", "layout", "more"), ALONE, ids=lambda value: str(value))
 def test_a_step_sends_what_torch_s_collectives_do(source: str, layout: Layout, more: dict[str, Any]) -> None:
     """Of ranks of tp alone, by rings; the numbers of tokens for each expert are told beside."""
-    model, recipe = load(source), Recipe(layout, tokens=32 * layout.sp, **more)
+    model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp, **more)
     sent = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).step(memory(model, recipe)).sent
     measured, others = next(iter(MEASURED[title(source, layout, more)].values())), (layout.tp - 1) / layout.tp
     torch_s = {kind: measured.get(f"{kind}, bytes", 0) * others for kind in ("all_gather", "reduce_scatter")}
@@ -111,7 +114,7 @@ SENT = [
 @pytest.mark.parametrize(("source", "layout", "more"), SENT, ids=lambda value: str(value))
 def test_a_step_of_exchanged_experts_sums_what_torch_s_does(source: str, layout: Layout, more: dict[str, Any]) -> None:
     """Without sequence parallelism ranks of tp send shares of the same tokens; backward sums the gradients of these."""
-    model, recipe = load(source), Recipe(layout, tokens=32 * layout.sp, **more)
+    model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp, **more)
     sent = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).step(memory(model, recipe)).sent
     (measured, *_) = MEASURED[title(source, layout, more)].values()
     assert layout.dp == 1  # whose ranks sum gradients too
@@ -367,6 +370,22 @@ def test_what_torch_cannot_show_is_refused() -> None:
         verify_layout(load(LLAMA), Recipe(Layout(dp=2), framework="megatron", tokens=64))
 
 
+def test_adapters_are_shown_in_dtypes_that_torch_shards() -> None:
+    from txcalc.verify.layouts import verify_layout
+
+    tuned = load(LLAMA, TUNED)
+    with pytest.raises(InputError, match="frozen=nf4-dq: weights that another library packs are modelled"):
+        verify_layout(tuned, Recipe(Layout(fsdp=2), tokens=64, frozen="nf4-dq"))
+    apart: list[dict[str, Any]] = [
+        {"parameter": "bf16", "adapter": "fp32"},
+        {"parameter": "bf16", "frozen": "fp32"},
+        {},
+    ]
+    for dtypes in apart:
+        with pytest.raises(InputError, match="without fsdp torch computes in the weights' dtype"):
+            verify_layout(tuned, Recipe(Layout(tp=2), tokens=64, **dtypes))
+
+
 @pytest.mark.slow
 def test_a_torch_without_the_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.verify import parallel
@@ -385,5 +404,8 @@ def test_a_recipe_is_read() -> None:
         parse_recipe("micro=2,reshard=yes,tokens=x", Layout())
     assert len(error.value.faults) == 3
     assert "(did you mean micro_batch?)" in str(error.value)
+    assert parse_recipe("recompute=layers:0,3,5,tokens=64", Layout()).recompute == "layers:0,3,5"
+    with pytest.raises(InputError, match="tokens is given twice"):
+        parse_recipe("tokens=64,tokens=64", Layout())
     with pytest.raises(InputError, match=r"'zzz' is not an option of a recipe \(one of \w+, "):
         parse_recipe("zzz=2", Layout())

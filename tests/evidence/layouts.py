@@ -18,6 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tiny import TINY
 
 from txcalc import load
+from txcalc.api.phrases import adapters
 from txcalc.planning.training import Layout, Recipe
 from txcalc.sources import build
 
@@ -167,15 +168,67 @@ CASES += [
     *((f"tiny {name}", Layout(tp=2, sp=2, fsdp=2), {}) for name in MECHANISMS),
     *(("tiny jetmoe", Layout(fsdp=n), {}) for n in (2, 8)),
 ]
+# Adapters beside frozen weights: all of one dtype, or each with its own. Those of experts are stacks of their own, of
+# which a rank of few rows may have none. A frozen table has no gradient, nor have the positions and norms of the ends.
+FEW, ALL = " --lora r=4,targets=q+v", " --lora r=6,targets=all"
+MIXED = {"frozen": "bf16", "adapter": "fp32"}
+CASES += [
+    *((SMALL + FEW, Layout(fsdp=n), {"micro_batch": 2}) for n in (3, 16, 1024)),
+    *((SMALL + ALL, Layout(fsdp=n), MIXED) for n in (2, 7, 256)),
+    (SMALL + ALL, Layout(fsdp=3), {"frozen": "fp32", "adapter": "bf16"}),
+    (SMALL + ALL, Layout(fsdp=3), {"parameter": "bf16", "adapter": "fp32", "optimizer": "sgd-momentum"}),
+    *((SMALL + ALL, Layout(fsdp=3), MIXED | {"recompute": way}) for way in ("blocks", "core", "every:2")),
+    (SMALL + FEW, Layout(fsdp=4), MIXED | {"reshard": False}),
+    (SMALL + ALL, Layout(fsdp=2, dp=2), MIXED),
+    (SMALL + FEW, Layout(fsdp=2, cp=2), MIXED),
+    (SMALL + ALL, Layout(), {"parameter": "bf16"}),
+    (SMALL + ALL, Layout(tp=2), {"parameter": "bf16"}),
+    (SMALL + FEW, Layout(tp=4, sp=4), {"parameter": "bf16"}),
+    (SMALL + ALL, Layout(tp=4, sp=4), {"parameter": "bf16", "loss_parallel": False}),
+    (SMALL + FEW, Layout(tp=2, fsdp=3), MIXED),
+    (SMALL + ALL, Layout(tp=2, sp=2, fsdp=3), MIXED),
+    (SMALL + ALL, Layout(tp=2, sp=2, fsdp=2, dp=2), MIXED | {"recompute": "blocks"}),
+    (ODD + ALL, Layout(tp=3, sp=3, fsdp=4), MIXED),
+    (TIED + ALL, Layout(fsdp=251), MIXED),
+    (TIED + FEW, Layout(tp=2, sp=2, fsdp=2), MIXED),
+    (PLAIN + ALL, Layout(fsdp=65), MIXED),
+    (PLAIN + ALL, Layout(tp=2, sp=2, fsdp=2), MIXED),
+    (SMALL + ALL, Layout(pp=2, fsdp=2), MIXED | {"accumulation": 4}),
+    (SMALL + ALL, Layout(pp=4, fsdp=3), MIXED | {"accumulation": 6, "recompute": "blocks"}),
+    (SMALL + FEW, Layout(pp=2, vpp=2, fsdp=2), MIXED | {"accumulation": 4, "schedule": "interleaved"}),
+    (SMALL + FEW, Layout(pp=2, fsdp=2), MIXED | {"accumulation": 4, "schedule": "zbv"}),
+    (SMALL + ALL, Layout(pp=2, tp=2, sp=2, fsdp=2), MIXED | {"accumulation": 4}),
+    *((EXPERTS + ALL, Layout(fsdp=n), MIXED) for n in (2, 8, 16)),
+    (SIXTEEN + ALL, Layout(fsdp=32), MIXED),
+    (EXPERTS + FEW, Layout(fsdp=8, ep=8), MIXED),
+    *((EXPERTS + ALL, Layout(fsdp=n, ep=e), MIXED) for n, e in ((2, 2), (4, 2), (8, 2))),
+    (EXPERTS + ALL, Layout(fsdp=4, ep=2, etp=2), MIXED),
+    (EXPERTS + ALL, Layout(tp=2, sp=2, fsdp=2), MIXED),
+    (EXPERTS + ALL, Layout(tp=2, sp=2, fsdp=2, ep=2), MIXED),
+    (EXPERTS + ALL, Layout(tp=2, fsdp=4, ep=4), MIXED | {"recompute": "blocks"}),
+    (EXPERTS + ALL, Layout(tp=2, sp=2, fsdp=4, ep=2, etp=2), MIXED),
+    (EXPERTS + ALL, Layout(pp=2, tp=2, sp=2, fsdp=2, ep=4), MIXED | {"accumulation": 4}),
+    ("gpt2" + ALL, Layout(fsdp=8), MIXED),
+    ("albert-base-v2" + ALL, Layout(tp=2, fsdp=2), MIXED),
+    ("gemma-2-9b" + ALL, Layout(tp=2, sp=2, fsdp=2), MIXED),
+    ("mamba-2.8b" + ALL, Layout(fsdp=8), MIXED),
+    ("llama-3.1-8b --lora r=16,targets=all", Layout(fsdp=8), MIXED),
+    ("llama-3.1-8b --lora r=16,targets=q+v", Layout(tp=8, sp=8, fsdp=8), MIXED),
+    ("llama-3.1-405b --lora r=16,targets=all", Layout(tp=8, sp=8, fsdp=16), MIXED | {"recompute": "blocks"}),
+    ("mixtral-8x7b --lora r=16,targets=all", Layout(fsdp=64, ep=8), MIXED),
+    ("gpt-oss-20b --lora r=16,targets=all", Layout(tp=4, sp=4, fsdp=8), MIXED),
+    ("deepseek-v3 --lora r=16,targets=all", Layout(fsdp=128, ep=64), MIXED),
+    ("deepseek-v3 --lora r=16,targets=all", Layout(tp=4, sp=4, fsdp=32, ep=32, etp=4), MIXED | {"recompute": "blocks"}),
+]
 
 
 KEPT = Path(__file__).parents[1] / "data" / "training" / "layouts.json"
 
 
 def model_of(source: str) -> Model:
-    """A model by its source, or a tiny one by its name."""
-    name = source.removeprefix("tiny ")
-    return load(source) if name == source else build(TINY[name], name)
+    """A model by its source, perhaps with adapters, or a tiny one by its name."""
+    name, _, lora = source.removeprefix("tiny ").partition(" --lora ")
+    return build(TINY[name], name) if source.startswith("tiny ") else load(name, adapters(lora or None)[0])
 
 
 def title(source: str, layout: Layout, more: dict[str, Any]) -> str:

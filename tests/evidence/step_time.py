@@ -1,9 +1,10 @@
 """Measured training speeds beside predicted ones: `python tests/evidence/step_time.py [SOURCE …] [--rows | --cells]`.
 
-For each source: rows, the median of predicted ÷ measured seconds, the median and the 90th percentile of the absolute
-error, and how many floors are above the measurement (none may be). Nothing is fitted to these rows: shares come from
-measurements of kernels. Data: `tests/data/training/`. `--cells`: for each model and number of nodes of nanotron's
-playbook, the first layout of a search that was measured, and its speed over that of the fastest that was.
+For each source (models with experts by themselves) and accelerator: rows, the median of predicted ÷ measured seconds,
+the median and the 90th percentile of the absolute error, and how many floors are above the measurement (none may be).
+Nothing is fitted to these rows: shares come from measurements of kernels. Data: `tests/data/training/`. `--cells`: for
+each model and number of nodes of nanotron's playbook, the first layout of a search that was measured, and its speed
+over that of the fastest that was.
 """
 
 from __future__ import annotations
@@ -251,8 +252,8 @@ def main(argv: list[str]) -> None:
     for each in verdicts:
         dense = "" if each.row.recipe.layout.ep == 1 else " experts"
         name = each.row.machine.accelerator.name
-        groups.setdefault(f"{each.row.source}{dense} {name}", []).append(each)
-        groups.setdefault(each.row.source, []).append(each)
+        for title in (f"{each.row.source}{dense}", f"{each.row.source}{dense} {name}"):
+            groups.setdefault(title, []).append(each)
     for name, group in sorted(groups.items()):
         print(f"{name}: {summary(group)}")
     print(f"{len(refused)} rows cannot be laid out" + (f", the first: {refused[0]}" if refused else ""))

@@ -49,7 +49,10 @@ MANY = 8  # models from which on one process per core pays
 def verify(
     sources: o.MaybeSources = None,
     ignore: o.Ignore = None,
-    lora: o.Lora = None,
+    lora: Annotated[
+        str | None,
+        o.option("--lora", "With --layout, base=bf16 or fp32: dtype of the frozen matrices; dtype=: of the adapters."),
+    ] = None,
     everything: Annotated[bool, o.option("--all")] = False,
     *,
     device: Annotated[str, o.option("--device", "On meta any model size works.")] = "meta",
@@ -84,7 +87,8 @@ def verify(
 
     Example: txcalc verify gpt2
     """
-    changes, layout = adapters(lora)[0], o.once("--layout", layouts)
+    layout = o.once("--layout", layouts)
+    changes, beside = adapters(lora, ("base", "dtype") if layout and torchrun is None else ())
     if layout is not None:
         if not sources:
             raise InputError("verify", ["expected models"])
@@ -95,7 +99,8 @@ def verify(
                 raise InputError("verify", ["--ranks does not work with --torchrun, which runs all ranks"])
             return _torchrun(models, layout, recipe or "", torchrun, device)
         _refuse({"--device": device != "meta"}, "with --layout needs --torchrun")
-        return txcalc.verify(*models, layout=layout, recipe=recipe or "", ranks=ranks)
+        formats = f"frozen={beside.get('base', 'bf16')},adapter={beside.get('dtype', 'fp32')},"  # as train has them
+        return txcalc.verify(*models, layout=layout, recipe=formats * bool(lora) + (recipe or ""), ranks=ranks)
     alone = {"--recipe": recipe, "--ranks": ranks is not None, "--torchrun": torchrun is not None}
     _refuse(alone, "needs --layout")
     given = _given("verify", sources, everything)

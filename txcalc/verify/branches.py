@@ -11,7 +11,6 @@ the norms between branches.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,12 +20,13 @@ from torch import Tensor, nn
 from txcalc.errors import TxcalcError
 from txcalc.ledger import walk
 from txcalc.model import Model
-from txcalc.parts.model import Root
-from txcalc.parts.part import Composite
 from txcalc.planning.training.collectives import per_head, without_tp_style
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import RankLeaf, StagePiece
 from txcalc.reference import build
+from txcalc.units import bits_of
+
+OF_BYTES = {2: torch.bfloat16, 4: torch.float32}
 
 
 class NoParallel(TxcalcError):
@@ -90,16 +90,38 @@ def _style(held: RankLeaf, piece: StagePiece, recipe: Recipe, between: Any) -> A
     return SequenceParallel(sequence_dim=2, use_local_output=True) if per_head(held) else None
 
 
+def built(model: Model, recipe: Recipe, device: Any) -> nn.Module:
+    """The reference module of a model, in the parameters' dtype; adapters and the frozen weights beside them have
+    dtypes of their own."""
+    net: Any = build(model, device=device, dtype=OF_BYTES[recipe.parameter_bytes])
+    if recipe.frozen is None and recipe.adapter is None:
+        return net  # type: ignore[no-any-return]
+    frozen = OF_BYTES[bits_of(recipe.frozen) // 8 if recipe.frozen else recipe.parameter_bytes]
+    for entry in walk(model.root, model.workload()):
+        matrix = entry.layer is not None and entry.kind != "norm"
+        for part in map(net.get_submodule, paths(entry.steps) if entry.leaf.weights() else ()):
+            for weight in part.parameters(recurse=False):
+                if entry.kind == "adapters":
+                    weight.data = weight.to(OF_BYTES[recipe.adapter_bytes])
+                elif not weight.requires_grad and recipe.frozen:
+                    weight.data = weight.to(frozen if matrix and weight.dim() == 2 else OF_BYTES[recipe.compute_bytes])
+    return net  # type: ignore[no-any-return]
+
+
 def split(
-    net: nn.Module, model: Model, rank: Root, apart: Sequence[RankLeaf], meshes: Mapping[Any, Any], between: Any
+    net: nn.Module,
+    rank: Model,
+    apart: Sequence[RankLeaf],
+    recipe: Recipe,
+    meshes: Mapping[Any, Any],
+    between: Any,
 ) -> None:
-    """Branches whose leaves are in `apart`, as one rank of tp runs them; `rank` is the tree of what it holds, and
+    """Branches whose leaves are in `apart`, as one rank of tp runs them; `rank` is the model of what it holds, and
     `between` the placement of the residual stream.
 
     Errors: `NoParallel` where a share is not one piece of every weight.
     """
-    weight = next(net.parameters())
-    shares = build(replace(model, root=rank), device=weight.device, dtype=weight.dtype)
+    shares = built(rank, recipe, next(net.parameters()).device)
     mesh = meshes["tp"]
     routed = {path for held in apart if held.entry.routed for path in owners(held)}
     sent = {path for held in apart if held.sent for path in owners(held)}
@@ -110,20 +132,21 @@ def split(
     for held in apart:
         if not held.entry.routed or "ep" not in meshes:
             distributed(net, held, mesh)
-    inner = list(_inner(rank, model))
-    for path, how in inner:
+    inner = dict.fromkeys((net.get_submodule(path), how) for path, how in _inner(rank))
+    for module, how in inner:
         if how == "statistics":
-            _normed(net.get_submodule(path), mesh)
-    for path in every:
-        for module in net.get_submodule(path).modules():
+            _normed(module, mesh)
+    branches = {net.get_submodule(path): path in sent for path in every}  # layers may share one
+    for branch in branches:
+        for module in branch.modules():
             on_its_share(module)
-    for path, how in inner:
+    for module, how in inner:
         if how in ("heads", "positions"):
-            _gathered(net.get_submodule(path), mesh, -1 if how == "heads" else 1)
+            _gathered(module, mesh, -1 if how == "heads" else 1)
         elif how == "sums":
-            _joined(net.get_submodule(path), mesh, None)
-    for path in every:
-        (_shared_out if path in sent else _joined)(net.get_submodule(path), mesh, between)
+            _joined(module, mesh, None)
+    for branch, sends in branches.items():
+        (_shared_out if sends else _joined)(branch, mesh, between)
 
 
 def outside(net: Any, piece: StagePiece, mesh: Any, between: Any) -> None:
@@ -181,7 +204,7 @@ def distributed(net: nn.Module, held: RankLeaf, mesh: Any) -> None:
 def _keepers(net: nn.Module, held: RankLeaf) -> list[tuple[nn.Module, str, tuple[int, ...]]]:
     """The modules that hold a leaf's weights, with what precedes their names and, of stacked experts, their number."""
     if not held.entry.routed:
-        return [(net.get_submodule(path), "", ()) for path in paths(held.entry.steps)]
+        return [(module, "", ()) for module in dict.fromkeys(map(net.get_submodule, paths(held.entry.steps)))]
     inner = "".join(f"{step.name}." for step in held.entry.steps[_expert(held.entry.steps) + 1 :])
     found = list[tuple[nn.Module, str, tuple[int, ...]]]()
     for path in paths(held.entry.steps[: _expert(held.entry.steps)]):
@@ -341,11 +364,11 @@ def _shared_out(module: Any, mesh: Any, between: Any) -> None:
         module.shared.forward = whole
 
 
-def _inner(rank: Composite, model: Model) -> Iterator[tuple[str, str]]:
+def _inner(rank: Model) -> Iterator[tuple[str, str]]:
     """The modules within a branch that ranks join, and how: their outputs are `sums`; they are norms of whose columns
     each rank has some, so that their `statistics` are sums; or norms that read the `heads` of all ranks, or the
     `positions`."""
-    for before, entry in pairwise(walk(rank, model.workload())):
+    for before, entry in pairwise(walk(rank.root, rank.workload())):
         if any(step.duty == "layer" for step in entry.steps[:-2]):
             if entry.duty == "statistics":
                 yield from ((path, "statistics") for path in paths(before.steps))

@@ -18,6 +18,7 @@ from txcalc.planning.training import Recipe, in_flight, memory
 from txcalc.planning.training.collectives import KINDS, without_tp_style
 from txcalc.planning.training.memory import RankPeak, Ranks, figures
 from txcalc.planning.training.stages import Pipeline
+from txcalc.units import bits_of
 from txcalc.verify.parallel import RankJob, check, folded, live, measure
 from txcalc.verify.saved import claims
 from txcalc.verify.verdict import CheckedRow, Verdict
@@ -68,8 +69,8 @@ def _provable(model: Model, recipe: Recipe) -> None:
         )
     if recipe.recompute != "none" and not model.root.alone:
         faults.append(f"--recompute {recipe.recompute}: an encoder's result is kept by every layer that reads it")
-    if recipe.frozen is not None or recipe.adapter is not None:
-        faults.append("frozen weights of another format than what learns are modelled: torch shards one dtype")
+    if recipe.packed:
+        faults.append(f"frozen={recipe.frozen}: weights that another library packs are modelled")
     if recipe.offload != "none":
         faults.append(f"offload {recipe.offload}: what the host holds, and when it moves, is modelled")
     if recipe.regather is not None:
@@ -84,14 +85,23 @@ def _provable(model: Model, recipe: Recipe) -> None:
     faults += _of_experts(model, recipe)
     if recipe.layout.sp > 1 and (whole := _whole_positions(model)):
         faults.append(f"sp = {recipe.layout.sp}: {whole} all positions at once, which is modelled: sp=1")
-    if recipe.shards == 1 and recipe.compute_bytes != recipe.parameter_bytes:
-        faults.append("without fsdp torch computes in the parameters' dtype: give both the same (--parameters bf16)")
+    if recipe.shards == 1 and len(_widths(model, recipe)) > 1:
+        faults.append("without fsdp torch computes in the weights' dtype: give all the same (--recipe parameter=bf16)")
     if recipe.shards == 1 and recipe.layout.dp > 1:
         faults.append("dp without fsdp: DistributedDataParallel's buckets are modelled; fsdp=N is proved")
     if recipe.layout.cp > 1 and recipe.context != "ring":
         faults.append(f"context {recipe.context}: what its ranks exchange is modelled; --torchrun runs it")
     if faults:
         raise InputError("verify --layout", faults)
+
+
+def _widths(model: Model, recipe: Recipe) -> set[int]:
+    """Bytes per element of weights, and of what is computed with them."""
+    made = {recipe.compute_bytes, recipe.parameter_bytes}
+    if any(entry.kind == "adapters" for entry in model.ledger()):
+        made = {recipe.compute_bytes, recipe.adapter_bytes}
+        made.add(bits_of(recipe.frozen) // 8 if recipe.frozen else recipe.parameter_bytes)
+    return made
 
 
 def _whole_positions(model: Model) -> str:

@@ -30,8 +30,8 @@ from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
-from txcalc.reference import build, inputs, mode
-from txcalc.verify.branches import NoParallel, outside, paths, plan, split
+from txcalc.reference import inputs, mode
+from txcalc.verify.branches import OF_BYTES, NoParallel, built, outside, paths, plan, split
 from txcalc.verify.experts import spread, stacked
 from txcalc.verify.recorded import Collectives, SavedStorages, held_bytes
 
@@ -196,7 +196,7 @@ def has_logits(model: Model) -> bool:
 
 
 def _dtype(recipe: Recipe) -> torch.dtype:
-    return {2: torch.bfloat16, 4: torch.float32}[recipe.compute_bytes]
+    return OF_BYTES[recipe.compute_bytes]
 
 
 def stepper(recipe: Recipe, net: nn.Module) -> torch.optim.Optimizer:
@@ -221,8 +221,7 @@ def sharded(
     from torch.distributed.tensor.parallel import parallelize_module
 
     layout = recipe.layout
-    width = {2: torch.bfloat16, 4: torch.float32}[recipe.parameter_bytes]
-    net: Any = build(model, device=device, dtype=width)
+    net: Any = built(model, recipe, device)
     stacked(net)
     alone = replace(recipe, layout=layout.replace(pp=1, vpp=1), schedule="1f1b", stages=None)
     pipeline = Pipeline(model, replace(alone, recompute="none"))  # layers are numbered in the whole model
@@ -231,7 +230,7 @@ def sharded(
         between: Any = Shard(1) if layout.sp > 1 else Replicate()
         styles, apart = plan(piece, recipe, between)
         if apart:
-            split(net, model, pipeline.rank, apart, mesh, between)
+            split(net, replace(model, root=pipeline.rank), apart, recipe, mesh, between)
         frozen = [name for name, parameter in net.named_parameters() if not parameter.requires_grad]
         parallelize_module(net, mesh["tp"], styles)
         outside(net, piece, mesh["tp"], between)
@@ -243,7 +242,7 @@ def sharded(
     for part in _recomputed_modules(net, model, recipe):
         _checkpointed(part, recomputed)
     if recipe.shards > 1:
-        policy = MixedPrecisionPolicy(_dtype(recipe), {2: torch.bfloat16, 4: torch.float32}[recipe.reduce_bytes])
+        policy = MixedPrecisionPolicy(_dtype(recipe), OF_BYTES[recipe.reduce_bytes])
         ways = mesh["dp", "fsdp"] if layout.dp > 1 else mesh["fsdp"]
         placed = _of_experts(net, recipe, mesh)
         for part in (*_blocks(net), net):

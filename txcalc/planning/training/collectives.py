@@ -155,6 +155,8 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
     pair: tuple[str, ...] = ("all_gather", "reduce_scatter") if recipe.layout.sp > 1 else ("all_reduce",)
     numbers = recomputed(piece, recipe)
     last = {held.layers: i for i, held in enumerate(piece.leaves) if numbers and leaf_bytes(held, recipe)}
+    alone = without_tp_style(piece) if numbers else set()
+    ends = {held.branch: i for i, held in enumerate(piece.leaves) if held.branch in alone}  # joined as a whole
     entrances, exits = _crossings(piece, recipe.layout.sp > 1)
     sent = {held.branch for held in piece.leaves if held.sent}
 
@@ -164,7 +166,7 @@ def _tensor_parallel(piece: StagePiece, recipe: Recipe, width: int, add: Add) ->
         if number in entrances:
             times, again = copies, pair[0] if recipe.layout.sp > 1 else None
         elif number in exits:
-            times, again = copies, pair[-1] if number < last.get(held.layers, number) else None
+            times, again = copies, pair[-1] if ends.get(held.branch, number) < last.get(held.layers, number) else None
             if held.entry.leaf.row is not None and not held.learns:  # a frozen table: no gradient goes further back
                 kinds = pair[-1:]
         elif held.entry.kind == "head" and held.widened:

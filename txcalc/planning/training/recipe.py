@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
@@ -315,12 +316,14 @@ def parse_options(text: str) -> dict[str, Any]:
     """
     known, faults = (*TEXTS, *NUMBERS, *FLAGS, "stages"), list[Fault | str]()
     found: dict[str, Any] = {}
-    for pair in filter(None, text.split(",")):
+    for pair in filter(None, re.split(r",(?!\s*\d)", text)):  # numbers of layers have commas too
         name, _, value = (piece.strip() for piece in pair.partition("="))
         if name not in known:
             near = nearest(name, known)
             mend = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
             faults.append(f"{name!r} is not an option of a recipe ({mend})")
+        elif name in found:
+            faults.append(f"{name} is given twice")
         elif name in FLAGS and value not in ("on", "off"):
             faults.append(Fault(name, value, "on or off"))
         elif name in NUMBERS and not _number(value):

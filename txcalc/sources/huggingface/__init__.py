@@ -213,6 +213,8 @@ def _by_keys(data: Mapping[str, Any], model_type: Any, cls: str) -> tuple[str, s
         return "blip_med", "encoder_width beside add_cross_attention is BLIP's alone"
     if model_type == "bert" and "alibi_starting_size" in data:
         return "mosaic_bert", "alibi_starting_size is a key of its code alone"
+    if model_type == "nomic_bert" and data.get("moe_every_n_layers"):
+        return "nomic_bert_own", "moe_every_n_layers is a key of its own code"
     key = ORIGINAL.get(model_type, "") if isinstance(model_type, str) else ""
     if key in data and "text_config" not in data:
         return f"{model_type}_original", f"{key} is a key of its own code"

@@ -13,7 +13,7 @@ from txcalc.sources.huggingface.delta import LINEAR, minimax
 from txcalc.sources.huggingface.dense import falcon
 from txcalc.sources.huggingface.encoder import bert_like, encoder
 from txcalc.sources.huggingface.keys import any_of
-from txcalc.sources.huggingface.leaves import listed
+from txcalc.sources.huggingface.leaves import attends, fed, listed
 from txcalc.sources.huggingface.modern import gte
 from txcalc.sources.spec import count
 
@@ -379,3 +379,54 @@ def _between(name: str, d: int, branch: list[Raw], kind: str) -> list[Raw]:
     """A branch between two norms."""
     norms = [piece(f"{where}_{name}_norm", "rms_norm", d, kind="norm") for where in ("pre", "post")]
     return [norms[0], *({"kind": kind} | one for one in branch), norms[1], piece(f"{name}_sum", "sum", d, kind=kind)]
+
+
+def nomic_vision(c: Config) -> Raw:
+    """NomicBERT's layers over a picture, pre-norm, and one query that attends to all that they give.
+
+    Source   Nussbaum et al. 2024 (arXiv 2406.18587), section 3; its published code
+    """
+    if c.text("activation_function", default="gelu_new") != "swiglu":
+        c.fault("activation_function", c.data.get("activation_function", ABSENT), "'swiglu'")
+    if not c.flag("prenorm", default=False):
+        c.fault("prenorm", c.data.get("prenorm", ABSENT), "true", "norms before the parts are read")
+    c.only(False, "causal", "layer_scale", "learned_pos_embedding", "mask_token", "no_cls_token", "no_embed_class",
+           "parallel_block", "sinusoidal_pos_embedding", "use_rms_norm", why="the published model is read")  # fmt: skip
+    c.only(0, "register_tokens", "rotary_emb_fraction", why="the published model is read")
+    c.only(True, "use_pos_embed", why="the published model is read")
+    c.ignore(
+        "architectures",
+        "use_rotary_pos_emb",
+        "vocab_size",
+        "type_vocab_size",
+        "n_positions",
+        "ref_feat_shape",
+        "rotary_emb_base",
+    )
+    c.ignore("no_last_ln", "prepre_layernom", "eva_qkv_bias", "patch_dropout", "layer_scale_init", "drop_path_rate")
+    c.ignore("pad_vocab_size_multiple", "hidden_features_scaling_factor", "global_pool")
+    d, heads, side, patch = c.size("n_embd"), c.size("n_head"), c.size("img_size"), c.size("patch_size")
+    c.divides(heads, d, "n_head", "n_embd")
+    c.divides(patch, side, "patch_size", "img_size")
+    wide = -(-int(c.real("n_inner")) // 256) * 256
+    first, last = (c.flag(f"mlp_fc{i}_bias", default=True) for i in (1, 2))
+    if first != last or not c.flag("patch_embed_bias", default=True):
+        c.fault("mlp_fc2_bias", last, "as mlp_fc1_bias, and patch_embed_bias true", "other biases are not read")
+    bias, w = c.flag("qkv_proj_bias", default=True), max(1, d // heads)
+    one: Raw = {"at": [0, 1, 1]}
+    pooled = [piece("pool_query", "held", d, kind="attention")]
+    pooled += attends("pool_", d, heads, w, keys=[1, 0, 1], bias="qkvo" * bias, **one)
+    pooled += fed("pool_feed_forward", d, wide, "silu", bias=first, gated=True, **one)
+    channel: Raw = {"d_ff": wide, "gated": True, "activation": "silu", "bias": first}
+    return {
+        "kind": "vision",
+        "d_model": d,
+        "n_layers": c.layers("n_layer"),
+        "attention": {"n_heads": heads, "n_kv_heads": heads, "d_head": w, "bias": bias},
+        "feed_forward": channel | {"inner_norm": c.flag("norm_mlp", default=False)},
+        "norm": c.layer_norm("layer_norm_epsilon", eps=1e-5) | {"final": False},
+        "positions": {"form": "learned"},
+        "vision": {"image": side, "patch": patch, "channels": c.size("num_channels", default=3)},
+        "around": pooled,
+        "head": {"form": "none"},
+    }

@@ -8,21 +8,21 @@ from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layere
 from txcalc.sources.huggingface.encoder import bert_like, masked_lm
 
 
-def _turned(c: Config, theta: float, **more: Any) -> Raw:
+def turned(c: Config, theta: float, **more: Any) -> Raw:
     """Rotary positions instead of learned ones."""
     raw = bert_like(c, rows=None, kept=("head_dim",), **more)
     return raw | {"positions": c.rotary(raw["attention"]["d_head"], theta)}
 
 
 def jina_embeddings_v3(c: Config) -> Raw:
-    return _turned(c, 20000.0, types=1, deciding="tanh", without=("choice",), eps=1e-5)
+    return turned(c, 20000.0, types=1, deciding="tanh", without=("choice",), eps=1e-5)
 
 
 def nomic_bert(c: Config) -> Raw:
     """Gated, without biases; also in GPT-2's spelling, as its first checkpoints have it."""
     off = "prenorm", "use_rms_norm", "qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias", "causal", "parallel_block"
     c.only(False, *off, why="the models that were published are read")
-    raw = _turned(
+    raw = turned(
         c,
         1000.0,
         d_model=("hidden_size", "n_embd"),
@@ -40,7 +40,7 @@ def nomic_bert(c: Config) -> Raw:
 
 def gte(c: Config) -> Raw:
     """Gated, with a bias on the last matrix alone; the table of types may be missing."""
-    raw = _turned(c, 160000.0, types=None, pooler=False, untied=None, without=("question", "choice"))
+    raw = turned(c, 160000.0, types=None, pooler=False, untied=None, without=("question", "choice"))
     raw["feed_forward"] |= {"gated": True, "bias": False, "down_bias": True}
     types = c.count("type_vocab_size", default=1)
     raw["embedding"] |= {"types": types} if types else {}
@@ -97,6 +97,8 @@ def esm(c: Config) -> Raw:
 
     Tokens are scaled by the share that training left unmasked: 1 − 0.15 · 0.8, in the class.
     """
+    if "add_bias_fnn" in c:
+        c.fault("add_bias_fnn", c.data["add_bias_fnn"], "no such key", "gated feed-forwards of other code are not read")
     raw = c.widths("encoder") | {"contacts": True}
     attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": True}
     form = c.text("position_embedding_type", default="absolute")

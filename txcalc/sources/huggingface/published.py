@@ -332,23 +332,53 @@ def stripedhyena(c: Config) -> Raw:
 
 
 def nomic_bert_own(c: Config) -> Raw:
-    """NomicBERT by its first code, whose class that predicts masked words has no bias behind its table."""
-    from txcalc.sources.huggingface.modern import nomic_bert
+    """NomicBERT by its own code, which may have biases, and experts in every other layer; its class that predicts words
+    has no bias behind the table where the feed-forwards have none.
 
-    several = c.size("pad_vocab_size_multiple", default=1)
-    said = dict.fromkeys(("qkv_proj_bias", "mlp_fc1_bias", "mlp_fc2_bias"), True)  # its class's defaults, not read
-    c.data = {**said, **c.data, "architectures": ["NomicBertForMaskedLM"]}
-    c.only(False, "add_pooling_layer", why="a pooler is not read beside a head")
-    c.model_type = "nomic_bert"
-    raw = nomic_bert(c)
-    d, act = raw["d_model"], raw["feed_forward"]["activation"]
-    before = [piece("transform", "linear", d, d, bias=False), piece("transform_activation", act, d)]
-    before.append(piece("transform_norm", "layer_norm", d))
-    return raw | {
-        "vocab_size": -(-raw["vocab_size"] // several) * several,
-        "around": [{"kind": "head"} | one for one in before],
-        "head": {"form": "masked-lm", "plain": True, "tied": True, "bias": False},
-    }
+    Source   Nussbaum and Duderstadt 2025 (arXiv 2502.07972), section 3: 475e6 parameters, of which 305e6 are active
+    """
+    from txcalc.sources.huggingface.modern import turned
+
+    several, act = c.size("pad_vocab_size_multiple", default=1), c.text("activation_function", default="gelu_new")
+    if act not in ("gelu", "swiglu"):
+        c.fault("activation_function", act, "'gelu' or 'swiglu'")
+    writes = c.named("NomicBertForPreTraining")
+    if writes:
+        c.data = {**c.data, "architectures": ["NomicBertForMaskedLM"]}
+    elif not c.named("NomicBertModel"):
+        c.fault("architectures[0]", c.data.get("architectures"), "NomicBertModel or NomicBertForPreTraining")
+    own, c.model_type = c.model_type, "nomic_bert"  # whose classes' names its own are
+    named = {"d_model": ("n_embd",), "n_layers": ("n_layer",), "n_heads": ("n_head",), "d_ff": ("n_inner",)}
+    raw = turned(c, 10000.0, **named, act="silu" if act == "swiglu" else act, act_names=(), pooler=False)
+    c.model_type = own
+    d, n, channel = raw["d_model"], raw["n_layers"], raw["feed_forward"]
+    c.only(False, "prenorm", "use_rms_norm", "causal", "parallel_block", "norm_mlp", why="it is not read")
+    c.only(False, "add_pooling_layer", why="a pooler is not read")
+    if c.real("rotary_emb_fraction", default=0.0) != 1:
+        c.fault("rotary_emb_fraction", c.data.get("rotary_emb_fraction", ABSENT), "1", "whole heads are rotated")
+    first, last = (c.flag(f"mlp_fc{i}_bias", default=True) for i in (1, 2))
+    raw["attention"]["bias"] = c.flag("qkv_proj_bias", default=True)
+    channel |= {"gated": act == "swiglu", "bias": first, "down_bias": last}
+    if act == "swiglu" and channel["d_ff"] % 256:
+        c.fault("n_inner", channel["d_ff"], "a multiple of 256, which its code makes it")
+    raw["vocab_size"] = -(-raw["vocab_size"] // several) * several
+    if writes:
+        form = "silu" if act == "swiglu" else act
+        before = [piece("transform", "linear", d, d, bias=first), piece("transform_activation", form, d)]
+        before.append(piece("transform_norm", "layer_norm", d))
+        raw["around"] = [{"kind": "head"} | one for one in before]
+        raw["head"] = {"form": "masked-lm", "plain": True, "tied": True, "bias": first}
+    every = c.count("moe_every_n_layers", default=0)
+    c.ignore("expert_choice_router", "ffn_div", "moe_impl", "moe_resid_pdrop", "moe_normalize_expert_weights")
+    if not every:
+        c.ignore("num_experts", "moe_top_k", "num_shared_experts")
+        return raw
+    c.only(0, "num_shared_experts", why="experts that every token passes are not read")
+    if act != "gelu":
+        c.fault("activation_function", act, "'gelu'", "gated experts are not read")
+    mixed = c.experts(("num_experts",), ("moe_top_k",), ("n_inner",))
+    raw["experts"] = mixed | {"gated": False, "activation": "gelu", "sum_bias": True}
+    return layered(raw, c.mixture(raw, [i % every == 1 for i in range(n)]))
 
 
 def _block(value: Any) -> Any:

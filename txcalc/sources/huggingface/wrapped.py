@@ -8,7 +8,7 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.beside import BESIDE, beside
-from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.families import READERS, WHOLES, reader_named
 from txcalc.sources.huggingface.keys import bare, printable
 from txcalc.sources.huggingface.neutral import is_neutral
@@ -88,25 +88,48 @@ def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str, co
 
 
 def flamingo(c: Config) -> Raw:
-    """Flamingo as Otter has it: before every n-th layer of a language model an attention to a picture's 64 latents and
-    a feed-forward, both gated.
+    """Flamingo as Otter has it, and InfiMM: before every n-th layer of a language model an attention to a picture's 64
+    latents and a feed-forward, both gated.
 
     Source   Alayrac et al. 2022 (arXiv 2204.14198), section 2.2
     """
-    every, seen = c.size("cross_attn_every_n_layers", default=4), c.table("vision_config")
-    wide = 1024
-    if seen:
+    own = c.model_type == "infimm-zephyr"
+    every = c.size("cross_attn_every_n_layers", default=2 if own else 4)
+    seen, wide = c.table("visual" if own else "vision_config"), 1024
+    if own:
+        wide = seen.size("width") if seen else 1
+        if not seen:
+            c.fault("visual", c.data.get("visual", ABSENT), "an object, its tower's own config")
+    elif seen:
         seen.only(wide, "hidden_size", why="the published code reads pictures of this width")
+    if seen:
         seen.ignore(*seen.data)
     counted = "the language model and its gated layers are"
-    texts = ("llama", "mpt")
-    raw = inside(c, "text_config", lambda inner: _typed(inner, texts), "flamingo", "otter", counted=counted)
+    key, texts = ("language", ("mistral",)) if own else ("text_config", ("llama", "mpt"))
+    classes = ("infimmzephyrmodel",) if own else ("flamingo", "otter")
+    raw = inside(c, key, lambda inner: _typed(inner, texts), *classes, counted=counted)
     if c.faults:
         return raw
     d, number = raw["d_model"], raw["n_layers"] // every
     held = number * (2 * 512 * d + 1024 * wide + 8 * d * d + 4 * d + 2)
     c.note(f"words alone are run: {number:,} gated layers that read a picture ({held:,} parameters) are held")
     return raw | {"idle": raw.get("idle", 0) + held}
+
+
+def xgenmm(c: Config) -> Raw:
+    """xGen-MM on Phi-3: three tokens with tables of their own, and a head with a bias.
+
+    Source   Xue et al. 2024 (arXiv 2408.08872), section 2; its published code, whose checkpoint has 4,359,257,219
+             parameters with the tower and the resampler
+    """
+    for key in ("vision_encoder_config", "vision_tokenizer_config"):
+        if seen := c.table(key):
+            seen.ignore(*seen.data)
+    texts, further = ("phi3",), 3
+    raw = inside(c, "text_config", lambda inner: _typed(inner, texts, "initial_tokenizer_len"), "xgenmmmodel")
+    rows = {"embedding": {**raw.get("embedding", {}), "extra": further}, "head": {**raw.get("head", {}), "bias": True}}
+    written = piece("further_tokens", "linear", raw["d_model"], further, kind="head")
+    return raw | rows | {"around": [*raw.get("around", []), written]}
 
 
 # What Ming-flash-omni's copy of Ling 2's config has where it says nothing, and Ling's own has not.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
@@ -22,13 +22,16 @@ class Whole:
     classes  what `architectures[0]` may be, in small letters; none: one that ends in ForConditionalGeneration or so
     own      beginnings of keys of the whole, where the keys stand beside
     ignore   keys of the language model's that change no size
+    whole    keys of the whole that have the name of one of the language model's, and are of something else
     """
 
     def __init__(self, model_type: str) -> None:
         row = WHOLES[model_type]
         self.key = row.get("key", "")
-        several = ("texts", "classes", "own", "ignore")
-        self.texts, self.classes, self.own, self.ignore = (tuple(row.get(name, "").split()) for name in several)
+        several = ("texts", "classes", "own", "ignore", "whole")
+        self.texts, self.classes, self.own, self.ignore, self.whole = (
+            tuple(row.get(name, "").split()) for name in several
+        )
 
 
 # Which language model a version of MiniCPM-V, or of MiniCPM-o, has.
@@ -46,7 +49,7 @@ def language(c: Config) -> Raw:
     """The language model in a config of `WHOLES`."""
     whole = Whole(c.model_type)
     if whole.key and (whole.key in c or not whole.own):
-        return inside(c, whole.key, lambda inner: _writing(inner, whole), *whole.classes)
+        return inside(c, whole.key, lambda inner: _writing(inner, whole), *whole.classes, other=whole.whole)
     cls = _called(c, whole.classes)
     text = _version(c) if c.model_type in _VERSIONS else whole.texts[0]
     own = ("architectures", "model_type", "auto_map", "text_config", *whole.own)
@@ -66,12 +69,16 @@ def language(c: Config) -> Raw:
 ALONE = "the language model alone is"
 
 
-def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str, counted: str = ALONE) -> Raw:
-    """The language model whose config is the table `key`; what stands beside it may repeat it, and say nothing else."""
+def inside(
+    c: Config, key: str, read: Callable[[Config], Raw], *classes: str, counted: str = ALONE, other: Collection[str] = ()
+) -> Raw:
+    """The language model whose config is the table `key`; what stands beside it may repeat it, and say nothing else,
+    but for the keys `other`, which are of something else."""
     _called(c, classes, endings=("", "forcausallm", "forconditionalgeneration"))
     text = c.data.get(key)
     if not isinstance(text, Mapping):
-        c.fault(key, ABSENT if text is None else text, "an object, the language model's own config")
+        named = "text_model_id names another file, which says it" if c.data.get("text_model_id") else ""
+        c.fault(key, ABSENT if text is None else text, "an object, the language model's own config", named)
         text = {}
     inner = Config(text, c.model_type, f"{key}.", c, partial=True)
     inner.ignore(*(name for name in text if name.startswith("tokenizer_")))
@@ -80,7 +87,7 @@ def inside(c: Config, key: str, read: Callable[[Config], Raw], *classes: str, co
     if isinstance(told, bool) and told != tied:
         c.fault("tie_word_embeddings", told, str(tied).lower(), f"{key} says so")
     for name, value in c.data.items():
-        alike = name == "is_encoder_decoder" or is_neutral(name, value)  # the first is of the whole
+        alike = name == "is_encoder_decoder" or name in other or is_neutral(name, value)  # the first is of the whole
         if isinstance(text.get(name), int) and not alike and text[name] != value:
             c.fault(name, value, f"{text[name]}, for {key}.{printable(name)} says the same thing")
     c.ignore(*c.data)

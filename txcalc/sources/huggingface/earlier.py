@@ -404,11 +404,12 @@ def nomic_vision(c: Config) -> Raw:
         "rotary_emb_base",
     )
     c.ignore("no_last_ln", "prepre_layernom", "eva_qkv_bias", "patch_dropout", "layer_scale_init", "drop_path_rate")
-    c.ignore("pad_vocab_size_multiple", "hidden_features_scaling_factor", "global_pool")
+    c.ignore("pad_vocab_size_multiple", "hidden_features_scaling_factor")
+    c.only(None, "global_pool", why="the query attends to all positions")
     d, heads, side, patch = c.size("n_embd"), c.size("n_head"), c.size("img_size"), c.size("patch_size")
     c.divides(heads, d, "n_head", "n_embd")
     c.divides(patch, side, "patch_size", "img_size")
-    wide = -(-int(c.real("n_inner")) // 256) * 256
+    wide = -(-int(c.real("n_inner", default=8 * d / 3)) // 256) * 256
     first, last = (c.flag(f"mlp_fc{i}_bias", default=True) for i in (1, 2))
     if first != last or not c.flag("patch_embed_bias", default=True):
         c.fault("mlp_fc2_bias", last, "as mlp_fc1_bias, and patch_embed_bias true", "other biases are not read")

@@ -213,7 +213,8 @@ def bailing_moe_linear(c: Config) -> Raw:
     d, n, h = raw["d_model"], raw["n_layers"], c.size("num_attention_heads", default=1)
     bias, normed = c.flag("use_qkv_bias", default=False), c.flag("use_qk_norm", default=False)
     c.only(False, "use_bias", "linear_silu", why="it is not read")
-    c.only(True, "norm_topk_prob", "use_rmsnorm", why="the published models do so")
+    ours = "norm_topk_prob", "use_rmsnorm", "moe_router_enable_shared_expert", "moe_router_enable_routed_scaling"
+    c.only(True, *ours, why="the published models do so")
     c.only("sigmoid", "score_function", why="its router's scores are sigmoids")
     c.only(0, "num_nextn_predict_layers", why="layers that predict further tokens are not read")
     c.only(True, "moe_router_enable_expert_bias", why="the correction of Ling 2's router is no parameter")

@@ -342,6 +342,7 @@ def nomic_bert_own(c: Config) -> Raw:
     several, act = c.size("pad_vocab_size_multiple", default=1), c.text("activation_function", default="gelu_new")
     if act not in ("gelu", "swiglu"):
         c.fault("activation_function", act, "'gelu' or 'swiglu'")
+    form = "silu" if act == "swiglu" else "gelu"
     writes = c.named("NomicBertForPreTraining")
     if writes:
         c.data = {**c.data, "architectures": ["NomicBertForMaskedLM"]}
@@ -349,7 +350,7 @@ def nomic_bert_own(c: Config) -> Raw:
         c.fault("architectures[0]", c.data.get("architectures"), "NomicBertModel or NomicBertForPreTraining")
     own, c.model_type = c.model_type, "nomic_bert"  # whose classes' names its own are
     named = {"d_model": ("n_embd",), "n_layers": ("n_layer",), "n_heads": ("n_head",), "d_ff": ("n_inner",)}
-    raw = turned(c, 10000.0, **named, act="silu" if act == "swiglu" else act, act_names=(), pooler=False)
+    raw = turned(c, 10000.0, **named, act=form, act_names=(), pooler=False)
     c.model_type = own
     d, n, channel = raw["d_model"], raw["n_layers"], raw["feed_forward"]
     c.only(False, "prenorm", "use_rms_norm", "causal", "parallel_block", "norm_mlp", why="it is not read")
@@ -363,7 +364,6 @@ def nomic_bert_own(c: Config) -> Raw:
         c.fault("n_inner", channel["d_ff"], "a multiple of 256, which its code makes it")
     raw["vocab_size"] = -(-raw["vocab_size"] // several) * several
     if writes:
-        form = "silu" if act == "swiglu" else act
         before = [piece("transform", "linear", d, d, bias=first), piece("transform_activation", form, d)]
         before.append(piece("transform_norm", "layer_norm", d))
         raw["around"] = [{"kind": "head"} | one for one in before]

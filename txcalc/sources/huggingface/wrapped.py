@@ -134,6 +134,8 @@ def xgenmm(c: Config) -> Raw:
             seen.ignore(*seen.data)
     texts, further = ("phi3",), 3
     raw = inside(c, "text_config", lambda inner: _typed(inner, texts, "initial_tokenizer_len"), "xgenmmmodel")
+    if raw.get("head", {}).get("tied"):
+        c.fault("text_config.tie_word_embeddings", True, "false", "its head has a bias and rows of its own")
     rows = {"embedding": {**raw.get("embedding", {}), "extra": further}, "head": {**raw.get("head", {}), "bias": True}}
     written = piece("further_tokens", "linear", raw["d_model"], further, kind="head")
     return raw | rows | {"around": [*raw.get("around", []), written]}

@@ -75,6 +75,7 @@ def said(line: str) -> dict[str, Any]:
     return {key: brief(values) for key, values in numbers(json.loads(ran.stdout), "", {}).items()}
 
 
+@pytest.mark.drawn(quick=80)  # a run each, which costs as much as dozens of parts
 @pytest.mark.parametrize("line", LINES, ids=[f"{line.split()[0]}{i}" for i, line in enumerate(LINES)])
 def test_figures_are_those_that_were_kept(line: str, update_golden: bool) -> None:
     kept = json.loads(GOLDEN.read_text())

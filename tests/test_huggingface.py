@@ -155,6 +155,7 @@ def test_small(name: str) -> None:
         assert ledger_of(model, 1, int(length)).total("cache") == elements, length
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("most", "length"), [(None, 3), (2, 2)])
 def test_bytes_in_patches_of_one_length(most: int | None, length: int) -> None:
     """The Byte Latent Transformer's FLOPs, as transformers runs patches of so many bytes, and its patcher all bytes."""

@@ -76,7 +76,7 @@ def test_experts_of_attention_are_not_run_over_ep() -> None:
         verify_layout(build(TINY["jetmoe"], "jetmoe"), Recipe(Layout(fsdp=2, ep=2), tokens=32), ranks=1)
 
 
-@pytest.mark.drawn(quick=1000)
+@pytest.mark.drawn(quick=80)
 @pytest.mark.parametrize("case", sorted(MEASURED))
 def test_a_layout_is_as_torch_had_it(case: str) -> None:
     """Every rank as `python tests/evidence/layouts.py --keep` measured it, with torch's own sharding."""
@@ -144,6 +144,7 @@ def test_the_gradient_of_a_table_of_biases_is_not_summed() -> None:
     assert found["reduce_scatter"].times == collectives([without], recipe, 32)["reduce_scatter"].times
 
 
+@pytest.mark.slow
 def test_tensor_parallel_of_two_stacks_is_not_compared() -> None:
     from txcalc.verify.layouts import verify_layout
 
@@ -151,6 +152,7 @@ def test_tensor_parallel_of_two_stacks_is_not_compared() -> None:
         verify_layout(load("t5-small"), Recipe(Layout(tp=2, sp=2, fsdp=2), tokens=32))
 
 
+@pytest.mark.slow
 def test_positions_that_are_read_at_once_are_not_compared_apart() -> None:
     from txcalc.verify.layouts import verify_layout
 

@@ -268,6 +268,7 @@ def test_a_layer_that_is_more_than_the_sum_of_its_parts_inherits_nothing(
     assert theorems.bearing(layer) == [] and theorems.inheritance(model) == {}
 
 
+@pytest.mark.slow
 def test_the_sum_is_what_the_module_is() -> None:
     needs("torch")
     _, layer = combined()

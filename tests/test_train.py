@@ -461,7 +461,7 @@ def test_an_estimate_counts_what_goes_between_stages_and_experts() -> None:
         model, schedule = load(name), "interleaved" if layout.vpp > 1 else "1f1b"
         batches = 16 if layout.ep == 1 else 64
         made = Recipe(layout, framework="megatron", schedule=schedule, zero=1, accumulation=batches)
-        search = Search(model, made, machine, layout.gpus, made.global_batch)
+        search = Search(model, made, machine, layout.gpus, made.global_batch).costs
         table = search.table(made)
         assert table
         exact = StepTimer(model, made, machine).step(memory(model, made)).seconds

@@ -17,12 +17,13 @@ from txcalc.errors import InputError, Refuted
 from txcalc.planning.training import Layout, Recipe, largest, memory, search
 from txcalc.planning.training.activations import _core_again
 from txcalc.planning.training.answer import Training, train
+from txcalc.planning.training.estimates import Estimate, LayerTable
 from txcalc.planning.training.inverse import _last, fewer, fewest
 from txcalc.planning.training.machine import SLOWED, Machine
-from txcalc.planning.training.memory import _columns
+from txcalc.planning.training.memory import _columns, memory_within
 from txcalc.planning.training.parts import StepCosts, by_part
 from txcalc.planning.training.recipe import parse_options, parse_recipe
-from txcalc.planning.training.search import Search, Searched, _Table, fewest_gpus
+from txcalc.planning.training.search import Search, Searched, fewest_gpus
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer
 from txcalc.sources import build
@@ -135,7 +136,7 @@ def test_what_was_asked_for_is_all_that_is_searched() -> None:
 )
 def test_the_state_of_an_estimate(recipe: Recipe, moved: float, resident: float) -> None:
     """Of 1,000 elements and 100 of experts: bytes that the optimizer moves, and that a rank holds."""
-    found, *held = searching()._state(recipe, (1000, 100))
+    found, *held = searching().costs._state(recipe, (1000, 100))
     assert (found, sum(held)) == (moved, resident)
 
 
@@ -164,7 +165,7 @@ def test_the_exchange_of_an_estimate(recipe: Recipe, elements: tuple[float, floa
         one = (ends + (1000 - ends) * recipe.layout.pp / 4) / 1000
         beside = hidden * (1 - one) + again
         for backward, seconds in ((0.0, once + again), (1e9, once + again - beside * (1 - SLOWED))):
-            found = searching()._exchange(recipe, elements, ends, backward)
+            found = searching().costs._exchange(recipe, elements, ends, backward)
             assert found == pytest.approx(seconds / 0.82, abs=0.01)
 
 
@@ -172,11 +173,11 @@ def test_the_exchange_of_an_estimate(recipe: Recipe, elements: tuple[float, floa
 def test_an_exchange_goes_on_beside_its_part_of_the_backward(framework: str, hidden: int, sent: int) -> None:
     """Gradients beside two thirds of it; weights, where a framework gathers them then, beside the other third."""
     recipe = Recipe(Layout(dp=4), framework=framework, zero=1)
-    found = searching()._exchange(recipe, (1000, 0), 0.0, 600.0)
+    found = searching().costs._exchange(recipe, (1000, 0), 0.0, 600.0)
     assert found == pytest.approx(sent / 0.82 - hidden)
 
 
-TABLE = _Table((10.0, 20.0, 10.0), (3.0, 4.0), (1000.0, 100.0), 77.0, (0.0, 0.0, 0.0))
+TABLE = LayerTable((10.0, 20.0, 10.0), (3.0, 4.0), (1000.0, 100.0), 77.0, (0.0, 0.0, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -193,13 +194,13 @@ TABLE = _Table((10.0, 20.0, 10.0), (3.0, 4.0), (1000.0, 100.0), 77.0, (0.0, 0.0,
 )
 def test_an_estimate_by_hand(recipe: Recipe, seconds: float, size: float) -> None:
     """Of four layers: 10 s forward, 20 backward; 7 s around them; 1,000 bytes for backward, 77 of logits."""
-    found = searching().estimate(recipe, TABLE)
+    found = searching().costs.estimate(recipe, TABLE)
     assert (found.seconds, found.bytes) == (pytest.approx(seconds), pytest.approx(size))
 
 
 def test_an_estimate_counts_what_is_shared() -> None:
     """Layers' elements by stages, and those at the ends; the optimizer's traffic at the bandwidth that is reached."""
-    found, made = searching(), TABLE._replace(elements=(600.0, 40.0, 50.0))
+    found, made = searching().costs, TABLE._replace(elements=(600.0, 40.0, 50.0))
     for layout, elements in ((Layout(), (650, 40)), (Layout(pp=2), (350, 20))):
         recipe = Recipe(layout, accumulation=2)
         bare, more = found.estimate(recipe, TABLE), found.estimate(recipe, made)
@@ -215,7 +216,7 @@ def test_an_estimate_of_one_micro_batch_accumulates_no_gradients() -> None:
         ("fsdp2", 300.0, 1200.0 - 1077.0),
         ("megatron", 100.0, 400.0),
     ):
-        found, table = searching(), TABLE._replace(elements=(elements, 0.0, 0.0))
+        found, table = searching().costs, TABLE._replace(elements=(elements, 0.0, 0.0))
         one = Recipe(framework=framework, accumulation=1)
         _, resident, gradients = found._state(one, (elements, 0.0))
         assert gradients == 4 * elements
@@ -227,7 +228,7 @@ def test_an_estimate_of_one_micro_batch_accumulates_no_gradients() -> None:
 def test_a_table_has_a_layer_s_own_figures() -> None:
     """Where a second is a FLOP; once for all recipes that share it."""
     free = Machine.of(card(peak=1))
-    found = Search(load(DECODER), Recipe(tokens=32), free, 1, 3)
+    found = Search(load(DECODER), Recipe(tokens=32), free, 1, 3).costs
     recipe = Recipe(Layout(pp=4), 3, 7, 32, recompute="blocks")
     table = found.table(recipe)
     assert table and found.table(replace(recipe, recompute="none", accumulation=2)) is table
@@ -238,7 +239,7 @@ def test_a_table_has_a_layer_s_own_figures() -> None:
     outside = USUAL["final_norm"] + USUAL["projection"]
     assert table.kept == (blocks + outside, 2 * WIDE + outside) and table.logits == 12 * ROWS * 250
     assert table.elements == (NORMED, 0, ROOT)
-    spread = Search(load(EXPERTS), Recipe(tokens=32), free, 2, 3)
+    spread = Search(load(EXPERTS), Recipe(tokens=32), free, 2, 3).costs
     apart = spread.table(Recipe(Layout(fsdp=2, ep=2), tokens=32))
     together = spread.table(Recipe(Layout(fsdp=2), tokens=32))
     assert apart and together and apart.elements[1] == 4 * 2 * 3 * 64 * 96  # two of four experts
@@ -246,10 +247,33 @@ def test_a_table_has_a_layer_s_own_figures() -> None:
     assert found.table(Recipe(Layout(tp=3), tokens=32)) is None  # of eight heads
 
 
+@pytest.mark.parametrize("source", [DECODER, EXPERTS])
+def test_sizes_of_a_micro_batch_are_those_of_its_sequences(source: str) -> None:
+    """The table without the seconds, made once for all micro-batches: equal to that of each."""
+    costs = searching(source).costs
+    for layout in (Layout(), Layout(fsdp=2), Layout(tp=2, sp=2, pp=2)):
+        for micro in (1, 3, 8):
+            recipe = Recipe(layout, micro, tokens=32)
+            sizes, table = costs.sizes(recipe), costs.table(recipe)
+            assert sizes and table and table.layers[0] and sizes.kept == table.kept
+            assert (sizes.logits, sizes.elements, sizes.frozen) == (table.logits, table.elements, table.frozen)
+
+
+def test_memory_within_a_bound_is_computed_no_further() -> None:
+    """To the stage of which a rank takes more; one that takes as much as the bound is within it."""
+    model, recipe = load(DECODER), Recipe(Layout(pp=4), accumulation=8, tokens=32)
+    whole = memory(model, recipe)
+    most = whole.fullest.reserved
+    assert memory_within(model, recipe, most) == whole and memory_within(model, recipe, most - 1) is None
+    pipeline = Pipeline(model, recipe)
+    assert [piece.number for piece in pipeline.of_stage(1)] == [1] and len(pipeline._front) == 2
+    assert [piece.number for piece in pipeline.pieces] == [0, 1, 2, 3]
+
+
 def test_an_estimate_of_adapters_holds_frozen_weights_as_they_are_stored() -> None:
     """They have no gradient and no optimizer's state: 8B in 4 bits fits 24 GB."""
     model = load(DECODER, {"lora.rank": 4})
-    of_search = Search(model, Recipe(tokens=32, frozen="bf16"), ONE, 1, 3)
+    of_search = Search(model, Recipe(tokens=32, frozen="bf16"), ONE, 1, 3).costs
     table = of_search.table(Recipe(tokens=32, frozen="bf16"))
     assert table and table.elements[1:] == (0, 0) and table.frozen == (2 * NORMED, 2 * ROOT)
     assert table.elements[0] == model.params - load(DECODER).params
@@ -277,21 +301,23 @@ def test_a_search_tries_the_fastest_that_may_fit(monkeypatch: pytest.MonkeyPatch
     def tried(reserved: list[int], sizes: list[float]) -> tuple[Any, list[int]]:
         done: list[int] = []
 
-        def remembered(model: Any, recipe: Any) -> Any:
+        def remembered(model: Any, recipe: Any, most: int | None) -> Any:
             done.append(recipe)
             if reserved[recipe] < 0:
                 raise InputError("layout", ["no"])
+            if most is not None and reserved[recipe] > most:
+                return None
             return SimpleNamespace(fullest=SimpleNamespace(reserved=reserved[recipe]))
 
         def timer(model: Any, recipe: Any, machine: Any) -> Any:
             return SimpleNamespace(step=lambda plan: SimpleNamespace(seconds=-recipe))
 
-        monkeypatch.setattr(search, "memory", remembered)
+        monkeypatch.setattr(search, "memory_within", remembered)
         monkeypatch.setattr(search, "StepTimer", timer)
         one = searching()
-        made = [search._Estimate(n, float(n), size) for n, size in enumerate(sizes)]  # type: ignore[arg-type]
+        made = [Estimate(n, size, n.__float__) for n, size in enumerate(sizes)]  # type: ignore[arg-type]
         monkeypatch.setattr(one, "estimates", lambda tell: iter(made[::-1]))
-        monkeypatch.setattr(one, "_smallest", lambda all_of_them: all_of_them[-2:])
+        monkeypatch.setattr(one, "_smallest", lambda some, hopeless: some[1::-1])
         try:
             return one.run(), done
         except Refuted:
@@ -315,14 +341,14 @@ def test_the_smallest_layouts_are_of_each_kind() -> None:
     one = Recipe(Layout(pp=2), accumulation=2)
     pieces = replace(one, layout=Layout(pp=2, vpp=2), schedule="interleaved", framework="megatron")
     made = [
-        search._Estimate(one, 4.0, 9.0),
-        search._Estimate(replace(one, micro_batch=2), 3.0, 10.0),
-        search._Estimate(replace(one, accumulation=1), 2.0, 8.0),
-        search._Estimate(pieces, 1.0, 7.0),
-        search._Estimate(replace(pieces, layout=Layout(pp=2)), 0.5, 7.5),
+        Estimate(one, 9.0, lambda: 4.0),
+        Estimate(replace(one, micro_batch=2), 10.0, lambda: 3.0),
+        Estimate(replace(one, accumulation=1), 8.0, lambda: 2.0),
+        Estimate(pieces, 7.0, lambda: 1.0),
+        Estimate(replace(pieces, layout=Layout(pp=2)), 7.5, lambda: 0.5),
     ]
     assert Search._smallest(made) == [made[3], made[2], made[0]]
-    other = [made[0]._replace(recipe=replace(one, layout=Layout(pp=2, dp=n)), bytes=float(n)) for n in range(1, 71)]
+    other = [Estimate(replace(one, layout=Layout(pp=2, dp=n)), float(n), lambda: 4.0) for n in range(1, 71)]
     assert [each.bytes for each in Search._smallest(other)] == list(range(1, 61))
 
 
@@ -556,7 +582,7 @@ def test_the_fewest_gpus_are_parts_of_a_node_or_whole_ones(node: int | None) -> 
         def __init__(self, number: int, least: int, floor: int = 0) -> None:
             self.number, self.least, self.floor = number, least, floor
 
-        def run(self, tell: object, given: bool) -> Searched:
+        def run(self, tell: object, given: bool, enough: int = 6) -> Searched:
             assert not given
             held = max(self.floor, 1000 * self.least // self.number)
             best: Any = SimpleNamespace(plan=SimpleNamespace(fullest=SimpleNamespace(reserved=held)), gpus=self.number)

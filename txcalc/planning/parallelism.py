@@ -15,7 +15,7 @@ Source   Shoeybi et al. 2019 (arXiv 1909.08053) tensor parallel; Lepikhin et al.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
@@ -346,3 +346,14 @@ def _linked(held: Stack, layout: Layout, number: int, tp: Any) -> Stack:
     receive = Receive(width=held.d_model, axis=axis, sharers=tp) if receives else None
     send = Send(width=held.d_model, axis=axis, sharers=tp) if sends else None
     return replace(held, receive=receive, receives=receives, send=send, sends=sends)
+
+
+def own_logits(root: Root) -> Root:
+    """The tree without the gather of logits: each rank keeps those of its own rows of the vocabulary."""
+    stack = root.stacks[-1]
+    if stack.head is None:
+        return root
+    own = replace(stack, head=replace(stack.head, join=None))
+    made = cast(Any, root)
+    held = {field.name: own for field in fields(made) if getattr(made, field.name) is stack}
+    return cast(Root, replace(made, **held)) if held else own

@@ -33,8 +33,9 @@ def kept(piece: StagePiece, recipe: Recipe, width: int) -> Kept:
     numbers = recomputed(piece, recipe)
     sizes = [(held, leaf_bytes(held, recipe)) for held in piece.leaves]
     outside = sum(size for held, size in sizes if not held.layers)
-    each = {i: sum(size // len(h.layers) for h, size in sizes if i in h.layers) for i in _first(layers, piece)}
-    by_layer = {i: each[first] for i, first in _folded(layers, piece).items()}
+    folded = _folded(layers, piece)
+    each = {i: sum(size // len(h.layers) for h, size in sizes if i in h.layers) for i in {*folded.values()}}
+    by_layer = {i: each[first] for i, first in folded.items()}
     entrances = _entrances(piece, recipe, width)
     blocks = sorted(entrances[i] if i in numbers else size for i, size in by_layer.items())
     saved, away = outside + sum(blocks), sum(blocks[:-2])
@@ -82,20 +83,18 @@ def _core_again(held: RankLeaf, recipe: Recipe) -> int:
 
 def recomputed(piece: StagePiece, recipe: Recipe) -> frozenset[int]:
     """The indices of the layers whose blocks are recomputed."""
+    if recipe.recompute in ("none", "core"):
+        return frozenset()
     return recipe.recomputed(1 + max((i for held in piece.leaves for i in held.layers), default=-1))
 
 
 def _folded(layers: Iterable[int], piece: StagePiece) -> dict[int, int]:
     """Each layer's index → the first layer equal to it."""
     first: dict[int, int] = {}
-    for held in piece.leaves:
-        for i in held.layers:
-            first.setdefault(i, held.layers[0])
+    for alike in dict.fromkeys(held.layers for held in piece.leaves):
+        for i in alike:
+            first.setdefault(i, alike[0])
     return {i: first[i] for i in layers}
-
-
-def _first(layers: Iterable[int], piece: StagePiece) -> set[int]:
-    return set(_folded(layers, piece).values())
 
 
 def leaf_bytes(held: RankLeaf, recipe: Recipe) -> int:

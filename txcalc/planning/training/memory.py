@@ -95,14 +95,21 @@ def memory(model: Model, recipe: Recipe) -> Ranks:
     Omits    the CUDA context (0.5 to 1 GB), the libraries' workspaces, fragmentation (see `RESERVED`)
     Errors   `InputError` with every reason why the model cannot be laid out so
     """
-    pipeline = Pipeline(model, recipe)
+    found = memory_within(model, recipe, None)
+    assert found is not None
+    return found
+
+
+def memory_within(model: Model, recipe: Recipe, most: int | None) -> Ranks | None:
+    """`memory` if no rank reserves more than `most` bytes; None as soon as one stage's does."""
+    pipeline, width = Pipeline(model, recipe), width_of(model)
     layout, found = recipe.layout, list[RankPeak]()
-    width = width_of(model)
-    work = [kept(piece, recipe, width) for piece in pipeline.pieces]
     for stage in range(layout.pp):
         pieces = pipeline.of_stage(stage)
-        saved = [work[piece.number] for piece in pieces]
-        found += _stage(stage, pieces, saved, recipe, width)
+        ranks = _stage(stage, pieces, [kept(piece, recipe, width) for piece in pieces], recipe, width)
+        if most is not None and any(rank.reserved > most for rank in ranks):
+            return None
+        found += ranks
     cautions = [recipe.rules.caution] if recipe.rules.caution else []
     if OPTIMIZERS[recipe.optimizer].newton_schulz and recipe.rules.dtensor and layout.tp > 1:
         cautions.append(f"{recipe.optimizer}: what PyTorch's ranks send of a matrix that tp splits is not counted")

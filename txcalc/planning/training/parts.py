@@ -11,12 +11,13 @@ from txcalc.model import Model
 from txcalc.num import ceil_div, exact_div, total
 from txcalc.parts.model import Root
 from txcalc.planning.gradients import passes, recomputed, saved_by_core
+from txcalc.planning.parallelism import own_logits
 from txcalc.planning.training.activations import kept_by_kind, recomputed as layers_again
 from txcalc.planning.training.collectives import local_kv_elements
 from txcalc.planning.training.frameworks import FRAMEWORKS, Framework
 from txcalc.planning.training.memory import RankPeak, memory, width_of
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Pipeline, between, own_logits
+from txcalc.planning.training.stages import Pipeline, between
 from txcalc.planning.training.states import held_by, optimizer_bytes, stacked, states
 
 

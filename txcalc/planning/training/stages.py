@@ -6,10 +6,10 @@ All of training gets its splits from here, and this module from `planning.parall
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 from math import gcd
 from typing import Any, NamedTuple, cast
 
@@ -174,8 +174,9 @@ class Pipeline:
         (stage,) = sharding.stages(inner)
         self.notes = (*vocabulary.notes, *sharding.notes(inner))
         self.rank, self._whole, self._total = stage.root, model.root, total
+        self._front, self._rest = list[StagePiece](), self._each()
         if recipe.loss_parallel:
-            self.rank = own_logits(stage.root)
+            self.rank = parallelism.own_logits(stage.root)
         if faults := [*(self._repeated() if recipe.rules.dtensor else ()), *self._uncut()]:
             raise InputError(f"layout {layout}", faults)
 
@@ -241,9 +242,17 @@ class Pipeline:
                 stage += 1
         return sizes
 
-    @cached_property
+    @property
     def pieces(self) -> list[StagePiece]:
         """All pieces, from the front."""
+        return self._first(self._total)
+
+    def _first(self, number: int) -> list[StagePiece]:
+        """At least the first pieces, each made once."""
+        self._front += islice(self._rest, max(0, number - len(self._front)))
+        return self._front
+
+    def _each(self) -> Iterator[StagePiece]:
         recipe, layout = self.recipe, self.recipe.layout
         tokens = recipe.local_tokens
         gathered = recipe.tokens - tokens if recipe.context == "allgather" else 0
@@ -253,12 +262,10 @@ class Pipeline:
             sequence = self.model.workload(recipe.micro_batch, recipe.tokens, keep_scores=recipe.keep_scores)
         pairs = zip(self._cut(self._whole), self._cut(self.rank), strict=True)
         sends, last = layout.exchanges, self._total - 1
-        found = []
         for i, (whole, rank) in enumerate(pairs):
             held = tuple(_held(whole, rank, work, sends, sequence))
             joins, beside = tuple(_joins(rank, work, held, layout)), () if i else tuple(self._beside(work))
-            found.append(StagePiece(i, i == 0, i == last, held, work, joins, beside))
-        return found
+            yield StagePiece(i, i == 0, i == last, held, work, joins, beside)
 
     def _beside(self, work: Workload) -> Iterator[RankLeaf]:
         """The leaves of towers, which tp does not split."""
@@ -318,7 +325,7 @@ class Pipeline:
         pp = self.recipe.layout.pp
         if pp > 1 and self.recipe.schedule in V_SHAPED:
             return [self.pieces[stage], self.pieces[-1 - stage]]
-        return self.pieces[stage::pp]
+        return self._first(self._total - pp + stage + 1)[stage : self._total : pp]
 
     def _cut(self, root: Root) -> Iterator[Root]:
         stack = _alone(root)
@@ -412,7 +419,7 @@ def _joins(rank: Root, work: Workload, held: Sequence[RankLeaf], layout: Layout)
 def _numbers(entry: Entry) -> tuple[int, ...]:
     """Numbers of the layers that a leaf is part of; a decoder's come after those of any encoder."""
     later = BEHIND if entry.steps[0].duty == "decoder" else 0
-    return tuple(number + later for number in entry.numbers)
+    return tuple(number + later for number in entry.numbers) if later else tuple(entry.numbers)
 
 
 def _alone(root: Root) -> Stack | None:
@@ -427,17 +434,6 @@ def tied_tables(leaves: Iterable[RankLeaf]) -> list[RankLeaf]:
     tied = {(leaf.entry.steps[:-2], leaf.whole.tied_shapes[0]) for leaf in heads}
     tables = (leaf for leaf in every if leaf.entry.duty == "tokens" and leaf.whole.weights())
     return [leaf for leaf in tables if (leaf.entry.steps[:-2], leaf.whole.weights()[0].shape) in tied]
-
-
-def own_logits(root: Root) -> Root:
-    """The tree without the gather of logits: each rank keeps those of its own rows of the vocabulary."""
-    stack = root.stacks[-1]
-    if stack.head is None:
-        return root
-    own = replace(stack, head=replace(stack.head, join=None))
-    made = cast(Any, root)
-    held = {field.name: own for field in fields(made) if getattr(made, field.name) is stack}
-    return cast(Root, replace(made, **held)) if held else own
 
 
 def between(part: Composite) -> Iterator[Leaf]:

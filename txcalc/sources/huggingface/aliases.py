@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.families import ALIASES, reader_named
 from txcalc.sources.huggingface.keys import bare
 
@@ -42,3 +44,37 @@ def alias(c: Config) -> Raw:
     raw = reader_named(c.model_type)(c)
     c.model_type = name  # whose own code may read keys that the other's does not
     return raw | ({"head": row["head"]} if "head" in row else {})
+
+
+def codet5p(c: Config) -> Raw:
+    """CodeT5+: two stacks of GPT-J's layers, of which the decoder's last alone attends to the encoder, beside its
+    attention and under the same norm.
+
+    Source   Wang et al. 2023 (arXiv 2305.07922), section 3.1; its published code, whose 16B has 16,493,680,640
+    """
+    if c.data.get("architectures") and not c.named("CodeT5pEncoderDecoderModel"):
+        c.fault("architectures[0]", c.data["architectures"], "CodeT5pEncoderDecoderModel", "both stacks are read")
+    c.only(False, "tie_encoder_decoder", why="each has weights of its own")
+    c.ignore("architectures", "is_encoder_decoder", "tie_word_embeddings", "decoder_start_token_id")
+    halves = {}
+    for name, cls in (("encoder", "GPTJModel"), ("decoder", "GPTJForCausalLM")):
+        table = c.data.get(name)
+        c.asked.add(name)
+        given = table if isinstance(table, Mapping) else {}
+        if given.get("model_type") != "codet5p_module":
+            c.fault(name, table if name in c else ABSENT, "an object of the model type codet5p_module")
+        outer = ("architectures", "model_type", "is_decoder", "add_cross_attention", "cross_attention_hidden_size")
+        kept = {key: value for key, value in given.items() if key not in outer}
+        inner = Config(kept | {"architectures": [cls]}, "gptj", f"{name}.", c, partial=True)
+        for key in outer[2:4]:
+            if given.get(key, False) is not (name == "decoder"):
+                inner.fault(key, given.get(key, ABSENT), str(name == "decoder").lower())
+        halves[name] = reader_named("gptj")(inner)
+    encoder, decoder = ({k: v for k, v in half.items() if k not in ("kind", "context")} for half in halves.values())
+    encoder["embedding"] = {**encoder.get("embedding", {}), "shared": False}
+    n, plain = decoder["n_layers"], ["attention", "feed_forward"]
+    kinds = {"plain": {"parts": plain}, "last": {"parts": ["attention", "cross_attention", "feed_forward"]}}
+    named = ["plain"] * (n - 1) + ["last"]
+    decoder = layered(decoder, (named, {kind: kinds[kind] for kind in set(named)}))
+    decoder["projected"] = encoder["d_model"] != decoder["d_model"]
+    return {"kind": "encoder-decoder", "encoder": encoder, "decoder": decoder}

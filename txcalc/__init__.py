@@ -13,17 +13,27 @@ Every command is a function too, which is imported when it is first called:
 [8030261248, 8835567616]
 """
 
+import gc
 import sys
 from functools import cache
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+if _collected := gc.isenabled():  # what imports make is no garbage
+    gc.disable()
+
 from txcalc import sources
 from txcalc.errors import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
 from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.sources import load
+
+if _collected:
+    if not gc.get_freeze_count():  # all that is there counts as old
+        gc.freeze()
+        gc.unfreeze()
+    gc.enable()
 
 if TYPE_CHECKING:
     from txcalc.api.caches import crossover, formula, kv

@@ -28,7 +28,8 @@ llm-tpu.config-9
 # Answered where the truth has no number: transformers needs the model type that these files lack, or do not name; or
 # it is the published code's language model.
 UNKNOWN = """
-intel-extension-for-pytorch.llava intel-extension-for-pytorch.phi4 intel-extension-for-pytorch.yuan
+intel-extension-for-pytorch.llava intel-extension-for-pytorch.maira2 intel-extension-for-pytorch.phi4
+intel-extension-for-pytorch.yuan
 llm-tpu.codefuse-devops-model-7b-chat llm-tpu.config-5 llm-tpu.config-7 llm-tpu.internvl2-2b
 llm-tpu.internvl2-4b llm-tpu.minicpm-v-2-6 llm-tpu.molmo-7b-d-0924 llm-tpu.vila1.5-3b virst.videochat
 dnabert.bert-config-3 dnabert.bert-config-4 dnabert.bert-config-5 dnabert.bert-config-6 llm-tpu.minicpm3-4b
@@ -231,6 +232,33 @@ def test_the_spelling_of_capitals_is_free() -> None:
     config = {key: value for key, value in QWEN.items() if key != "head_dim"} | {"model_type": "llama"}
     spelled = build(*describe(config | {"architectures": ["LLaMAForCausalLM"]}))
     assert spelled.params == build(*describe(config)).params
+
+
+OLD_GPT: dict[str, Any] = {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128, "n_ctx": 128, "vocab_size": 100,
+                           "layer_norm_epsilon": 1e-5, "initializer_range": 0.02}  # fmt: skip
+OLD_ALBERT: dict[str, Any] = {"embedding_size": 16, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "vocab_size": 100, "type_vocab_size": 2, "max_position_embeddings": 128, "gap_size": 0,
+    "inner_group_num": 1, "net_structure_type": 0, "num_hidden_groups": 1, "num_memory_blocks": 0}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "model_type", "without"),
+    [
+        (OLD_GPT, "gpt2", "layer_norm_epsilon"),
+        (OLD_GPT | {"afn": "gelu", "n_special": 0}, "openai-gpt", "n_ctx"),
+        (OLD_ALBERT, "albert", "net_structure_type"),
+    ],
+)
+def test_keys_that_one_type_alone_wrote_tell_it(old: dict[str, Any], model_type: str, without: str) -> None:
+    found, said = describe(old), describe({**old, "model_type": model_type})
+    assert build(*found).params == build(*said).params and found[0]["model_type"] == model_type
+    assert found[2][0].startswith(f"model_type = {model_type!r}, whose keys these are")
+    fewer = {key: value for key, value in old.items() if key != without}
+    for other in (fewer, {**old, "architectures": ["SomeModel"]}):
+        with pytest.raises(InputError, match="model_type is missing"):
+            describe(other)
+    with pytest.raises(InputError, match="n_memories"):
+        describe({**old, "n_memories": 7})
 
 
 def test_a_missing_model_type_is_that_of_the_class() -> None:

@@ -28,6 +28,7 @@ from txcalc.sources.huggingface.families import (
     READERS,
     REFUSED,
     SIGNS,
+    TOLD,
     WRAPPERS,
     reader_named,
 )
@@ -248,6 +249,9 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
     if len(types) == 1:
         return types[0], [f"model_type = {types[0]!r}, which has the class {cls}"]
     if not isinstance(model_type, str) or not model_type:
+        sure = next((name for name, keys in TOLD.items() if keys <= data.keys()), "")
+        if sure and model_type is None and not cls:
+            return sure, [f"model_type = {sure!r}, whose keys these are, as files had them before it"]
         got = ABSENT if "model_type" not in data else NULL if model_type is None else model_type
         like = next((name for name, keys in SIGNS.items() if keys <= data.keys()), "")
         other = next((what for keys, what in OTHER_FILES.items() if keys <= data.keys()), "")

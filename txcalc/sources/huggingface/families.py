@@ -4,6 +4,8 @@ readers        names of readers, by module; `recorded` those read by what transf
                (`recorded.json`), `like` those read by the reader of another type, `called` those by one of another name
 by class       model types of which a file of another type is one by its class: code that people run under the name of
                what it extends
+told           keys that the configuration class of one type alone wrote before there were model types, all of them: a
+               file with neither a model type nor a class that has them is one of it; the first that fits
 signs          keys by which a file without a model type looks like one of a type, the surest first: others may have
                them too, so it is asked about, never read
 other files    by keys that they have: files of other kinds that may be called config.json, and what is read instead
@@ -56,6 +58,7 @@ READERS |= {name: READERS[other] for name, other in listed(_TABLE["like"]).items
 # Modules whose readers follow code that is published beside weights, not transformers'.
 PUBLISHED = frozenset(("aliases", "published", "custom", "earlier", "wrapped", "drafts", "flash"))
 BY_CLASS = listed(_TABLE["by class"])
+TOLD = {name: frozenset(keys.split()) for name, keys in _TABLE["told"].items()}
 SIGNS = {name: frozenset(keys.split()) for name, keys in _TABLE["signs"].items()}
 
 OTHER_FILES = {frozenset(keys.split()): what for keys, what in _TABLE["other files"].items()}

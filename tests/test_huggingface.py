@@ -591,8 +591,8 @@ assert not (set(WRAPPERS.values()) - set(READERS) - set(REFUSED)), set(WRAPPERS.
 
 # transformers' own configs, as its classes write them: what they are when nothing is said, with few layers.
 FEW = ("num_hidden_layers", "num_layers", "n_layers", "n_layer", "encoder_layers", "decoder_layers")
-# Their `num_hidden_layers` is derived.
-SAID_LAYERS = {"funnel", "nemotron_h", "longcat_flash", "prophetnet", "reformer"}
+# Their `num_hidden_layers` is derived, or a list of theirs names layers behind the fourth.
+SAID_LAYERS = {"funnel", "got_ocr2_vision", "nemotron_h", "longcat_flash", "prophetnet", "reformer"}
 ALIASES = {"kimi_k2": "deepseek_v3"}  # model types of which transformers has the class under another name
 
 

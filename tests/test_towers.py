@@ -21,6 +21,7 @@ from txcalc.planning.training.stages import Pipeline, _numbers
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.huggingface.beside import BESIDE
+from txcalc.sources.huggingface.families import ALONE
 
 DATA = Path(__file__).parent / "data" / "hf"
 TRUTH: dict[str, dict[str, Any]] = json.loads((DATA / "towers.json").read_text())
@@ -185,6 +186,22 @@ def test_a_whole_that_is_not_known_is_said_to_be(config: dict[str, Any], message
 def test_what_the_class_of_the_whole_takes_no_value_of_is_refused(key: str, value: object) -> None:
     with pytest.raises(InputError, match=f"{key} is {value!r}, expected .*transformers makes no llava of it"):
         read(SMALL | {key: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "behind"),
+    [("glm4v glm4v", 0), ("qwen3_vl qwen3_vl", 0), ("llama4 llama4_vision_model", 2 * 16 * 56 * 64),
+     ("mllama mllama_vision_model", 2 * 195 * 288 * 64), ("voxtral whisper", 2 * 17 * (384 * 64 + 64 * 64))],
+)  # fmt: skip
+def test_a_tower_by_itself_is_that_of_its_whole(name: str, behind: int) -> None:
+    """Less the FLOPs of what the whole has `behind` it."""
+    config = TRUTH[name]["config"]
+    own = next(one for one, whole in ALONE.items() if whole == config["model_type"])
+    kind = "vision" if "vision_config" in config else "audio"
+    alone, tower = read(config[f"{kind}_config"] | {"model_type": own}), read(config).towers[kind]
+    assert alone.root.fixed or not tower.root.fixed
+    counted = [one.ledger(1, one.root.fixed or 36).total("flops") for one in (alone, tower)]
+    assert counted[0] + behind == counted[1] and (alone.params < tower.params) == (behind > 0)
 
 
 def test_defaults_of_a_tower_are_told() -> None:

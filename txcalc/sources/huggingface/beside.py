@@ -17,9 +17,10 @@ from txcalc.parts.part import Workload
 from txcalc.parts.projectors import projector, steps_of
 from txcalc.parts.tower import Projector
 from txcalc.sources import build
-from txcalc.sources.huggingface.config import Config, Raw
+from txcalc.sources.huggingface.config import Config, Raw, stretched
+from txcalc.sources.huggingface.families import ALONE
 from txcalc.sources.huggingface.reading import Projection, Tower
-from txcalc.sources.huggingface.release import table
+from txcalc.sources.huggingface.release import part_of, table
 from txcalc.sources.spec import MAX_SIZE
 
 # Sizes of the language model that older configs say outside text_config, too; `multimodal` compares them.
@@ -141,6 +142,28 @@ def _read(own: Config, plan: Beside, raw: Raw) -> tuple[Tower, Projection]:
     v.ignore("dropout", "encoder_layerdrop", "tie_word_embeddings")
     tower = plan.others.get(name, plan.tower)(v)
     return tower, plan.projector(own, v, tower, raw)
+
+
+def alone(c: Config) -> Raw:
+    """A tower's own type: the tower with what its class holds behind the layers, without the model that reads it."""
+    c.alone()
+    _without_weights(c)
+    if turned := c.table("rope_parameters"):
+        stretched(turned)
+        turned.ignore(*turned.data)
+    whole = ALONE[c.model_type]
+    plans = BESIDE[whole]
+    plan = next((plan for plan in plans if part_of(whole, plan.key) == c.model_type), plans[0])
+    tower = plan.tower(c)
+    c.set_aside(f"{whole}/{plan.key}")
+    if tower.why:
+        c.faults.append(f"its FLOPs are not known: {tower.why}")
+    dropped, steps = tower.dropped, [*tower.steps]
+    if steps and not c.faults:
+        stack = stack_of(tower.raw)
+        reads = projector(stack.spec["stacks"][""]["d_model"], steps_of(steps)).reads
+        dropped += ((stack.root.fixed or 0) - dropped) % reads
+    return tower.raw | {"projector": {"steps": steps, "dropped": dropped}}
 
 
 def _function(name: str, module: str) -> Any:

@@ -6,6 +6,7 @@ by class       model types of which a file of another type is one by its class: 
                what it extends
 told           keys that the configuration class of one type alone wrote before there were model types, all of them: a
                file with neither a model type nor a class that has them is one of it; the first that fits
+alone          types of towers that stand by themselves, by that of a whole which has them
 signs          keys by which a file without a model type looks like one of a type, the surest first: others may have
                them too, so it is asked about, never read
 other files    by keys that they have: files of other kinds that may be called config.json, and what is read instead
@@ -42,6 +43,7 @@ _LLAVA = dict(_TABLE["like llava"])
 _OWN = _LLAVA.pop("own")
 for _text, _rows in _LLAVA.items():
     WHOLES |= {name: {"texts": _text, "classes": classes, "own": _OWN} for name, classes in _rows.items()}
+ALONE = listed(_TABLE["alone"])
 ALIASES: dict[str, dict[str, Any]] = _TABLE["aliases"]
 
 # model_type: (module, function); those in the line of Llama are rows of `decoders.json`, in BERT's of `encoders.json`.
@@ -50,6 +52,7 @@ READERS: dict[str, tuple[str, str]] = {
     **{name: ("published" if "own" in row else "decoders", "decoder") for name, row in table("decoders.json").items()},
     **dict.fromkeys(table("encoders.json"), ("encoder", "encoder")),
     **dict.fromkeys(_TABLE["recorded"].split(), ("recorded", "recorded")),
+    **dict.fromkeys(ALONE, ("beside", "alone")),
     **dict.fromkeys(WHOLES, ("wrapped", "language")),
     **dict.fromkeys(ALIASES, ("aliases", "alias")),
     **{name: (module, function) for name, (module, function) in _TABLE["called"].items()},

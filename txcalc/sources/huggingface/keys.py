@@ -256,13 +256,15 @@ class Keys:
         own = self.data.get("model_type")
         return own if isinstance(own, str) else part_of(self.parent.whose(), self.path[len(self.parent.path) : -1])
 
-    def set_aside(self) -> None:
-        """Look at the keys that are set aside in configs of this type: in this table of theirs, where it is in one."""
+    def set_aside(self, place: str = "") -> None:
+        """Look at the keys that are set aside in configs of this type: in this table of theirs, where it is in one; or
+        in that table of another type which `place` names."""
         outer: Keys = self
         while outer.parent and outer.parent.model_type == self.model_type:
             outer = outer.parent
         inner = self.path[len(outer.path) : -1]
-        for row in ASIDE.get(f"{self.model_type}/{inner}" if inner else self.model_type, ()):
+        place = place or (f"{self.model_type}/{inner}" if inner else self.model_type)
+        for row in ASIDE.get(place, ()):
             self.ignore(*row.get("ignore", "").split())
             for value, names, why in row.get("only", ()):
                 self.only(value, *names.split(), why=why)

@@ -44,6 +44,9 @@ def got_ocr2(v: Config) -> Tower:
     return Tower(out, raw | {"length": grid**2}, steps=({"merge": 1, "to": out},))
 
 
+_RATIOS = [[1, 1], [1, 2], [1, 3], [1, 4], [2, 1], [2, 2], [3, 1], [4, 1]]
+
+
 def mllama(v: Config) -> Tower:
     """Llama 3.2's: layers over all tiles of a picture, a norm, and layers with a gate on each branch; gated tables of
     tiles and of positions in them. Each tile is filled up to a multiple of 8 positions."""
@@ -62,6 +65,8 @@ def mllama(v: Config) -> Tower:
     ratios, tiles = v.data.get("supported_aspect_ratios"), v.size("max_num_tiles", default=4)
     if ratios is not None and not isinstance(ratios, list):
         v.fault("supported_aspect_ratios", ratios, "a list of pairs")
+    if tiles != 4 and ratios in (None, _RATIOS):
+        v.fault("max_num_tiles", tiles, "4, as supported_aspect_ratios has it where it says nothing else")
     rows = (len(ratios) if isinstance(ratios, list) else 8) + 1
     seen = grid**2 + 1
     filled = -(-seen // 8) * 8

@@ -3,23 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import field
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from txcalc.api.arguments import Length, Names, count, length, models, names
 from txcalc.api.results import Record, Result
 from txcalc.errors import Fault, InputError
-from txcalc.parts.frozen import record
 from txcalc.sources import build, load
 
 if TYPE_CHECKING:
-    from txcalc.model import Model
-    from txcalc.planning.fitting import CardSet, FormatFits, ModelFit
-    from txcalc.planning.parallelism import Sharding
-    from txcalc.planning.serving.engine import Reserve
-    from txcalc.planning.serving.engine_memory import EngineMemory
-    from txcalc.planning.serving.offload import OffloadRequest
+    from txcalc.planning.fitting import ModelFit
     from txcalc.planning.shapes import DesignFamily, Likeness
     from txcalc.sources import Source
 
@@ -95,7 +88,7 @@ def fit(
     """
     from txcalc import hardware
     from txcalc.api.phrases import accelerators
-    from txcalc.planning.fitting import LADDER, CardSet, checked_context, reserved
+    from txcalc.planning.fitting import LADDER, CardSet, FitRequest, checked_context, reserved
     from txcalc.planning.formats.names import known_format
     from txcalc.planning.serving.engine import Reserve, parse_reserve, reserve_of
     from txcalc.planning.serving.engine_memory import EngineMemory
@@ -127,7 +120,7 @@ def fit(
         offered = (known for known in presets() if known[0].get("released", True))
         built = (build(*known, written=is_own(known)) for known in offered)
         tried = [model.language() if text_only else model for model in built]
-    ask = _Fits(kv, length(block, "--block"), length(chunk, "--chunk"), kept, long, formats, weights is None, host)
+    ask = FitRequest(kv, length(block, "--block"), length(chunk, "--chunk"), kept, long, formats, weights is None, host)
     found: list[ModelFit] = []
     keep: list[int] = []
     for card in cards:
@@ -142,66 +135,6 @@ def fit(
         apart.insert(0, f"memory is as {profile} keeps it ({profile.newest})")
     told = fit_report(found, cards, keep, long, weights is None, bool(sources) or every, apart)
     return Fit(lambda _: told, failed=not any(one.fits for one in found))
-
-
-@record
-class _Fits:
-    """The request for every model on every card; `ladder`: stop at the first format that fits."""
-
-    kv: str
-    block: int
-    chunk: int
-    reserve: Reserve | None
-    context: int
-    formats: Sequence[str]
-    ladder: bool
-    host: OffloadRequest | None
-    known: dict[tuple[int, str], FormatFits | InputError] = field(default_factory=dict)
-    ranks: dict[int, Sharding] = field(default_factory=dict)
-
-    def within(self, model: Model, name: str) -> FormatFits:
-        """A model in a format without a named engine, the same for all cards. Errors: `InputError`."""
-        from txcalc.planning.fitting import FormatFits
-        from txcalc.planning.serving.engine import engine
-
-        key = (id(model), name)
-        if key not in self.known:
-            try:
-                plain = engine(model, name, self.kv, self.block, self.chunk, self.reserve)
-                self.known[key] = FormatFits(model, plain, self.context, self.ranks[id(model)])
-            except InputError as error:
-                self.known[key] = error
-        known = self.known[key]
-        if isinstance(known, InputError):
-            raise known
-        return known
-
-    def on(self, model: Model, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
-        """A model on a card in every format, offloading to RAM where needed and possible."""
-        from txcalc.planning.fitting import FormatFits, ModelFit, fits_with_ram
-        from txcalc.planning.parallelism import Sharding
-        from txcalc.planning.serving.engine import with_engine
-        from txcalc.planning.serving.offload import divides
-
-        host = self.host if self.host and card.apart and divides(model) else None
-        if id(model) not in self.ranks:
-            self.ranks[id(model)] = Sharding(model)
-        found = []
-        for name in self.formats:
-            try:
-                here = self.within(model, name)
-                if memory:
-                    own = with_engine(here.engine, model, memory, self.reserve)
-                    here = FormatFits(model, own, self.context, here.sharding)
-                one = here.on(card)
-                if host and not one.fits:
-                    one = fits_with_ram(model, here.engine, host, self.context, card)
-            except InputError as error:
-                one = ModelFit(model.name, model.params, name, self.context, None, None, str(error), card.name)
-            found.append(one._replace(asked=name))
-            if self.ladder and one.fits and not one.in_ram:
-                break
-        return found
 
 
 class Spend(Record):

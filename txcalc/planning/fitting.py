@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import field, replace
 from functools import cache
 from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.model import MAX_TOKENS, Model
+from txcalc.parts.frozen import record
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
-from txcalc.planning.serving.engine import EngineConfig, Reserve
+from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, with_engine
 from txcalc.planning.serving.engine_memory import EngineMemory, visible
 from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.offload import Offload, OffloadRequest
+from txcalc.planning.serving.offload import Offload, OffloadRequest, divides
 from txcalc.planning.serving.rank_memory import RankBytes
 
 
@@ -184,6 +185,58 @@ def step(
         except InputError:
             continue
     return None
+
+
+@record
+class FitRequest:
+    """The request for every model on every card; `ladder`: stop at the first format that fits."""
+
+    kv: str
+    block: int
+    chunk: int
+    reserve: Reserve | None
+    context: int
+    formats: Sequence[str]
+    ladder: bool
+    host: OffloadRequest | None
+    known: dict[tuple[int, str], FormatFits | InputError] = field(default_factory=dict)
+    ranks: dict[int, Sharding] = field(default_factory=dict)
+
+    def within(self, model: Model, name: str) -> FormatFits:
+        """A model in a format without a named engine, the same for all cards. Errors: `InputError`."""
+        key = (id(model), name)
+        if key not in self.known:
+            try:
+                plain = engine(model, name, self.kv, self.block, self.chunk, self.reserve)
+                self.known[key] = FormatFits(model, plain, self.context, self.ranks[id(model)])
+            except InputError as error:
+                self.known[key] = error
+        known = self.known[key]
+        if isinstance(known, InputError):
+            raise known
+        return known
+
+    def on(self, model: Model, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
+        """A model on a card in every format, offloading to RAM where needed and possible."""
+        host = self.host if self.host and card.apart and divides(model) else None
+        if id(model) not in self.ranks:
+            self.ranks[id(model)] = Sharding(model)
+        found = []
+        for name in self.formats:
+            try:
+                here = self.within(model, name)
+                if memory:
+                    own = with_engine(here.engine, model, memory, self.reserve)
+                    here = FormatFits(model, own, self.context, here.sharding)
+                one = here.on(card)
+                if host and not one.fits:
+                    one = fits_with_ram(model, here.engine, host, self.context, card)
+            except InputError as error:
+                one = ModelFit(model.name, model.params, name, self.context, None, None, str(error), card.name)
+            found.append(one._replace(asked=name))
+            if self.ladder and one.fits and not one.in_ram:
+                break
+        return found
 
 
 # Formats that are tried in turn unless some are given: as published, and those of most .gguf files.

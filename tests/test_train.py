@@ -189,6 +189,7 @@ def test_a_head_s_transform_gives_no_logits() -> None:
 def test_a_picture_has_its_positions_whatever_length_is_said() -> None:
     """And a step of a power of two of them, so that micro-batches can be larger than one."""
     data = json.loads(run("train", "vit-b", "--gpu", "h100-sxm:1", "--tokens", "4096", "--json")[1])
+    assert data["notes"][0] == "the model fixes the number of positions: --tokens is ignored"
     recipe, positions = data["recipe"], load("vit-b").workload().tokens
     assert recipe["tokens"] == data["max_tokens"] == positions == 197
     assert recipe["micro_batch"] > 1 and 2**20 <= recipe["global_batch"] * positions < 2**21

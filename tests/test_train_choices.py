@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -11,6 +12,7 @@ import pytest
 from test_train_exact import CORE, DECODER, HEAD, NORMED, PRODUCTS, ROOT, ROWS, USUAL, WIDE, card
 from tiny import TINY
 
+import txcalc
 from txcalc import hardware, load
 from txcalc.api.trainings import recipe_of
 from txcalc.errors import InputError, Refuted
@@ -350,6 +352,41 @@ def test_the_smallest_layouts_are_of_each_kind() -> None:
     assert Search._smallest(made) == [made[3], made[2], made[0]]
     other = [Estimate(replace(one, layout=Layout(pp=2, dp=n)), float(n), lambda: 4.0) for n in range(1, 71)]
     assert [each.bytes for each in Search._smallest(other)] == list(range(1, 61))
+
+
+@pytest.mark.parametrize(
+    ("source", "options", "said"),
+    [
+        (
+            "gpt2",
+            {"zero": 3, "layout": "dp=8"},
+            "zero is 3, expected one of 0, 1 with --framework megatron (dee",
+        ),
+        ({"zero": 3, "layout": "fsdp=8"}, "zero is 3, expected 0 with --framework fsdp2 (fsdp=N is ZeRO-3)"),
+        (
+            "gpt2",
+            {"recipe": "frozen=bf16", "layout": "fsdp=8"},
+            "frozen is 'bf16', expected none: the model has no a",
+        ),
+        ({"recipe": "adapter=fp32", "layout": "fsdp=8"}, "adapter is 'fp32', expected none: the model has no"),
+    ],
+)
+def test_options_without_effect_are_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=re.escape(said)):
+        txcalc.train("gpt2", "h100-sxm:8", **options)
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [("gemma3n", "gates that are cut by their mean and"), ("diffllama", "heads of which one")],
+)
+@pytest.mark.parametrize("framework", ["fsdp2", "megatron"])
+def test_what_is_taken_of_all_channels_is_not_counted_over_tp(name: str, what: str, framework: str) -> None:
+    model = build(TINY[name], name)
+    for tp in (1, 2):
+        notes = memory(model, Recipe(Layout(tp=tp), tokens=32, framework=framework)).notes
+        said = [note for note in notes if note.startswith(f"tp: {what}") and "not counted" in note]
+        assert len(said) == tp - 1
 
 
 def test_advice_is_of_what_can_be_less() -> None:

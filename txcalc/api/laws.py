@@ -21,7 +21,7 @@ class Expected(Record):
     params: float
     train_tokens: float
     loss: float
-    perplexity: float
+    perplexity: float | None
     bits_per_token: float
     bits_per_byte: float | None
 

@@ -289,7 +289,8 @@ def train(
     run = tokens_of(model, maybe(train_tokens, "--train-tokens", count), maybe(compute, "--compute", count), terms)
     rate = None if measured is None else parse_measured(measured)
     counted = conventions_of(names(conventions)) if conventions else REPORTED
-    long = tokens_of_sequence(model, maybe(tokens, "--tokens", length))
+    asked_tokens = maybe(tokens, "--tokens", length)
+    long = tokens_of_sequence(model, asked_tokens)
     micro, batch = maybe(micro_batch, "--micro-batch", length), maybe(global_batch, "--global-batch", length)
     asked: dict[str, Any] = {"framework": framework, "schedule": schedule, "recompute": recompute, "micro_batch": micro}
     asked["offload"] = offload
@@ -308,7 +309,7 @@ def train(
         chosen = searched.best[0].recipe
     found = answer.train(model, chosen, machine, rate, counted, run, terms, rank)
     others = answer.elsewhere(found) if fits_on else ()
-    told = report(found, terms, searched, others)
+    told = report(found, terms, searched, others, asked_tokens)
     return Train(lambda _: told, lambda _: timeline.picture(found, searched), not found.fits)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from math import exp, log
+from sys import float_info
 from typing import Any
 
 from txcalc.planning.scaling import EntropyValues, LossPoint, ScalingAnswer, ScalingQuestion
@@ -13,6 +14,7 @@ from txcalc.units import short
 
 COUNTS = "N: all parameters with embeddings; C = 6·N·D; loss in nats per token of each law's own tokenizer"
 BITS = log(2)  # nats
+LONG = log(1e6)  # nats; a perplexity from here on is written with an exponent
 
 
 def scale_report(
@@ -68,7 +70,7 @@ def _verdict(answer: ScalingAnswer, free: bool, counted: str) -> str:
 def _row(answer: ScalingAnswer, point: LossPoint, per_token: Fraction | None) -> list[Any]:
     bits = point.loss / BITS
     row = [answer.law.name, rounded(point.params), rounded(point.tokens), _round(point.tokens / point.params, 1)]
-    row += [_round(point.loss, 3), _round(exp(point.loss), 2), _round(bits, 3)]
+    row += [_round(point.loss, 3), _perplexity(point.loss), _round(bits, 3)]
     return [*row, _round(bits / float(per_token), 3)] if per_token else row
 
 
@@ -80,6 +82,13 @@ def _round(value: float, digits: int) -> TableCell:
     return TableCell(value, f"{value:,.{digits}f}")
 
 
+def _perplexity(loss: float) -> TableCell:
+    """e to the loss; infinite where no float holds it."""
+    if loss > log(float_info.max):
+        return TableCell(None, "infinite")
+    return _round(exp(loss), 2) if loss < LONG else TableCell(exp(loss), f"{exp(loss):.3g}".replace("e+", "e"))
+
+
 def _data(answer: ScalingAnswer, per_token: Fraction | None) -> dict[str, Any]:
     law = answer.law
 
@@ -89,7 +98,7 @@ def _data(answer: ScalingAnswer, per_token: Fraction | None) -> dict[str, Any]:
             "params": at.params,
             "train_tokens": at.tokens,
             "loss": at.loss,
-            "perplexity": exp(at.loss),
+            "perplexity": _perplexity(at.loss).value,
             "bits_per_token": bits,
             "bits_per_byte": bits / float(per_token) if per_token else None,
         }

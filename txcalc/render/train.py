@@ -30,8 +30,14 @@ DECIDED = (
 )  # fmt: skip
 
 
-def report(found: Training, terms: Terms, searched: Searched | None = None, others: Sequence[Elsewhere] = ()) -> Report:
-    """The whole report; `searched`: the layouts considered; `others`: other accelerators."""
+def report(
+    found: Training,
+    terms: Terms,
+    searched: Searched | None = None,
+    others: Sequence[Elsewhere] = (),
+    tokens: int | None = None,
+) -> Report:
+    """The whole report; `searched`: the layouts considered; `others`: other accelerators; `tokens`: as asked for."""
     header = [verdict(found), summary(found.model)[0], _where(found), _batch(found)]
     if searched and not searched.refused:
         header.append(f"fastest of {searched.considered:,} layouts, of which about {searched.fitting:,} fit")
@@ -57,6 +63,8 @@ def report(found: Training, terms: Terms, searched: Searched | None = None, othe
             {"gpu": row.accelerator.name, "fits": row.fits, "tokens_per_s_per_gpu": row.rate} for row in others
         ]
     notes = [*([searched.refused] if searched and searched.refused else []), *_notes(found, terms)]
+    if tokens not in (None, found.recipe.tokens):
+        notes.insert(0, "the model fixes the number of positions: --tokens is ignored")
     return Report({**data(found), **more, "notes": notes}, tables, header, notes, good=found.fits)
 
 

@@ -207,7 +207,7 @@ def stepper(recipe: Recipe, net: nn.Module) -> torch.optim.Optimizer:
         "sgd-momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=False),
     }
     if recipe.optimizer not in made:
-        raise NoParallel(f"PyTorch has no {recipe.optimizer} that steps sharded tensors: its state is modelled")
+        raise NoParallel(f"{recipe.optimizer}: its state is modelled; {', '.join(made)} are stepped on sharded tensors")
     return made[recipe.optimizer](net.parameters())  # type: ignore[no-any-return]
 
 

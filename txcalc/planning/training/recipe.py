@@ -208,7 +208,8 @@ class Recipe:
         if not _recompute(self.recompute):
             faults.append(_unknown("recompute", self.recompute, RECOMPUTE, GRANULARITY))
         if self.zero not in (0, *self.rules.zeros):
-            mend = "fsdp=N is ZeRO-3" if self.rules.dtensor else ""
+            having = [name for name, rules in FRAMEWORKS.items() if self.zero in rules.zeros]
+            mend = "fsdp=N is ZeRO-3" if self.rules.dtensor else " or ".join(having) and f"{' or '.join(having)} has it"
             faults.append(
                 Fault("zero", self.zero, f"{choice(self.rules.zeros)} with --framework {self.framework}", mend)
             )

@@ -46,7 +46,7 @@ settings.register_profile("quick", parent=settings.get_profile("txcalc"), max_ex
 settings.load_profile("txcalc")
 
 
-QUICK_CASES = 8  # of each test in the inner loop
+QUICK_CASES = 6  # of each test in the inner loop
 
 
 def pytest_configure(config: pytest.Config) -> None:

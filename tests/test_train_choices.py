@@ -355,19 +355,11 @@ def test_the_smallest_layouts_are_of_each_kind() -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "options", "said"),
+    ("options", "said"),
     [
-        (
-            "gpt2",
-            {"zero": 3, "layout": "dp=8"},
-            "zero is 3, expected one of 0, 1 with --framework megatron (dee",
-        ),
+        ({"zero": 3, "layout": "dp=8"}, "zero is 3, expected one of 0, 1 with --framework megatron (dee"),
         ({"zero": 3, "layout": "fsdp=8"}, "zero is 3, expected 0 with --framework fsdp2 (fsdp=N is ZeRO-3)"),
-        (
-            "gpt2",
-            {"recipe": "frozen=bf16", "layout": "fsdp=8"},
-            "frozen is 'bf16', expected none: the model has no a",
-        ),
+        ({"recipe": "frozen=bf16", "layout": "fsdp=8"}, "frozen is 'bf16', expected none: the model has no a"),
         ({"recipe": "adapter=fp32", "layout": "fsdp=8"}, "adapter is 'fp32', expected none: the model has no"),
     ],
 )

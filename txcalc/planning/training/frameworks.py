@@ -177,7 +177,7 @@ FRAMEWORKS = {
             "parallel/tensor_parallel/functional.py; torch 2.1 ProcessGroupNCCL",
             schedules=("gpipe", "1f1b"),  # parallel/pipeline_parallel/engine.py: two PipelineEngines
             behind=1,
-            caution="nanotron: activations and buffers are modelled; of 467 runs of 1B and 3B whose step took at most "
+            caution="nanotron: activations and buffers are modelled; of 463 runs of 1B and 3B whose step took at most "
             "twice the prediction the median error of what is reserved is 4 %, and a tenth are over 13 % off (where a "
             "stage ends was chosen with them); runs whose hosts wait for messages reserve up to half less",
             by_tensor=True,

@@ -6,7 +6,6 @@ All of training gets its splits from here, and this module from `planning.parall
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, islice, pairwise
@@ -20,7 +19,6 @@ from txcalc.num import product
 from txcalc.parts.collectives import AllReduce, ReduceScatter, Ring
 from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Composite, Leaf, Workload
-from txcalc.parts.sharding import Ways
 from txcalc.parts.work import Axis
 from txcalc.planning import parallelism
 from txcalc.planning.gradients import recomputed
@@ -158,13 +156,12 @@ class Pipeline:
         if layout.cp > 1 and (kept := _sequential(model)):
             raise InputError(f"layout {layout}", [Fault("cp", layout.cp, f"1: {kept}", _batched(recipe))])
         recipe.check()
-        vocabulary = Ways(pads=rules.pads * layout.tp)  # padded before it is split
-        if rules.pads > 1:
-            model = replace(model, root=model.root.shard(vocabulary))
-        self.model, self.recipe = model, recipe
-        sharding = parallelism.Sharding(
-            model, pads=0 if rules.dtensor else 1, slices=recipe.gathers_again, copies=not rules.relays
+        padded = rules.pads * layout.tp if rules.pads > 1 else 1  # before it is split
+        pads = 0 if rules.dtensor else 1
+        sharding, notes = parallelism.sharding_of(
+            model, padded, pads=pads, slices=recipe.gathers_again, copies=not rules.relays
         )
+        self.model, self.recipe = sharding.model, recipe
         total = recipe.layout.pp * recipe.pieces
         faults = list(self._faults(sharding, total))
         inner = layout.replace(pp=1, vpp=1)
@@ -172,8 +169,8 @@ class Pipeline:
         if faults:
             raise InputError(f"layout {layout}", faults)
         (stage,) = sharding.stages(inner)
-        self.notes = (*vocabulary.notes, *sharding.notes(inner))
-        self.rank, self._whole, self._total = stage.root, model.root, total
+        self.notes = (*notes, *sharding.notes(inner))
+        self.rank, self._whole, self._total = stage.root, sharding.model.root, total
         self._front, self._rest = list[StagePiece](), self._each()
         if recipe.loss_parallel:
             self.rank = parallelism.own_logits(stage.root)

@@ -204,6 +204,11 @@ def test_a_tower_by_itself_is_that_of_its_whole(name: str, behind: int) -> None:
     assert counted[0] + behind == counted[1] and (alone.params < tower.params) == (behind > 0)
 
 
+def test_a_tower_by_itself_whose_last_layer_would_have_no_rows_is_refused() -> None:
+    with pytest.raises(InputError, match="what follows its layers: expected a whole number from 1"):
+        read({"model_type": "ovis2_vision", "vocab_size": 5})
+
+
 def test_defaults_of_a_tower_are_told() -> None:
     model = read(SMALL | {"vision_config": {"model_type": "clip_vision_model"}})
     assert "vision_config.hidden_size = 768, the default of clip_vision_model" in model.assumptions

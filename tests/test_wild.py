@@ -257,8 +257,11 @@ def test_keys_that_one_type_alone_wrote_tell_it(old: dict[str, Any], model_type:
     for other in (fewer, {**old, "architectures": ["SomeModel"]}):
         with pytest.raises(InputError, match="model_type is missing"):
             describe(other)
-    with pytest.raises(InputError, match="n_memories"):
-        describe({**old, "n_memories": 7})
+    for foreign in ({"n_memories": 7}, {"rotary": True}, {"norm_kind": "pre"}, {"dff": 128}, {"n_special": 5}):
+        with pytest.raises(InputError, match="model_type is missing"):
+            describe(old | foreign)
+    known: dict[str, Any] = {"n_special": 0, "output_past": True, "finetuning_task": None, "pruned_heads": {}}
+    assert build(*describe(old | known)).params == build(*found).params
 
 
 def test_a_missing_model_type_is_that_of_the_class() -> None:

@@ -33,6 +33,7 @@ from txcalc.sources.huggingface.families import (
     reader_named,
 )
 from txcalc.sources.huggingface.keys import bare, printable
+from txcalc.sources.huggingface.neutral import ASIDE, is_neutral
 
 MAX_BYTES = 1 << 24
 
@@ -225,6 +226,20 @@ def _by_keys(data: Mapping[str, Any], model_type: Any, cls: str) -> tuple[str, s
     return None
 
 
+# Keys of files from before transformers, from which no size follows where there are no special tokens.
+_OLD = ("n_special", "predict_special_tokens")
+
+
+def _foreign(data: Mapping[str, Any], name: str) -> bool:
+    """True where keys by which a file is told to be of this type stand beside one that its class never wrote, such as
+    another code's switch; or beside tokens that the code before transformers added to the table."""
+    if data.get("n_special") or {"auto_map", "rotary_emb_fraction"} & data.keys():
+        return True
+    own = TOLD[name].union(_OLD, *(row.get("ignore", "").split() for row in ASIDE.get(name, ())))
+    told = (key for key, value in data.items() if value not in ([], {}) and not is_neutral(key, value))
+    return any(key not in own and release.unnamed(name, key) for key in told)
+
+
 def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
     """The model type of a config, and an assumption where it is its class that says it: files of transformers 2 have no
     model type, and some have one that no library knows. Errors: `InputError`."""
@@ -250,7 +265,7 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
         return types[0], [f"model_type = {types[0]!r}, which has the class {cls}"]
     if not isinstance(model_type, str) or not model_type:
         sure = next((name for name, keys in TOLD.items() if keys <= data.keys()), "")
-        if sure and model_type is None and not cls:
+        if sure and model_type is None and not cls and not _foreign(data, sure):
             return sure, [f"model_type = {sure!r}, whose keys these are, as files had them before it"]
         got = ABSENT if "model_type" not in data else NULL if model_type is None else model_type
         like = next((name for name, keys in SIGNS.items() if keys <= data.keys()), "")

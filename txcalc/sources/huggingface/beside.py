@@ -161,8 +161,11 @@ def alone(c: Config) -> Raw:
     dropped, steps = tower.dropped, [*tower.steps]
     if steps and not c.faults:
         stack = stack_of(tower.raw)
-        reads = projector(stack.spec["stacks"][""]["d_model"], steps_of(steps)).reads
-        dropped += ((stack.root.fixed or 0) - dropped) % reads
+        try:
+            made = projector(stack.spec["stacks"][""]["d_model"], steps_of(steps))
+        except Wrong as error:
+            raise InputError(c.model_type, [f"what follows its layers: expected {error}"]) from None
+        dropped += ((stack.root.fixed or 0) - dropped) % made.reads
     return tower.raw | {"projector": {"steps": steps, "dropped": dropped}}
 
 

@@ -5,7 +5,8 @@ readers        names of readers, by module; `recorded` those read by what transf
 by class       model types of which a file of another type is one by its class: code that people run under the name of
                what it extends
 told           keys that the configuration class of one type alone wrote before there were model types, all of them: a
-               file with neither a model type nor a class that has them is one of it; the first that fits
+               file with neither a model type nor a class that has them, and no key of other code, is one of it; the
+               first that fits
 alone          types of towers that stand by themselves, by that of a whole which has them
 signs          keys by which a file without a model type looks like one of a type, the surest first: others may have
                them too, so it is asked about, never read

@@ -223,8 +223,8 @@ def test_what_a_config_cannot_say_is_told() -> None:
 
 def test_a_model_type_that_is_not_read_is_refused_by_name() -> None:
     raw = dict(txcalc.load("gpt2").raw)
-    with pytest.raises(InputError, match=r"a config\.json of cpmant cannot be written"):
-        to_config(build({**raw, "model_type": "cpmant"}, "x"))
+    with pytest.raises(InputError, match=r"a config\.json of perceiver cannot be written"):
+        to_config(build({**raw, "model_type": "perceiver"}, "x"))
     with pytest.raises(UnknownName, match="no writer for model_type named 'gpt-2'"):
         to_config(build({**raw, "model_type": "gpt-2"}, "x"))
 

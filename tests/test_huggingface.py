@@ -543,7 +543,7 @@ def test_experts_that_do_nothing() -> None:
 
 def test_families() -> None:
     table = families()
-    assert table["llama"] == "exact" and table["cpmant"].startswith("refused: ")
+    assert table["llama"] == "exact" and table["perceiver"].startswith("refused: ")
     read_types = {CONFIGS[name]["model_type"] for name in CONFIGS}
     assert {model_type for model_type in read_types if table[model_type] != "exact"} == set()
 

@@ -280,7 +280,7 @@ def test_a_missing_model_type_is_that_of_the_class() -> None:
 
 def test_transformers_is_offered_where_it_has_the_type() -> None:
     pytest.importorskip("transformers")
-    for model_type, offered in (("cpmant", True), ("yodel", False)):
+    for model_type, offered in (("perceiver", True), ("yodel", False)):
         with pytest.raises(InputError) as error:
             describe({"model_type": model_type})
         assert ("--via transformers" in str(error.value)) == offered

@@ -85,6 +85,39 @@ def wav2vec2(c: Config) -> Raw:
     }
 
 
+def wav2vec2_conformer(c: Config) -> Raw:
+    """wav2vec 2.0's convolutions and heads around Conformer layers, whose queries meet every distance too; the
+    convolution in place of positions is held, and not run."""
+    raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
+    d, ff, act = raw["d_model"], c.size("intermediate_size"), c.activation("hidden_act", default="gelu")
+    attention = c.heads(raw, whole=True, kv_names=(), width_names=())
+    heads, width, taps = attention["n_heads"], attention["d_head"], c.size("conv_depthwise_kernel_size", default=31)
+    form = c.text("position_embeddings_type", default="relative", null=None)
+    if not taps % 2:
+        c.fault("conv_depthwise_kernel_size", taps, "an odd number")
+    placed, every = list[Raw](), [2, -1, 1]
+    if form == "relative":
+        c.multiple("hidden_size", d, 2)
+        placed = [
+            piece("distances", "linear", d, d, bias=False, at=every, shared=True),
+            piece("offsets", "held", 2 * d),
+        ]
+        placed.append(piece("distance_scores", "scores", heads, width, keys=every))
+    elif form == "rotary":
+        c.multiple("hidden_size", d, 2 * heads)
+        placed = [piece("rotary", "rotary", heads, width)]
+    elif form is not None:
+        c.fault("position_embeddings_type", form, "'relative', 'rotary' or null")
+    mixed = [normed("attention", d), *attends("", d, heads, width, before=placed)]
+    inner = [piece("conv_inner_scale", "scale", d), piece("conv_inner_shift", "shift", d)]
+    last, around = _samples(c, raw)
+    around += [one | {"runs": 0} for one in _in_place(c, raw) if one["form"] in ("held", "convolution")]
+    read, head = _answers(c, raw, last, REQUIRED)
+    c.note("tokens are frames: what its convolutions make of as few samples as give them")
+    around = [*around, piece("norm", "layer_norm", d, kind="norm"), *read]
+    return listed(raw | {"around": around, "head": head}, {"layer": conformer(d, ff, act, mixed, taps, inner)}, [])
+
+
 def sew(c: Config) -> Raw:
     """wav2vec 2.0 whose layers see a mean of several frames, each of which a matrix then makes again
     (arXiv 2109.06870)."""
@@ -221,7 +254,13 @@ def _answers(c: Config, raw: Raw, last: int, classes: Any = 32, wide: int = 256)
     """What is read off the layers, as pieces and a head; `classes` and `wide` are the class's defaults."""
     d, tasks = (
         raw["d_model"],
-        ("ctc", "sequence", "frames", "speaker", *(("pretraining",) * (c.model_type == "wav2vec2"))),
+        (
+            "ctc",
+            "sequence",
+            "frames",
+            "speaker",
+            *(("pretraining",) * c.model_type.startswith("wav2vec2") * (c.model_type != "wav2vec2-bert")),
+        ),
     )
     form = c.head_of("none", *tasks)
     if form == "ctc":

@@ -151,10 +151,12 @@ def retnet(c: Config) -> Raw:
     d = c.size("hidden_size", default=2048)
     heads, keys, values, groups = _expanded(c, d, key=1.0, several=8, value=2.0)
     k, v = keys // groups, values // groups
-    made = [_map("q", d, keys), _map("k", d, k), _map("v", d, v), *_short(c, False, "silu", q=keys, k=k, v=v)]
+    made = [_map("q", d, keys), _map("k", d, k), _map("v", d, v)]
+    if c.flag("use_short_conv", default=False):
+        c.note("use_short_conv is passed over: its code makes no short convolutions, whatever it says")
     if c.data.get("feature_map") is not None:
         made.append(piece("features", c.activation("feature_map", default="none"), keys + k))
-    c.ignore("feature_map")
+    c.ignore("feature_map", "conv_size")
     made += _retained(heads, keys, values, heads // groups)
     if c.flag("elementwise_affine", default=True, null=False):
         made.append(piece("head_norm", "rms_norm", values // heads, groups=heads, kind="norm"))

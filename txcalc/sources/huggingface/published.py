@@ -369,7 +369,9 @@ def nomic_bert_own(c: Config) -> Raw:
         raw["around"] = [{"kind": "head"} | one for one in before]
         raw["head"] = {"form": "masked-lm", "plain": True, "tied": True, "bias": first}
     every = c.count("moe_every_n_layers", default=0)
-    c.ignore("expert_choice_router", "ffn_div", "moe_impl", "moe_resid_pdrop", "moe_normalize_expert_weights")
+    c.ignore("moe_impl", "moe_resid_pdrop")
+    c.only(False, "expert_choice_router", "moe_normalize_expert_weights", why="the published model is read")
+    c.only(1, "ffn_div", why="experts of the whole width are read")
     if not every:
         c.ignore("num_experts", "moe_top_k", "num_shared_experts")
         return raw

@@ -69,6 +69,8 @@ def codet5p(c: Config) -> Raw:
         for key in outer[2:4]:
             if given.get(key, False) is not (name == "decoder"):
                 inner.fault(key, given.get(key, ABSENT), str(name == "decoder").lower())
+        if name == "decoder" and (wide := given.get("cross_attention_hidden_size")) is not None:
+            inner.fault("cross_attention_hidden_size", wide, "null", "its code attends to no other width than its own")
         halves[name] = reader_named("gptj")(inner)
     encoder, decoder = ({k: v for k, v in half.items() if k not in ("kind", "context")} for half in halves.values())
     encoder["embedding"] = {**encoder.get("embedding", {}), "shared": False}

@@ -142,8 +142,8 @@ def xgenmm(c: Config) -> Raw:
 
 
 # What Ming-flash-omni's copy of Ling 2's config has where it says nothing, and Ling's own has not.
-_MING_2 = {"num_shared_experts": 0, "first_k_dense_replace": 0, "use_bias": True, "use_qk_norm": False,
-           "head_dim": None, "num_key_value_heads": 0}  # fmt: skip
+_MING_2 = {"num_shared_experts": 0, "first_k_dense_replace": 0, "use_bias": True, "head_dim": None,
+           "num_key_value_heads": 0}  # fmt: skip
 
 
 def bailingmm(c: Config) -> Raw:
@@ -159,7 +159,7 @@ def bailingmm(c: Config) -> Raw:
             absent = {key: value for key, value in _MING_2.items() if key not in inner}
             for key in absent:
                 inner.assume(key, absent[key])
-            inner.data = absent | {**inner.data}
+            inner.data = absent | {**inner.data, "use_qk_norm": True}  # this copy has the norms, and never looks at it
             inner.ignore("use_expert_bias", "moe_router_topk_scaling_factor", "use_interleaved_frame_timestamp")
             several = inner.text("router_type", default="topN")
             if several not in ("topN", "MultiRouter"):

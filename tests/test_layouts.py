@@ -49,6 +49,7 @@ SAMPLE: list[tuple[Any, Layout, dict[str, Any]]] = [
     (LLAMA + " tied", Layout(tp=2, sp=2, pp=2, fsdp=2), {"accumulation": 4}),
     (LLAMA, Layout(pp=2, fsdp=2), {"accumulation": 2, "recompute": "layers:1"}),  # a number that no piece has
     (load(LLAMA + " E=4 k=2", TUNED), Layout(tp=2, sp=2, fsdp=2, ep=4), {"frozen": "bf16", "adapter": "fp32"}),
+    (LLAMA, Layout(fsdp=3), {"optimizer": "muon"}),
     (build({**TINY["albert"], "lora": {"rank": 3}}, "albert"), Layout(tp=2, fsdp=2), {}),  # layers that are one module
 ]
 
@@ -63,6 +64,22 @@ def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, more: dict[str
     assert verdict.ok, verdict.failures
     wanted = {"parameters, bytes", "gradients, bytes", "saved, bytes"}
     assert wanted | ({"all_to_all, bytes"} if layout.ep > 1 else set()) <= {row.quantity for row in verdict.rows}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        ("muon", "muon of stacked experts is modelled: PyTorch's steps matrices alone"),
+        ("lion", "lion: its state is mode"),
+    ],
+)
+def test_states_that_pytorch_does_not_keep_are_modelled(optimizer: str, said: str) -> None:
+    from txcalc.verify.branches import NoParallel
+    from txcalc.verify.layouts import verify_layout
+
+    with pytest.raises(NoParallel, match=said):
+        verify_layout(load(LLAMA + " E=4 k=2"), Recipe(Layout(fsdp=2), tokens=32, optimizer=optimizer), ranks=1)
 
 
 @pytest.mark.slow

@@ -220,6 +220,17 @@ CASES += [
     ("deepseek-v3 --lora r=16,targets=all", Layout(fsdp=128, ep=64), MIXED),
     ("deepseek-v3 --lora r=16,targets=all", Layout(tp=4, sp=4, fsdp=32, ep=32, etp=4), MIXED | {"recompute": "blocks"}),
 ]
+# Muon of the blocks' matrices, beside AdamW of all others.
+CASES += [
+    (SMALL, Layout(fsdp=3), {"optimizer": "muon"}),
+    (TIED, Layout(fsdp=4, dp=2), {"optimizer": "muon"}),
+    (SMALL, Layout(tp=2), {"parameter": "bf16", "optimizer": "muon"}),
+    (SMALL, Layout(tp=2, sp=2, fsdp=3), {"optimizer": "muon", "recompute": "blocks"}),
+    (SMALL, Layout(pp=2, fsdp=2), {"optimizer": "muon", "accumulation": 4}),
+    (SMALL + ALL, Layout(fsdp=3), MIXED | {"optimizer": "muon"}),
+    ("gpt2", Layout(fsdp=8), {"optimizer": "muon"}),
+    ("llama-3.1-8b", Layout(fsdp=8), {"optimizer": "muon"}),
+]
 
 
 KEPT = Path(__file__).parents[1] / "data" / "training" / "layouts.json"

@@ -42,8 +42,8 @@ def verify_layout(model: Model, recipe: Recipe, ranks: int | None = None, affine
     framework.
     """
     check()
-    _provable(model, recipe)
     plan = memory(model, recipe)
+    _provable(model, recipe)
     pipeline = Pipeline(model, recipe)
     verdict = Verdict(f"{model.name}, {recipe.layout}")
     for stage in range(recipe.layout.pp):

@@ -10,14 +10,16 @@ process of its own, since a process group can be created only once.
 
 from __future__ import annotations
 
+import logging
 import multiprocessing
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from importlib import import_module
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import torch
 import torch.distributed as dist
@@ -105,6 +107,7 @@ def _group(rank: int, world: int) -> None:
 def _run(jobs: list[RankJob]) -> list[dict[str, int]]:
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
+    logging.disable(logging.WARNING)  # of collectives that real ranks would take long for
     _group(jobs[0].rank, jobs[0].recipe.layout.gpus)
     try:
         mesh = meshes(jobs[0].recipe)
@@ -158,7 +161,7 @@ def _measured(job: RankJob, mesh: Any) -> dict[str, int]:
     return dict(held(net, optimizer) + Counter(found) + Counter(collectives.found))
 
 
-def held(net: nn.Module, optimizer: torch.optim.Optimizer) -> Counter[str]:
+def held(net: nn.Module, optimizer: Any) -> Counter[str]:
     """Bytes of parameters, gradients and optimizer state of a rank after a step."""
     found: Counter[str] = Counter()
     frozen = not all(parameter.requires_grad for parameter in net.parameters())
@@ -199,16 +202,39 @@ def _dtype(recipe: Recipe) -> torch.dtype:
     return OF_BYTES[recipe.compute_bytes]
 
 
-def stepper(recipe: Recipe, net: nn.Module) -> torch.optim.Optimizer:
+def stepper(recipe: Recipe, net: nn.Module) -> Any:
     """PyTorch's optimizer of that name, one per tensor (DTensors of two meshes cannot be stepped together)."""
     made: dict[str, Any] = {
         "adamw": lambda p: torch.optim.AdamW(p, foreach=False),
         "sgd": lambda p: torch.optim.SGD(p, lr=0.1, foreach=False),
         "sgd-momentum": lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, foreach=False),
+        "muon": lambda _: MuonBesideAdamW(net),
     }
     if recipe.optimizer not in made:
         raise NoParallel(f"{recipe.optimizer}: its state is modelled; {', '.join(made)} are stepped on sharded tensors")
-    return made[recipe.optimizer](net.parameters())  # type: ignore[no-any-return]
+    return made[recipe.optimizer](net.parameters())
+
+
+class MuonBesideAdamW:
+    """PyTorch's Muon for the blocks' matrices, which it steps alone, and AdamW for all else."""
+
+    def __init__(self, net: nn.Module) -> None:
+        learning = [(f".{name}", p) for name, p in net.named_parameters() if p.requires_grad]
+        if any(p.dim() > 2 and ".layers." in name for name, p in learning):
+            raise NoParallel("muon of stacked experts is modelled: PyTorch's steps matrices alone")
+        hidden, others = list[nn.Parameter](), list[nn.Parameter]()
+        for name, p in learning:
+            (hidden if ".layers." in name and p.dim() == 2 else others).append(p)
+        muon, adamw = cast(Any, torch.optim.Muon), partial(torch.optim.AdamW, foreach=False)
+        self.each = [made(some) for made, some in ((muon, hidden), (adamw, others)) if some]
+
+    @property
+    def state(self) -> dict[Tensor, Any]:
+        return {p: kept for one in self.each for p, kept in one.state.items()}
+
+    def step(self) -> None:
+        for one in self.each:
+            one.step()
 
 
 def sharded(

@@ -205,7 +205,8 @@ def _torchscale(c: Config) -> Raw:
 def bailing_moe_linear(c: Config) -> Raw:
     """Ring-linear: Ling 2's experts behind retention, and behind attention in the last layer of each group.
 
-    Source   2025 (arXiv 2510.19338), section 2; MLX's code and the config of Ring-mini-linear-2.0, 16.4e9 parameters
+    Source   2025 (arXiv 2510.19338), section 2; the codes of MLX and SGLang; the config of Ring-mini-linear-2.0, which
+             has 16.4e9 parameters
     """
     c.of_its_own("bailingmoelinearv2", "bailingmoelinear")
     for name in _SAID:
@@ -226,15 +227,19 @@ def bailing_moe_linear(c: Config) -> Raw:
         "qk_norm": "head" if normed else "none",
     }
     places = c.rotary(attention["d_head"])
-    w = max(1, d // h)
+    w, each = attention["d_head"], c.size("layer_group_size", default=1)
+    if w * h != d:
+        c.fault("head_dim", w, "hidden_size / num_attention_heads", _APART)
+    c.divides(each, n, "layer_group_size", "num_hidden_layers")
     made = [piece(name, "linear", d, d, bias=bias) for name in "qkv"]
     made += [piece(f"{name}_norm", "rms_norm", w, groups=h, kind="norm") for name in "qk"] * normed
     made += [piece("rotary", "rotary", 2 * h, 2 * max(1, int(w * c.real("partial_rotary_factor", default=1.0)) // 2))]
     made += [piece("scan", "gated_scan", h, w, w), piece("head_norm", "rms_norm", d, kind="norm"), _map("gate", d, d)]
     made += [piece("gated", "sigmoid", d), _map("o", d, d)]
     mixed = c.experts(("num_experts",), ("num_experts_per_tok",), ("moe_intermediate_size",), 1, 1, scoring="sigmoid")
-    wide = c.size("moe_shared_expert_intermediate_size", default=None, null=None)
-    mixed |= {"d_ff_shared": wide} if wide and c.data.get("num_shared_experts") else {}
+    shared = c.size("moe_shared_expert_intermediate_size", default=mixed["d_ff"], null=mixed["d_ff"])
+    if shared != mixed["d_ff"] and c.data.get("num_shared_experts"):
+        c.fault("moe_shared_expert_intermediate_size", shared, "moe_intermediate_size", _APART)
     raw |= {
         "attention": attention,
         "pieces": {"leaves": [{"kind": "recurrent"} | one for one in made]},
@@ -244,8 +249,8 @@ def bailing_moe_linear(c: Config) -> Raw:
         "positions": places,
         "head": c.lm_head(tied=False),
     }
-    each, first = c.size("layer_group_size", default=1), c.count("first_k_dense_replace", default=0)
-    kinds = [("attention" if not (i + 1) % each or i >= n // each * each else "linear", i < first) for i in range(n)]
+    first = c.count("first_k_dense_replace", default=0)
+    kinds = [("linear" if (i + 1) % each else "attention", i < first) for i in range(n)]
     named = ["dense-" * dense + mixer for mixer, dense in kinds]
     parts = {"attention": "attention", "linear": "pieces"}
     tables: dict[str, Raw] = {
@@ -255,6 +260,7 @@ def bailing_moe_linear(c: Config) -> Raw:
     return layered(raw, (named, tables))
 
 
+_APART = "the codes of MLX and of SGLang make different layers of another"
 # Keys of Ring-linear's whose defaults are not known.
 _SAID = (
     "num_attention_heads", "num_key_value_heads", "head_dim", "num_experts", "num_experts_per_tok",

@@ -142,9 +142,10 @@ def _groups(tensors: Iterable[RankTensor]) -> tuple[int, dict[int, int]]:
     """Elements of the root and of each block."""
     root, blocks = 0, dict[int, int]()
     for tensor in tensors:
+        elements = tensor.size * tensor.copies
+        root += 0 if tensor.group else elements
         for layer in tensor.group:
-            blocks[layer] = blocks.get(layer, 0) + tensor.size * tensor.copies // len(tensor.group)
-        root += 0 if tensor.group else tensor.size * tensor.copies
+            blocks[layer] = blocks.get(layer, 0) + elements // len(tensor.group)
     return root, blocks
 
 

@@ -115,7 +115,7 @@ class RankLeaf(NamedTuple):
     @property
     def split(self) -> bool:
         """Whether one of its weights is split."""
-        return any(axis is not None for _, _, axis in self.axes())
+        return self.entry.leaf is not self.whole and any(axis is not None for _, _, axis in self.axes())
 
     def axes(self) -> Iterator[tuple[tuple[int, ...], tuple[int, ...], int | None]]:
         """For each weight: its shape on the rank, its whole shape, and the axis that is split (None: not split)."""

@@ -191,6 +191,15 @@ def test_a_language_model_in_a_table(name: str, row: dict[str, str]) -> None:
             describe({**whole, **change})
 
 
+def test_ultravox_with_another_files_language_model_or_adapters_is_refused() -> None:
+    config = {"model_type": "ultravox", "text_config": LLAMA | {"model_type": "llama"}}
+    off = {"text_model_lora_config": {"r": 0}, "text_model_id": None}
+    assert build(*describe(config | off)).params == build(*describe(LLAMA | {"model_type": "llama"})).params
+    for change in ({"text_model_lora_config": {"r": 8}}, {"text_model_id": "another/file"}):
+        with pytest.raises(InputError, match=r"adapters in the language model|names another file"):
+            describe(config | change)
+
+
 BESIDE_THEIR_LANGUAGE = [(name, row) for name, row in WHOLES.items() if row.get("own", "").startswith("mm_")]
 
 

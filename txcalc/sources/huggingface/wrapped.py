@@ -76,10 +76,14 @@ def inside(
     but for the keys `other`, which are of something else."""
     _called(c, classes, endings=("", "forcausallm", "forconditionalgeneration"))
     text = c.data.get(key)
-    if not isinstance(text, Mapping):
-        named = "text_model_id names another file, which says it" if c.data.get("text_model_id") else ""
+    elsewhere = bool(c.data.get("text_model_id"))
+    if elsewhere or not isinstance(text, Mapping):
+        named = "text_model_id names another file, which says it" if elsewhere else ""
         c.fault(key, ABSENT if text is None else text, "an object, the language model's own config", named)
         text = {}
+    adapted = c.data.get("text_model_lora_config")
+    if isinstance(adapted, Mapping) and adapted.get("r") != 0:
+        c.fault("text_model_lora_config", adapted, "null, or r = 0", "adapters in the language model are not read")
     inner = Config(text, c.model_type, f"{key}.", c, partial=True)
     inner.ignore(*(name for name in text if name.startswith("tokenizer_")))
     raw = read(inner)

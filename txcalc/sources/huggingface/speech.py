@@ -8,6 +8,7 @@ from typing import Any
 from txcalc.sources.huggingface import towers
 from txcalc.sources.huggingface.beside import beside
 from txcalc.sources.huggingface.config import Config, Raw, piece
+from txcalc.sources.huggingface.deberta import distances
 from txcalc.sources.huggingface.keys import REQUIRED
 from txcalc.sources.huggingface.leaves import attends, conformer, fed, listed, normed
 from txcalc.sources.huggingface.seq2seq import half_of, joined, joined_head
@@ -118,15 +119,16 @@ def wav2vec2_conformer(c: Config) -> Raw:
     return listed(raw | {"around": around, "head": head}, {"layer": conformer(d, ff, act, mixed, taps, inner)}, [])
 
 
-def sew(c: Config) -> Raw:
+def sew(c: Config, apart: bool = False) -> Raw:
     """wav2vec 2.0 whose layers see a mean of several frames, each of which a matrix then makes again
-    (arXiv 2109.06870)."""
+    (arXiv 2109.06870); SEW-D's are DeBERTa's, whose queries and keys meet distances (`apart`)."""
     raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
     d, rate = raw["d_model"], c.size("squeeze_factor", default=2)
     attention = c.heads(raw, whole=True, kv_names=(), width_names=())
     c.only(False, "use_weighted_layer_sum", why="its layers are of fewer positions than what follows them")
     last, around = _samples(c, raw, rate, _SEW)
-    around += [*_in_place(c, raw), piece("norm", "layer_norm", d, kind="norm"), piece("again", "linear", d, rate * d)]
+    around += [*_in_place(c, raw), *[piece("norm", "layer_norm", d, kind="norm")] * (not apart)]
+    around.append(piece("again", "linear", d, rate * d))
     around.append(piece("again_activation", c.activation("feat_extract_activation", default="gelu"), rate * d))
     read, head = _answers(c, raw, last)
     if head["form"] == "classifier":
@@ -136,10 +138,14 @@ def sew(c: Config) -> Raw:
         "attention": attention | {"bias": True},
         "feed_forward": c.plain(),
         "norm": c.layer_norm("layer_norm_eps", place="post"),
-        "positions": {"form": "none"},
+        "positions": distances(c) if apart else {"form": "none"},
         "around": around + [{"at": [rate, 0, 1]} | one for one in read],
         "head": {"form": "none"},
     }
+
+
+def sew_d(c: Config) -> Raw:
+    return sew(c, True)
 
 
 _SEW = {
@@ -217,7 +223,7 @@ def _samples(c: Config, raw: Raw, rate: int = 1, usual: Mapping[str, list[int]] 
         a, b = a * strides[i], (b - 1) * strides[i] + taps[i]
     if c.flag("feat_proj_layer_norm", default=True) if c.model_type == "hubert" else True:
         pieces.append(piece("projection_norm", "layer_norm", widths[-1], kind="norm", **here))
-    if c.model_type != "sew" or widths[-1] != raw["d_model"]:
+    if not c.model_type.startswith("sew") or widths[-1] != raw["d_model"]:
         pieces.append(piece("projection", "linear", widths[-1], raw["d_model"], **here))
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
         pieces.append(piece("mask_token", "held", raw["d_model"]))

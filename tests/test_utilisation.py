@@ -51,6 +51,13 @@ def test_megatrons_days() -> None:
     assert all(figure.off < 1 for figure in figures)
 
 
+def test_what_zero_shares() -> None:
+    """To half of the last printed digit."""
+    figures = list(evidence.zero())
+    assert [figure.published for figure in figures] == [120, 31.4, 16.6, 1.9]
+    assert all(figure.off < 0.05 for figure in figures)
+
+
 def test_papers() -> None:
     """To the last printed digit; Llama 3's TFLOP/s are printed to tens (1 % of 430 or 400)."""
     within = {"PaLM MFU": 0.05, "MT-NLG MFU": 0.055, "Llama 3 MFU": 0.6, "Llama 3 FLOPs, 1e25": 0.05}
@@ -64,7 +71,7 @@ def test_papers() -> None:
 def test_the_evidence_is_printed(capsys: pytest.CaptureFixture[str]) -> None:
     evidence.main()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 13 and lines[0].startswith("llm-foundry MFU: 129 rows")
+    assert len(lines) == 17 and lines[0].startswith("llm-foundry MFU: 129 rows")
 
 
 def test_recomputation_is_in_hfu_alone() -> None:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from txcalc import hardware, load
 from txcalc.model import Model
+from txcalc.planning.training import Layout, Recipe, memory
 from txcalc.planning.utilisation import utilisation
 
 DATA = Path(__file__).parents[1] / "data" / "training"
@@ -125,6 +126,16 @@ def papers() -> Iterator[Figure]:
     yield Figure("DeepSeek-V3 GPU-hours, thousands", "14.8 T tokens at 180K H800 hours a trillion", 2664, hours)
 
 
+def zero() -> Iterator[Figure]:
+    """Rajbhandari et al. 2020 (arXiv 1910.02054), figure 1: states of 7.5 B parameters in mixed precision on each of 64
+    ranks, by what is shared; here of a model of about that size, each parameter's bytes times 7.5 B."""
+    model = load(GPT.format(width=4096, layers=36, heads=32, inner=16_384))
+    for stage, published in enumerate((120, 31.4, 16.6, 1.9)):
+        recipe = Recipe(Layout(dp=64), framework="deepspeed", zero=stage, tokens=64)
+        held = sum(memory(model, recipe).fullest.state)
+        yield Figure("ZeRO figure 1, GB", f"stage {stage}", published, 7.5 * held / model.params)
+
+
 # Narayanan et al. 2021 (arXiv 2104.04473), table 2: width, layers, heads, GPUs, TFLOP/s, days for 300 B tokens.
 DAYS = [
     *((12_288, 96, 96, *row) for row in ((384, 144, 90), (768, 88, 74), (1536, 44, 74))),
@@ -143,7 +154,7 @@ def days() -> Iterator[Figure]:
 
 
 def all_figures() -> list[Figure]:
-    return [*foundry(), *nanotron(), *bridge(), *days(), *papers()]
+    return [*foundry(), *nanotron(), *bridge(), *days(), *zero(), *papers()]
 
 
 def main() -> None:
@@ -152,7 +163,7 @@ def main() -> None:
         groups.setdefault(figure.source, []).append(figure)
     for source, figures in groups.items():
         worst = max(figures, key=lambda each: each.off)
-        if len(figures) > 3:
+        if len(figures) > 4:
             line = f"median {median(each.off for each in figures):.3f}, largest {worst.off:.3f} ({worst.what})"
             print(f"{source}: {len(figures)} rows, {line}")
         else:

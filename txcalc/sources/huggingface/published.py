@@ -83,6 +83,8 @@ def chatglm(c: Config) -> Raw:
         groups = c.size("multi_query_group_num", default=1)
         c.divides(groups, attention["n_heads"], "multi_query_group_num", "num_attention_heads")
         attention["n_kv_heads"] = groups
+    elif c.data.get("pre_seq_len"):
+        c.fault("multi_query_attention", False, "true", "its code makes a prefix for multi_query_group_num heads alone")
     bias = c.flag("add_bias_linear", default=False)
     qkv = c.flag("add_qkv_bias", default=False) or bias
     c.only(True, "post_layer_norm", why="the last norm is read")

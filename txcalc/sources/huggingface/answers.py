@@ -145,7 +145,8 @@ class Answers(Keys):
         form = self.head_of("lm", "none", *tasks)
         if form != "lm":
             self.ignore("tie_word_embeddings")
-            if form == "sequence" and self.model_type in SCORING and not {"id2label", "num_labels"} & self.data.keys():
+            said = any(self.data.get(key) is not None for key in ("id2label", "num_labels"))
+            if form == "sequence" and self.model_type in SCORING and not said:
                 why = "changed copies of that class, whose classifiers are others, say nothing of them"
                 self.fault("num_labels", ABSENT, "a whole number above 0", why)
             return {"form": "none"} if form == "none" else self.decision(form)

@@ -124,7 +124,7 @@ def flamingo(c: Config) -> Raw:
     d, number = raw["d_model"], raw["n_layers"] // every
     held = number * (2 * 512 * d + 1024 * wide + 8 * d * d + 4 * d + 2)
     c.note(f"words alone are run: {number:,} gated layers that read a picture ({held:,} parameters) are held")
-    return raw | {"idle": raw.get("idle", 0) + held}
+    return raw | ({"idle": raw.get("idle", 0) + held} if held else {})
 
 
 def xgenmm(c: Config) -> Raw:

@@ -395,6 +395,11 @@ def test_adapters_are_shown_in_dtypes_that_torch_shards() -> None:
     tuned = load(LLAMA, TUNED)
     with pytest.raises(InputError, match="frozen=nf4-dq: weights that another library packs are modelled"):
         verify_layout(tuned, Recipe(Layout(fsdp=2), tokens=64, frozen="nf4-dq"))
+    with pytest.raises(InputError, match="frozen=nf4-dq: weights that another library packs are modelled"):
+        verify_layout(tuned, Recipe(Layout(tp=2), tokens=64, frozen="nf4-dq"))
+    for name, dtype in (("adapter", "fp8"), ("adapter", "fp64"), ("parameter", "fp8"), ("reduce", "fp8")):
+        with pytest.raises(InputError, match=f"{name}={dtype}: .* other than 16 or 32 bits are modelled"):
+            verify_layout(tuned, Recipe(Layout(fsdp=2), tokens=64, **{name: dtype}))  # type: ignore[arg-type]
     apart: list[dict[str, Any]] = [
         {"parameter": "bf16", "adapter": "fp32"},
         {"parameter": "bf16", "frozen": "fp32"},

@@ -450,15 +450,32 @@ def test_a_record_takes_its_fields_by_place_or_by_name_and_no_others() -> None:
     made = Noted(1, said=[3])
     assert (made.one, made.other, made.said, made.known) == (1, 2, [3], {}) and made == Noted(1, 2, [3])
     assert Noted(1).said is not Noted(1).said and Noted(1).known is not Noted(1).known
-    for given, named in (
-        ((), {}),
-        ((1, 2, [], {}), {}),
-        ((1,), {"one": 1}),
-        ((1,), {"known": {}}),
-        ((1,), {"more": 1}),
+    for given, named, fault in (
+        ((), {}, "fields missing: one;"),
+        ((1, 2, [], {}), {}, "4 values without a name, expected at most 3"),
+        ((1,), {"one": 1}, "fields given twice: one"),
+        ((1,), {"known": {}}, "fields it has not: known"),
+        ((1,), {"more": 1}, "fields it has not: more"),
     ):
-        with pytest.raises(TypeError, match="Noted: "):
+        with pytest.raises(TypeError, match=f"Noted: .*{fault}"):
             Noted(*given, **named)
+
+
+def test_a_record_may_have_no_fields_or_a_constant_and_what_is_not_called_is_refused() -> None:
+    @record
+    class Empty:
+        pass
+
+    @record
+    class Numbered:
+        one: int = field(default=1, init=False)
+
+    assert Empty() == Empty() != Numbered() and Numbered().one == 1
+    with pytest.raises(TypeError, match="Checked: nothing would call its __post_init__"):
+
+        @record
+        class Checked:
+            def __post_init__(self) -> None: ...
 
 
 def test_experts_beyond_the_last_are_not_there() -> None:

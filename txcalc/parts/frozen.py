@@ -30,7 +30,7 @@ def record(*, eq: bool = True, kw_only: bool = False) -> Callable[[type[T]], typ
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(cls: type[T] | None = None, *, eq: bool = True, kw_only: bool = False) -> Any:
     """A frozen dataclass whose methods all classes share, but for those that it defines itself. Without `eq` instances
-    compare by identity."""
+    compare by identity. `__post_init__` is not called: `TypeError`."""
     return partial(_dataclass, eq=eq, kw_only=kw_only) if cls is None else _dataclass(cls, eq, kw_only)
 
 
@@ -39,16 +39,18 @@ def _dataclass(cls: Any, eq: bool, kw_only: bool) -> Any:
     for name, method in (shared | {"__eq__": _equal, "__hash__": _hashed} if eq else shared).items():
         if name not in vars(cls):
             setattr(cls, name, method)
+    if hasattr(cls, "__post_init__"):
+        raise TypeError(f"{cls.__name__}: nothing would call its __post_init__")
     cls.__doc__ = cls.__doc__ or cls.__name__  # for want of one `dataclass` would write out the signature
     made: Any = dataclass(init=False, eq=False, repr=False, kw_only=kw_only)(cls)
     known = fields(made)
     factories = [each for each in known if each.default_factory is not MISSING]
     made.__names__ = frozenset([each.name for each in known if each.init])
     made.__order__ = tuple([each.name for each in known if each.init and not each.kw_only])
-    made.__defaults__ = {each.name: each.default for each in known if each.default is not MISSING}
+    made.__defaults__ = {each.name: each.default for each in known if each.init and each.default is not MISSING}
     made.__factories__ = [(each.name, each.default_factory) for each in factories if each.init]
     made.__inner__ = [(each.name, each.default_factory) for each in factories if not each.init]
-    made.__compared__ = attrgetter(*[each.name for each in known if each.compare]) if eq else None
+    made.__compared__ = attrgetter("__class__", *[each.name for each in known if each.compare])  # a tuple of any number
     return made
 
 
@@ -66,8 +68,10 @@ def _made(self: Any, *given: Any, **values: Any) -> None:
     own.update(values)
     if given:
         order = self.__order__[: len(given)]
-        if len(order) < len(given) or not values.keys().isdisjoint(order):
-            raise TypeError(f"{type(self).__name__}: {len(given)} values without a name, some of them one too many")
+        if len(order) < len(given):
+            raise TypeError(f"{type(self).__name__}: {len(given)} values without a name, expected at most {len(order)}")
+        if twice := ", ".join(name for name in order if name in values):
+            raise TypeError(f"{type(self).__name__}: fields given twice: {twice}")
         own.update(zip(order, given, strict=True))
     for name, make in self.__factories__:
         if name not in own:

@@ -85,7 +85,13 @@ def _provable(model: Model, recipe: Recipe) -> None:
     faults += _of_experts(model, recipe)
     if recipe.layout.sp > 1 and (whole := _whole_positions(model)):
         faults.append(f"sp = {recipe.layout.sp}: {whole} all positions at once, which is modelled: sp=1")
-    if recipe.shards == 1 and len(_widths(model, recipe)) > 1:
+    dtypes = {name: getattr(recipe, name) for name in ("parameter", "gradient", "compute", "reduce", "adapter")}
+    faults += [
+        f"{name}={dtype}: weights and gradients of other than 16 or 32 bits are modelled"
+        for name, dtype in dtypes.items()
+        if dtype and bits_of(dtype) not in (16, 32)
+    ]
+    if recipe.shards == 1 and not recipe.packed and len(_widths(model, recipe)) > 1:
         faults.append("without fsdp torch computes in the weights' dtype: give all the same (--recipe parameter=bf16)")
     if recipe.shards == 1 and recipe.layout.dp > 1:
         faults.append("dp without fsdp: DistributedDataParallel's buckets are modelled; fsdp=N is proved")

@@ -191,6 +191,13 @@ def test_a_language_model_in_a_table(name: str, row: dict[str, str]) -> None:
             describe({**whole, **change})
 
 
+def test_a_first_ling_without_its_number_of_keys_heads_is_refused() -> None:
+    """Its class has 0 then, of which it makes no model."""
+    config = {key: value for key, value in CASES["bailing_moe"]["config"].items() if key != "num_key_value_heads"}
+    with pytest.raises(InputError, match="num_key_value_heads is missing"):
+        describe(config)
+
+
 def test_ultravox_with_another_files_language_model_or_adapters_is_refused() -> None:
     config = {"model_type": "ultravox", "text_config": LLAMA | {"model_type": "llama"}}
     off = {"text_model_lora_config": {"r": 0}, "text_model_id": None}

@@ -16,7 +16,7 @@ from extras import needs
 from tiny import TINY
 from typer.testing import CliRunner
 
-from txcalc import load
+from txcalc import load, show
 from txcalc.cli import app
 from txcalc.errors import InputError
 from txcalc.evidence import known as evidence, splits, theorems
@@ -54,6 +54,14 @@ def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 # Who inherits.
+
+
+@pytest.mark.slow
+def test_every_small_config_is_shown_with_its_marks() -> None:
+    """Also where a theorem is looked for in vain: a picture's size that listed leaves fix is part of the structure."""
+    for name, entry in json.loads(CONFIGS.with_name("small.json").read_text()).items():
+        for _, model in make_theorems.read("small", name, entry["config"]):
+            assert show(model).params.total
 
 
 @pytest.mark.slow

@@ -70,7 +70,7 @@ def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, more: dict[str
 @pytest.mark.parametrize(
     ("optimizer", "said"),
     [
-        ("muon", "muon of stacked experts is modelled: PyTorch's steps matrices alone"),
+        ("muon", "muon of stacked experts and convolutions is modelled: PyTorch's steps matrices alone"),
         ("lion", "lion: its state is mode"),
     ],
 )

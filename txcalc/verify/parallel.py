@@ -221,7 +221,7 @@ class MuonBesideAdamW:
     def __init__(self, net: nn.Module) -> None:
         learning = [(f".{name}", p) for name, p in net.named_parameters() if p.requires_grad]
         if any(p.dim() > 2 and ".layers." in name for name, p in learning):
-            raise NoParallel("muon of stacked experts is modelled: PyTorch's steps matrices alone")
+            raise NoParallel("muon of stacked experts and convolutions is modelled: PyTorch's steps matrices alone")
         hidden, others = list[nn.Parameter](), list[nn.Parameter]()
         for name, p in learning:
             (hidden if ".layers." in name and p.dim() == 2 else others).append(p)

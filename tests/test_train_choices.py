@@ -822,3 +822,9 @@ def test_ranks_of_tp_are_told_apart_where_they_differ(rows: int, columns: list[i
     recipe = Recipe(Layout(tp=4), tokens=16)
     pieces = Pipeline(load(f"D=64 L=1 h=4 h_kv=4 F=96 V={rows}"), recipe).of_stage(0)
     assert _columns(pieces, recipe) == columns
+
+
+def test_shares_of_experts_tokens_are_gathered_beside_no_product() -> None:
+    """A sum reads them. Of 33 tokens tp = 2 makes no sp, and the search costs the layers without the head."""
+    few = txcalc.train("D=64 h=4 F=128 L=4 V=256 E=4 k=2", gpu="h100-sxm:4", framework="fsdp2", tokens=33)
+    assert not few.failed

@@ -402,7 +402,7 @@ def _joins(rank: Root, work: Workload, held: Sequence[RankLeaf], layout: Layout)
             runs[-1].append(leaf)
     for number, (own, before) in enumerate(joins):
         kinds = {transfer.kind for transfer in own.transfers}
-        beside = runs[number + ("all_gather" in kinds)]
+        beside = runs[number + ("all_gather" in kinds)] if own.duty != "shares" else []  # the next leaf reads a sum
         products = tuple(leaf for leaf in beside if leaf.column != ("reduce_scatter" in kinds))
         again = own.duty not in ("logits", "shares")
         if before is not None and before.entry.leaf.row is not None and "all_gather" not in kinds:

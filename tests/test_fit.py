@@ -424,3 +424,8 @@ def test_a_ratio_is_a_short_number() -> None:
     assert parse_ratio("3." + "5" * 17) > 3
     with pytest.raises(InputError):
         parse_ratio("3." + "5" * 18)
+
+
+def test_an_accelerator_given_twice_is_one() -> None:
+    once, twice = (fit("gpt2", gpu=cards) for cards in (["h100-sxm", "l4"], ["h100-sxm", "l4", "h100"]))
+    assert str(once) == str(twice) and len(twice.cards) == 2

@@ -114,7 +114,8 @@ def fit(
             expected = "a name, or a size and a bandwidth with their units (16GB@500GB/s)"
             raise InputError("--gpu", [Fault("--gpu", name, expected, f"for a size alone: --memory {name}")])
         known = hardware.load(name)
-        cards.append(CardSet(known.title, known.memory, number or 1, known))
+        card = CardSet(known.title, known.memory, number or 1, known)
+        cards += [] if card.name in [each.name for each in cards] else [card]  # one given twice is one column
     tried = models(sources, text_only)
     if not sources:
         offered = (known for known in presets() if known[0].get("released", True))

@@ -336,9 +336,9 @@ def lettered(name: str, stacks: Mapping[str, Any], kind: str) -> Unit:
 def _lettered(stack: Mapping[str, Any], naming: _Parameters) -> dict[str, Any]:
     """A stack with `Size`s, and without what costs nothing: floats, the layers' pattern."""
     result = {key: value for key, value in stack.items() if key != "pattern"}
-    steps = (stack.get("projector") or {}).get("steps", ())
-    listed = any("resample" in step for step in steps)  # leaves for one size of picture
-    sections = {name: _letters(name) for name in STACK if not (name == "vision" and listed)} | {"positions": ("rows",)}
+    sections = {name: _letters(name) for name in STACK} | {"positions": ("rows",)}
+    if (stack.get("projector") or {}).get("steps"):  # steps read so many positions of the picture
+        del sections["vision"]
     result = _sections(result, sections, naming)
     tables = [[naming.parameter("embedding.tables", rows), reads] for rows, reads in stack["embedding"]["tables"]]
     result["embedding"] = {**result["embedding"], "tables": tables}

@@ -79,7 +79,7 @@ def stack(root: Composite) -> StackPart:
     if isinstance(root, FixedLength):
         return root.stack
     if not isinstance(root, StackPart):
-        raise InputError("reference", ["has no modules of a tower beside a language model yet"])
+        raise InputError("reference", ["has no modules of the towers that wholes have beside a language model"])
     return root
 
 

@@ -99,8 +99,9 @@ def verify(
                 raise InputError("verify", ["--ranks does not work with --torchrun, which runs all ranks"])
             return _torchrun(models, layout, recipe or "", torchrun, device)
         _refuse({"--device": device != "meta"}, "with --layout needs --torchrun")
-        formats = f"frozen={beside.get('base', 'bf16')},adapter={beside.get('dtype', 'fp32')},"  # as train has them
-        return txcalc.verify(*models, layout=layout, recipe=formats * bool(lora) + (recipe or ""), ranks=ranks)
+        if lora:  # in the formats that train has
+            recipe = f"frozen={beside.get('base', 'bf16')},adapter={beside.get('dtype', 'fp32')},{recipe or ''}"
+        return txcalc.verify(*models, layout=layout, recipe=recipe or "", ranks=ranks)
     alone = {"--recipe": recipe, "--ranks": ranks is not None, "--torchrun": torchrun is not None}
     _refuse(alone, "needs --layout")
     given = _given("verify", sources, everything)

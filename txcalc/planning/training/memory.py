@@ -113,11 +113,13 @@ def memory_within(model: Model, recipe: Recipe, most: int | None) -> Ranks | Non
     cautions = [recipe.rules.caution] if recipe.rules.caution else []
     if OPTIMIZERS[recipe.optimizer].newton_schulz and recipe.rules.dtensor and layout.tp > 1:
         cautions.append(f"{recipe.optimizer}: what PyTorch's ranks send of a matrix that tp splits is not counted")
-    leaves = (held.entry.leaf for piece in pipeline.pieces for held in piece.leaves)
-    for what in dict.fromkeys(leaf.of_all for leaf in leaves) if layout.tp > 1 else ():
-        cautions += [f"tp: {what}: each rank takes its own share; to take all, ranks send what is not counted"] * bool(
-            what
-        )
+    if layout.tp > 1:
+        of_all = dict.fromkeys(held.entry.leaf.of_all for piece in pipeline.pieces for held in piece.leaves)
+        cautions += [
+            f"tp: {what}: each rank takes its own share; to take all, ranks send what is not counted"
+            for what in of_all
+            if what
+        ]
     return Ranks(model, recipe, tuple(_fold(found)), (*_towers(model), *pipeline.notes, *pipeline.unsummed, *cautions))
 
 

@@ -72,11 +72,11 @@ def recorded(c: Config) -> Raw:
             around.append(made | {"times": value(times), "runs": value(runs)})
     if any(form == "scores" for _, _, _, form, *_ in row["pieces"]):
         c.note("two encoders side by side, a picture of its own size and a text of these tokens, all compared with all")
-    for told, remark in (
+    remarks = (
         (cls.endswith(("ForCausalLM", "LMHeadModel")), "a text is read whole: how words are written is not counted"),
         (row["fixed"], "an input of its own size is read, whatever number of tokens is asked for"),
-    ):
-        c.notes += [remark] * told
+    )
+    c.notes += [remark for told, remark in remarks if told]
     width = next(size for path, size in sizes.items() if _last(path) in ("hidden_size", "d_model", "embed_dim"))
     raw: Raw = {"kind": "encoder", "d_model": width, "n_layers": sizes[row["layers"]], "around": around}
     return listed(raw | {"head": {"form": "none"}}, {"layer": layer}, [])

@@ -256,19 +256,14 @@ def _in_place(c: Config, raw: Raw) -> list[Raw]:
     ]
 
 
+# Types whose class for pretraining is wav2vec 2.0's, with its codebooks.
+QUANTISED = frozenset({"wav2vec2", "wav2vec2-conformer"})
+
+
 def _answers(c: Config, raw: Raw, last: int, classes: Any = 32, wide: int = 256) -> tuple[list[Raw], Raw]:
     """What is read off the layers, as pieces and a head; `classes` and `wide` are the class's defaults."""
-    d, tasks = (
-        raw["d_model"],
-        (
-            "ctc",
-            "sequence",
-            "frames",
-            "speaker",
-            *(("pretraining",) * c.model_type.startswith("wav2vec2") * (c.model_type != "wav2vec2-bert")),
-        ),
-    )
-    form = c.head_of("none", *tasks)
+    d, quantised = raw["d_model"], ("pretraining",) * (c.model_type in QUANTISED)
+    form = c.head_of("none", "ctc", "sequence", "frames", "speaker", *quantised)
     if form == "ctc":
         return [], {"form": "classifier", "classes": c.size("vocab_size", default=classes), "every": True}
     weighed = c.flag("use_weighted_layer_sum", default=False) and form in ("sequence", "frames", "speaker")

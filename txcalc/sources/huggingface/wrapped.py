@@ -76,14 +76,9 @@ def inside(
     but for the keys `other`, which are of something else."""
     _called(c, classes, endings=("", "forcausallm", "forconditionalgeneration"))
     text = c.data.get(key)
-    elsewhere = bool(c.data.get("text_model_id"))
-    if elsewhere or not isinstance(text, Mapping):
-        named = "text_model_id names another file, which says it" if elsewhere else ""
-        c.fault(key, ABSENT if text is None else text, "an object, the language model's own config", named)
+    if not isinstance(text, Mapping):
+        c.fault(key, ABSENT if text is None else text, "an object, the language model's own config")
         text = {}
-    adapted = c.data.get("text_model_lora_config")
-    if isinstance(adapted, Mapping) and adapted.get("r") != 0:
-        c.fault("text_model_lora_config", adapted, "null, or r = 0", "adapters in the language model are not read")
     inner = Config(text, c.model_type, f"{key}.", c, partial=True)
     inner.ignore(*(name for name in text if name.startswith("tokenizer_")))
     raw = read(inner)
@@ -98,26 +93,44 @@ def inside(
     return _in_a_whole(c, inner, raw, counted)
 
 
+def ultravox(c: Config) -> Raw:
+    """Ultravox: a language model behind a sound's tower. Its class takes the one that `text_model_id` names, if any,
+    and wraps it in adapters where their rank is not 0."""
+    c.only(None, "text_model_id", why="it names another file, which says what the language model is")
+    adapted = c.data.get("text_model_lora_config")
+    if isinstance(adapted, Mapping) and adapted.get("r") != 0:
+        c.fault("text_model_lora_config", adapted, "null, or r = 0", "adapters in the language model are not read")
+    return language(c)
+
+
 def flamingo(c: Config) -> Raw:
-    """Flamingo as Otter has it, and InfiMM: before every n-th layer of a language model an attention to a picture's 64
-    latents and a feed-forward, both gated.
+    """Flamingo as Otter has it: before every n-th layer of a language model an attention to a picture's 64 latents and
+    a feed-forward, both gated.
 
     Source   Alayrac et al. 2022 (arXiv 2204.14198), section 2.2
     """
-    own = c.model_type == "infimm-zephyr"
-    every = c.size("cross_attn_every_n_layers", default=2 if own else 4)
-    seen, wide = c.table("visual" if own else "vision_config"), 1024
-    if own:
-        wide = seen.size("width") if seen else 1
-        if not seen:
-            c.fault("visual", c.data.get("visual", ABSENT), "an object, its tower's own config")
-    elif seen:
+    wide = 1024
+    if seen := c.table("vision_config"):
         seen.only(wide, "hidden_size", why="the published code reads pictures of this width")
+        seen.ignore(*seen.data)
+    return _between(c, wide, 4, "text_config", ("llama", "mpt"), "flamingo", "otter")
+
+
+def infimm(c: Config) -> Raw:
+    """InfiMM: Flamingo's layers in Mistral, after its published code."""
+    seen = c.table("visual")
+    wide = seen.size("width") if seen else 1
     if seen:
         seen.ignore(*seen.data)
-    counted = "the language model and its gated layers are"
-    key, texts = ("language", ("mistral",)) if own else ("text_config", ("llama", "mpt"))
-    classes = ("infimmzephyrmodel",) if own else ("flamingo", "otter")
+    else:
+        c.fault("visual", c.data.get("visual", ABSENT), "an object, its tower's own config")
+    return _between(c, wide, 2, "language", ("mistral",), "infimmzephyrmodel")
+
+
+def _between(c: Config, wide: int, usual: int, key: str, texts: tuple[str, ...], *classes: str) -> Raw:
+    """A language model with Flamingo's gated layers before every n-th of its own, by default every `usual`-th; `wide`:
+    of what a picture's tower gives."""
+    every, counted = c.size("cross_attn_every_n_layers", default=usual), "the language model and its gated layers are"
     raw = inside(c, key, lambda inner: _typed(inner, texts), *classes, counted=counted)
     if c.faults:
         return raw
@@ -156,34 +169,49 @@ def bailingmm(c: Config) -> Raw:
     Source   Ming-Omni: 2025 (arXiv 2506.09344), section 2.2; its published code
     """
 
-    newer = c.model_type != "bailingmm"
+    def text(inner: Config) -> Raw:
+        several, raw = inner.flag("multi_gate", default=False), _of_ling(inner, "bailing_moe")
+        return _routed(c, inner, raw, raw.get("d_model", 1)) if several else raw
+
+    return inside(c, "llm_config", text, "bailingmm", "bailingmmnative")
+
+
+def ming_2(c: Config) -> Raw:
+    """Ming-flash-omni: the same on a copy of Ling 2's code, which says other sizes where a config says nothing."""
 
     def text(inner: Config) -> Raw:
-        if newer:  # its own copy of Ling 2's code says other sizes where a config says nothing
-            absent = {key: value for key, value in _MING_2.items() if key not in inner}
-            for key in absent:
-                inner.assume(key, absent[key])
-            inner.data = absent | {**inner.data, "use_qk_norm": True}  # this copy has the norms, and never looks at it
-            inner.ignore("use_expert_bias", "moe_router_topk_scaling_factor", "use_interleaved_frame_timestamp")
-            several = inner.text("router_type", default="topN")
-            if several not in ("topN", "MultiRouter"):
-                inner.fault("router_type", several, "'topN' or 'MultiRouter'")
-        scaling = inner.data.get("rope_scaling")
-        if isinstance(scaling, Mapping) and scaling.get("type") in ("3D", "video_rope"):
-            inner.data = {key: value for key, value in inner.data.items() if key != "rope_scaling"}
-        further = several == "MultiRouter" if newer else inner.flag("multi_gate", default=False)
-        tokens = ("image_patch_token", "image_start_token", "video_patch_token", "video_start_token")
-        raw = _typed(inner, ("bailing_moe_v2" if newer else "bailing_moe",), *tokens)
-        if newer and "experts" in raw:
+        absent = {key: value for key, value in _MING_2.items() if key not in inner}
+        for key in absent:
+            inner.assume(key, absent[key])
+        inner.data = absent | {**inner.data, "use_qk_norm": True}  # this copy has the norms, and never looks at it
+        inner.ignore("use_expert_bias", "moe_router_topk_scaling_factor", "use_interleaved_frame_timestamp")
+        several = inner.text("router_type", default="topN")
+        if several not in ("topN", "MultiRouter"):
+            inner.fault("router_type", several, "'topN' or 'MultiRouter'")
+        raw = _of_ling(inner, "bailing_moe_v2")
+        if "experts" in raw:
             raw["experts"]["correction"] = True  # a parameter of this copy
-        if not further or c.faults or "experts" not in raw:
-            return raw
-        sparse = raw["n_layers"] - (inner.data.get("first_k_dense_replace") or 0)
-        held = 2 * sparse * (raw["d_model"] + newer) * raw["experts"]["n_experts"]
-        c.note(f"words alone are run: the routers of pictures and of sounds ({held:,} parameters) are held")
-        return raw | {"idle": held}
+        return _routed(c, inner, raw, raw.get("d_model", 1) + 1) if several == "MultiRouter" else raw
 
-    return inside(c, "llm_config", text, *(("bailingmm2native",) if newer else ("bailingmm", "bailingmmnative")))
+    return inside(c, "llm_config", text, "bailingmm2native")
+
+
+def _of_ling(inner: Config, text: str) -> Raw:
+    """Ling's layers, whose positions may be those of a picture too."""
+    scaling = inner.data.get("rope_scaling")
+    if isinstance(scaling, Mapping) and scaling.get("type") in ("3D", "video_rope"):
+        inner.data = {key: value for key, value in inner.data.items() if key != "rope_scaling"}
+    return _typed(inner, (text,), "image_patch_token", "image_start_token", "video_patch_token", "video_start_token")
+
+
+def _routed(c: Config, inner: Config, raw: Raw, numbers: int) -> Raw:
+    """With the routers of pictures and of sounds, each of so many numbers per expert."""
+    if c.faults or "experts" not in raw:
+        return raw
+    sparse = raw["n_layers"] - (inner.data.get("first_k_dense_replace") or 0)
+    held = 2 * sparse * numbers * raw["experts"]["n_experts"]
+    c.note(f"words alone are run: the routers of pictures and of sounds ({held:,} parameters) are held")
+    return raw | {"idle": held}
 
 
 def internlmxcomposer2(c: Config) -> Raw:

@@ -2,9 +2,10 @@
 
 For each source (models with experts by themselves) and accelerator: rows, the median of predicted ÷ measured seconds,
 the median and the 90th percentile of the absolute error, and how many floors are above the measurement (none may be).
-Nothing is fitted to these rows: shares come from measurements of kernels. Data: `tests/data/training/`. `--cells`: for
-each model and number of nodes of nanotron's playbook, the first layout of a search that was measured, and its speed
-over that of the fastest that was.
+No number is fitted to these rows: shares come from measurements of kernels. But what nanotron's measured bandwidth is
+of, and which of its runs waited, was decided with its rows in view (`BETWEEN`, `WAITS`). Data: `tests/data/training/`.
+`--cells`: for each model and number of nodes of nanotron's playbook, the first layout of a search that was measured,
+and its speed over that of the fastest that was.
 """
 
 from __future__ import annotations

@@ -583,3 +583,21 @@ def test_cases_are_drawn_and_drawn_again(quick: bool, request: pytest.FixtureReq
     number = {test: sum(name.startswith(test) for name in names(1)) for test in ("plain", "dear")}
     assert number == ({"plain": QUICK_CASES, "dear": 2} if quick else {"plain": 20, "dear": 5})
     assert {name for seed in range(200) for name in names(seed)} == {item.name for item in items}
+
+
+def test_an_import_that_fails_leaves_the_search_for_garbage_on() -> None:
+    """It is off while txcalc is imported, and stays off only where it was off before."""
+    code = """
+import gc, sys
+sys.modules["txcalc.ledger"] = None
+for before in (gc.enable, gc.disable):
+    before()
+    was = gc.isenabled()
+    try:
+        import txcalc
+    except ImportError:
+        assert gc.isenabled() == was
+        continue
+    raise SystemExit("txcalc was imported")
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)

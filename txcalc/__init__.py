@@ -20,20 +20,20 @@ from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-if _collected := gc.isenabled():  # what imports make is no garbage
-    gc.disable()
-
-from txcalc import sources
-from txcalc.errors import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
-from txcalc.ledger import Ledger
-from txcalc.model import Model
-from txcalc.sources import load
-
-if _collected:
+_collected = gc.isenabled()
+gc.disable()  # what imports make is no garbage
+try:
+    from txcalc import sources
+    from txcalc.errors import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
+    from txcalc.ledger import Ledger
+    from txcalc.model import Model
+    from txcalc.sources import load
+finally:
     if not gc.get_freeze_count():  # all that is there counts as old
         gc.freeze()
         gc.unfreeze()
-    gc.enable()
+    if _collected:
+        gc.enable()
 
 if TYPE_CHECKING:
     from txcalc.api.caches import crossover, formula, kv

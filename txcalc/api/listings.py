@@ -132,8 +132,6 @@ def measure(
     resumed from; it records `command`. `failed`: counts differ.
     Errors: `InputError`, `UnknownName`, `MissingExtra` (PyTorch).
     """
-    import gc
-
     from txcalc import hardware
     from txcalc.render.measurements import report
     from txcalc.verify.suite import Suite
@@ -141,7 +139,6 @@ def measure(
     if not limit > 0:
         raise InputError("measure", [Fault("--limit", limit, "seconds, more than 0")])
     like = hardware.load(gpu) if gpu else None
-    gc.freeze()  # what is imported is no garbage: measuring collects often, and need not look at it
     suite = Suite(device, None if out is None else Path(out), command, limit, like=like, tell=tell, only=only)
     return Measurements(lambda: report(suite.run()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -66,6 +67,7 @@ def measure(
     Example: txcalc measure --device cpu --out mine.json
     """
     command = " ".join(["txcalc", *sys.argv[1:]])
+    gc.freeze()  # what is imported is no garbage: measuring collects often, and need not look at it
     return txcalc.measure(device, gpu=gpu, only=only or (), limit=limit, out=out, command=command, tell=tell)
 
 

@@ -336,6 +336,28 @@ def test_a_terminal_gets_colour_unless_it_says_no() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("columns", [50, 80])
+def test_notes_and_errors_are_as_wide_as_their_terminal(columns: int) -> None:
+    """Whatever becomes of the result: each stands beside its label. In a pipe each note is one line."""
+    pty, termios = pytest.importorskip("pty"), pytest.importorskip("termios")
+    notes = [*TXCALC, "train", "gpt2", "--gpu", "h100:8", "--layout", "fsdp=8"]
+    error = [*TXCALC, "show", "llama-3.1-8b", "--batch", "of many at once"]
+    for argv, label in ((notes, "note: "), (error, "txcalc: ")):
+        piped = subprocess.run(argv, capture_output=True, text=True).stderr.splitlines()
+        assert all(line.startswith(label) for line in piped) and max(map(len, piped)) > columns
+        ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (24, columns))
+        plain = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+        child = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=theirs, env={**plain, "TERM": "xterm"})
+        os.close(theirs)
+        lines = read_all(ours).decode().splitlines()
+        child.wait()
+        assert max(map(len, lines)) <= columns and len(lines) > len(piped)
+        assert all(line.startswith((label, " " * len(label))) for line in lines)
+        assert " ".join(" ".join(lines).split()) == " ".join(piped)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("argv", [["show", "llama-3.1-8b"], ["sweep", "gpt2", "--over", "T=1:1M:1", "--format", "csv"]])
 def test_a_closed_pipe_is_no_error(argv: list[str]) -> None:
     needs(argv[0])

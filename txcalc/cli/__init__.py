@@ -88,7 +88,7 @@ class Commands(TyperGroup):
             sys.stdout.flush()
             return result
         except TxcalcError as error:
-            typer.echo(fitted(f"txcalc: {spelt(str(error))}"), err=True)
+            typer.echo(fitted("txcalc: ", spelt(str(error))), err=True)
             raise typer.Exit(error.exit_code) from None
         except KeyboardInterrupt:
             raise typer.Exit(130) from None

@@ -58,7 +58,7 @@ class Command(TyperCommand):
             meant = INSTEAD.get(asked) or INSTEAD.get(o.RENAMED.get(asked, ""), ())
             if instead := [other for other in meant if other in known]:
                 said = f"No such option: {asked} ({self.name} has {' and '.join(instead)})"
-            raise UsageError(fitted(f"{said}\nExample: {example}"), ctx) from None
+            raise UsageError(fitted("Error: ", f"{said}\nExample: {example}").removeprefix("Error: "), ctx) from None
 
     def _whole(self, args: list[str]) -> list[str]:
         """Joins unquoted inline descriptions (`D=512 h=8 plain`); a repeated size begins the next one."""

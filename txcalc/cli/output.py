@@ -115,12 +115,15 @@ def _styled(lines: Iterable[Line]) -> str:
 def tell(notes: Iterable[str]) -> None:
     """Notes on stderr; equal ones about several things (`NAME: …`) are joined."""
     for note in folded(notes):
-        typer.echo(fitted(f"note: {note}"), err=True)
+        typer.echo(fitted("note: ", note), err=True)
 
 
-def fitted(text: str) -> str:
-    """A message wrapped to the terminal of standard error, if it is one."""
-    return "\n".join(wrapped(text, get_terminal_size().columns)) if sys.stderr.isatty() else text
+def fitted(label: str, text: str) -> str:
+    """A labelled message. If standard error is a terminal, it is wrapped to that and stands beside its label."""
+    if not sys.stderr.isatty():
+        return label + text
+    width = get_terminal_size(os.get_terminal_size(sys.stderr.fileno())).columns or 80
+    return label + "\n".join(wrapped(" " * len(label) + text, width))[len(label) :]
 
 
 def folded(notes: Iterable[str]) -> list[str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from txcalc.errors import ABSENT, NULL, Fault, InputError, UnknownName, shown
 from txcalc.sources import files
 from txcalc.sources.huggingface import release
-from txcalc.sources.huggingface.answers import named_after
+from txcalc.sources.huggingface.answers import class_of, named_after
 from txcalc.sources.huggingface.config import Config
 from txcalc.sources.huggingface.families import (
     BY_CLASS,
@@ -199,31 +199,36 @@ RENAMED = {
 }
 
 
-# Keys that the code which a model was published with has, and transformers' class has not.
-ORIGINAL = {"glmasr": "lm_config", "vibevoice": "decoder_config"}
-# Attention of llm-foundry's MPT whose heads share keys and values.
-SHARING = ("grouped_query_attention", "multiquery_attention")
+def _sharing(data: Mapping[str, Any]) -> bool:
+    """Whether heads of llm-foundry's MPT share keys and values."""
+    sharing, mixing = ("grouped_query_attention", "multiquery_attention"), data.get("attn_config")
+    return isinstance(mixing, Mapping) and mixing.get("attn_type") in sharing
 
 
-def _by_keys(data: Mapping[str, Any], model_type: Any, cls: str) -> tuple[str, str] | None:
-    """The type of code that shares a model type with other code, and what its config has that the other's has not."""
-    if "draft_vocab_size" in data and bare(cls) == "llamaforcausallm":
-        return "eagle3", "draft_vocab_size is a key of such drafts alone"
-    if data.keys() >= {"fusion_layer", "encoder_width"} and data.get("add_cross_attention") is None:
-        return "albef", "fusion_layer and encoder_width are keys of its code alone"
-    if model_type == "bert" and "encoder_width" in data and data.get("add_cross_attention") is True:
-        return "blip_med", "encoder_width beside add_cross_attention is BLIP's alone"
-    if model_type == "bert" and "alibi_starting_size" in data:
-        return "mosaic_bert", "alibi_starting_size is a key of its code alone"
-    if model_type == "nomic_bert" and data.get("moe_every_n_layers"):
-        return "nomic_bert_own", "moe_every_n_layers is a key of its own code"
-    key = ORIGINAL.get(model_type, "") if isinstance(model_type, str) else ""
-    if key in data and "text_config" not in data:
-        return f"{model_type}_original", f"{key} is a key of its own code"
-    mixing = data.get("attn_config")
-    if model_type == "mpt" and isinstance(mixing, Mapping) and mixing.get("attn_type") in SHARING:
-        return "mpt_grouped", f"attn_type {mixing['attn_type']} is its own code's"
-    return None
+# Code that has a model type (None: any) in common with other code: the type by which it is read, what its config has
+# that the other's has not, and that in words.
+OWN: tuple[tuple[str, str | None, Callable[[Mapping[str, Any]], Any], str], ...] = (
+    ("eagle3", None,
+     lambda of: "draft_vocab_size" in of and bare(class_of(of) or "") == "llamaforcausallm",
+     "draft_vocab_size is a key of such drafts alone"),
+    ("albef", None,
+     lambda of: of.keys() >= {"fusion_layer", "encoder_width"} and of.get("add_cross_attention") is None,
+     "fusion_layer and encoder_width are keys of its code alone"),
+    ("blip_med", "bert",
+     lambda of: "encoder_width" in of and of.get("add_cross_attention") is True,
+     "encoder_width beside add_cross_attention is BLIP's alone"),
+    ("mosaic_bert", "bert", lambda of: "alibi_starting_size" in of, "alibi_starting_size is a key of its code alone"),
+    ("nomic_bert_own", "nomic_bert",
+     lambda of: of.get("moe_every_n_layers"),
+     "moe_every_n_layers is a key of its own code"),
+    ("glmasr_original", "glmasr",
+     lambda of: "lm_config" in of and "text_config" not in of,
+     "lm_config is a key of its own code"),
+    ("vibevoice_original", "vibevoice",
+     lambda of: "decoder_config" in of and "text_config" not in of,
+     "decoder_config is a key of its own code"),
+    ("mpt_grouped", "mpt", _sharing, "heads that share keys and values are its own code's"),
+)  # fmt: skip
 
 
 # Keys of files from before transformers, from which no size follows where there are no special tokens.
@@ -243,13 +248,13 @@ def _foreign(data: Mapping[str, Any], name: str) -> bool:
 def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
     """The model type of a config, and an assumption where it is its class that says it: files of transformers 2 have no
     model type, and some have one that no library knows. Errors: `InputError`."""
-    model_type, names = data.get("model_type"), data.get("architectures")
-    cls = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    model_type, cls = data.get("model_type"), class_of(data) or ""
     whole = model_type in (None, *WRAPPERS) and isinstance(data.get("text_config"), Mapping)
     if bare(cls) in BY_CLASS and model_type != BY_CLASS[bare(cls)] and not whole:
         return BY_CLASS[bare(cls)], [f"model_type = {BY_CLASS[bare(cls)]!r}, which has the class {cls}"]
-    if own := _by_keys(data, model_type, cls):
-        return own[0], [f"model_type = '{own[0]}', for {own[1]}"]
+    for own, shared, told, why in OWN:
+        if shared in (None, model_type) and told(data):
+            return own, [f"model_type = '{own}', for {why}"]
     if model_type is None and "medusa_num_heads" in data:
         return "medusa", []
     if isinstance(model_type, str):
@@ -280,9 +285,8 @@ def type_of(data: Mapping[str, Any], where: str) -> tuple[str, list[str]]:
 def agreed(c: Config) -> None:
     """A fault where `architectures[0]` is no class of this model type: one of the two is wrong, or it is a class of
     other code, which may have other layers."""
-    names = c.data.get("architectures")
-    cls = names[0] if isinstance(names, list) and names else None
-    if not isinstance(cls, str) or not release.knows(c.model_type):
+    cls = class_of(c.data)
+    if cls is None or not release.knows(c.model_type):
         return
     types = release.types_of(RENAMED.get(cls, cls))
     spelled = {bare(one) for one in release.classes(c.model_type)}  # Kimi_K25 is KimiK25 in the type's own repository
@@ -344,9 +348,8 @@ def _alone(c: Config) -> str:
     part = language_part(c.data)
     if part:
         return f"; --ignore model_type reads its {part} alone, a {c.data[part]['model_type']}"
-    names = c.data.get("architectures")
-    cls = names[0] if isinstance(names, list) and names else None
-    types = release.types_of(cls) if isinstance(cls, str) else []
+    cls = class_of(c.data)
+    types = release.types_of(cls) if cls else []
     return f"; --ignore model_type reads it as a {types[0]}, which has the class {cls}" if len(types) == 1 else ""
 
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
+from txcalc.sources.huggingface.answers import class_of
 from txcalc.sources.huggingface.config import Config, Raw, layered
 from txcalc.sources.huggingface.families import ALIASES, reader_named
 from txcalc.sources.huggingface.keys import bare
@@ -29,12 +30,11 @@ def alias(c: Config) -> Raw:
     for key, value in absent.items():
         if value is not None:
             c.assume(key, value)
-    names = c.data.get("architectures")
-    cls = names[0] if isinstance(names, list) and names else None
+    cls = class_of(c.data)
     own: dict[str, str] = {bare(theirs): ours for theirs, ours in row["classes"].items()}
-    if isinstance(cls, str) and bare(cls) not in own:
+    if cls is not None and bare(cls) not in own:
         c.fault("architectures[0]", cls, " or ".join(row["classes"]), "other classes may have other layers")
-    ours = own.get(bare(cls) if isinstance(cls, str) else "", next(iter(own.values())))
+    ours = own.get(bare(cls or ""), next(iter(own.values())))
     kept = {key: value for key, value in c.data.items() if key != "architectures" and value != {}}
     c.data = absent | kept | ({"architectures": [ours]} if ours else {}) | row.get("set", {})
     c.ignore(*row.get("ignore", "").split(), *row.get("if", {}))

@@ -67,6 +67,12 @@ def named_after(model_type: str) -> list[str]:
     return [bare(model_type) + ending for ending in ENDINGS]
 
 
+def class_of(data: Mapping[str, Any]) -> str | None:
+    """The class that a config names first."""
+    names = data.get("architectures")
+    return names[0] if isinstance(names, list) and names and isinstance(names[0], str) else None
+
+
 class Answers(Keys):
     """Keys of which a reader makes the table `head`."""
 
@@ -102,8 +108,7 @@ class Answers(Keys):
 
     def named(self, *endings: str) -> bool:
         """True where `architectures[0]` ends so."""
-        names = self.data.get("architectures")
-        return isinstance(names, list) and bool(names) and isinstance(names[0], str) and names[0].endswith(endings)
+        return (class_of(self.data) or "").endswith(endings)
 
     def writes(self) -> bool:
         """Whether positions see only what is before them: in the classes that write, where `is_decoder` says so."""
@@ -186,10 +191,9 @@ class Answers(Keys):
         """A fault where `architectures[0]` is no class that the published code of this model type has; `prefixes` are
         what its classes are called where that is not the type; none that classifies where each of them `writes`;
         `more` are further endings of its classes."""
-        names = self.data.get("architectures")
-        cls = names[0] if isinstance(names, list) and names else None
+        cls = class_of(self.data)
         known = [prefix + ending for prefix in prefixes or (bare(self.model_type),) for ending in (*ENDINGS, *more)]
         known = [name for name in known if not (writes and name.endswith("classification"))]
-        if isinstance(cls, str) and bare(cls) not in known:
+        if cls is not None and bare(cls) not in known:
             wanted = f"a class of {self.model_type}, with a head of its own or none"
             self.fault("architectures[0]", cls, wanted, "other classes may have other layers")

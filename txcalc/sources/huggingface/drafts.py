@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from txcalc.sources.huggingface.answers import class_of
 from txcalc.sources.huggingface.config import GLOBAL, Config, Raw, layered, piece
 from txcalc.sources.huggingface.keys import bare, number
 from txcalc.sources.huggingface.leaves import listed
@@ -176,7 +177,7 @@ def _correcting(c: Config, own: Config, raw: Raw) -> int:
     """Parameters of what corrects scores by the tokens before in a block: Domino's, DSpark's; 0: nothing does."""
     d, rows = raw["d_model"], raw["vocab_size"]
     proposed = c.data.get("draft_vocab_size", 32000 if "transformer_layer_config" in c else rows)
-    cls = bare(str((c.data.get("architectures") or [""])[0]))
+    cls = bare(class_of(c.data) or "")
     if cls.startswith("domino") or own.data.get("projector_type") == "domino":
         own.only("domino", "projector_type", why="it is a Domino draft")
         own.ignore("pure_draft_prefix_len", "shift_label")

@@ -18,7 +18,8 @@ flat           those whose configs, or older ones, hold the text's keys beside v
 ties           whose `tie_word_embeddings` ties the head of a multimodal type (`multimodal`)
 wholes         where multimodal types of which transformers has no class have their language model (`wrapped`)
 like llava     those whose code follows LLaVA's, by the type of their language model: a class of it with a tower, a
-               projector and a head without a bias; `own` are beginnings of keys of the whole
+               projector and a head without a bias; `own` are beginnings of keys of the whole, `absent` what the code
+               of a type that they follow did where a config lacks a key
 aliases        types whose published code has the layers of another (`aliases`)
 refused        model types that are known and not read, by the reason
 """
@@ -39,11 +40,12 @@ def listed(groups: Mapping[str, str]) -> dict[str, str]:
     return {name: key for key, names in groups.items() for name in names.split()}
 
 
-WHOLES: dict[str, dict[str, str]] = _TABLE["wholes"]
+WHOLES: dict[str, dict[str, Any]] = _TABLE["wholes"]
 _LLAVA = dict(_TABLE["like llava"])
-_OWN = _LLAVA.pop("own")
+_OWN, _ABSENT = _LLAVA.pop("own"), _LLAVA.pop("absent")
 for _text, _rows in _LLAVA.items():
-    WHOLES |= {name: {"texts": _text, "classes": classes, "own": _OWN} for name, classes in _rows.items()}
+    _row = {"texts": _text, "own": _OWN, "absent": _ABSENT.get(_text, {})}
+    WHOLES |= {name: {**_row, "classes": classes} for name, classes in _rows.items()}
 ALONE = listed(_TABLE["alone"])
 ALIASES: dict[str, dict[str, Any]] = _TABLE["aliases"]
 

@@ -126,7 +126,7 @@ def sew(c: Config, apart: bool = False) -> Raw:
     d, rate = raw["d_model"], c.size("squeeze_factor", default=2)
     attention = c.heads(raw, whole=True, kv_names=(), width_names=())
     c.only(False, "use_weighted_layer_sum", why="its layers are of fewer positions than what follows them")
-    last, around = _samples(c, raw, rate, _SEW)
+    last, around = _samples(c, raw, rate, _SEW, direct=True)
     around += [*_in_place(c, raw), *[piece("norm", "layer_norm", d, kind="norm")] * (not apart)]
     around.append(piece("again", "linear", d, rate * d))
     around.append(piece("again_activation", c.activation("feat_extract_activation", default="gelu"), rate * d))
@@ -199,10 +199,14 @@ def _adapters(c: Config, raw: Raw, known: bool) -> list[Raw]:
     return [one | {"times": raw["n_layers"]} for one in made]
 
 
-def _samples(c: Config, raw: Raw, rate: int = 1, usual: Mapping[str, list[int]] | None = None) -> tuple[int, list[Raw]]:
-    """The convolutions over samples and the projection of what they make, `rate` frames per position; how wide that is,
-    and their pieces."""
-    usual = usual or _CONVOLUTIONS
+_CONVOLUTIONS = {"dim": [512] * 7, "kernel": [10, 3, 3, 3, 3, 2, 2], "stride": [5, 2, 2, 2, 2, 2, 2]}
+
+
+def _samples(
+    c: Config, raw: Raw, rate: int = 1, usual: Mapping[str, list[int]] = _CONVOLUTIONS, direct: bool = False
+) -> tuple[int, list[Raw]]:
+    """The convolutions over samples and the projection of what they make, `rate` frames per position (with `direct`
+    none of what is as wide as the layers); how wide that is, and their pieces."""
     lists = [c.items(f"conv_{key}", of=size, length=None, default=default) for key, default in usual.items()]
     widths, taps, strides = lists
     if len({*map(len, lists)}) > 1 or not widths:
@@ -223,14 +227,11 @@ def _samples(c: Config, raw: Raw, rate: int = 1, usual: Mapping[str, list[int]] 
         a, b = a * strides[i], (b - 1) * strides[i] + taps[i]
     if c.flag("feat_proj_layer_norm", default=True) if c.model_type == "hubert" else True:
         pieces.append(piece("projection_norm", "layer_norm", widths[-1], kind="norm", **here))
-    if not c.model_type.startswith("sew") or widths[-1] != raw["d_model"]:
+    if not direct or widths[-1] != raw["d_model"]:
         pieces.append(piece("projection", "linear", widths[-1], raw["d_model"], **here))
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
         pieces.append(piece("mask_token", "held", raw["d_model"]))
     return widths[-1], pieces
-
-
-_CONVOLUTIONS = {"dim": [512] * 7, "kernel": [10, 3, 3, 3, 3, 2, 2], "stride": [5, 2, 2, 2, 2, 2, 2]}
 
 
 def _in_place(c: Config, raw: Raw) -> list[Raw]:

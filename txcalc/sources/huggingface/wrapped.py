@@ -7,6 +7,7 @@ from typing import Any
 
 from txcalc.errors import ABSENT
 from txcalc.sources.huggingface import release
+from txcalc.sources.huggingface.answers import class_of
 from txcalc.sources.huggingface.beside import BESIDE, beside
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.families import READERS, WHOLES, reader_named
@@ -23,11 +24,12 @@ class Whole:
     own      beginnings of keys of the whole, where the keys stand beside
     ignore   keys of the language model's that change no size
     whole    keys of the whole that have the name of one of the language model's, and are of something else
+    absent   values of keys that the language model's first code did not ask for
     """
 
     def __init__(self, model_type: str) -> None:
         row = WHOLES[model_type]
-        self.key = row.get("key", "")
+        self.key, self.absent = row.get("key", ""), row.get("absent", {})
         several = ("texts", "classes", "own", "ignore", "whole")
         self.texts, self.classes, self.own, self.ignore, self.whole = (
             tuple(row.get(name, "").split()) for name in several
@@ -41,8 +43,8 @@ _VERSIONS = {
 }
 
 
-# Classes whose head has Phi's bias: others after LLaVA's have a head of their own.
-WITH_PHIS_HEAD = ("imp", "impforcausallm", "phiforcausallm")
+# Classes that have the head of their language model's own class, which may have a bias: others have one without.
+WITH_ITS_HEAD = ("imp", "impforcausallm", "phiforcausallm")
 
 
 def language(c: Config) -> Raw:
@@ -54,13 +56,14 @@ def language(c: Config) -> Raw:
     text = _version(c) if c.model_type in _VERSIONS else whole.texts[0]
     own = ("architectures", "model_type", "auto_map", "text_config", *whole.own)
     mine = {key: value for key, value in c.data.items() if not key.startswith(own)}
+    for key, value in whole.absent.items():
+        if key not in mine:
+            mine[key] = value
+            c.assume(key, value)
     inner = Config(mine, text, "", c)
-    if text == "stablelm_epoch" and "use_qkv_bias" not in mine:  # which the first code of that type did not have
-        inner.data = {**mine, "use_qkv_bias": True}
-        c.assume("use_qkv_bias", True)
     raw = _typed(inner, (text,))
-    if text == "phi" and (cls or c.model_type) not in WITH_PHIS_HEAD:
-        raw["head"] = {key: value for key, value in raw["head"].items() if key != "bias"}
+    if (cls or c.model_type) not in WITH_ITS_HEAD:
+        raw.get("head", {}).pop("bias", None)
     c.ignore(*c.data)
     return _in_a_whole(c, inner, raw)
 
@@ -240,9 +243,8 @@ def _in_a_whole(c: Config, text: Config, raw: Raw, counted: str = ALONE) -> Raw:
 
 def _called(c: Config, classes: tuple[str, ...], endings: tuple[str, ...] = ("",)) -> str:
     """The class that a config names, in small letters; "": none."""
-    names = c.data.get("architectures")
-    cls = names[0] if isinstance(names, list) and names else None
-    if not isinstance(cls, str):
+    cls = class_of(c.data)
+    if cls is None:
         return ""
     if bare(cls) not in [known + ending for known in classes for ending in endings]:
         c.fault("architectures[0]", cls, f"a class of {c.model_type}", "other classes may have other layers")
@@ -260,8 +262,7 @@ def _writing(inner: Config, whole: Whole) -> Raw:
 def _typed(inner: Config, texts: tuple[str, ...], *ignored: str) -> Raw:
     """A language model by the reader of its own type."""
     inner.ignore(*ignored)
-    names, given = inner.data.get("architectures"), inner.data.get("model_type")
-    cls = names[0] if isinstance(names, list) and names and isinstance(names[0], str) else ""
+    cls, given = class_of(inner.data) or "", inner.data.get("model_type")
     known = [text for text in texts if text in release.types_of(cls)]
     if given is None:
         given = texts[0] if len(texts) == 1 else known[0] if known else ABSENT

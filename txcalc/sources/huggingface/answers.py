@@ -179,6 +179,13 @@ class Answers(Keys):
             self.only(True, "token_classification_bias", why="a bias is read")
         return self.classifier(task) | {"every": True, "bias": task != "sequence"}
 
+    def held(self, raw: Raw, parameters: int, what: str, so: str = "are held and not run") -> Raw:
+        """With so many parameters that nothing runs, and a note of what they are."""
+        if not parameters:
+            return raw
+        self.note(f"{what} ({parameters:,} parameters) {so}")
+        return raw | {"idle": raw.get("idle", 0) + parameters}
+
     def alone(self) -> None:
         """A stack by itself: no encoder beside it, no pruned heads."""
         self.only(

@@ -97,12 +97,9 @@ def mllama_text_model(c: Config) -> Raw:
     width, groups = attention["d_head"], attention["n_kv_heads"]
     layer = 2 * d * attention["n_heads"] * width + 2 * d * groups * width + 2 * width + 2 * d + 2
     layer += 3 * d * made["feed_forward"]["d_ff"]
-    idle = len(across) * layer + 8 * d
-    c.note(
-        f"{len(across):,} of its {n:,} layers attend to a picture alone ({idle:,} parameters, with eight rows of the "
-        "table): held, and not run over a text, whose FLOPs and cache these are"
-    )
-    return made | {"idle": idle}
+    what = f"{len(across):,} of its {n:,} layers, which attend to a picture alone, and eight rows of its table"
+    so = "are held and not run over a text, whose FLOPs and cache these are"
+    return c.held(made, len(across) * layer + 8 * d, what, so)
 
 
 def doge(c: Config) -> Raw:

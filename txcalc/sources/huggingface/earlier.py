@@ -15,6 +15,7 @@ from txcalc.sources.huggingface.encoder import bert_like, encoder
 from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.huggingface.leaves import attends, fed, listed
 from txcalc.sources.huggingface.modern import gte
+from txcalc.sources.huggingface.seq2seq import crossing
 from txcalc.sources.spec import count
 
 
@@ -164,11 +165,8 @@ def blip_med(c: Config) -> Raw:
 def _seeing(c: Config, raw: Raw, first: int) -> Raw:
     """With an attention to pictures as wide as `encoder_width` in the layers from `first` on."""
     d, layers = raw["d_model"], max(0, raw["n_layers"] - first)
-    held = layers * (2 * d * (d + 1) + 2 * d * (c.size("encoder_width") + 1) + 2 * d)
-    if not held:
-        return raw
-    c.note(f"words alone are run: the attention to pictures of {layers:,} layers ({held:,} parameters) is held")
-    return raw | {"idle": held}
+    what = f"words alone are run: the attention to pictures of {layers:,} layers"
+    return c.held(raw, layers * crossing(d, c.size("encoder_width")), what, "is held")
 
 
 def minimax_text_01(c: Config) -> Raw:

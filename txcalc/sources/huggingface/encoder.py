@@ -308,5 +308,4 @@ def luke(c: Config) -> Raw:
         held += narrow * (d + 1) + 2 * narrow + entities
         raw["head"] |= {"tied": False, "pooler": True}
         c.note("its head of words is not the table of words, as transformers 5 makes it")
-    c.note(f"words alone are run: what entities have of their own ({held:,} parameters) is held and not run")
-    return raw | {"idle": held}
+    return c.held(raw, held, "words alone are run: what entities have of their own", "is held and not run")

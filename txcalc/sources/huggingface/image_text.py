@@ -142,8 +142,7 @@ def siglip(c: Config) -> Raw:
         return raw | {"around": [*raw.get("around", ()), classes]}
     words = siglip_text_model(halves[1])
     held = (0 if c.faults else build(words, "text").params) + 2
-    c.note(f"a picture alone is run: the encoder of words and the scores' two numbers ({held:,} parameters) are held")
-    return raw | {"idle": held}
+    return c.held(raw, held, "a picture alone is run: the encoder of words and the scores' two numbers", "are held")
 
 
 siglip2 = siglip
@@ -218,15 +217,13 @@ def git(c: Config) -> Raw:
     frames = c.size("num_image_with_embedding", default=None, null=None) or 0
     held = stack_of(tower.raw).params if not c.faults else 0
     seen = held + (tower.width + 3) * d + frames * tower.width
-    c.note(
-        f"text alone is run: the picture's encoder and its projection ({seen:,} parameters) are held and not run; each "
-        "position of a picture that is written about is a token more"
-    )
+    more = "each position of a picture that is written about is a token more"
+    what = "text alone is run: the picture's encoder and its projection"
+    raw = c.held(raw, seen, what, f"are held and not run; {more}")
     attention = c.heads(raw, kv_names=(), width_names=()) | {"bias": True}
     norm, places = c.layer_norm("layer_norm_eps", eps=1e-12, place="post"), {"form": "learned", "rows": rows}
-    raw |= {"context": rows, "idle": seen}
-    first = {"norm": True}
-    return c.decoder(raw, attention, mlp=c.plain(), norm=norm, positions=places, embedding=first, head=head)
+    raw |= {"context": rows, "embedding": {"norm": True}}
+    return c.decoder(raw, attention, mlp=c.plain(), norm=norm, positions=places, head=head)
 
 
 def layoutlmv3(c: Config) -> Raw:
@@ -250,10 +247,9 @@ def layoutlmv3(c: Config) -> Raw:
         held += (channels * patch**2 + 2) * d + (grid**2 + 1) * d + 4 * d
     if held > MAX_SIZE:
         c.fault("max_2d_position_embeddings", rows, "a size that can be held")
-    c.note(
-        f"text alone is run: a picture's patches are tokens more; its places on the page and its patches ({held:,} "
-        "parameters) are counted as held, and what they add to tokens and scores is not among other FLOPs"
-    )
+    what = "text alone is run: a picture's patches are tokens more; its places on the page and its patches"
+    so = "are counted as held, and what they add to tokens and scores is not among other FLOPs"
+    raw = c.held(raw, held, what, so)
     head = raw["head"]
     if head["form"] == "classifier":
         form = c.head_of("none", "sequence", "token", "question")
@@ -261,4 +257,4 @@ def layoutlmv3(c: Config) -> Raw:
         raw["head"] = c.classifier(form) | ({"transform": "tanh"} if wide else {})
     elif head["form"] != "none":
         raw["head"] = {"form": "none"}
-    return raw | {"idle": held}
+    return raw

@@ -159,12 +159,9 @@ def _windows(c: Config, raw: Raw) -> Raw:
         if width % 2:
             c.fault("attention_window", width, "an even number above 0, or a list of them, one per layer")
         windows = [width] * n
-    idle = 3 * n * d * (d + 1)
-    c.note(
-        f"no position attends to all others: the projections for such ones ({idle:,} parameters) are held and not run; "
-        f"its code fills a text up to whole windows of {max(windows):,} and multiplies windows that overlap"
-    )
-    raw = raw | {"idle": idle}
+    what = "no position attends to all others: the projections for such ones"
+    filled = f"its code fills a text up to whole windows of {max(windows):,} and multiplies windows that overlap"
+    raw = c.held(raw, 3 * n * d * (d + 1), what, f"are held and not run; {filled}")
     tables = {f"{width}": {"attention": {"window": width // 2 + 1}} for width in windows}
     return layered(raw, ([f"{width}" for width in windows], tables))
 

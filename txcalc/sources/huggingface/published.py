@@ -116,9 +116,8 @@ def _prefixed(c: Config, raw: Raw, kv: int, once: bool) -> Raw:
     wide = 2 * raw["n_layers"] * kv
     table = wide if once or not through else d
     held = rows * table + through * ((table + 1) * d + (d + 1) * wide)
-    c.note(f"its prefix of {rows:,} keys and values a layer ({held:,} parameters) is held: what attends to it is "
-           "not among the FLOPs, nor is it in the cache")  # fmt: skip
-    return raw | {"idle": held}
+    so = "is held: what attends to it is not among the FLOPs, nor is it in the cache"
+    return c.held(raw, held, f"its prefix of {rows:,} keys and values a layer", so)
 
 
 def _chatglm_1(c: Config) -> Raw:
@@ -208,12 +207,10 @@ def mimo(c: Config) -> Raw:
     c.only(width, "head_dim", why="hidden_size / num_attention_heads is read")
     made = _decoder(c, raw, attention | {"bias": ["q", "k", "v"]}, tied=False)
     further = c.count("num_nextn_predict_layers", default=0)
-    if further:
-        q, kv = attention["n_heads"] * width, groups * width
-        layer = 2 * d * q + 2 * d * kv + q + 2 * kv + 3 * d * made["feed_forward"]["d_ff"] + 2 * d * d + 5 * d
-        made["idle"] = further * layer
-        c.note(f"{further:,} multi-token-prediction layer{'s' * (further > 1)} ({further * layer:,} parameters): held, "
-               "and not run in a forward pass")  # fmt: skip
+    q, kv = attention["n_heads"] * width, groups * width
+    layer = 2 * d * q + 2 * d * kv + q + 2 * kv + 3 * d * made["feed_forward"]["d_ff"] + 2 * d * d + 5 * d
+    what, so = f"{further:,} multi-token-prediction layer{'s' * (further > 1)}", "held, and not run in a forward pass"
+    made = c.held(made, further * layer, what, so)
     return made
 
 

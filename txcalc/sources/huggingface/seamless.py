@@ -45,9 +45,8 @@ def seamless_m4t(c: Config) -> Raw:
     idle = voice
     if "speech" in more:
         idle += build(speech | {"kind": "encoder", "d_model": raw["d_model"]}, "speech").params
-    decoder["idle"] = idle
-    c.note(f"{runs} into text is what runs: {' and '.join(more)} beside it ({idle:,} parameters) are held")
-    return raw
+    what = f"{runs} into text is what runs: {' and '.join(more)} beside it"
+    return raw | {"decoder": c.held(decoder, idle, what, "are held")}
 
 
 _OF = "speech_encoder_"

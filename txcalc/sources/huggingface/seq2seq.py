@@ -165,10 +165,13 @@ def _decoder(c: Config, raw: Raw, crossed: bool) -> Raw:
     stack |= {"kind": "decoder", **raw["decoder"], "head": joined_head(c, True)}
     if crossed:
         return stack
-    d, n = raw["d_model"], raw["decoder"]["n_layers"]
-    idle = n * (4 * d * (d + 1) + 2 * d)
-    c.note(f"the decoder alone, without an encoder: its cross-attentions ({idle:,} parameters) are held and not run")
-    return {**stack, "idle": idle}
+    idle = raw["decoder"]["n_layers"] * crossing(raw["d_model"], raw["d_model"])
+    return c.held(stack, idle, "the decoder alone, without an encoder: its cross-attentions")
+
+
+def crossing(d: int, read: int, bias: int = 1) -> int:
+    """Parameters of an attention to positions as wide as `read`, with a norm."""
+    return 2 * d * (d + bias) + 2 * d * (read + bias) + 2 * d
 
 
 # Of pegasus and marian the positions are sinusoids, stored as a table.
@@ -252,10 +255,9 @@ def trocr_alone(c: Config) -> Raw:
     c.head_of("lm")
     c.ignore("is_decoder", "add_cross_attention", "use_cache")
     raw = trocr(c)
-    d, n, read = raw["d_model"], raw["n_layers"], c.size("cross_attention_hidden_size", default=None, null=None)
-    idle = n * (2 * d * (d + 1) + 2 * d * ((d if read is None else read) + 1) + 2 * d)
-    c.note(f"the decoder alone, without a picture: its cross-attentions ({idle:,} parameters) are held and not run")
-    return {"kind": "decoder", **raw, "idle": idle}
+    d, read = raw["d_model"], c.size("cross_attention_hidden_size", default=None, null=None)
+    idle = raw["n_layers"] * crossing(d, d if read is None else read)
+    return c.held({"kind": "decoder", **raw}, idle, "the decoder alone, without a picture: its cross-attentions")
 
 
 def _halves(names: list[bool], second: str) -> tuple[list[str], dict[str, Raw]]:

@@ -11,7 +11,7 @@ from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.deberta import distances
 from txcalc.sources.huggingface.keys import REQUIRED
 from txcalc.sources.huggingface.leaves import attends, conformer, fed, listed, normed
-from txcalc.sources.huggingface.seq2seq import half_of, joined, joined_head
+from txcalc.sources.huggingface.seq2seq import crossing, half_of, joined, joined_head
 from txcalc.sources.spec import size
 
 
@@ -58,9 +58,8 @@ def musicgen_decoder(c: Config) -> Raw:
     }
     if c.model_type == "musicgen_melody_decoder":
         return raw  # reads the text as tokens before its own
-    idle = raw["n_layers"] * (4 * d * d + 2 * d)
-    c.note(f"the decoder alone, without a text: its cross-attentions ({idle:,} parameters) are held and not run")
-    return raw | {"idle": idle}
+    idle = raw["n_layers"] * crossing(d, d, bias=0)
+    return c.held(raw, idle, "the decoder alone, without a text: its cross-attentions")
 
 
 def wav2vec2(c: Config) -> Raw:

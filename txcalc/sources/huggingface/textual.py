@@ -133,10 +133,8 @@ def ernie4_5_vl_moe_text(c: Config) -> Raw:
     raw = c.decoder(raw, attention, mixed=mixed, tied=True, theta=5e5)
     axis = c.typed(raw, [i == 0 for i in range(n)])
     of_pictures = mixed["n_experts"] * (3 * d * widths[-1] + d + 1)
-    if held := of_pictures * axis[0].count("sparse"):
-        raw["idle"] = held
-        c.note(f"the experts for pictures ({held:,} parameters) are held, and no text runs through them")
-    return layered(raw, axis)
+    held, so = of_pictures * axis[0].count("sparse"), "are held, and no text runs through them"
+    return layered(c.held(raw, held, "the experts for pictures", so), axis)
 
 
 def step3p5(c: Config) -> Raw:

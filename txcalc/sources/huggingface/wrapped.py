@@ -6,12 +6,13 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT
-from txcalc.sources.huggingface import release
+from txcalc.sources.huggingface import reading, release
 from txcalc.sources.huggingface.answers import class_of
 from txcalc.sources.huggingface.beside import BESIDE, beside
 from txcalc.sources.huggingface.config import Config, Raw, piece
 from txcalc.sources.huggingface.families import READERS, WHOLES, reader_named
 from txcalc.sources.huggingface.keys import bare, printable
+from txcalc.sources.huggingface.leaves import attends, fed, normed
 from txcalc.sources.huggingface.neutral import is_neutral
 
 
@@ -138,9 +139,10 @@ def _between(c: Config, wide: int, usual: int, key: str, texts: tuple[str, ...],
     if c.faults:
         return raw
     d, number = raw["d_model"], raw["n_layers"] // every
-    held = number * (2 * 512 * d + 1024 * wide + 8 * d * d + 4 * d + 2)
-    c.note(f"words alone are run: {number:,} gated layers that read a picture ({held:,} parameters) are held")
-    return raw | ({"idle": raw.get("idle", 0) + held} if held else {})
+    layer = [normed("attention", d), *attends("", d, 8, 64, read=wide, keys=[0, 64, 1], bias="")]
+    layer += [*fed("mlp", d, 4 * d, "gelu", bias=False), piece("gates", "held", 2)]
+    what = f"words alone are run: {number:,} gated layers that read a picture"
+    return c.held(raw, number * reading.counted(layer), what, "are held")
 
 
 def xgenmm(c: Config) -> Raw:
@@ -213,8 +215,7 @@ def _routed(c: Config, inner: Config, raw: Raw, numbers: int) -> Raw:
         return raw
     sparse = raw["n_layers"] - (inner.data.get("first_k_dense_replace") or 0)
     held = 2 * sparse * numbers * raw["experts"]["n_experts"]
-    c.note(f"words alone are run: the routers of pictures and of sounds ({held:,} parameters) are held")
-    return raw | {"idle": held}
+    return c.held(raw, held, "words alone are run: the routers of pictures and of sounds", "are held")
 
 
 def internlmxcomposer2(c: Config) -> Raw:
@@ -230,10 +231,11 @@ def internlmxcomposer2(c: Config) -> Raw:
         return raw
     d, wide, shape = raw["d_model"], raw["feed_forward"]["d_ff"], raw["attention"]
     several, width = shape["n_heads"], shape["d_head"]
-    ends = d + (several + 2 * shape.get("n_kv_heads", several)) * width + several * width + d + 3 * (d + wide)
-    held = raw["n_layers"] * 256 * ends
-    c.note(f"words alone are run: adapters of its matrices for the tokens of a picture ({held:,} parameters) are held")
-    return language_alone(c, raw | {"idle": held}, "the language model and its adapters are")
+    qkv = (several + 2 * shape.get("n_kv_heads", several)) * width
+    matrices = [(d, qkv), (several * width, d), (d, wide), (d, wide), (wide, d)]
+    what = "words alone are run: adapters of its matrices for the tokens of a picture"
+    raw = c.held(raw, raw["n_layers"] * 256 * sum(map(sum, matrices)), what, "are held")
+    return language_alone(c, raw, "the language model and its adapters are")
 
 
 def _in_a_whole(c: Config, text: Config, raw: Raw, counted: str = ALONE) -> Raw:

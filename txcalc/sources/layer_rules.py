@@ -8,7 +8,7 @@ from typing import Any
 from txcalc.errors import ABSENT
 from txcalc.num import divides, exceeds
 from txcalc.parts.mechanisms import ALL, MIXERS, options
-from txcalc.sources.tables import CheckedTable, Tables, Told, Unsound, apply, has, unequal
+from txcalc.sources.tables import SOUND, CheckedTable, Tables, Told, apply, has, unequal
 
 
 def check_layer(layer: Tables, stack: Tables, fault: Told) -> None:
@@ -20,14 +20,13 @@ def check_layer(layer: Tables, stack: Tables, fault: Told) -> None:
 
 def check_table(section: str, table: CheckedTable, fault: Told) -> None:
     """What the options of one table say of each other, as far as a faulty key lets them."""
-    try:
-        for key, expected, fix in options(section).partly(table).conflicts():
-            fault(f"{section}.{key}", ABSENT if table[key] is None else table[key], expected, fix)
-    except Unsound:
-        return
-    except AttributeError:
-        if not table.faulty:
-            raise
+    with SOUND:
+        try:
+            for key, expected, fix in options(section).partly(table).conflicts():
+                fault(f"{section}.{key}", ABSENT if table[key] is None else table[key], expected, fix)
+        except AttributeError:  # of a faulty key
+            if not table.faulty:
+                raise
 
 
 def _rotated(layer: Tables, stack: Tables, fault: Told) -> None:

@@ -15,8 +15,7 @@ from txcalc.sources.tables import SOUND, Tables, Told, apply, every, has, unequa
 
 def check_stack(stack: Tables, missing: Callable[[str], bool], fault: Told) -> None:
     """A stack whose layers are checked; `missing` says whether nobody wrote a key."""
-    with SOUND:
-        _learned(stack, missing, fault)
+    apply((_learned,), stack, missing, fault)
     for section in ("head", "audio"):
         with SOUND:
             if stack[section] is not None:

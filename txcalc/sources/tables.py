@@ -23,10 +23,8 @@ SOUND = suppress(Unsound)  # around one rule
 def apply(rules: Iterable[Callable[..., None]], *tables: Any) -> None:
     """Asks rules of tables, one after the other; each ends where it reads a faulty key."""
     for rule in rules:
-        try:
+        with SOUND:
             rule(*tables)
-        except Unsound:
-            continue
 
 
 class CheckedTable(dict[str, Any]):

@@ -316,6 +316,53 @@ def test_what_a_module_is_called_is_known_or_lists_of_layers_are_refused() -> No
         configured(load("stripedhyena-7b"), {"quant_method": "fp8", "ignore": ["backbone.blocks.0.projections"]})
 
 
+TOWERS = ["visual.blocks", "model.vision_tower.encoder.layers", "audio_tower.layers", "mtp.layers"]
+
+
+@pytest.mark.parametrize("of", TOWERS)
+def test_a_towers_layers_are_not_the_language_models(of: str) -> None:
+    """Lists of multimodal checkpoints name each module of their towers, some of which are called like a language
+    model's (Qwen2.5-VL's `visual.blocks.0.mlp.gate_proj`)."""
+    for listed in ([f"{of}.0.mlp.gate_proj"], [f"{of}.{i}.self_attn.q_proj" for i in range(3)]):
+        assert bits({"quant_method": "fp8", "ignore": [*listed, "lm_head"]}) == bits({"quant_method": "fp8"})
+    tower = configured(load("vit-b"), {"quant_method": "fp8", "ignore": ["vit.layers.0.attention.q_proj"]})
+    assert isinstance(tower, Mixed) and tower.table["layers.attention.q"][0] is None
+
+
+def test_a_named_module_that_is_called_otherwise_here_is_refused() -> None:
+    """Of norms and routers no quantiser takes the weights; layers after the last are a prediction layer's."""
+    fine = ["input_layernorm", "self_attn.k_norm", "mlp.gate", "mlp.gate.e_score_correction_bias", "linear_attn.conv1d"]
+    named = [f"model.layers.{i}.{name}" for i in range(3) for name in fine]
+    everywhere = bits({"quant_method": "fp8"})
+    assert bits({"quant_method": "fp8", "ignore": [*named, "model.layers.3.eh_proj", "model.layers.3"]}) == everywhere
+    for name in ("layers.1.mlp.lin1", "blocks.2.norm_attn_norm.attn.qkv", "layers.0.mlp.experts.0.linear"):
+        called = "names modules that are not known here: " + name.replace("blocks", "layers").replace(
+            ".0.linear", ".*.linear"
+        )
+        with pytest.raises(InputError, match=re.escape(called)):
+            bits({"quant_method": "fp8", "ignore": [f"model.{name}"]})
+
+
+@pytest.mark.parametrize(
+    ("glob", "wide"),
+    [
+        ("model.layers.1*", [1, 10, 11]),
+        ("model.layers.1.*", [1]),
+        ("*.1.self_attn*", [1]),
+        ("*layers.1.*_proj", [1]),
+        ("model.layers.*.self_attn.q", []),
+        ("*.self_att*", list(range(12))),
+    ],
+)
+def test_a_star_stands_for_any_letters(glob: str, wide: list[int]) -> None:
+    """As in Python's fnmatch, by which ModelOpt's and Quark's lists are read."""
+    model = load(SMALL.replace("L=3", "L=12"))
+    form = configured(model, {"quant_method": "modelopt", "quant_algo": "FP8", "ignore": [glob]})
+    assert isinstance(form, Mixed)
+    narrow = form.table.get("layers.attention.q", {})
+    assert [number for number in range(12) if narrow.get(number) is None] == wide
+
+
 def test_a_layer_alone_may_stay_wide() -> None:
     one = bits({"quant_method": "fp8", "modules_to_not_convert": ["model.layers.1"]})
     assert one["layers.0.attention.q"] == 2 * (8 * 65_536 + 32) + 16 * 65_536

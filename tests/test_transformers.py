@@ -22,6 +22,9 @@ from tiny import TINY  # noqa: E402
 from torch import Tensor, nn  # noqa: E402
 
 from txcalc import reference  # noqa: E402
+from txcalc.errors import InputError  # noqa: E402
+from txcalc.planning.formats.quantised import configured  # noqa: E402
+from txcalc.planning.formats.weights import Mixed  # noqa: E402
 from txcalc.sources import build as described  # noqa: E402
 
 pytestmark = [
@@ -308,6 +311,34 @@ def test_prefill_and_decode_with_a_cache_equal_the_whole(name: str) -> None:
             start += tokens
         assert start == T == cache.past
         torch.testing.assert_close(torch.cat(pieces, 1), expected, **CLOSE)
+
+
+@pytest.mark.parametrize("case", CASES, ids=[case.name for case in CASES])
+def test_a_module_that_a_quantiser_leaves_wide_is_found_by_its_own_name(case: Case) -> None:
+    """Each linear layer of transformers alone in a list: the matrices that its weight is copied to stay wide, and no
+    others (but what gates a query, of which Qwen's models keep the rows in `q_proj`), or the list is refused. Neither
+    ALBERT nor XLM call their layers so."""
+    model, theirs = described(case.raw, case.name), theirs_of(case)
+
+    def narrow(*names: str) -> set[tuple[str, int]]:
+        form = configured(model, {"quant_method": "fp8", "modules_to_not_convert": list(names)})
+        assert isinstance(form, Mixed)
+        return {(path, number or 0) for path, row in form.table.items() for number, found in row.items() if found}
+
+    every = narrow()
+    for name, module in theirs.named_modules():
+        found = [(r, m) for p, r in case.rules.items() if (m := re.fullmatch(p, f"{name}.weight"))]
+        if not (isinstance(module, nn.Linear) and found and (at := re.search(r"\.(\d+)\.", name))):
+            continue
+        with torch.no_grad():
+            copied = {path.rpartition(".weight")[0] for path in mapped(*found[-1], module.weight)}
+        own = every & {(re.sub(r"\.\d+", "", path), int(at[1])) for path in copied}
+        try:
+            wide = every - narrow(name)
+            gates = {(path, number) for path, number in wide if path.endswith("attention.g")} if own else set()
+            assert wide == own | gates or case.name in ("albert", "xlm"), name
+        except InputError as error:
+            assert "known here" in str(error)
 
 
 def test_a_weight_that_is_not_mapped_is_noticed() -> None:

@@ -50,6 +50,14 @@ NONE: frozenset[str] = frozenset()
 # What all expressions of a list may try on a name of 64 letters, and on all names: some seconds.
 MOST_TRIALS, MOST_IN_ALL = 8 * 64**3, 1 << 33
 PREFIXES = ("model", "model.language_model", "language_model.model", "transformer", "backbone")
+# In what stands before `layers` where these are a tower's or a prediction layer's, and modules that are no matrix or
+# that no quantiser takes.
+APART = re.compile(
+    r"vis|vit|vpm|apm|audio|speech|sound|image|img|tower|mtp|talker|wav|projector|resampler|aligner|qformer|diffusion"
+)
+NO_MATRIX = re.compile(
+    r"(?:norm|ln_|conv|rotary|bias|act_fn|A_log)[^.]*$|\.(?:gate|router)\.|\.(?:D|attn|gate|\w*expert_gate|router|sinks)$"
+)
 
 
 @cache
@@ -59,7 +67,7 @@ def names(path: str) -> tuple[str, ...]:
     if not ends:
         return (_tail(path),)
     above, own = MODULES[max(ends, key=len)]
-    return tuple(f"{one}.{name}" for one in above for name in own)
+    return tuple(f"{one}.{name}".removeprefix(".") for one in above for name in own)
 
 
 def _tail(path: str) -> str:
@@ -67,9 +75,10 @@ def _tail(path: str) -> str:
 
 
 class Modules:
-    """A quantiser's list of modules: names, parts of names, globs and `re:` expressions."""
+    """A quantiser's list of modules: names, parts of names, globs and `re:` expressions; of the language model, or of
+    a `tower` alone."""
 
-    def __init__(self, patterns: Iterable[str]) -> None:
+    def __init__(self, patterns: Iterable[str], tower: bool = False) -> None:
         self.words: set[str] = set()
         self.numbered: dict[int | None, set[str]] = {}  # patterns with a layer's number, written #
         self.matched: dict[tuple[tuple[str, ...], str, int], bool] = {}
@@ -79,9 +88,8 @@ class Modules:
             if text.startswith("re:"):
                 self.patterns.append(_compiled(text[3:]))
             elif "*" in text:
-                self.patterns.append(_compiled(re.escape(text.rstrip(".*")).replace(r"\*", ".*") + r"(?:\.|$)"))
-            else:
-                short = _short(text)
+                self.patterns.append(_compiled(re.escape(text).replace(r"\*", ".*") + r"(?:\.|$)"))
+            elif short := _short(text, tower):
                 if expert := re.search(r"(?<=experts\.)\d+(?![^.])", short):
                     short = f"{short[: expert.start()]}*{short[expert.end() :]}"
                     self.single.setdefault(short, set()).add(expert[0])
@@ -118,6 +126,18 @@ class Modules:
         if found or not self.patterns:
             return bool(found)
         return self._matches(_full(own, number is not None), str(number), experts)
+
+    def unknown(self, ledger: Iterable[Entry]) -> list[str]:
+        """The named modules of layers whose matrices have other names here: nobody knows which of them is meant."""
+        called: dict[int, set[tuple[str, ...]]] = {}
+        for entry in ledger:
+            for number in entry.numbers if self.numbered else ():
+                called.setdefault(number, set()).add(names(entry.name))
+        found = []
+        for number in sorted(called.keys() & self.numbered.keys()):
+            known = {run for own in called[number] for run in _runs(own, True)}
+            found += [one.replace("#", str(number)) for one in sorted(self.numbered[number] - known)]
+        return [one for one in found if one.startswith("layers.") and not NO_MATRIX.search(one)]
 
     def _matches(self, names: tuple[str, ...], number: str, experts: int) -> bool:
         """Whether an expression matches one of the names. Without a digit in any expression, numbers of as many digits
@@ -180,9 +200,11 @@ def _full(own: tuple[str, ...], layer: bool) -> tuple[str, ...]:
     return tuple(full if layer else [*named, *full])
 
 
-def _short(name: str) -> str:
-    """A name without the prefix before its layer."""
-    at = re.search(r"(?:^|\.)(?:layers|h|blocks)\.(?=\d)", name)
+def _short(name: str, tower: bool = False) -> str:
+    """A name without the prefix before its layer; "" where that is the layer of a tower, and no tower is asked for."""
+    at = re.search(r"(?:^|\.)(?:layers?|h|blocks?)\.(?=\d)", name)
+    if at and not tower and APART.search(name[: at.end()]):
+        return ""
     return ("layers." + name[at.end() :] if at else name.removeprefix("model.")).removesuffix(".weight")
 
 

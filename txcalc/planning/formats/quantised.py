@@ -48,7 +48,7 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     if (own := config.get("expert_dtype")) not in (None, "fp8", "fp4"):
         mend = "--weights fp8 or another counts all alike"
         raise InputError(WHERE, [Fault("expert_dtype", own, "fp8, fp4, or none", mend)])
-    read = _Config(config, wide)
+    read = _Config(config, wide, model.kind in ("vision", "audio"))
     rules = list(read.rules())
     if read.faults:
         raise InputError(WHERE, read.faults)
@@ -68,6 +68,9 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     found = Mixed.of(main.name if main else read.method, f"quantization_config: {read.method}", ledger, choose, wide)
     if not isinstance(found, Mixed) or not found.table:
         raise InputError(WHERE, [f"quantises no layer of {model.name}: its lists leave every one wide"])
+    if unknown := [name for own in read.lists for name in own.unknown(ledger)]:
+        few = ", ".join(sorted(unknown)[:3])
+        raise InputError(WHERE, [f"names modules that are not known here: {few} (--weights FORMAT counts all alike)"])
     check_packed(read.method, found, ledger)
     return found
 
@@ -98,8 +101,9 @@ def _table(value: Any) -> Config:
 class _Config:
     """Reads one config into rules and gathers its faults."""
 
-    def __init__(self, raw: Config, wide: int) -> None:
-        self.raw, self.wide, self.faults, self.lists = raw, wide, list[Fault | str](), list[Modules]()
+    def __init__(self, raw: Config, wide: int, tower: bool = False) -> None:
+        self.raw, self.wide, self.tower = raw, wide, tower
+        self.faults, self.lists = list[Fault | str](), list[Modules]()
         method = raw.get("quant_method")
         if method is None and (raw.get("load_in_4bit") or raw.get("load_in_8bit")):
             method = "bitsandbytes"
@@ -128,7 +132,7 @@ class _Config:
 
     def named(self, patterns: Iterable[str]) -> Covers:
         """The modules of a list of names."""
-        self.lists.append(Modules(patterns))
+        self.lists.append(Modules(patterns, self.tower))
         return self.lists[-1].have
 
     def left(self, table: Config) -> Iterator[str]:

@@ -3,13 +3,13 @@
 A quantiser's config gives a format and the modules left unquantised, by their names in transformers. An unknown method
 is refused, since its bytes cannot be known.
 
-Source   transformers' quantizers (`should_convert_module`), compressed-tensors 0.20 (`initialize_qparams` and its
-         compressors), ModelOpt 0.47 (`unified_export_hf`), AutoAWQ and AutoGPTQ as their checkpoints store it (2026-11)
+Source   transformers' quantizers (`should_convert_module`), ModelOpt 0.47 (`unified_export_hf`), AutoAWQ and AutoGPTQ
+         as their checkpoints store it (2026-11)
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,15 +17,11 @@ from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
 from txcalc.planning.formats.mixtures import stored
-from txcalc.planning.formats.modules import BLOCKS, LEFT, TABLES, WHERE, Modules, check_packed, listed
+from txcalc.planning.formats.modules import BLOCKS, LEFT, TABLES, WHERE, check_packed, listed
+from txcalc.planning.formats.schemes import Config, Covers, Rule, Schemes, linear, table_of
 from txcalc.planning.formats.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
 
-Config = Mapping[str, Any]
-
-PACKS = {"pack-quantized": "int", "int-quantized": "int", "float-quantized": "float"}  # compressed-tensors' layouts
 WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp4": 4}  # of methods of one
-Covers = Callable[[Entry, int | None], bool]
-Rule = tuple[Covers, Format | None]  # the first that covers a leaf decides
 
 
 def native(model: Model) -> Format:
@@ -75,11 +71,6 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     return found
 
 
-def _linear(entry: Entry, _: int | None) -> bool:
-    """A linear layer of a block, which transformers replaces. Its routers are no linear layers."""
-    return entry.kind in LAYERS
-
-
 def _routed(entry: Entry, _: int | None) -> bool:
     return entry.kind in EXPERTS
 
@@ -94,22 +85,8 @@ def _mixing(entry: Entry, _: int | None) -> bool:
     return entry.kind in ("other", "attention_core") or entry.duty == "pools"
 
 
-def _table(value: Any) -> Config:
-    return value if isinstance(value, Mapping) else {}
-
-
-class _Config:
+class _Config(Schemes):
     """Reads one config into rules and gathers its faults."""
-
-    def __init__(self, raw: Config, wide: int, tower: bool = False) -> None:
-        self.raw, self.wide, self.tower = raw, wide, tower
-        self.faults, self.lists = list[Fault | str](), list[Modules]()
-        method = raw.get("quant_method")
-        if method is None and (raw.get("load_in_4bit") or raw.get("load_in_8bit")):
-            method = "bitsandbytes"
-        if method is None and "bits" in raw and "group_size" in raw:
-            method = "mlx"
-        self.method = str(method or "").lower().replace("_", "-")
 
     def rules(self) -> Iterator[Rule]:
         reader, mend = READERS.get(self.method), "say --weights FORMAT instead"
@@ -130,29 +107,6 @@ class _Config:
         yield (self.named(self.left(self.raw)), None)
         yield from reader(self)
 
-    def named(self, patterns: Iterable[str]) -> Covers:
-        """The modules of a list of names."""
-        self.lists.append(Modules(patterns, self.tower))
-        return self.lists[-1].have
-
-    def left(self, table: Config) -> Iterator[str]:
-        """The names of modules that stay wide."""
-        for key in LEFT:
-            value = table.get(key) or ()
-            if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
-                self.faults.append(Fault(key, value, "a list of modules' names"))
-                continue
-            yield from value
-
-    def number(self, key: str, among: tuple[int, ...] = (), default: Any = ABSENT, table: Config | None = None) -> Any:
-        """A key's integer, one of the choices if given."""
-        value = (self.raw if table is None else table).get(key, default)
-        if type(value) is int and (value in among if among else value > 0):
-            return value
-        expected = "one of " + ", ".join(map(str, among)) if among else "a whole number above 0"
-        self.faults.append(Fault(key, value, expected))
-        return among[0] if among else 1
-
     def fp8(self) -> Iterator[Rule]:
         """In 16 and 32 bits what DeepSeek's code keeps so without a word in the config: the weights of an index's heads
         (V3.2), and with experts in fp4 (V4-Flash), whose scales have eight bits, more."""
@@ -164,10 +118,10 @@ class _Config:
             yield (_routed, FORMATS["mxfp4"])
         static = self.raw.get("activation_scheme") == "static"  # then inputs have a scale, too
         if block is None:
-            yield (_linear, replace(FORMATS["fp8"], tensor=32 + 32 * static))
+            yield (linear, replace(FORMATS["fp8"], tensor=32 + 32 * static))
         elif isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block):
             tile, scale = (block[0], block[1]), 8 if narrow else 32
-            yield (_linear, replace(FORMATS["fp8-block"], block=tile, scale=scale, tensor=32 * static))
+            yield (linear, replace(FORMATS["fp8-block"], block=tile, scale=scale, tensor=32 * static))
         else:
             self.faults.append(Fault("weight_block_size", block, "two whole numbers, rows and columns"))
 
@@ -178,7 +132,7 @@ class _Config:
         self.one_of("version", ("gemm", "gemv_fast", "marlin", "exllama", "ipex"))
         bits = self.number("bits" if "bits" in self.raw else "w_bit", (4,))
         group = self.group("group_size" if "group_size" in self.raw else "q_group_size")
-        yield (_linear, self.integers(bits, group, zero=bits))
+        yield (linear, self.integers(bits, group, zero=bits))
 
     def gptq(self) -> Iterator[Rule]:
         """AutoGPTQ's files store the group of every input, in 32 bits, even if the order is unchanged."""
@@ -214,7 +168,7 @@ class _Config:
             named = listed(value, key)
             found.append(self.named(named or ()))
             self.faults += [] if named else [Fault(key, value, "lists of modules' names")]
-        found += [_linear] if self.raw.get(modules) is None else []
+        found += [linear] if self.raw.get(modules) is None else []
         return lambda entry, number: all(covers(entry, number) for covers in found)
 
     def mlx(self) -> Iterator[Rule]:
@@ -233,32 +187,12 @@ class _Config:
         group = self.number("group_size", (64, 32, 128), table=table)
         return Format(f"mlx-int{bits}-g{group}", bits, EVERY_MATRIX, WHERE, block=group, scale=32)
 
-    def one_of(self, key: str, known: tuple[str, ...]) -> None:
-        """Checks that a file layout, if given, is supported."""
-        if str(value := self.raw.get(key) or known[0]).lower() not in known:
-            self.faults.append(Fault(key, value, f"one of {', '.join(known)}", "--weights FORMAT counts another"))
-
-    def group(self, key: str) -> int:
-        """Elements that share a scale; -1, a whole row, is 0 here."""
-        value = self.raw.get(key, 128)
-        if type(value) is int and (value == -1 or value > 0):
-            return max(value, 0)
-        self.faults.append(Fault(key, value, "a whole number above 0, or -1 for whole rows"))
-        return 128
-
-    def integers(self, bits: int, group: int, zero: int = 0) -> Format:
-        """Integers with a scale, and a zero point where `zero` is its bits, for every group of a row."""
-        name = f"int{bits}" + (f"-g{group}" if group and group != 128 else "")
-        if not group:
-            return Format(name, bits, LAYERS, WHERE, row=16 + zero)
-        return Format(name, bits, LAYERS, WHERE, block=group, scale=16 + zero)
-
     def bitsandbytes(self) -> Iterator[Rule]:
         four, eight = (self.raw.get(key, False) for key in ("load_in_4bit", "load_in_8bit"))
         if bool(four) == bool(eight):
             self.faults.append(f"load_in_4bit is {four} and load_in_8bit is {eight}, expected one of them true")
         elif eight:
-            yield (_linear, FORMATS["int8"])
+            yield (linear, FORMATS["int8"])
         else:
             kind = self.raw.get("bnb_4bit_quant_type", "fp4")
             if kind not in ("nf4", "fp4"):
@@ -267,7 +201,7 @@ class _Config:
             plain = FORMATS["nf4"]
             # Twice: scales of 8 bits, 256 of which share one of 32.
             twice = replace(plain, name=kind, scale=8, pooled=64 * 256)
-            yield (_linear, twice if double else replace(plain, name=kind))
+            yield (linear, twice if double else replace(plain, name=kind))
 
     def modelopt(self) -> Iterator[Rule]:
         inner = self.table("quantization") or self.raw
@@ -286,7 +220,7 @@ class _Config:
         if "config_groups" in inner and "quant_algo" not in inner:
             yield from self.groups(inner)
         elif form := self.algorithm(inner.get("quant_algo"), inner):
-            yield (_linear, form)
+            yield (linear, form)
 
     def algorithm(self, name: Any, table: Config) -> Format | None:
         """AWQ's input scales are not counted: the config does not say which of them its exporter folds into other
@@ -309,103 +243,13 @@ class _Config:
             self.faults.append(Fault("quant_algo", name, expected))
         return known.get(str(name))
 
-    def groups(self, table: Config) -> Iterator[Rule]:
-        """compressed-tensors: what targets name, each with its scheme; "Linear" is every linear layer."""
-        groups = table.get("config_groups")
-        if not isinstance(groups, Mapping) or not groups:
-            self.faults.append(Fault("config_groups", groups or ABSENT, "a table of groups"))
-            return
-        wide: list[Rule] = []
-        for name, group in groups.items():
-            scheme = group.get("weights") if isinstance(group, Mapping) else None
-            if not isinstance(scheme, Mapping):
-                self.faults.append(Fault(f"config_groups.{name}.weights", scheme, "a table: num_bits, type, strategy"))
-                continue
-            form = self.scheme(f"config_groups.{name}.weights", scheme, group)
-            targets = group.get("targets") or ["Linear"]
-            if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
-                self.faults.append(Fault(f"config_groups.{name}.targets", targets, "a list of modules' names"))
-                continue
-            own = [target for target in targets if target != "Linear"]
-            if own:
-                yield (self.named(own), form)
-            if len(own) < len(targets):
-                wide.append((_linear, form))
-        yield from wide
-
-    def scheme(self, where: str, table: Config, scheme: Config) -> Format:
-        """Scales are in the dtype of unquantised weights; a packed matrix has its shape, two integers of 64 bits."""
-        bits = self.number("num_bits", (4, 8, 2, 3), table=table)
-        kind, strategy = str(table.get("type", "int")).lower(), table.get("strategy")
-        group: Any = table.get("group_size")
-        inputs = _table(scheme.get("input_activations"))
-        packing = scheme.get("format") or self.raw.get("format")
-        if packing in (None, "mixed-precision"):
-            packing = "pack-quantized" if kind == "int" and not inputs else "quantized"
-        if "24" in str(packing) or (self.table("sparsity_config").get("format") or "dense") != "dense":
-            self.faults.append(f"{where}: is sparse as well, of which txcalc counts no files (--weights FORMAT)")
-        if strategy is None:
-            strategy = "tensor" if group is None else "channel" if group == -1 else "group"
-        if kind not in ("int", "float"):
-            self.faults.append(Fault(f"{where}.type", kind, "'int' or 'float'"))
-        elif PACKS.get(str(packing), kind) != kind:
-            self.faults.append(Fault(f"{where}.type", kind, f"{PACKS[str(packing)]!r}, for the format is {packing!r}"))
-        if strategy in ("group", "tensor_group") and not (type(group) is int and group > 0):
-            self.faults.append(
-                Fault(f"{where}.group_size", group, f"a whole number above 0, for the strategy is {strategy!r}")
-            )
-            group = 128
-        if strategy in ("channel", "tensor") and type(group) is int and group > 0:
-            self.faults.append(Fault(f"{where}.group_size", group, f"none, for the strategy is {strategy!r}"))
-        floats, apart = kind == "float", 128 * (packing == "pack-quantized")
-        if floats and bits == 4 and group not in (16, 32):
-            self.faults.append(Fault(f"{where}.group_size", group, "16 or 32, for the type is 'float' of 4 bits"))
-        if strategy == "tensor_group" and not (floats and bits == 4):
-            self.faults.append(Fault(f"{where}.strategy", strategy, "another, for it is of 'float' of 4 bits"))
-        stored = bits if floats or apart else 8
-        zero = 0 if table.get("symmetric", True) else stored
-        apart += self.fixed(inputs)
-        if floats and bits == 4:
-            narrow = replace(FORMATS["mxfp4"], covers=LAYERS) if group == 32 else FORMATS["nvfp4"]
-            return replace(narrow, tensor=narrow.tensor + apart)
-        dtype = ("fp8" if floats else "int8") if bits == 8 else "bf16"
-        name, scale = ("fp" if floats else "int") + str(bits), self.wide + zero
-        if strategy == "block":
-            tile = self.tile(where, table.get("block_structure"))
-            return Format("fp8-block", bits, LAYERS, WHERE, dtype, tile, scale=scale, tensor=apart)
-        if strategy == "group":
-            small = floats and table.get("scale_dtype") == "torch.uint8"  # MXFP8's exponents
-            named = name + (f"-g{group}" if group != 128 else "")
-            return Format(named, stored, LAYERS, WHERE, block=group, scale=8 if small else scale, tensor=apart)
-        if strategy == "channel":
-            return Format(name, stored, LAYERS, WHERE, dtype, row=scale, tensor=apart)
-        if strategy != "tensor":
-            self.faults.append(Fault(f"{where}.strategy", strategy, "tensor, channel, group, block or tensor_group"))
-        return Format(name, stored, LAYERS, WHERE, dtype, tensor=scale + apart)
-
-    def tile(self, where: str, block: Any) -> tuple[int, int]:
-        if isinstance(block, str) and block.count("x") == 1:
-            block = [int(side) if side.isdecimal() else side for side in block.split("x")]
-        if isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block):
-            return block[0], block[1]
-        self.faults.append(Fault(f"{where}.block_structure", block, "two whole numbers, rows and columns"))
-        return 128, 128
-
-    def fixed(self, inputs: Config) -> int:
-        """Bits of a matrix's input scale, if the file has one."""
-        if not inputs or inputs.get("dynamic", False) is True:
-            return 0
-        if inputs.get("strategy") == "tensor_group" or inputs.get("dynamic") == "local":
-            return 32
-        return self.wide + (0 if inputs.get("symmetric", True) else 8)
-
     def quark(self) -> Iterator[Rule]:
         for name, own in self.table("layer_quant_config").items():
             yield (self.named([name]), self.quarks(f"layer_quant_config.{name}", own))
-        yield (_linear, self.quarks("global_quant_config", self.table("global_quant_config")))
+        yield (linear, self.quarks("global_quant_config", self.table("global_quant_config")))
 
     def quarks(self, where: str, table: Any) -> Format | None:
-        scheme, inputs = (_table(_table(table).get(key)) for key in ("weight", "input_tensors"))
+        scheme, inputs = (table_of(table_of(table).get(key)) for key in ("weight", "input_tensors"))
         kind, group = scheme.get("dtype"), scheme.get("group_size")
         apart = 32 * (inputs.get("is_dynamic") is False)
         if kind in ("fp8_e4m3", "fp8"):
@@ -418,31 +262,17 @@ class _Config:
         self.faults.append(Fault(f"{where}.weight", scheme or ABSENT, "fp8, fp4 in groups of 32, or int4"))
         return None
 
-    def table(self, key: str) -> Config:
-        value = self.raw.get(key) or {}
-        if isinstance(value, Mapping):
-            return value
-        self.faults.append(Fault(key, value, "a table"))
-        return {}
-
-    def tables(self, key: str) -> Iterator[tuple[str, Config]]:
-        """The sub-tables of a table, by name; a missing one is empty."""
-        for name, value in self.table(key).items():
-            if not isinstance(value, Mapping | None):
-                self.faults.append(Fault(f"{key}.{name}", value, "a table"))
-            yield name, _table(value)
-
 
 READERS: Mapping[str, Callable[[_Config], Iterator[Rule]]] = {
     "fp8": _Config.fp8,
-    "fbgemm-fp8": lambda _: iter([(_linear, Format("fp8", 8, LAYERS, "fbgemm: an fp32 scale per row", "fp8", row=32))]),
+    "fbgemm-fp8": lambda _: iter([(linear, Format("fp8", 8, LAYERS, "fbgemm: an fp32 scale per row", "fp8", row=32))]),
     "mxfp4": lambda _: iter([(_routed, FORMATS["mxfp4"])]),
     "awq": _Config.awq,
     "gptq": _Config.gptq,
     "auto-round": _Config.rounded,
     "intel/auto-round": _Config.rounded,
     "mlx": _Config.mlx,
-    "chatglm": lambda read: iter([(_linear, read.integers(read.number("bits", (8, 4)), 0))]),  # a scale per row
+    "chatglm": lambda read: iter([(linear, read.integers(read.number("bits", (8, 4)), 0))]),  # a scale per row
     "bitsandbytes": _Config.bitsandbytes,
     "modelopt": _Config.modelopt,
     "modelopt-fp4": _Config.modelopt,

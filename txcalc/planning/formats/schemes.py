@@ -1,0 +1,195 @@
+"""How the configs of quantisers are read: their keys, checked, and the schemes of compressed-tensors.
+
+Source   compressed-tensors 0.20 (`initialize_qparams` and its compressors)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from txcalc.errors import ABSENT, Fault
+from txcalc.ledger import Entry
+from txcalc.planning.formats.modules import LEFT, WHERE, Modules
+from txcalc.planning.formats.weights import FORMATS, LAYERS, Format
+
+Config = Mapping[str, Any]
+Covers = Callable[[Entry, int | None], bool]
+Rule = tuple[Covers, Format | None]  # the first that covers a leaf decides
+
+PACKS = {"pack-quantized": "int", "int-quantized": "int", "float-quantized": "float"}  # compressed-tensors' layouts
+
+
+def linear(entry: Entry, _: int | None) -> bool:
+    """A linear layer of a block, which transformers replaces. Its routers are no linear layers."""
+    return entry.kind in LAYERS
+
+
+def table_of(value: Any) -> Config:
+    return value if isinstance(value, Mapping) else {}
+
+
+class Keys:
+    """The keys of one config, and the faults found in them."""
+
+    def __init__(self, raw: Config, wide: int, tower: bool = False) -> None:
+        self.raw, self.wide, self.tower = raw, wide, tower
+        self.faults, self.lists = list[Fault | str](), list[Modules]()
+        method = raw.get("quant_method")
+        if method is None and (raw.get("load_in_4bit") or raw.get("load_in_8bit")):
+            method = "bitsandbytes"
+        if method is None and "bits" in raw and "group_size" in raw:
+            method = "mlx"
+        self.method = str(method or "").lower().replace("_", "-")
+
+    def named(self, patterns: Iterable[str]) -> Covers:
+        """The modules of a list of names."""
+        self.lists.append(Modules(patterns, self.tower))
+        return self.lists[-1].have
+
+    def left(self, table: Config) -> Iterator[str]:
+        """The names of modules that stay wide."""
+        for key in LEFT:
+            value = table.get(key) or ()
+            if not isinstance(value, list | tuple) or not all(isinstance(v, str) for v in value):
+                self.faults.append(Fault(key, value, "a list of modules' names"))
+                continue
+            yield from value
+
+    def number(self, key: str, among: tuple[int, ...] = (), default: Any = ABSENT, table: Config | None = None) -> Any:
+        """A key's integer, one of the choices if given."""
+        value = (self.raw if table is None else table).get(key, default)
+        if type(value) is int and (value in among if among else value > 0):
+            return value
+        expected = "one of " + ", ".join(map(str, among)) if among else "a whole number above 0"
+        self.faults.append(Fault(key, value, expected))
+        return among[0] if among else 1
+
+    def one_of(self, key: str, known: tuple[str, ...]) -> None:
+        """Checks that a file layout, if given, is supported."""
+        if str(value := self.raw.get(key) or known[0]).lower() not in known:
+            self.faults.append(Fault(key, value, f"one of {', '.join(known)}", "--weights FORMAT counts another"))
+
+    def group(self, key: str) -> int:
+        """Elements that share a scale; -1, a whole row, is 0 here."""
+        value = self.raw.get(key, 128)
+        if type(value) is int and (value == -1 or value > 0):
+            return max(value, 0)
+        self.faults.append(Fault(key, value, "a whole number above 0, or -1 for whole rows"))
+        return 128
+
+    def integers(self, bits: int, group: int, zero: int = 0) -> Format:
+        """Integers with a scale, and a zero point where `zero` is its bits, for every group of a row."""
+        name = f"int{bits}" + (f"-g{group}" if group and group != 128 else "")
+        if not group:
+            return Format(name, bits, LAYERS, WHERE, row=16 + zero)
+        return Format(name, bits, LAYERS, WHERE, block=group, scale=16 + zero)
+
+    def table(self, key: str) -> Config:
+        value = self.raw.get(key) or {}
+        if isinstance(value, Mapping):
+            return value
+        self.faults.append(Fault(key, value, "a table"))
+        return {}
+
+    def tables(self, key: str) -> Iterator[tuple[str, Config]]:
+        """The sub-tables of a table, by name; a missing one is empty."""
+        for name, value in self.table(key).items():
+            if not isinstance(value, Mapping | None):
+                self.faults.append(Fault(f"{key}.{name}", value, "a table"))
+            yield name, table_of(value)
+
+
+class Schemes(Keys):
+    """The schemes of compressed-tensors."""
+
+    def groups(self, table: Config) -> Iterator[Rule]:
+        """compressed-tensors: what targets name, each with its scheme; "Linear" is every linear layer."""
+        groups = table.get("config_groups")
+        if not isinstance(groups, Mapping) or not groups:
+            self.faults.append(Fault("config_groups", groups or ABSENT, "a table of groups"))
+            return
+        wide: list[Rule] = []
+        for name, group in groups.items():
+            scheme = group.get("weights") if isinstance(group, Mapping) else None
+            if not isinstance(scheme, Mapping):
+                self.faults.append(Fault(f"config_groups.{name}.weights", scheme, "a table: num_bits, type, strategy"))
+                continue
+            form = self.scheme(f"config_groups.{name}.weights", scheme, group)
+            targets = group.get("targets") or ["Linear"]
+            if not isinstance(targets, list) or not all(isinstance(target, str) for target in targets):
+                self.faults.append(Fault(f"config_groups.{name}.targets", targets, "a list of modules' names"))
+                continue
+            own = [target for target in targets if target != "Linear"]
+            if own:
+                yield (self.named(own), form)
+            if len(own) < len(targets):
+                wide.append((linear, form))
+        yield from wide
+
+    def scheme(self, where: str, table: Config, scheme: Config) -> Format:
+        """Scales are in the dtype of unquantised weights; a packed matrix has its shape, two integers of 64 bits."""
+        bits = self.number("num_bits", (4, 8, 2, 3), table=table)
+        kind, strategy = str(table.get("type", "int")).lower(), table.get("strategy")
+        group: Any = table.get("group_size")
+        inputs = table_of(scheme.get("input_activations"))
+        packing = scheme.get("format") or self.raw.get("format")
+        if packing in (None, "mixed-precision"):
+            packing = "pack-quantized" if kind == "int" and not inputs else "quantized"
+        if "24" in str(packing) or (self.table("sparsity_config").get("format") or "dense") != "dense":
+            self.faults.append(f"{where}: is sparse as well, of which txcalc counts no files (--weights FORMAT)")
+        if strategy is None:
+            strategy = "tensor" if group is None else "channel" if group == -1 else "group"
+        if kind not in ("int", "float"):
+            self.faults.append(Fault(f"{where}.type", kind, "'int' or 'float'"))
+        elif PACKS.get(str(packing), kind) != kind:
+            self.faults.append(Fault(f"{where}.type", kind, f"{PACKS[str(packing)]!r}, for the format is {packing!r}"))
+        if strategy in ("group", "tensor_group") and not (type(group) is int and group > 0):
+            self.faults.append(
+                Fault(f"{where}.group_size", group, f"a whole number above 0, for the strategy is {strategy!r}")
+            )
+            group = 128
+        if strategy in ("channel", "tensor") and type(group) is int and group > 0:
+            self.faults.append(Fault(f"{where}.group_size", group, f"none, for the strategy is {strategy!r}"))
+        floats, apart = kind == "float", 128 * (packing == "pack-quantized")
+        if floats and bits == 4 and group not in (16, 32):
+            self.faults.append(Fault(f"{where}.group_size", group, "16 or 32, for the type is 'float' of 4 bits"))
+        if strategy == "tensor_group" and not (floats and bits == 4):
+            self.faults.append(Fault(f"{where}.strategy", strategy, "another, for it is of 'float' of 4 bits"))
+        stored = bits if floats or apart else 8
+        zero = 0 if table.get("symmetric", True) else stored
+        apart += self.fixed(inputs)
+        if floats and bits == 4:
+            narrow = replace(FORMATS["mxfp4"], covers=LAYERS) if group == 32 else FORMATS["nvfp4"]
+            return replace(narrow, tensor=narrow.tensor + apart)
+        dtype = ("fp8" if floats else "int8") if bits == 8 else "bf16"
+        name, scale = ("fp" if floats else "int") + str(bits), self.wide + zero
+        if strategy == "block":
+            tile = self.tile(where, table.get("block_structure"))
+            return Format("fp8-block", bits, LAYERS, WHERE, dtype, tile, scale=scale, tensor=apart)
+        if strategy == "group":
+            small = floats and table.get("scale_dtype") == "torch.uint8"  # MXFP8's exponents
+            named = name + (f"-g{group}" if group != 128 else "")
+            return Format(named, stored, LAYERS, WHERE, block=group, scale=8 if small else scale, tensor=apart)
+        if strategy == "channel":
+            return Format(name, stored, LAYERS, WHERE, dtype, row=scale, tensor=apart)
+        if strategy != "tensor":
+            self.faults.append(Fault(f"{where}.strategy", strategy, "tensor, channel, group, block or tensor_group"))
+        return Format(name, stored, LAYERS, WHERE, dtype, tensor=scale + apart)
+
+    def tile(self, where: str, block: Any) -> tuple[int, int]:
+        if isinstance(block, str) and block.count("x") == 1:
+            block = [int(side) if side.isdecimal() else side for side in block.split("x")]
+        if isinstance(block, list) and len(block) == 2 and all(type(side) is int and side > 0 for side in block):
+            return block[0], block[1]
+        self.faults.append(Fault(f"{where}.block_structure", block, "two whole numbers, rows and columns"))
+        return 128, 128
+
+    def fixed(self, inputs: Config) -> int:
+        """Bits of a matrix's input scale, if the file has one."""
+        if not inputs or inputs.get("dynamic", False) is True:
+            return 0
+        if inputs.get("strategy") == "tensor_group" or inputs.get("dynamic") == "local":
+            return 32
+        return self.wide + (0 if inputs.get("symmetric", True) else 8)

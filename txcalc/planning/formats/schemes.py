@@ -30,7 +30,7 @@ def table_of(value: Any) -> Config:
     return value if isinstance(value, Mapping) else {}
 
 
-class Keys:
+class ConfigKeys:
     """The keys of one config, and the faults found in them."""
 
     def __init__(self, raw: Config, wide: int, tower: bool = False) -> None:
@@ -101,7 +101,7 @@ class Keys:
             yield name, table_of(value)
 
 
-class Schemes(Keys):
+class Schemes(ConfigKeys):
     """The schemes of compressed-tensors."""
 
     def groups(self, table: Config) -> Iterator[Rule]:

@@ -248,6 +248,31 @@ def test_a_picture_is_as_long_as_it_is(name: str, lengths: list[tuple[int, int]]
     assert [(work.tokens, work.source) for work in cores] == lengths
 
 
+def shown(how: str, *domains: str) -> list[Shown]:
+    return [Shown("", how, domain, ()) for domain in domains]
+
+
+@pytest.mark.parametrize(
+    ("said", "domain"),
+    [
+        (["all B, T ≥ 1", "all B ≥ 1"], "all B, T ≥ 1"),
+        (["all B, T ≥ 1", "all B, T ≥ 2"], "all B, T ≥ 2"),
+        (["all B, T ≥ 2", "all B, T, T_src ≥ 1"], "all B, T ≥ 2, T_src ≥ 1"),
+        (["all B, T, past ≥ 1", "all B ≥ 2, T ≥ 1, past ≥ 2"], "all B ≥ 2, T ≥ 1, past ≥ 2"),
+        (["all B, T ≥ 2", "all B, T ≥ 1, its parts", "all B ≥ 1, its leaves"], "all B, T ≥ 2, its parts, its leaves"),
+        (["no mask hides anything in it"] * 2, "no mask hides anything in it"),
+        (["", ""], ""),
+    ],
+)
+def test_several_proofs_hold_together_where_each_does(said: list[str], domain: str) -> None:
+    assert theorems._weakest(shown("proved", *said)) == ("proved", domain)
+
+
+def test_of_several_measurements_the_one_at_the_fewest_sizes_counts() -> None:
+    measured = shown("measured", "at 73 sizes around windows of 2, 3, 5, 8", "at 11 sizes")
+    assert theorems._weakest([*shown("proved", "all B, T ≥ 1"), *measured]) == ("measured", "at 11 sizes")
+
+
 # Structures that are the sum of smaller ones.
 
 

@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache, cached_property
-from itertools import product
+from itertools import groupby, product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -278,7 +279,7 @@ def inheritance(model: Model) -> dict[str, tuple[str, str]]:
     """The same of every quantity for which all of the model's structures have a theorem that holds."""
     said = []
     for unit in units(model):
-        if not (own := _own(unit) or _borne(unit)):
+        if not (own := _own(unit, FIGURES)[0] or _borne(unit)):
             return {}
         for figure, forms in product(FORMED, ((LAST,), (ABSORBED,), (LAST, ABSORBED))):
             if (same := formed(figure, *(form for form in forms if touched(unit, form)))) in own:
@@ -288,49 +289,59 @@ def inheritance(model: Model) -> dict[str, tuple[str, str]]:
     return {quantity: _weakest([own[quantity] for own in said]) for quantity in shared}
 
 
-def _own(unit: Unit) -> dict[str, Shown]:
-    """What its own theorem shows, if it holds."""
+def _own(unit: Unit, quantities: Container[str] = PROVED) -> tuple[dict[str, Shown], str]:
+    """What its own theorem shows of these quantities, `PROVED` among them; or why it shows nothing."""
     theorem = theorems().get(unit.key)
-    if theorem is None or _outside(theorem.conditions, unit):
-        return {}
-    now = digests(unit, [*theorem.digests, *theorem.further])
-    if any(now[quantity] != mark for quantity, mark in theorem.digests.items()):
-        return {}
-    own = {q: Shown(now[q], "proved", theorem.domain if q != "params" else "", ()) for q in PROVED}
-    further = theorem.further.items()
-    return own | {q: one for q, one in further if one.digest == now[q] and not _outside(one.conditions, unit)}
+    if theorem is None:
+        return {}, "it has no theorem yet"
+    if failed := [str(condition) for condition in theorem.conditions if not condition.holds(unit.values)]:
+        return {}, f"its sizes are outside the theorem's: {', '.join(failed)}"
+    proved = {
+        q: Shown(mark, "proved", theorem.domain if q != "params" else "", ()) for q, mark in theorem.digests.items()
+    }
+    shown = proved | {q: one for q, one in theorem.further.items() if q in quantities}
+    now = digests(unit, shown)
+    same = {q: one for q, one in shown.items() if one.digest == now[q]}
+    if not proved.keys() <= same.keys():
+        return {}, "its formulas are not those that were proved"
+    return {q: one for q, one in same.items() if all(each.holds(unit.values) for each in one.conditions)}, ""
 
 
 def _borne(unit: Unit) -> dict[str, Shown]:
     """What the theorems of smaller structures show."""
     structures, kept = bearing(unit), theorems()
-    apart = [f"{kept[one.key].domain}, {APART}" for one in structures if not one.listed]
-    domain = max(apart or [kept[one.key].domain for one in structures], key=len, default="")
+    apart = [one for one in structures if not one.listed]
+    domain = _common([kept[one.key].domain for one in apart or structures]) + f", {APART}" * bool(apart)
     return {q: Shown("", "proved", domain if q != "params" else "", ()) for q in PROVED if structures}
 
 
 def _weakest(said: list[Shown]) -> tuple[str, str]:
-    """The weakest of several pieces of evidence, and its domain."""
-    least = [shown for shown in said if shown.how == "measured"] or said
-    return least[0].how, max((shown.where for shown in least), key=len, default="")
+    """The weakest of several pieces of evidence, and its domain: of measurements, that at the fewest sizes."""
+    measured = [shown.where for shown in said if shown.how == "measured"]
+    if measured:
+        return "measured", min(measured, key=lambda where: [int(number) for number in re.findall(r"\d+", where)])
+    return "proved", _common([shown.where for shown in said])
 
 
-def _outside(conditions: Iterable[Condition], unit: Unit) -> list[str]:
-    """The conditions that the unit's sizes do not satisfy."""
-    return [str(condition) for condition in conditions if not condition.holds(unit.values)]
+BOUND = re.compile(r"((?:[A-Za-z]\w*, )*[A-Za-z]\w*) ≥ (\d+)")
+
+
+def _common(domains: Sequence[str]) -> str:
+    """Where all of several proofs hold: for each length from the largest bound on, with whatever else they say."""
+    least: dict[str, int] = {}
+    further: dict[str, None] = {}
+    for domain in domains:
+        for names, bound in BOUND.findall(domain):
+            least |= {name: max(int(bound), least.get(name, 0)) for name in names.split(", ")}
+        further[BOUND.sub("", domain).removeprefix("all").strip(" ,")] = None
+    runs = groupby(least, key=least.__getitem__)
+    bounds = ", ".join(f"{', '.join(names)} ≥ {bound}" for bound, names in runs)
+    return ", ".join(said for said in (bounds and f"all {bounds}", *further) if said)
 
 
 def obstacle(unit: Unit) -> str:
     """Why a structure at its sizes has no theorem to inherit; "" where it has."""
-    theorem = theorems().get(unit.key)
-    if theorem is None:
-        return "it has no theorem yet"
-    if failed := _outside(theorem.conditions, unit):
-        return f"its sizes are outside the theorem's: {', '.join(failed)}"
-    now = digests(unit, theorem.digests)
-    if any(now[quantity] != mark for quantity, mark in theorem.digests.items()):
-        return "its formulas are not those that were proved"
-    return ""
+    return _own(unit)[1]
 
 
 def bearing(unit: Unit) -> list[Unit]:

@@ -103,29 +103,34 @@ def _alone(stack: Table, layer: Table, part: str) -> Table:
 
 
 def _unnormed(unit: Unit, stack: Table) -> list[Component]:
-    """A part without what is around it, and the norms and scales that are."""
+    """A part without the norms and scales around it, and each of those as a listed leaf; [] where nothing is around it,
+    or something that no list has. Norms within the part are plain, or as the layer's where that changes them."""
     (layer,) = stack["layer"].values()
     (part,) = layer["parts"]
     alike = mechanism(part, layer).stands == "" and not mechanism(part, layer).ordered  # in encoders and decoders
     role, kind = ("decoder", "decoder") if alike else (stack["role"], unit.spec["kind"])
     entries = _entries(unit)
-    own = {entry.path: (entry.params, entry.flops) for entry in entries}
-    for table in (PLAIN_NORM, PLAIN_NORM | {key: layer["norm"][key] for key in WITHIN}):
-        norm = {**table, "without": [part]}
+    for within in ((), WITHIN):
+        norm = PLAIN_NORM | {key: layer["norm"][key] for key in within} | {"without": [part]}
         if layer["norm"] == norm:
             return []
         bared = {**stack, "norm": norm, "role": role, "layer": {"layer": {**layer, "norm": norm}}}
         inner = lettered(unit.name, {"": bared}, kind)
-        found = {entry.path: (entry.params, entry.flops) for entry in _entries(inner)}
-        around = [(entry.path, _listed(entry.leaf)) for entry in entries if entry.path not in found]
-        if all(own.get(path) == figures for path, figures in found.items()) and all(made for _, made in around):
-            return [Component(inner, 0), *(Component(leaf(made), None, path) for path, made in around if made)]
+        kept = _entries(inner)
+        same = all(path in entries and _cost(entries[path]) == _cost(entry) for path, entry in kept.items())
+        around = {path: _listed(entry.leaf) for path, entry in entries.items() if path not in kept}
+        if same and all(around.values()):
+            return [Component(inner, 0), *(Component(leaf(made), None, path) for path, made in around.items() if made)]
     return []
 
 
-def _entries(unit: Unit) -> list[Any]:
-    """The leaves of a part, at a length."""
-    return list(walk(unit.over(unit.values), Workload(2, 7, 0, 5)))
+def _entries(unit: Unit) -> dict[str, Any]:
+    """The leaves of a part by path, at a length."""
+    return {entry.path: entry for entry in walk(unit.over(unit.values), Workload(2, 7, 0, 5))}
+
+
+def _cost(entry: Any) -> tuple[Any, Any]:
+    return entry.params, entry.flops
 
 
 def _listed(part: Any) -> Table | None:
@@ -139,24 +144,23 @@ def _listed(part: Any) -> Table | None:
 
 
 def _ends(stack: Table) -> Found:
-    """What is before the layers of a frame, what is behind them, and what no token runs through: each around one
-    feed-forward, which is not the model's."""
-    norm, empty = stack["norm"], _around({**bare(stack, "layer"), "norm": PLAIN_NORM})
-    within = {key: norm[key] for key in WITHIN}
+    """What is before the layers of a frame, what is behind them, and what no token runs through."""
+    embedding, norm, idle = stack["embedding"], stack["norm"], stack["idle"]
+    inner = PLAIN_NORM | {key: norm[key] for key in WITHIN}
     if stack["vocab_size"] is not None or stack["vision"] or stack["audio"]:
-        own = PLAIN_NORM | within if stack["embedding"]["norm"] else PLAIN_NORM
-        yield "embedding", _around({**stack, "head": NO_HEAD, "norm": own, "idle": None}), None
-    kept = {key: stack["embedding"][key] for key in ("extra", "rank", "early")}  # a head may be tied, or as wide
-    behind = {**stack, "embedding": {**without(stack["embedding"]), **kept}, "vision": None, "audio": None}
-    behind["norm"] = PLAIN_NORM | within | {key: norm[key] for key in ("final", "final_bias")}
+        before = {**stack, "head": NO_HEAD, "norm": inner if embedding["norm"] else PLAIN_NORM}
+        yield "embedding", _around({**before, "idle": None}), None
     if norm["final"] or stack["head"] | {"tied": False} != NO_HEAD:
-        yield "head", _around({**behind, "positions": UNPLACED, "idle": None}), None
-    if stack["idle"] is not None:
-        yield "idle", {**empty, "idle": stack["idle"]}, None
+        shared = {key: embedding[key] for key in ("extra", "rank", "early")}  # with a head that is tied, or as wide
+        behind = {**stack, "embedding": without(embedding) | shared, "positions": UNPLACED}
+        behind["norm"] = inner | {key: norm[key] for key in ("final", "final_bias")}
+        yield "head", _around(behind | dict.fromkeys(("vision", "audio", "idle"))), None
+    if idle is not None:
+        yield "idle", _around({**bare(stack, "layer"), "norm": PLAIN_NORM, "idle": idle}), None
 
 
 def _around(stack: Table) -> Table:
-    """A stack around one plain feed-forward; only a masked-LM head reads which activation it has."""
+    """A stack around one plain feed-forward, which is not the model's; only a masked-LM head reads its activation."""
     (layer,) = framed(stack)["layer"].values()
     if stack["head"]["form"] != "masked-lm":
         layer["feed_forward"]["activation"] = "gelu"

@@ -348,31 +348,16 @@ def _linked(held: Stack, layout: Layout, number: int, tp: Any) -> Stack:
     return replace(held, receive=receive, receives=receives, send=send, sends=sends)
 
 
-class _Itself:
-    """A model as a cache's key, equal to itself alone: models of one description are equal, whatever their trees."""
-
-    def __init__(self, model: Model) -> None:
-        self.model = model
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Itself) and self.model is other.model
-
-    def __hash__(self) -> int:
-        return id(self.model)
-
-
 def sharding_of(model: Model, padded: int, **rules: Any) -> tuple[Sharding, tuple[str, ...]]:
     """The sharding of a model whose vocabulary is padded to a multiple of `padded` first, and notes on that; made once
     for all recipes of the same rules."""
-    return _sharding(_Itself(model), padded, **rules)
-
-
-@lru_cache(maxsize=64)
-def _sharding(key: _Itself, padded: int, **rules: Any) -> tuple[Sharding, tuple[str, ...]]:
-    model, vocabulary = key.model, Ways(pads=padded)
-    if padded > 1:
-        model = replace(model, root=model.root.shard(vocabulary))
-    return Sharding(model, **rules), tuple(vocabulary.notes)
+    made: dict[Any, tuple[Sharding, tuple[str, ...]]] = model.kept.setdefault("shardings", {})
+    key = padded, *sorted(rules.items())
+    if key not in made:
+        vocabulary = Ways(pads=padded)
+        whole = replace(model, root=model.root.shard(vocabulary)) if padded > 1 else model
+        made[key] = Sharding(whole, **rules), tuple(vocabulary.notes)
+    return made[key]
 
 
 @lru_cache(maxsize=256)

@@ -21,6 +21,7 @@ WHERE = "quantization_config"
 
 # Lists of modules that stay wide; vLLM's own quantiser calls its list ignored_layers.
 LEFT = ["modules_to_not_convert", "ignore", "ignored_layers", "exclude_modules", "exclude", "llm_int8_skip_modules"]
+LEFT += ["linear_weights_not_to_quantize"]  # AQLM's
 # Lists of the blocks whose modules are quantised, of which the first present counts: AutoRound's, optimum's GPTQ.
 BLOCKS = ("quant_block_list", "block_name_to_quantize", "to_quant_block_names")
 # Tables and lists that are read, and those without effect on a weight's bytes.
@@ -35,8 +36,8 @@ TABLES = (
 
 # Whose packers take no group that is not full, and what theirs take multiples of, of rows and of columns (AutoAWQ's and
 # AutoGPTQ's linear layers; a last group that is not full is a group of AutoGPTQ's).
-DIVIDING = ("awq", "mlx", "compressed-tensors")
-WORDS = {"awq": 8, "gptq": 32}
+DIVIDING = ("awq", "mlx", "compressed-tensors", "aqlm", "higgs")
+WORDS = {"awq": 8, "gptq": 32, "bitnet": 4}
 
 # The names that a leaf's module has in checkpoints, by the end of its path in the ledger: of those above it, its own.
 MODULES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {

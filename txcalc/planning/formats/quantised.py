@@ -21,7 +21,7 @@ from txcalc.planning.formats.modules import BLOCKS, LEFT, TABLES, WHERE, check_p
 from txcalc.planning.formats.schemes import Config, Covers, Rule, Schemes, linear, table_of
 from txcalc.planning.formats.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
 
-WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp4": 4}  # of methods of one
+WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp8": 8, "mxfp4": 4}  # of methods of one
 
 
 def native(model: Model) -> Format:
@@ -116,11 +116,13 @@ class _Config(Schemes):
             yield (_mixing, FORMATS["fp32"])
             yield (_pooling, None)
             yield (_routed, FORMATS["mxfp4"])
+        if micro := self.method == "mxfp8":  # of the microscaling formats: exponents for 32 elements of a row
+            block = [1, 32] if block is None else block
         static = self.raw.get("activation_scheme") == "static"  # then inputs have a scale, too
         if block is None:
             yield (linear, replace(FORMATS["fp8"], tensor=32 + 32 * static))
         elif isinstance(block, list) and len(block) == 2 and all(type(n) is int and n > 0 for n in block):
-            tile, scale = (block[0], block[1]), 8 if narrow else 32
+            tile, scale = (block[0], block[1]), 8 if narrow or micro else 32
             yield (linear, replace(FORMATS["fp8-block"], block=tile, scale=scale, tensor=32 * static))
         else:
             self.faults.append(Fault("weight_block_size", block, "two whole numbers, rows and columns"))
@@ -141,8 +143,11 @@ class _Config(Schemes):
             yield (covers, form and replace(form, column=32))
 
     def rounded(self) -> Iterator[Rule]:
+        if (data := str(self.raw.get("data_type") or "int")).startswith(("mx_fp", "nv_fp")):
+            yield from self.floats(data)
+            return
         bits, group = self.number("bits", (4, 2, 3, 8)), self.group("group_size")
-        self.one_of("data_type", ("int",))
+        self.one_of("data_type", ("int", "mx_fp", "nv_fp"))
         for name, here in self.tables("extra_config"):  # AutoRound's modules by name, or by an expression
             called = self.named([f"re:{name}" if "\\" in name or "*" in name else name])
             yield (called, None if here.get("bits", bits) >= 16 else self.other(here, bits, group))
@@ -153,6 +158,19 @@ class _Config(Schemes):
         if self.raw.get("lm_head") is True:
             yield (lambda entry, _: entry.kind == "head", form)
         yield (self.listed(), form)
+
+    def floats(self, data: str) -> Iterator[Rule]:
+        """AutoRound's MXFP4, MXFP8 and NVFP4, whose inputs share a scale unless they stay wide."""
+        four = replace(FORMATS["mxfp4"], covers=LAYERS)
+        known = {4: four, 8: MXFP8}
+        if data.startswith("nv"):
+            inputs = self.raw.get("act_bits") or 16
+            known = {4: replace(FORMATS["nvfp4"], tensor=32 + 32 * (type(inputs) is int and inputs < 16))}
+        width = self.number("bits", tuple(known))
+        for name, own in self.tables("extra_config"):
+            bits = own.get("bits", width)
+            yield (self.named([f"re:{name}" if "\\" in name or "*" in name else name]), known.get(bits))
+        yield (self.listed(), known[width])
 
     def other(self, table: Config, bits: int, group: int) -> Format:
         """The format of modules that differ from the rest."""
@@ -203,6 +221,29 @@ class _Config(Schemes):
             twice = replace(plain, name=kind, scale=8, pooled=64 * 256)
             yield (linear, twice if double else replace(plain, name=kind))
 
+    def bitnet(self) -> Iterator[Rule]:
+        """Ternary weights, four to a byte, and one scale; `online` they are rounded as they are used."""
+        self.one_of("quantization_mode", ("offline",))
+        yield (linear, Format("bitnet", 2, LAYERS, WHERE, tensor=self.wide))
+
+    def aqlm(self) -> Iterator[Rule]:
+        """Codes of whole bytes for each group of a row, a scale per row, and the codebooks of every matrix in fp16."""
+        group, one = self.number("in_group_size", default=8), self.number("out_group_size", (1,), 1)
+        books, bits = self.number("num_codebooks", default=1), self.number("nbits_per_codebook", (16, 8, 12), 16)
+        codes = books * (8 if bits <= 8 else 16)
+        yield (
+            linear,
+            Format(
+                "aqlm", 0, LAYERS, WHERE, block=group, scale=codes, row=16, tensor=(16 * books * group * one) << bits
+            ),
+        )
+
+    def higgs(self) -> Iterator[Rule]:
+        """Packed by FLUTE, with the tables of its kernel beside every matrix."""
+        bits, group = self.number("bits", (4, 2, 3), 4), self.number("group_size", (256, 128, 64), 256)
+        tables = 16 * (2**bits + 2 * 4**bits)
+        yield (linear, Format("higgs", bits, LAYERS, WHERE, block=group, scale=16, tensor=tables))
+
     def modelopt(self) -> Iterator[Rule]:
         inner = self.table("quantization") or self.raw
         if inner is not self.raw:
@@ -229,11 +270,12 @@ class _Config(Schemes):
         known = {
             "FP8": replace(FORMATS["fp8"], tensor=two),
             "NVFP4": replace(FORMATS["nvfp4"], tensor=two),
-            "NVFP4_AWQ": replace(FORMATS["nvfp4"], tensor=two),
+            **dict.fromkeys(("NVFP4_AWQ", "W4A8_NVFP4_FP8"), replace(FORMATS["nvfp4"], tensor=two)),
             "W4A16_NVFP4": FORMATS["nvfp4"],
             **dict.fromkeys(("MXFP4", "W4A8_MXFP4_FP8"), replace(FORMATS["mxfp4"], covers=LAYERS)),
             **dict.fromkeys(("FP8_PB_WO", "FP8_BLOCK_SCALES"), FORMATS["fp8-block"]),
             "FP8_PER_CHANNEL_PER_TOKEN": row,
+            "MXFP8": MXFP8,
             **dict.fromkeys(("INT8_SQ", "W8A8_SQ_PER_CHANNEL", "W8A16"), FORMATS["int8"]),
         }
         if name in ("W4A16_AWQ", "W4A8_AWQ"):
@@ -263,6 +305,7 @@ class _Config(Schemes):
         return None
 
 
+MXFP8 = Format("fp8-g32", 8, LAYERS, "OCP's MXFP8: an 8-bit scale for every 32", "fp8", block=32, scale=8)
 READERS: Mapping[str, Callable[[_Config], Iterator[Rule]]] = {
     "fp8": _Config.fp8,
     "fbgemm-fp8": lambda _: iter([(linear, Format("fp8", 8, LAYERS, "fbgemm: an fp32 scale per row", "fp8", row=32))]),
@@ -278,4 +321,9 @@ READERS: Mapping[str, Callable[[_Config], Iterator[Rule]]] = {
     "modelopt-fp4": _Config.modelopt,
     "compressed-tensors": lambda read: read.groups(read.raw),
     "quark": _Config.quark,
+    "mxfp8": _Config.fp8,
+    "bitnet": _Config.bitnet,
+    "eetq": lambda _: iter([(linear, Format("int8", 8, LAYERS, "EETQ: an fp16 scale per row", row=16))]),
+    "aqlm": _Config.aqlm,
+    "higgs": _Config.higgs,
 }

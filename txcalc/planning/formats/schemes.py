@@ -12,13 +12,14 @@ from typing import Any
 from txcalc.errors import ABSENT, Fault
 from txcalc.ledger import Entry
 from txcalc.planning.formats.modules import LEFT, WHERE, Modules
-from txcalc.planning.formats.weights import FORMATS, LAYERS, Format
+from txcalc.planning.formats.weights import LAYERS, Format
 
 Config = Mapping[str, Any]
 Covers = Callable[[Entry, int | None], bool]
 Rule = tuple[Covers, Format | None]  # the first that covers a leaf decides
 
 PACKS = {"pack-quantized": "int", "int-quantized": "int", "float-quantized": "float"}  # compressed-tensors' layouts
+MICRO = {4: (16, 32), 6: (32,)}  # its groups of floats by their bits: NVFP4's, and those of the microscaling formats
 
 
 def linear(entry: Entry, _: int | None) -> bool:
@@ -129,54 +130,62 @@ class Schemes(ConfigKeys):
         yield from wide
 
     def scheme(self, where: str, table: Config, scheme: Config) -> Format:
-        """Scales are in the dtype of unquantised weights; a packed matrix has its shape, two integers of 64 bits."""
-        bits = self.number("num_bits", (4, 8, 2, 3), table=table)
-        kind, strategy = str(table.get("type", "int")).lower(), table.get("strategy")
-        group: Any = table.get("group_size")
+        """Scales are in the dtype of unquantised weights, those of floats below 8 bits in 8 bits; a packed matrix has
+        its shape, two integers of 64 bits; an order of inputs (`actorder`) that is no order of the columns is stored,
+        in 32 bits for each."""
+        floats = str(table.get("type", "int")).lower() == "float"
+        bits = self.number("num_bits", (4, 8, 6) if floats else (4, 8, 2, 3, 5, 6, 7), table=table)
         inputs = table_of(scheme.get("input_activations"))
         packing = scheme.get("format") or self.raw.get("format")
         if packing in (None, "mixed-precision"):
-            packing = "pack-quantized" if kind == "int" and not inputs else "quantized"
-        if "24" in str(packing) or (self.table("sparsity_config").get("format") or "dense") != "dense":
-            self.faults.append(f"{where}: is sparse as well, of which txcalc counts no files (--weights FORMAT)")
-        if strategy is None:
-            strategy = "tensor" if group is None else "channel" if group == -1 else "group"
-        if kind not in ("int", "float"):
-            self.faults.append(Fault(f"{where}.type", kind, "'int' or 'float'"))
-        elif PACKS.get(str(packing), kind) != kind:
-            self.faults.append(Fault(f"{where}.type", kind, f"{PACKS[str(packing)]!r}, for the format is {packing!r}"))
-        if strategy in ("group", "tensor_group") and not (type(group) is int and group > 0):
-            self.faults.append(
-                Fault(f"{where}.group_size", group, f"a whole number above 0, for the strategy is {strategy!r}")
-            )
-            group = 128
-        if strategy in ("channel", "tensor") and type(group) is int and group > 0:
-            self.faults.append(Fault(f"{where}.group_size", group, f"none, for the strategy is {strategy!r}"))
-        floats, apart = kind == "float", 128 * (packing == "pack-quantized")
-        if floats and bits == 4 and group not in (16, 32):
-            self.faults.append(Fault(f"{where}.group_size", group, "16 or 32, for the type is 'float' of 4 bits"))
-        if strategy == "tensor_group" and not (floats and bits == 4):
-            self.faults.append(Fault(f"{where}.strategy", strategy, "another, for it is of 'float' of 4 bits"))
-        stored = bits if floats or apart else 8
-        zero = 0 if table.get("symmetric", True) else stored
-        apart += self.fixed(inputs)
-        if floats and bits == 4:
-            narrow = replace(FORMATS["mxfp4"], covers=LAYERS) if group == 32 else FORMATS["nvfp4"]
-            return replace(narrow, tensor=narrow.tensor + apart)
-        dtype = ("fp8" if floats else "int8") if bits == 8 else "bf16"
-        name, scale = ("fp" if floats else "int") + str(bits), self.wide + zero
-        if strategy == "block":
-            tile = self.tile(where, table.get("block_structure"))
-            return Format("fp8-block", bits, LAYERS, WHERE, dtype, tile, scale=scale, tensor=apart)
+            packing = "quantized" if floats or inputs else "pack-quantized"
+        strategy, group = self.strategy(where, table, bits, str(packing))
+        packed, tiny, name = packing == "pack-quantized", floats and bits < 8, f"{'fp' if floats else 'int'}{bits}"
+        # Another scale of the whole matrix; a table of ModelOpt's says no strategy.
+        shared = table.get("strategy") == "tensor_group" or (tiny and group == 16 and table.get("strategy") is None)
+        narrow = tiny or (floats and group == 32 and table.get("scale_dtype") == "torch.uint8")  # MXFP8's exponents
+        zero = 0 if table.get("symmetric", True) else bits if packed and strategy in ("group", "channel") else 8
+        scale, tensor = (8 if narrow else self.wide) + zero, 128 * packed + self.fixed(inputs) + 32 * shared
+        ordered = 32 * (table.get("actorder") in ("group", "dynamic", True))
+        plain = Format(name, bits if floats or packed else 8, LAYERS, WHERE, tensor=tensor, column=ordered)
+        if tiny:
+            dtype, name = ("fp4", "nvfp4") if group == 16 else ("bf16", f"mx{name}")
+            return replace(plain, name=name, dtype=dtype, block=group, scale=scale, filled=group == 32)
         if strategy == "group":
-            small = floats and table.get("scale_dtype") == "torch.uint8"  # MXFP8's exponents
-            named = name + (f"-g{group}" if group != 128 else "")
-            return Format(named, stored, LAYERS, WHERE, block=group, scale=8 if small else scale, tensor=apart)
-        if strategy == "channel":
-            return Format(name, stored, LAYERS, WHERE, dtype, row=scale, tensor=apart)
-        if strategy != "tensor":
-            self.faults.append(Fault(f"{where}.strategy", strategy, "tensor, channel, group, block or tensor_group"))
-        return Format(name, stored, LAYERS, WHERE, dtype, tensor=scale + apart)
+            return replace(plain, name=name + (f"-g{group}" if group != 128 else ""), block=group, scale=scale)
+        plain = replace(plain, dtype=("fp8" if floats else "int8") if bits == 8 else "bf16")
+        if strategy == "block":
+            return replace(
+                plain, name=f"{name}-block", block=self.tile(where, table.get("block_structure")), scale=scale
+            )
+        return replace(plain, row=scale) if strategy == "channel" else replace(plain, tensor=tensor + scale)
+
+    def strategy(self, where: str, table: Config, bits: int, packing: str) -> tuple[str, int]:
+        """How scales are shared, and by how many elements of a row; what contradicts it is a fault."""
+        kind, group = str(table.get("type", "int")).lower(), table.get("group_size")
+        found = table.get("strategy") or ("tensor" if group is None else "channel" if group == -1 else "group")
+        alike = MICRO.get(bits, ()) if kind == "float" else ()
+
+        def fault(key: str, got: Any, expected: str) -> None:
+            self.faults.append(Fault(f"{where}.{key}", got, expected))
+
+        if "24" in packing or (self.table("sparsity_config").get("format") or "dense") != "dense":
+            self.faults.append(f"{where}: is sparse as well, of which txcalc counts no files (--weights FORMAT)")
+        if kind not in ("int", "float"):
+            fault("type", kind, "'int' or 'float'")
+        elif PACKS.get(packing, kind) != kind:
+            fault("type", kind, f"{PACKS[packing]!r}, for the format is {packing!r}")
+        if found not in ("tensor", "channel", "group", "block", "tensor_group"):
+            fault("strategy", found, "tensor, channel, group, block or tensor_group")
+        elif found == "tensor_group" and not alike:
+            fault("strategy", found, "another, for it is of 'float' of 4 bits")
+        elif "group" in found and not (type(group) is int and group > 0):
+            fault("group_size", group, f"a whole number above 0, for the strategy is {found!r}")
+        elif found in ("channel", "tensor") and type(group) is int and group > 0:
+            fault("group_size", group, f"none, for the strategy is {found!r}")
+        if alike and group not in alike:
+            fault("group_size", group, f"{' or '.join(map(str, alike))}, for the type is 'float' of {bits} bits")
+        return found, group if type(group) is int and group > 0 else 128
 
     def tile(self, where: str, block: Any) -> tuple[int, int]:
         if isinstance(block, str) and block.count("x") == 1:

@@ -21,7 +21,7 @@ from txcalc.planning.formats.modules import BLOCKS, LEFT, TABLES, WHERE, check_p
 from txcalc.planning.formats.schemes import Config, Covers, Rule, Schemes, linear, table_of
 from txcalc.planning.formats.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
 
-WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp8": 8, "mxfp4": 4}  # of methods of one
+WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp8": 8, "mxfp4": 4, "bitnet": 2, "eetq": 8}  # of methods of one
 
 
 def native(model: Model) -> Format:

@@ -744,6 +744,21 @@ def test_a_table_reads_in_80_columns() -> None:
     assert "GPUs for 60 days" in out and "pipeline bubble" in out
 
 
+@pytest.mark.parametrize(("batches", "said"), [(2, True), (8, False), (32, False)])
+def test_a_step_that_is_mostly_bubble_says_so_and_what_fills_it(batches: int, said: bool) -> None:
+    asked: dict[str, Any] = {"layout": "pp=8,dp=2", "micro_batch": 2, "tokens": 2048}
+    found = txcalc.train("llama-3.1-8b", "h100-sxm:16", global_batch=batches * 4, **asked).report()
+    waits = found.data["spent_s"]["pipeline bubble"] / found.data["step_s"]["achievable"]
+    notes = [note for note in found.notes if "pipeline bubble" in note]
+    assert (waits > 0.5) is said and len(notes) == said
+    if said:
+        batch = 4 * 8 * 4  # so many for each of 8 stages
+        start = f"{100 * waits:.0f} % of the step is pipeline bubble: 2 micro-batches for 8 stages"
+        assert notes[0].startswith(f"{start}; --global-batch {batch} gives each stage 4")
+        assert "32 micro-batches" in " ".join(txcalc.train("llama-3.1-8b", "h100-sxm:16", global_batch=batch, **asked)
+                                              .report().header)  # fmt: skip
+
+
 def test_classes_are_no_vocabulary_that_megatron_pads() -> None:
     """Two labels stay two, one a rank: a BERT of 30,522 words has 30,720 rows there, and nothing else more."""
     bert = {"model_type": "bert", "architectures": ["BertForSequenceClassification"], "num_labels": 2}

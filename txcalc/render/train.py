@@ -14,6 +14,7 @@ from txcalc.planning.training.machine import Kernels
 from txcalc.planning.training.memory import CATEGORIES, RESERVED, RankPeak
 from txcalc.planning.training.offload import HOST
 from txcalc.planning.training.optimizers import OPTIMIZERS
+from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.run import DeadlineGpus, RunBudget, Terms, TrainingRun
 from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
 from txcalc.render.summary import summary
@@ -299,6 +300,8 @@ def _notes(found: Training, terms: Terms) -> list[str]:
                 f"{128 // bits_of(dtype)}"
             )
     recipe, mixture = found.recipe, found.model.active != found.model.params
+    if found.step and (waits := found.step.spent["pipeline bubble"] / found.step.seconds) > 0.5:
+        notes.append(f"{100 * waits:.0f} % of the step is pipeline bubble: {_filling(recipe)}")
     if mixture and recipe.rules.stacks and OPTIMIZERS[recipe.optimizer].newton_schulz:
         notes.append("torch.optim.Muon takes matrices alone: stacked experts, counted here, need a Muon of your own")
     if found.recipe.offload != "none":
@@ -320,6 +323,15 @@ def _notes(found: Training, terms: Terms) -> list[str]:
     elif found.run and terms.power is None:
         notes.append(f"no energy: the power of {found.machine.accelerator.name} is not known")
     return notes
+
+
+def _filling(recipe: Recipe) -> str:
+    """How to make a pipeline's bubble smaller: 4 micro-batches for each stage leave little of one (GPipe, Huang et al.
+    2018, section 2.3)."""
+    stages, batches = recipe.layout.pp, recipe.accumulation
+    more = f"--global-batch {4 * stages * recipe.micro_batch * recipe.layout.copies} gives each stage 4, or "
+    several = f"{batches:,} micro-batch{'es' * (batches > 1)} for {stages:,} stages"
+    return f"{several}; {more if batches < 4 * stages else ''}choose a smaller pp"
 
 
 def _rank(rank: RankPeak) -> dict[str, Any]:

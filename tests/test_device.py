@@ -60,6 +60,7 @@ SMALL = MeasuredSizes(
     (2**20, 2**25),
     (8, 64),
     (160, 320),
+    (256, 3),
     (512,),
     "D=512 L=3 h=8 h_kv=4 F=1536 V=4096",
     (Load("prefill", 1, 128), Load("prefill", 2, 96), Load("decode", 4, 1, 64)),
@@ -418,10 +419,19 @@ def test_of_a_known_card_pytorchs_kernels_are_measured_and_servers_stay() -> Non
         (rate,) = (rate.rate for rate in made.rates if (rate.kind, rate.dtype) == (kind, "bf16"))
         assert own.of_matrix((512, 513 if row == 2 else 514), 16).compute == rate / like.peak("bf16")
     assert own.of_matrix((512, 520), 16) == own
+    reached = {(rate.kind, rate.dtype): rate.rate for rate in made.rates}
+    for dtype in ("fp32", "bf16"):
+        assert found.curve("optimizer", dtype, "torch").memory == reached["AdamW", dtype] / like.bandwidth
+        assert found.curve("optimizer", dtype) == before.curve("optimizer", dtype)
+    taken = [[rate.rate for rate in made.rates if rate.kind == f"attention, {way}"] for way in ("prefill", "backward")]
+    slower = median(2.5 * forward / back for forward, back in zip(*taken, strict=True))
+    assert found.curve("attention", "prefill", "torch").backward == slower
     read = hardware.parse(made.described()["accelerator"], "this", "here").efficiency
     assert read.curves == found.curves and "calibrate" in read.cited["torch.matmul.bf16"]
     shares = next(table for table in ceilings(made.described()) if table.title == "Shares of the ceilings")
-    assert {row[0]: row[1].value for row in shares.rows}["matmul.bf16"] == own.compute
+    shown = {row[0]: row[1].value for row in shares.rows}
+    assert shown["matmul.bf16"] == own.compute and shown["attention, backward ÷ forward"] == slower
+    assert shown["optimizer.fp32"] == reached["AdamW", "fp32"] / like.bandwidth
 
 
 @pytest.mark.parametrize(

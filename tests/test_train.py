@@ -300,6 +300,37 @@ def test_products_with_rows_of_no_multiple_of_16_bytes_are_slower() -> None:
         assert Kernels(Machine.of(hardware.load("h100-sxm"), products=products)).aligned((768, 50257)) == 1, products
 
 
+def test_backward_of_attention_and_adamw_are_as_they_were_measured() -> None:
+    """On an H100; elsewhere, and with FlashAttention, whose shares are of both passes, 2.5 times forward and the memory
+    share."""
+    curve = Kernels(H100).curve("attention", "prefill")
+    core = 1e15, 0.0, 0.0, 0.0, curve.score, False
+    for kernels, slower in (
+        (Kernels(H100), curve.backward),
+        (Kernels(H100, flash="flash2"), 2.5),
+        (Kernels(Machine.of(hardware.load("b200"))), 2.5),
+        (Floor(H100), 2.5),
+    ):
+        assert kernels.core(*core, backward=True) == pytest.approx(slower * kernels.core(*core))  # a product of floats
+    assert curve.backward > 3
+    model, own = load("gpt2"), {width: Kernels(H100).curve("optimizer", width).memory for width in ("fp32", "bf16")}
+    assert own["bf16"] < own["fp32"] < Kernels(H100).memory_share < 1
+    for name, recipe, width in (
+        ("h100-sxm", Recipe(Layout()), "fp32"),
+        ("h100-sxm", Recipe(Layout(), optimizer="adamw-bf16"), "bf16"),
+        ("h100-sxm", Recipe(Layout(), parameter="bf16", gradient="bf16"), "bf16"),
+        ("h100-sxm", Recipe(Layout(), framework="megatron"), "fp32"),
+        ("h100-sxm", Recipe(Layout(), optimizer="lion"), None),
+        ("b200", Recipe(Layout()), None),
+    ):
+        timer = StepTimer(model, recipe, Machine.of(hardware.load(name)))
+        plan = memory(model, recipe)
+        plain = timer.optimizer(plan, timer.least) * hardware.load(name).bandwidth
+        share = own[width] if width else timer.kernels.memory_share
+        taken = timer.optimizer(plan, timer.kernels)
+        assert taken == pytest.approx(plain / hardware.load(name).bandwidth / share), (name, recipe.optimizer)
+
+
 def test_products_in_8_bits_have_sizes_of_multiples_of_16() -> None:
     """torch._scaled_mm takes no others: GPT-2's output layer stays in 16 bits, which is said; padded it does not."""
     fp8, recipe = Machine.of(hardware.load("h100-sxm"), products="fp8"), Recipe(Layout(), micro_batch=8, tokens=1024)

@@ -32,7 +32,7 @@ OF = {
     "link": "link.all_reduce",
     "collective_s": "link.all_to_all",
 }
-KINDS = ("matmul", "experts", "attention")
+KINDS = ("matmul", "experts", "attention", "optimizer")
 PYTORCH = "torch"  # the engine whose kernels are PyTorch's own: what modules run, and training
 # Dtypes that were not measured, and those whose curves stand for them.
 ALIKE = {"fp6": "fp8", "int8": "fp8", "fp8-block": "fp8", "int4": "fp4", "mxfp4": "w4", "fp4": "fp8"}
@@ -57,6 +57,8 @@ class Curve(NamedTuple):
     unpack    of products of packed weights with one row: FLOPs that a weight costs, its unpacking too
     apart     of attention's decode: 1 where each query head reads its keys and values itself, 0 where those of a
               group read them once
+    backward  of attention: FLOPs of backward, at forward's rate, over those of forward; where it was not measured, its
+              five products, of which one computes the scores again, over two (Dao 2023, arXiv 2307.08691, section 3.1)
     aligned_4, aligned_2   `compute` of products with a matrix whose rows are multiples of 4 bytes but not of 16, or of
               2 bytes but not of 4; 0: not measured, `compute` stands for them
     """
@@ -72,6 +74,7 @@ class Curve(NamedTuple):
     gathered: float = 0.0
     unpack: float = 0.0
     apart: float = 0.0
+    backward: float = 2.5
     aligned_4: float = 0.0
     aligned_2: float = 0.0
 
@@ -136,7 +139,7 @@ class Efficiency:
     curves      by class: `matmul.bf16`, `experts.fp8`, `attention.prefill`, …; an engine's own before it, as in
                 `trtllm.experts.fp8`. The classes of products are dtypes that are multiplied in, `fp8-block` with scales
                 by block, `w8`, `w4` and `mxfp4` for weights that are stored narrow and multiplied wide; `-fp8` is of a
-                cache of fewer than 16 bits
+                cache of fewer than 16 bits; of an optimizer those of its state
     links       by kind of collective: `all_reduce`; `all_to_all` for every other
     memory      share of the bandwidth that all else reaches: norms, activations, lookups, scans
     launch_s    seconds that all else takes to start
@@ -237,14 +240,14 @@ class Efficiency:
         of its memory and its compute, and an engine's own curves go."""
         curves = {key: curve for key, curve in self.curves.items() if key.count(".") == 1}
         plain = {"blend": inf, "quantise": 0.0, "tile": 0.0, "score": 0.0, "gathered": 0.0, "unpack": 0.0, "apart": 0.0}
-        plain |= {"aligned_4": 0.0, "aligned_2": 0.0}
+        plain |= {"aligned_4": 0.0, "aligned_2": 0.0, "backward": 2.5}
         given: dict[str, str] = {}
         for key in (key for key in flat if key.startswith("matmul.")):
             curves[key] = self.curve("matmul", key[7:])._replace(**plain, compute=flat[key])
         for kinds, key, changes in (
             (("attention.prefill", "attention.latent_prefill"), "attention_prefill", {"compute": 0.0, **plain}),
             (("attention.decode", "attention.latent_decode"), "attention_decode", {"memory": 0.0, **plain}),
-            (("matmul.", "experts."), "memory", {"memory": 0.0}),
+            (("matmul.", "experts.", "optimizer."), "memory", {"memory": 0.0}),
             (("",), "launch_s", {"start_s": 0.0, "depth_s": 0.0}),
         ):
             if key in flat:

@@ -193,7 +193,7 @@ def described(found: dict[str, Any], card: Path) -> str:
     for kernel in (one for kind in calibration.values() for one in kind.values()):
         kernel |= {key: float(f"{figure:.4g}") for key, figure in kernel.items() if key != "source"}
         kernel["source"] = "txcalc"
-    device, command = found["device"], re.sub(r" --(limit|only|out) \S+", "", found["command"])
+    device, command = found["device"], re.sub(r" --(limit|only|out) .+?(?= --|$)", "", found["command"])
     source = f"{command}, {found['date']}: {device['name']}, torch {device['torch']}; what else is in a curve: assumed"
     known = re.sub(
         r"^txcalc = .*\n", "", card.read_text().partition("\n[calibration.engine.torch")[0], flags=re.MULTILINE

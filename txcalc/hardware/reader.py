@@ -19,7 +19,7 @@ from txcalc.units import parse_bytes
 NEEDED = (
     *("matmul.bf16", "matmul.fp8", "matmul.fp4", "matmul.w8", "matmul.w4"),
     *("experts.bf16", "experts.fp8", "experts.fp4", "experts.w4"),
-    *("attention.prefill", "attention.decode", "attention.latent_prefill", "attention.latent_decode"),
+    *("attention.prefill", "attention.decode", "attention.latent_prefill", "attention.latent_decode", "optimizer.bf16"),
     *("link.all_reduce", "link.all_to_all"),
 )
 

@@ -353,12 +353,15 @@ def ceilings(found: Mapping[str, Any]) -> list[Table]:
     own = shares.get("engine", {}).get(PYTORCH)  # of a known accelerator
     products = {dtype: one["compute"] for dtype, one in own["matmul"].items()} if own else _values(shares["matmul"])
     kinds = {key: shares[key]["value"] for key in SHARES if key != "link"}
+    curves = own or shares["curve"]
     if own:
-        attention = own["attention"]
-        kinds["attention_prefill"] = attention["prefill"]["compute"]
-        kinds["attention_decode"] = attention["decode"]["memory"]
+        kinds["attention_prefill"] = own["attention"]["prefill"]["compute"]
+        kinds["attention_decode"] = own["attention"]["decode"]["memory"]
+    kinds |= {f"optimizer.{dtype}": one.get("memory", 1.0) for dtype, one in curves.get("optimizer", {}).items()}
     reached = {f"matmul.{dtype}": products[dtype] for dtype in found["accelerator"]["peak"] if dtype in products}
     lines = [(key, TableCell(share, f"{share:.3f}")) for key, share in (reached | kinds).items()]
+    if slower := curves["attention"]["prefill"].get("backward"):
+        lines.append(("attention, backward ÷ forward", TableCell(slower, f"{slower:.2f}")))
     starts = ((key, shares[key]["value"]) for key in ("launch_s", "host_s") if key in shares)
     lines += [(key, TableCell(start, f"{1e6 * start:.2f} µs")) for key, start in starts]
     headings = ("step", "measured ms", "before ms", "before", "after ms", "after")
@@ -380,7 +383,7 @@ def _which(found: Mapping[str, Any]) -> str:
 
 
 def _rate(kind: str, dtype: str, size: str, rate: float) -> tuple[Any, ...]:
-    unit = "GFLOP/s" if kind.startswith("matmul") or kind == "attention, prefill" else "GB/s"
+    unit = "GFLOP/s" if kind.startswith("matmul") or kind in ("attention, prefill", "attention, backward") else "GB/s"
     return kind, dtype, size, TableCell(rate, f"{rate / 1e9:,.1f} {unit}")
 
 

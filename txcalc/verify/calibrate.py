@@ -20,7 +20,7 @@ import torch
 import torch.nn.functional as F
 
 from txcalc import hardware
-from txcalc.curves import PYTORCH, Efficiency
+from txcalc.curves import PYTORCH, Curve, Efficiency
 from txcalc.errors import Refuted
 from txcalc.hardware import Accelerator
 from txcalc.model import Model
@@ -33,6 +33,7 @@ from txcalc.verify.workloads import DeviceModel, Load, rank, workload
 TINY = "D=64 L=4 h=4 F=128 V=64"  # its arithmetic is nothing: what a step of it takes are starts
 ROUNDS, SECONDS = 9, 90.0
 NARROW, READING, UNALIGNED = (1, 4, 16), "weights, read", "matmul, {}-byte rows"
+MOVED = 7  # by AdamW, elements per parameter: the gradient read, the parameter and two moments read and written
 
 
 class MeasuredSizes(NamedTuple):
@@ -43,7 +44,8 @@ class MeasuredSizes(NamedTuple):
                 but not of 4 (key 2)
     moved       bytes of a copy; the largest is also that of a matrix that a few rows (`NARROW`) are multiplied by
     heads       number and width of attention's
-    prompts     lengths of a causal attention
+    prompts     lengths of a causal attention, forward and backward
+    updated     sides of a square matrix, and how many of them AdamW updates
     contexts    keys and values that a batch of 8 single queries reads
     model       the reference model whose steps are predicted
     steps       none of which has a size of the above
@@ -55,6 +57,7 @@ class MeasuredSizes(NamedTuple):
     moved: tuple[int, ...]
     heads: tuple[int, int]
     prompts: tuple[int, ...]
+    updated: tuple[int, int]
     contexts: tuple[int, ...]
     model: str
     steps: tuple[Load, ...]
@@ -67,6 +70,7 @@ CPU = MeasuredSizes(
     (2**18, 2**20, 2**27),
     (8, 64),
     (256, 1024),
+    (1024, 4),
     (1024,),
     "D=640 L=4 h=10 h_kv=5 F=1920 V=8192",
     (Load("prefill", 1, 128), Load("prefill", 2, 192), Load("decode", 4, 1, 96)),
@@ -78,6 +82,7 @@ CUDA = MeasuredSizes(
     (2**28, 2**30),
     (32, 128),
     (4096, 16384),
+    (4096, 16),
     (16384,),
     "D=3072 L=12 h=24 h_kv=8 F=9216 V=65536",
     (Load("prefill", 1, 1536), Load("prefill", 4, 3072), Load("decode", 16, 1, 3072)),
@@ -243,9 +248,16 @@ def _kernels(device: str, sizes: MeasuredSizes) -> list[Kernel]:
     for tokens in sizes.prompts:
         flops, make = 2.0 * every * tokens * (tokens + 1), _attention(device, wide, sizes.heads, 1, tokens, tokens)
         found.append(Kernel("attention, prefill", wide, f"{tokens} tokens", flops, make))
+        back = Curve().backward * flops, _attention(device, wide, sizes.heads, 1, tokens, tokens, backward=True)
+        found.append(Kernel("attention, backward", wide, f"{tokens} tokens", *back))
     for keys in sizes.contexts:
         read, make = 2.0 * 8 * keys * every * width, _attention(device, wide, sizes.heads, 8, 1, keys)
         found.append(Kernel("attention, decode", wide, f"8 × {keys} keys", read, make))
+    side, number = sizes.updated
+    for dtype in ("fp32", "bf16"):
+        moved = float(MOVED * TORCH[dtype].itemsize * number * side**2)
+        make = _update(device, dtype, side, number)
+        found.append(Kernel("AdamW", dtype, f"{number} × {side} × {side}", moved, make))
     return found
 
 
@@ -284,14 +296,31 @@ def _copy(device: str, size: int) -> Callable[[], Work]:
 
 
 def _attention(
-    device: str, dtype: str, heads: tuple[int, int], batch: int, tokens: int, keys: int
+    device: str, dtype: str, heads: tuple[int, int], batch: int, tokens: int, keys: int, backward: bool = False
 ) -> Callable[[], Work]:
     def make() -> Work:
-        like = {"device": device, "dtype": TORCH[dtype]}
+        like = {"device": device, "dtype": TORCH[dtype], "requires_grad": backward}
         number, width = heads
         q = torch.randn(batch, number, tokens, width, **like)  # type: ignore[call-overload]
         k, v = (torch.randn(batch, number, keys, width, **like) for _ in range(2))  # type: ignore[call-overload]
-        return lambda: F.scaled_dot_product_attention(q, k, v, is_causal=tokens > 1)
+        form = partial(F.scaled_dot_product_attention, q, k, v, is_causal=tokens > 1)
+        if not backward:
+            return form
+        out = form()
+        return partial(torch.autograd.grad, out, (q, k, v), torch.randn_like(out), retain_graph=True)
+
+    return make
+
+
+def _update(device: str, dtype: str, side: int, number: int) -> Callable[[], Work]:
+    def make() -> Work:
+        like = {"device": device, "dtype": TORCH[dtype]}
+        matrices = [torch.randn(side, side, **like) for _ in range(number)]  # type: ignore[call-overload]
+        for matrix in matrices:
+            matrix.grad = torch.randn_like(matrix)
+        form = torch.optim.AdamW(matrices, fused=True)
+        form.step()  # makes the moments
+        return form.step
 
     return make
 
@@ -308,7 +337,7 @@ def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[T
     for rate in rates:
         if rate.kind == "matmul":
             peaks[rate.dtype] = max(peaks.get(rate.dtype, 0), ceil(rate.rate / 1e6) * 10**6)
-    moved = [rate.rate for rate in rates if rate.kind in ("copy", READING, "attention, decode")]
+    moved = [rate.rate for rate in rates if rate.kind in ("copy", READING, "attention, decode", "AdamW")]
     sources = dict.fromkeys(("memory.driver", "bandwidth", *(f"peak.{dtype}" for dtype in peaks)), made)
     notes = ("peaks and bandwidth are the best that was measured, in caches too; its datasheet is not known",)
     title = str(facts["name"])
@@ -325,8 +354,9 @@ def _starts(tiny: DeviceModel, accelerator: Accelerator) -> float:
 def _efficiency(
     accelerator: Accelerator, rates: list[TimedRate], start: float, host: float, wide: str, known: Efficiency | None
 ) -> Efficiency:
-    """Shares of the datasheet: of products the median over sizes, of reading what the largest reads reached. Of an
-    accelerator of which servers' kernels are `known` they are PyTorch's, beside those."""
+    """Shares of the datasheet: of products the median over sizes, of reading what the largest reads reached; of
+    attention how many times as long backward takes, by the median length. Of an accelerator of which servers' kernels
+    are `known` they are PyTorch's, beside those."""
     by = _by_kind(rates)
     made = accelerator.sources["memory.driver"]
     products = {
@@ -354,7 +384,15 @@ def _efficiency(
             if reached := by.get((UNALIGNED.format(row), dtype)):
                 key, share = f"{owner}matmul.{dtype}", min(1.0, median(reached) / accelerator.peak(dtype))
                 curves[key] = curves[key]._replace(**{f"aligned_{row}": share})
-    return replace(found, curves=curves)
+    alone = zip(by["attention, prefill", wide], by["attention, backward", wide], strict=True)  # of the same lengths
+    key = f"{owner}attention.prefill"
+    curves[key] = curves[key]._replace(backward=median(Curve().backward * forward / back for forward, back in alone))
+    updates = {
+        f"{owner}optimizer.{dtype}": Curve(memory=min(1.0, rate / accelerator.bandwidth))
+        for (kind, dtype), (rate, *_) in by.items()
+        if kind == "AdamW"
+    }
+    return replace(found, curves=curves | updates, cited={**found.cited, **dict.fromkeys(updates, made)})
 
 
 def _by_kind(rates: list[TimedRate]) -> Mapping[tuple[str, str], list[float]]:

@@ -205,9 +205,15 @@ class Kernels:
         curve = self.curve(kind, self.dtype(matrix))
         return curve.of_matrix(matrix, bits_of(self.dtype(matrix))).compute / curve.compute
 
-    def core(self, flops: float, size: float, starts: float, keys: float, score: float, latent: bool) -> float:
-        """Attention in one kernel; `score` FLOPs of one pair of a head: its softmax takes time too, however narrow."""
+    def core(
+        self, flops: float, size: float, starts: float, keys: float, score: float, latent: bool, backward: bool = False
+    ) -> float:
+        """Attention in one kernel, of `flops` forward; `score` FLOPs of one pair of a head: its softmax takes time too,
+        however narrow. FlashAttention's shares are of forward and backward alike."""
         curve = self.curve("attention", "latent_prefill" if latent else "prefill")
+        if backward:
+            flops *= Curve().backward if self.flash else curve.backward
+            size, starts = 2 * size, 2 * starts
         share = curve.compute if latent or not self.flash else min(curve.compute, self.flash)
         compute = flops / self._peaks[self.wide] / share * max(1.0, curve.score / score)
         taken: float = curve.blended(size / self.bandwidth / curve.memory, compute)
@@ -224,6 +230,10 @@ class Kernels:
     def stream(self, size: float, starts: float) -> float:
         """Whatever moves more than it computes."""
         return size / self.bandwidth / self.memory_share + starts * self.launch
+
+    def update(self, size: float, moments: str) -> float:
+        """The optimizer over all tensors, which moves `size` bytes; `moments`: AdamW's dtype, "" of another."""
+        return size / self.bandwidth / (self.curve("optimizer", moments).memory if moments else self.memory_share)
 
     def transfer(self, moved: Message) -> float:
         """A collective or a transfer."""

@@ -24,6 +24,7 @@ class Optimizer(NamedTuple):
     blockwise: bool = False  # its bytes depend on a tensor's number of elements
     like_gradient: bool = False  # its state is a copy of the first gradient, in the gradient's shape
     newton_schulz: int = 0  # iterations that orthogonalise the whole gradient of a matrix in a block
+    fused: bool = False  # AdamW's arithmetic, whose kernel is measured
 
 
 def _states(number: int) -> Callable[[Shape, int, bool], int]:
@@ -52,11 +53,12 @@ def _adafactor(shape: Shape, dtype: int, hidden: bool) -> int:
 
 
 OPTIMIZERS = {
-    "adamw": Optimizer("two moments", "Loshchilov and Hutter 2017 (arXiv 1711.05101)", _states(2)),
+    "adamw": Optimizer("two moments", "Loshchilov and Hutter 2017 (arXiv 1711.05101)", _states(2), fused=True),
     "adamw-bf16": Optimizer(
         "two moments in bf16",
         "torchtitan docs/bf16_optimizer_states.md",
         lambda shape, dtype, hidden: 4 * product(shape),
+        fused=True,
     ),
     "adamw-8bit": Optimizer(
         f"two moments in 8 bits, an fp32 scale for {BLOCK} of each; tensors under {SMALLEST:,} elements in fp32",

@@ -180,6 +180,12 @@ def optimizer_bytes(shape: Shape, recipe: Recipe, width: int, hidden: bool, valu
     return optimizer.size(shape, master or width, hidden, *small) + master * product(shape)
 
 
+def moments(recipe: Recipe) -> str:
+    """The dtype of AdamW's moments, `fp32` or `bf16`; "": another optimizer."""
+    used, width = OPTIMIZERS[recipe.optimizer], 4 if recipe.rules.master else recipe.parameter_bytes
+    return "" if not used.fused else "bf16" if used.size((1,), width, False) == 4 else "fp32"
+
+
 def weight_bytes(tensor: RankTensor, elements: int, recipe: Recipe) -> int:
     """Bytes of `elements` elements of a weight. NF4: half a byte each, and an fp32 scale per 64; with double
     quantisation an 8-bit scale per 64, an fp32 per 256 scales and one for their mean (bitsandbytes; arXiv 2305.14314,

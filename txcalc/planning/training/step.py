@@ -7,7 +7,7 @@ achievable   every kernel one after the other at the shares of its class; collec
 floor        the largest of compute, memory and link of any rank, each alone at the datasheet's rate
 
 Counts   attention's masked pairs where a kernel fuses it, all pairs where it keeps its scores; backward twice the
-         forward, of fused attention 2.5 times (it computes the scores again); what `recompute` computes again
+         forward, of fused attention as measured, else 2.5 times; what `recompute` computes again
 Hidden   with overlap: gathered weights behind the compute of the block before, reduced gradients behind the last
          micro-batch's backward, but for the first block's and the last's; of tp what the framework hides (`overlap`);
          compute is slower meanwhile (`machine.SLOWED`). Never hidden: cp, ep, stages
@@ -39,7 +39,7 @@ from txcalc.planning.training.overlap import ProductTime, gathered_again, waits
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, RankLeaf, StagePiece, tied_tables
-from txcalc.planning.training.states import sharers
+from txcalc.planning.training.states import moments, sharers
 from txcalc.units import bits_of
 
 SPENT = ("products", "attention", "other kernels", "collectives of a layer")
@@ -238,7 +238,7 @@ class StepTimer(Messages):
         latent = held.entry.leaf.kernels == "latent"
         keys, score = float(products[0].n), flops_per_score(held.entry.operations)
         forward = kernels.core(flops, size, starts, keys, score, latent)
-        return forward, kernels.core(2.5 * flops, 2 * size, 2 * starts, keys, score, latent)
+        return forward, kernels.core(flops, size, starts, keys, score, latent, backward=True)
 
     def _summed(self, held: RankLeaf) -> float:
         """Bytes moved by adding gradients of weights to what is there: in a buffer that is never freed to all of it,
@@ -355,7 +355,7 @@ class StepTimer(Messages):
                 (rank.state.gradients + 2 * rank.state.parameters) // shards + 2 * rank.state.optimizer
                 for rank in plan.ranks
             )
-        return kernels.stream(own, 0)
+        return kernels.update(own, moments(self.recipe))
 
     def _swept(self, pieces: Sequence[StagePiece]) -> float:
         """Seconds of passes over gradients and weights that stay on every rank, beside the optimizer's own: for the

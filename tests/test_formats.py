@@ -610,8 +610,35 @@ def test_a_file_holds_its_tensors_each_in_its_own_type() -> None:
     assert found["layers.0.attention.q"] == 3 * 256 * 256 * 4 and found["final_norm"] == 256 * 4
     del kinds["output"]
     assert in_file(kinds)["head.projection"] == 1000 * 256 // 32 * 34
-    with pytest.raises(InputError, match="tensors of type TQ1_0, whose size is not known"):
-        in_file({"blk.0.attn_q": "TQ1_0"})
+    with pytest.raises(InputError, match="tensors of type Q8_K, whose size is not known"):
+        in_file({"blk.0.attn_q": "Q8_K"})
+
+
+def test_downs_are_counted_among_those_that_there_are_without_experts() -> None:
+    """Nemotron-H's feed-forwards are every second layer or so; llama.cpp counts what it quantises, against all layers,
+    but of a model with experts it reads the layer's number."""
+    configs = json.loads((Path(__file__).parent / "data" / "hf" / "configs.json").read_text())
+    form = weights_of(build(*describe(configs["nemotron-h-56b-base-8k"])), "Q4_K_M")
+    assert isinstance(form, Mixed)
+    downs = form.table["layers.feed_forward.down"]
+    layers = len(configs["nemotron-h-56b-base-8k"]["hybrid_override_pattern"])
+    more = [i < layers // 8 or i >= 7 * layers // 8 or (i - layers // 8) % 3 == 2 for i in range(len(downs))]
+    assert layers == 118 and [kind and kind.name == "q6_k" for _, kind in sorted(downs.items())] == more
+
+
+def test_what_no_mixture_quantises() -> None:
+    """Gemma 3n: of its four streams and its low-rank residual 16 bits are kept, or 32; the table of the layers' inputs
+    is as the tied one."""
+    configs = json.loads((Path(__file__).parent / "data" / "hf" / "configs.json").read_text())
+    model = build(*describe(configs["default-gemma3n-text"]))
+    for weights, table in (("Q4_K_M", "q6_k"), ("Q8_0", "q8_0"), ("IQ2_S", "q5_k")):
+        form = weights_of(model, weights)
+        held = {e.name: {f and f.name for f, _ in form.parts(e.leaf.tensors[0], e)} for e in model.entries if e.params}
+        assert held["embedding.tokens"] == held["layer_inputs.tokens"] == {table}
+        for name in ("spread.projections", "layer_inputs.projection", "layers.laurel.left", "layers.streams.router"):
+            assert held[name] == {"fp16"}
+        assert held["layers.streams.predict"] == held["layers.streams.correct"] == {None}
+        assert held["layers.layer_input.gate"] <= {"q4_k", "q8_0", "iq2_xs"}
 
 
 def test_of_one_type_of_ggml_norms_have_32_bits() -> None:
@@ -835,5 +862,5 @@ def test_bytes_of_ggmls_blocks() -> None:
     assert {name: GGML[name].bits_per_weight * 32 for name in GGML} == {
         "q4_0": 144, "q4_1": 160, "q5_0": 176, "q5_1": 192, "q8_0": 272, "iq1_s": 50, "iq1_m": 56, "q2_k": 84,
         "q3_k": 110, "q4_k": 144, "q5_k": 176, "q6_k": 210, "iq2_xxs": 66, "iq2_xs": 74, "iq2_s": 82, "iq3_xxs": 98,
-        "iq3_s": 110, "iq4_nl": 144, "iq4_xs": 136, "mxfp4": 136,
+        "iq3_s": 110, "iq4_nl": 144, "iq4_xs": 136, "tq1_0": 54, "tq2_0": 66, "q1_0": 36, "mxfp4": 136, "nvfp4": 144,
     }  # fmt: skip

@@ -27,7 +27,7 @@ from txcalc.planning.formats.weights import FORMATS, GGML, Format, Mixed, Number
 class Layer(NamedTuple):
     """The layer of a matrix, and the model's sizes that decide its type."""
 
-    number: int  # from 0, among `of` layers; of values, among those that have them
+    number: int  # from 0, among `of` layers; of values, and of a model without experts, among those that have them
     of: int
     groups: int  # query heads per key/value head
     experts: int
@@ -118,7 +118,8 @@ def mixture(model: Model, name: str) -> Format | None:
 
     apart = not EVERYWHERE.issuperset(when for when, _ in rules.v)
     values = {number: i for i, number in enumerate(sorted({n for n, _ in standing("v")}))} if apart else {}
-    ways = {key: i for i, key in enumerate(sorted(standing("down")))} if rules.low else {}
+    counted = ("down",) if rules.low else ("down", "up", "gate") if layer.experts <= 1 else ()
+    ways = {(role, key): i for role in counted for i, key in enumerate(sorted(standing(role)))}
     tied = bool(stack["head"]["tied"])
     seventy = layer.of == 80 and layer.groups > 1 and not rules.low  # llama.cpp's own name for the shape is 70B
 
@@ -134,8 +135,8 @@ def mixture(model: Model, name: str) -> Format | None:
         spots = [number or 0 for number in ([0] if all(when in EVERYWHERE for when, _ in own) else numbers)]
         if role == "v":
             spots = [values.get(spot, 0) for spot in spots]
-        elif role == "down" and rules.low:
-            spots = [ways.get((spot, entry.name), 0) for spot in spots]
+        elif role in counted:
+            spots = [ways.get((role, (spot, entry.name)), 0) for spot in spots]
         among = len(values) if role == "v" else layer.of
         chosen = _types(own, rules.default, layer._replace(of=among), tuple(spots)) if own else [rules.default]
         wider = role == "v" and seventy
@@ -196,6 +197,8 @@ def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]
     tied, kept = bool(_shape(model)[0]["head"]["tied"]), _in_mxfp4(model)
 
     def form(entry: Entry, numbers: Numbers) -> Sequence[Format | None]:
+        if (same := next((kind for end, kind in _DATA["kept"].items() if entry.name.endswith(end)), None)) is not None:
+            return [FORMATS[same] if same else None]
         if entry.kind == "router" or (kept and entry.kind == "experts"):
             return [GGML["mxfp4"] if entry.kind == "experts" else None]
         head = entry.kind == "head" or (tied and entry.leaf.row is not None)

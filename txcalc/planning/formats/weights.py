@@ -189,6 +189,9 @@ _GGUF = {
     "iq3_s": (256, 110, 3),
     "iq4_nl": (32, 18, 4),
     "iq4_xs": (256, 136, 4),
+    "tq1_0": (256, 54, 1),
+    "tq2_0": (256, 66, 2),
+    "q1_0": (128, 18, 1),
 }
 
 
@@ -202,7 +205,9 @@ def _plain(name: str, bits: int) -> Format:
     return Format(name, bits, EVERY_MATRIX, "no scales", dtype, wide=bits)
 
 
-GGML = {name: _ggml(name, *block) for name, block in (*_GGUF.items(), ("mxfp4", (32, 17, 4)))}
+# Types that other formats have the names of.
+_SHARED = {"mxfp4": (32, 17, 4), "nvfp4": (64, 36, 4)}
+GGML = {name: _ggml(name, *block) for name, block in (_GGUF | _SHARED).items()}
 FORMATS = {
     form.name: form
     for form in (
@@ -220,7 +225,7 @@ FORMATS = {
         Format("nf4", 4, LAYERS, f"{_BNB}: blocks of 64, fp32 scales", block=64, scale=32, filled=True),
         Format("mxfp4", 4, EXPERTS, f"{_OCP}; on experts only, as gpt-oss has it", block=32, scale=8, filled=True),
         Format("nvfp4", 4, LAYERS, "NVFP4: blocks of 16, an fp8 scale, fp32 a tensor", "fp4", 16, 8, tensor=32),
-        *(form for name, form in GGML.items() if name != "mxfp4"),
+        *(form for name, form in GGML.items() if name not in _SHARED),
     )
 }
 

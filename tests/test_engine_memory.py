@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 sys.path.insert(0, str(Path(__file__).with_name("evidence")))
 
 import engine_memory as evidence
+import llamacpp
 
 import txcalc
 from txcalc import hardware, load
@@ -283,6 +284,34 @@ def test_llama_cpps_speeds(card: str, weights: str, prompt: int, measured: float
     and those that are not)."""
     found = rate("llama-3.1-8b", card, weights, prompt)
     assert found == pytest.approx(measured, rel=0.25 if prompt else 0.12)
+
+
+@pytest.mark.parametrize(("weights", "model", "in_ram"), [
+    ("Q4_K_M", 4403.49, 281.81), ("Q8_0", 7605.33, 532.31), ("fp16", 14315.02, 1002.00),
+])  # fmt: skip
+def test_llama_cpps_buffers_on_an_h100(weights: str, model: float, in_ram: float) -> None:
+    """What llama.cpp v0.5.0 printed of Llama 3.1 8B with a context of 8,448, of which nothing is fitted: buffers of the
+    model on the GPU and in RAM, of keys and values, and of a batch, each to the last digit printed. It has 65 norms in
+    fp32, `--weights fp16` in 16 bits."""
+    subject, card, found = load("llama-3.1-8b"), hardware.load("h100"), profile("llama.cpp")
+    assert found
+    how = engine(subject, weights, "fp16", memory=EngineMemory(found, card, 8448))
+    own, whole = (Planner(subject, card, each).fullest(Layout(), 8448, 1) for each in (how, engine(subject, weights)))
+    held = own.weights + (65 * 4096 * 2 if weights == "fp16" else 0)
+    shown = [round(size / 2**20, 2) for size in (held, whole.weights - own.weights, own.cache, own.peak)]
+    assert shown == [model, in_ram, 1056.0, 258.5]
+
+
+def test_llama_cpp_on_hopper() -> None:
+    """Prompts are within 5 % and tokens within 12 % with what efficiency/hopper.toml has, which is fitted to them."""
+    for row in llamacpp.rows("hopper.csv"):
+        held = llamacpp.pace(row, hardware.load(row["gpu"]), llamacpp.NEWEST)
+        found = llamacpp.rate(held, row["what"], row["tokens"])
+        assert found == pytest.approx(row["rate"], rel=0.05 if row["what"] == "prompt" else 0.12), row
+    for kind, (compute, start) in llamacpp.fit_hopper().items():
+        for card in ("h100-pcie", "h100-nvl", "h100-sxm", "h20", "h200", "h800"):
+            curve = hardware.load(card).efficiency.curve("matmul", kind, "llama.cpp")
+            assert (curve.compute, curve.start_s) == pytest.approx((compute, start), rel=0.005)  # written in 3 digits
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
-"""llama.cpp's measured speeds beside what is predicted, and the fits of `presets/efficiency/apple.toml`, of Apple's.
+"""llama.cpp's measured speeds beside what is predicted, and the fits of `presets/efficiency/` that are of its kernels.
 
 `python tests/evidence/llamacpp.py` compares tests/data/serving/consumer.csv, of which nothing was fitted to; with
-`--lowered` its M1 Max has the clock that its own first two prompts say: what is off there, and no prediction.
-`python tests/evidence/llamacpp.py --fit` fits tests/data/serving/apple.csv (NumPy): a share of the bandwidth for each
-chip, one start, and of each format the median share of the peak.
+`--lowered` its M1 Max has the clock that its own first two prompts say: what is off there, and no prediction. Then
+hopper.csv, to which `presets/efficiency/hopper.toml` is fitted.
+`python tests/evidence/llamacpp.py --fit apple` fits apple.csv (NumPy): a share of the bandwidth for each chip, one
+start, and of each format the median share of the peak. `--fit hopper` fits hopper.csv: of each format the median start,
+with the bandwidth's share of large products in bf16, and the median share of the peak.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ from txcalc.planning.serving.layout_time import LayoutTime
 
 DATA = Path(__file__).parents[1] / "data" / "serving"
 VERSION = "llama.cpp@b2824"  # as the notebooks say: with CUDA graphs, without flash attention
-BARS = {"generation": 0.12, "prompt": 0.25}
+NEWEST = "llama.cpp"  # with it
+BARS = {"generation": 0.12, "prompt": 0.25, "token": 0.12}
+TIMED = 32  # tokens on average between those that a token is said to stand behind and those that it does
 
 
 def rows(name: str) -> list[dict[str, Any]]:
@@ -40,8 +44,8 @@ def rows(name: str) -> list[dict[str, Any]]:
         ]
 
 
-def pace(row: dict[str, Any], card: Accelerator) -> LayoutTime:
-    model, found = load(row["model"]), profile(VERSION)
+def pace(row: dict[str, Any], card: Accelerator, version: str = VERSION) -> LayoutTime:
+    model, found = load(row["model"]), profile(version)
     assert found
     memory = EngineMemory(found, card, 8192)
     how = engine(model, row["weights"], "fp16", chunk=memory.most_tokens, memory=memory)
@@ -49,9 +53,12 @@ def pace(row: dict[str, Any], card: Accelerator) -> LayoutTime:
 
 
 def rate(held: LayoutTime, what: str, tokens: int) -> float:
-    """Prompt tokens per second; or of an answer from nothing, by Simpson's rule over its length."""
+    """Prompt tokens per second; of a single token behind so many; or of an answer from nothing, by Simpson's rule over
+    its length."""
     if what == "prompt":
         return tokens / held.prefill(tokens).achievable
+    if what == "token":
+        return 1 / held.step(1, tokens + TIMED).achievable
     first, middle, last = (held.step(1, n).achievable for n in (1, tokens // 2, tokens))
     return 6 / (first + 4 * middle + last)
 
@@ -63,14 +70,14 @@ def lowered(card: Accelerator) -> Accelerator:
     return replace(card, peaks={kind: round(peak * 418.77 / 517.34) for kind, peak in card.peaks.items()})
 
 
-def compare(own: Callable[[Accelerator], Accelerator]) -> None:
+def compare(file: str, version: str, own: Callable[[Accelerator], Accelerator] = lambda card: card) -> None:
     paces: dict[tuple[Any, ...], LayoutTime] = {}
     ratios: dict[str, list[float]] = defaultdict(list)
     lines: dict[tuple[Any, ...], list[str]] = defaultdict(list)
-    for row in rows("consumer.csv"):
+    for row in rows(file):
         key = row["model"], row["weights"], row["gpu"], row["number"]
         if key not in paces:
-            paces[key] = pace(row, own(hardware.load(row["gpu"])))
+            paces[key] = pace(row, own(hardware.load(row["gpu"])), version)
         ratio = rate(paces[key], row["what"], row["tokens"]) / row["rate"]
         ratios[row["what"]].append(ratio)
         lines[row["what"], *key].append(f"{row['tokens']}: {ratio:.2f}")
@@ -82,7 +89,7 @@ def compare(own: Callable[[Accelerator], Accelerator]) -> None:
         print(f"{what}: {inside} of {len(ours)} within {BARS[what]:.0%}, median {median(ours):.2f}, error {error:.1%}")
 
 
-def fit() -> None:
+def fit_apple() -> None:
     """A step is reads over the bandwidth and its share, and starts: linear in 1/share and in the start."""
     import numpy as np
 
@@ -118,8 +125,36 @@ def fit() -> None:
         print(f"{weights}: share of the peak {median(reached):.3f}, {min(reached):.2f} to {max(reached):.2f}")
 
 
+def fit_hopper() -> dict[str, tuple[float, float]]:
+    """Of each class of products its share of the peak and its start in seconds; both are linear in a pass's time."""
+
+    def held(row: dict[str, Any], kind: str, compute: float, start: float) -> LayoutTime:
+        card = hardware.load(row["gpu"])
+        base, share = card.efficiency, card.efficiency.curve("matmul", "bf16").memory
+        curves = {**base.curves, f"llama.cpp.matmul.{kind}": Curve(compute=compute, memory=share, start_s=start)}
+        return pace(row, replace(card, calibration=replace(base, curves=curves)), NEWEST)
+
+    found, unit, fitted = rows("hopper.csv"), 1e-6, {}
+    for kind, weights in (("bf16", "fp16"), ("w8", "Q8_0"), ("w4", "Q4_K_M")):
+        mine = [row for row in found if row["weights"] == weights]
+        starts, shares = [], []
+        for row in (row for row in mine if row["what"] == "token"):
+            none, one = (held(row, kind, 1, start).step(1, row["tokens"] + TIMED).achievable for start in (0, unit))
+            starts.append(unit * (1 / row["rate"] - none) / (one - none))
+        start = median(starts)
+        for row in (row for row in mine if row["what"] == "prompt"):
+            whole, half = (held(row, kind, how, start).prefill(row["tokens"]).achievable for how in (1, 0.5))
+            shares.append((half - whole) / (row["tokens"] / row["rate"] - 2 * whole + half))
+        fitted[kind] = median(shares), start
+        print(f"{kind}: share of the peak {fitted[kind][0]:.3f}, {min(shares):.3f} to {max(shares):.3f};", end=" ")
+        print(f"start {1e6 * start:.3g} µs, {1e6 * min(starts):.3g} to {1e6 * max(starts):.3g}")
+    return fitted
+
+
 if __name__ == "__main__":
-    if "--fit" in sys.argv[1:]:
-        fit()
+    asked = sys.argv[1:]
+    if "--fit" in asked:
+        (fit_hopper if "hopper" in asked else fit_apple)()
     else:
-        compare(lowered if "--lowered" in sys.argv[1:] else lambda card: card)
+        compare("consumer.csv", VERSION, lowered if "--lowered" in asked else lambda card: card)
+        compare("hopper.csv", NEWEST)

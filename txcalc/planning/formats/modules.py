@@ -206,7 +206,7 @@ def _short(name: str, tower: bool = False) -> str:
     at = re.search(r"(?:^|\.)(?:layers?|h|blocks?)\.(?=\d)", name)
     if at and not tower and APART.search(name[: at.end()]):
         return ""
-    return ("layers." + name[at.end() :] if at else name.removeprefix("model.")).removesuffix(".weight")
+    return ("layers." + name[at.end() :] if at else name.removeprefix("model.")).removesuffix(".weight").rstrip(".")
 
 
 def _trials(pattern: str) -> int:

@@ -298,9 +298,9 @@ class _Config(Schemes):
             row = 32 * (scheme.get("qscheme") == "per_channel")
             return replace(FORMATS["fp8"], row=row, tensor=32 - row + apart)
         if kind == "fp4" and group == 32:
-            return replace(FORMATS["mxfp4"], covers=LAYERS)
+            return replace(FORMATS["mxfp4"], covers=LAYERS, tensor=apart)
         if kind in ("int4", "uint4") and type(group) is int and group > 0:
-            return self.integers(4, group, zero=4)
+            return replace(self.integers(4, group, zero=4), tensor=apart)
         self.faults.append(Fault(f"{where}.weight", scheme or ABSENT, "fp8, fp4 in groups of 32, or int4"))
         return None
 

@@ -462,6 +462,30 @@ def test_a_quantised_config_json_is_counted_as_published(tmp_path: Path) -> None
     assert "quantization_config is ['fp8'], expected a table" in run("show", str(path))[2]
 
 
+FLOAT8 = {"dynamic": False, "num_bits": 8, "type": "float"}
+CACHES: list[tuple[dict[str, Any], str]] = [
+    ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_scheme": FLOAT8}, "fp8"),
+    ({"producer": {}, "quantization": {"quant_algo": "NVFP4", "kv_cache_quant_algo": "NVFP4"}}, "fp4"),
+    ({"quant_method": "modelopt", "quant_algo": "FP8", "kv_cache_quant_algo": "INT8"}, "int8"),
+    ({"quant_method": "fp8", "kv_cache_scheme": None}, ""),
+]
+
+
+@pytest.mark.parametrize(("config", "cache"), CACHES)
+def test_a_checkpoint_with_scales_for_its_cache_is_told(tmp_path: Path, config: dict[str, Any], cache: str) -> None:
+    sizes = {"hidden_size": 256, "num_hidden_layers": 1, "num_attention_heads": 4, "intermediate_size": 768}
+    path, llama = tmp_path / "config.json", {"model_type": "llama", **sizes, "vocab_size": 1000, "dtype": "bfloat16"}
+    method = {"quant_method": "modelopt"} if "quantization" in config else {}
+    path.write_text(json.dumps({**llama, "quantization_config": {**config, **method}}))
+    told = [
+        note for note in run("deploy", str(path), "--gpu", "b200")[2].split("\n") if "has scales for a cache" in note
+    ]
+    assert told == (
+        [f"note: the checkpoint has scales for a cache in {cache}, which --kv {cache} counts"] if cache else []
+    )
+    assert "has scales" not in run("deploy", str(path), "--gpu", "b200", "--kv", "fp8")[2]
+
+
 # Mixtures of llama.cpp.
 
 

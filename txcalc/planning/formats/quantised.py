@@ -39,6 +39,16 @@ def published(model: Model, name: str) -> Format | None:
     return None if config is None else configured(model, config, FORMATS[model.spec["dtype"]].bits)
 
 
+def cache_published(model: Model) -> str:
+    """The dtype of the cache for which a checkpoint has scales; "": none."""
+    config = table_of(model.spec["quantization"])
+    inner = table_of(config.get("quantization")) or config
+    scheme, algorithm = table_of(inner.get("kv_cache_scheme")), str(inner.get("kv_cache_quant_algo"))
+    if scheme.get("num_bits") == 8:
+        return "fp8" if scheme.get("type") == "float" else "int8"
+    return {"FP8": "fp8", "INT8": "int8", "NVFP4": "fp4"}.get(algorithm.upper(), "")
+
+
 def configured(model: Model, config: Config, wide: int = 16) -> Format:
     """A model's matrices as a `quantization_config` stores them. Errors: `InputError`."""
     if (own := config.get("expert_dtype")) not in (None, "fp8", "fp4"):

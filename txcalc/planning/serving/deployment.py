@@ -16,7 +16,7 @@ from txcalc.hardware import Accelerator
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.parts.frozen import record
-from txcalc.planning.formats.quantised import native
+from txcalc.planning.formats.quantised import cache_published, native
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.engine import EngineConfig, multiplies
@@ -416,6 +416,8 @@ def _notes(planner: Planner, layout: Layout, context: int, longest: int | None) 
     if model.checkpoint and engine.weights != native(model):
         stored = model.checkpoint.held.size.bytes
         yield f"the checkpoint itself stores {stored:,} bytes; here its weights are counted as {engine.weights.name}"
+    if engine.kv == "bf16" and (said := cache_published(model)):
+        yield f"the checkpoint has scales for a cache in {said}, which --kv {said} counts"
     if not multiplies(planner.accelerator, engine.weights.dtype):
         name, narrow = planner.accelerator.name, engine.weights.dtype
         yield f"{name} does not multiply in {narrow}: weights are read as {engine.weights.name}, multiplied in 16 bits"

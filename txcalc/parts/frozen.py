@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import namedtuple
 from collections.abc import Callable
-from dataclasses import MISSING, FrozenInstanceError, dataclass, field, fields
+from dataclasses import _FIELD, MISSING, Field, FrozenInstanceError, field, fields  # type: ignore[attr-defined]
 from functools import partial
+from inspect import get_annotations
 from operator import attrgetter
-from typing import Any, Generic, TypeVar, dataclass_transform, overload
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, dataclass_transform, overload
 
 T = TypeVar("T")
 
@@ -17,7 +19,7 @@ def frozen(cls: type[T]) -> type[T]:
     pickled, not cached properties.
 
     `dataclass(frozen=True)` compiles five methods per class, a third of the start-up time of a command; here all
-    classes share them.
+    classes share them. The fields are those that `dataclass` finds, for `fields` and `replace`.
     """
     cls.__getstate__ = _fields  # type: ignore[method-assign]
     return _dataclass(cls, eq=False, kw_only=True)  # type: ignore[no-any-return]
@@ -41,16 +43,35 @@ def _dataclass(cls: Any, eq: bool, kw_only: bool) -> Any:
             setattr(cls, name, method)
     if hasattr(cls, "__post_init__"):
         raise TypeError(f"{cls.__name__}: nothing would call its __post_init__")
-    cls.__doc__ = cls.__doc__ or cls.__name__  # for want of one `dataclass` would write out the signature
-    made: Any = dataclass(init=False, eq=False, repr=False, kw_only=kw_only)(cls)
-    known = fields(made)
+    found: dict[str, Field[Any]] = {}
+    for base in cls.__mro__[:0:-1]:
+        found |= vars(base).get("__dataclass_fields__", {})
+    for name, kind in get_annotations(cls).items():
+        if not kind.startswith("ClassVar"):
+            found[name] = _field(cls, name, kind, kw_only)
+    known = found.values()
     factories = [each for each in known if each.default_factory is not MISSING]
-    made.__names__ = frozenset([each.name for each in known if each.init])
-    made.__order__ = tuple([each.name for each in known if each.init and not each.kw_only])
-    made.__defaults__ = {each.name: each.default for each in known if each.init and each.default is not MISSING}
-    made.__factories__ = [(each.name, each.default_factory) for each in factories if each.init]
-    made.__inner__ = [(each.name, each.default_factory) for each in factories if not each.init]
-    made.__compared__ = attrgetter("__class__", *[each.name for each in known if each.compare])  # a tuple of any number
+    cls.__dataclass_fields__ = found
+    cls.__names__ = frozenset([each.name for each in known if each.init])
+    cls.__order__ = tuple([each.name for each in known if each.init and not each.kw_only])
+    cls.__defaults__ = {each.name: each.default for each in known if each.init and each.default is not MISSING}
+    cls.__factories__ = [(each.name, each.default_factory) for each in factories if each.init]
+    cls.__inner__ = [(each.name, each.default_factory) for each in factories if not each.init]
+    cls.__compared__ = attrgetter("__class__", *[each.name for each in known if each.compare])  # a tuple of any number
+    return cls
+
+
+def _field(cls: Any, name: str, kind: str, kw_only: bool) -> Any:
+    """A field of a class, of which the class keeps the default alone."""
+    given = getattr(cls, name, MISSING)
+    if type(given) is Field:
+        if given.default is MISSING:
+            delattr(cls, name)
+        else:
+            setattr(cls, name, given.default)
+    made: Any = given if type(given) is Field else field(default=given)
+    made.name, made.type, made._field_type = name, kind, _FIELD
+    made.kw_only = kw_only if made.kw_only is MISSING else made.kw_only
     return made
 
 
@@ -114,3 +135,22 @@ class once(Generic[T]):
     def __get__(self, instance: Any, owner: type | None = None) -> T:
         value = instance.__dict__[self.name] = self.compute(instance)
         return value
+
+
+if TYPE_CHECKING:
+    from typing import NamedTuple as NamedTuple
+else:
+
+    class _Listed(type):
+        """Named tuples of classes that list their fields. `typing` compiles every field's type, which nobody asks for,
+        and takes more than twice the time."""
+
+        def __new__(cls, name, bases, space):
+            fields = space.get("__annotations__", {})
+            defaults = [space.pop(field) for field in fields if field in space]
+            made = namedtuple(name, fields, defaults=defaults, module=space.pop("__module__"))
+            for key in space.keys() - {"__qualname__"}:
+                setattr(made, key, space[key])
+            return made
+
+    NamedTuple = type.__new__(_Listed, "NamedTuple", (), {})

@@ -241,17 +241,17 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         if made is not None:
             return made
         bias = place.positions.relative_bias(self.n_heads, place.role, own=True)
-        return replace(self._multi_head(place, self._span(place.role in ("encoder", "vision"))), relative_bias=bias)
+        return self._multi_head(place, self._span(place.role in ("encoder", "vision")), relative_bias=bias)
 
     def across(self, place: Place, memory: Any) -> Attention:
         """Cross-attention to an encoder's output of width `memory`."""
-        return replace(self._multi_head(place, Cross()), d_memory=memory)
+        return self._multi_head(place, Cross(), d_memory=memory)
 
     def _span(self, both: bool) -> Span:
         """The span of keys; `both`: bidirectional."""
         raise NotImplementedError
 
-    def _multi_head(self, place: Place, span: Span) -> Attention:
+    def _multi_head(self, place: Place, span: Span, **more: Any) -> Attention:
         places, norm = place.positions, place.norm
         cross = type(span) is Cross
         heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head
@@ -289,6 +289,7 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
             value_scale=None if lender is not None else self.v_scale,
             mask=DynamicMask(n_kv_heads=groups) if self.masked and not cross else None,
             groups=tuple(self.groups) if self.groups else None,
+            **more,
         )
 
     def _core(self, span: Span, places: PositionsOptions, value: Any) -> AttentionCore:
@@ -310,6 +311,8 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
 
     def _norms(self, norm: NormOptions) -> tuple[Norm | None, Norm | None]:
         """Of queries and keys."""
+        if self.qk_norm == "none":
+            return None, None
         heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head
         own = replace(norm, bias=norm.qk_bias)
         if self.qk_norm == "head":
@@ -318,10 +321,8 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
             return own.over(product((heads, width))), own.over(groups * width)
         if self.qk_norm == "apart":
             return own.over(width, heads, apart=True), own.over(width, groups, apart=True)
-        if self.qk_norm == "bare":
-            bare = replace(own, weighted=False)
-            return bare.over(width, heads), bare.over(width, groups)
-        return None, None
+        bare = replace(own, weighted=False)
+        return bare.over(width, heads), bare.over(width, groups)
 
     def _inner_norm(self, norm: NormOptions, value: Any) -> Norm | None:
         """Over all heads, before o."""

@@ -231,7 +231,19 @@ class EmbeddingOptions(Options, section="embedding"):
         added = d_model if self.early else inner  # what is added to the tokens is as wide
         seen = None if vision is None else vision.positions
         rows = places.table_of(seen if audio is None else audio.positions)
-        made = Embedding(
+        read: dict[str, Any]
+        if vision is not None:
+            read = {
+                "patches": Patches(channels=vision.channels, size=vision.patch, width=d_model, bias=vision.patch_bias),
+                "class_token": Vector(width=d_model) if vision.class_token else None,
+                "mask_token": Vector(width=d_model) if vision.mask_token else None,
+            }
+        elif audio is not None:
+            read = {"convolutions": audio.convolutions(d_model)}
+        else:
+            tables = tuple((Lookup(rows=rows, width=added, added=True), reads) for rows, reads in self.tables)
+            read = {"tokens": Lookup(rows=vocab + self.extra, width=inner), "tables": tables}
+        return Embedding(
             width=inner,
             positions=Lookup(rows=rows, width=added, added=True) if rows is not None else None,
             fixed=Sum(width=added, sums=1) if places.form == "sinusoidal" else None,
@@ -240,16 +252,5 @@ class EmbeddingOptions(Options, section="embedding"):
             projection=None if self.rank is None else Linear(d_in=inner, d_out=d_model, bias=not self.early),
             scale=self.scale,
             early=self.early,
+            **read,
         )
-        if vision is not None:
-            size, bias = vision.patch, vision.patch_bias
-            return replace(
-                made,
-                patches=Patches(channels=vision.channels, size=size, width=d_model, bias=bias),
-                class_token=Vector(width=d_model) if vision.class_token else None,
-                mask_token=Vector(width=d_model) if vision.mask_token else None,
-            )
-        if audio is not None:
-            return replace(made, convolutions=audio.convolutions(d_model))
-        tables = tuple((Lookup(rows=rows, width=added, added=True), reads) for rows, reads in self.tables)
-        return replace(made, tokens=Lookup(rows=vocab + self.extra, width=inner), tables=tables)

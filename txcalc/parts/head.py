@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from txcalc.parts.collectives import Collective
 from txcalc.parts.embedding import EmbeddingOptions, without_class_token
-from txcalc.parts.frozen import frozen
+from txcalc.parts.frozen import NamedTuple, frozen
 from txcalc.parts.linear import Activation, Linear, Sum
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import ACTIVATIONS, REQUIRED, Conflict, Options, flag, key, letter, one_of, real, size
@@ -153,8 +153,8 @@ class LmHead(HeadOptions, forms="lm"):
             return None
         embedding, d_model = at.embedding, at.d_model
         width = self.rank if embedding.early else d_model
-        return replace(
-            _head(Linear(d_in=width, d_out=at.vocab, bias=self.bias, tied=self.tied)),
+        return _head(
+            Linear(d_in=width, d_out=at.vocab, bias=self.bias, tied=self.tied),
             transform=Linear(d_in=d_model, d_out=width, bias=False) if embedding.early else None,
             scale=self.scale,
             softcap=self.softcap,
@@ -197,8 +197,8 @@ class MaskedHead(HeadOptions, forms="masked-lm"):
         inner = at.d_model if self.rank is None else self.rank
         form = at.usual if self.activation is None else self.activation
         activation = Activation(width=inner, form=form, gated=False)
-        return replace(
-            _head(Linear(d_in=inner, d_out=at.vocab, bias=True, tied=self.tied)),
+        return _head(
+            Linear(d_in=inner, d_out=at.vocab, bias=True, tied=self.tied),
             transform=Linear(d_in=at.d_model, d_out=inner, bias=self.transform_bias),
             activation=activation,
             norm=replace(at.norm.over(inner), keeps=not activation.keeps_result),
@@ -253,7 +253,7 @@ class Classifier(PooledHead, forms="classifier"):
     def build(self, at: HeadInputs) -> Head:
         width = 2 * at.d_model if self.pool == "both" else at.d_model
         projection = Linear(d_in=width, d_out=self.classes, bias=self.bias)
-        head = replace(_head(projection), one=not self.every, classes=True, reader=at.reader)
+        head = _head(projection, one=not self.every, classes=True, reader=at.reader)
         normed = at.norm.over(at.d_model)
         if self.transform is None:
             return replace(head, norm=normed if self.norm else None, **self.pooling(at))
@@ -277,9 +277,9 @@ class NoHead(PooledHead, forms="none"):
         return replace(_POOLED, reader=at.reader, **self.pooling(at))
 
 
-def _head(projection: Linear | None) -> Head:
-    """A bare projection of every position."""
-    return Head(projection=projection, transform=None, activation=None, norm=None, one=False)
+def _head(projection: Linear | None, **more: Any) -> Head:
+    """A projection of every position, bare but for what is given."""
+    return Head(**{"projection": projection, "transform": None, "activation": None, "norm": None, "one": False, **more})
 
 
-_POOLED = replace(_head(None), one=True, kind="other")
+_POOLED = _head(None, one=True, kind="other")

@@ -156,10 +156,17 @@ class NormOptions(Options, section="norm"):
 
     def over(self, width: Any, groups: Any = 1, *, apart: bool = False) -> Norm:
         """The norm over `groups` of `width`."""
+        return self._norm(self.bias, width, groups, apart)
+
+    def last(self, width: Any) -> Norm:
+        """The norm after the last layer."""
+        return self._norm(self.final_bias, width)
+
+    def _norm(self, bias: bool, width: Any, groups: Any = 1, apart: bool = False) -> Norm:
         return Norm(
             width=width,
             form=self.form,
-            bias=self.bias and self.weighted,
+            bias=bias and self.weighted,
             eps=self.epsilon_or(EPS[self.form]),
             groups=groups,
             apart=apart,

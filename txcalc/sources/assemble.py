@@ -101,7 +101,7 @@ def _stack(stack: Table) -> Stack:
         ),
         relative_bias=places.relative_bias(heads.get("n_heads"), stack["role"], own=False),
         groups=groups,
-        final_norm=replace(norm, bias=norm.final_bias).over(d_model) if norm.final else None,
+        final_norm=norm.last(d_model) if norm.final else None,
         pooler=head.pooled(below),
         head=head.build(below),
         distances=places.distances(norm, d_model),

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from functools import lru_cache
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.frames import Framed, html
 from txcalc.num import ceil_div, each, exact_div, minimum, product, ratio, spread, total
-from txcalc.parts.frozen import once
+from txcalc.parts.frozen import NamedTuple, once
 from txcalc.parts.options import LEAF_KINDS
 from txcalc.parts.part import (
     NO_CACHE,
@@ -370,10 +369,11 @@ def walk(root: Part, work: Workload, bits: tuple[int, int, int] = (16, 16, 16)) 
     return Ledger([spot.at(work) for spot in spots(root)], work, bits)
 
 
-@lru_cache(maxsize=256)
 def spots(root: Part) -> tuple[Spot, ...]:
-    """Every leaf of a tree; cached, for many workloads are evaluated on one tree."""
-    return tuple(_find([], root, (), "other", (1, 1, 1)))
+    """Every leaf of a tree, kept with it, for many workloads are evaluated on one tree."""
+    if "_spots" not in (kept := vars(root)):
+        kept["_spots"] = tuple(_find([], root, (), "other", (1, 1, 1)))
+    return kept["_spots"]  # type: ignore[no-any-return]
 
 
 def _find(

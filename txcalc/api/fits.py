@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from txcalc.api.arguments import Length, Names, count, length, models, names
@@ -12,6 +13,7 @@ from txcalc.errors import Fault, InputError
 from txcalc.sources import build, load
 
 if TYPE_CHECKING:
+    from txcalc.model import Model
     from txcalc.planning.fitting import ModelFit
     from txcalc.planning.shapes import DesignFamily, Likeness
     from txcalc.sources import Source
@@ -88,7 +90,7 @@ def fit(
     """
     from txcalc import hardware
     from txcalc.api.phrases import accelerators
-    from txcalc.planning.fitting import LADDER, CardSet, FitRequest, checked_context, reserved
+    from txcalc.planning.fitting import LADDER, CardSet, FitRequest, ModelFits, checked_context, reserved
     from txcalc.planning.formats.names import known_format
     from txcalc.planning.serving.engine import Reserve, parse_reserve, reserve_of
     from txcalc.planning.serving.engine_memory import EngineMemory
@@ -116,22 +118,25 @@ def fit(
         known = hardware.load(name)
         card = CardSet(known.title, known.memory, number or 1, known)
         cards += [] if card.name in [each.name for each in cards] else [card]  # one given twice is one column
-    tried = models(sources, text_only)
-    if not sources:
+    tried: Iterable[Model] = models(sources, text_only)
+    if not sources:  # one after the other, and none is kept
         offered = (known for known in presets() if known[0].get("released", True))
         built = (build(*known, written=is_own(known)) for known in offered)
-        tried = [model.language() if text_only else model for model in built]
+        tried = (model.language() if text_only else model for model in built)
     ask = FitRequest(kv, length(block, "--block"), length(chunk, "--chunk"), kept, long, formats, weights is None, host)
-    found: list[ModelFit] = []
-    keep: list[int] = []
-    for card in cards:
-        kind = card.accelerator
-        counted = EngineMemory(profile, kind, long) if profile and kind else None
-        for model in tried:
-            found += ask.on(model, card, counted)
-        keep.append(reserved(kept or reserve_of(counted), counted, card))
+    kinds = [card.accelerator for card in cards]
+    counted = [EngineMemory(profile, kind, long) if profile and kind else None for kind in kinds]
+    keep = [reserved(kept or reserve_of(memory), memory, card) for memory, card in zip(counted, cards, strict=True)]
+    rows: list[list[ModelFit]] = [[] for _ in cards]
+    left: list[tuple[str, str]] = []
+    for model in tried:
+        fits = ModelFits(model, ask)
+        for row, card, engine_memory in zip(rows, cards, counted, strict=True):
+            row += fits.on(card, engine_memory)
+        left += [(model.name, note) for note in model.left_out]
+    found = [*chain(*rows)]
     held = {one.model for one in found if one.fits or sources or every}  # what the table shows
-    apart = [note for model in tried if model.name in held for note in model.left_out]
+    apart = [note for name, note in left if name in held]
     if profile and profile.newest:
         apart.insert(0, f"memory is as {profile} keeps it ({profile.newest})")
     told = fit_report(found, cards, keep, long, weights is None, bool(sources) or every, apart)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import replace
 from functools import cache
-from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.model import MAX_TOKENS, Model
-from txcalc.parts.frozen import record
+from txcalc.parts.frozen import NamedTuple
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, with_engine
@@ -101,23 +100,23 @@ class FormatFits:
         the other way where the model cannot be split so. `timed`: with its speed."""
         model, engine, offload, one = self.model, self.engine, self.engine.offload, card.accelerator
         host = offload.host if offload else None
-        fit = ModelFit(model.name, model.params, engine.weights.name, self.length, None, None, "", card.name)
+        name, asked, params = engine.weights.name, engine.asked, model.params
         try:
             layout = self._laid(_split(self.sharding, card.number, bool(one and one.link)))
         except InputError as error:
-            return fit._replace(refused=str(error))
+            return ModelFit(model.name, params, name, self.length, None, None, str(error), card.name, asked=asked)
         said, ranks, needed = self.known[layout]
         room = card.memory - reserved(engine.reserve, engine.memory, card) - needed
         in_ram, left = "", None
         if offload and host:
             in_ram = str(offload)
             left = host.memory - sum(rank.ram(self.length, 1) * rank.stage.copies for rank in ranks)
-        fit = fit._replace(need=needed, room=room, layout=said, in_ram=in_ram, ram=left)
-        known = not (offload and offload.asked) or (host and host.bandwidth)
-        if timed and known and fit.fits and one and ranks[0].caching:
+        known, taken = not (offload and offload.asked) or (host and host.bandwidth), None
+        if timed and known and room >= 0 and (left is None or left >= 0) and one and ranks[0].caching:
             taken = step(model, self.sharding, layout, one, engine, self.length)
-            fit = fit._replace(speed=1 / taken if taken else None)
-        return fit
+        speed = 1 / taken if taken else None
+        size = model.name, params, name, self.length, needed, room
+        return ModelFit(*size, "", card.name, said, speed, asked, in_ram, left)
 
     def _laid(self, ways: Iterable[Layout]) -> Layout:
         """The first layout that the format and the engine support, with what its fullest rank needs `known`. Errors:
@@ -187,8 +186,7 @@ def step(
     return None
 
 
-@record
-class FitRequest:
+class FitRequest(NamedTuple):
     """The request for every model on every card; `ladder`: stop at the first format that fits."""
 
     kv: str
@@ -199,42 +197,48 @@ class FitRequest:
     formats: Sequence[str]
     ladder: bool
     host: OffloadRequest | None
-    known: dict[tuple[int, str], FormatFits | InputError] = field(default_factory=dict)
-    ranks: dict[int, Sharding] = field(default_factory=dict)
 
-    def within(self, model: Model, name: str) -> FormatFits:
-        """A model in a format without a named engine, the same for all cards. Errors: `InputError`."""
-        key = (id(model), name)
-        if key not in self.known:
+
+class ModelFits:
+    """A model on one card after the other; what is the same on all of them is made once."""
+
+    def __init__(self, model: Model, asked: FitRequest) -> None:
+        self.model, self.asked, self.sharding = model, asked, Sharding(model)
+        self.host = asked.host if asked.host and divides(model) else None
+        self.known: dict[str, FormatFits | InputError] = {}
+
+    def within(self, name: str) -> FormatFits:
+        """The model in a format without a named engine, the same for all cards. Errors: `InputError`."""
+        if name not in self.known:
+            asked = self.asked
             try:
-                plain = engine(model, name, self.kv, self.block, self.chunk, self.reserve)
-                self.known[key] = FormatFits(model, plain, self.context, self.ranks[id(model)])
+                plain = engine(self.model, name, asked.kv, asked.block, asked.chunk, asked.reserve)
+                self.known[name] = FormatFits(self.model, plain, asked.context, self.sharding)
             except InputError as error:
-                self.known[key] = error
-        known = self.known[key]
+                self.known[name] = error
+        known = self.known[name]
         if isinstance(known, InputError):
             raise known
         return known
 
-    def on(self, model: Model, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
-        """A model on a card in every format, offloading to RAM where needed and possible."""
-        host = self.host if self.host and card.apart and divides(model) else None
-        if id(model) not in self.ranks:
-            self.ranks[id(model)] = Sharding(model)
+    def on(self, card: CardSet, memory: EngineMemory | None) -> list[ModelFit]:
+        """The model on a card in every format, offloading to RAM where needed and possible."""
+        model, asked = self.model, self.asked
         found = []
-        for name in self.formats:
+        for name in asked.formats:
             try:
-                here = self.within(model, name)
+                here = self.within(name)
                 if memory:
-                    own = with_engine(here.engine, model, memory, self.reserve)
-                    here = FormatFits(model, own, self.context, here.sharding)
+                    own = with_engine(here.engine, model, memory, asked.reserve)
+                    here = FormatFits(model, own, asked.context, here.sharding)
                 one = here.on(card)
-                if host and not one.fits:
-                    one = fits_with_ram(model, here.engine, host, self.context, card)
+                if self.host and card.apart and not one.fits:
+                    one = fits_with_ram(model, here.engine, self.host, asked.context, card)
             except InputError as error:
-                one = ModelFit(model.name, model.params, name, self.context, None, None, str(error), card.name)
-            found.append(one._replace(asked=name))
-            if self.ladder and one.fits and not one.in_ram:
+                size = model.name, model.params, name, asked.context, None, None
+                one = ModelFit(*size, str(error), card.name, asked=name)
+            found.append(one)
+            if asked.ladder and one.fits and not one.in_ram:
                 break
         return found
 

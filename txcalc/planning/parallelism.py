@@ -19,14 +19,14 @@ from dataclasses import field, fields, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, Ledger, Spot, along, spots, walk
 from txcalc.model import Model
 from txcalc.num import divisors, product
 from txcalc.parts.collectives import Receive, Send
-from txcalc.parts.frozen import record
+from txcalc.parts.frozen import NamedTuple, record
 from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Leaf, Stream, Weight, Workload
 from txcalc.parts.sharding import Ways
@@ -96,7 +96,7 @@ def _live(spot: Spot, work: Workload) -> Any:
     return most * Fraction(spot.counts[2], product([step.number for step in spot.steps if step.duty == "layer"]))
 
 
-@lru_cache(maxsize=4096)  # stages of many layouts have the same leaves
+@lru_cache(maxsize=1024)  # stages of many layouts have the same leaves
 def _most(leaf: Leaf, streams: tuple[Stream, ...], work: Workload) -> Any:
     own = along(streams, work)
     return max([op.traffic.activations for op in leaf.operations(own)], default=0) if own else 0

@@ -15,11 +15,12 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from txcalc.errors import InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
+from txcalc.parts.frozen import NamedTuple
 from txcalc.parts.mechanisms import section_of
 from txcalc.planning.formats.weights import FORMATS, GGML, Format, Mixed, Numbers, plain
 
@@ -95,6 +96,7 @@ OWN: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
 }
 FALLBACK: Mapping[str, str] = _DATA["fallback"]
 TENSORS: Mapping[str, Sequence[str]] = _DATA["tensors"]
+ENDS = {tensor: tuple([f".{end}" for end in ends]) for tensor, ends in TENSORS.items()}
 ALIASES = {"q3_k": "q3_k_m"}  # as llama-quantize has them; q4_k and q5_k stay one type alone here
 
 
@@ -214,7 +216,7 @@ def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]
 @cache
 def _tensors(name: str) -> list[str]:
     """The names in a .gguf file of the tensors that may hold a leaf."""
-    return [tensor for tensor, ends in TENSORS.items() if any(name.endswith("." + end) for end in ends)]
+    return [tensor for tensor, ends in ENDS.items() if name.endswith(ends)]
 
 
 def stored(model: Model) -> Format:

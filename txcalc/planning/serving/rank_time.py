@@ -35,12 +35,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from math import log2, sqrt
-from typing import NamedTuple
 
 from txcalc.curves import Curve, untouched
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import same_input, walk
+from txcalc.parts.frozen import NamedTuple
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.links import GATHERED, HOST, seconds
@@ -271,16 +271,16 @@ class RankTime:
         """Every leaf's weights, launches, peak and curve on this accelerator."""
         form, efficiency, ep = self.engine.weights, self.efficiency, self.layout.ep
         element, rate = self.work.element, self.accelerator.bandwidth * efficiency.memory
-        found, multiplied = [], {}
+        found, known = [], {}
         for leaf in self.work.leaves:
-            if leaf.dtype not in multiplied:
-                multiplied[leaf.dtype] = self._multiplied(leaf.dtype)
-            dtype, kernel, reached = multiplied[leaf.dtype]
             place = "experts" if leaf.entry.routed and not self.eager else "matmul"
-            curve = efficiency.curve(place, kernel, self.engine.kernels)
+            if (place, leaf.dtype) not in known:
+                dtype, kernel, reached = self._multiplied(leaf.dtype)
+                known[place, leaf.dtype] = dtype, kernel, reached, efficiency.curve(place, kernel, self.engine.kernels)
+            dtype, kernel, reached, curve = known[place, leaf.dtype]
             if curve.unpack:
                 curve = efficiency.curve(place, kernel, self.engine.kernels, form.kernels(leaf.entry, dtype))
-            if leaf.entry.leaf.matrix and self.eager:  # servers pad
+            if self.eager and leaf.entry.leaf.matrix:  # servers pad
                 curve = curve.of_matrix(leaf.entry.leaf.matrix, bits_of(dtype))
             start, narrowed = curve.start_s + curve.depth_s * leaf.inputs if leaf.inputs else efficiency.launch_s, 0.0
             if leaf.gathered:

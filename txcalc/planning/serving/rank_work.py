@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
-from typing import NamedTuple
 
 from txcalc.ledger import Entry, same_input
+from txcalc.parts.frozen import NamedTuple
 from txcalc.parts.part import MatMul, Workload
 from txcalc.parts.work import Transfer
 from txcalc.planning.gradients import flops_per_score, scores
@@ -118,7 +118,8 @@ class RankWork:
         self.element = engine.activation_bits / 8
         self.experts = 0.0  # of a layer, on this rank
         self.leaves: list[LeafWork] = []
-        self._loads: dict[Workload, list[LeafLoad]] = {}
+        # Which formats the weights have does not matter to these.
+        self._loads: dict[Workload, list[LeafLoad]] = stage.passes.setdefault((layout, self.element, engine.kv), {})
         self._sent: dict[Workload, list[SentWork]] = {}
 
     @classmethod
@@ -132,11 +133,11 @@ class RankWork:
 
     def loads(self, one: Workload) -> list[LeafLoad]:
         """The load of one sequence on every leaf that computes; the cache keeps at most `KEPT` workloads."""
+        entries = self.stage.ledger(one).entries
+        if not self.leaves:
+            self.leaves = list(self._leaves(entries))
+            self.experts = next((float(e.times / e.layers) for e in entries if e.routed), 0.0)
         if one not in self._loads:
-            entries = self.stage.ledger(one).entries
-            if not self.leaves:
-                self.leaves = list(self._leaves(entries))
-                self.experts = next((float(e.times / e.layers) for e in entries if e.routed), 0.0)
             if len(self._loads) == KEPT:
                 self._loads.clear()
             self._loads[one] = [self._load(i, entry) for i, entry in enumerate(entries) if entry.operations]

@@ -48,6 +48,7 @@ MODEL = "D=64 L=4 h=4 h_kv=2 F=96 V=512"
         *(("pp=2", f"accumulation=4,schedule={name}") for name in ("gpipe", "1f1b", "zbv", "dualpipev")),
         *(("pp=2,vpp=2", f"accumulation=4,schedule={name}") for name in ("interleaved", "zb")),
         ("pp=2,fsdp=2", "accumulation=2,stages=1+3"),
+        ("fsdp=2", "recompute=blocks,micro_batch=2"),
     ],
 )
 def test_a_step_is_that_of_one_process(layout: str, recipe: str, pool: Pool) -> None:
@@ -81,6 +82,22 @@ def test_what_is_taken_of_all_channels_is_not_run_over_tp(source: str, what: str
     _equal(model, "fsdp=2", "", pool)
     with pytest.raises(InputError, match=f"tp of {what}"):
         _equal(model, "tp=2", "", pool)
+
+
+@pytest.mark.parametrize(
+    ("layout", "recipe"),
+    [
+        *(("tp=2,sp=2,fsdp=2", f"recompute={which}") for which in ("every:2", "core")),
+        *(("pp=2,fsdp=2", f"accumulation=2,recompute={which}") for which in ("layers:1,2", "core")),
+    ],
+)
+def test_what_is_computed_again_is_that_of_one_process(layout: str, recipe: str) -> None:
+    _equal(load(MODEL), layout, recipe)
+
+
+def test_a_sequence_over_ranks_is_not_recomputed() -> None:
+    with pytest.raises(InputError, match="cp is run without recomputation"):
+        _equal(load(MODEL), "fsdp=2,cp=2", "recompute=blocks")
 
 
 def test_a_pooler_beside_a_head_is_not_run() -> None:

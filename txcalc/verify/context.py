@@ -124,3 +124,5 @@ def faults(model: Model, recipe: Recipe) -> Iterator[str]:
         yield f"cp by {recipe.context} is run with causal attention alone: context=allgather"
     if any(entry.kind == "recurrent" for entry in model.ledger()):
         yield "cp is run without recurrent mixers"
+    if recipe.recompute != "none":
+        yield "cp is run without recomputation, which would exchange again"

@@ -305,14 +305,18 @@ def _of_experts(net: nn.Module, recipe: Recipe, mesh: Any) -> Callable[[nn.Param
 
 def _recomputed_modules(net: nn.Module, model: Model, recipe: Recipe) -> Iterator[nn.Module]:
     """The modules that are recomputed in backward: blocks, by their indices in the whole model, or attention cores."""
+    if not (stack := model.root.alone):
+        return
+    numbers = sorted(i for group in stack.groups for i in group.indices)
+    layers: Any = dict(zip(numbers, cast(Any, net).layers, strict=True))
     if recipe.recompute == "core":
         entries = [entry for entry in walk(model.root, model.workload()) if entry.kind == "attention_core"]
-        yield from (net.get_submodule(path) for entry in entries for path in paths(entry.steps))
-    elif stack := model.root.alone:
-        numbers = sorted(i for group in stack.groups for i in group.indices)
+        for path in (path for entry in entries for path in paths(entry.steps)):
+            home, number, inner = (*path.split(".", 2), "")[:3]
+            yield layers[int(number)].get_submodule(inner) if home == "layers" else net.get_submodule(path)
+    else:
         again = recipe.recomputed(max(numbers, default=0) + 1)
-        layers: Any = net.layers
-        yield from dict.fromkeys(layer for i, layer in zip(numbers, layers, strict=True) if i in again)
+        yield from dict.fromkeys(layer for i, layer in layers.items() if i in again)
 
 
 def _checkpointed(module: nn.Module, recomputed: Context) -> None:

@@ -113,8 +113,8 @@ def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
         faults += [f"tp of {what}: each rank would do so among its own share" for what in together]
     if layout.pp > 1 and layout.tp > 1:
         faults.append("pp beside tp is not run with values; --layout without --torchrun shows its bytes")
-    if recipe.recompute != "none" or recipe.frozen or recipe.adapter:
-        faults.append("runs without recomputation and quantised weights")
+    if recipe.frozen or recipe.adapter:
+        faults.append("runs all of it in fp32: no format of frozen weights, no dtype of adapters")
     if model.params > LARGEST:
         faults.append(f"every process holds the whole model: at most {LARGEST:,} parameters, {model.name} has more")
     root = model.root.alone

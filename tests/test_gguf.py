@@ -19,6 +19,7 @@ import txcalc
 from txcalc.checkpoint import _squeezed
 from txcalc.errors import InputError, UnknownName
 from txcalc.ledger import QUANTITIES
+from txcalc.planning.formats.names import weights_of
 from txcalc.sources.gguf import MAX_TENSORS
 
 gguf = pytest.importorskip("gguf", reason="GGUF files need gguf (pip install '.[test]')")
@@ -41,8 +42,9 @@ def keys(arch: str, model: txcalc.Model) -> dict[str, Any]:
     if heads:
         result |= {"attention.head_count": heads["n_heads"], "attention.head_count_kv": heads["n_kv_heads"]}
         result |= {"attention.key_length": heads["d_head"], "attention.value_length": heads["d_head"]}
-        result |= {"rope.dimension_count": heads["d_head"], "rope.freq_base": 500000.0}
-        window = next((layer["attention"]["window"] for layer in layers if layer["attention"]["window"]), None)
+        rotary = stack["positions"].get("rotary_dims") or heads["d_head"]
+        result |= {"rope.dimension_count": rotary, "rope.freq_base": 500000.0}
+        window = next((own["window"] for layer in layers if (own := layer.get("attention")) and own["window"]), None)
         result |= {"attention.sliding_window": window} if window else {}
         caps = {"attn_logit_softcapping": heads["softcap"], "final_logit_softcapping": stack["head"]["softcap"]}
         result |= {key: float(value) for key, value in caps.items() if value}
@@ -60,9 +62,15 @@ def keys(arch: str, model: txcalc.Model) -> dict[str, Any]:
     if experts:
         result |= {"expert_count": experts["n_experts"], "expert_used_count": experts["top_k"]}
         result |= {"expert_feed_forward_length": experts["d_ff"], "expert_shared_count": experts["n_shared"]}
+        result |= {"expert_shared_feed_forward_length": experts["d_ff_shared"]} if experts.get("d_ff_shared") else {}
         result["leading_dense_block_count"] = sum("feed_forward" in layer for layer in layers) and len(
             next(indices for name, indices in stack["groups"] if "feed_forward" in stack["layer"][name])
         )
+    delta = next((layer["delta"] for layer in layers if "delta" in layer), None)
+    if delta:
+        result |= {"ssm.conv_kernel": delta["d_conv"], "ssm.group_count": delta["n_key_heads"]}
+        result |= {"ssm.state_size": delta["d_key"], "ssm.time_step_rank": delta["n_heads"]}
+        result |= {"ssm.inner_size": delta["n_heads"] * delta["d_value"], "full_attention_interval": 4}
     for name in ("mamba", "mamba2"):
         table = layers[0].get(name)
         if table:
@@ -75,6 +83,9 @@ def keys(arch: str, model: txcalc.Model) -> dict[str, Any]:
 
 # llama.cpp's architecture of presets, and its names of a model's parts and of a block's.
 FAMILIES, TOP, NAMES = json.loads((Path(__file__).parent / "data" / "gguf_names.json").read_text()).values()
+
+
+BOTH = ("delta.decay_proj", "delta.beta_proj")
 
 
 def tensors(model: txcalc.Model, fused: bool) -> Shapes:
@@ -111,6 +122,10 @@ def tensors(model: txcalc.Model, fused: bool) -> Shapes:
                     name = f"blk.{i}.attn_qkv.{weight.name}"
                     rows, *rest = weight.shape
                     result[name] = (result.get(name, (0,))[0] + rows, *rest)
+                elif part == "attention.g" or (part in BOTH and model.spec["model_type"] == "qwen3_next"):
+                    name = f"blk.{i}.{'attn_q' if part == 'attention.g' else 'ssm_ba'}.{weight.name}"
+                    rows, *rest = weight.shape
+                    result[name] = (result.get(name, (0,))[0] + rows, *rest)
                 elif part == "attention.q_norm" and weight.shape == (1536,):
                     result[f"blk.{i}.attn_q_a_norm.weight"] = weight.shape
                 elif f"{part}.{weight.name}" in NAMES:
@@ -122,9 +137,15 @@ def tensors(model: txcalc.Model, fused: bool) -> Shapes:
 
 
 def write(
-    path: Path, arch: str, values: dict[str, Any], shapes: Shapes, dtype: Any = None, vocabulary: int = 0
+    path: Path,
+    arch: str,
+    values: dict[str, Any],
+    shapes: Shapes,
+    dtype: Any = None,
+    vocabulary: int = 0,
+    wide: Any = gguf.GGMLQuantizationType.F16,
 ) -> Path:
-    """A file by the package's own writer, with a hole for the weights."""
+    """A file by the package's own writer, with a hole for the weights: what `dtype` has no blocks for, in `wide`."""
     writer = gguf.GGUFWriter(path, arch)
     for key, value in values.items():
         if isinstance(value, list):
@@ -141,8 +162,9 @@ def write(
         shape = _squeezed(shape) or (
             1,
         )  # the package drops sides of 1 no more than llama.cpp does; shapes are kept small
-        quantised = dtype is not None and len(shape) > 1 and shape[-1] % gguf.GGML_QUANT_SIZES[dtype][0] == 0
-        kind = dtype if quantised else gguf.GGMLQuantizationType.F16
+        matrix = len(shape) > 1 and name.endswith(".weight") and name != "position_embd.weight"
+        quantised = dtype is not None and matrix and shape[-1] % gguf.GGML_QUANT_SIZES[dtype][0] == 0
+        kind = dtype if quantised else wide
         block, bytes_ = gguf.GGML_QUANT_SIZES[kind]
         held = prod(shape) // block * bytes_
         writer.add_tensor_info(name, shape, numpy.dtype(numpy.float16), held, raw_dtype=kind)
@@ -197,6 +219,31 @@ def test_bits_are_those_stored(dtype: str, bits: float, tmp_path: Path) -> None:
     assert data["by_dtype"][dtype]["bytes"] * 8 == (model.params - norms) * bits
     assert data["check"]["bits_per_weight"] == pytest.approx(bits, abs=0.001)
     assert data["check"]["explained"] == model.params
+
+
+@pytest.mark.parametrize("preset", FAMILIES)
+def test_native_bytes_are_the_files(preset: str, tmp_path: Path) -> None:
+    """Matrices, convolutions and routers in Q8_0 where its blocks divide their rows, all else in fp32."""
+    model, arch = txcalc.load(preset), FAMILIES[preset]
+    shapes = tensors(model, fused=arch in ("gpt2", "falcon", "bloom"))
+    eight, wide = gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.F32
+    back = txcalc.load(write(tmp_path / "x.gguf", arch, keys(arch, model), shapes, eight, wide=wide))
+    assert back.checkpoint is not None
+    form = weights_of(back, "native")
+    assert sum(form.bytes_of(entry) for entry in back.entries) == back.checkpoint.held.size.bytes
+
+
+def test_a_prediction_layer_in_a_file_is_no_layer_of_the_model(tmp_path: Path) -> None:
+    """GLM-4.5's files count it among the blocks, and hold its tensors."""
+    model = txcalc.load("glm-4.5-air")
+    shapes, d = tensors(model, fused=False), 4096
+    more = {name.replace("blk.45.", "blk.46."): shape for name, shape in shapes.items() if name.startswith("blk.45.")}
+    more |= {"blk.46.nextn.eh_proj.weight": (d, 2 * d), "blk.46.nextn.enorm.weight": (d,)}
+    values = keys("glm4moe", model) | {"glm4moe.block_count": 47, "glm4moe.nextn_predict_layers": 1}
+    back = txcalc.load(write(tmp_path / "x.gguf", "glm4moe", values, shapes | more))
+    assert back.params == model.params and back.checkpoint is not None and back.checkpoint.beyond
+    with pytest.raises(InputError, match="parameters of the description are not in it"):
+        txcalc.load(write(tmp_path / "y.gguf", "glm4moe", values | {"glm4moe.nextn_predict_layers": 0}, shapes))
 
 
 def test_a_split_file_is_one_model_whichever_part_is_named(tmp_path: Path) -> None:

@@ -154,8 +154,9 @@ def _stored(path: Path, changes: Mapping[str, Any] | None, ignore: Sequence[str]
 
         description, held = gguf.read(path)
         unchanged = checked(build(*description), held)
-        if unchanged.checkpoint and not unchanged.checkpoint.agrees:
-            raise InputError(str(path), [unchanged.checkpoint.summary(), *unchanged.checkpoint.differences()])
+        found = unchanged.checkpoint
+        if found and not (found.agrees or (found.beyond and not found.missing)):  # a prediction layer is not described
+            raise InputError(str(path), [found.summary(), *found.differences()])
         return build(*description, changes=changes) if changes else unchanged
     from txcalc.sources import huggingface, safetensors
 

@@ -18,7 +18,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 class GgufFamily(NamedTuple):
     """What the keys of a GGUF file do not say. `windows` are the layer kinds of a cycle where a window is set; `tied`
-    None: as stored."""
+    None: as stored. `delta`: a cycle of layers with a delta rule, whose last attends, with gates of elements."""
 
     model_type: str
     activation: str = "silu"
@@ -29,6 +29,7 @@ class GgufFamily(NamedTuple):
     tied: bool | None = None
     scaled: bool = False  # the embedding, by √D
     experts: Raw = {}  # noqa: RUF012
+    delta: bool = False
 
 
 LAYER = {"form": "layer"}
@@ -54,6 +55,11 @@ FAMILIES = {
     "olmo2": GgufFamily("olmo2", norm={"place": "after"}),
     "gpt-oss": GgufFamily("gpt_oss", "clamped_silu", windows=("local", "global"), experts={"scoring": "softmax_after"}),
     "deepseek2": GgufFamily("deepseek_v3"),
+    "glm4moe": GgufFamily("glm4_moe"),
+    "minimax-m2": GgufFamily("minimax_m2"),
+    "qwen3next": GgufFamily("qwen3_next", norm=GEMMA, experts={"shared_gate": True}, delta=True),
+    "qwen35": GgufFamily("qwen3_5", norm=GEMMA, delta=True),
+    "qwen35moe": GgufFamily("qwen3_5_moe", norm=GEMMA, experts={"shared_gate": True}, delta=True),
     "mamba": GgufFamily("mamba", positions="none"),
     "mamba2": GgufFamily("mamba2", positions="none"),
 }
@@ -119,7 +125,7 @@ def describe(keys: Mapping[str, Any], shapes: Shapes, where: str) -> tuple[Raw, 
         "model_type": family.model_type,
         "context": k.get("context_length", size, None),
         "d_model": k.get("embedding_length", size),
-        "n_layers": k.get("block_count", layers),
+        "n_layers": k.get("block_count", layers) - k.get("nextn_predict_layers", count, 0),
         "vocab_size": table[0] if table else 1,
         "norm": {**family.norm, "eps": _single(eps)},
         "embedding": {"norm": "token_embd_norm.weight" in shapes},
@@ -178,7 +184,21 @@ def _mixer(k: MetadataKeys, shapes: Shapes, arch: str, family: GgufFamily, raw: 
         apart = _has(shapes, "attn_norm_2.weight", "ffn_norm.weight")
         raw["norm"]["parallel"] = "separate" if apart else "shared"
     parts: Raw = {"latent" if latent else "attention": attention, "positions": places}
-    return _windows(k, family, parts | _channels(k, shapes, family))
+    parts |= _channels(k, shapes, family)
+    return parts | _delta(k, parts) if family.delta else _windows(k, family, parts)
+
+
+def _delta(k: MetadataKeys, parts: Raw) -> Raw:
+    """Layers with a gated delta rule, and attention in the last of each cycle."""
+    heads, inner = k.get("ssm.time_step_rank", size), k.get("ssm.inner_size", size)
+    if inner % heads:
+        k.faults.append(Fault(f"{k.arch}.ssm.time_step_rank", heads, f"a divisor of ssm.inner_size = {inner}"))
+    keys, width, taps = (k.get(f"ssm.{key}", size) for key in ("group_count", "state_size", "conv_kernel"))
+    delta = {"n_heads": heads, "n_key_heads": keys, "d_key": width, "d_value": inner // heads, "d_conv": taps}
+    cycle, channels = k.get("full_attention_interval", size, 4), "experts" if "experts" in parts else "feed_forward"
+    kinds = {name: {"parts": [name, channels]} for name in ("delta", "attention")}
+    attention = {**parts["attention"], "gate": "element"}
+    return {"attention": attention, "delta": delta, "pattern": [f"{cycle - 1}*delta", "attention"], "layer": kinds}
 
 
 def _attention(k: MetadataKeys, shapes: Shapes, raw: Raw) -> Raw:
@@ -194,7 +214,7 @@ def _attention(k: MetadataKeys, shapes: Shapes, raw: Raw) -> Raw:
         k.faults.append(Fault(f"{k.arch}.attention.value_length", values, f"key_length = {width}"))
     fused = "qkv" if _has(shapes, "attn_qkv.bias") else ""
     letters = [letter for letter in "qkv" if letter in fused or _has(shapes, f"attn_{letter}.bias")]
-    norm = shapes.get("blk.0.attn_q_norm.weight")
+    norm = next((shapes[name] for i in (0, 3) if (name := f"blk.{i}.attn_q_norm.weight") in shapes), None)
     return {
         "n_heads": heads,
         "n_kv_heads": groups,
@@ -242,13 +262,13 @@ def _channels(k: MetadataKeys, shapes: Shapes, family: GgufFamily) -> Raw:
         "d_ff": one,
         "bias": _has(shapes, "ffn_up_exps.bias"),
         "router_bias": _has(shapes, "ffn_gate_inp.bias"),
-        "n_shared": k.get("expert_shared_count", count, 1 if shared else 0),
+        "n_shared": k.get("expert_shared_count", count, 0) or int(shared > 0),
     }
     many |= {"d_ff_shared": shared} if shared else {}
     if not dense:
         return {"experts": many}
     kinds = {"dense": {"parts": ["attention", "feed_forward"]}, "sparse": {"parts": ["attention", "experts"]}}
-    sparse = k.get("block_count", layers) - dense
+    sparse = k.get("block_count", layers) - k.get("nextn_predict_layers", count, 0) - dense
     return {**single, "experts": many, "pattern": [f"{dense}*dense", f"{max(1, sparse)}*sparse"], "layer": kinds}
 
 

@@ -168,7 +168,8 @@ def _shape(model: Model) -> tuple[Mapping[str, Any], Layer]:
 def _role(model: Model, entry: Entry) -> str:
     """The role of a matrix in the rules: q, k, v, o, qkv, gate, up or down; "": none."""
     tensors = _tensors(entry.name) if entry.layer and entry.kind != "other" else []
-    role = next((_DATA["roles"].get(tensor.removesuffix("_exps").removesuffix("_shexp"), "") for tensor in tensors), "")
+    roles = (_DATA["roles"].get(tensor.removesuffix("_exps").removesuffix("_shexp")) for tensor in tensors)
+    role = next(filter(None, roles), "")
     return "qkv" if role in ("q", "k", "v") and model.spec["model_type"] in _DATA["fused"] else role
 
 

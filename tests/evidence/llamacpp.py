@@ -4,8 +4,9 @@
 `--lowered` its M1 Max has the clock that its own first two prompts say: what is off there, and no prediction. Then
 hopper.csv, to which `presets/efficiency/hopper.toml` is fitted.
 `python tests/evidence/llamacpp.py --fit apple` fits apple.csv (NumPy): a share of the bandwidth for each chip, one
-start, and of each format the median share of the peak. `--fit hopper` fits hopper.csv: of each format the median start,
-with the bandwidth's share of large products in bf16, and the median share of the peak.
+start, and of each format the median share of the peak. `--fit hopper` fits hopper.csv (NumPy): a start of packed
+formats and what a weight of 4 bits costs to unpack by least squares, the rest as medians; the tokens of its mixture of
+experts are not used.
 """
 
 from __future__ import annotations
@@ -33,6 +34,8 @@ DATA = Path(__file__).parents[1] / "data" / "serving"
 VERSION = "llama.cpp@b2824"  # as the notebooks say: with CUDA graphs, without flash attention
 NEWEST = "llama.cpp"  # with it
 BARS = {"generation": 0.12, "prompt": 0.25, "token": 0.12}
+UNPACK = 300.0  # FLOPs per weight, beyond which a single row's product is not bound by memory
+SMALL = 0.05  # a share that bounds a pass by what it is of
 TIMED = 32  # tokens on average between those that a token is said to stand behind and those that it does
 
 
@@ -125,30 +128,61 @@ def fit_apple() -> None:
         print(f"{weights}: share of the peak {median(reached):.3f}, {min(reached):.2f} to {max(reached):.2f}")
 
 
-def fit_hopper() -> dict[str, tuple[float, float]]:
-    """Of each class of products its share of the peak and its start in seconds; both are linear in a pass's time."""
+def fit_hopper() -> dict[str, dict[str, float]]:
+    """The curves of presets/efficiency/hopper.toml, from products to what rests on them. Times are linear in a start,
+    in what a weight costs to unpack, and in the inverse of a share; medians are over rows."""
+    import numpy as np
 
-    def held(row: dict[str, Any], kind: str, compute: float, start: float) -> LayoutTime:
+    every, experts = rows("hopper.csv"), "qwen3-30b-a3b"
+    found: dict[str, dict[str, float]] = {}
+
+    def mine(what: str, weights: str, routed: bool = False) -> list[dict[str, Any]]:
+        same = (row for row in every if (row["what"], row["weights"]) == (what, weights))
+        return [row for row in same if (row["model"] == experts) == routed]
+
+    def seconds(row: dict[str, Any], key: str, **changes: float) -> float:
         card = hardware.load(row["gpu"])
-        base, share = card.efficiency, card.efficiency.curve("matmul", "bf16").memory
-        curves = {**base.curves, f"llama.cpp.matmul.{kind}": Curve(compute=compute, memory=share, start_s=start)}
-        return pace(row, replace(card, calibration=replace(base, curves=curves)), NEWEST)
+        base = card.efficiency
+        share = base.curve("matmul", "bf16").memory
+        known = {**found, key: {"compute": 1.0, "memory": share, "start_s": 0.0, **found.get(key, {}), **changes}}
+        curves = {**base.curves, **{f"llama.cpp.{name}": Curve(**values) for name, values in known.items()}}
+        held = pace(row, replace(card, calibration=replace(base, curves=curves)), NEWEST)
+        return (row["tokens"] if row["what"] == "prompt" else 1) / rate(held, row["what"], row["tokens"])
 
-    found, unit, fitted = rows("hopper.csv"), 1e-6, {}
-    for kind, weights in (("bf16", "fp16"), ("w8", "Q8_0"), ("w4", "Q4_K_M")):
-        mine = [row for row in found if row["weights"] == weights]
-        starts, shares = [], []
-        for row in (row for row in mine if row["what"] == "token"):
-            none, one = (held(row, kind, 1, start).step(1, row["tokens"] + TIMED).achievable for start in (0, unit))
-            starts.append(unit * (1 / row["rate"] - none) / (one - none))
-        start = median(starts)
-        for row in (row for row in mine if row["what"] == "prompt"):
-            whole, half = (held(row, kind, how, start).prefill(row["tokens"]).achievable for how in (1, 0.5))
-            shares.append((half - whole) / (row["tokens"] / row["rate"] - 2 * whole + half))
-        fitted[kind] = median(shares), start
-        print(f"{kind}: share of the peak {fitted[kind][0]:.3f}, {min(shares):.3f} to {max(shares):.3f};", end=" ")
-        print(f"start {1e6 * start:.3g} µs, {1e6 * min(starts):.3g} to {1e6 * max(starts):.3g}")
-    return fitted
+    def inverse(key: str, share: str, of: list[dict[str, Any]]) -> float:
+        shares = []
+        for row in of:
+            whole, half = (seconds(row, key, **{share: value}) for value in (SMALL, SMALL / 2))
+            time = (row["tokens"] if row["what"] == "prompt" else 1) / row["rate"]
+            shares.append(SMALL * (half - whole) / (time - 2 * whole + half))
+        print(f"{key}: {share} {median(shares):.3g}, {min(shares):.3g} to {max(shares):.3g}")
+        return median(shares)
+
+    matrix, right = [], []
+    for row in mine("token", "Q4_K_M"):
+        plain, late, dear = (
+            seconds(row, "matmul.w4", start_s=start, unpack=unpack) * row["rate"]
+            for start, unpack in ((0.0, UNPACK), (1e-6, UNPACK), (0.0, 2 * UNPACK))
+        )
+        matrix.append([late - plain, (dear - plain) / UNPACK])
+        right.append(1 - 2 * plain + dear)
+    start, unpack = (float(value) for value in np.linalg.lstsq(np.array(matrix), np.array(right), rcond=None)[0])
+    print(f"matmul.w4: start {start:.3g} µs, {unpack:.0f} FLOPs of the peak to unpack a weight", end=", largest error ")
+    print(f"{max(abs(np.array(matrix) @ np.array([start, unpack]) - np.array(right))):.1%}")
+    found["matmul.w4"] = {"start_s": start * 1e-6, "unpack": unpack}
+    found["matmul.w8"] = {"start_s": start * 1e-6}
+    found["matmul.w8"]["memory"] = inverse("matmul.w8", "memory", mine("token", "Q8_0"))
+    starts = []
+    for row in mine("token", "fp16"):
+        none, one = (seconds(row, "matmul.bf16", start_s=value) for value in (0.0, 1e-6))
+        starts.append((1 / row["rate"] - none) / (one - none))
+    print(f"matmul.bf16: start {median(starts):.3g} µs, {min(starts):.3g} to {max(starts):.3g}")
+    found["matmul.bf16"] = {"start_s": median(starts) * 1e-6}
+    for key, weights in (("matmul.w4", "Q4_K_M"), ("matmul.w8", "Q8_0"), ("matmul.bf16", "fp16")):
+        found[key]["compute"] = inverse(key, "compute", mine("prompt", weights))
+    found["experts.w4"] = {**found["matmul.w4"]}
+    found["experts.w4"]["compute"] = inverse("experts.w4", "compute", mine("prompt", "Q4_K_M", routed=True))
+    return found
 
 
 if __name__ == "__main__":

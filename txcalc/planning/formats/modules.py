@@ -54,7 +54,7 @@ PREFIXES = ("model", "model.language_model", "language_model.model", "transforme
 # In what stands before `layers` where these are a tower's or a prediction layer's, and modules that are no matrix or
 # that no quantiser takes.
 APART = re.compile(
-    r"vis|vit|vpm|apm|audio|speech|sound|image|img|tower|mtp|talker|wav|projector|resampler|aligner|qformer|diffusion"
+    r"vis|vit|vpm|apm|audio|speech|sound|image|img|tower|mtp|talker|wav|projector|resampler|aligner|qformer|diffusion|sam_|clip|draft"
 )
 NO_MATRIX = re.compile(
     r"(?:norm|ln_|conv|rotary|bias|act_fn|A_log)[^.]*$|\.(?:gate|router)\.|\.(?:D|attn|gate|\w*expert_gate|router|sinks)$"

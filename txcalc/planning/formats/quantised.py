@@ -160,7 +160,8 @@ class _Config(Schemes):
         self.one_of("data_type", ("int", "mx_fp", "nv_fp"))
         for name, here in self.tables("extra_config"):  # AutoRound's modules by name, or by an expression
             called = self.named([f"re:{name}" if "\\" in name or "*" in name else name])
-            yield (called, None if here.get("bits", bits) >= 16 else self.other(here, bits, group))
+            own = self.number("bits", (4, 2, 3, 8, 16, 32), bits, here)
+            yield (called, None if own >= 16 else self.other(here, bits, group))
         for name, here in self.tables("dynamic"):  # GPTQModel's expressions; "-:" is of what stays wide
             form = None if name.startswith("-:") else self.other(here, bits, group)
             yield (self.named([f"re:{name.removeprefix('-:').removeprefix('+:')}"]), form)
@@ -178,7 +179,7 @@ class _Config(Schemes):
             known = {4: replace(FORMATS["nvfp4"], tensor=32 + 32 * (type(inputs) is int and inputs < 16))}
         width = self.number("bits", tuple(known))
         for name, own in self.tables("extra_config"):
-            bits = own.get("bits", width)
+            bits = self.number("bits", (*known, 16, 32), width, own)
             yield (self.named([f"re:{name}" if "\\" in name or "*" in name else name]), known.get(bits))
         yield (self.listed(), known[width])
 

@@ -316,7 +316,13 @@ def test_what_a_module_is_called_is_known_or_lists_of_layers_are_refused() -> No
         configured(load("stripedhyena-7b"), {"quant_method": "fp8", "ignore": ["backbone.blocks.0.projections"]})
 
 
-TOWERS = ["visual.blocks", "model.sam_model.blocks", "model.vision_tower.encoder.layers", "audio_tower.layers", "mtp.layers"]
+TOWERS = [
+    "visual.blocks",
+    "model.sam_model.blocks",
+    "model.vision_tower.encoder.layers",
+    "audio_tower.layers",
+    "mtp.layers",
+]
 
 
 @pytest.mark.parametrize("of", TOWERS)

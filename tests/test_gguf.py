@@ -221,13 +221,14 @@ def test_bits_are_those_stored(dtype: str, bits: float, tmp_path: Path) -> None:
     assert data["check"]["explained"] == model.params
 
 
-@pytest.mark.parametrize("preset", FAMILIES)
-def test_native_bytes_are_the_files(preset: str, tmp_path: Path) -> None:
-    """Matrices, convolutions and routers in Q8_0 where its blocks divide their rows, all else in fp32."""
+@pytest.mark.parametrize(("preset", "kind"), [*((name, "Q8_0") for name in FAMILIES), ("deepseek-v3", "Q4_K")])
+def test_native_bytes_are_the_files(preset: str, kind: str, tmp_path: Path) -> None:
+    """Matrices and routers in a type where its blocks divide their rows (not of MLA's keys, of 128), all else in
+    fp32."""
     model, arch = txcalc.load(preset), FAMILIES[preset]
     shapes = tensors(model, fused=arch in ("gpt2", "falcon", "bloom"))
-    eight, wide = gguf.GGMLQuantizationType.Q8_0, gguf.GGMLQuantizationType.F32
-    back = txcalc.load(write(tmp_path / "x.gguf", arch, keys(arch, model), shapes, eight, wide=wide))
+    narrow, wide = gguf.GGMLQuantizationType[kind], gguf.GGMLQuantizationType.F32
+    back = txcalc.load(write(tmp_path / "x.gguf", arch, keys(arch, model), shapes, narrow, wide=wide))
     assert back.checkpoint is not None
     form = weights_of(back, "native")
     assert sum(form.bytes_of(entry) for entry in back.entries) == back.checkpoint.held.size.bytes

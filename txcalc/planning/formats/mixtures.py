@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from txcalc.ledger import Entry
 from txcalc.model import Model
 from txcalc.parts.frozen import NamedTuple
 from txcalc.parts.mechanisms import section_of
-from txcalc.planning.formats.weights import FORMATS, GGML, Format, Mixed, Numbers, plain
+from txcalc.planning.formats.weights import EVERY_MATRIX, FORMATS, GGML, Format, Mixed, Numbers, plain
 
 
 class Layer(NamedTuple):
@@ -223,7 +224,9 @@ def _tensors(name: str) -> list[str]:
 def stored(model: Model) -> Format:
     """The types in a .gguf file, tensor by tensor."""
     assert model.checkpoint is not None
-    held = {tensor.name: tensor.dtype.lower() for tensor in model.checkpoint.held.tensors}
+    source = "the types of its .gguf file"
+    tensors = {tensor.name: tensor for tensor in model.checkpoint.held.tensors}
+    held = {name: tensor.dtype.lower() for name, tensor in tensors.items()}
 
     def form(entry: Entry, number: int | None) -> Format | None:
         if entry.leaf.row is not None:
@@ -233,6 +236,10 @@ def stored(model: Model) -> Format:
         else:
             names = [f"blk.{number}.{name}.weight" for name in _tensors(entry.name)]
         kind = next((held[name] for name in names if name in held), None)
+        halves = [tensors.get(f"blk.{number}.attn_{half}_b.weight") for half in "kv"]
+        if "attn_kv_b" in _tensors(entry.name) and (two := [half for half in halves if half]) == halves:
+            bits: Any = Fraction(8 * sum(half.bytes for half in two), sum(half.elements for half in two))
+            return Format(kind or "f32", bits, EVERY_MATRIX, source, wide=32)
         if kind is None or kind == "f32":
             return None
         plain_ = {"f16": "fp16", "bf16": "bf16"}.get(kind)
@@ -244,7 +251,6 @@ def stored(model: Model) -> Format:
 
     ledger = [entry for entry in model.entries if entry.leaf.untied.params]
     kinds = sorted({kind for kind in held.values() if kind != "f32"})
-    source = "the types of its .gguf file"
     return Mixed.of(
         "+".join(kinds), source, ledger, lambda entry, numbers: [form(entry, number) for number in numbers], 32
     )

@@ -55,8 +55,19 @@ FAMILIES = {
     "olmo2": GgufFamily("olmo2", norm={"place": "after"}),
     "gpt-oss": GgufFamily("gpt_oss", "clamped_silu", windows=("local", "global"), experts={"scoring": "softmax_after"}),
     "deepseek2": GgufFamily("deepseek_v3"),
+    "arcee": GgufFamily("arcee", "relu2"),
+    "dots1": GgufFamily("dots1"),
+    "ernie4_5": GgufFamily("ernie4_5"),
     "glm4moe": GgufFamily("glm4_moe"),
+    "granite": GgufFamily("granite"),
+    "hunyuan-dense": GgufFamily("hunyuan_v1_dense"),
     "minimax-m2": GgufFamily("minimax_m2"),
+    "mistral3": GgufFamily("ministral3"),
+    "olmoe": GgufFamily("olmoe"),
+    "qwen2vl": GgufFamily("qwen2_vl"),
+    "qwen3vl": GgufFamily("qwen3_vl"),
+    "qwen3vlmoe": GgufFamily("qwen3_vl_moe"),
+    "seed_oss": GgufFamily("seed_oss"),
     "qwen3next": GgufFamily("qwen3_next", norm=GEMMA, experts={"shared_gate": True}, delta=True),
     "qwen35": GgufFamily("qwen3_5", norm=GEMMA, delta=True),
     "qwen35moe": GgufFamily("qwen3_5_moe", norm=GEMMA, experts={"shared_gate": True}, delta=True),
@@ -70,6 +81,7 @@ NEUTRAL = (
     "attention.output_scale", "residual_scale", "tensor_data_layout", "expert_weights_scale", "expert_weights_norm",
     "expert_gating_func", "expert_group_count", "expert_group_used_count", "expert_group_scale", "pooling_type",
     "attention.group_norm_epsilon", "attention.temperature_scale", "attention.temperature_length",
+    "n_deepstack_layers", "embedding_scale",
 )  # fmt: skip
 
 
@@ -247,7 +259,7 @@ def _channels(k: MetadataKeys, shapes: Shapes, family: GgufFamily) -> Raw:
     experts = k.get("expert_count", count, 0)
     dense = k.get("leading_dense_block_count", count, 0) if experts else 0
     width = k.get("feed_forward_length", count if experts else size, 0 if experts else ABSENT)
-    gated = family.activation not in ("gelu", "gelu_tanh") or _has(shapes, "ffn_gate.weight")
+    gated = family.activation in ("silu", "clamped_silu") or _has(shapes, "ffn_gate.weight")
     common = {"gated": gated, "activation": family.activation}
     single: Raw = {"feed_forward": {**common, "d_ff": width, "bias": _has(shapes, "ffn_up.bias")}}
     if not experts:

@@ -231,10 +231,14 @@ def first_in_chunks(excess: Callable[[int], int], chunk: int) -> int | None:
     low, high = (number - 1) * chunk, number * chunk
     if low == 0 and excess(1) >= 0:
         return 1
-    low = max(low, 1)
+    return _turning(excess, max(low, 1), high)
+
+
+def _turning(value: Callable[[int], int], low: int, high: int) -> int:
+    """Where a value that is below 0 at `low` and not at `high`, and turns once between them, is no longer."""
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (middle, high) if excess(middle) < 0 else (low, middle)
+        low, high = (middle, high) if value(middle) < 0 else (low, middle)
     return high
 
 
@@ -273,8 +277,4 @@ def _reaches_zero(values: list[int], most: int | None) -> int | None:
     top = top if most is None else min(top, most)
     if value(top) < 0:
         return None
-    below = 0
-    while top - below > 1:
-        middle = (below + top) // 2
-        below, top = (middle, top) if value(middle) < 0 else (below, middle)
-    return top
+    return _turning(value, 0, top)

@@ -11,6 +11,7 @@ the norms between branches.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from typing import Any
 
@@ -33,6 +34,18 @@ class NoParallel(TxcalcError):
     """This torch lacks what verifying a layout needs."""
 
     exit_code = 3
+
+
+@contextmanager
+def telling(where: str) -> Iterator[None]:
+    """Makes a `NoParallel` of what torch raises within, which may not be told to another process."""
+    try:
+        yield
+    except TxcalcError:
+        raise
+    except Exception as error:
+        said = str(error).strip().splitlines() or [""]
+        raise NoParallel(f"{where}: {type(error).__name__}: {said[0][:200]}") from None
 
 
 def paths(steps: Sequence[Any]) -> Iterator[str]:

@@ -27,13 +27,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from txcalc.errors import TxcalcError
 from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline
 from txcalc.reference import inputs, mode
-from txcalc.verify.branches import OF_BYTES, NoParallel, built, outside, paths, plan, split
+from txcalc.verify.branches import OF_BYTES, NoParallel, built, outside, paths, plan, split, telling
 from txcalc.verify.experts import spread, stacked
 from txcalc.verify.recorded import Collectives, SavedStorages, held_bytes
 
@@ -109,14 +108,9 @@ def _run(jobs: list[RankJob]) -> list[dict[str, int]]:
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)  # of collectives that real ranks would take long for
     _group(jobs[0].rank, jobs[0].recipe.layout.gpus)
-    try:
+    with telling(f"torch {torch.__version__} could not run {jobs[0].recipe.layout}"):
         mesh = meshes(jobs[0].recipe)
         return [_measured(job, mesh) for job in jobs]
-    except TxcalcError:
-        raise
-    except Exception as error:  # what torch raises may not be told to another process
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        raise NoParallel(f"torch {torch.__version__} could not run {jobs[0].recipe.layout}: {said[0][:200]}") from None
 
 
 def meshes(recipe: Recipe, device: str = "cpu") -> Mapping[Any, Any]:

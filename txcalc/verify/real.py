@@ -37,7 +37,7 @@ from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.timeline import number
 from txcalc.reference import build, inputs, mode
 from txcalc.verify import context
-from txcalc.verify.branches import NoParallel
+from txcalc.verify.branches import NoParallel, telling
 from txcalc.verify.parallel import check, held, loss_parallel, meshes, scheduled, sharded, stepper
 from txcalc.verify.recorded import Collectives
 from txcalc.verify.verdict import CheckedRow, Verdict
@@ -151,17 +151,13 @@ def _work(model: Model, recipe: Recipe, rank: int, world: int, device: str, gath
         torch.cuda.set_device(place)
     dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=world)
     try:
-        found = _step(model, recipe, rank, place)
-        if not gather:
-            return [found]
-        every: list[Any] | None = [None] * world if rank == 0 else None
-        dist.gather_object(found, every)
-        return every or []
-    except (InputError, NoParallel):
-        raise
-    except Exception as error:  # what torch raises may not be told to another process
-        said = str(error).strip().splitlines() or [type(error).__name__]
-        raise NoParallel(f"rank {rank} of {recipe.layout}: {type(error).__name__}: {said[0][:200]}") from None
+        with telling(f"rank {rank} of {recipe.layout}"):
+            found = _step(model, recipe, rank, place)
+            if not gather:
+                return [found]
+            every: list[Any] | None = [None] * world if rank == 0 else None
+            dist.gather_object(found, every)
+            return every or []
     finally:
         dist.destroy_process_group()
 

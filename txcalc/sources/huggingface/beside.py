@@ -82,10 +82,7 @@ def _described(plan: Beside, tower: Tower, projection: Projection) -> tuple[Raw,
     words; of what no FLOPs are known, and why. Errors: `InputError`."""
     steps, names = [*tower.steps, *projection.steps], tuple(plan.of.split())
     alone = stack_of(tower.raw)
-    try:
-        made = projector(alone.spec["stacks"][""]["d_model"], steps_of(steps))
-    except Wrong as error:
-        raise InputError(plan.of, [f"its {names[0]} projector: expected {error}"]) from None
+    made = _behind(alone, steps, plan.of, f"its {names[0]} projector")
     stacks, between = len(names) * alone.params, _params(made)
     towers = f"{' and '.join(names)} tower{'s' * (len(names) > 1)}"
     words = f"{towers} {stacks:,}" + (f", projector {between:,}" if between else "")
@@ -104,6 +101,14 @@ def _described(plan: Beside, tower: Tower, projection: Projection) -> tuple[Raw,
 def stack_of(raw: Raw) -> Model:
     """A tower without its projector. Errors: `InputError`."""
     return build(raw | {"projector": {"steps": []}}, "tower")
+
+
+def _behind(stack: Model, steps: Sequence[Raw], where: str, what: str) -> Projector:
+    """The projector of these steps behind a tower. Errors: `InputError`."""
+    try:
+        return projector(stack.spec["stacks"][""]["d_model"], steps_of(steps))
+    except Wrong as error:
+        raise InputError(where, [f"{what}: expected {error}"]) from None
 
 
 def _params(part: Projector) -> int:
@@ -161,10 +166,7 @@ def alone(c: Config) -> Raw:
     dropped, steps = tower.dropped, [*tower.steps]
     if steps and not c.faults:
         stack = stack_of(tower.raw)
-        try:
-            made = projector(stack.spec["stacks"][""]["d_model"], steps_of(steps))
-        except Wrong as error:
-            raise InputError(c.model_type, [f"what follows its layers: expected {error}"]) from None
+        made = _behind(stack, steps, c.model_type, "what follows its layers")
         dropped += ((stack.root.fixed or 0) - dropped) % made.reads
     return tower.raw | {"projector": {"steps": steps, "dropped": dropped}}
 

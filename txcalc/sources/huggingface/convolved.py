@@ -7,7 +7,7 @@ it makes; a batch norm is what it is once trained, a scale and a shift per chann
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from txcalc.sources.huggingface.config import Config, Raw, piece
@@ -42,6 +42,13 @@ class Network:
         self.kind = "other"
         self.leaves = self.kinds[name] = []
         self.order.append(f"{times}*{name}")
+
+    def stage(self, number: int, depth: int) -> Iterator[bool]:
+        """Begins each kind of layer of a stage: its first (True), and the others, if it has any."""
+        for leads, times in ((True, 1), (False, depth - 1)):
+            if times:
+                self.layer(f"stage{number}{'_first' * leads}", times)
+                yield leads
 
     def outside(self, kind: str = "other") -> None:
         """What comes now is no layer's."""
@@ -199,11 +206,8 @@ def residual(c: Config, net: Network, *, dilated: bool = False) -> Maps:
             c.fault(
                 "hidden_sizes", widths, f"{net.channels}, as its stem makes, first", "what it adds is half as large"
             )
-        for name, times, step in (("first", 1, stride), ("", depth - 1, 1)):
-            if not times:
-                continue
-            net.layer(f"stage{i + 1}{name and f'_{name}'}", times)
-            before, sides = net.channels, net.sides
+        for leads in net.stage(i + 1, depth):
+            before, sides, step = net.channels, net.sides, stride if leads else 1
             if form == "basic":
                 net.conv("conv1", width, 3, step)
                 net.conv("conv2", width, 3, act="")
@@ -220,7 +224,7 @@ def residual(c: Config, net: Network, *, dilated: bool = False) -> Maps:
                         c.fault("hidden_sizes", before, "3 channels or more, of which a quarter weigh them")
                     net.squeezed("weigh", max(1, round(before / 4)))
                 net.conv("conv3", width, 1, act="")
-            if whole and name:
+            if whole and leads:
                 after, net.channels, net.sides = net.sides, before, sides
                 pooled = deep and (form != "basic" or before != width)
                 net.conv("shortcut", width, 1, 1 if pooled else step, act="", to_sides=after)

@@ -133,11 +133,17 @@ def gla(c: Config) -> Raw:
     c.ignore("feature_map")
     made += [_map("decay_down", d, 16), piece("decay_up", "linear", 16, keys // groups)]
     made.append(piece("scan", "gated_scan", heads, keys // heads, values // heads))
+    return _linear(c, [*made, *_gated(c, d, heads, values)])
+
+
+def _gated(c: Config, d: int, heads: int, values: int) -> list[Raw]:
+    """A norm of every head's values, a gate on them, and what maps them back."""
+    made = list[Raw]()
     if c.flag("elementwise_affine", default=True, null=False):
         made.append(piece("head_norm", "rms_norm", values // heads, groups=heads, kind="norm"))
     if c.flag("use_output_gate", default=True):
         made += [_map("gate", d, values), piece("gated", "silu_gate", values)]
-    return _linear(c, [*made, _map("o", values, d)])
+    return [*made, _map("o", values, d)]
 
 
 def retnet(c: Config) -> Raw:
@@ -158,11 +164,7 @@ def retnet(c: Config) -> Raw:
         made.append(piece("features", c.activation("feature_map", default="none"), keys + k))
     c.ignore("feature_map", "conv_size")
     made += _retained(heads, keys, values, heads // groups)
-    if c.flag("elementwise_affine", default=True, null=False):
-        made.append(piece("head_norm", "rms_norm", values // heads, groups=heads, kind="norm"))
-    if c.flag("use_output_gate", default=True):
-        made += [_map("gate", d, values), piece("gated", "silu_gate", values)]
-    return _linear(c, [*made, _map("o", values, d)], times=2)
+    return _linear(c, [*made, *_gated(c, d, heads, values)], times=2)
 
 
 def _retained(heads: int, keys: int, values: int, groups: int) -> list[Raw]:

@@ -130,17 +130,14 @@ def bit(c: Config) -> Raw:
         to, stride = even(width * by, 8), 1 if not i or now >= most else 2
         now *= stride
         middle = even(to * 0.25, 8)
-        for name, times, step in (("first", 1, stride), ("", depth - 1, 1)):
-            if not times:
-                continue
-            net.layer(f"stage{i + 1}{name and f'_{name}'}", times)
-            read, here = net.channels, net.sides
+        for leads in net.stage(i + 1, depth):
+            read, here, step = net.channels, net.sides, stride if leads else 1
             if before:
                 group("norm1")
             conv("conv1", middle, 1)
             conv("conv2", middle, 3, step)
             conv("conv3", to, 1, norm=not before, active=False)
-            if name:
+            if leads:
                 after, net.channels, net.sides = net.sides, read, here
                 conv("shortcut", to, 1, step, norm=not before, active=False)
                 net.sides = after

@@ -305,13 +305,10 @@ def hiera(c: Config) -> Raw:
         less = step[0] if 0 < i <= pooled else 1
         if (less > 1 and d == net.channels) or d > MAX_SIZE:
             c.fault("embed_dim_multiplier", wider, "a number by which a stage that pools is wider, and can be held")
-        for name, times in (("first", 1), ("", depth - 1)):
-            if times:
-                net.layer(f"stage{i + 1}{name and f'_{name}'}", times)
-                windowed = inside or (before and bool(name))
-                shrunk = less if name else 1
-                _attending(net, d, heads, across * shrunk if windowed else 0, shrunk, found=False)
-                net.leaves += fed("feed_forward", d, int(d * ratio), act, **net.here)
+        for leads in net.stage(i + 1, depth):
+            windowed, shrunk = inside or (before and leads), less if leads else 1
+            _attending(net, d, heads, across * shrunk if windowed else 0, shrunk, found=False)
+            net.leaves += fed("feed_forward", d, int(d * ratio), act, **net.here)
         before = inside
     return net.classified(norm=True)
 

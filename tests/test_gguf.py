@@ -242,6 +242,31 @@ def test_a_file_is_read_as_the_config_of_its_type_is(arch: str, tmp_path: Path) 
             assert theirs.by_kind(quantity) == mine.by_kind(quantity), quantity
 
 
+@pytest.mark.parametrize("said", [6, [i % 6 != 5 for i in range(62)]])
+def test_a_file_says_which_layers_have_the_window(said: Any, tmp_path: Path) -> None:
+    """Newer files do: of every n-th layer that it has none, or layer by layer."""
+    model = txcalc.load("gemma-3-27b")
+    values = keys("gemma3", model) | {"gemma3.attention.sliding_window_pattern": said}
+    back = txcalc.load(write(tmp_path / "x.gguf", "gemma3", values, tensors(model, fused=False)))
+    work: dict[str, Any] = {"tokens": 2, "past": 6000}
+    assert back.ledger(**work).by_kind("cache") == model.ledger(**work).by_kind("cache")
+    values["gemma3.attention.sliding_window_pattern"] = [True] * 62
+    every = txcalc.load(write(tmp_path / "y.gguf", "gemma3", values, tensors(model, fused=False)))
+    assert every.ledger(**work).total("cache") < model.ledger(**work).total("cache")
+    with pytest.raises(InputError, match="sliding_window_pattern is 1, expected a number above 1"):
+        txcalc.load(small(tmp_path, change={"llama.attention.sliding_window": 4, KEY: 1}))
+
+
+KEY = "llama.attention.sliding_window_pattern"
+
+
+def test_heads_of_layers_without_attention_are_none(tmp_path: Path) -> None:
+    """Qwen3.5's key/value heads, layer by layer: those with a delta rule have none."""
+    model = txcalc.load("qwen3.5-27b")
+    values = keys("qwen35", model) | {"qwen35.attention.head_count_kv": [4 * (i % 4 == 3) for i in range(64)]}
+    assert txcalc.load(write(tmp_path / "x.gguf", "qwen35", values, tensors(model, fused=False))).params == model.params
+
+
 def test_the_header_is_what_the_package_reads(tmp_path: Path) -> None:
     small = txcalc.load("D=64 L=2 h=4 h_kv=2 F=96 V=100")
     path = write(

@@ -94,10 +94,12 @@ class MetadataKeys:
         self.faults: list[Fault | str] = []
 
     def get(self, key: str, check: Any, default: Any = ABSENT) -> Any:
-        """A key's value, checked; a list that repeats one value is that value."""
+        """A key's value, checked; a list that repeats one value is that value, of heads but for layers without any."""
         self.asked.add(key)
         name = f"{self.arch}.{key}"
         value = self.keys.get(name, ABSENT)
+        if isinstance(value, list) and key == "attention.head_count_kv":
+            value = [item for item in value if item] or value
         if isinstance(value, list) and value and all(item == value[0] for item in value):
             value = value[0]
         if value is ABSENT and default is not ABSENT:
@@ -288,13 +290,28 @@ def _windows(k: MetadataKeys, family: GgufFamily, parts: Raw) -> Raw:
     window = k.get("attention.sliding_window", count, 0)
     if not window:
         return parts
-    if not family.windows or "layer" in parts:
+    cycle = _cycle(k, family)
+    if not cycle or "layer" in parts:
         k.faults.append(Fault(f"{k.arch}.attention.sliding_window", window, "none", "its layers are not known"))
         return parts
-    if family.windows == ("local",):
+    if cycle == ("local",):
         return {**parts, "attention": {**parts["attention"], "window": window}}
     kinds: Raw = {"local": {"attention": {"window": window}}, "global": {}}
-    return {**parts, "pattern": list(family.windows), "layer": kinds}
+    return {**parts, "pattern": list(cycle), "layer": kinds}
+
+
+def _cycle(k: MetadataKeys, family: GgufFamily) -> tuple[str, ...]:
+    """Which layers have the window: as the file says, of every n-th all keys or layer by layer, or the family's own."""
+    key = "attention.sliding_window_pattern"
+    k.asked.add(key)
+    said = k.keys.get(f"{k.arch}.{key}")
+    if isinstance(said, list) and all(type(one) is bool for one in said):
+        return ("local",) if all(said) else tuple("local" if one else "global" for one in said) if any(said) else ()
+    if type(said) is int and said > 1:
+        return (f"{said - 1}*local", "global")
+    if said is not None:
+        k.faults.append(Fault(f"{k.arch}.{key}", said, "a number above 1, or true and false for the layers"))
+    return family.windows
 
 
 def _without_none(raw: Raw) -> Raw:

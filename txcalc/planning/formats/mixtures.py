@@ -168,10 +168,21 @@ def _shape(model: Model) -> tuple[Mapping[str, Any], Layer]:
 
 def _role(model: Model, entry: Entry) -> str:
     """The role of a matrix in the rules: q, k, v, o, qkv, gate, up or down; "": none."""
-    tensors = _tensors(entry.name) if entry.layer and entry.kind != "other" else []
-    roles = (_DATA["roles"].get(tensor.removesuffix("_exps").removesuffix("_shexp")) for tensor in tensors)
-    role = next(filter(None, roles), "")
+    role = _called(entry.name) if entry.layer and entry.kind != "other" else ""
     return "qkv" if role in ("q", "k", "v") and model.spec["model_type"] in _DATA["fused"] else role
+
+
+@cache
+def _called(name: str) -> str:
+    """What the rules call the tensor that may hold a leaf; "": nothing."""
+    roles = (_DATA["roles"].get(tensor.removesuffix("_exps").removesuffix("_shexp")) for tensor in _tensors(name))
+    return next(filter(None, roles), "")
+
+
+@cache
+def _kept(name: str) -> str | None:
+    """The type that a leaf has in every mixture; "": none; None: what its rules say."""
+    return next((kind for end, kind in _DATA["kept"].items() if name.endswith(end)), None)
 
 
 def _stacked(entry: Entry) -> bool:
@@ -201,7 +212,7 @@ def _mixed(model: Model, name: str, choose: Callable[[Entry, Numbers], list[str]
     tied, kept = bool(_shape(model)[0]["head"]["tied"]), _in_mxfp4(model)
 
     def form(entry: Entry, numbers: Numbers) -> Sequence[Format | None]:
-        if (same := next((kind for end, kind in _DATA["kept"].items() if entry.name.endswith(end)), None)) is not None:
+        if (same := _kept(entry.name)) is not None:
             return [FORMATS[same] if same else None]
         if entry.kind == "router" or (kept and entry.kind == "experts"):
             return [GGML["mxfp4"] if entry.kind == "experts" else None]

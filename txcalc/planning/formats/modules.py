@@ -152,7 +152,7 @@ class Modules:
             found = set()
             for each in each_of:
                 written = "\n".join(names).replace("#", alike).replace("*", str(each)).split("\n")
-                found.add(any(p.match(name) for p in self.patterns for name in written))
+                found.add(any(any(map(pattern.match, written)) for pattern in self.patterns))
             if len(found) > 1:
                 raise _some(f"has a pattern of some of {experts} experts, not of all")
             self.matched[key] = found.pop()

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 from txcalc.errors import ABSENT, Fault, InputError
@@ -62,7 +63,7 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     layered = any(own.numbered or own.exact for own in read.lists)  # else numbers of as many digits are alike
 
     def choose(entry: Entry, numbers: Numbers) -> list[Format | None]:
-        keys = list(numbers) if layered else [number and len(str(number)) for number in numbers]
+        keys = list(numbers) if layered else _digits(tuple(numbers))
         known = {
             key: next((form for covers, form in rules if covers(entry, number)), None)
             for key, number in dict(zip(keys, numbers, strict=True)).items()
@@ -79,6 +80,12 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
         raise InputError(WHERE, [f"names modules that are not known here: {few} (--weights FORMAT counts all alike)"])
     check_packed(read.method, found, ledger)
     return found
+
+
+@cache
+def _digits(numbers: tuple[int | None, ...]) -> list[int | None]:
+    """How many digits layers' numbers have."""
+    return [number and len(str(number)) for number in numbers]
 
 
 def _routed(entry: Entry, _: int | None) -> bool:

@@ -307,15 +307,20 @@ class Options:
 
     def conflicts(self) -> Iterator[Conflict]:
         """Conflicts between keys; here those of its sizes' relations (`FreeSize`)."""
-        for name, known in self.table().items():
-            number = None if known.letter is None else getattr(self, name)
-            if known.letter is None or number is None:
+        for name, known in self._letters():
+            if (number := getattr(self, name)) is None:
                 continue
-            for least in filter(None, (known.letter.of, known.letter.cut)):
+            for least in filter(None, (known.of, known.cut)):
                 if (parts := getattr(self, least)) is not None:
                     yield from divided(least, parts, name, number)
-            if (chosen := known.letter.chosen) and exceeds(getattr(self, chosen), number):
-                yield Conflict(chosen, f"at most {name} = {number}")
+            if known.chosen and exceeds(getattr(self, known.chosen), number):
+                yield Conflict(known.chosen, f"at most {name} = {number}")
+
+    @classmethod
+    @cache
+    def _letters(cls) -> list[tuple[str, FreeSize]]:
+        """Its sizes over which theorems hold, with their relations."""
+        return [(name, known.letter) for name, known in cls.table().items() if known.letter is not None]
 
     @classmethod
     @cache

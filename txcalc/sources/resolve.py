@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, nearest, shown
-from txcalc.parts.mechanisms import ATTENTIONS, MIXERS, PART_TABLES, PARTS, options, section_of
+from txcalc.parts.mechanisms import ALL, ATTENTIONS, MIXERS, PART_TABLES, PARTS, options, section_of
 from txcalc.parts.options import Options, Wrong
 from txcalc.parts.place import mechanism
 from txcalc.sources.layer_rules import check_layer
@@ -30,6 +30,10 @@ HINTS = {
     "attention.experts": "it has a table of its own, [expert_attention]",
     "attention.span_taps": "it has a table of its own, [span_attention]",
 }
+
+# The keys of a stack that are tables, and all of them.
+TABLES = (*ALL, "layer")
+STACK_KEYS = (*SECTIONS[""], *TABLES)
 
 # The tables that a key may have been written in, innermost first, each with the prefix of its paths.
 Homes = tuple[tuple[str, Mapping[str, Any]], ...]
@@ -127,10 +131,9 @@ def resolve(raw: Mapping[str, Any], where: str, spelling: Mapping[str, str] | No
     """
     resolver = Resolver(where, spelling or {})
     whole: Homes = (("", raw),)
-    stack_keys = (*SECTIONS[""], *(name for name in SECTIONS if name), "layer")
-    result = resolver.section("", raw, whole, {}, (*stack_keys, "encoder", "decoder"), IdentityOptions)
+    result = resolver.section("", raw, whole, {}, (*STACK_KEYS, "encoder", "decoder"), IdentityOptions)
     kind = None if "kind" in result.faulty else result["kind"]
-    shared = {key: value for key, value in raw.items() if key in stack_keys}
+    shared = {key: value for key, value in raw.items() if key in STACK_KEYS}
     halves: tuple[str, ...] = ("encoder", "decoder") if kind in ("encoder-decoder", "audio") else ()
     if kind is None:
         halves = tuple(half for half in ("encoder", "decoder") if half in raw)
@@ -170,8 +173,7 @@ def _unused(resolver: Resolver, name: str) -> str:
 
 def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, half: str) -> dict[str, Any]:
     done: dict[str, Any] = {}
-    tables = tuple(name for name in SECTIONS if name)
-    base = resolver.section("", raw, homes, done, (*tables, "layer"))
+    base = resolver.section("", raw, homes, done, TABLES)
     stack = CheckedTable(base)
     if kind is None:
         stack.faulty.update(("role", "vision", "audio"))
@@ -198,7 +200,7 @@ def _stack(resolver: Resolver, raw: Mapping[str, Any], homes: Homes, kind: Any, 
         raise InputError(resolver.where, [f"has {len(variants):,} kinds of layers, expected at most {MAX_KINDS:,}"])
     cycle = _cycle(resolver, base, variants, homes)
     stack["groups"] = [] if "n_layers" in base.faulty else _groups(resolver, base["n_layers"], cycle)
-    tables_here = {key: raw[key] for key in SECTIONS if key and key in raw}
+    tables_here = {key: raw[key] for key in ALL if key in raw}
     stack["layer"] = {}
     for name in dict.fromkeys([name for name, _ in stack["groups"]] or cycle or variants or ["layer"]):
         variant = variants.get(name, {})

@@ -22,9 +22,12 @@ SOUND = suppress(Unsound)  # around one rule
 
 def apply(rules: Iterable[Callable[..., None]], *tables: Any) -> None:
     """Asks rules of tables, one after the other; each ends where it reads a faulty key."""
-    for rule in rules:
+    left = iter(rules)
+    while True:
         with SOUND:
-            rule(*tables)
+            for rule in left:
+                rule(*tables)
+            return
 
 
 class CheckedTable(dict[str, Any]):

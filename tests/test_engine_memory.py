@@ -400,12 +400,12 @@ def test_a_narrow_cache_is_read_by_the_kernels_for_one(kv: str) -> None:
 
 
 LACKING = """
-trtllm a100-80gb-sxm nvfp4 bf16: has on NVIDIA A100 80GB SXM (vLLM, SGLang have it)
-trtllm@1.0 h100-sxm nvfp4 bf16: (TensorRT-LLM from 1.3 on, vLLM, SGLang have it)
+trtllm a100-80gb-sxm nvfp4 bf16: has on NVIDIA A100 80GB SXM (vLLM, SGLang, llama.cpp have it)
+trtllm@1.0 h100-sxm nvfp4 bf16: (TensorRT-LLM from 1.3 on, vLLM, SGLang, llama.cpp have it)
 vllm v100-sxm-32gb fp8 bf16: V100 SXM2 32 GB (no engine has it; vLLM has bf16, fp16, fp32, int4, int3, int2, nf4
-vllm@0.8 mi300x nvfp4 bf16: has on AMD Instinct MI300X (vLLM from 0.11 on has it)
+vllm@0.8 mi300x nvfp4 bf16: has on AMD Instinct MI300X (vLLM from 0.11 on, llama.cpp have it)
 vllm@0.8 rx-7900-xtx nf4 bf16: (vLLM from 0.12 on has it)
-sglang mi300x nvfp4 bf16: has on AMD Instinct MI300X (vLLM has it)
+sglang mi300x nvfp4 bf16: has on AMD Instinct MI300X (vLLM, llama.cpp have it)
 trtllm mi300x bf16 bf16: runs on AMD Instinct MI300X (vLLM, SGLang, llama.cpp)
 sglang tpu-v5e int4 bf16: has on Google TPU v5e (vLLM has it)
 vllm t4 mxfp4 bf16: has on NVIDIA T4 (llama.cpp has it)
@@ -416,7 +416,7 @@ vllm l40s bf16 q8_0: --kv is 'q8_0', expected a format of vLLM's cache on NVIDIA
 llama.cpp l40s Q8_0 fp8: llama.cpp's cache on NVIDIA L40S (vLLM, SGLang, TensorRT-LLM have it)
 llama.cpp l40s Q8_0 int6: (mlx-lm has it; --engine none
 vllm@0.10.0 h100-sxm mxfp4 bf16: a format that vLLM 0.10.0 has on NVIDIA H100 SXM (vLLM from 0.10.1 on, 
-vllm@0.8 a100-80gb-sxm nvfp4 bf16: (vLLM from 0.9 on, SGLang have it)
+vllm@0.8 a100-80gb-sxm nvfp4 bf16: (vLLM from 0.9 on, SGLang, llama.cpp have it)
 vllm@0.5.1 a100-80gb-sxm fp8 bf16: (vLLM from 0.5.2 on, SGLang have it)
 llama.cpp@b5000 rtx-4090 mxfp4 bf16: (llama.cpp from b6096 on, vLLM, SGLang have it)
 trtllm h200 fp8 fp4: a format of TensorRT-LLM's cache on NVIDIA H200 SXM (SGLang has it)

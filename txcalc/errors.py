@@ -128,7 +128,7 @@ class UnknownName(InputError):
     ) -> None:
         self.what, self.name = what, name
         self.near = nearest(name, known)
-        mend = f"did you mean {' or '.join(self.near)}?" if self.near else hint
+        mend = meant(self.near, hint)
         super().__init__(where, [f"no {what} named {shown(name)}" + (f" ({mend})" if mend else "") + way_out])
 
 
@@ -142,6 +142,11 @@ def nearest(name: str, known: Iterable[str]) -> list[str]:
     from difflib import get_close_matches
 
     return get_close_matches(name.lower(), known, n=3, cutoff=0.5)
+
+
+def meant(near: Sequence[str], hint: str) -> str:
+    """How to mend an unknown name: by one of the nearest, or else a hint."""
+    return f"did you mean {' or '.join(near)}?" if near else hint
 
 
 def _letters(name: str) -> str:

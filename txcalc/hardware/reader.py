@@ -10,7 +10,7 @@ from math import inf
 from typing import Any
 
 from txcalc.curves import KINDS, PEAKS, SECONDS, SHARES, Curve, Efficiency, Link
-from txcalc.errors import ABSENT, Fault, InputError, UnknownName, shown
+from txcalc.errors import ABSENT, Fault, InputError, meant, nearest, shown
 from txcalc.hardware import KEYS, Accelerator, assumed, generations, short_key
 from txcalc.sources.presets import folder, read
 from txcalc.units import parse_bytes
@@ -220,8 +220,8 @@ class Reader:
     def keys(self, known: tuple[str, ...]) -> None:
         for key in self.raw:
             if key not in known:
-                near = UnknownName("", "", key, known).near
-                self.faults.append(f"{shown(key)} is not a key of it" + (f" (did you mean {near[0]}?)" if near else ""))
+                mend = meant(nearest(key, known)[:1], f"known: {', '.join(known)}")
+                self.faults.append(f"{shown(key)} is not a key of it ({mend})")
 
     def table(self, key: str) -> Mapping[str, Any]:
         value = self.raw.get(key, {})

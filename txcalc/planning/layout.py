@@ -16,7 +16,7 @@ from itertools import islice
 from math import prod
 from typing import Any
 
-from txcalc.errors import Fault, InputError, nearest
+from txcalc.errors import Fault, InputError, meant, nearest
 from txcalc.num import ceil_div
 from txcalc.parts.frozen import NamedTuple, once, record
 
@@ -282,8 +282,7 @@ def parse_layout(text: str) -> Layout:
         if not equals or not re.fullmatch(r"[0-9]{1,9}", number):
             faults.append(Fault("--layout", pair.strip(), "NAME=N with a whole number", "tp=8,pp=2,dp=4"))
         elif name not in AXES:
-            near = nearest(name, AXES)
-            mend = f"did you mean {' or '.join(near)}?" if near else f"one of {', '.join(AXES)}"
+            mend = meant(nearest(name, AXES), f"one of {', '.join(AXES)}")
             faults.append(f"{name!r} is not a kind of parallelism ({mend})")
         elif name in found:
             faults.append(f"{name} is given twice")

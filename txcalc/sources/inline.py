@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.errors import ABSENT, Fault, InputError, nearest as like, shown
+from txcalc.errors import ABSENT, Fault, InputError, meant, nearest as like, shown
 from txcalc.sources.resolve import HINTS
 from txcalc.sources.spec import Wrong, count, layers, size
 from txcalc.symbols import BY_LETTER, OTHER_NAMES
@@ -204,5 +204,5 @@ def _unknown(item: str) -> str:
     if item in HINTS:
         return f"{shown(item)} is not a letter or word of a description ({HINTS[item]}: write a .toml)"
     near = [FIELDS[item]] if item in FIELDS else like(item, (*LETTERS, *WORDS))
-    mend = f"did you mean {' or '.join(near)}?" if near else f"letters: {', '.join(LETTERS)}; words: {', '.join(WORDS)}"
+    mend = meant(near, f"letters: {', '.join(LETTERS)}; words: {', '.join(WORDS)}")
     return f"{shown(item)} is not a letter or word of a description ({mend})"

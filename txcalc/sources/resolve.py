@@ -13,7 +13,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, nearest, shown
+from txcalc.errors import ABSENT, MOST_UNKNOWN, Fault, InputError, meant, nearest, shown
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, MIXERS, PART_TABLES, PARTS, options, section_of
 from txcalc.parts.options import Options, Wrong
 from txcalc.parts.place import mechanism
@@ -96,8 +96,7 @@ class Resolver:
         result.written = raw
         unknown = [key for key in raw if key not in fields and key not in extra]
         for key in unknown[:MOST_UNKNOWN]:
-            near = nearest(str(key), [*fields, *extra])
-            mend = f"did you mean {' or '.join(near)}?" if near else f"known: {', '.join(fields)}"
+            mend = meant(nearest(str(key), [*fields, *extra]), f"known: {', '.join(fields)}")
             mend = HINTS.get(f"{prefix}{key}", mend)
             self.faults.append(f"{shown(written(homes, f'{prefix}{key}'))[1:-1]} is not a key ({mend})")
         if len(unknown) > MOST_UNKNOWN:
@@ -266,8 +265,8 @@ def _layer(
     known = (*PART_TABLES, "norm", "positions", "parts")
     for key in own:
         if key not in known:
-            near = nearest(str(key), known) if isinstance(own[key], Mapping) else []
-            mend = f"did you mean {near[0]}?" if near else "a layer has tables of parts, norm, positions, and parts"
+            near = nearest(str(key), known)[:1] if isinstance(own[key], Mapping) else []
+            mend = meant(near, "a layer has tables of parts, norm, positions, and parts")
             resolver.faults.append(f"{path}.{key} is not a key ({mend})")
     role = None if "role" in stack.faulty else stack["role"]
     mixing = [key for key in MIXERS if key in raw and not raw.keys() & {"attention", *ATTENTIONS}]

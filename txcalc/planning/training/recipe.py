@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
 
-from txcalc.errors import Fault, InputError, UnknownName, nearest
+from txcalc.errors import Fault, InputError, UnknownName, meant, nearest
 from txcalc.parts.frozen import record
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.frameworks import FRAMEWORKS, SCHEDULES, Framework
@@ -320,8 +320,7 @@ def parse_options(text: str) -> dict[str, Any]:
     for pair in filter(None, re.split(r",(?!\s*\d)", text)):  # numbers of layers have commas too
         name, _, value = (piece.strip() for piece in pair.partition("="))
         if name not in known:
-            near = nearest(name, known)
-            mend = f"did you mean {near[0]}?" if near else f"one of {', '.join(known)}"
+            mend = meant(nearest(name, known)[:1], f"one of {', '.join(known)}")
             faults.append(f"{name!r} is not an option of a recipe ({mend})")
         elif name in found:
             faults.append(f"{name} is given twice")
@@ -350,11 +349,10 @@ def _number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) < 10
 
 
-def _unknown(name: str, value: str, known: Sequence[str], meant: Mapping[str, str] | None = None) -> Fault:
-    """The fault of an unknown value, with the nearest known one; `meant` translates another tool's names."""
-    near = nearest(value, [*known, *(meant or {})])
-    mend = f"did you mean {(meant or {}).get(near[0], near[0])}?" if near else ""
-    return Fault(name, value, f"one of {', '.join(known)}", mend)
+def _unknown(name: str, value: str, known: Sequence[str], others: Mapping[str, str] | None = None) -> Fault:
+    """The fault of an unknown value, with the nearest known one; `others` translates another tool's names."""
+    near = [(others or {}).get(each, each) for each in nearest(value, [*known, *(others or {})])]
+    return Fault(name, value, f"one of {', '.join(known)}", meant(near[:1], ""))
 
 
 def _recompute(text: str) -> bool:

@@ -227,6 +227,12 @@ def test_mlx_packs_tables_too(key: str) -> None:
     assert sum(native(model).bytes_of(e) for e in model.ledger()) == (model.params - norms) * 9 // 16 + 2 * norms
     broad = build(*describe({**qwen, "tie_word_embeddings": True, key: {"group_size": 128, "bits": 4}}))
     assert sum(native(broad).bytes_of(e) for e in broad.ledger()) == (model.params - norms) * 17 // 32 + 2 * norms
+    for mode, bits_, group in (("mxfp4", 4, 32), ("nvfp4", 4, 16), ("mxfp8", 8, 32)):
+        said = {"group_size": group, "bits": bits_, "mode": mode, "self_attn.q_proj": {"group_size": 64, "bits": 8}}
+        floats = build(*describe({**qwen, "tie_word_embeddings": True, key: said}))
+        q, each = 28 * 2048 * 2048, bits_ + Fraction(8, group)
+        held = (model.params - norms - q) * each / 8 + q * Fraction(17, 16) + 2 * norms
+        assert sum(native(floats).bytes_of(e) for e in floats.ledger()) == held
     own = {"group_size": 64, "bits": 4, "model.embed_tokens": {"bits": 8, "group_size": 32}, "lm_head": False}
     table = 151936 * 2048
     more = build(*describe({**qwen, "tie_word_embeddings": True, key: own}))

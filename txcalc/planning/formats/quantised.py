@@ -22,6 +22,7 @@ from txcalc.planning.formats.modules import BLOCKS, LEFT, TABLES, WHERE, check_p
 from txcalc.planning.formats.schemes import Config, Covers, Rule, Schemes, linear, table_of
 from txcalc.planning.formats.weights import EVERY_MATRIX, EXPERTS, FORMATS, LAYERS, Format, Mixed, Numbers
 
+FLOATS = {"mxfp4": (4, 32), "nvfp4": (4, 16), "mxfp8": (8, 32)}  # MLX's modes: bits, and elements that share a scale
 WIDTHS = {"fp8": 8, "fbgemm-fp8": 8, "mxfp8": 8, "mxfp4": 4, "bitnet": 2, "eetq": 8}  # of methods of one
 
 
@@ -216,9 +217,13 @@ class _Config(Schemes):
         yield (lambda entry, _: entry.kind != "router", self.packed(self.raw))
 
     def packed(self, table: Config) -> Format:
-        mode = table.get("mode", "affine")
+        mode = str(table.get("mode", "affine"))
+        if mode in FLOATS:  # a scale of 8 bits, and no bias
+            wide, shared = FLOATS[mode]
+            bits, group = self.number("bits", (wide,), wide, table), self.number("group_size", (shared,), shared, table)
+            return Format(f"mlx-{mode}", bits, EVERY_MATRIX, WHERE, block=group, scale=8)
         if mode != "affine":
-            self.faults.append(Fault("mode", mode, "'affine'"))
+            self.faults.append(Fault("mode", mode, f"one of affine, {', '.join(FLOATS)}"))
         bits = self.number("bits", (4, 2, 3, 5, 6, 8), table=table)
         group = self.number("group_size", (64, 32, 128), table=table)
         return Format(f"mlx-int{bits}-g{group}", bits, EVERY_MATRIX, WHERE, block=group, scale=32)

@@ -341,6 +341,16 @@ def test_a_towers_layers_are_not_the_language_models(of: str) -> None:
     assert isinstance(tower, Mixed) and tower.table["layers.attention.q"][0] is None
 
 
+def test_expressions_of_heads_and_towers_name_no_layer() -> None:
+    """Of a model whose layers' names are not known here, too."""
+    whisper = load("whisper-large-v3")
+    said = {"quant_method": "fp8", "ignore": ["re:.*lm_head", "re:.*vision_tower.*", "proj_out"]}
+    assert configured(whisper, said).name == "fp8"
+    for one in ("re:.*fc1", "re:.*(lm_head|fc1)", "model.decoder.layers.0.fc1"):
+        with pytest.raises(InputError, match="is called there is not known here"):
+            configured(whisper, {"quant_method": "fp8", "ignore": [one]})
+
+
 def test_a_named_module_that_is_called_otherwise_here_is_refused() -> None:
     """Of norms and routers no quantiser takes the weights; layers after the last are a prediction layer's."""
     fine = ["input_layernorm", "self_attn.k_norm", "mlp.gate", "mlp.gate.e_score_correction_bias", "linear_attn.conv1d"]

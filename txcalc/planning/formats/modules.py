@@ -56,6 +56,7 @@ PREFIXES = ("model", "model.language_model", "language_model.model", "transforme
 APART = re.compile(
     r"vis|vit|vpm|apm|audio|speech|sound|image|img|tower|mtp|talker|wav|projector|resampler|aligner|qformer|diffusion|sam_|clip|draft"
 )
+OUTSIDE = re.compile(rf"[^|]*(?:lm_head|embed_tokens|{APART.pattern})[^|]*")  # expressions of what is in no layer
 NO_MATRIX = re.compile(
     r"(?:norm|ln_|conv|rotary|bias|act_fn|A_log)[^.]*$|\.(?:gate|router)\.|\.(?:D|attn|gate|\w*expert_gate|router|sinks)$"
 )
@@ -99,6 +100,8 @@ class Modules:
                     template = f"{short[: digits.start()]}#{short[digits.end() :]}"
                     self.numbered.setdefault(int(digits[0]), set()).add(template)
 
+        # Whether modules of layers may be named.
+        self.layers = bool(self.numbered) or not all(OUTSIDE.fullmatch(one.pattern) for one in self.patterns)
         self.trials, self.left = sum(_trials(pattern.pattern) for pattern in self.patterns), MOST_IN_ALL
         if self.trials > MOST_TRIALS:
             raise _long()
@@ -113,7 +116,7 @@ class Modules:
             own = HEAD if entry.kind == "head" else TABLE if entry.leaf.row is not None else (entry.path,)
         else:
             own = names(entry.name)
-            if (self.numbered or self.patterns) and own == (_tail(entry.name),) and entry.kind in LAYERS:
+            if self.layers and own == (_tail(entry.name),) and entry.kind in LAYERS:
                 raise InputError(WHERE, [f"names modules of layers; what {own[0]} is called there is not known here"])
         runs = _runs(own, number is not None) if self.words else NONE
         experts = entry.times // entry.layers if entry.routed else 1

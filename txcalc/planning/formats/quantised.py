@@ -74,7 +74,7 @@ def configured(model: Model, config: Config, wide: int = 16) -> Format:
     ledger = [entry for entry in model.entries if entry.leaf.untied.params]
     main = next((form for _, form in reversed(rules) if form), None)
     found = Mixed.of(main.name if main else read.method, f"quantization_config: {read.method}", ledger, choose, wide)
-    if not isinstance(found, Mixed) or not found.table:
+    if not isinstance(found, Mixed) or not found.choices:
         raise InputError(WHERE, [f"quantises no layer of {model.name}: its lists leave every one wide"])
     if unknown := [name for own in read.lists for name in own.unknown(ledger)]:
         few = ", ".join(sorted(unknown)[:3])

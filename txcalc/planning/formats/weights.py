@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from fractions import Fraction
+from itertools import cycle
 from typing import Any
 
 from txcalc.errors import InputError
 from txcalc.ledger import Entry
 from txcalc.num import ceil_div, product
-from txcalc.parts.frozen import record
+from txcalc.parts.frozen import once, record
 from txcalc.parts.part import Weight
 from txcalc.units import ALIASES
 
@@ -238,15 +239,17 @@ METHODS = {
 }
 
 Numbers = Sequence[int | None]  # of layers; None: what stands in none
+Forms = Sequence[Format | None]
 
 
 @record
 class Mixed(Format):
     """Weights whose matrices have formats of their own, layer by layer; the fields are those of the format with most
-    elements. `table` has them by an entry's name and the layer's number; what it does not name is not quantised.
+    elements. `choices`: by an entry's name, numbers of layers with one format for each, or one for all; what they do
+    not name is not quantised.
     """
 
-    table: Mapping[str, Mapping[int | None, Format | None]] = field(default_factory=dict, repr=False)
+    choices: Mapping[str, Sequence[tuple[Numbers, Forms]]] = field(default_factory=dict, repr=False)
     _parts: dict[Any, list[tuple[Format | None, int]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -258,12 +261,12 @@ class Mixed(Format):
         name: str,
         source: str,
         entries: Iterable[Entry],
-        choose: Callable[[Entry, Numbers], Sequence[Format | None]],
+        choose: Callable[[Entry, Numbers], Forms],
         wide: int,
     ) -> Format:
         """A model's weights with the formats that `choose` gives to the layers of every matrix: one for each of its
         layers, or one for all."""
-        table: dict[str, dict[int | None, Format | None]] = {}
+        choices: dict[str, list[tuple[Numbers, Forms]]] = {}
         elements: dict[Format, int] = {}
         known: dict[Any, list[tuple[Format | None, int]]] = {}
         for entry in entries:
@@ -274,27 +277,32 @@ class Mixed(Format):
             forms, each = choose(entry, numbers), entry.params // len(numbers)
             if not any(forms):
                 continue
-            alike = len(forms) == 1
-            row: dict[int | None, Format | None]
-            row = dict.fromkeys(numbers, forms[0]) if alike else dict(zip(numbers, forms, strict=True))
-            table[entry.name] = table[entry.name] | row if entry.name in table else row
-            counted = [(forms[0], len(numbers))] if alike else [*_counted(forms).items()]
+            choices.setdefault(entry.name, []).append((numbers, forms))
+            counted = [(forms[0], len(numbers))] if len(forms) == 1 else [*_counted(forms).items()]
             known[entry.name, numbers] = counted
             for found, number in counted:
                 if found:
                     elements[found] = elements.get(found, 0) + each * number
         main = max(elements, key=lambda form: elements[form], default=FORMATS["fp32" if wide == 32 else "bf16"])
-        made = cls(**{**vars(main), "name": name, "source": source, "wide": wide, "table": table})
+        made = cls(**{**vars(main), "name": name, "source": source, "wide": wide, "choices": choices})
         made._parts.update(known)
         return made
 
+    @once
+    def table(self) -> dict[str, dict[int | None, Format | None]]:
+        """The formats by an entry's name and the layer's number."""
+        return {
+            name: {number: form for numbers, forms in own for number, form in zip(numbers, cycle(forms), strict=False)}
+            for name, own in self.choices.items()
+        }
+
     def parts(self, weight: Weight, entry: Entry) -> list[tuple[Format | None, int]]:
         """The formats of a tensor in its layers, with how many layers have each; None: not quantised."""
-        row = self.table.get(entry.name)
-        if row is None or not _is_matrix(entry, weight):
+        if entry.name not in self.choices or not _is_matrix(entry, weight):
             return [(None, 1)]
         key = entry.name, entry.owners
         if key not in self._parts:
+            row = self.table[entry.name]
             self._parts[key] = list(_counted([row.get(number) for number in key[1]]).items())
         return self._parts[key]
 
@@ -311,7 +319,7 @@ class Mixed(Format):
         return form.dtype if form else None
 
 
-def _counted(forms: Sequence[Format | None]) -> dict[Format | None, int]:
+def _counted(forms: Forms) -> dict[Format | None, int]:
     """How many layers have each format."""
     return {forms[0]: len(forms)} if len(set(map(id, forms))) == 1 else Counter(forms)
 

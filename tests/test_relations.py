@@ -102,7 +102,7 @@ def test_key_value_heads_divide_query_heads(name: str, heads: int, groups: int, 
     usual = {key: field.default for key, field in keys.items() if field.default is not REQUIRED}
     own: dict[str, Any] = {"d_ff": 8} if name == "shared" else {"bias": []}
     table = usual | own | {"n_heads": heads, "n_kv_heads": groups, "d_head": 8}
-    wished = [each.key for each in mechanism(name).partly(table).conflicts()]
+    wished = [each.key for each in mechanism(name).of(table).conflicts()]
     assert ("n_kv_heads" not in wished) == fits
 
 

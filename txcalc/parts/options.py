@@ -350,10 +350,12 @@ class Options:
 
     @classmethod
     def of(cls, table: Mapping[str, Any]) -> Self:
-        """The options of a checked table."""
+        """The options of a checked table; of an incomplete one, reading a missing key raises `AttributeError`."""
         kind = cls.chosen(table)
         made = object.__new__(kind)
-        vars(made).update([(name, table[key]) for name, key in kind._keys()])
+        own: frozenset[str] = kind.__names__  # type: ignore[attr-defined]
+        plain = table.keys() <= own  # else a key is another form's, or a word of Python
+        vars(made).update(table if plain else {name: table[key] for name, key in kind._keys() if key in table})
         return made
 
     def into(self, part: type[Made], **more: Any) -> Made:
@@ -361,14 +363,6 @@ class Options:
         known: Mapping[str, Any] = part.__dataclass_fields__  # type: ignore[attr-defined]
         own = {name: getattr(self, name) for name, _ in self._keys() if name in known}
         return part(**{**own, **more})
-
-    @classmethod
-    def partly(cls, table: Mapping[str, Any]) -> Self:
-        """The options of an incomplete table; reading a missing key raises `AttributeError`."""
-        kind = cls.chosen(table)
-        made = object.__new__(kind)
-        vars(made).update({name: table[key] for name, key in kind._keys() if key in table})
-        return made
 
     @classmethod
     @cache

@@ -22,7 +22,7 @@ def check_table(section: str, table: CheckedTable, fault: Told) -> None:
     """What the options of one table say of each other, as far as a faulty key lets them."""
     with SOUND:
         try:
-            for key, expected, fix in options(section).partly(table).conflicts():
+            for key, expected, fix in options(section).of(table).conflicts():
                 fault(f"{section}.{key}", ABSENT if table[key] is None else table[key], expected, fix)
         except AttributeError:  # of a faulty key
             if not table.faulty:

@@ -372,6 +372,8 @@ def test_on_cuda_the_host_is_measured_apart(monkeypatch: pytest.MonkeyPatch) -> 
     efficiency = found.accelerator.efficiency
     assert efficiency.launch_s > 0 and efficiency.host_s > 0
     assert found.clocks == [{"clocks.sm": "1980"}] * 2
+    forms = [efficiency.curve("attention", name).backward for name in ("prefill", "latent_prefill")]
+    assert forms[0] == forms[1] != 2.5  # as the share of the peak, which is measured once too
     assert "host_s" in found.described()["accelerator"]["calibration"]
     parsed = hardware.parse(found.described()["accelerator"], "this", "here").efficiency
     assert (parsed.host_s, parsed.launch_s) == (efficiency.host_s, efficiency.launch_s)

@@ -385,8 +385,10 @@ def _efficiency(
                 key, share = f"{owner}matmul.{dtype}", min(1.0, median(reached) / accelerator.peak(dtype))
                 curves[key] = curves[key]._replace(**{f"aligned_{row}": share})
     alone = zip(by["attention, prefill", wide], by["attention, backward", wide], strict=True)  # of the same lengths
-    key = f"{owner}attention.prefill"
-    curves[key] = curves[key]._replace(backward=median(Curve().backward * forward / back for forward, back in alone))
+    slower = median(Curve().backward * forward / back for forward, back in alone)
+    for key in (f"{owner}attention.prefill", f"{owner}attention.latent_prefill"):
+        if key in curves:
+            curves[key] = curves[key]._replace(backward=slower)
     updates = {
         f"{owner}optimizer.{dtype}": Curve(memory=min(1.0, rate / accelerator.bandwidth))
         for (kind, dtype), (rate, *_) in by.items()

@@ -19,7 +19,7 @@ from txcalc import hardware, load
 from txcalc.errors import InputError, UnknownName
 from txcalc.evidence.known import digest
 from txcalc.evidence.structures import Size, _Parameters, leaf, probe, units
-from txcalc.evidence.theorems import Condition, Shown, TheoremFiles, _weakest
+from txcalc.evidence.theorems import Condition, TheoremFiles
 from txcalc.ledger import walk
 from txcalc.num import ceil_div
 from txcalc.parts.positions import RelativeBias
@@ -789,13 +789,6 @@ def test_a_condition_holds_or_not(number: int, unequal: bool, least: bool) -> No
         assert one.holds({"n": number}) == holds and str(one) == f"n + -5 {sign} 0"
 
 
-def test_the_least_sure_is_said() -> None:
-    proved, wide, measured = (
-        Shown("", how, where, ()) for how, where in (("proved", "T ≥ 2"), ("proved", "all B, T ≥ 2"), ("measured", "x"))
-    )
-    assert _weakest([proved, wide]) == ("proved", "all B, T ≥ 2") and _weakest([proved, measured]) == ("measured", "x")
-
-
 def test_theorems_are_those_of_the_first_file_that_has_them(tmp_path: Path) -> None:
     def file(**names: str) -> Path:
         entries = {key: {"name": name, "digests": {}, "domain": "", "conditions": []} for key, name in names.items()}
@@ -979,7 +972,7 @@ def test_what_one_score_costs(
     assert load.core and load.core.score * load.core.scores * load.runs == pytest.approx(load.core.dense)
     asked = list[float]()
 
-    def core(*given: Any) -> float:
+    def core(*given: Any, backward: bool = False) -> float:
         asked.append(given[5])
         return 0.0
 

@@ -89,10 +89,15 @@ def test_what_is_taken_of_all_channels_is_not_run_over_tp(source: str, what: str
     [
         *(("tp=2,sp=2,fsdp=2", f"recompute={which}") for which in ("every:2", "core")),
         *(("pp=2,fsdp=2", f"accumulation=2,recompute={which}") for which in ("layers:1,2", "core")),
+        ("pp=2,vpp=2", "accumulation=4,schedule=zb,recompute=blocks"),
     ],
 )
 def test_what_is_computed_again_is_that_of_one_process(layout: str, recipe: str) -> None:
     _equal(load(MODEL), layout, recipe)
+
+
+def test_a_block_that_layers_share_is_computed_again_as_one() -> None:
+    _equal(build(TINY["albert"], "albert"), "fsdp=2", "recompute=core")
 
 
 def test_a_sequence_over_ranks_is_not_recomputed() -> None:
@@ -136,6 +141,8 @@ def _equal(model: Model, layout: str, recipe: str, pool: Pool | None = None) -> 
     assert verdict and verdict.ok, [row for row in verdict.rows if not row.equal] if verdict else None
     assert {row.quantity for row in verdict.rows} >= {"loss", "gradients, bytes", "optimizer, bytes"}
     assert sum(row.quantity == "gradients equal to one process's" for row in verdict.rows) == ways.gpus
+    again = [row for row in verdict.rows if row.quantity == "modules computed again"]
+    assert len(again) == (ways.gpus if "recompute" in recipe else 0)
 
 
 def test_the_environment_of_torchrun_is_taken(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ from txcalc.verify.branches import OF_BYTES, NoParallel, built, outside, paths, 
 from txcalc.verify.experts import spread, stacked
 from txcalc.verify.recorded import Collectives, SavedStorages, held_bytes
 
-Context = Callable[[], AbstractContextManager[Any]]
+Context = Callable[[nn.Module], AbstractContextManager[Any]]
 
 PRIVATE = (
     ("torch.testing._internal.distributed.fake_pg", "FakeStore"),
@@ -235,7 +235,7 @@ def sharded(
     model: Model, recipe: Recipe, mesh: Any, device: str = "meta", recomputed: Context = nullcontext
 ) -> nn.Module:
     """The reference module of a model (all of it, or a piece of a pipeline), sharded by torch; recomputation in
-    backward runs within `recomputed`."""
+    backward runs within `recomputed` of each module."""
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
     from torch.distributed.tensor import Replicate, Shard
     from torch.distributed.tensor.parallel import parallelize_module
@@ -318,7 +318,7 @@ def _checkpointed(module: nn.Module, recomputed: Context) -> None:
     forward = module.forward
 
     def again(*given: Any) -> Any:
-        contexts = lambda: (nullcontext(), recomputed())  # noqa: E731
+        contexts = lambda: (nullcontext(), recomputed(module))  # noqa: E731
         return checkpoint(forward, *given, use_reentrant=False, preserve_rng_state=False, context_fn=contexts)
 
     module.forward = again

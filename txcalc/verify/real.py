@@ -15,9 +15,10 @@ import os
 import socket
 import warnings
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from math import prod
 from multiprocessing.pool import Pool
 from typing import Any, NamedTuple
@@ -46,10 +47,24 @@ TIMEOUT = 300  # seconds; longer means a deadlock
 ROUNDING = 2**-24  # of fp32, relative: what terms of the largest gradient leave where they cancel
 TOLERANCE = 2e-5  # of the largest element: fp32 rounds to 6e-8, and sums of some hundred terms change their order
 LARGEST = 200_000_000  # parameters: every process also holds the whole model
+AGAIN = "modules computed again"
+
+
+class Again:
+    """What a module is computed again within; a schedule may do so twice, for the gradients of its weights later."""
+
+    def __init__(self, seen: set[nn.Module], module: nn.Module) -> None:
+        self.seen, self.module = seen, module
+
+    def __enter__(self) -> None:
+        self.seen.add(self.module)
+
+    def __exit__(self, *_: object) -> None: ...
 
 
 class RankResult(NamedTuple):
-    """One rank's losses (None except on the last stage), largest differences of gradients, and bytes."""
+    """One rank's losses (None except on the last stage), largest differences of gradients, and what was counted: bytes,
+    and modules computed again."""
 
     rank: int
     alone: float
@@ -176,11 +191,12 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
     turn %= layout.copies
     mine = slice(each * turn, each * (turn + 1)), slice(own := recipe.local_tokens * place, own + recipe.local_tokens)
     group = _sequence(layout, rank) if layout.cp > 1 else None
-    counted = Collectives()
+    counted, seen = Collectives(), set[nn.Module]()
+    again = partial(Again, seen)
     if layout.pp > 1:
-        nets, loss = _pipelined(model, recipe, whole, mesh, rank, ids[mine], labels[mine], device)
+        nets, loss = _pipelined(model, recipe, whole, mesh, rank, ids[mine], labels[mine], device, again)
     else:
-        net = sharded(model, recipe, mesh, str(device))
+        net = sharded(model, recipe, mesh, str(device), again)
         _fill(net, dict(whole.named_parameters()))
         nets = {"": net}
         if group:
@@ -196,7 +212,7 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
                 made.backward()
                 total += _plain(made.detach())
         loss = float(total)
-    bytes_: Counter[str] = Counter()
+    bytes_ = Counter({AGAIN: len(seen)})
     worst: dict[str, float] = {}
     for prefix, net in nets.items():
         optimizer = stepper(recipe, net)
@@ -277,7 +293,15 @@ def _renamed(name: str, first: str) -> str:
 
 
 def _pipelined(
-    model: Model, recipe: Recipe, whole: nn.Module, mesh: Any, rank: int, ids: Tensor, labels: Tensor, device: Any
+    model: Model,
+    recipe: Recipe,
+    whole: nn.Module,
+    mesh: Any,
+    rank: int,
+    ids: Tensor,
+    labels: Tensor,
+    device: Any,
+    again: Callable[[nn.Module], Again],
 ) -> tuple[dict[str, nn.Module], float | None]:
     """Runs each piece of this rank under torch's own schedule; the loss on the rank of the last piece."""
     from torch.distributed.pipelining.stage import PipelineStage
@@ -290,7 +314,7 @@ def _pipelined(
         own = number(recipe, stage, piece)
         first = str(sum(pipeline.sizes[:own]))
         one = replace(model, root=pipeline.root(own))
-        net = sharded(one, replace(recipe, layout=layout.replace(pp=1, vpp=1), stages=None), mesh, str(device))
+        net = sharded(one, replace(recipe, layout=layout.replace(pp=1, vpp=1), stages=None), mesh, str(device), again)
         _fill(net, dict(whole.named_parameters()), first)
         nets[first] = net
         made.append(PipelineStage(net, own, total, device, group=mesh["pp"].get_group()))
@@ -329,6 +353,7 @@ def _rows(model: Model, recipe: Recipe, found: RankResult) -> Iterator[CheckedRo
     whole = len(found.gradients)
     yield CheckedRow(path, "gradients equal to one process's", whole, right, whole == right > 0, oracle, where)
     want: Counter[str] = Counter(rank_of(model, recipe, found.rank).state._asdict())
+    want[AGAIN] = _again(model, recipe, found.rank)
     if recipe.layout.pp == 1 and recipe.accumulation == 1:
         pieces = Pipeline(model, recipe).of_stage(0)
         for kind, sent in collectives(pieces, recipe, width_of(model), found.rank % recipe.layout.tp).items():
@@ -338,8 +363,24 @@ def _rows(model: Model, recipe: Recipe, found: RankResult) -> Iterator[CheckedRo
     routed = {"all_to_all bytes"} if recipe.layout.ep > 1 else set()  # depends on the router, not even
     for name in sorted((want.keys() | found.bytes.keys()) - routed):
         if want[name] or found.bytes.get(name, 0):
-            unit = "" if name in KINDS else ", bytes"
+            unit = "" if name in (*KINDS, AGAIN) else ", bytes"
             got = found.bytes.get(name, 0)
             yield CheckedRow(
                 path, name.removesuffix(" bytes") + unit, want[name], got, want[name] == got, oracle, where
             )
+
+
+def _again(model: Model, recipe: Recipe, rank: int) -> int:
+    """Blocks or attention cores of a rank that backward computes again; those that layers share are one."""
+    pieces = Pipeline(model, recipe).of_stage(rank // (recipe.layout.gpus // recipe.layout.pp))
+    sharing = [set(group.indices) for group in model.root.alone.groups if group.shared] if model.root.alone else []
+
+    def modules(layers: set[int]) -> int:
+        return len(layers.difference(*sharing)) + sum(not one.isdisjoint(layers) for one in sharing)
+
+    if recipe.recompute == "core":
+        cores = [held for piece in pieces for held in piece.leaves if held.entry.kind == "attention_core"]
+        return sum(modules({*held.layers}) for held in cores)
+    each = [{i for held in piece.leaves for i in held.layers} for piece in pieces]
+    again = recipe.recomputed(1 + max((i for layers in each for i in layers), default=-1))
+    return sum(modules(layers & again) for layers in each)

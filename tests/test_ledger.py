@@ -450,6 +450,13 @@ def test_a_record_takes_its_fields_by_place_or_by_name_and_no_others() -> None:
     made = Noted(1, said=[3])
     assert (made.one, made.other, made.said, made.known) == (1, 2, [3], {}) and made == Noted(1, 2, [3])
     assert Noted(1).said is not Noted(1).said and Noted(1).known is not Noted(1).known
+    again = made.__replace__(one=4)  # type: ignore[attr-defined]  # copy.replace calls it from Python 3.13 on
+    assert again == replace(made, one=4) == Noted(4, 2, [3])
+    match made:
+        case Noted(one, other):
+            assert (one, other) == (1, 2)
+        case _:
+            pytest.fail("its fields have an order")
     for given, named, fault in (
         ((), {}, "fields missing: one;"),
         ((1, 2, [], {}), {}, "4 values without a name, expected at most 3"),

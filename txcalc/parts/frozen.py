@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from collections.abc import Callable
-from dataclasses import _FIELD, MISSING, Field, FrozenInstanceError, field, fields  # type: ignore[attr-defined]
+from dataclasses import _FIELD, MISSING, Field, FrozenInstanceError, field, fields, replace  # type: ignore[attr-defined]
 from functools import partial
 from inspect import get_annotations
 from operator import attrgetter
@@ -37,7 +37,7 @@ def record(cls: type[T] | None = None, *, eq: bool = True, kw_only: bool = False
 
 
 def _dataclass(cls: Any, eq: bool, kw_only: bool) -> Any:
-    shared: dict[str, Any] = {"__init__": _made, "__setattr__": _set_once, "__repr__": _shown}
+    shared: dict[str, Any] = {"__init__": _made, "__setattr__": _set_once, "__repr__": _shown, "__replace__": replace}
     for name, method in (shared | {"__eq__": _equal, "__hash__": _hashed} if eq else shared).items():
         if name not in vars(cls):
             setattr(cls, name, method)
@@ -54,6 +54,7 @@ def _dataclass(cls: Any, eq: bool, kw_only: bool) -> Any:
     cls.__dataclass_fields__ = found
     cls.__names__ = frozenset([each.name for each in known if each.init])
     cls.__order__ = tuple([each.name for each in known if each.init and not each.kw_only])
+    cls.__match_args__ = cls.__order__  # type: ignore[misc]
     cls.__defaults__ = {each.name: each.default for each in known if each.init and each.default is not MISSING}
     cls.__factories__ = [(each.name, each.default_factory) for each in factories if each.init]
     cls.__inner__ = [(each.name, each.default_factory) for each in factories if not each.init]

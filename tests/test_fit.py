@@ -426,6 +426,8 @@ def test_a_ratio_is_a_short_number() -> None:
         parse_ratio("3." + "5" * 18)
 
 
-def test_an_accelerator_given_twice_is_one() -> None:
+def test_an_accelerator_or_a_format_given_twice_is_one() -> None:
     once, twice = (fit("gpt2", gpu=cards) for cards in (["h100-sxm", "l4"], ["h100-sxm", "l4", "h100"]))
     assert str(once) == str(twice) and len(twice.cards) == 2
+    once, twice = (fit("gpt2", gpu="l4", weights=formats) for formats in ("int4,bf16", ["int4", "bf16", "INT4"]))
+    assert str(once) == str(twice) and len(twice.rows) == 2

@@ -103,7 +103,7 @@ def fit(
     if bool(gpu) == (memory is not None):
         raise InputError("fit", ["give one of --gpu and --memory"])
     long = checked_context(length(context, "--context"))
-    formats = [known_format(name) for name in (LADDER if weights is None else names(weights))]
+    formats = [*dict.fromkeys(known_format(name) for name in (LADDER if weights is None else names(weights)))]
     host = parse_offload(ram, None, None, None)
     profile = profiled(offloading(engine) if host else engine)
     bits_of(kv, "--kv")  # refused here where there is no such dtype

@@ -583,14 +583,16 @@ def test_a_product_of_many_rows_widens_its_weights_first() -> None:
 
 
 def test_packed_weights_of_one_row_are_multiplied_at_the_peak_at_most() -> None:
-    """At half of the peak a weight's two FLOPs cost four here: as if it cost one, they take no less than half's."""
+    """At half of the peak a weight's two FLOPs cost four here: as if it cost one, they take no less than half's; of
+    sixteen the other twelve are for all rows together."""
     rank: Any = SimpleNamespace(_widened=lambda leaf, ask: leaf, _starts=lambda work: 1.0, eager=False, issue=0.0)
     rank.layout, ask = SimpleNamespace(sharing=1), LeafLoad("q", 0, 4, 4, 60.0, 0, 0, 0, 1, 1, 1, 1, False, None)
-    for unpack, seconds in ((1.0, 60 / 100 / 0.5), (16.0, 60 / 100 * 8)):
+    for unpack, unpacked in ((1.0, 0.0), (16.0, 60 / 100 * 6)):
         curve = SimpleNamespace(unpack=unpack, compute=0.5)
         work = SimpleNamespace(chance=None, entry=SimpleNamespace(leaf=None))
         leaf: Any = SimpleNamespace(work=work, curve=curve, start=0.0, peak=100.0, narrowed=0.0)
-        assert RankTime._load(rank, ask, leaf).compute == pytest.approx(seconds)
+        load = RankTime._load(rank, ask, leaf)
+        assert (load.compute, load.unpacked) == pytest.approx((60 / 100 / 0.5, unpacked))
 
 
 @pytest.mark.parametrize("attention", ["dense", "masked"])

@@ -54,7 +54,8 @@ class Curve(NamedTuple):
     score     of attention: FLOPs that a score costs at least, however narrow the heads (its exponential)
     gathered  of grouped products whose groups are spread over ranks: passes over all ranks' inputs, of 2 bytes, that
               each rank makes, whoever has their groups
-    unpack    of products of packed weights with one row: FLOPs that a weight costs, its unpacking too
+    unpack    of products of packed weights with one row: FLOPs that a weight costs, its unpacking too; each further row
+              costs what one of a large product does
     apart     of attention's decode: 1 where each query head reads its keys and values itself, 0 where those of a
               group read them once
     backward  of attention: FLOPs of backward, at forward's rate, over those of forward; where it was not measured, its

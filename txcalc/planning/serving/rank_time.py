@@ -84,6 +84,7 @@ class _Load(NamedTuple):
     narrowed         seconds to quantise its inputs
     host             seconds in which the host issues the launches
     flops            for weights in RAM: computed by the host
+    unpacked         seconds in which weights that are read are unpacked, once for all sequences
     """
 
     kind: str
@@ -100,6 +101,7 @@ class _Load(NamedTuple):
     narrowed: float
     host: float
     flops: float
+    unpacked: float
 
 
 class RankTime:
@@ -176,13 +178,14 @@ class RankTime:
             leaf, chance, copies, curve = load.leaf, load.leaf.work.chance, load.copies, load.curve
             started = 1.0
             batch = own * busy if chance else own
-            least, compute = copies, load.compute * batch
+            least, compute, unpacked = copies, load.compute * batch, load.unpacked
             if chance:
                 touched = 1 - untouched(chance, load.tokens * batch, spread)
                 if self.eager:
                     started = touched = min(1.0, chance * load.tokens * batch)
                 least *= min(chance, touched)
                 copies *= touched
+                unpacked *= touched / chance
                 padding = copies * curve.tile / 2 * leaf.work.row / leaf.peak / curve.compute
                 compute = compute * fullest + padding
             elif load.rows:
@@ -192,6 +195,7 @@ class RankTime:
                 yield self._in_ram(load, copies, least, compute, batch, work.tokens * own)
                 continue
             moved = load.moved * batch * (fullest if chance else 1.0)
+            compute += unpacked
             memory = (leaf.weights * copies + moved) / bandwidth / curve.memory
             taken = curve.blended(memory, compute) + load.narrowed * batch
             computes = compute > memory
@@ -311,7 +315,7 @@ class RankTime:
         if ask.inputs and not leaf.work.chance:
             leaf = self._widened(leaf, ask)
         curve, start, reached = leaf.curve, leaf.start, leaf.peak
-        flops, starts, scores = ask.flops, self._starts(leaf.work), 0.0
+        flops, starts, scores, unpacked = ask.flops, self._starts(leaf.work), 0.0, 0.0
         moved, module = ask.moved, leaf.work.entry.leaf
         if self.eager and module.role != "norm":  # a norm is one kernel since torch 2.8
             moved = ask.cache + (ask.moved - ask.cache) * module.unfused + ask.on_chip
@@ -324,7 +328,7 @@ class RankTime:
         elif not flops:
             curve = self._rest
         elif curve.unpack and ask.tokens <= 1:
-            reached *= min(1.0, 2 / curve.unpack / curve.compute)
+            unpacked = max(0.0, flops * (curve.unpack / 2 - 1 / curve.compute) / reached)
         return _Load(
             ask.kind,
             leaf,
@@ -340,6 +344,7 @@ class RankTime:
             leaf.narrowed * ask.positions,
             starts * self.issue,
             flops,
+            unpacked,
         )
 
     def _widened(self, leaf: _Leaf, ask: LeafLoad) -> _Leaf:

@@ -27,7 +27,12 @@ from txcalc.model import Model
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear
 from txcalc.parts.part import Cache, Weight
+from txcalc.planning.layout import Layout
 from txcalc.planning.serving.durations import total
+from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.memory import memory
+from txcalc.planning.training.recipe import Recipe
+from txcalc.planning.training.step import StepTimer
 from txcalc.render.measurements import ceilings
 from txcalc.sources import build
 
@@ -44,7 +49,7 @@ from test_results import faults  # noqa: E402
 from txcalc import reference  # noqa: E402
 from txcalc.api.proofs import Calibrate  # noqa: E402
 from txcalc.verify import device, verify, workloads  # noqa: E402
-from txcalc.verify.calibrate import Calibration, MeasuredSizes, calibrate  # noqa: E402
+from txcalc.verify.calibrate import MOVED, Calibration, MeasuredSizes, calibrate  # noqa: E402
 from txcalc.verify.measure import Clock, held, measured, once, part_seconds, seconds, traced  # noqa: E402
 from txcalc.verify.suite import CPU_LIST, CUDA_LIST, Item, Suite  # noqa: E402
 from txcalc.verify.verdict import Measurement  # noqa: E402
@@ -401,6 +406,13 @@ def test_a_known_datasheet_is_kept() -> None:
         like.power,
     )
     assert found.memory == device.describe("cpu")["memory_bytes"]
+
+
+def test_what_adamw_moves_is_what_train_counts() -> None:
+    model, recipe, card = load("gpt2"), Recipe(Layout(), parameter="bf16", gradient="bf16"), hardware.load("h200")
+    timer = StepTimer(model, recipe, Machine.of(card))
+    moved = timer.optimizer(memory(model, recipe), timer.least) * card.bandwidth
+    assert moved == pytest.approx(MOVED * 2 * model.params)  # a quotient of floats
 
 
 def test_of_a_known_card_pytorchs_kernels_are_measured_and_servers_stay() -> None:

@@ -240,8 +240,8 @@ class Efficiency:
         seconds of every launch, of every collective, and of the host. A curve that one of them is put in is the larger
         of its memory and its compute, and an engine's own curves go."""
         curves = {key: curve for key, curve in self.curves.items() if key.count(".") == 1}
-        plain = {"blend": inf, "quantise": 0.0, "tile": 0.0, "score": 0.0, "gathered": 0.0, "unpack": 0.0, "apart": 0.0}
-        plain |= {"aligned_4": 0.0, "aligned_2": 0.0, "backward": 2.5}
+        own = ("compute", "memory", "start_s", "depth_s")
+        plain = {key: value for key, value in Curve._field_defaults.items() if key not in own}
         given: dict[str, str] = {}
         for key in (key for key in flat if key.startswith("matmul.")):
             curves[key] = self.curve("matmul", key[7:])._replace(**plain, compute=flat[key])

@@ -33,7 +33,8 @@ from txcalc.verify.workloads import DeviceModel, Load, rank, workload
 TINY = "D=64 L=4 h=4 F=128 V=64"  # its arithmetic is nothing: what a step of it takes are starts
 ROUNDS, SECONDS = 9, 90.0
 NARROW, READING, UNALIGNED = (1, 4, 16), "weights, read", "matmul, {}-byte rows"
-MOVED = 7  # by AdamW, elements per parameter: the gradient read, the parameter and two moments read and written
+# Elements per parameter that AdamW moves, as `train` counts: the gradient read, weight and moments read and written.
+MOVED = 7
 
 
 class MeasuredSizes(NamedTuple):
@@ -101,7 +102,7 @@ class Kernel(NamedTuple):
 
 
 class TimedRate(NamedTuple):
-    """The measured rate of a kernel: FLOPs or bytes per second."""
+    """The measured rate of a kernel: FLOPs or bytes per second; attention's backward has 2.5 times forward's FLOPs."""
 
     kind: str
     dtype: str

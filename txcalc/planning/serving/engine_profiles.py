@@ -175,9 +175,8 @@ def unsupported(chosen: EngineProfile, form: Format, accelerator: Accelerator | 
         return Fault("--engine", chosen.rules.title, f"an engine that runs{on}", fix)
     stored = (one for row in form.table.values() for one in row.values()) if isinstance(form, Mixed) else (form,)
     for each in sorted({one.name for one in stored if one}):
-        kind = (
-            "gguf" if each in GGML and each not in ("mxfp4", "nvfp4") else each.partition("-g")[0]
-        )  # groups are of any size
+        own = each in GGML and each not in ("mxfp4", "nvfp4")  # of llama.cpp's types those that no other has
+        kind = "gguf" if own else each.partition("-g")[0]  # groups are of any size
         kind = "mlx" if kind.startswith("mlx-") else kind
         if lacking := _lacking(chosen, kind, accelerator, "weights"):
             said = form.name if form.name.lower() == each else f"{form.name}, with {each}"

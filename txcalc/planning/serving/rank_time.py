@@ -74,7 +74,8 @@ class _Leaf(NamedTuple):
 
 
 class _Load(NamedTuple):
-    """The work of one sequence in a leaf, all layers. All but weights and launches is multiplied by the batch.
+    """The work of one sequence in a leaf, all layers. All but weights, what unpacks them and launches is multiplied by
+    the batch.
 
     least, compute   seconds of arithmetic, at the peak and on its curve
     cache, moved     bytes of the cache; of the cache and activations

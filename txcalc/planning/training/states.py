@@ -183,7 +183,10 @@ def optimizer_bytes(shape: Shape, recipe: Recipe, width: int, hidden: bool, valu
 def moments(recipe: Recipe) -> str:
     """The dtype of AdamW's moments, `fp32` or `bf16`; "": another optimizer."""
     used, width = OPTIMIZERS[recipe.optimizer], 4 if recipe.rules.master else recipe.parameter_bytes
-    return "" if not used.fused else "bf16" if used.size((1,), width, False) == 4 else "fp32"
+    if not used.fused:
+        return ""
+    two = used.size((1,), width, False)
+    return "bf16" if two == 4 else "fp32"
 
 
 def weight_bytes(tensor: RankTensor, elements: int, recipe: Recipe) -> int:

@@ -20,7 +20,7 @@ from txcalc.planning.training.machine import Kernels, Machine, Message, ring
 from txcalc.planning.training.profiles import logits
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.stages import Pipeline, StagePiece
-from txcalc.planning.training.states import optimizer_bytes, tensors, weight_bytes
+from txcalc.planning.training.states import moments, optimizer_bytes, tensors, weight_bytes
 from txcalc.planning.training.step import StepTimer
 
 MATRIX = (1024, 1024)  # a typical matrix, whose optimizer state per element is used for all weights
@@ -151,8 +151,7 @@ class Estimates:
             shared = ring("all_reduce", layout.ends(self.machine.node), table.elements[2] * recipe.gradient_bytes)
             exchange += self.kernels.transfer(shared)
         moved, _, _ = self._state(recipe, elements)
-        optimizer = moved / self.machine.accelerator.bandwidth / self.machine.accelerator.efficiency.memory
-        return batches * slowest + bubble + exchange + optimizer
+        return batches * slowest + bubble + exchange + self.kernels.update(moved, moments(recipe))
 
     def _bytes(self, recipe: Recipe, table: LayerTable) -> float:
         layout, batches, again = recipe.layout, recipe.accumulation, recipe.recompute != "none"

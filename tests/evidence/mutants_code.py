@@ -539,8 +539,8 @@ def quick(asked: argparse.Namespace) -> list[str]:
     os.chdir(ROOT)
     tier = [] if asked.slow else ["-m", "not slow"]
     cases = ["--every-case"] if asked.every_case else ["--seed", str(asked.draw)]
-    files = [str(ROOT / "tests" / name) for name in asked.map or []]
-    left = [f"--ignore={ROOT / 'tests' / f'test_{name}.py'}" for name in sorted(WITHOUT)]
+    files = [str(next((ROOT / "tests").rglob(name))) for name in asked.map or []]
+    left = [f"--ignore-glob=*/test_{name}.py" for name in sorted(WITHOUT)]
     return [*QUIET, *tier, *cases, *(files or left)]
 
 

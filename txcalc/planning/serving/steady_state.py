@@ -14,8 +14,8 @@ wait     M/G/1 (Pollaczek and Khinchine; GI/M/1 for bursts, with Kingman's varia
 
 There is no closed form where the cache is full, or prompts arrive faster than they are computed, for more than `FULL`
 of the time: the wait then depends on when answers end, and sequences are preempted. Elsewhere TTFT was 0.87 to 1.04 of
-the simulation's and TPOT 0.95 to 1.06 (`tests/test_simulation.py`). In bursts (`--burstiness` 0.03 to 0.3) they were
-0.75 to 0.92 and 0.80 to 0.98: requests that arrive together are served together.
+the simulation's and TPOT 0.95 to 1.06 (`tests/planning/serving/test_simulation.py`). In bursts (`--burstiness` 0.03
+to 0.3) they were 0.75 to 0.92 and 0.80 to 0.98: requests that arrive together are served together.
 
 Closed loop: N clients. It is counted in steps, because an answer takes the same number of steps however long prefill
 makes them: a client is back after that number (machine repair with a fixed time between failures). A queue forms

@@ -1,0 +1,323 @@
+"""`txcalc compare`: figures are the ledgers' own, ratios are to the first, what a model lacks is empty."""
+
+from __future__ import annotations
+
+import csv
+import json
+from fractions import Fraction
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import Command
+from paths import HF
+
+from txcalc import InputError, load
+from txcalc.planning.crossover import lengths
+from txcalc.planning.matching import _Search
+from txcalc.render.compare import fold, reaches, times_text, usual_contexts
+from txcalc.sources.presets import names
+
+LONGEST = sorted(names(), key=len)[-8:]
+WINDOWED = "D=512 h=8 F=1376 L=2 window=64"
+
+
+run = Command("compare", columns=100)
+
+
+def rows(*argv: str) -> dict[tuple[str, int | None], dict[str, Any]]:
+    data = run.data(*argv)
+    assert data["schema"] == "txcalc/compare/1"
+    return {(row["quantity"], row["tokens"]): row for row in data["rows"]}
+
+
+def test_figures_are_those_of_the_ledgers() -> None:
+    models = [load(name) for name in ("llama-3.1-8b", "mixtral-8x7b", "deepseek-v3")]
+    found = rows(*(model.name for model in models), "--contexts", "2k")
+    assert found["params", None]["values"] == [model.params for model in models]
+    assert found["active", None]["values"] == [model.active for model in models]
+    assert found["weights_bytes", None]["values"] == [2 * model.params for model in models]
+    ledgers = [model.ledger(tokens=2048) for model in models]
+    assert found["flops_per_token", 2048]["flops"] == [ledger.total("flops") for ledger in ledgers]
+    assert found["flops_per_token", 2048]["values"] == [ledger.total("flops") / 2048 for ledger in ledgers]
+    assert found["attention_core_flops", 2048]["values"] == [one.by_kind("flops")["attention_core"] for one in ledgers]
+    assert found["attention_core_flops", 2048]["of"] == [ledger.total("flops") for ledger in ledgers]
+    assert found["cache_bytes", 2048]["values"] == [2048 * 131_072, 2048 * 131_072, 2048 * 70_272]
+    assert found["cache_growth_bytes", None]["values"] == [131_072, 131_072, 70_272]
+    assert found["crossover: scores + values ≥ every linear layer", None]["values"][0] == 26_624
+
+
+def test_ratios_are_to_the_first() -> None:
+    found = rows("llama-3.1-8b", "llama-3.1-8b", "llama-3.1-70b", "--contexts", "1k")
+    first, same, other = found["params", None]["values"]
+    assert found["params", None]["ratios"] == [1.0, 1.0, other / first]
+    assert same == first
+
+
+def test_conventions_change_the_figures_and_are_said() -> None:
+    argv = ("deepseek-v3", "llama-3.1-8b", "--contexts", "2k", "--attention", "masked", "--logits", "last")
+    found = rows(*argv, "--mla", "absorbed", "--kv-dtype", "fp8", "--dtype", "fp32")
+    model = load("llama-3.1-8b")
+    assert found["flops_per_token", 2048]["flops"][1] == model.ledger(tokens=2048, logits="last").total("flops_masked")
+    assert found["cache_bytes", 2048]["values"][1] == 2048 * 65_536
+    assert found["weights_bytes", None]["values"][1] == 4 * model.params
+    absorbed = load("deepseek-v3").ledger(tokens=2048, logits="last", mla="absorbed").total("flops_masked")
+    assert found["flops_per_token", 2048]["flops"][0] == absorbed
+    text = run(*argv, "--mla", "absorbed")[1]
+    assert "2 FLOPs per multiply-add; masked attention; last logits; MLA absorbed; cache in bf16" in text
+    assert "MLA" not in run("gpt2", "gpt2-xl")[1]
+
+
+def test_what_a_model_lacks_is_empty() -> None:
+    """An encoder has no cache, a picture no length, a learned table no row past its last."""
+    found = rows("bert-base", "gpt2", "vit-b", "--contexts", "512,1k,2k")
+    assert found["cache_bytes", 512]["values"] == [None, 18_874_368, None]
+    assert found["cache_bytes", 512]["ratios"] == [None, None, None]
+    assert [value is None for value in found["flops_per_token", 512]["values"]] == [False, False, True]
+    assert [value is None for value in found["flops_per_token", 1024]["values"]] == [True, False, True]
+    assert ("flops_per_token", 2048) not in found
+    picture = load("vit-b").ledger()
+    assert found["flops_per_token", None]["values"][:2] == [None, None]
+    assert found["flops_per_token", None]["values"][2] == pytest.approx(picture.total("flops") / picture.work.tokens)
+
+
+def test_a_recurrent_model_has_a_constant_cache_and_no_attention() -> None:
+    found = rows("mamba2-2.7b", "gpt2")
+    assert found["cache_growth_bytes", None]["values"] == [0, 36_864]
+    assert found["cache_growth_bytes", None]["ratios"] == [None, None]
+    assert found["cache_constant_bytes", None]["values"] == [86_638_592, 0]
+    assert found["attention_core_flops", 1024]["values"][0] is None
+    assert found["crossover: scores + values ≥ feed-forward", None]["values"] == [None, 3072]
+
+
+def test_a_constant_that_depends_on_the_source_is_none() -> None:
+    found = rows("whisper-large-v3", "t5-small")
+    assert found["cache_constant_bytes", None]["values"] == [245_760_000, None]
+
+
+def test_never_is_not_nothing() -> None:
+    key = "crossover: scores + values ≥ feed-forward", None
+    row = rows(WINDOWED, "gpt2", "--attention", "masked")[key]
+    assert (row["values"][0], row["never"]) == (None, [True, False])
+    assert "never" in run(WINDOWED, "gpt2", "--attention", "masked")[1]
+
+
+@pytest.mark.parametrize(
+    ("models", "expected"),
+    [
+        (["llama-3.1-8b", "gpt2"], [1024, 8192, 32768, 131072]),
+        (["llama-3.1-8b", "llama-2-7b"], [1024, 4096, 8192, 32768, 131072]),
+        (["gpt2", "gpt1"], [512, 1024]),
+        (["bert-base", "vit-b"], [512]),
+        (["vit-b", "vit-l"], []),
+        (["transformer-base", "gpt2"], [1024, 8192, 32768, 131072]),
+    ],
+)
+def test_usual_contexts(models: list[str], expected: list[int]) -> None:
+    assert usual_contexts([load(name) for name in models]) == expected
+
+
+def test_a_learned_table_ends_and_a_rotation_does_not() -> None:
+    assert reaches(load("gpt2"), 1024)
+    assert not reaches(load("gpt2"), 1025)
+    assert reaches(load("llama-2-7b"), 10**6)
+    assert not reaches(load("vit-b"), 1)
+
+
+@pytest.mark.drawn(quick=2)
+@pytest.mark.parametrize("number", range(2, 9))
+def test_the_longest_names_fit_100_columns(number: int) -> None:
+    code, out, err = run(*LONGEST[:number])
+    assert code == 0, err
+    assert max(map(len, out.splitlines())) <= 100
+    assert "…" not in out
+
+
+@pytest.mark.parametrize("number", [2, 3, 4])
+def test_four_models_fit_80_columns(number: int) -> None:
+    code, out, _ = run(*LONGEST[-number:], COLUMNS="80")
+    assert code == 0
+    assert max(map(len, out.splitlines())) <= 80
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", names())
+def test_every_preset_compares(name: str) -> None:
+    code, out, err = run(name, "llama-3.1-8b", "vit-b", "t5-small", "mamba-130m")
+    assert code == 0, err
+    assert "parameters" in out
+
+
+def test_descriptions_need_no_quotes() -> None:
+    """A size that is given again begins the next model; words go with the sizes before them."""
+    argv = "D=512 h=8 F=1376 L=2 plain D=512 h=4 F=1376 L=2 gpt2 D=768 F=1376 L=2 --context 1k"
+    names = [model["name"] for model in run.data(*argv.split())["models"]]
+    assert names == ["D=512 h=8 F=1376 L=2 plain", "D=512 h=4 F=1376 L=2", "gpt2", "D=768 F=1376 L=2"]
+
+
+def test_csv_has_a_row_for_each_value_of_each_model() -> None:
+    code, out, _ = run("llama-3.1-8b", "qwen3-8b", "--contexts", "1k", "--format", "csv")
+    assert code == 0
+    found = {(row["row"], row["column"]): row["value"] for row in csv.DictReader(out.splitlines())}
+    assert found["params", "qwen3-8b"] == str(load("qwen3-8b").params)
+    assert list(found)[:3] == [("params", "llama-3.1-8b"), ("params", "qwen3-8b"), ("active", "llama-3.1-8b")]
+    assert 0 < float(found["attention_core_share at 1024", "qwen3-8b"]) < 1, "a share is called one"
+    rows = list(csv.DictReader(run("gpt2", "gpt2", "--contexts", "1k", "--format", "csv")[1].splitlines()))
+    assert len({row["id"] for row in rows}) == len(rows) and rows[1]["column"] == "gpt2 (2)"
+
+
+def test_markdown_keeps_names_whole() -> None:
+    out = run(*LONGEST, "--format", "markdown")[1]
+    for name in LONGEST:
+        assert f"| {name} |" in out
+
+
+@pytest.mark.parametrize(
+    ("ratio", "text"),
+    [
+        (Fraction(1), "="),
+        (Fraction(0), "×0"),
+        (Fraction(121, 100), "×1.21"),
+        (Fraction(1, 2), "×0.50"),
+        (Fraction(123, 10), "×12.3"),
+        (Fraction(9999, 10), "×1.00K"),
+        (Fraction(123456), "×123K"),
+        (Fraction(1, 10), "×0.10"),
+        (Fraction(1, 20), "÷20.0"),
+        (Fraction(1, 20000), "÷20K"),
+        (Fraction(10001, 10000), "×1.00"),
+    ],
+)
+def test_ratios_in_few_characters(ratio: Fraction, text: str) -> None:
+    assert times_text(ratio) == text
+
+
+@pytest.mark.parametrize(
+    ("name", "lines"),
+    [
+        ("gpt2", ["gpt2"]),
+        ("whisper-large-v3", ["whisper-", "large-v3"]),
+        ("transformer-base", ["transfor", "mer-base"]),
+        ("D=512 h=8 F=1376 L=1", ["D=512", "h=8", "F=1376…"]),
+        ("averyveryverylongname-without-end", ["averyver", "yverylon", "gname-…"]),
+    ],
+)
+def test_names_are_folded(name: str, lines: list[str]) -> None:
+    assert fold(name, 8).split("\n") == lines
+
+
+def test_lengths_beyond_a_context_are_said() -> None:
+    err = run("llama-2-7b", "gpt2", "--contexts", "1k,8k")[2]
+    assert err.splitlines() == [
+        "note: llama-2-7b: includes lengths beyond its context of 4,096",
+        "note: gpt2: lengths beyond its position table are left out",
+    ]
+
+
+def matched(*argv: str) -> Any:
+    return run.data(*argv)["match"]
+
+
+@pytest.mark.drawn(quick=3)
+@pytest.mark.parametrize(
+    ("source", "quantity", "key"),
+    [
+        ("mistral-7b", "params", "F"),
+        ("gpt2", "params", "D"),
+        ("llama-2-7b", "params", "L"),
+        ("mixtral-8x7b", "params", "F_e"),
+        ("mistral-7b", "flops", "F"),
+        ("deepseek-v3", "cache", "r_kv"),
+        ("gemma-3-27b", "cache", "W"),
+        ("llama-2-7b", "cache", "h_kv"),
+    ],
+)
+def test_budgets_are_met_as_nearly_as_whole_numbers_can(source: str, quantity: str, key: str) -> None:
+    """The neighbours on both sides are counted by themselves, and no size between them can be."""
+    found = matched("llama-3.1-8b", source, "--contexts", "64k", "--match", quantity, "--by", key)
+    (model,) = found["models"]
+
+    def cost(name: str, changes: dict[str, int]) -> int:
+        ledger = load(name, changes).ledger(tokens=65_536 if quantity != "params" else 1)
+        return int(ledger.total(quantity))
+
+    assert found["budget"] == cost("llama-3.1-8b", {})
+    sides = [model["below"], model["above"]]
+    assert sides[0]["value"] < sides[1]["value"]
+    assert sides[0]["difference"] < 0 <= sides[1]["difference"]
+    for side in sides:
+        assert cost(source, {key: side["value"]}) - found["budget"] == side["difference"]
+    for between in range(sides[0]["value"] + 1, sides[1]["value"]):
+        with pytest.raises(InputError):
+            load(source, {key: between})
+    best = min(sides, key=lambda side: abs(side["difference"]))
+    assert (model["value"], model["difference"]) == (best["value"], best["difference"])
+
+
+@pytest.mark.slow
+def test_an_exact_budget_and_one_out_of_reach() -> None:
+    (same,) = matched("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "V")["models"]
+    assert (same["value"], same["difference"]) == (128_256, 0)
+    (window,) = matched("llama-3.1-8b", "mistral-7b", "--match", "cache", "--by", "W", "--contexts", "64k")["models"]
+    assert (window["value"], window["difference"]) == (65_536, 0), "the smallest of those that meet it"
+    (far,) = matched("llama-3.1-8b", "llama-2-7b", "--match", "params", "--by", "h_kv")["models"]
+    assert (far["value"], far["above"]) == (32, None)
+    assert far["difference"] == load("llama-2-7b").params - load("llama-3.1-8b").params
+    (far,) = matched("llama-3.1-8b", "deepseek-v3", "--match", "params", "--by", "V")["models"]
+    assert (far["value"], far["below"]) == (1, None)
+
+
+def test_matched_models_are_compared_and_the_difference_is_printed() -> None:
+    code, out, _ = run("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "F", "--contexts", "2k", COLUMNS="80")
+    assert code == 0
+    assert "equal parameters by F: 8,030,261,248 of llama-3.1-8b" in out
+    assert "mistral-7b: F = 16,341: −131,072; F = 16,342: +262,144" in out
+    found = rows("llama-3.1-8b", "mistral-7b", "--match", "params", "--by", "F", "--contexts", "2k")
+    assert found["params", None]["values"] == [8_030_261_248, 8_030_261_248 - 131_072]
+
+
+def test_each_set_is_a_variant_of_the_first() -> None:
+    found = rows("llama-3.1-8b", "--set", "h_kv=32", "--set", "h_kv=1,F=12k", "--set", "F=8/3*D", "--contexts", "2k")
+    changes: list[dict[str, Any]] = [{}, {"h_kv": 32}, {"h_kv": 1, "F": 12_288}, {"F": 10_923}]
+    assert found["params", None]["values"] == [load("llama-3.1-8b", each).params for each in changes]
+    code, out, err = run("llama-3.1-8b", "--set", "h_kv=32", "--contexts", "2k", "--json")
+    assert code == 0, err
+    assert [model["name"] for model in json.loads(out)["models"]] == ["llama-3.1-8b", "llama-3.1-8b h_kv=32"]
+
+
+@pytest.mark.parametrize(
+    "allowed", [range(1, 61), range(3, 61, 3), (1, 7, 20, 21, 55), (0, 7, 20, 55, 61), (40,), range(30, 33)]
+)
+def test_neighbours_of_a_budget_are_what_trying_all_finds(allowed: Any) -> None:
+    """Of sizes that can be, from every one of them up to 60, for every budget: the last below it and the first that is
+    not."""
+
+    class Sizes(_Search):
+        def __init__(self, budget: int) -> None:
+            self.key, self.most, self.budget = "F", 60, budget
+
+        def over(self, value: int) -> int | None:
+            return 3 * value + 2 - self.budget if value in allowed else None
+
+    tried = [size for size in allowed if 1 <= size <= 60]
+    for budget, start in product(range(0, 200, 7), tried):
+        below = max((size for size in tried if 3 * size + 2 < budget), default=None)
+        above = min((size for size in tried if 3 * size + 2 >= budget), default=None)
+        if len(allowed) == 1 and 3 * start + 2 != budget:
+            continue  # it does not change
+        found = [near and near.value for near in Sizes(budget).around(start)]
+        assert found == ([None, start] if 3 * start + 2 == budget else [below, above]), (budget, start)
+
+
+def test_a_model_without_a_crossover_is_compared_all_the_same(tmp_path: Path) -> None:
+    """DeepSeek-V4's pools and windows together are no polynomial of the length."""
+    configs = json.loads((HF / "configs.json").read_text())
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(configs["deepseek-v4-flash"]))
+    with pytest.raises(InputError, match="mixes chunks"):
+        lengths(load(str(file)))
+    found = rows(str(file), "llama-3.1-8b", "--contexts", "1k")
+    alone = rows("llama-2-7b", "llama-3.1-8b", "--contexts", "1k")
+    key = ("crossover: scores + values ≥ every linear layer", None)
+    assert found[key]["values"] == [None, alone[key]["values"][1]]

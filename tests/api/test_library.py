@@ -1,0 +1,341 @@
+"""The library as people use it from Python: what `load` takes, models that are varied and compared, examples of
+docstrings."""
+
+from __future__ import annotations
+
+import doctest
+import inspect
+import json
+import pickle
+import re
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import HF, ROOT
+
+import txcalc
+from txcalc import COMMANDS, InputError, TxcalcError
+from txcalc.sources import build, objects
+from txcalc.sources.huggingface import describe
+from txcalc.sources.presets import names
+from txcalc.units import short
+
+CONFIGS: dict[str, dict[str, Any]] = json.loads((HF / "configs.json").read_text())
+SMALL = {
+    "hidden_size": 256,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 512,
+    "vocab_size": 999,
+}
+BLOCK = {"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 2048}}
+EXAMPLES = ("", ".ledger", ".model", ".sources", ".api.results", ".api.costs", ".api.caches", ".api.sweeps")
+
+
+@pytest.mark.parametrize("name", EXAMPLES)
+def test_the_examples_of_docstrings_run(name: str) -> None:
+    found = doctest.testmod(import_module(f"txcalc{name}"), optionflags=doctest.ELLIPSIS)
+    assert found.attempted and not found.failed
+
+
+def test_a_dict_is_a_description_or_a_config() -> None:
+    """Whatever it holds of the other's keys: descriptions may say a model type, configs may nest."""
+    wrong = [name for name in names() if objects.is_config(txcalc.load(name).raw)]
+    assert wrong + [name for name, config in CONFIGS.items() if not objects.is_config(config)] == []
+    assert txcalc.load(dict(txcalc.load("llama-3.1-8b").raw)) == txcalc.load("llama-3.1-8b")
+    config = CONFIGS["falcon-7b"]
+    assert txcalc.load(config) == build(*describe(config))
+    assert txcalc.load(BLOCK).params == 6 * (4 * 512**2 + 2 * 512 * 2048 + 2 * 512) + 512
+
+
+def test_changes_are_keywords_or_a_mapping() -> None:
+    one = txcalc.load("llama-3.1-8b", h_kv=4)
+    assert one.params == txcalc.load("llama-3.1-8b", {"h_kv": 4}).params
+    assert one == txcalc.load("llama-3.1-8b").set(h_kv=4) == txcalc.load(txcalc.load("llama-3.1-8b"), h_kv=4)
+    assert one.changed and one.set(h_kv=8).changed and not txcalc.load("llama-3.1-8b").changed
+    with pytest.raises(InputError, match="h_kv"):
+        one.set(h_kv=5)
+
+
+def test_models_are_equal_by_content() -> None:
+    llama = txcalc.load("llama-3.1-8b")
+    assert llama == txcalc.load("llama-3.1-8b") and hash(llama) == hash(txcalc.load("llama-3.1-8b"))
+    assert llama.set(h_kv=4) != llama and llama.set(h_kv=4).set(h_kv=8) == llama
+    assert llama != "llama-3.1-8b"
+    assert len({txcalc.load(name) for name in ("gpt2", "gpt2-xl", "gpt2")}) == 2
+    assert pickle.loads(pickle.dumps(llama)) == llama
+
+
+def test_a_model_shows_itself_in_a_line_and_in_a_notebook() -> None:
+    model = txcalc.load("mixtral-8x7b")
+    assert repr(model) == "<mixtral-8x7b: decoder, 46.7 B parameters>"
+    assert f"{model.params:,}" in model._repr_html_() and f"{model.active:,}" in model._repr_html_()
+    assert "&lt;b&gt;" in txcalc.load({**BLOCK, "name": "<b>"})._repr_html_(), "names are escaped"
+
+
+@pytest.mark.parametrize(
+    "source", [3, None, 2.5, [1], ("gpt2",), b"gpt2", object(), float, txcalc, {}, {1: 2}, {"a": 1}]
+)
+def test_a_wrong_kind_is_the_packages_own_error(source: Any) -> None:
+    with pytest.raises(TxcalcError):
+        txcalc.load(source)
+
+
+def test_a_dict_within_itself_is_refused() -> None:
+    endless: dict[str, Any] = {}
+    endless["attention"] = endless
+    with pytest.raises(InputError, match="nested too deep"):
+        txcalc.load(endless)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::FutureWarning:transformers.*")
+def test_config_objects_are_read_as_their_files() -> None:
+    """Of every type that transformers makes an object of: the same parameters as from the file; T5's config ties its
+    head, whatever the file says."""
+    transformers = pytest.importorskip("transformers", reason="needs transformers (pip install 'txcalc[transformers]')")
+    read = 0
+    for name, config in CONFIGS.items():
+        try:
+            truth = build(*describe(config))
+            held = transformers.AutoConfig.for_model(**config)
+        except (TxcalcError, ValueError, KeyError, TypeError, AttributeError):
+            continue  # one of the two does not read it
+        model = txcalc.load(held)
+        tied = getattr(held, "tie_word_embeddings", None) is True and config.get("tie_word_embeddings") is False
+        assert tied or model.params == truth.params, name
+        read += 1
+    assert read > 150
+
+
+@pytest.mark.slow
+def test_modules_are_read_by_their_configs() -> None:
+    transformers = pytest.importorskip("transformers", reason="needs transformers (pip install 'txcalc[transformers]')")
+    torch = pytest.importorskip("torch")
+    config = transformers.LlamaConfig(**SMALL)
+    classes: list[Callable[..., Any]] = [transformers.LlamaForCausalLM, transformers.LlamaModel]
+    with torch.device("meta"):
+        whole, bare = (cls(config) for cls in classes)
+    for module in (whole, bare):
+        assert txcalc.load(module).params == sum(weight.numel() for weight in module.parameters())
+    assert txcalc.load(whole).params - txcalc.load(bare).params == 999 * 256
+    assert txcalc.load(whole, h_kv=2) == txcalc.load(config, h_kv=2)
+    whole.model.layers[0].mlp.up_proj = torch.nn.Linear(256, 512, bias=True, device="meta")
+    with pytest.raises(InputError, match="its config describes"):
+        txcalc.load(whole)
+
+
+@pytest.mark.slow
+def test_modules_without_a_config_are_measured() -> None:
+    torch = pytest.importorskip("torch")
+    layers = [torch.nn.Embedding(99, 32), torch.nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)]
+    net = torch.nn.Sequential(*layers, torch.nn.Linear(32, 99, bias=False))
+    net[2].weight = net[0].weight
+    before = [weight.clone() for weight in net.parameters()]
+    model = txcalc.load(net)
+    assert all(map(torch.equal, before, net.parameters())) and net.training, "the module itself is left as it is"
+    assert model.params == sum(weight.numel() for weight in net.parameters())
+    assert repr(model) == f"<Sequential: a measured module, {short(model.params)} parameters>"
+    for batch, tokens in ((1, 1), (3, 7), (2, 1024)):
+        block, head = 2 * tokens * 32 * (4 * 32 + 2 * tokens + 2 * 64), 2 * tokens * 32 * 99
+        ledger = model.ledger(batch, tokens)
+        assert ledger.total("flops") == batch * (block + head)
+        assert ledger.at("1").total("flops") == batch * block and ledger.at("2").by_kind("flops") == {
+            "other": batch * head
+        }
+    assert next(row["path"] for row in ledger.rows()) == "0" and "parameters" in model._repr_html_()
+    traced = txcalc.trace(net)
+    assert traced.total.params == model.params and traced.total.flops == "64·B·T·(2·T + 355)"
+    assert txcalc.load(torch.nn.Linear(3, 5)).ledger(2, 4).total("flops") == 2 * 2 * 4 * 3 * 5
+    unknown: list[Callable[[], Any]] = [
+        lambda: ledger.total("cache"),
+        lambda: model.active,
+        lambda: model.ledger(past=4),
+        lambda: model.ledger(tokens=0),
+        lambda: model.ledger(dtype="nonsense"),
+        lambda: model.ledger(past=numpy().array([0, 0])),
+        lambda: model.ledger(tokens=numpy().array([4, 8])),
+        lambda: model.ledger(logits="last"),
+        lambda: model.ledger(source=3),
+        lambda: txcalc.load(net, h=2),
+        lambda: txcalc.show(model),
+        lambda: txcalc.compare(net, "gpt2"),
+        lambda: txcalc.deploy(net, "h100"),
+        lambda: txcalc.train(model, "h100:8"),
+        lambda: txcalc.load(torch.nn.Conv2d(3, 3, 3)),
+        lambda: txcalc.trace(3),  # type: ignore[arg-type]
+    ]
+    for ask in unknown:
+        with pytest.raises(TxcalcError):
+            ask()
+
+
+LLAMA: Any = txcalc.load("llama-3.1-8b")
+OPEN: Any = txcalc  # its functions, whatever they are given
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda: OPEN.sweep(LLAMA, over={"T": []}),
+        lambda: OPEN.sweep(LLAMA, over={"T": 5}),
+        lambda: OPEN.sweep(LLAMA, over={"T": None}),
+        lambda: OPEN.sweep(LLAMA, over={3: [1]}),
+        lambda: OPEN.sweep(LLAMA, over=5),
+        lambda: OPEN.sweep(LLAMA, over=[5]),
+        lambda: OPEN.sweep(LLAMA, over={"T": [1]}, changes=[1]),
+        lambda: LLAMA.set(h_kv=numpy().array([1, 2])),
+        lambda: LLAMA.set([1]),
+        lambda: LLAMA.set({1: 2}),
+        lambda: OPEN.load("gpt2", [1]),
+        lambda: OPEN.load("gpt2", "L=3"),
+        lambda: LLAMA.ledger(tokens=numpy().array([1.5, 2.0])),
+        lambda: LLAMA.ledger(dtype=5),
+        lambda: LLAMA.ledger().total(5),
+        lambda: LLAMA.ledger().at(5),
+        lambda: LLAMA.ledger().total([1]),
+        lambda: LLAMA.ledger().where(5),
+        lambda: LLAMA.set(h=b"x"),
+        lambda: LLAMA.set(h=object()),
+        lambda: OPEN.kv(LLAMA).report([1]),
+        lambda: OPEN.deploy(LLAMA, "h100").to_command(5),
+        lambda: OPEN.show(LLAMA, tokens=numpy().array([1, 2])),
+        lambda: OPEN.report(),
+        lambda: OPEN.report(LLAMA, gpu="h100", contexts=0),
+        lambda: OPEN.report(LLAMA, gpu="h100", contexts=[]),
+        lambda: OPEN.report(LLAMA, gpu="h100", concurrency=0),
+        lambda: OPEN.report(LLAMA, gpu="h100", weights=""),
+        lambda: OPEN.report(LLAMA, gpu="h100", kv=[]),
+        lambda: OPEN.report(LLAMA, gpu=[]),
+        lambda: OPEN.export(LLAMA, "yaml"),
+        lambda: OPEN.presets("no such"),
+        lambda: OPEN.measurements("none"),
+        pytest.param(lambda: OPEN.measure("cpu", limit=0), marks=pytest.mark.slow),
+    ],
+)
+def test_a_wrong_argument_is_the_packages_own_error(ask: Any) -> None:
+    with pytest.raises(TxcalcError) as caught:
+        ask()
+    assert "expected" in str(caught.value) or "no " in str(caught.value)
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_argument_of_every_function_is_checked(name: str) -> None:
+    """What is of no kind that anything takes is refused before anything is computed, by the name of the argument."""
+    declared = inspect.signature(txcalc.__getattr__(name)).parameters
+    needed = [
+        each.name for each in declared.values() if each.default is each.empty and each.kind is not each.VAR_POSITIONAL
+    ]
+    said = {argument: {"over": {"T": [1]}, "to": "toml"}.get(argument, "gpt2") for argument in needed}
+    for argument, each in declared.items():
+        if "Source" in each.annotation or "TorchModule" in each.annotation:
+            continue  # `load` says what it takes
+        with pytest.raises(InputError, match=f"{argument} is <object object"):
+            getattr(txcalc, name)(**{**said, argument: object()})
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (lambda: OPEN.show(LLAMA, attention="nope"), "show: attention is 'nope', expected 'dense' or 'masked'"),
+        (lambda: OPEN.show(LLAMA, tokns=1), "show: no argument named 'tokns' (did you mean tokens?)"),
+        (lambda: OPEN.show(), "show: missing a required argument: 'source'"),
+        (lambda: LLAMA.ledger(batchs=3), "workload: no argument named 'batchs' (did you mean batch?)"),
+        (lambda: OPEN.show(LLAMA, tokens=[1]), "show: tokens is [1], expected a whole number or a text"),
+        (lambda: OPEN.show(LLAMA, tokens=-1), "tokens is -1, expected a whole number"),
+        (lambda: OPEN.kv(LLAMA, batches=-1), "--batch is -1, expected a whole number"),
+        (lambda: OPEN.deploy(LLAMA, "h100", price="x"), "deploy: price is 'x', expected a number"),
+        (lambda: OPEN.deploy(LLAMA, "h100", node=2.5), "deploy: node is 2.5, expected a whole number"),
+        (lambda: OPEN.kv(LLAMA).plot(5), "plot: place is 5, expected a text or a path"),
+        (lambda: OPEN.kv(LLAMA).to_text(5), "to_text: form is 5, expected a text"),
+        (lambda: OPEN.sweep(LLAMA, over={"T": [1]}).to_parquet(5), "to_parquet: place is 5, expected a text or a path"),
+        (lambda: OPEN.report(LLAMA, ignore="x"), "report: ignore is 'x', expected a list of a text"),
+    ],
+)
+def test_a_wrong_kind_is_said_in_words(ask: Any, said: str) -> None:
+    with pytest.raises(InputError) as caught:
+        ask()
+    assert said in str(caught.value)
+
+
+def test_ledgers_are_equal_by_content() -> None:
+    ledger = LLAMA.ledger(tokens="2k")
+    assert ledger == txcalc.load("llama-3.1-8b").ledger(tokens=2048) and hash(ledger) == hash(LLAMA.ledger(tokens=2048))
+    assert ledger != LLAMA.ledger() and ledger != LLAMA.set(h_kv=4).ledger(tokens=2048) and ledger != 5
+    assert LLAMA.ledger(dtype="fp32") != LLAMA.ledger()
+    lengths = numpy().array([1, 2])
+    assert LLAMA.ledger(tokens=lengths) == LLAMA.ledger(tokens=lengths) != LLAMA.ledger(tokens=lengths + 1)
+
+
+def test_every_result_has_a_title_and_a_short_repr() -> None:
+    for found in (txcalc.presets("gpt2*"), txcalc.entropy("0.5,0.5"), txcalc.presets("h100*", hardware=True)):
+        name = found.schema.split("/")[1]
+        assert repr(found).startswith(f"<txcalc.{name}: ") and not repr(found).endswith(": >")
+        assert re.search(r"<title>\w+", found.to_text("html"))
+    assert re.fullmatch(r"<txcalc.report: a page of [\d,]+ bytes>", repr(txcalc.report("gpt2")))
+
+
+def numpy() -> Any:
+    return pytest.importorskip("numpy")
+
+
+def test_pages_and_descriptions_are_written_where_they_are_asked_for(tmp_path: Path) -> None:
+    page = txcalc.report(LLAMA, title="mine")
+    assert page.save(tmp_path / "plan.html").read_text() == page.html and "<title>mine</title>" in page.html
+    assert '"price":2.37' in txcalc.report("gpt2", train="h100-sxm:8@2.37", layouts="fsdp=8").html
+    with pytest.raises(InputError, match="exists already"):
+        page.save(tmp_path / "plan.html")
+    found = txcalc.export(LLAMA, "toml", tmp_path / "mine.toml", changes={"h_kv": 4})
+    with pytest.raises(InputError, match="exists already"):
+        txcalc.export(LLAMA, "toml", tmp_path / "mine.toml")
+    assert txcalc.export(LLAMA, "toml", tmp_path / "mine.toml", changes={"h_kv": 4}, force=True) == found
+    assert (
+        txcalc.load(tmp_path / "mine.toml") == LLAMA.set(h_kv=4) and found.text == (tmp_path / "mine.toml").read_text()
+    )
+
+
+NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_the_notebook_runs(tmp_path: Path) -> None:
+    client = pytest.importorskip("nbclient", reason="needs nbclient (pip install '.[test]')")
+    formats = pytest.importorskip("nbformat")
+    pytest.importorskip("ipykernel")
+    notebook = formats.read(NOTEBOOK, as_version=4)
+    client.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    assert (tmp_path / "sweep.parquet").is_file()
+    shown = [output for cell in notebook.cells for output in cell.get("outputs", []) if "data" in output]
+    assert any("image/svg+xml" in output["data"] for output in shown)
+    assert sum("text/html" in output["data"] for output in shown) >= 6
+
+
+def test_numbers_of_numpy_are_pythons_own() -> None:
+    """A product of theirs wraps at 2^63 and says nothing."""
+    numpy = pytest.importorskip("numpy")
+    large = txcalc.load("llama-3.1-405b")
+    wide = large.set(L=numpy.int64(126), D=numpy.int32(16384), h_kv=numpy.int64(4))
+    assert wide == large.set(h_kv=4) and type(wide.params) is int
+    assert wide.ledger(batch=4096, tokens="128k").total("flops") == large.set(h_kv=4).ledger(4096, 131072).total(
+        "flops"
+    )
+    held = {
+        "d_model": numpy.int64(512),
+        "n_layers": 6,
+        "attention": {"n_heads": numpy.int32(8)},
+        "feed_forward": {"d_ff": 2048},
+    }
+    assert txcalc.compare(txcalc.load(held), "gpt2").to_dict() and type(txcalc.load(held).params) is int
+    assert [row.context for row in txcalc.kv("gpt2", numpy.array([512, 1024]), 1).rows] == [512, 1024]
+    with pytest.raises(txcalc.TxcalcError):
+        txcalc.kv("gpt2", numpy.array([512.5]))
+
+
+def test_a_configs_dict_may_count_its_labels() -> None:
+    config = {"model_type": "gpt2", "vocab_size": 99, "n_positions": 32, "n_embd": 32, "n_layer": 2, "n_head": 4}
+    labels = {"id2label": {0: "a", 1: "b"}, "label2id": {"a": 0, "b": 1}}
+    assert txcalc.load({**config, **labels}).params == txcalc.load(config).params

@@ -1,0 +1,436 @@
+"""The command line as a user meets it: help, formats, exit codes, colour, pipes, and what a screen looks like.
+
+`pytest tests/cli/test_cli.py --update-golden` regenerates the screens in `tests/golden/`.
+"""
+
+from __future__ import annotations
+
+import csv
+import errno
+import io
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import pytest
+from command import Command
+from paths import GOLDEN
+
+from txcalc import __version__, load
+from txcalc.cli import NAMES, Commands
+from txcalc.sources.presets import folder
+
+NEEDS = {"formula": "sympy", "sweep": "numpy", "export": "tomli_w", "verify": "torch", "trace": "torch"}
+POSSIBLE = {"deploy": {0, 1}}  # 1: the answer is that it does not fit
+TXCALC = [sys.executable, "-m", "txcalc"]
+ANSI = "\x1b["
+
+
+run = Command()
+
+
+def needs(command: str) -> None:
+    if command in NEEDS and find_spec(NEEDS[command]) is None:
+        pytest.skip(f"needs {NEEDS[command]}")
+
+
+def example(command: str) -> list[str]:
+    """The example in a command's help."""
+    text = " ".join(Commands(name="txcalc").get_command(None, command).help.split())
+    found = re.search(r"Example: txcalc (.*)\Z", text)
+    assert found, f"the help of {command} does not end in an example"
+    return shlex.split(found[1])
+
+
+# Help.
+
+
+@pytest.mark.parametrize("command", NAMES)
+def test_every_command_has_a_help_with_an_example(command: str) -> None:
+    code, out, err = run(command, "--help")
+    assert (code, err) == (0, "")
+    assert example(command)[0] == command
+    assert "Example: txcalc" in out
+    options = [
+        param
+        for param in Commands(name="txcalc").get_command(None, command).params
+        if param.param_type_name == "option"
+    ]
+    assert [param.name for param in options if not param.help] == []
+
+
+# Examples of trace and prove are about files of the user, that of report writes one; the others are slow.
+APART = ("verify", "prove", "measure", "calibrate", "trace", "report")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", [name for name in NAMES if name not in APART])
+def test_examples_run(command: str) -> None:
+    needs(command)
+    code, out, err = run(*example(command))
+    assert code in POSSIBLE.get(command, {0}), err
+    assert out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_help_lists_every_command_in_order() -> None:
+    code, out, _ = run("--help")
+    assert code == 0
+    assert re.findall(r"^  (\w+)  +\S", out.partition("Commands:")[2], re.MULTILINE) == list(NAMES)
+
+
+def test_version() -> None:
+    assert run("--version") == (0, f"txcalc {__version__}\n", "")
+
+
+# Formats.
+
+
+@pytest.mark.parametrize("command", [name for name in NAMES if name not in (*APART, "export")])
+def test_json_is_one_object_with_a_schema(command: str) -> None:
+    needs(command)
+    code, out, err = run(*example(command), "--json")
+    assert code in POSSIBLE.get(command, {0}), err
+    data = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
+    assert data["schema"] == f"txcalc/{command}/1"
+    if command in ("show", "compare", "kv"):  # one place decides for all (`options.chosen`)
+        assert run(*example(command), "--format", "json")[1] == out
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", ["csv", "markdown", "latex", "html"])
+@pytest.mark.parametrize("command", ["show", "compare", "kv", "presets", "sweep", "crossover", "diff"])
+def test_other_formats_are_what_they_say(command: str, form: str) -> None:
+    needs(command)
+    code, out, err = run(*example(command), "--format", form, FORCE_COLOR="1")
+    assert code == 0, err
+    assert ANSI not in out
+    if form == "csv":
+        rows = list(csv.reader(io.StringIO(out)))
+        assert len(rows) > 1
+        assert {len(row) for row in rows} == {len(rows[0])}
+        assert all(rows[0])
+    elif form == "markdown":
+        assert len(re.findall(r"^\| (?:---:?(?: \| )?)+ \|$", out, re.MULTILINE)) >= 1
+    elif form == "html":
+        page = ElementTree.fromstring(out.removeprefix("<!doctype html>"))
+        found = [["".join(part.itertext()) for part in row] for row in page.iter("tr")]
+        markdown = run(*example(command), "--format", "markdown")[1].replace("\\|", "|").splitlines()
+        rows = [line.removeprefix("| ").removesuffix(" |").split(" | ") for line in markdown if line[:1] == "|"]
+        told = [["".join(text.split()) for text in row] for row in rows if not row[0].startswith("---")]
+        assert [["".join(text.split()) for text in row] for row in found] == told
+        assert "src=" not in out and "href=" not in out
+    else:
+        assert out.count(r"\begin{tabular}") == out.count(r"\end{tabular}") >= 1
+
+
+# show.
+
+KINDS = {
+    "llama-3.1-8b": "decoder",
+    "deepseek-v3": "decoder",
+    "bert-base": "encoder",
+    "t5-small": "encoder-decoder",
+    "vit-b": "vision",
+    "whisper-large-v3": "audio",
+    "mamba-2.8b": "recurrent",
+    "jamba-v0.1": "hybrid",
+}
+
+
+def shown(*argv: str) -> dict[str, Any]:
+    code, out, err = run("show", *argv, "--json")
+    assert code == 0, err
+    data: dict[str, Any] = json.loads(out)
+    return data
+
+
+@pytest.mark.parametrize(("source", "kind"), KINDS.items())
+def test_the_json_of_show_keeps_its_contract(source: str, kind: str) -> None:
+    data = shown(source, "--tokens", "100")
+    assert data["model"].keys() == {"name", "kind", "source", "model_type"}
+    assert (data["model"]["name"], data["model"]["kind"]) == (source, kind)
+    assert data["workload"].keys() == {"batch", "tokens", "past", "source"}
+    assert (data["workload"]["source"] is None) == (kind not in ("encoder-decoder", "audio"))
+    assert data["convention"] == {
+        "flops_per_mac": 2,
+        "attention": "dense",
+        "logits": "all",
+        "mla": "expanded" if source == "deepseek-v3" else None,
+    }
+    apart = {"mtp"} if source == "deepseek-v3" else set()
+    assert data["params"].keys() == {"total", "active", "embedding", "by_kind"} | apart
+    assert sum(data["params"]["by_kind"].values()) == data["params"]["total"] == load(source).params
+    assert data["params"]["embedding"] == data["params"]["by_kind"]["embedding"]
+    assert data["flops"]["forward"].keys() >= {"matmul", "other"}
+    assert sum(data["flops"]["by_kind"].values()) == data["flops"]["forward"]["matmul"]
+    assert 0 < data["flops"]["masked"]["matmul"] <= data["flops"]["forward"]["matmul"]
+    cache = data["cache"]
+    assert cache.keys() >= {"elements_per_token", "constant_elements", "elements", "bytes"}
+    assert cache["bytes"] == 2 * cache["elements"]
+    assert data["memory"]["weights_bytes"] == 2 * data["params"]["total"]
+    assert (data["assumptions"], isinstance(data["notes"], list)) == ([], True)
+
+
+def test_every_number_of_show_is_a_whole_one() -> None:
+    def numbers(data: Any) -> list[Any]:
+        if isinstance(data, dict | list):
+            return [n for item in (data.values() if isinstance(data, dict) else data) for n in numbers(item)]
+        return [data] if isinstance(data, int | float) else []
+
+    data = shown("mixtral-8x7b", "--tokens", "33", "--batch", "7")
+    assert all(type(rule.pop("relative_error")) is float for rule in data["rules"])
+    found = numbers(data)
+    assert len(found) > 20
+    assert {type(number) for number in found} == {int}
+
+
+def test_attention_only_chooses_the_headline() -> None:
+    dense, masked = shown("gpt2", "--tokens", "64"), shown("gpt2", "--tokens", "64", "--attention", "masked")
+    assert (dense["convention"].pop("attention"), masked["convention"].pop("attention")) == ("dense", "masked")
+    assert dense == masked
+
+
+@pytest.mark.parametrize(
+    ("argv", "path", "value"),
+    [
+        (["llama-3.1-8b", "--tokens", "2048"], "flops.forward.matmul", 32_938_104_193_024),
+        (["llama-3.1-8b", "--tokens", "2k"], "flops.masked.matmul", 31_839_129_436_160),
+        (["llama-3.1-8b", "--set", "h_kv=32"], "cache.elements_per_token", 4 * 65_536),
+        (["llama-3.1-8b", "--tokens", "1", "--kv-dtype", "fp8"], "cache.bytes", 65_536),
+        (["llama-3.1-8b", "--kv-dtype", "fp8"], "cache.bytes", 2048 * 65_536),  # 2,048 of its context
+        (["t5-small"], "workload.tokens", 512),  # all of its context
+        (["D=512 h=8 F=1376 L=1 V=9 learned=77"], "workload.tokens", 77),  # the rows of its table
+        (["llama-3.1-8b", "--past", "7"], "workload.tokens", 1),  # a decode step
+        (["llama-3.1-8b"], "sums.blocks", 6_979_584_000),
+        (["llama-3.1-8b"], "sums.non_embedding", 6_979_588_096),
+        (["llama-3.1-8b"], "sums.feed_forward", 3 * 4096 * 14336 * 32),
+        (["gpt2", "--batch", "3", "--tokens", "5"], "flops.forward.matmul", 1536 * 3 * 5 * (24 * 5 + 160_849)),
+        (["mixtral-8x7b", "--tokens", "2k"], "flops.forward.matmul", 54_417_235_640_320),
+        (["deepseek-v3"], "params.active", 37_552_282_624),
+        (["D=512 h=8 F=1376 L=1"], "params.total", 3_163_136),
+        (["L=12 D=768 F=2048 V=50257 tied"], "params.total", 123_551_232),
+        (["whisper-large-v3", "--source", "7"], "workload.source", 7),
+    ],
+)
+def test_options_reach_the_figures(argv: list[str], path: str, value: int) -> None:
+    found: Any = shown(*argv)
+    for key in path.split("."):
+        found = found[key]
+    assert found == value
+
+
+def test_show_says_what_a_model_is_made_of_and_why_the_published_number_is_another() -> None:
+    out = run("show", "transformer-big")[1]
+    assert "213 M would need about 36,000" in " ".join(out.split())
+    assert "LayerNorm, post-norm; relu; sinusoidal positions; F/D = 4" in out
+    assert "published:" not in run("show", "transformer-big", "--set", "h=8")[1]  # which is no longer that model
+    assert "chunks of 8,192" in run("show", "llama-4-scout")[1]
+    assert "1 of 16 experts + 1 shared" in run("show", "llama-4-scout")[1]
+    assert "no norms; gelu; rotary positions" in run("show", "D=2 h=1 L=1 F=4 plain direct nonorm")[1]
+    data = shown("transformer-big")
+    assert data["published"].startswith("213 M")
+    blocks = next(rule for rule in data["rules"] if rule["formula"] == "12·L·D²")
+    assert blocks["gives"] == 12 * 12 * 1024**2 and blocks["exact"] == data["sums"]["blocks"]
+    assert blocks["relative_error"] == pytest.approx(blocks["gives"] / blocks["exact"] - 1)
+
+
+def test_what_is_counted_under_other_and_added_to_the_stream_is_said(tmp_path: Path) -> None:
+    out = run("show", "stripedhyena-7b")[1]
+    assert re.search(r"of these: filters, transforms, frequencies +[\d,]{9,}", out)
+    assert re.search(r"of these: scan, skip +[\d,]{9,}", run("show", "mamba-130m")[1])
+    assert "of these" not in run("show", "gpt2")[1]
+    text = (folder() / "models" / "llama-3.2-1b.toml").read_text()
+    (tmp_path / "granite.toml").write_text(text.replace("[norm]", "[norm]\nresidual = 0.22"))
+    out = run("show", str(tmp_path / "granite.toml"))[1]
+    assert "RMSNorm, pre-norm, branches × 0.22" in " ".join(out.split())
+
+
+def test_masked_stands_beside_dense_where_there_is_a_window() -> None:
+    out = run("show", "gemma-3-27b", "--tokens", "100k")[1]
+    dense, masked = (re.search(rf"forward per token, {way} .* ([\d.]+) B", out) for way in ("dense", "masked"))
+    assert dense and masked and float(masked[1]) < float(dense[1]) / 2
+    assert "forward per token, masked" not in run("show", "llama-3.1-8b")[1]
+    rows = run.data("compare", "llama-3.1-8b", "gemma-3-27b", "--contexts", "100k")["rows"]
+    per_token = {row["quantity"]: row["values"] for row in rows if row["quantity"].startswith("flops_per_token")}
+    assert per_token.keys() == {"flops_per_token", "flops_per_token_masked"}
+    assert all(less < more for less, more in zip(*reversed(per_token.values()), strict=True))
+    assert "masked, per token at" not in run("compare", "gpt2", "gpt2-xl")[1]
+
+
+# Refusals.
+
+
+def test_all_faults_of_a_file_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text("d_model = 0\nn_layers = 1.5\nvocabulary = 3\n[attention]\nn_heads = 'x'\n[feed_forward]\n")
+    code, out, err = run("show", str(path))
+    assert (code, out) == (2, "")
+    assert "5 faults" in err.splitlines()[0]
+    for key in ("d_model", "n_layers", "vocabulary", "attention.n_heads", "feed_forward.d_ff"):
+        assert f"\n  {key} is" in err
+
+
+@pytest.mark.parametrize(
+    "argv", [["shw"], ["show"], ["show", "gpt2", "--nothing"], ["show", "gpt2", "--attention", "half"]]
+)
+def test_usage_errors_are_exit_code_2(argv: list[str]) -> None:
+    code, out, err = run(*argv)
+    assert (code, out) == (2, "")
+    assert err.startswith("Usage: txcalc")
+
+
+# Processes: what only a real one shows.
+
+
+def test_nothing_is_coloured_in_a_pipe_but_when_asked_and_never_against_no_color() -> None:
+    assert ANSI not in run("compare", "gpt2", "gpt2-xl")[1]
+    assert ANSI in run("compare", "gpt2", "gpt2-xl", FORCE_COLOR="1")[1]
+    assert ANSI not in run("compare", "gpt2", "gpt2-xl", FORCE_COLOR="1", NO_COLOR="1")[1]
+
+
+def test_colour_changes_no_character() -> None:
+    plain, coloured = run("compare", "gpt2", "gpt2-xl")[1], run("compare", "gpt2", "gpt2-xl", FORCE_COLOR="1")[1]
+    bare = re.sub(r"\x1b\[[0-9;]*m", "", coloured)
+    assert [line.rstrip() for line in bare.splitlines()] == plain.splitlines()
+
+
+def on_a_terminal(*argv: str, **environment: str) -> str:
+    """What a command writes to a terminal of its own."""
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    clean = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "FORCE_COLOR", "COLUMNS")}
+    child = subprocess.Popen(
+        [*TXCALC, *argv], stdout=theirs, stderr=theirs, env={**clean, "TERM": "xterm", **environment}
+    )
+    os.close(theirs)
+    written = read_all(ours)
+    assert child.wait() == 0
+    return written.decode()
+
+
+def read_all(terminal: int) -> bytes:
+    written = []
+    try:
+        while piece := os.read(terminal, 1 << 16):
+            written.append(piece)
+    except OSError as error:  # Linux's way to say that the other end is closed
+        assert error.errno == errno.EIO
+    finally:
+        os.close(terminal)
+    return b"".join(written)
+
+
+@pytest.mark.slow
+def test_a_terminal_gets_colour_unless_it_says_no() -> None:
+    assert ANSI in on_a_terminal("compare", "gpt2", "gpt2-xl")
+    assert ANSI not in on_a_terminal("compare", "gpt2", "gpt2-xl", NO_COLOR="1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("columns", [50, 80])
+def test_notes_and_errors_are_as_wide_as_their_terminal(columns: int) -> None:
+    """Whatever becomes of the result: each stands beside its label. In a pipe each note is one line."""
+    pty, termios = pytest.importorskip("pty"), pytest.importorskip("termios")
+    notes = [*TXCALC, "train", "gpt2", "--gpu", "h100:8", "--layout", "fsdp=8"]
+    error = [*TXCALC, "show", "llama-3.1-8b", "--batch", "of many at once"]
+    for argv, label in ((notes, "note: "), (error, "txcalc: ")):
+        piped = subprocess.run(argv, capture_output=True, text=True).stderr.splitlines()
+        assert all(line.startswith(label) for line in piped) and max(map(len, piped)) > columns
+        ours, theirs = pty.openpty()
+        termios.tcsetwinsize(theirs, (24, columns))
+        plain = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+        child = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=theirs, env={**plain, "TERM": "xterm"})
+        os.close(theirs)
+        lines = read_all(ours).decode().splitlines()
+        child.wait()
+        assert max(map(len, lines)) <= columns and len(lines) > len(piped)
+        assert all(line.startswith((label, " " * len(label))) for line in lines)
+        assert " ".join(" ".join(lines).split()) == " ".join(piped)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("argv", [["show", "llama-3.1-8b"], ["sweep", "gpt2", "--over", "T=1:1M:1", "--format", "csv"]])
+def test_a_closed_pipe_is_no_error(argv: list[str]) -> None:
+    needs(argv[0])
+    child = subprocess.Popen([*TXCALC, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert child.stdout and child.stderr
+    assert child.stdout.readline()
+    child.stdout.close()
+    with child.stderr:
+        assert child.stderr.read() == ""
+    assert child.wait() == 0
+
+
+@pytest.mark.slow
+def test_a_long_sweep_shows_its_progress_and_writes_every_row(tmp_path: Path) -> None:
+    needs("sweep")
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    path = tmp_path / "rows.csv"
+    argv = [*TXCALC, "sweep", "gpt2", "--over", "T=1:3M:1", "--quantity", "flops", "--format", "csv"]
+    with path.open("w") as file:
+        child = subprocess.Popen(argv, stdout=file, stderr=theirs, env={**os.environ, "TERM": "xterm"})
+    os.close(theirs)
+    assert b"points" in read_all(ours)
+    assert child.wait() == 0
+    assert path.read_bytes().count(b"\n") == 3 * 2**20 + 1
+
+
+def test_ctrl_c_is_130_and_quiet() -> None:
+    needs("sweep")
+    argv = ["sweep", "gpt2", "--over", "T=1:90M:1", "--format", "csv"]
+    before = signal.signal(
+        signal.SIGINT, signal.default_int_handler
+    )  # a job in the background would inherit its absence
+    try:
+        child = subprocess.Popen([*TXCALC, *argv], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert child.stdout and child.stderr
+    assert child.stdout.readline() == "T,params,flops\n"
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert (child.returncode, err) == (130, "")
+    assert out.count("\n") < 90 * 2**20
+
+
+def test_the_module_and_the_command_are_one() -> None:
+    answer = subprocess.run([*TXCALC, "--version"], capture_output=True, text=True, check=True)
+    assert answer.stdout == f"txcalc {__version__}\n"
+
+
+# Screens.
+
+SCREENS = {
+    "help": ["--help"],
+    "presets": ["presets", "gpt2*"],
+    "show-llama-3.1-8b": ["show", "llama-3.1-8b", "--tokens", "2k"],
+    "show-t5-small": ["show", "t5-small", "--tokens", "100", "--source", "400", "--batch", "2"],
+    "compare-2": ["compare", "llama-3.1-8b", "gemma-3-27b"],
+    "compare-5": ["compare", "gpt2", "bert-base", "vit-b", "mamba2-2.7b", "t5-small"],
+    "kv": ["kv", "gemma-3-27b", "--batches", "1,64"],
+    "sweep": ["sweep", "llama-3.1-8b", "--over", "T=1k:64k:4x", "--over", "h_kv=8,32"],
+}
+
+
+@pytest.mark.parametrize("name", SCREENS)
+def test_screens(name: str, update_golden: bool) -> None:
+    needs(SCREENS[name][0])
+    code, out, err = run(*SCREENS[name], COLUMNS="100" if name == "compare-5" else "80")
+    assert code == 0, err
+    path = GOLDEN / f"{name}.txt"
+    if update_golden:
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(out)
+    assert out == path.read_text()
+    assert all(line == line.rstrip() for line in out.splitlines())
+    assert max(map(len, out.splitlines())) <= (100 if name == "compare-5" else 80)

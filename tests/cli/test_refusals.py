@@ -1,0 +1,48 @@
+"""What is refused: a command line of `data/refusals.toml` ends with exit code 2, nothing on stdout, and a message that
+says so in those words, or, in a list, is that text.
+
+FOLDER is one with three files that are no descriptions, and nothing is written into it.
+"""
+
+from __future__ import annotations
+
+import shlex
+import tomllib
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+from command import Command
+from paths import DATA, ROOT
+
+NEEDS = {"formula": "sympy", "sweep": "numpy", "verify": "torch", "measure": "torch", "calibrate": "torch"}
+REFUSALS = tomllib.loads((DATA / "refusals.toml").read_text("utf-8"))
+CASES = [
+    pytest.param(command, line, said, id=f"{command} {line}"[:100], marks=pytest.mark.slow if slow else ())
+    for command, lines in REFUSALS.items()
+    for slow in [NEEDS.get(command) == "torch"]
+    for line, said in lines.items()
+]
+run = Command(columns=200)
+
+
+@pytest.mark.parametrize(("command", "line", "said"), CASES)
+def test_it_is_refused(
+    command: str, line: str, said: str | list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if command in NEEDS and find_spec(NEEDS[command]) is None:
+        pytest.skip(f"needs {NEEDS[command]}")
+    if "--plot" in line:
+        pytest.importorskip("matplotlib")
+    (tmp_path / "empty.toml").write_text("\n")
+    (tmp_path / "binary.toml").write_bytes(bytes(range(256)))
+    (tmp_path / "wrong.toml").write_text('d_model = 512\nkind = "decoder\n')
+    monkeypatch.chdir(ROOT)
+    code, out, err = run(command, *(word.replace("FOLDER", str(tmp_path)) for word in shlex.split(line)))
+    told = " ".join(err.split())
+    assert (code, out) == (2, "") and "Traceback" not in err
+    if isinstance(said, list):
+        assert [told] == said
+    else:
+        assert said.replace("FOLDER", str(tmp_path)) in told
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["binary.toml", "empty.toml", "wrong.toml"]

@@ -1,0 +1,89 @@
+"""Theorems of leaves that a model lists one by one: each by itself, and refuted by name where its formula is wrong."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from paths import HF
+
+from txcalc.evidence import theorems
+from txcalc.evidence.theorems import Unit, inherited, units
+from txcalc.model import Model
+from txcalc.parts.convolution import Filter
+from txcalc.parts.cores import MatrixProduct
+from txcalc.parts.linear import Linear
+from txcalc.parts.mixers import pieces
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe
+
+CONFIGS = HF / "configs.json"
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "own"))
+    theorems.theorems.cache_clear()
+
+
+def config(name: str) -> Model:
+    return build(*describe(json.loads(CONFIGS.read_text())[name]))
+
+
+def test_leaves_that_are_listed_have_theorems_each_by_itself() -> None:
+    """Where it stands in the list, how often and under which name is the list's; of other sizes it is the same."""
+    model = config("mobilebert-uncased")
+    assert inherited(model, "flops") == ("proved", "all B, T ≥ 1, the leaves that are listed each by itself")
+    named = {unit.name: unit for unit in units(model)}
+    assert {*named} >= {"leaf linear", "leaf attention", "leaf scale", "leaf table"}
+    assert {*named["leaf linear"].values} == {"leaf.d_in", "leaf.d_out"}
+
+
+@pytest.mark.parametrize(("owner", "wrong"), [(pieces, "_positions"), (Filter, "weights")])
+def test_a_changed_formula_of_a_leaf_inherits_nothing(owner: Any, wrong: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = config("swin-tiny")
+    assert {"params", "flops"} <= theorems.inheritance(model).keys()
+    right = getattr(owner, wrong)
+    monkeypatch.setattr(owner, wrong, lambda *given: right(*given) * 2)
+    assert not theorems.inheritance(model)
+
+
+def leaf(form: str, sizes: list[int], **said: Any) -> Unit:
+    """The structure of a leaf that is listed by itself."""
+    listed = [{"name": "x", "form": form, "sizes": sizes, **said}]
+    own: dict[str, Any] = {"kind": "encoder", "d_model": 6, "n_layers": 1, "around": listed, "vocab_size": 50}
+    own |= {"attention": {"n_heads": 2}, "feed_forward": {"d_ff": 8}}
+    return next(unit for unit in units(build(own, "listed")) if unit.listed)
+
+
+def undivided(tokens: Any, at: list[Any]) -> Any:
+    a, b, _, m = at
+    return (tokens * a + b) * m
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("unit", "owner", "method", "wrong"),
+    [
+        (("linear", [5, 7]), Linear, "operations", lambda right: lambda self, work: right(self, work) * 2),
+        (("convolution", [6, 4, 3, 2]), Filter, "weights", lambda right: lambda self: right(self)[:1]),
+        (("linear", [5, 7]), Linear, "weights", lambda right: lambda self: ()),
+        (("scores", [2, 5]), MatrixProduct, "operations", lambda right: lambda self, work: right(self, work) * 2),
+        (("linear", [5, 7]), pieces, "_positions", lambda right: undivided),
+    ],
+    ids=["product", "bias", "weights", "scores", "positions"],
+)
+def test_a_wrong_formula_of_a_leaf_is_refuted_by_name(
+    unit: tuple[str, list[int]], owner: Any, method: str, wrong: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it costs, and at how many positions the list says that it works."""
+    pytest.importorskip("torch")
+    from txcalc.verify.prove import prove
+
+    where: dict[str, Any] = {"keys": [1, 0, 3]} if unit[0] == "scores" else {"at": [2, 3, 5, 4]}
+    said = leaf(*unit, **where)
+    assert all(row.equal for row in prove(said)[1]) and said.name == f"leaf {unit[0]}"
+    monkeypatch.setattr(owner, method, wrong(getattr(owner, method)))
+    assert any(row.path == "leaf" and not row.equal for row in prove(said)[1])

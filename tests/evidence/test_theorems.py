@@ -1,0 +1,616 @@
+"""Theorems: proved for every size, inherited by every model of the structure, and by none where that was not shown."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import make_theorems
+import pytest
+from command import Command
+from extras import needs
+from paths import HF
+from tiny import TINY
+from typer.testing import CliRunner
+
+from txcalc import load, show
+from txcalc.cli import app
+from txcalc.errors import InputError
+from txcalc.evidence import known as evidence, splits, theorems
+from txcalc.evidence.known import how_known
+from txcalc.evidence.theorems import Condition, Shown, Size, Theorem, Unit, inherited, units
+from txcalc.ledger import walk
+from txcalc.model import Model
+from txcalc.num import ceil_div, minimum
+from txcalc.parts import spans
+from txcalc.parts.attention import Attention
+from txcalc.parts.feedforward import Experts
+from txcalc.parts.latent import LatentCore
+from txcalc.parts.linear import Linear
+from txcalc.parts.mixers.pieces import Pieces
+from txcalc.parts.norm import Norm
+from txcalc.parts.options import ACTIVATIONS
+from txcalc.parts.part import Cache, Workload
+from txcalc.parts.spans import Window, Windowed
+from txcalc.parts.tower import TowerStack
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe
+from txcalc.sources.presets import names
+
+TOY = "D=96 L=3 h=6 h_kv=2 F=200 V=1000"
+CONFIGS = HF / "configs.json"
+
+
+def config(name: str) -> Model:
+    return build(*describe(json.loads(CONFIGS.read_text())[name]))
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "own"))
+    theorems.theorems.cache_clear()
+
+
+# Who inherits.
+
+
+@pytest.mark.slow
+def test_every_small_config_is_shown_with_its_marks() -> None:
+    """Also where a theorem is looked for in vain: a picture's size that listed leaves fix is part of the structure."""
+    for name, entry in json.loads(CONFIGS.with_name("small.json").read_text()).items():
+        for _, model in make_theorems.read("small", name, entry["config"]):
+            assert show(model).params.total
+
+
+@pytest.mark.slow
+def test_every_preset_inherits() -> None:
+    lacking = [name for name in names() if inherited(load(name), "flops") is None]
+    assert lacking == [], "run: python tests/make_theorems.py"
+
+
+@pytest.mark.slow
+def test_configs_that_transformers_makes_by_itself_inherit() -> None:
+    """Each of their classes that is read; a tenth of the types, others at every run. What is not read is refused, and
+    of the towers that wholes have beside a language model the reference has no modules."""
+    transformers = pytest.importorskip("transformers")
+    kinds = random.SystemRandom().sample(sorted(transformers.CONFIG_MAPPING), 45)
+    lacking = [
+        name
+        for name, described in make_theorems.defaults(kinds)
+        for _, model in make_theorems.read("", name, described)
+        if any(map(theorems.missing, units(model))) and not isinstance(model.root, TowerStack)
+    ]
+    assert lacking == [], "run: python tests/make_theorems.py"
+
+
+@pytest.mark.parametrize("changes", [{"L": 7}, {"F": 1000}, {"V": 99}, {"h": 64}, {"d_h": 64}, {"D": 640}])
+def test_another_size_of_the_same_structure_inherits(changes: dict[str, int]) -> None:
+    model = load("llama-3.1-8b", changes)
+    assert inherited(model, "flops") == ("proved", "all B, T ≥ 1") and inherited(model, "params") == ("proved", "")
+    assert how_known(model, "flops") == ("proved", "all B, T ≥ 1")
+
+
+@pytest.mark.parametrize("quantity", ["params", "flops"])
+def test_a_description_on_one_line_inherits(quantity: str) -> None:
+    assert inherited(load(TOY), quantity) is not None
+
+
+def test_equal_sizes_and_multiples_are_structure() -> None:
+    grouped, alike, single = (units(load(TOY, {"h_kv": n}))[1].key for n in (2, 6, 1))
+    assert len({grouped, alike, single}) == 3
+    assert units(load(TOY, {"h": 12}))[1].key == grouped and units(load(TOY, {"h_kv": 3}))[1].key == grouped
+
+
+@pytest.mark.parametrize(("form", "key"), [("masked-lm", "activation"), ("classifier", "transform")])
+def test_an_activation_that_does_nothing_is_not_one_that_is_absent(form: str, key: str) -> None:
+    """A layer of the head without one, and a head without that layer, or with its feed-forward's activation."""
+    bert = {**TINY["bert"], "head": {"form": form} | ({"classes": 3} if form == "classifier" else {})}
+    plain = build(bert, "absent")
+    assert units(plain)[0].key != units(plain.set({f"head.{key}": "none"}))[0].key
+
+
+def test_a_structure_has_its_own_theorem() -> None:
+    assert {unit.name for unit in units(load("gemma-3-27b"))} == {"frame", "layer local", "layer global"}
+    assert [unit.name for unit in units(load("t5-small"))] == ["whole"]
+    keys = {unit.key for name in ("gpt2", "llama-3.1-8b", "mixtral-8x7b") for unit in units(load(name))}
+    assert len(keys) == 6
+
+
+def test_the_surer_of_two_proofs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A theorem before what was measured of a preset; else what was measured of it itself; a citation where there is
+    neither."""
+    mistral, gpt3 = load("mistral-7b"), load("gpt3-175b")
+    assert inherited(mistral, "masked flops") == ("measured", "at 73 sizes around windows of 2, 3, 5, 8")
+    assert how_known(mistral, "masked flops") == ("measured", "at 13 sizes")
+    assert how_known(mistral, "cache").how == how_known(gpt3, "params").how == "proved"
+    monkeypatch.setattr(theorems, "inheritance", lambda model: {})
+    monkeypatch.setattr(evidence, "_proofs", dict)
+    assert how_known(gpt3, "params") == ("published", gpt3.spec["source"])
+    assert how_known(mistral, "flops") == how_known(load(TOY), "params") == ("modelled", "")
+
+
+def test_a_changed_formula_inherits_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Linear.operations
+    assert inherited(load(TOY), "flops") is not None
+    monkeypatch.setattr(Linear, "operations", lambda self, work: before(self, work) * 2)
+    assert inherited(load(TOY), "flops") is None
+
+
+def test_windows_that_are_taken_for_full_ones_have_lost_their_theorem(monkeypatch: pytest.MonkeyPatch) -> None:
+    swin = config("swin-tiny")
+    assert inherited(swin, "flops") is not None
+    monkeypatch.setattr(spans, "_cut", lambda n, width: ((ceil_div(n, width), width),))
+    assert inherited(swin, "flops") is None
+
+
+def test_a_window_that_is_wrong_for_long_prompts_alone_has_lost_its_theorem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A prompt is right below the window, which every short one is: so the figures of a long one are asked for too."""
+    monkeypatch.setattr(Windowed, "keys", lambda self, work: minimum(work.past + work.tokens, self.window))
+    assert inherited(load("mistral-7b", {"attention.window": 4096}), "flops") is None
+    assert inherited(load("gpt2"), "flops") is not None
+
+
+def test_training_saved_decoding_cache_and_masks_are_inherited_too() -> None:
+    """By a user's own sizes, windows and contexts; each by its own formula."""
+    model = load("mistral-7b", {"F": 1000, "attention.window": 100})
+    later = ("proved", "all B, T, past ≥ 1")
+    assert inherited(model, "training flops") == ("proved", "all B, T ≥ 1")
+    for saved in (theorems.FUSED, theorems.KEPT):
+        assert inherited(model, saved) == ("proved", "all B, T ≥ 2")
+    assert inherited(model, "cache") == later and inherited(model, "flops with cache") == later
+    assert inherited(model, "masked flops") == ("measured", "at 73 sizes around windows of 2, 3, 5, 8")
+
+
+def test_a_changed_formula_of_the_cache_leaves_the_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Windowed.cache
+    monkeypatch.setattr(Windowed, "cache", lambda self, work, width: before(self, work, width)._replace(held=width))
+    model = load("mistral-7b", {"F": 1000})
+    assert inherited(model, "cache") is None and inherited(model, "flops with cache") is not None
+
+
+@pytest.mark.slow
+def test_the_orders_of_a_window_leave_no_size_out() -> None:
+    """Each of W, past and T falls into one order, and gives every letter of it a value of 2 or more."""
+    pytest.importorskip("torch")
+    from txcalc.verify.steps import W, orders
+
+    for one in (False, True):
+        met = Counter[tuple[int, int, int]]()
+        for order in orders(one, True):
+            letters = dict.fromkeys((*order.letters, *([W] if order.window == W else [])))
+            sizes = sympy.lambdify(list(letters), (order.window, order.past, order.tokens))
+            met.update(sizes(*values) for values in product(range(2, 18), repeat=len(letters)))
+        lengths = range(1, 2) if one else range(2, 8)
+        sides = product(range(2, 8), range(1, 8), lengths)
+        assert {met[window, past, tokens] for window, past, tokens in sides} == {1}
+
+
+@pytest.mark.slow
+def test_the_cases_of_a_length_leave_none_out() -> None:
+    """Where tokens are pooled, so many into one, each T falls into one case: n groups and a rest, or less than one."""
+    pytest.importorskip("torch")
+    from txcalc.verify.sizes import Case, cases
+
+    (unit,) = (unit for unit in units(config("deepseek-v4-pro")) if unit.name == "layer pooled")
+    rate, tokens = sympy.symbols("compressed.rate T", integer=True, positive=True)
+    met = Counter[tuple[int, int]]()
+    for case in cases(unit):
+        if "B" in case.ones:
+            continue
+        made = [1 if "T" in case.ones else case.made_of.get("T", tokens), case.made_of.get(str(rate), rate)]
+        letters = sorted(set().union(*(sympy.sympify(side).free_symbols for side in made)), key=str)
+        sizes = sympy.lambdify(letters, made)
+        met.update(tuple(sizes(*values)) for values in product(range(2, 30), repeat=len(letters)))
+    assert {met[length, pooled] for length, pooled in product(range(1, 20), range(2, 9))} == {1}
+    assert cases(units(load(TOY))[0]) == [Case(), Case(("B",)), Case(("T",)), Case(("B", "T"))]
+
+
+def test_other_forms_are_inherited() -> None:
+    """The last logits alone, and latents that are not expanded: of the layers that have such, and of all others."""
+    v3, later = load("deepseek-v3"), ("proved", "all B, T, past ≥ 1")
+    forms = theorems.LAST, theorems.ABSORBED
+    for some in ((forms[0],), (forms[1],), forms):
+        assert inherited(v3, theorems.formed("flops", *some)) == ("proved", "all B, T ≥ 1")
+        assert inherited(v3, theorems.formed("flops with cache", *some)) == later
+    plain = load("mistral-7b")
+    assert inherited(plain, theorems.formed("flops", *forms)) == ("proved", "all B, T ≥ 1")
+    answer = json.loads(
+        CliRunner().invoke(app, "show deepseek-v3 --past 99 --mla absorbed --logits last --json").stdout
+    )
+    assert answer["known"]["flops"] == {"how": "proved", "where": later[1]}
+
+
+def test_another_form_has_its_own_formula(monkeypatch: pytest.MonkeyPatch) -> None:
+    operations = LatentCore.operations
+    monkeypatch.setattr(
+        LatentCore, "operations", lambda self, work: operations(self, work) * (2 if work.absorbed else 1)
+    )
+    model = load("deepseek-v3")
+    assert inherited(model, "flops") is not None
+    assert inherited(model, theorems.formed("flops", theorems.ABSORBED)) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "lengths"),
+    [
+        ("vit", [(10, 10)]),  # a picture of 9 patches and its class
+        ("picture-reader", [(9, 9), (1, 9)]),  # its pool reads all with one query
+        ("vit2trocr", [(10, 10), (7, 10), (7, 10)]),
+        ("t5", [(5, 5), (7, 5), (7, 5)]),
+    ],
+)
+def test_a_picture_is_as_long_as_it_is(name: str, lengths: list[tuple[int, int]]) -> None:
+    walked = theorems.ledger(build(TINY[name], name).root, 2, 7, 5)
+    cores = [entry.work for entry in walked if entry.kind == "attention_core" and entry.work]
+    assert [(work.tokens, work.source) for work in cores] == lengths
+
+
+def shown(how: str, *domains: str) -> list[Shown]:
+    return [Shown("", how, domain, ()) for domain in domains]
+
+
+@pytest.mark.parametrize(
+    ("said", "domain"),
+    [
+        (["all B, T ≥ 1", "all B ≥ 1"], "all B, T ≥ 1"),
+        (["all B, T ≥ 1", "all B, T ≥ 2"], "all B, T ≥ 2"),
+        (["all B, T ≥ 2", "all B, T, T_src ≥ 1"], "all B, T ≥ 2, T_src ≥ 1"),
+        (["all B, T, past ≥ 1", "all B ≥ 2, T ≥ 1, past ≥ 2"], "all B ≥ 2, T ≥ 1, past ≥ 2"),
+        (["all B, T ≥ 2", "all B, T ≥ 1, its parts", "all B ≥ 1, its leaves"], "all B, T ≥ 2, its parts, its leaves"),
+        (["no mask hides anything in it"] * 2, "no mask hides anything in it"),
+        (["", ""], ""),
+    ],
+)
+def test_several_proofs_hold_together_where_each_does(said: list[str], domain: str) -> None:
+    assert theorems._weakest(shown("proved", *said)) == ("proved", domain)
+
+
+def test_of_several_measurements_the_one_at_the_fewest_sizes_counts() -> None:
+    measured = shown("measured", "at 73 sizes around windows of 2, 3, 5, 8", "at 11 sizes")
+    assert theorems._weakest([*shown("proved", "all B, T ≥ 1"), *measured]) == ("measured", "at 11 sizes")
+
+
+# Structures that are the sum of smaller ones.
+
+
+def combined() -> tuple[Model, Unit]:
+    """A model whose layer has no theorem, though each of its parts has."""
+    model = load(TOY, {"attention.qk_norm": "width", "feed_forward.bias": True, "feed_forward.activation": "relu6"})
+    return model, next(unit for unit in units(model) if unit.name == "layer")
+
+
+def test_a_layer_inherits_from_its_parts_where_it_has_no_theorem_of_its_own() -> None:
+    model, layer = combined()
+    assert theorems.obstacle(layer) == "it has no theorem yet"
+    borne = {part.name for part in theorems.bearing(layer)}
+    assert borne == {"part attention", "part feed_forward", "leaf rms_norm", "leaf relu6"}
+    said = theorems.inheritance(model)
+    assert said["params"] == ("proved", "") and said["flops"] == ("proved", f"all B, T ≥ 1, {theorems.APART}")
+    assert not {"training flops", "cache", theorems.FUSED} & {*said}
+
+
+@pytest.mark.parametrize("lost", [0, 1])
+def test_a_layer_that_is_more_than_the_sum_of_its_parts_inherits_nothing(
+    lost: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    smaller = splits.smaller
+    monkeypatch.setattr(splits, "smaller", lambda unit: [p for i, p in enumerate(smaller(unit)) if i != lost])
+    model, layer = combined()
+    assert theorems.bearing(layer) == [] and theorems.inheritance(model) == {}
+
+
+@pytest.mark.slow
+def test_the_sum_is_what_the_module_is() -> None:
+    needs("torch")
+    _, layer = combined()
+    assert unequal(layer) == set()
+
+
+def test_parts_whose_formulas_changed_bear_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    flops = Linear.operations
+    monkeypatch.setattr(Linear, "operations", lambda self, work: flops(self, work._replace(batch=work.batch + 1)))
+    assert theorems.bearing(combined()[1]) == []
+
+
+@pytest.mark.parametrize("form", ["relu", "none"])
+def test_every_other_activation_is_asked_for_by_the_key_of_its_structure(form: str) -> None:
+    def layer(active: str) -> Unit:
+        model = load(TOY, {"feed_forward.gated": False, "feed_forward.activation": active})
+        return next(unit for unit in units(model) if unit.name == "layer")
+
+    by_form = {active: layer(active).key for active in ACTIVATIONS if active != form}
+    assert len({*by_form.values()}) == len(ACTIVATIONS) - 1
+    for key in by_form.values():
+        ((found, alone),) = splits.others(layer(form), {key})
+        assert found.key == key and alone.name == f"leaf {form}"
+
+
+@pytest.mark.parametrize("changes", [{"vision.image": 256}, {"vision.patch": 8}])
+def test_pictures_of_another_size_inherit(changes: dict[str, int]) -> None:
+    assert inherited(load("vit-b", changes), "flops") == ("proved", "all B ≥ 1")
+
+
+@pytest.mark.parametrize(
+    ("said", "place"),
+    [
+        ({"at": [0, 49, 1]}, (2, 49, 5)),
+        ({"at": [1, -1, 4, 3]}, (2, 6, 5)),
+        ({"at": "source", "shared": True}, (1, 5, 5)),
+        ({"keys": [2, 1, 3]}, (2, 7, 5)),
+        ({"keys": "batch"}, (1, 2, 2)),
+    ],
+)
+def test_where_a_leaf_works(said: dict[str, Any], place: tuple[int, int, int]) -> None:
+    assert splits.where(splits.ANYWHERE | said, 2, 7, 5) == place
+    piece = {"name": "a", "kind": "other", "times": 1, "runs": 1, "form": "linear", "sizes": [3, 4], "bias": False}
+    work = Workload(2, 7, 0, 5)
+    if said.get("keys") != "batch":
+        (entry,) = walk(Pieces(pieces=(piece | {"groups": 1} | splits.ANYWHERE | said,)), work)
+        assert entry.flops == 2 * place[0] * place[1] * 3 * 4
+
+
+def test_sizes_outside_the_conditions_inherit_nothing() -> None:
+    (unit, *_) = units(load(TOY))
+    at_least = Condition(Size(((1, ("d_model",)), (-1, ("vocab_size",)))), ">=")
+    kept = Theorem("frame", {q: theorems.digest(unit, q) for q in theorems.PROVED}, "all B, T ≥ 1", (at_least,))
+    further = {"cache": Shown("1", "measured", "B = 2", ()), "masked flops": Shown("2", "proved", "all", (at_least,))}
+    for path, more in ((theorems.own_file().with_name("one.json"), {}), (theorems.own_file(), further)):
+        theorems.write(path, {"x": kept._replace(further=more)}, {})
+        assert theorems.read(path) == {"x": kept._replace(further=more)} and "[]" not in path.read_text()
+    theorems.own_file().unlink()
+    theorems.write(theorems.own_file(), {units(load(TOY, {"norm.form": "layer"}))[0].key: kept}, {})
+    assert str(at_least) == "d_model + -1·vocab_size ≥ 0" and not at_least.holds(unit.values)
+    assert at_least.holds({"d_model": 5, "vocab_size": 5})
+    assert theorems.read(theorems.own_file()).popitem()[1] == kept
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["[]", "{", '{"theorems": {"a": {}}}', '{"theorems": {"a": {"name": "x", "digests": {"speed": "1"}, '
+     '"domain": "all", "conditions": []}}}', '{"theorems": {"a": {"name": "x", "digests": {}, "domain": "all", '
+     '"conditions": [[[[1, ["D"]]], "<"]]}}}'],
+)  # fmt: skip
+def test_a_file_that_holds_something_else(text: str) -> None:
+    path = theorems.own_file()
+    path.parent.mkdir(parents=True)
+    path.write_text(text)
+    with pytest.raises(InputError, match="holds no theorems"):
+        inherited(load(TOY), "flops")
+
+
+def test_a_theorem_of_the_package_that_says_something_else_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "theorems.json"
+    path.write_text(theorems.theorems_file().read_text().replace('"how": "proved"', '"how": "certain"'))
+    monkeypatch.setattr(theorems, "theorems_file", lambda: path)
+    with pytest.raises(InputError, match="known how: 'certain'"):
+        inherited(load("mistral-7b"), "flops")
+
+
+def test_what_has_no_theorem_yet_is_sent_to_prove_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(theorems, "theorems", dict)
+    said = " ".join(CliRunner().invoke(app, ["show", TOY]).output.split())
+    assert "it has no theorem yet" in said and said.count("prove tries") == 1
+
+
+# What is proved.
+
+needs("torch")
+sympy = pytest.importorskip("sympy")
+
+
+def prove(unit: Unit) -> Any:
+    from txcalc.verify.prove import prove as proved
+
+    return proved(unit)
+
+
+def unequal(unit: Unit) -> set[str]:
+    """The parts that the first of a unit's cases, all lengths 2 or more, refutes; `prove` asks the others too."""
+    from txcalc.verify.prove import _at
+    from txcalc.verify.sizes import cases
+
+    rows, *_ = _at(unit, cases(unit)[0])
+    return {row.path for row in rows if not row.equal}
+
+
+def without_further(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A theorem is of parameters and of a prompt's FLOPs alone."""
+    from txcalc.verify import steps
+
+    monkeypatch.setattr(steps, "shown", lambda unit: ({}, []))
+
+
+@pytest.mark.slow
+def test_some_of_the_kept_theorems_are_proved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others at every run, one of them whole; `python tests/make_theorems.py --again` proves all."""
+    kept = {unit.key: (name, unit) for name in names() for unit in units(load(name))}
+    for i, key in enumerate(random.SystemRandom().sample(sorted(kept), 2)):
+        if i == 1:
+            without_further(monkeypatch)
+        name, unit = kept[key]
+        theorem, rows = prove(unit)
+        assert all(row.equal for row in rows), (name, unit.name)
+        before = theorems.theorems()[key]
+        # Its name is that of the first model that had it.
+        assert theorem._replace(further={}, name="") == before._replace(further={}, name=""), (name, unit.name)
+        assert i or before.further.items() <= theorem.further.items(), (name, unit.name)
+
+
+def off_by_one(self: Window, work: Any, width: Any) -> Any:
+    held = minimum(work.keys, self.window - 1)  # as many as a later query sees, not as many as are kept
+    return Cache(0, width * self.window, width * held)
+
+
+def without_window(self: Window, work: Any) -> Any:
+    return work.keys
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("method", "wrong", "quantity"), [("cache", off_by_one, "cache"), ("keys", without_window, "flops with cache")]
+)
+def test_a_window_off_by_one_is_refuted_by_name(
+    method: str, wrong: Any, quantity: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from txcalc.verify.steps import _passed, orders
+
+    (unit,) = (unit for unit in units(load("mistral-7b")) if unit.name != "frame")
+    monkeypatch.setattr(Window, method, wrong)
+    rows, _ = _passed(unit, orders(True, True)[0])
+    unequal = {(row.path, row.quantity) for row in rows if not row.equal}
+    assert ("layers.0.attention.core", quantity) in unequal
+
+
+@pytest.mark.slow
+def test_a_wrong_backward_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    from txcalc.planning import gradients
+    from txcalc.verify.steps import _training
+
+    monkeypatch.setitem(gradients.PASSES, "both", 2)
+    _, rows = _training(units(load(TOY))[0])
+    assert any(not row.equal for row in rows)
+
+
+@pytest.mark.slow
+def test_one_tensor_more_that_is_kept_is_refuted_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    from txcalc.verify.steps import _saved
+
+    kept = Norm.saved
+    monkeypatch.setattr(Norm, "saved", lambda self, work: 2 * kept(self, work))
+    said, rows = _saved(units(load(TOY))[1])
+    unequal = {(row.path, row.quantity) for row in rows if not row.equal}
+    assert unequal >= {("layers.0.attention_norm", quantity) for quantity in said} and len(said) == 2
+
+
+def wrong_groups(self: Attention) -> Any:
+    for child in UNTOUCHED[Attention](self):
+        leaf = child.part
+        if child.name == "k" and isinstance(leaf, Linear):  # h for h_kv
+            leaf = Linear(d_in=leaf.d_in, d_out=self.n_heads * self.d_head, bias=leaf.bias)
+        yield child._replace(part=leaf)
+
+
+def wrong_choice(self: Experts) -> Any:
+    for child in UNTOUCHED[Experts](self):
+        yield child._replace(runs=self.n_experts) if child.routed else child  # E for k
+
+
+UNTOUCHED: dict[Any, Any] = {Attention: Attention.children, Experts: Experts.children}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("part", "method", "wrong", "source", "guilty"),
+    [
+        (Attention, "children", wrong_groups, "llama-3.1-8b", "layers.0.attention.k"),
+        (Experts, "children", wrong_choice, "mixtral-8x7b", "layers.0.experts.routed"),
+    ],
+)
+def test_a_wrong_formula_is_refuted_by_name(
+    part: type[Any], method: str, wrong: Any, source: str, guilty: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load(source)
+    monkeypatch.setattr(part, method, wrong)
+    assert any(path.startswith(guilty) for path in unequal(units(model)[-1]))
+
+
+@pytest.mark.slow
+def test_a_forgotten_tie_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    (frame, _) = units(load("gpt2"))
+    weights = Linear.weights
+    monkeypatch.setattr(
+        Linear, "weights", lambda self: weights(Linear(d_in=self.d_in, d_out=self.d_out, bias=self.bias))
+    )
+    assert unequal(frame) >= {"head.projection"}
+
+
+@pytest.mark.slow
+def test_keys_of_the_other_stream_are_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
+    cross = next(e.leaf for e in load("t5-small").ledger() if e.path.endswith("cross_attention.core"))
+    operations = type(cross).operations
+    monkeypatch.setattr(
+        type(cross), "operations", lambda self, work: operations(self, work._replace(source=work.tokens))
+    )
+    assert any(path.endswith("cross_attention.core") for path in unequal(units(load("t5-small"))[0]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("said", "true"),
+    [
+        ("Ne(a*b, a)", True),
+        ("Ne(a, b)", False),
+        ("a*b >= a", True),
+        ("a >= b", False),
+        ("Eq(Max(1, a*b), a*b)", True),
+        ("Ne(Mod(a, a*b), 0)", True),
+        ("Eq(Mod(a*b, a), 0)", True),
+        ("Ne(Mod(b, a), 0)", False),
+        ("a > 1", True),
+        ("a > 2", False),
+        ("Ne(2*a - 2*b, 2)", False),
+    ],
+)
+def test_what_is_true_of_all_sizes(said: str, true: bool) -> None:
+    from txcalc.verify.sizes import always
+
+    a, b = sympy.symbols("a b", integer=True, positive=True)
+    condition = sympy.sympify(said, locals={"a": a, "b": b, "Mod": sympy.Mod, "Max": sympy.Max})
+    assert always(condition) is true
+
+
+@pytest.mark.slow
+def test_a_condition_becomes_part_of_the_theorem(monkeypatch: pytest.MonkeyPatch) -> None:
+    """DeepSeek-V3.2's index turns a part of each head: there has to be a rest."""
+    without_further(monkeypatch)
+    unit = next(unit for unit in units(config("deepseek-v3.2")) if unit.name == "layer dense")
+    theorem, rows = prove(unit)
+    assert all(row.equal for row in rows) and theorem.conditions
+    assert all(condition.holds(unit.values) for condition in theorem.conditions)
+    narrow = {**unit.values, "latent.index_width/2": unit.values["latent.d_rope/2"] - 1}
+    assert not all(condition.holds(narrow) for condition in theorem.conditions)
+
+
+# The command.
+
+
+run = Command("prove", columns=100)
+
+
+@pytest.mark.slow
+def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(theorems, "theorems_file", lambda: Path("nowhere.json"))
+    without_further(monkeypatch)
+    assert inherited(load(TOY), "flops") is None
+    code, out, err = run(TOY)
+    assert code == 0 and out.splitlines()[0] == "2 of 2 structures proved for every size" and "written to" in err
+    assert inherited(load("D=128 L=1 h=4 h_kv=2 F=72 V=50"), "flops") == ("proved", "all B, T ≥ 1")
+    answer = run.data(TOY)
+    assert answer["schema"] == "txcalc/prove/1" and [s["new"] for s in answer["structures"]] == [False, False]
+    operations = Linear.operations
+    monkeypatch.setattr(Linear, "operations", lambda self, work: operations(self, work) * 2)
+    code, out, err = run(TOY)
+    assert code == 1 and "REFUTED" in out and "predicted" in err
+
+
+def test_bad_input() -> None:
+    assert run()[0] == 2 and run("gpt2", "--all")[0] == 2 and run("gpt3")[0] == 2
+
+
+@pytest.mark.slow
+def test_the_cache_of_pooled_tokens_is_measured_around_the_ends_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+    from txcalc.parts.mixers.compressed import Pool
+    from txcalc.verify.steps import _decoding
+
+    unit = next(u for u in theorems.units(build(TINY["compressed"], "tiny")) if u.name == "layer pooled")
+    said, rows = _decoding(unit)
+    assert {shown.how for shown in said.values()} == {"measured"} and all(row.equal for row in rows)
+    right = Pool.cache
+    monkeypatch.setattr(Pool, "cache", lambda self, work: right(self, work._replace(past=work.past + 1)))
+    assert not all(row.equal for row in _decoding(unit)[1])

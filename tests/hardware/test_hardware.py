@@ -1,0 +1,469 @@
+"""Accelerators: every preset against a second copy of the datasheets' figures, and the lint that finds a wrong one."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import tomllib
+from collections.abc import Mapping
+from dataclasses import replace
+from fractions import Fraction
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import pytest
+from command import typed
+from paths import DATA
+
+from txcalc import cards, hardware
+from txcalc.api.phrases import priced
+from txcalc.curves import PEAKS, SECONDS, SHARES
+from txcalc.errors import InputError, UnknownName
+from txcalc.planning.serving.engine_memory import visible
+from txcalc.planning.training.machine import Kernels, Machine
+from txcalc.render.report import as_csv
+from txcalc.render.summary import cards as report
+from txcalc.sources.presets import folder
+from txcalc.units import parse_bytes
+
+DATASHEETS = json.loads((DATA / "hardware.json").read_text())
+# Left out on purpose, for sources disagree by factors; and what a datasheet row has no word for.
+DISPUTED = {("b300", "int8"), ("gb300", "int8"), ("gaudi-3", "fp16")}
+PROMISED = ("a100-80gb-sxm", "h100-sxm", "h100-pcie", "h200", "b200", "mi300x", "l4", "l40s", "rtx-4090", "tpu-v5e")
+
+
+def raw(name: str) -> dict[str, Any]:
+    return tomllib.loads((folder() / "hardware" / f"{name}.toml").read_text())
+
+
+def lint(name: str, found: Mapping[str, Any]) -> list[str]:
+    """What is wrong with a preset: another figure than the datasheet's, a sparse peak, GB for GiB, no source."""
+    faults = []
+    try:
+        one = hardware.parse(found, name, name)
+    except InputError as error:
+        return [str(error)]
+    if name in DATASHEETS:
+        sheet = DATASHEETS[name]
+        of = sheet.get("devices", 1)  # whose sheet it is together; the link is each one's
+        peaks = {k: Fraction(str(v)) * 10**12 / of for k, v in sheet["peaks"].items() if (name, k) not in DISPUTED}
+        if peaks != dict(one.peaks):
+            faults.append(f"peaks are {one.peaks}, the datasheet has {peaks}")
+        if one.bandwidth * of != sheet["bandwidth"] * 10**9:
+            faults.append("bandwidth is not the datasheet's")
+        if one.link != (None if sheet["link"] is None else Fraction(str(sheet["link"])) * 10**9):
+            faults.append("link is not the datasheet's, one way")
+        if (one.power and one.power * of) != sheet["power"]:
+            faults.append("power is not the datasheet's")
+        size, unit = sheet["memory"]
+        vendor = found["memory"].get("vendor")
+        if size is not None and (vendor is None or vendor["value"] != f"{size // of}{unit}"):
+            faults.append(f"vendor's memory is not {size} {unit}")
+    vendor, driver = (
+        parse_bytes(found["memory"][k]["value"]) if k in found["memory"] else None for k in ("vendor", "driver")
+    )
+    if vendor and driver and not 0.93 < driver / vendor < 1.08:
+        faults.append("driver and vendor differ by more than GB from GiB")
+    if "bf16" in one.peaks and one.peaks.get("fp8", 0) > Fraction(205, 100) * one.peaks["bf16"]:
+        faults.append("fp8 is more than twice bf16: with sparsity?")
+    if "fp8" in one.peaks and one.peaks.get("fp4", 0) > Fraction(401, 100) * one.peaks["fp8"]:
+        faults.append("fp4 is more than four times fp8: with sparsity?")
+    return faults
+
+
+@pytest.mark.parametrize("name", hardware.names())
+def test_a_preset_is_what_its_datasheet_says(name: str) -> None:
+    assert lint(name, raw(name)) == []
+
+
+def test_every_datasheet_row_has_a_preset() -> None:
+    assert {*DATASHEETS, "a10g"} == set(hardware.names())
+    assert set(PROMISED) <= set(hardware.names())
+
+
+@pytest.mark.parametrize(
+    ("name", "path", "value"),
+    [
+        ("h100-sxm", ("peak", "bf16", "value"), 1979),  # with sparsity
+        ("l40s", ("peak", "fp8", "value"), 1466),
+        ("h100-pcie", ("peak", "bf16", "value"), 989),  # the SXM's
+        ("h100-sxm", ("memory", "vendor", "value"), "80GiB"),
+        ("h200", ("memory", "driver", "value"), "150GiB"),
+        ("h100-sxm", ("link", "value"), "900GB"),  # both ways
+        ("h100-sxm", ("bandwidth", "value"), "3072GB"),
+        ("h100-sxm", ("power", "value"), 350),
+        ("h100-sxm", ("peak", "fp8", "source"), "nobody"),
+        ("h100-sxm", ("bandwidth",), {"value": "3350GB"}),
+        ("h100-sxm", ("peak", "fp7"), {"value": 1, "source": "ml-engineering"}),
+    ],
+)
+def test_the_lint_finds_a_wrong_value(name: str, path: tuple[str, ...], value: Any) -> None:
+    wrong = place = raw(name)
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = value
+    assert lint(name, wrong)
+
+
+def test_units_are_exact() -> None:
+    h100, h200 = hardware.load("h100-sxm"), hardware.load("H200")
+    assert h200.memory == 143_771 * 2**20  # what its driver reports, not 141 GiB nor 141 GB
+    assert (h100.peak("bf16"), h100.peak("tf32"), h100.bandwidth) == (989 * 10**12, 4945 * 10**11, 3350 * 10**9)
+    assert h100.peak("bfloat16") == h100.peak("bf16")
+    assert hardware.load("h100-pcie").memory == 80 * 10**9  # no driver's figure: the vendor's, in GB
+
+
+def test_values_of_the_list_are_in_the_units_of_their_headings() -> None:
+    header, row = csv.reader(io.StringIO(as_csv(report([hardware.load("h100-sxm")]))))
+    found = dict(zip(header, row, strict=True))
+    assert Fraction(found["memory GiB"]) * 2**30 == hardware.load("h100-sxm").memory
+    assert (found["GB/s"], found["bf16 TFLOP/s"], found["link GB/s"], found["W"]) == ("3350", "989", "450", "700")
+    header, row = csv.reader(io.StringIO(as_csv(report([hardware.load("rtx-4090")]))))
+    assert row[header.index("bf16 TFLOP/s")] == "165.15" and row[header.index("link GB/s")] == ""
+
+
+def test_what_is_not_known_is_refused_when_it_is_needed() -> None:
+    with pytest.raises(InputError, match=r"a100-80gb-sxm: dtype of the peak is 'fp8', expected one of fp32, tf32"):
+        hardware.load("a100-80gb-sxm").peak("fp8")
+    with pytest.raises(InputError, match="its peak is not known"):
+        hardware.load("a10g").peak("bf16")
+    with pytest.raises(InputError, match="rtx-4090: its link is not known"):
+        hardware.load("rtx-4090").needed("link")
+    assert hardware.load("h100-sxm").needed("power") == 700
+
+
+def test_an_unknown_accelerator_has_near_names() -> None:
+    with pytest.raises(UnknownName, match="did you mean h100-sxm"):
+        hardware.load("h100-sxn")
+    with pytest.raises(UnknownName):
+        hardware.load("../models/gpt2")
+
+
+MINE = """
+title = "Mine"
+bandwidth = { value = "1TB", source = "me" }
+[memory]
+vendor = { value = "32GiB", source = "me" }
+[sources]
+me = "measured"
+"""
+
+
+def test_a_users_own_accelerator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "mine.toml").write_text(MINE)
+    (tmp_path / "hardware" / "l4.toml").write_text(MINE)
+    assert hardware.load(tmp_path / "hardware" / "mine.toml").memory == 32 * 2**30
+    monkeypatch.setenv("TXCALC_PRESETS", str(tmp_path))
+    assert "mine" in hardware.names() and "h100-sxm" in hardware.names()
+    mine = hardware.load("mine")
+    assert (mine.title, mine.bandwidth, mine.peaks, mine.link, mine.power) == ("Mine", 10**12, {}, None, None)
+    assert mine.sources == {"memory.vendor": "measured", "bandwidth": "measured"}
+    assert hardware.load("l4").title == "Mine"
+
+
+def test_all_faults_of_a_file_at_once() -> None:
+    wrong = {
+        "title": 3,
+        "bandwith": {"value": "1TB", "source": "me"},
+        "memory": {"vendor": {"value": "16Gb", "source": "me"}, "size": 3},
+        "power": {"value": -1, "source": "me"},
+        "peak": {"bf16": {"value": float("inf"), "source": "me"}, "fp8": 3},
+        "sources": {"me": "measured"},
+    }
+    with pytest.raises(InputError) as found:
+        hardware.parse(wrong, "wrong", "wrong.toml")
+    text = str(found.value)
+    for words in (
+        "'bandwith' is not a key of it (did you mean bandwidth?)",
+        "may mean bits",
+        "memory.size is not known",
+        "bandwidth is missing",
+        "power.value is -1, expected a number of watts above 0",
+        "peak.bf16.value is inf",
+        "peak.fp8 is 3, expected a table { value = …, source = … }",
+        "title is 3, expected a text",
+    ):
+        assert words in text, text
+
+
+def test_what_is_between_nodes_needs_their_size(tmp_path: Path) -> None:
+    card = 'link_between = { value = "50GB", source = "me" }'
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace("[memory]", f"{card}\nnode = {{ value = 8, source = 'me' }}\n[memory]"))
+    found = hardware.load(path)
+    assert (found.link_between, found.node) == (50 * 10**9, 8)
+    path.write_text(MINE.replace("[memory]", f"{card}\n[memory]"))
+    with pytest.raises(InputError, match="link_between and node go together"):
+        hardware.load(path)
+    path.write_text(MINE.replace("[memory]", f"{card}\nnode = {{ value = 2.5, source = 'me' }}\n[memory]"))
+    with pytest.raises(InputError, match=r"node.value is 2.5, expected a number of accelerators above 0"):
+        hardware.load(path)
+
+
+@pytest.mark.parametrize("name", hardware.names())
+def test_links_between_nodes_are_slower_than_within(name: str) -> None:
+    one = hardware.load(name)
+    if one.node is not None:
+        assert one.link and one.link_between and one.link > one.link_between and one.node > 1
+
+
+MEASURED = """
+[calibration]
+memory = { value = 0.91, source = "me" }
+launch_s = { value = 4.2e-6, source = "me" }
+matmul.bf16 = { value = 1, source = "me" }
+"""
+
+
+def test_a_calibration_goes_before_what_is_assumed(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(MINE.replace("[memory]", MEASURED + "[memory]"))
+    one, rest = hardware.load(path), hardware.assumed()
+    found = one.efficiency
+    assert found is one.calibration
+    assert (found.memory, found.launch_s, found.matmul["bf16"]) == (0.91, 4.2e-6, 1)
+    assert (found.link, found.matmul["fp8"]) == (rest.link, rest.matmul["fp8"])
+    assert (found.sources["memory"], found.sources["matmul.bf16"]) == ("measured", "measured")
+    assert found.sources["link"] == rest.sources["link"]
+    assert one.sources == {"memory.vendor": "measured", "bandwidth": "measured"}
+
+
+def test_a_calibrated_card_is_used_by_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of the card's own name, with single figures for all kernels, decides what deploy and train say of it
+    without being asked for; its sources come along."""
+    pytest.importorskip("tomli_w", reason="tomli_w is not installed: pip install 'txcalc[export]'")
+    from txcalc.sources.export import as_toml
+
+    plain = hardware.load("h100-sxm")
+    flat = {"memory": 0.5, "matmul.bf16": 0.4, "launch_s": 9e-6, "host_s": 20e-6}
+    source = "measured by txcalc calibrate on a card that never was, 2026-11-22"
+    made = replace(plain, calibration=plain.efficiency.overlaid(flat, dict.fromkeys(flat, source)))
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "h100-sxm.toml").write_text(as_toml(hardware.describe(made)))
+    before = speeds()
+    monkeypatch.setenv("TXCALC_PRESETS", str(tmp_path))
+    found = hardware.load("h100").efficiency
+    assert {key: found.figures()[key] for key in flat} == flat
+    assert all(found.sources[key] == source for key in flat)
+    assert (hardware.load("h100").link, hardware.load("h100").node) == (plain.link, plain.node)
+    after = speeds()
+    assert after["tpot"] > 1.5 * before["tpot"] and after["step"] > 1.5 * before["step"]
+    assert source in after["sources"] and source not in before["sources"]
+
+
+@pytest.mark.parametrize(("card", "file"), [("h100-sxm", "h100"), ("h200", "h200")])
+def test_what_was_measured_of_pytorch_on_a_card_is_trainings(card: str, file: str) -> None:
+    """train uses the products and attention that were measured on one, and says where; servers have their own."""
+    found = hardware.load(card)
+    measured = {key: text for key, text in found.efficiency.cited.items() if key.startswith("torch.")}
+    assert {"torch.matmul.bf16", "torch.attention.prefill"} <= measured.keys()
+    assert all("txcalc measure" in text and "2026-11-27" in text for text in measured.values())
+    own = found.efficiency.curve("matmul", "bf16", "torch")
+    assert Kernels(Machine.of(found)).curve("matmul", "bf16") == own != found.efficiency.curve("matmul", "bf16", "vllm")
+    argv = ["train", "llama-3.2-1b", "--gpu", f"{card}:1", "--tokens", "2k", "--layout", "dp=1", "--json"]
+    said = json.loads(typed(*argv).stdout)
+    assert measured["torch.matmul.bf16"] in said["known"]["step_s"]["where"]
+    assert measured["torch.matmul.bf16"] in " ".join(said["notes"])
+    recorded = json.loads((folder() / "measurements" / f"{file}.json").read_text())["ceilings"]["rates"]
+    rates = [rate["rate"] for rate in recorded if (rate["kind"], rate["dtype"]) == ("matmul", "bf16")]
+    assert own.compute == pytest.approx(median(rates) / found.peak("bf16"), rel=5e-5)  # four digits are written
+
+
+def test_an_engines_kernels_stand_beside_the_others() -> None:
+    before = hardware.load("a100-80gb-sxm").efficiency
+    flat = {"memory": 0.5, "launch_s": 9e-6, "host_s": 20e-6, "matmul.fp8": 0.4, "attention_prefill": 0.3}
+    found = before.with_kernels("torch", flat, dict.fromkeys(flat, "here"))
+    assert (found.memory, found.launch_s, found.host_s) == (0.5, 9e-6, 20e-6)
+    assert found.cited["memory"] == found.cited["torch.matmul.fp8"] == found.cited["torch.attention.prefill"] == "here"
+    products, prompts = found.curves["torch.matmul.fp8"], found.curves["torch.attention.prefill"]
+    assert (products.compute, products.memory, products.start_s, prompts.compute) == (0.4, 0.5, 9e-6, 0.3)
+    assert products.quantise == before.curve("matmul", "fp8").quantise > 0
+    assert prompts.score == before.curve("attention", "prefill").score > 0
+    assert found.has("torch") and not before.has("torch") and found.without("torch").curves == before.curves
+    assert {key: found.curves[key] for key in before.curves} == before.curves
+
+
+def speeds() -> dict[str, Any]:
+    """What deploy and train say of an H100."""
+    deploy = ["deploy", "llama-3.1-8b", "--gpu", "h100:1", "--concurrency", "8", "--context", "4k", "--json"]
+    train = ["train", "llama-3.2-1b", "--gpu", "h100:1", "--tokens", "2048", "--layout", "dp=1", "--json"]
+    served, trained = (json.loads(typed(*argv).stdout) for argv in (deploy, train))
+    used = {entry["source"] for entry in served["speed"]["efficiency"].values()}
+    return {"tpot": served["speed"]["tpot_s"], "sources": used, "step": trained["step_s"]["achievable"]}
+
+
+def test_what_is_assumed_is_a_share_with_a_source() -> None:
+    assumed = hardware.assumed()
+    keys = {*SHARES, *SECONDS, *(f"matmul.{dtype}" for dtype in PEAKS)} - {"host_s"}
+    assert set(assumed.sources) == keys and all(assumed.sources.values())
+    shares = [*assumed.matmul.values(), *(getattr(assumed, key) for key in SHARES)]
+    assert all(0 < share <= 1 for share in shares)
+    assert hardware.load("tpu-v5e").calibration is None and hardware.load("tpu-v5e").efficiency is assumed
+    assert hardware.load("l4").efficiency is hardware.assumed("ada") is not assumed
+
+
+@pytest.mark.parametrize("name", hardware.names())
+def test_a_description_that_is_written_reads_back(name: str) -> None:
+    pytest.importorskip("tomli_w")
+    import tomli_w
+
+    one = hardware.load(name)
+    one = replace(one, calibration=one.efficiency)
+    back = hardware.parse(tomllib.loads(tomli_w.dumps(hardware.describe(one))), name, "written.toml")
+    assert back == replace(one, sources=back.sources)
+    assert back.sources.items() <= one.sources.items()  # the vendor's memory is left out where the driver's is known
+
+
+def test_all_faults_of_a_calibration_at_once() -> None:
+    wrong = tomllib.loads(MINE.replace("[memory]", MEASURED + "[memory]"))
+    wrong["calibration"] |= {
+        "memory": {"value": 1.2, "source": "me"},
+        "link": {"value": 0, "source": "me"},
+        "attention_decode": {"value": float("nan"), "source": "me"},
+        "launch_s": {"value": -1e-6, "source": "me"},
+        "collective_s": {"value": True, "source": "me"},
+        "attention_prefill": 0.5,
+        "matmul": {"bf16": {"value": 0.5, "source": "nobody"}, "bf61": {"value": 0.5, "source": "me"}},
+        "speed": 3,
+    }
+    with pytest.raises(InputError) as found:
+        hardware.parse(wrong, "wrong", "wrong.toml")
+    assert len(found.value.faults) == 9, found.value
+    for words in (
+        "calibration.memory.value is 1.2, expected a share above 0 and at most 1",
+        "calibration.link.value is 0,",
+        "calibration.attention_decode.value is nan",
+        "calibration.launch_s.value is -1e-06, expected seconds from 0 to below 1",
+        "calibration.collective_s.value is True",
+        "calibration.attention_prefill is 0.5, expected a table { value = …, source = … }",
+        "calibration.matmul.bf16.source is 'nobody', expected a key of [sources]",
+        "calibration.matmul.bf61 is not known",
+        "calibration.speed is not known, expected one of attention_prefill",
+    ):
+        assert words in str(found.value), found.value
+    for value in (3, {"matmul": 3}):
+        with pytest.raises(InputError, match="expected a table"):
+            hardware.parse({**wrong, "calibration": value}, "wrong", "wrong.toml")
+
+
+@pytest.mark.parametrize("text", ["", "[memory", "memory = 3\nsources = 4\npeak = 'x'", "\x00", "notes = 3"])
+def test_a_broken_file_is_one_message(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "broken.toml"
+    path.write_text(text)
+    with pytest.raises(InputError):
+        hardware.load(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("h100", "h100-sxm"),
+        ("a100-80gb", "a100-80gb-sxm"),
+        ("A100 80GB", "a100-80gb-sxm"),
+        ("4090", "rtx-4090"),
+        ("rtx4090", "rtx-4090"),
+        ("4070tisuper", "rtx-4070-ti-super"),
+        ("NVIDIA GeForce RTX 5070 Ti", "rtx-5070-ti"),
+        ("7900xtx", "rx-7900-xtx"),
+        ("4060ti", "rtx-4060-ti-16gb"),
+        ("6000 Ada", "rtx-6000-ada"),
+        ("gaudi2", "gaudi-2"),
+        ("dgx spark", "gb10"),
+        ("m4 pro", "m4-pro"),
+        ("H200", "h200"),
+        ("v100", "v100-sxm-32gb"),
+        ("p100", "p100-sxm-16gb"),
+    ],
+)
+def test_names_that_people_use(text: str, name: str) -> None:
+    assert hardware.load(text).name == name
+
+
+def test_an_xtx_is_no_number_of_cards() -> None:
+    assert [cards.many(text) for text in ("7900xtx", "7900xtx:2", "7900xt", "2x7900xtx", "4xt4", "8 x h100")] == [
+        (None, "7900xtx"),
+        (None, "7900xtx:2"),
+        (None, "7900xt"),
+        (2, "7900xtx"),
+        (4, "t4"),
+        (8, "h100"),
+    ]
+
+
+def test_every_short_name_is_of_a_preset() -> None:
+    assert set(cards.SHORT.values()) <= set(hardware.names())
+
+
+def test_a_card_by_numbers() -> None:
+    one = hardware.load("16GB@500GB/s")
+    assert (one.memory, one.bandwidth, one.peaks) == (16 * 10**9, 500 * 10**9, {})
+    other = hardware.load("24GiB@1TB/s@80TFLOPS")
+    assert (other.memory, other.bandwidth, other.peak("bf16")) == (24 * 2**30, 10**12, 80 * 10**12)
+    for text in ("16@500", "16GB@500", "16@500GB/s"):
+        with pytest.raises(InputError, match="expected a size and a bandwidth with their units"):
+            hardware.load(text)
+    with pytest.raises(InputError, match="expected its arithmetic with a unit"):  # or is it a price?
+        hardware.load("16GB@500GB/s@60")
+
+
+def test_a_chip_of_apples_with_less_memory() -> None:
+    """Its GPU gets what Metal says: 11,453.25 MB of 16 GB and 28,991.03 of 36 (recommendedMaxWorkingSetSize)."""
+    for text, name, most in (("m4-16gb", "m4-16gb", 11_453.25), ("M3 Max 36GB", "m3-max-36gb", 28_991.03)):
+        chip, whole = hardware.load(text), hardware.load(name.rpartition("-")[0])
+        assert (chip.name, chip.memory >> 30) == (name, int(name[-4:-2])) and chip.peaks == whole.peaks
+        assert visible(chip) == pytest.approx(most * 10**6, abs=10**4)
+    for text in ("m4-pro-128gb", "m4-pro-0gb"):
+        with pytest.raises(InputError, match="expected at most 64 GB of memory, as m4-pro is sold"):
+            hardware.load(text)
+    with pytest.raises(UnknownName, match="'mi300x-64gb'"):  # a card has the memory it has
+        hardware.load("mi300x-64gb")
+
+
+PRICED: dict[str, tuple[str, int | None, float | None]] = {
+    "h100:8@2.5": ("h100", 8, 2.5),
+    "8x4090@0.4": ("4090", 8, 0.4),
+    "v100-sxm-16gb@1": ("v100-sxm-16gb", None, 1),
+    "16GB@500GB/s": ("16GB@500GB/s", None, None),
+    "4x16GB@500GB/s": ("16GB@500GB/s", 4, None),
+    "16GB@500GB/s:4": ("16GB@500GB/s", 4, None),
+    "24@1TB/s": ("24@1TB/s", None, None),  # and refused as numbers without their units
+    "16GB@500GB/s@60TFLOPS:4@0.3": ("16GB@500GB/s@60TFLOPS", 4, 0.3),
+}
+
+
+@pytest.mark.parametrize("text", PRICED)
+def test_numbers_of_a_card_how_many_and_a_price(text: str) -> None:
+    assert priced(text) == PRICED[text]
+
+
+@pytest.mark.parametrize("text", ["16GB@500", "4x16GB@500GB/s@60", "h100@cheap", "v100-sxm-16gb@cheap"])
+def test_a_number_that_lacks_its_unit_is_no_price(text: str) -> None:
+    with pytest.raises(InputError, match=r"unit|price per GPU-hour"):
+        priced(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "number", "name"), [("8xh100", 8, "h100"), ("2 × 4090", 2, "4090"), ("h100-sxm", None, "h100-sxm")]
+)
+def test_how_many(text: str, number: int | None, name: str) -> None:
+    assert cards.many(text) == (number, name)
+
+
+def test_apples_peaks_are_the_fp32_rate() -> None:
+    """M1 Max has 32 cores, M2 Ultra 76, M3 Max 40: about 0.35 TFLOP/s per core each; of the M4 family 0.46."""
+    cores = {"m1-max": 32, "m2-ultra": 76, "m3-max": 40, "m3-ultra": 80}
+    assert all(0.3e12 < hardware.load(name).peak("fp16") / number < 0.37e12 for name, number in cores.items())
+    assert (
+        len({hardware.load(name).peak("fp16") // n for name, n in {"m4": 10, "m4-pro": 20, "m4-max": 40}.items()}) == 1
+    )
+
+
+def test_a_generations_own_curves_stand_before_another_ones_engines() -> None:
+    """TensorRT-LLM's fp8 experts were measured on Hopper alone: Blackwell's own of whatever engine are nearer."""
+    hopper, blackwell = (hardware.load(name).efficiency for name in ("h100-sxm", "b200"))
+    assert hopper.curve("experts", "fp8-block", "trtllm") != hopper.curve("experts", "fp8-block")
+    assert blackwell.curve("experts", "fp8-block", "trtllm") == blackwell.curve("experts", "fp8-block")
+    assert blackwell.curve("experts", "fp8-block", "sglang") != blackwell.curve("experts", "fp8-block")

@@ -1,0 +1,487 @@
+"""Crossovers: against brute force, against the textbook's closed forms, and "never" only where it is never."""
+
+from __future__ import annotations
+
+import csv
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import Command
+from hypothesis import assume, given, settings, strategies as st
+from paths import HF
+from strategies import decoders, encoder_decoders, encoders
+
+from txcalc.errors import InputError
+from txcalc.ledger import walk
+from txcalc.num import ceil_div
+from txcalc.parts.latent import LatentCore
+from txcalc.planning.crossover import (
+    BATCHES,
+    RULES,
+    CrossoverRule,
+    Prefills,
+    balances,
+    crossovers,
+    elements_read,
+    first,
+    lengths,
+)
+from txcalc.sources import build, load
+from txcalc.sources.presets import names
+
+LINEAR, WITH_HEAD = RULES[3].name, RULES[4].name
+
+
+def found(model: str, **asked: Any) -> dict[tuple[str, str], int | None]:
+    return {(each.rule.name, each.attention): each.tokens for each in crossovers(lengths(load(model), **asked))}
+
+
+def holds(prefills: Prefills, rule: CrossoverRule, attention: str, tokens: int) -> bool:
+    """Both sides of a rule, summed leaf by leaf."""
+    cost = {"dense": "flops", "masked": "flops_masked"}[attention]
+    left = right = 0
+    for entry in walk(prefills.model.root, prefills.at(tokens)):
+        flops = getattr(entry, cost)
+        left += flops if entry.kind in rule.left else 0
+        others = rule.right is None and entry.kind not in (*rule.left, *rule.without)
+        right += flops if others or (rule.right and entry.kind in rule.right) else 0
+    return left >= right > 0 and left > 0
+
+
+# Classic blocks: T = 4·D, 2·D, 2·D, 6·D and 6·D + V/(2·L), twice that and one less where half the pairs are masked.
+
+
+@pytest.mark.slow
+@given(h=st.integers(1, 8), d_h=st.integers(1, 16), n=st.integers(1, 8), v=st.integers(1, 400))
+def test_classic_blocks(h: int, d_h: int, n: int, v: int) -> None:
+    d = h * d_h
+    plain = found(f"D={d} h={h} F={4 * d} L={n} V={v} plain")
+    gated = found(f"D={d} h={h} F={4 * d} L={n} V={v} gated")
+    with_head = Fraction(v, 2 * n)
+    sums: tuple[tuple[Any, list[Any]], ...] = (
+        (plain, [4 * d, 2 * d, 2 * d, 6 * d, 6 * d + with_head]),
+        (gated, [6 * d, 4 * d, 2 * d, 8 * d, 8 * d + with_head]),
+    )
+    for found_, exact in sums:
+        for rule, length in zip(RULES, exact, strict=True):
+            assert found_[rule.name, "dense"] == max(1, -(-length // 1))
+            assert found_[rule.name, "masked"] == max(1, -(-(2 * length - 1) // 1))
+
+
+def test_the_published_crossovers() -> None:
+    llama = found("llama-3.1-8b")
+    assert (llama[LINEAR, "dense"], llama[WITH_HEAD, "dense"]) == (26_624, 28_628)
+    gpt2 = found("gpt2")
+    assert [gpt2[rule.name, "dense"] for rule in RULES[:4]] == [4 * 768, 2 * 768, 2 * 768, 6 * 768]
+    # 24·T ≥ 160,849
+    assert gpt2[WITH_HEAD, "dense"] == 6703
+    # The router's 8 columns and 2 of 8 experts are feed-forward: (E + 3·k·F)/2 tokens.
+    mixtral = found("mixtral-8x7b")
+    assert mixtral[RULES[0].name, "dense"] == (8 + 3 * 2 * 14_336) // 2
+    # Mistral's window of 4,096 is shorter than any crossover; the rectangle of a prefill does not know it.
+    mistral = found("mistral-7b")
+    assert mistral[LINEAR, "dense"] == 26_624 and mistral[LINEAR, "masked"] is None
+
+
+def small(raw: dict[str, Any]) -> Prefills:
+    return lengths(build(raw, "a drawn description"))
+
+
+@pytest.mark.slow
+@settings(max_examples=25)
+@given(raw=decoders() | encoder_decoders() | encoders(), data=st.data())
+def test_the_first_length_and_no_earlier(raw: dict[str, Any], data: st.DataObject) -> None:
+    """Where a length is found it holds there and at none of the shorter ones; where none is, it never holds."""
+    prefills = small(raw)
+    for each in crossovers(prefills):
+        if each.tokens is None:
+            assert each.why
+            lengths_ = [*range(1, 80), *data.draw(st.lists(st.integers(80, 10**9), max_size=4))]
+            assert not any(holds(prefills, each.rule, each.attention, tokens) for tokens in lengths_)
+        else:
+            assert holds(prefills, each.rule, each.attention, each.tokens)
+            assert not any(
+                holds(prefills, each.rule, each.attention, n) for n in range(max(1, each.tokens - 50), each.tokens)
+            )
+            shorter = data.draw(st.lists(st.integers(1, max(1, each.tokens - 1)), max_size=6))
+            assert each.tokens == 1 or not any(holds(prefills, each.rule, each.attention, n) for n in shorter)
+
+
+BLOCKS: dict[str, Any] = {
+    "d_model": 16,
+    "kind": "encoder",
+    "n_layers": 2,
+    "attention": {"n_heads": 2, "d_head": 8, "block": 5, "random_blocks": 1},
+}
+CHUNKS: dict[str, Any] = {
+    "d_model": 16,
+    "n_layers": 4,
+    "attention": {"n_heads": 2, "d_head": 8},
+    "layer": {"local": {"attention": {"window": 16, "chunked": True}}},
+}
+MIXED = CHUNKS | {"pattern": ["global", "3*local"], "layer": {"global": {}, **CHUNKS["layer"]}}
+# Past `index_top_k` the core of selected keys grows by its index alone.
+INDEX = {"index_heads": 2, "index_width": 4, "index_top_k": 10}
+LATENT = {"n_heads": 2, "q_rank": 4, "kv_rank": 6, "d_nope": 2, "d_rope": 2, "d_v": 2, **INDEX}
+SEARCHED = {
+    "blocks": (BLOCKS, (6, 7, 40, 90)),  # what is let through jumps where they begin, and then at each
+    "chunks alone": (CHUNKS | {"pattern": ["local"]}, (8, 24, 60)),
+    "a global layer in four": (MIXED, (8, 24, 60)),
+    "selected keys": ({"d_model": 16, "n_layers": 1, "latent": LATENT}, (64,)),
+}
+
+
+@pytest.mark.drawn(quick=3)
+@pytest.mark.parametrize(
+    ("kind", "width"), [(kind, width) for kind, (_, widths) in SEARCHED.items() for width in widths]
+)
+def test_the_first_length_is_that_of_a_search(kind: str, width: int) -> None:
+    model = build(SEARCHED[kind][0] | {"feed_forward": {"d_ff": width}}, kind)
+    prefills = lengths(model)
+    assert prefills.filled == (5 if kind == "blocks" else 1)
+    ledgers = {tokens: model.ledger(tokens=tokens) for tokens in range(1, 800)}
+    for answer in crossovers(prefills):
+        quantity = "flops" if answer.attention == "dense" else "flops_masked"
+        sides = ((tokens, *answer.rule.sides(ledger.by_kind(quantity))) for tokens, ledger in ledgers.items())
+        assert answer.tokens == next((tokens for tokens, left, right in sides if left >= right > 0), None)
+        assert kind != "selected keys" or answer.tokens > 10  # type: ignore[operator]
+
+
+def test_never_is_exact_at_the_edge() -> None:
+    """Two layers of one window and one width: one more element of F turns a length into never."""
+    window, d, h = 64, 16, 2
+    # Beyond the window: 4·W·D a token and layer, against 4·D·F of a plain feed-forward: equal where F = W, and then
+    # attention, short by its first tokens, still does not get there; with F one less it does.
+    first_rule = RULES[0].name
+    equal = found(f"D={d} h={h} F={window} L=3 window={window} plain")
+    assert equal[first_rule, "masked"] is None
+    less = found(f"D={d} h={h} F={window - 1} L=3 window={window} plain")
+    # Σ min(i, W) ≥ T·(W − 1): the first W·(W − 1)/2 pairs that are missing are made up for one by one.
+    assert less[first_rule, "masked"] == window * (window - 1) // 2
+
+
+@pytest.mark.drawn(quick=2)
+@pytest.mark.parametrize("name", ["Funnel longer", "Funnel allpool", "PegasusXModel", "MraModel"])
+def test_positions_in_groups_are_searched_by_remainder(name: str) -> None:
+    """Costs of ⌈(a·T + b)/c⌉ positions, against all lengths up to 400; and no closed form is claimed."""
+    pytest.importorskip("sympy", reason="closed forms need sympy")
+    from txcalc.algebra.crossings import closed_forms
+
+    config = json.loads((HF / "small.json").read_text())[name]["config"]
+    prefills = lengths(load(config))
+    answers, costs = crossovers(prefills), [walk(prefills.model.root, prefills.at(n)) for n in range(1, 401)]
+    for answer in answers:
+        quantity = "flops" if answer.attention == "dense" else "flops_masked"
+        sides = [answer.rule.sides(ledger.by_kind(quantity)) for ledger in costs]
+        reached = next((n for n, (left, right) in enumerate(sides, 1) if left >= right), None)
+        assert answer.tokens == reached or (reached is None and (answer.tokens is None or answer.tokens > 400))
+    assert prefills.filled > 1 and closed_forms(prefills, answers) == [None] * len(answers)
+
+
+def test_why_there_is_none() -> None:
+    why = {(each.rule.name, each.attention): each.why for each in crossovers(lengths(load("mamba-130m")))}
+    assert set(why.values()) == {"no attention"}
+    why = {(each.rule.name, each.attention): each.why for each in crossovers(lengths(load("mistral-7b")))}
+    assert set(why.values()) == {"", "beyond its windows it grows no faster"}
+    no_channel = build(
+        {"d_model": 8, "n_layers": 1, "attention": {"n_heads": 2}, "layer": {"a": {"parts": ["attention"]}}}, "here"
+    )
+    first_rule, *_ = crossovers(lengths(no_channel))
+    assert (first_rule.tokens, first_rule.why) == (None, "no such layers")
+
+
+def test_mla_in_both_forms() -> None:
+    """All heads on one latent make scores dearer and the projections cheaper: it crosses earlier."""
+    expanded, absorbed = found("deepseek-v3"), found("deepseek-v3", mla="absorbed")
+    assert all(absorbed[key] < expanded[key] for key in expanded)  # type: ignore[operator]
+    # 305·T·16,384 of scores and values; all else as in the formula of the whole.
+    assert expanded[WITH_HEAD, "dense"] == -(-4_470_776 // 305)
+
+
+def test_a_table_of_distances_bends_the_cost(tmp_path: Path) -> None:
+    """Below its reach DeBERTa meets fewer distances than its table has."""
+    configs = json.loads((HF / "configs.json").read_text())
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(configs["deberta-base"]))
+    prefills = lengths(load(path))
+    assert prefills.windows == (512,)
+    for each in crossovers(prefills):
+        if each.tokens is not None and each.tokens > 1:
+            assert holds(prefills, each.rule, each.attention, each.tokens)
+            assert not holds(prefills, each.rule, each.attention, each.tokens - 1)
+
+
+def test_encoders_and_halves() -> None:
+    bert = found("bert-base")
+    assert all(bert[rule.name, "dense"] == bert[rule.name, "masked"] for rule in RULES)
+    assert [bert[rule.name, "dense"] for rule in RULES[:3]] == [3072, 1536, 1536]
+    both = found("t5-small")
+    fixed = found("t5-small", source=64)
+    assert both[LINEAR, "dense"] != fixed[LINEAR, "dense"]
+    assert lengths(load("t5-small")).at(7).source == 7 and lengths(load("t5-small"), source=64).at(7).source == 64
+    assert lengths(load("t5-small"), source=2).at(7).source == 2
+    assert lengths(load("whisper-large-v3")).at(7).source == 1500
+
+
+def test_a_picture_has_no_length() -> None:
+    with pytest.raises(InputError, match="vit-b: always has 197 positions"):
+        lengths(load("vit-b"))
+
+
+# The solver.
+
+
+@st.composite
+def pieces(draw: st.DrawFn) -> tuple[Callable[[int], int], tuple[int, ...]]:
+    """A continuous function, quadratic between ends, that is above 0 before 1,500 or never."""
+    ends = tuple(sorted(draw(st.sets(st.integers(1, 30), max_size=3))))
+    bends = [draw(st.integers(-1, 1)) for _ in ends] + [draw(st.integers(0, 1))]
+    slopes = [draw(st.integers(-5, 5)) for _ in bends]
+    start = draw(st.integers(-300, 10))
+
+    def f(n: int) -> int:
+        value, low = start, 0
+        for slope, bend, high in zip(slopes, bends, (*ends, n), strict=True):
+            steps = max(0, min(n, high) - low)
+            value += slope * steps + bend * steps * (steps - 1) // 2
+            low = high
+        return value
+
+    return f, ends
+
+
+@pytest.mark.slow
+@settings(max_examples=300)
+@given(pieces())
+def test_first_against_brute_force(drawn: tuple[Callable[[int], int], tuple[int, ...]]) -> None:
+    f, ends = drawn
+    assert first(f, ends) == next((n for n in range(1, 1500) if f(n) >= 0), None)
+
+
+@given(a=st.integers(1, 10**6), b=st.integers(-(10**12), 10**15), c=st.integers(0, 10**24))
+def test_first_of_large_quadratics(a: int, b: int, c: int) -> None:
+    answer = first(lambda n: a * n * n - b * n - c)
+    assert answer is not None and a * answer**2 >= b * answer + c
+    assert answer == 1 or a * (answer - 1) ** 2 < b * (answer - 1) + c
+
+
+def test_an_end_may_be_the_second() -> None:
+    assert first(lambda n: 5 * n - 100 - (n == 1), (2,)) == 20
+
+
+def test_what_is_past_an_end_is_another_polynomial() -> None:
+    """-1 up to 3, and from there on -1, -2, 1."""
+    assert first(lambda n: -1 if n < 4 else 2 * (n - 3) ** 2 - 3 * (n - 3) - 1, (3,)) == 5
+
+
+def test_what_is_not_quadratic_is_refused() -> None:
+    with pytest.raises(ArithmeticError, match="more than the second degree"):
+        first(lambda n: n**3 - 10**9)
+    with pytest.raises(ArithmeticError, match="not quadratic"):
+        first(lambda n: min(n, 50) + max(0, n - 50) // 2 - 100)
+
+
+# Cache against weights.
+
+
+def test_llama_reads_its_weights_but_the_token_table() -> None:
+    rows = {each.batch: each for each in balances(lengths(load("llama-3.1-8b")))}
+    assert list(rows) == list(BATCHES)
+    weights = 2 * (8_030_261_248 - 128_256 * 4096)
+    for batch, row in rows.items():
+        assert row.weights_bytes == weights
+        assert row.context == -(-weights // (131_072 * batch))
+        assert row.cache_bytes == batch * 131_072 * row.context
+    (one, *_) = balances(lengths(load("llama-3.1-8b")), dtype="fp8", kv_dtype="int4")
+    assert (one.weights_bytes, one.context) == (weights // 2, -(-weights // 2 // 32_768))
+
+
+def test_of_selected_keys_only_the_chosen_latents_are_read() -> None:
+    """Past `index_top_k` a step reads one more key of the index a token, and no more of the latent."""
+    model = build({"d_model": 4, "n_layers": 1, "latent": LATENT, "feed_forward": {"d_ff": 4}}, "small")
+    for row in balances(lengths(model)):
+        weights = model.params
+        context = -(-weights // (12 * row.batch))  # 8 of the latent and 4 of the index, in as many bits
+        if context > 10:
+            context = -(-(weights - 80 * row.batch) // (4 * row.batch))
+        assert row.context == context
+        assert row.cache_bytes == 2 * row.batch * (8 * min(context, 10) + 4 * context)
+
+
+def test_a_tied_head_is_read() -> None:
+    (row, *_) = balances(lengths(load("gpt2")))
+    assert row.weights_bytes == 2 * (124_439_808 - 1024 * 768)
+
+
+def test_experts_are_read_as_far_as_the_batch_reaches() -> None:
+    model = load("mixtral-8x7b")
+    rows = {each.batch: each.weights_bytes for each in balances(lengths(model))}
+    expert = 32 * 3 * 4096 * 14_336
+    rest = model.params - 8 * expert - 32_000 * 4096
+    assert rows == {1: 2 * (rest + 2 * expert), **dict.fromkeys(BATCHES[1:], 2 * (rest + 8 * expert))}
+
+
+def test_a_decode_step_reads_neither_the_encoder_nor_what_the_cache_holds() -> None:
+    """T5: of cross-attention q and o only, K and V are in the cache; the relative biases and the tied head are read."""
+    (row, *_) = balances(lengths(load("t5-small")))
+    layer = (4 + 2) * 512 * 512 + 2 * 512 * 2048 + 3 * 512
+    assert row.weights_bytes == 2 * (6 * layer + 512 + 32 * 8 + 32_128 * 512)
+
+
+def test_windows_and_states_stop_growing() -> None:
+    assert [each.context for each in balances(lengths(load("mistral-7b")))][:2] == [None, None]
+    assert [each.context for each in balances(lengths(load("mamba-130m")))] == [None, None, None, None, 1]
+    assert balances(lengths(load("bert-base"))) == []
+
+
+@settings(max_examples=15)
+@given(raw=decoders(), batch=st.sampled_from(BATCHES))
+def test_the_first_context_and_no_earlier(raw: dict[str, Any], batch: int) -> None:
+    prefills = small(raw)
+    rows = {each.batch: each for each in balances(prefills)}
+    assume(rows)
+    row = rows[batch]
+    weights = sum(map(elements_read, prefills.model.ledger(batch, 1, 1)))
+
+    def cache(context: int) -> int:
+        """All that is held, but of latents what the step reads: an index may select them."""
+        step = prefills.model.ledger(1, 1, context - 1, mla="absorbed")
+        return batch * sum(e.traffic.cache if isinstance(e.leaf, LatentCore) else e.cache for e in step)
+
+    assert row.weights_bytes == ceil_div(16 * weights, 8)
+    if row.context is None:
+        assert cache(10**9) < weights
+    else:
+        assert cache(row.context) >= weights
+        assert row.context == 1 or cache(row.context - 1) < weights
+
+
+# Closed forms.
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [name for name in names() if not name.startswith("vit")])
+def test_a_closed_form_rounds_up_to_the_length(name: str) -> None:
+    sympy = pytest.importorskip("sympy")
+    from txcalc import algebra
+    from txcalc.algebra import crossings
+
+    prefills = lengths(load(name))
+    rows = crossovers(prefills)
+    letters = algebra.values(algebra.symbolic(prefills.model).letters)
+    if prefills.model.has_encoder_apart:
+        letters[algebra.symbol("T_src")] = sympy.Integer(prefills.start.source)
+    for row, form in zip(rows, crossings.closed_forms(prefills, rows), strict=True):
+        if form is None:
+            assert row.tokens in (None, 1)
+            continue
+        a, b, c = (sympy.sympify(part).xreplace(letters) for part in form)
+        root = (b + sympy.sqrt(b * b + 4 * a * c)) / (2 * a)
+        assert sympy.ceiling(root) == row.tokens, (row.rule.name, row.attention)
+
+
+def test_closed_forms_as_written() -> None:
+    pytest.importorskip("sympy")
+    from txcalc.algebra import crossings
+
+    plain, gated = ([form.write() for form in crossings.classic_forms(gate) if form] for gate in (False, True))
+    assert plain[::2] == ["4·D", "2·D", "2·D", "6·D", "(12·L·D + V)/(2·L)"]
+    assert plain[1::2] == ["8·D − 1", "4·D − 1", "4·D − 1", "12·D − 1", "(L·(12·D − 1) + V)/L"]
+    assert gated[::2] == ["6·D", "4·D", "2·D", "8·D", "(16·L·D + V)/(2·L)"]
+    prefills = lengths(load("gemma-3-27b"))
+    forms: Any = crossings.closed_forms(prefills, crossovers(prefills))
+    assert forms[2].write() == "D·(3·F − 2·d_h·(h + h_kv))/(2·h·d_h)"
+    assert forms[4].write() == "D·(h + h_kv)/h"
+    assert forms[5].write() == (
+        "(b + √(b² + 4·a·c))/(2·a); a = L_global·h; "
+        "b = 2·D·(L_global + L_local)·(h + h_kv) − L_global·h − 2·L_local·h·W; c = L_local·h·W·(W − 1)"
+    )
+    assert forms[4].latex() == r"\frac{D \cdot \left(h + h_{kv}\right)}{h}"
+
+
+def test_the_closed_form_is_that_of_its_piece() -> None:
+    """At its last length a window does not yet show; one token less of it, and it does."""
+    pytest.importorskip("sympy")
+    from txcalc.algebra import crossings
+
+    forms: dict[int, Any] = {}
+    for window in (127, 126):
+        prefills = lengths(load(f"D=16 h=2 F=64 L=1 plain window={window}"))
+        found_ = crossovers(prefills)
+        assert found_[1].tokens == (127 if window == 127 else 126 * 125 // 2 // (126 - 64) + 1)
+        forms[window] = crossings.closed_forms(prefills, found_)[1]
+    assert forms[127].write() == "(2·D·F − h·d_h)/(h·d_h)"
+    assert "W" in forms[126].write()
+
+
+# The command.
+
+
+run = Command("crossover", columns=100, NO_COLOR="1")
+
+
+def test_json() -> None:
+    pytest.importorskip("sympy")
+    data = run.data("llama-3.1-8b", "mistral-7b")
+    assert data["schema"] == "txcalc/crossover/1"
+    assert len(data["rows"]) == 2 * 2 * len(RULES)
+    assert data["rows"][6] == {
+        "model": "llama-3.1-8b",
+        "rule": LINEAR,
+        "attention": "dense",
+        "formula": "D·(2·d_h·(h + h_kv) + 3·F)/(2·h·d_h)",
+        "tokens": 26_624,
+    }
+    never = data["rows"][-1]
+    assert (never["model"], never["tokens"], never["formula"]) == ("mistral-7b", None, None) and never["why"]
+    assert data["cache"][0] == {
+        "model": "llama-3.1-8b",
+        "batch": 1,
+        "context": 114_517,
+        "weights_bytes": 15_009_849_344,
+        "cache_bytes": 114_517 * 131_072,
+    }
+    assert data["classic"][0] == {"rule": RULES[0].name, "attention": "dense", "plain": "4·D", "gated": "6·D"}
+
+
+def test_the_table() -> None:
+    result = run("llama-3.1-8b", "mistral-7b", "--no-formulas")
+    lines = [" ".join(line.split()) for line in result.stdout.splitlines()]
+    assert f"{LINEAR} 26,624 53,247" in lines and f"{LINEAR} 26,624 never" in lines
+    assert lines[lines.index(f"{LINEAR}, masked") + 1] == "beyond its windows it grows no faster"
+    assert "1 114,517 13.98 GiB 13.98 GiB" in lines
+    assert max(map(len, result.stdout.splitlines())) <= 100
+
+
+def test_other_formats_have_the_lengths() -> None:
+    found = csv.DictReader(run("llama-3.1-8b", "--no-formulas", "--format", "csv").stdout.splitlines())
+    values = {(row["table"], row["row"], row["column"]): row["value"] for row in found}
+    assert values["llama-3.1-8b: crossover length", LINEAR, "masked"] == "53247"
+    place = "llama-3.1-8b: context from which a decode step reads more cache than weights"
+    assert values[place, "8", "weights bytes"] == "15009849344"
+
+
+LOADED = "; print('LOADED', *sorted({'sympy', 'numpy', 'torch'} & set(sys.modules)))"
+COMMAND = (
+    "import sys; from txcalc.cli import app; app(['crossover', 'llama-3.1-8b', *sys.argv[1:]], standalone_mode=False)"
+)
+
+
+@pytest.mark.slow
+def test_integers_need_no_sympy() -> None:
+    def lines(before: str, *argv: str) -> tuple[list[str], str]:
+        command = [sys.executable, "-c", before + COMMAND + LOADED, *argv]
+        result = subprocess.run(command, capture_output=True, text=True, check=True)
+        return result.stdout.splitlines(), result.stderr
+
+    out, err = lines("", "--no-formulas")
+    assert out[-1] == "LOADED" and any("26,624" in line for line in out) and not err
+    out, err = lines("import sys; sys.modules['sympy'] = None; ")
+    assert any("26,624" in line for line in out)
+    assert "no closed forms: a formula in letters needs sympy" in err and "txcalc[symbolic]" in err

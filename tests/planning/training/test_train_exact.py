@@ -1,0 +1,1403 @@
+"""A training step piece by piece, each number worked out by hand, by summation or by another reading of the source."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from paths import DATA
+from tiny import TINY
+
+from txcalc import hardware, load
+from txcalc.curves import Curve
+from txcalc.errors import InputError
+from txcalc.hardware import Accelerator
+from txcalc.ledger import same_input
+from txcalc.planning.layout import Group
+from txcalc.planning.training import Layout, Recipe, memory, order, profiles
+from txcalc.planning.training.activations import INPUTS, kept, kept_by_kind, leaf_bytes
+from txcalc.planning.training.collectives import Sent, collectives
+from txcalc.planning.training.machine import (
+    FLASH,
+    NEWER,
+    PCIE,
+    SLOWED,
+    Floor,
+    Kernels,
+    Machine,
+    Message,
+    latency,
+    relayed,
+)
+from txcalc.planning.training.memory import RankPeak, rank_of
+from txcalc.planning.training.offload import HOST, hosted
+from txcalc.planning.training.optimizers import OPTIMIZERS
+from txcalc.planning.training.overlap import ProductTime
+from txcalc.planning.training.parts import RankTree, in_letters
+from txcalc.planning.training.profiles import WORKSPACE
+from txcalc.planning.training.recipe import BEHIND
+from txcalc.planning.training.run import Terms, parse_days, run
+from txcalc.planning.training.schedules import Action
+from txcalc.planning.training.stages import Pipeline, StagePiece, tied_tables
+from txcalc.planning.training.states import (
+    RankTensor,
+    State,
+    chunk,
+    even_share,
+    held_by,
+    shard_runs,
+    sharers,
+    states,
+    tensors,
+)
+from txcalc.planning.training.step import Step, StepTimer
+from txcalc.planning.training.timeline import PieceTime, number, simulate
+from txcalc.sources import build
+
+pytestmark = pytest.mark.drawn(quick=1000)  # all, in the inner loop too: a few seconds of exact numbers
+
+# Actions of ranks as torch 2.13's classes of schedules list them (`_calculate_single_rank_operations`; test_layouts.py
+# asks them of many more): schedule, stages, pieces, micro-batches, rank, and kind, piece of the model and micro-batch.
+ACTIONS = json.loads((DATA / "training" / "schedules.json").read_text())
+
+
+@pytest.mark.parametrize(("schedule", "stages", "pieces", "batches", "rank", "actions"), ACTIONS)
+def test_a_rank_works_in_torch_s_order(
+    schedule: str, stages: int, pieces: int, batches: int, rank: int, actions: str
+) -> None:
+    recipe = Recipe(Layout(pp=stages, vpp=pieces), schedule=schedule)
+    found = order(schedule, stages, rank, batches, pieces)
+    assert " ".join(f"{kind}{number(recipe, rank, piece)}.{batch}" for kind, piece, batch in found) == actions
+
+
+@pytest.mark.parametrize("rank", range(3))
+def test_simple_schedules_are_two_loops(rank: int) -> None:
+    """GPipe: all forwards, then all backwards. 1F1B: forwards before the first gradient is there, then by turns. On one
+    stage each micro-batch by itself, whatever the schedule."""
+
+    def said(schedule: str, stages: int) -> str:
+        return " ".join(f"{kind}{batch}" for kind, _, batch in order(schedule, stages, rank % stages, 4))
+
+    assert said("gpipe", 3) == "F0 F1 F2 F3 B0 B1 B2 B3"
+    by_rank = "F0 F1 F2 B0 F3 B1 B2 B3", "F0 F1 B0 F2 B1 F3 B2 B3", "F0 B0 F1 B1 F2 B2 F3 B3"
+    assert said("1f1b", 3) == by_rank[rank]
+    assert said("zb", 1) == said("gpipe", 1) == "F0 B0 F1 B1 F2 B2 F3 B3"
+
+
+def relaxed(
+    recipe: Recipe, pieces: list[PieceTime], waits: tuple[float, float]
+) -> dict[tuple[int, int], tuple[float, float]]:
+    """When each action of each rank begins and ends, by going over all of them until nothing moves."""
+    stages, last = recipe.layout.pp, len(pieces) - 1
+    tables = [order(recipe.schedule, stages, rank, recipe.accumulation, recipe.pieces) for rank in range(stages)]
+    own = [[number(recipe, rank, piece) for piece in range(recipe.pieces)] for rank in range(stages)]
+    home = {n: rank for rank, numbers in enumerate(own) for n in numbers}
+    times: dict[tuple[int, int], tuple[float, float]] = {}
+    while True:
+        there = {
+            (own[rank][a.piece], "F" if a.kind == "F" else "G", a.batch): (rank, times[rank, i][1])
+            for rank, table in enumerate(tables)
+            for i, a in enumerate(table)
+            if (rank, i) in times and a.kind != "W"
+        }
+        now: dict[tuple[int, int], tuple[float, float]] = {}
+        for rank, table in enumerate(tables):
+            free = 0.0
+            for i, (kind, piece, batch) in enumerate(table):
+                n = own[rank][piece]
+                came = {"F": (n - 1, "F"), "W": None}.get(kind, (n + 1, "G") if n < last else (n, "F"))
+                start = free
+                if came and came[0] >= 0:
+                    if (*came, batch) not in there:
+                        break
+                    giver, done = there[(*came, batch)]
+                    if giver != rank:
+                        wait = waits[came[1] == "G"]
+                        start = max(free + wait, done + wait + pieces[min(n, came[0])].send)
+                    else:
+                        start = max(free, done + (0 if home[n] == rank else waits[came[1] == "G"]))
+                one = pieces[n]
+                took = {"F": one.forward, "I": one.inputs, "W": one.weights, "B": one.inputs + one.weights}[kind]
+                now[rank, i] = start, start + took
+                to = n + 1 if kind == "F" else n - 1
+                free = start + took + (waits[kind != "F"] if kind != "W" and home.get(to, rank) != rank else 0)
+        if now == times:
+            return times
+        times = now
+
+
+@pytest.mark.parametrize("waits", [(0.0, 0.0), (5.0, 3.0)])
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev"])
+@pytest.mark.parametrize("stages", [1, 2, 3])
+def test_events_are_those_of_the_longest_way(schedule: str, stages: int, waits: tuple[float, float]) -> None:
+    """Of uneven pieces and messages, whole numbers of seconds."""
+    vpp = 2 if schedule == "interleaved" and stages > 1 else 1
+    recipe = Recipe(Layout(pp=stages, vpp=vpp), accumulation=2 * stages, schedule=schedule)
+    pieces = [PieceTime(3 + 5 * n, 7 + n, 2 + 3 * n, 11 + n) for n in range(stages * recipe.pieces)]
+    line, expected = simulate(recipe, pieces, waits), relaxed(recipe, pieces, waits)
+    found = {(rank, i): (e.start, e.end) for rank, events in enumerate(line.ranks) for i, e in enumerate(events)}
+    assert found == expected
+    assert line.seconds == max(end for _, end in expected.values())
+    for rank in range(stages):
+        assert line.busy(rank) == sum(end - start for (own, _), (start, end) in expected.items() if own == rank)
+
+
+def test_what_cannot_begin_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from txcalc.planning.training import timeline
+
+    monkeypatch.setattr(timeline, "order", lambda *asked: [Action("B", 0, 0), Action("F", 0, 0)])
+    with pytest.raises(InputError, match="1f1b with 1 micro-batches waits for itself at pp = 1"):
+        simulate(Recipe(), [PieceTime(1, 1, 1, 0)])
+
+
+# A machine whose figures are round: a second is a FLOP, a byte, a start or a term of a sum, as it is asked for.
+
+
+def card(peak: int = 10**30, bandwidth: int = 10**30, **curve: float) -> Accelerator:
+    """One with all classes of kernels alike; what is not said takes no time."""
+    one = hardware.load("h100-sxm")
+    own, peaks = one.efficiency, {"bf16": peak, "fp8": 4 * peak, "fp16": peak}
+    curves = {key: Curve(**curve) for key in own.curves}
+    efficiency = replace(own, curves=curves, memory=1.0, launch_s=curve.get("start_s", 0.0), host_s=0.0)
+    return replace(one, peaks=peaks, bandwidth=bandwidth, calibration=efficiency)
+
+
+def kernels(wide: str = "bf16", products: str = "bf16", flash: str | None = None, **made: Any) -> Kernels:
+    return Kernels(Machine.of(card(**made), products=products), wide, flash)
+
+
+def test_a_product_takes_what_its_curve_says() -> None:
+    """800 FLOPs at 10 per second of which a half is reached are 160 s, 60 bytes at 5 of which a quarter 48 s; three
+    starts of 2 s, of 7 terms at half a second each."""
+    shares: dict[str, Any] = {"compute": 0.5, "memory": 0.25, "start_s": 2.0, "depth_s": 0.5}
+    assert kernels(peak=10, bandwidth=5, **shares).product(800, 60, 3, 7) == 160 + 3 * (2 + 3.5)
+    assert kernels(peak=10, bandwidth=5, blend=1, **shares).product(800, 60, 3, 7) == 160 + 48 + 16.5
+    assert kernels(peak=10, bandwidth=5, **shares).product(100, 60, 3, 7) == 48 + 16.5
+    # In 8 bits at four times the peak; of 9 rows of 7 terms 16 bits are read and 8 written, twice, at 5 bytes/s.
+    narrow = kernels(products="fp8", peak=10, bandwidth=5, quantise=2, **shares)
+    assert narrow.product(800, 0, 3, 7, 9) == 40 + 16.5 + 2 * 9 * 7 * 3 / 5
+    assert Floor(Machine.of(card(10, 5, **shares))).product(800, 60, 3, 7) == 80
+
+
+def test_attention_takes_what_its_curve_says() -> None:
+    """Of heads so narrow that a score costs 3 times its products; FlashAttention's own share where it is less."""
+    shares: dict[str, Any] = {"compute": 0.5, "memory": 0.25, "start_s": 2.0, "depth_s": 0.5, "score": 96.0}
+    one = kernels(peak=10, bandwidth=5, **shares)
+    assert one.core(800, 60, 3, 7, 32, False) == one.core(800, 60, 3, 7, 32, True) == 3 * 160 + 16.5
+    assert one.core(800, 60, 3, 7, 192, False) == 160 + 16.5
+    assert one.core(0, 60, 3, 7, 32, False) == 48 + 16.5
+    slow = kernels(flash="flash1", peak=10, bandwidth=5, **shares)
+    assert slow.core(800, 0, 0, 7, 96, False) == pytest.approx(80 / (0.325 * NEWER))
+    assert slow.core(800, 0, 0, 7, 96, True) == 160
+    assert slow.flash == FLASH["flash1"] * NEWER
+    fast = kernels(flash="flash2", peak=10, bandwidth=5, **{**shares, "compute": 0.01})
+    assert fast.core(800, 0, 0, 7, 96, False) == 8000
+    older = replace(card(), kernels="ampere")
+    assert Kernels(Machine.of(older), flash="flash2").flash == 0.615
+    # Scores that go through memory: four kernels one after the other, of whose bytes and FLOPs none is hidden.
+    assert one.scores(800, 60, 3, 7) == 160 + 60 / 5 + 4 * 16.5
+
+
+def test_all_else_moves_bytes() -> None:
+    efficiency = replace(card(bandwidth=5).efficiency, memory=0.5, launch_s=3.0)
+    machine = Machine.of(replace(card(bandwidth=5), calibration=efficiency))
+    assert Kernels(machine).stream(60, 4) == 24 + 12
+    assert Floor(machine).stream(60, 4) == 12
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "local", "seconds"),
+    [
+        ("all_gather", 4, 4, 14 + 3 * 1.9),
+        ("reduce_scatter", 16, 8, 14 + 13 * 1.9 + 2 * 4.0),  # of 15 hops two between nodes
+        ("all_gather", 3, 1, 14 + 3 * 4.0),
+        ("all_reduce", 2, 2, 14 + 2 * 1 * 1.25),  # the tree's, of a hop
+        ("all_reduce", 4, 1, 14 + 2 * 4 * 4.0),  # the ring's: less than two steps of a tree between nodes
+        ("all_reduce", 32, 4, 14 + 2 * (3 * 1.25 + 3 * 8.5)),
+        ("all_to_all", 8, 8, 14 + 1.9),
+        ("send", 2, 1, 14 + 4.0),
+    ],
+)
+def test_a_collective_starts_as_nccl_s_model_says(kind: str, size: int, local: int, seconds: float) -> None:
+    assert latency(Message(kind, Group(size, local), 0)) == pytest.approx(seconds * 1e-6)
+
+
+def test_what_a_machine_says() -> None:
+    assert Machine.of(card()).host == PCIE == 16 * 16 * 10**9 * 128 // 130 // 8
+    assert Machine.of(card(), host=1).host == 1
+    assert HOST == 16 * 38_400_000_000 // 8
+    assert pytest.approx(0.189 / 0.310278) == SLOWED
+    assert Machine.lost(10, 100) == pytest.approx(10 * SLOWED) and Machine.lost(10, 1) == 9
+    four = Machine.of(card(), node=4)
+    assert [four.beside(8, stride, 64) for stride in (1, 2, 4, 8)] == [Group(8, n) for n in (4, 2, 1, 1)]
+    assert Machine.of(replace(card(), node=None)).beside(8, 2, 16) == Group(8, 8)
+    # Ten bytes from one node to the next, and within one; nothing of one rank alone.
+    near, far = replace(card(), link=10), replace(card(), link=10, link_between=5, node=1)
+    for one, seconds in ((near, 1), (far, 2)):
+        assert Floor(Machine.of(one)).transfer(Message("send", Group(4, 4 if one is near else 1), 10)) == seconds
+    assert Kernels(Machine.of(near)).transfer(Message("send", Group(1, 1), 10)) == 0
+    assert Kernels(Machine.of(near)).transfer(Message("all_gather", Group(2, 2), 0)) == 0
+    whole = Kernels(Machine.of(near)).transfer(Message("all_gather", Group(2, 2), 10, 3))
+    assert whole == pytest.approx(1 / 0.82 + 3 * 15.9e-6)
+
+
+# What a host holds.
+
+
+def rank(state: State, away: int = 0) -> RankPeak:
+    return RankPeak(0, 1, 0, 0, {}, "", {}, state, (), 0, away, 0)
+
+
+@pytest.mark.parametrize(
+    ("layout", "zero", "link", "processors"),
+    [
+        (Layout(fsdp=4), 0, 30 + 40, 30 + 2 * 50 + 40),  # gradients there, weights back
+        (Layout(dp=4), 0, 30 + 40, 30 + 2 * 50 + 40),
+        (Layout(dp=4), 1, 7 + 10, 7 + 2 * 50 + 10),  # whole on every rank, of which each hands on its share
+        (Layout(dp=2, cp=2), 2, 30 + 10, 30 + 2 * 50 + 10),
+        (Layout(dp=4), 3, 30 + 40, 30 + 2 * 50 + 40),
+    ],
+)
+def test_an_optimizer_s_state_in_the_host(layout: Layout, zero: int, link: int, processors: int) -> None:
+    recipe = Recipe(layout, framework="deepspeed", zero=zero, offload="optimizer")
+    hosts = [rank(State(40, 30, 50)), rank(State(4, 3, 5))]
+    assert hosted(recipe, hosts, 2, 0, 0) == (link / 2, processors / HOST)
+    tuned = [rank(State(400, 30, 50, adapters=40))]
+    assert hosted(recipe, tuned, 2, 0, 0) == (link / 2, processors / HOST)
+
+
+def test_activations_in_the_host() -> None:
+    """60 bytes at 2 per second each way, of which compute hides 10 s and 25 s, of each micro-batch."""
+    recipe = Recipe(accumulation=3, offload="activations")
+    hosts = [rank(State(40, 30, 50), away) for away in (60, 8)]
+    assert hosted(recipe, hosts, 2, 10, 25) == (3 * (20 + 5), 0)
+    assert hosted(recipe, hosts, 2, 31, 40) == (0, 0)
+    both = replace(recipe, offload="optimizer+activations")
+    assert hosted(both, hosts, 2, 10, 25) == (35 + 75, 170 / HOST)
+
+
+# Weights, gradients and optimizer state.
+
+
+@pytest.mark.parametrize(
+    ("name", "vector", "matrix", "cube"),
+    [
+        ("adamw", 2 * 4 * 6, 2 * 4 * 15, 2 * 4 * 30),
+        ("adamw-bf16", 2 * 2 * 6, 2 * 2 * 15, 2 * 2 * 30),
+        ("sgd", 0, 0, 0),
+        ("sgd-momentum", 4 * 6, 4 * 15, 4 * 30),
+        ("lion", 4 * 6, 4 * 15, 4 * 30),
+        ("muon", 2 * 4 * 6, 4 * 15, 2 * 4 * 30),  # a matrix between hidden vectors alone
+        ("adafactor", 4 * 6, 4 * (3 + 5), 4 * 2 * (3 + 5)),
+    ],
+)
+def test_what_an_optimizer_keeps(name: str, vector: int, matrix: int, cube: int) -> None:
+    size = OPTIMIZERS[name].size
+    shapes = (((6,), False), ((3, 5), True), ((2, 3, 5), False))
+    assert [size(shape, 4, hidden) for shape, hidden in shapes] == [vector, matrix, cube]
+    assert size((3, 0), 4, False) == 0
+
+
+def test_eight_bits_have_a_scale_for_256() -> None:
+    size = OPTIMIZERS["adamw-8bit"].size
+    assert [size(shape, 4, False, False) for shape in ((16, 256), (4097,))] == [2 * (4096 + 64), 2 * (4097 + 4 * 17)]
+    assert size((4095,), 4, False, True) == 2 * 4 * 4095
+    recipe = Recipe(optimizer="adamw-8bit")
+    for elements, sizes in ((4095, 8 * 4095), (4096, 2 * (4096 + 64))):
+        made = RankTensor((elements,), 1, None, False, False, ())
+        assert states([made], recipe, 0).optimizer == sizes
+
+
+def test_pieces_of_a_number() -> None:
+    """As torch.chunk cuts 10 over 4 and 7 over 6, and as even as can be."""
+    assert [chunk(10, 4, rank) for rank in range(4)] == [3, 3, 3, 1]
+    assert [chunk(7, 6, rank) for rank in range(6)] == [2, 2, 2, 1, 0, 0]
+    assert [even_share(10, 4, rank) for rank in range(4)] == [3, 3, 2, 2]
+    assert [even_share(8, 4, rank) for rank in range(4)] == [2] * 4
+
+
+MATRIX = RankTensor((10, 8), 3, None, False, True, (0, 1, 2))
+VECTOR = RankTensor((5,), 1, None, False, False, ())
+FROZEN = RankTensor((6,), 1, None, False, False, (), learns=False)
+
+
+@pytest.mark.parametrize(
+    ("recipe", "shard", "elements"),
+    [
+        (Recipe(), 0, (251, 245, 245)),
+        (Recipe(Layout(fsdp=4)), 0, (3 * 24 + 2 + 2, 74, 74)),  # rows, as torch.chunk cuts them
+        (Recipe(Layout(fsdp=4)), 3, (3 * 8, 24, 24)),
+        (Recipe(Layout(fsdp=2, cp=2)), 3, (24, 24, 24)),
+        (Recipe(Layout(dp=4), framework="megatron"), 0, (251, 245, 245)),
+        (Recipe(Layout(dp=4), framework="megatron", zero=1), 3, (251, 245, 62)),  # of one buffer, padded
+        (Recipe(Layout(dp=4), framework="deepspeed", zero=2), 1, (251, 62, 62)),
+        (Recipe(Layout(dp=4), framework="deepspeed", zero=3), 1, (62 + 2, 62, 62)),  # what is frozen apart
+        (Recipe(Layout(dp=3), framework="nanotron", zero=1), 0, (251, 245, 3 * 27 + 2)),  # each tensor by itself
+        (Recipe(Layout(dp=3), framework="nanotron", zero=1), 2, (251, 245, 3 * 26 + 1)),
+        (Recipe(Layout(dp=3), framework="nanotron"), 2, (251, 245, 245)),
+    ],
+)
+def test_a_rank_holds_its_share(recipe: Recipe, shard: int, elements: tuple[int, int, int]) -> None:
+    """Three matrices of ten rows, a vector of five, and one of six that is frozen: weights, gradients, AdamW's state
+    with fp32 weights beside narrower ones."""
+    state = states([MATRIX, VECTOR, FROZEN], recipe, shard)
+    weights, gradients, learnt = elements
+    own = recipe.parameter_bytes
+    assert state == State(weights * own, gradients * recipe.gradient_bytes, learnt * (8 if own == 4 else 12))
+    wide = replace(recipe, parameter="fp32", gradient="fp32", optimizer="sgd")
+    assert states([MATRIX, VECTOR, FROZEN], wide, shard) == State(4 * weights, 4 * gradients, 0)
+
+
+def test_a_gradient_that_comes_out_whole_is_kept_whole() -> None:
+    table = RankTensor((5, 8), 1, 0, False, False, (), gradient=(10, 8))
+    assert states([table], Recipe(Layout(tp=2)), 0) == State(160, 320, 320)
+    momentum = Recipe(Layout(tp=2), optimizer="sgd-momentum")  # a copy of the first gradient
+    assert states([table], momentum, 0) == State(160, 320, 320)
+    assert states([table], replace(momentum, optimizer="lion"), 0) == State(160, 320, 160)
+
+
+def test_adapters_are_counted_apart() -> None:
+    adapter = RankTensor((4, 8), 2, None, False, True, (0, 1), adapter=True)
+    recipe = Recipe(parameter="bf16", adapter="fp32")
+    assert states([VECTOR, adapter], recipe, 0) == State(10, 10 + 256, 20 + 512, 256)
+
+
+@pytest.mark.parametrize(
+    ("layout", "numbers"),
+    [
+        (Layout(fsdp=9), [2] * 8 + [0]),
+        (Layout(fsdp=5, dp=2), [4] * 4 + [0]),
+        (Layout(fsdp=16), [1] * 16),
+        (Layout(fsdp=32), [0.5] * 32),  # more ranks than experts: rows of each
+        (Layout(fsdp=10, ep=2), [2] * 8 + [0] * 2),  # its two ranks each with the same shard of other experts
+        (Layout(tp=2, fsdp=3), [3, 3, 2]),  # of half as many columns
+    ],
+)
+def test_fsdp_shards_stacked_experts_whole(layout: Layout, numbers: list[float]) -> None:
+    """Sixteen experts of three matrices of 64 × 96, in each of four layers, and AdamW's two moments, in fp32."""
+    model, recipe = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=16 k=2"), Recipe(layout, tokens=32)
+    experts = [tensor for tensor in held_by(Pipeline(model, recipe).pieces, recipe)[0] if tensor.expert]
+    every = [states(experts, recipe, rank) for rank in range(layout.fsdp)]
+    assert [state.parameters for state in every] == [n * 4 * 3 * 64 * 96 * 4 for n in numbers]
+    assert [state.optimizer for state in every] == [2 * state.parameters for state in every]
+
+
+def test_a_tied_table_is_known_from_others_of_its_shape() -> None:
+    """Of positions there are as many as tokens; an encoder reads the table of its decoder's head; Gemma 4 has a second
+    table of tokens, for what its layers add."""
+    plain, own = "D=64 L=2 h=8 F=256 V=256 plain ln bias learned=256", "embedding.tokens"
+    of_models = (("t5-small", "decoder.embedding.tokens"), (TINY["gemma4"], own))
+    for source, tied in ((plain + " tied", own), (plain, ""), *of_models):
+        (piece,) = Pipeline(load(source), Recipe(tokens=32)).pieces
+        assert [leaf.entry.path for leaf in tied_tables(piece.leaves)] == ([tied] if tied else [])
+    timer = StepTimer(load(plain + " tied"), Recipe(tokens=32, parameter="bf16"), Machine.of(hardware.load("h100-sxm")))
+    tables = [leaf for leaf in timer.pipeline.pieces[0].leaves if leaf.entry.kind == "embedding" and leaf.entry.params]
+    # In 16 bits: of tokens both gradients are read, and written, and their sum; of positions theirs is written.
+    assert [timer._tabled(leaf) for leaf in tables] == [4 * 256 * 64 * 2, 256 * 64 * 2]
+
+
+def test_rows_of_experts_that_fsdp_cannot_shard_are_refused() -> None:
+    """torch: "FSDP does not support uneven sharding on dim 1"."""
+    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=16 k=2")
+    with pytest.raises(InputError, match="at most 16 ranks for 16 experts, not 36, or a divisor of their 96 rows"):
+        memory(model, Recipe(Layout(fsdp=36), tokens=32))
+    memory(model, Recipe(Layout(fsdp=32), tokens=32))
+
+
+def test_adapters_of_experts_whose_rank_does_not_divide_are_sharded_by_expert() -> None:
+    """16 experts over 32 ranks: of matrices with 64 or 96 rows each rank has some of each expert, of those with as many
+    rows as the adapters' rank, 6, a rank has one expert's or none."""
+    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=16 k=2", {"lora.rank": 6, "lora.modules": ["all"]})
+    recipe = Recipe(Layout(fsdp=32), tokens=32, frozen="bf16")
+    experts = [tensor for tensor in held_by(Pipeline(model, recipe).pieces, recipe)[0] if tensor.expert]
+    rows, own = 16 * (96 + 96 + 64) // 32 * 6, (64 + 64 + 96) * 6
+    for rank in (0, 15, 16, 31):
+        assert states(experts, recipe, rank).adapters == 4 * 4 * (rows + own * (rank < 16))
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "all_else", "experts"),
+    [
+        (Layout(fsdp=8), {}, 8, 8),
+        (Layout(fsdp=4, cp=2), {}, 8, 8),
+        (Layout(fsdp=8, ep=4), {}, 8, 2),
+        (Layout(tp=2, fsdp=4, ep=8), {}, 4, 1),
+        (Layout(tp=4, fsdp=4, ep=2), {}, 4, 4),
+        (Layout(dp=8), {"framework": "megatron"}, 1, 1),
+        (Layout(dp=8, cp=2), {"framework": "megatron", "zero": 1}, 16, 16),
+        (Layout(dp=8, ep=4), {"framework": "megatron", "zero": 1}, 8, 2),
+    ],
+)
+def test_ranks_that_share(layout: Layout, changes: dict[str, Any], all_else: int, experts: int) -> None:
+    recipe = Recipe(layout, **changes)
+    assert (sharers(recipe, False), sharers(recipe, True)) == (all_else, experts)
+
+
+@pytest.mark.parametrize(
+    "recipe",
+    [
+        *(Recipe(Layout(fsdp=n)) for n in (2, 3, 4, 7, 11, 24)),
+        *(Recipe(Layout(dp=n), framework="nanotron", zero=1) for n in (2, 3, 7)),
+        *(Recipe(Layout(tp=2, fsdp=n, ep=4)) for n in (2, 4, 6)),
+        Recipe(Layout(dp=4), framework="megatron", zero=1),
+    ],
+    ids=str,
+)
+def test_turns_are_where_ranks_begin_to_differ(recipe: Recipe) -> None:
+    """By asking all of them."""
+    expert = RankTensor((9, 8), 1, None, True, True, (0,))
+    tensors_ = [MATRIX, VECTOR, expert]
+    for column in range(recipe.layout.tp):
+        found = shard_runs(tensors_, recipe, column)
+        each = [states(tensors_, recipe, shard, column) for shard in range(sharers(recipe, False))]
+        for start, end in zip(found, [*found[1:], len(each)], strict=True):
+            assert len(set(each[start:end])) == 1
+        assert found[0] == 0 and sorted(set(found)) == found
+
+
+def test_two_of_four_ranks_of_a_column_have_the_second_half_of_an_expert() -> None:
+    """Of its nine rows four; four experts are on tp's two ranks twice."""
+    expert = RankTensor((9, 8), 1, None, True, True, (0,))
+    assert [shard_runs([expert], Recipe(Layout(tp=2, fsdp=4, ep=4)), column) for column in (0, 1)] == [[0, 2]] * 2
+
+
+# A whole run.
+
+
+def test_a_whole_run_by_hand() -> None:
+    """36 million tokens at 1,000 per second are ten hours, on 20 GPUs half an hour; ten hours of 500 W and 1.2 times
+    that for the building are 6 kWh."""
+    model = load("gpt2")
+    found = run(model, 36_000_000, 1000.0, 20, 4, Terms(3.0, 500, 1.2, 100.0, 0.125, 60.0))
+    assert (found.tokens, found.compute) == (36_000_000, 6 * model.active * 36_000_000)
+    assert (found.days, found.gpu_hours, found.cost) == (0.5 / 24, 10, 30)
+    assert (found.energy_kwh, found.co2_kg) == (pytest.approx(6), pytest.approx(0.6))
+    assert found.deadline == (0.125, 5)  # three hours: four GPUs, of copies of five
+    assert found.budget == (60.0, 72_000_000)
+    bare = run(model, 36_000_000, 1000.0, 20, 4, Terms(budget=1.0))
+    assert bare[4:] == (None, None, None, None, None)
+
+
+@pytest.mark.parametrize(("text", "days"), [("30d", 30), ("12h", 0.5), ("4w", 28), ("1.5d", 1.5)])
+def test_days(text: str, days: float) -> None:
+    assert parse_days(text) == days
+
+
+@pytest.mark.parametrize(
+    ("recompute", "layers"),
+    [("none", ""), ("core", ""), ("blocks", "01234"), ("every:2", "024"), ("every:3", "03"), ("layers:1,4", "14")],
+)
+def test_which_blocks_are_computed_again(recompute: str, layers: str) -> None:
+    assert Recipe(recompute=recompute).recomputed(5) == {int(digit) for digit in layers}
+    if recompute.startswith("every"):  # a decoder's begin at 0 again
+        found = Recipe(recompute=recompute).recomputed(BEHIND + 5)
+        assert {n - BEHIND for n in found if n >= BEHIND} == {int(digit) for digit in layers}
+
+
+# The step of a model of four layers: three sequences of 32 tokens, a second for each FLOP, byte, start or term.
+
+DECODER = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
+ROWS = 3 * 32
+LAYER, HEAD = 64 * (64 + 32 + 32 + 64) + 3 * 64 * 96, 64 * 250  # elements of matrices
+NORMED = 4 * (LAYER + 2 * 64)  # the layers with their norms
+WEIGHTS = NORMED + 64 + 2 * HEAD
+PASSED = ROWS * (64 + 64 + 2 * (64 + 32) + 64 + 64 + 3 * (64 + 96))  # elements into and out of a layer's products
+PRODUCTS = 2 * ROWS * (4 * LAYER + HEAD)  # FLOPs of a forward
+CORE = 4 * 3 * 8 * 4 * 8 * (32 * 33 // 2)  # FLOPs of all that attention sees
+DENSE = 4 * 3 * 8 * 4 * 8 * 32 * 32
+CORE_BYTES = 4 * 2 * ROWS * 2 * (64 + 32)  # queries, results, keys and values
+NORM, ROTARY, ACTIVATION, SUMS = 2 * (2 * 64 * ROWS + 64), 4 * ROWS * 96, 4 * ROWS * 3 * 160, 2 * 6 * ROWS * 64
+OTHERS = 9 * NORM + 4 * (ROTARY + ACTIVATION // 2 + SUMS) + 2 * ROWS * 64  # and what is looked up
+ADAPTERS = 4 * (4 * (64 + 64) + 4 * (64 + 32))
+ADAPTED = 4 * ROWS * (3 * 68 + 36)
+WEIGHT_BYTES = 2 * (4 * LAYER + HEAD)
+MOVED = 2 * (4 * PASSED + ROWS * (64 + 250)) + WEIGHT_BYTES
+NARROW = MOVED - 4 * LAYER  # the head's weights are no narrower
+LOSS = 36 * ROWS * 250
+LAYERS_BYTES = 2 * 4 * (PASSED + LAYER) + CORE_BYTES + 8 * NORM + 4 * (ROTARY + ACTIVATION // 2 + SUMS)
+SCORES = 3 * 8 * 32 * 32 * 4
+
+
+def stepped(changes: dict[str, Any], units: dict[str, Any]) -> Step:
+    """A step whose links, if nothing is said of them, take no time."""
+    changes, units = dict(changes), {"link": 10**30, "link_between": 10**30, **units}
+    model = load(DECODER, changes.pop("set", {}))
+    recipe = Recipe(**{"micro_batch": 3, "tokens": 32, **changes})
+    places = {key: units.pop(key) for key in ("link", "link_between")}
+    told = {key: units.pop(key) for key in ("products", "node", "overlap") if key in units}
+    host = units.pop("host_s", 0.0)
+    made = replace(card(**units), **places)
+    made = replace(made, calibration=replace(made.efficiency, host_s=host))
+    return StepTimer(model, recipe, Machine.of(made, **told)).step(memory(model, recipe))
+
+
+FLOP, BYTE, START, TERM, HOSTED = {"peak": 1}, {"bandwidth": 1}, {"start_s": 1.0}, {"depth_s": 1.0}, {"host_s": 1.0}
+LORA = {"set": {"lora.rank": 4}, "frozen": "nf4", "parameter": "bf16"}
+TIED, ONE = {"head.tied": True}, {"shared_layers": True}
+KINDS = {**ONE, "pattern": ["local", "local", "global", "global"], "layer.local.attention.window": 16}
+TIMES: list[tuple[dict[str, Any], dict[str, Any], dict[str, float]]] = [
+    ({}, FLOP, {"products": 3 * PRODUCTS, "attention": 3.5 * CORE, "floor": 3 * PRODUCTS + 3 * CORE}),
+    ({"accumulation": 2}, FLOP, {"products": 6 * PRODUCTS, "attention": 7 * CORE, "floor": 6 * PRODUCTS + 6 * CORE}),
+    ({"recompute": "core"}, FLOP, {"computed again": CORE, "floor": 3 * PRODUCTS + 4 * CORE}),
+    ({"recompute": "blocks"}, FLOP,
+     {"computed again": CORE + 8 * ROWS * LAYER, "floor": 3 * PRODUCTS + 4 * CORE + 8 * ROWS * LAYER}),
+    ({"recompute": "layers:1,3"}, FLOP, {"computed again": CORE / 2 + 4 * ROWS * LAYER}),
+    ({"keep_scores": True}, FLOP, {"attention": 3 * DENSE}),
+    ({"keep_scores": True, "recompute": "core"}, FLOP, {"computed again": DENSE}),
+    # All products but by the head's matrix of 64 × 250, no multiple of 16.
+    ({}, {"products": "fp8", **FLOP},
+     {"products": 6 * ROWS * (LAYER + HEAD), "attention": 3.5 * CORE, "floor": 6 * ROWS * (LAYER + HEAD) + 3 * CORE}),
+    (LORA, FLOP, {"products": 2 * PRODUCTS + 6 * ROWS * ADAPTERS, "attention": 3.5 * CORE}),
+    ({}, BYTE, {"products": 3 * MOVED, "attention": 3 * CORE_BYTES, "other kernels": 3 * OTHERS + LOSS + 2 * HEAD}),
+    # A table's gradient is written whole, and added to that of the micro-batch before, or first to a tied head's.
+    ({"accumulation": 2}, BYTE, {"other kernels": 2 * (3 * OTHERS + LOSS + (2 + 8) * HEAD)}),
+    ({"set": TIED}, BYTE, {"other kernels": 3 * OTHERS + LOSS + 4 * 2 * HEAD}),
+    # Buffers that are never freed are added to by the first micro-batch too, of gradients in 16 bits beside them.
+    ({"framework": "nanotron"}, BYTE, {"products": 3 * MOVED + (2 + 8) * (4 * LAYER + HEAD)}),
+    ({}, BYTE, {"optimizer": 28 * WEIGHTS, "floor": 28 * WEIGHTS}),
+    ({"accumulation": 2}, BYTE, {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD), "optimizer": 28 * WEIGHTS}),
+    # Of FSDP's a rank adds its share, in a pipeline all, which are reduced in the end.
+    ({"accumulation": 2, "layout": Layout(fsdp=4)}, BYTE, {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD) / 4}),
+    ({"accumulation": 2, "layout": Layout(fsdp=4, dp=2)}, BYTE,
+     {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD) / 4}),
+    ({"accumulation": 2, "layout": Layout(dp=4), "framework": "deepspeed", "zero": 3}, BYTE,
+     {"products": 6 * MOVED + 2 * 4 * (4 * LAYER + HEAD) / 4}),
+    # Weights that layers share are read in each, kept once, and their gradients are added to; as a tied head's.
+    ({"set": ONE}, FLOP, {"products": 3 * PRODUCTS, "attention": 3.5 * CORE}),
+    ({"set": ONE}, BYTE, {"products": 3 * MOVED + 2 * 4 * 3 * LAYER, "optimizer": 28 * (WEIGHTS - 3 * NORMED / 4)}),
+    ({"set": ONE, "accumulation": 2}, BYTE, {"products": 6 * MOVED + 2 * 8 * (4 * LAYER + HEAD)}),
+    ({"set": ONE, "recompute": "blocks"}, BYTE, {"computed again": LAYERS_BYTES}),
+    ({"set": ONE}, START, {"products": 3 * (4 * 4 + 1), "attention": 3 * 4, "other kernels": 3 * (4 * 5 + 2)}),
+    ({"set": TIED}, BYTE, {"products": 3 * MOVED + 2 * 4 * HEAD, "optimizer": 28 * (WEIGHTS - HEAD)}),
+    ({"recompute": "core"}, BYTE, {"computed again": CORE_BYTES}),
+    ({"recompute": "blocks"}, BYTE, {"computed again": LAYERS_BYTES}),
+    ({"keep_scores": True}, BYTE, {"attention": 3 * (CORE_BYTES + 10 * SCORES)}),
+    ({"fused_loss": True}, BYTE, {"other kernels": 3 * OTHERS + 3 * 2 * ROWS * 250 + 2 * HEAD}),
+    ({"framework": "nanotron"}, BYTE, {"other kernels": 3 * OTHERS + 52 * ROWS * 250 + 12 * HEAD}),
+    ({"eager": True}, BYTE, {"other kernels": 3 * (OTHERS + 9 * 9 * NORM + 4 * 4 * ROTARY) + LOSS + 2 * HEAD}),
+    ({}, {"products": "fp8", **BYTE}, {"products": 3 * NARROW}),
+    ({}, {"products": "fp8", "quantise": 1.0, **BYTE},
+     {"products": 3 * (NARROW + ROWS * 4 * (288 + 448))}),
+    (LORA, BYTE, {"products": 2 * MOVED + 6 * (ADAPTED + ADAPTERS) + 2 * 3 * 4 * LAYER, "optimizer": 14 * ADAPTERS}),
+    ({"offload": "optimizer"}, BYTE, {"optimizer": 0, "floor": 0}),
+    ({"optimizer": "muon", "offload": "optimizer"}, FLOP, {"optimizer": 0}),
+    # Five times X·Xᵀ, its square and that with X: of two matrices of 64 · 64, two of 32 · 64, three of 64 · 96.
+    ({"optimizer": "muon"}, FLOP, {"optimizer": 4 * 5 * (2 * 6 * 64**3 + 2 * 10 * 32**3 + 3 * 8 * 64**3)}),
+    # And NCCL's starts of 75 gathers, 27 sums: of the matrices with more rows than columns 11, of others 16 in all.
+    ({"optimizer": "muon", "layout": Layout(fsdp=2)}, START,
+     {"optimizer": 4 * (5 * 3 * 7 / 2 + 75 * 15.9e-6 + 27 * 16.5e-6)}),
+    # Of q, k and v, of gate and up one product; two norms, rotary positions, an activation and the sums; attention's
+    # backward in two.
+    ({}, START, {"products": 3 * (4 * 4 + 1), "attention": 3 * 4, "other kernels": 3 * (4 * 5 + 2)}),
+    # Of four ranks those of q, k and v together, o, gate and up, down and two norms; the ends' three.
+    ({"layout": Layout(dp=4), "framework": "nanotron", "zero": 1}, START, {"optimizer": 4 * (4 * 6 + 3)}),
+    ({"recompute": "blocks"}, START, {"computed again": 4 * (4 + 1 + 5)}),
+    ({"keep_scores": True}, START, {"attention": 3 * 4 * 4}),
+    (LORA, START, {"products": 4 * (4 * 6 + 3 * 2) + 2}),
+    ({}, TERM, {"products": 4 * (4 * (64 + ROWS) + 64 + 64 + 96 + 96) + 64 + 250 + ROWS, "attention": 3 * 4 * 32}),
+    ({"recompute": "blocks"}, TERM, {"computed again": 4 * (64 + 64 + 64 + 96 + 32)}),
+    ({"keep_scores": True}, TERM, {"attention": 3 * 4 * 4 * 8}),
+    ({}, HOSTED, {"waiting for the host": 3 * (4 * 9 + 3)}),  # the sums stand in other kernels
+    ({"accumulation": 2}, HOSTED, {"waiting for the host": 6 * (4 * 9 + 3)}),
+    ({"recompute": "blocks"}, HOSTED, {"waiting for the host": 3 * (4 * 9 + 3) + 4 * 9}),
+    ({"recompute": "core"}, HOSTED, {"waiting for the host": 3 * (4 * 9 + 3) + 4}),
+    ({}, {**HOSTED, **START}, {"waiting for the host": 0}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "units", "expected"), TIMES)
+def test_a_step_is_counted(changes: dict[str, Any], units: dict[str, Any], expected: dict[str, float]) -> None:
+    step = stepped(changes, units)
+    for kind, count in expected.items():
+        assert (step.floor if kind == "floor" else step.spent[kind]) == pytest.approx(count, rel=1e-12, abs=1e-9), kind
+
+
+def test_a_frozen_table_has_no_gradient() -> None:
+    one, two = (
+        stepped({"set": {"lora.rank": 4}, "frozen": "bf16", "accumulation": n}, BYTE).spent["other kernels"]
+        for n in (1, 2)
+    )
+    assert two == pytest.approx(2 * one)
+
+
+STREAM = ROWS * 64 * 2  # bytes of what layers hand on
+PADDED = WEIGHTS + 2 * 6 * 64  # of 256 words
+SUMS_OF_LOSS = 3 * 4 * ROWS  # of two ranks, each of which sends what it sums
+NORMS = 9 * 64
+SENT: list[tuple[dict[str, Any], dict[str, float]]] = [
+    ({"layout": Layout(tp=2)}, {"all_reduce": (2 * 8 + 2) * STREAM + SUMS_OF_LOSS}),
+    ({"layout": Layout(tp=2), "recompute": "blocks"}, {"all_reduce": (3 * 8 + 2) * STREAM + SUMS_OF_LOSS}),
+    ({"layout": Layout(tp=4)}, {"all_reduce": ((2 * 8 + 2) * STREAM + SUMS_OF_LOSS) * 3 / 2}),
+    ({"layout": Layout(tp=2, sp=2)},
+     {"all_gather": 9 * STREAM, "reduce_scatter": 9 * STREAM, "all_reduce": SUMS_OF_LOSS}),
+    ({"layout": Layout(tp=2, sp=2), "framework": "megatron"},  # all inputs once more; or attention's
+     {"all_gather": 13.5 * STREAM, "reduce_scatter": 9 * STREAM, "all_reduce": SUMS_OF_LOSS + 4 * NORMS}),
+    ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "accumulation": 2},  # norms once behind a step
+     {"all_gather": 27 * STREAM, "reduce_scatter": 18 * STREAM, "all_reduce": 2 * SUMS_OF_LOSS + 4 * NORMS}),
+    # Of the frozen table's sum nobody needs a gradient; A, which ranks hold whole, has a summand on each.
+    ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "set": {"lora.rank": 4}, "frozen": "bf16"},
+     {"all_gather": 10.5 * STREAM, "reduce_scatter": 9 * STREAM, "all_reduce": SUMS_OF_LOSS + 4 * 8 * 4 * 64}),
+    ({"layout": Layout(cp=2)},
+     {"all_gather": 4 * 3 * ROWS * 64 + WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
+    ({"layout": Layout(cp=2), "context": "allgather"},  # backward their gradients alone
+     {"all_gather": 4 * 2 * ROWS * 64 + WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
+    ({"layout": Layout(cp=2), "recompute": "core"},
+     {"all_gather": 4 * 4 * ROWS * 64 + WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
+    ({"layout": Layout(pp=2), "accumulation": 2}, {"send": 2 * STREAM}),
+    ({"layout": Layout(pp=2, tp=2), "accumulation": 2},  # the head's input's gradient is the last stage's
+     {"send": STREAM, "all_reduce": 2 * (2 * 4 + 1) * STREAM + 2 * SUMS_OF_LOSS}),
+    ({"layout": Layout(pp=2), "accumulation": 2, "framework": "nanotron", "set": TIED},
+     {"send": 2 * STREAM, "all_reduce": 4 * HEAD}),
+    ({"layout": Layout(pp=2), "accumulation": 2, "set": TIED}, {"send": 2 * STREAM}),
+    ({"layout": Layout(pp=4), "accumulation": 4}, {"send": 4 * STREAM}),
+    # Layers of several stages share their weights, and sum their gradients; FSDP gathers them for each layer.
+    ({"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": ONE},
+     {"send": 2 * STREAM, "all_reduce": 4 * NORMED / 4}),
+    ({"layout": Layout(pp=2), "accumulation": 2, "set": ONE}, {"send": 2 * STREAM}),
+    ({"layout": Layout(pp=2, vpp=2), "accumulation": 2, "schedule": "interleaved", "framework": "megatron", "set": ONE},
+     {"send": 6 * STREAM, "all_reduce": 4 * NORMED / 4}),  # once of both pieces
+    # Two kinds of layers: each in a stage of its own, or one in both.
+    ({"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": KINDS}, {"send": 2 * STREAM}),
+    ({"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": KINDS, "stages": (1, 3)},
+     {"send": 2 * STREAM, "all_reduce": 4 * NORMED / 4}),
+    ({"layout": Layout(fsdp=4), "set": ONE},
+     {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * (WEIGHTS - 3 * NORMED / 4)}),
+    ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "regather": False, "set": ONE},
+     {"all_gather": 9 * STREAM, "reduce_scatter": 9 * STREAM, "all_reduce": SUMS_OF_LOSS + 4 * 3 * 64}),
+    ({"layout": Layout(dp=4)}, {"all_reduce": 6 * WEIGHTS}),
+    ({"layout": Layout(dp=4), "accumulation": 3}, {"all_reduce": 6 * WEIGHTS}),
+    ({"layout": Layout(fsdp=4)}, {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * WEIGHTS}),
+    ({"layout": Layout(fsdp=4), "reshard": False}, {"all_gather": 1.5 * WEIGHTS, "reduce_scatter": 3 * WEIGHTS}),
+    ({"layout": Layout(fsdp=4), "accumulation": 3},
+     {"all_gather": 4.5 * (WEIGHTS + NORMED), "reduce_scatter": 9 * WEIGHTS}),
+    ({"layout": Layout(fsdp=4), "reduce": "bf16"},
+     {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 1.5 * WEIGHTS}),
+    ({"layout": Layout(dp=2, fsdp=2)},
+     {"all_gather": WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS, "all_reduce": 2 * WEIGHTS}),
+    ({"layout": Layout(pp=2, fsdp=2), "accumulation": 2},
+     {"all_gather": NORMED / 2 + HEAD, "reduce_scatter": NORMED + 2 * HEAD, "send": 2 * STREAM}),
+    # Of frozen weights nobody sends gradients.
+    ({"layout": Layout(fsdp=4), "set": {"lora.rank": 4}, "frozen": "bf16"},
+     {"all_gather": 1.5 * (WEIGHTS + NORMED + 2 * ADAPTERS), "reduce_scatter": 3 * ADAPTERS}),
+    # Quantised matrices are gathered as they are held: half a byte and a sixteenth of one, where it was two.
+    ({"layout": Layout(fsdp=4), **LORA},
+     {"all_gather": 1.5 * (WEIGHTS + NORMED + 2 * ADAPTERS) - 1.5 * (2 - 9 / 16) * 4 * LAYER,
+      "reduce_scatter": 3 * ADAPTERS}),
+    ({"layout": Layout(dp=4), "set": {"lora.rank": 4}, "frozen": "bf16", "adapter": "bf16"},
+     {"all_reduce": 3 * ADAPTERS}),
+    ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1},
+     {"reduce_scatter": 3 * PADDED, "all_gather": 1.5 * PADDED}),
+    ({"layout": Layout(dp=4), "framework": "nanotron", "zero": 1},
+     {"all_reduce": 6 * WEIGHTS, "all_gather": 1.5 * WEIGHTS}),
+    ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 2},
+     {"reduce_scatter": 1.5 * WEIGHTS, "all_gather": 1.5 * WEIGHTS}),
+    ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 2, "accumulation": 3},  # gradients are shared out
+     {"reduce_scatter": 4.5 * WEIGHTS, "all_gather": 1.5 * WEIGHTS}),
+    ({"layout": Layout(cp=2), "context": "ulysses"},  # queries, keys, values and results: half of half the tokens'
+     {"all_to_all": 4 * 2 * ROWS * 96, "all_gather": WEIGHTS + NORMED, "reduce_scatter": 2 * WEIGHTS}),
+    ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 3},
+     {"all_gather": 1.5 * (WEIGHTS + NORMED), "reduce_scatter": 3 * WEIGHTS}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "sent"), SENT)
+def test_what_a_rank_sends_is_counted(changes: dict[str, Any], sent: dict[str, float]) -> None:
+    """And at the datasheet of a link of a byte a second takes as many seconds, where it is among copies."""
+    step = stepped(changes, {"link": 1})
+    assert step.sent == sent
+    layout = changes["layout"]
+    if layout.tp * layout.pp * layout.cp == 1 and changes.get("accumulation", 1) == 1:
+        assert step.floor == sum(sent.values()) and step.floor_bound == "link"
+
+
+GATHER, AGAIN, REDUCE = 1.5 * WEIGHTS, 1.5 * NORMED, 3 * WEIGHTS  # bytes of four ranks with fsdp
+
+
+def beside(byte: float, ends: float, layers: float, of: int = 4) -> float:
+    """Seconds of so many bytes an element of what stands in no layer and of the layers, of which all but one go on
+    beside compute."""
+    return byte * (ends + layers / of + SLOWED * layers * (1 - 1 / of))
+
+
+@pytest.mark.drawn(quick=3)
+@pytest.mark.parametrize(
+    ("changes", "idle", "busy", "alone"),
+    [
+        ({"layout": Layout(fsdp=4), "accumulation": 3},  # the root and a block wait with every micro-batch
+         3 * (GATHER + AGAIN + REDUCE), 3 * (SLOWED * AGAIN + beside(4.5, WEIGHTS - NORMED, NORMED)),
+         3 * (GATHER + AGAIN + REDUCE)),
+        ({"layout": Layout(fsdp=2, pp=2), "accumulation": 2},  # two layers once; the busier stage has the last norm
+         3 * (NORMED / 2 + HEAD), beside(3, HEAD + 64, NORMED / 2, 2), 3 * (NORMED / 2 + HEAD + 64)),
+        ({"layout": Layout(dp=4), "accumulation": 3},  # a table's gradient comes last, a head's first
+         6 * WEIGHTS, beside(6, HEAD, WEIGHTS - HEAD), 6 * WEIGHTS),
+        ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1},
+         4.5 * PADDED, beside(4.5, HEAD + 6 * 64, WEIGHTS - HEAD + 6 * 64), 4.5 * PADDED),
+        ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 1},  # which gathers behind its step
+         3 * WEIGHTS, beside(1.5, HEAD, WEIGHTS - HEAD) + 1.5 * WEIGHTS, 3 * WEIGHTS),
+        ({"layout": Layout(dp=4), "framework": "nanotron", "zero": 1}, *[7.5 * WEIGHTS] * 3),
+        ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 3},
+         GATHER + AGAIN + REDUCE, SLOWED * AGAIN + beside(4.5, HEAD, WEIGHTS - HEAD), GATHER + AGAIN + REDUCE),
+        ({"layout": Layout(dp=4), "set": TIED, "framework": "megatron"},
+         6 * (PADDED - HEAD - 6 * 64), beside(6, HEAD + 6 * 64, WEIGHTS - 2 * HEAD), 6 * (PADDED - HEAD - 6 * 64)),
+    ],
+)  # fmt: skip
+def test_what_copies_wait_for(changes: dict[str, Any], idle: float, busy: float, alone: float) -> None:
+    """Of what goes on beside compute all, where that takes no time, and the share by which compute is slower, where it
+    takes long; never of the first block's gathering and of the last one's reduction, and of what stands before it."""
+    for expected, units in ((idle, {}), (busy, {"peak": 1}), (alone, {"peak": 1, "overlap": False})):
+        spent = stepped(changes, {"link": 1, **units}).spent["weights and gradients"]
+        assert spent == pytest.approx(expected / 0.82, abs=0.01)  # the starts of collectives
+
+
+@pytest.mark.parametrize(
+    ("framework", "sp", "waited", "beside"),
+    [
+        ("fsdp2", 2, 2 * 18, 0),
+        ("fsdp2", 1, 2 * 18, 0),
+        ("megatron", 2, 9 + 18, 2 * 9),  # of nine inputs the gradient is reduced, and they are gathered again
+        ("megatron", 1, 2 * (18 - 9), 2 * 9),
+        ("nanotron", 2, 9 + 1, 3 * 9 + 8),  # and a rank's own positions are begun with; but for the embedding's
+        ("nanotron", 1, 2 * 18, 0),
+    ],
+)
+def test_what_tensor_parallel_waits_for(framework: str, sp: int, waited: int, beside: int) -> None:
+    """Of two branches of four layers, the embedding and the head: passes of the stream that a rank waits for, and those
+    beside products, which take far longer and are slowed. An all-reduce is two passes."""
+    changes = {"layout": Layout(tp=2, sp=sp), "framework": framework}
+    passes = {"busy": waited + SLOWED * beside, "alone": waited + beside}
+    for name, overlap in (("busy", True), ("alone", False)):
+        spent = stepped(changes, {"link": 1, "peak": 1, "overlap": overlap}).spent["collectives of a layer"]
+        assert spent * 0.82 == pytest.approx(passes[name] * STREAM / 2 + SUMS_OF_LOSS, abs=0.01)
+
+
+def test_biases_of_experts_are_summed_among_the_ranks_of_one() -> None:
+    """Of four layers, a rank's four experts' of 64 numbers in fp32, by the two ranks that split each of them."""
+    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=8 k=2 bias")
+    recipe = Recipe(Layout(tp=4, ep=2), tokens=32, framework="megatron")
+    timer = StepTimer(model, recipe, Machine.of(replace(card(), link=1)))
+    after = [moved for moved, when, _ in timer.shared(timer.pipeline.pieces) if when == "after"]
+    assert [(moved.group.size, moved.sent) for moved in after] == [(2, 4 * 4 * 64 * 4)]
+
+
+def test_gradients_that_nobody_needs_take_no_time() -> None:
+    """Those of an indexer, which learns by a loss of its own; of patches, whose input is a picture, the weights'."""
+    found = {}
+    for name in ("hy-v4", "vit"):
+        timer = StepTimer(build(TINY[name], name), Recipe(tokens=16), Machine.of(card(**FLOP)))
+        (piece,) = timer.pipeline.pieces
+        for held in piece.leaves:
+            for _, forward, *backward in timer._leaf(held, timer.kernels, False):
+                found[held.entry.path] = [round(seconds / forward, 6) for seconds in backward]
+    indexer = "layers.0.attention.indexer."
+    assert all(found[indexer + name] == [0, 0] for name in ("q", "k", "weights", "core"))
+    assert found["embedding.patches"] == [1, 1] and found["layers.0.attention.q"] == [2, 1]
+    assert found["layers.0.attention.core"] == [2.5, 0]
+
+
+def test_keys_that_are_summed_in_turn_are_those_attended_to() -> None:
+    """Of two layers: an encoder's ten positions, a decoder's five, and the encoder's again."""
+    timer = StepTimer(build(TINY["whisper"], "whisper"), Recipe(tokens=5), Machine.of(card(depth_s=1.0)))
+    (piece,) = timer.pipeline.pieces
+    cores = [held for held in piece.leaves if held.entry.kind == "attention_core"]
+    found = {held.entry.name: next(timer._leaf(held, timer.kernels, False))[1] for held in cores}
+    assert [*found.values()] == [2 * 10, 2 * 5, 2 * 10] and [*found][2].endswith("cross_attention.core")
+
+
+def test_norms_of_modules_are_one_kernel() -> None:
+    """Rotary embeddings read and write what they turn five times, as PyTorch has them; a fused kernel does once."""
+    model, machine = load(DECODER), Machine.of(card(**BYTE))
+    ours, theirs = (StepTimer(model, Recipe(tokens=16), machine, modules=modules) for modules in (False, True))
+    (piece,) = ours.pipeline.pieces
+    leaves = {held.entry.name: held for held in piece.leaves}
+    times = {name: [next(one._leaf(leaves[name], one.kernels, False))[1] for one in (ours, theirs)] for name in leaves}
+    assert times["layers.attention_norm"][0] == times["layers.attention_norm"][1]
+    assert 5 * times["layers.attention.rotary"][0] == times["layers.attention.rotary"][1]
+
+
+@pytest.mark.parametrize(("recompute", "passes"), [("none", 2), ("blocks", 3)])
+def test_experts_tokens_are_ordered_by_two_kernels_a_pass(recompute: str, passes: int) -> None:
+    """Of four layers, beside those of products and all else."""
+    model, recipe = load(DECODER + " E=8 k=2"), Recipe(tokens=16, recompute=recompute)
+    timer = StepTimer(model, recipe, Machine.of(card()))
+    (piece,) = timer.pipeline.pieces
+    numbers = frozenset(range(4) if recompute == "blocks" else ())
+    alone = sum(
+        timer._issued(held, numbers)
+        for before, held in pairwise((None, *piece.leaves))
+        if held and not same_input(before and before.entry, held.entry)
+    )
+    assert timer.work(piece, timer.kernels).issued - alone == 4 * 2 * passes
+
+
+def test_a_convolution_of_channels_has_no_inputs_that_are_summed_in_turn() -> None:
+    """Its weights' gradient sums over positions, as that of a product of 32 by 128."""
+    timer = StepTimer(build(TINY["mamba"], "mamba"), Recipe(tokens=16), Machine.of(card(depth_s=1.0)))
+    (piece,) = timer.pipeline.pieces
+    found = {held.entry.name: [*timer._leaf(held, timer.kernels, False)] for held in piece.leaves}
+    assert found["layers.mamba.conv"] == [("products", pytest.approx(0), 2 * 16, 2 * 16)]
+    assert found["layers.mamba.in_proj"] == [("products", 2 * 32, 2 * (128 + 16), 2 * 16)]
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "expected"),
+    [
+        (DECODER, {"layout": Layout(dp=4), "framework": "nanotron", "zero": 1},
+         [("all_reduce", 4, 4, "after"), ("all_gather", 4, 4, "gather")]),
+        (DECODER, {"layout": Layout(pp=2), "accumulation": 2, "framework": "megatron", "set": ONE},
+         [("all_reduce", 2, 2, "after")]),
+        (DECODER, {"layout": Layout(dp=4, fsdp=2)},
+         [("all_gather", 2, 2, "gather"), ("all_gather", 2, 2, "again"), ("reduce_scatter", 2, 2, "reduce"),
+          ("all_reduce", 4, 2, "reduce")]),
+        (DECODER + " E=8 k=2", {"layout": Layout(dp=2, fsdp=2, ep=2)},  # a rank has its experts by itself
+         [("all_gather", 2, 2, "gather"), ("all_gather", 2, 2, "again"), ("reduce_scatter", 2, 2, "reduce"),
+          ("all_reduce", 2, 2, "reduce"), ("all_reduce", 2, 2, "reduce")]),
+    ],
+)  # fmt: skip
+def test_exchanges_of_a_step_and_when_they_are(
+    source: str, changes: dict[str, Any], expected: list[tuple[Any, ...]]
+) -> None:
+    """In nodes of four. Nothing hides what comes behind the last gradient; what is gathered again waits for nothing."""
+    recipe = Recipe(tokens=32, **{key: value for key, value in changes.items() if key != "set"})
+    timer = StepTimer(load(source, changes.get("set")), recipe, Machine.of(replace(card(), link=1, node=4)))
+    found = [*timer.shared(timer.pipeline.pieces)]
+    assert [(moved.kind, *moved.group, when) for moved, when, _ in found] == expected
+    if changes.get("framework"):
+        assert all(alone == 1 for *_, alone in found)
+    assert "set" not in changes or [moved.sent for moved, *_ in found] == [NORMED]
+
+
+def test_ranks_of_an_expert_gather_its_tokens_and_scatter_its_results() -> None:
+    """In four layers, forward and backward: two experts' inputs of 32 tokens of each of two ranks, and no exchange."""
+    recipe = Recipe(Layout(dp=2, etp=2), tokens=32, framework="megatron")
+    pieces = Pipeline(load(DECODER + " E=8 k=2"), recipe).pieces
+    bytes_sent = 4 * 2 * 2 * 2 * 32 * 64 * 2
+    assert collectives(pieces, recipe, 64) == {kind: (8, bytes_sent) for kind in ("all_gather", "reduce_scatter")}
+
+
+def test_gathered_logits_are_sent_forward_alone() -> None:
+    changes = {"layout": Layout(tp=2), "loss_parallel": False}
+    spent = stepped(changes, {"link": 1, "peak": 1}).spent["collectives of a layer"]
+    assert spent * 0.82 == pytest.approx(2 * 18 * STREAM / 2 + ROWS * 250 * 2 / 2, abs=0.01)
+
+
+READERS = {"attention": ["q", "k", "v"], "feed_forward": ["gate", "up"]}
+BESIDE: dict[int, dict[str, list[str]]] = {
+    1: {
+        "embedding.join": [],
+        **{f"layers.{branch}_join": names for branch, names in READERS.items()},
+        "head.projection": ["projection"],
+    },
+    2: {
+        "embedding.join": [],
+        **{f"layers.{branch}_gather": names for branch, names in READERS.items()},
+        "layers.attention_join": ["o"],
+        "layers.feed_forward_join": ["down"],
+        "head.gather": ["projection"],
+    },
+}
+
+
+@pytest.mark.parametrize("sp", BESIDE)
+def test_the_products_beside_a_collective(sp: int) -> None:
+    """Those that read what is gathered, or whose inputs' gradients an all-reduce's twin sums; whose results are
+    scattered."""
+    (whole,) = Pipeline(load(DECODER), Recipe(Layout(tp=2, sp=sp), 3, tokens=32)).pieces
+    found = {join.entry.name: [each.entry.name.rpartition(".")[2] for each in join.products] for join in whole.joins}
+    assert found == BESIDE[sp]
+
+
+@pytest.mark.parametrize(
+    ("changes", "moved"),
+    [
+        ({"layout": Layout(fsdp=4)}, 7 * WEIGHTS + 28 * 64),  # of 250 rows of two tables 63
+        ({"layout": Layout(dp=4)}, (28 + 4 * 4) * WEIGHTS),  # in and out of buckets
+        ({"framework": "megatron"}, PADDED * (4 + 2 * 2 + 2 * 12 + 4)),  # a buffer is emptied
+        ({"layout": Layout(dp=4), "framework": "megatron", "zero": 1}, PADDED * ((4 + 2 * 2 + 2 * 12) / 4 + 4)),
+        ({"framework": "nanotron"}, WEIGHTS * (32 + 16)),  # and its norm taken, and it is multiplied
+        ({"layout": Layout(dp=4), "framework": "nanotron"}, WEIGHTS * (32 + 16 + 4 * 2)),
+        ({"layout": Layout(dp=4), "framework": "nanotron", "zero": 1}, WEIGHTS * (32 / 4 + 16 + 6 * 2)),
+        ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 2}, WEIGHTS * (2 / 4 + 2 * 2 + 2 * 12) / 4),
+        ({"layout": Layout(dp=4), "framework": "deepspeed", "zero": 3}, WEIGHTS * (2 + 2 * 2 + 2 * 12) / 4),
+    ],
+)
+def test_an_optimizer_moves_its_share(changes: dict[str, Any], moved: float) -> None:
+    assert stepped(changes, BYTE).spent["optimizer"] == moved
+
+
+# What a rank of that model holds for backward, and beside it.
+
+
+def held(changes: dict[str, Any], column: int = 0) -> tuple[Recipe, list[StagePiece], list[list[RankTensor]]]:
+    """The first stage's."""
+    changes = dict(changes)
+    model = load(changes.pop("source", DECODER), changes.pop("set", {}))
+    recipe = Recipe(**{"micro_batch": 3, "tokens": 32, **changes})
+    pieces = Pipeline(model, recipe).of_stage(0)
+    return recipe, pieces, [list(tensors(piece, recipe, column)) for piece in pieces]
+
+
+WIDE, INNER = 4 * ROWS * 64, 4 * ROWS * 96  # elements of the stream in four layers, and within their feed-forward
+CORES, STATED = WIDE * 3, 4 * ROWS * 8  # queries, keys, values and results; sums of every head's rows
+SAVED: list[tuple[dict[str, Any], dict[str, int]]] = [
+    ({}, {}),
+    ({"set": ONE}, {}),
+    ({"framework": "megatron"}, {"activation": 2 * 2 * INNER}),  # in one kernel
+    ({"framework": "litgpt"},
+     {"norm": 4 * WIDE + 16 * ROWS, "core": 3 * CORES + 4 * STATED, "final_norm": WIDE + 4 * ROWS}),
+    ({"keep_scores": True}, {"core": 2 * (2 * WIDE + 4 * 3 * 8 * 32 * 32), "o": 2 * WIDE}),
+    ({"recompute": "core"}, {"core": 2 * CORES}),
+    ({"recompute": "core", "keep_scores": True}, {"core": 2 * 2 * WIDE, "o": 2 * WIDE}),
+    ({"layout": Layout(tp=2)},
+     {"core": CORES + 2 * STATED, "activation": 3 * INNER, "down": INNER}),
+    ({"layout": Layout(tp=2, sp=2)},
+     {"norm": WIDE + 8 * ROWS, "core": CORES + 2 * STATED, "activation": 3 * INNER, "down": INNER,
+      "final_norm": WIDE // 4 + 2 * ROWS}),
+    ({"layout": Layout(tp=2, sp=2), "framework": "megatron"},  # its own share of what is gathered again
+     {"norm": WIDE + 8 * ROWS, "q": WIDE, "gate": WIDE, "core": CORES + 2 * STATED, "activation": 2 * INNER,
+      "down": INNER, "final_norm": WIDE // 4 + 2 * ROWS, "projection": WIDE // 4}),
+    ({"layout": Layout(tp=2, sp=2), "framework": "megatron", "regather": False},
+     {"norm": WIDE + 8 * ROWS, "core": CORES + 2 * STATED, "activation": 2 * INNER, "down": INNER,
+      "final_norm": WIDE // 4 + 2 * ROWS}),
+    ({"framework": "nanotron", "source": "D=64 L=4 h=8 F=96 V=250"},  # q, k and v as one, and k and v once more
+     {"core": 2 * (4 * WIDE + 2 * WIDE) + 4 * STATED}),
+    ({"framework": "nanotron", "source": "D=64 L=4 h=8 F=96 V=250", "set": {"attention.d_v": 4}},
+     {"core": 2 * (2 * WIDE + WIDE + WIDE + WIDE // 2) + 4 * STATED}),  # values and results half as wide
+    ({"source": "D=64 L=4 h=8 F=96 V=250"}, {"core": 2 * 4 * WIDE + 4 * STATED}),
+    ({"set": {"lora.rank": 4}, "frozen": "nf4"},  # four-bit products keep inputs that no gradient needs
+     {"q": 0, "lora_a": 2 * WIDE, "lora_b": 2 * 2 * 4 * ROWS * 4, "o": 2 * WIDE, "projection": 0}),
+    ({"set": {"lora.rank": 4}, "frozen": "bf16"},
+     {"q": 0, "gate": 0, "down": 0, "lora_a": 2 * WIDE, "lora_b": 2 * 2 * 4 * ROWS * 4, "projection": 0}),
+    ({"set": {"lora.rank": 4}, "frozen": "nf4", "framework": "litgpt"},  # a dropout's result and mask before adapters
+     {"norm": 4 * WIDE + 16 * ROWS, "core": 3 * CORES + 4 * STATED, "final_norm": WIDE + 4 * ROWS, "q": 2 * WIDE,
+      "lora_a": 3 * WIDE, "lora_b": 2 * 2 * 4 * ROWS * 4, "o": 2 * WIDE, "projection": 0}),
+    ({"layout": Layout(cp=2), "context": "ulysses"},
+     {"norm": WIDE + 8 * ROWS, "q": WIDE, "gate": WIDE, "core": CORES + 2 * STATED, "o": WIDE, "activation": 3 * INNER,
+      "down": INNER, "final_norm": WIDE // 4 + 2 * ROWS, "projection": WIDE // 4}),
+    ({"layout": Layout(cp=2), "context": "allgather"},  # keys and values of all
+     {"norm": WIDE + 8 * ROWS, "q": WIDE, "gate": WIDE, "core": CORES + WIDE + 2 * STATED, "activation": 3 * INNER,
+      "down": INNER, "final_norm": WIDE // 4 + 2 * ROWS, "projection": WIDE // 4}),
+]  # fmt: skip
+USUAL = {
+    "norm": 2 * WIDE + 16 * ROWS, "q": 2 * WIDE, "core": 2 * CORES + 4 * STATED, "gate": 2 * WIDE,
+    "activation": 3 * 2 * INNER, "down": 2 * INNER, "final_norm": WIDE // 2 + 4 * ROWS, "projection": WIDE // 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "expected"), SAVED)
+def test_what_each_leaf_keeps(changes: dict[str, Any], expected: dict[str, int]) -> None:
+    """Bytes of all four layers: of a norm its input and a statistic of every row, of q and gate theirs, of attention
+    queries, keys, values and results with a statistic of every head's rows, of the activation its two inputs and its
+    result, of down and of the head theirs."""
+    recipe, (piece, *_), _ = held(changes)
+    found: dict[str, int] = {}
+    for leaf in piece.leaves:
+        name = leaf.entry.steps[-1].name
+        name = leaf.entry.steps[-2].name if name == "base" else re.sub("^(feed_forward|attention)_", "", name)
+        found[name] = found.get(name, 0) + leaf_bytes(leaf, recipe)
+    assert {name: size for name, size in found.items() if size} == {
+        name: size * (2 if name == "norm" else 1) for name, size in (USUAL | expected).items() if size
+    }
+    kinds = kept_by_kind(piece, recipe, 64)
+    assert sum(kinds.values()) == sum(found.values()) == kept(piece, recipe, 64).saved
+
+
+@pytest.mark.parametrize(
+    ("changes", "saved", "again", "away"),
+    [
+        ({}, 4, 0, 2),
+        ({"recompute": "layers:1,2"}, 2 + 2j, 1, 2j),
+        ({"recompute": "blocks"}, 4j, 1, 2j),
+        ({"recompute": "every:3"}, 2 + 2j, 1, 2j),
+    ],
+)
+def test_what_blocks_keep(changes: dict[str, Any], saved: complex, again: int, away: complex) -> None:
+    """In whole blocks, and blocks' inputs (j). The host may hold all but the two largest."""
+    recipe, (piece,), _ = held(changes)
+    entrance, outside = WIDE // 2, USUAL["final_norm"] + USUAL["projection"]
+    block = (sum(USUAL.values()) + USUAL["norm"] - outside) // 4
+
+    def size(said: complex) -> int:
+        return int(said.real) * block + int(said.imag) * entrance
+
+    assert kept(piece, recipe, 64) == (outside + size(saved), again * (block - entrance), size(away))
+    inputs = kept_by_kind(piece, recipe, 64)[INPUTS]
+    assert inputs == int(complex(saved).imag) * entrance
+
+
+@pytest.mark.parametrize(
+    ("changes", "again"),
+    [
+        ({"recompute": "core"}, 2 * ROWS * 64 + 4 * ROWS * 8),  # a layer's result and its statistics
+        ({"recompute": "core", "keep_scores": True}, 2 * (3 * 8 * 32 * 32 + ROWS * 64)),  # scores, scaled queries
+        ({"recompute": "core", "keep_scores": True, "set": {"attention.d_v": 4}}, 2 * (3 * 8 * 32 * 32 + ROWS * 64)),
+    ],
+)
+def test_a_core_that_is_computed_again(changes: dict[str, Any], again: int) -> None:
+    recipe, (piece,), _ = held(changes)
+    assert kept(piece, recipe, 64).again == again
+
+
+ROOT, BLOCK = 64 + 2 * HEAD, LAYER + 2 * 64
+ALL, STAGE = 2 * WEIGHTS, 2 * (HEAD + 2 * BLOCK)
+DUMMIES = 2 * (128 * 64 + 64 * 64 + 2 * 96 * 64 + 96 * 64 + 256 * 64) + WORKSPACE
+HALVES = 2 * (64 * 64 + 32 * 64 + 96 * 64 + 48 * 64 + 128 * 64) + WORKSPACE
+G = 1000  # bytes of gradients
+MOMENTS: list[tuple[dict[str, Any], dict[str, tuple[int, ...]]]] = [
+    ({"layout": Layout(fsdp=4)},
+     {"loss": (0, 2 * ROOT, 0, 12 * ROWS * 250), "backward": (0, 2 * ROOT + 4 * BLOCK, 6 * BLOCK + 2 * ROOT, 0),
+      "end": (G, 2 * ROOT, 6 * ROOT, 0), "step": (G, 0, 0, 0)}),
+    ({"layout": Layout(fsdp=4), "reshard": False, "accumulation": 2, "reduce": "bf16"},
+     {"loss": (G, ALL, 0, 12 * ROWS * 250), "backward": (G, ALL, 4 * BLOCK + 2 * ROOT, 0),
+      "end": (G, 2 * ROOT, 4 * ROOT, 0)}),
+    ({"layout": Layout(fsdp=2), "source": "D=64 L=1 h=8 h_kv=4 F=96 V=250"},  # no next block
+     {"backward": (0, 2 * ROOT + 2 * BLOCK, 6 * BLOCK + 2 * ROOT, 0)}),
+    ({"layout": Layout(fsdp=2, pp=2), "schedule": "gpipe"},
+     {"loss": (0, STAGE, 0, 0), "backward": (0, STAGE, 6 * BLOCK + 2 * HEAD, 0), "end": (G, 2 * HEAD, 6 * HEAD, 0)}),
+    ({"layout": Layout(fsdp=2, pp=2), "accumulation": 2},
+     {"loss": (0, STAGE, 2 * STAGE, 0), "backward": (0, STAGE, 2 * STAGE, 0), "end": (G, 2 * HEAD, 6 * HEAD, 0)}),
+    ({"layout": Layout(fsdp=2, pp=2), "schedule": "gpipe", "stages": (0, 4)},  # the table alone
+     {"loss": (0, 2 * HEAD, 0, 0), "backward": (0, 2 * HEAD, 2 * HEAD, 0), "end": (G, 2 * HEAD, 6 * HEAD, 0)}),
+    ({}, {"loss": (0, 0, 0, 12 * ROWS * 250), "backward": (0, 0, 0, 0), "end": (G, 0, 0, 0), "step": (G, 0, 0, 0)}),
+    ({"fused_loss": True}, {"loss": (0, 0, 0, 2 * ROWS * 250)}),
+    ({"accumulation": 2}, {"loss": (G, 0, 0, 12 * ROWS * 250), "backward": (G, 0, 0, 0)}),
+    ({"layout": Layout(dp=2)}, {"loss": (0, 0, G, 12 * ROWS * 250), "end": (G, 0, G, 0), "step": (G, 0, G, 0)}),
+    ({"layout": Layout(dp=2), "framework": "litgpt"}, {"loss": (0, 0, 0, 6 * ROWS * 256), "end": (G, 0, 0, 0)}),
+    ({"layout": Layout(dp=2), "framework": "nanotron"},
+     {"loss": (G, 0, ALL, 8 * ROWS * 250), "end": (G, 0, 2 * ALL, 0), "step": (G, 0, ALL, 0)}),
+    ({"layout": Layout(dp=2), "framework": "nanotron", "zero": 1},
+     {"loss": (G, 0, 0, 8 * ROWS * 250), "end": (G, 0, ALL, 0), "step": (G, 0, 0, 0)}),
+    ({"framework": "nanotron"}, {"loss": (G, 0, 0, 8 * ROWS * 250), "end": (G, 0, ALL, 0)}),
+    ({"layout": Layout(tp=2, sp=2), "framework": "nanotron"},
+     {"loss": (G, 0, 4 * ROWS * 64, 8 * ROWS * 125), "backward": (G, 0, 4 * ROWS * 64, 0)}),
+    ({"layout": Layout(tp=2, sp=2), "framework": "nanotron", "regather": False},
+     {"backward": (G, 0, 2 * ROWS * 64, 0)}),
+    ({"layout": Layout(tp=2), "framework": "nanotron"}, {"backward": (G, 0, 0, 0)}),
+    ({"layout": Layout(dp=2), "framework": "deepspeed"}, {"loss": (G, 0, 0, 12 * ROWS * 250), "end": (G, 0, 0, 0)}),
+    ({"layout": Layout(dp=2), "framework": "deepspeed", "zero": 2},
+     {"loss": (G, 0, ALL, 12 * ROWS * 250), "end": (G, 0, ALL, 0), "step": (G, 0, ALL, 0)}),
+    ({"layout": Layout(dp=2), "framework": "deepspeed", "zero": 3},
+     {"loss": (G, ALL, ALL, 12 * ROWS * 250), "end": (G, ALL, ALL, 0), "step": (G, 0, ALL, 0)}),
+    ({"framework": "megatron"},
+     {"loss": (G, 0, DUMMIES, 6 * ROWS * 256), "output layer": (G, 0, DUMMIES + 4 * ROWS * 64, 2 * ROWS * 256),
+      "backward": (G, 0, DUMMIES + 2 * ROWS * 64 + 4 * ROWS * 96, 0), "end": (G, 0, DUMMIES, 0)}),
+    ({"framework": "megatron", "layout": Layout(tp=2)},
+     {"loss": (G, 0, HALVES, 6 * ROWS * 128), "output layer": (G, 0, HALVES + 4 * ROWS * 64, 2 * ROWS * 128),
+      "backward": (G, 0, HALVES + 2 * ROWS * 64 + 2 * ROWS * 96, 0)}),
+    ({"framework": "megatron", "layout": Layout(tp=2, sp=2)},
+     {"output layer": (G, 0, HALVES + 5 * ROWS * 64, 2 * ROWS * 128),
+      "backward": (G, 0, HALVES + ROWS * 64 + 2 * ROWS * 96, 0)}),
+    ({"framework": "megatron", "layout": Layout(tp=2, sp=2), "source": "D=64 L=4 h=8 h_kv=4 F=32 V=250"},
+     {"backward": (G, 0, HALVES - 2 * (64 + 32) * 64 + ROWS * 64 + 4 * ROWS * 64 - ROWS * 32, 0)}),
+    ({"framework": "megatron", "source": "D=64 L=4 h=8 F=96 V=250 plain"},  # up and down, each of its own shape
+     {"loss": (G, 0, 2 * (192 * 64 + 64 * 64 + 2 * 96 * 64 + 256 * 64) + WORKSPACE, 6 * ROWS * 256)}),
+    ({"framework": "megatron", "layout": Layout(pp=2), "accumulation": 2},
+     {"loss": (G, 0, DUMMIES - 2 * 256 * 64, 0), "output layer": (G, 0, DUMMIES - 2 * 256 * 64, 0),
+      "backward": (G, 0, DUMMIES - 2 * 256 * 64 + 4 * ROWS * 64 + 4 * ROWS * 96, 0)}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "expected"), MOMENTS)
+def test_what_a_framework_holds_beside(changes: dict[str, Any], expected: dict[str, tuple[int, ...]]) -> None:
+    """At each moment: gradients, gathered weights, buffers, logits."""
+    recipe, pieces, tensors_ = held(changes)
+    found = profiles.moments(recipe, pieces, tensors_, State(0, G), 0, 64)
+    for name, numbers in expected.items():
+        assert found[name][:4] == numbers, name
+    for name, moment in found.items():
+        assert (moment.saved, moment.again) == (name not in ("end", "step"), name == "backward")
+
+
+@pytest.mark.drawn(quick=2)
+@pytest.mark.parametrize(
+    ("changes", "columns"),
+    [
+        ({}, [250]),
+        ({"layout": Layout(tp=4)}, [63, 63, 63, 61]),  # as torch.chunk cuts
+        ({"layout": Layout(tp=4), "loss_parallel": False}, [250] * 4),
+        ({"layout": Layout(tp=4), "framework": "megatron"}, [128] * 4),
+        ({"layout": Layout(tp=4), "framework": "nanotron"}, [63] * 4),
+    ],
+)
+def test_logits_of_a_rank(changes: dict[str, Any], columns: list[int]) -> None:
+    for column, number_ in enumerate(columns):
+        recipe, pieces, _ = held(changes, column)
+        assert profiles.logits(recipe, pieces, column) == ROWS * number_
+
+
+@pytest.mark.parametrize(
+    ("parameters", "zero", "joined"),
+    [(2 * ROWS * 250 * 2, 1, 0), (2 * ROWS * 250 * 2 + 2, 1, 72_001 + 72_002), (10**6, 0, 0), (10**6, 1, 1_500_000)],
+)
+def test_a_tensor_of_all_weights_needs_a_block_of_its_own(parameters: int, zero: int, joined: int) -> None:
+    """Unless an activation was as large: here the logits, in fp32."""
+    recipe, pieces, _ = held({"layout": Layout(dp=2), "framework": "nanotron", "zero": zero})
+    assert profiles.lent(recipe, pieces, State(parameters)) == joined
+
+
+@pytest.mark.parametrize(
+    "layout",
+    [
+        Layout(fsdp=2),
+        Layout(dp=2, fsdp=2),
+        Layout(fsdp=2, ep=2),
+        Layout(dp=2, fsdp=2, ep=2),  # each copy has all experts, which are one rank's alone: reduced over the copies
+        Layout(tp=2, sp=2, fsdp=2, ep=2),
+        Layout(tp=2, sp=2, dp=2, fsdp=2, ep=4),
+        Layout(tp=2, sp=2, dp=2, fsdp=2, ep=2, etp=2),
+    ],
+    ids=str,
+)
+def test_a_rank_of_two_sends_half_of_every_message(layout: Layout) -> None:
+    """All groups are of two ranks but ep = 4's, so that of PyTorch's messages (test_layouts.py) a rank sends half, or
+    three quarters; of an all-reduce, which is both a reduce-scatter and an all-gather, as much as it is large."""
+    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=256 E=8 k=2")
+    recipe = Recipe(layout, tokens=32 * layout.sp)
+    pieces = Pipeline(model, recipe).pieces
+    machine = Machine.of(replace(card(), link=1))
+    sent = StepTimer(model, recipe, machine).step(memory(model, recipe)).sent
+    message = {kind: one.bytes for kind, one in collectives(pieces, recipe, 64).items()}
+    share = {"all_reduce": 1.0, "all_to_all": (layout.ep - 1) / layout.ep}
+    assert sent == {kind: size * share.get(kind, 0.5) for kind, size in message.items()}
+
+
+def test_tokens_go_to_a_node_once_where_ranks_relay() -> None:
+    """Two nodes of two ranks, and two choices of any rank alike: three in four tokens go to the other node, and to
+    4 · (1 − (3/4)²) of the four ranks, every second of which is not the one that passes them on."""
+    group = Group(4, 2)
+    two_nodes, one_node = relayed(group, 8.0, 2), relayed(Group(4, 4), 8.0, 2)
+    assert two_nodes.across == 8.0 * 0.75 and two_nodes.sent == 8.0 * 0.75 + 8.0 * 4 * (1 - 0.75**2) / 2
+    assert one_node.across == 0 and one_node.sent == 8.0 * 4 * (1 - 0.75**2) * 3 / 4
+    floor = Floor(Machine.of(replace(card(), link=10, node=2, link_between=1)))
+    assert floor.transfer(two_nodes) == two_nodes.across and floor.transfer(one_node) == one_node.sent / 10
+
+
+@pytest.mark.parametrize(
+    ("layout", "own", "came"), [(Layout(), 1, 2), (Layout(fsdp=4, ep=4), 1, 2), (Layout(tp=2, fsdp=2, ep=4), 0.5, 1)]
+)
+def test_tokens_are_ordered_for_their_experts_and_summed(layout: Layout, own: float, came: float) -> None:
+    """Of each of four layers all tokens are read and two copies of each written, or as many of what came from other
+    ranks; then the other way round; as much in backward, and again where blocks are computed again. All else that is
+    no product is what its operations move."""
+    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=256 E=8 k=2")
+    for recompute, times in (("none", 1), ("blocks", 2)):
+        recipe = Recipe(layout, 3, tokens=32, recompute=recompute)
+        timer = StepTimer(model, recipe, Machine.of(replace(card(bandwidth=1), link=10**30)))
+        (piece,) = timer.pipeline.pieces
+        work = timer.work(piece, timer.kernels)
+        moved = 0.0
+        for leaf in piece.leaves:
+            if leaf.entry.leaf.role != "product" and leaf.entry.kind != "attention_core":
+                cut = leaf.cut(layout)
+                weights = 0 if leaf.entry.leaf.row is not None else leaf.entry.leaf.params * leaf.entry.times
+                elements = sum(float(op.traffic.activations) for op in leaf.entry.operations) * float(leaf.entry.runs)
+                moved += 2 * (elements + weights) / cut if leaf.entry.operations else 0
+        ordered = 4 * 2 * ROWS * 64 * 2 * (own + came)
+        assert work.forward["other kernels"] == pytest.approx(moved + ordered, rel=1e-12)
+        assert work.again["other kernels"] >= (times - 1) * ordered
+
+
+def test_experts_get_tokens_as_they_are_and_narrow_them() -> None:
+    """Of each of four layers, forward and backward: every token to one of two ranks, half of them to the other one.
+    What comes to an expert is narrowed as what comes to a feed-forward, not what comes to a router of two outputs."""
+    model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=2 k=1")
+    recipe = Recipe(Layout(fsdp=2, ep=2), 3, tokens=32)
+    for products in ("bf16", "fp8"):
+        machine = Machine.of(replace(card(), link=1), products=products)
+        sent = StepTimer(model, recipe, machine).step(memory(model, recipe)).sent
+        assert sent["all_to_all"] == 4 * 2 * (2 + 2) * ROWS * 64 // 2
+    recipe, found = Recipe(micro_batch=3, tokens=32), list[float]()
+    for each in (load(DECODER), model):
+        for more in (0.0, 1.0):
+            machine = Machine.of(replace(card(bandwidth=1, quantise=more), link=1), products="fp8")
+            found.append(StepTimer(each, recipe, machine).step(memory(each, recipe)).spent["products"])
+    assert found[3] - found[2] == found[1] - found[0] > 0
+
+
+@pytest.mark.parametrize(("recompute", "times"), [("none", 4), ("blocks", 2 * 4)])
+def test_norms_over_the_heads_of_all_ranks_gather_them(recompute: str, times: int) -> None:
+    """Queries and keys of four layers, each by itself: in forward, and once more where a block is computed again;
+    backward sums their gradients, of which each rank takes those of its heads."""
+    model = load(DECODER, {"attention.qk_norm": "width"})
+    recipe = Recipe(Layout(tp=2), 3, tokens=32, recompute=recompute)
+    found = collectives(Pipeline(model, recipe).pieces, recipe, 64)
+    assert found["all_gather"] == (2 * times, times * ROWS * (64 + 32) * 2)
+    assert found["reduce_scatter"] == (2 * 4, 4 * ROWS * (64 + 32) * 2)
+
+
+@pytest.mark.parametrize(("layout", "sums"), [(Layout(tp=2, fsdp=2), 4), (Layout(tp=2), 0), (Layout(fsdp=2), 0)])
+def test_what_ranks_of_one_expert_hold_whole_is_summed(layout: Layout, sums: int) -> None:
+    """The bias behind the split matrix of both experts of each of four layers, where fsdp cuts it."""
+    found = []
+    for bias in (False, True):
+        model = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 E=2 k=1", {"experts.bias": bias})
+        recipe = Recipe(layout, 3, tokens=32)
+        found.append(collectives(Pipeline(model, recipe).pieces, recipe, 64).get("all_reduce", Sent(0, 0)))
+    without, with_ = found
+    assert (with_.times - without.times, with_.bytes - without.bytes) == (sums, sums * 2 * 64 * 2)
+
+
+@pytest.mark.parametrize(
+    ("layout", "changes", "sizes"),
+    [
+        (Layout(), {}, [[0, 1, 2, 3]]),
+        (Layout(pp=2), {}, [[0, 1], [2, 3]]),
+        (Layout(pp=3), {}, [[0], [1, 2], [3]]),  # what is over with those before the last
+        (Layout(pp=2, vpp=2), {"schedule": "interleaved"}, [[0], [1], [2], [3]]),
+        (Layout(pp=2), {"schedule": "zbv"}, [[0], [1], [2], [3]]),
+        (Layout(pp=2), {"stages": (3, 1)}, [[0, 1, 2], [3]]),
+        (Layout(pp=4), {"framework": "nanotron"}, [[0, 1], [2], [3], []]),  # the head is half a layer
+    ],
+)
+def test_pieces_of_a_pipeline(layout: Layout, changes: dict[str, Any], sizes: list[list[int]]) -> None:
+    """The table with the first, the last norm and the head with the last."""
+    pieces = Pipeline(load(DECODER), Recipe(layout, accumulation=4, **changes)).pieces
+    assert [sorted({i for leaf in piece.leaves for i in leaf.layers}) for piece in pieces] == sizes
+    for number_, piece in enumerate(pieces):
+        paths = {leaf.entry.path for leaf in piece.leaves if not leaf.layers}
+        first, last = number_ == 0, number_ == len(pieces) - 1
+        assert (piece.number, piece.first, piece.last) == (number_, first, last)
+        wanted = {"embedding.tokens"} if first else set()
+        assert paths == wanted | ({"final_norm", "head.projection"} if last else set())
+
+
+def test_stages_have_pieces_from_both_ends_or_in_turn() -> None:
+    for schedule, vpp, held_ in (("zbv", 1, [[0, 5], [1, 4], [2, 3]]), ("interleaved", 2, [[0, 3], [1, 4], [2, 5]])):
+        recipe = Recipe(Layout(pp=3, vpp=vpp), accumulation=3, schedule=schedule)
+        pipeline = Pipeline(load(DECODER, {"L": 6}), recipe)
+        assert [[piece.number for piece in pipeline.of_stage(stage)] for stage in range(3)] == held_
+
+
+def test_stages_free_what_their_forwards_before_the_first_backward_reduce() -> None:
+    """nanotron's first of two stages begins two micro-batches before it waits, the last one."""
+    recipe = Recipe(Layout(tp=2, sp=2, pp=2), 3, 8, 32, framework="nanotron")
+    pipeline = Pipeline(load(DECODER), recipe)
+    for stage, rounds in ((0, 2), (1, 1)):
+        pieces = pipeline.of_stage(stage)
+        assert profiles.lent(recipe, pieces, State()) == profiles.ahead(recipe, pieces, rounds) > 0
+
+
+def test_ranks_of_tp_that_share_out_experts_hold_as_many() -> None:
+    """Two experts each: only what fsdp cuts, rows that are no multiple of its ranks, tells one pair from the other."""
+    model, recipe = load("D=66 L=2 h=6 h_kv=6 F=35 V=250 E=4 k=2"), Recipe(Layout(tp=2, fsdp=2, ep=2), tokens=16)
+    first, beside, second, last = (rank_of(model, recipe, n).bytes["parameters"] for n in range(4))
+    assert first == beside > second == last
+
+
+@pytest.mark.parametrize(
+    ("changes", "training", "saved"),
+    [
+        ({}, 3 * (PRODUCTS + DENSE), 9 * WIDE // 2 + CORES + 4 * INNER),
+        ({"recompute": "core"}, 3 * PRODUCTS + 4 * DENSE, 9 * WIDE // 2 + CORES + 4 * INNER),
+        (
+            {"recompute": "core", "keep_scores": True},
+            3 * PRODUCTS + 4 * DENSE,
+            9 * WIDE // 2 + CORES + 4 * INNER,
+        ),
+        ({"recompute": "blocks"}, 4 * (PRODUCTS + DENSE) - 2 * ROWS * HEAD, WIDE + WIDE // 2),
+    ],
+)
+def test_a_step_in_letters_has_the_same_numbers(changes: dict[str, Any], training: int, saved: int) -> None:
+    """FLOPs, elements that are kept and AdamW's state; of adapters theirs."""
+    recipe = Recipe(**{"micro_batch": 3, "tokens": 32, **changes})
+    for more, learnt in (({}, WEIGHTS), ({"lora.rank": 4}, ADAPTERS)):
+        model = load(DECODER, more)
+        ledger = model.ledger(3, 32, keep_scores=recipe.keep_scores)
+        found = {key: own(ledger) for key, own in in_letters(recipe, ledger, RankTree(model.root), int).items()}
+        assert found["optimizer"] == 8 * learnt
+        if not more:
+            assert (found["training"], found["saved"]) == (training, saved)
+
+
+def test_a_core_that_layers_share_runs_in_each() -> None:
+    """ALBERT's twelve layers are one: its core keeps queries, keys, values and results of each."""
+    recipe = Recipe(micro_batch=3, tokens=32, recompute="core")
+    model = load("albert-base-v2")
+    ledger = model.ledger(3, 32)
+    saved = in_letters(recipe, ledger, RankTree(model.root), int)["saved"]
+    cores = ledger.where(lambda entry: entry.kind == "attention_core")
+    assert saved(cores) == 12 * ROWS * 4 * 768
+    kept = in_letters(replace(recipe, recompute="none", framework="megatron"), ledger, RankTree(model.root), int)
+    assert kept["saved"](cores) == 12 * ROWS * 4 * 768
+    (core,) = cores
+    sent = RankTree(model.root, cp=4).exchanged
+    assert sent(core) == 12 * 3 * ROWS * 2 * 768  # three others' keys and values
+    assert sum(map(sent, ledger)) == sent(core)
+
+
+# The memory of a rank.
+
+SHARD = (WEIGHTS - 2 * HEAD) // 4 + 2 * 63 * 64  # of four ranks, elements of the first
+KEEPS = sum(USUAL.values()) + USUAL["norm"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "moments"),
+    [
+        ({"layout": Layout(fsdp=4)},
+         {"loss": 12 * SHARD + KEEPS + 2 * ROOT + 12 * ROWS * 250,
+          "backward": 12 * SHARD + KEEPS + 4 * ROOT + 10 * BLOCK,
+          "end": 16 * SHARD + 8 * ROOT, "step": 16 * SHARD}),
+        ({}, {"loss": 12 * WEIGHTS + KEEPS + 12 * ROWS * 250, "backward": 12 * WEIGHTS + KEEPS, "end": 16 * WEIGHTS}),
+        ({"offload": "optimizer"}, {"loss": 4 * WEIGHTS + KEEPS + 12 * ROWS * 250, "end": 8 * WEIGHTS}),
+        ({"offload": "activations"},
+         {"backward": 12 * WEIGHTS + KEEPS - (KEEPS - WIDE // 2 - USUAL["final_norm"]) // 2}),
+        ({"recompute": "core"}, {"loss": 12 * WEIGHTS + KEEPS - 4 * STATED + 12 * ROWS * 250, "step": 16 * WEIGHTS}),
+    ],
+)  # fmt: skip
+def test_a_rank_at_each_moment(changes: dict[str, Any], moments: dict[str, int]) -> None:
+    recipe = Recipe(**{"micro_batch": 3, "tokens": 32, **changes})
+    found = memory(load(DECODER), recipe).fullest
+    for name, size in moments.items():
+        assert found.moments[name] == size, name
+    assert found.allocated == sum(found.bytes.values()) == max(found.moments.values()) == found.moments[found.moment]
+    assert found.reserved == (found.allocated + found.lent) * 104 // 100
+
+
+def test_ranks_of_stages_hold_their_micro_batches() -> None:
+    """1F1B on two stages: two on the first, one on the second, of two layers each; what is in flight beside one."""
+    recipe = Recipe(Layout(tp=2, pp=2, fsdp=2), 3, 4, 32)
+    model = load(DECODER)
+    for number_ in range(8):
+        one = rank_of(model, recipe, number_)
+        stage, column = divmod(number_, 4)
+        assert (one.rank, one.count, one.stage, one.column, one.held) == (number_, 1, stage, column % 2, (2 - stage,))
+        if one.bytes["saved"]:
+            assert one.bytes["in_flight"] == (1 - stage) * one.bytes["saved"]
+    for number_ in (-1, 8):
+        with pytest.raises(InputError, match="a rank from 0 to 7"):
+            rank_of(model, recipe, number_)
+    assert sum(one.count for one in memory(model, recipe).ranks) == 8
+
+
+@pytest.mark.parametrize(("tp", "said"), [(1, 0), (2, 1)])
+def test_what_ranks_send_of_a_matrix_that_tp_splits_is_said_not_to_be_counted(tp: int, said: int) -> None:
+    recipe = Recipe(tokens=8, optimizer="muon", layout=Layout(tp=tp))
+    assert sum("is not counted" in note for note in memory(load(DECODER), recipe).notes) == said
+
+
+def test_no_products_take_no_time() -> None:
+    assert ProductTime.of([]) == (0, 0, 0) and ProductTime.of([ProductTime(1, 2, 3)] * 2) == (2, 4, 6)
+
+
+def test_what_is_lent_is_reserved() -> None:
+    one = replace(rank(State()), bytes={"saved": 700, "logits": 300}, lent=500)
+    assert (one.allocated, one.reserved) == (1000, 1560)
+
+
+def test_shared_experts_keep_what_the_router_keeps() -> None:
+    """Where tokens are sent to experts, shared ones read the router's slice once it is gathered: with Megatron that
+    stays a slice, else all positions are kept. Without tp nothing is gathered, and no more is kept than without ep."""
+    model = load("deepseek-v2", {"L": 2})
+
+    def size(layout: Layout, again: bool) -> int:
+        recipe = Recipe(layout, tokens=64, framework="megatron", regather=again)
+        (piece,) = Pipeline(model, recipe).pieces
+        return sum(leaf_bytes(leaf, recipe) for leaf in piece.leaves if leaf.entry.kind == "shared_experts")
+
+    cut = Layout(tp=2, sp=2, dp=2, ep=4)
+    assert size(cut, False) - size(cut, True) == 64 * 5120 * 2
+    assert {size(Layout(dp=4, ep=ep), again) for ep in (1, 4) for again in (True, False)} == {64 * 3 * 2 * 1536 * 2}

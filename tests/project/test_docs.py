@@ -1,0 +1,236 @@
+"""The README and the pages of docs/ are executed: commands print what they show, Python runs, generated tables are
+those of the code, and the site builds without a broken link.
+
+`pytest tests/project/test_docs.py --update-golden` writes the generated parts again.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+from rich.console import Console
+from rich.text import Text
+from typer.testing import CliRunner
+
+from txcalc import hardware, load
+from txcalc.cli import NAMES, Commands, app
+from txcalc.render.measurements import folder, overview
+from txcalc.sources import huggingface
+from txcalc.sources.presets import names
+from txcalc.sources.spec import IDENTITY, REQUIRED, SECTIONS, Wrong
+from txcalc.symbols import TABLE
+from txcalc.units import iec
+
+README = ROOT / "README.md"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+NEEDS = {"formula": "sympy", "verify": "torch", "sweep": "numpy"}
+
+
+def commands() -> str:
+    """The table of commands, from their help."""
+    rows = ["| command | what it answers |", "| --- | --- |"]
+    group = Commands(name="txcalc")
+    for name in NAMES:
+        text = " ".join(group.get_command(None, name).help.split("\n\n")[0].split())
+        rows.append(f"| `txcalc {name}` | {text} |")
+    return "\n".join(rows)
+
+
+def symbols() -> str:
+    """The table of letters."""
+    rows = ["| letter | key | meaning | unit |", "| --- | --- | --- | --- |"]
+    rows += [f"| `{s.letter}` | {f'`{s.key}`' if s.key else ''} | {s.meaning} | {s.unit} |" for s in TABLE]
+    return "\n".join(rows)
+
+
+def families() -> str:
+    """The model types of Hugging Face configs: read, or refused and why."""
+    known = huggingface.families()
+    exact = [f"`{name}`" for name, what in known.items() if what == "exact"]
+    refused: dict[str, list[str]] = {}
+    for name, what in known.items():
+        if what != "exact":
+            refused.setdefault(what.removeprefix("refused: "), []).append(f"`{name}`")
+    rows = ["| model types | read |", "| --- | --- |", f"| {', '.join(exact)} | exactly ({len(exact)}) |"]
+    rows += [f"| {', '.join(names)} | refused: {why} |" for why, names in refused.items()]
+    return "\n".join(rows)
+
+
+def modules() -> str:
+    """The modules of the package and of its folders, with their first line."""
+    rows = ["| module | holds |", "| --- | --- |"]
+    package = ROOT / "txcalc"
+    for path in sorted(package.rglob("*.py"), key=lambda path: [part.removesuffix(".py") for part in path.parts]):
+        place = path.parent if path.stem == "__init__" else path
+        if place == package or path.stem == "__main__":
+            continue
+        docstring = ast.get_docstring(ast.parse(path.read_text())) or ""
+        first = re.split(r"(?<=\.)\s", " ".join(docstring.split()))[0].rstrip(".")
+        name = place.relative_to(package).as_posix()
+        rows.append(f"| `{name}` | {first} |" if place == path else f"| **`{name}/`** | {first} |")
+    return "\n".join(rows)
+
+
+def keys() -> str:
+    """The keys of a description, table by table, with what each may be and is when absent."""
+    sections = {"": {**IDENTITY, **SECTIONS[""]}, **{name: fields for name, fields in SECTIONS.items() if name}}
+    found = []
+    for section, fields in sections.items():
+        rows = [f"## {f'`[{section}]`' if section else 'Of the model'}", "", "| key | is | may be | absent |"]
+        rows.append("| --- | --- | --- | --- |")
+        for key, field in fields.items():
+            absent = "must be given" if field.default is REQUIRED else "follows" if callable(field.default) else ""
+            shown = absent or f"`{json.dumps(field.default)}`"
+            meaning = f"{field.meaning} ({field.when})" if field.when else field.meaning
+            rows.append(f"| `{key}` | {meaning} | {_accepted(field.check)} | {shown} |")
+        found.append("\n".join(rows))
+    return "\n\n".join(found)
+
+
+def _accepted(check: object) -> str:
+    """What a check accepts, in the words of the fault that it raises."""
+    try:
+        check(object())  # type: ignore[operator]
+    except Wrong as wrong:
+        return wrong.expected.replace("|", "\\|")
+    return ""
+
+
+def presets() -> str:
+    """Every preset with its counts, its source and what its authors print."""
+    rows = [
+        "| preset | parameters | active | context | source | published |",
+        "| --- | ---: | ---: | ---: | --- | --- |",
+    ]
+    for name in names():
+        model = load(name)
+        context = f"{model.context:,}" if model.context else ""
+        source, published = (model.spec[key].replace("|", "\\|") for key in ("source", "published"))
+        rows.append(f"| `{name}` | {model.params:,} | {model.active:,} | {context} | {source} | {published} |")
+    return "\n".join(rows)
+
+
+def accelerators() -> str:
+    """Every accelerator with what its file says, and where that is from."""
+    sources = ["", "## Sources", ""]
+    rows = ["| accelerator | memory | bandwidth | link | FLOP/s |", "| --- | ---: | ---: | ---: | ---: |"]
+    for name in hardware.names():
+        card = hardware.load(name)
+        rate = next(
+            (f"{card.peaks[kind] / 1e12:,.4g} T {kind}" for kind in ("bf16", "fp16", "fp32") if kind in card.peaks), ""
+        )
+        link = f"{card.link / 1e9:,.0f} GB/s" if card.link else ""
+        cells = iec(card.memory), f"{card.bandwidth / 1e9:,.0f} GB/s", link, rate
+        rows.append(f"| `{name}` {card.title} | {' | '.join(cells)} |")
+        sources.append(f"* `{name}`: {'; '.join(dict.fromkeys(card.sources.values()))}")
+    return "\n".join(rows + sources)
+
+
+def helps() -> str:
+    """The help of every command, at 80 columns."""
+    found = []
+    for name in NAMES:
+        printed = CliRunner(env={"COLUMNS": "80", "NO_COLOR": "1"}).invoke(app, [name, "-h"], prog_name="txcalc").stdout
+        text = "\n".join(line.rstrip() for line in printed.strip().splitlines())
+        found.append(f"## {name}\n\n```text\n{text}\n```")
+    return "\n\n".join(found)
+
+
+def measurements() -> str:
+    """What was measured on real devices, from the files that `txcalc measure` wrote."""
+    return overview(sorted(folder().glob("*.json")))
+
+
+def console(block: re.Match[str], columns: int) -> str:
+    """A console block with what its command prints now; of one that is refused, why."""
+    argv = re.findall(r"'[^']*'|\"[^\"]*\"|\S+", block[1])
+    environment = {"COLUMNS": str(columns), "NO_COLOR": "1"}
+    result = CliRunner(env=environment).invoke(app, [word.strip("'\"") for word in argv])
+    refused = result.exit_code == 2 and "\ntxcalc: " in block[0]
+    assert result.exit_code == 0 or refused, result.output
+    printed = result.stderr if refused else result.stdout
+    output = "\n".join(line.rstrip() for line in printed.rstrip().splitlines())
+    return f"```console\n$ txcalc {block[1]}\n{output}\n```"
+
+
+def picture() -> str:
+    """The README's first command as a terminal shows it, without fonts from a network."""
+    argv = ["show", "llama-3.1-8b", "--tokens", "2k"]
+    environment = {**os.environ, "FORCE_COLOR": "1", "COLUMNS": "80", "PYTHONPATH": str(ROOT)}
+    environment.pop("NO_COLOR", None)
+    command = [sys.executable, "-m", "txcalc", *argv]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True, env=environment).stdout
+    console = Console(record=True, width=80, file=io.StringIO())
+    console.print(Text.from_ansi("\n".join([f"$ txcalc {' '.join(argv)}", *printed.splitlines()[:31], "…"])))
+    return re.sub(r"@font-face \{.*?\}\s*", "", console.export_svg(title="txcalc"), flags=re.DOTALL)
+
+
+CONSOLE = re.compile(r"```console\n\$ txcalc ([^\n]*)\n.*?```", re.DOTALL)
+GENERATED = (commands, helps, symbols, keys, families, presets, accelerators, measurements, modules)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", [README, *PAGES], ids=lambda page: page.stem)
+def test_pages_print_what_the_commands_print(page: Path, update_golden: bool) -> None:
+    text = page.read_text()
+    for block in CONSOLE.finditer(text):
+        pytest.importorskip(NEEDS.get(block[1].split()[0], "txcalc"))
+        text = text.replace(block[0], console(block, 80))
+    _same(page, text, update_golden)
+
+
+@pytest.mark.drawn(quick=1000)
+@pytest.mark.parametrize("made", GENERATED, ids=lambda made: made.__name__)
+def test_generated_parts_are_current(made: Callable[[], str], update_golden: bool) -> None:
+    """From its marker to the end of the page, or to where `<!-- end -->` says."""
+    marker = f"<!-- {made.__name__} -->"
+    (page,) = [page for page in (README, *PAGES) if marker in page.read_text()]
+    before, after = page.read_text().split(marker)
+    end = after.find("<!-- end -->")
+    rest = after[end:] if end >= 0 else ""
+    _same(page, f"{before}{marker}\n{made()}\n{rest}", update_golden)
+
+
+def _same(page: Path, text: str, update: bool) -> None:
+    if update:
+        page.write_text(text)
+    assert page.read_text() == text
+
+
+def test_the_picture_is_current(update_golden: bool) -> None:
+    _same(ROOT / "docs" / "images" / "show.svg", picture(), update_golden)
+
+
+@pytest.mark.parametrize("page", [README, ROOT / "docs" / "library.md"], ids=lambda page: page.stem)
+def test_the_python_examples_run(page: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, object] = {}  # a page is read from its beginning
+    for code in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL):
+        exec(compile(code, page.name, "exec"), names)
+    assert capsys.readouterr().err == ""
+
+
+def test_the_readme_is_short_and_its_links_exist() -> None:
+    text = README.read_text()
+    assert len(text.splitlines()) <= 200
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)|src=\"([^\"]+)\"", text):
+        assert (ROOT / (target[0] or target[1])).exists(), target
+
+
+@pytest.mark.slow
+def test_the_site_builds(tmp_path: Path) -> None:
+    """Every page is in its contents, and no link leads nowhere: `strict` in mkdocs.yml makes each a fault."""
+    pytest.importorskip("mkdocs")
+    command = [sys.executable, "-m", "mkdocs", "build", "-q", "-f", str(ROOT / "mkdocs.yml"), "-d", str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"})
+    assert found.returncode == 0, found.stderr
+    assert (tmp_path / "reference" / "commands" / "index.html").exists()

@@ -1,0 +1,227 @@
+"""The recipes of CONTRIBUTING.md, each followed in a copy of the package: what it names is enough."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from paths import ROOT
+
+RECIPES = (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+
+PART = '''"""A narrow product of every position, and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from txcalc.parts.frozen import frozen
+from txcalc.parts.linear import Linear
+from txcalc.parts.options import letter
+from txcalc.parts.place import Mechanism, Place
+from txcalc.parts.part import Child, Composite
+from txcalc.parts.sharding import Ways
+
+
+@frozen
+class Narrow(Composite):
+    """down and up."""
+
+    d_model: Any
+    width: Any
+
+    def children(self) -> Iterator[Child]:
+        yield Child("down", Linear(d_in=self.d_model, d_out=self.width, bias=False))
+        yield Child("up", Linear(d_in=self.width, d_out=self.d_model, bias=False))
+
+    def shard(self, ways: Ways) -> Narrow:
+        return replace(self, width=ways.split("width", self.width))
+
+
+@frozen
+class NarrowOptions(Mechanism, section="narrow", kind="attention"):
+    width: Any = letter(16, "width between the two products")
+
+    def build(self, place: Place) -> Narrow:
+        return Narrow(d_model=place.d_model, width=self.width)
+'''
+# A leaf that says no more than its cache, under what already stands there.
+KEEPER = '''
+@frozen
+class Keeper(Leaf):
+    """So many elements of every token, and five."""
+
+    width: Any
+
+    def cache(self, work: Workload) -> Cache:
+        return Cache(self.width, 5, self.width * work.keys + 5)
+'''
+MODULE = '''"""The module of `parts.mixers.narrow`."""
+
+from torch import Tensor, nn
+
+from txcalc.parts.mixers import narrow as parts
+from txcalc.reference.linear import Linear
+from txcalc.reference.run import TensorOptions, Run
+
+
+class Narrow(nn.Module):
+    def __init__(self, part: parts.Narrow, like: TensorOptions) -> None:
+        super().__init__()
+        self.down = Linear(part.d_model, part.width, False, like)
+        self.up = Linear(part.width, part.d_model, False, like)
+
+    def forward(self, x: Tensor, run: Run) -> Tensor:
+        return self.up(self.down(x))
+'''
+DESCRIBED = """name = "toy"
+d_model = 32
+n_layers = 2
+vocab_size = 50
+narrow = {width = 8}
+feed_forward = {d_ff = 48}
+"""
+FAMILY = '{"toy": {"like": "llama", "only": [[1, "toy_version", "the first is read"]]},\n'
+CONFIG = {
+    "model_type": "toy",
+    "hidden_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+}
+QUANTITY = """
+
+QUANTITIES["weights_read"] = "elements of weights that a pass reads"
+Entry.weights_read = property(lambda self: self.traffic.weights)
+"""
+FORMAT = '''
+
+def as_headlines(report: Report) -> str:
+    """The headings of its tables alone."""
+    return "\\n".join(" | ".join(map(_name, table.headings)) for table in report.tables)
+'''
+
+Run = Callable[..., str]
+
+
+def edited(path: Path, change: Callable[[str], str]) -> None:
+    before = path.read_text("utf-8")
+    after = change(before)
+    assert after != before, path
+    path.write_text(after, "utf-8")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Runs `txcalc` in a copy of the package where each recipe was followed."""
+    home = tmp_path_factory.mktemp("recipes")
+    for name in ("txcalc", "presets"):
+        shutil.copytree(ROOT / name, home / name, ignore=shutil.ignore_patterns("__pycache__"))
+    package = home / "txcalc"
+    # A mechanism.
+    (package / "parts/mixers/narrow.py").write_text(PART)
+    (package / "reference/mixers/narrow.py").write_text(MODULE)
+    (home / "toy.toml").write_text(DESCRIBED)
+    # The same with a leaf that keeps something.
+    kept = PART.replace("import Child, Composite", "import Cache, Child, Composite, Leaf, Workload") + KEEPER
+    kept = kept.replace(
+        '        yield Child("up"', '        yield Child("keeper", Keeper(width=self.width))\n        yield Child("up"'
+    )
+    (package / "parts/mixers/keeping.py").write_text(kept.replace("Narrow", "Keeping").replace("narrow", "keeping"))
+    (home / "keeping.toml").write_text(DESCRIBED.replace("narrow", "keeping"))
+    # A family: a row.
+    edited(package / "sources/huggingface/decoders.json", lambda text: text.replace("{\n", FAMILY, 1))
+    (home / "config.json").write_text(json.dumps(CONFIG))
+    # An accelerator.
+    (home / "presets/hardware/toy.toml").write_text(
+        (home / "presets/hardware/l4.toml").read_text().replace('"24GiB"', '"48GiB"').replace("23034MiB", "46068MiB")
+    )
+    # A quantity.
+    edited(package / "ledger.py", lambda text: text + QUANTITY)
+    # An output format.
+    edited(package / "render/report.py", lambda text: text + FORMAT)
+    entry = 'FORMATS = {\n    "headlines": "report:as_headlines",'
+    edited(package / "render/__init__.py", lambda text: text.replace("FORMATS = {", entry))
+    edited(package / "cli/options.py", lambda text: text.replace('"latex", "html"]', '"latex", "html", "headlines"]'))
+
+    def txcalc(*words: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "txcalc", *words],
+            cwd=home,
+            env={**os.environ, "PYTHONPATH": str(home)},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    return txcalc
+
+
+@pytest.mark.slow
+def test_a_mechanism_counts_shards_and_plans(run: Run) -> None:
+    shown = json.loads(run("show", "toy.toml", "--json"))
+    assert shown["params"]["by_kind"]["attention"] == 2 * 2 * 32 * 8
+    assert "16·D" in run("formula", "toy.toml", "layers.0.narrow")
+    assert json.loads(run("deploy", "toy.toml", "--gpu", "toy:2", "--tp", "2", "--json"))["fits"]
+
+
+@pytest.mark.slow
+def test_a_leaf_that_keeps_something_is_planned_for_as_what_it_is(run: Run) -> None:
+    held = 2 * 2 * (8 * 1024 + 5)  # bytes of two layers, in 16 bits
+    kept = json.loads(run("kv", "keeping.toml", "--context", "1k", "--batch", "1", "--json"))
+    assert kept["rows"][0]["bytes"] == held and kept["cache"]["elements_per_token"] == 2 * 8
+    assert kept["holds"] == ["2 × Keeper: 8 elements per token and 5 more"]
+    shown = json.loads(run("show", "keeping.toml", "--tokens", "1k", "--json"))
+    assert shown["cache"]["bytes"] == held and shown["cache"]["constant_elements"] == 2 * 5
+    plan = json.loads(run("deploy", "keeping.toml", "--gpu", "l4", "--context", "1k", "--concurrency", "3", "--json"))
+    assert plan["memory"][0]["cache_bytes"] == 3 * held
+    assert "16·D" in run("formula", "keeping.toml", "layers.0.keeping")
+    assert json.loads(run("train", "keeping.toml", "--gpu", "l4:2", "--layout", "fsdp=2", "--json"))["fits"]
+
+
+@pytest.mark.slow
+def test_a_mechanism_is_proved(run: Run) -> None:
+    pytest.importorskip("torch", reason="torch is not installed: pip install 'txcalc[verify]'")
+    assert json.loads(run("verify", "toy.toml", "--json"))["ok"]
+    assert "proved" in run("prove", "toy.toml")
+
+
+@pytest.mark.slow
+def test_a_family_is_read(run: Run) -> None:
+    found = json.loads(run("show", "config.json", "--json"))
+    assert (
+        found["model"]["model_type"] == "toy"
+        and found["params"]["total"] == 2 * 100 * 64 + 2 * (4 * 64**2 + 3 * 64 * 96 + 2 * 64) + 64
+    )
+
+
+@pytest.mark.slow
+def test_an_accelerator_is_known(run: Run) -> None:
+    assert "toy" in run("presets", "--hardware")
+    assert json.loads(run("deploy", "gpt2", "--gpu", "toy:1", "--json"))["fits"]
+
+
+@pytest.mark.slow
+def test_a_quantity_is_counted(run: Run) -> None:
+    found = run("sweep", "gpt2", "--over", "tokens=1,2", "--quantity", "weights_read", "--format", "csv")
+    assert "weights_read" in found
+
+
+def test_an_output_format_is_written(run: Run) -> None:
+    assert " | " in run("show", "gpt2", "--format", "headlines")
+
+
+def test_every_recipe_is_followed() -> None:
+    named = set(re.findall(r"^## (An? [^\n]+)", RECIPES, re.M))
+    assert named == {"A Hugging Face family", "A mechanism", "An accelerator", "A quantity", "An output format"}

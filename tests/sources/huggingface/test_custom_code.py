@@ -1,0 +1,268 @@
+"""Published code that is not Llama's: each reader beside the tensors that a checkpoint of a small model has."""
+
+from __future__ import annotations
+
+import json
+from math import prod
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from paths import HF
+
+import txcalc
+from txcalc.errors import InputError
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe
+from txcalc.sources.huggingface.families import READERS, WHOLES
+
+Config = dict[str, Any]
+
+LLAMA: Config = {
+    "hidden_size": 64,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "intermediate_size": 96,
+    "vocab_size": 100,
+    "max_position_embeddings": 128,
+}
+
+
+# By name: a small config, and what a checkpoint of it holds: tensors by shape, each with how many there are, or, where
+# its card says so, its parameters; whose code that is; and FLOPs at "BxT", where no other test has them.
+CASES: dict[str, dict[str, Any]] = json.loads((HF / "custom.json").read_text())
+# Types whose small configs have other keys than Llama's.
+SPECIAL = ("bailing", "deepseek", "gpt_oss", "kimi", "mixtral", "musicgen", "minimax", "nemotron_h", "qwen3_5", "LLaVA")
+STEP3: Config = json.loads((HF / "hand.json").read_text())["step3"]
+MIXED = {"num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_shared_experts": 2, "moe_intermediate_size": 24}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_parameters_are_those_of_the_tensors(name: str) -> None:
+    case = CASES[name]
+    held = sum(map(prod, case["tensors"])) if "tensors" in case else case["params"]
+    assert build(*describe(case["config"])).params == held
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if "flops" in case])
+def test_flops_are_those_of_the_matrices_or_of_the_class(name: str) -> None:
+    model = build(*describe(CASES[name]["config"]))
+    found = {point: model.ledger(*map(int, point.split("x"))).total("flops") for point in CASES[name]["flops"]}
+    assert found == CASES[name]["flops"]
+
+
+def test_rwkv7_without_sizes_that_its_class_derives() -> None:
+    ranks = {f"{name}_low_rank_dim": 32 for name in ("decay", "a", "v", "gate")}
+    config = {"model_type": "rwkv7", "hidden_size": 128, "num_hidden_layers": 2, "vocab_size": 100, "head_dim": 64}
+    said = build(*describe(config | ranks | {"intermediate_size": 512})).params
+    for nulls in ({"intermediate_size": None}, {"intermediate_size": None, "head_dim": None, "num_heads": 2}):
+        assert build(*describe(config | ranks | nulls)).params == said
+    with pytest.raises(InputError, match="num_heads is missing"):  # its class asks for one of the two
+        describe(config | ranks | {"head_dim": None})
+
+
+def test_every_type_has_a_case() -> None:
+    # Another name of one that has a case, and what has a test of its own, or a row in published.json.
+    twins = {
+        "minimax_m1",
+        "mixformer-sequential",
+        "plamo2",
+        "rwkv5",
+        "rwkv7",
+        "step3_text",
+        "step3_vl",
+        "unlimited-ocr",
+        "LLaVAOneVision1_5_text",
+    }
+    custom = {
+        name for name, (module, _) in READERS.items() if module in ("aliases", "custom", "earlier", "flash")
+    } - twins
+    read = {describe(case["config"])[0]["model_type"] for case in CASES.values()}
+    assert custom <= read and custom
+
+
+def test_kimi_k3_may_be_dense_in_all_layers() -> None:
+    whole = CASES["kimi_k3"]["config"]
+    dense = {**whole, "text_config": {**whole["text_config"], "first_k_dense_replace": 5}}
+    made = build(*describe(dense)).ledger()
+    assert not any("experts" in entry.path for entry in made.entries) and made.total("params") > 0
+
+
+def test_kimi_vl_counts_the_correction_of_its_own_code() -> None:
+    text = {**LLAMA, **MIXED, "model_type": "deepseek_v3", "n_routed_experts": 4, "n_group": 1, "topk_group": 1}
+    text |= {"kv_lora_rank": 12, "q_lora_rank": None, "qk_nope_head_dim": 10, "qk_rope_head_dim": 6, "v_head_dim": 14}
+    text |= {"num_key_value_heads": 8}
+    whole = {"model_type": "kimi_vl", "text_config": text, "vision_config": {}}
+    assert build(*describe(whole)).params - build(*describe(text)).params == 2 * 4  # two layers with four experts
+
+
+WEIRD: list[Any] = [
+    None,
+    0,
+    -1,
+    1,
+    3,
+    10**9,
+    1.5,
+    float("nan"),
+    "",
+    "x",
+    True,
+    [],
+    [1],
+    [0, 1, 0],
+    ["a"],
+    {},
+    {"a": 1},
+    [[]],
+]
+
+
+def test_mutants_are_answered_or_refused() -> None:
+    """Any value in the place of any other: an answer or an `InputError`, and nothing else."""
+    luck = Random(15)
+    configs = [case["config"] for case in CASES.values()]
+    answered = 0
+    for _ in range(300):
+        mutant = dict(luck.choice(configs))
+        inner = [key for key, value in mutant.items() if isinstance(value, dict) and value]
+        key = luck.choice(list(mutant))
+        if inner and luck.random() < 0.5:
+            table = luck.choice(inner)
+            mutant[table] = {**mutant[table], luck.choice(list(mutant[table])): luck.choice(WEIRD)}
+        else:
+            mutant[key] = luck.choice(WEIRD)
+        try:
+            answered += build(*describe(mutant)).params > 0
+        except InputError:
+            continue
+    assert 20 < answered < 200
+
+
+def test_what_a_draft_costs() -> None:
+    """Its features once a token; q, k and v twice as wide; a cache of its own."""
+    case = CASES["eagle3"]
+    ledger = build(*describe(case["config"])).ledger(1, 7)
+    matrices = sum(map(prod, [one for one in case["tensors"] if len(one) == 3])) - 100 * 64  # but its table
+    scores = 2 * 2 * 8 * 8 * 7 * 7
+    assert ledger.total("flops") == 2 * 7 * matrices + scores
+    assert ledger.total("cache") == 7 * 2 * 4 * 8
+
+
+def test_what_a_draft_of_blocks_costs() -> None:
+    """Every position passes the layers, and attends to all before it and those drafted with it; no head is its own."""
+    config = {**CASES["dflash"]["config"], "layer_types": ["full_attention"] * 3}
+    model = build(*describe(config))
+    q, kv, d, f = 8 * 12, 4 * 12, 64, 96
+    assert model.ledger(1, 8, 100).total("flops") == 3 * (
+        2 * 8 * (2 * d * q + 2 * d * kv + 3 * d * f) + 4 * q * 8 * 108
+    )
+    notes = " ".join(model.notes)
+    assert f"{2 * 3 * d * d + 4 * 3 * d * kv:,} FLOPs, once a token" in notes and "are not counted" in notes
+
+
+def test_a_draft_of_blocks_has_no_time(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CASES["dflash"]["config"]))
+    with pytest.raises(InputError, match="draft a block at once"):
+        txcalc.deploy("gpt2", "h100-sxm", draft=f"4:{tmp_path}", acceptance="70%")
+
+
+@pytest.mark.parametrize(("whole", "text"), json.loads((HF / "wholes.json").read_text()))
+def test_a_language_model_in_a_whole(whole: Config, text: Config) -> None:
+    alone, found = build(*describe(text)), build(*describe(whole))
+    assert found.params == alone.params
+    said = ("the language model alone is counted", "params.whole is not known", "beside the language model")
+    assert any(words in " ".join(found.notes) for words in said)
+
+
+NESTED = [(name, row) for name, row in WHOLES.items() if row.get("key") and not row["texts"].startswith(SPECIAL)]
+
+
+@pytest.mark.parametrize(("name", "row"), NESTED, ids=[name for name, _ in NESTED])
+def test_a_language_model_in_a_table(name: str, row: dict[str, str]) -> None:
+    """Its table is read as a config of its own, and names no other type than those of the row."""
+    text = {**LLAMA, "model_type": row["texts"].split()[0], "pad_token_id": 0}
+    whole = {"model_type": name, "architectures": [row["classes"].split()[0]], row["key"]: text}
+    assert build(*describe(whole)).params == build(*describe(text)).params
+    for change in ({row["key"]: {**text, "model_type": "gpt2"}}, {"architectures": ["LlavaForTestsOnly"]}):
+        with pytest.raises(InputError):
+            describe({**whole, **change})
+
+
+def test_a_first_ling_without_its_number_of_keys_heads_is_refused() -> None:
+    """Its class has 0 then, of which it makes no model."""
+    config = {key: value for key, value in CASES["bailing_moe"]["config"].items() if key != "num_key_value_heads"}
+    with pytest.raises(InputError, match="num_key_value_heads is missing"):
+        describe(config)
+
+
+def test_ultravox_with_another_files_language_model_or_adapters_is_refused() -> None:
+    config = {"model_type": "ultravox", "text_config": LLAMA | {"model_type": "llama"}}
+    off = {"text_model_lora_config": {"r": 0}, "text_model_id": None}
+    assert build(*describe(config | off)).params == build(*describe(LLAMA | {"model_type": "llama"})).params
+    for change in ({"text_model_lora_config": {"r": 8}}, {"text_model_id": "another/file"}):
+        with pytest.raises(InputError, match=r"adapters in the language model|names another file"):
+            describe(config | change)
+
+
+BESIDE_THEIR_LANGUAGE = [(name, row) for name, row in WHOLES.items() if row.get("own", "").startswith("mm_")]
+
+
+@pytest.mark.parametrize(("name", "row"), BESIDE_THEIR_LANGUAGE, ids=[name for name, _ in BESIDE_THEIR_LANGUAGE])
+def test_a_class_after_llavas(name: str, row: dict[str, str]) -> None:
+    """A language model's class, with a tower and a projector that the config's other keys describe."""
+    sizes = {"d_model": 64, "n_layers": 3, "n_heads": 8, "vocab_size": 100} if row["texts"] == "mpt" else LLAMA
+    mixed = {"moe_intermediate_size": 24, "shared_expert_intermediate_size": 48} if "moe" in row["texts"] else {}
+    text, cls = {**sizes, **mixed, "model_type": row["texts"], "pad_token_id": 0}, row["classes"].split()[0]
+    whole = {**text, "model_type": name, "architectures": [cls], "mm_hidden_size": 24, "tune_mm_mlp_adapter": True}
+    if row["texts"] == "stablelm_epoch":
+        text["use_qkv_bias"] = True  # its own default, which is not the type's
+    held = build(*describe(text)).params - (100 if row["texts"] == "phi" and name != "imp" else 0)
+    assert {build(*describe({**whole, "architectures": named})).params for named in ([cls], [], None, 3)} == {held}
+    for change in ({"further_layers": 2}, {"architectures": ["LlavaForTestsOnly"]}):
+        with pytest.raises(InputError):
+            describe({**whole, **change})
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "elements"),
+    [
+        ("gla", {}, 4 * 8 * 16 + 3 * (32 + 16 + 32)),
+        ("gsa", {}, 4 * 24 * (8 + 16)),
+        ("gsa", {"use_short_conv": True, "conv_size": 3}, 4 * 24 * (8 + 16) + 3 * (32 + 32 + 64)),
+        ("hgrn2", {"use_short_conv": True, "conv_size": 3}, 4 * 16 * 16 + 3 * 3 * 64),
+        ("delta_net", {}, 4 * 16 * 8 + 4 * (64 + 64 + 32)),
+    ],
+)
+def test_states_of_linear_attention(name: str, change: dict[str, Any], elements: int) -> None:
+    """Of three layers: a state of each head, and the last inputs of short convolutions, as many as they have taps
+    (fla/modules/convolution.py)."""
+    model = build(*describe(CASES[name]["config"] | change))
+    assert [model.ledger(1, tokens).total("cache") for tokens in (7, 8)] == [3 * elements] * 2
+
+
+def test_step3() -> None:
+    """The matrices of its published code: queries through a narrow one, one head of keys, 56 layers of experts."""
+    d, narrow, heads, width, wide, rows = 7168, 2048, 64, 256, 5120, 128815
+    attention = d * narrow + narrow + narrow * heads * width + 2 * d * width + heads * width * d
+    sparse, dense = 49 * 3 * d * wide + 48 * d, 3 * d * 18432
+    expected = 2 * rows * d + d + 61 * (attention + 2 * d) + 56 * sparse + 5 * dense
+    beside = {"model_type": "step3_vl", "architectures": ["Step3VLForConditionalGeneration"], "text_config": STEP3}
+    for config in (STEP3, beside):
+        model = build(*describe(config))
+        assert model.params == expected
+        assert model.ledger(1, 7).total("cache") == 7 * 61 * 2 * width
+    for change in ({"architectures": ["LlamaForCausalLM"]}, {"num_attention_groups": 2}, {"n_routed_experts": 8}):
+        with pytest.raises(InputError, match=next(iter(change))):
+            describe(STEP3 | change)
+
+
+@pytest.mark.parametrize("said", ["1-2", "8,9", "", None, 7, True, [1, True], [1.0], {}])
+def test_step3_names_layers_that_it_has(said: Any) -> None:
+    small = STEP3 | {"num_hidden_layers": 3}
+    listed, text = (build(*describe(small | {"moe_layers_enum": good})).params for good in ([1, 2], "1, 2"))
+    assert listed == text
+    with pytest.raises(InputError, match=r"moe_layers_enum is .*, expected numbers of layers from 0 to 2"):
+        describe(small | {"moe_layers_enum": said})

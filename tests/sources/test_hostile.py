@@ -1,0 +1,240 @@
+"""Input that means harm: an answer or one line within ten seconds and a gibibyte, nothing run, nothing left waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from paths import HF
+from tiny import QWEN3
+
+from txcalc.errors import InputError
+from txcalc.planning.formats.modules import Modules
+from txcalc.planning.serving.traffic import arrivals, lengths
+from txcalc.render.measurements import read as measured
+
+SECONDS, MEMORY = 10.0, 1 << 30  # of a processor, and at most resident
+RUN = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_AS, (4 << 30, 4 << 30))
+from txcalc.cli import entry
+sys.argv = ["txcalc", *sys.argv[1:]]
+try:
+    entry()
+finally:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    # Of this process alone where the system says so: ru_maxrss has what the one that started it held.
+    try:
+        most = open("/proc/self/status").read().partition("VmHWM:")[2].split()[0]
+    except (OSError, IndexError):
+        most = used.ru_maxrss
+    print(f"\\n{used.ru_utime + used.ru_stime} {int(most) * 1024}", file=sys.stderr)
+"""
+
+
+def run(*arguments: str, folder: Path | None = None, **environment: str) -> tuple[int, str, str]:
+    """Exit code, output and messages of the command line, held to time and memory."""
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *arguments],
+        capture_output=True,
+        timeout=60,
+        cwd=folder,
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+    )
+    said, _, memory = done.stderr.decode().rstrip().rpartition("\n")
+    seconds, most = memory.split()
+    assert float(seconds) < SECONDS, f"{seconds} s"
+    assert int(most) < MEMORY, f"{int(most):,} bytes"
+    assert "Traceback" not in said
+    return done.returncode, done.stdout.decode(), said
+
+
+def config(**more: object) -> bytes:
+    return json.dumps(QWEN3 | more).encode()
+
+
+def hashed() -> bytes:
+    """Qwen4-Exp with n-grams in as many layers, by as many hashes and of as many rows as are read."""
+    small = json.loads((HF / "small.json").read_text())["qwen4_exp_text"]["config"]
+    layers = {"num_hidden_layers": 128, "ple_layer_ids": [4 * i + 1 for i in range(32)], "ple_embed_dim": 256}
+    return json.dumps(small | layers | {"heads_per_ngram": 128, "ngram_vocab_size_base": 10**9}).encode()
+
+
+def kinds(layers: int) -> bytes:
+    """OpenELM of which no layer is like another."""
+    heads = [*range(8, 8 + layers)]
+    sizes = {"model_dim": 64, "head_dim": 64, "num_transformer_layers": layers, "vocab_size": 100}
+    lists = {"num_query_heads": heads, "num_kv_heads": heads, "ffn_multipliers": [1.0] * layers}
+    return json.dumps(sizes | lists).encode()[1:-1]
+
+
+def repeating(*names: str) -> dict[str, object]:
+    """What a quantiser says that leaves out modules by these names."""
+    form = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32, "symmetric": True}
+    groups = {"group_0": {"targets": ["Linear"], "weights": form}}
+    return {
+        "quant_method": "compressed-tensors",
+        "format": "pack-quantized",
+        "ignore": [*names],
+        "config_groups": groups,
+    }
+
+
+class Bomb:
+    """What runs when it is unpickled."""
+
+    def __init__(self, marker: Path) -> None:
+        self.marker = marker
+
+    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
+        return os.mkdir, (str(self.marker),)
+
+
+ONES = b"1, " * 2999 + b"1"
+FILES: dict[str, tuple[Callable[[], bytes], str]] = {
+    "unknown.json": (lambda: config(**{f"key_{i}": 7 for i in range(900_000)}), "keys, expected at most 10,000"),
+    "passed.json": (lambda: config(**{f"key_{i}": False for i in range(9_000)}), "and 8,992 more"),
+    "deep.json": (
+        lambda: b'{"model_type": "qwen3", "a": ' + b"[" * 1_000_000 + b"]" * 1_000_000 + b"}",
+        "not valid JSON",
+    ),
+    "tables.json": (lambda: b'{"a":' * 200_000 + b"1" + b"}" * 200_000, "not valid JSON"),
+    "large.json": (lambda: b" " * (17 << 20), "is larger than 16,777,216 bytes"),
+    "digits.json": (lambda: config()[:-1] + b', "hidden_size": ' + b"9" * 5_000_000 + b"}", "not valid JSON"),
+    "twice.json": (lambda: config()[:-1] + b', "hidden_size": 65}', "'hidden_size' is there twice"),
+    "null.json": (lambda: config(hidden_size=None), "hidden_size is null, expected"),
+    "nan.json": (lambda: config(rms_norm_eps=float("nan")), "rms_norm_eps is nan, expected a finite number"),
+    "twin.json": (
+        lambda: config(rope_theta=float("nan"), rotary_emb_base=float("nan")),
+        "is nan, expected a finite number",
+    ),
+    "layers.json": (lambda: config(num_hidden_layers=10**9), "num_hidden_layers is 1000000000"),
+    "types.json": (lambda: config(layer_types=["full_attention"] * 500_000), "layer_types"),
+    "utf16.json": (lambda: config(hidden_size=None).decode().encode("utf-16"), "hidden_size is null"),
+    "repeats.json": (lambda: config(quantization_config=repeating("re:(.*)*(.*)*(.*)*x$")), ""),
+    "everywhere.json": (
+        lambda: config(num_hidden_layers=5000, quantization_config=repeating(*["re:.*.*.*7!"] * 8)),
+        "",
+    ),
+    "parens.json": (lambda: config(quantization_config=repeating("re:" + "(" * 9000 + ")" * 9000)), ""),
+    "ngrams.json": (hashed, ""),
+    "stages.json": (lambda: b'{"model_type": "swin", "depths": [%s], "num_heads": [%s]}' % (ONES, ONES), "depths is"),
+    "kinds.json": (lambda: b'{"model_type": "openelm", %s}' % kinds(2000), "kinds of layers, expected at most 1,000"),
+    "dotted.toml": (lambda: b"a." * 500_000 + b"a = 1", "nested too deep"),
+    "table.toml": (lambda: b"[" + b"a." * 500_000 + b"a]", "nested too deep"),
+    "array.toml": (lambda: b"a = " + b"[" * 500_000, "not valid TOML"),
+    "many.toml": (lambda: b"".join(b"[t%d]\n" % i for i in range(90_000)), "further keys"),
+    "zeros.safetensors": (lambda: b"\0" * 1_000_000, "not valid"),
+    "long.safetensors": (lambda: (1 << 60).to_bytes(8, "little") + b"{}", "truncated"),
+    "zeros.gguf": (lambda: b"\0" * 1_000_000, ""),
+    "tensors.gguf": (lambda: b"GGUF" + (3).to_bytes(4, "little") + (1 << 60).to_bytes(8, "little") * 2, ""),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_is_answered_or_refused_in_time(name: str, tmp_path: Path) -> None:
+    data, wanted = FILES[name]
+    (tmp_path / name).write_bytes(data())
+    code, _, said = run("show", str(tmp_path / name))
+    assert code in (0, 2) and wanted in said
+    assert len(said) < 20_000
+
+
+@pytest.mark.parametrize(
+    "name", ["(a+)+$", "(.*)*x", "a?" * 30, ".*.*.*.*zz", "x" * 5000, r"(?x)([\w.]+) +!", r"(?:.|\w)" * 28, r"(\d+)+x"]
+)
+def test_expressions_that_may_run_for_ever_are_refused(name: str) -> None:
+    with pytest.raises(InputError, match="repeat too often"):
+        Modules([f"re:{name}"])
+    with pytest.raises(InputError, match="expected a regular expression"):
+        Modules(["re:a{99999999999999}"])
+    real = [r".*?mlp\.(gate|up|gate_up|down)_proj.*", r"model\.layers\.(?:[0-9]|[12]\d)\..*", ".*self_attn.*"]
+    real.append(r".*\.layers\.\d+\.mlp\.experts\.[0-9]+\.(gate|up|down)_proj")
+    assert len(Modules([f"re:{one}" for one in real * 30]).patterns) == 120
+
+
+def test_what_a_message_lists_is_capped(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(config(**{f"key_{i}": 7 for i in range(1_000)}))
+    code, _, said = run("show", str(tmp_path))
+    assert code == 2 and "980 further keys that are not understood" in said and len(said.splitlines()) < 50
+
+
+@pytest.mark.slow
+def test_nothing_is_unpickled_or_run(tmp_path: Path) -> None:
+    marker = tmp_path / "marker"
+    data = pickle.dumps(Bomb(marker))
+    code = f"import os; os.mkdir({str(marker)!r})\n".encode()
+    for name in ("pytorch_model.bin", "config.json", "model.safetensors", "weights.gguf", "preset.toml"):
+        (tmp_path / name).write_bytes(data)
+        run("show", str(tmp_path / name))
+    for name in ("configuration_evil.py", "modeling_evil.py"):
+        (tmp_path / name).write_bytes(code)
+    for part in ("config.json", "model.safetensors"):
+        (tmp_path / part).unlink()
+    named = {"AutoConfig": "configuration_evil.Config", "AutoModelForCausalLM": "modeling_evil.Model"}
+    (tmp_path / "config.json").write_bytes(config(auto_map=named, model_type="evil"))
+    assert run("show", str(tmp_path / "config.json"))[0] == 2
+    assert not marker.exists()
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+@pytest.mark.drawn(quick=1)
+@pytest.mark.parametrize("name", ["config.json", "preset.toml", "model.safetensors", "model.gguf"])
+def test_a_pipe_without_a_writer_is_not_waited_for(name: str, tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / name)
+    code, _, said = run("show", str(tmp_path / name))
+    assert code == 2 and ("is empty" in said or "not a regular file" in said or "config.json" in said)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_with_a_writer_is_read(tmp_path: Path) -> None:
+    from txcalc.sources import files
+
+    read, write = os.pipe()
+
+    def told() -> None:
+        os.write(write, b"x" * 70_000)
+        os.close(write)
+
+    threading.Thread(target=told, daemon=True).start()
+    assert len(files.read(Path(f"/dev/fd/{read}"), 1 << 20)) == 70_000
+    os.close(read)
+
+
+@pytest.mark.skipif(not Path("/dev/zero").exists(), reason="no endless file here")
+@pytest.mark.parametrize("read", [lambda path: arrivals(str(path)), lambda path: lengths(f"@{path}", "x"), measured])
+def test_what_never_ends_and_what_waits_is_left(read: Callable[[Path], object], tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"is larger than 16,777,216 bytes"):
+        read(Path("/dev/zero"))
+    waiting, typed = os.openpty()
+    with pytest.raises(InputError, match="waits for something to be typed"):
+        read(Path(os.ttyname(typed)))
+    for descriptor in (waiting, typed):
+        os.close(descriptor)
+    (tmp_path / "deep").write_bytes(b"[" * 200_000)
+    with pytest.raises(InputError):
+        read(tmp_path / "deep")
+
+
+def test_an_empty_name_is_not_the_folder_one_is_in(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_bytes(config())
+    code, _, said = run("show", "", folder=tmp_path)
+    assert code == 2 and said == "txcalc: source: is empty, expected a model (txcalc presets lists those there are)\n"
+
+
+@pytest.mark.slow
+def test_output_that_holds_plain_letters_only() -> None:
+    code, table, _ = run("show", "gpt2", PYTHONIOENCODING="ascii")
+    assert code == 0 and table.isascii() and "MHA 12/12 x 64" in table
+    code, text, _ = run("show", "gpt2", "--json", PYTHONIOENCODING="ascii")
+    assert code == 0 and text.isascii()
+    assert json.loads(text) == json.loads(run("show", "gpt2", "--json", PYTHONIOENCODING="utf-8")[1])

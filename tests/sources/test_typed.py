@@ -1,0 +1,138 @@
+"""What people type: names of the hub, punctuation of presets, names of fields and methods, standard input."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from command import Command
+
+import txcalc
+from txcalc.errors import InputError
+from txcalc.planning.formats.names import known_format
+from txcalc.sources import hub, presets
+
+run = Command()
+CONFIG: dict[str, Any] = {
+    "model_type": "llama", "architectures": ["LlamaForCausalLM"], "hidden_size": 64, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128, "vocab_size": 100,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [("gpt-2", "gpt2"), ("gpt-2-xl", "gpt2-xl"), ("Llama3.1-8B", "llama-3.1-8b"), ("t5small", "t5-small")],
+)
+def test_punctuation_of_a_preset_is_no_matter_and_is_told(typed: str, meant: str) -> None:
+    model = txcalc.load(typed)
+    assert (model.name, model.params) == (meant, txcalc.load(meant).params)
+    assert model.notes[-1] == f"{typed} is the preset {meant}"
+    assert not txcalc.load(meant).notes
+
+
+def test_a_name_of_the_hub_needs_no_prefix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    asked: list[str] = []
+
+    def read(place: hub.Repository, ignore: Any = ()) -> Any:
+        asked.append(place.name)
+        raise InputError("hub", ["was asked"])
+
+    monkeypatch.setattr(hub, "read", read)
+    monkeypatch.chdir(tmp_path)
+    for name in ("Qwen/Qwen3-8B", "meta-llama/Llama-3.1-8B-Instruct"):
+        with pytest.raises(InputError, match="was asked"):
+            txcalc.load(name)
+    (tmp_path / "Qwen").mkdir()
+    for path in ("Qwen/Qwen3-8B", "a/b.toml", "a/b/c", "./a/b", "/a/b"):
+        with pytest.raises(InputError, match=r"cannot be read|no such|is not|directory"):
+            txcalc.load(path)
+    assert asked == ["Qwen/Qwen3-8B", "meta-llama/Llama-3.1-8B-Instruct"]
+
+
+@pytest.mark.parametrize(
+    ("apart", "whole"),
+    [
+        ("show D=64 L=2 h=4 F=128 plain --tokens 9 ln", ("show", "D=64 L=2 h=4 F=128 plain", "--tokens", "9", "ln")),
+        ("show --json D=64 L=2 h=4 F=128", ("show", "--json", "D=64 L=2 h=4 F=128")),
+        ("show gpt2 --set L=2 --json", ("show", "gpt2", "--set", "L=2", "--json")),
+        ("compare gpt2 D=64 L=2 h=4 F=8*D --set h=2", ("compare", "gpt2", "D=64 L=2 h=4 F=8*D", "--set", "h=2")),
+    ],
+)
+def test_a_description_needs_no_quotes(apart: str, whole: tuple[str, ...]) -> None:
+    assert run(*apart.split()) == run(*whole)
+
+
+def test_names_of_fields_are_letters() -> None:
+    said = txcalc.load("width=512 heads=8 layers=6 F=2048 vocab=100 kv_heads=2")
+    assert said.params == txcalc.load("D=512 h=8 L=6 F=2048 V=100 h_kv=2").params
+    assert (
+        txcalc.load("hidden_size=64 num_hidden_layers=2 n_heads=4 d_ff=128").params
+        == txcalc.load("D=64 L=2 h=4 F=128").params
+    )
+    with pytest.raises(InputError, match="h is given twice"):
+        txcalc.load("D=64 L=2 h=4 heads=4 F=128")
+
+
+@pytest.mark.parametrize(("method", "form"), [("awq", "int4"), ("GPTQ", "int4"), ("4bit", "nf4"), ("8bit", "int8")])
+def test_methods_are_formats(method: str, form: str) -> None:
+    assert known_format(method) == form
+    sizes = [json.loads(run("show", "gpt2", "--weights", name, "--json")[1])["memory"] for name in (method, form)]
+    assert sizes[0]["weights_bytes"] == sizes[1]["weights_bytes"]
+
+
+def test_a_kind_of_attention_is_hinted_at(tmp_path: Path) -> None:
+    path = tmp_path / "model.toml"
+    path.write_text('d_model = 64\nn_layers = 2\n[attention]\nkind = "mla"\nn_heads = 4\n[feed_forward]\nd_ff = 128\n')
+    assert "[latent]" in run("show", str(path))[2]
+    assert "[latent]" in run("show", "gpt2", "--set", "attention.kind=mla")[2]
+    assert "[latent]" in run("show", "D=64 L=2 h=4 F=128 attention.kind=mla")[2]
+
+
+def test_names_of_configs_are_keys_that_are_set() -> None:
+    names = {"hidden_size": 1024, "num_hidden_layers": 4, "num_attention_heads": 16, "intermediate_size": 2048}
+    letters = dict(zip("DLhF", names.values(), strict=True))
+    assert txcalc.load("gpt2", names) == txcalc.load("gpt2", letters) and txcalc.load("gpt2", n_embd=960, h=15).notes
+    with pytest.raises(InputError, match="no key named 'hidden_sizes'"):
+        txcalc.load("gpt2", hidden_sizes=5)
+
+
+@pytest.mark.parametrize("source", ["-", "/dev/stdin"])
+def test_standard_input_is_a_description_or_a_config(source: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    toml = "d_model = 64\nn_layers = 2\n[attention]\nn_heads = 4\n[feed_forward]\nd_ff = 128\n"
+    for text, same in ((toml, "D=64 L=2 h=4 F=128 plain final"), (json.dumps(CONFIG), None)):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))
+        found = txcalc.load(source)
+        assert found.params == (txcalc.load(same) if same else txcalc.load(CONFIG)).params
+    for wrong, said in (("nonsense", "is not valid TOML"), ("{", "is not valid JSON"), ("", "is empty")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(wrong.encode())))
+        with pytest.raises(InputError, match=f"standard input: {said}"):
+            txcalc.load(source)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("Meta-Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("Qwen3-8B", "qwen3-8b"),
+        ("gemma-2-9b-it", "gemma-2-9b"),
+        ("Mistral-7B-v0.3", "mistral-7b"),
+        ("bark", None),
+    ],
+)
+def test_a_name_of_the_hub_is_near_a_preset(name: str, near: str | None) -> None:
+    assert presets.nearest_to(name) == near
+
+
+def test_ignore_is_read_by_every_command_that_reads_configs(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**CONFIG, "strange_width": 77}))
+    for command in (["compare", str(path), "gpt2"], ["diff", "gpt2", str(path)], ["show", str(path)]):
+        assert run(*command)[0] == 2
+        code, out, err = run(*command, "--ignore", "strange_width")
+        assert (code, bool(out)) == (0, True), err
+        assert run(*command, "--ignore", "no_such_key")[0] == 2
+    assert run("compare", "gpt2", "gpt2-xl", "--ignore", "x")[2].startswith("txcalc: --ignore: needs a config.json")

@@ -1,0 +1,35 @@
+"""Towers and projectors: FLOPs and parameters are those of transformers' own modules."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import pytest
+from tower_flops import CASES, compared
+
+from txcalc.sources import build
+from txcalc.sources.huggingface import describe
+from txcalc.sources.huggingface.families import ALONE
+from txcalc.sources.huggingface.release import classes
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_flops_are_those_of_transformers(name: str) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("transformers")
+    _, _, both = compared(*CASES[name])
+    assert all(ours == theirs for ours, theirs in both.values()), both
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", ALONE)
+def test_a_tower_by_itself_has_the_parameters_of_its_class(name: str) -> None:
+    """As its class makes it where a config says nothing."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = transformers.CONFIG_MAPPING[name]()
+    code = import_module(type(config).__module__.replace("configuration_", "modeling_"))
+    with torch.device("meta"):
+        net = getattr(code, classes(name)[0])(config)
+    assert build(*describe({"model_type": name})).params == sum(one.numel() for one in net.parameters())

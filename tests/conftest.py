@@ -6,6 +6,8 @@ from __future__ import annotations
 import gc
 import os
 import re
+import shutil
+import subprocess
 import sys
 from collections import defaultdict
 from collections.abc import Generator, Iterator
@@ -17,6 +19,7 @@ from typing import Any
 import pytest
 from _pytest.runner import runtestprotocol
 from hypothesis import HealthCheck, Phase, settings
+from paths import TESTS
 
 # One thread each, before PyTorch is imported and for every process that a test starts: tensors are tiny here, and
 # threads of several workers that wait for each other on two cores cost seven times the work.
@@ -50,8 +53,8 @@ QUICK_CASES = 6  # of each test in the inner loop
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    if not hasattr(config, "workerinput"):  # workers are given what the first process drew
-        config.option.seed = randrange(10**6) if config.option.seed is None else config.option.seed
+    if not hasattr(config, "workerinput"):  # workers get the options of the first process
+        config.option.seed = commit_seed() if config.option.seed is None else config.option.seed
         config.option.every_case |= config.args_source is config.ArgsSource.ARGS  # of a file that is named
     if config.option.markexpr == "not slow" and config.option.hypothesis_profile is None:
         settings.load_profile("quick")
@@ -92,7 +95,20 @@ def pytest_unconfigure() -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="regenerate texts, then compare")
     parser.addoption("--every-case", action="store_true", help="all cases of tests of which some are drawn by default")
-    parser.addoption("--seed", type=int, help="draw the cases of an earlier run again")
+    parser.addoption("--seed", type=seed_of, help="a number, or random; the commit's number by default")
+
+
+def seed_of(text: str) -> int:
+    return randrange(10**6) if text == "random" else int(text)
+
+
+def commit_seed() -> int:
+    """A number of the commit, so that a commit draws the same cases on every machine and a red build is its author's;
+    0 without a repository."""
+    git = shutil.which("git")
+    command = [git or "git", "-C", str(TESTS), "rev-parse", "--short=5", "HEAD"]
+    text = subprocess.run(command, capture_output=True, text=True).stdout if git else ""
+    return int(text or "0", 16)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -123,8 +139,10 @@ def drawn(items: list[pytest.Item], seed: int, quick: bool) -> set[pytest.Item]:
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if not config.option.every_case:
-        terminalreporter.write_line(f"cases drawn with --seed {config.option.seed}; --every-case runs all")
+    terminalreporter.write_line(
+        f"drawn with --seed {config.option.seed}"
+        + ("" if config.option.every_case else "; --every-case runs all cases")
+    )
 
 
 _tests = count()
@@ -155,3 +173,9 @@ def pytest_report_to_serializable(report: object) -> Generator[None, dict[str, A
 @pytest.fixture
 def update_golden(request: pytest.FixtureRequest) -> bool:
     return bool(request.config.getoption("--update-golden"))
+
+
+@pytest.fixture
+def draw(request: pytest.FixtureRequest) -> Random:
+    """What a test draws for itself: the same for the same seed."""
+    return Random(f"{request.config.option.seed} {request.node.nodeid}")

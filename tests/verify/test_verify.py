@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import pickle
-import random
 import subprocess
 import sys
 import tomllib
@@ -14,6 +13,7 @@ from dataclasses import replace
 from importlib import import_module
 from itertools import product
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -814,11 +814,9 @@ def test_what_is_not_shown_again_is_taken_out(tmp_path: Path, monkeypatch: pytes
     assert json.loads(path.read_text())["presets"]["llama"].keys() == {"params"}
 
 
-def test_some_of_the_recorded_proofs_are_made_again() -> None:
-    """Others at every run; those that take over two seconds are left to `txcalc verify --all`."""
-    for name in random.SystemRandom().sample(
-        ["gpt2", "bert-base", "t5-small", "mistral-7b", "gemma-2b", "qwen3-8b"], 2
-    ):
+def test_some_of_the_recorded_proofs_are_made_again(draw: Random) -> None:
+    """Drawn by the seed; those that take over two seconds are left to `txcalc verify --all`."""
+    for name in draw.sample(["gpt2", "bert-base", "t5-small", "mistral-7b", "gemma-2b", "qwen3-8b"], 2):
         verdict = verify(load(name), ["parameters", "flops"])
         found = proofs(load(name), verdict)
         stored = json.loads(proofs_file().read_text())["presets"][name]

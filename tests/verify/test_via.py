@@ -156,6 +156,89 @@ def test_refused(config: Any, message: str) -> None:
     assert message in str(refusal.value) and len(str(refusal.value).splitlines()) == 1
 
 
+LLAMA = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
+         "num_attention_heads": 4, "vocab_size": 100}  # fmt: skip
+QWEN = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 100}
+LLAMA_65B = {"model_type": "llama", "hidden_size": 8192, "intermediate_size": 22016, "num_layers": 80,
+             "num_attention_heads": 64, "vocab_size": 32000}  # fmt: skip
+LLAMA_3_8B = {"model_type": "llama", "dim": 4096, "n_layers": 32, "n_heads": 32, "n_kv_heads": 8, "vocab_size": 128256,
+              "multiple_of": 1024, "ffn_dim_multiplier": 1.3, "norm_eps": 1e-5, "rope_theta": 500000.0}  # fmt: skip
+VIBEVOICE = {"model_type": "vibevoice", "acoustic_vae_dim": 64, "decoder_config": {"model_type": "qwen2", **QWEN}}
+
+
+@pytest.mark.parametrize(
+    ("config", "messages"),
+    [
+        (
+            LLAMA_65B,  # 26.4 B with the class's 32 layers
+            (
+                "num_layers is 80, expected a key of LlamaConfig (did you mean num_hidden_layers?",
+                "num_hidden_layers is missing, expected a size that the file itself gives",
+            ),
+        ),
+        (
+            LLAMA_3_8B,  # 7.5 B with the class's widths
+            (
+                "dim is 4096, expected a key of LlamaConfig (did you mean hidden_size?",
+                "n_kv_heads is 8, expected a key of LlamaConfig (did you mean num_key_value_heads?",
+                "ffn_dim_multiplier is 1.3, expected a key of LlamaConfig",
+                "intermediate_size is missing",
+            ),
+        ),
+        (
+            VIBEVOICE,  # 12.0 B with the class's language model
+            (
+                "decoder_config is {'model_type': 'qwen2'",
+                "text_config is missing, expected an object, the config of that part (Qwen2Config)",
+                "audio_config is missing",
+            ),
+        ),
+        (LLAMA | {"num_key_value_head": 2}, ("did you mean num_key_value_heads?",)),
+        (LLAMA | {"num_experts_of": [4, 4]}, ("num_experts_of is [4, 4], expected a key of LlamaConfig",)),
+    ],
+)
+def test_a_size_that_transformers_would_not_take_from_the_file_is_a_fault(config: Any, messages: Any) -> None:
+    with pytest.raises(InputError) as refusal:
+        measure(config, "config.json")
+    for message in messages:
+        assert message in str(refusal.value)
+
+
+def test_what_the_class_decides_is_an_assumption() -> None:
+    found = measure(LLAMA | {"num_hidden_layers_of": 0, "twin_heads": 4}, "config.json", formulas=False)
+    assert "num_key_value_heads = 4, the default of LlamaConfig" in found.assumptions
+    assert "tie_word_embeddings = False, the default of LlamaConfig" in found.assumptions
+    assert "passed over, for LlamaConfig does not name them: num_hidden_layers_of = 0" in found.assumptions
+    assert not any("hidden_size" in line for line in found.assumptions)
+
+
+def test_a_nested_size_is_an_assumption_and_one_that_a_class_moves_is_read() -> None:
+    config = {"model_type": "llava", "text_config": {**QWEN, "model_type": "qwen2"},
+              "vision_config": {"model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 48,
+                                "num_attention_heads": 4, "image_size": 28, "patch_size": 14}}  # fmt: skip
+    found = measure(config, "config.json", formulas=False)
+    assert "vision_config.num_hidden_layers = 12, the default of CLIPVisionConfig" in found.assumptions
+    with pytest.raises(InputError, match=r"text_config\.num_layers is 7"):
+        measure(config | {"text_config": {**QWEN, "model_type": "qwen2", "num_layers": 7}}, "config.json")
+    vision = {"depth": 2, "embed_dim": 32, "hidden_size": 64, "num_heads": 4}
+    flat = measure({"model_type": "qwen2_vl", **QWEN, "vision_config": vision}, "config.json", formulas=False)
+    nested = measure({"model_type": "qwen2_vl", "text_config": QWEN, "vision_config": vision}, "", formulas=False)
+    assert flat.params == nested.params
+
+
+@pytest.mark.parametrize("source", [None, 5])
+def test_the_cache_is_what_a_description_says(source: int | None) -> None:
+    t5 = {"model_type": "t5", "d_model": 32, "d_kv": 6, "d_ff": 48, "num_layers": 2, "num_heads": 4, "vocab_size": 100,
+          "pad_token_id": 0, "decoder_start_token_id": 0}  # fmt: skip
+    config = t5 if source else TINY
+    found = measure(config, "tiny", 3, 7, source, formulas=False)
+    ledger = build(*describe(config)).ledger(3, 7, 0, source)
+    assert found.cache is not None and found.cache.elements == ledger.total("cache")
+    assert found.cache.next_token == build(*describe(config)).ledger(3, 8, 0, source).total("cache") - ledger.total(
+        "cache"
+    )
+
+
 def test_code_and_kernels_that_a_config_names_are_left_alone(tmp_path: Path) -> None:
     more = {"auto_map": {"AutoModelForCausalLM": "evil.Evil"}, "attn_implementation": "somebody/kernel",
             "_attn_implementation": "somebody/kernel", "use_kernels": True,
@@ -182,13 +265,22 @@ def test_the_command(tiny: str) -> None:
     assert data["params"]["total"] == ordinary["params"]["total"] and data["params"]["active"] is None
     assert data["flops"]["forward"] == {"matmul": ordinary["flops"]["forward"]["matmul"], "other": None}
     assert data["memory"]["weights_bytes"] == ordinary["memory"]["weights_bytes"]
-    assert set(data["cache"]) == set(ordinary["cache"]) and set(data["cache"].values()) == {None}
+    assert data["cache"] == ordinary["cache"] and data["known"]["cache"]["how"] == "measured"
     assert data["known"]["flops"]["how"] == "measured"
     table = shown(tiny, "--via", "transformers", "--tokens", "7")
     assert "transformer.h.*.attn.c_attn" in table.stdout and "B·T·(" in table.stdout
     assert "parameters are the same, FLOPs are the same" in table.stderr
     folder = shown(str(Path(tiny).parent), "--via", "transformers", "--json")
     assert json.loads(folder.stdout)["params"] == data["params"]
+
+
+def test_the_command_leaves_out_ignored_keys(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(LLAMA | {"num_codes": 50}))
+    assert "--ignore num_codes" in shown(str(path), "--via", "transformers").stderr
+    data = json.loads(shown(str(path), "--via", "transformers", "--ignore", "num_codes", "--json").stdout)
+    assert data["params"]["total"] == measure(LLAMA, "", formulas=False).params
+    assert "ignored as asked: num_codes = 50" in data["notes"]
 
 
 def test_the_command_refuses_what_it_does_not_measure(tiny: str) -> None:
@@ -209,9 +301,7 @@ def test_the_way_out_is_named_where_it_is_open(tmp_path: Path, monkeypatch: pyte
     assert "did you mean llama" in answers["lama"] and "--via" not in answers["lama"]  # transformers has no such type
     real = importlib.util.find_spec
     gone = lambda name, *more: None if name == "transformers" else real(name, *more)  # noqa: E731
-    monkeypatch.setattr("txcalc.sources.huggingface.find_spec", gone)
     monkeypatch.setattr(importlib.util, "find_spec", gone)
-    assert "--via" not in shown(str(path)).stderr
     refused = shown(str(path), "--via", "transformers")
     assert refused.exit_code == 3 and "pip install 'txcalc[transformers]'" in refused.stderr
 

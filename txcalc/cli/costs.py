@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
@@ -74,11 +74,13 @@ def show(
     if via:
         usual = {"attention": "dense", "logits": "all", "mla": "expanded"}
         others = {f"--{name}": asked[name] != value for name, value in usual.items()}
-        wanted = {"set": set_, "lora": lora, "ignore": ignore, "headers": headers, "plot": printing.place}
+        wanted = {"set": set_, "lora": lora, "headers": headers, "plot": printing.place}
         wanted |= {name: asked[name] for name in ("past", "weights", "initial", *STEP)}
         wanted |= {"as": asked.get("conventions")}
         others |= {f"--{name}": bool(value) for name, value in wanted.items()}
-        return _via(source, asked["batch"], asked["tokens"] or 1, asked["source_length"], asked["dtype"], others)
+        return _via(
+            source, asked["batch"], asked["tokens"] or 1, asked["source_length"], asked["dtype"], ignore, others
+        )
     more = "conventions" in asked or any(asked[name] for name in STEP)
     lone = None if set_ or lora or ignore or more else lone_checkpoint(source)
     if lone:
@@ -94,7 +96,13 @@ def show(
 
 
 def _via(
-    source: str, batch: int, tokens: int, source_length: int | None, dtype: str, others: Mapping[str, bool]
+    source: str,
+    batch: int,
+    tokens: int,
+    source_length: int | None,
+    dtype: str,
+    ignore: Sequence[str] | None,
+    others: Mapping[str, bool],
 ) -> Report:
     """The report of transformers' own module; options that do not apply are refused by name."""
     from importlib.util import find_spec
@@ -116,6 +124,9 @@ def _via(
         data, where, name = hub.parsed(hub.repository(source))
     else:
         data, where, name = huggingface.parsed_file(source)
+    ignored = list[str]()
+    if ignore:
+        data, ignored = huggingface.without(data, where, ignore)
     found = measure(data, where, batch, tokens, source_length)
     try:
         model = build(*huggingface.describe(data, where, name))
@@ -123,7 +134,7 @@ def _via(
         described = Described(ledger.total("params"), ledger.total("flops"))
     except TxcalcError:
         described = None
-    return report(found, name or data["model_type"], where, data["model_type"], dtype, described)
+    return report(found, name or data["model_type"], where, data["model_type"], dtype, described, ignored)
 
 
 @command(

@@ -11,6 +11,8 @@ from txcalc.render.report import Report, Table, TableCell, cell, folded, rounded
 from txcalc.units import bits_of, iec
 from txcalc.verify.via import TransformersCost, TransformersModule
 
+CACHE_DTYPE = "bf16"  # whatever the weights' format
+
 
 class Described(NamedTuple):
     """The figures of txcalc's own description of the same config.json."""
@@ -26,12 +28,13 @@ def report(
     model_type: str,
     dtype: str = "bf16",
     described: Described | None = None,
+    ignored: Sequence[str] = (),
 ) -> Report:
     """By module; what only a description gives (kinds, cache, masked FLOPs) is null."""
     batch, tokens, source = found.sizes
     how = {"how": "measured", "where": f"{found.cls} of transformers {found.library} on meta"}
     weights = ceil_div(found.params * bits_of(dtype), 8)
-    notes = [*_notes(found), *_beside(found, described)]
+    notes = [*_notes(found), *ignored, *_beside(found, described)]
     data: dict[str, Any] = {
         "schema": "txcalc/show/1",
         "model": {"name": name, "kind": None, "source": where, "model_type": model_type},
@@ -39,14 +42,18 @@ def report(
         "convention": {"flops_per_mac": 2, "attention": "dense", "logits": "all", "mla": None},
         "params": {"total": found.params, "active": None, "embedding": None, "by_kind": None},
         "flops": {"forward": {"matmul": found.flops, "other": None}, "masked": {"matmul": None}, "by_kind": None},
-        "cache": dict.fromkeys(("elements_per_token", "constant_elements", "windows_full_at", "elements", "bytes")),
+        "cache": _cache(found),
         "memory": {"weights_bytes": weights},
         "sums": None,
         "rules": None,
         "published": None,
-        "assumptions": [],
+        "assumptions": list(found.assumptions),
         "notes": notes,
-        "known": {"params": how, "flops": how if found.flops is not None else None},
+        "known": {
+            "params": how,
+            "flops": how if found.flops is not None else None,
+            "cache": how if found.cache is not None else None,
+        },
         "measured": {
             "class": found.cls,
             "library": f"transformers {found.library}",
@@ -72,6 +79,13 @@ def report(
     facts.append([f"weights ({dtype}), bytes", cell(weights), iec(weights)])
     if found.flops is not None:
         facts.append(["forward FLOPs of this workload", cell(found.flops), rounded(found.flops)])
+    if found.cache is not None:
+        elements, size = found.cache.elements, data["cache"]["bytes"]
+        facts.append(["cache of a sequence, elements", cell(elements), rounded(elements)])
+        facts.append([f"cache of a sequence ({CACHE_DTYPE}), bytes", cell(size), iec(size)])
+        facts.append(
+            ["cache elements of the next token", cell(found.cache.next_token), rounded(found.cache.next_token)]
+        )
     return Report(
         data,
         [_modules(found), Table("Total: measured", ("quantity", "exact", TableCell("", "short")), facts)],
@@ -80,10 +94,23 @@ def report(
     )
 
 
+def _cache(found: TransformersCost) -> dict[str, int | None]:
+    """The cache of one sequence by the keys that `show` has; null where transformers makes none."""
+    keys = ("elements_per_token", "constant_elements", "windows_full_at", "elements", "bytes")
+    if (cache := found.cache) is None:
+        return dict.fromkeys(keys)
+    constant = cache.elements - found.sizes[1] * cache.next_token
+    size = ceil_div(cache.elements * bits_of(CACHE_DTYPE), 8)
+    return dict(zip(keys, (cache.next_token, constant, None, cache.elements, size), strict=True))
+
+
 def _notes(found: TransformersCost) -> list[str]:
-    notes = [
-        "every figure is measured on transformers' module; kinds of parts, masked attention and cache are not known"
-    ]
+    notes = ["every figure is measured on transformers' module; kinds of parts and masked attention are not known"]
+    notes += [f"assumed {line}" for line in found.assumptions]
+    if found.cache is None and not found.cache_why:
+        notes.append("a forward pass leaves no cache")
+    if found.cache_why:
+        notes.append(f"the cache could not be measured: {found.cache_why}")
     if found.flops is None:
         notes.append(f"FLOPs could not be measured: {found.why}")
     elif found.formula is None:

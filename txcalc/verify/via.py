@@ -11,7 +11,7 @@ import inspect
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, NamedTuple
@@ -24,6 +24,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from txcalc.errors import ABSENT, Fault, InputError, MissingExtra, Refuted, shown
 from txcalc.sources.spec import MAX_LAYERS
 from txcalc.verify import flops
+from txcalc.verify.config_keys import check_keys
 from txcalc.verify.inputs import ModelInput, blank, inputs_of
 from txcalc.verify.parameters import owned
 from txcalc.verify.symbolic import T_SRC, B, Symbols, T, unlogged
@@ -48,6 +49,13 @@ class TransformersModule(NamedTuple):
     formula: Any
 
 
+class MeasuredCache(NamedTuple):
+    """Elements that a forward pass leaves in the cache of one sequence, and how many the next token adds."""
+
+    elements: int
+    next_token: int
+
+
 class TransformersCost(NamedTuple):
     """What transformers' model costs.
 
@@ -60,6 +68,8 @@ class TransformersCost(NamedTuple):
     flops      FLOPs of a forward pass at these sizes; None where they could not be measured (`why`)
     formula    the same in B, T and T_src, valid for `domain`; None where a size decides what is computed (`points`)
     uncounted  operators that no counter knows, with their number of calls
+    cache      None where the model makes none, or none could be measured (`cache_why`)
+    assumptions  what the file leaves to the configuration class
     """
 
     library: str
@@ -74,6 +84,9 @@ class TransformersCost(NamedTuple):
     domain: str
     points: str
     uncounted: Counter[str]
+    cache: MeasuredCache | None
+    cache_why: str
+    assumptions: Sequence[str]
 
 
 def measure(
@@ -81,16 +94,22 @@ def measure(
 ) -> TransformersCost:
     """The cost of the model of a parsed config.json; without `formulas`, at these sizes alone (half the time).
 
-    Errors: `InputError` where transformers cannot build it; `MissingExtra`.
+    Errors: `InputError` where transformers cannot build it, or would fill in sizes that the file must give;
+    `MissingExtra`.
     """
     transformers = _transformers()
     with _quietly(), _offline():
         config, cls = _chosen(transformers, data, where)
+        checked = check_keys(config, data)
+        if checked.faults:
+            raise InputError(where, checked.faults)
         net = _built(config, cls, where)
         inputs = inputs_of(net, batch, tokens, source)
         traced = _traced(net, inputs) if formulas else _Traced(None, why="nobody asked for one")
         found, why = _point(net, inputs)
-    return _summed(transformers.__version__, net, inputs, traced, found, why)
+        cache, cache_why = _cache(net, batch, tokens, source)
+    cost = _summed(transformers.__version__, net, inputs, traced, found, why)
+    return cost._replace(cache=cache, cache_why=cache_why, assumptions=checked.assumptions)
 
 
 def instantiate(data: Any, where: str) -> nn.Module:
@@ -280,6 +299,43 @@ def _point(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> tuple[flops.
         return None, _line(error)
 
 
+def _cache(net: Any, batch: int, tokens: int, source: int | None) -> tuple[MeasuredCache | None, str]:
+    """The cache after a forward pass of these sizes; None where the model makes none, or with the reason why it could
+    not be measured."""
+    if "use_cache" not in inspect.signature(net.forward).parameters:
+        return None, ""
+    source = tokens if source is None and getattr(net.config, "is_encoder_decoder", False) else source
+    try:
+        elements, longer = (_cache_elements(net, inputs_of(net, batch, n, source)) for n in (tokens, tokens + 1))
+    except Exception as error:  # whatever its code refuses
+        return None, _line(error)
+    return (MeasuredCache(elements // batch, (longer - elements) // batch) if elements else None), ""
+
+
+def _cache_elements(net: Any, inputs: tuple[ModelInput, ...] | str) -> int:
+    """Elements that a forward pass leaves in the cache of all sequences."""
+    if isinstance(inputs, str):
+        raise ValueError(inputs)
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
+    given = {one.name: mode.from_tensor(blank(one, one.shape)) for one in inputs}
+    with mode, torch.no_grad():
+        output = net(**given, use_cache=True)
+    return _elements(getattr(output, "past_key_values", getattr(output, "cache_params", None)))
+
+
+def _elements(cache: Any) -> int:
+    """Elements of the states that a cache holds, in its layers or in lists; counters are none."""
+    if isinstance(cache, Tensor):
+        return cache.numel() if cache.is_floating_point() else 0
+    if isinstance(cache, Mapping):
+        return sum(map(_elements, cache.values()))
+    if isinstance(cache, list | tuple):
+        return sum(map(_elements, cache))
+    if type(cache).__module__.startswith("transformers."):
+        return _elements({key: value for key, value in vars(cache).items() if key != "config"})
+    return 0
+
+
 def _drawn(net: Any, text: Iterable[Any]) -> tuple[flops.Count | None, str]:
     """The same with real weights, for the model built again."""
     if sum(weight.numel() for weight in net.parameters()) > MOST_DRAWN:
@@ -324,6 +380,9 @@ def _summed(
         traced.domain,
         traced.why,
         uncounted,
+        None,
+        "",
+        (),
     )
 
 

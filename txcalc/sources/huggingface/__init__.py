@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +312,8 @@ def reader_of(where: str, c: Config) -> Any:
             where, [f"model_type is {c.model_type!r}, which is not read: {REFUSED[c.model_type]}{way_out(c)}"]
         )
     if c.model_type not in READERS:
+        if release.knows(c.model_type):
+            raise InputError(where, [f"model_type is {c.model_type!r}, which is not read: {_part(c)}{way_out(c)}"])
         if "auto_map" in c:
             raise InputError(
                 where,
@@ -321,8 +322,6 @@ def reader_of(where: str, c: Config) -> Any:
                     f"file can describe its layers; docs/reference/describing.md){_alone(c)}"
                 ],
             )
-        if release.knows(c.model_type):
-            raise InputError(where, [f"model_type is {c.model_type!r}, which is not read: {_part(c)}{way_out(c)}"])
         known = sorted({*READERS, *WRAPPERS})
         raise UnknownName(
             where, "reader for model_type", c.model_type, known, "see the README's list", _alone(c) or way_out(c)
@@ -354,9 +353,8 @@ def _alone(c: Config) -> str:
 
 
 def way_out(c: Config) -> str:
-    """Where to go with a model type that is not read, if transformers is there to go to and has it."""
-    there = release.knows(c.model_type) and find_spec("transformers")
-    return "; txcalc show … --via transformers measures transformers' own" if there else ""
+    """How to measure a model type that is not read, where transformers has it."""
+    return "; txcalc show … --via transformers measures transformers' own" if release.knows(c.model_type) else ""
 
 
 def _remarks(c: Config, text: Config, own: str) -> None:

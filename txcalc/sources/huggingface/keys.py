@@ -285,7 +285,7 @@ class Keys:
     def _twin(self, key: str, value: int) -> bool:
         """True where a key that was read has this value and a word of this name, all of them in code that no table
         knows."""
-        words = set(key.split("_")) - _COMMON
+        words = set(key.split("_")) - COMMON_WORDS
         fits = words.intersection if knows(self.model_type) else words.issubset
         return any(taken == value and words and fits(other.split("_")) for other, taken in self.taken.items())
 
@@ -365,7 +365,7 @@ def _other(stand_in: Any, check: Callable[[Any], Any]) -> Any:
 
 
 # Words that say nothing about which size a key is.
-_COMMON = frozenset(("num", "n", "size", "of", "per", "dim", "max", "number", "total"))
+COMMON_WORDS = frozenset(("num", "n", "size", "of", "per", "dim", "max", "number", "total"))
 
 
 def _no_size(value: Any) -> bool:

@@ -42,6 +42,15 @@ def elsewhere(model_type: str, key: str, config: Mapping[str, Any]) -> str:
     return ""
 
 
+def ignores(place: str, key: str, value: Any) -> bool:
+    """True for a key of which no size follows in this table of a type, or none with this value."""
+    return any(
+        key in row.get("ignore", "").split()
+        or any(key in names.split() and value == only for only, names, _ in row.get("only", ()))
+        for row in ASIDE.get(place, ())
+    )
+
+
 def is_neutral(key: str, value: Any) -> bool:
     """True for a key that changes no size. One that is null says nothing."""
     off: bool = key in _OFF and type(_OFF[key]) is type(value) and _OFF[key] == value

@@ -46,6 +46,11 @@ def unnamed(model_type: str, key: str) -> bool:
     return own is not None and key not in table("named.json")[""] and key not in own
 
 
+def names(model_type: str, key: str) -> bool:
+    """True for a key that the code of this model type names itself."""
+    return key in (_kinds(model_type) or {})
+
+
 def kinds_of(model_type: str, key: str) -> str:
     """The kinds of values that the configuration class of a model type takes for a key, a letter each: null, boolean,
     integer, float, string, list, dict; "" where it takes all or is not known."""

@@ -1,0 +1,168 @@
+"""Which sizes of a config.json transformers' configuration class takes from the file, and which from its own defaults.
+
+transformers builds a model of any file: it fills a size that is absent with the class's default and keeps a key that it
+does not know as an attribute that nothing reads. Here each such key is a fault or a listed assumption.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from txcalc.errors import ABSENT, NULL, Fault, shown
+from txcalc.sources.huggingface import release
+from txcalc.sources.huggingface.families import PREDICTORS
+from txcalc.sources.huggingface.keys import COMMON_WORDS, printable
+from txcalc.sources.huggingface.neutral import UNREAD, elsewhere, ignores, is_neutral
+
+# Names of one size, as configuration classes and other people's files spell it.
+SPELLINGS = (
+    ("hidden_size", "hidden_sizes", "d_model", "n_embd", "dim", "embed_dim", "embed_dims", "encoder_hidden_size"),
+    ("num_hidden_layers", "num_layers", "n_layer", "n_layers", "depth", "depths", "encoder_layers", "decoder_layers"),
+    ("num_attention_heads", "num_heads", "n_head", "n_heads", "encoder_attention_heads", "decoder_attention_heads"),
+    ("intermediate_size", "d_ff", "ffn_dim", "ffn_hidden_size", "mlp_dim", "encoder_ffn_dim", "decoder_ffn_dim"),
+    ("vocab_size", "n_vocab", "padded_vocab_size"),
+    ("num_key_value_heads", "num_kv_heads", "n_kv_heads", "multi_query_group_num"),
+)
+SPELLED = frozenset(name for names in SPELLINGS for name in names)
+PRIMARY = SPELLED.difference(SPELLINGS[-1])  # a file must give these itself
+FACTORS = frozenset(("ratio", "multiplier", "mult", "expand", "expansion"))  # words of keys that multiply a size
+MOST_PASSED = 8  # keys that one line names
+
+
+class KeyCheck(NamedTuple):
+    """What a file leaves open: `faults` forbid to build the model, `assumptions` are what transformers fills in."""
+
+    faults: list[Fault]
+    assumptions: list[str]
+
+
+def check_keys(config: Any, data: Mapping[str, Any]) -> KeyCheck:
+    """Compares a configuration of transformers with the file that it was made of."""
+    result = KeyCheck([], [])
+    _check(config, data, "", (type(config).model_type,), result)
+    return result
+
+
+def _check(config: Any, data: Mapping[str, Any], path: str, places: Sequence[str], result: KeyCheck) -> None:
+    """Checks one object; `path` is where it stands in the file, `places` its names in the table of ignored keys."""
+    sub_configs: dict[str, Any] = {name: getattr(config, name, None) for name in type(config).sub_configs}
+    parts = {name: part for name, part in sub_configs.items() if hasattr(part, "to_dict")}
+    moved = {name: _moved(part, config, data) for name, part in parts.items() if data.get(name) is None}
+    read_by_part = {key for keys in moved.values() for key in keys}
+    unread = {
+        key: value for key, value in data.items() if key not in read_by_part and _is_unread(config, key, data, places)
+    }
+    aliases = type(config).attribute_map
+    given = {aliases.get(key, key) for key, value in data.items() if value is not None}
+    absent = [name for name in _defaults(type(config)) if aliases.get(name, name) not in given and name not in parts]
+    _check_unread(config, unread, path, absent, result)
+    _check_absent(config, data, path, absent, result)
+    for name, part in parts.items():
+        inner, cls = data.get(name), type(part).__name__
+        if isinstance(inner, Mapping):
+            _check(part, inner, f"{path}{name}.", (f"{places[0]}/{name}", type(part).model_type), result)
+        elif moved[name]:
+            _check(part, {key: data[key] for key in moved[name]}, path, (type(part).model_type,), result)
+        elif path:
+            result.assumptions.append(f"{path}{name} is absent: its sizes are the defaults of {cls}")
+        else:
+            got = NULL if name in data else ABSENT
+            result.faults.append(Fault(name, got, f"an object, the config of that part ({cls})"))
+
+
+def _check_unread(config: Any, unread: Mapping[str, Any], path: str, absent: Sequence[str], result: KeyCheck) -> None:
+    """Given keys that the class does not name: a fault where the value could be a size, else one line for all."""
+    cls, passed = type(config).__name__, list[str]()
+    for key, value in unread.items():
+        if not could_be_size(key, value):
+            passed.append(f"{printable(key)} = {shown(value, 30)}")
+        elif key in PREDICTORS:
+            result.assumptions.append(f"{path}{key} = {shown(value)}: multi-token-prediction layers are not built")
+        else:
+            fix = _suggestion(printable(key), path, absent)
+            result.faults.append(Fault(path + printable(key), value, f"a key of {cls}", fix))
+    if passed:
+        more = f" and {len(passed) - MOST_PASSED:,} more" if len(passed) > MOST_PASSED else ""
+        where = f" in {path[:-1]}" if path else ""
+        names = ", ".join(passed[:MOST_PASSED]) + more
+        result.assumptions.append(f"passed over{where}, for {cls} does not name them: {names}")
+
+
+def _check_absent(config: Any, data: Mapping[str, Any], path: str, absent: Sequence[str], result: KeyCheck) -> None:
+    """Keys of the class that the file lacks: a fault for a primary size at the top, else an assumption."""
+    cls, defaults = type(config), _defaults(type(config))
+    for name in absent:
+        value = getattr(config, name, None)
+        if is_neutral(name, 1) or not (could_be_size(name, value) or _is_structural(name, value)):
+            continue
+        primary = PRIMARY.intersection((name, cls.attribute_map.get(name, name)))
+        if not path and primary and defaults[name] is not None:
+            got, fix = NULL if name in data else ABSENT, f"transformers would take {shown(value)}"
+            result.faults.append(Fault(name, got, "a size that the file itself gives", fix))
+        else:
+            result.assumptions.append(f"{path}{name} = {shown(value)}, the default of {cls.__name__}")
+
+
+def _defaults(cls: Any) -> dict[str, Any]:
+    """The keys that a configuration class names, with their defaults."""
+    parameters = inspect.signature(cls.__init__).parameters.values()
+    return {p.name: p.default for p in parameters if p.kind is not p.VAR_KEYWORD and p.name != "self"}
+
+
+def _moved(part: Any, config: Any, data: Mapping[str, Any]) -> list[str]:
+    """Keys of a part that a file without an object for it has at its own level, where the class moves them."""
+    known, named = _defaults(type(part)), _defaults(type(config))
+    return [key for key in data if key in known and key not in named and getattr(part, key, None) == data[key]]
+
+
+def _is_unread(config: Any, key: str, data: Mapping[str, Any], places: Sequence[str]) -> bool:
+    """Whether transformers' code of this type does not read a key that is not known to change no size."""
+    cls, value = type(config), data[key]
+    if is_neutral(key, value) or key in UNREAD:
+        return False
+    if key in _defaults(cls) or key in cls.attribute_map or elsewhere(cls.model_type, key, data):
+        return False
+    if key not in vars(config):  # the class made something else of it, such as rope_parameters of rope_theta
+        return False
+    if release.names(cls.model_type, key) or (key not in SPELLED and not release.unnamed(cls.model_type, key)):
+        return False
+    return not any(ignores(place, key, value) for place in places) and not _repeats(config, key, value, data)
+
+
+def _repeats(config: Any, key: str, value: Any, data: Mapping[str, Any]) -> bool:
+    """Whether a key of the class that means the same, or shares a word, has the same value in this file."""
+    words = set(key.split("_")) - COMMON_WORDS
+    same = next((set(names) for names in SPELLINGS if key in names), set[str]())
+    known = _defaults(type(config)).keys() | type(config).attribute_map.keys()
+    return any(
+        other in known and type(data[other]) is type(value) and data[other] == value
+        for other in data
+        if other in same or words & set(other.split("_"))
+    )
+
+
+def could_be_size(key: str, value: Any) -> bool:
+    """A whole number above 0, a list or an object with one, or a factor of a size."""
+    if isinstance(value, bool | float):
+        return isinstance(value, float) and FACTORS.intersection(key.split("_")) != set()
+    if isinstance(value, int):
+        return value > 0
+    if isinstance(value, Mapping):
+        return any(could_be_size(inner, item) for inner, item in value.items())
+    return isinstance(value, list | tuple) and any(could_be_size(key, item) for item in value)
+
+
+def _is_structural(key: str, value: Any) -> bool:
+    """A flag that decides whether there are weights."""
+    return isinstance(value, bool) and ("bias" in key or key.startswith("tie_"))
+
+
+def _suggestion(key: str, path: str, absent: Sequence[str]) -> str:
+    """The key that the file lacks and that this one may stand for."""
+    same = next((names for names in SPELLINGS if key in names), ())
+    near = [name for name in same if name in absent] or difflib.get_close_matches(key, absent, 1, 0.6)
+    ignore = f"--ignore {path}{key} if it changes no size"
+    return f"did you mean {near[0]}? {ignore}" if near else ignore

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from types import UnionType
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from txcalc.api.results import Record
+from txcalc.questions.results import Record
 
 
 def faults(value: Any, hint: Any, path: str, seen: set[tuple[type, str]]) -> Iterator[str]:

@@ -36,21 +36,23 @@ finally:
         gc.enable()
 
 if TYPE_CHECKING:
-    from txcalc.api.caches import crossover, formula, kv
-    from txcalc.api.costs import compare, diff, show
-    from txcalc.api.deployments import deploy
-    from txcalc.api.fits import design, fit
-    from txcalc.api.laws import entropy, scale
-    from txcalc.api.listings import export, measure, measurements, presets
-    from txcalc.api.proofs import calibrate, prove, trace, verify
-    from txcalc.api.reports import report
-    from txcalc.api.sweeps import sweep
-    from txcalc.api.trainings import train
+    from txcalc.questions.caches import crossover, formula
+    from txcalc.questions.costs import compare, diff, show
+    from txcalc.questions.deployments import deploy
+    from txcalc.questions.fits import design, fit
+    from txcalc.questions.kv import kv
+    from txcalc.questions.laws import entropy, scale
+    from txcalc.questions.listings import export, measure, measurements, presets
+    from txcalc.questions.proofs import calibrate, prove, trace, verify
+    from txcalc.questions.reports import report
+    from txcalc.questions.sweeps import sweep
+    from txcalc.questions.trainings import train
 
-# The functions of `txcalc.api`, and the module of each.
+# The functions of `txcalc.questions`, and the module of each.
 COMMANDS = {
     **dict.fromkeys(("compare", "diff", "show"), "costs"),
-    **dict.fromkeys(("crossover", "formula", "kv"), "caches"),
+    **dict.fromkeys(("crossover", "formula"), "caches"),
+    "kv": "kv",
     "deploy": "deployments",
     **dict.fromkeys(("design", "fit"), "fits"),
     **dict.fromkeys(("entropy", "scale"), "laws"),
@@ -132,9 +134,9 @@ def __getattr__(name: str) -> Any:
 
 @cache
 def _command(name: str) -> Any:
-    from txcalc.api.arguments import checked
+    from txcalc.questions.arguments import checked
 
-    return checked(getattr(import_module(f"txcalc.api.{COMMANDS[name]}"), name))
+    return checked(getattr(import_module(f"txcalc.questions.{COMMANDS[name]}"), name))
 
 
 def __dir__() -> list[str]:

@@ -18,8 +18,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from tiny import TINY
 
 from txcalc import load
-from txcalc.api.phrases import adapters
 from txcalc.planning.training import Layout, Recipe
+from txcalc.questions.phrases import adapters
 from txcalc.sources import build
 
 if TYPE_CHECKING:

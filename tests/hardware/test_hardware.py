@@ -18,11 +18,11 @@ from command import typed
 from paths import DATA
 
 from txcalc import cards, hardware
-from txcalc.api.phrases import priced
 from txcalc.curves import PEAKS, SECONDS, SHARES
 from txcalc.errors import InputError, UnknownName
 from txcalc.planning.serving.engine_memory import visible
 from txcalc.planning.training.machine import Kernels, Machine
+from txcalc.questions.phrases import priced
 from txcalc.render.report import as_csv
 from txcalc.render.summary import cards as report
 from txcalc.sources.presets import folder

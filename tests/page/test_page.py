@@ -25,7 +25,6 @@ from test_explorer import KINDS, settings, workload
 
 import txcalc
 from txcalc import hardware
-from txcalc.api.trainings import recipe_of
 from txcalc.evidence import theorems
 from txcalc.evidence.known import all_known
 from txcalc.explorer import Explorer, explore
@@ -38,6 +37,7 @@ from txcalc.planning.training import training_flops
 from txcalc.planning.training.answer import train as answer
 from txcalc.planning.training.machine import Machine
 from txcalc.planning.training.run import Terms, run as whole_run
+from txcalc.questions.trainings import recipe_of
 from txcalc.render.page import MOST_BYTES, MOST_MODELS
 from txcalc.render.page.models import KNOWN
 from txcalc.render.page.plans import MOST_EVENTS

@@ -17,8 +17,8 @@ from command import Command
 from hypothesis import given, strategies as st
 
 from txcalc import hardware, load
+from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series, between
 from txcalc.render import draw, plot, terminal
-from txcalc.render.picture import Mark, Panel, Picture, PlotAxis, Series
 
 ANSI = "\x1b["
 COMMANDS = {
@@ -441,7 +441,7 @@ print("loaded:", *({{"matplotlib", "matplotlib.pyplot", "numpy", "plotille"}} & 
 @given(st.integers(1, 10**9), st.integers(1, 10**9), st.lists(st.integers(1, 10**9), max_size=3))
 def test_lengths_between(one: int, other: int, also: list[int]) -> None:
     low, high = sorted((one, other))
-    found = plot.between(low, high, also)
+    found = between(low, high, also)
     assert found == sorted(set(found))
     assert (found[0], found[-1]) == (low, high)
     assert {n for n in also if low < n < high} | {2**i for i in range(31) if low <= 2**i <= high} <= set(found)

@@ -44,7 +44,7 @@ pytest.importorskip("fvcore", reason="fvcore is not installed: pip install 'txca
 from documents import faults  # noqa: E402
 
 from txcalc import reference  # noqa: E402
-from txcalc.api.proofs import Calibrate  # noqa: E402
+from txcalc.questions.proofs import Calibrate  # noqa: E402
 from txcalc.verify import device, verify, workloads  # noqa: E402
 from txcalc.verify.calibrate import MOVED, Calibration, MeasuredSizes, calibrate  # noqa: E402
 from txcalc.verify.measure import Clock, held, measured, once, part_seconds, seconds, traced  # noqa: E402

@@ -64,6 +64,10 @@ class Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
         if cmd_name not in NAMES:
             return None
+        from txcalc.cli.build import build, function_of
+
+        if hasattr(function_of(cmd_name), "question"):
+            return build(cmd_name)
         return getattr(import_module(f"txcalc.cli.{COMMANDS[cmd_name]}"), cmd_name)()
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:

@@ -15,30 +15,6 @@ from txcalc.errors import InputError
 
 @command(
     drawn=True,
-    without_cache=o.own("Also the cost of generating as many tokens, with and without a cache."),
-    prompt=o.length("--prompt", "For --without-cache."),
-)
-def kv(
-    source: o.Source,
-    contexts: Annotated[str | None, o.option("--context", "Such as 4k,32k,128k.", several=True)] = None,
-    batches: Annotated[str, o.option("--batch", several=True)] = "1,8,64",
-    kv_dtypes: Annotated[str, o.option("--kv", "Such as bf16,fp8.", several=True)] = "bf16",
-    set_: o.Set = None,
-    ignore: o.Ignore = None,
-    **asked: Any,
-) -> Any:
-    """The KV cache in bytes over contexts, batches and dtypes. Windows and recurrent states count for what they hold;
-    --without-cache adds the cost of generating without a cache.
-
-    Example: txcalc kv gemma-3-27b --context 8k,128k --kv bf16,fp8
-    """
-    lengths = o.numbers(contexts, "--context") if contexts else None
-    model = o.model(source, set_, ignore)
-    return txcalc.kv(model, lengths, o.numbers(batches, "--batch"), kv_dtypes, **asked)
-
-
-@command(
-    drawn=True,
     formulas=typer.Option("--formulas/--no-formulas", help="Closed forms in letters (SymPy, half a second)."),
 )
 def crossover(sources: o.Sources, set_: o.Set = None, ignore: o.Ignore = None, **asked: Any) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
@@ -15,10 +15,10 @@ from typer.core import TyperCommand
 from typer.main import get_command
 
 from txcalc import COMMANDS
-from txcalc.api.arguments import hint_of
 from txcalc.cli import options as o
 from txcalc.cli.output import fitted, printed, progress
 from txcalc.parts.frozen import NamedTuple
+from txcalc.questions.arguments import hint_of
 
 UsageError: Any = typer.BadParameter.__base__  # of whichever click typer has
 # Options that a user may mean by one that the command lacks.
@@ -43,6 +43,9 @@ LENGTHS_BY_CONTEXT = ("kv", "compare")  # their --tokens means --context
 class Command(TyperCommand):
     """A command whose help groups options, as wide as the terminal, and that reads former names of options."""
 
+    groups: Mapping[str, str] = {}  # section of each option
+    renamed: Mapping[str, str] = o.RENAMED
+
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         known = {name for param in self.params for name in (*param.opts, *param.secondary_opts)}
         _spelt.clear()
@@ -56,7 +59,7 @@ class Command(TyperCommand):
             if self.name == "show" and "unexpected extra argument" in said:
                 said = f"{said.rstrip('.')}: compare shows models side by side"
             asked = getattr(error, "option_name", "")  # of click's NoSuchOption
-            meant = INSTEAD.get(asked) or INSTEAD.get(o.RENAMED.get(asked, ""), ())
+            meant = INSTEAD.get(asked) or INSTEAD.get(self.renamed.get(asked, ""), ())
             if instead := [other for other in meant if other in known]:
                 said = f"No such option: {asked} ({self.name} has {' and '.join(instead)})"
             raise UsageError(fitted("Error: ", f"{said}\nExample: {example}").removeprefix("Error: "), ctx) from None
@@ -89,7 +92,7 @@ class Command(TyperCommand):
 
     def _now(self, arg: str, known: set[str]) -> str:
         name, equals, value = arg.partition("=")
-        new = o.RENAMED.get(name)
+        new = self.renamed.get(name)
         if name in known or new not in known or (name == "--tokens" and self.name not in LENGTHS_BY_CONTEXT):
             return arg
         _spelt[new] = name
@@ -98,10 +101,10 @@ class Command(TyperCommand):
     def format_options(self, ctx: Any, formatter: Any) -> None:
         groups: dict[str, list[tuple[str, str]]] = {"Arguments": [], **{group: [] for group in o.GROUPS}}
         for param in self.get_params(ctx):
-            entry = o.TABLE.get(param.opts[0], o.OTHER)
+            group = self.groups.get(param.opts[0]) or o.TABLE.get(param.opts[0], o.OTHER).group
             if record := param.get_help_record(ctx):
                 whole = record[1].replace("[default: ", "[default:\xa0")  # which no line breaks
-                groups["Arguments" if param.param_type_name == "argument" else entry.group].append((record[0], whole))
+                groups["Arguments" if param.param_type_name == "argument" else group].append((record[0], whole))
         for group, records in groups.items():
             if records:
                 with formatter.section(group):
@@ -192,7 +195,7 @@ def _said(
     name: str, asking: Callable[..., Any], declared: dict[str, Any], formats: bool, drawn: bool
 ) -> list[Parameter]:
     """The parameters of a command: its own, the library's after the positional ones, format and plot."""
-    answers = getattr(import_module(f"txcalc.api.{COMMANDS[name]}"), name)
+    answers = getattr(import_module(f"txcalc.questions.{COMMANDS[name]}"), name)
     theirs, known = signature(answers).parameters, {**EVERYWHERE, **declared}
     assert declared.keys() <= theirs.keys(), declared.keys() - theirs.keys()
     hints = get_type_hints(asking, include_extras=True)

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import txcalc
-from txcalc.api.phrases import adapters
 from txcalc.cli import completion, options as o
 from txcalc.cli.command import Command, Printing, command
 from txcalc.cli.output import tell
 from txcalc.errors import InputError
+from txcalc.questions.phrases import adapters
 
 if TYPE_CHECKING:
-    from txcalc.render.report import Report
+    from txcalc.render.report import DataReport as Report
 
 STEP = ("recompute", "optimizer", "layout")  # of a training step
 

@@ -208,6 +208,15 @@ def variants(groups: list[str] | None) -> list[dict[str, Any]]:
     return [changes(re.split(r",\s*(?=[A-Za-z_][\w.]*\s*=)", group)) for group in groups or ()]
 
 
+def adapters(text: str | None) -> dict[str, Any]:
+    """`--lora r=16,targets=q+v` as changes of the description."""
+    if text is None:
+        return {}
+    from txcalc.questions.phrases import adapters
+
+    return adapters(text)[0]
+
+
 def _value(text: str) -> Any:
     try:
         return parse_tokens(text)

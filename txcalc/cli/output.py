@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
@@ -14,28 +15,22 @@ import typer
 
 from txcalc.render import FORMATS, written
 from txcalc.render.lines import Line, as_lines, wrapped
-from txcalc.render.report import Report
+from txcalc.render.report import AnyReport, DataReport
 
 if TYPE_CHECKING:
-    from txcalc.api.results import Result
-    from txcalc.render.picture import Picture
+    from txcalc.questions.pictures import Picture
 
 DRAWN = 100  # columns that a drawing has at most; 80 where no terminal says otherwise
 
 
-def emit(
-    report: Report, format_: str, place: str | None = None, picture: Callable[[Any], Picture] | None = None
-) -> None:
-    """Prints a report in a format; tables are 100 columns wide without a terminal.
+def emit(report: AnyReport, text: Callable[[], str] | None, image: Picture | None = None, place: str = "-") -> None:
+    """Prints a report, or its `text` in another format; tables are 100 columns wide without a terminal.
 
-    `picture` makes a plot from the module `render.plot`: written to the file `place` before anything is printed, or
-    drawn below the table (`-`).
+    `image`: written to the file `place` before anything is printed, or drawn below the table (`-`).
     """
-    image = picture(import_module("txcalc.render.plot")) if place and picture else None
-    wrote = [save(image, place)] if image and place and place != "-" else []
-    if format_ in FORMATS:
-        text = written(report, format_)
-        sys.stdout.write((escaped(text) if format_ == "json" else text) + "\n")
+    wrote = [save(image, place)] if image and place != "-" else []
+    if text:
+        sys.stdout.write(text() + "\n")
     else:
         lines = as_lines(report, get_terminal_size((100, 24)).columns)
         sys.stdout.write(_styled(lines) if _coloured() else _plain(lines))
@@ -43,20 +38,44 @@ def emit(
         from txcalc.render.terminal import as_text
 
         sys.stdout.write("\n" + as_text(image, min(get_terminal_size((80, 24)).columns, DRAWN), _coloured()))
-    if format_ != "json":
-        tell(report.notes)
+    tell(report.notes)
     tell(wrote)
 
 
-def printed(found: Result | Report | None, format_: str, place: str | None = None) -> None:
-    """Prints what a command found; exit code 1 if a result failed."""
-    if isinstance(found, Report):
-        return emit(found, format_)
-    if found is None:
+def printed(answer: Any, form: str, place: str | None = None) -> None:
+    """Prints what a command found; exit code 1 if the answer is no. None: it has printed."""
+    if answer is None:
         return
-    emit(found.report(format_), format_, place, found.picture)
-    if found.failed:
+    from txcalc.questions.answers import Result
+
+    if isinstance(answer, Result):
+        image = answer.draw() if place and answer.draw else None
+        if form == "json":
+            wrote = [save(image, place)] if image and place else []
+            sys.stdout.write(escaped(answer.to_json()) + "\n")
+            tell(wrote)
+        else:
+            report = answer.report(form)
+            emit(report, (lambda: written(report, form)) if form in FORMATS else None, image, place or "-")
+    else:
+        _printed_untyped(answer, form, place)
+    if getattr(answer, "failed", False):
         raise typer.Exit(1)
+
+
+def _printed_untyped(answer: Any, form: str, place: str | None) -> None:
+    """Prints an answer that is not yet typed, or a report."""
+    report = answer if isinstance(answer, DataReport) else answer.report(form)
+    draws = getattr(answer, "picture", None)
+    image = draws(import_module("txcalc.render.plot")) if place and draws else None
+    if form == "json":
+        report = replace(report, notes=())
+    text = (
+        (lambda: escaped(written(report, form)) if form == "json" else written(report, form))
+        if form in FORMATS
+        else None
+    )
+    emit(report, text, image, place or "-")
 
 
 @contextmanager
@@ -86,7 +105,7 @@ def escaped(text: str) -> str:
 
 def save(picture: Picture, place: str) -> str:
     """Writes a plot, and says so. Errors: `InputError`."""
-    from txcalc.api.results import Drawing
+    from txcalc.questions.answers import Drawing
 
     Drawing(picture).save(place, force=True)  # `plotted` has checked the file
     return f"the picture is in {place}"

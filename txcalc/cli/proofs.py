@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import txcalc
-from txcalc.api.phrases import adapters
 from txcalc.cli import completion, options as o
 from txcalc.cli.command import Tell, command
 from txcalc.errors import InputError
+from txcalc.questions.phrases import adapters
 
 if TYPE_CHECKING:
     from txcalc.model import Model
@@ -126,9 +126,9 @@ def _given(command: str, sources: list[str] | None, everything: bool) -> list[st
 
 def _torchrun(models: Sequence[Model], layout: str, recipe: str, number: int, device: str) -> Any:
     """Runs every model on real processes; rank 0 reports."""
-    from txcalc.api.proofs import Verify
     from txcalc.planning.layout import parse_layout
     from txcalc.planning.training.recipe import parse_recipe
+    from txcalc.questions.proofs import Verify
     from txcalc.verify.real import verify_real
 
     asked = parse_recipe(recipe, parse_layout(layout))

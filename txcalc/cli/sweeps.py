@@ -15,7 +15,7 @@ from txcalc.cli.output import progress, save, tell
 from txcalc.errors import InputError
 
 if TYPE_CHECKING:
-    from txcalc.api.sweeps import Swept
+    from txcalc.questions.sweeps import Swept
 
 _OVER = (
     "An axis (a letter, a key or a workload length) with its values: T=1k:1M:2x (doubling, end included), "

@@ -5,8 +5,11 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from txcalc.errors import Fault, InputError
+
 if TYPE_CHECKING:
-    from txcalc.render.report import Report
+    from txcalc.questions.answers import Result
+    from txcalc.render.report import AnyReport
 
 # What writes a report, but as a table for a terminal (`render.lines`): a function of a module, loaded when it is used.
 FORMATS = {
@@ -18,7 +21,20 @@ FORMATS = {
 }
 
 
-def written(report: Report, form: str) -> str:
+def written(report: AnyReport, form: str) -> str:
     """A report in one of `FORMATS`."""
     module, _, name = FORMATS[form].partition(":")
     return getattr(import_module(f"txcalc.render.{module}"), name)(report)  # type: ignore[no-any-return]
+
+
+def text(answer: Result, form: str, width: int) -> str:
+    """An answer in a format; a table as wide as `width`. Errors: `InputError` for an unknown format."""
+    if form == "json":
+        return answer.to_json()
+    if form in FORMATS:
+        return written(answer.report(form), form)
+    if form != "table":
+        raise InputError("format", [Fault("format", form, f"table, {', '.join(FORMATS)}")])
+    from txcalc.render.lines import as_lines
+
+    return "\n".join("".join(text for text, _ in line).rstrip() for line in as_lines(answer.report(), width))

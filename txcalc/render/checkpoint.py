@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from txcalc.checkpoint import Checkpoint, CheckpointCheck, StoredSize, StoredTensor, TensorGroup, folded
-from txcalc.render.report import Report, Table, TableCell, cell, percent, rounded
+from txcalc.render.report import DataReport, Table, TableCell, cell, percent, rounded
 from txcalc.units import iec
 
 MOST = 40  # rows of a table; JSON has them all
@@ -62,7 +62,7 @@ def tables(found: CheckpointCheck) -> list[Table]:
     return stored
 
 
-def report(held: Checkpoint) -> Report:
+def report(held: Checkpoint) -> DataReport:
     """A checkpoint without a config.json: what it holds, and no model."""
     size = held.size
     missing = "no config.json beside it: sizes of heads, windows and experts per token are not in a checkpoint"
@@ -74,7 +74,7 @@ def report(held: Checkpoint) -> Report:
         "notes": [missing],
     }
     header = [f"{held.where}: {size.tensors:,} tensors, {size.elements:,} elements, {iec(size.bytes)}"]
-    return Report(facts, [_types(held), _names("By name", held.tensors)], header, [missing])
+    return DataReport(facts, [_types(held), _names("By name", held.tensors)], header, [missing])
 
 
 def _types(held: Checkpoint) -> Table:

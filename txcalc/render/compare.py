@@ -18,7 +18,7 @@ from txcalc.num import ceil_div
 from txcalc.planning.crossover import RULES, crossovers, lengths
 from txcalc.planning.matching import MatchedModel, matched
 from txcalc.planning.memory import cache_bytes, weights_bytes
-from txcalc.render.report import Report, Table, TableCell
+from txcalc.render.report import DataReport, Table, TableCell
 from txcalc.units import iec, short
 
 USUAL = (1 << 10, 1 << 13, 1 << 15, 1 << 17)
@@ -248,7 +248,7 @@ def _length(tokens: Any) -> str:
     return tokens if tokens == NEVER else f"{tokens:,}" if tokens < 10**6 else short(tokens)
 
 
-def report(models: Sequence[Model], asked: Comparison, equal: Equal | None = None) -> Report:
+def report(models: Sequence[Model], asked: Comparison, equal: Equal | None = None) -> DataReport:
     """Quantities as rows, models as columns; ratios in columns of their own, or below the figures of many models."""
     found = rows(models, asked)
     beside = len(models) <= BESIDE
@@ -301,7 +301,8 @@ def report(models: Sequence[Model], asked: Comparison, equal: Equal | None = Non
         "one sequence; FLOPs per token: averaged over a prefill; attention core: scores and values",
         *(equal.lines() if equal else ()),
     ]
-    return Report(data, [Table("", headings, lines, name="comparison", crossed=True)], header, _notes(models, asked))
+    table = Table("", headings, lines, name="comparison", crossed=True)
+    return DataReport(data, [table], header, _notes(models, asked))
 
 
 def _cell(row: QuantityRow, i: int, dim: bool) -> TableCell:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from txcalc.model import Model
 from txcalc.planning.crossover import RULES, CacheCrossover, RuleCrossover
-from txcalc.render.report import Report, Table, TableCell, cell, column
+from txcalc.render.report import DataReport, Table, TableCell, cell, column
 from txcalc.units import iec
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ def report(
     convention: dict[str, Any],
     format_: str,
     notes: Sequence[str],
-) -> Report:
+) -> DataReport:
     """Two tables per model, and the classic block's lengths, plain and gated, if there are closed forms."""
     rows: list[dict[str, Any]] = []
     contexts: list[dict[str, Any]] = []
@@ -68,7 +68,7 @@ def report(
         + f"{convention['logits']} logits{', MLA ' + convention['mla'] if convention['mla'] else ''}",
         "a decode step reads its cache, and every weight once except embedding tables and unused experts",
     ]
-    return Report(data, tables, header, notes)
+    return DataReport(data, tables, header, notes)
 
 
 def _verdict(name: str, first: Sequence[RuleCrossover]) -> str:

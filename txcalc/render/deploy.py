@@ -11,9 +11,9 @@ from txcalc.ledger import KINDS
 from txcalc.model import Model
 from txcalc.planning.serving.deployment import Gpu, Plan
 from txcalc.planning.serving.speed import Serving
+from txcalc.questions.model_info import summary
 from txcalc.render import serving, serving_data
-from txcalc.render.report import Report, Table, TableCell, column, exact, percent
-from txcalc.render.summary import summary
+from txcalc.render.report import DataReport, Table, TableCell, column, exact, percent
 from txcalc.units import iec
 
 BAR = 40
@@ -28,7 +28,7 @@ def report(
     why_not: str = "",
     detail: bool = True,
     instead: Serving | None = None,
-) -> Report:
+) -> DataReport:
     """A plan and its speed (None: `why_not` becomes a note); in detail every table.
 
     `instead`: the largest load that fits, if the requested one does not.
@@ -57,7 +57,7 @@ def report(
     held = [_memory(best.fullest), _caches(plan, gpus), _layouts(plan)] if detail else []
     tables = [_answers(plan), _stacks(gpus), *held, *(serving.tables(speed, detail) if speed else ())]
     notes = [*plan.notes, *([f"no speed: {why_not}"] if why_not else speed.notes if speed else ())]
-    return Report({}, tables, header, notes, partial(_data, plan, gpus, speed, notes, instead), served(plan, speed))
+    return DataReport({}, tables, header, notes, partial(_data, plan, gpus, speed, notes, instead), served(plan, speed))
 
 
 def _most(instead: Serving) -> Any:
@@ -86,7 +86,7 @@ class DeployAnswer(NamedTuple):
         return self.plan is None or not served(self.plan, self.speed)
 
 
-def comparison(answers: Sequence[DeployAnswer]) -> Report:
+def comparison(answers: Sequence[DeployAnswer]) -> DataReport:
     """Several models or accelerators, one row each."""
     rows: list[Sequence[Any]] = []
     notes: dict[str, None] = {}
@@ -127,7 +127,7 @@ def comparison(answers: Sequence[DeployAnswer]) -> Report:
     )
     said = next((serving.asked(answer.speed) for answer in answers if answer.speed), [])
     table = Table("", headings, rows, left=frozenset({0, 2}))
-    return Report({}, [table], said, list(notes), partial(_deployments, data))
+    return DataReport({}, [table], said, list(notes), partial(_deployments, data))
 
 
 def _deployments(found: Sequence[Any]) -> dict[str, Any]:

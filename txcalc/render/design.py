@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.planning.shapes import RULE, DecoderShape, DesignBudget, boundary
-from txcalc.render.report import Report, Table, TableCell, cell, column, rounded
+from txcalc.render.report import DataReport, Table, TableCell, cell, column, rounded
 from txcalc.units import iec, short
 
 
 def design_report(
     budget: DesignBudget, shapes: Sequence[DecoderShape], classic: Sequence[DecoderShape], asked: str
-) -> Report:
+) -> DataReport:
     """Shapes that spend a budget, and which of the classic ones do not exceed it."""
     family, form = budget.family, budget.engine.weights.name
     spent = f"{form}, {_counted(budget)}"
@@ -44,7 +44,7 @@ def design_report(
         "rows": [_shape(budget, shape) for shape in shapes],
         "classic": [_shape(budget, shape) for shape in classic],
     }
-    return Report(data, tables, [line for line in header if line])
+    return DataReport(data, tables, [line for line in header if line])
 
 
 def _shape(budget: DesignBudget, shape: DecoderShape) -> dict[str, Any]:

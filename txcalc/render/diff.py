@@ -10,7 +10,7 @@ from txcalc.ledger import Ledger
 from txcalc.model import Model
 from txcalc.num import ceil_div
 from txcalc.planning.differences import CostChange, KeyDifference, cost
-from txcalc.render.report import Report, Table, TableCell
+from txcalc.render.report import DataReport, Table, TableCell
 from txcalc.render.show import workload
 from txcalc.units import iec, short
 
@@ -23,7 +23,7 @@ def report(
     theirs: Ledger,
     attention: str,
     kv_dtype: str,
-) -> Report:
+) -> DataReport:
     """`mine` and `theirs`: ledgers of one workload."""
     whole = cost(mine, theirs, "flops_masked" if attention == "masked" else "flops")
     bits = mine.bits[2]
@@ -92,7 +92,7 @@ def report(
         f"{places}; 2 FLOPs per multiply-add; {attention} attention; cache in {kv_dtype}",
         *["differences interact: their single costs do not add up to the total"] * bool(found),
     ]
-    return Report(facts, tables, header, [*facts["assumptions"], *facts["notes"]])
+    return DataReport(facts, tables, header, [*facts["assumptions"], *facts["notes"]])
 
 
 def _verdict(one: str, other: str, whole: Sequence[TableCell]) -> str:

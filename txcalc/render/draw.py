@@ -10,7 +10,7 @@ from fractions import Fraction
 from typing import Any
 
 from txcalc.errors import InputError, MissingExtra, shown
-from txcalc.render.picture import Panel, Picture, PlotAxis, Series
+from txcalc.questions.pictures import Panel, Picture, PlotAxis, Series
 
 SUFFIXES = (".svg", ".png")
 # Okabe and Ito 2008 ("Color Universal Design"): eight colours told apart whatever one's eyes; grey for their yellow.

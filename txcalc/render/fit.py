@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from txcalc.planning.fitting import CardSet, ModelFit, best
-from txcalc.render.report import Report, Table, TableCell, column, rounded
+from txcalc.render.report import DataReport, Table, TableCell, column, rounded
 from txcalc.units import iec, three
 
 
@@ -32,7 +32,7 @@ def fit_report(
     ladder: bool,
     every: bool,
     apart: Sequence[str] = (),
-) -> Report:
+) -> DataReport:
     """Which models fit, largest first: for one card a column per format, for several a column per card with the best
     format that fits.
 
@@ -90,7 +90,7 @@ def fit_report(
     crossed = not (ladder and len(cards) == 1)
     if not crossed:
         headings[3:] = ["format", *["tokens/s"] * timed, column("left", "bytes")]
-    return Report(
+    return DataReport(
         data, [Table("", headings, rows, name="fit", crossed=crossed)], header, [*apart, *notes], good=count > 0
     )
 

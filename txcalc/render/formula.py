@@ -15,11 +15,11 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.training.parts import rules_of
 from txcalc.planning.training.recipe import Recipe
+from txcalc.questions.model_info import summary
 from txcalc.render.further import recipe_data, recipe_line
 from txcalc.render.latex import latex_text
-from txcalc.render.report import Report, Table, TableCell, cell
+from txcalc.render.report import DataReport, Table, TableCell, cell
 from txcalc.render.show import convention, workload
-from txcalc.render.summary import summary
 
 TITLES = {
     "params": "Parameters",
@@ -50,7 +50,7 @@ def report(
     layout: Layout | None = None,
     stage: int = 0,
     recipe: Recipe | None = None,
-) -> Report:
+) -> DataReport:
     """The parts below `path`; of a whole model down to the branches of a layer (JSON has all). With a layout: of one
     rank of a stage; with a recipe: of a training step too."""
     places = workload(model, ledger)
@@ -80,7 +80,7 @@ def report(
             )
     if recipe is not None:
         header.append(recipe_line(recipe))
-    return Report(data, tables, header, notes)
+    return DataReport(data, tables, header, notes)
 
 
 def _selected(model: Model, rows: list[PartFormula], path: str, attention: str) -> dict[str, list[PartFormula]]:
@@ -130,7 +130,7 @@ def document(model: Model, ledger: Ledger, rows: list[PartFormula], letters: Let
     return "\n".join([*lines, r"\end{longtable}", r"\end{document}", ""])
 
 
-def generic(found: list[TextbookRule], letters: Letters, format_: str) -> Report:
+def generic(found: list[TextbookRule], letters: Letters, format_: str) -> DataReport:
     """The derivations of the textbook rules; `letters` have no values."""
     data = {
         "schema": "txcalc/formula/1",
@@ -154,7 +154,7 @@ def generic(found: list[TextbookRule], letters: Letters, format_: str) -> Report
         "The generic block: h query heads on h_kv key/value heads, a plain feed-forward, RMSNorms, no biases",
         "each rule of thumb is the sum of its parts, with the classic block's sizes substituted step by step",
     ]
-    return Report(data, [*tables, _legend(letters.values(), format_)], header)
+    return DataReport(data, [*tables, _legend(letters.values(), format_)], header)
 
 
 def _drop(found: dict[str, list[PartFormula]], quantity: str, other: str) -> None:

@@ -12,7 +12,7 @@ from txcalc.planning.terms import Convention, ConventionTerm
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.parts import StepParts
 from txcalc.planning.training.recipe import Recipe
-from txcalc.render.report import Report, Table, TableCell, cell, error, rounded
+from txcalc.render.report import DataReport, Table, TableCell, cell, error, rounded
 from txcalc.units import iec, short
 
 
@@ -29,7 +29,7 @@ def recipe_data(recipe: Recipe) -> dict[str, Any]:
     return {name: getattr(recipe, name) for name in names}
 
 
-def with_step(found: Report, recipe: Recipe, step: StepParts) -> Report:
+def with_step(found: DataReport, recipe: Recipe, step: StepParts) -> DataReport:
     """Adds a training step of one rank."""
     layout, whole, rank = recipe.layout, step.total, step.rank
     order = [*(kind for kind in KINDS if kind in step.parts), *(kind for kind in step.parts if kind not in KINDS)]
@@ -79,7 +79,7 @@ def with_step(found: Report, recipe: Recipe, step: StepParts) -> Report:
     )
 
 
-def beside(report: Report, found: Sequence[Convention], ledger: Ledger) -> Report:
+def beside(report: DataReport, found: Sequence[Convention], ledger: Ledger) -> DataReport:
     """Adds conventions: their tables first; in JSON under `conventions`, the first under `as` too."""
     data = [_data(each) for each in found]
     tables = [_table(each, ledger) for each in found]

@@ -7,15 +7,15 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from txcalc.render.report import Report, Table, cell
+from txcalc.render.report import AnyReport, Table, cell
 
 FOLDER = Path(__file__).parent / "page"
 
 
-def as_html(report: Report) -> str:
+def as_html(report: AnyReport) -> str:
     """The whole page."""
     named = next((table.title for table in report.tables if table.title), "")
-    title, *others = report.header or [named or f"txcalc {report.data['schema'].split('/')[1]}"]
+    title, *others = report.header or [named or "txcalc"]
     whole, style = ((FOLDER / name).read_text("utf-8").rstrip() for name in ("table.html", "style.css"))
     return whole.format(title=escape(title), style=style + "\n", body=fragment(others, report.tables))
 

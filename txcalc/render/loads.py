@@ -10,7 +10,7 @@ from txcalc.errors import InputError
 from txcalc.planning.serving.demand import Steady
 from txcalc.planning.serving.sizing import arrange, rentable
 from txcalc.planning.serving.speed import Serving
-from txcalc.render.picture import Mark, Panel, PlotAxis, Series
+from txcalc.questions.pictures import Mark, Panel, PlotAxis, Series
 from txcalc.units import seconds
 
 TIMES = 16  # as many GPUs as the fewest that fit, at most

@@ -15,7 +15,7 @@ from typing import Any
 
 from txcalc.curves import PYTORCH, SHARES
 from txcalc.errors import ABSENT, Fault, InputError, UnknownName
-from txcalc.render.report import Report, Table, TableCell, cell, error, exact
+from txcalc.render.report import DataReport, Table, TableCell, cell, error, exact
 from txcalc.sources import files
 from txcalc.units import iec
 
@@ -70,7 +70,7 @@ def read(path: Path) -> dict[str, Any]:
     return found
 
 
-def shown(path: Path) -> Report:
+def shown(path: Path) -> DataReport:
     """The report of a file. Errors: `InputError`, also where a section is missing."""
     found = read(path)
     try:
@@ -80,7 +80,7 @@ def shown(path: Path) -> Report:
         raise InputError(str(path), [f"is no whole file of measurements: {reason}"]) from None
 
 
-def report(found: Found) -> Report:
+def report(found: Found) -> DataReport:
     """The tables of one device: comparisons, memory, times and ceilings."""
     items = found["items"].items()
     headings = ("model", "layers", "dtype", "parameters", "figures", "differ")
@@ -97,7 +97,7 @@ def report(found: Found) -> Report:
     if not found["complete"]:
         notes.append("not complete: the same command goes on where this ended")
     reached = ceilings(found["ceilings"]) if "ceilings" in found else []
-    return Report(dict(found), [exactly, *near(figures), *forms(items), *reached], [device(found)], notes)
+    return DataReport(dict(found), [exactly, *near(figures), *forms(items), *reached], [device(found)], notes)
 
 
 def near(figures: Sequence[tuple[str, Found]]) -> list[Table]:
@@ -338,13 +338,13 @@ def _latent(items: Items) -> Table:
 # A machine's ceilings, the shares that operations reach, and the resulting predictions.
 
 
-def calibrated(found: Mapping[str, Any], file: str | None) -> Report:
+def calibrated(found: Mapping[str, Any], file: str | None) -> DataReport:
     """A `Calibration` as tables."""
     accelerator = found["accelerator"]
     data = {"schema": "txcalc/calibrate/1", "file": file, **found}
     said = f"written to {file}: txcalc deploy MODEL --gpu {file}" if file else "nothing was written (--out FILE.toml)"
     header = [f"{accelerator['title']}: {found['rounds']} rounds, {_which(found)} of each counts"]
-    return Report(data, ceilings(found), header, [said, *accelerator.get("notes", ())])
+    return DataReport(data, ceilings(found), header, [said, *accelerator.get("notes", ())])
 
 
 def ceilings(found: Mapping[str, Any]) -> list[Table]:

@@ -19,24 +19,14 @@ from txcalc.planning.crossover import RULES, Prefills, RuleCrossover
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.speed import Serving
+from txcalc.questions.pictures import MAX_LINES, Mark, Panel, Picture, PlotAxis, Series, between
 from txcalc.render.compare import USUAL, Comparison, rows as compare_rows
 from txcalc.render.deploy import SIGNS
-from txcalc.render.kv import rows as kv_rows
-from txcalc.render.picture import Mark, Panel, Picture, PlotAxis, Series
 from txcalc.symbols import BY_LETTER
 from txcalc.units import iec, seconds, short, si_bytes
 
-PER_OCTAVE = 4  # lengths that are drawn between a power of two and the next
-MOST_LINES = 12
 MOST_POINTS = 20_000
 MOST_MODELS = 8
-
-
-def between(low: int, high: int, also: Iterable[int] = ()) -> list[int]:
-    """Integer lengths from low to high, `PER_OCTAVE` per octave, with all powers of two and those in `also`."""
-    first, last = PER_OCTAVE * (low.bit_length() - 1), PER_OCTAVE * high.bit_length()
-    steps = {round(2 ** (i / PER_OCTAVE)) for i in range(first, last)}
-    return sorted({low, high, *(n for n in (*steps, *also) if low < n < high)})
 
 
 # The two rules whose crossovers `compare` shows.
@@ -99,36 +89,6 @@ def _sides(prefills: Prefills, found: Sequence[RuleCrossover]) -> Panel:
         series,
         marks,
     )
-
-
-def kv(
-    model: Model, contexts: Sequence[int], batches: Sequence[int], dtypes: Sequence[str], source: int | None
-) -> Picture:
-    """Cache bytes against the context, one line per batch and dtype, and the cache without windows."""
-    low, high = min(contexts), max(contexts)
-    low = low if low < high else max(1, high // 64)
-    ledgers = [model.ledger(tokens=n, source=source) for n in between(low, high, contexts)]
-    found = kv_rows(ledgers, batches, dtypes)
-    series: list[Series] = []
-    for dtype in dtypes:
-        for batch in batches:
-            own = [row for row in found if (row.dtype, row.batch) == (dtype, batch)]
-            xs, of = [row.context for row in own], len({line.of for line in series})
-            label = f"{dtype}, {'1 sequence' if batch == 1 else f'{batch:,} sequences'}"
-            ys = [row.bytes or None for row in own]
-            series.append(Series(label, xs, ys, of, marked=frozenset(contexts)))
-            if any(row.bytes != row.dense_bytes for row in own):
-                series.append(Series(f"{label}: dense", xs, [row.dense_bytes for row in own], of, dashed=True))
-    if len(series) > 2 * MOST_LINES:
-        raise InputError("--plot", [f"{len(series)} lines are more than can be told apart ({2 * MOST_LINES})"])
-    marks = (
-        [Mark(f"its own context: {model.context:,}", model.context)]
-        if model.context and low <= model.context <= high
-        else []
-    )
-    x, y = PlotAxis("context (tokens)", "tokens", 2), PlotAxis("bytes of the whole batch", "bytes", 2)
-    said = "exact bytes; dense: if every attention layer kept every token"
-    return Picture(f"{model.name}: what the cache holds", said, [Panel("", x, y, series, marks)])
 
 
 def show(model: Model, ledger: Ledger, attention: str) -> Picture:
@@ -206,8 +166,8 @@ def drawable(sizes: Sequence[int], models: int = 1, by_kind: bool = False) -> No
         most = "sweep one" if by_kind else "sweep one or two"
         raise InputError("--plot", [f"{len(sizes)} axes are more than a picture has ({most})"])
     lines = models * min(sizes) if len(sizes) == 2 else models
-    if lines > MOST_LINES:
-        raise InputError("--plot", [f"{lines:,} lines are more than can be told apart ({MOST_LINES})"])
+    if lines > MAX_LINES:
+        raise InputError("--plot", [f"{lines:,} lines are more than can be told apart ({MAX_LINES})"])
     if prod(sizes) > MOST_POINTS:
         raise InputError("--plot", [f"{prod(sizes):,} points are more than a picture shows ({MOST_POINTS:,})"])
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from txcalc.evidence.theorems import Theorem, Unit
-from txcalc.render.report import Report, Table, TableCell
+from txcalc.render.report import DataReport, Table, TableCell
 
 
 class ProofAnswer(NamedTuple):
@@ -25,7 +25,7 @@ class ProofAnswer(NamedTuple):
         return "proved" if self.theorem else "REFUTED" if self.unequal else "not proved"
 
 
-def report(answers: Sequence[ProofAnswer], path: Path) -> Report:
+def report(answers: Sequence[ProofAnswer], path: Path) -> DataReport:
     """One row per structure, with the first model that has it."""
     data: dict[str, Any] = {
         "schema": "txcalc/prove/1",
@@ -80,4 +80,4 @@ def report(answers: Sequence[ProofAnswer], path: Path) -> Report:
     ]
     if any(answer.new and answer.theorem for answer in answers):
         notes.append(f"written to {path}")
-    return Report(data, [table, *([beyond] if more else [])], [verdict], notes, good=bool(data["ok"]))
+    return DataReport(data, [table, *([beyond] if more else [])], [verdict], notes, good=bool(data["ok"]))

@@ -113,10 +113,20 @@ class Table:
 
 @record
 class Report:
-    """What a command prints: `data` for JSON, `header` and `tables` for the rest, `notes` for stderr.
+    """What a command prints: a header and tables, and `notes` on stderr.
 
-    `later` computes slow data if JSON is requested. `good`: the first line is a verdict, and whether it is a good one.
+    `good`: the first line is a verdict, and whether it is a good one.
     """
+
+    tables: Sequence[Table]
+    header: Sequence[str] = ()
+    notes: Sequence[str] = field(default=())
+    good: bool | None = None
+
+
+@record
+class DataReport:
+    """A report with its JSON document (`later` computes slow keys of it): of commands whose answer is not yet typed."""
 
     data: dict[str, Any]
     tables: Sequence[Table]
@@ -126,7 +136,10 @@ class Report:
     good: bool | None = None
 
 
-def as_json(report: Report) -> str:
+AnyReport = Report | DataReport
+
+
+def as_json(report: DataReport) -> str:
     """One object, exact integers, keys in the order of the schema."""
     import json
 
@@ -134,7 +147,7 @@ def as_json(report: Report) -> str:
     return json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
 
 
-def as_csv(report: Report) -> str:
+def as_csv(report: AnyReport) -> str:
     """A single table unchanged; several, or a `crossed` one, as tidy data: a row per value, each with an id.
 
     A column without a heading repeats the one before it, and a row without a label is a subheading; both are left out.
@@ -225,7 +238,7 @@ def _plain(value: Any) -> Any:
     return " ".join(map(str, found)) if isinstance(found, list | tuple) else found
 
 
-def as_markdown(report: Report) -> str:
+def as_markdown(report: AnyReport) -> str:
     """GitHub tables under bold titles."""
 
     def line(cells: Iterable[str]) -> str:

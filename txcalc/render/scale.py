@@ -9,7 +9,7 @@ from sys import float_info
 from typing import Any
 
 from txcalc.planning.scaling import EntropyValues, LossPoint, ScalingAnswer, ScalingQuestion
-from txcalc.render.report import Report, Table, TableCell, column, rounded
+from txcalc.render.report import DataReport, Table, TableCell, column, rounded
 from txcalc.units import short
 
 COUNTS = "N: all parameters with embeddings; C = 6·N·D; loss in nats per token of each law's own tokenizer"
@@ -19,7 +19,7 @@ LONG = log(1e6)  # nats; a perplexity from here on is written with an exponent
 
 def scale_report(
     asked: ScalingQuestion, answers: Sequence[ScalingAnswer], counted: str, per_token: Fraction | None
-) -> Report:
+) -> DataReport:
     """The predictions of each law; `counted`: the model of N; `per_token`: bytes per token of the user's tokenizer."""
     free = sum(number is not None for number in asked[:3]) == 1
     header = [_verdict(answers[0], free, counted), COUNTS]
@@ -54,7 +54,7 @@ def scale_report(
         "laws": [_data(each, per_token) for each in answers],
     }
     warnings = [warning for each in answers for warning in each.warnings]
-    return Report(data, tables, header, [*warnings, *sources])
+    return DataReport(data, tables, header, [*warnings, *sources])
 
 
 def _verdict(answer: ScalingAnswer, free: bool, counted: str) -> str:
@@ -118,7 +118,7 @@ def _data(answer: ScalingAnswer, per_token: Fraction | None) -> dict[str, Any]:
     }
 
 
-def entropy_report(found: EntropyValues) -> Report:
+def entropy_report(found: EntropyValues) -> DataReport:
     """Entropy, cross-entropy and divergence, in bits and nats, and the perplexities."""
     rows = [_sums("entropy H(p)", found.entropy, True)]
     if found.q is not None:
@@ -139,7 +139,7 @@ def entropy_report(found: EntropyValues) -> Report:
     }
     if found.q is not None:
         data |= {"cross_entropy": sums(found.cross, True), "kl": sums(found.kl, False), "infinite": infinite}
-    return Report(data, [Table("", ("quantity", "bits", "nats", "perplexity"), rows)], notes=notes)
+    return DataReport(data, [Table("", ("quantity", "bits", "nats", "perplexity"), rows)], notes=notes)
 
 
 def _sums(name: str, bits: float | None, perplexity: bool) -> list[Any]:

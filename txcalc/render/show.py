@@ -19,8 +19,8 @@ from txcalc.planning.gradients import training_flops
 from txcalc.planning.initial import initial
 from txcalc.planning.memory import cache_bytes, learning, saved_bytes, training_state, weights_bytes
 from txcalc.planning.rules import RuleOfThumb, rules_of_thumb, sums_of
-from txcalc.render.report import Report, Table, TableCell, cell, error, percent, rounded
-from txcalc.render.summary import make, summary
+from txcalc.questions.model_info import make, summary
+from txcalc.render.report import DataReport, Table, TableCell, cell, error, percent, rounded
 from txcalc.units import iec, short
 
 SHORT = TableCell("", "short")  # heading of figures that repeat the exact ones
@@ -89,7 +89,7 @@ def data(model: Model, ledger: Ledger, form: Format | None = None) -> dict[str, 
     }
 
 
-def with_initial(found: Report, model: Model) -> Report:
+def with_initial(found: DataReport, model: Model) -> DataReport:
     """Adds the initialisation of every parameter in training from scratch."""
     each = initial(model)
     rows = [
@@ -117,7 +117,7 @@ def report(
     form: Format | None = None,
     usual: bool = False,
     towers: Mapping[str, Ledger] | None = None,
-) -> Report:
+) -> DataReport:
     """The whole report.
 
     kept     the ledger with attention probabilities stored for backward
@@ -172,7 +172,7 @@ def report(
     elif model.has_encoder_apart and model.reads_no_ids and model.kind != "audio":
         notes.append("the model fixes the picture's positions: --source-tokens is ignored")
     notes += _unproved(model, known)
-    return Report(facts, tables, header, notes)
+    return DataReport(facts, tables, header, notes)
 
 
 def _default(model: Model, tokens: int) -> str:

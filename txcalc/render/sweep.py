@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from txcalc.render.report import Report, Table, TableCell, exact, percent
+from txcalc.render.report import DataReport, Table, TableCell, exact, percent
 from txcalc.render.show import workload
 from txcalc.sweep import COLUMNS, Sweep, meaning
 from txcalc.units import iec, short
@@ -30,7 +30,7 @@ def notes(sweep: Sweep) -> list[str]:
     return said
 
 
-def report(*sweeps: Sweep) -> Report:
+def report(*sweeps: Sweep) -> DataReport:
     """One row per point: the model if several, axes, and each quantity exact and short. All sweeps have the same axes
     and quantities."""
     sweep, several = sweeps[0], len(sweeps) > 1
@@ -75,7 +75,7 @@ def report(*sweeps: Sweep) -> Report:
     ]
     header = [f"{', '.join(each.base.name for each in sweeps)} over {grid}", "; ".join(words), *meanings]
     if any("." in quantity for quantity in sweep.quantities):
-        return Report(data, list(_apart(sweeps, points)), header, _notes(sweeps))
+        return DataReport(data, list(_apart(sweeps, points)), header, _notes(sweeps))
     first = ["model"] if several else []
     headings = [*first, *names[:width], *(heading for name in sweep.quantities for heading in (name, ""))]
     cells = [
@@ -83,7 +83,7 @@ def report(*sweeps: Sweep) -> Report:
         for each, row in points
     ]
     left = frozenset({0} if several else ())
-    return Report(data, [Table("", headings, cells, left=left, keys=width + several)], header, _notes(sweeps))
+    return DataReport(data, [Table("", headings, cells, left=left, keys=width + several)], header, _notes(sweeps))
 
 
 def _apart(sweeps: Sequence[Sweep], points: Sequence[tuple[Sweep, tuple[int, ...]]]) -> Iterator[Table]:

@@ -8,9 +8,9 @@ from fractions import Fraction
 from itertools import pairwise
 from typing import Any
 
+from txcalc.questions.pictures import Panel, Picture, PlotAxis
 from txcalc.render.deploy import SIGNS
 from txcalc.render.draw import extent, folded, said, ticks, tracks
-from txcalc.render.picture import Panel, Picture, PlotAxis
 
 HEIGHT = 16  # rows of a panel
 

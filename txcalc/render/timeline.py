@@ -7,7 +7,7 @@ from fractions import Fraction
 from txcalc.planning.training.answer import Training
 from txcalc.planning.training.memory import CATEGORIES
 from txcalc.planning.training.search import Searched
-from txcalc.render.picture import Mark, Panel, Picture, PlotAxis, Series
+from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series
 from txcalc.units import iec
 
 WORDS = {"F": "forward", "B": "backward", "I": "input gradients", "W": "weight gradients"}

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from txcalc.render.report import Report, Table, TableCell, cell, folded, starred, times
+from txcalc.render.report import DataReport, Table, TableCell, cell, folded, starred, times
 from txcalc.render.verify import formula
 from txcalc.verify.trace import LETTERS, ModuleTrace, TracedModule
 
 _SIZES = {"B": "batch", "T": "tokens", "T_src": "source_tokens"}
 
 
-def report(trace: ModuleTrace) -> Report:
+def report(trace: ModuleTrace) -> DataReport:
     """Parts that differ only in their index are one row."""
     whole = TracedModule(
         "",
@@ -46,7 +46,7 @@ def report(trace: ModuleTrace) -> Report:
     least = "" if trace.complete else "lower bound on "
     header = [f"{trace.name}: {least}FLOPs of matrix products, 2 per multiply-add, for {trace.domain}"]
     table = Table("", headings, rows, left=frozenset({0, 2}), total=True, name="parts")
-    return Report(data, [table], header, _notes(trace))
+    return DataReport(data, [table], header, _notes(trace))
 
 
 def _notes(trace: ModuleTrace) -> list[str]:

@@ -16,8 +16,8 @@ from txcalc.planning.training.offload import HOST
 from txcalc.planning.training.optimizers import OPTIMIZERS
 from txcalc.planning.training.recipe import Recipe
 from txcalc.planning.training.run import DeadlineGpus, RunBudget, Terms, TrainingRun
-from txcalc.render.report import Report, Table, TableCell, column, exact, percent, rounded
-from txcalc.render.summary import summary
+from txcalc.questions.model_info import summary
+from txcalc.render.report import DataReport, Table, TableCell, column, exact, percent, rounded
 from txcalc.units import bits_of, iec, seconds, short, si_bytes
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def report(
     searched: Searched | None = None,
     others: Sequence[Elsewhere] = (),
     tokens: int | None = None,
-) -> Report:
+) -> DataReport:
     """The whole report; `searched`: the layouts considered; `others`: other accelerators; `tokens`: as asked for."""
     header = [verdict(found), summary(found.model)[0], _where(found), _batch(found)]
     if searched and not searched.refused:
@@ -66,7 +66,7 @@ def report(
     notes = [*([searched.refused] if searched and searched.refused else []), *_notes(found, terms)]
     if tokens not in (None, found.recipe.tokens):
         notes.insert(0, "the model fixes the number of positions: --tokens is ignored")
-    return Report({**data(found), **more, "notes": notes}, tables, header, notes, good=found.fits)
+    return DataReport({**data(found), **more, "notes": notes}, tables, header, notes, good=found.fits)
 
 
 def verdict(found: Training) -> str:

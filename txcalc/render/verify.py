@@ -7,11 +7,11 @@ from dataclasses import asdict
 from typing import Any
 
 from txcalc.render.measurements import near
-from txcalc.render.report import Report, Table, TableCell, cell, times
+from txcalc.render.report import DataReport, Table, TableCell, cell, times
 from txcalc.verify.verdict import CheckedRow, Verdict
 
 
-def report(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Report:
+def report(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> DataReport:
     """All rows of one model; of several one line each, and the rows that differ."""
     data: dict[str, Any] = {
         "schema": "txcalc/verify/1",
@@ -42,7 +42,7 @@ def report(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Report
     if zero_cost:
         header.append("operators counted as free: " + ", ".join(zero_cost))
     notes = [note if len(verdicts) == 1 else f"{v.model}: {note}" for v in verdicts for note in v.notes]
-    return Report(data, tables, header, notes, good=data["ok"])
+    return DataReport(data, tables, header, notes, good=data["ok"])
 
 
 def number(value: Any) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from txcalc.notation import tidy, write
 from txcalc.num import ceil_div
-from txcalc.render.report import Report, Table, TableCell, cell, folded, rounded, starred
+from txcalc.render.report import DataReport, Table, TableCell, cell, folded, rounded, starred
 from txcalc.units import bits_of, iec
 from txcalc.verify.via import TransformersCost, TransformersModule
 
@@ -29,7 +29,7 @@ def report(
     dtype: str = "bf16",
     described: Described | None = None,
     ignored: Sequence[str] = (),
-) -> Report:
+) -> DataReport:
     """By module; what only a description gives (kinds, cache, masked FLOPs) is null."""
     batch, tokens, source = found.sizes
     how = {"how": "measured", "where": f"{found.cls} of transformers {found.library} on meta"}
@@ -86,7 +86,7 @@ def report(
         facts.append(
             ["cache elements of the next token", cell(found.cache.next_token), rounded(found.cache.next_token)]
         )
-    return Report(
+    return DataReport(
         data,
         [_modules(found), Table("Total: measured", ("quantity", "exact", TableCell("", "short")), facts)],
         header,

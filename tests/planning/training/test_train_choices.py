@@ -14,7 +14,6 @@ from tiny import TINY
 
 import txcalc
 from txcalc import hardware, load
-from txcalc.api.trainings import recipe_of
 from txcalc.errors import InputError, Refuted
 from txcalc.planning.training import Layout, Recipe, largest, memory, search
 from txcalc.planning.training.activations import _core_again
@@ -28,6 +27,7 @@ from txcalc.planning.training.recipe import parse_options, parse_recipe
 from txcalc.planning.training.search import Search, Searched, fewest_gpus
 from txcalc.planning.training.stages import Pipeline
 from txcalc.planning.training.step import StepTimer
+from txcalc.questions.trainings import recipe_of
 from txcalc.sources import build
 
 pytestmark = pytest.mark.drawn(quick=1000)  # all, in the inner loop too: a few seconds of exact numbers

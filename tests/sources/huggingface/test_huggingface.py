@@ -19,7 +19,7 @@ from txcalc import load
 from txcalc.errors import InputError, TxcalcError
 from txcalc.ledger import KINDS, Ledger
 from txcalc.model import Model
-from txcalc.render.summary import make, summary
+from txcalc.questions.model_info import make, summary
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe, families, reader_of, release
 from txcalc.sources.huggingface.config import Config

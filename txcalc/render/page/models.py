@@ -8,7 +8,7 @@ from typing import Any
 from txcalc.evidence.known import all_known
 from txcalc.explorer import Domain, Explorer
 from txcalc.program import Guard, Program, written
-from txcalc.render.summary import summary
+from txcalc.questions.model_info import summary
 
 KNOWN = {
     "params": "params",

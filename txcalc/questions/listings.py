@@ -6,14 +6,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
-from txcalc.api.proofs import Tell, silent
-from txcalc.api.results import Record, Result
 from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.questions.proofs import Tell, silent
+from txcalc.questions.results import Record, Result
 from txcalc.sources import load
 from txcalc.sources.files import write
 
 if TYPE_CHECKING:
-    from txcalc.render.report import Report
+    from txcalc.render.report import DataReport as Report
     from txcalc.sources import Source
 
 

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, checked, length, maybe, models, several_texts
-from txcalc.api.plans import Deployment, Point, Refusal
-from txcalc.api.results import Result
 from txcalc.errors import Fault, InputError
 from txcalc.parts.frozen import record
+from txcalc.questions.arguments import checked, length, maybe, models, several_texts
+from txcalc.questions.options import Length
+from txcalc.questions.plans import Deployment, Point, Refusal
+from txcalc.questions.results import Result
 
 if TYPE_CHECKING:
     from txcalc.hardware import Accelerator
@@ -165,12 +166,12 @@ def deploy(
     (True, 1, 56)
     """
     from txcalc import hardware
-    from txcalc.api import phrases
     from txcalc.planning.serving import points, traffic
     from txcalc.planning.serving.engine import parse_reserve
     from txcalc.planning.serving.engine_profiles import offloading, profile
     from txcalc.planning.serving.offload import parse_offload
     from txcalc.planning.serving.speed import check_budget
+    from txcalc.questions import phrases
     from txcalc.render.deploy import DeployAnswer
     from txcalc.units import parse_rate, parse_seconds
 

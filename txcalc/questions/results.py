@@ -1,11 +1,6 @@
 """Results of `txcalc`'s functions: the JSON document of the command, with typed keys as attributes.
 
->>> import txcalc
->>> found = txcalc.kv("gpt2", contexts="1k", batches=8)
->>> found.rows[0].bytes
-301989888
->>> found.to_dict()["schema"]
-'txcalc/kv/1'
+Of commands whose answers are not yet typed (`answers`).
 """
 
 from __future__ import annotations
@@ -19,15 +14,15 @@ from shutil import get_terminal_size
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Union, get_args, get_origin, get_type_hints
 
-from txcalc.api.arguments import checked
 from txcalc.errors import Fault, InputError
 from txcalc.frames import Framed
+from txcalc.questions.arguments import checked
 from txcalc.render import FORMATS, written
-from txcalc.render.report import Report
+from txcalc.render.report import DataReport as Report
 from txcalc.sources.files import writable, write
 
 if TYPE_CHECKING:
-    from txcalc.render.picture import Picture
+    from txcalc.questions.pictures import Picture
 
 
 class Record:

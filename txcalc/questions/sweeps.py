@@ -7,12 +7,13 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, Names, checked, length, names, several_texts
-from txcalc.api.costs import Conventions, Logits, Mla, Named
-from txcalc.api.results import Record, Result
 from txcalc.errors import Fault, InputError
 from txcalc.model import asked_for
 from txcalc.num import counted
+from txcalc.questions.arguments import checked, length, names, several_texts
+from txcalc.questions.costs import Conventions, Logits, Mla, Named
+from txcalc.questions.options import Length, Names
+from txcalc.questions.results import Record, Result
 from txcalc.sources import load
 
 if TYPE_CHECKING:

@@ -32,7 +32,8 @@ SMALL = {
     "vocab_size": 999,
 }
 BLOCK = {"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 2048}}
-EXAMPLES = ("", ".ledger", ".model", ".sources", ".api.results", ".api.costs", ".api.caches", ".api.sweeps")
+QUESTIONS = ("answers", "kv", "costs", "caches", "sweeps")
+EXAMPLES = ("", ".ledger", ".model", ".sources", *(f".questions.{name}" for name in QUESTIONS))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

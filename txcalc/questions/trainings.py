@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, Names, count, length, maybe, names
-from txcalc.api.results import Known, Planned, Record, Result
 from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.questions.arguments import count, length, maybe, names
+from txcalc.questions.options import Length, Names
+from txcalc.questions.results import Known, Planned, Record, Result
 from txcalc.sources import load
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
     from txcalc.planning.training import Recipe
     from txcalc.planning.training.machine import Machine
     from txcalc.planning.training.search import Searched
-    from txcalc.render.report import Report
+    from txcalc.render.report import DataReport as Report
     from txcalc.sources import Source
 
 TOKENS = 4096  # default sequence length, if the context is not shorter
@@ -267,12 +268,12 @@ def train(
     (True, 4015130624)
     """
     from txcalc import hardware
-    from txcalc.api.phrases import adapters, priced
     from txcalc.planning.training import answer
     from txcalc.planning.training.machine import Machine
     from txcalc.planning.training.recipe import parse_options
     from txcalc.planning.training.run import Terms, parse_days, tokens_of
     from txcalc.planning.utilisation import REPORTED, parse_measured
+    from txcalc.questions.phrases import adapters, priced
     from txcalc.render import timeline
     from txcalc.render.train import report
     from txcalc.units import parse_rate

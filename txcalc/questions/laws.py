@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, Names, apart, count, names
-from txcalc.api.results import Record, Result
 from txcalc.errors import Fault, InputError
+from txcalc.questions.arguments import apart, count, names
+from txcalc.questions.options import Length, Names
+from txcalc.questions.results import Record, Result
 from txcalc.sources import load
 
 if TYPE_CHECKING:

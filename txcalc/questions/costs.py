@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from txcalc.api.arguments import Length, Lengths, Names, models, names, one, some
-from txcalc.api.results import Known, Record, Result
-from txcalc.api.trainings import TrainingStep, conventions_of, with_step
 from txcalc.errors import InputError
 from txcalc.ledger import Ledger
 from txcalc.model import Model
+from txcalc.questions.arguments import models, names, one, some
+from txcalc.questions.options import Length, Lengths, Names
+from txcalc.questions.results import Known, Record, Result
+from txcalc.questions.trainings import TrainingStep, conventions_of, with_step
 from txcalc.sources import load
 
 if TYPE_CHECKING:
@@ -378,7 +379,6 @@ class CacheTerms(Record):
     elements_per_token: int
     constant_elements: int
     bytes_per_token: int | None
-    windows_full_at: int | None
 
 
 class Changed(Record):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
@@ -62,6 +62,17 @@ class Picture(NamedTuple):
     title: str
     convention: str
     panels: Sequence[Panel]
+
+
+PER_OCTAVE = 4  # lengths drawn between a power of two and the next
+MAX_LINES = 12  # that can be told apart
+
+
+def between(low: int, high: int, also: Iterable[int] = ()) -> list[int]:
+    """Integer lengths from low to high, `PER_OCTAVE` per octave, with all powers of two and those in `also`."""
+    first, last = PER_OCTAVE * (low.bit_length() - 1), PER_OCTAVE * high.bit_length()
+    steps = {round(2 ** (i / PER_OCTAVE)) for i in range(first, last)}
+    return sorted({low, high, *(n for n in (*steps, *also) if low < n < high)})
 
 
 def _tokens(value: Fraction) -> str:

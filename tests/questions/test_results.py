@@ -15,12 +15,14 @@ from typing import Any, get_args, get_type_hints
 
 import pytest
 from documents import faults
+from msgspec import convert
 from typer.testing import CliRunner
 
 import txcalc
 from txcalc import InputError
-from txcalc.api.results import Record, Result
 from txcalc.cli import app
+from txcalc.questions.answers import Answer
+from txcalc.questions.results import Record
 
 LLAMA = txcalc.load("llama-3.1-8b")
 SMALL = "D=32 h=2 F=64 L=1 V=50"
@@ -34,7 +36,7 @@ def little() -> Any:
 
 
 # A call, and the command that is the same question.
-SAME: list[tuple[Callable[[], Result], str]] = [
+SAME: list[tuple[Callable[[], Any], str]] = [
     (lambda: txcalc.show(LLAMA, tokens="2k"), "show llama-3.1-8b --tokens 2k"),
     (lambda: txcalc.show("mixtral-8x7b", past=99, weights="fp8"), "show mixtral-8x7b --past 99 --weights fp8"),
     (lambda: txcalc.show("deepseek-v3", mla="absorbed"), "show deepseek-v3 --mla absorbed"),
@@ -50,7 +52,7 @@ SAME: list[tuple[Callable[[], Result], str]] = [
      "compare gpt2 gpt2-medium --set F=2048 --match params --by F --context 1k"),
     (lambda: txcalc.diff(LLAMA, "qwen3-8b", tokens=2048), "diff llama-3.1-8b qwen3-8b --tokens 2k"),
     (lambda: txcalc.diff("gpt2", "mixtral-8x7b"), "diff gpt2 mixtral-8x7b"),
-    (lambda: txcalc.kv("gemma-3-27b", [8192], kv_dtypes="fp8"), "kv gemma-3-27b --contexts 8k --kv-dtypes fp8"),
+    (lambda: txcalc.kv("gemma-3-27b", [8192], kv="fp8"), "kv gemma-3-27b --contexts 8k --kv-dtypes fp8"),
     (lambda: txcalc.kv("t5-small"), "kv t5-small"),
     (lambda: txcalc.kv("gpt2", without_cache=True), "kv gpt2 --without-cache"),
     (lambda: txcalc.crossover("deepseek-v3", "gemma-3-27b"), "crossover deepseek-v3 gemma-3-27b"),
@@ -126,22 +128,25 @@ SEEN: set[tuple[type, str]] = set()
 
 
 @cache
-def answer(call: Callable[[], Result]) -> Result:
+def answer(call: Callable[[], Any]) -> Any:
     return call()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("call", "command"), SAME, ids=[command for _, command in SAME])
-def test_a_result_is_its_commands_document_and_typed(call: Callable[[], Result], command: str) -> None:
+def test_a_result_is_its_commands_document_and_typed(call: Callable[[], Any], command: str) -> None:
     found = answer(call)
     said = CliRunner().invoke(app, [*shlex.split(command), "--json"])
     assert found.to_dict() == json.loads(said.stdout)
     assert found.failed == bool(said.exit_code)
-    assert list(faults(found.to_dict(), type(found), type(found).__name__, SEEN)) == []
+    if isinstance(found, Answer):  # what it holds is of the types that its class declares
+        assert convert(found.to_dict(), type(found)) == found
+    else:
+        assert list(faults(found.to_dict(), type(found), type(found).__name__, SEEN)) == []
     again = found if command.startswith("verify") else call()  # which takes seconds
     assert found == again and hash(found) == hash(again)
     assert "<table" in found._repr_html_() and str(found) and repr(found).startswith("<txcalc.")
-    for name in found.to_dict():
+    for name in () if isinstance(found, Answer) else found.to_dict():
         getattr(found, f"{name}_" if iskeyword(name) else name)
 
 
@@ -150,6 +155,8 @@ def test_no_class_says_a_key_that_no_document_has() -> None:
     seen = set()
     for call, _ in SAME:
         found = answer(call)
+        if isinstance(found, Answer):
+            continue
         seen.add(type(found))
         list(faults(found.to_dict(), type(found), "", SEEN))
     said = {
@@ -168,10 +175,10 @@ def test_records_have_only_what_they_say_and_never_change() -> None:
     found = txcalc.kv("gpt2", "1k", 1)
     assert found.rows[0].bytes == found.to_dict()["rows"][0]["bytes"]
     assert found.rows[0].cross_bytes is None, "no encoder"
-    with pytest.raises(AttributeError, match="has no 'byte'"):
+    with pytest.raises(AttributeError, match="has no attribute 'byte'"):
         found.rows[0].byte  # type: ignore[attr-defined]  # noqa: B018
-    with pytest.raises(AttributeError, match="cannot be changed"):
-        found.rows = []
+    with pytest.raises(AttributeError, match="immutable"):
+        found.rows = ()  # type: ignore[misc]
     with pytest.raises(AttributeError, match="was not asked for"):
         txcalc.formula("gpt2").derivations  # noqa: B018
     assert found.rows[0] == txcalc.kv("gpt2", "1k", 1).rows[0] != txcalc.kv("gpt2", "1k", 2).rows[0]

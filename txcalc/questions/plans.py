@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from txcalc.api.results import Planned, Record
+from txcalc.questions.results import Planned, Record
 
 
 class Card(Record):

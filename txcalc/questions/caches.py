@@ -1,4 +1,4 @@
-"""The KV cache, crossover lengths and formulas: `kv`, `crossover`, `formula`."""
+"""Crossover lengths and formulas: `crossover`, `formula`."""
 
 from __future__ import annotations
 
@@ -6,92 +6,17 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, Lengths, Names, length, lengths, maybe, models, names, some
-from txcalc.api.costs import AskedWorkload, Attention, CacheTerms, Conventions, Logits, Mla, Named
-from txcalc.api.results import Record, Result
-from txcalc.api.trainings import StepRecipe, step_of
 from txcalc.errors import InputError, MissingExtra
+from txcalc.questions.arguments import length, maybe, models
+from txcalc.questions.costs import AskedWorkload, Attention, Conventions, Logits, Mla, Named
+from txcalc.questions.options import Length
+from txcalc.questions.results import Record, Result
+from txcalc.questions.trainings import StepRecipe, step_of
 from txcalc.sources import load
 
 if TYPE_CHECKING:
-    from txcalc.render.report import Report
+    from txcalc.render.report import DataReport as Report
     from txcalc.sources import Source
-
-CONTEXTS = (1 << 10, 1 << 12, 1 << 13, 1 << 15, 1 << 17, 1 << 20)  # up to the model's context
-
-
-class HeldCache(Record):
-    """The cache of a batch at one context; `dense_bytes`: without windows; `cross_bytes`: the encoder's part of it."""
-
-    context: int
-    batch: int
-    dtype: str
-    bytes: int
-    dense_bytes: int
-    cross_bytes: int | None
-
-
-class Kv(Result):
-    """The KV cache over contexts, batches and dtypes."""
-
-    model: Named
-    source: int | None
-    cache: CacheTerms
-    holds: list[str]
-    rows: list[HeldCache]
-    generation: dict[str, Any] | None
-
-
-def kv(
-    source: Source,
-    contexts: Lengths | None = None,
-    batches: Lengths = (1, 8, 64),
-    kv_dtypes: Names = "bf16",
-    *,
-    source_length: Length | None = None,
-    without_cache: bool = False,
-    prompt: Length = 1,
-    attention: Attention = "dense",
-) -> Kv:
-    """The KV cache in bytes over contexts (cached tokens, past and new), batches and dtypes. Windows and recurrent
-    states count for what they hold.
-
-    `without_cache`: also the cost of generating as many tokens after a `prompt`, with and without a cache.
-    Errors: `InputError` (an encoder has no cache), `UnknownName`.
-
-    >>> import txcalc
-    >>> [row.bytes for row in txcalc.kv("llama-3.1-8b", ["8k", "128k"], batches=1).rows]
-    [1073741824, 17179869184]
-    """
-    from txcalc.render.kv import report, with_generation
-    from txcalc.units import bits_of
-
-    model = load(source)
-    if not model.ledger().total("cache"):
-        raise InputError(model.name, ["has no cache"])
-    at = some(contexts, "--context") or _usual(model.context)
-    sequences = lengths(batches, "--batch")
-    dtypes = names(kv_dtypes)
-    for name in dtypes:
-        bits_of(name, "--kv")
-    for number in sequences:
-        model.workload(batch=number)
-    apart = maybe(source_length, "--source", length)
-    told = report(model, [model.ledger(tokens=tokens, source=apart) for tokens in at], sequences, dtypes)
-    if without_cache:
-        from txcalc.planning.generation import generations, laws
-
-        first = length(prompt, "--prompt")
-        found = generations(model, at, first, attention)
-        told = with_generation(model, told, found, laws(model, first, attention), attention)
-    elif prompt != 1 or attention != "dense":
-        raise InputError("options", ["--prompt and --attention need --without-cache"])
-    return Kv(lambda _: told, lambda plots: plots.kv(model, at, sequences, dtypes, apart))
-
-
-def _usual(context: int | None) -> list[int]:
-    own = [] if context is None else [context]
-    return sorted({length for length in CONTEXTS if context is None or length < context} | set(own))
 
 
 class Crossing(Record):

@@ -11,48 +11,85 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union, get_args, get_origin
 
+from msgspec import structs
+
 from txcalc.errors import Fault, InputError, P, R, WrongCall
 from txcalc.model import Model
 from txcalc.num import counted, whole
+from txcalc.questions.options import Argument, Length, Lengths, Names, Option, declared, keywords
 from txcalc.sources import load
 from txcalc.units import parse_count, parse_tokens
 
 if TYPE_CHECKING:
     from txcalc.sources import Source
 
-Length = int | str
-Lengths = int | str | Sequence[int | str]
-Names = str | Sequence[str]
-
 
 def checked(function: Callable[P, R]) -> Callable[P, R]:
-    """Checks arguments against annotations: `InputError` with every fault, `WrongCall` for unknown arguments."""
+    """Checks arguments against annotations: `InputError` with every fault, `WrongCall` for unknown arguments.
+
+    Reads earlier names of keywords, and fields of classes of options as keywords of the function.
+    """
     taken = signature(function)
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        given: dict[str, Any] = dict(kwargs)
+        if not given.keys() <= taken.parameters.keys():
+            given = grouped(function, given)
+        bound = WrongCall.unless(function.__name__, taken, args, given)
         faults = []
-        for name, value in WrongCall.unless(function.__name__, taken, args, kwargs).arguments.items():
+        for name, value in bound.arguments.items():
             several = taken.parameters[name].kind is Parameter.VAR_POSITIONAL
-            hint = hint_of(function, name)
-            for one in value if several else (value,):
-                if not _fits(one, hint):
-                    words = ", ".join(dict.fromkeys(_words(hint)))
-                    faults.append(Fault(name, one, " or ".join(words.rsplit(", ", 1))))
+            for item in value if several else (value,):
+                faults += _faults(name, item, hint_of(function, name))
         if faults:
             raise InputError(f"{function.__name__}", faults)
-        return function(*args, **kwargs)
+        return function(*bound.args, **bound.kwargs)
 
     return call
 
 
+def grouped(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
+    """Keywords by their present names, those of an option class gathered in it. Errors: `InputError`."""
+    known = {key: each for each in keywords(function) for key in (each.name, *_earlier(each.option))}
+    values: dict[str, Any] = {}
+    groups: dict[str, dict[str, Any]] = {}
+    faults = []
+    for name, value in given.items():
+        keyword = known.get(name)
+        if keyword is None:
+            values[name] = value
+        elif not keyword.group:
+            values[keyword.name] = value
+        else:
+            faults += _faults(name, value, keyword.hint)
+            groups.setdefault(keyword.group, {})[keyword.name] = value
+    if faults:
+        raise InputError(function.__name__, faults)
+    for name, fields in groups.items():
+        default = signature(function).parameters[name].default
+        values[name] = structs.replace(values.get(name, default), **fields)
+    return values
+
+
+def _earlier(option: Option | Argument) -> list[str]:
+    """Earlier names of a keyword."""
+    aliases = option.aliases if isinstance(option, Option) else ()
+    return [alias.lstrip("-").replace("-", "_") for alias in aliases]
+
+
 @cache
 def hint_of(function: Any, name: str) -> Any:
-    """The annotation of an argument; Any if only type checkers can resolve it."""
-    try:
-        return eval(function.__annotations__[name], function.__globals__)
-    except (KeyError, NameError):
-        return Any
+    """The type of an argument; Any if only type checkers can resolve it."""
+    return declared(function.__annotations__.get(name, Any), function.__module__)[0]
+
+
+def _faults(name: str, value: Any, hint: Any) -> list[Fault]:
+    """The fault of a value of another type."""
+    if _fits(value, hint):
+        return []
+    words = ", ".join(dict.fromkeys(_words(hint)))
+    return [Fault(name, value, " or ".join(words.rsplit(", ", 1)))]
 
 
 def _fits(value: Any, hint: Any) -> bool:

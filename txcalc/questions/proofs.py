@@ -8,10 +8,11 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from txcalc.api.arguments import Length, Names, length, maybe, models, names
-from txcalc.api.results import Known, Record, Result
 from txcalc.errors import Fault, InputError, Refuted
 from txcalc.evidence.known import MEASURES, ORACLES, oracles_of
+from txcalc.questions.arguments import length, maybe, models, names
+from txcalc.questions.options import Length, Names
+from txcalc.questions.results import Known, Record, Result
 
 if TYPE_CHECKING:
     from txcalc.hardware import Accelerator

@@ -7,9 +7,10 @@ from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
-from txcalc.api.arguments import Length, Names, count, length, models, names
-from txcalc.api.results import Record, Result
 from txcalc.errors import Fault, InputError
+from txcalc.questions.arguments import count, length, models, names
+from txcalc.questions.options import Length, Names
+from txcalc.questions.results import Record, Result
 from txcalc.sources import build, load
 
 if TYPE_CHECKING:
@@ -89,13 +90,13 @@ def fit(
     [('bf16', False), ('Q8_0', False), ('Q4_K_M', True)]
     """
     from txcalc import hardware
-    from txcalc.api.phrases import accelerators
     from txcalc.planning.fitting import LADDER, CardSet, FitRequest, ModelFits, checked_context, reserved
     from txcalc.planning.formats.names import known_format
     from txcalc.planning.serving.engine import Reserve, parse_reserve, reserve_of
     from txcalc.planning.serving.engine_memory import EngineMemory
     from txcalc.planning.serving.engine_profiles import offloading, profile as profiled
     from txcalc.planning.serving.offload import parse_offload
+    from txcalc.questions.phrases import accelerators
     from txcalc.render.fit import fit_report
     from txcalc.sources.presets import every as presets, is_own
     from txcalc.units import bits_of, parse_bytes

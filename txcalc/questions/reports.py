@@ -8,9 +8,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from txcalc.api.arguments import Length, Lengths, Names, checked, length, lengths, maybe, names, several_texts
-from txcalc.api.proofs import Tell, silent
 from txcalc.errors import Fault, InputError, TxcalcError
+from txcalc.questions.arguments import checked, length, lengths, maybe, names, several_texts
+from txcalc.questions.options import Length, Lengths, Names
+from txcalc.questions.proofs import Tell, silent
 from txcalc.sources import load
 from txcalc.sources.files import write
 
@@ -122,8 +123,8 @@ def _serving(
 ) -> list[dict[str, Any]]:
     """The plans of every model on every kind of GPU."""
     from txcalc import hardware
-    from txcalc.api.phrases import priced
     from txcalc.planning.serving.speed import check_budget
+    from txcalc.questions.phrases import priced
     from txcalc.render.page.plans import checked, serving
 
     wanted = [priced(text) for text in gpus]
@@ -155,11 +156,11 @@ def _training(
     Errors: `TxcalcError` where no model has one.
     """
     from txcalc import hardware
-    from txcalc.api.phrases import priced
-    from txcalc.api.trainings import recipe_of, search, tokens_of_sequence
     from txcalc.planning.serving.speed import check_budget
     from txcalc.planning.training.answer import train as answer
     from txcalc.planning.training.machine import Machine
+    from txcalc.questions.phrases import priced
+    from txcalc.questions.trainings import recipe_of, search, tokens_of_sequence
     from txcalc.render.page.plans import training
 
     name, number, price = priced(text, "--train")

@@ -9,8 +9,8 @@ import pytest
 from command import Command
 
 from txcalc import load
-from txcalc.api.caches import CONTEXTS
 from txcalc.planning.generation import FLOPS, FlopsLaw, generations, laws
+from txcalc.questions.kv import CONTEXTS
 from txcalc.sources.presets import names
 
 GIB = 2**30
@@ -119,7 +119,14 @@ def test_a_window_beyond_the_context_is_no_window() -> None:
     ledger = load(phi).ledger(tokens=131072)
     assert ledger.cache_now.growth == 32 * 2 * 3072 and ledger.cache_terms.growth == 0
     data = run.data(phi, "--contexts", "128k")
-    assert data["cache"] == {"elements_per_token": 32 * 2 * 3072, "constant_elements": 0, "windows_full_at": 262144}
+    assert (
+        data["cache"].items()
+        >= {
+            "elements_per_token": 32 * 2 * 3072,
+            "constant_elements": 0,
+            "windows_full_at": 262144,
+        }.items()
+    )
 
 
 def test_equal_layers_are_one_line() -> None:

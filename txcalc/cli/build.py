@@ -1,0 +1,191 @@
+"""Builds the command of a question from its declaration: arguments, options, help, defaults, completion.
+
+What a command line does beyond asking the function (`deploy --emit`, `show --via`) is an adapter in the module of
+`txcalc.cli` named after the command: `run(call, …)`, whose own keywords are further options.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from functools import cache
+from importlib import import_module
+from inspect import Parameter, Signature, cleandoc, signature
+from types import NoneType
+from typing import Annotated, Any, Literal, NamedTuple, get_args
+
+import typer
+from typer.main import get_command
+
+import txcalc
+from txcalc import COMMANDS
+from txcalc.cli import completion, options
+from txcalc.cli.command import Command
+from txcalc.cli.output import printed, progress
+from txcalc.questions import options as o
+
+ADAPTERS: tuple[str, ...] = ()  # commands with an adapter
+FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
+
+
+class Call(NamedTuple):
+    """What a command line asks.
+
+    name       of the command
+    sources    models as they were typed
+    values     keywords of the question's function
+    changes    of --set and --lora
+    ignore     keys of --ignore
+    form       output format
+    place      file of --plot
+    """
+
+    name: str
+    sources: list[str]
+    values: dict[str, Any]
+    changes: dict[str, Any]
+    ignore: list[str] | None
+    form: FormatName
+    place: str | None
+
+    def ask(self, sources: Sequence[Any] | None = None) -> Any:
+        """The question's answer; `sources` in place of the models as they were typed."""
+        if sources is None:
+            takes = question_of(self.name).takes
+            sources = options.models(self.sources, self.ignore, self.changes) if takes else self.sources
+        function = getattr(txcalc, self.name)
+        parameters = signature(function).parameters
+        values = dict(self.values)
+        if "sources" in parameters and parameters["sources"].kind is not Parameter.VAR_POSITIONAL:
+            return function(list(sources), **values)
+        return function(*sources, **values)
+
+
+def function_of(name: str) -> Any:
+    """The function of a question."""
+    return getattr(import_module(f"txcalc.questions.{COMMANDS[name]}"), name)
+
+
+def question_of(name: str) -> o.Question:
+    """Its declaration."""
+    return function_of(name).question  # type: ignore[no-any-return]
+
+
+@cache
+def build(name: str) -> Any:
+    """The command of a question."""
+    function, question = function_of(name), question_of(name)
+    adapter: Any = import_module(f"txcalc.cli.{name}").run if name in ADAPTERS else None
+    declared = [*o.keywords(function), *(o.keywords(adapter) if adapter else ()), *_common(question)]
+    models = [each.name for each in declared if isinstance(each.option, o.Argument) and each.option.value in MODELS]
+    own = {each.name for each in o.keywords(adapter)} if adapter else set()
+
+    def run(**values: Any) -> None:
+        form = options.chosen(values.pop("format_"), values.pop("json_"))
+        force = values.pop("force", None)
+        place = options.plotted(values.pop("plot"), form, bool(force)) if question.draws else None
+        values = {key: value for key, value in values.items() if value != []}  # which nobody repeated
+        ignore = values.pop("ignore", None)
+        changes = options.changes(values.pop("set_", None)) | options.adapters(values.pop("lora", None))
+        typed = [values.pop(key) for key in models if key in values]
+        sources = [item for value in typed if value is not None for item in _items(value)]
+        extra = {key: values.pop(key) for key in [*values] if key in own}
+        with progress() if "tell" in signature(function).parameters else nullcontext() as tell:
+            asked = values | ({"tell": tell} if tell else {})
+            call = Call(name, sources, asked, changes, ignore, form, place)
+            answer = adapter(call, **extra) if adapter else call.ask()
+        printed(answer, form, place)
+
+    vars(run)["__signature__"] = Signature([_parameter(each) for each in sorted(declared, key=_order)])
+    run.__annotations__, run.__doc__ = {}, f"{help_of(function)}\n\nExample: {question.example}"
+    app = typer.Typer(rich_markup_mode=None, add_completion=False)
+    app.command(name, cls=_class(declared))(run)
+    return get_command(app)
+
+
+MODELS = ("SOURCE", "SOURCE…", "[SOURCE]")  # placeholders of arguments that are models
+
+
+def _items(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _order(keyword: o.Keyword) -> int:
+    """Arguments first: a parameter without default may not follow one with it."""
+    return 0 if isinstance(keyword.option, o.Argument) else 1
+
+
+def _common(question: o.Question) -> list[o.Keyword]:
+    """Options of every command: those that change a model, the formats, a plot."""
+    repeated = list[str] | None
+    taken = {
+        "--set": o.Keyword("set_", o.SET.more("Repeatable."), repeated, None),
+        "--lora": o.Keyword("lora", o.LORA, str | None, None),
+        "--ignore": o.Keyword("ignore", o.IGNORE.more("Repeatable."), repeated, None),
+    }
+    found = [taken[flag] for flag in question.takes]
+    found += [o.Keyword("format_", o.FORMAT, FormatName, "table"), o.Keyword("json_", o.JSON, bool, False)]
+    if question.draws:
+        found += [o.Keyword("plot", o.PLOT, str | None, None), o.Keyword("force", o.FORCE, bool, False)]
+    return found
+
+
+def help_of(function: Callable[..., Any]) -> str:
+    """The help: a docstring up to its errors and examples."""
+    text = cleandoc(function.__doc__ or "")
+    paragraphs = text.split("\n\n")
+    end = next((i for i, each in enumerate(paragraphs) if each.startswith(("Errors:", ">>>"))), len(paragraphs))
+    return "\n\n".join(paragraphs[:end])
+
+
+def flag_of(keyword: o.Keyword) -> str:
+    """The flag of an option."""
+    option = keyword.option
+    assert isinstance(option, o.Option)
+    return option.flag or f"--{keyword.name.rstrip('_').replace('_', '-')}"
+
+
+def _class(declared: Sequence[o.Keyword]) -> type[Command]:
+    """A command class that knows the groups of the options and their earlier names."""
+    flags = [(flag_of(each), each.option) for each in declared if isinstance(each.option, o.Option)]
+    groups = {flag: option.group for flag, option in flags} | {"--help": "Output"}
+    renamed = {alias: flag for flag, option in flags for alias in option.aliases if alias.startswith("-")}
+    return type("QuestionCommand", (Command,), {"groups": groups, "renamed": renamed})
+
+
+def _parameter(keyword: o.Keyword) -> Parameter:
+    """A parameter of the command's function, as typer reads it."""
+    option, default = keyword.option, keyword.default
+    complete = getattr(completion, option.completes) if option.completes else None
+    several = keyword.name == "sources" or (isinstance(option, o.Option) and option.repeats)
+    kind = _kind(keyword, several)
+    info: Any
+    if isinstance(option, o.Argument):
+        info = typer.Argument(help=option.help, metavar=option.value, autocompletion=complete)
+        optional = default is not Parameter.empty
+        default = None if default == "" else default
+    else:
+        flag, optional = flag_of(keyword), True
+        flags = [f"{flag}/--no-{flag[2:]}" if default is True else flag]
+        parser = _parser(option.parse, flag) if option.parse else None
+        if isinstance(default, tuple | list):
+            default = None if several or not default else ",".join(map(str, default))
+        info = typer.Option(*flags, help=option.help, metavar=option.value, autocompletion=complete, parser=parser)
+    if optional and default is None and kind is not bool and NoneType not in get_args(kind):
+        kind = kind | None
+    positional = Parameter.POSITIONAL_OR_KEYWORD if isinstance(option, o.Argument) else Parameter.KEYWORD_ONLY
+    return Parameter(keyword.name, positional, default=default, annotation=Annotated[kind, info])
+
+
+def _kind(keyword: o.Keyword, several: bool) -> Any:
+    """The type that typer reads: texts wherever the library takes a text, unless the option parses a number."""
+    if several:
+        return list[str]
+    if isinstance(keyword.option, o.Option) and keyword.option.parse:
+        return int
+    hint = keyword.hint
+    return str if hint is Any or hint is str or str in get_args(hint) else hint
+
+
+def _parser(parse: Callable[..., int], flag: str) -> Callable[[Any], int]:
+    return lambda value: value if isinstance(value, int) else parse(value, flag)

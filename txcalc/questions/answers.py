@@ -1,0 +1,174 @@
+"""Answers: what `txcalc`'s functions return, as frozen typed values.
+
+A function builds its answer once. The JSON document, data frames, tables and the page are readings of that object: none
+of them computes a figure. A field's name is the name of its number everywhere; where JSON has another, older key, the
+field says it (`json_key`). A field with a default is left out of JSON while it has that value: it was not
+asked for, or does not apply.
+
+>>> import txcalc
+>>> answer = txcalc.kv("gpt2", context="1k", batch=8)
+>>> answer.rows[0].bytes
+301989888
+>>> answer.to_dict()["schema"]
+'txcalc/kv/1'
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from importlib import import_module
+from pathlib import Path
+from shutil import get_terminal_size
+from typing import TYPE_CHECKING, Any, dataclass_transform
+
+from msgspec import NODEFAULT, Struct, field, structs, to_builtins
+
+from txcalc.errors import Fault, InputError
+from txcalc.frames import Framed
+from txcalc.questions.arguments import checked
+from txcalc.sources.files import writable, write
+
+if TYPE_CHECKING:
+    from txcalc.questions.pictures import Picture
+    from txcalc.render.report import Report
+
+
+def json_key(key: str, default: Any = NODEFAULT) -> Any:
+    """A field whose JSON key is older than its name."""
+    return field(name=key, default=default)
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(field, json_key))  # for type checkers alone
+class Answer(Struct, frozen=True, omit_defaults=True):
+    """An answer or a table in one: its fields are attributes, and keys of the JSON document."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Dicts, lists and plain values, as `--json` prints them."""
+        return json.loads(self._to_json(None))  # type: ignore[no-any-return]
+
+    def _to_json(self, indent: int | None) -> str:
+        return json.dumps(to_builtins(self), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    def __hash__(self) -> int:
+        return hash(self._to_json(None))
+
+    def __repr__(self) -> str:
+        values = {name: getattr(self, name) for name in self.__struct_fields__}
+        plain = (f"{name}={value!r}" for name, value in values.items() if isinstance(value, str | int | float))
+        return f"{type(self).__name__}({', '.join(plain)})"
+
+
+class Known(Answer):
+    """How a figure is known (proved, measured, listed, by convention, published, modelled), and for which sizes."""
+
+    how: str
+    where: str
+
+
+class Result(Answer, Framed, kw_only=True):
+    """The answer of a command. `print` and notebooks show its tables; its rows make a data frame (`to_pandas`,
+    `to_polars`, or the object itself where Arrow is understood).
+
+    A subclass names its JSON schema as its tag (`tag="txcalc/kv/1"`). Its tables are made by `report` in the module of
+    `txcalc.render` named after the command.
+
+    draw    a function that makes the `Picture` of `plot`; None: there is none
+    """
+
+    draw: Any = None
+
+    @property
+    def schema(self) -> str:
+        """The name and version of its JSON document."""
+        return str(self.__struct_config__.tag)
+
+    @property
+    def failed(self) -> bool:
+        """Whether the answer is no: a plan does not fit, figures differ."""
+        return False
+
+    @checked
+    def report(self, form: str = "table") -> Report:
+        """Its header, tables and notes, for a format."""
+        view = import_module(f"txcalc.render.{self.schema.split('/')[1]}")
+        return view.report(self, form)  # type: ignore[no-any-return]
+
+    def to_json(self) -> str:
+        """The JSON document: exact integers, keys in the order of the schema."""
+        return structs.replace(self, draw=None)._to_json(2)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON document as dicts, lists and plain values."""
+        return json.loads(self.to_json())  # type: ignore[no-any-return]
+
+    @checked
+    def to_text(self, form: str = "table", width: int = 100) -> str:
+        """Text as the command line prints it: table, json, csv, markdown, latex or html. Errors: `InputError`."""
+        return import_module("txcalc.render").text(self, form, width)  # type: ignore[no-any-return]
+
+    @checked
+    def plot(self, place: str | Path | None = None, *, force: bool = False) -> Drawing:
+        """A plot: shown in a notebook, printed in a terminal, or written to `place` (FILE.svg or FILE.png).
+
+        Errors: `InputError` without a plot, or if the file exists (unless `force`) or cannot be written;
+        `MissingExtra`.
+        """
+        if self.draw is None:
+            raise InputError(self.schema, ["has no picture"])
+        drawing = Drawing(self.draw())
+        if place is not None:
+            drawing.save(place, force=force)
+        return drawing
+
+    def _rows(self) -> Sequence[Mapping[str, Any]]:
+        rows = self.to_dict().get("rows")
+        if not isinstance(rows, list):
+            raise InputError(self.schema, ["has no rows, which a data frame is made of"])
+        return rows
+
+    def __eq__(self, other: object) -> bool:
+        return self.to_dict() == other.to_dict() if type(other) is type(self) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.to_json())
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        raise TypeError(f"{type(self).__name__} is not pickled: its to_dict() is")
+
+    def __str__(self) -> str:
+        return self.to_text(width=get_terminal_size((100, 24)).columns)
+
+    def __repr__(self) -> str:
+        report = self.report()
+        tables = report.tables
+        lines = [*report.header, *(table.title for table in tables), *(f"{len(t.rows)} rows" for t in tables)]
+        return f"<txcalc.{self.schema.split('/')[1]}: {next(filter(None, lines), '')}>"
+
+    def _repr_html_(self) -> str:
+        report = self.report()
+        return import_module("txcalc.render.html").fragment(report.header, report.tables)  # type: ignore[no-any-return]
+
+
+class Drawing:
+    """A plot, drawn when it is shown."""
+
+    def __init__(self, picture: Picture) -> None:
+        self.picture = picture
+
+    def _repr_svg_(self) -> str:
+        return import_module("txcalc.render.draw").as_file(self.picture, ".svg").decode()  # type: ignore[no-any-return]
+
+    def __str__(self) -> str:
+        width = min(get_terminal_size((80, 24)).columns, 100)
+        return import_module("txcalc.render.terminal").as_text(self.picture, width, False)  # type: ignore[no-any-return]
+
+    @checked
+    def save(self, place: str | Path, *, force: bool = False) -> None:
+        """Writes FILE.svg or FILE.png. Errors: `InputError` (a file that exists, unless `force`), `MissingExtra`."""
+        draw = import_module("txcalc.render.draw")
+        path = Path(place)
+        if path.suffix.lower() not in draw.SUFFIXES:
+            raise InputError("plot", [Fault("plot", str(place), f"a file named {' or '.join(draw.SUFFIXES)}")])
+        writable(path, force)
+        write(path, draw.as_file(self.picture, path.suffix.lower()), force)

@@ -1,0 +1,249 @@
+"""`kv`: the KV cache over contexts, batches and formats, and the cost of generating without one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from txcalc.errors import InputError
+from txcalc.ledger import Ledger
+from txcalc.model import Model
+from txcalc.num import ceil_div
+from txcalc.planning.generation import Generation, generations, laws
+from txcalc.planning.memory import cross_cache, dense_cache
+from txcalc.questions import options as o
+from txcalc.questions.answers import Answer, Result, json_key
+from txcalc.questions.arguments import length, lengths, maybe, names, some
+from txcalc.questions.model_info import ModelInfo
+from txcalc.questions.pictures import MAX_LINES, Mark, Panel, Picture, PlotAxis, Series, between
+from txcalc.sources import load
+from txcalc.units import bits_of
+
+CONTEXTS = (1 << 10, 1 << 12, 1 << 13, 1 << 15, 1 << 17, 1 << 20)  # default; up to the model's context
+
+
+class CacheRow(Answer):
+    """The cache of a batch at one context."""
+
+    context: int  # cached tokens per sequence
+    batch: int
+    dtype: str
+    bytes: int
+    dense_bytes: int  # if every attention layer cached every token
+    cross_bytes: int | None = None  # of them the encoder's; None without an encoder of its own length
+
+
+class CacheGrowth(Answer):
+    """How the cache of one sequence grows at the longest context; None where it grows in steps of several tokens."""
+
+    elements_per_token: int | None
+    constant_elements: int | None  # full windows, states, the encoder's part
+    windows_full_at: int | None  # tokens
+    bytes_per_token: int | None
+    constant_bytes: int | None
+
+
+class GenerationConvention(Answer):
+    """How passes without a cache are counted."""
+
+    attention: str
+    logits: str
+    mla: str | None
+
+
+class GenerationRow(Answer):
+    """Generating one sequence of `context` tokens at its end.
+
+    kv_computed     positions for which a layer computes K and V, over all passes
+    kv_redundant    of those without a cache, the ones that were known
+    flops           FLOPs of all passes
+    """
+
+    context: int
+    passes: int
+    kv_computed: int
+    kv_computed_without_cache: int
+    kv_redundant: int
+    flops: int
+    flops_without_cache: int
+
+
+class GenerationCost(Answer, kw_only=True):
+    """The cost of generating with and without a cache; `formulas` in n tokens at the end, which hold from `start`."""
+
+    prompt: int
+    convention: GenerationConvention
+    rows: tuple[GenerationRow, ...]
+    formulas: dict[str, str]
+    start: int = json_key("from")
+
+
+class Kv(Result, tag_field="schema", tag="txcalc/kv/1", kw_only=True):
+    """The KV cache over contexts, batches and dtypes.
+
+    source    encoder positions; None without an encoder of its own length, or if there are as many as tokens
+    holds     what layers cache, equal ones grouped
+    """
+
+    model: ModelInfo
+    source: int | None
+    cache: CacheGrowth
+    holds: tuple[str, ...]
+    rows: tuple[CacheRow, ...]
+    generation: GenerationCost | None = None
+    notes: tuple[str, ...]
+
+
+@o.question("txcalc kv gemma-3-27b --context 8k,128k --kv bf16,fp8", takes=("--set", "--ignore"), draws=True)
+def kv(
+    source: o.SourceArgument,
+    context: Annotated[o.Lengths | None, o.CONTEXTS.more("Such as 4k,32k,128k.")] = None,
+    batch: Annotated[o.Lengths, o.BATCH._replace(value="N,…", parse=None)] = (1, 8, 64),
+    kv: Annotated[o.Names, o.KV.more("Such as bf16,fp8.", value="TYPE,…")] = "bf16",
+    *,
+    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.more("Default: as many as tokens.")] = None,
+    without_cache: Annotated[
+        bool, o.Option("Also the cost of generating as many tokens, with and without a cache.")
+    ] = False,
+    prompt: Annotated[o.Length, o.PROMPT.more("For --without-cache.")] = 1,
+    attention: Annotated[o.Attention, o.ATTENTION] = "dense",
+) -> Kv:
+    """The KV cache in bytes over contexts, batches and dtypes. Windows and recurrent states count for what they hold;
+    --without-cache adds the cost of generating without a cache.
+
+    Errors: `InputError` (an encoder has no cache), `UnknownName`.
+
+    >>> import txcalc
+    >>> [row.bytes for row in txcalc.kv("llama-3.1-8b", ["8k", "128k"], batch=1).rows]
+    [1073741824, 17179869184]
+    """
+    model = load(source)
+    if not model.entries.total("cache"):
+        raise InputError(model.name, ["has no cache"])
+    contexts = some(context, "--context") or default_contexts(model.context)
+    batches = lengths(batch, "--batch")
+    dtypes = names(kv)
+    for name in dtypes:
+        bits_of(name, "--kv")
+    for sequences in batches:
+        model.workload(batch=sequences)
+    encoder_tokens = maybe(source_tokens, "--source", length)
+    ledgers = [model.ledger(tokens=tokens, source=encoder_tokens) for tokens in contexts]
+    if not without_cache and (prompt != 1 or attention != "dense"):
+        raise InputError("options", ["--prompt and --attention need --without-cache"])
+    sources = {ledger.work.source for ledger in ledgers} if model.has_encoder_apart else set()
+    notes = [*(f"assumed {assumption}" for assumption in model.assumptions), *model.notes]
+    if model.context and max(contexts) > model.context:
+        notes.append(f"{max(contexts):,} tokens exceed its context of {model.context:,}")
+    return Kv(
+        model=ModelInfo.of(model),
+        source=sources.pop() if len(sources) == 1 else None,
+        cache=growth(ledgers[-1], bits_of(dtypes[0])),
+        holds=holders(ledgers[-1]),
+        rows=cache_rows(ledgers, batches, dtypes, model.has_encoder_apart),
+        generation=generation_cost(model, contexts, length(prompt, "--prompt"), attention) if without_cache else None,
+        notes=tuple(notes),
+        draw=lambda: picture(model, contexts, batches, dtypes, encoder_tokens),
+    )
+
+
+def default_contexts(context: int | None) -> list[int]:
+    """Usual contexts up to the model's, which is the last."""
+    last = [] if context is None else [context]
+    return sorted({length for length in CONTEXTS if context is None or length < context} | set(last))
+
+
+def cache_rows(
+    ledgers: Sequence[Ledger], batches: Sequence[int], dtypes: Sequence[str], encoder: bool
+) -> tuple[CacheRow, ...]:
+    """One row per dtype, context (a ledger of one sequence) and batch; `encoder`: with its part."""
+    rows = []
+    for dtype in dtypes:
+        bits = bits_of(dtype)
+        for ledger in ledgers:
+            elements, dense, cross = ledger.total("cache"), dense_cache(ledger), cross_cache(ledger)
+            for batch in batches:
+                sizes = [ceil_div(number * batch * bits, 8) for number in (elements, dense, cross)]
+                cross_bytes = sizes[2] if encoder else None
+                rows.append(CacheRow(ledger.work.keys, batch, dtype, sizes[0], sizes[1], cross_bytes))
+    return tuple(rows)
+
+
+def growth(ledger: Ledger, bits: int) -> CacheGrowth:
+    """How the cache grows at the ledger's length, in elements and at `bits` per element."""
+    terms = ledger.cache_now
+    in_bytes = [None if number is None else ceil_div(number * bits, 8) for number in terms[:2]]
+    return CacheGrowth(terms.growth, terms.constant, ledger.full_at, *in_bytes)
+
+
+def holders(ledger: Ledger) -> tuple[str, ...]:
+    """What layers cache, equal ones grouped."""
+    layers: dict[str, int] = {}
+    for entry in ledger:
+        if entry.cache:
+            per_token, constant, _ = entry.leaf.cache(entry.work or ledger.work)
+            default = f"{entry.leaf.label}: {per_token:,} elements per token and {constant:,} more"
+            cached = entry.leaf.describe_cache() or default
+            layers[cached] = layers.get(cached, 0) + entry.runs
+    return tuple(f"{number:,} × {cached}" for cached, number in layers.items())
+
+
+def generation_cost(model: Model, contexts: Sequence[int], prompt: int, attention: str) -> GenerationCost:
+    """Generating up to each context after a prompt, one pass per token, with a cache and without."""
+    rows = [generation_row(each) for each in generations(model, contexts, prompt, attention)]
+    polynomials = dict(zip(("flops", "flops_without_cache"), laws(model, prompt, attention) or (), strict=False))
+    known = prompt * (prompt - 1) // 2  # positions of a prompt, which one pass computes
+    less = f" − {known}" if known else ""
+    formulas = {
+        "kv_computed": "n",
+        "kv_computed_without_cache": f"n·(n + 1)/2{less}",
+        "kv_redundant": f"n·(n − 1)/2{less}",
+        **{name: law.text() for name, law in polynomials.items()},
+    }
+    return GenerationCost(
+        prompt=prompt,
+        convention=GenerationConvention(attention, "last", "absorbed" if model.has_latents else None),
+        rows=tuple(rows),
+        formulas=formulas,
+        start=max([prompt, *(law.start for law in polynomials.values())]),
+    )
+
+
+def generation_row(cost: Generation) -> GenerationRow:
+    return GenerationRow(
+        context=cost.context,
+        passes=cost.passes,
+        kv_computed=cost.computed,
+        kv_computed_without_cache=cost.computed_without,
+        kv_redundant=cost.redundant,
+        flops=cost.flops,
+        flops_without_cache=cost.flops_without,
+    )
+
+
+def picture(
+    model: Model, contexts: Sequence[int], batches: Sequence[int], dtypes: Sequence[str], source: int | None
+) -> Picture:
+    """Cache bytes against the context, one line per batch and dtype, and the cache without windows."""
+    low, high = min(contexts), max(contexts)
+    low = low if low < high else max(1, high // 64)
+    ledgers = [model.ledger(tokens=n, source=source) for n in between(low, high, contexts)]
+    rows = cache_rows(ledgers, batches, dtypes, model.has_encoder_apart)
+    series: list[Series] = []
+    for dtype in dtypes:
+        for batch in batches:
+            line = [row for row in rows if (row.dtype, row.batch) == (dtype, batch)]
+            xs, of = [row.context for row in line], len({other.of for other in series})
+            label = f"{dtype}, {'1 sequence' if batch == 1 else f'{batch:,} sequences'}"
+            ys = [row.bytes or None for row in line]
+            series.append(Series(label, xs, ys, of, marked=frozenset(contexts)))
+            if any(row.bytes != row.dense_bytes for row in line):
+                series.append(Series(f"{label}: dense", xs, [row.dense_bytes for row in line], of, dashed=True))
+    if len(series) > 2 * MAX_LINES:
+        raise InputError("--plot", [f"{len(series)} lines are more than can be told apart ({2 * MAX_LINES})"])
+    marks = []
+    if model.context and low <= model.context <= high:
+        marks.append(Mark(f"its own context: {model.context:,}", model.context))
+    x, y = PlotAxis("context (tokens)", "tokens", 2), PlotAxis("bytes of the whole batch", "bytes", 2)
+    convention = "exact bytes; dense: if every attention layer cached every token"
+    return Picture(f"{model.name}: what the cache holds", convention, [Panel("", x, y, series, marks)])

@@ -1,0 +1,78 @@
+"""What every answer says of its model."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+from txcalc.model import Model
+from txcalc.parts.place import mechanism
+from txcalc.questions.answers import Answer
+
+
+class ModelInfo(Answer):
+    """A model and its source. `summary`: its kind and sizes in one line, its layers in another."""
+
+    name: str
+    kind: str
+    source: str
+    model_type: str | None
+    context: int | None
+    params: int
+    summary: tuple[str, ...]
+
+    @classmethod
+    def of(cls, model: Model) -> ModelInfo:
+        spec = model.spec
+        source, model_type = spec["source"] or model.origin, spec["model_type"] or None
+        return cls(model.name, model.kind, source, model_type, model.context, model.params, summary(model))
+
+
+def summary(model: Model) -> tuple[str, str]:
+    """A model in one line, and its layers in another."""
+    spec = next(iter(reversed(model.spec["stacks"].values())))
+    layers = " + ".join(str(stack["n_layers"]) for stack in model.spec["stacks"].values())
+    first = f"{model.name}: {model.kind}, {layers} {'layer' if layers == '1' else 'layers'}, D = {spec['d_model']:,}"
+    if spec["vocab_size"] is not None:
+        first += f", V = {spec['vocab_size']:,}" + (" (tied)" if spec["head"]["tied"] else "")
+    blocks = [group.block for stack in model.root.stacks for group in stack.groups]
+    said = [leaf.describe() for leaf in model.root.leaves()]
+    said += [branch.part.describe() for block in blocks for branch in block.branches]
+    return first, "; ".join(dict.fromkeys(words for words in said if words))
+
+
+NORMS = {"rms": "RMSNorm", "layer": "LayerNorm"}
+LISTED = {"layer_norm": "LayerNorm", "rms_norm": "RMSNorm", "scale": "scales in place of norms"}  # forms of pieces
+PLACES = {"sandwich": "sandwich norms"}
+PARALLEL = {"shared": "parallel blocks, one norm", "separate": "parallel blocks, two norms"}
+ADDED = ("learned", "sinusoidal")  # positions added to the embedding
+CHANNELS = ("feed_forward", "experts", "channel_mix")
+
+
+def make(model: Model) -> str:
+    """Norms and their placement, activations, positions and F/D in one line, each variant once."""
+    ways: list[dict[str, None]] = [{}, {}, {}, {}]
+    norms, activations, places, ratios = ways
+    pieces = False
+    for stack in model.spec["stacks"].values():
+        for layer in stack["layer"].values():
+            norm, positions = (layer.get(name, stack[name]) for name in ("norm", "positions"))
+            place = PARALLEL.get(str(norm["parallel"])) or PLACES.get(norm["place"], f"{norm['place']}-norm")
+            bare = set(layer["parts"]) <= set(norm["without"]) and not norm["after"]
+            added = "" if norm["residual"] is None else f", branches × {norm['residual']}"
+            listed = layer["pieces"]["leaves"] if "pieces" in layer["parts"] else []
+            own = [LISTED[one["form"]] for one in listed if one["kind"] == "norm" and one["form"] in LISTED]
+            told = own or ["no norms"] if bare else [f"{NORMS.get(norm['form'], norm['form'])}, {place}"]
+            norms |= dict.fromkeys(one + added for one in told)
+            if positions["form"] == "none" and (listed or stack["around"]):
+                pieces = True  # some may be positions
+            elif positions["form"] in ADDED or any(mechanism(part, layer).ordered for part in layer["parts"]):
+                places["no positions" if positions["form"] == "none" else f"{positions['form']} positions"] = None
+            for channel in (layer[name] for name in CHANNELS if name in layer):
+                if channel.get("activation"):
+                    activations[channel["activation"] + (", gated" if channel.get("gated") else "")] = None
+                ratios[f"F/D = {float(Fraction(channel['d_ff'], stack['d_model'])):.4g}"] = None
+    if not (places or pieces):
+        places["no positions"] = None
+    for form in [form for form in LISTED.values() if any(other.startswith(f"{form},") for other in norms)]:
+        norms.pop(form, None)
+    return "; ".join(" or ".join(way) for way in ways if way)

@@ -1,0 +1,224 @@
+"""Options: what a question's function takes, each declared once, as the annotation of its parameter.
+
+`context: Annotated[Lengths | None, CONTEXT.more("Several: 4k,32k.")] = None` is a keyword of the library with its type
+and default, and `--context` of the command line with its help, placeholder, group and completion. `txcalc.cli` makes
+its commands from these annotations, `help(txcalc.kv)` its list of arguments.
+
+A class of options (`Options`) is one typed argument of the library; on the command line each field is an option.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache
+from inspect import signature
+from sys import modules
+from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from txcalc.units import parse_count, parse_tokens
+
+if TYPE_CHECKING:
+    from txcalc.sources import Source
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+GROUPS = ("Model", "Workload", "Engine", "Traffic", "Money", "Output")  # sections of a help, in this order
+
+
+class Option(NamedTuple):
+    """An option of the command line, and the keyword of the library that it is.
+
+    help       a sentence; the first of what the help says
+    value      placeholder of its value
+    group      section of the help
+    flag       its name, if not `--` and the keyword
+    completes  names a function of `cli.completion`
+    aliases    earlier names, which are still read: flags, and as keywords without dashes
+    parse      reads its text: `parse_tokens` (32k = 32,768) or `parse_count` (8B)
+    repeats    may be given several times
+    """
+
+    help: str = ""
+    value: str | None = None
+    group: str = "Output"
+    flag: str = ""
+    completes: str = ""
+    aliases: tuple[str, ...] = ()
+    parse: Callable[..., int] | None = None
+    repeats: bool = False
+
+    def more(self, help: str = "", **changes: Any) -> Option:
+        """This option with a further sentence, which holds for one command; and with changed fields."""
+        return self._replace(help=f"{self.help} {help}".strip(), **changes)
+
+
+class Argument(NamedTuple):
+    """A positional argument of the command line: help, placeholder, completion."""
+
+    help: str
+    value: str | None = None
+    completes: str = ""
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """Options that belong together: one argument of the library, each field an option of the command line."""
+
+
+class Question(NamedTuple):
+    """What a command line needs to know of a question's function, beside its parameters.
+
+    example     a command line
+    takes       options that change a model while it is read: `--set`, `--lora`, `--ignore`
+    draws       whether its answer has a plot
+    """
+
+    example: str
+    takes: tuple[str, ...] = ()
+    draws: bool = False
+
+
+def question(example: str, takes: tuple[str, ...] = (), draws: bool = False) -> Callable[[Function], Function]:
+    """Declares a function of the library to be a command."""
+
+    def declare(function: Function) -> Function:
+        vars(function)["question"] = Question(example, takes, draws)
+        return function
+
+    return declare
+
+
+SOURCE_HELP = (
+    'A preset ("txcalc presets" lists them), a file (.toml, config.json, .safetensors, .gguf) or its folder, '
+    'hf:org/name, or a description such as "D=512 h=8 F=1376 L=1".'
+)
+SourceArgument = Annotated["Source", Argument(SOURCE_HELP, "SOURCE", "source")]
+SourcesArgument = Annotated["Source", Argument(SOURCE_HELP, "SOURCE…", "source")]
+
+Length = int | str  # 2048 or "2k"
+Lengths = int | str | Sequence[int | str]
+Names = str | Sequence[str]
+Attention = Literal["dense", "masked"]
+Logits = Literal["all", "last"]
+Mla = Literal["expanded", "absorbed"]
+
+# Options that several commands share. An option has the same meaning in every command.
+SET = Option("Change a key of the description: h_kv=32, norm.place=post.", "K=V", "Model", "--set", "key")
+LORA = Option(
+    "LoRA adapters on frozen weights: r=16,targets=q+v (targets=all: every linear layer).", "K=V,…", "Model", "--lora"
+)
+IGNORE = Option("Ignore a key of config.json (text_config.width).", "KEY", "Model", "--ignore")
+WEIGHTS = Option(
+    "Format of the weights: native (as published), bf16, fp8, int4, Q4_K_M …", "FORMAT", "Model", completes="weights"
+)
+DTYPE = Option("Dtype of weights and activations: bf16, fp32, fp8, int4 …", "TYPE", "Model", completes="dtype")
+KV = Option("Dtype of the KV cache.", "TYPE", "Model", completes="cache", aliases=("--kv-dtype", "--kv-dtypes"))
+PARAMS = Option("Parameters: 8B.", "N", "Model")
+TEXT_ONLY = Option("Leave out the towers of a multimodal model.", None, "Model")
+MEMORY = Option("A memory size: 16GB (10^9) or 16GiB.", "SIZE", "Model")
+EVERY_PRESET = Option("Every preset.", None, "Model", "--all")
+
+BATCH = Option("Number of sequences.", "N", "Workload", aliases=("--batches",), parse=parse_tokens)
+TOKENS = Option("New tokens per sequence (32k = 32,768).", "N", "Workload", parse=parse_tokens)
+PAST = Option("Tokens already in the cache; above 0 is a decode step.", "N", "Workload", parse=parse_tokens)
+SOURCE_TOKENS = Option(
+    "Encoder positions of an encoder–decoder.", "N", "Workload",
+    aliases=("--source", "--source-length"), parse=parse_tokens,
+)  # fmt: skip
+CONTEXT = Option(
+    "Context length: tokens per sequence, past and new.", "N", "Workload", aliases=("--contexts",), parse=parse_tokens
+)
+CONTEXTS = CONTEXT._replace(value="N,…", aliases=("--contexts", "--tokens"), parse=None)  # several
+GLOBAL_BATCH = Option(
+    "Sequences per step over all ranks (default: at least 2^20 tokens).", "N", "Workload", parse=parse_tokens
+)
+ATTENTION = Option("FLOPs of all query-key pairs, or only those that the mask lets through.", None, "Workload")
+LOGITS = Option("Logits for every position, or only the last.", None, "Workload")
+MLA = Option("How MLA is computed.", None, "Workload")
+AGAINST = Option("Compare with", None, "Workload")
+TRAIN_TOKENS = Option("Training tokens: 15T.", "N", "Workload", parse=parse_count)
+COMPUTE = Option("Training FLOPs: 3.8e25.", "N", "Workload", parse=parse_count, aliases=("--flops",))
+
+GPU = Option(
+    "An accelerator, and how many: h100-sxm:8 (txcalc presets --hardware), 16GB@500GB/s@60TFLOPS, or a .toml file.",
+    "NAME[:N]", "Engine", completes="accelerator",
+)  # fmt: skip
+LAYOUT = Option("Parallel layout: tp=8,pp=16,dp=64.", "AXIS=N,…", "Engine")
+ENGINE = Option(
+    "Count the engine's own memory: vllm, vllm@0.8 (a version), sglang, trtllm, llama.cpp, none.", "NAME[@V]",
+    "Engine", completes="engine",
+)  # fmt: skip
+NODE = Option("GPUs per node (default: as sold).", "N", "Engine")
+NETWORK = Option("Bandwidth per GPU between nodes, one way: 50GB per second (default: as sold).", "SIZE", "Engine")
+RAM = Option(
+    "llama.cpp: host RAM for what does not fit on the GPUs, with its bandwidth: 64GB@80GB/s.", "SIZE[@RATE[@PEAK]]",
+    "Engine",
+)  # fmt: skip
+GPU_LAYERS = Option(
+    "llama.cpp: layers on the GPUs, the head counted as one.", "N", "Engine", aliases=("-ngl", "--n-gpu-layers")
+)
+N_CPU_MOE = Option("llama.cpp: keep the experts of the first N layers in RAM.", "N|all", "Engine", aliases=("-ncmoe",))
+PCIE = Option("Bandwidth from RAM to a GPU: 25GB/s.", "RATE", "Engine")
+BLOCK = Option("Tokens per page of the KV cache.", "N", "Engine", parse=parse_tokens)
+CHUNK = Option("Maximum prompt tokens per step (chunked prefill).", "N", "Engine", parse=parse_tokens)
+RESERVE = Option("Memory left to engine and driver: a share or a size.", "10%|4GiB", "Engine")
+RECOMPUTE = Option("Activation recomputation: none, core, blocks, every:N, layers:0,2.", "WHAT", "Engine")
+OPTIMIZER = Option(
+    "adamw, adamw-bf16, adamw-8bit, sgd, lion, muon, adafactor …", "NAME", "Engine", completes="optimizer"
+)
+WORKERS = Option("Worker processes", "N", "Engine")
+RECIPE = Option("Further settings:", "K=V,…", "Engine")
+DEVICE = Option("Device: meta (no computation), cpu or cuda.", "NAME", "Engine")
+
+CONCURRENCY = Option("Concurrent sequences (users).", "N", "Traffic", aliases=("--users",), parse=parse_tokens)
+PROMPT = Option("Tokens per prompt.", "N", "Traffic", parse=parse_tokens)
+
+CONVENTIONS = Option(
+    "FLOPs by published conventions: palm, megatron-lm, 6n … Repeatable, or commas.", "NAME", "Output", "--as",
+    "convention", repeats=True,
+)  # fmt: skip
+FORMAT = Option("Output format.", None, "Output", "--format")
+JSON = Option("Same as --format json: exact integers, a stable schema.", None, "Output", "--json")
+PLOT = Option(
+    "Also plot: FILE.svg, FILE.png, or - for the terminal (pip install 'txcalc[plot]').", "FILE|-", "Output", "--plot"
+)
+FORCE = Option("Overwrite an existing file.", None, "Output", "--force")
+OUT = Option("Write", "FILE", "Output", "--out", aliases=("--output", "-o"))
+
+
+class Keyword(NamedTuple):
+    """A keyword of a function that is an option of its command; `group`: the argument whose class of options has it."""
+
+    name: str
+    option: Option | Argument
+    hint: Any  # its type
+    default: Any  # `Parameter.empty` where it has to be given
+    group: str = ""
+
+
+@cache
+def keywords(function: Callable[..., Any]) -> tuple[Keyword, ...]:
+    """The declared parameters of a function, those of its classes of options one by one."""
+    found = []
+    for name, parameter in signature(function).parameters.items():
+        hint, option = declared(function.__annotations__.get(name, Any), function.__module__)
+        if isinstance(hint, type) and issubclass(hint, Options):
+            for key, annotation in hint.__annotations__.items():
+                inner, its = declared(annotation, hint.__module__)
+                if its is not None:
+                    found.append(Keyword(key, its, inner, getattr(parameter.default, key), name))
+        elif option is not None:
+            found.append(Keyword(name, option, hint, parameter.default))
+    return tuple(found)
+
+
+def declared(annotation: Any, module: str) -> tuple[Any, Option | Argument | None]:
+    """The type and the option of an annotation; Any where only type checkers can resolve it."""
+    try:
+        hint = eval(annotation, vars(modules[module])) if isinstance(annotation, str) else annotation
+    except NameError:
+        return Any, None
+    metadata = getattr(hint, "__metadata__", ())
+    option = next((each for each in metadata if isinstance(each, Option | Argument)), None)
+    hint = hint.__origin__ if metadata else hint
+    return (Any if isinstance(hint, ForwardRef) else hint), option

@@ -17,9 +17,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import cached_property
 from math import exp, gcd, inf, lgamma
-from typing import Any
+from typing import Any, NamedTuple
 
-from txcalc.parts.frozen import NamedTuple, record
+from txcalc.parts.frozen import record
 from txcalc.units import DTYPE_BITS
 
 PEAKS = (*DTYPE_BITS, "fp6")

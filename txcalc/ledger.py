@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.frames import Framed, html
 from txcalc.num import ceil_div, each, exact_div, minimum, product, ratio, spread, total
-from txcalc.parts.frozen import NamedTuple, once
+from txcalc.parts.frozen import once
 from txcalc.parts.options import LEAF_KINDS
 from txcalc.parts.part import (
     NO_CACHE,

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from functools import cache
 from importlib import import_module
 from inspect import Parameter, Signature, signature
-from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NamedTuple, get_args, get_origin, get_type_hints
 
 import typer
 from typer.core import TyperCommand
@@ -17,7 +17,6 @@ from typer.main import get_command
 from txcalc import COMMANDS
 from txcalc.cli import options as o
 from txcalc.cli.output import fitted, printed, progress
-from txcalc.parts.frozen import NamedTuple
 from txcalc.questions.arguments import hint_of
 
 UsageError: Any = typer.BadParameter.__base__  # of whichever click typer has

@@ -7,13 +7,12 @@ import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import typer
 
 from txcalc.cli import completion
 from txcalc.errors import Fault, InputError
-from txcalc.parts.frozen import NamedTuple
 from txcalc.units import parse_count, parse_tokens
 
 if TYPE_CHECKING:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
-from txcalc.parts.frozen import NamedTuple, frozen, once
+from txcalc.parts.frozen import frozen, once
 from txcalc.parts.linear import Linear, Sum
 from txcalc.parts.options import REQUIRED, Options, key, letter, texts
 from txcalc.parts.part import Child, Composite, Gradient, everywhere

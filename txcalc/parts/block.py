@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import reduce
-from typing import Any
+from typing import Any, NamedTuple
 
 from txcalc.num import maximum, total
 from txcalc.parts.adapters import Adapters, freeze
 from txcalc.parts.collectives import Collective
-from txcalc.parts.frozen import NamedTuple, frozen
+from txcalc.parts.frozen import frozen
 from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import Activation, LayerScale, Linear, Sum
 from txcalc.parts.norm import Norm

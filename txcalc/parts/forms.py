@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from txcalc.num import divides, exact_div
 from txcalc.parts.convolution import Filter
 from txcalc.parts.cores import AttentionCore, MatrixProduct, Scores, StateCache
-from txcalc.parts.frozen import NamedTuple
 from txcalc.parts.linear import Activation, LayerScale, Linear, Lookup, Shift, Sum, Unused, linear
 from txcalc.parts.linear_attention import GatedScan, SlotScan
 from txcalc.parts.norm import Norm

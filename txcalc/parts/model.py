@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from txcalc.parts.adapters import around
 from txcalc.parts.block import Block
@@ -16,7 +16,7 @@ from txcalc.parts.cores import MatrixProduct
 from txcalc.parts.disentangled import DistanceTable
 from txcalc.parts.drafts import Features
 from txcalc.parts.embedding import Embedding
-from txcalc.parts.frozen import NamedTuple, frozen
+from txcalc.parts.frozen import frozen
 from txcalc.parts.head import Head
 from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import Linear, Lookup, Sum, Unused

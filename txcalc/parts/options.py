@@ -10,10 +10,9 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import field, fields
 from functools import cache
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from txcalc.num import divides, exact_div, exceeds
-from txcalc.parts.frozen import NamedTuple
 
 MAX_SIZE = 10**9
 Made = TypeVar("Made")

@@ -6,9 +6,9 @@ Re-exports the vocabulary of `work` and `Leaf` for modules that define parts.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from txcalc.parts.frozen import NamedTuple, once
+from txcalc.parts.frozen import once
 from txcalc.parts.leaf import Leaf, Role
 from txcalc.parts.sharding import Ways
 from txcalc.parts.work import (

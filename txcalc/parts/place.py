@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
-from txcalc.parts.frozen import NamedTuple
 from txcalc.parts.mechanisms import options, section_of
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import Options

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from txcalc.num import exact_div
 from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.forms import pieces
-from txcalc.parts.frozen import NamedTuple, frozen
+from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear, Sum, Vector
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.model import Stack

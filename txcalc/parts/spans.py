@@ -7,10 +7,10 @@ for `width` elements per token.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from txcalc.num import ceil_div, exact_div, floor_div, maximum, minimum, nearest_square, triangle
-from txcalc.parts.frozen import NamedTuple, frozen
+from txcalc.parts.frozen import frozen
 from txcalc.parts.work import NO_CACHE, Cache, Traffic, Workload
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from txcalc.num import ceil_div, maximum, minimum
-from txcalc.parts.frozen import NamedTuple, frozen
+from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Unused
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.model import Root, Stack

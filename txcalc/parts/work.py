@@ -10,10 +10,9 @@ width · F feed-forward width · V vocabulary · E experts · k experts per toke
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from txcalc.num import Num, product
-from txcalc.parts.frozen import NamedTuple
 
 
 class Workload(NamedTuple):

@@ -14,11 +14,11 @@ from dataclasses import fields, replace
 from functools import lru_cache
 from itertools import islice
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, meant, nearest
 from txcalc.num import ceil_div
-from txcalc.parts.frozen import NamedTuple, once, record
+from txcalc.parts.frozen import once, record
 
 MOST = 1 << 16
 ORDER = ("tp", "cp", "fsdp", "dp", "pp")  # from neighbours to those farthest apart

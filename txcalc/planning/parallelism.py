@@ -19,14 +19,14 @@ from dataclasses import field, fields, replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, Ledger, Spot, along, spots, walk
 from txcalc.model import Model
 from txcalc.num import divisors, product
 from txcalc.parts.collectives import Receive, Send
-from txcalc.parts.frozen import NamedTuple, record
+from txcalc.parts.frozen import record
 from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Leaf, Stream, Weight, Workload
 from txcalc.parts.sharding import Ways

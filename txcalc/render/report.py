@@ -9,9 +9,9 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from txcalc.parts.frozen import NamedTuple, record
+from txcalc.parts.frozen import record
 from txcalc.units import short
 
 Part = TypeVar("Part", bound=tuple[Any, ...])

@@ -16,12 +16,11 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from txcalc.errors import InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
-from txcalc.parts.frozen import NamedTuple
 from txcalc.parts.mechanisms import section_of
 from txcalc.planning.formats.weights import EVERY_MATRIX, FORMATS, GGML, Format, Mixed, Numbers, plain
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
-
-from txcalc.parts.frozen import NamedTuple
+from typing import Any, NamedTuple
 
 BOUNDS = ("compute", "memory", "link", "launch")
 FLOORS = ("compute", "memory", "link", "RAM")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import field, replace
 from fractions import Fraction
+from typing import NamedTuple
 
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
-from txcalc.parts.frozen import NamedTuple, once, record
+from txcalc.parts.frozen import once, record
 from txcalc.planning.formats.names import NATIVE, weights_of
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.serving.engine_memory import EngineMemory

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from fractions import Fraction
 from functools import cache
-from typing import Any
+from typing import Any, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.hardware import Accelerator
-from txcalc.parts.frozen import NamedTuple
 from txcalc.planning.formats.weights import GGML, Format, Mixed, plain
 from txcalc.units import parse_bytes
 

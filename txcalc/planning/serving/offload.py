@@ -14,13 +14,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from txcalc.cards import numbers
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
-from txcalc.parts.frozen import NamedTuple, record
+from txcalc.parts.frozen import record
 from txcalc.units import parse_bytes, parse_rate
 
 MANY = 32  # tokens of a step from which on weights are copied to the accelerator

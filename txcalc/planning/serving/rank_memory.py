@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import ceil
+from typing import NamedTuple
 
 from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.parts.frozen import NamedTuple
 from txcalc.parts.part import Leaf, Workload
 from txcalc.parts.sharding import Ways
 from txcalc.planning.layout import Layout

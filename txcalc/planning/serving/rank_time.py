@@ -35,12 +35,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import pairwise
 from math import log2, sqrt
+from typing import NamedTuple
 
 from txcalc.curves import Curve, untouched
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import same_input, walk
-from txcalc.parts.frozen import NamedTuple
 from txcalc.parts.part import Workload
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.links import GATHERED, HOST, seconds

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from fractions import Fraction
+from typing import NamedTuple
 
 from txcalc.ledger import Entry, same_input
-from txcalc.parts.frozen import NamedTuple
 from txcalc.parts.part import MatMul, Workload
 from txcalc.parts.work import Transfer
 from txcalc.planning.gradients import flops_per_score, scores

@@ -6,7 +6,6 @@ type does not say (a text's choices, numbers that are no sizes) is in `FIELDS`.
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
@@ -15,6 +14,8 @@ from itertools import count
 from typing import Any, ForwardRef
 
 from hypothesis import strategies as st
+from msgspec import NODEFAULT, Struct
+from structs import StructField, struct_fields
 
 from txcalc import parts
 from txcalc.parts.adapters import Adapters
@@ -58,7 +59,7 @@ def maybe(strategy: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 def _every(kind: type[Any]) -> Iterator[type[Any]]:
     for cls in kind.__subclasses__():
         yield from _every(cls)
-        if cls.__module__.startswith("txcalc.parts") and dataclasses.is_dataclass(cls) and not cls.__subclasses__():
+        if cls.__module__.startswith("txcalc.parts") and not cls.__subclasses__():
             yield cls
 
 
@@ -161,17 +162,17 @@ FIELDS |= {
 def drawn(name: str) -> st.SearchStrategy[Any]:
     """A part whose fields are drawn: all but those that are something by themselves and neither a part nor a flag."""
     cls = PARTS[name]
-    return st.builds(cls, **{f.name: made for f in dataclasses.fields(cls) if (made := _field(name, f)) is not None})
+    return st.builds(cls, **{f.name: made for f in struct_fields(cls) if (made := _field(name, f)) is not None})
 
 
-def _field(part: str, field: dataclasses.Field[Any]) -> st.SearchStrategy[Any] | None:
-    own, kind = f"{part}.{field.name}", str(field.type)
+def _field(part: str, field: StructField) -> st.SearchStrategy[Any] | None:
+    own, kind = f"{part}.{field.name}", field.type
     if own in FIELDS:
         return FIELDS[own]
     kinds = kind.split(" | ")
     if field.name in FIELDS and kind != "bool" and not PARTS.keys() & {*kinds}:
         return FIELDS[field.name]
-    if field.default is not dataclasses.MISSING and not (PARTS.keys() | {"bool"}) & {*kinds}:
+    if field.default is not NODEFAULT and not (PARTS.keys() | {"bool"}) & {*kinds}:
         return None
     made = st.one_of(*(TYPES[one] if one in TYPES else some(one) for one in kinds))
     rare = field.default is None and part in ("Stack", "Block", "Embedding")  # else most of what is drawn is very large
@@ -269,8 +270,8 @@ def renumbered(part: Any, number: Callable[[int, int], Any]) -> Any:
 
 
 def _renumbered(part: Any, number: Callable[[int, int], Any], places: count[int]) -> Any:
-    if dataclasses.is_dataclass(part):
-        kinds = {field.name: field.type for field in dataclasses.fields(part)}
+    if isinstance(part, Struct):
+        kinds = {field.name: field.type for field in struct_fields(type(part))}
     elif hasattr(part, "_fields"):
         kinds = {name: _written(kind) for name, kind in type(part).__annotations__.items()}
     elif isinstance(part, tuple):

@@ -14,9 +14,10 @@ from functools import cached_property
 from itertools import combinations
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from txcalc.ledger import Entry, Ledger
 from txcalc.num import product
-from txcalc.parts.frozen import record
 
 
 class StoredTensor(NamedTuple):
@@ -41,8 +42,7 @@ class StoredSize(NamedTuple):
     bytes: int
 
 
-@record(eq=False)
-class Checkpoint:
+class Checkpoint(Struct, frozen=True, eq=False):
     """The tensors of one file or all shards; `form` is "safetensors" or "gguf"; `of`: number of files, if these are
     some of them."""
 
@@ -151,8 +151,7 @@ class Missing(NamedTuple):
         return self.copies * product(self.shape)  # type: ignore[no-any-return]
 
 
-@record(eq=False)
-class CheckpointCheck:
+class CheckpointCheck(Struct, frozen=True, eq=False, dict=True):
     """A checkpoint compared with a ledger. `extra`: explained tensors that are not parameters (tied copies, buffers,
     quantisation scales)."""
 

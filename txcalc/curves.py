@@ -14,12 +14,13 @@ Source   the shape is Hockney's (1994, Parallel Computing 20, 389) with a blend 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import cached_property
 from math import exp, gcd, inf, lgamma
 from typing import Any, NamedTuple
 
-from txcalc.parts.frozen import record
+from msgspec import Struct
+from msgspec.structs import replace
+
 from txcalc.units import DTYPE_BITS
 
 PEAKS = (*DTYPE_BITS, "fp6")
@@ -133,8 +134,7 @@ def untouched(chance: float, tokens: float, spread: float) -> float:
     return exp(lgamma(rest + tokens) - lgamma(rest) + lgamma(spread + rest) - lgamma(spread + rest + tokens))
 
 
-@record
-class Efficiency:
+class Efficiency(Struct, frozen=True, dict=True):
     """What kernels reach of an accelerator's datasheet: a curve for every class of operation, two figures for all else.
 
     curves      by class: `matmul.bf16`, `experts.fp8`, `attention.prefill`, …; an engine's own before it, as in

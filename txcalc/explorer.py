@@ -11,12 +11,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from txcalc.errors import InputError
 from txcalc.evidence import structures, theorems
 from txcalc.ledger import Entry, Ledger
 from txcalc.model import Model
 from txcalc.num import exact_div
-from txcalc.parts.frozen import record
 from txcalc.parts.mechanisms import ATTENTIONS, MIXERS
 from txcalc.planning.crossover import ends
 from txcalc.planning.gradients import training_flops
@@ -62,8 +63,7 @@ class Domain(NamedTuple):
     further: Mapping[str, tuple[str, Program]]
 
 
-@record
-class Explorer:
+class Explorer(Struct, frozen=True):
     """A model's programs, all over `letters`: `totals`, `leaves` (figures of `parts`), what it refuses (the totals'
     conditions), the value of each slider that `follows`, and the theorems, or why there are none."""
 

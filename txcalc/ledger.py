@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from functools import cached_property
 from typing import Any, ClassVar, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.frames import Framed, html
 from txcalc.num import ceil_div, each, exact_div, minimum, product, ratio, spread, total
-from txcalc.parts.frozen import once
 from txcalc.parts.options import LEAF_KINDS
 from txcalc.parts.part import (
     NO_CACHE,
@@ -91,7 +91,7 @@ class Entry:
     def path(self) -> str:
         return ".".join(map(str, self.steps))
 
-    @once
+    @cached_property
     def name(self) -> str:
         """Its path without the numbers of layers and experts: `layers.experts.routed.gate`."""
         return ".".join([step.name for step in self.steps])
@@ -106,12 +106,12 @@ class Entry:
     def __repr__(self) -> str:
         return f"<{self.path} × {self.times}: {self.leaf.label}>"
 
-    @once
+    @cached_property
     def layers(self) -> Any:
         """How many layers it stands for."""
         return product([step.number for step in self.steps if step.duty == "layer"])
 
-    @once
+    @cached_property
     def layer(self) -> PathStep | None:
         """The path segment of its layers; None outside of layers."""
         return next((step for step in self.steps if step.duty == "layer"), None)
@@ -121,7 +121,7 @@ class Entry:
         """The indices of these layers."""
         return () if self.layer is None else self.layer.indices or ()
 
-    @once
+    @cached_property
     def owners(self) -> tuple[int | None, ...]:
         """The numbers of the layers that own its weights, of layers that share them the first alone; (None,) outside of
         layers."""
@@ -132,14 +132,14 @@ class Entry:
         """Its role in its parent (`part.Duty`)."""
         return self.steps[-1].duty if self.steps else ""
 
-    @once
+    @cached_property
     def operations(self) -> tuple[Operation, ...]:
         """The operations of one copy in one forward pass."""
         if self.work is None:
             return ()
         return self.leaf.operations(self.work) if self.same_as is None else self.same_as.operations
 
-    @once
+    @cached_property
     def cache_terms(self) -> Cache:
         """Growth per token, constant part and elements held, summed over all copies."""
         if self.work is None:
@@ -165,19 +165,19 @@ class Entry:
     def active(self) -> Any:
         return self.leaf.params * self.active_times
 
-    @once
+    @cached_property
     def flops(self) -> Any:
         return total([op.flops for op in self.operations]) * self.runs
 
-    @once
+    @cached_property
     def flops_masked(self) -> Any:
         return total([op.flops_masked for op in self.operations]) * self.runs
 
-    @once
+    @cached_property
     def flops_other(self) -> Any:
         return total([op.flops_other for op in self.operations]) * self.runs
 
-    @once
+    @cached_property
     def saved(self) -> Any:
         kept = self.work is not None and self.gradient != "none"
         return self.leaf.saved(self.work) * self.runs if kept else 0  # type: ignore[arg-type]
@@ -186,16 +186,16 @@ class Entry:
     def cache(self) -> Any:
         return self.cache_terms.held
 
-    @once
+    @cached_property
     def transfers(self) -> tuple[Transfer, ...]:
         """What one copy sends and receives in one forward pass."""
         return () if self.work is None else self.leaf.transfers(self.work)
 
-    @once
+    @cached_property
     def sent(self) -> Any:
         return total([transfer.sent for transfer in self.transfers]) * self.runs
 
-    @once
+    @cached_property
     def traffic(self) -> Traffic:
         """Elements moved by all copies that run; of experts, weights of at most as many as the tokens can reach."""
         weights: Any = 0

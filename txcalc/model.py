@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError, called
 from txcalc.frames import html
 from txcalc.ledger import Ledger, walk
 from txcalc.num import counted, is_array, spread, usable, whole
-from txcalc.parts.frozen import record
 from txcalc.parts.model import Root
 from txcalc.parts.part import Composite, Workload
 from txcalc.parts.place import mechanism
@@ -29,8 +30,7 @@ TOWER_TOKENS = 256  # default tokens of a picture of any size
 PROVENANCE = {"name", "family", "source", "params", "active", "published", "model_type", "released", "variants"}
 
 
-@record
-class Model:
+class Model(Struct, frozen=True, dict=True):
     """A model: its tree of parts and its description. Two models with the same description are equal, whatever its
     origin.
 
@@ -56,7 +56,7 @@ class Model:
     spec: Mapping[str, Any]
     origin: str
     assumptions: tuple[str, ...] = ()
-    notes: tuple[str, ...] = field(default=())
+    notes: tuple[str, ...] = ()
     checkpoint: CheckpointCheck | None = None
     changed: str = ""  # the note on what was changed; "": nothing
     builder: Callable[..., Model] | None = None

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from fractions import Fraction
 from functools import cache, partial
 from typing import Any
 
 import pytest
 from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
 from strategies import FAMILIES
 
 from txcalc import hardware

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import field, replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from tiny import TINY
 
 import txcalc
@@ -19,16 +19,17 @@ from txcalc.parts.adapters import _same
 from txcalc.parts.cores import AttentionCore, DifferentialCore
 from txcalc.parts.disentangled import DisentangledCore
 from txcalc.parts.forms import _somewhere
-from txcalc.parts.frozen import record
 from txcalc.parts.latent import LatentAttention, LatentCore
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import MAX_SIZE, Wrong, every, numbered, up_to
-from txcalc.parts.part import Workload
+from txcalc.parts.part import Composite, Workload
+from txcalc.parts.place import Mechanism
 from txcalc.parts.positions import Rotary
 from txcalc.parts.projectors import _resample, projector
+from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
-from txcalc.parts.spans import Causal, CausalUncached, Selected, Window, WindowUncached
+from txcalc.parts.spans import Causal, CausalUncached, Selected, Window, Windowed, WindowUncached
 from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import ProjectorStep
 from txcalc.planning.formats.weights import _GGUF
@@ -411,78 +412,40 @@ def test_a_range_of_two_numbers() -> None:
             Terms(**term).checked()
 
 
-def test_a_part_is_copied_whole_and_says_what_it_lacks() -> None:
+def test_a_part_is_pickled_without_its_cached_properties() -> None:
     norm = Norm(width=4, form="rms", bias=False, eps=1e-6)
+    assert norm.params == 4 and "params" in vars(norm)
     copied = pickle.loads(pickle.dumps(norm))
-    assert (copied.width, copied.form, copied.eps, copied.params) == (4, "rms", 1e-6, 4)
-    with pytest.raises(TypeError, match="Norm: fields missing: eps; fields it has not: none"):
-        Norm(width=4, form="rms", bias=False)  # type: ignore[call-arg]
-    with pytest.raises(TypeError, match="Norm: fields missing: none; fields it has not: height"):
-        Norm(width=4, form="rms", bias=False, eps=1e-6, height=3)  # type: ignore[call-arg]
-    with pytest.raises(AttributeError, match="cannot assign to field 'width'"):
+    assert vars(copied) == {} and (copied.width, copied.form, copied.eps, copied.params) == (4, "rms", 1e-6, 4)
+
+
+def test_a_part_is_frozen_and_takes_its_fields_by_name() -> None:
+    norm = Norm(width=4, form="rms", bias=False, eps=1e-6)
+    with pytest.raises(AttributeError, match="immutable"):
         norm.width = 5  # type: ignore[misc]
+    with pytest.raises(TypeError, match="positional"):
+        Norm(4, form="rms", bias=False, eps=1e-6)  # type: ignore[call-arg]
     gpu = load_gpu("l4")
     assert gpu == replace(gpu) and gpu != load_gpu("l40s") and gpu != "l4"
 
 
-def test_records_are_equal_by_their_fields_or_each_to_itself_alone() -> None:
-    @record
-    class Pair:
-        one: int
-        other: int = 2
+def test_abstract_parts_cannot_be_made() -> None:
+    class Childless(Composite):
+        """A composite that lists no children."""
 
-    @record(eq=False)
-    class Held:
-        one: int
+    class Stateless(Recurrence):
+        """A recurrence without the shape of its state."""
 
-    assert Pair(one=1) == Pair(one=1) != Pair(one=1, other=3) and len({Pair(one=1), Pair(one=1)}) == 1
-    assert Held(one=1) != Held(one=1) and len({Held(one=1), Held(one=1)}) == 2
+    cases: tuple[tuple[Any, str], ...] = ((Childless, "children"), (Stateless, "shape"), (Windowed, "_up_to"))
+    for kind, method in cases:
+        with pytest.raises(TypeError, match=f"abstract class {kind.__name__} .*'{method}'"):
+            kind(**dict.fromkeys(kind.__struct_fields__, 1))
 
+    class Unbuildable(Mechanism, section="unbuildable"):
+        """Options that build no part."""
 
-def test_a_record_takes_its_fields_by_place_or_by_name_and_no_others() -> None:
-    @record
-    class Noted:
-        one: int
-        other: int = 2
-        said: list[int] = field(default_factory=list)
-        known: dict[int, int] = field(default_factory=dict, init=False, compare=False)
-
-    made = Noted(1, said=[3])
-    assert (made.one, made.other, made.said, made.known) == (1, 2, [3], {}) and made == Noted(1, 2, [3])
-    assert Noted(1).said is not Noted(1).said and Noted(1).known is not Noted(1).known
-    again = made.__replace__(one=4)  # type: ignore[attr-defined]  # copy.replace calls it from Python 3.13 on
-    assert again == replace(made, one=4) == Noted(4, 2, [3])
-    match made:
-        case Noted(one, other):
-            assert (one, other) == (1, 2)
-        case _:
-            pytest.fail("its fields have an order")
-    for given, named, fault in (
-        ((), {}, "fields missing: one;"),
-        ((1, 2, [], {}), {}, "4 values without a name, expected at most 3"),
-        ((1,), {"one": 1}, "fields given twice: one"),
-        ((1,), {"known": {}}, "fields it has not: known"),
-        ((1,), {"more": 1}, "fields it has not: more"),
-    ):
-        with pytest.raises(TypeError, match=f"Noted: .*{fault}"):
-            Noted(*given, **named)
-
-
-def test_a_record_may_have_no_fields_or_a_constant_and_what_is_not_called_is_refused() -> None:
-    @record
-    class Empty:
-        pass
-
-    @record
-    class Numbered:
-        one: int = field(default=1, init=False)
-
-    assert Empty() == Empty() != Numbered() and Numbered().one == 1
-    with pytest.raises(TypeError, match="Checked: nothing would call its __post_init__"):
-
-        @record
-        class Checked:
-            def __post_init__(self) -> None: ...
+    with pytest.raises(TypeError, match=r"abstract class Unbuildable .*build"):
+        Unbuildable.of({})
 
 
 def test_experts_beyond_the_last_are_not_there() -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from hypothesis import assume, given, settings, strategies as st
+from msgspec.structs import replace
 from strategies import FAMILIES, LEAVES, decoders, descriptions, expert_tables, workloads
 
 from txcalc.ledger import QUANTITIES, Ledger, walk

@@ -5,11 +5,12 @@ from __future__ import annotations
 
 import csv
 import json
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from statistics import median
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc import hardware, load
 from txcalc.planning.layout import Layout

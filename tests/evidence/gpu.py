@@ -3,8 +3,8 @@
     pip wheel --no-deps -w WHEELS fvcore iopath yacs portalocker tabulate termcolor tqdm tomli_w   # where there is one
     python tests/evidence/gpu.py WHEELS --gpu h100-sxm --out presets/measurements/h100.json
 
-PyTorch, NumPy, SymPy, typer, rich, PyYAML and Pillow have to be there. In this order, and what an earlier run of the
-same command has measured is not measured again:
+PyTorch, NumPy, SymPy, typer, rich, msgspec, PyYAML and Pillow have to be there. In this order, and what an earlier run
+of the same command has measured is not measured again:
 
 1. The wheels go into an empty folder, with pip's --no-index; what cannot be imported then is named.
 2. Small models of every kind are checked on the device, with every exact oracle.

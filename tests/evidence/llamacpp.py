@@ -15,10 +15,11 @@ import csv
 import sys
 from collections import defaultdict
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc import hardware, load
 from txcalc.curves import Curve

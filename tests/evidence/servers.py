@@ -20,11 +20,12 @@ import argparse
 import csv
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from txcalc import hardware, load
 from txcalc.errors import InputError, TxcalcError

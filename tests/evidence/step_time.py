@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache, cached_property
 from statistics import median
 from typing import NamedTuple
 
 import utilisation as published
+from msgspec.structs import replace
 
 from txcalc import hardware, load
 from txcalc.errors import InputError

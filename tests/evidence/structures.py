@@ -17,7 +17,6 @@ import json
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from multiprocessing import Pool
@@ -25,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
+from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 

@@ -22,10 +22,11 @@ import argparse
 import csv
 import statistics
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc import hardware, load
 from txcalc.errors import InputError

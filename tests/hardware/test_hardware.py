@@ -7,7 +7,6 @@ import io
 import json
 import tomllib
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from statistics import median
@@ -15,6 +14,7 @@ from typing import Any
 
 import pytest
 from command import typed
+from msgspec.structs import replace
 from paths import DATA
 
 from txcalc import cards, hardware

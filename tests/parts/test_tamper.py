@@ -10,15 +10,16 @@ from __future__ import annotations
 import inspect
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import MISSING, fields, is_dataclass
 from fractions import Fraction
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec import NODEFAULT, Struct
 from paths import DATA
 from strategies import COMPOSITES, LEAVES
+from structs import struct_fields
 
 import txcalc
 from txcalc.ledger import walk
@@ -56,9 +57,9 @@ def made(said: Any) -> Any:
         return pieces([said])[0]
     cls = CLASSES[said["is"]]
     found: dict[str, Any] = dict.fromkeys(said.get("none", ()))
-    if is_dataclass(cls):
-        found |= {field.name: None for field in fields(cls) if field.default is MISSING}
-        held = {field.name: str(field.type) for field in fields(cls)}
+    if issubclass(cls, Struct):
+        found |= {field.name: None for field in struct_fields(cls) if field.default is NODEFAULT}
+        held = {field.name: field.type for field in struct_fields(cls)}
     else:
         held = {name: "" for name in cls._fields}
         found |= {name: None for name in cls._fields if name not in cls._field_defaults}
@@ -169,7 +170,7 @@ def test_every_part_is_pinned() -> None:
 
 def fresh(part: Any) -> Any:
     """The same part without what it remembers of its children and weights."""
-    return type(part)(**{field.name: getattr(part, field.name) for field in fields(part)})
+    return type(part)(**{name: getattr(part, name) for name in part.__struct_fields__})
 
 
 def doubled(value: Any) -> Any:

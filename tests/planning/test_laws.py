@@ -7,11 +7,11 @@ answer gets better where one rate is lower or one cost higher, while at least on
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from txcalc import hardware, load
 from txcalc.curves import Curve, Link

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from typing import Any
 
 import pytest
 from command import typed
+from msgspec.structs import replace
 
 from txcalc import hardware, load
 from txcalc.ledger import walk

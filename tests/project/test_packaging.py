@@ -98,7 +98,7 @@ def test_a_users_type_checker_sees_the_types(wheel: Path, tmp_path: Path) -> Non
 
 def test_core_dependencies_are_light() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert [dependency.split(">")[0] for dependency in project["dependencies"]] == ["typer", "rich"]
+    assert [dependency.split(">")[0] for dependency in project["dependencies"]] == ["typer", "rich", "msgspec"]
     assert {"symbolic", "sweep", "verify", "test"} <= set(project["optional-dependencies"])
 
 

@@ -21,10 +21,9 @@ PART = '''"""A narrow product of every position, and back."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from msgspec.structs import replace
 from typing import Any
 
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.options import letter
 from txcalc.parts.place import Mechanism, Place
@@ -32,7 +31,6 @@ from txcalc.parts.part import Child, Composite
 from txcalc.parts.sharding import Ways
 
 
-@frozen
 class Narrow(Composite):
     """down and up."""
 
@@ -47,7 +45,6 @@ class Narrow(Composite):
         return replace(self, width=ways.split("width", self.width))
 
 
-@frozen
 class NarrowOptions(Mechanism, section="narrow", kind="attention"):
     width: Any = letter(16, "width between the two products")
 
@@ -56,7 +53,6 @@ class NarrowOptions(Mechanism, section="narrow", kind="attention"):
 '''
 # A leaf that says no more than its cache, under what already stands there.
 KEEPER = '''
-@frozen
 class Keeper(Leaf):
     """So many elements of every token, and five."""
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from typing import Any
 
 import pytest
 from extras import needs
 from layouts import CASES, KEPT, model_of, title
+from msgspec.structs import replace
 from tiny import TINY
 
 from txcalc import hardware, load

@@ -9,7 +9,6 @@ import sys
 import tomllib
 import weakref
 from collections.abc import Callable
-from dataclasses import replace
 from importlib import import_module
 from itertools import product
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 
 import pytest
 from command import Command
+from msgspec.structs import replace
 from paths import DATA, HF
 from strategies import LEAVES
 from tiny import TINY

@@ -6,10 +6,11 @@ Only this package uses SymPy, to add, multiply, expand and cancel; `notation` de
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import cache
 from itertools import chain, count, product
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError, MissingExtra
 from txcalc.ledger import Ledger, walk

@@ -6,12 +6,12 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from importlib import import_module
 from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 import typer
+from msgspec.structs import replace
 
 from txcalc.render import FORMATS, written
 from txcalc.render.lines import Line, as_lines, wrapped

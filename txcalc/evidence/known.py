@@ -11,15 +11,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
+
+from msgspec import NODEFAULT, Struct
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.evidence import theorems
 from txcalc.evidence.structures import fingerprint
 from txcalc.model import Model
+from txcalc.parts.structs import defaults
 from txcalc.sources.presets import folder
 
 MEANING = {
@@ -121,12 +123,11 @@ def digests(model: Model, recorded: Iterable[str]) -> dict[str, str]:
 
 def _sizes(value: Any) -> Any:
     """A leaf as its class and the fields that are not at their defaults."""
-    if not is_dataclass(value):
+    if not isinstance(value, Struct):
         return value
-    said = {field.name: getattr(value, field.name) for field in fields(value)}
-    return type(value).__name__, [
-        (field.name, _sizes(said[field.name])) for field in fields(value) if said[field.name] is not field.default
-    ]
+    usual = defaults(type(value))
+    sizes = [(name, getattr(value, name)) for name in value.__struct_fields__]
+    return type(value).__name__, [(name, _sizes(n)) for name, n in sizes if n is not usual.get(name, NODEFAULT)]
 
 
 def proofs_file() -> Path:

@@ -10,16 +10,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import field, replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
 from typing import Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from txcalc import cards
 from txcalc.curves import Curve, Efficiency, Link
 from txcalc.errors import Fault, InputError, UnknownName
-from txcalc.parts.frozen import record
 from txcalc.units import ALIASES
 
 PLACES = ("link", "link_between", "node")
@@ -27,8 +28,7 @@ OTHERS = ("vendor", "power", "peak", "half_sums", "notes", "unified", "kernels",
 KEYS = ("title", "sources", "memory", "bandwidth", *PLACES, *OTHERS)
 
 
-@record
-class Accelerator:
+class Accelerator(Struct, frozen=True):
     """One accelerator.
 
     memory      bytes: what its driver reports where that is known, else the vendor's capacity
@@ -56,7 +56,7 @@ class Accelerator:
     sources: Mapping[str, str]
     notes: tuple[str, ...] = ()
     kernels: str = ""
-    calibration: Efficiency | None = field(default=None)
+    calibration: Efficiency | None = None
     link_between: int | None = None
     node: int | None = None
     unified: bool = False

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from math import inf
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc.curves import KINDS, PEAKS, SECONDS, SHARES, Curve, Efficiency, Link
 from txcalc.errors import ABSENT, Fault, InputError, meant, nearest, shown

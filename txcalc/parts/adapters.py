@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cached_property
 from typing import Any, NamedTuple
 
-from txcalc.parts.frozen import frozen, once
 from txcalc.parts.linear import Linear, Sum
 from txcalc.parts.options import REQUIRED, Options, key, letter, texts
 from txcalc.parts.part import Child, Composite, Gradient, everywhere
@@ -44,7 +44,6 @@ def adaptable(part: Composite) -> list[str]:
     return list(found)
 
 
-@frozen
 class LowRank(Composite):
     """y = W·x + b + s·B·A·x with trainable A (r, d_in) and B (d_out, r), and frozen W and b.
 
@@ -67,7 +66,6 @@ class LowRank(Composite):
         yield Child("lora_sum", Sum(width=self.base.d_out, sums=2), kind="adapters")
 
 
-@frozen
 class Frozen(Composite):
     """A part with frozen weights, except for adapters of its linear layers.
 
@@ -79,7 +77,7 @@ class Frozen(Composite):
     before: tuple[KeptInput, ...] = ()
     apart: bool = False  # no gradient reaches it
 
-    @once
+    @cached_property
     def made(self) -> tuple[tuple[Child, ...], tuple[KeptInput, ...]]:
         """The children, and the inputs that nothing in it saves."""
         return freeze(self.part.parts, self.adapters, self.before, self.apart)
@@ -150,7 +148,6 @@ def _same(one: Any, other: Any) -> bool:
     return one is other or (type(one) is int and type(other) is int and one == other)
 
 
-@frozen
 class LoraOptions(Options, section="lora"):
     rank: Any = letter(REQUIRED, "LoRA rank of the adapters")
     modules: list[str] = key(texts, ["q", "v"], "linear layers of a block with an adapter, by name; ['all']: every one")

@@ -6,14 +6,15 @@ multi-head latent attention in `parts.latent`.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from txcalc.num import exact_div, product
 from txcalc.parts.collectives import AllGather, AllReduce
 from txcalc.parts.cores import AttentionCore, DifferentialCore, DynamicMask, Gate, gate
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Sum, linear
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import (
@@ -55,7 +56,6 @@ def on_keys(work: Workload) -> Workload:
     return work._replace(tokens=work.keys)
 
 
-@frozen
 class Attention(Composite):
     """q, k, v, the core and o: MHA (h_kv = h), GQA (1 < h_kv < h) or MQA (h_kv = 1), self or cross.
 
@@ -193,7 +193,6 @@ class Attention(Composite):
         )
 
 
-@frozen
 class AttentionOptions(Mechanism, section="attention", kind="attention", stands="", ordered=True):
     """`[attention]`: softmax attention; one class per way to restrict the keys of a query."""
 
@@ -247,9 +246,9 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         """Cross-attention to an encoder's output of width `memory`."""
         return self._multi_head(place, Cross(), d_memory=memory)
 
+    @abstractmethod
     def _span(self, both: bool) -> Span:
         """The span of keys; `both`: bidirectional."""
-        raise NotImplementedError
 
     def _multi_head(self, place: Place, span: Span, **more: Any) -> Attention:
         places, norm = place.positions, place.norm
@@ -266,7 +265,7 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
             core = replace(core, tied=rotary is None if key_norm is None else not self.v_norm)
         if self.v_norm and lender is None:  # a norm of the keys saves the input of both
             keeps = not (self.tied_kv and self.qk_norm != "none")
-            value_norm = replace(replace(norm, weighted=False).over(value, groups), keeps=keeps)
+            value_norm = replace(norm.replace(weighted=False).over(value, groups), keeps=keeps)
         return Attention(
             d_model=place.d_model,
             n_heads=heads,
@@ -314,14 +313,14 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         if self.qk_norm == "none":
             return None, None
         heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head
-        own = replace(norm, bias=norm.qk_bias)
+        own = norm.replace(bias=norm.qk_bias)
         if self.qk_norm == "head":
             return own.over(width, heads), own.over(width, groups)
         if self.qk_norm == "width":
             return own.over(product((heads, width))), own.over(groups * width)
         if self.qk_norm == "apart":
             return own.over(width, heads, apart=True), own.over(width, groups, apart=True)
-        bare = replace(own, weighted=False)
+        bare = own.replace(weighted=False)
         return bare.over(width, heads), bare.over(width, groups)
 
     def _inner_norm(self, norm: NormOptions, value: Any) -> Norm | None:
@@ -331,7 +330,6 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         return replace(norm.over(product((self.n_heads, value))), fused=self.gate == "none")
 
 
-@frozen
 class WindowedAttention(AttentionOptions, forms="window"):
     """All keys, or a window."""
 
@@ -352,7 +350,6 @@ class WindowedAttention(AttentionOptions, forms="window"):
         return kind(window=self.window)
 
 
-@frozen
 class SquareAttention(AttentionOptions, forms="side"):
     """Square windows of a picture, in a vision tower."""
 
@@ -368,7 +365,6 @@ class SquareAttention(AttentionOptions, forms="side"):
         return SquareWindows(side=self.side, cell=self.cell)
 
 
-@frozen
 class BlockAttention(AttentionOptions, forms="block"):
     """BigBird's block-sparse attention, in an encoder."""
 
@@ -385,7 +381,6 @@ class BlockAttention(AttentionOptions, forms="block"):
         return SparseBlocks(block=self.block, random=self.random_blocks)
 
 
-@frozen
 class MaskedAttention(AttentionOptions, forms="keep"):
     """Doge's dynamic mask from the values, which is added to the scores and selects keys."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import reduce
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from txcalc.num import maximum, total
 from txcalc.parts.adapters import Adapters, freeze
 from txcalc.parts.collectives import Collective
-from txcalc.parts.frozen import frozen
 from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import Activation, LayerScale, Linear, Sum
 from txcalc.parts.norm import Norm
@@ -44,7 +44,6 @@ class Branch(NamedTuple):
     sums: int = 1
 
 
-@frozen
 class Laurel(Composite):
     """LAuReL: x + norm(right(left(x))), a learned low-rank residual parallel to a block's first branch, on its normed
     input. The branch, this and the stream are divided by √2.
@@ -65,7 +64,6 @@ class Laurel(Composite):
         yield Child("sum", Sum(width=self.d_model, sums=3))
 
 
-@frozen
 class Mix(Leaf):
     """Each of n residual streams plus a mix of all, with coefficients per token.
 
@@ -87,7 +85,6 @@ class Mix(Leaf):
         return work.positions * self.number * (self.width + self.number)
 
 
-@frozen
 class Streams(Composite):
     """AltUp: a block predicts all n residual streams, runs on the `active` one, and corrects all.
 
@@ -114,7 +111,6 @@ class Streams(Composite):
         yield Child("scale", LayerScale(width=self.width))
 
 
-@frozen
 class Block(Composite):
     """Branches in sequence, each with a residual addition; or parallel from one input (`parallel`).
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.options import key, letter, one_of, up_to
 from txcalc.parts.part import (
@@ -38,7 +37,6 @@ UNIT = {
 }
 
 
-@frozen
 class Cell(Recurrence):
     """An LSTM, GRU or plain RNN cell: the gates' products with the last state, and the new state.
 
@@ -79,7 +77,6 @@ class Cell(Recurrence):
         return (2, self.width) if self.form == "lstm" else (self.width,)
 
 
-@frozen
 class RecurrentCell(Composite):
     """A layer of recurrent cells: the gates' products with the token, the cell, and a projection back where the state
     is not as wide as the stream.
@@ -106,7 +103,6 @@ class RecurrentCell(Composite):
         return f"{self.form.upper()} {self.d_hidden:,}"
 
 
-@frozen
 class CellOptions(Mechanism, section="rnn"):
     form: str = key(one_of("lstm", "gru", "rnn"), "lstm", "the cell: LSTM, GRU or a plain RNN")
     d_hidden: Any = letter(

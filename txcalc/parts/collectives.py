@@ -10,12 +10,10 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from txcalc.num import power, ratio
-from txcalc.parts.frozen import frozen
 from txcalc.parts.leaf import Leaf
 from txcalc.parts.work import Axis, Transfer, Workload
 
 
-@frozen
 class Ring(Leaf):
     """A ring algorithm: in each of `passes`, n − 1 steps of an n-th of the message."""
 
@@ -30,7 +28,6 @@ class Ring(Leaf):
         return (Transfer(str(self.kind), self.axis, message, moved, moved),)
 
 
-@frozen
 class AllReduce(Ring):
     """Partial sums of every rank become the sum on all ranks.
 
@@ -43,7 +40,6 @@ class AllReduce(Ring):
     passes = 2
 
 
-@frozen
 class AllGather(Ring):
     """Each rank's n-th of a tensor becomes the whole on all ranks.
 
@@ -55,7 +51,6 @@ class AllGather(Ring):
     kind = "all_gather"
 
 
-@frozen
 class ReduceScatter(Ring):
     """Partial sums of every rank become an n-th of the sum on each.
 
@@ -67,7 +62,6 @@ class ReduceScatter(Ring):
     kind = "reduce_scatter"
 
 
-@frozen
 class AllToAll(Leaf):
     """Dispatch and combine of experts: each token goes to the ranks that hold one of its `choices` experts, or its
     results come back.
@@ -99,7 +93,6 @@ class AllToAll(Leaf):
         return (Transfer(self.kind, self.axis, own, moved, moved, self.narrow, self.choices),)
 
 
-@frozen
 class Hop(Leaf):
     """The residual stream between two pipeline stages; each of the `sharers` ranks that hold it passes on a share."""
 
@@ -114,7 +107,6 @@ class Hop(Leaf):
         return (Transfer(str(self.kind), self.axis, share, share * self.sends, share * (1 - self.sends)),)
 
 
-@frozen
 class Send(Hop):
     """A stage sends the residual stream to the next.
 
@@ -127,7 +119,6 @@ class Send(Hop):
     sends = 1
 
 
-@frozen
 class Receive(Hop):
     """A stage receives the residual stream from the one before.
 

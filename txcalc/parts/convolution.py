@@ -7,7 +7,6 @@ from typing import Any
 
 from txcalc.num import exact_div, product
 from txcalc.parts.cores import AttentionCore
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.options import REQUIRED, Conflict, activation, biases, flag, key, letter, odd, size, ungated
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
@@ -16,7 +15,6 @@ from txcalc.parts.spans import Full
 from txcalc.parts.taps import Convolution, short_memory
 
 
-@frozen
 class TimeConvolution(Composite):
     """act(convolution over the positions on both sides), dense over channels.
 
@@ -45,7 +43,6 @@ class TimeConvolution(Composite):
         yield Child("activation", Activation(width=self.d_model, form=self.activation, gated=False))
 
 
-@frozen
 class TimeConvolutionOptions(Mechanism, section="convolution", stands="encoder"):
     """`[convolution]` over the positions of an encoder."""
 
@@ -59,7 +56,6 @@ class TimeConvolutionOptions(Mechanism, section="convolution", stands="encoder")
         return self.into(TimeConvolution, d_model=place.d_model, keeps_input=place.keeps_input)
 
 
-@frozen
 class Product(Leaf):
     """x·y, element by element: a gate without activation.
 
@@ -80,7 +76,6 @@ class Product(Leaf):
         return work.positions * self.read
 
 
-@frozen
 class ShortConvolution(Composite):
     """C·conv(B·x) between projections: a gated causal depthwise convolution.
 
@@ -106,7 +101,6 @@ class ShortConvolution(Composite):
         yield Child("out_proj", Linear(d_in=width, d_out=width, bias=self.bias), duty="writes")
 
 
-@frozen
 class ShortConvolutionOptions(Mechanism, section="short_convolution"):
     taps: Any = key(size, 3, "kernel width of the short convolution")
     bias: bool = key(flag, False, "biases on the convolution and the projections")
@@ -115,7 +109,6 @@ class ShortConvolutionOptions(Mechanism, section="short_convolution"):
         return self.into(ShortConvolution, d_model=place.d_model)
 
 
-@frozen
 class Fourier(Composite):
     """FNet's token mixing: the real part of a Fourier transform over positions and channels, without weights.
 
@@ -131,7 +124,6 @@ class Fourier(Composite):
         yield Child("transform", Transform(width=self.d_model))
 
 
-@frozen
 class FourierOptions(Mechanism, section="fourier", kind="other", stands="encoder"):
     """`[fourier]`, which has no options."""
 
@@ -139,7 +131,6 @@ class FourierOptions(Mechanism, section="fourier", kind="other", stands="encoder
         return Fourier(d_model=place.d_model)
 
 
-@frozen
 class Transform(Leaf):
     """A fast Fourier transform in two dimensions.
 
@@ -156,7 +147,6 @@ class Transform(Leaf):
         return (elementwise("transform", elements, "none", elements, elements),)
 
 
-@frozen
 class SpanProduct(Leaf):
     """k·q per position, element by element, from which the position's convolution kernel is made.
 
@@ -177,7 +167,6 @@ class SpanProduct(Leaf):
         return 2 * elements if work.keep_scores else elements
 
 
-@frozen
 class SpanCore(Leaf):
     """A convolution of each head's channels over the positions on both sides, with a kernel of the position's own.
 
@@ -207,7 +196,6 @@ class SpanCore(Leaf):
         return work.positions * self.n_heads * self.taps * (self.d_head + 1)
 
 
-@frozen
 class SpanAttention(Composite):
     """ConvBERT's mixed attention: heads that attend, and as many that convolve with kernels made from each position.
 
@@ -252,7 +240,6 @@ class SpanAttention(Composite):
         return Convolution(c_in=d, c_out=d, taps=self.taps, bias=False, depthwise=True, causal=False, keeps=False)
 
 
-@frozen
 class SpanAttentionOptions(Mechanism, section="span_attention", kind="attention", stands="encoder"):
     """`[span_attention]`: heads that attend to all positions, and as many that convolve."""
 
@@ -270,7 +257,6 @@ class SpanAttentionOptions(Mechanism, section="span_attention", kind="attention"
         return SpanAttention(d_model=place.d_model, **sizes, biases=frozenset(self.bias))
 
 
-@frozen
 class Filter(Leaf):
     """A convolution with any number of dimensions, over its outputs: `taps` per output in `groups` of channels.
 

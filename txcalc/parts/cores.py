@@ -8,7 +8,6 @@ from typing import Any, ClassVar
 
 from txcalc.notation import named_by_groups, pair
 from txcalc.num import exact_div, total
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import SAVES_RESULT
 from txcalc.parts.part import (
     NO_CACHE,
@@ -29,7 +28,11 @@ class CachedCore(Leaf):
 
     kind = "attention_core"
     kept_in_fp32 = False
-    span: Span
+
+    @property
+    @abstractmethod
+    def span(self) -> Span:
+        """The keys that a query may see."""
 
     @property
     @abstractmethod
@@ -91,7 +94,11 @@ class HeadsCore(CachedCore):
     """A softmax per head over the keys of a span."""
 
     role = "attention"
-    n_heads: Any
+
+    @property
+    @abstractmethod
+    def n_heads(self) -> Any:
+        """Query heads."""
 
     @property
     def mask_span(self) -> Span:
@@ -108,7 +115,6 @@ class HeadsCore(CachedCore):
         return 0 if work.keep_scores else work.positions * self.n_heads
 
 
-@frozen
 class SoftmaxCore(HeadsCore):
     """A core that caches keys and values of every head."""
 
@@ -157,7 +163,6 @@ class SoftmaxCore(HeadsCore):
         return self.span.describe_cache("K and V", pair(self.n_kv_heads, self.d_qk, self.d_v))
 
 
-@frozen
 class AttentionCore(SoftmaxCore):
     """softmax(q·kᵀ)·v between the projections, its cache, and the sinks it may hold.
 
@@ -252,7 +257,6 @@ class AttentionCore(SoftmaxCore):
         return NO_CACHE if self.borrowed else self.span.cache(work, self.token)
 
 
-@frozen
 class DifferentialCore(SoftmaxCore):
     """Differential attention: two halves of the heads attend, and λ times the second result is subtracted from the
     first. λ is learned: exp(a·b) − exp(c·d) of four vectors, plus a constant that grows with depth.
@@ -301,7 +305,6 @@ class DifferentialCore(SoftmaxCore):
         return kv + multiplied + (2 * query + scores if work.keep_scores else 3 * query)
 
 
-@frozen
 class Gate(Leaf):
     """An output gate on attention: y·act(g), per element or per head.
 
@@ -334,7 +337,6 @@ def gate(form: str, heads: Any, d_v: Any, activation: str = "sigmoid") -> Gate |
     return Gate(n_heads=heads, d_v=d_v, gates=d_v if form == "element" else 1, form=activation)
 
 
-@frozen
 class DynamicMask(Leaf):
     """Doge's dynamic mask: exp(A·softplus(d)) of each key and head is added to the scores and selects which keys are
     kept; d is a projection of the values of all heads.
@@ -362,7 +364,6 @@ class DynamicMask(Leaf):
         return 3 * work.positions * self.n_kv_heads
 
 
-@frozen
 class VectorCore(CachedCore):
     """A core that caches one vector per token."""
 
@@ -378,7 +379,6 @@ class VectorCore(CachedCore):
         return self.span.describe_cache(self.vector, f"{self.width:,}")
 
 
-@frozen
 class SelectingCore(VectorCore):
     """A scorer that selects keys: queries of a few heads, and one cached key per token."""
 
@@ -387,7 +387,6 @@ class SelectingCore(VectorCore):
     n_heads: Any
 
 
-@frozen
 class Scores(SelectingCore):
     """Scores of a few heads' queries with every earlier key, by which blocks of keys are selected.
 
@@ -406,7 +405,6 @@ class Scores(SelectingCore):
         return (MatMul("scores", heads, tokens, self.width, keys, moved, "attention", pairs),)
 
 
-@frozen
 class MatrixProduct(Leaf):
     """Products of two activations, without weights: per head, rows of every position times a matrix.
 
@@ -431,7 +429,6 @@ class MatrixProduct(Leaf):
         return work.positions * self.n_heads * self.d_in
 
 
-@frozen
 class StateCache(VectorCore):
     """A cached vector per token that is neither key nor value: a layer's input, from which both are recomputed.
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-from txcalc.parts.frozen import frozen
+from msgspec.structs import replace
+
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import REQUIRED, RMS_EPS, Conflict, flag, key, letter, one_of, real, size
@@ -17,7 +17,6 @@ from txcalc.parts.sharding import Ways
 from txcalc.parts.taps import short_memory
 
 
-@frozen
 class DeltaRule(Recurrence):
     """The delta rule: S ← a·S (gated), then S ← S + k·β·(v − Sᵀ·k)ᵀ, and y = Sᵀ·q, for every head of values.
 
@@ -76,7 +75,6 @@ class DeltaRule(Recurrence):
         return self.n_heads, self.d_key, self.d_value
 
 
-@frozen
 class DeltaNet(Composite):
     """A delta rule between projections: q, k and v through a short convolution, a norm per head of the output, and an
     output gate, if any.
@@ -154,7 +152,6 @@ class DeltaNet(Composite):
             yield Child(f"{name}_up", Linear(d_in=rank, d_out=width, bias=False))
 
 
-@frozen
 class DeltaOptions(Mechanism, section="delta"):
     n_heads: Any = letter(REQUIRED, "value heads", of="n_key_heads", grows="heads")
     n_key_heads: Any = letter(lambda at: at["delta"]["n_heads"], "query/key heads", grows="heads")

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from txcalc.num import exact_div
 from txcalc.parts.attention import Attention
 from txcalc.parts.cores import DifferentialCore
-from txcalc.parts.frozen import frozen
 from txcalc.parts.options import REQUIRED, Conflict, biases, even, key, letter, per_head, ungated
 from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.spans import Causal, Window
 
 
-@frozen
 class DifferentialOptions(Mechanism, section="differential_attention", kind="attention", ordered=True):
     """`[differential_attention]`: with an RMSNorm without weights over each pair of heads; rotary positions rotate
     whole heads."""
@@ -49,5 +46,5 @@ class DifferentialOptions(Mechanism, section="differential_attention", kind="att
             rotary=place.positions.rotary(heads + groups, width),
             core=DifferentialCore(n_heads=heads, n_kv_heads=groups, d_qk=width, d_v=width, span=span),
             keeps_input=place.keeps_input,
-            inner_norm=replace(place.norm, form="rms", weighted=False).over(2 * width, exact_div(heads, 2)),
+            inner_norm=place.norm.replace(form="rms", weighted=False).over(2 * width, exact_div(heads, 2)),
         )

@@ -10,14 +10,12 @@ from collections.abc import Iterator
 from typing import Any
 
 from txcalc.num import minimum
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Lookup
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise, optional
 from txcalc.parts.spans import Attended
 
 
-@frozen
 class DistanceTable(Composite):
     """A vector per relative position: `rows`/2 per side, or as many buckets; optionally with a norm."""
 
@@ -33,7 +31,6 @@ class DistanceTable(Composite):
         return work._replace(batch=1, tokens=self.rows)
 
 
-@frozen
 class DisentangledCore(Leaf):
     """softmax(q·kᵀ + q·Kᵀ + k·Qᵀ)·v, where K and Q are projected relative positions, gathered per pair.
 
@@ -96,7 +93,6 @@ class DisentangledCore(Leaf):
         return 3 * own + (self.c2p + self.p2c) * term + kept
 
 
-@frozen
 class DisentangledAttention(Composite):
     """q, k, v, the projections of relative positions to keys and queries, the core and o.
 

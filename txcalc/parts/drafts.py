@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc.parts.collectives import AllGather
 from txcalc.parts.cores import AttentionCore
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import REQUIRED, Options, flag, key, letter
@@ -19,7 +19,6 @@ from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal
 
 
-@frozen
 class Features(Composite):
     """fc([norm(f); norm(e)]): the input of a draft's residual stream, from hidden states f of the target model and,
     `embedded`, the token embedding e.
@@ -51,7 +50,6 @@ class Features(Composite):
         return self
 
 
-@frozen
 class DraftAttention(Composite):
     """Attention whose q, k and v read [norm(e); x]: token embedding and the draft's normed stream, concatenated.
 
@@ -98,7 +96,6 @@ class DraftAttention(Composite):
         )
 
 
-@frozen
 class FeaturesOptions(Options, section="features"):
     number: Any = letter(REQUIRED, "hidden states of the target model, concatenated")
     width: Any = letter(lambda at: at[""]["d_model"], "width of each")
@@ -118,7 +115,6 @@ class FeaturesOptions(Options, section="features"):
         )
 
 
-@frozen
 class DraftAttentionOptions(Mechanism, section="draft_attention", kind="attention"):
     n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads")
     n_kv_heads: Any = letter(REQUIRED, "key/value heads")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc.num import exact_div
 from txcalc.parts.collectives import Collective
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear, Lookup, Sum, Vector
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import REQUIRED, Conflict, Options, count, flag, key, letter, odd, real, size, tables
@@ -32,7 +32,6 @@ from txcalc.parts.sharding import Ways
 from txcalc.parts.taps import Convolution
 
 
-@frozen
 class Patches(Leaf):
     """Patch embedding: a picture in squares, each projected to a vector (a convolution with stride = kernel size).
 
@@ -61,7 +60,6 @@ class Patches(Leaf):
         return work.positions * self.channels * self.size * self.size
 
 
-@frozen
 class Embedding(Composite):
     """What turns ids, patches or sound into the stack's input.
 
@@ -156,7 +154,6 @@ def _before_strides(later: tuple[Convolution, ...]) -> Stream:
     return lambda work: work._replace(tokens=work.tokens * factor)
 
 
-@frozen
 class VisionOptions(Options, section="vision"):
     image: Any = letter(
         None, "side of the picture, pixels; absent: any size, as many patches as the workload has tokens", of="patch"
@@ -176,7 +173,6 @@ class VisionOptions(Options, section="vision"):
         return side * side + 1 if self.class_token else side * side
 
 
-@frozen
 class AudioOptions(Options, section="audio"):
     mels: Any = letter(REQUIRED, "mel bands")
     kernel: Any = key(size, 3, "kernel width of both convolutions")
@@ -191,7 +187,6 @@ class AudioOptions(Options, section="audio"):
         return Convolution(c_in=self.mels, **form, stride=1), Convolution(c_in=width, **form, stride=2)
 
 
-@frozen
 class EmbeddingOptions(Options, section="embedding"):
     types: Any = letter(None, "token types", "where there is an embedding")
     extra: Any = letter(0, "rows of the token table beyond the head's", check=count)

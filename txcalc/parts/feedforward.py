@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import field, replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc.num import exceeds, maximum
 from txcalc.parts.collectives import AllReduce, Collective
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import SAVES_RESULT, Activation, LearnedScale, Linear, Shift, Vector, linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import (
@@ -32,7 +32,6 @@ from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.sharding import Ways
 
 
-@frozen
 class FeedForward(Composite):
     """up, activation, down (8·D² for F = 4·D); gated: a second matrix parallel to up (SwiGLU, GeGLU).
 
@@ -103,7 +102,6 @@ class FeedForward(Composite):
         return replace(self, d_ff=width, keeps_input=keeps, inner_norm=norm, inner_join=join)
 
 
-@frozen
 class LayerInput(Composite):
     """Per-layer embeddings: down(act(gate(x)) · e), with a vector e per token and layer (see `model.LayerInputs`).
 
@@ -125,7 +123,6 @@ class LayerInput(Composite):
         return self
 
 
-@frozen
 class Experts(Composite):
     """A mixture of experts: a router, E routed feed-forwards of which each token uses k, and shared ones.
 
@@ -148,7 +145,7 @@ class Experts(Composite):
     shared: FeedForward | None
     shared_gate: Linear | None = None
     # Number of shared experts, whose joint width is `shared.d_ff`: only described.
-    n_shared: Any = field(default=0, compare=False)
+    n_shared: Any = 0
     # How scores become expert weights, and the groups that the choice is narrowed to: costs nothing.
     scoring: str = "softmax"
     scale: Any = 1
@@ -255,7 +252,6 @@ class Experts(Composite):
         )
 
 
-@frozen
 class FeedForwardOptions(Mechanism, section="feed_forward", kind="feed_forward", stands=""):
     d_ff: Any = letter(REQUIRED, "width", grows="width")
     gated: bool = key(flag, False, "gated: a second matrix parallel to up")
@@ -278,7 +274,6 @@ class FeedForwardOptions(Mechanism, section="feed_forward", kind="feed_forward",
         )
 
 
-@frozen
 class LayerInputOptions(Mechanism, section="layer_input", kind="other", stands=""):
     width: Any = key(size, REQUIRED, "width of the per-layer embedding of a token")
     rows: Any = key(size, lambda at: at[""]["vocab_size"], "rows of their table")
@@ -300,7 +295,6 @@ def _if_shared(width: Any, at: Mapping[str, Any]) -> Any:
     return 0 if absent(number) else width
 
 
-@frozen
 class ExpertsOptions(Mechanism, section="experts", kind="experts", stands=""):
     """`[experts]`, in place of `[feed_forward]`."""
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from txcalc.parts.collectives import Collective
 from txcalc.parts.embedding import EmbeddingOptions, without_class_token
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear, Sum
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import ACTIVATIONS, REQUIRED, Conflict, Options, flag, key, letter, one_of, real, size
@@ -17,7 +17,6 @@ from txcalc.parts.pooling import AttentionPool
 from txcalc.parts.sharding import Ways
 
 
-@frozen
 class Head(Composite):
     """A head over a vocabulary or classes, optionally after a transform (BERT's masked-LM head); or a pooler.
 
@@ -99,7 +98,6 @@ class HeadInputs(NamedTuple):
     reader: AttentionPool | None
 
 
-@frozen
 class HeadOptions(Options, section="head"):
     """`[head]`: the output after the last layer; one class per form."""
 
@@ -134,7 +132,6 @@ class HeadOptions(Options, section="head"):
         )
 
 
-@frozen
 class LmHead(HeadOptions, forms="lm"):
     """Logits over the vocabulary, in a decoder."""
 
@@ -161,7 +158,6 @@ class LmHead(HeadOptions, forms="lm"):
         )
 
 
-@frozen
 class MaskedHead(HeadOptions, forms="masked-lm"):
     """Logits over the vocabulary at every position, after a transform, as BERT's."""
 
@@ -205,7 +201,6 @@ class MaskedHead(HeadOptions, forms="masked-lm"):
         )
 
 
-@frozen
 class PooledHead(HeadOptions):
     """Heads on one vector per sequence: of one position, or pooled."""
 
@@ -230,7 +225,6 @@ class PooledHead(HeadOptions):
         return {"pool": Sum(width=at.d_model, sums=1), "pool_norm": own, "joined": self.pool == "both"}
 
 
-@frozen
 class Classifier(PooledHead, forms="classifier"):
     """Logits over classes."""
 
@@ -265,7 +259,6 @@ class Classifier(PooledHead, forms="classifier"):
         )
 
 
-@frozen
 class NoHead(PooledHead, forms="none"):
     """Hidden states, or one pooled vector."""
 

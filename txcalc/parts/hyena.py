@@ -13,7 +13,6 @@ from typing import Any
 
 from txcalc.num import ceil_log2, triangle
 from txcalc.parts.convolution import Product
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.options import Conflict, absent, count, flag, key, letter, one_of, size, up_to
 from txcalc.parts.part import Cache, Child, Composite, Elementwise, Leaf, MatMul, Operation, Traffic, Weight, Workload
@@ -36,7 +35,6 @@ def by_transforms(work: Workload, width: Any, moved: Traffic) -> tuple[Operation
     )
 
 
-@frozen
 class LongConvolution(Leaf):
     """y = h ∗ u + D·u per channel, causal over all positions.
 
@@ -83,7 +81,6 @@ class LongConvolution(Leaf):
         return f", by {'transforms' if self.fft else 'products'}"
 
 
-@frozen
 class ModalConvolution(Recurrence):
     """The same with modal filters h(t) = Re Σ r·pᵗ of N complex poles p and residues r per channel, which have a
     recurrent state: s ← p·s + u, y = Re Σ r·s + D·u.
@@ -132,7 +129,6 @@ class ModalConvolution(Recurrence):
         return f" of {self.states} poles, {'by transforms' if self.fft else 'token by token'}"
 
 
-@frozen
 class Sine(Leaf):
     """sin(f·x), with a learned frequency per unit.
 
@@ -155,7 +151,6 @@ class Sine(Leaf):
         return 2 * work.positions * self.width
 
 
-@frozen
 class Decay(Leaf):
     """h·exp(−t·δ), with a fixed decay per channel.
 
@@ -171,7 +166,6 @@ class Decay(Leaf):
         return (Elementwise("decay", elements, 3, Traffic(0, 2 * elements)),)
 
 
-@frozen
 class ImplicitFilter(Composite):
     """A filter per channel as a network of the position: features, sines between `layers` + 2 matrices, a decay.
 
@@ -193,7 +187,6 @@ class ImplicitFilter(Composite):
         yield Child("decay", Decay(width=self.channels))
 
 
-@frozen
 class Hyena(Composite):
     """x₁·(h ∗ (x₂·v)) between projections, after a short convolution of all three: the Hyena operator of order 2.
 
@@ -224,7 +217,6 @@ class Hyena(Composite):
         return f"Hyena{self.long.way()}"
 
 
-@frozen
 class HyenaOptions(Mechanism, section="hyena"):
     taps: Any = key(size, 3, "kernel width of the short convolution")
     bias: bool = key(flag, True, "biases on the outer projections")

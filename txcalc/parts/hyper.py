@@ -6,13 +6,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 
 
-@frozen
 class Shares(Leaf):
     """Coefficients of n streams: of the read mix, sigmoid(a·x + b); of the written result, twice a sigmoid; and, if
     `mixed`, a matrix between streams made doubly stochastic by Sinkhorn–Knopp. After the last layer only those that are
@@ -67,7 +65,6 @@ class Shares(Leaf):
         return tokens * (self.made + 2 * n + matrix)
 
 
-@frozen
 class Collapse(Leaf):
     """The branch's input: Σ share·stream.
 
@@ -92,7 +89,6 @@ class Collapse(Leaf):
         return work.positions * self.number
 
 
-@frozen
 class StreamSpread(Leaf):
     """Adds a branch's result to n streams, each with its share, after a matrix has mixed the streams (`mixed`).
 
@@ -121,7 +117,6 @@ class StreamSpread(Leaf):
         return work.positions * (self.width + n + (n * n if self.mixed else 0))
 
 
-@frozen
 class HyperConnection(Composite):
     """Around a branch: norm, coefficients and mix of the streams before it; its result is added to them after it.
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Any, ClassVar
 
 from txcalc.parts.spans import Attended, Span
+from txcalc.parts.structs import FrozenStruct
 from txcalc.parts.work import Workload
 
 
-class Executed:
+class Executed(FrozenStruct):
     """How engines execute a leaf, and which of its claims its reference module can witness."""
 
     # The measured attention kernels it runs as ("latent"; "": the standard ones); `launched` False: fused into the

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from txcalc.num import exceeds, minimum
 from txcalc.parts.cores import Gate, HeadsCore, SelectingCore, attend, gate
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import REQUIRED, RMS_EPS, Conflict, flag, key, letter, one_of, real
@@ -33,7 +33,6 @@ from txcalc.parts.spans import Attended, Causal, Full, Selected, Span, Window
 INDEX_EPS = RMS_EPS
 
 
-@frozen
 class LatentCore(HeadsCore):
     """The core of MLA: on expanded keys and values, or all heads on the shared latent (absorbed). Caches the latent.
 
@@ -111,7 +110,6 @@ class LatentCore(HeadsCore):
         return self.span.describe_cache("a latent", f"({self.kv_rank:,} + {self.d_rope:,})")
 
 
-@frozen
 class IndexCore(SelectingCore):
     """The lightning indexer's scores: Σ w·relu(q·k) over a few heads with one shared key, which it caches; keys are
     selected by them.
@@ -143,7 +141,6 @@ class IndexCore(SelectingCore):
         )
 
 
-@frozen
 class Temperature(Leaf):
     """Query temperature: q·(s·ln(i + 1) + b) at position i, with a learned s and b per head.
 
@@ -172,7 +169,6 @@ class Temperature(Leaf):
         return work.positions * self.n_heads * self.width if self.keeps else 0
 
 
-@frozen
 class Indexer(Composite):
     """The lightning indexer of DeepSeek's sparse attention: a few query heads from MLA's low-rank queries (without
     them, from the normed input, `q_norm`), one normed key per token, and a weight per head. It trains with a loss of
@@ -201,7 +197,6 @@ class Indexer(Composite):
         yield Child("core", self.core)
 
 
-@frozen
 class LatentAttention(Composite):
     """Multi-head latent attention: K and V of all heads are expanded from one cached latent of r_kv elements per token.
 
@@ -279,7 +274,6 @@ class LatentAttention(Composite):
         )
 
 
-@frozen
 class LatentOptions(Mechanism, section="latent", kind="attention", stands="", ordered=True):
     """`[latent]`, in place of `[attention]`."""
 

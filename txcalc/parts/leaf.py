@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Self
 
+from msgspec.structs import replace
+
 from txcalc.num import total
-from txcalc.parts.frozen import once
 from txcalc.parts.kernel import Executed
 from txcalc.parts.work import NO_CACHE, Cache, Operation, Transfer, Weight, Workload
 
@@ -17,7 +18,7 @@ Role = Literal["product", "table", "norm", "activation", "attention", "selection
 
 
 class Leaf(Executed):
-    """A part that owns formulas. Subclasses are frozen dataclasses over numbers (ints, symbols or arrays)."""
+    """A part that owns formulas. Subclasses are frozen Structs over numbers (ints, symbols or arrays)."""
 
     kind: ClassVar[str | None] = None  # what it counts as in any parent; None: its parent's kind
     parts: ClassVar[tuple[()]] = ()
@@ -85,7 +86,7 @@ class Leaf(Executed):
     @property
     def frozen(self) -> Self:
         """The same leaf with frozen weights."""
-        return replace(self, **self.when_frozen) if self.when_frozen else self  # type: ignore[type-var]
+        return replace(self, **self.when_frozen) if self.when_frozen else self
 
     @property
     def input_kept(self) -> str:
@@ -169,12 +170,12 @@ class Leaf(Executed):
         """Itself."""
         yield self
 
-    @once
+    @cached_property
     def tensors(self) -> tuple[Weight, ...]:
         """Its weights, cached."""
         return self.weights()
 
-    @once
+    @cached_property
     def params(self) -> Any:
         """Number of parameters."""
         return total([weight.size for weight in self.tensors])

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
 
+from msgspec.structs import replace
+
 from txcalc.num import exact_div
-from txcalc.parts.frozen import frozen
 from txcalc.parts.part import COST, Elementwise, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 
 
-@frozen
 class Linear(Leaf):
     """y = x·Wᵀ + b.
 
@@ -76,7 +75,6 @@ class Linear(Leaf):
         return work.positions * self.d_in if kept else 0
 
 
-@frozen
 class BlockLinear(Leaf):
     """A block-diagonal linear layer: y = x·W + b of each head by itself.
 
@@ -104,7 +102,6 @@ class BlockLinear(Leaf):
         return work.positions * self.n_heads * self.width if self.keeps else 0
 
 
-@frozen
 class GroupedLinear(Leaf):
     """y = x·Wᵀ + b in `groups`: each maps its own `d_in` inputs to `d_out` outputs.
 
@@ -148,7 +145,6 @@ def linear(
     return GroupedLinear(groups=groups, **width, bias=bias, keeps=keeps)
 
 
-@frozen
 class Lookup(Leaf):
     """A table of `rows` vectors, one read per position: tokens, learned positions, token types.
 
@@ -190,7 +186,6 @@ ONE_BY_ONE = frozenset({"relu", "relu2", "gelu", "gelu_tanh", "silu", "sigmoid",
 SAVES_RESULT = frozenset({"relu", "sigmoid", "tanh"})
 
 
-@frozen
 class Activation(Leaf):
     """act(gate), times `up` where the feed-forward is gated. With `sparsity` that share of the gate is first zeroed by
     a threshold from its mean and deviation (Gemma-3n). xIELU learns a slope for each side.
@@ -262,7 +257,6 @@ class Activation(Leaf):
         return 2 * elements if self.gated else elements
 
 
-@frozen
 class Sum(Leaf):
     """Additions of whole vectors without weights: residual sums, a fixed position embedding.
 
@@ -285,7 +279,6 @@ class Sum(Leaf):
         return (elementwise("sum", elements, "add", 2 * elements, elements),)
 
 
-@frozen
 class LearnedScale(Leaf):
     """y = w·x: a learned factor for each of `rows` experts, of which a token uses `used`.
 
@@ -311,7 +304,6 @@ class LearnedScale(Leaf):
         return work.positions * self.used if self.keeps else 0
 
 
-@frozen
 class Shift(Leaf):
     """x + b: a bias by itself.
 
@@ -331,7 +323,6 @@ class Shift(Leaf):
         return (elementwise("shift", elements, "add", elements, elements, self.width),)
 
 
-@frozen
 class Vector(Leaf):
     """A learned vector prepended to the sequence: a ViT's class token.
 
@@ -346,7 +337,6 @@ class Vector(Leaf):
         return (Weight("weight", (self.width,)),)
 
 
-@frozen
 class Unused(Leaf):
     """Parameters that the forward pass does not use: a linear layer, or a table without `bias`. They are stored and get
     no gradient.
@@ -366,7 +356,6 @@ class Unused(Leaf):
         return (weight, Weight("bias", (self.d_out,))) if self.bias else (weight,)
 
 
-@frozen
 class LayerScale(Leaf):
     """x·λ with a learned λ per channel: scales what a branch adds to the residual stream (LayerScale).
 

@@ -7,11 +7,11 @@ Projections and convolutions are headline FLOPs; the scan, in sequential form, c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
+
 from txcalc.parts.collectives import AllReduce
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import REQUIRED, RMS_EPS, activation, flag, key, letter, per_head, real
@@ -21,7 +21,6 @@ from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 
 
-@frozen
 class DecayScan(Recurrence):
     """Linear attention with a fixed decay per head: S ← λ·S + k·vᵀ and y = Sᵀ·q.
 
@@ -47,7 +46,6 @@ class DecayScan(Recurrence):
         return self.n_heads, self.d_head, self.d_head
 
 
-@frozen
 class GatedScan(Recurrence):
     """Gated linear attention: S ← diag(λ)·S + k·vᵀ and y = Sᵀ·q/√d_k, with decays λ that come from the input.
 
@@ -78,7 +76,6 @@ class GatedScan(Recurrence):
         return self.n_heads, self.d_key, self.d_value
 
 
-@frozen
 class SlotScan(Recurrence):
     """Gated slot attention: keys and values are written to m slots, s = 1 − λ of each; K ← diag(λ)·K + s·kᵀ,
     V ← diag(λ)·V + s·vᵀ and y = Vᵀ·softmax(K·q/√d_k).
@@ -113,7 +110,6 @@ class SlotScan(Recurrence):
         return self.n_heads, self.n_slots, self.d_key + self.d_value
 
 
-@frozen
 class MatrixScan(Recurrence):
     """The matrix memory of an mLSTM: C ← f·C + i·k·vᵀ, n ← f·n + i·k and y = Cᵀ·q / max(|n·q|, 1), stabilised by the
     largest exponent m of the gates.
@@ -154,7 +150,6 @@ class MatrixScan(Recurrence):
         return f"a memory of {self.n_heads:,} · ({self.d_key:,} · {self.d_value:,} + {self.d_key:,} + 1) elements"
 
 
-@frozen
 class LinearAttention(Composite):
     """Lightning attention: q, k and v through an activation, fixed decays, a norm over all heads, and a sigmoid output
     gate.
@@ -189,7 +184,6 @@ class LinearAttention(Composite):
         return replace(self, n_heads=ways.split("n_heads", self.n_heads), join=ways.all_reduce(1))
 
 
-@frozen
 class LinearAttentionOptions(Mechanism, section="linear_attention"):
     n_heads: Any = letter(REQUIRED, "heads, each with a fixed decay", grows="heads")
     d_head: Any = letter(per_head("linear_attention"), "width per head", grows="head")
@@ -200,7 +194,6 @@ class LinearAttentionOptions(Mechanism, section="linear_attention"):
         return self.into(LinearAttention, d_model=place.d_model, norm_eps=RMS_EPS)
 
 
-@frozen
 class MatrixMemory(Composite):
     """An mLSTM layer: q, k, v, an output gate, two scalar gates per head, and a norm per head.
 
@@ -245,7 +238,6 @@ class MatrixMemory(Composite):
         return replace(self, n_heads=ways.split("n_heads", self.n_heads))
 
 
-@frozen
 class MatrixMemoryOptions(Mechanism, section="matrix_memory"):
     n_heads: Any = letter(REQUIRED, "heads")
     d_key: Any = letter(REQUIRED, "width per query/key head")

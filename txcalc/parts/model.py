@@ -6,8 +6,9 @@ A layer pattern is data: `LayerGroup`s of equal blocks with their layer indices.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple, Self
+
+from msgspec.structs import replace
 
 from txcalc.parts.adapters import around
 from txcalc.parts.block import Block
@@ -16,7 +17,6 @@ from txcalc.parts.cores import MatrixProduct
 from txcalc.parts.disentangled import DistanceTable
 from txcalc.parts.drafts import Features
 from txcalc.parts.embedding import Embedding
-from txcalc.parts.frozen import frozen
 from txcalc.parts.head import Head
 from txcalc.parts.hyper import HyperConnection
 from txcalc.parts.linear import Linear, Lookup, Sum, Unused
@@ -83,7 +83,6 @@ class Root(Composite):
         return self.with_stacks(lambda stack: stack.shard(ways))
 
 
-@frozen
 class LayerInputs(Composite):
     """Per-layer embeddings: a vector per layer and token, from one table row for all layers and the stack's input.
 
@@ -117,7 +116,6 @@ class LayerInputs(Composite):
         return replace(self, tokens=tokens, join=ways.join_summands(tokens.width))
 
 
-@frozen
 class StreamEnds(Composite):
     """A matrix per residual stream but the first, before or after the layers; the streams are scaled to the norm of the
     first.
@@ -137,7 +135,6 @@ class StreamEnds(Composite):
         yield Child("match", Sum(width=self.width * self.number, sums=3))
 
 
-@frozen
 class Join(Composite):
     """The input of a multi-token-prediction layer: hidden state and token embedding, each with a norm, projected from
     2·D to D.
@@ -153,7 +150,6 @@ class Join(Composite):
         yield Child("projection", self.projection)
 
 
-@frozen
 class Stack(Root):
     """Embedding, layers, final norm and heads: a decoder, an encoder, or one of an encoder–decoder.
 
@@ -265,7 +261,6 @@ class Stack(Root):
         )
 
 
-@frozen
 class Memory(Leaf):
     """The encoder's output, saved once for backward: all cross-attentions read it.
 
@@ -280,7 +275,6 @@ class Memory(Leaf):
         return work.positions * self.width
 
 
-@frozen
 class EncoderDecoder(Root):
     """An encoder over `source` positions and a decoder over `tokens` that attends to its output; or two encoders whose
     pooled outputs are `matched`: each of a batch is multiplied with each of the other's (CLIP).
@@ -324,7 +318,6 @@ def _once(where: Stream) -> Stream:
     return lambda work: None if work.decoding else where(work)
 
 
-@frozen
 class FixedLength(Root):
     """A stack with a fixed number of positions (a picture's patches): the workload's tokens are ignored."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import cached_property
 from typing import Any, ClassVar
 
 from txcalc.num import total
-from txcalc.parts.frozen import frozen, once
 from txcalc.parts.mechanisms import parts_of, side_by_side
 from txcalc.parts.options import LAYER_EPS, RMS_EPS, Conflict, Options, flag, key, one_of, real
 from txcalc.parts.part import Leaf, Operation, Weight, Workload, elementwise
@@ -14,7 +14,6 @@ from txcalc.parts.part import Leaf, Operation, Weight, Workload, elementwise
 EPS = {"rms": RMS_EPS, "layer": LAYER_EPS}
 
 
-@frozen
 class Norm(Leaf):
     """LayerNorm or RMSNorm over the last axis of (B, T, groups, width).
 
@@ -67,7 +66,7 @@ class Norm(Leaf):
         """1, or what makes it 1."""
         return "zero" if self.offset and weight == "weight" else super().initial_value(weight)
 
-    @once
+    @cached_property
     def own(self) -> tuple[Weight, ...]:
         """The weights that it reads, borrowed or not."""
         shape = (self.groups, self.width) if self.apart else (self.width,)
@@ -95,7 +94,6 @@ class Norm(Leaf):
         return rows if self.form == "rms" or self.apart else 2 * rows
 
 
-@frozen
 class NormOptions(Options, section="norm"):
     """`[norm]`: the norms of a layer, and how its branches are arranged around them."""
 

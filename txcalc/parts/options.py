@@ -7,15 +7,18 @@ come from `algebra` and `sweep`, never from a user, and pass unchecked. Nothing 
 from __future__ import annotations
 
 import math
+from abc import ABC
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import field, fields
+from copy import copy
 from functools import cache
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
+
+from msgspec import Struct
 
 from txcalc.num import divides, exact_div, exceeds
 
 MAX_SIZE = 10**9
-Made = TypeVar("Made")
+Made = TypeVar("Made", bound=Struct)
 
 
 class Wrong(ValueError):
@@ -223,7 +226,7 @@ def key(
     letter: FreeSize | None = None,
 ) -> Any:
     """A key of an `Options`. Python keywords (`from`) get a trailing `_` as field name."""
-    return field(metadata={"key": Field(check, default, meaning, when, adjust, letter)})
+    return Field(check, default, meaning, when, adjust, letter)
 
 
 def letter(
@@ -286,8 +289,8 @@ def ungated(bias: list[str]) -> Iterator[Conflict]:
         yield Conflict("bias", 'a list without "g": there is no gate')
 
 
-class Options:
-    """The options of one table of a description. Subclasses are `frozen`.
+class Options(ABC):
+    """The options of one table of a description. Subclasses declare its keys: `n_heads: Any = key(…)`.
 
     A table whose `form`, or one of whose keys, decides which other keys exist is a union: a class per form, below one
     with the common keys. Class arguments name the `section`, the `forms` of the class, and the traits of a `Mechanism`.
@@ -295,8 +298,13 @@ class Options:
 
     section: ClassVar[str]  # the table's name
     forms: ClassVar[dict[str, type[Self]]] = {}  # of a union, the class per form
+    declared: ClassVar[Mapping[str, Field]] = {}  # its keys by attribute, inherited ones first
 
     def __init_subclass__(cls, section: str = "", forms: str = "", **said: Any) -> None:
+        keys = {name: value for name, value in vars(cls).items() if isinstance(value, Field)}
+        cls.declared = {**cls.declared, **keys}
+        for name in keys:
+            delattr(cls, name)  # an instance has the value of the key, or no such attribute
         if section:
             cls.section, cls.forms = section, {}
         cls.forms.update(dict.fromkeys(forms.split(), cls))  # type: ignore[arg-type]
@@ -325,7 +333,7 @@ class Options:
     @cache
     def table(cls) -> dict[str, Field]:
         """The keys of its table; of a union those of all forms, each noting its forms."""
-        found = {item.name.rstrip("_"): item.metadata["key"] for item in fields(cls)}  # type: ignore[arg-type]
+        found = {name.rstrip("_"): known for name, known in cls.declared.items()}
         forms = cls.forms if "forms" in vars(cls) else {}
         for key in dict.fromkeys(key for kind in forms.values() for key in kind.table() if key not in found):
             having = {form: kind.table()[key] for form, kind in forms.items() if key in kind.table()}
@@ -352,19 +360,20 @@ class Options:
         """The options of a checked table; of an incomplete one, reading a missing key raises `AttributeError`."""
         kind = cls.chosen(table)
         made = object.__new__(kind)
-        own: frozenset[str] = kind.__names__  # type: ignore[attr-defined]
-        plain = table.keys() <= own  # else a key is another form's, or a word of Python
-        vars(made).update(table if plain else {name: table[key] for name, key in kind._keys() if key in table})
+        keys = ((name, name.rstrip("_")) for name in kind.declared)
+        vars(made).update({name: table[key] for name, key in keys if key in table})
         return made
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with other values."""
+        made = copy(self)
+        vars(made).update(changes)
+        return made
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        raise AttributeError(f"{type(self).__name__}.{name} cannot be assigned: options are frozen")
 
     def into(self, part: type[Made], **more: Any) -> Made:
         """Builds a part from the options with the names of its fields, and `more`."""
-        known: Mapping[str, Any] = part.__dataclass_fields__  # type: ignore[attr-defined]
-        own = {name: getattr(self, name) for name, _ in self._keys() if name in known}
+        own = {name: getattr(self, name) for name in self.declared if name in part.__struct_fields__}
         return part(**{**own, **more})
-
-    @classmethod
-    @cache
-    def _keys(cls) -> list[tuple[str, str]]:
-        """Its fields, each with its key in the table."""
-        return [(item.name, item.name.rstrip("_")) for item in fields(cls)]  # type: ignore[arg-type]

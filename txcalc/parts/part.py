@@ -5,12 +5,14 @@ Re-exports the vocabulary of `work` and `Leaf` for modules that define parts.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
-from txcalc.parts.frozen import once
 from txcalc.parts.leaf import Leaf, Role
 from txcalc.parts.sharding import Ways
+from txcalc.parts.structs import FrozenStruct
 from txcalc.parts.work import (
     COST,
     NO_CACHE,
@@ -85,14 +87,14 @@ def optional(name: str, part: Part | None, **more: Any) -> tuple[Child, ...]:
     return () if part is None else (Child(name, part, **more),)
 
 
-class Composite:
+class Composite(FrozenStruct):
     """A part defined by its children, and by how it is split over ranks."""
 
+    @abstractmethod
     def children(self) -> Iterator[Child]:
         """The children in the order of computation."""
-        raise NotImplementedError
 
-    @once
+    @cached_property
     def parts(self) -> tuple[Child, ...]:
         """The children, cached."""
         return tuple(self.children())

@@ -7,7 +7,6 @@ from typing import Any
 
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.feedforward import FeedForward
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Sum, Vector
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Child, Composite, Workload, on_one
@@ -18,7 +17,6 @@ def _over_all(work: Workload) -> Workload:
     return on_one(work)._replace(past=0, source=work.tokens)
 
 
-@frozen
 class AttentionPool(Composite):
     """A learned query attends to every position; a norm and a feed-forward follow.
 

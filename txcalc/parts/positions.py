@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from txcalc.num import divides, exact_div, exceeds, product
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Unused
 from txcalc.parts.norm import NormOptions
 from txcalc.parts.options import REQUIRED, Conflict, Options, flag, key, letter, one_of, real, size, some_of
@@ -16,7 +16,6 @@ from txcalc.parts.part import Composite, Leaf, Operation, Weight, Workload, elem
 from txcalc.parts.sharding import Ways
 
 
-@frozen
 class Rotary(Leaf):
     """Rotates `dims` of every query and key head by its position: the first ones, or, `spread`, the first of each half
     at the frequencies of the whole head (Gemma-4).
@@ -56,7 +55,6 @@ class Rotary(Leaf):
         return (elementwise("rotary", elements, "rotary", elements, elements),)
 
 
-@frozen
 class RelativeBias(Leaf):
     """T5's relative bias: a table with a scalar per distance bucket and head, shared by layers or (UMT5) one per layer.
     In a picture of `side` patches each way a distance is a pair with a bucket of its own, and so are those from, to and
@@ -83,7 +81,6 @@ class RelativeBias(Leaf):
         return replace(self, n_heads=ways.split("n_heads", self.n_heads))
 
 
-@frozen
 class PositionsOptions(Options, section="positions"):
     """`[positions]`: one class per form. `biased`: a bias by distance is added to the scores."""
 
@@ -120,19 +117,16 @@ class PositionsOptions(Options, section="positions"):
         return None
 
 
-@frozen
 class UnsaidPositions(PositionsOptions, forms="sinusoidal none"):
     """Sinusoidal positions, or none."""
 
 
-@frozen
 class Slopes(PositionsOptions, forms="relative-projection alibi"):
     """ALiBi's slopes, or projected sinusoids of the distance (Transformer-XL)."""
 
     biased = True
 
 
-@frozen
 class RotaryPositions(PositionsOptions, forms="rotary"):
     """Rotary positions."""
 
@@ -168,7 +162,6 @@ class RotaryPositions(PositionsOptions, forms="rotary"):
         return None if self.rows is None else Unused(d_in=width, d_out=self.rows, bias=False)
 
 
-@frozen
 class LearnedPositions(PositionsOptions, forms="learned"):
     """A learned vector for each position."""
 
@@ -178,7 +171,6 @@ class LearnedPositions(PositionsOptions, forms="learned"):
         return positions if self.rows is None else self.rows
 
 
-@frozen
 class RelativePositions(PositionsOptions, forms="relative"):
     """T5's relative bias."""
 
@@ -206,7 +198,6 @@ class RelativePositions(PositionsOptions, forms="relative"):
         return RelativeBias(buckets=buckets, n_heads=heads, distance=self.distance, bidirectional=two, side=self.side)
 
 
-@frozen
 class DisentangledPositions(PositionsOptions, forms="disentangled"):
     """DeBERTa's relative-position embeddings."""
 

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 from txcalc.num import exact_div
 from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.forms import pieces
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, Linear, Sum, Vector
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.model import Stack
@@ -129,7 +128,6 @@ def projector(width: Any, steps: Sequence[Mapping[str, Any]]) -> Projector:
     return Projector(steps=tuple(reversed(found)), reads=rate, makes=makes, width=width, prompt=prompt)
 
 
-@frozen
 class ProjectorOptions(Options, section="projector"):
     steps: list[Mapping[str, Any]] = key(
         steps_of,

@@ -6,7 +6,6 @@ from abc import abstractmethod
 from typing import Any
 
 from txcalc.num import product
-from txcalc.parts.frozen import frozen
 from txcalc.parts.part import Cache, Leaf, Workload
 
 
@@ -36,7 +35,6 @@ class Recurrence(Leaf):
         return 2 * work.batch * self.state
 
 
-@frozen
 class RecurrentState(Recurrence):
     """A state of `elements`, whatever computes with it.
 

@@ -7,12 +7,12 @@ trade it for matrix products whose number depends on the implementation.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc.num import ceil_div, exact_div
 from txcalc.parts.collectives import AllReduce
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Activation, BlockLinear, Linear, linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import (
@@ -35,7 +35,6 @@ from txcalc.parts.sharding import Ways
 from txcalc.parts.taps import short_memory
 
 
-@frozen
 class SelectiveScan(Recurrence):
     """Mamba-1: h ← exp(Δ·A)·h + Δ·B·x, y = C·h + D·x, times silu(z), for every channel and state.
 
@@ -71,7 +70,6 @@ class SelectiveScan(Recurrence):
         return self.channels, self.states
 
 
-@frozen
 class HeadScan(Recurrence):
     """Mamba-2: one decay per head, h ← a·h + (Δ·x)·Bᵀ, y = h·C + D·x.
 
@@ -109,7 +107,6 @@ class HeadScan(Recurrence):
         return self.heads, self.width, self.states
 
 
-@frozen
 class GatedRecurrence(Recurrence):
     """RG-LRU: h ← a·h + √(1 − a²)·(i·x) with a = exp(−8·softplus(Λ)·r), for every channel; the first h is i·x.
 
@@ -140,7 +137,6 @@ class GatedRecurrence(Recurrence):
         return (self.channels,)
 
 
-@frozen
 class Mamba(Composite):
     """A Mamba-1 mixer. With `norm_eps` (Jamba) Δ, B and C have RMSNorms. `n_heads` (Zamba): each group of channels has
     its own Δ, B and C.
@@ -185,7 +181,6 @@ class Mamba(Composite):
         return replace(self, d_inner=ways.split("d_inner", self.d_inner), join=join)
 
 
-@frozen
 class MambaOptions(Mechanism, section="mamba"):
     """`[mamba]`: by default 2·d_model channels and a step-size rank of d_model/16."""
 
@@ -208,7 +203,6 @@ class MambaOptions(Mechanism, section="mamba"):
         return self.into(Mamba, d_model=place.d_model, norm_eps=own if self.norms else None)
 
 
-@frozen
 class Mamba2(Composite):
     """A Mamba-2 mixer: one projection for z, x, B, C and Δ, and a gated RMSNorm (or gate) before the output projection.
 
@@ -256,7 +250,6 @@ def _heads_of_twice(at: Mapping[str, Any]) -> Any:
         raise Wrong(f"a value: 2·d_model = {2 * d_model} is not a multiple of d_head = {width}") from None
 
 
-@frozen
 class Mamba2Options(Mechanism, section="mamba2"):
     """`[mamba2]`: by default 2·d_model channels in all."""
 
@@ -274,7 +267,6 @@ class Mamba2Options(Mechanism, section="mamba2"):
         return self.into(Mamba2, d_model=place.d_model, norm_eps=own if self.norm else None)
 
 
-@frozen
 class Griffin(Composite):
     """Griffin's recurrent block: a convolution and an RG-LRU with block-diagonal gates, times an output gate.
 
@@ -308,7 +300,6 @@ class Griffin(Composite):
         return replace(self, n_heads=ways.split("n_heads", self.n_heads))
 
 
-@frozen
 class GriffinOptions(Mechanism, section="rg_lru"):
     n_heads: Any = letter(REQUIRED, "heads: blocks of the block-diagonal gates", grows="heads")
     d_head: Any = letter(per_head("rg_lru"), "channels per head", grows="head")

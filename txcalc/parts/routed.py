@@ -7,7 +7,6 @@ from typing import Any
 
 from txcalc.num import product
 from txcalc.parts.cores import AttentionCore
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Shift
 from txcalc.parts.options import REQUIRED, every, flag, key, letter
 from txcalc.parts.part import Child, Composite, optional
@@ -16,7 +15,6 @@ from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Causal
 
 
-@frozen
 class ChosenExperts(Composite):
     """Routed linear layers, of which each token uses `top_k`.
 
@@ -34,7 +32,6 @@ class ChosenExperts(Composite):
         )
 
 
-@frozen
 class RoutedAttention(Composite):
     """A mixture of attention heads: an expert is a query and an output projection over all key/value heads; a token
     uses the `top_k` experts of its router and sums their results.
@@ -67,7 +64,6 @@ class RoutedAttention(Composite):
         return ChosenExperts(n_experts=self.n_experts, top_k=self.top_k, expert=part)
 
 
-@frozen
 class ExpertAttentionOptions(Mechanism, section="expert_attention", kind="attention", ordered=True):
     """`[expert_attention]`: a token's query heads are the key/value heads times top_k."""
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
-from txcalc.parts.frozen import frozen
+from msgspec.structs import replace
+
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.options import REQUIRED, letter
 from txcalc.parts.part import Child, Composite, Elementwise, Operation, Traffic, Weight, Workload
@@ -15,7 +15,6 @@ from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 
 
-@frozen
 class TokenShift(Recurrence):
     """Token shift: μ·x_t + (1 − μ)·x_{t−1}, with a learned μ per channel and use.
 
@@ -49,7 +48,6 @@ class TokenShift(Recurrence):
         return f"the last token: {self.width:,} elements"
 
 
-@frozen
 class WeightedSum(Recurrence):
     """RWKV's wkv: past values weighted by e^k with a learned decay per channel, and the current one by e^{u+k}.
 
@@ -81,7 +79,6 @@ class WeightedSum(Recurrence):
         return f"a numerator, a denominator and their exponent: 3 · {self.channels:,} elements"
 
 
-@frozen
 class TimeMix(Composite):
     """RWKV-4's time mixing: shifted tokens to keys, values and a gate (the receptance), and their weighted sum.
 
@@ -108,7 +105,6 @@ class TimeMix(Composite):
         return replace(self, d_inner=ways.split("d_inner", self.d_inner))
 
 
-@frozen
 class TimeMixOptions(Mechanism, section="time_mix"):
     d_inner: Any = letter(lambda at: at[""]["d_model"], "channels", grows="width")
 
@@ -116,7 +112,6 @@ class TimeMixOptions(Mechanism, section="time_mix"):
         return TimeMix(d_model=place.d_model, d_inner=self.d_inner)
 
 
-@frozen
 class ChannelMix(Composite):
     """RWKV-4's channel mixing: a feed-forward on shifted tokens with an output gate.
 
@@ -142,7 +137,6 @@ class ChannelMix(Composite):
         return replace(self, d_ff=ways.split("d_ff", self.d_ff))
 
 
-@frozen
 class ChannelMixOptions(Mechanism, section="channel_mix", kind="feed_forward"):
     """`[channel_mix]`, in place of the feed-forward."""
 

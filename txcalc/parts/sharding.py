@@ -9,8 +9,9 @@ Source   Shoeybi et al. 2019 (arXiv 1909.08053) tensor parallel; Lepikhin et al.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc.errors import Fault
 from txcalc.num import ceil_div, exact_div, power, ratio, whole

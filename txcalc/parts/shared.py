@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.feedforward import FeedForward
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear, Sum
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import ACTIVATIONS, REQUIRED, Conflict, flag, key, letter, one_of, real, text
@@ -18,7 +18,6 @@ from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Causal
 
 
-@frozen
 class SharedBlock(Composite):
     """out(feed_forward(norm(attention(norm([x; e]))))): added to the input of a layer's mixer, with the stream x and
     the stack's input e concatenated.
@@ -67,7 +66,6 @@ class SharedBlock(Composite):
         yield Child(f"{name}_sum", Sum(width=d_out, sums=1), kind=kind)
 
 
-@frozen
 class SharedOptions(Mechanism, section="shared", kind="other", stands="", ordered=True):
     n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads")
     n_kv_heads: Any = letter(lambda at: at["shared"]["n_heads"], "key/value heads")

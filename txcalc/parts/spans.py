@@ -6,11 +6,12 @@ for `width` elements per token.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple
 
 from txcalc.num import ceil_div, exact_div, floor_div, maximum, minimum, nearest_square, triangle
-from txcalc.parts.frozen import frozen
+from txcalc.parts.structs import FrozenStruct
 from txcalc.parts.work import NO_CACHE, Cache, Traffic, Workload
 
 
@@ -29,8 +30,7 @@ class Attended(NamedTuple):
         return rows * (self.heads + self.groups) * (self.d_qk + self.d_v)
 
 
-@frozen
-class Span:
+class Span(FrozenStruct):
     """The keys that a query may see. By default every key j ≤ i, and every key stays cached."""
 
     # What is cached, as `Leaf.cache_kind`.
@@ -107,12 +107,10 @@ class Span:
         return f"{what} of every token: {width} · S elements"
 
 
-@frozen
 class Causal(Span):
     """Query i attends to every key j ≤ i."""
 
 
-@frozen
 class Windowed(Span):
     """At most the last W keys, of which at most W are cached."""
 
@@ -135,9 +133,9 @@ class Windowed(Span):
     def visible(self, work: Workload) -> Any:
         return self._up_to(work.keys) - self._up_to(work.past)
 
+    @abstractmethod
     def _up_to(self, n: Any) -> Any:
         """Visible pairs of the first n queries."""
-        raise NotImplementedError
 
     def cache(self, work: Workload, width: Any) -> Cache:
         return Cache(0, width * self.window, width * minimum(work.keys, self.window))
@@ -147,7 +145,6 @@ class Windowed(Span):
         return width * block * (ceil_div(minimum(self.window - 1 + chunk, work.keys), block) + 1)
 
 
-@frozen
 class Window(Windowed):
     """Query i attends to key j when 0 ≤ i − j < W."""
 
@@ -160,7 +157,6 @@ class Window(Windowed):
         return f"{what} of the last {self.window:,} tokens: {width} · min(S, {self.window:,}) elements"
 
 
-@frozen
 class Chunks(Windowed):
     """Chunked attention (Llama-4): query i attends to key j ≤ i of the same chunk; at most W keys are cached."""
 
@@ -180,7 +176,6 @@ class Chunks(Windowed):
         return f"{what} of a chunk of {self.window:,} tokens: {width} · min(S, {self.window:,}) elements"
 
 
-@frozen
 class Selected(Span):
     """Query i attends to the `top_k` keys j ≤ i with the best index scores. All keys stay cached, for later queries
     choose others. The dense product covers all keys; only the masked pairs are fewer."""
@@ -204,7 +199,6 @@ class Selected(Span):
         return Window(window=self.top_k).visible(work)
 
 
-@frozen
 class Uncached(Span):
     """Bidirectional attention (encoders): nothing is cached."""
 
@@ -233,12 +227,10 @@ class Uncached(Span):
         return ""
 
 
-@frozen
 class Full(Uncached):
     """Every position attends to every other: no mask, no cache."""
 
 
-@frozen
 class CausalUncached(Uncached):
     """Causal attention over a text that is read once, as a whole: no cache."""
 
@@ -248,7 +240,6 @@ class CausalUncached(Uncached):
         return triangle(work.tokens)
 
 
-@frozen
 class UncachedWindow(Uncached):
     """Attention within a distance, of what is read once, as a whole: no cache."""
 
@@ -261,11 +252,10 @@ class UncachedWindow(Uncached):
     def describe(self) -> str:
         return f", window {self.window:,}"
 
-    def visible(self, work: Workload) -> Any:
-        raise NotImplementedError
+    @abstractmethod
+    def visible(self, work: Workload) -> Any: ...
 
 
-@frozen
 class WindowUncached(UncachedWindow):
     """Query i of a text attends to key j when 0 ≤ i − j < W."""
 
@@ -281,7 +271,6 @@ def _cut(n: Any, width: Any) -> tuple[tuple[Any, Any], ...]:
     return (full, width), (1, n - full * width)
 
 
-@frozen
 class SeparateWindows(Uncached):
     """Windows of a vision tower: each attends to itself; the last may be shorter."""
 
@@ -303,7 +292,6 @@ class SeparateWindows(Uncached):
             yield work._replace(batch=work.batch * number, tokens=tokens)
 
 
-@frozen
 class SquareWindows(Uncached):
     """Square windows of a picture, `side` positions high and wide, smaller at its edges; each attends to itself. The
     picture is the one nearest to a square with this many positions, in whole cells of `cell` × `cell` that are merged
@@ -338,7 +326,6 @@ class SquareWindows(Uncached):
                 yield work._replace(batch=work.batch * down * along, tokens=height * width)
 
 
-@frozen
 class CrossUncached(Uncached):
     """Cross-attention of queries that are not the sequence's, to every source position: no cache."""
 
@@ -349,7 +336,6 @@ class CrossUncached(Uncached):
         return work.tokens * work.source
 
 
-@frozen
 class CentredWindow(UncachedWindow):
     """A bidirectional window (encoders): query i attends to key j when |i − j| < W."""
 
@@ -358,7 +344,6 @@ class CentredWindow(UncachedWindow):
         return work.tokens * (2 * reach - 1) - 2 * triangle(reach - 1)
 
 
-@frozen
 class SparseBlocks(Uncached):
     """BigBird's block-sparse attention. Beyond (5 + 2·`random`)·`block` positions a query sees its own block, both
     neighbours, the first, the last and `random` others; queries of the first and last block, and shorter sequences, see
@@ -391,7 +376,6 @@ class SparseBlocks(Uncached):
         return tokens * tokens + beyond * (pairs - tokens * tokens)
 
 
-@frozen
 class Cross(Span):
     """Cross-attention: every decoder position sees every encoder position, whose K and V are cached once."""
 

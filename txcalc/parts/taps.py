@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from txcalc.parts.frozen import frozen
 from txcalc.parts.part import NO_CACHE, Cache, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 
 
-@frozen
 class Convolution(Leaf):
     """A one-dimensional convolution over time: of audio features, or depthwise in a recurrent mixer.
 

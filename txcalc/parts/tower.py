@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, NamedTuple
 
+from msgspec.structs import replace
+
 from txcalc.num import ceil_div, maximum, minimum
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Unused
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.model import Root, Stack
@@ -33,7 +33,6 @@ def _at(rate: Any, makes: Any, more: Any = 0) -> Stream:
     return on
 
 
-@frozen
 class Resampler(Composite):
     """Learned queries that resample positions: `makes` queries per window of `reads` positions.
 
@@ -60,7 +59,6 @@ class Resampler(Composite):
         return work._replace(batch=work.batch * windows, tokens=self.makes + beside, source=self.reads)
 
 
-@frozen
 class Projector(Composite):
     """From a tower's positions to tokens of the language model: steps in sequence, some of which merge neighbouring
     positions, pool them, or resample them with learned queries.
@@ -86,7 +84,6 @@ class Projector(Composite):
         return replace(self, steps=ways.chained(self.steps))
 
 
-@frozen
 class TowerStack(Root):
     """A vision or audio stack with its projector; the workload's tokens are those handed to the language model.
 
@@ -126,7 +123,6 @@ class TowerStack(Root):
         return replace(self, stack=self.stack.shard(ways), projector=self.projector.shard(ways))
 
 
-@frozen
 class Counted(Composite):
     """Towers of which only the number of parameters is known."""
 

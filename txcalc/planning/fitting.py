@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator

@@ -10,15 +10,16 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import fields, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import islice
 from math import prod
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from txcalc.errors import Fault, InputError, meant, nearest
 from txcalc.num import ceil_div
-from txcalc.parts.frozen import once, record
 
 MOST = 1 << 16
 ORDER = ("tp", "cp", "fsdp", "dp", "pp")  # from neighbours to those farthest apart
@@ -71,8 +72,7 @@ def standing(size: int, stride: int, node: int, ranks: int) -> tuple[int, int]:
     return fewest, most
 
 
-@record(kw_only=True)
-class Layout:
+class Layout(Struct, frozen=True, kw_only=True, dict=True):
     """tp · pp · cp · dp · fsdp accelerators.
 
     tp     tensor parallel: heads, feed-forward columns and vocabulary are split over tp ranks
@@ -124,7 +124,7 @@ class Layout:
         """Neighbouring ranks of a stage that hold every expert once between them."""
         return self.ep * self.expert_ways
 
-    @once
+    @cached_property
     def sharing(self) -> int:
         """Copies of the rest that experts are spread over."""
         return max(1, self.expert_group // self.tp)
@@ -135,12 +135,12 @@ class Layout:
         the same tokens."""
         return self.expert_group != self.tp
 
-    @once
+    @cached_property
     def alone(self) -> Layout:
         """One of its `dp` copies alone."""
         return self.replace(dp=1)
 
-    @once
+    @cached_property
     def uncut(self) -> Layout:
         """The same without a pipeline."""
         return self.replace(pp=1)
@@ -149,7 +149,7 @@ class Layout:
         """The same with other numbers."""
         return replace(self, **ways)
 
-    @once
+    @cached_property
     def _numbers(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in AXES}
 
@@ -237,7 +237,7 @@ class Layout:
     def __str__(self) -> str:
         return self._written
 
-    @once
+    @cached_property
     def _written(self) -> str:
         said = (f"{name}={n}" for name, n in self._numbers.items() if n not in (1, None) or self._said(name))
         return " ".join(said) or "one GPU"
@@ -247,7 +247,7 @@ class Layout:
         return name == "etp" and self.etp is not None and self.etp != max(1, self.tp // self.ep)
 
 
-AXES = tuple(field.name for field in fields(Layout))
+AXES = Layout.__struct_fields__
 SERVING = ("tp", "pp", "dp", "ep")
 # What a server has no use for, and why.
 UNSERVED: Mapping[str, str] = {

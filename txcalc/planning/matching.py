@@ -7,8 +7,9 @@ given; sizes that the description refuses (heads that do not divide a width) are
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from txcalc.errors import InputError
 from txcalc.model import Model

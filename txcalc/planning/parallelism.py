@@ -15,18 +15,19 @@ Source   Shoeybi et al. 2019 (arXiv 1909.08053) tensor parallel; Lepikhin et al.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import field, fields, replace
 from fractions import Fraction
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import accumulate, chain, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry, Ledger, Spot, along, spots, walk
 from txcalc.model import Model
 from txcalc.num import divisors, product
 from txcalc.parts.collectives import Receive, Send
-from txcalc.parts.frozen import record
 from txcalc.parts.model import Root, Stack
 from txcalc.parts.part import Leaf, Stream, Weight, Workload
 from txcalc.parts.sharding import Ways
@@ -42,8 +43,7 @@ KEPT = 64  # workloads whose ledger a stage keeps
 Asked = dict[Workload, dict[Any, Entry]]
 
 
-@record(eq=False)
-class PipelineStage:
+class PipelineStage(Struct, frozen=True, eq=False, dict=True):
     """Equal stages of a pipeline, `copies` of them, the first at number `first`: the tree that a rank of one holds.
 
     alive   elements alive at the peak of a step: of a number of tokens, and whether it decodes
@@ -54,10 +54,19 @@ class PipelineStage:
     first: int
     copies: int
     root: Root
-    asked: Asked = field(default_factory=dict, repr=False)
-    alive: dict[tuple[int, bool], Any] = field(default_factory=dict, init=False, repr=False)
-    passes: dict[Any, Any] = field(default_factory=dict, init=False, repr=False)
-    _walked: dict[Workload, Ledger] = field(default_factory=dict, init=False, repr=False)
+    asked: Asked = field(default_factory=dict)
+
+    @cached_property
+    def alive(self) -> dict[tuple[int, bool], Any]:
+        return {}
+
+    @cached_property
+    def passes(self) -> dict[Any, Any]:
+        return {}
+
+    @cached_property
+    def _walked(self) -> dict[Workload, Ledger]:
+        return {}
 
     def ledger(self, work: Workload) -> Ledger:
         """The rank's ledger, walked once for every workload; of many the latest are kept."""
@@ -368,5 +377,5 @@ def own_logits(root: Root) -> Root:
         return root
     own = replace(stack, head=replace(stack.head, join=None))
     made = cast(Any, root)
-    held = {field.name: own for field in fields(made) if getattr(made, field.name) is stack}
+    held = {name: own for name in made.__struct_fields__ if getattr(made, name) is stack}
     return cast(Root, replace(made, **held)) if held else own

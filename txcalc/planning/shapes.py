@@ -8,16 +8,16 @@ round more does not.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cached_property
 from math import gcd, isqrt, lcm
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import Struct, field
+
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.parts.frozen import record
 from txcalc.parts.mechanisms import ALL
 from txcalc.planning.fitting import need
 from txcalc.planning.serving.engine import EngineConfig
@@ -46,8 +46,7 @@ class Kin(Protocol):
     def data(self) -> dict[str, Any]: ...
 
 
-@record
-class DesignFamily:
+class DesignFamily(Struct, frozen=True):
     """Gated feed-forward, RMSNorm, rotary, no biases, as Llama's.
 
     vocab    V, rows of the embedding and of the head
@@ -126,8 +125,7 @@ class DesignFamily:
 TILE = 64
 
 
-@dataclass(frozen=True)
-class Likeness:
+class Likeness(Struct, frozen=True, dict=True):
     """Decoders with the layers of a model: heads and widths grow with D, everything else is unchanged (vocabulary,
     experts, ranks, windows, the order of the layers).
 
@@ -279,8 +277,7 @@ class Line(NamedTuple):
         return self.start + self.slope * rounds
 
 
-@record
-class DesignBudget:
+class DesignBudget(Struct, frozen=True):
     """What a design may spend: parameters, or the bytes of an accelerator with an engine and a context; or `flops` of
     training, 6·N·D: then `params` are the active parameters N that they allow with `tokens` D."""
 

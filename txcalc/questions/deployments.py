@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+from msgspec.structs import replace
+
 from txcalc.errors import Fault, InputError
-from txcalc.parts.frozen import record
 from txcalc.questions.arguments import checked, length, maybe, models, several_texts
 from txcalc.questions.options import Length
 from txcalc.questions.plans import Deployment, Point, Refusal
@@ -296,8 +297,7 @@ def _no_predictor(model: Model) -> InputError:
     return InputError("--draft", [f"{model.name} has no multi-token-prediction layers ({mend})"])
 
 
-@record(kw_only=True)
-class _Planner:
+class _Planner(Struct, frozen=True, kw_only=True):
     """The request, the same for every model and kind of accelerator.
 
     how         engine options that depend on neither model nor accelerator

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.questions.arguments import count, length, maybe, names

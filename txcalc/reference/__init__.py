@@ -23,9 +23,9 @@ except ModuleNotFoundError as missing:
     raise MissingExtra("the reference model", "torch", "verify") from missing
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
+from msgspec.structs import replace
 from torch import Tensor
 
 from txcalc.model import Model

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import torch
 import torch.nn.functional as F
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from txcalc.parts import attention as parts, cores, positions, spans

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from txcalc.parts import pooling as parts

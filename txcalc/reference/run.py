@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import UserDict
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import torch
+from msgspec import Struct, field
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 
@@ -61,8 +62,7 @@ class CacheTensors:
         return {path: sum(tensor[0].numel() for tensor in held) for path, held in self.tensors.items()}
 
 
-@dataclass(frozen=True)
-class Run:
+class Run(Struct, frozen=True):
     """One forward pass of one stack, for its parts.
 
     past        tokens in the cache

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
+
+from msgspec.structs import replace
 
 from txcalc.errors import InputError
 from txcalc.ledger import Ledger

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc.ledger import KINDS, Ledger
 from txcalc.planning.terms import Convention, ConventionTerm

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar
 
-from txcalc.parts.frozen import record
+from msgspec import Struct, field
+
 from txcalc.units import short
 
 Part = TypeVar("Part", bound=tuple[Any, ...])
@@ -88,8 +88,7 @@ def folded(parts: Iterable[Part]) -> list[list[Part]]:
     return list(groups.values())
 
 
-@record
-class Table:
+class Table(Struct, frozen=True):
     """Rows under headings, right-aligned except for the columns in `left`. `total`: the last row is a sum.
 
     Headings are texts or cells, whose text may have several lines.
@@ -111,8 +110,7 @@ class Table:
     crossed: bool = False
 
 
-@record
-class Report:
+class Report(Struct, frozen=True):
     """What a command prints: a header and tables, and `notes` on stderr.
 
     `good`: the first line is a verdict, and whether it is a good one.
@@ -120,18 +118,17 @@ class Report:
 
     tables: Sequence[Table]
     header: Sequence[str] = ()
-    notes: Sequence[str] = field(default=())
+    notes: Sequence[str] = ()
     good: bool | None = None
 
 
-@record
-class DataReport:
+class DataReport(Struct, frozen=True):
     """A report with its JSON document (`later` computes slow keys of it): of commands whose answer is not yet typed."""
 
     data: dict[str, Any]
     tables: Sequence[Table]
     header: Sequence[str] = ()
-    notes: Sequence[str] = field(default=())
+    notes: Sequence[str] = ()
     later: Callable[[], dict[str, Any]] | None = None
     good: bool | None = None
 

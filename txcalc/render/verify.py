@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
 from typing import Any
+
+from msgspec.structs import asdict
 
 from txcalc.render.measurements import near
 from txcalc.render.report import DataReport, Table, TableCell, cell, times

@@ -9,9 +9,10 @@ goes unnoticed, it is idle whatever it says.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import fields, is_dataclass
 from functools import cache
 from typing import Any
+
+from msgspec import Struct
 
 from txcalc.errors import InputError, shown
 from txcalc.sources.assemble import assemble
@@ -127,7 +128,9 @@ def alike(one: Any, other: Any) -> bool:
 @cache
 def _compared(kind: type) -> tuple[str, ...] | None:
     """The fields of a part in which it may differ; None of what is no part."""
-    return tuple(each.name for each in fields(kind) if each.compare) if is_dataclass(kind) else None
+    if not issubclass(kind, Struct):
+        return None
+    return tuple(name for name in kind.__struct_fields__ if name != "n_shared")  # a number that is only described
 
 
 def reason(raw: Raw, path: Path, unseen: bool) -> str:

@@ -13,7 +13,6 @@ from typing import Any
 from txcalc.errors import InputError, UnknownName, shown
 from txcalc.parts import options as keys_of
 from txcalc.parts.forms import pieces
-from txcalc.parts.frozen import frozen
 from txcalc.parts.mechanisms import ALL, ATTENTIONS, PARTS as PARTS, options, parts_of as parts_of
 
 # What a key may be is said beside the mechanisms; a description's own tables use the same words.
@@ -69,7 +68,6 @@ def tables_by_name(value: Any) -> Mapping[str, Any]:
     return value
 
 
-@frozen
 class IdentityOptions(keys_of.Options):
     """What a description says of the whole model: its name, what it is, how its checkpoint is stored."""
 
@@ -107,7 +105,6 @@ class IdentityOptions(keys_of.Options):
     )
 
 
-@frozen
 class StackOptions(keys_of.Options):
     """What a description says of a stack of layers beside its tables."""
 

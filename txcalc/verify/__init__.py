@@ -9,8 +9,9 @@ is no tolerance: integers are equal, and differences of formulas simplify to zer
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from importlib import import_module
+
+from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError, MissingExtra
 from txcalc.evidence.known import ORACLES, oracles_of

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from math import ceil
@@ -18,6 +17,7 @@ from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
+from msgspec.structs import replace
 
 from txcalc import hardware
 from txcalc.curves import PYTORCH, Curve, Efficiency

@@ -15,7 +15,6 @@ from txcalc.frames import html
 from txcalc.ledger import QUANTITIES, Entry, Ledger, PathStep
 from txcalc.model import Model
 from txcalc.num import whole
-from txcalc.parts.frozen import frozen, record
 from txcalc.parts.model import Root
 from txcalc.parts.part import Child, Leaf, MatMul, Operation, Traffic, Weight, Workload
 from txcalc.verify import flops
@@ -53,7 +52,6 @@ class NoDescription(Mapping[str, Any]):
         raise self.refused()
 
 
-@frozen
 class NoTree(Root):
     """The part tree of a measured module, which has none. Errors: `InputError`."""
 
@@ -63,7 +61,6 @@ class NoTree(Root):
         raise NoDescription(self.name).refused()
 
 
-@frozen
 class MeasuredLeaf(Leaf):
     """A module's own parameters, and its measured FLOPs (as multiply-adds)."""
 
@@ -85,8 +82,7 @@ class MeasuredLedger(Ledger):
     known = MappingProxyType({name: QUANTITIES[name] for name in ("params", "flops")})
 
 
-@record
-class MeasuredModel(Model):
+class MeasuredModel(Model, frozen=True):
     """A module on meta, and its inputs."""
 
     net: nn.Module | None = None

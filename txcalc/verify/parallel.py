@@ -16,7 +16,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from typing import Any, NamedTuple, cast
@@ -24,6 +23,7 @@ from typing import Any, NamedTuple, cast
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from msgspec.structs import replace
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 

@@ -17,7 +17,6 @@ import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
 from functools import partial
 from math import prod
 from multiprocessing.pool import Pool
@@ -26,6 +25,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from txcalc.errors import InputError

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import fields, is_dataclass, replace
 from itertools import combinations
 from typing import Any, NamedTuple
 
 import sympy
 import torch
+from msgspec import Struct
+from msgspec.structs import replace
 from sympy.core.function import Application
 from torch import Tensor
 from torch._dynamo.source import ConstantSource
@@ -62,9 +63,8 @@ class SizeSymbols:
         if isinstance(value, sympy.Expr):
             known = sorted(value.free_symbols, key=str)
             return sympy.lambdify(known, value, modules=[{}])(*(self.made[str(letter)] for letter in known))
-        if is_dataclass(value) and not isinstance(value, type):
-            said = {field.name: self.of(getattr(value, field.name)) for field in fields(value) if field.init}
-            return replace(value, **said)
+        if isinstance(value, Struct):
+            return replace(value, **{name: self.of(getattr(value, name)) for name in value.__struct_fields__})
         if isinstance(value, tuple):
             items = [self.of(item) for item in value]
             return type(value)(*items) if hasattr(value, "_fields") else tuple(items)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, TypeVar
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from txcalc.ledger import Ledger

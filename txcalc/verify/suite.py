@@ -10,12 +10,12 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Collection, Iterator
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from msgspec.structs import asdict
 
 from txcalc.errors import Fault, InputError, UnknownName
 from txcalc.hardware import Accelerator, parse

@@ -10,10 +10,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from txcalc.evidence.known import Evidence
 from txcalc.ledger import Entry, Ledger
 from txcalc.num import exact_div, total, whole
-from txcalc.parts.frozen import record
 
 # Experts are compared together: the data decides which of them run, but not their sum.
 ROUTED = "routed"
@@ -47,8 +48,7 @@ class CheckedRow(NamedTuple):
     for_all: bool = False
 
 
-@record
-class Measurement:
+class Measurement(Struct, frozen=True):
     """A measured figure that need not equal its prediction.
 
     load        the work that was measured

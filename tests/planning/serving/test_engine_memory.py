@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import tomllib
-from dataclasses import replace
 from statistics import median
 from typing import Any
 
 import engine_memory as evidence
 import llamacpp
 import pytest
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 import txcalc

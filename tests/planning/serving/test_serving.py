@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from fractions import Fraction
 from math import inf
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import pytest
 from command import Command
 from hypothesis import assume, given, strategies as st
+from msgspec.structs import replace
 from tiny import TINY
 
 import txcalc

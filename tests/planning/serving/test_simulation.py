@@ -7,7 +7,6 @@ import math
 import re
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from command import Command
 from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
 from typer.testing import CliRunner
 
 import txcalc

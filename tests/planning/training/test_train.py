@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import replace
 from itertools import pairwise
 from math import ceil
 from pathlib import Path
@@ -18,6 +17,7 @@ from typing import Any
 import pytest
 import step_time as evidence
 from command import Command
+from msgspec.structs import replace
 
 import txcalc
 from txcalc import hardware, load

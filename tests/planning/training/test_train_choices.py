@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 from test_train_exact import CORE, DECODER, HEAD, NORMED, PRODUCTS, ROOT, ROWS, USUAL, WIDE, card
 from tiny import TINY
 

@@ -4,12 +4,12 @@ own value; queries see all earlier entries or those that an index selects."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from typing import Any, ClassVar
+
+from msgspec.structs import replace
 
 from txcalc.num import ceil_div, exact_div, floor_div, minimum, product, triangle
 from txcalc.parts.cores import SoftmaxCore, attend
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import GroupedLinear, Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import REQUIRED, RMS_EPS, Conflict, flag, key, letter
@@ -32,7 +32,6 @@ from txcalc.parts.positions import Rotary
 from txcalc.parts.spans import Uncached, Window
 
 
-@frozen
 class Entries(Uncached):
     """Query i sees the entries of complete groups of `rate` tokens up to i, at most `top_k` of them. `Pool` caches
     them.
@@ -70,7 +69,6 @@ class Entries(Uncached):
         return width * (seen if self.top_k is None else minimum(seen, self.top_k))
 
 
-@frozen
 class Pool(Leaf):
     """One entry per `rate` tokens: Σ softmax(gates + bias)·kv over them, channel by channel; with `overlap` also over
     the group before, by a second half of kv and gates.
@@ -140,7 +138,6 @@ class Pool(Leaf):
         )
 
 
-@frozen
 class Compressor(Composite):
     """The projections to kv and gates, the pooling, and the entries' norm and rotation."""
 
@@ -162,7 +159,6 @@ class Compressor(Composite):
         return lambda work: work._replace(tokens=pool.new_entries(work), past=Entries(rate=pool.rate).number(work.past))
 
 
-@frozen
 class SelectionCore(Leaf):
     """Index scores: Σ w·relu(q·k) over a few heads, by which entries are selected.
 
@@ -195,7 +191,6 @@ class SelectionCore(Leaf):
         )
 
 
-@frozen
 class Selector(Composite):
     """The index: its own compressed entries, a few query heads from the low-rank queries, a weight per head."""
 
@@ -214,7 +209,6 @@ class Selector(Composite):
         yield Child("core", self.core)
 
 
-@frozen
 class CompressedCore(SoftmaxCore):
     """softmax(q·kᵀ)·k over the window and the entries, with a sink per head.
 
@@ -280,7 +274,6 @@ class CompressedCore(SoftmaxCore):
         return self.span.describe_cache("keys that are values", f"{self.d_qk:,}")
 
 
-@frozen
 class CompressedAttention(Composite):
     """Low-rank queries with a norm per head; one head of keys that are their own values; the result is rotated back,
     and projected in groups to a low rank, then to d_model.
@@ -326,7 +319,6 @@ class CompressedAttention(Composite):
         return 2 * self.n_heads * self.d_head
 
 
-@frozen
 class CompressedOptions(Mechanism, section="compressed", kind="attention", ordered=True):
     """`[compressed]`, with rotary positions."""
 

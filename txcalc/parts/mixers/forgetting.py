@@ -7,12 +7,12 @@ per score, and is cached with k and v.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc.notation import pair
 from txcalc.parts.cores import SoftmaxCore, attend
-from txcalc.parts.frozen import frozen
 from txcalc.parts.linear import Linear
 from txcalc.parts.options import REQUIRED, Conflict, divided, key, per_head, size
 from txcalc.parts.part import Child, Composite, Leaf, Operation, Workload, elementwise
@@ -21,7 +21,6 @@ from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal
 
 
-@frozen
 class ForgetGate(Leaf):
     """c: the running sum of log σ(f) per head, continued from the cache.
 
@@ -44,7 +43,6 @@ class ForgetGate(Leaf):
         return work.positions * self.n_heads
 
 
-@frozen
 class ForgettingCore(SoftmaxCore):
     """softmax(q·kᵀ + c_i − c_j)·v.
 
@@ -84,7 +82,6 @@ class ForgettingCore(SoftmaxCore):
         )
 
 
-@frozen
 class ForgettingAttention(Composite):
     """q, k, v, a forget gate per head, the core and o; positions are known by forgetting alone.
 
@@ -118,7 +115,6 @@ class ForgettingAttention(Composite):
         return replace(self, n_heads=heads, n_kv_heads=groups, core=core)
 
 
-@frozen
 class ForgettingOptions(Mechanism, section="forgetting", kind="attention"):
     n_heads: Any = key(size, REQUIRED, "query heads, each with a forget gate")
     n_kv_heads: Any = key(size, lambda at: at["forgetting"]["n_heads"], "key/value heads")

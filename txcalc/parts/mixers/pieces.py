@@ -10,7 +10,6 @@ from typing import Any, ClassVar, Final
 
 from txcalc.num import ceil_div, maximum
 from txcalc.parts.forms import FORMS, pieces, steps
-from txcalc.parts.frozen import frozen
 from txcalc.parts.options import REQUIRED, key, numbered
 from txcalc.parts.part import Child, Composite, Duty, Stream, Workload, on_batch, on_source
 from txcalc.parts.place import Mechanism, Place
@@ -51,7 +50,6 @@ def _stream(piece: Mapping[str, Any]) -> Stream:
     return on
 
 
-@frozen
 class Pieces(Composite):
     """Named leaves, in the order of computation."""
 
@@ -80,7 +78,6 @@ class Pieces(Composite):
         return self
 
 
-@frozen
 class PiecesOptions(Mechanism, section="pieces", kind="other", stands="", sums=0):
     leaves: Any = key(pieces, REQUIRED, "what it is made of, leaf by leaf: tables of name, form, sizes, …")
 

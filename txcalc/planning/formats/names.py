@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from txcalc.errors import InputError, UnknownName
 from txcalc.planning.formats import mixtures, quantised

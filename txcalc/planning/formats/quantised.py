@@ -10,9 +10,10 @@ Source   transformers' quantizers (`should_convert_module`), ModelOpt 0.47 (`uni
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
 from functools import cache
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc.errors import ABSENT, Fault, InputError
 from txcalc.ledger import Entry

@@ -6,8 +6,9 @@ Source   compressed-tensors 0.20 (`initialize_qparams` and its compressors)
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from txcalc.errors import ABSENT, Fault
 from txcalc.ledger import Entry

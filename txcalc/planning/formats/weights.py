@@ -8,15 +8,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from fractions import Fraction
+from functools import cached_property
 from itertools import cycle
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from txcalc.errors import InputError
 from txcalc.ledger import Entry
 from txcalc.num import ceil_div, product
-from txcalc.parts.frozen import once, record
 from txcalc.parts.part import Weight
 from txcalc.units import ALIASES
 
@@ -26,8 +28,7 @@ EXPERTS = frozenset({"experts"})
 EVERY_MATRIX = LAYERS | {"head", "embedding", "other"}
 
 
-@record
-class Format:
+class Format(Struct, frozen=True):
     """How weights are stored.
 
     bits     of an element
@@ -242,18 +243,19 @@ Numbers = Sequence[int | None]  # of layers; None: what stands in none
 Forms = Sequence[Format | None]
 
 
-@record
-class Mixed(Format):
+class Mixed(Format, frozen=True, dict=True):
     """Weights whose matrices have formats of their own, layer by layer; the fields are those of the format with most
     elements. `choices`: by an entry's name, numbers of layers with one format for each, or one for all; what they do
     not name is not quantised.
     """
 
-    choices: Mapping[str, Sequence[tuple[Numbers, Forms]]] = field(default_factory=dict, repr=False)
-    _parts: dict[Any, list[tuple[Format | None, int]]] = field(
-        default_factory=dict, init=False, repr=False, compare=False
-    )
+    choices: Mapping[str, Sequence[tuple[Numbers, Forms]]] = field(default_factory=dict)
     __hash__ = Format.__hash__
+
+    @cached_property
+    def _parts(self) -> dict[Any, list[tuple[Format | None, int]]]:
+        """What `parts` gives, by an entry's name and layers."""
+        return {}
 
     @classmethod
     def of(
@@ -284,11 +286,11 @@ class Mixed(Format):
                 if found:
                     elements[found] = elements.get(found, 0) + each * number
         main = max(elements, key=lambda form: elements[form], default=FORMATS["fp32" if wide == 32 else "bf16"])
-        made = cls(**{**vars(main), "name": name, "source": source, "wide": wide, "choices": choices})
+        made = cls(**{**asdict(main), "name": name, "source": source, "wide": wide, "choices": choices})
         made._parts.update(known)
         return made
 
-    @once
+    @cached_property
     def table(self) -> dict[str, dict[int | None, Format | None]]:
         """The formats by an entry's name and the layer's number."""
         return {

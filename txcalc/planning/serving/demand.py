@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
+
+from txcalc.parts.structs import FrozenStruct
 
 # Requests that each of a benchmark's clients sends: --num-prompts is 10 · --max-concurrency in InferenceX's runs
 # (SemiAnalysisAI/InferenceX, benchmarks, 2026-02).
@@ -88,15 +91,16 @@ def overload(utilisation: float, decoding: float, rate: float) -> Steady:
     return Steady(inf, None, inf, rate, utilisation, decoding, lasts=False)
 
 
-class Answered:
+class Answered(FrozenStruct):
     """The throughput and cost of `gpus` accelerators at a load; `answer` in tokens."""
 
     steady: Steady
     answer: int
 
     @property
+    @abstractmethod
     def gpus(self) -> int:
-        raise NotImplementedError
+        """Accelerators of all replicas."""
 
     @property
     def rate(self) -> float:

@@ -8,14 +8,15 @@ integers, and checked: the result fits, and one more does not.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import field, replace
 from typing import Any, NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
-from txcalc.parts.frozen import record
 from txcalc.planning.formats.quantised import cache_published, native
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
@@ -282,8 +283,7 @@ RULE = (
 )
 
 
-@record(eq=False)
-class Plan:
+class Plan(Struct, frozen=True, eq=False):
     """The answer: the best layout of the accelerators asked for (or of the fewest that fit), and the others; all have
     the `fixed` degrees."""
 

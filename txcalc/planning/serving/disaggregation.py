@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from txcalc.errors import Fault, InputError
-from txcalc.parts.frozen import record
 from txcalc.planning.layout import Group, Layout
 from txcalc.planning.links import NODE, seconds
 from txcalc.planning.serving.demand import Answered, Steady
@@ -25,7 +24,6 @@ SPLITS = 16  # the most splits that are tried
 LAYOUTS = 12  # layouts of each pool that are combined
 
 
-@record(eq=False)
 class Pools(Answered):
     """Two pools with their layouts.
 
@@ -148,7 +146,10 @@ def _pair(timer: Timer, one: LayoutCapacity, two: LayoutCapacity, concurrency: i
     most = float(min(two.max_concurrency, timer.at_once * two.layout.dp))
     steady = apart(prefill, decode, copies, transfer, clients, asked.rate or 0.0, most)
     step = timer.step(two.layout, min(concurrency, int(most)))
-    return Pools(one, two, handed, transfer, timer.prompt(one.layout), step, steady, asked.answer)
+    return Pools(
+        prefill=one, decode=two, handed=handed, transfer=transfer, prompt=timer.prompt(one.layout), step=step,
+        steady=steady, answer=asked.answer,
+    )  # fmt: skip
 
 
 def _transfer(held: Planner, one: Layout, two: Layout, prompt: int) -> float:

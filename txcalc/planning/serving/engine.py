@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import field, replace
 from fractions import Fraction
+from functools import cached_property
 from typing import NamedTuple
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.ledger import Entry
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
-from txcalc.parts.frozen import once, record
 from txcalc.planning.formats.names import NATIVE, weights_of
 from txcalc.planning.formats.weights import Format
 from txcalc.planning.serving.engine_memory import EngineMemory
@@ -54,8 +56,7 @@ def parse_reserve(text: str) -> Reserve:
     return Reserve(share, 0, "as asked")
 
 
-@record
-class EngineConfig:
+class EngineConfig(Struct, frozen=True, dict=True):
     """How an engine keeps weights and caches.
 
     weights   their format for the model that is served
@@ -139,7 +140,7 @@ class EngineConfig:
     def activation_bits(self) -> int:
         return 32 if self.weights.name == "fp32" else 16
 
-    @once
+    @cached_property
     def cache_bits(self) -> int:
         return bits_of(self.kv)
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from fractions import Fraction
-from functools import cache
+from functools import cache, cached_property
 from math import ceil
 from typing import Any
+
+from msgspec import Struct
 
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator
 from txcalc.ledger import Entry, same_input, walk
 from txcalc.model import Model
 from txcalc.num import ceil_div
-from txcalc.parts.frozen import once, record
 from txcalc.parts.model import Stack
 from txcalc.parts.part import MatMul, Weight
 from txcalc.planning.formats.weights import Format
@@ -50,8 +51,7 @@ def _visible(name: str, vendor: str, memory: int) -> int:
     return max(memory // 2, memory - parse_bytes(rule.get("unseen", "0B"), "unseen"))
 
 
-@record
-class EngineMemory:
+class EngineMemory(Struct, frozen=True, dict=True):
     """An engine on an accelerator.
 
     context     tokens that a sequence may have (max_model_len)
@@ -65,7 +65,7 @@ class EngineMemory:
     sequences: int | None = None
     tokens: int | None = None
 
-    @once
+    @cached_property
     def large(self) -> bool:
         """Whether the card is one of those that the engine gives larger batches."""
         table = data()["large"]

@@ -16,11 +16,12 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+from msgspec import Struct
+
 from txcalc.cards import numbers
 from txcalc.errors import Fault, InputError
 from txcalc.ledger import Entry
 from txcalc.model import Model
-from txcalc.parts.frozen import record
 from txcalc.units import parse_bytes, parse_rate
 
 MANY = 32  # tokens of a step from which on weights are copied to the accelerator
@@ -40,8 +41,7 @@ class HostMemory(NamedTuple):
     link: int = SLOT
 
 
-@record
-class Offload:
+class Offload(Struct, frozen=True):
     """Which of a model's tensors are in RAM: the table of tokens, the first `layers` whole, the routed experts of the
     first `experts` layers, and, where no layer at all is on an accelerator, the `head`.
 

@@ -11,9 +11,10 @@ from fractions import Fraction
 from math import sqrt
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
-from txcalc.parts.frozen import record
 from txcalc.planning.layout import SERVING_ORDER, Layout
 from txcalc.planning.serving.demand import ROUNDS, Answered, Demand, Steady, StepCurve
 from txcalc.planning.serving.deployment import MOST_SEQUENCES, Planner
@@ -47,8 +48,7 @@ class SpeculativeDecoding(NamedTuple):
         return g + 1 if a == 1 else (1 - a ** (g + 1)) / (1 - a)
 
 
-@record
-class Request:
+class Request(Struct, frozen=True):
     """The load: request lengths, arrivals and speculation.
 
     prompt        tokens per prompt
@@ -206,7 +206,6 @@ class Slo(NamedTuple):
         return steady.lasts and not slow and not late
 
 
-@record(eq=False)
 class OperatingPoint(Answered):
     """A layout at a number of concurrent sequences.
 
@@ -293,11 +292,17 @@ class Timer:
         steady = self.steady(layout, sequences) if rate is None else self.open(layout, rate)
         per_gpu, answer = prefill_rate * layout.dp / layout.gpus, self.asked.answer
         if not pace.caching:
-            return OperatingPoint(layout, sequences, ttft, None, 0.0, per_gpu, 1, steady, sequences)
+            return OperatingPoint(
+                layout=layout, sequences=sequences, ttft=ttft, tpot=None, output=0.0, input=per_gpu, answer=1,
+                steady=steady, held=sequences,
+            )  # fmt: skip
         held = min(sequences, most, self.at_once * layout.dp)
         tpot = self.step(layout, held)
         output = held / tpot.achievable / layout.gpus
-        return OperatingPoint(layout, sequences, ttft, tpot, output, per_gpu, answer, steady, held)
+        return OperatingPoint(
+            layout=layout, sequences=sequences, ttft=ttft, tpot=tpot, output=output, input=per_gpu, answer=answer,
+            steady=steady, held=held,
+        )  # fmt: skip
 
     def steady(self, layout: Layout, clients: int) -> Steady:
         """The steady state of a closed loop of `clients`, spread evenly over the replicas."""

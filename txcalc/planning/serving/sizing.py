@@ -9,8 +9,9 @@ rate, the one with the highest throughput.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from math import ceil, inf
+
+from msgspec.structs import replace
 
 from txcalc.errors import InputError
 from txcalc.planning.layout import Layout

@@ -11,9 +11,10 @@ from functools import cached_property
 from math import ceil, floor, log10, sqrt
 from typing import TYPE_CHECKING, NamedTuple
 
+from msgspec import Struct
+
 from txcalc.curves import Efficiency
 from txcalc.errors import Fault, InputError
-from txcalc.parts.frozen import record
 from txcalc.planning.layout import Layout
 from txcalc.planning.links import NODE
 from txcalc.planning.serving.demand import ROUNDS
@@ -60,8 +61,7 @@ class RidgeBatch(NamedTuple):
     with_cache: int | None
 
 
-@record(eq=False)
-class Serving:
+class Serving(Struct, frozen=True, eq=False, dict=True):
     """The speed of a plan that fits.
 
     chosen     its best layout at the concurrency or the rate asked for

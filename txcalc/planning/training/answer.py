@@ -5,11 +5,12 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from txcalc import hardware
 from txcalc.errors import InputError
 from txcalc.hardware import Accelerator, peak
 from txcalc.model import Model
-from txcalc.parts.frozen import record
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.inverse import fewest, largest
 from txcalc.planning.training.machine import Machine
@@ -22,8 +23,7 @@ from txcalc.planning.utilisation import REPORTED, MeasuredRate, Utilisation, uti
 ACTIVE = ("torchtitan", "llama-3")  # conventions that count routed experts times k/E
 
 
-@record
-class Training:
+class Training(Struct, frozen=True):
     """step       None where it is not known, and `why` says so
     max_tokens, min_gpus   the longest sequence, and the same layout over the fewest replicas, that fit
     rank       the requested one

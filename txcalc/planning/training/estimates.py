@@ -7,9 +7,11 @@ the communication of data parallelism and the optimizer step.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from txcalc.errors import InputError
 from txcalc.model import Model

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from txcalc.parts.frozen import record
+from msgspec import Struct
+
 from txcalc.planning.layout import Layout
 
 SPLITS = ("tp", "cp", "ep")
 
 
-@record(kw_only=True)
-class Framework:
+class Framework(Struct, frozen=True, kw_only=True):
     """How a framework keeps the state of a training run, by default.
 
     parameter   dtype of the stored weights

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from txcalc.errors import InputError
 from txcalc.model import Model

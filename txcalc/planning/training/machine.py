@@ -10,10 +10,11 @@ from __future__ import annotations
 from math import inf, log2
 from typing import NamedTuple
 
+from msgspec import Struct
+
 from txcalc.curves import PYTORCH, Curve
 from txcalc.errors import Fault, InputError
 from txcalc.hardware import Accelerator, peak
-from txcalc.parts.frozen import record
 from txcalc.planning.layout import Group, standing
 from txcalc.planning.links import seconds
 from txcalc.units import bits_of
@@ -42,8 +43,7 @@ PCIE = 31_507_692_307
 RINGS = "all_reduce", "all_gather", "reduce_scatter"  # what is sent around a ring
 
 
-@record
-class Machine:
+class Machine(Struct, frozen=True):
     """Where a run takes place.
 
     accelerator  with the node and the link between nodes that it is sold with, or those that were said

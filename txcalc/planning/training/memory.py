@@ -8,11 +8,12 @@ a temporary of a kernel or collective is freed.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError
 from txcalc.model import Model
-from txcalc.parts.frozen import record
 from txcalc.planning.training import profiles
 from txcalc.planning.training.activations import Kept, kept
 from txcalc.planning.training.collectives import collectives
@@ -31,8 +32,7 @@ CATEGORIES = (
 RESERVED = (1040, 1000)
 
 
-@record
-class RankPeak:
+class RankPeak(Struct, frozen=True):
     """Equal ranks.
 
     rank, count   the number of the first, and how many there are
@@ -72,8 +72,7 @@ class RankPeak:
         return (self.allocated + self.lent) * RESERVED[0] // RESERVED[1]
 
 
-@record
-class Ranks:
+class Ranks(Struct, frozen=True):
     """The ranks of a training run, equal ones folded."""
 
     model: Model

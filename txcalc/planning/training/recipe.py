@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
+from msgspec import Struct, field
+
 from txcalc.errors import Fault, InputError, UnknownName, meant, nearest
-from txcalc.parts.frozen import record
 from txcalc.planning.layout import Layout
 from txcalc.planning.training.frameworks import FRAMEWORKS, SCHEDULES, Framework
 from txcalc.planning.training.optimizers import OPTIMIZERS
@@ -29,8 +29,7 @@ FLASH = ("flash1", "flash2")
 CONTEXT_PARALLEL = ("ring", "allgather", "ulysses")
 
 
-@record
-class Recipe:
+class Recipe(Struct, frozen=True):
     """One training run.
 
     micro_batch      sequences per rank and forward pass

@@ -8,8 +8,10 @@ The layouts with the least estimated time are computed by `memory` and `StepTime
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from msgspec.structs import replace
 
 from txcalc.errors import Fault, InputError, Refuted, TxcalcError
 from txcalc.model import Model

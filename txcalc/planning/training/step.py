@@ -22,9 +22,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from itertools import pairwise
 
+from msgspec import Struct
+
 from txcalc.ledger import same_input
 from txcalc.model import Model
-from txcalc.parts.frozen import record
 from txcalc.parts.part import MatMul
 from txcalc.planning.gradients import flops_per_score, passes, scores
 from txcalc.planning.training import timeline
@@ -46,8 +47,7 @@ SPENT = ("products", "attention", "other kernels", "collectives of a layer")
 TWINS = {"all_gather": "reduce_scatter", "reduce_scatter": "all_gather"}  # in backward; others are their own
 
 
-@record
-class Work:
+class Work(Struct, frozen=True):
     """Seconds of one micro-batch in a pipeline piece, by cause.
 
     weights   of backward, the seconds for gradients of weights
@@ -73,8 +73,7 @@ class Work:
         return timeline.PieceTime(sum(self.forward.values()), inputs, self.weights, self.send)
 
 
-@record
-class Step:
+class Step(Struct, frozen=True):
     """One step of all ranks.
 
     floor, seconds   lower bound and achievable time

@@ -7,10 +7,10 @@ the shapes in its formulas, at the number of positions asked for.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from typing import Any
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor, nn
 
 from txcalc.errors import InputError

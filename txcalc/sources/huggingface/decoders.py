@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field
 from typing import Any
 
-from txcalc.parts.frozen import record
+from msgspec import Struct, field
+
 from txcalc.sources.huggingface import release
 from txcalc.sources.huggingface.config import GLOBAL, LOCAL, Config, Raw, layered
 from txcalc.sources.huggingface.keys import REQUIRED
@@ -25,8 +25,7 @@ def decoder(c: Config, name: str = "", **other: Any) -> Raw:
     return Decoder(**row).read(c)
 
 
-@record(kw_only=True)
-class Decoder:
+class Decoder(Struct, frozen=True, kw_only=True):
     """What a class has otherwise than Llama's: SwiGLU, RMSNorms before the parts, rotary positions, a head of its own.
 
     d_model … names     spellings of the widths and of the heads; `tables` stand beside the keys
@@ -201,8 +200,7 @@ class Decoder:
         return [*axes, c.mixture(raw, c.qwen_sparse(raw))] if self.stepped else axes
 
 
-@record(kw_only=True)
-class ExpertKeys:
+class ExpertKeys(Struct, frozen=True, kw_only=True):
     """Routed experts: the spellings of their number, of how many a token passes and of their width, and the defaults.
 
     `shared` is the key of how many every token passes, and its default, where there is `always` one or more or may be

@@ -39,12 +39,14 @@ if TYPE_CHECKING:
     from txcalc.questions.caches import crossover, formula
     from txcalc.questions.costs import compare, diff, show
     from txcalc.questions.deployments import deploy
-    from txcalc.questions.fits import design, fit
+    from txcalc.questions.design import design
+    from txcalc.questions.entropy import entropy
+    from txcalc.questions.fits import fit
     from txcalc.questions.kv import kv
-    from txcalc.questions.laws import entropy, scale
     from txcalc.questions.listings import export, measure, measurements, presets
     from txcalc.questions.proofs import calibrate, prove, trace, verify
     from txcalc.questions.reports import report
+    from txcalc.questions.scale import scale
     from txcalc.questions.sweeps import sweep
     from txcalc.questions.trainings import train
 
@@ -54,8 +56,10 @@ COMMANDS = {
     **dict.fromkeys(("crossover", "formula"), "caches"),
     "kv": "kv",
     "deploy": "deployments",
-    **dict.fromkeys(("design", "fit"), "fits"),
-    **dict.fromkeys(("entropy", "scale"), "laws"),
+    "design": "design",
+    "fit": "fits",
+    "entropy": "entropy",
+    "scale": "scale",
     **dict.fromkeys(("export", "measure", "measurements", "presets"), "listings"),
     **dict.fromkeys(("calibrate", "prove", "trace", "verify"), "proofs"),
     "report": "reports",

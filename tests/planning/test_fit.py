@@ -14,6 +14,7 @@ from command import Command, typed
 from hypothesis import assume, given, settings, strategies as st
 from typer.testing import CliRunner
 
+import txcalc
 from txcalc import fit, hardware, load
 from txcalc.cli import app
 from txcalc.errors import InputError
@@ -33,8 +34,6 @@ from txcalc.planning.shapes import (
     DesignFamily,
     Likeness,
     _depths,
-    boundary,
-    classics,
     designs,
     parse_ratio,
     trainable,
@@ -188,12 +187,13 @@ def test_cache_of_a_token_and_memory_with_a_context() -> None:
 
 
 def test_classic_shapes_and_the_boundary_between_them() -> None:
-    found = classics(budget(memory=16 * 10**9), DesignFamily())
-    assert [(s.layers, s.width) for s in found] == list(CLASSIC)
-    inside, outside = boundary(found)
-    assert inside is not None and outside is not None
-    assert ((inside.layers, inside.width), (outside.layers, outside.width)) == ((32, 4096), (40, 5120))
-    assert boundary([]) == (None, None)
+    answer = txcalc.design(memory="16GB")
+    assert [(shape.layers, shape.width) for shape in answer.classic] == list(CLASSIC)
+    largest, excess = answer.largest_classic, answer.smallest_excess
+    assert largest is not None and excess is not None
+    assert ((largest.layers, largest.width), (excess.layers, excess.width)) == ((32, 4096), (40, 5120))
+    scaled = txcalc.design("gpt2", memory="16GB")
+    assert scaled.largest_classic is None is scaled.smallest_excess
 
 
 def test_the_line_everybody_asks_for() -> None:

@@ -41,7 +41,6 @@ from txcalc.planning.scaling import (
     _range,
     ask,
     counted,
-    distribution,
     laws as scaling_laws,
 )
 from txcalc.planning.serving.deployment import Planner, check, largest
@@ -179,25 +178,6 @@ def test_laws_by_name() -> None:
     for source, said in ((EXPERTS, "describe dense models"), ("bert-base", "describe decoders")):
         with pytest.raises(InputError, match=said):
             counted(load(source))
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("0.5,0.25,1/4", ""),
-        ("0.33,0.33,0.33", "(write thirds as 1/3)"),
-        ("0.5,0.55", "the sum of --p is 1.05, expected 1 exactly"),
-        ("0.5,0.549", "thirds"),
-        ("0.5,x", "--p is 'x', expected probabilities"),
-        ("1/0,1", "expected probabilities"),
-    ],
-)
-def test_probabilities_sum_to_one(text: str, said: str) -> None:
-    try:
-        assert sum(distribution(text, "--p")) == 1 and not said
-    except InputError as error:
-        assert said and said in str(error)
-        assert ("thirds" in str(error)) == ("thirds" in said)
 
 
 # Sums over a generation's passes.

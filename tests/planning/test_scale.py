@@ -1,10 +1,9 @@
-"""Scaling laws against the papers' own numbers and, fitted again, their data; entropy against its definition."""
+"""Scaling laws against the papers' own numbers and, fitted again, their data."""
 
 from __future__ import annotations
 
 import csv
 import json
-from fractions import Fraction
 from math import exp, log
 from typing import Any
 
@@ -13,7 +12,7 @@ from command import Command
 from paths import DATA
 
 from txcalc.planning.gradients import FLOPS
-from txcalc.planning.scaling import LAWS, ScalingLaw, ScalingQuestion, ask, distribution, entropy
+from txcalc.planning.scaling import LAWS, ScalingLaw, ScalingQuestion, ask
 
 run = Command()
 GOPHER = 5.76e23
@@ -134,25 +133,3 @@ def test_a_perplexity_that_no_float_holds_is_infinite() -> None:
     assert [row[5] for row in rows] == ["infinite", "6.16e269"]
     _, out, _ = run("scale", "--params", "1", "--train-tokens", "10", "--json")
     assert [law["asked"]["perplexity"] is None for law in json.loads(out)["laws"]] == [True, False, True]
-
-
-def test_entropy_is_its_definition() -> None:
-    half, skewed = distribution("0.5,0.5", "p"), distribution("0.9,0.1", "q")
-    found = entropy(half, skewed)
-    assert found.entropy == 1
-    assert found.cross == pytest.approx(-(log(0.9) + log(0.1)) / 2 / log(2))
-    assert found.kl == pytest.approx(log(25 / 9) / 2 / log(2))
-    assert entropy(distribution("1/3,1/3,1/3", "p")).entropy == pytest.approx(log(3) / log(2))
-    assert entropy((Fraction(1), Fraction(0))).entropy == 0
-    never = entropy((Fraction(1), Fraction(0)), (Fraction(0), Fraction(1)))
-    assert (never.cross, never.kl) == (None, None)
-    sure = entropy((Fraction(1),), (Fraction(1),))
-    assert [str(sure.entropy), str(sure.cross), str(sure.kl)] == ["0.0"] * 3  # and no −0.0
-    same = entropy(skewed, skewed)
-    assert (same.kl, same.cross) == (0, pytest.approx(same.entropy))
-
-
-def test_what_cannot_be_coded_is_infinite_and_no_number() -> None:
-    code, out, _ = run("entropy", "1,0", "--against", "0,1", "--json")
-    data = json.loads(out)
-    assert (code, data["infinite"], data["kl"]["bits"], data["cross_entropy"]["perplexity"]) == (0, True, None, None)

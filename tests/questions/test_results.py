@@ -82,7 +82,7 @@ SAME: list[tuple[Callable[[], Any], str]] = [
     (lambda: txcalc.fit("gpt2", "mamba-2.8b", "t5-small", gpu=["4090", "m4-pro:3"], weights="native,Q8_0"),
      "fit gpt2 mamba-2.8b t5-small --gpu 4090 --gpu m4-pro:3 --weights native,Q8_0"),
     (lambda: txcalc.design(params="8B", gqa=4), "design --params 8B --gqa 4"),
-    (lambda: txcalc.design("mixtral-8x7b", compute=1e23, train_tokens=1e12, changes={"h_kv": 4}),
+    (lambda: txcalc.design("mixtral-8x7b", compute="1e23", train_tokens=1e12, changes={"h_kv": 4}),
      "design mixtral-8x7b --compute 1e23 --train-tokens 1T --set h_kv=4"),
     (lambda: txcalc.scale(LLAMA, train_tokens=15e12, bytes_per_token=4.2),
      "scale llama-3.1-8b --train-tokens 15T --bytes-per-token 4.2"),

@@ -77,7 +77,7 @@ def build(name: str) -> Any:
     function, question = function_of(name), question_of(name)
     adapter: Any = import_module(f"txcalc.cli.{name}").run if name in ADAPTERS else None
     declared = [*o.keywords(function), *(o.keywords(adapter) if adapter else ()), *_common(question)]
-    models = [each.name for each in declared if isinstance(each.option, o.Argument) and each.option.value in MODELS]
+    models = [each.name for each in declared if isinstance(each.option, o.Argument) and each.option.completes == MODELS]
     own = {each.name for each in o.keywords(adapter)} if adapter else set()
 
     def run(**values: Any) -> None:
@@ -87,6 +87,8 @@ def build(name: str) -> Any:
         values = {key: value for key, value in values.items() if value != []}  # which nobody repeated
         ignore = values.pop("ignore", None)
         changes = options.changes(values.pop("set_", None)) | options.adapters(values.pop("lora", None))
+        if "changes" in values:
+            values["changes"] = options.changes(values["changes"])
         typed = [values.pop(key) for key in models if key in values]
         sources = [item for value in typed if value is not None for item in _items(value)]
         extra = {key: values.pop(key) for key in [*values] if key in own}
@@ -103,7 +105,7 @@ def build(name: str) -> Any:
     return get_command(app)
 
 
-MODELS = ("SOURCE", "SOURCE…", "[SOURCE]")  # placeholders of arguments that are models
+MODELS = "source"  # the completion of arguments that are models
 
 
 def _items(value: Any) -> list[Any]:
@@ -130,11 +132,13 @@ def _common(question: o.Question) -> list[o.Keyword]:
     return found
 
 
+PYTHON = ("In Python:", "Errors:", ">>>")  # paragraphs of a docstring that the help leaves out
+
+
 def help_of(function: Callable[..., Any]) -> str:
-    """The help: a docstring up to its errors and examples."""
-    text = cleandoc(function.__doc__ or "")
-    paragraphs = text.split("\n\n")
-    end = next((i for i, each in enumerate(paragraphs) if each.startswith(("Errors:", ">>>"))), len(paragraphs))
+    """The help: a docstring up to what concerns Python alone."""
+    paragraphs = cleandoc(function.__doc__ or "").split("\n\n")
+    end = next((i for i, each in enumerate(paragraphs) if each.startswith(PYTHON)), len(paragraphs))
     return "\n\n".join(paragraphs[:end])
 
 

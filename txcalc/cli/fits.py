@@ -1,13 +1,11 @@
-"""`fit`, `design`."""
+"""`fit`."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any
 
-import typer
-
 import txcalc
-from txcalc.cli import completion, options as o
+from txcalc.cli import options as o
 from txcalc.cli.command import command
 
 
@@ -26,34 +24,3 @@ def fit(sources: o.MaybeSources = None, **asked: Any) -> Any:
     Example: txcalc fit qwen3-32b gpt-oss-20b --gpu 4090 --gpu 4090:2 --gpu m4-pro
     """
     return txcalc.fit(*(sources or ()), **asked)
-
-
-@command(
-    params=o.option("--params", "The budget."),
-    compute=o.option("--compute", "The budget, 6·N·D with N the active parameters."),
-    train_tokens=o.option("--train-tokens", "D for --compute (default: 20 per parameter)."),
-    vocab=o.length("--vocab", "Rows of the vocabulary (default: 32,000)."),
-    ratio=o.own("F/D before it is rounded up to a multiple of 256 (default: 8/3).", "R"),
-    gqa=o.length("--gqa", "Query heads per key/value head (default: 1)."),
-    head=o.length("--head", "Width per head (default: 128)."),
-    tied=o.own("Tie embedding and head."),
-    context=o.length("--context", "Also count its cache and activations (default: weights only)."),
-)
-def design(
-    source: Annotated[
-        str | None,
-        typer.Argument(
-            help="A model to scale (experts, MLA, windows, hybrids …), heads and widths growing with D; without one, "
-            "Llama's architecture.",
-            autocompletion=completion.source,
-            metavar="[SOURCE]",
-        ),
-    ] = None,
-    set_: Annotated[list[str] | None, o.option("--set", "With SOURCE; or an expression: F=8/3*D. Repeatable.")] = None,
-    **asked: Any,
-) -> Any:
-    """Shapes for a budget of parameters, memory or training FLOPs: L, D, h, h_kv and F, on hardware-friendly multiples.
-
-    Example: txcalc design --memory 16GB --weights fp16
-    """
-    return txcalc.design(source, changes=o.changes(set_), **asked)

@@ -11,10 +11,8 @@ Source   Hoffmann et al. 2022 (arXiv 2203.15556), section 3.3; each law's consta
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
-from fractions import Fraction
-from math import exp, fsum, log, log2
+from math import exp, log
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -236,55 +234,3 @@ def counted(model: Model) -> int:
     if faults:
         raise InputError(model.name, faults)
     return model.params
-
-
-def distribution(text: str, flag: str) -> tuple[Fraction, ...]:
-    """Probabilities, `0.5,0.25,1/4`, that sum to 1 exactly. Errors: `InputError` with every fault."""
-    found: list[Fraction] = []
-    faults: list[Fault | str] = []
-    for item in text.split(","):
-        if not re.fullmatch(r"\s*\d{1,30}(\.\d{0,30}|/0*[1-9]\d{0,29})?\s*", item, re.ASCII):
-            faults.append(Fault(flag, item.strip(), "probabilities such as 0.25 or 1/4, separated by commas"))
-        else:
-            found.append(Fraction(item.strip()))
-    whole = sum(found, Fraction(0))
-    if not faults and whole != 1:
-        mend = "write thirds as 1/3" if abs(whole - 1) < Fraction(1, 20) else ""
-        faults.append(Fault(f"the sum of {flag}", float(whole), "1 exactly", mend))
-    if faults:
-        raise InputError("entropy", faults)
-    return tuple(found)
-
-
-class EntropyValues(NamedTuple):
-    """Sums over a distribution p, and one that it is compared with (q); in bits, None where infinite or without q.
-
-    entropy   −Σ p·log2 p
-    cross     −Σ p·log2 q: what coding p costs with a code made for q; infinite where q excludes what p allows
-    kl        cross − entropy
-    """
-
-    p: tuple[Fraction, ...]
-    q: tuple[Fraction, ...] | None
-    entropy: float
-    cross: float | None
-    kl: float | None
-
-
-def entropy(p: tuple[Fraction, ...], q: tuple[Fraction, ...] | None = None) -> EntropyValues:
-    """The entropy of p, and with q the cross-entropy and the Kullback–Leibler divergence, each sum over what p allows.
-
-    Source   Shannon 1948; Kullback and Leibler 1951
-    Errors   `InputError` where p and q are of different lengths
-    """
-    own = -fsum(float(x) * log2(float(x)) for x in p if x) + 0.0
-    if q is None:
-        return EntropyValues(p, None, own, None, None)
-    if len(p) != len(q):
-        raise InputError("entropy", [f"p has {len(p)} probabilities and --against {len(q)}, expected as many"])
-    pairs = [(x, y) for x, y in zip(p, q, strict=True) if x]
-    if not all(y for _, y in pairs):
-        return EntropyValues(p, q, own, None, None)
-    cross = -fsum(float(x) * log2(float(y)) for x, y in pairs) + 0.0
-    divergence = fsum(float(x) * log2(float(x / y)) for x, y in pairs)
-    return EntropyValues(p, q, own, cross, max(0.0, divergence))

@@ -7,7 +7,7 @@ round more does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
 from functools import cached_property
 from math import gcd, isqrt, lcm
@@ -412,10 +412,3 @@ CLASSIC = ((12, 768), (24, 1024), (24, 2048), (32, 4096), (40, 5120), (60, 6656)
 def classics(budget: DesignBudget, family: DesignFamily) -> list[DecoderShape]:
     """The shapes everybody knows, in this family: which of them fit."""
     return [budget.shape(*shape) for shape in CLASSIC if shape[1] % (family.d_head * family.gqa) == 0]
-
-
-def boundary(shapes: Iterable[DecoderShape]) -> tuple[DecoderShape | None, DecoderShape | None]:
-    """The largest that fits and the smallest that does not."""
-    by_size = sorted(shapes, key=lambda s: s.spare, reverse=True)
-    inside, outside = [s for s in by_size if s.fits], [s for s in by_size if not s.fits]
-    return (inside[-1] if inside else None), (outside[0] if outside else None)

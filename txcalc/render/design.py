@@ -1,95 +1,66 @@
-"""The report of `txcalc design`."""
+"""The tables of `design`."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from txcalc.planning.shapes import RULE, DecoderShape, DesignBudget, boundary
-from txcalc.render.report import DataReport, Table, TableCell, cell, column, rounded
+from txcalc.questions.design import Design, Shape
+from txcalc.render.report import Report, Table, TableCell, cell, column, rounded
 from txcalc.units import iec, short
 
 
-def design_report(
-    budget: DesignBudget, shapes: Sequence[DecoderShape], classic: Sequence[DecoderShape], asked: str
-) -> DataReport:
-    """Shapes that spend a budget, and which of the classic ones do not exceed it."""
-    family, form = budget.family, budget.engine.weights.name
-    spent = f"{form}, {_counted(budget)}"
+def report(answer: Design, form: str) -> Report:
+    """Shapes that meet the budget, and which of the classic ones do not exceed it."""
+    budget, in_bytes = answer.budget, answer.budget.params is None
+    best = f"no shape meets {budget.text}"
+    for shape in answer.rows[:1]:
+        best = f"best for {budget.text}: {shape.layers} layers of D = {shape.width:,}, {short(shape.params)} parameters"
+    header = [best, f"{budget.text}: {_counted(answer)}", *answer.family.summary]
+    if answer.classic and in_bytes:
+        nearest = ((answer.largest_classic, "fits"), (answer.smallest_excess, "does not"))
+        words = [f"L={shape.layers} D={shape.width} {verb}" for shape, verb in nearest if shape]
+        header.append(f"{budget.text} at {answer.weights}: {', '.join(words)}")
+    tables = [_table(f"Best first: {answer.rule}", answer.rows, in_bytes)]
+    if answer.classic:
+        tables.append(_table("Well-known shapes, in this family", answer.classic, in_bytes, verdicts=in_bytes))
+    return Report(tables, header)
+
+
+def _counted(answer: Design) -> str:
+    """What counts towards the budget."""
+    budget = answer.budget
     if budget.flops is not None:
-        spent = (
-            f"FLOPs of training, 6·N·D: N = {short(budget.params)} active parameters, D = {short(budget.tokens)} tokens"
-        )
-    elif budget.params is not None:
-        spent = "parameters"
-    best = f"no shape meets {asked}"
-    for shape in shapes[:1]:
-        best = f"best for {asked}: {shape.layers} layers of D = {shape.width:,}, {short(shape.params)} parameters"
-    header = [best, f"{asked}: {spent}", *family.describe(), _line(budget, classic, asked, form)]
-    tables = [_table(f"Best first: {RULE}", budget, shapes)]
-    if classic:
-        tables.append(_table("Well-known shapes, in this family", budget, classic, budget.params is None))
-    data = {
-        "schema": "txcalc/design/1",
-        "budget": {
-            "params": budget.params,
-            "memory_bytes": budget.memory,
-            "context": budget.context,
-            "flops": budget.flops,
-            "tokens": budget.tokens,
-        },
-        "weights": form,
-        "family": family.data(),
-        "rule": RULE,
-        "rows": [_shape(budget, shape) for shape in shapes],
-        "classic": [_shape(budget, shape) for shape in classic],
-    }
-    return DataReport(data, tables, [line for line in header if line])
-
-
-def _shape(budget: DesignBudget, shape: DecoderShape) -> dict[str, Any]:
-    """A shape and how to build it."""
-    made = budget.family.built(shape.layers, shape.width)
-    spent = {} if budget.tokens is None else {"train_flops": 6 * shape.active * budget.tokens}
-    return {**shape._asdict(), "fits": shape.fits, **made, **spent}
-
-
-def _counted(budget: DesignBudget) -> str:
+        sizes = f"N = {short(budget.params)} active parameters, D = {short(budget.tokens)} tokens"
+        return f"FLOPs of training, 6·N·D: {sizes}"
+    if budget.params is not None:
+        return "parameters"
     if budget.context is None:
-        return "weights only (--context adds a cache)"
-    return f"weights, one sequence of {budget.context:,} tokens and its activations"
+        return f"{answer.weights}, weights only (--context adds a cache)"
+    return f"{answer.weights}, weights, one sequence of {budget.context:,} tokens and its activations"
 
 
-def _line(budget: DesignBudget, classic: Sequence[DecoderShape], asked: str, form: str) -> str:
-    """16 GB at fp16: L=32 D=4096 fits, L=40 D=5120 does not."""
-    if budget.params is not None or not classic:
-        return ""
-    inside, outside = boundary(classic)
-    words = [
-        f"L={shape.layers} D={shape.width} {verb}"
-        for shape, verb in ((inside, "fits"), (outside, "does not"))
-        if shape is not None
-    ]
-    return f"{asked} at {form}: {', '.join(words)}"
-
-
-def _table(title: str, budget: DesignBudget, shapes: Sequence[DecoderShape], judged: bool = False) -> Table:
-    rows = []
-    routed = any(shape.active != shape.params for shape in shapes)
-    for shape in shapes:
-        spare = rounded(shape.spare) if budget.params is not None else TableCell(shape.spare, iec(shape.spare))
-        sizes = (shape.layers, shape.width, shape.heads, shape.kv_heads, shape.d_ff)
-        fits = (
-            (TableCell(shape.fits, "yes" if shape.fits else "no", "green" if shape.fits else "red"),) if judged else ()
-        )
-        held = TableCell(shape.cache_per_token, iec(shape.cache_per_token))
-        counted = (rounded(shape.params), *((rounded(shape.active),) if routed else ()))
-        rows.append((*map(cell, sizes), *counted, TableCell(shape.bytes, iec(shape.bytes)), held, spare, *fits))
-    left = column("left over", "" if budget.params is not None else "bytes")._replace(text="left\nover")
-    names: list[Any] = ["L", "D", "h", "h_kv", "F", "parameters", *(["active"] if routed else [])]
-    cache = column("cache per token", "bytes")._replace(text="cache\nper token")
-    kept = [column("memory", "bytes"), cache, left, *(["fits"] if judged else [])]
-    filled = [i for i in range(len(names)) if any(row[i].value is not None for row in rows)]
-    headings = [names[i] for i in filled] + kept
-    lines = [[*(row[i] for i in filled), *row[len(names) :]] for row in rows]
-    return Table(title, headings, lines, left=frozenset())
+def _table(title: str, shapes: Sequence[Shape], in_bytes: bool, verdicts: bool = False) -> Table:
+    """One row per shape; sizes that no shape has are left out."""
+    experts = any(shape.active != shape.params for shape in shapes)
+    sizes: dict[Any, list[TableCell]] = {
+        "L": [cell(shape.layers) for shape in shapes],
+        "D": [cell(shape.width) for shape in shapes],
+        "h": [cell(shape.heads) for shape in shapes],
+        "h_kv": [cell(shape.kv_heads) for shape in shapes],
+        "F": [cell(shape.d_ff) for shape in shapes],
+        "parameters": [rounded(shape.params) for shape in shapes],
+    }
+    columns = {name: cells for name, cells in sizes.items() if any(each.value is not None for each in cells)}
+    if experts:
+        columns["active"] = [rounded(shape.active) for shape in shapes]
+    columns[column("memory", "bytes")] = [TableCell(shape.bytes, iec(shape.bytes)) for shape in shapes]
+    cache = column("cache per token", "bytes", "cache\nper token")
+    columns[cache] = [TableCell(shape.cache_per_token, iec(shape.cache_per_token)) for shape in shapes]
+    left_over = column("left over", "bytes" if in_bytes else "", "left\nover")
+    columns[left_over] = [TableCell(s.spare, iec(s.spare)) if in_bytes else rounded(s.spare) for s in shapes]
+    if verdicts:
+        columns["fits"] = [
+            TableCell(shape.fits, "yes" if shape.fits else "no", "green" if shape.fits else "red") for shape in shapes
+        ]
+    return Table(title, list(columns), list(zip(*columns.values(), strict=True)), left=frozenset())

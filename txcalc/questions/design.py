@@ -1,0 +1,199 @@
+"""`design`: shapes of decoders that meet a budget of parameters, memory or training FLOPs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated, Any
+
+from txcalc.errors import Fault, InputError
+from txcalc.planning import shapes
+from txcalc.planning.fitting import checked_context
+from txcalc.planning.serving.engine import Reserve, engine, parse_reserve
+from txcalc.planning.shapes import DesignBudget, DesignFamily, Likeness
+from txcalc.questions import options as o
+from txcalc.questions.answers import Answer, Result
+from txcalc.questions.arguments import count, length, maybe
+from txcalc.sources import load
+from txcalc.units import parse_bytes
+
+if TYPE_CHECKING:
+    from txcalc.sources import Source
+
+
+BASE_HELP = (
+    "A model to scale (experts, MLA, windows, hybrids …), heads and widths growing with D; without one, "
+    "Llama's architecture."
+)
+BaseArgument = Annotated["Source | None", o.Argument(BASE_HELP, "[SOURCE]", "source")]
+
+
+class Budget(Answer):
+    """A budget as it was given (`text`): parameters, bytes of memory (with the cache of a context), or training FLOPs
+    on a number of tokens."""
+
+    params: int | None
+    memory_bytes: int | None
+    context: int | None
+    flops: int | None
+    tokens: int | None
+    text: str
+
+
+class Family(Answer, kw_only=True):
+    """What all shapes share: Llama's sizes, or a model to scale (`like`) with its changes; in words in `summary`."""
+
+    vocab: int | None = None
+    ratio: str | None = None
+    gqa: int | None = None
+    d_head: int | None = None
+    tied: bool | None = None
+    like: str | None = None
+    sizes: dict[str, Any] | None = None
+    multiple: int | None = None
+    round: int | None = None
+    summary: tuple[str, ...]
+
+
+class Shape(Answer):
+    """A shape, and how to build it: an inline description, or changes of a model.
+
+    spare   parameters or bytes of the budget that are left over; below 0: missing
+    """
+
+    layers: int
+    width: int
+    heads: int | None
+    kv_heads: int | None
+    d_ff: int | None
+    params: int
+    active: int
+    bytes: int
+    cache_per_token: int
+    spare: int
+    fits: bool
+    inline: str | None = None
+    changes: dict[str, Any] | None = None
+    train_flops: int | None = None
+
+
+class Design(Result, tag_field="schema", tag="txcalc/design/1", kw_only=True):
+    """Shapes that meet a budget, best first by a rule; `classic`: well-known ones."""
+
+    budget: Budget
+    weights: str
+    family: Family
+    rule: str
+    rows: tuple[Shape, ...]
+    classic: tuple[Shape, ...]
+
+    @property
+    def largest_classic(self) -> Shape | None:
+        """The largest of the well-known shapes that fits."""
+        return min((shape for shape in self.classic if shape.fits), key=lambda shape: shape.spare, default=None)
+
+    @property
+    def smallest_excess(self) -> Shape | None:
+        """The smallest of the well-known shapes that does not fit."""
+        return max((shape for shape in self.classic if not shape.fits), key=lambda shape: shape.spare, default=None)
+
+
+@o.question("txcalc design --memory 16GB --weights fp16")
+def design(
+    source: BaseArgument = None,
+    *,
+    changes: Annotated[
+        Mapping[str, Any] | None, o.SET.more("With SOURCE; or an expression: F=8/3*D. Repeatable.", repeats=True)
+    ] = None,
+    params: Annotated[o.Length | float | None, o.PARAMS.more("The budget.")] = None,
+    memory: Annotated[str | None, o.MEMORY] = None,
+    compute: Annotated[
+        o.Length | float | None, o.COMPUTE.more("The budget, 6·N·D with N the active parameters.", parse=None)
+    ] = None,
+    train_tokens: Annotated[
+        o.Length | float | None, o.TRAIN_TOKENS.more("D for --compute (default: 20 per parameter).", parse=None)
+    ] = None,
+    weights: Annotated[str, o.WEIGHTS] = "bf16",
+    vocab: Annotated[
+        o.Length | None, o.Option("Rows of the vocabulary (default: 32,000).", "N", "Model", parse=o.parse_tokens)
+    ] = None,
+    ratio: Annotated[
+        float | str | None,
+        o.Option("F/D before it is rounded up to a multiple of 256 (default: 8/3).", "R", "Model"),
+    ] = None,
+    gqa: Annotated[
+        int | None, o.Option("Query heads per key/value head (default: 1).", "N", "Model", parse=o.parse_tokens)
+    ] = None,
+    head: Annotated[
+        o.Length | None, o.Option("Width per head (default: 128).", "N", "Model", parse=o.parse_tokens)
+    ] = None,
+    tied: Annotated[bool, o.Option("Tie embedding and head.", None, "Model")] = False,
+    context: Annotated[
+        o.Length | None, o.CONTEXT.more("Also count its cache and activations (default: weights only).")
+    ] = None,
+    kv: Annotated[str, o.KV] = "bf16",
+    reserve: Annotated[str | None, o.RESERVE.more("Default: the engine's own, or 10%.")] = None,
+) -> Design:
+    """Shapes for a budget of parameters, memory or training FLOPs: L, D, h, h_kv and F, on hardware-friendly multiples.
+
+    Errors: `InputError`, `UnknownName`.
+
+    >>> import txcalc
+    >>> best = txcalc.design(params="8B").rows[0]
+    >>> txcalc.load(best.inline).params == best.params
+    True
+    """
+    given = [value for value in (params, memory, compute) if value is not None]
+    if len(given) != 1:
+        raise InputError("design", ["give one of --params, --memory and --compute"])
+    if train_tokens is not None and compute is None:
+        raise InputError("options", ["--train-tokens needs --compute"])
+    sizes = {"ratio": ratio, "gqa": gqa, "head": head, "vocab": vocab, "tied": tied or None}
+    family = _family(source, changes or {}, {name: value for name, value in sizes.items() if value is not None})
+    kept_free = Reserve.none() if reserve is None else parse_reserve(reserve)
+    target, flops, tokens = maybe(params, "--params", count), maybe(compute, "--compute", count), None
+    if flops is not None:
+        target, tokens = shapes.trainable(flops, count(train_tokens, "--train-tokens") if train_tokens else None)
+    if target is not None and not 0 < target <= shapes.MOST_PARAMS:
+        flag, what = ("--params", "a count of") if params is not None else ("--compute", "what trains")
+        raise InputError("design", [Fault(flag, given[0], f"{what} 1 to {shapes.MOST_PARAMS:,} parameters")])
+    memory_bytes = maybe(memory, "--memory", parse_bytes)
+    longest = None if context is None else checked_context(length(context, "--context"))
+    narrowest = family.model(family.first, family.step()) if isinstance(family, DesignFamily) else family.base
+    serving = engine(narrowest, weights, kv, reserve=kept_free)
+    budget = DesignBudget(family, serving, longest, target, memory_bytes, flops, tokens)
+    classic = shapes.classics(budget, family) if isinstance(family, DesignFamily) else []
+    return Design(
+        budget=Budget(target, memory_bytes, longest, flops, tokens, str(given[0])),
+        weights=serving.weights.name,
+        family=Family(**family.data(), summary=tuple(family.describe())),
+        rule=shapes.RULE,
+        rows=tuple(_shape(budget, shape) for shape in shapes.designs(budget)),
+        classic=tuple(_shape(budget, shape) for shape in classic),
+    )
+
+
+def _shape(budget: DesignBudget, shape: shapes.DecoderShape) -> Shape:
+    """A shape with how to build it, and the FLOPs that train it."""
+    train_flops = None if budget.tokens is None else 6 * shape.active * budget.tokens
+    built = budget.family.built(shape.layers, shape.width)
+    return Shape(*shape, shape.fits, built.get("inline"), built.get("changes"), train_flops)
+
+
+def _family(source: Source | None, changes: Mapping[str, Any], sizes: Mapping[str, Any]) -> DesignFamily | Likeness:
+    """Llama's family, or a model's. Errors: `InputError`."""
+    if source is not None:
+        if sizes:
+            flags = ", ".join(f"--{name}" for name in sizes)
+            model = source if isinstance(source, str) else "a model"
+            raise InputError("options", [f"{flags} apply to a Llama-like family: change {model} with --set"])
+        return Likeness(load(source), changes)
+    if changes:
+        raise InputError("options", ["--set needs a model (without one: --ratio, --gqa, --head, --vocab)"])
+    default = DesignFamily()
+    return DesignFamily(
+        length(sizes.get("vocab", default.vocab), "--vocab"),
+        shapes.parse_ratio(str(sizes["ratio"])) if "ratio" in sizes else default.ratio,
+        length(sizes.get("gqa", default.gqa), "--gqa"),
+        length(sizes.get("head", default.d_head), "--head"),
+        "tied" in sizes,
+    ).checked()

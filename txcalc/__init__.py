@@ -10,7 +10,7 @@
 Every command is a function too, which is imported when it is first called:
 
 >>> txcalc.compare(model, model.set(h_kv=32)).rows[0].values
-[8030261248, 8835567616]
+(8030261248, 8835567616)
 """
 
 import gc
@@ -36,12 +36,15 @@ finally:
         gc.enable()
 
 if TYPE_CHECKING:
-    from txcalc.questions.caches import crossover, formula
-    from txcalc.questions.costs import compare, diff, show
+    from txcalc.questions.caches import formula
+    from txcalc.questions.compare import compare
+    from txcalc.questions.costs import show
+    from txcalc.questions.crossover import crossover
     from txcalc.questions.deployments import deploy
     from txcalc.questions.design import design
     from txcalc.questions.entropy import entropy
     from txcalc.questions.fits import fit
+    from txcalc.questions.diff import diff
     from txcalc.questions.kv import kv
     from txcalc.questions.listings import export, measure, measurements, presets
     from txcalc.questions.proofs import calibrate, prove, trace, verify
@@ -52,8 +55,11 @@ if TYPE_CHECKING:
 
 # The functions of `txcalc.questions`, and the module of each.
 COMMANDS = {
-    **dict.fromkeys(("compare", "diff", "show"), "costs"),
-    **dict.fromkeys(("crossover", "formula"), "caches"),
+    "compare": "compare",
+    "diff": "diff",
+    "show": "costs",
+    "crossover": "crossover",
+    "formula": "caches",
     "kv": "kv",
     "deploy": "deployments",
     "design": "design",

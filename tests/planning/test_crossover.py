@@ -431,13 +431,14 @@ def test_json() -> None:
     data = run.data("llama-3.1-8b", "mistral-7b")
     assert data["schema"] == "txcalc/crossover/1"
     assert len(data["rows"]) == 2 * 2 * len(RULES)
-    assert data["rows"][6] == {
+    row = {
         "model": "llama-3.1-8b",
         "rule": LINEAR,
         "attention": "dense",
         "formula": "D·(2·d_h·(h + h_kv) + 3·F)/(2·h·d_h)",
         "tokens": 26_624,
     }
+    assert data["rows"][6].items() >= row.items()
     never = data["rows"][-1]
     assert (never["model"], never["tokens"], never["formula"]) == ("mistral-7b", None, None) and never["why"]
     assert data["cache"][0] == {
@@ -447,7 +448,8 @@ def test_json() -> None:
         "weights_bytes": 15_009_849_344,
         "cache_bytes": 114_517 * 131_072,
     }
-    assert data["classic"][0] == {"rule": RULES[0].name, "attention": "dense", "plain": "4·D", "gated": "6·D"}
+    classic = {"rule": RULES[0].name, "attention": "dense", "plain": "4·D", "gated": "6·D"}
+    assert data["classic"][0].items() >= classic.items()
 
 
 def test_the_table() -> None:

@@ -16,7 +16,8 @@ from paths import HF
 from txcalc import InputError, load
 from txcalc.planning.crossover import lengths
 from txcalc.planning.matching import _Search
-from txcalc.render.compare import fold, reaches, times_text, usual_contexts
+from txcalc.questions.compare import default_contexts, reaches
+from txcalc.render.compare import fold, ratio_text
 from txcalc.sources.presets import names
 
 LONGEST = sorted(names(), key=len)[-8:]
@@ -114,8 +115,8 @@ def test_never_is_not_nothing() -> None:
         (["transformer-base", "gpt2"], [1024, 8192, 32768, 131072]),
     ],
 )
-def test_usual_contexts(models: list[str], expected: list[int]) -> None:
-    assert usual_contexts([load(name) for name in models]) == expected
+def test_default_contexts(models: list[str], expected: list[int]) -> None:
+    assert default_contexts([load(name) for name in models]) == expected
 
 
 def test_a_learned_table_ends_and_a_rotation_does_not() -> None:
@@ -190,7 +191,7 @@ def test_markdown_keeps_names_whole() -> None:
     ],
 )
 def test_ratios_in_few_characters(ratio: Fraction, text: str) -> None:
-    assert times_text(ratio) == text
+    assert ratio_text(ratio) == text
 
 
 @pytest.mark.parametrize(

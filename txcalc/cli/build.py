@@ -23,6 +23,7 @@ from txcalc.cli import completion, options
 from txcalc.cli.command import Command
 from txcalc.cli.output import printed, progress
 from txcalc.questions import options as o
+from txcalc.questions.changes import parse_changes
 
 ADAPTERS: tuple[str, ...] = ()  # commands with an adapter
 FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
@@ -77,18 +78,20 @@ def build(name: str) -> Any:
     function, question = function_of(name), question_of(name)
     adapter: Any = import_module(f"txcalc.cli.{name}").run if name in ADAPTERS else None
     declared = [*o.keywords(function), *(o.keywords(adapter) if adapter else ()), *_common(question)]
+    declared.sort(key=_order)
     models = [each.name for each in declared if isinstance(each.option, o.Argument) and each.option.completes == MODELS]
+    repeated = {each.name for each in declared if isinstance(each.option, o.Option) and each.option.repeats}
     own = {each.name for each in o.keywords(adapter)} if adapter else set()
 
     def run(**values: Any) -> None:
         form = options.chosen(values.pop("format_"), values.pop("json_"))
         force = values.pop("force", None)
         place = options.plotted(values.pop("plot"), form, bool(force)) if question.draws else None
-        values = {key: value for key, value in values.items() if value != []}  # which nobody repeated
+        values = {key: value for key, value in values.items() if value or key not in repeated}
         ignore = values.pop("ignore", None)
-        changes = options.changes(values.pop("set_", None)) | options.adapters(values.pop("lora", None))
+        changes = parse_changes(values.pop("set_", None)) | options.adapters(values.pop("lora", None))
         if "changes" in values:
-            values["changes"] = options.changes(values["changes"])
+            values["changes"] = parse_changes(values["changes"])
         typed = [values.pop(key) for key in models if key in values]
         sources = [item for value in typed if value is not None for item in _items(value)]
         extra = {key: values.pop(key) for key in [*values] if key in own}
@@ -98,7 +101,7 @@ def build(name: str) -> Any:
             answer = adapter(call, **extra) if adapter else call.ask()
         printed(answer, form, place)
 
-    vars(run)["__signature__"] = Signature([_parameter(each) for each in sorted(declared, key=_order)])
+    vars(run)["__signature__"] = Signature([_parameter(each) for each in declared])
     run.__annotations__, run.__doc__ = {}, f"{help_of(function)}\n\nExample: {question.example}"
     app = typer.Typer(rich_markup_mode=None, add_completion=False)
     app.command(name, cls=_class(declared))(run)
@@ -113,8 +116,10 @@ def _items(value: Any) -> list[Any]:
 
 
 def _order(keyword: o.Keyword) -> int:
-    """Arguments first: a parameter without default may not follow one with it."""
-    return 0 if isinstance(keyword.option, o.Argument) else 1
+    """The order in the help: arguments, what may be given by place, what changes the model, then the others."""
+    if isinstance(keyword.option, o.Argument):
+        return 0
+    return 1 if keyword.positional else 2 if keyword.name in ("set_", "lora", "ignore") else 3
 
 
 def _common(question: o.Question) -> list[o.Keyword]:

@@ -14,19 +14,6 @@ from txcalc.errors import InputError
 
 
 @command(
-    drawn=True,
-    formulas=typer.Option("--formulas/--no-formulas", help="Closed forms in letters (SymPy, half a second)."),
-)
-def crossover(sources: o.Sources, set_: o.Set = None, ignore: o.Ignore = None, **asked: Any) -> Any:
-    """The exact length from which attention costs more than the feed-forward, by every rule in circulation; and the
-    context from which a decode step reads more cache than weights.
-
-    Example: txcalc crossover llama-3.1-8b gemma-3-27b
-    """
-    return txcalc.crossover(*o.models(sources, ignore, o.changes(set_)), **asked)
-
-
-@command(
     layout=o.option("--layout", "Figures of one rank, and what it sends."),
     stage=o.own("Pipeline stage (default: the one with most memory).", "N"),
 )

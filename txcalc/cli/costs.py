@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 import txcalc
-from txcalc.cli import completion, options as o
+from txcalc.cli import options as o
 from txcalc.cli.command import Command, Printing, command
 from txcalc.cli.output import tell
 from txcalc.errors import InputError
+from txcalc.questions.changes import parse_changes
 from txcalc.questions.phrases import adapters
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def show(
         return checkpoint.report(lone)
     if headers and "/" not in source:
         tell([f"--headers is ignored: {source} is not a repository of the hub"])
-    (model,) = o.models([source], ignore, o.changes(set_) | adapters(lora)[0], weights=headers)
+    (model,) = o.models([source], ignore, parse_changes(set_) | adapters(lora)[0], weights=headers)
     return txcalc.show(model, **asked)
 
 
@@ -135,41 +136,3 @@ def _via(
     except TxcalcError:
         described = None
     return report(found, name or data["model_type"], where, data["model_type"], dtype, described, ignored)
-
-
-@command(
-    drawn=True,
-    match=o.own("Give every further model the first one's budget, by adjusting the size --by."),
-    by=o.own("The size that --match adjusts: F, L, D, h_kv …", "KEY", completion.key_alone),
-)
-def compare(
-    sources: o.Sources,
-    contexts: Annotated[
-        str | None, o.option("--context", "Lengths of prefills and caches: 1k,8k,32k.", several=True)
-    ] = None,
-    set_: Annotated[
-        list[str] | None,
-        o.option("--set", "A variant of the first model; several keys: h_kv=8,F=12k. Repeatable.", several=True),
-    ] = None,
-    ignore: o.Ignore = None,
-    **asked: Any,
-) -> Any:
-    """Compare two to eight models: parameters, FLOPs and cache over lengths, with ratios to the first. Also variants of
-    one model, models of one budget, and where attention exceeds the feed-forward.
-
-    Example: txcalc compare llama-3.1-8b qwen3-8b gemma-2-9b
-    """
-    lengths = o.numbers(contexts, "--context") if contexts else None
-    models, variants = o.models(sources, ignore), o.variants(set_)
-    for changes in variants:
-        o.must_change([models[0].set(changes)], changes)
-    return txcalc.compare(*models, contexts=lengths, variants=variants, **asked)
-
-
-@command()
-def diff(source: o.Source, other: o.Source, ignore: o.Ignore = None, **asked: Any) -> Any:
-    """How two models differ, and what each difference costs in parameters, FLOPs and cache.
-
-    Example: txcalc diff llama-3.1-8b qwen3-8b --tokens 2k
-    """
-    return txcalc.diff(*o.models([source, other], ignore), **asked)

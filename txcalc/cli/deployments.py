@@ -11,6 +11,7 @@ from txcalc.cli import completion, options as o
 from txcalc.cli.command import Printing, command
 from txcalc.cli.output import tell
 from txcalc.errors import InputError
+from txcalc.questions.changes import parse_changes
 
 _LENGTHS = "N|N±M|N..M|@FILE"
 
@@ -100,7 +101,7 @@ def deploy(
         raise InputError("options", [f"--emit needs {mend}"])
     if printing.place and not alone:
         raise InputError("options", ["--plot needs one source and one --gpu"])
-    found = txcalc.deploy(o.models(sources, ignore, o.changes(set_)), gpu, **asked)
+    found = txcalc.deploy(o.models(sources, ignore, parse_changes(set_)), gpu, **asked)
     if emit_ is None:
         return found
     typer.echo(found.to_command(emit_))

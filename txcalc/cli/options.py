@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
@@ -13,6 +11,7 @@ import typer
 
 from txcalc.cli import completion
 from txcalc.errors import Fault, InputError
+from txcalc.questions.changes import must_change, parse_changes
 from txcalc.units import parse_count, parse_tokens
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def plotted(place: str | None, format_: FormatName, force: bool) -> str | None:
 
 def model(source: str, set_: list[str] | None, ignore: list[str] | None) -> Model:
     """A model with changes and ignored config keys."""
-    (found,) = models([source], ignore, changes(set_))
+    (found,) = models([source], ignore, parse_changes(set_))
     return found
 
 
@@ -164,15 +163,6 @@ def models(
     return found
 
 
-def must_change(models: Sequence[Model], changes: Mapping[str, Any]) -> None:
-    """Refuses changes that leave every model as it was. Errors: `InputError`."""
-    if changes and not any(model.changed for model in models):
-        from txcalc.sources.idle import changes_nothing
-
-        where = ", ".join(model.origin for model in models)
-        raise InputError(where, [changes_nothing(key, value) for key, value in changes.items()])
-
-
 def once(flag: str, given: Sequence[str] | None) -> str | None:
     """The value of an option that nobody means twice. Errors: `InputError` where it is given twice."""
     if given and len(given) > 1:
@@ -185,28 +175,6 @@ def numbers(text: str, flag: str) -> list[int]:
     return list(dict.fromkeys(parse_tokens(item, flag) for item in text.split(",")))
 
 
-def changes(pairs: list[str] | None) -> dict[str, Any]:
-    """`--set key=value` as a mapping; a value is a number (`32k`), a TOML value, or bare text."""
-    result: dict[str, Any] = {}
-    faults: list[Fault | str] = []
-    for pair in pairs or ():
-        key, equals, value = (piece.strip() for piece in pair.partition("="))
-        if not equals or not key or not value:
-            faults.append(Fault("--set", pair, "KEY=VALUE", "--set h_kv=32"))
-        elif key in result:
-            faults.append(f"--set {key} is given twice")
-        else:
-            result[key] = _value(value)
-    if faults:
-        raise InputError("options", faults)
-    return result
-
-
-def variants(groups: list[str] | None) -> list[dict[str, Any]]:
-    """The changes of each variant: `h_kv=8`, or several keys, `h_kv=8,F=12k`."""
-    return [changes(re.split(r",\s*(?=[A-Za-z_][\w.]*\s*=)", group)) for group in groups or ()]
-
-
 def adapters(text: str | None) -> dict[str, Any]:
     """`--lora r=16,targets=q+v` as changes of the description."""
     if text is None:
@@ -214,16 +182,3 @@ def adapters(text: str | None) -> dict[str, Any]:
     from txcalc.questions.phrases import adapters
 
     return adapters(text)[0]
-
-
-def _value(text: str) -> Any:
-    try:
-        return parse_tokens(text)
-    except InputError:
-        pass
-    if text.count(".") > 200:
-        return text  # TOML's dotted keys take quadratic time
-    try:
-        return tomllib.loads(f"value = {text}")["value"]
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError):
-        return text

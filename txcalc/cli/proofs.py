@@ -14,6 +14,7 @@ import txcalc
 from txcalc.cli import completion, options as o
 from txcalc.cli.command import Tell, command
 from txcalc.errors import InputError
+from txcalc.questions.changes import parse_changes
 from txcalc.questions.phrases import adapters
 
 if TYPE_CHECKING:
@@ -160,7 +161,7 @@ def prove(
     Example: txcalc prove my-model/config.json
     """
     given = _given("prove", sources, everything)
-    return txcalc.prove(*o.models(given, ignore, o.changes(set_)), again=again, out=out, tell=tell)
+    return txcalc.prove(*o.models(given, ignore, parse_changes(set_)), again=again, out=out, tell=tell)
 
 
 @command(

@@ -13,6 +13,7 @@ import txcalc
 from txcalc.cli import completion, options as o
 from txcalc.cli.command import Tell, command
 from txcalc.cli.output import tell as note
+from txcalc.questions.changes import parse_changes
 from txcalc.sources.files import writable
 
 _GPU = (
@@ -56,7 +57,7 @@ def report(
     if str(output) != "-":
         writable(output, force)
     command = shlex.join(["txcalc", *sys.argv[1:]]) if sys.argv[1:2] == ["report"] else "txcalc report"
-    changes = o.changes(set_)
+    changes = parse_changes(set_)
     if changes:
         o.models(sources, ignore, changes)
     page = txcalc.report(*sources, changes=changes, ignore=ignore or (), command=command, tell=tell, **asked)

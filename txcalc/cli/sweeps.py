@@ -13,6 +13,7 @@ from txcalc.cli import completion, options as o
 from txcalc.cli.command import Printing, command
 from txcalc.cli.output import progress, save, tell
 from txcalc.errors import InputError
+from txcalc.questions.changes import must_change, parse_changes
 
 if TYPE_CHECKING:
     from txcalc.questions.sweeps import Swept
@@ -64,10 +65,10 @@ def sweep(
     from txcalc.sweep import MAX_POINTS
 
     chosen, place = printing
-    changes = o.changes(set_)
+    changes = parse_changes(set_)
     found = txcalc.sweep(*sources, over=over, changes=changes, ignore=ignore or (), **asked)
     if not found.grids[0].followers:  # by which a size follows the axes
-        o.must_change([grid.base for grid in found.grids], changes)
+        must_change([grid.base for grid in found.grids], changes)
     if out is not None:
         if place or chosen != "table":
             raise InputError("options", ["--out excludes --plot and --format"])

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from txcalc.errors import InputError, MissingExtra
-from txcalc.questions.arguments import length, maybe, models
-from txcalc.questions.costs import AskedWorkload, Attention, Conventions, Logits, Mla, Named
+from txcalc.errors import InputError
+from txcalc.questions.costs import AskedWorkload, Attention, Logits, Mla, Named
 from txcalc.questions.options import Length
 from txcalc.questions.results import Record, Result
 from txcalc.questions.trainings import StepRecipe, step_of
@@ -17,96 +16,6 @@ from txcalc.sources import load
 if TYPE_CHECKING:
     from txcalc.render.report import DataReport as Report
     from txcalc.sources import Source
-
-
-class Crossing(Record):
-    """The smallest length at which the left side of a rule reaches the right one; None: never, and `why`."""
-
-    model: str
-    rule: str
-    attention: str
-    formula: str | None
-    tokens: int | None
-    why: str | None
-
-
-class Balance(Record):
-    """The context from which a decode step of a batch reads at least as much cache as weights."""
-
-    model: str
-    batch: int
-    context: int | None
-    weights_bytes: int
-    cache_bytes: int | None
-
-
-class Classic(Record):
-    """The crossover length of a rule for the textbook block, plain and gated, as formulas."""
-
-    rule: str
-    attention: str
-    plain: str | None
-    gated: str | None
-
-
-class Crossover(Result):
-    """Where attention exceeds the feed-forward, and the cache the weights."""
-
-    convention: Conventions
-    rows: list[Crossing]
-    cache: list[Balance]
-    classic: list[Classic] | None
-
-
-def crossover(
-    *sources: Source,
-    source_length: Length | None = None,
-    dtype: str = "bf16",
-    kv_dtype: str = "bf16",
-    logits: Logits = "all",
-    mla: Mla = "expanded",
-    formulas: bool = True,
-) -> Crossover:
-    """The length from which attention exceeds the feed-forward, exact, by every rule in circulation; and the context
-    from which a decode step reads more cache than weights. `formulas`: closed forms too (SymPy).
-
-    Errors: `InputError`, `UnknownName`.
-
-    >>> import txcalc
-    >>> txcalc.crossover("llama-3.1-8b", formulas=False).rows[0].tokens
-    21504
-    """
-    from txcalc.planning.crossover import balances, crossovers, lengths as prefill
-    from txcalc.render.crossover import ModelCrossovers, report
-
-    if not sources:
-        raise InputError("crossover", ["expected one or more models"])
-    apart = maybe(source_length, "--source", length)
-    prefills = [prefill(model, apart, logits, mla) for model in models(sources)]
-    found = [crossovers(each) for each in prefills]
-    forms: list[Any] = [[] for _ in found]
-    classic: list[Any] = []
-    notes: list[str] = []
-    if formulas:
-        try:
-            from txcalc.algebra.crossings import classic_forms, closed_forms
-        except MissingExtra as missing:
-            notes.append(f"no closed forms: {missing}")
-        else:
-            forms = [closed_forms(each, rows) for each, rows in zip(prefills, found, strict=True)]
-            classic = [classic_forms(gated) for gated in (False, True)]
-    answers = [
-        ModelCrossovers(each.model, rows, balances(each, dtype, kv_dtype), closed)
-        for each, rows, closed in zip(prefills, found, forms, strict=True)
-    ]
-    notes += [note for each in prefills for note in each.model.notes]
-    latent = mla if any(each.model.has_latents for each in prefills) else None
-    convention = {"logits": logits, "mla": latent, "dtype": dtype, "kv_dtype": kv_dtype}
-    convention["experts_read"] = "min(E, k·batch)"
-    return Crossover(
-        lambda form: report(answers, classic, convention, form, notes),
-        lambda plots: plots.crossover(prefills, found, logits, mla),
-    )
 
 
 class Letter(Record):

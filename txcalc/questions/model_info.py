@@ -14,9 +14,9 @@ class ModelInfo(Answer):
 
     name: str
     kind: str
+    context: int | None
     source: str
     model_type: str | None
-    context: int | None
     params: int
     summary: tuple[str, ...]
 
@@ -24,7 +24,7 @@ class ModelInfo(Answer):
     def of(cls, model: Model) -> ModelInfo:
         spec = model.spec
         source, model_type = spec["source"] or model.origin, spec["model_type"] or None
-        return cls(model.name, model.kind, source, model_type, model.context, model.params, summary(model))
+        return cls(model.name, model.kind, model.context, source, model_type, model.params, summary(model))
 
 
 def summary(model: Model) -> tuple[str, str]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from inspect import signature
+from inspect import Parameter, signature
 from sys import modules
 from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, NamedTuple, TypeVar
 
@@ -194,6 +194,7 @@ class Keyword(NamedTuple):
     hint: Any  # its type
     default: Any  # `Parameter.empty` where it has to be given
     group: str = ""
+    positional: bool = False  # may be given without its name
 
 
 @cache
@@ -208,7 +209,8 @@ def keywords(function: Callable[..., Any]) -> tuple[Keyword, ...]:
                 if its is not None:
                     found.append(Keyword(key, its, inner, getattr(parameter.default, key), name))
         elif option is not None:
-            found.append(Keyword(name, option, hint, parameter.default))
+            positional = parameter.kind is not Parameter.KEYWORD_ONLY
+            found.append(Keyword(name, option, hint, parameter.default, positional=positional))
     return tuple(found)
 
 

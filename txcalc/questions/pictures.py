@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from txcalc.model import Model
 from txcalc.units import iec, seconds, short
 
 
@@ -66,6 +67,8 @@ class Picture(NamedTuple):
 
 PER_OCTAVE = 4  # lengths drawn between a power of two and the next
 MAX_LINES = 12  # that can be told apart
+MAX_MODELS = 8  # in one picture
+USUAL_CONTEXTS = (1 << 10, 1 << 13, 1 << 15, 1 << 17)  # tokens
 
 
 def between(low: int, high: int, also: Iterable[int] = ()) -> list[int]:
@@ -73,6 +76,12 @@ def between(low: int, high: int, also: Iterable[int] = ()) -> list[int]:
     first, last = PER_OCTAVE * (low.bit_length() - 1), PER_OCTAVE * high.bit_length()
     steps = {round(2 ** (i / PER_OCTAVE)) for i in range(first, last)}
     return sorted({low, high, *(n for n in (*steps, *also) if low < n < high)})
+
+
+def picture_convention(models: Iterable[Model], what: str, logits: str, mla: str) -> str:
+    """The conventions under a picture's title."""
+    latent = [f"MLA {mla}"] if any(model.has_latents for model in models) else []
+    return "; ".join([what, "2 per multiply-add", f"{logits} logits", *latent])
 
 
 def _tokens(value: Fraction) -> str:

@@ -1,135 +1,111 @@
-"""The report of `txcalc crossover`."""
+"""The tables of `crossover`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any
 
-from txcalc.model import Model
-from txcalc.planning.crossover import RULES, CacheCrossover, RuleCrossover
-from txcalc.render.report import DataReport, Table, TableCell, cell, column
+from txcalc.questions.crossover import CacheCrossing, ClassicCrossing, Crossing, Crossover
+from txcalc.render.report import Report, Table, TableCell, cell, column
 from txcalc.units import iec
 
-if TYPE_CHECKING:
-    from txcalc.algebra.crossings import RealCrossing
-
-Forms = Sequence["RealCrossing | None"]
 NEVER = TableCell(None, "never")
-BESIDE = 28  # characters of a closed form that fit next to its rule
+WIDEST = 28  # characters of a closed form that fit next to its rule
 
 
-class ModelCrossovers(NamedTuple):
-    """The crossovers of one model; `forms` has the closed form of each, or is empty."""
-
-    model: Model
-    crossovers: Sequence[RuleCrossover]
-    balances: Sequence[CacheCrossover]
-    forms: Forms
-
-
-def report(
-    answers: Sequence[ModelCrossovers],
-    classic: Sequence[Forms],
-    convention: dict[str, Any],
-    format_: str,
-    notes: Sequence[str],
-) -> DataReport:
-    """Two tables per model, and the classic block's lengths, plain and gated, if there are closed forms."""
-    rows: list[dict[str, Any]] = []
-    contexts: list[dict[str, Any]] = []
+def report(answer: Crossover, form: str) -> Report:
+    """Two or three tables per model, and the classic block's lengths if there are closed forms."""
+    models = list(by_model(answer.rows))
     tables: list[Table] = []
-    for model, crossovers, balances, forms in answers:
-        beside = forms or [None] * len(crossovers)
-        rows += [{"model": model.name, **_row(each, form)} for each, form in zip(crossovers, beside, strict=True)]
-        contexts += [{"model": model.name, **each._asdict()} for each in balances]
-        tables.append(_lengths(model, crossovers))
-        if len({each.why for each in crossovers}) > 1 or forms:  # a common reason is in the verdict
-            tables += _closed(model, crossovers, beside, format_)
-        if balances:
-            tables.append(_contexts(model, balances))
-    data = {"schema": "txcalc/crossover/1", "convention": convention, "rows": rows, "cache": contexts}
-    if classic:
-        names = [(rule.name, attention) for rule in RULES for attention in ("dense", "masked")]
-        blocks = list(zip(names, *classic, strict=True))
-        data["classic"] = [
-            {"rule": rule, "attention": attention, "plain": _text(plain), "gated": _text(gated)}
-            for (rule, attention), plain, gated in blocks
-        ]
-        lines = [
-            [f"{rule}, {attention}", _math(plain, format_), _math(gated, format_)]
-            for (rule, attention), plain, gated in blocks
-        ]
-        title = "Classic blocks: h_kv = h, h·d_h = D, F = 4·D"
-        tables.append(Table(title, ("rule", "plain", "gated"), lines, frozenset(range(3))))
+    for rows in models:
+        tables.append(_lengths(rows))
+        if len({row.why for row in rows}) > 1 or answer.classic:  # a common reason is in the verdict
+            tables += _closed(rows, form)
+        if cache := [row for row in answer.cache if row.model == rows[0].model]:
+            tables.append(_contexts(cache))
+    if answer.classic:
+        tables.append(_classic(answer.classic, form))
+    latent = f", MLA {answer.convention.mla}" if answer.convention.mla else ""
     header = [
-        *(_verdict(model.name, crossovers[:2]) for model, crossovers, _, _ in answers),
+        *map(_verdict, models),
         "below: the smallest length T at which the left side of a rule reaches the right side",
         "forward FLOPs summed over layers; active experts and routers count as feed-forward; "
-        + f"{convention['logits']} logits{', MLA ' + convention['mla'] if convention['mla'] else ''}",
+        f"{answer.convention.logits} logits{latent}",
         "a decode step reads its cache, and every weight once except embedding tables and unused experts",
     ]
-    return DataReport(data, tables, header, notes)
+    return Report(tables, header, answer.notes)
 
 
-def _verdict(name: str, first: Sequence[RuleCrossover]) -> str:
+def by_model(rows: Sequence[Crossing]) -> Iterator[Sequence[Crossing]]:
+    """The rows of each model: as many for each, one per rule and attention."""
+    number = len({(row.rule, row.attention) for row in rows})
+    return (rows[i : i + number] for i in range(0, len(rows), number))
+
+
+def _verdict(rows: Sequence[Crossing]) -> str:
     """The first rule's lengths in a line, or why there are none."""
-    if not any(each.tokens for each in first):
-        why = " or ".join(dict.fromkeys(each.why for each in first if each.why))
+    name, first = rows[0].model, rows[:2]
+    if not any(row.tokens for row in first):
+        why = " or ".join(dict.fromkeys(row.why for row in first if row.why))
         return f"{name}: attention never exceeds the feed-forward{why and f' ({why})'}"
-    dense, masked = (f"from {each.tokens:,} tokens" if each.tokens else "never" for each in first)
+    dense, masked = (f"from {row.tokens:,} tokens" if row.tokens else "never" for row in first)
     return f"{name}: attention exceeds the feed-forward {dense}{f', masked {masked}' if masked != dense else ''}"
 
 
-def _row(each: RuleCrossover, form: RealCrossing | None) -> dict[str, Any]:
-    row = {"rule": each.rule.name, "attention": each.attention, "formula": _text(form), "tokens": each.tokens}
-    return {**row, "why": each.why} if each.why else row
-
-
-def _lengths(model: Model, crossovers: Sequence[RuleCrossover]) -> Table:
+def _lengths(rows: Sequence[Crossing]) -> Table:
     """One line per rule, with two lengths."""
-    found = {(each.rule.name, each.attention): cell(each.tokens) if each.tokens else NEVER for each in crossovers}
-    lines = [[rule, found[rule, "dense"], found[rule, "masked"]] for rule in dict.fromkeys(name for name, _ in found)]
+    cells = {(row.rule, row.attention): cell(row.tokens) if row.tokens else NEVER for row in rows}
+    lines = [[rule, cells[rule, "dense"], cells[rule, "masked"]] for rule in dict.fromkeys(row.rule for row in rows)]
     headings = ("rule", column("dense", "tokens"), column("masked", "tokens"))
-    title = f"{model.name}: crossover length"
+    title = f"{rows[0].model}: crossover length"
     return Table(f"{title} in tokens", headings, lines, name=title)
 
 
-def _closed(model: Model, crossovers: Sequence[RuleCrossover], forms: Forms, format_: str) -> Iterator[Table]:
+def _closed(rows: Sequence[Crossing], form: str) -> Iterator[Table]:
     """The closed form of each length, or why there is none; long ones below their rule on a terminal."""
-    found: dict[str, dict[TableCell, list[str]]] = {}
-    for each, form in zip(crossovers, forms, strict=True):
-        how = TableCell(each.why, each.why) if each.why else _math(form, format_)
+    attentions: dict[str, dict[TableCell, list[str]]] = {}
+    for row in rows:
+        how = TableCell(row.why, row.why) if row.why else _math(row.formula, row.latex, form)
         if how.text:
-            found.setdefault(each.rule.name, {}).setdefault(how, []).append(each.attention)
+            attentions.setdefault(row.rule, {}).setdefault(how, []).append(row.attention)
     lines = [
-        (f"{rule}, {of[0]}" if len(of) == 1 else rule, how) for rule, hows in found.items() for how, of in hows.items()
+        (f"{rule}, {which[0]}" if len(which) == 1 else rule, how)
+        for rule, hows in attentions.items()
+        for how, which in hows.items()
     ]
-    headings: tuple[str, ...] = ("rule", "closed form" if any(forms) else "why")
-    rows: list[list[Any]] = [[*line] for line in lines]
-    title = f"{model.name}: {headings[1]}"
-    if format_ == "table" and any(len(how.text) > BESIDE for _, how in lines):
-        headings, rows = ("",), [[f"{rule}\n  " + how.text.replace("; ", "\n  ")] for rule, how in lines]
+    headings: tuple[str, ...] = ("rule", "closed form" if any(row.formula for row in rows) else "why")
+    shown: list[list[Any]] = [[*line] for line in lines]
+    title = f"{rows[0].model}: {headings[1]}"
+    if form == "table" and any(len(how.text) > WIDEST for _, how in lines):
+        headings, shown = ("",), [[f"{rule}\n  " + how.text.replace("; ", "\n  ")] for rule, how in lines]
     if lines:
-        yield Table(title, headings, rows, frozenset({0, 1}), name=title)
+        yield Table(title, headings, shown, frozenset({0, 1}), name=title)
 
 
-def _contexts(model: Model, balances: Sequence[CacheCrossover]) -> Table:
+def _contexts(rows: Sequence[CacheCrossing]) -> Table:
     lines = []
-    for batch, context, weights, cache in balances:
-        found = cell(context) if context else NEVER
-        lines.append(
-            [cell(batch), found, TableCell(weights, iec(weights)), TableCell(cache, iec(cache) if cache else "")]
-        )
-    title = f"{model.name}: context from which a decode step reads more cache than weights"
+    for row in rows:
+        cache = TableCell(row.cache_bytes, iec(row.cache_bytes) if row.cache_bytes else "")
+        context = cell(row.context) if row.context else NEVER
+        lines.append([cell(row.batch), context, TableCell(row.weights_bytes, iec(row.weights_bytes)), cache])
+    title = f"{rows[0].model}: context from which a decode step reads more cache than weights"
     read = TableCell("weights bytes", "weights read"), TableCell("cache bytes", "cache read")
     return Table(title, ("batch", "context from", *read), lines, frozenset(), name=title)
 
 
-def _text(form: RealCrossing | None) -> str | None:
-    return form.write() if form else None
+def _classic(rows: Sequence[ClassicCrossing], form: str) -> Table:
+    lines = [
+        [
+            f"{row.rule}, {row.attention}",
+            _math(row.plain, row.plain_latex, form),
+            _math(row.gated, row.gated_latex, form),
+        ]
+        for row in rows
+    ]
+    return Table("Classic blocks: h_kv = h, h·d_h = D, F = 4·D", ("rule", "plain", "gated"), lines, frozenset(range(3)))
 
 
-def _math(form: RealCrossing | None, format_: str) -> TableCell:
-    if form is None:
+def _math(formula: str | None, latex: str | None, form: str) -> TableCell:
+    if formula is None:
         return TableCell(None, "")
-    return TableCell(form.write(), f"${form.latex()}$" if format_ == "latex" else form.write())
+    return TableCell(formula, f"${latex}$" if form == "latex" else formula)

@@ -3,7 +3,7 @@ lengths; `draw` hands them to a plotting library."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from itertools import product
 from math import prod
@@ -15,80 +15,26 @@ from txcalc.ledger import KINDS, Ledger, walk
 from txcalc.model import MAX_TOKENS, Model
 from txcalc.num import ceil_div
 from txcalc.parts.part import Workload
-from txcalc.planning.crossover import RULES, Prefills, RuleCrossover
 from txcalc.planning.serving.deployment import Plan
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.speed import Serving
-from txcalc.questions.pictures import MAX_LINES, Mark, Panel, Picture, PlotAxis, Series, between
-from txcalc.render.compare import USUAL, Comparison, rows as compare_rows
+from txcalc.questions.pictures import (
+    MAX_LINES,
+    USUAL_CONTEXTS,
+    Mark,
+    Panel,
+    Picture,
+    PlotAxis,
+    Series,
+    between,
+    picture_convention,
+)
 from txcalc.render.deploy import SIGNS
 from txcalc.symbols import BY_LETTER
 from txcalc.units import iec, seconds, short, si_bytes
 
 MOST_POINTS = 20_000
 MOST_MODELS = 8
-
-
-# The two rules whose crossovers `compare` shows.
-SHOWN = (RULES[0], RULES[3])
-
-
-def crossover(prefills: Sequence[Prefills], found: Sequence[Sequence[RuleCrossover]], logits: str, mla: str) -> Picture:
-    """FLOPs per token of both sides of a rule against the length, and their crossovers."""
-    if len(prefills) > MOST_MODELS:
-        raise InputError("--plot", [f"{len(prefills)} models are more than a picture holds ({MOST_MODELS})"])
-    panels = [_sides(each, rows) for each, rows in zip(prefills, found, strict=True)]
-    said = _convention([each.model for each in prefills], "forward FLOPs of a prefill by its length", logits, mla)
-    return Picture("Where attention overtakes the rest", said, panels)
-
-
-def _convention(models: Iterable[Model], what: str, logits: str, mla: str) -> str:
-    words = [f"MLA {mla}"] if any(model.has_latents for model in models) else []
-    return "; ".join([what, "2 per multiply-add", f"{logits} logits", *words])
-
-
-def _sides(prefills: Prefills, found: Sequence[RuleCrossover]) -> Panel:
-    shown = [each for each in found if each.rule in SHOWN and each.tokens]
-    crossings = [each.tokens for each in shown if each.tokens]
-    low = max(1, min([128, *(n // 4 for n in crossings)]))
-    xs = between(low, min(MAX_TOKENS, max([1 << 15, *(4 * n for n in crossings)])), crossings)
-    costs = {
-        quantity: {n: walk(prefills.model.root, prefills.at(n)).by_kind(quantity) for n in xs}
-        for quantity in ("flops", "flops_masked")
-    }
-
-    def side(rule: int, which: int, attention: str, tokens: int) -> Fraction:
-        quantity = "flops_masked" if attention == "masked" else "flops"
-        return Fraction(SHOWN[rule].sides(costs[quantity][tokens])[which], tokens)
-
-    lines = (
-        ("scores + values, dense", 0, 0, "dense"),
-        ("scores + values, masked", 0, 0, "masked"),
-        ("feed-forward", 0, 1, "dense"),
-        ("every linear layer but the head", 1, 1, "dense"),
-    )
-    colours = (0, 0, 1, 2)
-    series = [
-        Series(label, xs, ys, colour, attention == "masked")
-        for (label, rule, which, attention), colour in zip(lines, colours, strict=True)
-        if any(ys := [side(rule, which, attention, n) or None for n in xs])
-    ]
-    marks = [
-        Mark(
-            f"{each.tokens:,}: {each.rule.name}, {each.attention}",
-            each.tokens,
-            side(SHOWN.index(each.rule), 0, each.attention, each.tokens),
-        )
-        for each in shown
-        if each.tokens
-    ]
-    return Panel(
-        prefills.model.name,
-        PlotAxis("length T (tokens)", "tokens", 2),
-        PlotAxis("FLOPs per token", log=10),
-        series,
-        marks,
-    )
 
 
 def show(model: Model, ledger: Ledger, attention: str) -> Picture:
@@ -103,9 +49,11 @@ def show(model: Model, ledger: Ledger, attention: str) -> Picture:
         parts = ledger.by_kind(what)
         bars = Series(name, [kind.replace("_", " ") for kind in parts], list(parts.values()))
         panels.append(Panel("", PlotAxis(""), PlotAxis(axis), [bars], kind="bars"))
-    longest = max(ledger.work.tokens, min(model.context or USUAL[-1], MAX_TOKENS))
+    longest = max(ledger.work.tokens, min(model.context or USUAL_CONTEXTS[-1], MAX_TOKENS))
     if longest > 1 and not model.fixed_length and not model.has_encoder_apart:
-        xs = between(USUAL[0] if longest > USUAL[0] else max(1, longest // 64), longest, [ledger.work.tokens])
+        xs = between(
+            USUAL_CONTEXTS[0] if longest > USUAL_CONTEXTS[0] else max(1, longest // 64), longest, [ledger.work.tokens]
+        )
         prefill = ledger.work._replace(batch=1, past=0, decoding=False)
         at = [walk(model.root, prefill._replace(tokens=n)).by_kind(quantity) for n in xs]
         layers: list[Series] = []
@@ -116,48 +64,7 @@ def show(model: Model, ledger: Ledger, attention: str) -> Picture:
         panels.append(Panel(f"FLOPs per token, {attention} attention", x, y, layers, kind="stack"))
     words = [f"batch {ledger.work.batch:,}", f"tokens {ledger.work.tokens:,}", f"past {ledger.work.past:,}"]
     logits, mla = "last" if ledger.work.last_logits else "all", "absorbed" if ledger.work.absorbed else "expanded"
-    return Picture(model.name, _convention([model], ", ".join(words), logits, mla), panels)
-
-
-def compare(models: Sequence[Model], asked: Comparison) -> Picture:
-    """Parameters as bars; FLOPs per token and cache against the length, a line for each model."""
-    low, high = min(asked.contexts, default=0), max(asked.contexts, default=0)
-    xs = between(low if low < high else max(1, high // 64), high, asked.contexts) if high else []  # pictures have none
-    found = compare_rows(models, asked._replace(contexts=xs))
-    names = [model.name for model in models]
-
-    def bars(quantity: str, of: int) -> Series:
-        (row,) = (row for row in found if row.quantity == quantity)
-        return Series(row.label, names, row.values, of)
-
-    panels = [
-        Panel("", PlotAxis(""), PlotAxis("parameters, each once"), [bars("params", 0), bars("active", 1)], kind="bars"),
-    ]
-    x = PlotAxis("length (tokens)", "tokens", 2)
-    for quantity, y in (
-        ("flops_per_token", PlotAxis("FLOPs per token of a prefill", log=10)),
-        ("cache_bytes", PlotAxis(f"cache of one sequence, {asked.kv_dtype}", "bytes", 2)),
-    ):
-        at = {row.tokens: row.values for row in found if row.quantity == quantity and row.tokens}
-        series = [line for i, model in enumerate(models) for line in _model(model, i, at, asked.contexts)]
-        if series:
-            panels.append(Panel("", x, y, series))
-    said = _convention(models, f"one sequence; FLOPs of {asked.attention} attention", asked.logits, asked.mla)
-    return Picture(f"{len(models)} models side by side", said + "; dashed: beyond a model's context", panels)
-
-
-def _model(model: Model, i: int, at: Mapping[int, Sequence[Any]], shown: Sequence[int]) -> list[Series]:
-    """A model's line, dashed beyond its own context."""
-    points = [(n, at[n][i]) for n in sorted(at) if at[n][i]]
-    end = model.context or MAX_TOKENS
-    within, beyond = [p for p in points if p[0] <= end], [p for p in points if p[0] > end]
-    beyond = [*within[-1:], *beyond] if beyond else []
-    lines: list[Series] = []
-    for own, dashed in ((within, False), (beyond, True)):
-        if own:
-            xs, ys = zip(*own, strict=True)
-            lines.append(Series("" if lines else model.name, xs, ys, i, dashed, frozenset(shown)))
-    return lines
+    return Picture(model.name, picture_convention([model], ", ".join(words), logits, mla), panels)
 
 
 def drawable(sizes: Sequence[int], models: int = 1, by_kind: bool = False) -> None:

@@ -1,0 +1,132 @@
+"""`diff`: how two models differ, and what each difference costs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from msgspec import structs
+
+from txcalc.num import ceil_div
+from txcalc.planning.differences import CostChange, KeyDifference, cost, differences
+from txcalc.questions import options as o
+from txcalc.questions.answers import Answer, Result, json_key
+from txcalc.questions.model_info import ModelInfo
+from txcalc.questions.workload import WorkloadInfo
+from txcalc.sources import load
+
+
+class CacheChange(Answer):
+    """What a difference adds to the cache of one sequence."""
+
+    elements_per_token: int
+    bytes_per_token: int
+    constant_elements: int
+
+
+class Change(Answer):
+    """What a difference adds to the first model; None where it cannot be counted by itself."""
+
+    params: int | None
+    flops: int | None
+    flops_per_token: int | float | None
+    cache: CacheChange | None
+
+
+class Difference(Answer):
+    """A key in which two models differ, its values, and what it adds by itself; or `why` that is not counted."""
+
+    key: str
+    letter: str | None
+    from_: Any = json_key("from")
+    to: Any
+    params: int | None
+    flops: int | None
+    flops_per_token: int | float | None
+    cache: CacheChange | None
+    why: str | None
+
+
+class DiffConvention(Answer):
+    """The conventions of the costs."""
+
+    flops_per_mac: int
+    attention: str
+    kv_dtype: str
+
+
+class Diff(Result, tag_field="schema", tag="txcalc/diff/1", kw_only=True):
+    """How two models differ, and what each difference costs."""
+
+    models: tuple[ModelInfo, ...]
+    workload: WorkloadInfo
+    convention: DiffConvention
+    differences: tuple[Difference, ...]
+    whole: Change
+    assumptions: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [row.to_dict() for row in self.differences]
+
+
+@o.question("txcalc diff llama-3.1-8b qwen3-8b --tokens 2k", takes=("--ignore",))
+def diff(
+    source: o.SourceArgument,
+    other: o.SourceArgument,
+    *,
+    batch: Annotated[o.Length, o.BATCH] = 1,
+    tokens: Annotated[o.Length, o.TOKENS] = 1,
+    past: Annotated[o.Length, o.PAST] = 0,
+    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.more("Default: as many as tokens.")] = None,
+    kv: Annotated[str, o.KV] = "bf16",
+    attention: Annotated[o.Attention, o.ATTENTION] = "dense",
+) -> Diff:
+    """How two models differ, and what each difference costs in parameters, FLOPs and cache.
+
+    Errors: `InputError`, `UnknownName`, `MissingExtra`.
+
+    >>> import txcalc
+    >>> answer = txcalc.diff("llama-3.1-8b", "qwen3-8b")
+    >>> answer.whole.params == txcalc.load("qwen3-8b").params - txcalc.load("llama-3.1-8b").params
+    True
+    """
+    models = load(source), load(other)
+    workload: dict[str, Any] = {"batch": batch, "tokens": tokens, "past": past, "kv_dtype": kv}
+    encoder: dict[str, Any] = {} if source_tokens is None else {"source": source_tokens}
+    before = models[0].ledger(**workload, **encoder)
+    after = models[1].ledger(**workload, **(encoder if models[1].has_encoder_apart else {}))
+    flops = "flops_masked" if attention == "masked" else "flops"
+    bits = before.bits[2]
+    return Diff(
+        models=tuple(structs.replace(ModelInfo.of(model), source=model.origin) for model in models),
+        workload=WorkloadInfo.of(models[0], before),
+        convention=DiffConvention(2, attention, kv),
+        differences=tuple(
+            difference(each, bits) for each in differences(models[0], models[1], workload | encoder, flops)
+        ),
+        whole=change(cost(before, after, flops), bits),
+        assumptions=tuple(f"{model.name}: {line}" for model in models for line in model.assumptions),
+        notes=tuple(f"{model.name}: {line}" for model in models for line in model.notes),
+    )
+
+
+def difference(found: KeyDifference, bits: int) -> Difference:
+    """One difference; `bits` per cached element."""
+    costs = structs.asdict(change(found.cost, bits))
+    values = found.one, found.other
+    return Difference(found.key, found.letter or None, *values, **costs, why=found.why or None)
+
+
+def change(found: CostChange | None, bits: int) -> Change:
+    """What a difference costs; `bits` per cached element."""
+    if found is None:
+        return Change(None, None, None, None)
+    mean = found.flops_per_token
+    cache = CacheChange(found.growth, signed_bytes(found.growth, bits), found.constant)
+    per_token = mean.numerator if mean.denominator == 1 else float(mean)
+    return Change(found.params, found.flops, per_token, cache)
+
+
+def signed_bytes(elements: int, bits: int) -> int:
+    """Bytes of a difference, rounded away from zero as the cache itself is."""
+    return ceil_div(elements * bits, 8) if elements >= 0 else -ceil_div(-elements * bits, 8)  # type: ignore[no-any-return]

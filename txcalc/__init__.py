@@ -42,9 +42,9 @@ if TYPE_CHECKING:
     from txcalc.questions.crossover import crossover
     from txcalc.questions.deployments import deploy
     from txcalc.questions.design import design
+    from txcalc.questions.diff import diff
     from txcalc.questions.entropy import entropy
     from txcalc.questions.fits import fit
-    from txcalc.questions.diff import diff
     from txcalc.questions.kv import kv
     from txcalc.questions.listings import export, measure, measurements, presets
     from txcalc.questions.proofs import calibrate, prove, trace, verify

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 import txcalc
 from txcalc.cli import options as o
 from txcalc.cli.command import command
-from txcalc.questions.changes import parse_changes
 
 
 @command(

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from fractions import Fraction
 from typing import Annotated, Any, Literal, NamedTuple
+
+from msgspec.structs import replace
 
 from txcalc.errors import InputError
 from txcalc.ledger import Ledger

@@ -108,7 +108,7 @@ def modules() -> None:
 
 def sweeps() -> None:
     from txcalc import load
-    from txcalc.sweep import Sweep, parse_axis
+    from txcalc.sweeps.sweep import Sweep, parse_axis
 
     cases = (
         (

@@ -128,8 +128,8 @@ def lacking(unit: Unit) -> set[str]:
 
 def attempt(wanted: tuple[str, Unit, bool], again: bool = False) -> tuple[Theorem | None, str]:
     """In a process of its own: a theorem, or why there is none; of what has one, what is shown further."""
-    from txcalc.verify.prove import prove
-    from txcalc.verify.steps import shown
+    from txcalc.verification.prove import prove
+    from txcalc.verification.steps import shown
 
     _, unit, preset = wanted
     kept = theorems.theorems().get(unit.key)
@@ -177,7 +177,7 @@ def prune(folders: list[Path]) -> None:
 
 def make(folders: list[Path], again: bool, further: bool, jobs: int) -> None:
     """Proves what lacks a theorem, or all."""
-    from txcalc.verify.prove import made_with
+    from txcalc.verification.prove import made_with
 
     wanted: dict[str, tuple[str, Unit, bool]] = {}
     for origin, model in models(folders):

@@ -13,27 +13,15 @@ Every command is a function too, which is imported when it is first called:
 (8030261248, 8835567616)
 """
 
-import gc
-import sys
 from functools import cache
 from importlib import import_module
-from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-_collected = gc.isenabled()
-gc.disable()  # what imports make is no garbage
-try:
-    from txcalc import sources
-    from txcalc.errors import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
-    from txcalc.ledger import Ledger
-    from txcalc.model import Model
-    from txcalc.sources import load
-finally:
-    if not gc.get_freeze_count():  # all that is there counts as old
-        gc.freeze()
-        gc.unfreeze()
-    if _collected:
-        gc.enable()
+from txcalc import sources
+from txcalc.errors import InputError, MissingExtra, Refuted, TxcalcError, UnknownName
+from txcalc.ledger import Ledger
+from txcalc.model import Model
+from txcalc.sources import load
 
 if TYPE_CHECKING:
     from txcalc.questions.caches import formula
@@ -109,31 +97,12 @@ __version__ = "0.2.0"
 
 
 def _measured(module: Any) -> Model:
-    from txcalc.verify.measured import measured
+    from txcalc.verification.measured import measured
 
     return measured(module)
 
 
 sources.measured = _measured
-
-
-class _Command(ModuleType):
-    """A module of the same name as a command (`txcalc.sweep`), which is called as the command."""
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return __getattr__(self.__name__.rpartition(".")[2])(*args, **kwargs)
-
-
-class _Front(ModuleType):
-    """This module: what the import of a submodule sets here stays the command too."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name in COMMANDS and isinstance(value, ModuleType):
-            value.__class__ = _Command
-        super().__setattr__(name, value)
-
-
-sys.modules[__name__].__class__ = _Front
 
 
 def __getattr__(name: str) -> Any:

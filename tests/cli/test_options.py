@@ -129,7 +129,7 @@ def test_completion() -> None:
 
 
 def test_quantities_that_are_completed_are_those_of_sweep() -> None:
-    sweep = pytest.importorskip("txcalc.sweep")
+    sweep = pytest.importorskip("txcalc.sweeps.sweep")
     assert completion.quantity("") == list(sweep.COLUMNS)
 
 

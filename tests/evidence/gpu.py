@@ -89,7 +89,7 @@ def predict_again(found: dict[str, Any]) -> int:
     a training step's speed and of the crossing; how many figures these are."""
     from txcalc import hardware, load, reference
     from txcalc.planning.serving.durations import Cost
-    from txcalc.verify import device, suite, workloads
+    from txcalc.verification import device, suite, workloads
 
     kind, seen = found["device"]["kind"], 0
     accelerator = hardware.parse(found["ceilings"]["accelerator"], "this-machine", "ceilings")

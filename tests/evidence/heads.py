@@ -19,7 +19,7 @@ from transformers.models.auto import modeling_auto as auto
 from txcalc.errors import TxcalcError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe, release
-from txcalc.verify.via import measure
+from txcalc.verification.via import measure
 
 
 def named() -> set[str]:

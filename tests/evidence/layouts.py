@@ -24,7 +24,7 @@ from txcalc.sources import build
 
 if TYPE_CHECKING:
     from txcalc.model import Model
-    from txcalc.verify.verdict import Verdict
+    from txcalc.verification.verdict import Verdict
 
 SMALL = "D=64 L=4 h=8 h_kv=4 F=96 V=250"
 ODD = "D=72 L=3 h=9 h_kv=3 F=99 V=251"
@@ -259,7 +259,7 @@ def keep(case: str, verdict: Verdict) -> None:
 
 
 def main(first: int = 0, last: int = len(CASES), *, kept: bool = False) -> int:
-    from txcalc.verify.layouts import verify_layout
+    from txcalc.verification.layouts import verify_layout
 
     wrong = figures = 0
     for number, (source, layout, more) in list(enumerate(CASES))[first:last]:

@@ -38,9 +38,9 @@ def contradictions(model: Model) -> Iterator[str]:
     """What modules say of parameters and FLOPs at sizes where formulas are not equal to it; nothing of leaves that are
     listed, of which there is no module."""
     from txcalc.reference import tracing
-    from txcalc.verify import flops
-    from txcalc.verify.subject import SizePoint, Subject
-    from txcalc.verify.verdict import compare
+    from txcalc.verification import flops
+    from txcalc.verification.subject import SizePoint, Subject
+    from txcalc.verification.verdict import compare
 
     if any(True for _ in structures.listed(model.spec)):
         return

@@ -34,9 +34,9 @@ from txcalc.sources import build
 from txcalc.sources.huggingface import describe, release
 from txcalc.sources.huggingface.keys import ACTIVATIONS
 from txcalc.sources.huggingface.neutral import is_neutral
-from txcalc.verify import via
-from txcalc.verify.inputs import blank, inputs_of
-from txcalc.verify.tracker import Tracker
+from txcalc.verification import via
+from txcalc.verification.inputs import blank, inputs_of
+from txcalc.verification.tracker import Tracker
 
 PLACE = Path(inspect.getfile(is_neutral)).with_name("recorded.json")
 aten = torch.ops.aten

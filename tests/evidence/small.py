@@ -20,8 +20,8 @@ from typing import Any
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from txcalc.verify.inputs import blank, inputs_of
-from txcalc.verify.via import instantiate, measure
+from txcalc.verification.inputs import blank, inputs_of
+from txcalc.verification.via import instantiate, measure
 
 FOLDER = Path(__file__).parents[1] / "data" / "hf"
 

@@ -35,10 +35,10 @@ from txcalc.evidence.theorems import units
 from txcalc.model import Model
 from txcalc.parts.model import Stack
 from txcalc.sources import build
-from txcalc.verify import ORACLES, subject
-from txcalc.verify.subject import SizePoint, Subject
-from txcalc.verify.symbolic import B, OneSize
-from txcalc.verify.verdict import CheckedRow
+from txcalc.verification import ORACLES, subject
+from txcalc.verification.subject import SizePoint, Subject
+from txcalc.verification.symbolic import B, OneSize
+from txcalc.verification.verdict import CheckedRow
 
 WITHOUT = {"bytes", "memory", "transformers"}  # of a device, of a whole training step, of a config of theirs
 BATCH = 211  # a prime of which no size that is drawn is a multiple
@@ -100,7 +100,7 @@ def run(model: Model) -> dict[str, Any]:
         small = Small(model, "cpu", lengths="points")
         for name in oracles:
             module, function, _ = ORACLES[name]
-            rows += getattr(import_module(f"txcalc.verify.{module}"), function)(small)
+            rows += getattr(import_module(f"txcalc.verification.{module}"), function)(small)
     failures = [str(row) for row in rows if not row.equal]
     return {"said": "refuted" if failures else "held", "figures": len(rows), "why": failures[:3]}
 

@@ -80,7 +80,7 @@ def test_a_wrong_formula_of_a_leaf_is_refuted_by_name(
 ) -> None:
     """What it costs, and at how many positions the list says that it works."""
     pytest.importorskip("torch")
-    from txcalc.verify.prove import prove
+    from txcalc.verification.prove import prove
 
     where: dict[str, Any] = {"keys": [1, 0, 3]} if unit[0] == "scores" else {"at": [2, 3, 5, 4]}
     said = leaf(*unit, **where)

@@ -71,7 +71,7 @@ def today(quantity: str, where: str, model: Model, dtype: str) -> int | None:
     if quantity in ("bytes of weights", "bytes of the weights"):
         return width * model.params
     if quantity == "bytes of the cache":
-        from txcalc.verify import storage
+        from txcalc.verification import storage
 
         tokens = int(where.split(", ")[1].removesuffix(" tokens"))
         source = SOURCE if model.has_encoder_apart else None
@@ -102,7 +102,7 @@ def test_its_predictions_are_those_of_today(path: Path) -> None:
 @pytest.mark.slow
 @evidence
 def test_it_has_the_whole_list(path: Path) -> None:
-    from txcalc.verify import suite
+    from txcalc.verification import suite
 
     found = read(path)
     listed = {item.name: item for item in (suite.CPU_LIST if found["device"]["kind"] == "cpu" else suite.CUDA_LIST)}

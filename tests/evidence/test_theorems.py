@@ -176,7 +176,7 @@ def test_a_changed_formula_of_the_cache_leaves_the_rest(monkeypatch: pytest.Monk
 def test_the_orders_of_a_window_leave_no_size_out() -> None:
     """Each of W, past and T falls into one order, and gives every letter of it a value of 2 or more."""
     pytest.importorskip("torch")
-    from txcalc.verify.steps import W, orders
+    from txcalc.verification.steps import W, orders
 
     for one in (False, True):
         met = Counter[tuple[int, int, int]]()
@@ -193,7 +193,7 @@ def test_the_orders_of_a_window_leave_no_size_out() -> None:
 def test_the_cases_of_a_length_leave_none_out() -> None:
     """Where tokens are pooled, so many into one, each T falls into one case: n groups and a rest, or less than one."""
     pytest.importorskip("torch")
-    from txcalc.verify.sizes import Case, cases
+    from txcalc.verification.sizes import Case, cases
 
     (unit,) = (unit for unit in units(config("deepseek-v4-pro")) if unit.name == "layer pooled")
     rate, tokens = sympy.symbols("compressed.rate T", integer=True, positive=True)
@@ -405,15 +405,15 @@ sympy = pytest.importorskip("sympy")
 
 
 def prove(unit: Unit) -> Any:
-    from txcalc.verify.prove import prove as proved
+    from txcalc.verification.prove import prove as proved
 
     return proved(unit)
 
 
 def unequal(unit: Unit) -> set[str]:
     """The parts that the first of a unit's cases, all lengths 2 or more, refutes; `prove` asks the others too."""
-    from txcalc.verify.prove import _at
-    from txcalc.verify.sizes import cases
+    from txcalc.verification.prove import _at
+    from txcalc.verification.sizes import cases
 
     rows, *_ = _at(unit, cases(unit)[0])
     return {row.path for row in rows if not row.equal}
@@ -421,7 +421,7 @@ def unequal(unit: Unit) -> set[str]:
 
 def without_further(monkeypatch: pytest.MonkeyPatch) -> None:
     """A theorem is of parameters and of a prompt's FLOPs alone."""
-    from txcalc.verify import steps
+    from txcalc.verification import steps
 
     monkeypatch.setattr(steps, "shown", lambda unit: ({}, []))
 
@@ -458,7 +458,7 @@ def without_window(self: Window, work: Any) -> Any:
 def test_a_window_off_by_one_is_refuted_by_name(
     method: str, wrong: Any, quantity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from txcalc.verify.steps import _passed, orders
+    from txcalc.verification.steps import _passed, orders
 
     (unit,) = (unit for unit in units(load("mistral-7b")) if unit.name != "frame")
     monkeypatch.setattr(Window, method, wrong)
@@ -470,7 +470,7 @@ def test_a_window_off_by_one_is_refuted_by_name(
 @pytest.mark.slow
 def test_a_wrong_backward_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.planning import gradients
-    from txcalc.verify.steps import _training
+    from txcalc.verification.steps import _training
 
     monkeypatch.setitem(gradients.PASSES, "both", 2)
     _, rows = _training(units(load(TOY))[0])
@@ -479,7 +479,7 @@ def test_a_wrong_backward_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_one_tensor_more_that_is_kept_is_refuted_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from txcalc.verify.steps import _saved
+    from txcalc.verification.steps import _saved
 
     kept = Norm.saved
     monkeypatch.setattr(Norm, "saved", lambda self, work: 2 * kept(self, work))
@@ -558,7 +558,7 @@ def test_keys_of_the_other_stream_are_refuted(monkeypatch: pytest.MonkeyPatch) -
     ],
 )
 def test_what_is_true_of_all_sizes(said: str, true: bool) -> None:
-    from txcalc.verify.sizes import always
+    from txcalc.verification.sizes import always
 
     a, b = sympy.symbols("a b", integer=True, positive=True)
     condition = sympy.sympify(said, locals={"a": a, "b": b, "Mod": sympy.Mod, "Max": sympy.Max})
@@ -606,7 +606,7 @@ def test_bad_input() -> None:
 @pytest.mark.slow
 def test_the_cache_of_pooled_tokens_is_measured_around_the_ends_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.parts.mixers.compressed import Pool
-    from txcalc.verify.steps import _decoding
+    from txcalc.verification.steps import _decoding
 
     unit = next(u for u in theorems.units(build(TINY["compressed"], "tiny")) if u.name == "layer pooled")
     said, rows = _decoding(unit)

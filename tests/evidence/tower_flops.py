@@ -1,6 +1,6 @@
 """FLOPs and parameters of towers beside transformers' own modules: `python tests/evidence/tower_flops.py`.
 
-CASES are small ones of each kind (tests/verify/test_tower_flops.py). The script runs towers of the configs in
+CASES are small ones of each kind (tests/verification/test_tower_flops.py). The script runs towers of the configs in
 tests/data/hf at their own sizes; what is equal is kept in presets/proofs.json, by which `show` says that it is
 measured. Weights are zeros, for no count depends on them; towers of pictures of one size run on the meta device.
 """

@@ -74,7 +74,7 @@ def test_a_frozen_layer_keeps_no_input_and_adapters_share_theirs() -> None:
 def test_torch_keeps_and_computes_what_the_tree_says(name: str) -> None:
     """All linear layers, or of every other model every second one: so that of those that read one tensor the first has
     no adapter."""
-    from txcalc.verify import verify
+    from txcalc.verification import verify
 
     try:
         names = adaptable(adapted(name, ["all"]).root)
@@ -91,7 +91,7 @@ def test_torch_keeps_and_computes_what_the_tree_says(name: str) -> None:
 def test_fully_shard_reduces_what_learns() -> None:
     from txcalc.planning.layout import parse_layout
     from txcalc.planning.training.recipe import parse_recipe
-    from txcalc.verify.layouts import verify_layout
+    from txcalc.verification.layouts import verify_layout
 
     for layout, recipe in (("dp=2,fsdp=3", ""), ("pp=2,fsdp=2", "accumulation=4"), ("tp=2,sp=2,fsdp=2", "")):
         verdict = verify_layout(load(LLAMA, LORA), parse_recipe(recipe, parse_layout(layout)))
@@ -104,7 +104,7 @@ def test_fully_shard_reduces_what_learns() -> None:
 def test_fully_shard_takes_adapters_of_fewer_rows_than_ranks(layout: str) -> None:
     from txcalc.planning.layout import parse_layout
     from txcalc.planning.training.recipe import parse_recipe
-    from txcalc.verify.layouts import verify_layout
+    from txcalc.verification.layouts import verify_layout
 
     model = load("D=64 L=2 h=8 h_kv=4 F=96 V=256 E=4 k=2", {"lora.rank": 3, "lora.modules": ["all"]})
     verdict = verify_layout(model, parse_recipe("", parse_layout(layout)))

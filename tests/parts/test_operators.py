@@ -17,7 +17,7 @@ from txcalc.parts.norm import Norm
 from txcalc.parts.part import COST
 from txcalc.parts.positions import Rotary
 from txcalc.sources import build
-from txcalc.verify import verify
+from txcalc.verification import verify
 
 pytestmark = pytest.mark.slow
 

@@ -29,28 +29,28 @@ PACKAGE = Path(txcalc.__file__).parent
 
 # From the bottom layer up: a module imports its own package and those above it.
 LAYERS = (
-    "errors", "processes", "frames", "num", "symbols", "notation", "units", "parts", "ledger", "checkpoint",
-    "model", "sources", "cards", "curves", "hardware", "planning", "evidence", "algebra", "sweep", "parquet", "program",
-    "explorer", "reference", "verify", "questions", "render", "cli",
+    "errors", "frames", "num", "symbols", "notation", "units", "parts", "ledger", "checkpoint",
+    "model", "sources", "cards", "curves", "hardware", "planning", "evidence", "algebra", "sweeps", "program",
+    "explorer", "reference", "verification", "questions", "render", "cli",
 )  # fmt: skip
 # Questions whose answers are not yet typed make their reports themselves.
 LEVEL = {name: i for i, name in enumerate(LAYERS)} | {"render": LAYERS.index("questions")}
 OUTSIDE = {
-    "fvcore": {"verify"},
+    "fvcore": {"verification"},
     "gguf": {"sources"},
     "huggingface_hub": {"sources"},
     "matplotlib": {"render"},
-    "numpy": {"parquet", "sweep"},
+    "numpy": {"sweeps"},
     "pandas": {"frames"},
     "plotille": {"render"},
     "polars": {"frames"},
-    "pyarrow": {"frames", "parquet"},
-    "distributed": {"parquet"},
+    "pyarrow": {"frames", "sweeps"},
+    "distributed": {"sweeps"},
     "rich": {"cli", "render"},
-    "sympy": {"algebra", "verify"},
+    "sympy": {"algebra", "verification"},
     "tomli_w": {"sources"},
-    "torch": {"reference", "verify"},
-    "transformers": {"verify"},
+    "torch": {"reference", "verification"},
+    "transformers": {"verification"},
     "typer": {"cli"},
 }
 HEAVY = {
@@ -129,6 +129,11 @@ def test_imports_go_round_in_no_circle(tmp_path: Path) -> None:
     one.write_text(f"from {tmp_path.name}.other import Stack\nclass Part: pass\n")
     other.write_text(f"if TYPE_CHECKING:\n    from {tmp_path.name} import one\n")
     assert {*circle(tmp_path)} == {f"{tmp_path.name}.one", f"{tmp_path.name}.other"}
+
+
+def test_no_module_shares_its_name_with_a_command() -> None:
+    """An import of `txcalc.sweep` would put a module in place of the function."""
+    assert {path.stem for path in PACKAGE.iterdir()} & txcalc.COMMANDS.keys() == set()
 
 
 def test_every_module_is_there() -> None:
@@ -322,7 +327,7 @@ def names_asked(path: Path) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "module", ["planning", "evidence", "questions", "verify", "hardware", "parts", "render", "cli"]
+    "module", ["planning", "evidence", "questions", "verification", "hardware", "parts", "render", "cli"]
 )
 def test_nobody_is_asked_for_by_name(module: str, tmp_path: Path) -> None:
     assert [asked for path in sorted((PACKAGE / module).rglob("*.py")) for asked in names_asked(path)] == []

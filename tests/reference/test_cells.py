@@ -83,7 +83,7 @@ def test_it_computes_what_torch_computes(form: str) -> None:
 @pytest.mark.parametrize(("form", "changes"), [*((form, {}) for form in FORMS), ("gru", {"d_hidden": 8, "biases": 1})])
 def test_it_is_proved_for_every_size_batch_and_length(form: str, changes: dict[str, Any]) -> None:
     pytest.importorskip("torch")
-    from txcalc.verify.prove import prove
+    from txcalc.verification.prove import prove
 
     (layer,) = (unit for unit in units(build(description(form, **changes), "test")) if unit.name != "frame")
     theorem, rows = prove(layer)

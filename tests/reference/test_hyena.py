@@ -98,7 +98,7 @@ def test_transforms_and_products_are_one_convolution(changes: dict[str, Any]) ->
 @pytest.mark.parametrize("changes", [{}, {"form": "direct"}])
 def test_it_is_proved_for_every_size_batch_and_length(changes: dict[str, Any]) -> None:
     pytest.importorskip("torch")
-    from txcalc.verify.prove import prove
+    from txcalc.verification.prove import prove
 
     (layer,) = (unit for unit in units(build(description(**changes), "test")) if unit.name != "frame")
     theorem, rows = prove(layer)

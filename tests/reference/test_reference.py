@@ -25,7 +25,7 @@ from txcalc.parts.spans import Causal, CentredWindow, Chunks, Window  # noqa: E4
 from txcalc.reference.linear import RootMeanSquare, Xielu  # noqa: E402
 from txcalc.reference.recurrent import scan  # noqa: E402
 from txcalc.sources import build as described, presets  # noqa: E402
-from txcalc.verify.verdict import module_paths  # noqa: E402
+from txcalc.verification.verdict import module_paths  # noqa: E402
 
 CLOSE = {"atol": 2e-5, "rtol": 2e-5}
 DECODERS = [name for name in TINY if TINY[name].get("kind", "decoder") in ("decoder", "encoder-decoder", "audio")]
@@ -435,7 +435,7 @@ def test_the_same_on_a_gpu(name: str) -> None:
 @pytest.mark.parametrize("name", [*TINY][::5])
 def test_every_size_is_free_in_a_trace(name: str) -> None:
     pytest.importorskip("fvcore", reason="fvcore is not installed: pip install 'txcalc[verify]'")
-    from txcalc.verify import NotForAll, verify
+    from txcalc.verification import NotForAll, verify
 
     if name == "compressed":  # T // 3 entries: PyTorch asks whether there is one, and whether any token is left
         with pytest.raises(NotForAll, match="//"):

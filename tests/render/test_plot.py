@@ -505,7 +505,7 @@ def test_show_draws_its_parts_and_their_share_over_the_length() -> None:
 def test_a_sweep_by_kind_is_a_stack_for_every_model() -> None:
     pytest.importorskip("numpy")
     from txcalc.render.sweep import report
-    from txcalc.sweep import Sweep, parse_axis
+    from txcalc.sweeps.sweep import Sweep, parse_axis
 
     grids = [Sweep(load(name), [parse_axis("D=768:3072:2x")], ["params"]) for name in ("gpt2", "mixtral-8x7b")]
     kinds = tuple(dict.fromkeys(kind for grid in grids for kind in grid.by_kind()))

@@ -115,7 +115,7 @@ def _via(
     if not find_spec("transformers"):
         raise MissingExtra("--via transformers", "transformers", "transformers")
     from txcalc.render.via import Described, report
-    from txcalc.verify.via import measure
+    from txcalc.verification.via import measure
 
     faults = [f"{name} does not work with --via transformers (drop it)" for name in others if others[name]]
     if faults:

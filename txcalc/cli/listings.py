@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -67,7 +66,6 @@ def measure(
     Example: txcalc measure --device cpu --out mine.json
     """
     command = " ".join(["txcalc", *sys.argv[1:]])
-    gc.freeze()  # what is imported is no garbage: measuring collects often, and need not look at it
     return txcalc.measure(device, gpu=gpu, only=only or (), limit=limit, out=out, command=command, tell=tell)
 
 

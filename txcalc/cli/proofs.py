@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -109,8 +108,6 @@ def verify(
     if lora and asked["record"]:
         raise InputError("options", ["--record needs presets as they are, without --lora"])
     models = o.models(given, ignore, changes)
-    if device != "meta":
-        gc.freeze()  # what is imported is no garbage: measuring collects often, and need not look at it
     if workers is None:
         workers = os.cpu_count() or 1 if device == "meta" and len(models) >= MANY else 1
     return txcalc.verify(*models, device=device, workers=workers, tell=tell, **asked)
@@ -130,7 +127,7 @@ def _torchrun(models: Sequence[Model], layout: str, recipe: str, number: int, de
     from txcalc.planning.layout import parse_layout
     from txcalc.planning.training.recipe import parse_recipe
     from txcalc.questions.proofs import Verify
-    from txcalc.verify.real import verify_real
+    from txcalc.verification.real import verify_real
 
     asked = parse_recipe(recipe, parse_layout(layout))
     found = [verify_real(model, asked, number, "cpu" if device == "meta" else device) for model in models]

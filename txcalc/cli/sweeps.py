@@ -62,7 +62,7 @@ def sweep(
     Example: txcalc sweep llama-3.1-8b --over T=1k:1M:2x --quantity flops --quantity cache_bytes
     """
     from txcalc.render.sweep import columns, notes
-    from txcalc.sweep import MAX_POINTS
+    from txcalc.sweeps.sweep import MAX_POINTS
 
     chosen, place = printing
     changes = parse_changes(set_)

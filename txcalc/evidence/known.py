@@ -37,7 +37,7 @@ FAR: dict[str, Any] = {**DECODE, "past": 3_000_000}  # past every window
 SOURCE = 11  # encoder positions: as many as no probe has tokens
 
 
-# Who can be asked, of `txcalc.verify`: module, function, what it shows.
+# Who can be asked, of `txcalc.verification`: module, function, what it shows.
 ORACLES = {
     "parameters": ("parameters", "rows", "every weight's path and shape"),
     "bytes": ("storage", "rows", "bytes of every weight and of the cache, and what the device's allocator has of them"),

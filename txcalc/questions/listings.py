@@ -134,7 +134,7 @@ def measure(
     """
     from txcalc import hardware
     from txcalc.render.measurements import report
-    from txcalc.verify.suite import Suite
+    from txcalc.verification.suite import Suite
 
     if not limit > 0:
         raise InputError("measure", [Fault("--limit", limit, "seconds, more than 0")])

@@ -17,7 +17,7 @@ from txcalc.questions.results import Known, Record, Result
 if TYPE_CHECKING:
     from txcalc.hardware import Accelerator
     from txcalc.sources import Source, TorchModule
-    from txcalc.verify import Verdict
+    from txcalc.verification import Verdict
 
 Tell = Callable[[str, float], None]  # progress: the current step and the share done
 
@@ -140,18 +140,18 @@ def verify(
 
         asked = parse_recipe(recipe, parse_layout(layout))
         given = models(sources)
-        from txcalc.verify.layouts import verify_layout
+        from txcalc.verification.layouts import verify_layout
 
         return Verify([verify_layout(model, asked, ranks) for model in given])
     given = models(sources)
 
-    from txcalc.processes import processes
-    from txcalc.verify import DEFAULT, shortened, verify as verified
-    from txcalc.verify.coverage import ZERO_COST
-    from txcalc.verify.device import DTYPES
-    from txcalc.verify.record import proofs, store
-    from txcalc.verify.witness import of_pieces
-    from txcalc.verify.workloads import DeviceModel, measure
+    from txcalc.sweeps.processes import processes
+    from txcalc.verification import DEFAULT, shortened, verify as verified
+    from txcalc.verification.coverage import ZERO_COST
+    from txcalc.verification.device import DTYPES
+    from txcalc.verification.record import proofs, store
+    from txcalc.verification.witness import of_pieces
+    from txcalc.verification.workloads import DeviceModel, measure
 
     real = device != "meta"
     usual = [*DEFAULT, "bytes", "training", *MEASURES] if real else list(DEFAULT)
@@ -190,7 +190,7 @@ def verify(
 def _accelerator(device: str, gpu: str | None) -> Accelerator:
     """The accelerator that times are compared with: a named one, or this machine, measured now."""
     from txcalc import hardware
-    from txcalc.verify.calibrate import calibrate as measured
+    from txcalc.verification.calibrate import calibrate as measured
 
     return hardware.load(gpu) if gpu else measured(device, rounds=3, limit=30).accelerator
 
@@ -237,7 +237,7 @@ def prove(*sources: Source, again: bool = False, out: str | Path | None = None, 
         for unit in theorems.units(model):
             for part in [unit] if again else theorems.bearing(unit) or [unit]:
                 wanted.setdefault(part.key, (model.name, part))
-    from txcalc.verify.prove import made_with, prove as proved
+    from txcalc.verification.prove import made_with, prove as proved
 
     answers: list[ProofAnswer] = []
     path = theorems.own_file() if out is None else Path(out)
@@ -300,7 +300,7 @@ def trace(
     or data decide what is computed.
     """
     from txcalc.render.trace import report
-    from txcalc.verify.trace import trace as traced
+    from txcalc.verification.trace import trace as traced
 
     if not isinstance(source, str) and not callable(getattr(source, "named_modules", None)):
         raise InputError("trace", [Fault("source", source, "a module, or FILE.py:factory or module:Class")])
@@ -373,7 +373,7 @@ def calibrate(
     datasheet = hardware.load(like) if like else None
 
     from txcalc.render.measurements import calibrated
-    from txcalc.verify.calibrate import calibrate as measured
+    from txcalc.verification.calibrate import calibrate as measured
 
     name = path.stem if path else "this-machine"
     found = measured(device, name=name, like=datasheet, progress=lambda share: tell("measuring", share)).described()

@@ -17,9 +17,9 @@ from txcalc.questions.results import Record, Result
 from txcalc.sources import load
 
 if TYPE_CHECKING:
-    from txcalc.parquet import Written
     from txcalc.sources import Source
-    from txcalc.sweep import Sweep, SweepAxis
+    from txcalc.sweeps.parquet import Written
+    from txcalc.sweeps.sweep import Sweep, SweepAxis
 
 MOST_MODELS = 8
 READABLE = {"table": 2_000, "markdown": 2_000, "latex": 2_000, "html": 2_000, "json": 1_000_000, "csv": 1_000_000}
@@ -93,7 +93,7 @@ class Swept(Result):
     ) -> Written:
         """Streams every point to FILE.parquet in constant memory, computed by `workers` processes, an executor
         (`concurrent.futures`), or a Dask scheduler (`cluster`, its address); the bytes are the same."""
-        from txcalc import parquet
+        from txcalc.sweeps import parquet
 
         if len(self.grids) > 1:
             raise InputError("--out", [f"writes the grid of one model, and {len(self.grids)} are given"])
@@ -133,7 +133,7 @@ def sweep(
     """
     from txcalc.sources.expressions import read as expressions
     from txcalc.sources.spec import letter_path
-    from txcalc.sweep import MAX_STREAMED, Sweep
+    from txcalc.sweeps.sweep import MAX_STREAMED, Sweep
 
     if not 1 <= len(sources) <= MOST_MODELS:
         raise InputError("sweep", [f"{len(sources)} models, expected 1 to {MOST_MODELS}"])
@@ -161,7 +161,7 @@ def sweep(
 
 def _axes(over: Mapping[str, Any] | Sequence[str]) -> Iterator[SweepAxis]:
     """The axes. Errors: `InputError`."""
-    from txcalc.sweep import SweepAxis, parse_axis
+    from txcalc.sweeps.sweep import SweepAxis, parse_axis
 
     if over is None or (isinstance(over, Sequence | Mapping) and not over):
         raise InputError("--over", ["names no axis"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from txcalc.render.report import DataReport, Table, TableCell, exact, percent
 from txcalc.render.show import workload
-from txcalc.sweep import COLUMNS, Sweep, meaning
+from txcalc.sweeps.sweep import COLUMNS, Sweep, meaning
 from txcalc.units import iec, short
 
 BESIDE = 5  # kinds per table of 80 columns

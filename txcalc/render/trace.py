@@ -6,7 +6,7 @@ from typing import Any
 
 from txcalc.render.report import DataReport, Table, TableCell, cell, folded, starred, times
 from txcalc.render.verify import formula
-from txcalc.verify.trace import LETTERS, ModuleTrace, TracedModule
+from txcalc.verification.trace import LETTERS, ModuleTrace, TracedModule
 
 _SIZES = {"B": "batch", "T": "tokens", "T_src": "source_tokens"}
 

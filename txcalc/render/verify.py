@@ -9,7 +9,7 @@ from msgspec.structs import asdict
 
 from txcalc.render.measurements import near
 from txcalc.render.report import DataReport, Table, TableCell, cell, times
-from txcalc.verify.verdict import CheckedRow, Verdict
+from txcalc.verification.verdict import CheckedRow, Verdict
 
 
 def report(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> DataReport:

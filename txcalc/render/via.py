@@ -9,7 +9,7 @@ from txcalc.notation import tidy, write
 from txcalc.num import ceil_div
 from txcalc.render.report import DataReport, Table, TableCell, cell, folded, rounded, starred
 from txcalc.units import bits_of, iec
-from txcalc.verify.via import TransformersCost, TransformersModule
+from txcalc.verification.via import TransformersCost, TransformersModule
 
 CACHE_DTYPE = "bf16"  # whatever the weights' format
 

@@ -209,7 +209,7 @@ def test_padding_needs_no_row_where_no_table_has_one() -> None:
 def test_a_module_of_layers_two_by_two_is_read() -> None:
     """transformers' LongCat-Flash holds rows of experts that do nothing; its description counts none."""
     pytest.importorskip("torch")
-    from txcalc.verify.via import instantiate
+    from txcalc.verification.via import instantiate
 
     row = SMALL["LongcatFlashForCausalLM"]
     idle = {**row["config"], "zero_expert_num": 3}

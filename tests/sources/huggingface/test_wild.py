@@ -304,8 +304,8 @@ def test_one_picture_s_features_are_kept_for_each_text() -> None:
 def test_pictures_and_words_are_those_of_transformers_and_proved(name: str) -> None:
     pytest.importorskip("fvcore")
     pytest.importorskip("transformers")
-    from txcalc.verify import verify
-    from txcalc.verify.via import instantiate
+    from txcalc.verification import verify
+    from txcalc.verification.via import instantiate
 
     model = build(*describe(PAIRS[name]))
     assert model.params == sum(weight.numel() for weight in instantiate(PAIRS[name], name).parameters())
@@ -318,8 +318,8 @@ def test_each_text_of_a_batch_is_multiplied_by_each_picture() -> None:
     pytest.importorskip("transformers")
     from torch.utils.flop_counter import FlopCounterMode
 
-    from txcalc.verify import verify
-    from txcalc.verify.via import instantiate
+    from txcalc.verification import verify
+    from txcalc.verification.via import instantiate
 
     model, net = build(*describe(PAIRS["clip"])), instantiate(PAIRS["clip"], "clip")
     for batch in (1, 3):

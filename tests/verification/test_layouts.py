@@ -1,0 +1,431 @@
+"""Layouts against PyTorch's own sharding: predicted and measured, equal to the byte, on every kind of rank."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+from extras import needs
+from layouts import CASES, KEPT, model_of, title
+from msgspec.structs import replace
+from tiny import TINY
+
+from txcalc import hardware, load
+from txcalc.errors import InputError
+from txcalc.planning.training import Layout, Recipe, memory
+from txcalc.planning.training.collectives import KINDS, collectives, muon_collectives, muon_replicas
+from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.memory import figures
+from txcalc.planning.training.recipe import parse_recipe
+from txcalc.planning.training.stages import Pipeline
+from txcalc.planning.training.states import RankTensor
+from txcalc.planning.training.step import StepTimer
+from txcalc.sources import build
+
+needs("torch")
+
+MEASURED: dict[str, dict[str, dict[str, int]]] = json.loads(KEPT.read_text())
+
+LLAMA = "D=64 L=2 h=8 h_kv=4 F=96 V=250"
+
+SHARED = load(LLAMA + " E=4 k=2", {"experts.n_shared": 1})
+TUNED = {"lora.rank": 4, "lora.modules": ["all"]}
+SAMPLE: list[tuple[Any, Layout, dict[str, Any]]] = [
+    (LLAMA, Layout(fsdp=3), {"micro_batch": 2}),
+    (LLAMA, Layout(tp=4, sp=4, fsdp=256), {}),  # more ranks than rows
+    (LLAMA, Layout(tp=2), {"parameter": "bf16", "optimizer": "sgd-momentum"}),  # the table's gradient is whole
+    (LLAMA, Layout(tp=2, sp=2), {"parameter": "bf16", "recompute": "blocks"}),
+    (LLAMA + " E=4 k=2", Layout(tp=2, sp=2, dp=2, fsdp=2, ep=2, etp=2), {}),
+    # Four ranks share the rows of two experts; the shared one's input is that of the router too, and kept once.
+    (SHARED, Layout(fsdp=8, ep=2), {}),
+    (build(TINY["jetmoe"], "jetmoe"), Layout(fsdp=8), {}),  # experts of attention
+    (LLAMA + " tied", Layout(tp=2, sp=2, pp=2, fsdp=2), {"accumulation": 4}),
+    (LLAMA, Layout(pp=2, fsdp=2), {"accumulation": 2, "recompute": "layers:1"}),  # a number that no piece has
+    (load(LLAMA + " E=4 k=2", TUNED), Layout(tp=2, sp=2, fsdp=2, ep=4), {"frozen": "bf16", "adapter": "fp32"}),
+    (LLAMA, Layout(fsdp=3), {"optimizer": "muon"}),
+    (build({**TINY["albert"], "lora": {"rank": 3}}, "albert"), Layout(tp=2, fsdp=2), {}),  # layers that are one module
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("source", "layout", "more"), SAMPLE, ids=lambda value: str(value))
+def test_a_layout_is_as_torch_has_it(source: Any, layout: Layout, more: dict[str, Any]) -> None:
+    from txcalc.verification.layouts import verify_layout
+
+    recipe = Recipe(layout, tokens=32 * layout.sp, **more)
+    verdict = verify_layout(load(source), recipe, ranks=2)
+    assert verdict.ok, verdict.failures
+    wanted = {"parameters, bytes", "gradients, bytes", "saved, bytes"}
+    assert wanted | ({"all_to_all, bytes"} if layout.ep > 1 else set()) <= {row.quantity for row in verdict.rows}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        ("muon", "muon of stacked experts and convolutions is modelled: PyTorch's steps matrices alone"),
+        ("lion", "lion: its state is mode"),
+    ],
+)
+def test_states_that_pytorch_does_not_keep_are_modelled(optimizer: str, said: str) -> None:
+    from txcalc.verification.branches import NoParallel
+    from txcalc.verification.layouts import verify_layout
+
+    with pytest.raises(NoParallel, match=said):
+        verify_layout(load(LLAMA + " E=4 k=2"), Recipe(Layout(fsdp=2), tokens=32, optimizer=optimizer), ranks=1)
+
+
+@pytest.mark.slow
+def test_experts_of_attention_are_not_run_over_ep() -> None:
+    from txcalc.verification.branches import NoParallel
+    from txcalc.verification.layouts import verify_layout
+
+    with pytest.raises(
+        NoParallel, match=r"^layers.0.attention: experts of attention over the ranks of ep are modelled"
+    ):
+        verify_layout(build(TINY["jetmoe"], "jetmoe"), Recipe(Layout(fsdp=2, ep=2), tokens=32), ranks=1)
+
+
+@pytest.mark.drawn(quick=80)
+@pytest.mark.parametrize("case", sorted(MEASURED))
+def test_a_layout_is_as_torch_had_it(case: str) -> None:
+    """Every rank as `python tests/evidence/layouts.py --keep` measured it, with torch's own sharding."""
+    ((source, layout, more),) = (one for one in CASES if title(*one) == case)
+    model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp * layout.cp, **more)
+    pipeline, plan = Pipeline(model, recipe), memory(model, recipe)
+    for rank, measured in MEASURED[case].items():
+        (one,) = (each for each in plan.ranks if str(each.rank) == rank)
+        found = figures(model, recipe, pipeline, one)
+        said = {f"{q.removesuffix(' bytes')}{'' if q in KINDS else ', bytes'}": number for q, number in found.items()}
+        assert {quantity: said.get(quantity, 0) for quantity in measured} == measured, rank
+
+
+ALONE = [case for case in CASES if case[1].gpus == case[1].tp > 1 and title(*case) in MEASURED]
+
+
+@pytest.mark.parametrize(("source", "layout", "more"), ALONE, ids=lambda value: str(value))
+def test_a_step_sends_what_torch_s_collectives_do(source: str, layout: Layout, more: dict[str, Any]) -> None:
+    """Of ranks of tp alone, by rings; the numbers of tokens for each expert are told beside."""
+    model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp, **more)
+    sent = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).step(memory(model, recipe)).sent
+    measured, others = next(iter(MEASURED[title(source, layout, more)].values())), (layout.tp - 1) / layout.tp
+    torch_s = {kind: measured.get(f"{kind}, bytes", 0) * others for kind in ("all_gather", "reduce_scatter")}
+    torch_s["all_reduce"] = measured.get("all_reduce, bytes", 0) * 2 * others
+    assert sent == {kind: size for kind, size in sorted(torch_s.items()) if size}
+
+
+SENT = [
+    case
+    for case in CASES
+    if title(*case) in MEASURED and case[1].exchanges and case[1].tp > case[1].sp and case[1].ep == case[1].expert_group
+]
+
+
+@pytest.mark.parametrize(("source", "layout", "more"), SENT, ids=lambda value: str(value))
+def test_a_step_of_exchanged_experts_sums_what_torch_s_does(source: str, layout: Layout, more: dict[str, Any]) -> None:
+    """Without sequence parallelism ranks of tp send shares of the same tokens; backward sums the gradients of these."""
+    model, recipe = model_of(source), Recipe(layout, tokens=32 * layout.sp, **more)
+    sent = StepTimer(model, recipe, Machine.of(hardware.load("h100-sxm"))).step(memory(model, recipe)).sent
+    (measured, *_) = MEASURED[title(source, layout, more)].values()
+    assert layout.dp == 1  # whose ranks sum gradients too
+    assert sent["all_reduce"] == measured["all_reduce, bytes"] * 2 * (layout.tp - 1) / layout.tp
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", [Layout(tp=2, fsdp=2), Layout(tp=2, sp=2, fsdp=2)], ids=str)
+def test_a_table_of_biases_is_split_by_heads(layout: Layout) -> None:
+    """It does not stand on the residual stream: its gradient is that of its own heads, whatever sp is."""
+    from txcalc.verification.layouts import verify_layout
+
+    model = build(TINY["mpnet"], "mpnet")
+    verdict = verify_layout(model, Recipe(layout, tokens=32), ranks=1)
+    assert verdict.ok and len(verdict.rows) > 9, verdict.failures
+
+
+def test_the_gradient_of_a_table_of_biases_is_not_summed() -> None:
+    """Ranks have the columns of their own heads, and nothing is sent for it but FSDP's."""
+    recipe = Recipe(Layout(tp=2, sp=2, fsdp=2), tokens=32)
+    (piece,) = Pipeline(build(TINY["mpnet"], "mpnet"), recipe).pieces
+    (bias,) = (held for held in piece.leaves if held.entry.name == "relative_bias")
+    assert bias.split and not bias.between
+    found = collectives([piece], recipe, 32)
+    without = piece._replace(leaves=tuple(held for held in piece.leaves if held is not bias))
+    assert found["all_reduce"] == collectives([without], recipe, 32)["all_reduce"]
+    assert found["reduce_scatter"].times == collectives([without], recipe, 32)["reduce_scatter"].times
+
+
+@pytest.mark.slow
+def test_tensor_parallel_of_two_stacks_is_not_compared() -> None:
+    from txcalc.verification.layouts import verify_layout
+
+    with pytest.raises(InputError, match="tp = 2 of two stacks is modelled"):
+        verify_layout(load("t5-small"), Recipe(Layout(tp=2, sp=2, fsdp=2), tokens=32))
+
+
+@pytest.mark.slow
+def test_positions_that_are_read_at_once_are_not_compared_apart() -> None:
+    from txcalc.verification.layouts import verify_layout
+
+    recipe = Recipe(Layout(tp=2, sp=2, fsdp=2), tokens=32)
+    with pytest.raises(InputError, match="sp = 2: patches of a picture, or sound, are embedded at all positions"):
+        verify_layout(build(TINY["beit"], "beit"), recipe)
+    with pytest.raises(InputError, match="sp = 2: the head reads all positions at once, which is modelled: sp=1"):
+        verify_layout(load(LLAMA, {"head.form": "classifier", "head.classes": 4}), recipe)
+
+
+@pytest.mark.slow
+def test_each_piece_holds_a_copy_of_what_several_read() -> None:
+    """Layers that pieces of one rank share, and a tied table of which a V-shaped schedule has both ends on one rank, as
+    deep copies of the model hold them, of which each piece keeps its modules (torchtitan)."""
+    from copy import deepcopy
+
+    from torch import nn
+
+    from txcalc.reference import build as build_module
+    from txcalc.verification.parallel import held, stepper
+
+    albert = build({**TINY["albert"], "n_layers": 4}, "albert")
+    tied = load("D=64 L=4 h=8 h_kv=4 F=96 V=250 tied")
+    for model, layout, schedule in (albert, Layout(pp=2, vpp=2), "interleaved"), (tied, Layout(pp=2), "zbv"):
+        recipe = Recipe(layout, 1, 4, 32, schedule=schedule)
+        plan, whole = memory(model, recipe), build_module(model)
+        assert sum("stages hold copies of shared weights" in note for note in plan.notes) == 1
+        for stage, numbers in enumerate([(0, 2), (1, 3)] if schedule == "interleaved" else [(0, 3), (1, 2)]):
+            pieces: list[Any] = [deepcopy(whole) for _ in numbers]
+            for piece, number in zip(pieces, numbers, strict=True):
+                for name in {*(["embedding"] if number else []), *(["final_norm", "head"] if number < 3 else [])}:
+                    setattr(piece, name, None)
+                piece.layers = piece.layers[number : number + 1]
+            rank = nn.ModuleList(pieces)
+            for parameter in rank.parameters():
+                parameter.grad = parameter.detach().clone()
+            optimizer = stepper(recipe, rank)
+            optimizer.step()
+            (predicted,) = (one.state for one in plan.ranks if one.stage == stage)
+            assert held(rank, optimizer) == {key: size for key, size in predicted._asdict().items() if size}
+
+
+@pytest.mark.slow
+def test_a_wrong_prediction_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    from txcalc.planning.training import states
+    from txcalc.verification.layouts import verify_layout
+
+    right = states.chunk
+    monkeypatch.setattr(states, "chunk", lambda n, ways, rank: right(n, ways, rank) + 1)
+    verdict = verify_layout(load(LLAMA), Recipe(Layout(fsdp=3), tokens=32))
+    assert {row.quantity for row in verdict.failures} >= {"parameters, bytes", "optimizer, bytes"}
+
+
+MUON = """
+import json, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Shard, distribute_tensor
+from torch.testing._internal.distributed.fake_pg import FakeStore
+from torch.utils._python_dispatch import TorchDispatchMode
+
+class Sent(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        if any(issubclass(kind, DTensor) for kind in types):
+            return NotImplemented
+        out, name = func(*args, **(kwargs or {})), str(func)
+        if name.startswith(("_c10d_functional.all_reduce", "_c10d_functional.all_gather")):
+            kind = name.split(".")[1].removesuffix("_into_tensor")
+            times, size = found.get(kind, (0, 0))
+            found[kind] = times + 1, size + out.numel() * out.element_size()
+        return out
+
+dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=RANKS)
+mesh, every = init_device_mesh("cpu", (RANKS,)), []
+for shape in SHAPES:
+    found = {}
+    weight = torch.nn.Parameter(distribute_tensor(torch.randn(shape), mesh, [Shard(0)]))
+    weight.grad = distribute_tensor(torch.randn(shape), mesh, [Shard(0)])
+    with Sent():
+        torch.optim.Muon([weight]).step()
+    every.append(found)
+print(json.dumps(every))
+"""
+
+
+@pytest.mark.slow
+def test_muon_sends_what_pytorch_s_does() -> None:
+    """Over DTensor, of rows on a fake process group: wide, square and tall, and rows that do not divide."""
+    ranks = 8
+    shapes = [(64, 64), (16, 64), (12, 40), (64, 224), (224, 64), (65, 64)]
+    script = MUON.replace("RANKS", str(ranks)).replace("SHAPES", str(shapes))
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    recipe = Recipe(Layout(fsdp=ranks), optimizer="muon")
+    for shape, measured in zip(shapes, json.loads(done.stdout.splitlines()[-1]), strict=True):
+        found: dict[str, list[int]] = {}
+        for kind, times, size in muon_collectives(RankTensor(shape, 1, None, False, True, (0,)), recipe):
+            before = found.get(kind, [0, 0])
+            found[kind] = [before[0] + times, before[1] + times * size]
+        assert found == measured, shape
+
+
+def test_muon_of_megatron_gathers_what_tp_splits() -> None:
+    """In fp32, the whole matrix; nothing of one that is not split, and nothing where ranks of dp have all."""
+    recipe = Recipe(Layout(tp=4, dp=2), optimizer="muon", framework="megatron")
+    cut = RankTensor((16, 64), 1, 0, False, True, (0,))
+    assert muon_collectives(cut, recipe) == [("all_gather", 1, 4 * 64 * 64)]
+    assert muon_collectives(cut._replace(axis=None), recipe) == []
+    torchs = Recipe(Layout(tp=2, fsdp=2), optimizer="muon", tokens=32)
+    experts = RankTensor((4, 16, 64), 1, None, True, True, (0,))
+    assert muon_collectives(experts, replace(torchs, layout=Layout(fsdp=2))) == []  # each is whole on a rank
+    by_rows = [("all_reduce", 1, 8), ("all_gather", 10, 8 * 16 * 64), ("all_gather", 5, 8 * 16 * 16)]
+    assert muon_collectives(experts._replace(rows=1), replace(torchs, layout=Layout(fsdp=8))) == by_rows
+    assert "a matrix that tp splits is not counted" in memory(load(LLAMA), torchs).notes[-1]
+    assert muon_collectives(cut, Recipe(Layout(fsdp=4), optimizer="muon")) == []
+    spread = Recipe(Layout(fsdp=4), optimizer="muon")
+    tall, wide = (RankTensor(shape, 1, None, False, True, (0,)) for shape in ((64, 16), (10, 64)))
+    assert muon_collectives(tall, spread) == [("all_reduce", 1, 2), ("all_reduce", 10, 2 * 16 * 16)]
+    gathered = [("all_gather", 10, 2 * 12 * 64), ("all_gather", 5, 2 * 12 * 10)]
+    assert muon_collectives(wide, spread) == [("all_reduce", 1, 2), *gathered]
+    apart = Recipe(Layout(tp=4, ep=2, etp=2, dp=2), optimizer="muon", framework="megatron")
+    assert [muon_replicas(cut._replace(expert=expert), apart) for expert in (False, True)] == [4, 2]
+    machine, sent = Machine.of(hardware.load("h100-sxm")), list[float]()
+    for optimizer in ("muon", "adamw"):
+        timer = StepTimer(load(LLAMA), replace(recipe, optimizer=optimizer), machine)
+        sent.append(sum(moved.sent for piece in timer.pipeline.pieces for moved in timer.muon_messages(piece)))
+    assert sent == [4 * 2 * (2 * 64 * 64 + 2 * 32 * 64 + 3 * 64 * 96) * 3 / 4, 0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "interleaved", "zb", "zbv", "dualpipev"])
+def test_schedules_are_torch_s_action_by_action(schedule: str) -> None:
+    from torch.distributed.pipelining import schedules
+
+    from txcalc.planning.training import order
+
+    name = {"interleaved": "Interleaved1F1B", "zb": "InterleavedZeroBubble", "zbv": "ZBVZeroBubble"}
+    if schedule in ("gpipe", "1f1b"):  # torch has no list of theirs
+        from txcalc.planning.training import in_flight
+        from txcalc.verification.parallel import live
+
+        recipe = Recipe(Layout(pp=3), accumulation=5, schedule=schedule)
+        assert live(recipe) == [in_flight(recipe, stage) for stage in range(3)]
+        return
+    cls: Any = getattr(schedules, "Schedule" + name.get(schedule, "DualPipeV"))
+    letters = {"FORWARD": "F", "FULL_BACKWARD": "B", "BACKWARD_INPUT": "I", "BACKWARD_WEIGHT": "W"}
+    cases = 0
+    for pp in range(2, 17):
+        for pieces in (2,) if schedule in ("zbv", "dualpipev") else (1, 2, 3) if schedule == "zb" else (2, 3):
+            for m in (2 * pp, 3 * pp) if schedule == "dualpipev" else (pp, 2 * pp, 3 * pp):
+                made = object.__new__(cls)
+                made.pp_group_size, made._n_microbatches, made.n_local_stages = pp, m, pieces
+                made.num_stages = made._num_stages = pp * pieces
+                made.number_of_rounds = m // pp
+                made.microbatches_per_round = pp
+                for rank in range(pp):
+                    theirs = [
+                        (letters[part.computation_type.name], part.stage_index, part.microbatch_index)
+                        for action in made._calculate_single_rank_operations(rank)
+                        if action is not None
+                        for part in action.sub_actions or [action]
+                    ]
+                    v_shaped = schedule in ("zbv", "dualpipev")
+                    numbers = [rank, 2 * pp - 1 - rank] if v_shaped else list(range(rank, pp * pieces, pp))
+                    ours = [
+                        (kind, numbers[piece], batch) for kind, piece, batch in order(schedule, pp, rank, m, pieces)
+                    ]
+                    assert ours == theirs, (schedule, pp, pieces, m, rank)
+                    cases += 1
+    assert cases > 200
+
+
+SIZES = {
+    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "vocab_size": 256, "pad_token_id": 0,
+}  # fmt: skip
+EXPERTS = {"num_experts_per_tok": 2, "moe_intermediate_size": 32}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [
+        *((kind, {}) for kind in ("llama", "mistral", "qwen2", "olmo2", "phi3", "granite", "cohere")),
+        *((kind, {"head_dim": 16}) for kind in ("qwen3", "gemma2", "glm4")),
+        ("mixtral", {"num_local_experts": 4}),
+        ("qwen3_moe", {"head_dim": 16, "num_experts": 4, "mlp_only_layers": [], **EXPERTS}),
+    ],
+)
+def test_a_rank_of_transformers_own_plan_has_as_much(kind: str, more: dict[str, Any]) -> None:
+    """Their `tp_plan` says which weights are cut, by columns or by rows; a bias of the latter is whole."""
+    transformers = pytest.importorskip("transformers")
+    import torch
+
+    from txcalc.planning.training.stages import Pipeline
+    from txcalc.planning.training.states import tensors
+
+    config = transformers.AutoConfig.for_model(kind, **SIZES, **more)
+    with torch.device("meta"):
+        theirs = transformers.AutoModelForCausalLM.from_config(config)
+    if not getattr(theirs, "tp_plan", None):
+        pytest.skip("this transformers has no tp_plan")
+    held = 0
+    for name, weight in theirs.named_parameters():
+        general = ".".join("*" if part.isdecimal() else part for part in name.split("."))
+        style = theirs.tp_plan.get(general, theirs.tp_plan.get(general.rpartition(".")[0], ""))
+        cut = "colwise" in style or ("rowwise" in style and not name.endswith("bias"))
+        held += weight.numel() // (2 if cut else 1)
+    recipe = Recipe(Layout(tp=2), framework="megatron", tokens=64)
+    (piece,) = Pipeline(load(config), recipe).pieces
+    assert sum(tensor.size * tensor.copies for tensor in tensors(piece, recipe)) == held
+
+
+@pytest.mark.slow
+def test_what_torch_cannot_show_is_refused() -> None:
+    from txcalc.verification.layouts import verify_layout
+
+    with pytest.raises(InputError, match="modelled from its source"):
+        verify_layout(load(LLAMA), Recipe(Layout(dp=2), framework="megatron", tokens=64))
+
+
+def test_adapters_are_shown_in_dtypes_that_torch_shards() -> None:
+    from txcalc.verification.layouts import verify_layout
+
+    tuned = load(LLAMA, TUNED)
+    with pytest.raises(InputError, match="frozen=nf4-dq: weights that another library packs are modelled"):
+        verify_layout(tuned, Recipe(Layout(fsdp=2), tokens=64, frozen="nf4-dq"))
+    with pytest.raises(InputError, match="frozen=nf4-dq: weights that another library packs are modelled"):
+        verify_layout(tuned, Recipe(Layout(tp=2), tokens=64, frozen="nf4-dq"))
+    for name, dtype in (("adapter", "fp8"), ("adapter", "fp64"), ("parameter", "fp8"), ("reduce", "fp8")):
+        with pytest.raises(InputError, match=f"{name}={dtype}: .* other than 16 or 32 bits are modelled"):
+            verify_layout(tuned, Recipe(Layout(fsdp=2), tokens=64, **{name: dtype}))  # type: ignore[arg-type]
+    apart: list[dict[str, Any]] = [
+        {"parameter": "bf16", "adapter": "fp32"},
+        {"parameter": "bf16", "frozen": "fp32"},
+        {},
+    ]
+    for dtypes in apart:
+        with pytest.raises(InputError, match="without fsdp torch computes in the weights' dtype"):
+            verify_layout(tuned, Recipe(Layout(tp=2), tokens=64, **dtypes))
+
+
+@pytest.mark.slow
+def test_a_torch_without_the_parts_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    from txcalc.verification import parallel
+    from txcalc.verification.branches import NoParallel
+
+    monkeypatch.setattr(parallel, "PRIVATE", (("torch.distributed.fsdp", "shard_all_of_it"),))
+    with pytest.raises(NoParallel, match=r"needs torch\.distributed\.fsdp\.shard_all_of_it") as error:
+        parallel.check()
+    assert error.value.exit_code == 3
+
+
+def test_a_recipe_is_read() -> None:
+    recipe = parse_recipe("tokens=64, micro_batch=2,reshard=off,schedule=gpipe", Layout(fsdp=2))
+    assert (recipe.tokens, recipe.micro_batch, recipe.reshard, recipe.schedule) == (64, 2, False, "gpipe")
+    with pytest.raises(InputError) as error:
+        parse_recipe("micro=2,reshard=yes,tokens=x", Layout())
+    assert len(error.value.faults) == 3
+    assert "(did you mean micro_batch?)" in str(error.value)
+    assert parse_recipe("recompute=layers:0,3,5,tokens=64", Layout()).recompute == "layers:0,3,5"
+    with pytest.raises(InputError, match="tokens is given twice"):
+        parse_recipe("tokens=64,tokens=64", Layout())
+    with pytest.raises(InputError, match=r"'zzz' is not an option of a recipe \(one of \w+, "):
+        parse_recipe("zzz=2", Layout())

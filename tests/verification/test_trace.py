@@ -1,0 +1,417 @@
+"""Anybody's module: formulas from the symbolic trace, fvcore beside them, and one line for what cannot be traced."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from command import Command, typed
+
+from txcalc.errors import InputError, Refuted, UnknownName
+
+pytest.importorskip("torch")
+pytest.importorskip("fvcore")
+
+from txcalc.verification.symbolic import B, T
+from txcalc.verification.trace import trace
+
+pytestmark = pytest.mark.slow
+
+SOURCE = """
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+import torch.nn.functional as F
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.qkv, self.o, self.norm = nn.Linear(8, 24), nn.Linear(8, 8), nn.LayerNorm(8)
+
+    def forward(self, x):
+        q, k, v = self.qkv(self.norm(x)).unflatten(2, (3, 2, 4)).permute(2, 0, 3, 1, 4)
+        return x + self.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2))
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.layers = nn.Embedding(10, 8), nn.ModuleList(Block() for _ in range(3))
+        self.head = nn.Linear(8, 10, bias=False)
+        self.head.weight = self.table.weight
+
+    def forward(self, ids):
+        x = self.table(ids)
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+class Einsum(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.weight = nn.Embedding(10, 8), nn.Parameter(torch.zeros(8, 6))
+
+    def forward(self, ids):
+        return torch.einsum("btd,df->btf", self.table(ids), self.weight)
+
+
+class Recurrent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.step = nn.Embedding(10, 8), nn.Linear(8, 8)
+
+    def forward(self, ids):
+        x = self.table(ids)
+        h = x[:, 0]
+        for t in range(ids.shape[1]):
+            h = self.step(h + x[:, t])
+        return h
+
+
+class Routed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.expert = nn.Embedding(10, 8), nn.Linear(8, 8)
+
+    def forward(self, ids):
+        x = self.table(ids)
+        return self.expert(x[x.sum(-1) > 0])
+
+
+class Branch(Routed):
+    def forward(self, ids):
+        x = self.table(ids)
+        return self.expert(x) if x.sum() > 0 else x
+
+
+class Pictures(nn.Conv2d):
+    def __init__(self):
+        super().__init__(3, 4, 3)
+
+
+class Two(Tied):
+    def forward(self, ids, mask):
+        return super().forward(ids)
+
+
+class Strided(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.shrink = nn.Embedding(10, 8), nn.Conv1d(8, 8, 3, stride=2)
+
+    def forward(self, ids):
+        return self.shrink(self.table(ids).transpose(1, 2))
+
+
+class Positions(Tied):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mask", torch.ones(16, 16))
+
+    def forward(self, ids):
+        x = self.table(ids)
+        return self.head(self.mask[: ids.shape[1], : ids.shape[1]] @ x)
+
+
+class Odd(Tied):
+    def forward(self, ids):
+        return super().forward(ids) if ids.shape[1] % 2 else ids
+
+
+class Wide(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 8)
+
+
+class Asserts(Tied):
+    def forward(self, ids):
+        assert ids is None
+
+
+class Exits(Tied):
+    def forward(self, ids):
+        raise SystemExit(7)
+
+
+class Talks(Tied):
+    def __init__(self):
+        super().__init__()
+        print("made")
+
+    def forward(self, ids):
+        print("called")
+        return super().forward(ids)
+
+
+@dataclass
+class Config:
+    width: int = 8
+
+
+class Decayed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.rates = [rate.item() for rate in torch.linspace(0, 1, 3)]  # as timm does: a number of a tensor
+        self.table = nn.Embedding(10, Config().width)
+
+    def forward(self, ids):
+        return self.table(ids) * self.rates[1]
+
+
+class Grouped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(10, 16, dtype=torch.bfloat16)
+        self.experts = nn.Parameter(torch.zeros(4, 16, 24, dtype=torch.bfloat16))
+
+    def forward(self, ids):
+        x = self.table(ids).flatten(0, 1)
+        ends = torch.arange(1, 5, device=ids.device, dtype=torch.int32) * (x.shape[0] // 4)
+        return torch._grouped_mm(x, self.experts, offs=ends)
+
+
+class Distances(Tied):
+    def forward(self, ids):
+        return torch.cdist(self.table(ids), self.table.weight)
+
+
+class Translates(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.table, self.cross = nn.Embedding(10, 8), nn.Linear(8, 8, bias=False)
+
+    def forward(self, source, ids):
+        return self.table(ids) @ self.cross(self.table(source)).transpose(1, 2)
+
+
+class relu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, x, w):
+        return x @ w
+
+
+class Disguised(nn.Linear):
+    def __init__(self):
+        super().__init__(8, 8)
+        self.table = nn.Embedding(10, 8)
+
+    def forward(self, ids):
+        return relu.apply(self.table(ids), self.weight)
+
+
+def fails():
+    raise RuntimeError("no config\\nat hand")
+
+
+def leaves():
+    raise SystemExit(3)
+
+
+def number():
+    return 3
+
+
+ready, constant = Tied(), 5
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    path = tmp_path / "mine.py"
+    path.write_text(SOURCE)
+    return str(path)
+
+
+def test_formulas_by_module(file: str) -> None:
+    found = trace(f"{file}:Tied")
+    parts = {part.path: part for part in found.parts}
+    assert found.domain == "all B, T ≥ 2"
+    assert sum(part.params for part in found.parts) == 80 + 3 * (8 * 24 + 24 + 8 * 8 + 8 + 16)
+    assert parts["layers.2.qkv"].flops.equals(2 * 8 * 24 * B * T)
+    assert parts["layers.0"].flops.equals(4 * 8 * B * T**2)  # the fused attention that no child owns
+    assert (parts["head"].params, parts["head"].flops.equals(160 * B * T)) == (0, True)
+    assert parts["table"].params == 80
+    assert parts["layers.0.o"].fvcore == 2 * 8 * 8 * 3 * 5
+    assert parts["layers.0"].fvcore == 0
+    assert found.skipped == {"fvcore": {"aten::scaled_dot_product_attention": 3}}
+    assert "aten::native_layer_norm" in found.free
+
+
+def test_a_module_that_is_there_already_and_one_by_its_name(file: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(Path(file).parent)
+    assert trace(f"{file}:ready").parts == trace("mine:Tied").parts == trace("mine.py:Tied").parts
+
+
+def test_einsum_is_counted_by_one_and_named_for_the_other(file: str) -> None:
+    found = trace(f"{file}:Einsum")
+    (part,) = [part for part in found.parts if part.path == ""]
+    assert part.flops.equals(2 * 8 * 6 * B * T) and part.params == 48
+    assert found.skipped == {"fvcore": {"aten::einsum": 1}}
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "said"),
+    [
+        ("Recurrent", Refuted, "only where T = 5"),
+        ("Odd", Refuted, "Mod(T, 2)"),
+        ("Routed", Refuted, "depends on data"),
+        ("Branch", Refuted, "depends on data, no formula holds (at "),
+        ("Wide", InputError, "does not run on token ids"),
+        ("Asserts", InputError, "(batch, length): AssertionError"),
+        ("Exits", InputError, "(batch, length): 7"),
+        ("Pictures", InputError, "does not run on token ids"),
+        ("Two", InputError, "does not run on token ids"),
+        ("fails", InputError, "fails: RuntimeError: no config at hand"),
+        ("leaves", InputError, "fails: SystemExit: 3"),
+        ("number", InputError, "returns int, expected an nn.Module"),
+        ("constant", InputError, "is int, expected a function or class"),
+        ("tied", UnknownName, "did you mean Tied?"),
+    ],
+)
+def test_what_cannot_be_traced_is_one_line(file: str, name: str, kind: type[Exception], said: str) -> None:
+    with pytest.raises(kind) as refused:
+        trace(f"{file}:{name}")
+    assert said in str(refused.value) and "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["Wide", "Exits"])
+def test_one_line_is_all_that_is_said(file: str, name: str) -> None:
+    """What PyTorch logs of an error, traceback and all, is not."""
+    answer = subprocess.run(
+        [sys.executable, "-m", "txcalc", "trace", f"{file}:{name}"], capture_output=True, text=True, check=False
+    )
+    assert answer.returncode == 2 and answer.stdout == "" and len(answer.stderr.splitlines()) == 1
+
+
+def test_what_a_module_prints_is_no_result(file: str) -> None:
+    result = typed("trace", f"{file}:Talks", "--json")
+    assert json.loads(result.stdout)["total"]["params"] == 992 and "made\ncalled" in result.stderr
+
+
+def test_lengths_that_are_divided_and_lengths_that_end(file: str) -> None:
+    result = typed("trace", f"{file}:Strided", "--json")
+    answer = json.loads(result.stdout)
+    assert result.exit_code == 0 and answer["total"]["flops"] == "384·B·(⌈T/2⌉ − 1)"  # (T - 3) // 2 + 1 places
+    assert answer["total"]["flops_at_point"] == 2 * 3 * 8 * 8 * 3 * 2  # 3 taps; 3 sequences of 2 places
+    assert trace(f"{file}:Positions").domain == "all B, T ≥ 2, T ≠ 16, T ≤ 16"
+
+
+def test_what_meta_cannot_make_is_made_as_it_is(file: str) -> None:
+    assert [part.params for part in trace(f"{file}:Decayed").parts] == [80]
+
+
+@pytest.mark.parametrize("source", ["mine.py", "", ":", "mine.py:", ":Tied", "nowhere.py:Tied", "no.such.module:Tied"])
+def test_bad_sources(source: str) -> None:
+    result = typed("trace", source)
+    assert result.exit_code == 2 and result.stdout == ""
+    assert len(result.stderr.splitlines()) == 1 and "Traceback" not in result.stderr
+
+
+def test_a_file_that_is_not_python(tmp_path: Path) -> None:
+    path = tmp_path / "broken.py"
+    path.write_text("def (:\n")
+    with pytest.raises(InputError, match="cannot be imported: SyntaxError"):
+        trace(f"{path}:Tied")
+
+
+def test_the_command(file: str) -> None:
+    result = typed("trace", f"{file}:Tied", "--json")
+    answer = json.loads(result.stdout)
+    assert result.exit_code == 0 and answer["schema"] == "txcalc/trace/1"
+    total = answer["total"]
+    assert (total["params"], total["flops"]) == (992, "32·B·T·(3·T + 53)")
+    assert total["flops_at_point"] == 32 * 15 * (15 + 53)
+    assert total["flops_at_point"] - total["fvcore_at_point"] == 3 * 4 * 8 * 3 * 25  # the attention that fvcore lost
+    shown = typed("trace", f"{file}:Tied")
+    folded = next(line.split() for line in shown.stdout.splitlines() if line.startswith("layers.*.qkv"))
+    assert folded[1] == "3" and "total" in shown.stdout
+    assert "not counted by fvcore: aten::scaled_dot_product_attention (3 times)" in shown.stderr
+    refused = typed("trace", f"{file}:Recurrent")
+    assert refused.exit_code == 1 and refused.stdout == ""
+
+
+invoke = Command("trace", columns=100)
+
+
+def test_grouped_products_are_counted(file: str) -> None:
+    (part,) = [part for part in trace(f"{file}:Grouped").parts if part.path == ""]
+    assert part.flops.equals(2 * 16 * 24 * B * T)
+
+
+def test_transformers_experts_are_counted(tmp_path: Path) -> None:
+    """q, k, v and o, the two products of attention, the router, three products of each of k experts, and the head."""
+    pytest.importorskip("transformers")
+    sizes = "vocab_size=50, hidden_size=16, intermediate_size=24, num_hidden_layers=2, num_attention_heads=4"
+    path = tmp_path / "mixture.py"
+    path.write_text(
+        "from transformers import MixtralConfig, MixtralForCausalLM\n"
+        f"def build():\n    config = MixtralConfig({sizes}, num_key_value_heads=2, num_local_experts=4)\n"
+        "    return MixtralForCausalLM(config)\n"
+        "def half():\n    return build().bfloat16()\n"
+    )
+    projections, router, experts = 2 * 16 * (16 + 8 + 8 + 16), 2 * 16 * 4, 2 * 2 * 3 * 16 * 24
+    expected = B * T * (2 * (projections + router + experts + 4 * 16 * T) + 2 * 16 * 50)
+    for name in ("build", "half"):
+        found = trace(f"{path}:{name}")
+        assert found.complete and (sum(part.flops for part in found.parts) - expected).expand() == 0
+    grouped = "def grouped():\n    net = half()\n    net.set_experts_implementation = None\n    return net\n"
+    path.write_text(path.read_text() + grouped)
+    found = trace(f"{path}:grouped")
+    assert found.complete and (sum(part.flops for part in found.parts) - expected).expand() == 0
+
+
+def test_an_operator_that_may_cost_makes_it_a_bound(file: str) -> None:
+    code, out, err = invoke(f"{file}:Distances")
+    assert code == 1 and "lower bound on FLOPs" in " ".join(out.split()) and "aten::_cdist_forward (1 times)" in err
+    code, out, _ = invoke(f"{file}:Distances", "--json")
+    assert code == 1 and json.loads(out)["complete"] is False
+    assert invoke.data(f"{file}:Tied")["complete"] is True
+
+
+def test_a_class_is_not_free_for_its_name(file: str) -> None:
+    assert trace(f"{file}:Disguised").skipped == {"fvcore": {"prim::PythonOp.relu": 1}}
+
+
+def test_what_no_symbol_can_pass_is_measured(file: str) -> None:
+    code, out, err = invoke(f"{file}:Recurrent")
+    assert code == 1 and out == "" and "mine.py:" in err and "for t in range(ids.shape[1])" in err
+    answer = invoke.data(f"{file}:Recurrent", "--tokens", "7")
+    assert answer["domain"] == "B = 3, T = 7" and answer["total"]["flops"] == str(7 * 3 * 2 * 8 * 8)
+    assert "--device cpu" in invoke(f"{file}:Routed")[2]
+    answer = invoke.data(f"{file}:Routed", "--device", "cpu", "--batch", "2", "--tokens", "4")
+    assert answer["total"]["params"] == 152 and 0 <= int(answer["total"]["flops"]) <= 2 * 4 * 2 * 64
+
+
+def test_inputs_by_name(file: str) -> None:
+    inputs = ["--input", "ids=B,T:int64", "--input", "source=B,T_src:int64"]
+    answer = invoke.data(f"{file}:Translates", *inputs)
+    assert answer["total"]["flops"] == "16·B·T_src·(T + 8)"
+    assert answer["point"] == {"batch": 3, "tokens": 5, "source_tokens": 2}
+    assert answer["total"]["fvcore_at_point"] is None
+    picture = invoke.data(f"{file}:Pictures", "--input", "B,3,8,8:float32")
+    assert picture["total"]["flops"] == f"{2 * 3 * 9 * 4 * 36}·B"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--input", "ids=B,T"], "NAME=SIZES:DTYPE"),
+        (["--input", "ids=B,Q:int64"], "B, T, T_src or numbers"),
+        (["--input", "ids=B,T:int65"], "NAME=SIZES:DTYPE"),
+        (["--input", "a=B:int64", "--input", "a=B:int64"], "a name of its own"),
+        (["--input", "nobody=B,T:int64"], "does not run on nobody"),
+        (["--batch", "0"], "--batch is 0"),
+        (["--device", "abacus"], "expected meta, cpu or cuda"),
+    ],
+)
+def test_bad_options(file: str, options: list[str], said: str) -> None:
+    code, out, err = invoke(f"{file}:Tied", *options)
+    assert code == 2 and out == "" and said in err and "Traceback" not in err

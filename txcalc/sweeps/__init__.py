@@ -1,0 +1,1 @@
+"""Grids of sizes: sweeps, their Parquet files, and worker processes."""

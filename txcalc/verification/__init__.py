@@ -1,0 +1,85 @@
+"""Verification: builds a description's module, profiles it, and compares each part with the ledger.
+
+    verdict = verify(load("gpt2"))          `verdict.ok`, `verdict.rows`, `verdict.failures`
+
+Each oracle is a module of this package with one function, `rows`: its measurements beside the ledger's figures. There
+is no tolerance: integers are equal, and differences of formulas simplify to zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib import import_module
+
+from msgspec.structs import replace
+
+from txcalc.errors import Fault, InputError, MissingExtra
+from txcalc.evidence.known import ORACLES, oracles_of
+from txcalc.model import Model
+
+try:
+    import fvcore  # noqa: F401
+    import torch
+except ModuleNotFoundError as missing:
+    raise MissingExtra("verifying", str(missing.name), "verify") from missing
+
+from txcalc.reference import cut
+from txcalc.verification import device as devices
+from txcalc.verification.device import NoDevice
+from txcalc.verification.subject import Lengths, Subject
+from txcalc.verification.symbolic import NotForAll
+from txcalc.verification.verdict import CheckedRow, Verdict
+
+# They use no device.
+ON_FAKES = {"saved", "traffic", "other", "memory", "transformers"}
+DEFAULT = ("parameters", "fvcore", "flops")
+
+
+def shortened(model: Model, layers: int) -> Model:
+    """The model cut to the first `layers` layers of each stack, which it says (`Model.cut`). Errors: `InputError`."""
+    most = devices.n_layers(model)
+    if not 1 <= layers <= most:
+        raise InputError(
+            "verify", [Fault("--layers", layers, f"a whole number from 1 to {most}, the layers of {model.name}")]
+        )
+    return replace(
+        cut(model, layers), cut=f"only the first {layers} of {most} layers, as the layer pattern orders them"
+    )
+
+
+def verify(
+    model: Model,
+    oracles: Iterable[str] = DEFAULT,
+    *,
+    lengths: Lengths = "auto",
+    device: str = "meta",
+    dtype: torch.dtype = torch.float32,
+) -> Verdict:
+    """The oracles' verdict on a model; `shortened` gives one with fewer layers.
+
+    On meta nothing is computed and any size fits. On a device the modules are real, and measured at points.
+    Errors: `UnknownName` for an oracle; `NoDevice`; `NotForAll` where `lengths` is "symbolic" and a trace fixes a size;
+    `Refuted`, with the number of layers that would fit, where the device's memory does not suffice.
+    """
+    wanted = oracles_of(oracles, ORACLES)
+    devices.check(device)
+    if lengths == "symbolic" and device != "meta" and not ON_FAKES.issuperset(wanted):
+        raise InputError("verify", [Fault("--device", device, "meta, for --symbolic", "real tensors have sizes")])
+    devices.check_room(model, device, dtype)
+    subject, fake = Subject(model, device, dtype, lengths), Subject(model, "meta", dtype, lengths)
+    verdict = Verdict(model.name, notes=[model.cut] if model.cut else [])
+    try:
+        for name in wanted:
+            module, function, _ = ORACLES[name]
+            chosen = fake if name in ON_FAKES else subject
+            verdict.rows += getattr(import_module(f"txcalc.verification.{module}"), function)(chosen)
+    except RuntimeError as error:
+        if not devices.ran_out(error):
+            raise
+        del subject, fake, chosen
+        raise devices.exhausted(error, model, device, dtype) from None
+    verdict.notes += [*subject.notes, *fake.notes]
+    return verdict
+
+
+__all__ = ["DEFAULT", "ORACLES", "CheckedRow", "NoDevice", "NotForAll", "Verdict", "shortened", "verify"]

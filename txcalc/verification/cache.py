@@ -1,0 +1,71 @@
+"""Verifies the cache and the FLOPs of decoding, after a prompt and after each further token."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from txcalc.reference import CacheTensors, tracing
+from txcalc.verification.flops import ORACLE as FLOPS, Count, count
+from txcalc.verification.mask import windows_of
+from txcalc.verification.subject import SizePoint, Subject
+from txcalc.verification.verdict import NO_CACHE, CheckedRow, compare, uncounted
+
+ORACLE = "decoding"
+BATCH, STEPS = 2, 3
+LONGEST_COMPUTED = 64  # longer windows are exceeded on meta only
+
+
+class Pass(NamedTuple):
+    """One pass: cached tokens, new tokens, elements of the cache after it (of one sequence, by path), FLOPs."""
+
+    past: int
+    tokens: int
+    held: dict[str, int]
+    cost: Count
+
+
+def decode(net: nn.Module, inputs: tuple[Tensor, ...], prompt: int) -> Iterator[Pass]:
+    """A prompt of `prompt` tokens, then the rest one by one; `inputs` begins with ids (B, prompt + rest)."""
+    ids, *source = inputs
+    cache = CacheTensors()
+    for past, end in [(0, prompt), *((end - 1, end) for end in range(prompt + 1, ids.shape[1] + 1))]:
+        with torch.no_grad():
+            cost = count(net, partial(net, ids[:, past:end], *source, cache=cache))
+        yield Pass(past, end - past, cache.elements(), cost)
+        source = []  # what later tokens need from it is cached
+
+
+def rows(subject: Subject) -> Iterator[CheckedRow]:
+    """After a prompt and three more tokens, also across the end of every window; latent attention in both forms."""
+    if not subject.model.decodes:
+        subject.notes.append(NO_CACHE)
+        return
+    leaves = list(subject.model.root.leaves())
+    windows = windows_of(leaves)
+    if subject.device != "meta":
+        most = min(LONGEST_COMPUTED, (subject.longest or LONGEST_COMPUTED + STEPS) - STEPS + 1)
+        windows = {window for window in windows if window <= most}
+    longest = max(point.tokens for point in subject.points)
+    short = max(min(5, longest - STEPS), 1)
+    for prompt in sorted({short} | {window - 1 for window in windows if window > 1}):
+        steps = min(STEPS, longest - short) if prompt == short else STEPS
+        for mla in ("expanded", "absorbed") if subject.model.has_latents else ("expanded",):
+            yield from _decoded(subject, prompt, steps, mla)
+
+
+def _decoded(subject: Subject, prompt: int, steps: int, mla: str) -> Iterator[CheckedRow]:
+    sizes = SizePoint(BATCH, prompt + steps, subject.points[-1].source)
+    with tracing(static=subject.device == "meta", absorbed=mla == "absorbed"):
+        passes = list(decode(subject.some, subject.inputs(sizes), prompt))
+    for past, tokens, held, cost in passes:
+        ledger = subject.model.ledger(BATCH, tokens, past, sizes.source, mla=mla)
+        where = f"B = {BATCH}, {past} past, {tokens} new" + (f", MLA {mla}" if mla == "absorbed" else "")
+        yield from compare(ledger, lambda entry: entry.cache, subject.everywhere(held), "cache", ORACLE, where)
+        found = subject.everywhere(cost.by_module)
+        yield from compare(ledger, lambda entry: entry.flops, found, "flops with cache", FLOPS, where)
+        yield from uncounted(subject.everywhere(cost.uncounted), FLOPS, where)

@@ -1,0 +1,405 @@
+"""Calibration: measures this machine's peak rates and the efficiency of a model's kernels.
+
+Every kernel and every step of a small reference model is timed once a round. On a CPU the fastest of all rounds counts:
+on a machine that others use as well, what is compared was measured in the same seconds. On CUDA the median does, at a
+warm clock. The shares come from kernels alone; the reference model's steps at the end only show what they are worth.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from functools import partial
+from math import ceil
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from msgspec.structs import replace
+
+from txcalc import hardware
+from txcalc.curves import PYTORCH, Curve, Efficiency
+from txcalc.errors import Refuted
+from txcalc.hardware import Accelerator
+from txcalc.model import Model
+from txcalc.sources import load
+from txcalc.units import iec
+from txcalc.verification import device as devices
+from txcalc.verification.measure import Work, captured, once
+from txcalc.verification.workloads import DeviceModel, Load, rank, workload
+
+TINY = "D=64 L=4 h=4 F=128 V=64"  # its arithmetic is nothing: what a step of it takes are starts
+ROUNDS, SECONDS = 9, 90.0
+NARROW, READING, UNALIGNED = (1, 4, 16), "weights, read", "matmul, {}-byte rows"
+# Elements per parameter that AdamW moves, as `train` counts: the gradient read, weight and moments read and written.
+MOVED = 7
+
+
+class MeasuredSizes(NamedTuple):
+    """What is measured on a kind of device, and in which dtypes.
+
+    products    rows, inputs and outputs of a linear layer
+    unaligned   the same in 16-bit dtypes with rows that are multiples of 4 bytes but not of 16 (key 4), or of 2 bytes
+                but not of 4 (key 2)
+    moved       bytes of a copy; the largest is also that of a matrix that a few rows (`NARROW`) are multiplied by
+    heads       number and width of attention's
+    prompts     lengths of a causal attention, forward and backward
+    updated     sides of a square matrix, and how many of them AdamW updates
+    contexts    keys and values that a batch of 8 single queries reads
+    model       the reference model whose steps are predicted
+    steps       none of which has a size of the above
+    """
+
+    dtypes: tuple[str, ...]
+    products: tuple[tuple[int, int, int], ...]
+    unaligned: Mapping[int, tuple[tuple[int, int, int], ...]]
+    moved: tuple[int, ...]
+    heads: tuple[int, int]
+    prompts: tuple[int, ...]
+    updated: tuple[int, int]
+    contexts: tuple[int, ...]
+    model: str
+    steps: tuple[Load, ...]
+
+
+CPU = MeasuredSizes(
+    ("fp32", "bf16"),
+    ((256, 512, 512), (256, 512, 2048), (256, 2048, 512), (1024, 1024, 1024)),
+    {},
+    (2**18, 2**20, 2**27),
+    (8, 64),
+    (256, 1024),
+    (1024, 4),
+    (1024,),
+    "D=640 L=4 h=10 h_kv=5 F=1920 V=8192",
+    (Load("prefill", 1, 128), Load("prefill", 2, 192), Load("decode", 4, 1, 96)),
+)
+CUDA = MeasuredSizes(
+    ("fp32", "bf16", "fp16", "fp8"),
+    ((2048, 4096, 4096), (4096, 4096, 16384), (4096, 16384, 4096), (8192, 8192, 8192), (16384, 16384, 16384)),
+    {4: ((4096, 4096, 16386), (4096, 16386, 4096)), 2: ((4096, 4096, 16385), (4096, 16385, 4096))},
+    (2**28, 2**30),
+    (32, 128),
+    (4096, 16384),
+    (4096, 16),
+    (16384,),
+    "D=3072 L=12 h=24 h_kv=8 F=9216 V=65536",
+    (Load("prefill", 1, 1536), Load("prefill", 4, 3072), Load("decode", 16, 1, 3072)),
+)
+TORCH = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.float8_e4m3fn}
+
+
+class Kernel(NamedTuple):
+    """A kernel to time: its class, its FLOPs or bytes, and its setup."""
+
+    kind: str
+    dtype: str
+    size: str
+    amount: float
+    make: Callable[[], Work]
+
+
+class TimedRate(NamedTuple):
+    """The measured rate of a kernel: FLOPs or bytes per second; attention's backward has 2.5 times forward's FLOPs."""
+
+    kind: str
+    dtype: str
+    size: str
+    rate: float
+
+
+class StepCheck(NamedTuple):
+    """A step of the reference model: seconds predicted with default and with measured efficiencies, and measured."""
+
+    load: str
+    before: float
+    after: float
+    measured: float
+
+
+class Calibration(NamedTuple):
+    """An accelerator with what was measured of it, all that was measured, and what it predicts."""
+
+    accelerator: Accelerator
+    rates: list[TimedRate]
+    model: Model
+    dtype: str
+    checks: list[StepCheck]
+    rounds: int
+    clocks: list[dict[str, str]]
+
+    def described(self) -> dict[str, Any]:
+        """All of it, ready to be written as JSON; the accelerator as `hardware.parse` reads it."""
+        return {
+            "accelerator": hardware.describe(self.accelerator),
+            "rates": [rate._asdict() for rate in self.rates],
+            "model": self.model.name,
+            "dtype": self.dtype,
+            "checks": [check._asdict() for check in self.checks],
+            "rounds": self.rounds,
+            "clocks": self.clocks,
+        }
+
+
+def calibrate(
+    device: str = "cpu",
+    *,
+    name: str = "this-machine",
+    like: Accelerator | None = None,
+    sizes: MeasuredSizes | None = None,
+    rounds: int = ROUNDS,
+    limit: float = SECONDS,
+    progress: Callable[[float], None] = lambda share: None,
+) -> Calibration:
+    """Measures a device: `rounds` rounds, or until `limit` seconds are over (at least two rounds).
+
+    `like` has the datasheet to which shares refer; without it the best that was measured stands for it. `progress` is
+    told the share that is done.
+    Errors: `InputError` and `NoDevice` for a device that is not there; `Refuted` where its memory does not suffice.
+    """
+    devices.check(device)
+    try:
+        return _measured(device, name, like, sizes, rounds, limit, progress)
+    except RuntimeError as error:
+        if not devices.ran_out(error):
+            raise
+        free = iec(devices.free_bytes(device))
+        raise Refuted(
+            f"{device} has {free} free, too little for the products and the model that are measured"
+        ) from None
+
+
+def _measured(
+    device: str,
+    name: str,
+    like: Accelerator | None,
+    sizes: MeasuredSizes | None,
+    rounds: int,
+    limit: float,
+    progress: Callable[[float], None],
+) -> Calibration:
+    sizes = sizes or (CUDA if devices.is_cuda(device) else CPU)
+    start = time.monotonic()
+    every = [(kernel, _refused(kernel)) for kernel in _kernels(device, sizes)]
+    kernels = [kernel for kernel, reason in every if not reason]
+    absent = {f"{kernel.kind} in {kernel.dtype}: not on this device, {reason}" for kernel, reason in every if reason}
+    wide = "bf16" if devices.is_cuda(device) else "fp32"
+    subject, tiny = (DeviceModel(load(text), device, TORCH[wide]) for text in (sizes.model, TINY))
+    works = [kernel.make() for kernel in kernels]
+    steps = [(subject, step) for step in sizes.steps] + [(tiny, Load("decode", 1, 1, 8))]
+    fresh = [who.stepping(step) for who, step in steps]
+    taken_of: list[list[float]] = [[] for _ in range(len(works) + len(steps))]
+    done, clocks = 0, [devices.clocks(device)]
+    devices.warm(device, 1.0)
+    for done in range(1, rounds + 1):
+        for i, work in enumerate([*works, *(make() for make in fresh)]):
+            taken_of[i].append(once(work, device, repeat=i < len(works)))
+        spent = time.monotonic() - start
+        progress(max(done / rounds, spent / limit))
+        if done > 1 and spent * (done + 1) / done > limit:
+            break
+    clocks.append(devices.clocks(device))
+    best = [median(taken) if devices.is_cuda(device) else min(taken) for taken in taken_of]
+    rates = [TimedRate(k.kind, k.dtype, k.size, k.amount / t) for k, t in zip(kernels, best, strict=False)]
+    *taken, of_tiny = best[len(works) :]
+    plain = _accelerator(device, name, like, rates)
+    starts = _starts(tiny, plain)
+    start, host = of_tiny / starts, 0.0
+    if devices.is_cuda(device):
+        try:
+            start, host = median(captured(fresh[-1], device)) / starts, start
+        except RuntimeError as error:
+            absent.add(f"launch_s has the host's time in it: no step was captured, {str(error).splitlines()[0]}")
+    notes = (*plain.notes, *sorted(absent))
+    known = like.efficiency.without(PYTORCH) if like else None
+    found = replace(plain, calibration=_efficiency(plain, rates, start, host, wide, known), notes=notes)
+    uncalibrated = replace(plain, calibration=known)
+    before = [expected(subject, step, uncalibrated) for step in sizes.steps]
+    after = [expected(subject, step, found) for step in sizes.steps]
+    checks = [StepCheck(str(s), b, a, t) for s, b, a, t in zip(sizes.steps, before, after, taken, strict=True)]
+    return Calibration(found, rates, subject.model, wide, checks, done, [c for c in clocks if c])
+
+
+def expected(subject: DeviceModel, step: Load, accelerator: Accelerator) -> float:
+    """Achievable seconds."""
+    return rank(subject, accelerator).cost(workload(subject.model, step)).achievable
+
+
+def _kernels(device: str, sizes: MeasuredSizes) -> list[Kernel]:
+    found = []
+    for dtype in sizes.dtypes:
+        for rows, d_in, d_out in sizes.products:
+            make = _product(device, dtype, rows, d_in, d_out)
+            found.append(Kernel("matmul", dtype, f"{rows} × {d_in} × {d_out}", 2.0 * rows * d_in * d_out, make))
+        for row, products in sizes.unaligned.items() if TORCH[dtype].itemsize == 2 else ():
+            for rows, d_in, d_out in products:
+                make = _product(device, dtype, rows, d_in, d_out)
+                said, flops = f"{rows} × {d_in} × {d_out}", 2.0 * rows * d_in * d_out
+                found.append(Kernel(UNALIGNED.format(row), dtype, said, flops, make))
+    for size in sizes.moved:
+        found.append(Kernel("copy", "", f"{size:,} B", 2.0 * size, _copy(device, size)))
+    wide = "bf16" if devices.is_cuda(device) else "fp32"
+    width, side = TORCH[wide].itemsize, int((sizes.moved[-1] / TORCH[wide].itemsize) ** 0.5) // 128 * 128
+    for rows in NARROW:
+        make = _product(device, wide, rows, side, side)
+        found.append(Kernel(READING, wide, f"{rows} × {side} × {side}", float(side * side * width), make))
+    every = sizes.heads[0] * sizes.heads[1]
+    for tokens in sizes.prompts:
+        flops, make = 2.0 * every * tokens * (tokens + 1), _attention(device, wide, sizes.heads, 1, tokens, tokens)
+        found.append(Kernel("attention, prefill", wide, f"{tokens} tokens", flops, make))
+        back = Curve().backward * flops, _attention(device, wide, sizes.heads, 1, tokens, tokens, backward=True)
+        found.append(Kernel("attention, backward", wide, f"{tokens} tokens", *back))
+    for keys in sizes.contexts:
+        read, make = 2.0 * 8 * keys * every * width, _attention(device, wide, sizes.heads, 8, 1, keys)
+        found.append(Kernel("attention, decode", wide, f"8 × {keys} keys", read, make))
+    side, number = sizes.updated
+    for dtype in ("fp32", "bf16"):
+        moved = float(MOVED * TORCH[dtype].itemsize * number * side**2)
+        make = _update(device, dtype, side, number)
+        found.append(Kernel("AdamW", dtype, f"{number} × {side} × {side}", moved, make))
+    return found
+
+
+def _refused(kernel: Kernel) -> str:
+    """Why the device has it not, or "": not each multiplies every dtype."""
+    try:
+        kernel.make()()
+    except (RuntimeError, NotImplementedError) as error:
+        if devices.ran_out(error):
+            raise
+        return str(error).partition("\n")[0]
+    return ""
+
+
+def _product(device: str, dtype: str, rows: int, d_in: int, d_out: int) -> Callable[[], Work]:
+    def make() -> Work:
+        x, weight = torch.randn(rows, d_in, device=device), torch.randn(d_out, d_in, device=device)
+        if dtype == "fp8":
+            one = torch.ones((), device=device)
+            a, b = x.to(TORCH[dtype]), weight.to(TORCH[dtype]).t()
+            form = partial(torch._scaled_mm, out_dtype=torch.bfloat16, use_fast_accum=True)  # as servers multiply
+            return lambda: form(a, b, scale_a=one, scale_b=one)
+        x, weight = x.to(TORCH[dtype]), weight.to(TORCH[dtype])
+        return lambda: F.linear(x, weight)
+
+    return make
+
+
+def _copy(device: str, size: int) -> Callable[[], Work]:
+    def make() -> Work:
+        source = torch.randint(256, (size,), dtype=torch.uint8, device=device)
+        target = torch.empty_like(source)
+        return lambda: target.copy_(source)
+
+    return make
+
+
+def _attention(
+    device: str, dtype: str, heads: tuple[int, int], batch: int, tokens: int, keys: int, backward: bool = False
+) -> Callable[[], Work]:
+    def make() -> Work:
+        like = {"device": device, "dtype": TORCH[dtype], "requires_grad": backward}
+        number, width = heads
+        q = torch.randn(batch, number, tokens, width, **like)  # type: ignore[call-overload]
+        k, v = (torch.randn(batch, number, keys, width, **like) for _ in range(2))  # type: ignore[call-overload]
+        form = partial(F.scaled_dot_product_attention, q, k, v, is_causal=tokens > 1)
+        if not backward:
+            return form
+        out = form()
+        return partial(torch.autograd.grad, out, (q, k, v), torch.randn_like(out), retain_graph=True)
+
+    return make
+
+
+def _update(device: str, dtype: str, side: int, number: int) -> Callable[[], Work]:
+    def make() -> Work:
+        like = {"device": device, "dtype": TORCH[dtype]}
+        matrices = [torch.randn(side, side, **like) for _ in range(number)]  # type: ignore[call-overload]
+        for matrix in matrices:
+            matrix.grad = torch.randn_like(matrix)
+        form = torch.optim.AdamW(matrices, fused=True)
+        form.step()  # makes the moments
+        return form.step
+
+    return make
+
+
+def _accelerator(device: str, name: str, like: Accelerator | None, rates: list[TimedRate]) -> Accelerator:
+    """The datasheet: that of `like`, with this machine's memory, or the best that was measured."""
+    facts = devices.describe(device)
+    made = f"measured by txcalc calibrate on {facts['name']}, torch {facts['torch']}, {datetime.now(UTC):%Y-%m-%d}"
+    memory = int(str(facts["memory_bytes"]))
+    if like is not None:
+        sources = {**like.sources, "memory.driver": made}
+        return replace(like, name=name, memory=memory, sources=sources, calibration=None)
+    peaks: dict[str, int] = {}
+    for rate in rates:
+        if rate.kind == "matmul":
+            peaks[rate.dtype] = max(peaks.get(rate.dtype, 0), ceil(rate.rate / 1e6) * 10**6)
+    moved = [rate.rate for rate in rates if rate.kind in ("copy", READING, "attention, decode", "AdamW")]
+    sources = dict.fromkeys(("memory.driver", "bandwidth", *(f"peak.{dtype}" for dtype in peaks)), made)
+    notes = ("peaks and bandwidth are the best that was measured, in caches too; its datasheet is not known",)
+    title = str(facts["name"])
+    return Accelerator(name, title, memory, ceil(max(moved) / 1e6) * 10**6, peaks, None, None, sources, notes)
+
+
+def _starts(tiny: DeviceModel, accelerator: Accelerator) -> float:
+    """Launch times, from a tiny model's step."""
+    one = hardware.assumed().overlaid({"launch_s": 1e-6}, {})
+    counted = rank(tiny, replace(accelerator, calibration=one)).cost(workload(tiny.model, Load("decode", 1, 1, 8)))
+    return counted.launch / one.launch_s
+
+
+def _efficiency(
+    accelerator: Accelerator, rates: list[TimedRate], start: float, host: float, wide: str, known: Efficiency | None
+) -> Efficiency:
+    """Shares of the datasheet: of products the median over sizes, of reading what the largest reads reached; of
+    attention how many times as long backward takes, by the median length. Of an accelerator of which servers' kernels
+    are `known` they are PyTorch's, beside those."""
+    by = _by_kind(rates)
+    made = accelerator.sources["memory.driver"]
+    products = {
+        dtype: median(by["matmul", dtype]) / accelerator.peak(dtype)
+        for dtype in accelerator.peaks
+        if ("matmul", dtype) in by
+    }
+    shares = {
+        "attention_prefill": median(by["attention, prefill", wide]) / accelerator.peak(wide),
+        "attention_decode": median(by["attention, decode", wide]) / accelerator.bandwidth,
+        "memory": median(by[READING, wide]) / accelerator.bandwidth,
+    }
+    measured = {**shares, **{f"matmul.{dtype}": share for dtype, share in products.items()}}
+    flat = {key: min(1.0, share) for key, share in measured.items()} | {"launch_s": start}
+    flat |= {"host_s": host} if host else {}
+    cited, owner = dict.fromkeys(flat, made), f"{PYTORCH}." if known else ""
+    found = (
+        known.with_kernels(PYTORCH, flat, cited)
+        if known
+        else hardware.assumed(accelerator.kernels).overlaid(flat, cited)
+    )
+    curves = dict(found.curves)
+    for dtype in products:
+        for row in (2, 4):
+            if reached := by.get((UNALIGNED.format(row), dtype)):
+                key, share = f"{owner}matmul.{dtype}", min(1.0, median(reached) / accelerator.peak(dtype))
+                curves[key] = curves[key]._replace(**{f"aligned_{row}": share})
+    alone = zip(by["attention, prefill", wide], by["attention, backward", wide], strict=True)  # of the same lengths
+    slower = median(Curve().backward * forward / back for forward, back in alone)
+    for key in (f"{owner}attention.prefill", f"{owner}attention.latent_prefill"):
+        if key in curves:
+            curves[key] = curves[key]._replace(backward=slower)
+    updates = {
+        f"{owner}optimizer.{dtype}": Curve(memory=min(1.0, rate / accelerator.bandwidth))
+        for (kind, dtype), (rate, *_) in by.items()
+        if kind == "AdamW"
+    }
+    return replace(found, curves=curves | updates, cited={**found.cited, **dict.fromkeys(updates, made)})
+
+
+def _by_kind(rates: list[TimedRate]) -> Mapping[tuple[str, str], list[float]]:
+    found: dict[tuple[str, str], list[float]] = {}
+    for rate in rates:
+        found.setdefault((rate.kind, rate.dtype), []).append(rate.rate)
+    return found

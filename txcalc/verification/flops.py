@@ -1,0 +1,128 @@
+"""FLOPs by module from PyTorch's own counter, forward or forward and backward, at numbers or symbols."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import set_checkpoint_early_stop
+from torch.utils.flop_counter import FlopCounterMode
+
+from txcalc.planning.gradients import step_flops
+from txcalc.reference import tracing
+from txcalc.verification.coverage import costs_nothing
+from txcalc.verification.subject import Subject
+from txcalc.verification.symbolic import NotForAll
+from txcalc.verification.tracker import Tracker
+from txcalc.verification.verdict import CheckedRow, compare, uncounted
+
+ORACLE = "FlopCounterMode"
+Work = Callable[[nn.Module, tuple[Tensor, ...]], None]
+
+
+def _grouped(a: Any, b: Any, *_: Any, **__: Any) -> Any:
+    """FLOPs of a grouped product of (M, K) or (G, M, K) with (K, N) or (G, K, N): G products where both have a
+    dimension G; else the groups divide M, N or K between them."""
+    groups = a[0] if len(a) == len(b) == 3 else 1
+    return 2 * groups * a[-2] * a[-1] * b[-1]
+
+
+GROUPED = {torch.ops.aten._grouped_mm: _grouped}  # PyTorch's counter knows no grouped products
+
+
+class Count(FlopCounterMode):
+    """`FlopCounterMode` by innermost module; operators without a count: the `free` ones, and all others by module."""
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__(display=False, custom_mapping=GROUPED)
+        self.tracker = Tracker(net)
+        self.mod_tracker = self.tracker  # type: ignore[assignment]
+        self.free: Counter[str] = Counter()
+        self.uncounted: dict[str, Counter[str]] = {}
+
+    def _count_flops(self, func_packet: Any, out: Any, args: Any, kwargs: Any) -> Any:
+        if func_packet not in self.flop_registry:
+            name = str(func_packet).replace(".", "::", 1)
+            ran = self.free if costs_nothing(name) else self.uncounted.setdefault(self.tracker.path, Counter())
+            ran[name] += 1
+        return super()._count_flops(func_packet, out, args, kwargs)  # type: ignore[no-untyped-call]
+
+    @property
+    def by_module(self) -> dict[str, Any]:
+        """Path → FLOPs of the module without its children, two per multiply-add; ints or symbolic ints."""
+        return {path: sum(counts.values()) for path, counts in self.flop_counts.items()}
+
+
+def count(net: nn.Module, work: Callable[[], Any]) -> Count:
+    """FLOPs of `work` on the modules of `net`."""
+    counter = Count(net)
+    with counter:
+        work()
+    return counter
+
+
+def rows(subject: Subject) -> Iterator[CheckedRow]:
+    """Forward FLOPs."""
+    yield from _rows(subject, "flops", lambda entry: entry.flops, forward, checkpoint=False)
+
+
+def training_rows(subject: Subject) -> Iterator[CheckedRow]:
+    """FLOPs of forward and backward, without and with recomputation of blocks."""
+    plain, again = partial(step_flops, recompute="none"), partial(step_flops, recompute="blocks")
+    yield from _rows(subject, "training flops", plain, forward_and_backward, checkpoint=False)
+    yield from _rows(subject, "training flops, blocks recomputed", again, forward_and_backward, checkpoint=True)
+
+
+def forward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    with torch.no_grad():
+        net(*inputs)
+
+
+def learning(net: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Inputs of a training step: hidden states get a gradient, data does not."""
+    first = getattr(net, "embedding", None) is None and not hasattr(net, "encoder")
+    return tuple(x.detach().requires_grad_() if first and x.is_floating_point() else x for x in inputs)
+
+
+def forward_and_backward(net: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """A training step without its optimizer."""
+    # Early stop of a recomputation would skip each block's last product.
+    with set_checkpoint_early_stop(False):
+        result = net(*learning(net, inputs))
+        sum(part.sum() for part in (result if isinstance(result, tuple) else (result,))).backward()
+    net.zero_grad(set_to_none=True)
+
+
+def _rows(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: bool) -> Iterator[CheckedRow]:
+    """For all sizes where the trace allows it, else at points."""
+    if subject.lengths != "points":
+        try:
+            yield from _symbolic(subject, quantity, figure, work, checkpoint)
+            return
+        except NotForAll as refusal:
+            if subject.lengths == "symbolic":
+                raise
+            subject.notes.append(f"{quantity} at points: {refusal}")
+    for point, net, whole in subject.measured():
+        with tracing(static=subject.device == "meta", checkpoint=checkpoint):
+            counter = count(net, partial(work, net, subject.inputs(point)))
+        found, skipped = counter.by_module, counter.uncounted
+        found, skipped = (found, skipped) if whole else (subject.everywhere(found), subject.everywhere(skipped))
+        yield from compare(subject.ledger(point), figure, found, quantity, ORACLE, str(point))
+        yield from uncounted(skipped, ORACLE, str(point))
+
+
+def _symbolic(subject: Subject, quantity: str, figure: Any, work: Work, checkpoint: bool) -> Iterator[CheckedRow]:
+    symbols, every = subject.symbols(), subject.lengths == "symbolic"
+    net = subject.net if every else subject.some
+    with tracing(checkpoint=checkpoint), symbols.mode:
+        counter = count(net, partial(work, net, symbols.inputs))
+    where = symbols.domain()
+    found = {path: symbols.read(value) for path, value in counter.by_module.items()}
+    found, skipped = (found, counter.uncounted) if every else map(subject.everywhere, (found, counter.uncounted))
+    yield from compare(subject.ledger(subject.letters), figure, found, quantity, ORACLE, where, for_all=True)
+    yield from uncounted(skipped, ORACLE, where)

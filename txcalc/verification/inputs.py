@@ -1,0 +1,147 @@
+"""What transformers' classes take: token ids, pictures, sounds and states of the sizes that a config says."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from txcalc.verification.symbolic import T_SRC, B, SymbolicSize, T
+
+KERNEL_ALONE = ("mra",)  # without its kernel, transformers returns zeros for its attention
+
+
+class ModelInput(NamedTuple):
+    """An input of the model, with the letter of each size that may vary: `frames` per position."""
+
+    name: str
+    shape: tuple[int, ...]
+    letters: tuple[Any, ...]
+    frames: int = 1
+
+    def sizes(self) -> tuple[SymbolicSize | None, ...]:
+        return tuple(x and SymbolicSize(x, 1 if x is B else self.frames) for x in self.letters)
+
+
+def inputs_of(net: Any, batch: int, tokens: int, source: int | None) -> tuple[ModelInput, ...] | str:
+    """The model's inputs; or the reason why there are none."""
+    config, taken = net.config, inspect.signature(net.forward).parameters
+    if config.model_type in KERNEL_ALONE:
+        return "its attention is a CUDA kernel, without which its code computes none"
+    if (
+        net.main_input_name == "pixel_values"
+        or hasattr(config, "crop_size")
+        or ("pixel_values" in taken and "input_ids" not in taken)
+    ):
+        seen = _pictures(getattr(config, "encoder", config), batch)
+        joined = "decoder_input_ids" in taken and not isinstance(seen, str)
+        return (*seen, ModelInput("decoder_input_ids", (batch, tokens), (B, T))) if joined else seen
+    if hasattr(config, "speech_decoder_prenet_units"):
+        return _spoken(config, taken, batch, tokens, tokens if source is None else source)
+    if net.main_input_name == "input_values" and hasattr(config, "num_mel_bins"):  # a spectrogram's patches
+        return (ModelInput("input_values", (batch, config.max_length, config.num_mel_bins), (B, None, None)),)
+    if net.main_input_name == "input_features" and (heard := _bands(config, batch, tokens, source)):
+        joined = getattr(config, "is_encoder_decoder", False)
+        return (heard, *([ModelInput("decoder_input_ids", (batch, tokens), (B, T))] * joined))
+    if net.main_input_name == "flattened_patches":  # each with its row and column before it
+        wide = getattr(config, "vision_config", config).patch_embed_hidden_size + 2
+        patches = ModelInput("flattened_patches", (batch, tokens if source is None else source, wide), (B, T_SRC, None))
+        return (patches, *([ModelInput("decoder_input_ids", (batch, tokens), (B, T))] * ("decoder_input_ids" in taken)))
+    if net.main_input_name == "states":
+        wide = {"states": config.state_dim, "actions": config.act_dim, "returns_to_go": 1}
+        acts = (ModelInput(name, (batch, tokens, size), (B, T, None)) for name, size in wide.items())
+        return (*acts, *(ModelInput(name, (batch, tokens), (B, T)) for name in ("timesteps", "attention_mask")))
+    if net.main_input_name == "input_values" and hasattr(config, "conv_kernel"):
+        return (ModelInput("input_values", (batch, _samples(config, tokens)), (B, None)),)
+    if net.main_input_name != "input_ids":
+        return f"it takes {net.main_input_name}, not token ids or pictures"
+    if type(net).__name__.endswith("ForMultipleChoice"):
+        return (ModelInput("input_ids", (batch, 1, tokens), (B, None, T)),)
+    if not getattr(config, "is_encoder_decoder", False):
+        words = ModelInput("input_ids", (batch, tokens), (B, T))
+        if "lang_ids" in taken:  # the first language for every token
+            return (words, ModelInput("lang_ids", (batch,), (B,)))
+        if "input_features" in taken and (heard := _bands(getattr(config, "audio_config", None), batch, tokens, None)):
+            longer = (ModelInput("is_longer", (batch, 1), (B, None)),) if "is_longer" in taken else ()
+            return (words, heard, *longer)
+        whole = getattr(net, net.base_model_prefix, net)
+        if "pixel_values" not in taken or not (hasattr(whole, "logit_scale") or config.model_type == "vilt"):
+            return (words,)
+        seen = _pictures(getattr(config, "vision_config", config), batch)  # two encoders, or one for both
+        return seen if isinstance(seen, str) else (words, *seen)
+    length = tokens if source is None else source
+    return (
+        ModelInput("input_ids", (batch, length), (B, T_SRC)),
+        ModelInput("decoder_input_ids", (batch, tokens), (B, T)),
+    )
+
+
+def _samples(config: Any, positions: int) -> int:
+    """As few samples of a sound as give so many positions."""
+    samples = positions * getattr(config, "squeeze_factor", 1)  # of a position
+    for taps, stride in zip(reversed(config.conv_kernel), reversed(config.conv_stride), strict=True):
+        samples = (samples - 1) * stride + taps
+    return samples
+
+
+def _spoken(config: Any, taken: Any, batch: int, tokens: int, source: int) -> tuple[ModelInput, ...]:
+    """SpeechT5's text or sound, and the text or the frames before the next, with the speaker's vector."""
+    text = ModelInput("input_ids", (batch, source), (B, T_SRC))
+    read = text if "input_ids" in taken else ModelInput("input_values", (batch, _samples(config, source)), (B, None))
+    if "decoder_input_ids" in taken:
+        return (read, ModelInput("decoder_input_ids", (batch, tokens), (B, T)))
+    frames = ModelInput("decoder_input_values", (batch, tokens, config.num_mel_bins), (B, T, None))
+    return (read, frames, ModelInput("speaker_embeddings", (batch, config.speaker_embedding_dim), (B, None)))
+
+
+def _bands(config: Any, batch: int, tokens: int, source: int | None) -> ModelInput | None:
+    """Mel bands and frames for an encoder input of the given positions; None if its config does not give the number of
+    bands."""
+    if width := getattr(config, "feature_projection_input_dim", 0):
+        if not config.is_encoder_decoder:
+            return ModelInput("input_features", (batch, tokens, width), (B, T, None))
+        frames = tokens if source is None else source
+        for _ in range(config.num_adapter_layers if config.add_adapter else 0):  # the most that give so many positions
+            stride = config.adaptor_stride
+            frames = frames * stride + config.adaptor_kernel_size - 2 * (stride // 2) - 1
+        return ModelInput("input_features", (batch, frames, width), (B, None, None))
+    if width := getattr(config, "input_feat_per_channel", 0):  # each convolution halves them
+        frames, wide = 2**config.num_conv_layers, width * config.input_channels
+        shape = (batch, (tokens if source is None else source) * frames, wide)
+        return ModelInput("input_features", shape, (B, T_SRC, None), frames)
+    heard = getattr(config, "encoder_config", config)
+    if factor := getattr(heard, "subsampling_factor", 0):
+        frames = heard.subsampling_conv_stride ** (factor.bit_length() - 1)
+        length, letter = (tokens, T) if source is None and not config.is_encoder_decoder else (source or tokens, T_SRC)
+        return ModelInput("input_features", (batch, length * frames, heard.num_mel_bins), (B, letter, None), frames)
+    if side := getattr(config, "spec_size", 0):  # bands and frames form a square image
+        crops = 4 if getattr(config, "enable_fusion", False) else 1
+        bands = config.num_mel_bins
+        return ModelInput("input_features", (batch, crops, side * (side // bands), bands), (B, None, None, None))
+    return None
+
+
+def _pictures(config: Any, batch: int) -> tuple[ModelInput, ...] | str:
+    """An image, or the frames of a video."""
+    if side := getattr(config, "crop_size", 0):
+        shape = (batch, config.frames_per_clip, config.in_chans, side, side)
+        return (ModelInput("pixel_values_videos", shape, (B, None, None, None, None)),)
+    config = config if hasattr(config, "image_size") else getattr(config, "vision_config", config)
+    config = config.backbone_config if hasattr(config, "use_simple_decoder") else config  # of pictures of one size
+    image, channels = getattr(config, "image_size", None), getattr(config, "num_channels", 3)
+    sides = tuple(image) if isinstance(image, list | tuple) else (image, image)
+    if len(sides) != 2 or not all(isinstance(side, int) for side in (*sides, channels)):
+        return "its config does not say how large a picture is"
+    shape = (batch, *([config.num_frames] if hasattr(config, "num_frames") else []), channels, *sides)
+    choice = [ModelInput("dataset_index", (batch,), (B,))] * (getattr(config, "num_experts", 1) > 1)
+    return (ModelInput("pixel_values", shape, (B, *(None for _ in shape[1:]))), *choice)
+
+
+def blank(one: ModelInput, shape: tuple[int, ...]) -> Tensor:
+    real = one.name.endswith(
+        ("_values", "_features", "_embeddings", "_patches", "_videos", "states", "actions", "_to_go")
+    )
+    kind = torch.float32 if real else torch.long
+    return torch.zeros(shape, dtype=kind, device="meta")

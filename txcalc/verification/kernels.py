@@ -1,0 +1,74 @@
+"""Kernels of one pass: matrix products and attention in PyTorch's profiler and in the ledger; on CUDA also by name."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import torch
+
+from txcalc.ledger import Ledger
+from txcalc.parts.part import MatMul
+from txcalc.planning.gradients import passes
+from txcalc.verification import device as devices
+from txcalc.verification.measure import Work
+from txcalc.verification.verdict import Measurement
+
+PRODUCTS = frozenset({"mm", "addmm", "bmm", "baddbmm", "convolution", "_scaled_mm", "_grouped_mm"})
+FUSED = "_scaled_dot_product_"  # how PyTorch's names of fused attention begin; its plain one in _attention_math
+MOST = 12  # the slowest kernels, which are named
+
+
+class Ran(NamedTuple):
+    """Operators of a pass that launch products and attention, with their counts, and on CUDA the slowest kernels: name,
+    count, microseconds."""
+
+    products: Counter[str]
+    attention: Counter[str]
+    kernels: list[tuple[str, int, float]]
+
+    def described(self) -> dict[str, Any]:
+        """For JSON."""
+        found = {"products": dict(self.products), "attention": dict(self.attention)}
+        return {**found, **({"kernels": [list(kernel) for kernel in self.kernels]} if self.kernels else {})}
+
+
+def ran(work: Work, device: str) -> Ran:
+    """What one piece of work ran; it must have run once before, so that set-up is not recorded."""
+    cuda = devices.is_cuda(device)
+    activities = [torch.profiler.ProfilerActivity.CPU, *([torch.profiler.ProfilerActivity.CUDA] if cuda else [])]
+    with torch.profiler.profile(activities=activities, acc_events=True) as profile:
+        work()
+        if cuda:
+            torch.cuda.synchronize(device)
+    products, attention = Counter[str](), Counter[str]()
+    waiting = list(profile.profiler.kineto_results.experimental_event_tree())
+    while waiting:
+        event = waiting.pop()
+        name = event.name.removeprefix("aten::")
+        if name.startswith(FUSED):
+            attention[name] += 1
+        elif name in PRODUCTS:
+            products[name] += 1
+        else:
+            waiting += event.children
+    kernels: list[tuple[str, int, float]] = []
+    if cuda:
+        of_device = (event for event in profile.key_averages() if event.device_type.name == "CUDA")
+        found = [(event.key, event.count, event.self_device_time_total) for event in of_device]
+        kernels = sorted(found, key=lambda kernel: -kernel[2])[:MOST]
+    return Ran(products, attention, kernels)
+
+
+def figures(ledger: Ledger, load: str, training: bool, found: Ran) -> Iterator[Measurement]:
+    """Matrix products and attention kernels predicted and run; the calculator predicts them per module."""
+    products = attention = 0
+    for entry in ledger:
+        if entry.kind == "attention_core":
+            attention += int(entry.runs) * (1 + (training and entry.gradient != "none"))
+        elif any(isinstance(op, MatMul) for op in entry.operations):
+            products += int(entry.times) * (passes(entry) if training else 1)
+    for part, counted, seen in (("products", products, found.products), ("attention", attention, found.attention)):
+        beside = {name: float(number) for name, number in seen.items()}
+        yield Measurement("kernels", load, part, "launches", None, counted, sum(seen.values()), {}, beside)

@@ -1,0 +1,115 @@
+"""Theorems of listed leaves: each is traced alone, for any number of positions.
+
+The list also gives each leaf's number of positions as a formula of the text length; it is evaluated here
+independently, and both must be equal as formulas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from typing import Any
+
+import sympy
+import torch
+from torch import nn
+
+from txcalc.evidence.theorems import Condition, Unit
+from txcalc.ledger import Ledger, walk
+from txcalc.num import floor_div
+from txcalc.parts.forms import BORROWED
+from txcalc.parts.mixers.pieces import Pieces
+from txcalc.parts.part import Workload
+from txcalc.reference import tracing
+from txcalc.reference.mixers.pieces import SingleLeaf
+from txcalc.reference.run import TensorOptions
+from txcalc.verification import flops
+from txcalc.verification.parameters import ORACLE as WEIGHTS
+from txcalc.verification.sizes import SizeSymbols, refusing, simple
+from txcalc.verification.symbolic import T_SRC, B, NotForAll, T
+from txcalc.verification.verdict import CheckedRow, compare, uncounted
+
+LENGTHS = ("B", "T", "T_src")
+LIST = "the list of leaves"
+
+
+def rows(unit: Unit) -> tuple[list[CheckedRow], list[Condition]]:
+    """A leaf's parameters and FLOPs for all sizes and lengths, and PyTorch's assumptions about the sizes."""
+    found: list[CheckedRow] = []
+    conditions: dict[Condition, None] = {}
+    for ones in (chosen for n in range(len(LENGTHS) + 1) for chosen in combinations(LENGTHS, n)):
+        symbols = SizeSymbols(unit.values, ones, lengths=(B, T, T_SRC))
+        root = unit.over({name: symbols.letters[name] for name in unit.values})
+        more, cost = _alone(root.pieces[0], symbols, ones)
+        found += more
+        assumed, lengths = symbols.conditions()
+        if lengths:
+            raise NotForAll(f"the trace holds only where {', '.join(lengths)}")
+        conditions |= dict.fromkeys(assumed)
+        if not ones:
+            there = sum(sympy.sympify(cost).subs(at, simultaneous=True) for at in _where(root.pieces[0]))
+            costs = {root.pieces[0]["name"]: simple(there)}
+            found += compare(_walked(root, B, T, T_SRC), _cost, costs, "flops", LIST, "where it works", for_all=True)
+    return found, list(conditions)
+
+
+def _alone(piece: Mapping[str, Any], symbols: SizeSymbols, ones: tuple[str, ...]) -> tuple[list[CheckedRow], Any]:
+    """Rows of a leaf at the positions asked for, and its FLOPs there."""
+    plain = {**piece, "at": None, "keys": None, "shared": False}
+    if piece["form"] == "windows":  # attention within each window
+        plain |= {"form": "attention", "sizes": piece["sizes"][:-1]}
+    root = Pieces(pieces=(plain,))
+    (leaf,) = root.leaves()
+    predicted, name = _walked(root, *symbols.asked), piece["name"]
+    with refusing(), tracing(), symbols.mode, torch.no_grad():
+        net = nn.Module()
+        alone = SingleLeaf(
+            symbols.of(leaf), TensorOptions(torch.device("meta"), torch.float32), piece["form"] in BORROWED
+        )
+        net.add_module(name, alone.leaf)
+        counter = flops.count(net, lambda: alone(*symbols.sides))
+    where = ", ".join(f"{one} = 1" for one in ones) or "all ≥ 2"
+    costs = {name: sum((symbols.read(value) for value in counter.by_module.values()), sympy.Integer(0))}
+    weights = {name: sum((symbols.read(w.numel()) for w in alone.leaf.parameters()), sympy.Integer(0))}
+    made = [
+        *compare(predicted, lambda entry: entry.params, weights, "params", WEIGHTS, for_all=True),
+        *compare(predicted, _cost, costs, "flops", flops.ORACLE, where, for_all=True),
+        *uncounted(counter.uncounted, flops.ORACLE, where),
+    ]
+    return made, costs[name]
+
+
+def _walked(root: Pieces, batch: Any, tokens: Any, source: Any) -> Ledger:
+    return walk(root, Workload(batch, tokens, 0, source))
+
+
+def _cost(entry: Any) -> Any:
+    return simple(entry.flops)
+
+
+def _where(piece: Mapping[str, Any]) -> list[dict[Any, Any]]:
+    """A leaf's B, T and T_src, from those of the text; with windows, those of the full windows and of the last one."""
+    batch, tokens, source = B, T, T_SRC
+    at, keys = piece["at"], piece["keys"]
+    if keys == "batch":
+        batch, tokens, source = sympy.Integer(1), B, B
+    elif keys is not None:
+        source = _number(keys)
+    if at == "source":
+        tokens = T_SRC
+    elif at is not None:
+        tokens = _number(at)
+    if piece["shared"]:
+        batch = sympy.Integer(1)
+    if piece["form"] != "windows":
+        return [{B: batch, T: tokens, T_SRC: source}]
+    window = piece["sizes"][-1]
+    full = floor_div(tokens, window)
+    return [{B: batch * full, T: window, T_SRC: source}, {B: batch, T: tokens - full * window, T_SRC: source}]
+
+
+def _number(at: Any) -> Any:
+    """m·⌈(a·T + b)/c⌉, where a·T + b ≥ 0."""
+    a, b, c, m = (*at, 1)[:4]
+    reached = a * T + b
+    return sympy.ceiling((reached - sympy.Min(0, reached)) / c) * m

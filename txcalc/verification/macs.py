@@ -1,0 +1,66 @@
+"""Multiply-adds by module from fvcore, an independent counter: it reads TorchScript's trace, not PyTorch's dispatch."""
+
+from __future__ import annotations
+
+import warnings
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from txcalc.reference import tracing
+from txcalc.reference.feedforward import at_work
+from txcalc.verification.coverage import costs_nothing
+from txcalc.verification.subject import Subject
+from txcalc.verification.verdict import CheckedRow, compare, uncounted
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore", DeprecationWarning)  # it scripts a loss that is not used here
+    from fvcore.nn.flop_count import _DEFAULT_SUPPORTED_OPS
+    from fvcore.nn.jit_analysis import JitModelAnalysis
+
+ORACLE = "fvcore"
+FLOPS_PER_MAC = 2
+
+# Its estimates for norms (4 or 5 per element) are removed, since only FLOPs of matrix products are counted; so is its
+# handle for einsum, which returns a rounded float.
+HANDLES = {name: h for name, h in _DEFAULT_SUPPORTED_OPS.items() if not costs_nothing(name) and name != "aten::einsum"}
+
+
+class _Alone(JitModelAnalysis):  # type: ignore[misc]
+    """Charges an operator to the innermost module alone; only operators on our list are free."""
+
+    def __init__(self, net: nn.Module, inputs: tuple[Any, ...]) -> None:
+        super().__init__(net, inputs)
+        self._ignored_ops = set[str]()
+        self.set_op_handle(**HANDLES).unsupported_ops_warnings(False).uncalled_modules_warnings(False)
+        self.tracer_warnings("none")
+
+    def _get_all_ancestors(self, module_name: str) -> set[str]:
+        return {self.canonical_module_name(module_name)}
+
+
+def count(net: nn.Module, inputs: tuple[Any, ...]) -> tuple[dict[str, int], dict[str, Counter[str]]]:
+    """FLOPs of each module without its children (twice fvcore's multiply-adds), and the operators without a count, by
+    module."""
+    stats = _Alone(net, inputs)._analyze()
+    flops = {path: FLOPS_PER_MAC * sum(macs.values()) for path, macs in stats.counts.items() if macs}
+    skipped = {
+        path: Counter({name: times for name, times in operators.items() if not costs_nothing(name)})
+        for path, operators in stats.unsupported_ops.items()
+    }
+    return flops, {path: operators for path, operators in skipped.items() if operators}
+
+
+def rows(subject: Subject) -> Iterator[CheckedRow]:
+    """Forward FLOPs at every point, and operators without a count."""
+    for point, net, whole in subject.measured():
+        static = subject.device == "meta"
+        with tracing(static=static), torch.no_grad(), at_work(net) if static else nullcontext():
+            found, skipped = count(net, subject.inputs(point))
+        found, skipped = (found, skipped) if whole else (subject.everywhere(found), subject.everywhere(skipped))
+        yield from compare(subject.ledger(point), lambda entry: entry.flops, found, "flops", ORACLE, str(point))
+        yield from uncounted(skipped, ORACLE, str(point))

@@ -1,0 +1,114 @@
+"""Masked FLOPs: the visible pairs of the reference module's own masks, at sizes around every window.
+
+Each pair costs what PyTorch counts for a core at one position.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from fractions import Fraction
+from math import prod
+
+import torch
+from torch import Tensor, nn
+
+from txcalc.ledger import Entry, Ledger
+from txcalc.parts.part import Leaf
+from txcalc.reference import tracing
+from txcalc.reference.attention import Core
+from txcalc.reference.run import Run
+from txcalc.verification.flops import count
+from txcalc.verification.subject import SizePoint, Subject
+from txcalc.verification.verdict import NO_MASK, CheckedRow, compare, module_paths
+
+ORACLE = "the mask's sum"
+QUANTITY = "masked flops"
+BATCH = 2
+WHOLE = 1024  # for windows up to this length, also a longer prompt
+
+
+def rows(subject: Subject) -> Iterator[CheckedRow]:
+    """Attention cores on prompts and with cached tokens, on both sides of the end of every window."""
+    leaves = [leaf for leaf in subject.model.root.leaves() if leaf.mask_span]
+    if not leaves or subject.model.fixed_length or not all(leaf.masked for leaf in leaves):
+        subject.notes.append(NO_MASK)
+        return
+    one = SizePoint(1, 1, None if subject.points[0].source is None else 1)
+    cores = counted(subject.some, subject.inputs(one), _cores(subject, one, 0))
+    for tokens, past in _sizes(subject, leaves):
+        masked = _cores(subject, SizePoint(BATCH, tokens, None if one.source is None else 3), past)
+        source = "" if one.source is None else ", T_src = 3"
+        where = f"B = {BATCH}, {past} past, {tokens} new{source}"
+        shown = subject.everywhere(left(cores, masked))
+        yield from compare(masked, lambda entry: entry.flops_masked, shown, QUANTITY, ORACLE, where)
+
+
+Cores = dict[str, tuple[Core, Fraction]]
+
+
+def counted(net: nn.Module, given: tuple[Tensor, ...], alone: Ledger) -> Cores:
+    """The attention cores by path, with the FLOPs of one pair: PyTorch's count of each at one position, whose ledger is
+    `alone`."""
+    with tracing(), torch.no_grad():
+        found = count(net, lambda: net(*given)).by_module
+    cores = {path: core for path, core in net.named_modules() if isinstance(core, Core) and path in found}
+    return {path: (core, Fraction(found[path], prod(_sides(_entry(alone, path))))) for path, core in cores.items()}
+
+
+def left(cores: Cores, masked: Ledger) -> dict[str, int]:
+    """FLOPs of each core if only the visible pairs are multiplied."""
+    pairs = {path: _pairs(core, _entry(masked, path)) for path, (core, _) in cores.items()}
+    return {path: int(masked.work.batch * cores[path][1] * number) for path, number in pairs.items() if number}
+
+
+def working(ledger: Ledger) -> Ledger:
+    """The attention cores that run; other products of an attention, as ConvBERT's convolution, have no pairs."""
+    return ledger.where(lambda entry: entry.leaf.mask_span is not None and entry.work is not None)
+
+
+def _cores(subject: Subject, point: SizePoint, past: int) -> Ledger:
+    return working(subject.model.ledger(point.batch, point.tokens, past, point.source))
+
+
+def _entry(cores: Ledger, path: str) -> Entry | None:
+    """The ledger entry of a module; None where it does not run (an encoder, in a decode step)."""
+    return next((entry for entry in cores if path in module_paths(entry)), None)
+
+
+def _sides(entry: Entry | None) -> tuple[int, int]:
+    """Queries and keys of one sequence, without a mask."""
+    if entry is None or entry.work is None:
+        return 0, 0
+    work = entry.work
+    return (
+        work.tokens,
+        work.source if entry.leaf.mask_span and entry.leaf.mask_span.cache_kind == "source" else work.keys,
+    )
+
+
+def _pairs(core: Core, entry: Entry | None) -> int:
+    """Visible pairs of one sequence under a core's mask."""
+    new, keys = _sides(entry)
+    if not (core.causal or core.window is not None):
+        return new * keys
+    run = Run(keys - new, torch.arange(keys - new, keys))
+    return int((core._mask(run, keys, torch.float32) == 0).sum())
+
+
+def windows_of(leaves: Iterable[Leaf]) -> set[int]:
+    """The window lengths of the leaves."""
+    return {leaf.mask_span.cache_limit for leaf in leaves if leaf.mask_span} - {None}
+
+
+def _sizes(subject: Subject, leaves: list[Leaf]) -> list[tuple[int, int]]:
+    """New and past tokens: small numbers, and those that put each window's end before, within and after the new
+    tokens."""
+    most = subject.longest
+    windows = windows_of(leaves)
+    caches = subject.model.decodes
+    sizes = {(tokens, 0) for tokens in (1, 2, 3, 5, 8)}
+    sizes |= {(tokens, past) for tokens in (1, 3) for past in (1, 6)} if caches else set()
+    for window in windows:
+        sizes |= {(window + more, 0) for more in (-1, 0, 2)} if window <= WHOLE else set()
+        sizes |= {(3, max(window - 2, 0)), (3, window + 5), (1, window - 1), (1, 2 * window + 1)} if caches else set()
+    return sorted(size for size in sizes if size[0] > 0 and (most is None or sum(size) <= most))

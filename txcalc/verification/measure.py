@@ -1,0 +1,405 @@
+"""Measures memory and time on a device, by its allocator and its clock.
+
+Memory is compared with live storages of the same modules on fake tensors, which need no device. The difference is
+attributed to operators: scratch space of a kernel, a library's workspace. On CUDA the allocator reports requested and
+allocated bytes; on the CPU PyTorch's profiler sees every block of its allocator (not the scratch space that oneDNN and
+MKL keep).
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import os
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, NamedTuple, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from txcalc.verification import device as devices
+
+CUDA_BLOCK = 512  # bytes to which CUDA's allocator rounds every block: kMinBlockSize of c10/cuda/CUDACachingAllocator
+# What only hands out memory for the operator above it.
+HELPERS = frozenset(
+    {"empty", "empty_like", "empty_strided", "empty_permuted", "new_empty", "resize_", "resize_as_", "zero_"}
+)
+OUTSIDE = "outside operators"
+aten = torch.ops.aten
+PRODUCTS = frozenset({aten.mm.default, aten.addmm.default, aten.bmm.default})
+SMALL = 16**3  # multiplications for which oneDNN is not asked
+MARK = "txcalc: measured"
+
+os.environ.setdefault("KINETO_LOG_LEVEL", "99")  # the profiler's library tells stderr when it starts and stops
+
+Work = Callable[[], Any]
+Made = TypeVar("Made")
+
+
+@dataclass
+class Peak:
+    """Bytes live before the work (`resident`) and at the moment when most were (`peak`), of that moment by operator;
+    `added`: what the work itself had added by then, where it was traced.
+
+    On CUDA `peak` is what the allocator gave; `requested` of that was asked for, `reserved` is what it took from the
+    device.
+    """
+
+    resident: int
+    peak: int
+    by_operator: dict[str, int] = field(default_factory=dict)
+    requested: int | None = None
+    reserved: int | None = None
+    added: dict[str, int] = field(default_factory=dict)
+
+
+class Tally(TorchDispatchMode):
+    """Live storages of one kind of device, by the operator that made them; `start` forgets the peak so far."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.kind = torch.device(device).type
+        self.block = CUDA_BLOCK if devices.is_cuda(device) else 1  # by operator bytes are whole blocks, as measured
+        self.live: Counter[str] = Counter()
+        self.total = self.most = self.resident = 0
+        self.at_most: dict[str, int] = {}
+        self.before: dict[str, int] = {}
+        self._seen = set[int]()
+
+    def start(self) -> None:
+        self.resident = self.most = self.total
+        self.at_most = self.before = dict(self.live)
+
+    @property
+    def found(self) -> Peak:
+        added = {name: size - self.before.get(name, 0) for name, size in self.at_most.items()}
+        by_operator = {name: size for name, size in self.at_most.items() if size}
+        return Peak(self.resident, self.most, by_operator, added={name: n for name, n in added.items() if n > 0})
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.device.type == self.kind:
+                name = func._schema.name.partition("::")[2]
+                self._add(tensor.untyped_storage(), OUTSIDE if name in HELPERS else name)
+        self._reach(_scratch(func, args), "clone" if func in PRODUCTS else "eq")
+        return result
+
+    def _add(self, storage: Any, name: str) -> None:
+        address, size = storage._cdata, storage.nbytes()
+        if address in self._seen or not size:
+            return
+        self._seen.add(address)
+        given = -(-size // self.block) * self.block
+        weakref.finalize(storage, self._drop, address, name, size, given)
+        self.live[name] += given
+        self.total += size
+        self._reach()
+
+    def _reach(self, scratch: int = 0, name: str = "") -> None:
+        if self.total + scratch > self.most:
+            self.most, self.at_most = self.total + scratch, {**self.live, name: self.live[name] + scratch}
+
+    def _drop(self, address: int, name: str, size: int, given: int) -> None:
+        self._seen.discard(address)
+        self.live[name] -= given
+        self.total -= size
+
+
+def _scratch(func: Any, args: Any) -> int:
+    """Bytes that an operator takes beside its result while it runs, where that is known of its kernel.
+
+    A product copies operands that its library does not take as they lie (`prepare_matrix_for_cublas`; the CPU's
+    `addmm_impl_cpu_`, and, in bf16 unless it is small, `mkldnn_matmul`, which wants them packed). The softmax of plain
+    attention marks what is −∞, and the rows that are so throughout (`_safe_softmax`).
+    """
+    if func is aten._safe_softmax.default:
+        return int(args[0].numel() + args[0].numel() // args[0].shape[-1] + 4)
+    if func not in PRODUCTS:
+        return 0
+    x, y = args[-2:]
+    packed = x.device.type == "cpu" and x.dtype == torch.bfloat16 and x.numel() * y.shape[-1] > SMALL
+    if packed and torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        return sum(t.nbytes for t in (x, y) if not (t.is_contiguous() or t.mT.is_contiguous()))
+    if func is aten.bmm.default:
+        return 0  # where one matrix of the batch begins is told apart
+    return sum(t.nbytes for t in (x, y) if not (_in_lines(t) or _in_lines(t.mT)))
+
+
+def _in_lines(matrix: Tensor) -> bool:
+    """Whether the elements of each row lie side by side, and the rows apart."""
+    return matrix.stride(-1) == 1 and matrix.stride(-2) >= max(1, matrix.shape[-1])
+
+
+def traced(prepare: Callable[[str], Work], device: str) -> Peak:
+    """The peak of `prepare(device)()` on fake tensors: nothing is computed or allocated (a PyTorch that was built with
+    the device's library is needed all the same).
+
+    `prepare` makes what is there before and returns the work; it runs once before it counts, as it does when measured.
+    """
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    tally = Tally(device)
+    with FakeTensorMode(), tally:
+        work = prepare(device)
+        work()
+        gc.collect()
+        tally.start()
+        work()
+    return tally.found
+
+
+def measured(prepare: Callable[[str], Work], device: str) -> Peak:
+    """The peak of the same work on the device, by its allocator, after it has run once.
+
+    On CUDA it runs once more before anything counts: the workspaces that libraries take at their first call, for each
+    thread and for good, are no part of it.
+    """
+    cuda = devices.is_cuda(device)
+    if cuda:
+        prepare(device)()
+    devices.tidy(device)
+    start = _cuda_bytes(device) if cuda else {}
+    with _profile() as profile:
+        work = prepare(device)
+        work()
+        gc.collect()
+        with torch.profiler.record_function(MARK):
+            before = _cuda_bytes(device, reset=True) if cuda else {}
+            work()
+            after = _cuda_bytes(device) if cuda else {}
+        del work
+    found = _replayed(_blocks(profile, device))
+    if cuda:
+        given, asked = start["allocated_bytes.all.current"], start["requested_bytes.all.current"]
+        found.resident = before["allocated_bytes.all.current"] - given
+        found.peak = after["allocated_bytes.all.peak"] - given
+        found.requested = after["requested_bytes.all.peak"] - asked
+        # Less what others hold, not what was reserved for them: a segment with room in it is this work's to fill.
+        found.reserved = after["reserved_bytes.all.peak"] - given
+    return found
+
+
+def held(make: Callable[[], Made], device: str) -> tuple[Made, int, int]:
+    """What `make` returns, and what the device's allocator holds for it afterwards: bytes asked for, bytes given.
+
+    It is made twice, and the first dropped: a library's workspace of its first call is no part of it.
+    """
+    make()
+    devices.tidy(device)
+    if devices.is_cuda(device):
+        before = _cuda_bytes(device)
+        made = make()
+        gc.collect()
+        after = _cuda_bytes(device)
+        asked, given = (
+            after[key] - before[key] for key in ("requested_bytes.all.current", "allocated_bytes.all.current")
+        )
+        return made, asked, given
+    with _profile() as profile:
+        made = make()
+        gc.collect()
+    size = sum(block.size for block in _blocks(profile, device))
+    return made, size, size
+
+
+def _profile() -> Any:
+    """Operators and what they allocate: CUDA's allocator reports to the profiler of the CPU's operators as well."""
+    return torch.profiler.profile(
+        activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True, acc_events=True
+    )
+
+
+def _cuda_bytes(device: str, reset: bool = False) -> Mapping[str, int]:
+    """The allocator's statistics, after all that was asked for is done."""
+    torch.cuda.synchronize(device)
+    if reset:
+        torch.cuda.reset_peak_memory_stats(device)
+    return torch.cuda.memory_stats(device)
+
+
+class Allocation(NamedTuple):
+    """Memory handed out (size above 0) or taken back, when, by which operator, and where it lies."""
+
+    when: int
+    size: int
+    address: int
+    operator: str
+    counts: bool  # the peak is counted from the mark on
+
+
+def _blocks(profile: Any, device: str) -> list[Allocation]:
+    """What the profiler saw of one kind of device's allocator, in the order of time."""
+    kind, found, start = torch.device(device).type, list[Allocation](), 0
+    waiting = [(event, "") for event in profile.profiler.kineto_results.experimental_event_tree()]
+    while waiting:
+        event, operator = waiting.pop()
+        if event.name == MARK:
+            start = event.start_time_ns
+        if event.tag == torch._C._profiler._EventType.Allocation:
+            fields = event.extra_fields
+            if fields.device.type == kind:
+                found.append(Allocation(event.start_time_ns, fields.alloc_size, fields.ptr, operator or OUTSIDE, False))
+        elif event.name.startswith("aten::") and event.name.partition("::")[2] not in HELPERS:
+            operator = event.name.partition("::")[2]
+        waiting += [(child, operator) for child in event.children]
+    found.sort(key=lambda block: block.when)
+    return [block._replace(counts=block.when >= start) for block in found]
+
+
+def _replayed(blocks: list[Allocation]) -> Peak:
+    """The most that was live from the mark on, and who had it."""
+    owner: dict[int, str] = {}
+    live: Counter[str] = Counter()
+    total = 0
+    found: Peak | None = None
+    for block in blocks:
+        if block.counts and found is None:
+            found = Peak(total, total, dict(live))
+        operator = block.operator if block.size > 0 else owner.pop(block.address, block.operator)
+        if block.size > 0:
+            owner[block.address] = operator
+        live[operator] += block.size
+        total += block.size
+        if found is not None and total > found.peak:
+            found.peak, found.by_operator = total, dict(live)
+    found = found or Peak(total, total, dict(live))
+    found.by_operator = {name: size for name, size in found.by_operator.items() if size}
+    return found
+
+
+class Clock:
+    """Moments on a device: events in its stream on CUDA; on the CPU the time of day, or, where one thread computes, the
+    time for which that thread had a processor: what others do on the same machine is then no part of it."""
+
+    def __init__(self, device: str) -> None:
+        self.device, self.cuda = device, devices.is_cuda(device)
+        self._time = time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
+
+    @property
+    def name(self) -> str:
+        if self.cuda:
+            return "events of the device"
+        return "time of the one thread on a processor" if self._time is time.thread_time else "time of day"
+
+    def now(self) -> Any:
+        """A moment; on CUDA the one at which the device gets here."""
+        if not self.cuda:
+            return self._time()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record(torch.cuda.current_stream(self.device))
+        return event
+
+    def wait(self) -> None:
+        """Until the device has done all that it was asked for."""
+        if self.cuda:
+            torch.cuda.synchronize(self.device)
+
+    def between(self, start: Any, end: Any) -> float:
+        """Seconds; after `wait`."""
+        return float(start.elapsed_time(end)) / 1e3 if self.cuda else float(end - start)
+
+
+SPAN = 20e-3  # seconds: what is shorter is repeated for about as long between two events. An H200 took 0.30 ms for a
+# product of 0.10 ms done once: the host starts it after the first event
+
+
+def once(work: Work, device: str, repeat: bool = False) -> float:
+    """Seconds of a piece of work; `repeat`: it may be done again, and where it is short on CUDA, is done again and
+    again between two events, which are no part of it then; the host is, where it takes longer than the device."""
+    clock = Clock(device)
+
+    def timed(number: int) -> float:
+        clock.wait()
+        start = clock.now()
+        for _ in range(number):
+            work()
+        end = clock.now()
+        clock.wait()
+        return clock.between(start, end) / number
+
+    number, taken = 1, timed(1)
+    while repeat and clock.cuda and taken * number < SPAN / 2:
+        number = math.ceil(SPAN / max(taken, SPAN / 10_000))
+        taken = timed(number)
+        if number >= 10_000:
+            break
+    return taken
+
+
+def seconds(fresh: Callable[[], Work], device: str, repeats: int = 5, warm_up: int = 1) -> list[float]:
+    """How long the work takes, each time on fresh data, made by `fresh` outside the clock; first unclocked runs, and
+    on CUDA work that brings the clock up."""
+    found: list[float] = []
+    for _ in range(warm_up):
+        fresh()()
+    devices.warm(device)
+    for _ in range(repeats):
+        work = fresh()
+        found.append(once(work, device))
+        del work  # before the next one's data is made
+    return found
+
+
+def captured(fresh: Callable[[], Work], device: str, repeats: int = 5) -> list[float]:
+    """How long the work takes as one graph that CUDA replays: the accelerator's own time, without the host's. The work
+    is done twice before: once as it is, once to be captured. Errors: `RuntimeError` where it cannot be captured."""
+    work, stream = fresh(), torch.cuda.Stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        work()
+    torch.cuda.current_stream(device).wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, stream=stream):
+        work()
+    devices.warm(device)
+    graph.replay()
+    return [once(graph.replay, device, repeat=True) for _ in range(repeats)]
+
+
+def part_seconds(
+    net: nn.Module, owners: Mapping[str, str], fresh: Callable[[], Work], device: str, repeats: int = 3
+) -> dict[str, float]:
+    """The median seconds of each part in a run of the whole; `owners` says to which part a module's path belongs.
+
+    A module's time is from before its forward to after it, on the device's clock: where the host cannot keep up, its
+    delay is in it.
+    """
+    clock = Clock(device)
+    runs: list[dict[str, float]] = []
+    marks: list[tuple[str, Any, Any]] = []
+    started: dict[int, Any] = {}
+
+    def enter(module: nn.Module, _: Any) -> None:
+        started[id(module)] = clock.now()
+
+    def leave(module: nn.Module, *_: Any) -> None:
+        marks.append((names[id(module)], started.pop(id(module)), clock.now()))
+
+    names = {id(module): owners[path] for path, module in net.named_modules() if path in owners}
+    hooked = [module for path, module in net.named_modules() if path in owners]
+    hooks = [handle for m in hooked for handle in (m.register_forward_pre_hook(enter), m.register_forward_hook(leave))]
+    try:
+        for i in range(1 + repeats):
+            work = fresh()
+            marks.clear()
+            clock.wait()
+            work()
+            clock.wait()
+            del work
+            sums: dict[str, float] = {}
+            for name, start, end in marks:
+                sums[name] = sums.get(name, 0.0) + clock.between(start, end)
+            if i:
+                runs.append(sums)
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return {name: median(run[name] for run in runs) for name in runs[0]}

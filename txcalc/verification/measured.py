@@ -1,0 +1,155 @@
+"""A bare PyTorch module as a model: its parameters, and FLOPs measured at each requested length."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property, partial
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import nn
+
+from txcalc.errors import Fault, InputError
+from txcalc.frames import html
+from txcalc.ledger import QUANTITIES, Entry, Ledger, PathStep
+from txcalc.model import Model
+from txcalc.num import whole
+from txcalc.parts.model import Root
+from txcalc.parts.part import Child, Leaf, MatMul, Operation, Traffic, Weight, Workload
+from txcalc.verification import flops
+from txcalc.verification.parameters import owned
+from txcalc.verification.trace import MOST, Input, made_of, module, run_on, taken, user_code
+
+
+def measured(source: nn.Module) -> Model:
+    """The model of a module that takes token ids or vectors. Errors: `InputError`, `Refuted` where data decides."""
+    net = module(source)
+    (takes,) = taken(net)
+    name = type(source).__name__
+    nothing = NoDescription(name)
+    note = f"{name} is measured, not described: its parameters, and its FLOPs at each length that is asked"
+    return MeasuredModel(name, NoTree(name=name), nothing, nothing, "a module", (), (note,), net=net, takes=takes)
+
+
+class NoDescription(Mapping[str, Any]):
+    """The description of a measured module: every access is refused. Errors: `InputError`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def refused(self) -> InputError:
+        mend = "load its config or a description for more; txcalc.trace(module) has formulas"
+        return InputError(self.name, [f"is measured: parameters and FLOPs alone are known of it ({mend})"])
+
+    def __getitem__(self, key: str) -> Any:
+        raise self.refused()
+
+    def __iter__(self) -> Iterator[str]:
+        raise self.refused()
+
+    def __len__(self) -> int:
+        raise self.refused()
+
+
+class NoTree(Root):
+    """The part tree of a measured module, which has none. Errors: `InputError`."""
+
+    name: str
+
+    def children(self) -> Iterator[Child]:
+        raise NoDescription(self.name).refused()
+
+
+class MeasuredLeaf(Leaf):
+    """A module's own parameters, and its measured FLOPs (as multiply-adds)."""
+
+    elements: int
+    products: int
+
+    def weights(self) -> tuple[Weight, ...]:
+        """All of its tensors as one weight."""
+        return (Weight("weights", (self.elements,)),) if self.elements else ()
+
+    def operations(self, work: Workload) -> tuple[Operation, ...]:
+        """The counted multiply-adds."""
+        return (MatMul("measured", self.products, 1, 1, 1, Traffic()),)
+
+
+class MeasuredLedger(Ledger):
+    """Parameters and FLOPs by module, under one workload."""
+
+    known = MappingProxyType({name: QUANTITIES[name] for name in ("params", "flops")})
+
+
+class MeasuredModel(Model, frozen=True):
+    """A module on meta, and its inputs."""
+
+    net: nn.Module | None = None
+    takes: Input | None = None
+    kind = "a measured module"  # nothing more is known
+    context = None
+    usual_tokens = 2048  # as for a model whose context is unknown
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, MeasuredModel) and self.net is other.net
+
+    def __hash__(self) -> int:
+        return id(self.net)
+
+    __repr__ = Model.__repr__
+
+    def _repr_html_(self) -> str:
+        return html(repr(self)[1:-1], [{"part": path or "itself", "parameters": n} for path, n in self._owned.items()])
+
+    def set(self, changes: Mapping[str, Any] | None = None, /, **sizes: Any) -> Model:
+        """Itself: it has no keys. Errors: `InputError` for any."""
+        if changes or sizes:
+            raise InputError(self.name, [f"is measured as it is: it has no {', '.join({**(changes or {}), **sizes})}"])
+        return self
+
+    @cached_property
+    def _owned(self) -> Mapping[str, int]:
+        """The parameters of every module that has any, a shared one once."""
+        assert self.net is not None
+        return owned(self.net)
+
+    @cached_property
+    def params(self) -> int:
+        """Parameters, a shared one once."""
+        return sum(self._owned.values())
+
+    def encoded(self, tokens: Any) -> Any:
+        """There is no encoder apart."""
+        return tokens
+
+    def counted(self, work: Workload, bits: tuple[int, int, int]) -> Ledger:
+        """Parameters and FLOPs by module, measured in a forward pass on the meta device.
+
+        Errors: `InputError` (other lengths and conventions too), `Refuted` where data decides."""
+        assert self.net is not None and self.takes is not None
+        batch, tokens, past = work[:3]
+        faults = [
+            Fault(name, size, f"a whole number to {MOST:,}, one at a time")
+            for name, size in (("batch", batch), ("tokens", tokens), ("past", past))
+            if not whole(size) or size > MOST
+        ]
+        if faults:
+            raise InputError(self.name, faults)
+        if work != Workload(batch, tokens, 0, tokens):
+            raise NoDescription(self.name).refused()
+        given = made_of(self.takes, {"B": batch, "T": tokens}, "meta")
+        with torch.no_grad(), user_code():
+            found = flops.count(self.net, partial(run_on, self.name, self.net, [self.takes], [given]))
+        if found.uncounted:
+            names = ", ".join(sorted({name for names in found.uncounted.values() for name in names}))
+            raise InputError(
+                self.name, [f"runs operators whose FLOPs nobody counted: {names} (txcalc.trace tells them)"]
+            )
+        paths = [path for path, _ in self.net.named_modules() if self._owned.get(path) or found.by_module.get(path)]
+        return MeasuredLedger([self._entry(path, int(found.by_module.get(path, 0)), work) for path in paths], work)
+
+    def _entry(self, path: str, cost: int, work: Workload) -> Entry:
+        steps = tuple(PathStep(name, None, 1, 1) for name in path.split(".") if name)
+        leaf = MeasuredLeaf(elements=self._owned.get(path, 0), products=cost // 2)
+        return Entry(steps, leaf, "other", work, 1, 1, 1)

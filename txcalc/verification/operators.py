@@ -1,0 +1,240 @@
+"""Traffic and other FLOPs of each part, from every operator that it runs.
+
+A part is one kernel: it reads each external tensor once and writes its outputs; intermediates stay on chip. Of a table
+it reads the rows looked up. Ids, masks and rotary tables, which all sequences share, do not count. FLOPs are those of
+`COST` per result (per input element of a reduction); one-per-row numbers, as in a norm, are left out.
+
+Parts are verified where their formulas describe the module as written (`traffic_of`, `computed_by`). Others depend on
+kernels and are only modelled: cores except q, k, v, y and the softmax, token dispatch and which experts' weights are
+read, recurrent mixers, absorbed MLA, partial rotary embedding, shared positions.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from functools import lru_cache
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from txcalc.ledger import Entry, Ledger
+from txcalc.parts.part import Leaf
+from txcalc.reference import tracing
+from txcalc.reference.linear import Sum as SumModule
+from txcalc.verification.subject import SizePoint, Subject
+from txcalc.verification.symbolic import B, OneSize, Symbols
+from txcalc.verification.tracker import Tracker
+from txcalc.verification.verdict import ROUTED, CheckedRow, compare, module_paths
+
+ORACLE = "TorchDispatchMode"
+# FLOPs of each result of an operator, or of each element that a reduction reads.
+RESULT = {
+    "add": 1, "sub": 1, "mul": 1, "div": 1, "neg": 1, "pow": 1, "square": 1, "addmm": 1, "relu": 1, "tanh": 1,
+    "sigmoid": 3, "silu": 4, "softplus": 2, "_softmax": 5,
+}  # fmt: skip
+READ = {"mean": 1, "sum": 1}
+
+
+class MovedElements(TorchDispatchMode):
+    """Elements that each module reads (`read`) and writes (`written`), by tensor, and FLOPs of its operators."""
+
+    def __init__(self, net: nn.Module, symbols: Symbols | OneSize) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.tracker, self.symbols = Tracker(net), symbols
+        self.names = {module: name for name, module in net.named_modules()}
+        self.weights = {parameter.untyped_storage()._cdata for parameter in net.parameters()}
+        self.read: dict[str, dict[tuple[int, int, str], Any]] = {}
+        self.written: dict[str, dict[tuple[int, int], Any]] = {}
+        self.computed: dict[str, dict[str, Any]] = {}
+        self.tables: set[str] = set()  # modules that read tensors shared by all sequences
+        self.calls = Counter[str]()  # each is a kernel of its own
+        self._made: dict[int, tuple[str, int]] = {}
+        self._held: dict[int, Any] = {}  # a freed storage could give its address to another
+        self._hooks: list[Any] = []
+
+    def __enter__(self) -> Any:
+        self._hooks = [register_module_forward_pre_hook(self._enters), register_module_forward_hook(self._leaves)]
+        self.tracker.__enter__()
+        return super().__enter__()  # type: ignore[no-untyped-call]
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self.tracker.__exit__(*error)
+        for hook in self._hooks:
+            hook.remove()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        given = [x for x in tree_leaves((args, kwargs or {})) if isinstance(x, Tensor)]
+        made = [x for x in tree_leaves(result) if isinstance(x, Tensor)]
+        before = {self._address(x) for x in given}
+        if all(self._address(x) in before for x in made):
+            return result  # a view
+        name, path = func.overloadpacket.__name__, self.tracker.path
+        looked_up = made if name == "embedding" else None
+        for x in given:
+            self._reads(path, x, looked_up)
+        for x in made:
+            self._made[self._address(x)] = path, self.calls[path]
+        computed = self.computed.setdefault(path, {})
+        computed[name] = computed.get(name, 0) + self._cost(name, (args, kwargs or {}), given, made)
+        return result
+
+    def _address(self, x: Tensor) -> int:
+        storage = x.untyped_storage()
+        self._held.setdefault(storage._cdata, storage)
+        return int(storage._cdata)
+
+    def _elements(self, x: Tensor) -> Any:
+        """The stored elements behind a view that repeats some."""
+        repeats = any(isinstance(step, int) and step == 0 for step in x.stride())
+        if repeats:
+            return sympy.sympify(self.symbols.read(x.untyped_storage().nbytes())) / x.dtype.itemsize
+        return sympy.sympify(self.symbols.read(x.numel()))
+
+    def _reads(self, path: str, x: Tensor, looked_up: list[Tensor] | None) -> None:
+        address = self._address(x)
+        weight = address in self.weights
+        if weight and f".{ROUTED}." in path:
+            return  # which experts' weights are read depends on routing
+        elements = self._elements(looked_up[0] if looked_up and weight else x)
+        call = self.calls[path]
+        if self._made.get(address) == (path, call) or not x.dtype.is_floating_point:
+            return
+        if not (weight or elements.has(B)):
+            self.tables |= {path} if elements != 1 else set()
+            return
+        found = self.read.setdefault(path, {})
+        place = address, call, str(x.storage_offset())  # two slices of one tensor count as two
+        if not (found.setdefault(place, elements) - elements).is_nonnegative:
+            found[place] = elements
+
+    def _enters(self, module: nn.Module, _: Any) -> None:
+        self.calls[self.names.get(module, "")] += 1
+
+    def _leaves(self, module: nn.Module, _: Any, output: Any) -> None:
+        path = self.names.get(module, "")
+        own = path, self.calls[path]
+        for x in tree_leaves(output):
+            if isinstance(x, Tensor) and self._made.get(self._address(x)) == own:
+                self.written.setdefault(path, {})[self._address(x), own[1]] = self._elements(x)
+
+    def _cost(self, name: str, args: Any, given: list[Tensor], made: list[Tensor]) -> Any:
+        """FLOPs; 0 for one result per row, and for results shared by all sequences."""
+        name = name.removesuffix("_") if name != "_softmax" else name
+        elements = self._elements(given[0] if name in READ and given else made[0])
+        row = isinstance(made[0].shape[-1], int) and made[0].shape[-1] == 1 if made[0].dim() else True
+        if not elements.has(B) or (row and name not in READ):
+            return 0
+        if name == "native_layer_norm":  # mean, subtract, square, mean, scale, and those of its weights
+            return elements * (5 + sum(x is not None for x in args[0][2:4]))
+        if name == "gelu":
+            return elements * (9 if "tanh" in tree_leaves(args) else 5)
+        return elements * (READ.get(name) or RESULT.get(name, 0))
+
+    def traffic(self) -> dict[str, Any]:
+        """Path → elements read and written."""
+        paths = {*self.read, *self.written}
+        sides = (self.read, self.written)
+        return {path: sympy.expand(sum(n for side in sides for n in side.get(path, {}).values())) for path in paths}
+
+
+def traffic_of(entry: Entry) -> Any:
+    """Elements that one kernel for a leaf reads and writes; None where the module as written does not show them."""
+    if not entry.leaf.traffic_exact or _partly_turned(entry.leaf):
+        return None
+    moved = entry.traffic
+    own = moved.activations + moved.cache - entry.leaf.on_chip(entry.work) * entry.runs  # type: ignore[arg-type]
+    return own if entry.routed else moved.weights + own
+
+
+def computed_by(entry: Entry) -> tuple[Any, Callable[[str], bool]] | None:
+    """FLOPs of a leaf outside matrix products, and the operators of its module that compute them; None as in
+    `traffic_of`."""
+    if entry.leaf.operators_exact == "softmax":
+        softmax = [operation.flops_other for operation in entry.operations if operation.name == "softmax"]
+        return sum(softmax) * entry.runs, lambda name: name == "_softmax"
+    if entry.leaf.operators_exact != "all" or _partly_turned(entry.leaf):
+        return None
+    return entry.flops_other, lambda _: True
+
+
+def _partly_turned(leaf: Leaf) -> bool:
+    return bool(
+        leaf.rotated_dims and (leaf.rotated_dims[0] != leaf.rotated_dims[1] or leaf.rotated_dims[0] % 2)
+    )  # one channel of an odd width is not rotated
+
+
+def traffic_rows(subject: Subject) -> Iterator[CheckedRow]:
+    """Elements that parts read and write."""
+    yield from _rows(subject, "traffic", lambda entry: (traffic_of(entry), None))
+
+
+def other_rows(subject: Subject) -> Iterator[CheckedRow]:
+    """FLOPs of parts outside matrix products."""
+    yield from _rows(subject, "other flops", lambda entry: computed_by(entry) or (None, None))
+
+
+@lru_cache(maxsize=1)  # both oracles use the same trace
+def _traced(subject: Subject) -> tuple[Ledger, MovedElements]:
+    """The reads, writes and FLOPs of every operator of a pass, and the ledger at its sizes."""
+
+    def trace(symbols: Symbols | OneSize, letters: SizePoint) -> tuple[Ledger, MovedElements]:
+        with tracing(), symbols.mode, torch.no_grad():
+            moved = MovedElements(subject.some, symbols)
+            with moved:
+                subject.some(*symbols.inputs)
+        symbols.domain()
+        return subject.ledger(letters), moved
+
+    return subject.traced(trace, "traffic and other FLOPs")
+
+
+def _rows(subject: Subject, quantity: str, figure: Any) -> Iterator[CheckedRow]:
+    ledger, moved = _traced(subject)
+    net, symbols = subject.some, moved.symbols
+    said = {entry: figure(entry) if _alike(entry, ledger, net, moved) else (None, None) for entry in ledger}
+    claimed = Ledger((entry for entry, (value, _) in said.items() if value is not None), ledger.work)
+    found = moved.traffic() if quantity == "traffic" else _chosen(claimed, said, moved.computed)
+    paths = {path for entry in claimed for path in module_paths(entry, True)}
+    found = {path: value for path, value in subject.everywhere(found).items() if path in paths}
+    where, for_all = symbols.domain(), symbols.for_all
+    for row in compare(claimed, lambda entry: said[entry][0], found, quantity, ORACLE, where, for_all):
+        if row.path:  # the total is not claimed
+            yield row
+    kinds = {entry.leaf.label for entry in ledger if entry.work is not None}
+    if others := sorted(kinds - {entry.leaf.label for entry in claimed}):
+        subject.notes.append(f"{quantity}: modelled, not compared: {', '.join(others)}")
+
+
+def _alike(entry: Entry, ledger: Ledger, net: nn.Module, moved: MovedElements) -> bool:
+    """Whether a leaf processes each sequence's own data, and its module does what the part describes: a sum may replace
+    a scale, or an addition without a module of its own."""
+    leaf = entry.leaf
+    if entry.work is None or entry.work.batch != ledger.work.batch:
+        return False
+    keys = leaf.mask_span.keys(entry.work) if leaf.mask_span else leaf.attended and entry.work.keys
+    if 1 in (leaf.columns, keys):
+        return False  # one number per row: left out
+    path = module_paths(entry, True)[0]
+    if path in moved.tables and not entry.leaf.reads_places:
+        return False
+    made = dict(net.named_modules()).get(path)
+    added = isinstance(made, SumModule) and made.scale is None
+    return entry.leaf.additions is None or (added and moved.calls[path] == entry.leaf.additions)
+
+
+def _chosen(ledger: Ledger, said: Mapping[Entry, Any], computed: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """FLOPs of a leaf's operators, of those asked for."""
+    found = {}
+    for entry in ledger:
+        for path in module_paths(entry, True):
+            own = computed.get(path, {})
+            found[path] = sympy.expand(sum(value for name, value in own.items() if said[entry][1](name)))
+    return found

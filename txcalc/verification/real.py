@@ -1,0 +1,386 @@
+"""Runs a layout on real processes: loss and gradients must equal those of one process, and bytes the prediction.
+
+A few processes on gloo (or NCCL, with a GPU each) run one step of a small model in fp32 with torch's own sharding,
+collectives and schedules. Every process also runs the whole step alone; since it sums in another order, results must
+agree to `TOLERANCE` of the largest element, or, of a gradient whose terms cancel, to `ROUNDING` of the model's.
+
+Under torchrun (RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT are set) each process is one rank; otherwise processes are
+started here.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import socket
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
+from functools import partial
+from math import prod
+from multiprocessing.pool import Pool
+from typing import Any, NamedTuple
+
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from msgspec.structs import replace
+from torch import Tensor, nn
+
+from txcalc.errors import InputError
+from txcalc.model import Model
+from txcalc.planning.layout import Layout
+from txcalc.planning.training import Recipe, rank_of
+from txcalc.planning.training.collectives import KINDS, collectives
+from txcalc.planning.training.memory import width_of
+from txcalc.planning.training.stages import Pipeline
+from txcalc.planning.training.timeline import number
+from txcalc.reference import build, inputs, mode
+from txcalc.verification import context
+from txcalc.verification.branches import NoParallel, telling
+from txcalc.verification.parallel import check, held, loss_parallel, meshes, scheduled, sharded, stepper
+from txcalc.verification.recorded import Collectives
+from txcalc.verification.verdict import CheckedRow, Verdict
+
+TIMEOUT = 300  # seconds; longer means a deadlock
+ROUNDING = 2**-24  # of fp32, relative: what terms of the largest gradient leave where they cancel
+TOLERANCE = 2e-5  # of the largest element: fp32 rounds to 6e-8, and sums of some hundred terms change their order
+LARGEST = 200_000_000  # parameters: every process also holds the whole model
+AGAIN = "modules computed again"
+
+
+class Again:
+    """What a module is computed again within; a schedule may do so twice, for the gradients of its weights later."""
+
+    def __init__(self, seen: set[nn.Module], module: nn.Module) -> None:
+        self.seen, self.module = seen, module
+
+    def __enter__(self) -> None:
+        self.seen.add(self.module)
+
+    def __exit__(self, *_: object) -> None: ...
+
+
+class RankResult(NamedTuple):
+    """One rank's losses (None except on the last stage), largest differences of gradients, and what was counted: bytes,
+    and modules computed again."""
+
+    rank: int
+    alone: float
+    loss: float | None
+    gradients: dict[str, float]
+    bytes: dict[str, int]
+
+
+def started(processes: int) -> Pool:
+    """A context with processes that run ranks, reusable for several runs, and ended on exit."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload([__name__])  # imports are shared
+    return context.Pool(processes)
+
+
+def verify_real(
+    model: Model, recipe: Recipe, processes: int, device: str = "cpu", pool: Pool | None = None
+) -> Verdict | None:
+    """One step of a layout on `processes` processes; under torchrun, None on every rank but the first. A `pool` of at
+    least as many processes is used if given, but only once for a layout with tp or ep: DTensor caches meshes by shape.
+
+    Errors: `InputError` for what cannot run this way, `NoParallel` where ranks fail or deadlock
+    """
+    check()
+    recipe = replace(recipe, parameter="fp32", compute="fp32", reduce="fp32")
+    recipe.check()
+    _runnable(model, recipe, processes)
+    if "RANK" in os.environ and "WORLD_SIZE" in os.environ:
+        every = _work(model, recipe, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"]), device, gather=True)
+        return _verdict(model, recipe, every) if every else None
+    port = _free_port()
+    with nullcontext(pool) if pool else started(processes) as ranks:
+        every_rank = range(processes)
+        jobs = [ranks.apply_async(_one, (model, recipe, rank, processes, port, device)) for rank in every_rank]
+        try:
+            found = [job.get(TIMEOUT) for job in jobs]
+        except multiprocessing.TimeoutError:
+            ranks.terminate()
+            raise NoParallel(f"{recipe.layout}: after {TIMEOUT} s ranks still wait for each other") from None
+    return _verdict(model, recipe, found)
+
+
+def _runnable(model: Model, recipe: Recipe, processes: int) -> None:
+    layout, faults = recipe.layout, list[str]()
+    if layout.gpus != processes:
+        faults.append(f"--torchrun {processes} is not the {layout.gpus} ranks of {layout}")
+    if not recipe.rules.dtensor:
+        faults.append("runs fsdp, tp, pp, sp and ep of torch itself: no other framework")
+    if layout.cp > 1:
+        faults += context.faults(model, recipe)
+    if layout.exchanges and (layout.expert_ways > 1 or recipe.shards == 1):
+        faults.append(
+            "experts that are sent tokens are run whole, over the ranks of fsdp and tp; --layout shows others"
+        )
+    if layout.dp > 1 and recipe.shards == 1:
+        faults.append("dp without fsdp is DistributedDataParallel, which is not run: fsdp=N")
+    if layout.tp > 1 and any(entry.kind == "recurrent" for entry in model.ledger()):
+        faults.append("tp of recurrent mixers: each part of a packed projection is cut, and torch cuts all as one")
+    if layout.tp > 1:
+        together = dict.fromkeys(entry.leaf.of_all for entry in model.ledger() if entry.leaf.of_all)
+        faults += [f"tp of {what}: each rank would do so among its own share" for what in together]
+    if layout.pp > 1 and layout.tp > 1:
+        faults.append("pp beside tp is not run with values; --layout without --torchrun shows its bytes")
+    if recipe.frozen or recipe.adapter:
+        faults.append("runs all of it in fp32: no format of frozen weights, no dtype of adapters")
+    if model.params > LARGEST:
+        faults.append(f"every process holds the whole model: at most {LARGEST:,} parameters, {model.name} has more")
+    root = model.root.alone
+    if root is None or root.head is None or root.embedding is None:
+        faults.append("runs a decoder of tokens with a head")
+    elif root.pooler is not None:
+        faults.append("a pooler, of which the loss of the head takes nothing: it would have no gradient")
+    elif layout.pp > 1 and root.head.projection and root.head.projection.tied:
+        faults.append("a tied matrix is in two stages, whose gradients nobody adds up here: head.tied = false")
+    if faults:
+        raise InputError("verify --torchrun", faults)
+
+
+def _free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def _one(model: Model, recipe: Recipe, rank: int, world: int, port: int, device: str) -> RankResult:
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "LOCAL_RANK": str(rank)}
+    (found,) = _work(model, recipe, rank, world, device)
+    return found
+
+
+def _work(model: Model, recipe: Recipe, rank: int, world: int, device: str, gather: bool = False) -> list[RankResult]:
+    """This rank's share of a step, and the whole step alone; with `gather`, all ranks' results on the first, []
+    elsewhere."""
+    torch.set_num_threads(1)
+    warnings.simplefilter("ignore")
+    local = int(os.environ.get("LOCAL_RANK", "0"))
+    place = torch.device(device, local) if device == "cuda" else torch.device(device)
+    if device == "cuda":
+        torch.cuda.set_device(place)
+    dist.init_process_group("nccl" if device == "cuda" else "gloo", rank=rank, world_size=world)
+    try:
+        with telling(f"rank {rank} of {recipe.layout}"):
+            found = _step(model, recipe, rank, place)
+            if not gather:
+                return [found]
+            every: list[Any] | None = [None] * world if rank == 0 else None
+            dist.gather_object(found, every)
+            return every or []
+    finally:
+        dist.destroy_process_group()
+
+
+def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> RankResult:
+    layout = recipe.layout
+    torch.manual_seed(0)
+    whole = build(model, device=device)
+    (ids,) = inputs(model, recipe.global_batch, recipe.tokens, device=device)
+    labels = torch.randint(model.spec["stacks"][""]["vocab_size"], ids.shape, device=device)
+    mesh = meshes(recipe, device.type)
+    alone = _loss(whole(ids), labels)
+    alone.backward()
+    truth = {n: torch.zeros_like(p) if p.grad is None else p.grad for n, p in whole.named_parameters()}
+    each, (turn, place) = ids.shape[0] // layout.copies, divmod(rank // layout.tp, layout.cp)
+    turn %= layout.copies
+    mine = slice(each * turn, each * (turn + 1)), slice(own := recipe.local_tokens * place, own + recipe.local_tokens)
+    group = _sequence(layout, rank) if layout.cp > 1 else None
+    counted, seen = Collectives(), set[nn.Module]()
+    again = partial(Again, seen)
+    if layout.pp > 1:
+        nets, loss = _pipelined(model, recipe, whole, mesh, rank, ids[mine], labels[mine], device, again)
+    else:
+        net = sharded(model, recipe, mesh, str(device), again)
+        _fill(net, dict(whole.named_parameters()))
+        nets = {"": net}
+        if group:
+            context.exchange(net, recipe, place, group)
+        with mode(shares=layout.sp), counted, loss_parallel(recipe):
+            total = torch.zeros((), device=device)
+            for part, said in zip(
+                ids[mine].split(recipe.micro_batch), labels[mine].split(recipe.micro_batch), strict=True
+            ):
+                gather = recipe.context == "allgather"
+                shared = {"cache": context.RankCache(place, recipe.local_tokens, group, gather)} if group else {}
+                made = _loss(net(part, **shared), said) / recipe.accumulation
+                made.backward()
+                total += _plain(made.detach())
+        loss = float(total)
+    bytes_ = Counter({AGAIN: len(seen)})
+    worst: dict[str, float] = {}
+    for prefix, net in nets.items():
+        optimizer = stepper(recipe, net)
+        least = ROUNDING / TOLERANCE * max(float(each.abs().max()) for each in truth.values())
+        for name, p in net.named_parameters():
+            if p.grad is not None:
+                given, want = _plain(p.grad), _value(net, name, truth, prefix)
+                size = max(float(want.abs().max()), least)  # of a key's bias, which softmax ignores, rounding is left
+                worst[_renamed(name, prefix)] = float((given - want).abs().max()) / size
+        optimizer.step()
+        bytes_ += held(net, optimizer)
+    if recipe.accumulation == 1:
+        bytes_.update(counted.found)
+    whole_loss = None if loss is None else _mean(loss, recipe, mesh, device)
+    return RankResult(rank, float(alone.detach()), whole_loss, worst, dict(bytes_))
+
+
+def _sequence(layout: Layout, rank: int) -> Any:
+    """The process group of the ranks that share a sequence."""
+    groups = [dist.new_group(list(range(i, i + layout.cp))) for i in range(0, layout.gpus, layout.cp)]
+    return groups[rank // layout.cp]
+
+
+def _mean(loss: float, recipe: Recipe, mesh: Any, device: torch.device) -> float:
+    """The mean over the data-parallel ranks."""
+    tensor = torch.tensor(loss, device=device, dtype=torch.float64 if device.type == "cpu" else torch.float32)
+    for axis in ("dp", "fsdp"):
+        if mesh[axis].size() > 1:
+            dist.all_reduce(tensor, group=mesh[axis].get_group())
+    return float(tensor) / recipe.layout.copies / recipe.layout.cp
+
+
+def _loss(y: Any, labels: Tensor) -> Tensor:
+    logits = y[0] if isinstance(y, tuple) else y
+    return F.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
+
+
+def _plain(tensor: Tensor) -> Tensor:
+    """The full tensor, gathered from its shards."""
+    return tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+
+
+@torch.no_grad()
+def _fill(net: nn.Module, values: Mapping[str, Tensor], prefix: str = "") -> None:
+    """Copies the whole model's values into a rank's shards."""
+    from torch.distributed.tensor import DTensor, distribute_tensor
+
+    for name, p in net.named_parameters():
+        value = _value(net, name, values, prefix).detach()
+        if isinstance(p, DTensor):
+            cuts = [p.device_mesh.size(i) for i, cut in enumerate(p.placements) if getattr(cut, "dim", None) == 0]
+            if len(cuts) > 1 and p.shape[0] % (ranks := prod(cuts)):
+                said = f"{name} has {p.shape[0]:,} rows, which its {ranks} ranks of tp and fsdp do not divide"
+                raise NoParallel(f"{said}: torch's distribute_tensor deals out no such")
+            own = distribute_tensor(value.clone(), p.device_mesh, p.placements)
+            p.to_local().copy_(own.to_local())
+        else:
+            p.copy_(value)
+
+
+def _value(net: nn.Module, name: str, values: Mapping[str, Tensor], first: str) -> Tensor:
+    """What the whole model has for a parameter; for stacked experts, of each of them."""
+    path, _, last = name.rpartition(".")
+    owner: Any = net.get_submodule(path)
+    if last not in getattr(owner, "stacked", {}):
+        return values[_renamed(name, first)]
+    inner, numbers = owner.stacked[last], (number for number, _ in owner.routed.named_children())
+    return torch.stack([values[_renamed(f"{path}.routed.{number}.{inner}", first)] for number in numbers])
+
+
+def _renamed(name: str, first: str) -> str:
+    """A parameter's name in the whole model: the layers of a piece begin at number `first`."""
+    kind, _, rest = name.partition(".")
+    if kind != "layers" or not first:
+        return name
+    index, _, rest = rest.partition(".")
+    return f"layers.{int(index) + int(first)}.{rest}"
+
+
+def _pipelined(
+    model: Model,
+    recipe: Recipe,
+    whole: nn.Module,
+    mesh: Any,
+    rank: int,
+    ids: Tensor,
+    labels: Tensor,
+    device: Any,
+    again: Callable[[nn.Module], Again],
+) -> tuple[dict[str, nn.Module], float | None]:
+    """Runs each piece of this rank under torch's own schedule; the loss on the rank of the last piece."""
+    from torch.distributed.pipelining.stage import PipelineStage
+
+    pipeline, layout = Pipeline(model, recipe), recipe.layout
+    stage, total = rank // (layout.copies * layout.tp), layout.pp * recipe.pieces
+    nets: dict[str, nn.Module] = {}
+    made = []
+    for piece in range(recipe.pieces):
+        own = number(recipe, stage, piece)
+        first = str(sum(pipeline.sizes[:own]))
+        one = replace(model, root=pipeline.root(own))
+        net = sharded(one, replace(recipe, layout=layout.replace(pp=1, vpp=1), stages=None), mesh, str(device), again)
+        _fill(net, dict(whole.named_parameters()), first)
+        nets[first] = net
+        made.append(PipelineStage(net, own, total, device, group=mesh["pp"].get_group()))
+    schedule = scheduled(recipe, made, _loss)
+    last = any(stage.is_last for stage in made)
+    losses: list[Tensor] = []
+    given = (ids,) if any(stage.is_first for stage in made) else ()
+    schedule.step(*given, **({"target": labels, "losses": losses} if last else {}))
+    return nets, float(torch.stack([loss.detach() for loss in losses]).mean()) if last else None
+
+
+def _verdict(model: Model, recipe: Recipe, every: list[RankResult]) -> Verdict:
+    verdict = Verdict(f"{model.name}, {recipe.layout}, {len(every)} processes")
+    verdict.rows += [row for found in every for row in _rows(model, recipe, found)]
+    verdict.notes += [
+        f"values: losses and gradients in fp32, equal to one process to {TOLERANCE:g} of the largest element",
+        "every rank's step came to its end: no collective and no schedule waited for itself",
+    ]
+    if recipe.layout.pp > 1 or recipe.accumulation > 1:
+        verdict.notes.append("collectives: compared for one micro-batch without a pipeline, as --layout alone does")
+    return verdict
+
+
+def _rows(model: Model, recipe: Recipe, found: RankResult) -> Iterator[CheckedRow]:
+    where, path = f"{recipe.layout}", f"rank {found.rank}"
+    oracle = "torch on real processes"
+    if found.loss is not None:
+        near = abs(found.loss - found.alone) <= TOLERANCE * abs(found.alone)
+        yield CheckedRow(path, "loss", f"{found.alone:.6f}", f"{found.loss:.6f}", near, oracle, where)
+    for name, difference in found.gradients.items():
+        if difference > TOLERANCE:
+            yield CheckedRow(
+                f"{path}, {name}", "gradient", "one process's", f"{difference:.1e} away", False, oracle, where
+            )
+    right = sum(difference <= TOLERANCE for difference in found.gradients.values())
+    whole = len(found.gradients)
+    yield CheckedRow(path, "gradients equal to one process's", whole, right, whole == right > 0, oracle, where)
+    want: Counter[str] = Counter(rank_of(model, recipe, found.rank).state._asdict())
+    want[AGAIN] = _again(model, recipe, found.rank)
+    if recipe.layout.pp == 1 and recipe.accumulation == 1:
+        pieces = Pipeline(model, recipe).of_stage(0)
+        for kind, sent in collectives(pieces, recipe, width_of(model), found.rank % recipe.layout.tp).items():
+            want[kind], want[f"{kind} bytes"] = sent
+        if recipe.layout.cp > 1:
+            want.update(context.exchanged(pieces[0], recipe))
+    routed = {"all_to_all bytes"} if recipe.layout.ep > 1 else set()  # depends on the router, not even
+    for name in sorted((want.keys() | found.bytes.keys()) - routed):
+        if want[name] or found.bytes.get(name, 0):
+            unit = "" if name in (*KINDS, AGAIN) else ", bytes"
+            got = found.bytes.get(name, 0)
+            yield CheckedRow(
+                path, name.removesuffix(" bytes") + unit, want[name], got, want[name] == got, oracle, where
+            )
+
+
+def _again(model: Model, recipe: Recipe, rank: int) -> int:
+    """Blocks or attention cores of a rank that backward computes again; those that layers share are one."""
+    pieces = Pipeline(model, recipe).of_stage(rank // (recipe.layout.gpus // recipe.layout.pp))
+    sharing = [set(group.indices) for group in model.root.alone.groups if group.shared] if model.root.alone else []
+
+    def modules(layers: set[int]) -> int:
+        return len(layers.difference(*sharing)) + sum(not one.isdisjoint(layers) for one in sharing)
+
+    if recipe.recompute == "core":
+        cores = [held for piece in pieces for held in piece.leaves if held.entry.kind == "attention_core"]
+        return sum(modules({*held.layers}) for held in cores)
+    each = [{i for held in piece.leaves for i in held.layers} for piece in pieces]
+    again = recipe.recomputed(1 + max((i for layers in each for i in layers), default=-1))
+    return sum(modules(layers & again) for layers in each)

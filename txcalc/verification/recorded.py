@@ -1,0 +1,139 @@
+"""Saved tensors and collectives of one rank, recorded by torch's hooks while a step runs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from txcalc.reference.run import Run
+from txcalc.verification.tracker import Tracker
+
+# torch's names of collectives, without the parts that differ between its two interfaces; and whose size counts: the
+# output of a gather, the input of a reduction.
+COLLECTIVES = {
+    "_allgather_base_": ("all_gather", 0),
+    "all_gather_into_tensor": ("all_gather", None),
+    "_reduce_scatter_base_": ("reduce_scatter", 1),
+    "reduce_scatter_tensor": ("reduce_scatter", 0),
+    "allreduce_": ("all_reduce", 0),
+    "all_reduce": ("all_reduce", 0),
+    "all_reduce_": ("all_reduce", 0),
+    "all_to_all_single": ("all_to_all", 0),
+    "alltoall_base_": ("", 0),  # how many tokens go to each expert
+}
+
+
+def local(tensor: Tensor) -> Tensor:
+    return tensor._local_tensor if hasattr(tensor, "_local_tensor") else tensor
+
+
+def held_bytes(tensor: Tensor) -> int:
+    return local(tensor).numel() * tensor.dtype.itemsize
+
+
+class SavedStorages:
+    """Bytes of the distinct storages that autograd keeps, in the modules and in the loss.
+
+    Left out: weights and tensors computed from weights alone; ids and boolean masks; tables of positions. A norm's
+    statistics are fp32 in CUDA's kernels whatever its input; the CPU keeps them in 16 bits, and they are counted as 32.
+    `saved to route` is what experts save to dispatch tokens and weight outputs, which differs between implementations.
+    `again`: what each recomputed module adds while its backward runs.
+    """
+
+    def __init__(self) -> None:
+        self.bytes = {"saved": 0, "saved by the loss": 0, "saved to route": 0}
+        self.again: Counter[int] = Counter()
+        self._runs = 0
+        self._seen = dict[int, Any]()
+        self._tables = dict[int, Any]()  # kept, or another storage might get its address
+
+    def watch(self, net: nn.Module) -> None:
+        self.tracker, self._modules = Tracker(net), dict(net.named_modules())
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        path, size = self._new(tensor)
+        kind = "saved to route" if self._routes(path) else "saved" if path else "saved by the loss"
+        self.bytes[kind] += size
+        return tensor
+
+    def _routes(self, path: str) -> bool:
+        return hasattr(self._modules[path], "_route")
+
+    def _new(self, tensor: Tensor) -> tuple[str, int]:
+        """The running module, and the bytes not saved before."""
+        mine, path = local(tensor), self.tracker.path
+        storage = mine.untyped_storage()
+        if storage._cdata in self._seen:
+            return path, 0
+        self._seen[storage._cdata] = storage
+        own = (local(p).untyped_storage()._cdata for p in self._modules[path].parameters(recurse=False))
+        kept = mine.dtype.is_floating_point and mine.dim() > 1
+        if not kept or storage._cdata in self._tables or storage._cdata in own:
+            return path, 0
+        narrow = hasattr(self._modules[path], "eps") and mine.shape[-1] == 1 and mine.dtype.itemsize < 4
+        return path, storage.nbytes() * (2 if narrow else 1)
+
+    @contextmanager
+    def recomputed(self, _: Any) -> Iterator[None]:
+        """Runs beside torch's own hooks, which hand recomputed tensors to backward."""
+        pack, unpack = torch._C._autograd._top_saved_tensors_default_hooks(True)
+        self._runs += 1
+        number = self._runs
+
+        def counted(tensor: Tensor) -> Any:
+            path, size = self._new(tensor)
+            self.again[number] += 0 if self._routes(path) else size
+            return pack(tensor)
+
+        with saved_tensors_hooks(counted, unpack):
+            yield
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        once, tables = Run.once, self._tables
+
+        def noted(self: Run, key: Any, make: Any) -> Tensor:
+            table = once(self, key, make)
+            storage = table.untyped_storage()
+            tables[storage._cdata] = storage
+            return table
+
+        Run.once = noted  # type: ignore[method-assign]
+        try:
+            with self.tracker, saved_tensors_hooks(self._pack, lambda tensor: tensor):
+                yield
+        finally:
+            Run.once = once  # type: ignore[method-assign]
+
+
+class Collectives(TorchDispatchMode):
+    """The number of collectives of each kind, and their bytes: the output of a gather, else the input."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.found: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if any(kind.__name__ == "DTensor" for kind in types):  # its own collectives follow
+            return NotImplemented
+        result = function(*args, **(kwargs or {}))
+        space, _, rest = str(function).partition(".")
+        name = rest.rpartition(".")[0]
+        if "c10d" in space and name in COLLECTIVES:
+            kind, which = COLLECTIVES[name]
+            if not kind:
+                return result
+            operand = result if which is None else args[which]
+            operand = operand[0] if isinstance(operand, (list, tuple)) else operand
+            self.found[kind] += 1
+            self.found[f"{kind} bytes"] += operand.numel() * operand.dtype.itemsize
+        elif "c10d" in space and "wait" not in name and "wrap" not in name:
+            self.found[f"unknown {name}"] += 1
+        return result

@@ -1,0 +1,214 @@
+"""Saved activations: the distinct storages that autograd keeps, by the first module that saves each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from typing import Any
+
+import sympy
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from txcalc.errors import InputError
+from txcalc.ledger import Ledger
+from txcalc.notation import tidy, write
+from txcalc.parts.mechanisms import MIXERS
+from txcalc.parts.options import absent
+from txcalc.parts.part import Leaf, Workload
+from txcalc.parts.place import mechanism
+from txcalc.planning.activations import korthikanti
+from txcalc.reference import mode
+from txcalc.verification.sizes import SizeSymbols
+from txcalc.verification.subject import SizePoint, Subject
+from txcalc.verification.symbolic import B, OneSize, Symbols
+from txcalc.verification.tracker import Tracker
+from txcalc.verification.verdict import CheckedRow, compare, module_paths, spread
+
+ORACLE = "saved_tensors_hooks"
+WEIGHTS, TABLES, IDS, STATISTICS = "weights", "masks and tables", "ids and boolean masks", "statistics, one per row"
+
+
+class SavedElements:
+    """Elements that each module is the first to save (`found`), and bytes left out, by reason (`apart`).
+
+    Left out, as in the ledger: storages whose size does not depend on B (weights, masks, tables of positions), those
+    without floating-point numbers, and `statistics`: path → elements, one per row, of a norm or a fused softmax. What
+    an `idle` path saves first (the ledger counts it elsewhere), or a part that is only modelled, is charged to the
+    first other module that saves it.
+    """
+
+    def __init__(
+        self,
+        net: nn.Module,
+        symbols: Symbols | OneSize | SizeSymbols,
+        statistics: Mapping[str, Any],
+        idle: Collection[str] = (),
+    ) -> None:
+        self.symbols, self.statistics, self.tracker, self.idle = symbols, statistics, Tracker(net), idle
+        self.found: dict[str, Any] = {}
+        self.apart: dict[str, Any] = {}
+        held = (*net.parameters(), *net.buffers())
+        self._weights = {tensor.untyped_storage()._cdata for tensor in held}
+        # Storages by address; held, since the address of a freed one could be reused.
+        self._seen = dict[int, Any]()
+        # Those charged to an idle path, or as statistics (with the bytes of each), until another module saves them.
+        self._lent = dict[int, tuple[str, Any, int]]()
+        self._memory = set[int]()
+        self._net = net
+
+    def _pack(self, tensor: Tensor) -> Tensor:
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        if address not in self._seen:
+            self._seen[address] = storage
+            size = self.symbols.read(storage.nbytes())
+            path = "memory" if address in self._memory else self.tracker.path
+            elements = sympy.expand(size * sympy.Rational(1, tensor.dtype.itemsize))
+            reason = self._reason(address, tensor, elements, path)
+            where, key, amount = (self.apart, reason, size) if reason else (self.found, path, elements)
+            where[key] = sympy.expand(where.get(key, 0) + amount)
+            if reason == STATISTICS or (not reason and self._lends(path)):
+                self._lent[address] = path, elements, tensor.dtype.itemsize if reason else 0
+        elif (
+            address in self._lent and self.tracker.path != self._lent[address][0] and not self._lends(self.tracker.path)
+        ):
+            before, elements, width = self._lent.pop(address)
+            where, key, amount = (self.apart, STATISTICS, width * elements) if width else (self.found, before, elements)
+            where[key] = sympy.expand(where[key] - amount)  # a statistic has no other reader: it was an input
+            path = self.tracker.path
+            self.found[path] = sympy.expand(self.found.get(path, 0) + elements)
+        return tensor
+
+    def _lends(self, path: str) -> bool:
+        return path in self.idle or not MODELLED.keys().isdisjoint(path.split("."))
+
+    def _reason(self, address: int, tensor: Tensor, elements: Any, path: str) -> str:
+        if address in self._weights:
+            return WEIGHTS
+        if not tensor.dtype.is_floating_point:
+            return IDS
+        if not elements.has(B):
+            return TABLES
+        whole = tensor.dim() == 4 and tensor.shape[-1] > 1  # q, k, v or y of all heads, of any size
+        return STATISTICS if not whole and sympy.expand(elements - self.statistics.get(path, 0)) == 0 else ""
+
+    def during(self, work: Callable[[], Any]) -> SavedElements:
+        """Records while `work` runs."""
+        # The encoder's output is one tensor for all decoder layers: the ledger charges it to itself, not to the first.
+        memory = getattr(self._net, "memory", None)
+        hook = memory and memory.register_forward_hook(lambda _m, _i, y: self._memory.add(y.untyped_storage()._cdata))
+        with self.tracker, saved_tensors_hooks(self._pack, lambda tensor: tensor):
+            work()
+        if hook:
+            hook.remove()
+        return self
+
+
+def row_statistics(ledger: Ledger) -> dict[str, Any]:
+    """One number per row and head, of every norm and fused attention core: path → elements."""
+    rows: dict[str, Any] = {}
+    for entry in ledger:
+        work = entry.work
+        if work is not None and not absent(each := entry.leaf.rows_kept(work)):
+            rows |= dict.fromkeys(spread(Ledger([entry], work), lambda _: 0), work.positions * each)
+    return rows
+
+
+# Parts whose figure in the ledger models real kernels, not the reference module.
+MODELLED = {
+    # A short convolution saves only its columns, which are compared.
+    **dict.fromkeys(
+        {name for name in MIXERS if mechanism(name).kind == "recurrent"} - {"short_convolution"} | {"channel_mix"},
+        "recurrent mixers (their kernels keep other states)",
+    ),
+    "streams": "streams (their many small steps are fused or not)",
+    "spread": "streams (their many small steps are fused or not)",
+    "merge": "streams (their many small steps are fused or not)",
+    "experts": "experts (what is kept to dispatch and to combine depends on the implementation)",
+}
+
+READERS = ("gate", "inner_norm", "o", "o.lora_a", "mask_proj")  # modules that read a core's output or its values
+
+
+def saved_differs(leaf: Leaf, work: Workload) -> str:
+    """Why the reference module cannot save what the ledger says of a leaf in one of the two traces, or ""."""
+    if reason := leaf.saved_differs(work):
+        return reason
+    if leaf.norm_shape and leaf.norm_shape[1] == 1:
+        return "norms of one element (it cannot be told from what is kept per row)"
+    heads = leaf.attended
+    keys = leaf.mask_span.keys(work) if leaf.mask_span else work.keys
+    if work.keep_scores and heads and heads.strided and 1 in (heads.groups, keys):
+        return "one head of tied keys, or of disentangled attention (whether products copy it depends on the layout)"
+    if work.keep_scores or heads is None:
+        return ""
+    if heads.d_qk == 1:
+        return "heads of one element (PyTorch has no fused kernel for them)"
+    if heads.d_qk != heads.d_v:
+        return "values of a width of their own (PyTorch's fused kernel on the CPU takes one head width only)"
+    return ""
+
+
+def rows(subject: Subject) -> Iterator[CheckedRow]:
+    """With the attention matrix kept (explicit products, on meta), and not (the fused kernel, on fake CPU tensors)."""
+    for keep_scores in (True, False):
+        quantity = "saved" + (", attention matrix kept" if keep_scores else ", fused attention")
+        trace = partial(_traced, subject, keep_scores)
+        ledger, kept, symbols = subject.traced(trace, quantity, "meta" if keep_scores else "cpu")
+        found = subject.everywhere(kept)
+        reasons = _modelled(ledger, found)
+        subject.notes += [f"{quantity}: modelled, not compared: {reason}" for reason in sorted(set(reasons.values()))]
+        claimed = Ledger((entry for entry in ledger if module_paths(entry)[0] not in reasons), ledger.work)
+        found = {path: value for path, value in found.items() if path not in reasons}
+        where, for_all = symbols.domain(), symbols.for_all
+        yield from compare(claimed, lambda entry: entry.saved, found, quantity, ORACLE, where, for_all)
+        subject.notes += _published(subject, ledger) if keep_scores and for_all else []
+
+
+def _traced(
+    subject: Subject, keep_scores: bool, symbols: Symbols | OneSize, letters: SizePoint
+) -> tuple[Ledger, dict[str, Any], Symbols | OneSize]:
+    """The ledger, the saved tensors, and the symbols of both."""
+    ledger = subject.ledger(letters, keep_scores=keep_scores)
+    with mode(explicit=keep_scores, static=True), symbols.mode:
+        net = subject.some if keep_scores else subject.build_thin("cpu")
+        idle = {path for path, (_, amount) in spread(ledger, lambda entry: entry.saved).items() if amount == 0}
+        kept = SavedElements(net, symbols, row_statistics(ledger), idle).during(partial(net, *symbols.inputs))
+    symbols.domain()
+    return ledger, kept.found, symbols
+
+
+def _published(subject: Subject, ledger: Ledger) -> list[str]:
+    """The published count, where it describes the model, and each of its terms that ours lacks."""
+    try:
+        found = korthikanti(subject.model, ledger)
+    except InputError:
+        return []
+    terms = [f"{write(tidy(t.theirs - t.ours))} B {t.name} ({t.why})" for t in found.terms if t.why]
+    theirs, ours = write(tidy(found.theirs)), write(tidy(found.ours))
+    return [f"{found.source}: {theirs} B of the layers, ours {ours}; theirs has " + "; ".join(terms)]
+
+
+def claims(ledger: Ledger, beside: Collection[str] = ()) -> bool:
+    """Whether the ledger's total of saved elements is claimed for all parts under its workload, except those of
+    `MODELLED` in `beside`."""
+    return {*_modelled(ledger, {}).values()} <= {MODELLED[name] for name in beside}
+
+
+def _modelled(ledger: Ledger, found: Mapping[str, Any]) -> dict[str, str]:
+    """The parts whose figure is only modelled, by path, and why."""
+    reasons: dict[str, str] = {}
+    for entry in ledger:
+        reason = saved_differs(entry.leaf, entry.work or ledger.work)
+        for path in module_paths(entry) if reason else ():
+            at = path.removesuffix("core")  # the gate, the norm or else o saves what the core does not
+            reasons |= dict.fromkeys((path, *(at + reader for reader in READERS)), reason)
+    for entry in ledger.where(lambda entry: entry.routed):  # what dispatches to a mixer's experts is its own code
+        for path in module_paths(entry):
+            mixer, routed, _ = path.partition(".routed")
+            reasons |= {mixer.rpartition(".")[0]: MODELLED["experts"]} if routed else {}
+    for path in {*found, *spread(ledger, lambda _: 0)}:
+        for name in MODELLED.keys() & set(path.split(".")):
+            reasons[path] = MODELLED[name]
+    return reasons

@@ -1,0 +1,341 @@
+"""Sizes, batch and lengths as PyTorch symbols: a trace with them holds for all sizes, under conditions.
+
+Guards must hold for all sizes of 2 or more, or become conditions of the theorem; otherwise it is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from itertools import combinations
+from typing import Any, NamedTuple
+
+import sympy
+import torch
+from msgspec import Struct
+from msgspec.structs import replace
+from sympy.core.function import Application
+from torch import Tensor
+from torch._dynamo.source import ConstantSource
+from torch.fx.experimental.symbolic_shapes import DimDynamic
+from torch.utils._sympy.functions import FloorDiv, Max, Min, Mod, PythonMod, ToFloat
+
+from txcalc.evidence.theorems import Condition, Size, Unit
+from txcalc.parts.model import Stack
+from txcalc.verification.symbolic import T_SRC, B, Environment, Fakes, NotForAll, T, theirs
+
+LEAST = 2  # PyTorch takes a symbol to be 2 or more
+N, REST, MORE = sympy.symbols("n rest more", integer=True, positive=True)
+
+
+class SizeSymbols:
+    """A PyTorch symbol for every parameter of a structure and every length, except those that are 1 and those that
+    follow from others (`made_of`, by name: a formula in letters); `read` converts expressions back."""
+
+    def __init__(
+        self,
+        names: Iterable[str],
+        ones: Collection[str] = (),
+        lengths: Iterable[Any] = (B, T, T_SRC, N, REST, MORE),
+        made_of: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.env = Environment()
+        self.mode = Fakes(self.env)
+        primes = (n for n in range(11, 5000) if all(n % d for d in range(2, n)))
+        self.letters: dict[str, Any] = {name: sympy.Symbol(name, integer=True, positive=True) for name in names}
+        self.lengths = frozenset(lengths)
+        self.letters |= {str(letter): letter for letter in lengths}
+        made_of = made_of or {}
+        own = [name for name in self.letters if name not in made_of]
+        self.made: dict[str, Any] = {name: 1 if name in ones else self._made(name, next(primes)) for name in own}
+        self._back = {self.made[name].node.expr: self.letters[name] for name in own if name not in ones}
+        for name, formula in made_of.items():
+            self.letters[name], self.made[name] = formula, self.of(formula)
+        self.letters |= dict.fromkeys(ones, 1)
+
+    def _made(self, name: str, hint: int) -> Any:
+        return self.env.create_unspecified_symint_and_symbol(hint, ConstantSource(name), DimDynamic.DYNAMIC)
+
+    def of(self, value: Any) -> Any:
+        """A formula in letters as PyTorch's symbols; parts and tuples field by field."""
+        if isinstance(value, sympy.Integer):
+            return int(value)
+        if isinstance(value, sympy.Expr):
+            known = sorted(value.free_symbols, key=str)
+            return sympy.lambdify(known, value, modules=[{}])(*(self.made[str(letter)] for letter in known))
+        if isinstance(value, Struct):
+            return replace(value, **{name: self.of(getattr(value, name)) for name in value.__struct_fields__})
+        if isinstance(value, tuple):
+            items = [self.of(item) for item in value]
+            return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+        return value
+
+    def read(self, value: Any) -> Any:
+        """A measured expression, in letters."""
+        if isinstance(value, int):
+            return sympy.Integer(value)
+        found = sympy.sympify(value.node.expr if isinstance(value, torch.SymInt) else value).xreplace(self._back)
+        found = simple(found) if found.has(FloorDiv) else found
+        found = found.replace(Min, sympy.Min)  # PyTorch has its own class
+        if unknown := found.free_symbols - set(self._back.values()):
+            raise NotForAll(f"what is computed depends on data ({', '.join(sorted(map(str, unknown)))})")
+        return sympy.expand(found)
+
+    @property
+    def sides(self) -> tuple[Any, Any, Any]:
+        """B, T and T_src."""
+        return self.made["B"], self.made["T"], self.made["T_src"]
+
+    @property
+    def asked(self) -> tuple[Any, Any, Any]:
+        """B, T and T_src in letters."""
+        return self.letters["B"], self.letters["T"], self.letters["T_src"]
+
+    def conditions(self) -> tuple[list[Condition], list[str]]:
+        """PyTorch's assumptions that do not hold for all sizes of 2 or more: of sizes alone, and of B, T and T_src.
+
+        Errors: `NotForAll` for an assumption that is no inequality of polynomials."""
+        for symbol, value in self.env.replacements.items():
+            if symbol in self._back:
+                one, other = self._back[symbol], sympy.sympify(value).xreplace(self._back)
+                raise NotForAll(f"the trace holds only where {one} = {other}{self.env.line(symbol)}")
+        sizes: dict[Condition, None] = {}
+        lengths: dict[str, None] = {}
+        for guard in self.env.guards:
+            said = guard.expr.xreplace(self._back)
+            if always(said):
+                continue
+            condition = _condition(said)
+            if condition is None:
+                raise NotForAll(f"the trace holds only where {said}{self.env.line(guard.expr)}")
+            polynomial, relation = condition
+            if polynomial.free_symbols & self.lengths:
+                if not polynomial.free_symbols <= self.lengths:
+                    raise NotForAll(f"the trace holds only where {said}{self.env.line(guard.expr)}")
+                lengths[f"{polynomial} {'≠' if relation == '!=' else '≥'} 0"] = None
+            else:
+                sizes[Condition(_size(polynomial), relation)] = None
+        return list(sizes), list(lengths)
+
+
+def _shifted(polynomial: Any) -> Any:
+    """With every letter replaced by 2 plus a nonnegative integer, so that the coefficients show the sign."""
+    return sympy.expand(polynomial.xreplace({letter: letter + LEAST for letter in polynomial.free_symbols}))
+
+
+def _positive(expression: Any, strictly: bool = True) -> bool:
+    """Whether the coefficients show that a polynomial is above 0 (or at least 0) for all sizes of 2 or more."""
+    shifted = _shifted(sympy.expand(expression))
+    if shifted.has(Application):
+        return False
+    coefficients = sympy.Poly(shifted, *shifted.free_symbols).coeffs() if shifted.free_symbols else [shifted]
+    constant = shifted.subs(dict.fromkeys(shifted.free_symbols, 0))
+    return all(c >= 0 for c in coefficients) and bool(constant > 0 if strictly else constant >= 0)
+
+
+def _nonzero(expression: Any) -> bool:
+    """Whether a polynomial is nonzero for all sizes of 2 or more: each of its factors is."""
+    factors = sympy.factor_list(sympy.expand(expression))
+    return bool(factors[0] != 0) and all(_positive(f) or _positive(-f) for f, _ in factors[1])
+
+
+def simple(expression: Any) -> Any:
+    """Simplifies Min, Max and remainders whose result is known for all sizes of 2 or more."""
+    if isinstance(expression, int) or not expression.has(Application):
+        return expression
+
+    def larger(*sides: Any) -> Any:
+        found = [a for a in sides if all(a is b or _positive(a - b, strictly=False) for b in sides)]
+        return found[0] if found else Max(*sides)
+
+    def rest(a: Any, b: Any) -> Any:
+        found = _divided(a, b)
+        return Mod(a, b) if found is None else found[1]
+
+    def quotient(a: Any, b: Any) -> Any:
+        found = _divided(a, b)
+        return FloorDiv(a, b) if found is None else found[0]
+
+    def upwards(a: Any) -> Any:
+        above, below = sympy.fraction(sympy.together(a))
+        found = _divided(sympy.expand(above), sympy.expand(below), upwards=True)
+        return sympy.ceiling(a) if found is None else found[0]
+
+    def smaller(*sides: Any) -> Any:
+        found = [a for a in sides if all(a is b or _positive(b - a, strictly=False) for b in sides)]
+        return found[0] if found else sympy.Min(*sides)
+
+    for _ in range(4):
+        before = expression
+        expression = expression.replace(Mod, rest).replace(PythonMod, rest).replace(FloorDiv, quotient)
+        expression = expression.replace(sympy.ceiling, upwards)
+        expression = expression.replace(Min, smaller).replace(sympy.Min, smaller)
+        expression = expression.replace(Max, larger).replace(sympy.Max, larger).replace(ToFloat, lambda x: x)
+        if expression == before:
+            break
+    return expression
+
+
+def _divided(a: Any, b: Any, upwards: bool = False) -> tuple[Any, Any] | None:
+    """Quotient and remainder, a = q·b + r with 0 ≤ r < b for all sizes of 2 or more, or, `upwards`, −b < r ≤ 0; None
+    where no division of polynomials shows that."""
+    letters = sorted(a.free_symbols | b.free_symbols, key=str)
+    if a.has(Application) or b.has(Application):
+        return None
+    for first in letters:
+        q, r = sympy.div(a, b, first, *(letter for letter in letters if letter != first))
+        if r == 0 and _whole(q):
+            return q, r
+        q, r = (q + 1, r - b) if upwards else (q, r)
+        below, above = (r + b, -r) if upwards else (b - r, r)
+        if _whole(q) and _positive(below) and _positive(above, strictly=False):
+            return q, r
+    return None
+
+
+def _whole(polynomial: Any) -> bool:
+    letters = polynomial.free_symbols
+    return all(c.is_Integer for c in sympy.Poly(polynomial, *letters).coeffs()) if letters else polynomial.is_Integer
+
+
+def _least(expression: Any) -> Any:
+    """A lower bound of an expression: a subtracted Min is replaced by one of its arguments."""
+    for smaller in expression.atoms(Min, sympy.Min):
+        if expression.coeff(smaller).is_negative:
+            chosen = [sympy.expand(expression.xreplace({smaller: side})) for side in smaller.args]
+            return next((found for found in chosen if found.is_nonnegative), chosen[0])
+    return expression
+
+
+def always(said: Any) -> bool:
+    """Whether a condition is true of all sizes of 2 or more."""
+    if said in (sympy.true, True):
+        return True
+    if isinstance(said, sympy.Not) and isinstance(said.args[0], sympy.And):
+        return any(always(sympy.Not(part)) for part in said.args[0].args)
+    if isinstance(said, sympy.Or):
+        return any(always(part) for part in said.args)
+    if isinstance(said, sympy.And):
+        return all(always(part) for part in said.args)
+    try:
+        said = simple(said)
+        if said in (sympy.true, True):
+            return True
+        if isinstance(said, sympy.Eq):
+            return bool(sympy.expand(said.lhs - said.rhs) == 0)
+        if isinstance(said, sympy.Ne):
+            return _nonzero(said.lhs - said.rhs)
+        if isinstance(said, sympy.Ge | sympy.Gt):
+            return _positive(_least(said.lhs - said.rhs), strictly=isinstance(said, sympy.Gt))
+        if isinstance(said, sympy.Le | sympy.Lt):
+            return _positive(_least(said.rhs - said.lhs), strictly=isinstance(said, sympy.Lt))
+    except sympy.PolynomialError:
+        pass
+    return False
+
+
+def _condition(said: Any) -> tuple[Any, str] | None:
+    """The polynomial that must be nonzero, or at least 0; None for any other condition."""
+    if isinstance(said, sympy.Or):
+        parts = [part for part in map(_condition, said.args) if part is not None]
+        return parts[0] if parts else None  # one is enough
+    said = simple(said)
+    if isinstance(said, sympy.Ne):
+        found, relation = said.lhs - said.rhs, "!="
+    elif isinstance(said, sympy.Ge | sympy.Gt):
+        found, relation = said.lhs - said.rhs - int(isinstance(said, sympy.Gt)), ">="
+    elif isinstance(said, sympy.Le | sympy.Lt):
+        found, relation = said.rhs - said.lhs - int(isinstance(said, sympy.Lt)), ">="
+    else:
+        return None
+    found = sympy.expand(found)
+    polynomial = not found.atoms(sympy.Function) and found.is_polynomial() and _whole(found)
+    return (found, relation) if polynomial else None
+
+
+def _size(polynomial: Any) -> Size:
+    terms = []
+    for powers, number in sympy.Poly(polynomial, *sorted(polynomial.free_symbols, key=str)).terms():
+        letters = sorted(polynomial.free_symbols, key=str)
+        factors = [str(letter) for letter, power in zip(letters, powers, strict=True) for _ in range(power)]
+        terms.append((int(number), tuple(factors)))
+    return Size(tuple(terms))
+
+
+# What is traced.
+
+
+@contextmanager
+def refusing() -> Iterator[None]:
+    """Turns PyTorch's errors about symbolic sizes into refusals."""
+    try:
+        yield
+    except (RuntimeError, TypeError, ValueError, NotImplementedError) as error:
+        said, place = " ".join(str(error).split()), theirs(error.__traceback__)
+        raise NotForAll(f"its module takes no symbols ({said[:200]}{f', at {place}' if place else ''})") from None
+
+
+def lengths_of(unit: Unit) -> list[str]:
+    """The batch and the lengths in the formulas."""
+    half = list(unit.spec["stacks"].values())
+    fixed = half[0]["vision"] or half[0]["length"] is not None
+    if len(half) == 1:
+        return ["B"] if fixed else ["B", "T"]
+    return ["B", "T"] if fixed else ["B", "T", "T_src"]
+
+
+def ones_of(unit: Unit) -> list[tuple[str, ...]]:
+    """Which lengths are 1, in every combination: PyTorch takes a symbol to be 2 or more."""
+    lengths = lengths_of(unit)
+    return [chosen for n in range(len(lengths) + 1) for chosen in combinations(lengths, n)]
+
+
+class Case(NamedTuple):
+    """The lengths that one trace covers: those that are 1; and T and the number of pooled tokens as formulas, so that
+    neither their order nor a remainder becomes a condition. The others are 2 or more."""
+
+    ones: tuple[str, ...] = ()
+    made_of: Mapping[str, Any] = {}
+
+    def said(self) -> list[str]:
+        return [*(f"{one} = 1" for one in self.ones), *(f"{name} = {made}" for name, made in self.made_of.items())]
+
+
+def cases(unit: Unit) -> list[Case]:
+    """Cases that together cover all lengths."""
+    found = [Case(ones) for ones in ones_of(unit)]
+    for rate in (name for name in unit.values if name.endswith(".rate")):
+        letter, left = sympy.Symbol(rate, integer=True, positive=True), REST + MORE - 1
+        orders: list[dict[str, Any]] = [{rate: T + MORE - 1}]
+        for groups in (1, N):
+            orders += [{"T": groups * letter}, {"T": groups * letter + 1}, {rate: left, "T": groups * left + REST}]
+        found = [Case(one.ones, made) for one in found for made in (orders if "T" not in one.ones else [{}])]
+    return found
+
+
+def inputs(
+    unit: Unit, values: Mapping[str, Any], lengths: tuple[Any, Any, Any], of: Callable[[Any], Any]
+) -> tuple[Tensor, ...]:
+    """Inputs of a unit's module at `values` of its parameters: B sequences of T, after T_src; `of` gives sizes as the
+    tensors have them."""
+    batch, tokens, source = lengths
+    root = unit.over(values)
+    *encoder, stack = root.stacks
+    if root.fixed is not None:
+        tokens, source = tokens if encoder else of(root.fixed), of(root.fixed)
+    images = {half: table["vision"]["image"] for half, table in unit.spec["stacks"].items() if table["vision"]}
+    sides = {half: of(side.over(values) if isinstance(side, Size) else side) for half, side in images.items()}
+    ids = _read(stack, batch, tokens, sides.get(""), of)
+    return (ids, *(_read(half, batch, source, sides.get("encoder"), of) for half in encoder))
+
+
+def _read(stack: Stack, batch: Any, tokens: Any, side: Any, of: Callable[[Any], Any]) -> Tensor:
+    """Ids, images, mel bands, or vectors where there is no embedding."""
+    embedding = stack.embedding
+    if embedding is None:
+        return torch.empty(batch, tokens, of(stack.d_model), device="meta")
+    if embedding.patches is not None:
+        return torch.empty(batch, of(embedding.patches.channels), side, side, device="meta")
+    if embedding.convolutions:
+        return torch.empty(batch, of(embedding.convolutions[0].c_in), 2 * tokens, device="meta")
+    return torch.zeros(batch, tokens, dtype=torch.long, device="meta")

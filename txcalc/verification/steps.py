@@ -1,0 +1,317 @@
+"""Further theorems of a structure: training step, saved activations, passes after cached tokens, the cache, and masked
+pairs.
+
+FLOPs of backward and of a pass with cached tokens, and saved activations, are proved for every size as in `prove`. A
+window's end changes the trace, so there is one trace for each order of the window, the cached tokens and all tokens,
+with these sizes as sums of letters, so that their order is no condition. Visible pairs under a mask are summed at sizes
+on both sides of the window's end, and are *measured*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import partial
+from itertools import combinations, product
+from typing import Any, NamedTuple
+
+import sympy
+import torch
+
+from txcalc.evidence import theorems
+from txcalc.evidence.theorems import Condition, Shown, Unit
+from txcalc.ledger import Entry, walk
+from txcalc.parts.part import Workload
+from txcalc.planning.gradients import step_flops
+from txcalc.reference import CacheTensors, mode, modules, tracing
+from txcalc.verification import flops, mask, saved
+from txcalc.verification.cache import ORACLE as DECODING
+from txcalc.verification.flops import ORACLE
+from txcalc.verification.sizes import SizeSymbols, cases, inputs, lengths_of, refusing, simple
+from txcalc.verification.symbolic import T_SRC, B, NotForAll, T
+from txcalc.verification.verdict import CheckedRow, compare, spread, uncounted
+
+META = torch.device("meta")
+PAST, MORE, LACKING, W = (
+    sympy.Symbol(name, integer=True, positive=True) for name in ("past", "more", "lacking", "attention.window")
+)
+MODES: dict[str, dict[str, bool]] = {"": {}, theorems.LAST: {"last": True}, theorems.ABSORBED: {"absorbed": True}}
+WINDOWS = (2, 3, 5, 8)  # at which visible pairs are summed
+POOLED = ((2, 3), (5, 2), (5, 7))  # window and group, at which passes with cached tokens are measured
+
+
+def shown(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], list[CheckedRow]]:
+    """The evidence for each further quantity that is not known yet, with its rows; what cannot be traced is left
+    out."""
+    found: dict[str, Shown] = {}
+    rows: list[CheckedRow] = []
+    attempts: dict[Callable[[Unit], tuple[dict[str, Shown], list[CheckedRow]]], tuple[str, ...]] = {
+        _training: ("training flops",),
+        _saved: (theorems.KEPT, theorems.FUSED),
+        _decoding: ("cache", "flops with cache"),
+        _masked: ("masked flops",),
+    }
+    for form in (form for form in theorems.FORMS if theorems.touched(unit, form)):
+        attempts[partial(_prompt, form=form)] = (theorems.formed("flops", form),)
+        attempts[partial(_decoding, form=form)] = (theorems.formed("flops with cache", form),)
+    for attempt, quantities in attempts.items():
+        if set(quantities) <= set(known):
+            continue
+        try:
+            said, more = attempt(unit)
+        except NotForAll:
+            continue
+        found |= said
+        rows += more
+    return found, rows
+
+
+def _training(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
+    """FLOPs of forward and backward."""
+    return _counted(unit, "training flops", step_flops, flops.forward_and_backward)
+
+
+def _prompt(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
+    """FLOPs of a forward pass in another form: last logits only, or absorbed latents."""
+    return _counted(unit, theorems.formed("flops", form), _forward, flops.forward, form)
+
+
+def _counted(
+    unit: Unit, quantity: str, figure: Callable[[Entry], Any], work: flops.Work, form: str = ""
+) -> tuple[dict[str, Shown], list[CheckedRow]]:
+    """FLOPs of some work, for all lengths."""
+    rows: list[CheckedRow] = []
+    conditions: dict[Condition, None] = {}
+    for case in cases(unit):
+        symbols = SizeSymbols(unit.values, case.ones, made_of=case.made_of)
+        root = unit.over({name: symbols.letters[name] for name in unit.values})
+        predicted = theorems.ledger(root, *symbols.asked, **_asked(form))
+        with refusing(), tracing(**MODES[form]), symbols.mode:
+            net = modules(symbols.of(root), META, torch.float32)
+            given = inputs(unit, symbols.letters, symbols.sides, symbols.of)
+            counter = flops.count(net, partial(work, net, given))
+        conditions |= dict.fromkeys(_of_sizes(symbols))
+        found = {path: symbols.read(value) for path, value in counter.by_module.items()}
+        where = ", ".join(case.said()) or "all ≥ 2"
+        rows += compare(
+            predicted, lambda entry: simple(figure(entry)), found, quantity, flops.ORACLE, where, for_all=True
+        )
+        rows += uncounted(counter.uncounted, flops.ORACLE, where)
+    return {quantity: _proved(unit, quantity, f"all {', '.join(lengths_of(unit))} ≥ 1", conditions)}, rows
+
+
+def _forward(entry: Entry) -> Any:
+    return entry.flops
+
+
+def _asked(form: str) -> dict[str, bool]:
+    """A form as fields of a workload."""
+    return {theorems.FORMS[form]: True} if form else {}
+
+
+def _of_sizes(symbols: SizeSymbols) -> list[Condition]:
+    """The trace's assumptions about sizes. Errors: `NotForAll` for one about lengths."""
+    sizes, lengths = symbols.conditions()
+    if lengths:
+        raise NotForAll(f"the trace holds only where {', '.join(lengths)}")
+    return sizes
+
+
+def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, None]) -> Shown:
+    return Shown(theorems.digest(unit, quantity), "proved", domain, tuple(conditions))
+
+
+def _saved(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
+    """Saved activations with explicit and with fused attention, where the ledger claims all of them."""
+    said: dict[str, Shown] = {}
+    rows: list[CheckedRow] = []
+    for quantity, device in ((theorems.KEPT, META), (theorems.FUSED, torch.device("cpu"))):
+        try:
+            found, conditions = _kept(unit, quantity, device)
+        except NotForAll:
+            continue
+        said[quantity] = _proved(unit, quantity, f"all {', '.join(lengths_of(unit))} ≥ 2", dict.fromkeys(conditions))
+        rows += found
+    return said, rows
+
+
+def _kept(unit: Unit, quantity: str, device: torch.device) -> tuple[list[CheckedRow], list[Condition]]:
+    keep_scores = quantity == theorems.KEPT
+    if not saved.claims(theorems.ledger(unit.over(theorems.probe(unit)), 2, 7, 5, keep_scores=keep_scores)):
+        raise NotForAll("what some of its parts keep is modelled")
+    symbols = SizeSymbols(unit.values)
+    root = unit.over({name: symbols.letters[name] for name in unit.values})
+    predicted = theorems.ledger(root, B, T, T_SRC, keep_scores=keep_scores)
+    idle = {path for path, (_, amount) in spread(predicted, lambda entry: entry.saved).items() if amount == 0}
+    with refusing(), mode(explicit=keep_scores, static=True), symbols.mode:
+        net = modules(symbols.of(root), device, torch.float32)
+        for part in net.modules():
+            if isinstance(getattr(part, "scale", None), torch.SymFloat):
+                part.scale = 1.0  # type: ignore[assignment]  # fused kernels take a number, and keep the same
+        given = [tensor.to(device) for tensor in inputs(unit, symbols.letters, symbols.sides, symbols.of)]
+        kept = saved.SavedElements(net, symbols, saved.row_statistics(predicted), idle).during(partial(net, *given))
+    rows = compare(predicted, lambda entry: entry.saved, kept.found, quantity, saved.ORACLE, "all ≥ 2", for_all=True)
+    return list(rows), _of_sizes(symbols)
+
+
+# A pass with cached tokens.
+
+
+class Order(NamedTuple):
+    """An order of the window, the cached tokens and all tokens: letters of 2 or more, and the sizes made of them."""
+
+    letters: tuple[Any, ...]
+    past: Any = PAST
+    tokens: Any = T
+    window: Any = W
+
+
+def orders(one: bool, window: bool) -> tuple[Order, ...]:
+    """Every order of W, past and past + T, for T = 1 or T ≥ 2; with a window, they cover all sizes."""
+    tokens, first = (sympy.Integer(1) if one else T), sympy.Integer(1)
+    own = () if one else (T,)
+    if not window:
+        return Order((PAST, *own), tokens=tokens), Order(own, past=first, tokens=tokens)
+    passed = Order((W, MORE, *own), past=W + MORE - 1, tokens=tokens)  # past > W
+    even = Order((PAST, *own), tokens=tokens, window=PAST)
+    found = [passed, even]
+    for past in (PAST, first):
+        letters = own if past == first else (past, *own)
+        reached = Order(letters, past, tokens, past + tokens)
+        within = Order((*letters, MORE), past, tokens, past + tokens + MORE - 1)  # past + T < W
+        found += [reached, within]
+    if not one:
+        between = PAST + LACKING - 1  # past < W < past + T
+        across = Order((PAST, LACKING, MORE), tokens=LACKING + MORE - 2, window=between)
+        found += [across, Order((W, MORE), past=first, tokens=W + MORE - 2)]
+    return tuple(found)
+
+
+def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[CheckedRow]]:
+    """FLOPs of a pass with cached tokens, and the cache after it; in another form FLOPs alone."""
+    root = unit.over(theorems.probe(unit))
+    windows = [name for name in unit.values if name.startswith("attention.window")]
+    fixed = unit.spec["kind"] == "encoder" or root.fixed is not None
+    if fixed or len(windows) > 1:
+        raise NotForAll("it has an encoder alone, or windows of several sizes")
+    if any(name.startswith("compressed.") for name in unit.values):
+        return _pooled(unit, form)
+    rows: list[CheckedRow] = []
+    conditions: dict[Condition, None] = {}
+    sides = [length for length in lengths_of(unit) if length != "T"]
+    for ones in (chosen for n in range(len(sides) + 1) for chosen in combinations(sides, n)):
+        for one in (False, True):
+            for order in orders(one, bool(windows)):
+                found, assumed = _passed(unit, order, ones, form)
+                rows += found
+                conditions |= dict.fromkeys(assumed)
+    domain = f"all {', '.join([*lengths_of(unit), 'past'])} ≥ 1"
+    names = (theorems.formed("flops with cache", form),) if form else ("cache", "flops with cache")
+    return {name: _proved(unit, name, domain, conditions) for name in names}, rows
+
+
+def _pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
+    """The same with pooled tokens, at sizes on both sides of the ends of groups and windows."""
+    names = [[name for name in unit.values if name.endswith(end)] for end in (".window", ".rate")]
+    rows: list[CheckedRow] = []
+    for window, rate in POOLED:
+        sizes = dict.fromkeys(names[0], window) | dict.fromkeys(names[1], rate)
+        values = {**theorems.probe(unit), **sizes}
+        root = unit.over(values)
+        net = modules(root, META, torch.float32)
+        for past, tokens in product(sorted({1, rate - 1, rate, window, window + rate}), (1, 2)):
+            cache = CacheTensors()
+            with tracing(**MODES[form]), torch.no_grad():
+                net(*inputs(unit, values, (2, past, 1), int), cache=cache)
+                given, *_ = inputs(unit, values, (2, tokens, 1), int)
+                counter = flops.count(net, partial(net, given, cache=cache))
+            ledger = walk(root, Workload(2, tokens, past, None, decoding=True, **_asked(form)))
+            where = f"{past} past, {tokens} new, groups of {rate}, a window of {window}"
+            for quantity, figure, found, oracle in (
+                (theorems.formed("flops with cache", *([form] if form else [])), _forward, counter.by_module, ORACLE),
+                ("cache", _held, cache.elements(), DECODING),
+            ):
+                rows += compare(ledger, figure, found, quantity, oracle, where)
+            rows += uncounted(counter.uncounted, ORACLE, where)
+    said = f"at {len({row.where for row in rows})} sizes around the ends of groups and windows"
+    own = (theorems.formed("flops with cache", form),) if form else ("cache", "flops with cache")
+    return {name: Shown(theorems.digest(unit, name), "measured", said, ()) for name in own}, rows
+
+
+def _held(entry: Entry) -> Any:
+    return entry.cache
+
+
+def _passed(
+    unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = ""
+) -> tuple[list[CheckedRow], list[Condition]]:
+    """One order, with the given lengths 1; an encoder runs in the first pass."""
+    made_of = {str(W): order.window} if order.window != W else {}
+    sizes = [name for name in unit.values if name not in made_of and name != str(W)]
+    apart = "T_src" in lengths_of(unit)
+    beside = (B, T_SRC) if apart else (B,)
+    symbols = SizeSymbols(sizes, ones, lengths=(*beside, *order.letters), made_of=made_of)
+    root = unit.over({name: symbols.letters[name] for name in unit.values})
+    batch, past, tokens = symbols.letters["B"], order.past, order.tokens
+    source = symbols.letters["T_src"] if apart else None
+    cache = CacheTensors()
+    with refusing(), tracing(**MODES[form]), symbols.mode, torch.no_grad():
+        net = modules(symbols.of(root), META, torch.float32)
+        made = [symbols.of(length) for length in (batch, past, tokens, source)]
+        net(*inputs(unit, symbols.letters, (made[0], made[1], made[3]), symbols.of), cache=cache)
+        given, *_ = inputs(unit, symbols.letters, (made[0], made[2], made[3]), symbols.of)
+        counter = flops.count(net, lambda: net(given, cache=cache))
+    ledger = walk(root, Workload(batch, tokens, past, source, decoding=True, **_asked(form)))
+    said = [*(f"{name} = 1" for name in ones), f"T = {tokens}", f"past = {past}"]
+    where = ", ".join([*said, *([f"W = {order.window}"] if W in order or made_of else [])])
+    quantity = theorems.formed("flops with cache", *([form] if form else []))
+    costs = {path: symbols.read(value) for path, value in counter.by_module.items()}
+    held = {path: symbols.read(value) for path, value in cache.elements().items()}
+    found = [
+        *compare(ledger, lambda e: simple(e.flops), costs, quantity, flops.ORACLE, where, for_all=True),
+        *uncounted(counter.uncounted, flops.ORACLE, where),
+        *compare(ledger, lambda e: simple(e.cache), held, "cache", DECODING, where, for_all=True),
+    ]
+    return found, _of_sizes(symbols)
+
+
+# Masks.
+
+
+def _masked(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
+    """Attention cores on prompts and, where they decode, with cached tokens, on both sides of a window's end."""
+    probed = theorems.probe(unit)
+    windows = [name for name in unit.values if name.startswith("attention.window")]
+    cores = [leaf for leaf in unit.over(probed).leaves() if leaf.kind == "attention_core"]
+    leaves = [leaf for leaf in cores if leaf.mask_span]
+    if len(leaves) < len(cores) or not all(leaf.masked for leaf in leaves) or len(windows) > 1:
+        raise NotForAll("a core has no mask to sum, its keys are chosen by scores, or its windows have several sizes")
+    rows: list[CheckedRow] = []
+    sizes = 0
+    for window in WINDOWS if windows else (0,):
+        found = list(_summed(unit, {**probed, **dict.fromkeys(windows, window)}, window))
+        sizes += len({row.where for row in found})
+        rows += found
+    if not leaves:
+        return {"masked flops": _proved(unit, "masked flops", "no mask hides anything in it", {})}, rows
+    where = f"at {sizes} sizes" + (f" around windows of {', '.join(map(str, WINDOWS))}" if windows else "")
+    return {"masked flops": Shown(theorems.digest(unit, "masked flops"), "measured", where, ())}, rows
+
+
+def _summed(unit: Unit, values: Mapping[str, int], window: int) -> Iterator[CheckedRow]:
+    root = unit.over(values)
+    if root.fixed is not None and len(root.stacks) == 1:
+        raise NotForAll("a picture has one length")
+    source = 3 if len(root.stacks) > 1 else None
+    net = modules(root, META, torch.float32)
+    alone = walk(root, Workload(1, 1, 0, source and 1))
+    cores = mask.counted(net, inputs(unit, values, (1, 1, 1), lambda size: size), mask.working(alone))
+    lengths = {(tokens, 0) for tokens in (1, 2, 3, 5, 8, window - 1, window, window + 2)}
+    if unit.spec["kind"] not in ("encoder", "vision"):
+        past = (1, 6, window - 2, window - 1, window, window + 5, 2 * window + 1)
+        lengths |= {(tokens, before) for tokens in (1, 3) for before in past}
+    for tokens, before in sorted(pair for pair in lengths if pair[0] > 0 and pair[1] >= 0):
+        work = Workload(mask.BATCH, tokens, before, source, decoding=before > 0)
+        masked = mask.working(walk(root, work))
+        where = f"W = {window}, {before} past, {tokens} new" if window else f"{before} past, {tokens} new"
+        found = mask.left(cores, masked)
+        yield from compare(masked, lambda entry: entry.flops_masked, found, mask.QUANTITY, mask.ORACLE, where)

@@ -1,0 +1,92 @@
+"""Bytes of every weight and cache tensor, and of the allocator."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from functools import partial
+
+import torch
+
+from txcalc.ledger import Entry
+from txcalc.reference import CacheTensors, build, mode
+from txcalc.verification.measure import CUDA_BLOCK, held
+from txcalc.verification.parameters import owned
+from txcalc.verification.subject import SizePoint, Subject
+from txcalc.verification.verdict import CheckedRow, compare
+
+ORACLE, ALLOCATOR = "storages", "the allocator"
+STATE = 4  # bytes per element: states of recurrent mixers are float32, whatever the weights are
+BATCH, STEPS = 2, 2
+
+
+def rows(subject: Subject) -> Iterator[CheckedRow]:
+    """Weights by part, and the cache by part after a prompt and further tokens; on a device also their totals from the
+    allocator."""
+    yield from _weights(subject)
+    if subject.model.decodes:
+        yield from _cache(subject)
+
+
+def _weights(subject: Subject) -> Iterator[CheckedRow]:
+    width, found = subject.dtype.itemsize, owned(subject.net, lambda weight: weight.untyped_storage().nbytes())
+    ledger = subject.model.ledger()
+    yield from compare(ledger, lambda entry: entry.params * width, found, "bytes of weights", ORACLE, for_all=True)
+    if subject.device != "meta":
+        buffers = sum(buffer.untyped_storage().nbytes() for buffer in subject.net.buffers())
+        del subject.net
+        gc.collect()
+        made = partial(build, subject.model, device=subject.device, dtype=subject.dtype)
+        subject.net, asked, given = held(made, subject.device)
+        yield from _allocated(subject, "weights", ledger.total("params") * width, buffers, asked, given)
+
+
+def _cache(subject: Subject) -> Iterator[CheckedRow]:
+    longest = max(point.tokens for point in subject.points)
+    prompt = max(1, min(5, longest - STEPS))
+    steps = min(STEPS, longest - prompt)
+    sizes = SizePoint(BATCH, prompt + steps, subject.points[-1].source)
+    net = subject.net if subject.device != "meta" else subject.some
+    ids, *source = subject.inputs(sizes)
+
+    def filled() -> CacheTensors:
+        cache, rest = CacheTensors(), tuple(source)
+        with torch.no_grad(), mode(static=subject.device == "meta"):
+            for part in ids.split((prompt, *[1] * steps), 1):
+                net(part, *rest, cache=cache)
+                rest = ()
+        return cache
+
+    cache, asked, given = held(filled, subject.device) if subject.device != "meta" else (filled(), 0, 0)
+    found = {path: sum(t.untyped_storage().nbytes() for t in kept) for path, kept in cache.tensors.items()}
+    ledger = subject.model.ledger(BATCH, 1, prompt + steps - 1, sizes.source)
+
+    def size(entry: Entry) -> int:
+        return BATCH * state_bytes(entry, subject.dtype.itemsize)
+
+    where = f"B = {BATCH}, {prompt + steps} tokens"
+    yield from compare(ledger, size, subject.everywhere(found), "bytes of the cache", ORACLE, where)
+    if subject.device != "meta":
+        tables = sum(table.untyped_storage().nbytes() for table in cache.distances.values())
+        yield from _allocated(subject, "cache", sum(map(size, ledger)), tables, asked, given, where)
+
+
+def state_bytes(entry: Entry, width: int) -> int:
+    """Cache bytes of a leaf and its copies for one sequence: all but fp32 states have the modules' dtype."""
+    return entry.cache * (STATE if entry.leaf.kept_in_fp32 else width)  # type: ignore[no-any-return]
+
+
+def _allocated(
+    subject: Subject, what: str, predicted: int, beside: int, asked: int, given: int, where: str = ""
+) -> Iterator[CheckedRow]:
+    """Bytes requested from the allocator are exact; bytes allocated, which it rounds up, are noted."""
+    where = where or f"one size on {subject.device}"
+    extra = f" and {beside:,} B of buffers" if beside else ""
+    yield CheckedRow(
+        "", f"bytes of the {what}{extra}", predicted + beside, asked, predicted + beside == asked, ALLOCATOR, where
+    )
+    if given != asked:
+        subject.notes.append(
+            f"{what}: the allocator gave {given:,} B for {asked:,}: blocks are multiples of {CUDA_BLOCK} B, and one of "
+            "more than 1 MiB keeps a rest of up to 1 MiB that it does not split off"
+        )

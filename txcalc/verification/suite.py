@@ -1,0 +1,444 @@
+"""Runs a list of measurements on one device, most important first, and stores predictions and results.
+
+One JSON file is rewritten after every step, so that an interrupted run keeps its results; the same command continues
+it, on another host of the same kind too. Items that are `first` run completely; of the others first everything exact,
+then memory, then times.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Collection, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from msgspec.structs import asdict
+
+from txcalc.errors import Fault, InputError, UnknownName
+from txcalc.hardware import Accelerator, parse
+from txcalc.model import Model
+from txcalc.reference import cut
+from txcalc.sources import load
+from txcalc.units import iec
+from txcalc.verification import device as devices, verify
+from txcalc.verification.calibrate import Calibration, calibrate
+from txcalc.verification.measure import Clock
+from txcalc.verification.verdict import as_number
+from txcalc.verification.workloads import (
+    DeviceModel,
+    Load,
+    deployed,
+    launches,
+    overtaking,
+    peak_memory,
+    times,
+    training_speed,
+)
+
+SCHEMA = "txcalc/measurements/1"
+EXACT = ("parameters", "bytes", "fvcore", "flops", "training")
+FORWARD = ("parameters", "bytes", "fvcore", "flops")  # where backward would not fit
+CEILINGS = "ceilings"
+
+
+class Item(NamedTuple):
+    """A model of the list, cut to `layers` (None: whole, or what fits), and its measurements."""
+
+    name: str
+    source: str
+    layers: int | None = None
+    dtype: str = "bf16"
+    exact: tuple[str, ...] = EXACT
+    peaks: tuple[Load, ...] = ()
+    times: tuple[Load, ...] = ()
+    overtaking: tuple[int, ...] = ()  # lengths around the one at which attention outweighs the feed-forward
+    launches: tuple[Load, ...] = ()  # whose kernels are counted
+    speed: tuple[Load, ...] = ()  # training steps beside `train`
+    first: bool = False
+    changes: tuple[tuple[str, int], ...] = ()  # of sizes, to what a small machine holds
+
+
+def _prefills(batch: int, *tokens: int) -> tuple[Load, ...]:
+    return tuple(Load("prefill", batch, t) for t in tokens)
+
+
+def _decodes(past: int, *batches: int) -> tuple[Load, ...]:
+    return tuple(Load("decode", batch, 1, past) for batch in batches)
+
+
+def _training(batch: int, tokens: int) -> tuple[Load, ...]:
+    return (Load("training", batch, tokens), Load("training", batch, tokens, checkpoint=True))
+
+
+def _latent(past: int, batch: int = 1) -> tuple[Load, ...]:
+    """The same step in both forms of MLA."""
+    return tuple(Load("decode", batch, 1, past, absorbed=absorbed) for absorbed in (False, True))
+
+
+def _grouped(heads: int, *groups: int, width: int, layers: int, past: int, batch: int, dtype: str) -> tuple[Item, ...]:
+    """Equal models that share keys and values among more and more heads."""
+    step = _decodes(past, batch)
+    shape = f"D={heads * width} L={layers} h={heads} F={4 * heads * width} V=1024"
+    exact = ("parameters", "bytes")
+    return tuple(
+        Item(f"{heads} heads, {g} for keys and values", f"{shape} h_kv={g}", None, dtype, exact, step, step, first=True)
+        for g in groups
+    )
+
+
+def _growing(
+    source: str, layers: int | None, dtype: str, *pasts: int, changes: tuple[tuple[str, int], ...] = ()
+) -> Item:
+    """A decode step of one sequence at growing lengths."""
+    steps = tuple(Load("decode", 1, 1, past) for past in pasts)
+    return Item(
+        "the cache grows", source, layers, dtype, ("parameters", "bytes"), steps, steps, first=True, changes=changes
+    )
+
+
+def _counted(source: str, layers: int | None, dtype: str, batch: int, tokens: int, **more: Any) -> Item:
+    """A prefill, a decode step and a training step whose kernels are counted before anything else is measured."""
+    loads = Load("prefill", 1, tokens), Load("decode", batch, 1, tokens), Load("training", 1, tokens)
+    return Item("which kernels run", source, layers, dtype, ("parameters",), launches=loads, first=True, **more)
+
+
+FEW = (("vocab_size", 4096),)
+CPU_LIST = (
+    _counted("llama-3.2-1b", 1, "bf16", 2, 64, changes=FEW),
+    Item("attention overtakes the feed-forward", "D=256 L=1 h=4 F=768 V=512 plain", None, "fp32", ("parameters",),
+         overtaking=(512, 1024, 2048, 3072), first=True),
+    *_grouped(16, 16, 4, 1, width=64, layers=1, past=4096, batch=2, dtype="fp32"),
+    _growing("llama-3.2-1b", 1, "bf16", 1024, 4096, 16384, 65536, changes=FEW),
+    Item("gpt2", "gpt2", None, "fp32", EXACT, (*_prefills(1, 128), *_decodes(256, 1), Load("training", 1, 64)),
+         (*_prefills(1, 64, 192), *_decodes(256, 1))),
+    Item("blocks computed again", "D=256 L=8 h=4 F=1024 V=512", None, "fp32", ("parameters", "training"),
+         _training(4, 128)),
+    Item("a large vocabulary", "D=64 L=2 h=2 F=128 V=20000", None, "bf16", ("parameters", "training"),
+         _training(4, 256), speed=(Load("training", 4, 256),)),
+    Item("llama-3.2-1b", "llama-3.2-1b", 2, "bf16", EXACT, (*_prefills(1, 128), *_decodes(512, 4)), _prefills(1, 128),
+         speed=(Load("training", 1, 64),), changes=FEW),
+    Item("latent attention", "deepseek-v2", 1, "bf16", FORWARD, (*_prefills(1, 256), *_latent(256)), _latent(256),
+         changes=FEW),
+    Item("qwen3-0.6b", "qwen3-0.6b", 2, "bf16", EXACT, (*_prefills(2, 64), *_training(1, 64)), _decodes(256, 1),
+         changes=FEW),
+    Item("gemma-3-12b", "gemma-3-12b", 1, "bf16", FORWARD, (*_prefills(1, 1280), *_decodes(1536, 1)),
+         changes=(*FEW, ("F", 2048))),
+    Item("bert-base", "bert-base", None, "fp32", FORWARD, _prefills(2, 64), _prefills(1, 128)),
+    Item("vit-b", "vit-b", None, "fp32", FORWARD, _prefills(1, 1), _prefills(1, 1)),
+    Item("t5-small", "t5-small", None, "fp32", EXACT, _prefills(2, 64), _prefills(1, 128)),
+    Item("mamba2-130m", "mamba2-130m", 4, "fp32", FORWARD, (*_prefills(1, 16), *_decodes(16, 1)), _decodes(16, 1)),
+    Item("mixtral-8x7b", "mixtral-8x7b", 1, "bf16", FORWARD, _prefills(1, 32), _prefills(1, 32),
+         changes=(*FEW, ("F_e", 512))),
+)  # fmt: skip
+CUDA_LIST = (
+    _counted("llama-3.2-1b", None, "bf16", 8, 1024),
+    Item("attention overtakes the feed-forward", "D=4096 L=2 h=32 F=11008 V=1024", None, "bf16", ("parameters",),
+         overtaking=(4096, 8192, 16384, 32768, 65536), first=True),
+    *_grouped(32, 32, 8, 1, width=128, layers=2, past=32768, batch=16, dtype="bf16"),
+    _growing("llama-3.1-8b", None, "bf16", 8191, 32767, 65535, 131071),
+    Item("llama-3.1-8b", "llama-3.1-8b", None, "bf16", EXACT, (*_prefills(1, 2048, 32768), *_decodes(8192, 32)),
+         (*_prefills(1, 512, 2048, 8192, 32768), *_decodes(2048, 1, 8, 64, 256))),
+    Item("deepseek-v3", "deepseek-v3", 4, "bf16", FORWARD, (*_prefills(1, 512), *_latent(8192)), _latent(8192, 8)),
+    Item("mixtral-8x7b", "mixtral-8x7b", 16, "bf16", FORWARD, (*_prefills(1, 2048), *_decodes(4096, 8)),
+         _prefills(1, 2048)),
+    Item("llama-3.2-1b", "llama-3.2-1b", None, "bf16", EXACT, _training(4, 2048),
+         speed=(Load("training", 4, 2048), Load("training", 4, 2048, checkpoint=True))),
+    Item("llama-3.1-70b", "llama-3.1-70b", 32, "bf16", FORWARD, _prefills(1, 2048),
+         (*_prefills(1, 2048), *_decodes(4096, 16))),
+    Item("gpt-oss-20b", "gpt-oss-20b", 12, "bf16", FORWARD, _prefills(1, 1024), _decodes(4096, 8)),
+    Item("gemma-3-12b", "gemma-3-12b", None, "bf16", FORWARD, (*_prefills(1, 4096), *_decodes(16384, 4)),
+         (*_prefills(1, 4096), *_decodes(16384, 4))),
+    Item("training of experts, 2 of 8", "mixtral-8x7b", 2, "bf16", ("parameters",),
+         speed=(Load("training", 2, 2048),)),
+    Item("training of experts, 8 of 128", "qwen3-30b-a3b", 4, "bf16", ("parameters",),
+         speed=(Load("training", 2, 2048),)),
+    Item("training of latent attention", "deepseek-v2", 2, "bf16", ("parameters",),
+         speed=(Load("training", 1, 2048),)),
+    Item("training of windows", "gemma-3-12b", 8, "bf16", ("parameters",),
+         speed=(Load("training", 2, 2048),)),
+    Item("gpt2-xl", "gpt2-xl", None, "bf16", EXACT, _training(4, 1024), _prefills(4, 1024),
+         speed=(Load("training", 4, 1024),)),
+    Item("qwen3-8b", "qwen3-8b", None, "bf16", EXACT, _prefills(4, 2048),
+         (*_prefills(1, 8192), *_decodes(8192, 32))),
+    Item("gpt2", "gpt2", None, "fp32", EXACT, (*_prefills(8, 512, 1024), *_decodes(1000, 64), *_training(8, 1024)),
+         (*_prefills(8, 1024), *_decodes(1000, 64))),
+    Item("mamba2-2.7b", "mamba2-2.7b", None, "bf16", FORWARD, _decodes(64, 64), _decodes(64, 1, 64)),
+    Item("t5-large", "t5-large", None, "bf16", EXACT, _prefills(8, 512), _prefills(8, 512)),
+    Item("bert-large", "bert-large", None, "bf16", EXACT, _prefills(32, 512), _prefills(32, 512)),
+    Item("vit-l", "vit-l", None, "bf16", EXACT, _prefills(32, 1), _prefills(32, 1)),
+)  # fmt: skip
+PHASES = ("exact", "memory", "")  # how the names of steps begin, in order of worth
+UNCLOCKED = ("exact", "kernels", "memory")  # how the names of steps begin in which no time counts
+
+
+class Late(Exception):
+    """The time limit is reached."""
+
+
+class Refused(Exception):
+    """A step that the device has not enough memory for, and why: a result as any other."""
+
+
+class Suite:
+    """A run of the list. `tell` hears each step's name and the share of the list that is done."""
+
+    def __init__(
+        self,
+        device: str,
+        path: Path | None,
+        command: str,
+        limit: float,
+        items: tuple[Item, ...] | None = None,
+        like: Accelerator | None = None,
+        tell: Callable[[str, float], None] = lambda step, share: None,
+        ceilings: Callable[..., Calibration] = calibrate,
+        only: Collection[str] = (),
+    ) -> None:
+        devices.check(device)
+        if torch.device(device).type == "meta":
+            raise InputError("measure", [Fault("--device", device, "cpu or cuda", "a real device is measured")])
+        self.device, self.path, self.limit, self.tell, self.like = device, path, limit, tell, like
+        self.items = items or (CUDA_LIST if devices.is_cuda(device) else CPU_LIST)
+        named = [item.name for item in self.items]
+        for name in only:
+            if name not in named:
+                raise UnknownName("measure", "item of the list", name, named, f"one of: {'; '.join(named)}")
+        self.only = frozenset(only or named)
+        self.end, self.measure_ceilings = time.monotonic() + limit, ceilings
+        self.longest = 0.0  # seconds of a step: as much must be left to begin another
+        self.found: dict[str, Any] = {
+            "schema": SCHEMA,
+            "device": {**devices.describe(device), "clock": Clock(device).name},
+            "hosts": [],
+            "date": f"{datetime.now(UTC):%Y-%m-%d}",
+            "command": command,
+            "datasheet": like.name if like else None,
+            "complete": False,
+            "items": {},
+        }
+        if path is not None and path.is_file():
+            self._resume(path)
+
+    def _resume(self, path: Path) -> None:
+        """What an earlier run on a device of the same kind has of the list is not done again, but for what failed."""
+        try:
+            before = json.loads(path.read_text())
+            same = before["schema"] == SCHEMA and devices.same_kind(before["device"], self.found["device"])
+            sheet = before.get("datasheet")
+            if CEILINGS in before:
+                parse(before[CEILINGS]["accelerator"], "this-machine", CEILINGS)
+            items = {
+                name: {**item, "steps": {n: step for n, step in item["steps"].items() if "failed" not in step}}
+                for name, item in before["items"].items()
+            }
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, InputError) as error:
+            raise InputError("measure", [f"--out {path} exists and is no file of measurements: {error}"]) from None
+        if not same:
+            raise InputError("measure", [f"--out {path} has measurements of another device or PyTorch (another name)"])
+        if sheet != self.found["datasheet"]:
+            used = f"with --gpu {sheet}" if sheet else "without --gpu"
+            raise InputError("measure", [f"--out {path} was begun {used}: go on so, or give it another name"])
+        hosts = [*before.get("hosts", ()), {"until": before.get("date"), **before["device"]}]
+        other = before["device"] != self.found["device"]
+        self.found["hosts"] = hosts if other else before.get("hosts", [])
+        self.found |= {key: before[key] for key in (CEILINGS,) if key in before}
+        listed = {item.name for item in self.items}
+        self.found["items"] = {name: item for name, item in items.items() if name in listed}
+
+    def run(self) -> dict[str, Any]:
+        """All that there is time for. Errors: `InputError` where the file cannot be written, found before measuring."""
+        try:
+            self._write()
+        except OSError as error:
+            if self.path is not None:
+                self._draft(self.path).unlink(missing_ok=True)
+            reason = (error.strerror or str(error)).lower()
+            raise InputError("measure", [f"--out {self.path} cannot be written: {reason}"]) from None
+        try:
+            if CEILINGS not in self.found:
+                self._ceilings()
+            accelerator = parse(self.found[CEILINGS]["accelerator"], "this-machine", CEILINGS)
+            asked = [(number, item) for number, item in enumerate(self.items) if item.name in self.only]
+            for number, item in (one for one in asked if one[1].first):
+                self._item(item, accelerator, number, "")
+            for phase in PHASES:
+                for number, item in (one for one in asked if not one[1].first):
+                    self._item(item, accelerator, number, phase)
+        except Late:
+            pass
+        self.found["complete"] = all(self._done(item) for item in self.items)
+        self._write()
+        return self.found
+
+    def _done(self, item: Item) -> bool:
+        entry = self.found["items"].get(item.name, {})
+        return "refused" in entry or all(name in entry.get("steps", ()) for name, _ in steps_of(item))
+
+    def _ceilings(self) -> None:
+        self._step("ceilings", 0)
+        found = self.measure_ceilings(self.device, like=self.like, limit=min(60.0, self.limit / 4))
+        self.found[CEILINGS] = found.described()
+        self._write()
+
+    def _item(self, item: Item, accelerator: Accelerator, number: int, phase: str) -> None:
+        """The steps of an item whose names begin so."""
+        entry = self.found["items"].setdefault(item.name, {"source": item.source, "steps": {}})
+        wanted = [name for name, _ in steps_of(item)]
+        steps = entry["steps"] = {name: entry["steps"][name] for name in wanted if name in entry["steps"]}
+        if all(name in steps for name in wanted if name.startswith(phase)):
+            return
+        whole = load(item.source, dict(item.changes))
+        dtype = devices.DTYPES[item.dtype]
+        model, most = _fitting(whole, item.layers, self.device, dtype), devices.n_layers(whole)
+        if model is None:
+            entry["refused"] = str(devices.too_large(whole, self.device, dtype, devices.free_bytes(self.device)))
+            return
+        kept = devices.n_layers(model)
+        entry.pop("refused", None)  # by an earlier run, which had less memory
+        if entry.get("layers", kept) != kept:
+            steps.clear()  # they are of another size
+        entry |= {
+            "date": self.found["date"],
+            "layers": kept,
+            "of_layers": most,
+            "dtype": item.dtype,
+            "params": model.params,
+        }
+        entry |= {"changes": dict(item.changes)} if item.changes else {}
+        subject = DeviceModel(model, self.device, dtype)
+        for name, step in steps_of(item):
+            if name not in steps and name.startswith(phase):
+                self._step(f"{item.name}: {name}", number / len(self.items))
+                steps[name] = self._measured(step, subject, accelerator, clocked=not name.startswith(UNCLOCKED))
+                entry["steps"] = {name: steps[name] for name in wanted if name in steps}
+                self._write()
+
+    def _measured(self, step: Any, subject: DeviceModel, accelerator: Accelerator, clocked: bool) -> dict[str, Any]:
+        """What a step found; `clocked`: with the device's clocks before and after it, as its times depend on them."""
+        start, clocks = time.monotonic(), [devices.clocks(self.device)] if clocked else []
+        try:
+            found: dict[str, Any] = step(subject, accelerator)
+        except Refused as error:
+            found = {"refused": str(error)}
+        except Exception as error:
+            error.__traceback__ = None  # its frames hold the modules
+            devices.tidy(self.device)
+            found = {"failed": f"{type(error).__name__}: {error}"}
+            if isinstance(error, RuntimeError) and devices.ran_out(error):
+                found = {"refused": f"it needs more than the {devices.free_bytes(self.device):,} B that are free"}
+        devices.tidy(self.device)
+        spent = time.monotonic() - start
+        self.longest = max(self.longest, spent)
+        seen = [clock for clock in (*clocks, devices.clocks(self.device) if clocked else {}) if clock]
+        return {**found, **({"clocks": seen} if seen else {}), "seconds_spent": round(spent, 1)}
+
+    def _step(self, name: str, share: float) -> None:
+        if time.monotonic() + self.longest > self.end:
+            raise Late
+        self.tell(name, share)
+
+    @staticmethod
+    def _draft(path: Path) -> Path:
+        return path.with_suffix(".part")
+
+    def _write(self) -> None:
+        if self.path is not None:
+            draft = self._draft(self.path)
+            draft.write_text(json.dumps(self.found, indent=1, ensure_ascii=False, allow_nan=False) + "\n")
+            draft.replace(self.path)
+
+
+def _fitting(model: Model, layers: int | None, device: str, dtype: torch.dtype) -> Model | None:
+    """The model, cut as the list says and to what fits beside as much again for the work; None: not one layer does."""
+    free, most = devices.free_bytes(device), devices.n_layers(model)
+    kept = min(layers or most, most)
+    while kept and 2 * cut(model, kept).params * dtype.itemsize + devices.SPARE > free:
+        kept -= 1
+    if not kept:
+        return None
+    return model if kept == most else cut(model, kept)
+
+
+def steps_of(item: Item) -> Iterator[tuple[str, Callable[[DeviceModel, Accelerator], dict[str, Any]]]]:
+    """The measurements of an item, by name, in order."""
+    for oracle in item.exact:
+        yield f"exact: {oracle}", lambda subject, _, oracle=oracle: _exact(subject, oracle)  # type: ignore[misc]
+    for step in item.launches:
+        yield f"kernels: {step}", lambda subject, _, step=step: _kernels(subject, _sized(subject, step))  # type: ignore[misc]
+    for step in item.peaks:
+        yield f"memory: {step}", lambda subject, _, step=step: _peak(subject, step)  # type: ignore[misc]
+    for step in item.times:
+        yield f"time: {step}", lambda subject, known, step=step: _times(subject, step, known)  # type: ignore[misc]
+    for step in item.speed:
+        yield f"train: {step}", lambda subject, known, step=step: _speed(subject, step, known)  # type: ignore[misc]
+    if item.overtaking:
+        yield "attention overtakes", lambda s, known: _figures(overtaking(s, item.overtaking, known))
+
+
+def _sized(subject: DeviceModel, load: Load) -> Load:
+    """The load, its batch halved until free memory holds it: by what `deploy` reserves for it, or by the least that a
+    training step needs. Raises `Refused` if one sequence is too much."""
+    free, batch = devices.free_bytes(subject.device) - devices.SPARE, load.batch
+    while True:
+        sized = load._replace(batch=batch)
+        needed = deployed(subject, sized) or subject.least_bytes(sized)
+        if needed <= free:
+            return sized
+        if batch == 1:
+            raise Refused(f"{sized} needs {iec(needed)} of the {iec(free)} that are free")
+        batch //= 2
+
+
+def _said(load: Load, sized: Load) -> dict[str, Any]:
+    """That less was measured than was asked."""
+    return {} if load == sized else {"sized": f"B = {sized.batch:,}: {load.batch:,} would not fit"}
+
+
+def _peak(subject: DeviceModel, load: Load) -> dict[str, Any]:
+    sized = _sized(subject, load)
+    return {**_figures([peak_memory(subject, sized)]), **_said(load, sized)}
+
+
+def _times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Any]:
+    """The times, and which attention ran for them."""
+    sized = _sized(subject, load)
+    notes: list[str] = []
+    found = _figures(times(subject, sized, accelerator, notes=notes))
+    devices.tidy(subject.device)
+    told = {"notes": notes} if notes else {}
+    return {**found, **told, **_said(load, sized), "ran": launches(subject, sized)[1]}
+
+
+def _speed(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Any]:
+    sized = _sized(subject, load)
+    return {**_figures(training_speed(subject, sized, accelerator)), **_said(load, sized)}
+
+
+def _kernels(subject: DeviceModel, load: Load) -> dict[str, Any]:
+    figures, found = launches(subject, load)
+    return {**_figures(figures), "ran": found}
+
+
+def _exact(subject: DeviceModel, oracle: str) -> dict[str, Any]:
+    """How many figures were compared, all that differ, and the whole model's at every size."""
+    verdict = verify(subject.model, [oracle], device=subject.device, dtype=subject.dtype)
+    keys = ("path", "quantity", "oracle", "where", "predicted", "measured", "copies")
+
+    def said(row: Any) -> list[Any]:
+        values = row._asdict() | {"predicted": as_number(row.predicted), "measured": as_number(row.measured)}
+        return [values[key] for key in keys]
+
+    return {
+        "compared": len(verdict.rows),
+        "columns": list(keys),
+        "unequal": [said(row) for row in verdict.failures],
+        "wholes": [said(row) for row in verdict.rows if row.path == ""],
+        "notes": verdict.notes,
+    }
+
+
+def _figures(figures: Any) -> dict[str, Any]:
+    return {"figures": [asdict(figure) for figure in figures]}

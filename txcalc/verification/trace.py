@@ -1,0 +1,320 @@
+"""Traces any module that takes token ids: parameters and FLOPs as formulas in B and T, with fvcore's count."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
+from copy import deepcopy
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+from torch import Tensor, nn
+
+from txcalc.errors import Fault, InputError, Refuted, UnknownName
+from txcalc.verification import device as devices, flops, macs
+from txcalc.verification.parameters import owned
+from txcalc.verification.symbolic import T_SRC, B, NotForAll, SymbolicSize, Symbols, T, theirs, unlogged
+
+POINT = {"B": 3, "T": 5, "T_src": 2}  # where fvcore counts by default
+LETTERS = {"B": B, "T": T, "T_src": T_SRC}
+IDS = "B,T:int64"
+MOST = 1 << 20  # the largest size accepted
+
+
+class Input(NamedTuple):
+    """A tensor input, by name, or the first argument where that is ""; its sizes are letters or ints."""
+
+    name: str
+    shape: tuple[str | int, ...]
+    dtype: torch.dtype
+
+
+class TracedModule(NamedTuple):
+    """A module: its class, its own parameters and FLOPs (a formula) without its children's, and fvcore's count at the
+    point."""
+
+    path: str
+    kind: str
+    params: int
+    flops: Any
+    fvcore: int
+
+
+class ModuleTrace(NamedTuple):
+    """The costs of a module, and the sizes for which the formulas hold (`domain`), or at which they were measured.
+
+    `point` are the sizes of fvcore's count; `free` the operators known to multiply no matrices; `skipped` other
+    operators that PyTorch's counter or fvcore did not count; `untraced` why fvcore could not trace the module at all,
+    else "".
+    """
+
+    name: str
+    parts: list[TracedModule]
+    domain: str
+    point: dict[str, int]
+    free: list[str]
+    skipped: dict[str, Counter[str]]
+    untraced: str
+
+    @property
+    def complete(self) -> bool:
+        """False where an operator that may cost FLOPs has no count: the FLOPs are a lower bound."""
+        return flops.ORACLE not in self.skipped
+
+
+def trace(
+    source: str | nn.Module,
+    inputs: Iterable[str] = (),
+    batch: int | None = None,
+    tokens: int | None = None,
+    source_tokens: int | None = None,
+    device: str = "meta",
+) -> ModuleTrace:
+    """The costs of a module, or of the result of `FILE.py:factory` or `module:Class`, called without arguments on the
+    meta device.
+
+    Formulas, for every batch and length; with `batch`, `tokens` or `source_tokens`, or on another device (with real
+    numbers), ints measured at these sizes. `inputs` are "NAME=B,T:int64"; the default is token ids, or for a module
+    object also vectors of its first matrix's width.
+    Errors: `InputError` for a source that cannot be loaded, makes no module or rejects the inputs; `Refuted` where a
+    size or the data decides what is computed.
+    """
+    devices.check(device)
+    texts = list(inputs)
+    wanted = _inputs(texts)
+    given = {"B": batch, "T": tokens, "T_src": source_tokens}
+    faults: list[Fault | str] = [
+        Fault(name, value, f"a whole number from 1 to {MOST:,}")
+        for name, value in zip(("--batch", "--tokens", "--source-tokens"), given.values(), strict=True)
+        if value is not None and not 1 <= value <= MOST
+    ]
+    if faults:
+        raise InputError("trace", faults)
+    measured = device != "meta" or any(value is not None for value in given.values())
+    net = module(source, device)
+    if isinstance(source, nn.Module):
+        wanted, source = (wanted if texts else taken(net)), type(source).__name__
+    used = {letter for one in wanted for letter in one.shape if isinstance(letter, str)}
+    point = {letter: given[letter] or size for letter, size in POINT.items() if letter in used}
+    run = partial(run_on, source, net, wanted)
+    made = [made_of(one, point, device) for one in wanted]
+    with torch.no_grad(), user_code():
+        if measured:
+            counter = flops.count(net, lambda: run(made))
+            costs, domain = counter.by_module, ", ".join(f"{letter} = {size:,}" for letter, size in point.items())
+        else:
+            counter, costs, domain = _symbolic(net, wanted, made, run)
+        found, skipped, untraced = _fvcore(net, made) if [one.name for one in wanted] == [""] else ({}, {}, NAMED)
+    params = owned(net)
+    parts = [
+        TracedModule(path, type(part).__name__, params[path], costs.get(path, 0), found.get(path, 0))
+        for path, part in net.named_modules()
+        if params[path] or costs.get(path, 0) or found.get(path, 0)
+    ]
+    missed = {flops.ORACLE: _sum(counter.uncounted), macs.ORACLE: _sum(skipped)}
+    free = sorted(name for name in counter.free if not name.startswith("prim::"))
+    skips = {name: names for name, names in missed.items() if names}
+    return ModuleTrace(source, parts, domain, point, free, skips, untraced)
+
+
+MEASURE = "--batch and --tokens measure it there, with --device cpu where data decides"
+NAMED = "it takes inputs without names"
+_INPUT = re.compile(r"(?:(?P<name>[A-Za-z_]\w*)=)?(?P<shape>[^:=]+):(?P<dtype>\w+)")
+
+
+def _inputs(texts: Iterable[str]) -> list[Input]:
+    """Errors: `InputError` with every invalid input."""
+    found: list[Input] = []
+    faults: list[Fault | str] = []
+    for text in list(texts) or [IDS]:
+        match = _INPUT.fullmatch(text)
+        shape = [part.strip() for part in match["shape"].split(",")] if match else []
+        dtype = getattr(torch, match["dtype"], None) if match else None
+        sizes = [int(part) if part.isdecimal() and len(part) < 8 else part for part in shape]
+        good = all(part in LETTERS or (isinstance(part, int) and 1 <= part <= MOST) for part in sizes)
+        if not match or not good or not isinstance(dtype, torch.dtype):
+            expected = "NAME=SIZES:DTYPE, as in pixel_values=B,3,224,224:float32"
+            faults.append(Fault("--input", text, expected, "sizes are B, T, T_src or numbers"))
+        else:
+            found.append(Input(match["name"] or "", tuple(sizes), dtype))
+    names = [one.name for one in found]
+    if not faults and len(names) > 1 and (len(set(names)) < len(names) or "" in names):
+        faults.append(Fault("--input", ", ".join(names), "a name of its own for each"))
+    if faults:
+        raise InputError("trace", faults)
+    return found
+
+
+def taken(net: nn.Module) -> list[Input]:
+    """The inputs that a module on meta accepts: token ids, or vectors as wide as its first matrix.
+
+    Errors: `InputError` for a module that accepts neither.
+    """
+    ids, name = Input("", ("B", "T"), torch.int64), type(net).__name__
+    wide = next((weight for weight in net.parameters() if weight.dim() == 2 and weight.is_floating_point()), None)
+    vectors = [] if wide is None else [Input("", ("B", "T", wide.shape[1]), wide.dtype)]
+    said: Fault | str = ""
+    for one in (ids, *vectors):
+        try:
+            with torch.no_grad(), user_code():
+                run_on(name, net, [one], [made_of(one, POINT, "meta")])
+            return [one]
+        except InputError as error:
+            said = said or error.faults[0]
+    mend = 'txcalc.trace(module, inputs="pixel_values=B,3,224,224:float32") says what it takes'
+    raise InputError(name, [f"{said} ({mend})"])
+
+
+def _symbolic(
+    net: nn.Module, wanted: Sequence[Input], made: Sequence[Tensor], run: Callable[[Sequence[Tensor]], None]
+) -> tuple[flops.Count, dict[str, Any], str]:
+    """The count, its formulas by module, and the sizes for which they hold. Errors: `Refuted` where there are no
+    formulas."""
+    symbols = Symbols(tuple(made), tuple(tuple(_size(length) for length in one.shape) for one in wanted))
+    try:
+        with symbols.mode:
+            counter = flops.count(net, lambda: run(symbols.inputs))
+        domain = symbols.domain()
+        return counter, {path: symbols.read(value) for path, value in counter.by_module.items()}, domain
+    except NotForAll as refusal:
+        raise Refuted(f"{refusal}; {MEASURE}") from None
+
+
+def _size(length: str | int) -> SymbolicSize | None:
+    return SymbolicSize(LETTERS[length], 1) if isinstance(length, str) else None
+
+
+def made_of(one: Input, point: Mapping[str, int], device: str) -> Tensor:
+    shape = [point[length] if isinstance(length, str) else length for length in one.shape]
+    return torch.zeros(shape, dtype=one.dtype, device=device)
+
+
+def _fvcore(net: nn.Module, given: Sequence[Tensor]) -> tuple[dict[str, int], dict[str, Counter[str]], str]:
+    try:
+        return *macs.count(net, tuple(given)), ""
+    except Exception as error:  # its tracer does not know newer operators
+        return {}, {}, _line(error)
+
+
+def _sum(counts: dict[str, Counter[str]]) -> Counter[str]:
+    return sum(counts.values(), Counter[str]())
+
+
+def run_on(source: str, net: nn.Module, wanted: Sequence[Input], made: Sequence[Tensor]) -> None:
+    """One forward pass. An error inside is reported in one line."""
+    named = {one.name: tensor for one, tensor in zip(wanted, made, strict=True) if one.name}
+    try:
+        net(**named) if named else net(*made)
+    except Refuted:
+        raise
+    except (Exception, SystemExit) as error:
+        line, place = _line(error), theirs(error.__traceback__)
+        where = f", at {place}" if place else ""
+        if _depends_on_data(error):
+            reason = f" (at {place})" if place else f" ({line})"
+            raise Refuted(f"{source}: what it computes depends on data, no formula holds{reason}; {MEASURE}") from None
+        takes = " and ".join(one.name for one in wanted if one.name) or "token ids (batch, length)"
+        raise InputError(source, [f"does not run on {takes}: {line}{where}"]) from None
+
+
+def _depends_on_data(error: BaseException) -> bool:
+    said = str(error)
+    names = ("GuardOnDataDependentSymNode", "DynamicOutputShapeException", "DataDependentOutputException")
+    on_meta = isinstance(error, NotImplementedError | RuntimeError) and "meta" in said and "nonzero" in said
+    return "data-dependent" in said or type(error).__name__ in names or on_meta
+
+
+def module(source: str | nn.Module, device: str = "meta") -> nn.Module:
+    """The module made by `FILE.py:name` or `package.module:name`, or a copy of a given one, with its weights on a
+    device."""
+    if isinstance(source, nn.Module):
+        name = type(source).__name__
+        return _ready(name, _attempt(name, device, "cannot be copied", _copy, source, device), device)
+    place, colon, name = source.rpartition(":")
+    if not colon or not place or not name:
+        raise InputError("trace", [Fault("source", source, "FILE.py:factory or module:Class")])
+    holder = _loaded(place)
+    if not hasattr(holder, name):
+        known = [key for key, value in vars(holder).items() if callable(value) or isinstance(value, nn.Module)]
+        raise UnknownName(place, "factory or module", name, known)
+    made = getattr(holder, name)
+    if not isinstance(made, nn.Module):
+        if not callable(made):
+            raise InputError(source, [f"is {type(made).__name__}, expected a function or class that makes a module"])
+        made = _attempt(source, device, "fails", made)
+    if not isinstance(made, nn.Module):
+        raise InputError(source, [f"returns {type(made).__name__}, expected an nn.Module"])
+    return _ready(source, made, device)
+
+
+def _copy(net: nn.Module, device: str) -> nn.Module:
+    """A copy of a module; on meta without its values."""
+    parts = list(net.modules())
+    held = [value for part in parts for own in (vars(part), part._parameters, part._buffers) for value in own.values()]
+    tensors = [value for value in held if isinstance(value, Tensor)] if device == "meta" else []
+    memo: dict[int, Any] = {}
+    for tensor in tensors:
+        empty = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+    return deepcopy(net, memo)
+
+
+def _ready(source: str, made: nn.Module, device: str) -> nn.Module:
+    what = f"has weights that PyTorch's {device} device does not take"
+    net = cast(nn.Module, _attempt(source, device, what, made.to, device)).eval()
+    choose: Any = getattr(net, "set_experts_implementation", None)
+    if callable(choose):
+        choose("batched_mm")  # transformers' form independent of data: k products per token
+    return net
+
+
+def _loaded(place: str) -> Any:
+    """A Python file, or a module by name (also in the current folder)."""
+    if not place.endswith(".py"):
+        sys.path.insert(0, str(Path.cwd()))
+        return _attempt(place, "meta", "cannot be imported", importlib.import_module, place)
+    path = Path(place)
+    if not path.is_file():
+        raise InputError(place, ["is not a file"])
+    spec = importlib.util.spec_from_file_location(f"traced_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    holder = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look up their module
+    sys.path.insert(0, str(path.parent.resolve()))
+    _attempt(place, "meta", "cannot be imported", spec.loader.exec_module, holder)
+    return holder
+
+
+@contextmanager
+def user_code() -> Iterator[None]:
+    """Runs user code: its output is discarded, and PyTorch's error logs appear once."""
+    with unlogged(), redirect_stdout(sys.stderr):
+        yield
+
+
+def _attempt(where: str, device: str, what: str, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Runs user code: any exception becomes one line. A module that cannot be built on meta (it reads a tensor's value)
+    is built for real."""
+    try:
+        with user_code():
+            try:
+                with torch.device(device):
+                    return work(*arguments)
+            except (RuntimeError, TypeError, NotImplementedError) as error:
+                if "meta" not in str(error):
+                    raise
+                return work(*arguments)
+    except (Exception, SystemExit) as error:
+        said = ": ".join(dict.fromkeys((type(error).__name__, _line(error))))
+        raise InputError(where, [f"{what}: {said}"]) from None
+
+
+def _line(error: BaseException) -> str:
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) < 160 else text[:159] + "…"

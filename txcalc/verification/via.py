@@ -1,0 +1,410 @@
+"""Measures any config.json that transformers supports: its model on the meta device, counted module by module.
+
+A fallback where txcalc has no reader, and an independent witness where it has one. No weights are created, nothing is
+fetched, and code that a config names (`auto_map`) is never run. FLOPs are those of transformers' own code, traced for
+every batch and length where possible, and always measured at the requested sizes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
+
+from txcalc.errors import ABSENT, Fault, InputError, MissingExtra, Refuted, shown
+from txcalc.sources.spec import MAX_LAYERS
+from txcalc.verification import flops
+from txcalc.verification.config_keys import check_keys
+from txcalc.verification.inputs import ModelInput, blank, inputs_of
+from txcalc.verification.parameters import owned
+from txcalc.verification.symbolic import T_SRC, B, Symbols, T, unlogged
+
+# Keys that change no size, but choose kernels that would be downloaded, or a loader that needs weights.
+LEFT_OUT = ("model_type", "auto_map", "quantization_config", "compression_config", "torchscript", "use_kernels")
+
+DECIDED = "what it computes depends on data"
+MOST_DRAWN = 5 * 10**8  # weights created on the CPU: 2 GB
+
+
+class TransformersModule(NamedTuple):
+    """A module: its class, and its own parameters and FLOPs (without its children's).
+
+    `flops` are those at the sizes asked for, `formula` those for every size; None where they could not be traced.
+    """
+
+    path: str
+    kind: str
+    params: int
+    flops: int | None
+    formula: Any
+
+
+class MeasuredCache(NamedTuple):
+    """Elements that a forward pass leaves in the cache of one sequence, and how many the next token adds."""
+
+    elements: int
+    next_token: int
+
+
+class TransformersCost(NamedTuple):
+    """What transformers' model costs.
+
+    library    transformers' version
+    cls        the class that was built
+    params     unique parameters; of a multimodal model those of its language model
+    whole      those of the whole class, where it has more than the language model; else None
+    parts      every module with parameters or FLOPs of its own, by path
+    sizes      batch, tokens, source (None without an encoder apart)
+    flops      FLOPs of a forward pass at these sizes; None where they could not be measured (`why`)
+    formula    the same in B, T and T_src, valid for `domain`; None where a size decides what is computed (`points`)
+    uncounted  operators that no counter knows, with their number of calls
+    cache      None where the model makes none, or none could be measured (`cache_why`)
+    assumptions  what the file leaves to the configuration class
+    """
+
+    library: str
+    cls: str
+    params: int
+    whole: int | None
+    parts: list[TransformersModule]
+    sizes: tuple[int, int, int | None]
+    flops: int | None
+    why: str
+    formula: Any
+    domain: str
+    points: str
+    uncounted: Counter[str]
+    cache: MeasuredCache | None
+    cache_why: str
+    assumptions: Sequence[str]
+
+
+def measure(
+    data: Any, where: str, batch: int = 1, tokens: int = 1, source: int | None = None, *, formulas: bool = True
+) -> TransformersCost:
+    """The cost of the model of a parsed config.json; without `formulas`, at these sizes alone (half the time).
+
+    Errors: `InputError` where transformers cannot build it, or would fill in sizes that the file must give;
+    `MissingExtra`.
+    """
+    transformers = _transformers()
+    with _quietly(), _offline():
+        config, cls = _chosen(transformers, data, where)
+        checked = check_keys(config, data)
+        if checked.faults:
+            raise InputError(where, checked.faults)
+        net = _built(config, cls, where)
+        inputs = inputs_of(net, batch, tokens, source)
+        traced = _traced(net, inputs) if formulas else _Traced(None, why="nobody asked for one")
+        found, why = _point(net, inputs)
+        cache, cache_why = _cache(net, batch, tokens, source)
+    cost = _summed(transformers.__version__, net, inputs, traced, found, why)
+    return cost._replace(cache=cache, cache_why=cache_why, assumptions=checked.assumptions)
+
+
+def instantiate(data: Any, where: str) -> nn.Module:
+    """transformers' own model of a parsed config.json, on meta. Errors: as `measure`'s."""
+    transformers = _transformers()
+    with _quietly(), _offline():
+        return _built(*_chosen(transformers, data, where), where)
+
+
+def forward_flops(
+    net: Any, batch: int, tokens: int, source: int | None, drawn: bool = False
+) -> tuple[dict[str, int] | None, str]:
+    """FLOPs of a transformers model's forward pass by innermost module; or None, and the reason. Where data decides
+    what is computed, `drawn` measures with random weights and ids on the CPU."""
+    with _quietly(), _offline():
+        inputs = inputs_of(net, batch, tokens, source)
+        found, why = _point(net, inputs)
+        if drawn and why == DECIDED and [one.name for one in inputs if isinstance(one, ModelInput)] == ["input_ids"]:
+            found, why = _drawn(net, inputs)
+    if found is None:
+        return None, why
+    if missed := sorted(set().union(*found.uncounted.values())):
+        return None, f"nobody counts {', '.join(missed)}"
+    return found.by_module, ""
+
+
+class _Traced(NamedTuple):
+    """FLOPs by module as formulas, with their domain; or the reason why there are none."""
+
+    flops: dict[str, Any] | None
+    domain: str = ""
+    why: str = ""
+
+
+def _transformers() -> Any:
+    try:
+        import transformers
+    except ModuleNotFoundError:
+        raise MissingExtra("--via transformers", "transformers", "transformers") from None
+    return transformers
+
+
+@contextmanager
+def _offline() -> Iterator[None]:
+    """Prevents every download that a config asks for, such as backbone weights or kernels."""
+    from transformers.utils import hub
+
+    constants: Any = vars(hub)["constants"]
+    before, constants.HF_HUB_OFFLINE = constants.HF_HUB_OFFLINE, True
+    try:
+        yield
+    finally:
+        constants.HF_HUB_OFFLINE = before
+
+
+@contextmanager
+def _quietly() -> Iterator[None]:
+    """Discards the libraries' output; a failure is reported in one line."""
+    with unlogged(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def _chosen(transformers: Any, data: Any, where: str) -> tuple[Any, Any]:
+    """transformers' configuration, and the class that it names, else the one with a language model's head."""
+    if not isinstance(data, Mapping) or not isinstance(data.get("model_type"), str):
+        got = data.get("model_type", ABSENT) if isinstance(data, Mapping) else data
+        raise InputError(where, [Fault("model_type", got, "the name of an architecture, such as 'llama'")])
+    model_type = data["model_type"]
+    if model_type not in transformers.CONFIG_MAPPING:
+        fix = "auto_map names code, which txcalc never runs" if "auto_map" in data else ""
+        wanted = f"one that transformers {transformers.__version__} knows"
+        raise InputError(where, [Fault("model_type", model_type, wanted, fix)])
+    fields = {key: value for key, value in data.items() if key not in LEFT_OUT and "implementation" not in key}
+    try:
+        config = transformers.CONFIG_MAPPING[model_type].from_dict(fields)
+        halves = [config.get_text_config(decoder=side) for side in (True, False)]
+    except Exception as error:
+        raise InputError(where, [f"transformers makes no configuration of it: {_line(error)}"]) from None
+    for layers in (getattr(half, "num_hidden_layers", 0) for half in halves):
+        if isinstance(layers, int) and layers > MAX_LAYERS:
+            raise InputError(where, [Fault("num_hidden_layers", layers, f"at most {MAX_LAYERS:,}")])
+    names = data.get("architectures")
+    name = names[0] if isinstance(names, list) and names else names
+    named = getattr(transformers, name, None) if isinstance(name, str) else None
+    cls = (named if _made_for(named, config) else None) if names else _automatic(transformers, config)
+    if cls is None:
+        wanted = f"a class that transformers {transformers.__version__} has for {shown(model_type)}"
+        raise InputError(where, [Fault("architectures[0]", name if names else ABSENT, wanted)])
+    return config, cls
+
+
+def _made_for(cls: Any, config: Any) -> bool:
+    made_for = getattr(cls, "config_class", None)
+    return isinstance(made_for, type) and isinstance(config, made_for)
+
+
+def _automatic(transformers: Any, config: Any) -> Any:
+    """The class for a model type without `architectures`: with a language model's head, else an image classifier for
+    image-only models, else without a head. A class made for this configuration if any; never one for its text alone."""
+    from transformers.models.auto import modeling_auto as auto
+
+    joined = ["SEQ_TO_SEQ_CAUSAL_LM", "SPEECH_SEQ_2_SEQ"]
+    tasks = joined if getattr(config, "is_encoder_decoder", False) else []
+    tasks = tasks if getattr(config, "is_decoder", False) else [*tasks, "MASKED_LM"]
+    text = type(config.get_text_config(decoder=True))
+    tasks = [*tasks, "CAUSAL_LM", "IMAGE_TEXT_TO_TEXT", "MULTIMODAL_LM", *joined]
+    tasks += ["IMAGE_CLASSIFICATION"] if isinstance(config, text) else []
+    tables = [getattr(auto, f"MODEL_FOR_{task}_MAPPING_NAMES") for task in tasks] + [auto.MODEL_MAPPING_NAMES]
+    named = [names[config.model_type] for names in tables if config.model_type in names]
+    found = [getattr(transformers, one if isinstance(one, str) else one[0], None) for one in named]
+    whole = [cls for cls in found if isinstance(config, text) or getattr(cls, "config_class", None) is not text]
+    return next((cls for cls in whole if _made_for(cls, config)), next(iter(whole), None))
+
+
+def _built(config: Any, cls: Any, where: str) -> nn.Module:
+    """The model on meta, with attention as plain matrix products and experts gathered, where its class can."""
+    reason = ""
+    for attention in ("eager", "sdpa"):
+        try:
+            with torch.device("meta"):
+                made = cls._from_config(config, attn_implementation=attention)
+            net: nn.Module = made.to("meta").eval()  # torch.FloatTensor ignores the meta device
+            break
+        except Exception as error:  # whatever its classes refuse, in whatever way
+            reason = reason or _line(error)
+    else:
+        raise InputError(where, [f"transformers makes no {cls.__name__} of it: {reason}"])
+    return countable(net)
+
+
+def countable(net: nn.Module) -> nn.Module:
+    """The same model with experts gathered, k per token, so that FLOPs do not depend on data."""
+    for module in net.modules():
+        if getattr(module, "config", None) is not None:
+            module.config._experts_implementation = "batched_mm"  # type: ignore[union-attr]
+    return net
+
+
+def _forward(net: Any, names: tuple[str, ...], tensors: tuple[Tensor, ...]) -> None:
+    more = {"use_cache": False} if "use_cache" in inspect.signature(net.forward).parameters else {}
+    with torch.no_grad():
+        net(**dict(zip(names, tensors, strict=True)), **more)
+
+
+# Sizes of the trace: distinct primes, so that no two symbols have the same hint.
+TRACED = {B: 3, T: 5, T_SRC: 7}
+
+
+def _traced(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> _Traced:
+    """Formulas for every batch and length; the reason where a size or the data decides what is computed."""
+    if isinstance(inputs, str):
+        return _Traced(None, why=inputs)
+    try:
+        sizes = tuple(one.sizes() for one in inputs)
+        given = [
+            blank(one, tuple(TRACED[x.letter] * x.factor if x else n for x, n in zip(varying, one.shape, strict=True)))
+            for one, varying in zip(inputs, sizes, strict=True)
+        ]
+        symbols = Symbols(tuple(given), sizes)
+        names = tuple(one.name for one in inputs)
+        with symbols.mode:
+            counter = flops.count(net, partial(_forward, net, names, symbols.inputs))
+        domain = symbols.domain()
+        return _Traced({path: symbols.read(value) for path, value in counter.by_module.items()}, domain)
+    except Refuted as refusal:
+        return _Traced(None, why=str(refusal).partition(": ")[2])
+    except Exception as error:  # some PyTorch operators reject symbols
+        return _Traced(None, why=_line(error))
+
+
+def _point(net: nn.Module, inputs: tuple[ModelInput, ...] | str) -> tuple[flops.Count | None, str]:
+    """FLOPs at the sizes asked for, or the reason why there are none."""
+    if isinstance(inputs, str):
+        return None, inputs
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
+    try:
+        given = tuple(mode.from_tensor(blank(one, one.shape)) for one in inputs)
+        with mode:
+            found = flops.count(net, partial(_forward, net, tuple(one.name for one in inputs), given))
+            for number in found.by_module.values():
+                int(number)  # raises where it depends on data
+            return found, ""
+    except Exception as error:
+        if "data-dependent" in str(error) or type(error).__name__ == "GuardOnDataDependentSymNode":
+            return None, DECIDED
+        return None, _line(error)
+
+
+def _cache(net: Any, batch: int, tokens: int, source: int | None) -> tuple[MeasuredCache | None, str]:
+    """The cache after a forward pass of these sizes; None where the model makes none, or with the reason why it could
+    not be measured."""
+    if "use_cache" not in inspect.signature(net.forward).parameters:
+        return None, ""
+    source = tokens if source is None and getattr(net.config, "is_encoder_decoder", False) else source
+    try:
+        elements, longer = (_cache_elements(net, inputs_of(net, batch, n, source)) for n in (tokens, tokens + 1))
+    except Exception as error:  # whatever its code refuses
+        return None, _line(error)
+    return (MeasuredCache(elements // batch, (longer - elements) // batch) if elements else None), ""
+
+
+def _cache_elements(net: Any, inputs: tuple[ModelInput, ...] | str) -> int:
+    """Elements that a forward pass leaves in the cache of all sequences."""
+    if isinstance(inputs, str):
+        raise ValueError(inputs)
+    mode = FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True, static_shapes=True)
+    given = {one.name: mode.from_tensor(blank(one, one.shape)) for one in inputs}
+    with mode, torch.no_grad():
+        output = net(**given, use_cache=True)
+    return _elements(getattr(output, "past_key_values", getattr(output, "cache_params", None)))
+
+
+def _elements(cache: Any) -> int:
+    """Elements of the states that a cache holds, in its layers or in lists; counters are none."""
+    if isinstance(cache, Tensor):
+        return cache.numel() if cache.is_floating_point() else 0
+    if isinstance(cache, Mapping):
+        return sum(map(_elements, cache.values()))
+    if isinstance(cache, list | tuple):
+        return sum(map(_elements, cache))
+    if type(cache).__module__.startswith("transformers."):
+        return _elements({key: value for key, value in vars(cache).items() if key != "config"})
+    return 0
+
+
+def _drawn(net: Any, text: Iterable[Any]) -> tuple[flops.Count | None, str]:
+    """The same with real weights, for the model built again."""
+    if sum(weight.numel() for weight in net.parameters()) > MOST_DRAWN:
+        return None, f"{DECIDED}, and it has more than {MOST_DRAWN:,} weights"
+    try:
+        again = type(net)._from_config(net.config, attn_implementation=net.config._attn_implementation)
+        real, ids = countable(again.eval()), tuple(torch.randint(net.config.vocab_size, one.shape) for one in text)
+        return flops.count(real, partial(_forward, real, ("input_ids",), ids)), ""
+    except Exception as error:  # its code may reject the ids
+        return None, _line(error)
+
+
+def _summed(
+    library: str, net: Any, inputs: tuple[ModelInput, ...] | str, traced: _Traced, found: flops.Count | None, why: str
+) -> TransformersCost:
+    """Parameters and FLOPs by module; those of a multimodal model's towers separately."""
+    params, at = owned(net), found.by_module if found else None
+    parts = [
+        TransformersModule(
+            path,
+            type(module).__name__,
+            params[path],
+            None if at is None else int(at.get(path, 0)),
+            None if traced.flops is None else traced.flops.get(path, 0),
+        )
+        for path, module in net.named_modules()
+        if params[path] or (at or {}).get(path, 0) or (traced.flops or {}).get(path, 0)
+    ]
+    total, language = sum(params.values()), _language(net)
+    sizes = {letter: size for one in inputs if isinstance(one, ModelInput) for letter, size in _varying(one)}
+    uncounted = sum(found.uncounted.values(), Counter[str]()) if found else Counter[str]()
+    return TransformersCost(
+        library,
+        type(net).__name__,
+        total if language is None else language,
+        None if language is None else total,
+        parts,
+        (sizes.get(B, 1), sizes.get(T, 1), sizes.get(T_SRC)),
+        None if at is None else sum(map(int, at.values())),
+        why,
+        None if traced.flops is None else sum(traced.flops.values()),
+        traced.domain,
+        traced.why,
+        uncounted,
+        None,
+        "",
+        (),
+    )
+
+
+def _varying(one: ModelInput) -> Iterator[tuple[Any, int]]:
+    yield from ((x.letter, size // x.factor) for x, size in zip(one.sizes(), one.shape, strict=True) if x)
+
+
+def _language(net: Any) -> int | None:
+    """Parameters of the decoder and the head of a model with further parts; None where there are none."""
+    encoder = getattr(net.config, "encoder", None)  # an encoder may have its own towers (T5Gemma 2)
+    inside = "text_config" in (getattr(encoder, "sub_configs", None) or {})
+    if hasattr(net, "audio_encoder") and hasattr(net, "decoder"):  # it generates audio codes
+        return sum(int(weight.numel()) for weight in net.decoder.parameters())
+    if not inside and "text_config" not in (getattr(net.config, "sub_configs", None) or {}):
+        return None
+    parts = net.get_decoder(), net.get_output_embeddings(), net.get_encoder().text_model if inside else None
+    weights = {id(weight): weight for part in parts if part is not None for weight in part.parameters()}
+    return sum(int(weight.numel()) for weight in weights.values())
+
+
+def _line(error: BaseException) -> str:
+    """An error's message in one line, without the leading location in PyTorch's sources."""
+    text = " ".join((str(error) or type(error).__name__).split())
+    text = re.sub(r'^(\d+ INTERNAL ASSERT FAILED at )?"?\S+\.(cpp|h)"?:\d+[:,] ', "", text)
+    return text if len(text) < 120 else text[:119] + "…"

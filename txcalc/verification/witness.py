@@ -1,0 +1,234 @@
+"""transformers' own module for the same config.json, on meta: a witness independent of the ledger's authors."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from txcalc.checkpoint import Checkpoint, StoredTensor, check, folded
+from txcalc.errors import InputError, MissingExtra
+from txcalc.evidence.structures import listed
+from txcalc.ledger import Ledger
+from txcalc.model import Model
+from txcalc.num import product
+from txcalc.planning.formats.modules import ATTENTION, HEAD, MLP, names
+from txcalc.sources import huggingface
+from txcalc.sources.export import to_config
+from txcalc.sources.objects import with_idle_rows
+from txcalc.verification import via
+from txcalc.verification.subject import Subject
+from txcalc.verification.verdict import CheckedRow, fold_copies, spread
+
+ORACLE = "transformers"
+SAME = {"kimi_k2": "deepseek_v3"}  # model types whose class has another name in transformers
+
+
+def rows(subject: Subject) -> Iterator[CheckedRow]:
+    """Compares parameters, forward FLOPs, and weight shapes with transformers; fused and stacked weights are matched by
+    shape, as in a checkpoint.
+
+    Errors: `MissingExtra`; `InputError` where no model type can express the whole description."""
+    model = subject.model
+    theirs = via.countable(instantiate(model))
+    where = type(theirs).__name__
+    if _tied_anyway(model, theirs):
+        model = model.set({"head.tied": True})
+        subject.notes.append(
+            f"{where} ties the head to the token table whatever its config says: compared with a tied head, "
+            f"{subject.model.params - model.params:,} parameters less"
+        )
+    weights, idle = [], 0
+    for name, weight, rows_idle in with_idle_rows(model.raw, theirs):
+        held = weight[rows_idle:] if rows_idle else weight
+        idle += weight.numel() - held.numel()
+        weights.append(StoredTensor(name, tuple(held.shape), str(held.dtype), held.nbytes))
+    if idle:
+        subject.notes.append(f"{where} holds {idle:,} weights of experts that do nothing, no checkpoint does: left out")
+    ledger = model.ledger()
+    total, found = ledger.total("params"), sum(tensor.elements for tensor in weights)
+    yield CheckedRow("", "params", total, found, total == found, ORACLE, where, for_all=True)
+    yield from _flops(model, subject.notes, theirs, where)
+    checked = check(Checkpoint(where, ORACLE, 1, tuple(weights)), ledger)
+    if (checked.missing or checked.unexplained) and (said := _in_total(model, ledger, weights)):
+        subject.notes.append(f"shapes, by {ORACLE}: {said}")
+        return
+    for lacking in checked.missing:
+        yield CheckedRow(lacking.path, "shape", str(lacking.shape), "nothing", False, ORACLE, where, lacking.copies)
+    for row in folded(checked.unexplained):
+        yield CheckedRow(row.name, "shape", "nothing", str(row.shape), False, ORACLE, where, row.size.tensors)
+
+
+POINT = {"batch": 2, "tokens": 7, "source": 5}  # all different
+
+
+def of_pieces(model: Model) -> bool:
+    """Whether some leaves are listed one by one: these have no module here."""
+    return any(True for _ in listed(model.spec))
+
+
+def _in_total(model: Model, ledger: Ledger, weights: Sequence[StoredTensor]) -> str:
+    """The weights with a shape that only one side has, of which only the total is compared: of a model with listed
+    leaves all, of others those that no token runs through. "" if the totals differ too."""
+    ours, theirs = Counter[tuple[int, ...]](), Counter(_sides(tensor.shape) for tensor in weights)
+    paths: dict[tuple[int, ...], str] = {}
+    for entry in ledger:
+        for weight in entry.leaf.weights():
+            ours[_sides(weight.shape)] += entry.times
+            paths.setdefault(_sides(weight.shape), entry.path)
+    idle = (stack.idle for stack in model.root.stacks if stack.idle)
+    unread = {_sides(weight.shape) for leaf in idle for weight in leaf.weights()}
+    here, there = ours - theirs, theirs - ours
+    total = sum(product(shape) * copies for shape, copies in here.items())
+    same = total == sum(product(shape) * copies for shape, copies in there.items())
+    if not same or not (of_pieces(model) or {*here} <= unread):
+        return ""
+    named = ", ".join(sorted(paths[shape] for shape in here))
+    return f"{here.total():,} weights here, {there.total():,} there: only their total compared, {total:,} ({named})"
+
+
+def _sides(shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape without dimensions of 1, sorted: a weight may be stored transposed."""
+    return tuple(sorted(size for size in shape if size != 1))
+
+
+def _tied_anyway(model: Model, theirs: Any) -> bool:
+    """Whether the class ties weights that its config and the description leave untied: T5, from transformers 5 on."""
+    own = _own(model)
+    untied = not list(model.spec["stacks"].values())[-1]["head"]["tied"]
+    if not untied or (own is not None and own.get("tie_word_embeddings") is not False):
+        return False
+    return getattr(type(theirs.config)(tie_word_embeddings=False), "tie_word_embeddings", None) is True
+
+
+def _flops(model: Model, notes: list[str], theirs: Any, where: str) -> Iterator[CheckedRow]:
+    """FLOPs of a forward pass at `POINT`, or at a length for which its pieces hold, if both sides count the same."""
+    point: dict[str, Any] = {
+        **POINT,
+        "tokens": max([POINT["tokens"], *(piece["least"] for piece in listed(model.spec))]),
+        "source": POINT["source"] if model.has_encoder_apart and not model.reads_no_ids else None,
+    }
+    ledger = model.ledger(**point)
+    found, why = None, "scans are computed in chunks or step by step there"
+    if not any(entry.kind == "recurrent" for entry in ledger):
+        found, why = via.forward_flops(theirs, **point, drawn=of_pieces(model))
+    if found is None:
+        notes.append(f"flops, by {ORACLE}: not compared: {why}")
+        return
+    sizes = ", ".join(
+        f"{letter} = {size}" for letter, size in zip(("B", "T", "T_src"), point.values(), strict=True) if size
+    )
+    total, theirs_total = ledger.total("flops"), sum(found.values())
+    where = f"{where} at {sizes}"
+    yield CheckedRow("", "flops", total, theirs_total, total == theirs_total, ORACLE, where)
+    if not of_pieces(model):
+        yield from _by_module(ledger, found, where, len(model.spec["stacks"]) > 1)
+
+
+LAYER = re.compile(r"(?:^|\.)(?:layers|layer|h|blocks|block)\.(\d+)\.(.+)")
+HALF = re.compile(r"(?:^|\.)(encoder|decoder)\.")
+Named = tuple[str, int | None, str]  # encoder or decoder, layer, and name there
+
+
+def _by_module(ledger: Ledger, found: Mapping[str, int], where: str, halves: bool) -> Iterator[CheckedRow]:
+    """FLOPs of layers' modules with known names there, and of the head; of a fused module those of all its parts.
+    Modules without a known name count only in the total."""
+    theirs: dict[Named, int] = {}
+    for path, number in found.items():
+        layer, half = LAYER.search(path), HALF.search(path) if halves else None
+        theirs[(half[1] if half else "", int(layer[1]), layer[2]) if layer else ("", None, path)] = number
+    groups: dict[frozenset[Named], list[tuple[str, str, int]]] = {}
+    for path, (first, share) in spread(ledger, lambda entry: entry.flops).items():
+        named, parts = frozenset(theirs.keys() & _named(path)), [(first, path, share)]
+        for other in [other for other in groups if other & named] if share else ():
+            named, parts = named | other, groups.pop(other) + parts
+        if share and named:
+            groups[named] = parts
+    copies: dict[str, list[CheckedRow]] = {}
+    for named, parts in groups.items():
+        first, path = (" + ".join(side) for side in zip(*(one[:2] for one in parts), strict=True))
+        predicted, measured = sum(one[2] for one in parts), sum(theirs[name] for name in named)
+        row = CheckedRow(path, "flops", predicted, measured, predicted == measured, ORACLE, where)
+        copies.setdefault(first, []).append(row)
+    for rows in copies.values():
+        yield from fold_copies(rows)
+
+
+# Of cross-attention; and T5's and BART's names, where a layer's modules are numbered, or have no parent.
+CROSS = ("encoder_attn", "layer.1.EncDecAttention", "crossattention")
+OTHERS = {
+    "attention.core": (*ATTENTION, "attention.self", "layer.0.SelfAttention"),
+    "experts.routed": tuple(f"{name}.experts" for name in MLP),
+    "cross_attention.core": CROSS,
+    **{f"attention.{one}": (f"layer.0.SelfAttention.{one}",) for one in "qkvo"},
+    **{f"cross_attention.{one}": tuple(f"{above}.{end}" for above in CROSS for end in (one, f"{one}_proj"))
+       for one in "qkv"},
+    "cross_attention.o": tuple(f"{above}.{end}" for above in CROSS for end in ("o", "out_proj")),
+    "feed_forward.gate": tuple(f"layer.{i}.DenseReluDense.wi_0" for i in (1, 2)),
+    "feed_forward.up": ("fc1", *(f"layer.{i}.DenseReluDense.{end}" for i in (1, 2) for end in ("wi", "wi_1"))),
+    "feed_forward.down": ("fc2", *(f"layer.{i}.DenseReluDense.wo" for i in (1, 2))),
+}  # fmt: skip
+
+
+def _named(path: str) -> set[Named]:
+    """Encoder or decoder, the layer, and the possible names there of a module with this path; the head has no layer."""
+    layer = re.match(r"(?:(encoder|decoder)\.)?layers\.(\d+)\.(.+)", path)
+    if layer is None:
+        return {("", None, name) for name in HEAD if path.endswith("head.projection")}
+    own = {*OTHERS.get(layer[3], ()), *names(path)}
+    return {(layer[1] or "", int(layer[2]), name) for name in own}
+
+
+def instantiate(model: Model) -> Any:
+    """transformers' model of a config.json: the unchanged one that the description was read from, so that a misreading
+    shows; else the exported one."""
+    try:
+        import transformers
+    except ModuleNotFoundError:
+        raise MissingExtra("--against transformers", "transformers", "transformers") from None
+    own = _own(model)
+    if own is not None:
+        return via.instantiate(own, model.name)
+    config, _ = to_config(model)
+    config["model_type"] = SAME.get(config["model_type"], config["model_type"])
+    with warnings.catch_warnings(), torch.device("meta"):
+        warnings.simplefilter("ignore")
+        try:
+            settings = transformers.AutoConfig.for_model(**config)
+            named = getattr(transformers, next(iter(config.get("architectures", [])), ""), None)
+            return named(settings) if named else _automatic(transformers, model).from_config(settings)
+        except Exception as error:  # whatever its classes refuse, in whatever way
+            reason = " ".join(str(error).split())[:120]
+            raise InputError(model.name, [f"transformers makes no model of its config.json: {reason}"]) from None
+
+
+def _own(model: Model) -> Any:
+    """The config.json that a description was read from; None where there is none, where the description was changed, or
+    where the config also has towers."""
+    place = Path(model.origin)
+    if model.spec["multimodal"] or place.suffix != ".json" or not place.is_file():
+        return None
+    data, *names = huggingface.parsed_file(place)
+    if huggingface.describe(data, *names)[0] != model.raw:
+        return None
+    return {**data, "model_type": SAME.get(data["model_type"], data["model_type"])}
+
+
+def _automatic(transformers: Any, model: Model) -> Any:
+    """The class that transformers chooses where the config names none, as the calculator does."""
+    head = next(reversed(model.spec["stacks"].values()))["head"]["form"]
+    kinds = {"masked-lm": "AutoModelForMaskedLM", "classifier": "AutoModelForImageClassification", "none": "AutoModel"}
+    if model.spec["kind"] == "audio":
+        return transformers.AutoModelForSpeechSeq2Seq
+    if model.reads_no_ids:
+        return transformers.AutoModelForImageTextToText
+    if model.spec["kind"] == "encoder-decoder":
+        return transformers.AutoModelForSeq2SeqLM
+    if model.spec["kind"] == "decoder" and head == "masked-lm":
+        return transformers.AutoModelForCausalLM
+    return getattr(transformers, kinds.get(head, "AutoModelForCausalLM"))

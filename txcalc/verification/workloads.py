@@ -1,0 +1,401 @@
+"""Prefill, decode and training steps on a device: peak memory and time, with predictions. Unlike rows of an oracle
+these need not be equal; each says how far apart they are, and why."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from msgspec.structs import replace
+from torch import Tensor
+
+from txcalc.curves import PYTORCH
+from txcalc.hardware import Accelerator
+from txcalc.ledger import FEED_FORWARD
+from txcalc.model import Model
+from txcalc.parts.part import Workload
+from txcalc.planning.crossover import CORE, RULES, crossovers, lengths
+from txcalc.planning.layout import Layout
+from txcalc.planning.parallelism import PipelineStage
+from txcalc.planning.serving.durations import Cost, total
+from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.rank_memory import RankBytes
+from txcalc.planning.serving.rank_time import RankTime
+from txcalc.planning.training import Recipe, memory, reached
+from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.memory import Ranks
+from txcalc.planning.training.step import Step, StepTimer
+from txcalc.reference import CacheTensors, build, inputs, mode
+from txcalc.units import iec
+from txcalc.verification import device as devices, kernels
+from txcalc.verification.flops import learning
+from txcalc.verification.measure import Peak, Work, captured, measured, part_seconds, seconds, traced
+from txcalc.verification.saved import claims
+from txcalc.verification.storage import state_bytes
+from txcalc.verification.subject import Subject as Modules
+from txcalc.verification.verdict import Measurement, Verdict, module_paths
+
+NAMES = {torch.float32: "fp32", torch.bfloat16: "bf16"}
+ALONE = Layout()
+CAPTURED = "captured"
+WORKS = 2  # as often is a piece of work done: once before it counts
+
+
+class Load(NamedTuple):
+    """A unit of work. `tokens` are new ones of each of `batch` sequences that have `past` in the cache.
+
+    kind      "prefill" (with a cache where there is one, logits of the last position), "decode", "training" (forward,
+              backward of the sum of all outputs, AdamW's step; with `checkpoint` blocks are computed again)
+    absorbed  MLA without expanding its latents
+    """
+
+    kind: str
+    batch: int
+    tokens: int
+    past: int = 0
+    checkpoint: bool = False
+    absorbed: bool = False
+
+    def __str__(self) -> str:
+        past = f", {self.past:,} past" if self.past else ""
+        words = ", blocks computed again" * self.checkpoint + ", latents absorbed" * self.absorbed
+        return f"{self.kind} B = {self.batch:,}, T = {self.tokens:,}{past}{words}"
+
+
+class DeviceModel(NamedTuple):
+    """A model on a device."""
+
+    model: Model
+    device: str
+    dtype: torch.dtype
+
+    def data(self, load: Load, device: str) -> tuple[Tensor, ...]:
+        """Fresh random inputs; a decode step's are ids alone, what it needs of an encoder is in the cache."""
+        made = inputs(self.model, load.batch, load.tokens, device=device)
+        made = made[:1] if load.past else made
+        return tuple(x.to(self.dtype) if x.is_floating_point() else x for x in made)
+
+    def remembered(self, load: Load) -> Callable[[str], CacheTensors]:
+        """A cache of random values for `past` tokens, of the shapes that a prefill on meta leaves."""
+        shapes = CacheTensors(room=WORKS * load.tokens)
+        if load.past:
+            net = build(self.model, device="meta", dtype=self.dtype)
+            given = self.data(load._replace(tokens=load.past, past=0), "meta")
+            with torch.no_grad(), mode(static=True, last=True):
+                net(*given, cache=shapes)
+
+        def made(device: str) -> CacheTensors:
+            cache = CacheTensors(shapes.room)
+            cache.past = shapes.past
+            cache.buffers = {path: _random(kept, device) for path, kept in shapes.buffers.items()}
+            for path, kept in shapes.tensors.items():
+                room = cache.buffers.get(path)
+                cache.tensors[path] = tuple(b[:, : cache.past] for b in room) if room else _random(kept, device)
+            for path, table in shapes.distances.items():
+                (cache.distances[path],) = _random((table,), device)
+            return cache
+
+        return made
+
+    def forward(self, net: Any, load: Load, given: tuple[Tensor, ...], cache: CacheTensors | None) -> Any:
+        """One pass without gradients, as a server does it; time and memory depend on no data, as experts take turns.
+        Absorbed latents are one key for all heads, wider than their values: PyTorch has no fused kernel for that, and
+        would make a copy for each head; plain products do not."""
+        cuda = devices.is_cuda(self.device)
+        with torch.no_grad(), mode(last=True, even=True, absorbed=load.absorbed, explicit=load.absorbed, grouped=cuda):
+            return net(*given, cache=cache) if self.model.decodes else net(*given)
+
+    def prepare(self, load: Load) -> Callable[[str], Work]:
+        """For `measure`: on a device, the modules and data, and the work that is done with them, again and again. A
+        decode step's cache grows by each."""
+        if load.kind == "training":
+            return partial(self._training, load)
+        remembered = self.remembered(load._replace(past=max(load.past - load.tokens, 0)))
+
+        def made(device: str) -> Work:
+            net, given = build(self.model, device=device, dtype=self.dtype), self.data(load, device)
+            kept = remembered(device)
+
+            def work() -> None:
+                self.forward(net, load, given, kept if load.past else CacheTensors())
+
+            return work
+
+        return made
+
+    def stepping(self, load: Load) -> Callable[[], Work]:
+        """For clocks: one module, and each time a step of it on fresh data."""
+        net, remembered = build(self.model, device=self.device, dtype=self.dtype), self.remembered(load)
+        return partial(self.step, net, load, remembered)
+
+    def step(self, net: Any, load: Load, remembered: Callable[[str], CacheTensors]) -> Work:
+        """A pass on fresh data, ready to go."""
+        given, cache = self.data(load, self.device), remembered(self.device)
+        return lambda: self.forward(net, load, given, cache)
+
+    def _training(self, load: Load, device: str) -> Work:
+        """A step whose loss is the sum of all outputs, whatever the model's are."""
+
+        def loss(net: Any, given: tuple[Tensor, ...]) -> Any:
+            result = net(*given)
+            return sum(part.sum() for part in (result if isinstance(result, tuple) else (result,)))
+
+        return self._step(load, device, loss, foreach=devices.is_cuda(device))  # its default of real tensors
+
+    def learning(self, load: Load, device: str) -> Work:
+        """A step of a language model: cross-entropy of the next token, in fp32, and a fused optimizer, as `train`
+        counts it: one that is not holds temporaries of the weights' size."""
+
+        def loss(net: Any, given: tuple[Tensor, ...]) -> Any:
+            return F.cross_entropy(net(*given).flatten(0, 1).float(), given[0].roll(-1, 1).flatten())
+
+        return self._step(load, device, loss, fused=True)
+
+    def _step(self, load: Load, device: str, loss: Callable[[Any, tuple[Tensor, ...]], Any], **optimizing: Any) -> Work:
+        net = build(self.model, device=device, dtype=self.dtype)
+        given = learning(net, self.data(load, device))
+        optimizer = torch.optim.AdamW(net.parameters(), **optimizing)
+
+        def work() -> None:
+            optimizer.zero_grad(set_to_none=True)
+            with mode(checkpoint=load.checkpoint, even=True):
+                loss(net, given).backward()
+            optimizer.step()
+
+        return work
+
+    def least_bytes(self, load: Load) -> int:
+        """What has to be in memory at once: weights and cache; of a training step weights, AdamW's two moments, and the
+        larger of the gradients and of what backward needs, where the ledger claims to know it."""
+        width = self.dtype.itemsize
+        logits = "all" if load.kind == "training" else "last"
+        ledger = self.model.ledger(load.batch, load.tokens, load.past, logits=logits)
+        weights = ledger.total("params") * width
+        if load.kind != "training":
+            cache = sum(load.batch * state_bytes(entry, width) for entry in ledger) if self.model.decodes else 0
+            return weights + cache  # type: ignore[no-any-return]
+        learned = reached(ledger).total("active") * width
+        kept = ledger.total("saved") * width if claims(ledger) and not load.checkpoint else 0
+        return weights + 2 * learned + max(learned, kept)  # type: ignore[no-any-return]
+
+
+def _random(like: tuple[Tensor, ...], device: str) -> tuple[Tensor, ...]:
+    return tuple(torch.randn(tensor.shape, dtype=tensor.dtype, device=device) for tensor in like)
+
+
+def peak_memory(subject: DeviceModel, load: Load) -> Measurement:
+    """The most that is held at once: of fake tensors (predicted), and on the device."""
+    prepare = subject.prepare(load)
+    foreseen, found = traced(prepare, subject.device), measured(prepare, subject.device)
+    least, gap = subject.least_bytes(load), _gap(foreseen, found)
+    held = (
+        {} if found.reserved is None else {"taken from the device and not used: fragments": found.reserved - found.peak}
+    )
+    planned = deployed(subject, load)
+    above = {f"for what it computes ({_largest(foreseen.added)})": foreseen.peak - least}
+    return Measurement(
+        "peak memory", str(load), "", "bytes", least, foreseen.peak, found.peak, gap, held, planned, above
+    )
+
+
+def deployed(subject: DeviceModel, load: Load) -> int | None:
+    """Bytes that `deploy` sets aside for a pass on one accelerator, without what engines keep for themselves: weights,
+    pages of the cache, and the larger of activations and logits. None for a training step."""
+    if load.kind == "training":
+        return None
+    form = engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype], chunk=load.batch * load.tokens)
+    held, context = RankBytes(subject.model, PipelineStage(0, 1, subject.model.root), form), load.past + load.tokens
+    steps = held.activations(context, load.batch)
+    used = [size for name, size in steps.items() if name != ("decode" if load.kind == "prefill" else "prefill")]
+    return held.weights_bytes + held.cache_bytes(context, load.batch) + max(used)
+
+
+def _largest(sizes: Mapping[str, int]) -> str:
+    """The three operators that have most."""
+    return ", ".join(sorted((name for name in sizes if sizes[name] > 0), key=lambda name: -sizes[name])[:3])
+
+
+def _gap(foreseen: Peak, found: Peak) -> dict[str, float]:
+    """Measured less predicted, by name; the parts add up to it."""
+    asked = found.peak if found.requested is None else found.requested
+    names: dict[str, float] = {}
+    if asked != foreseen.peak:
+        apart = Counter(found.by_operator)
+        apart.subtract(foreseen.by_operator)
+        sign = 1 if asked > foreseen.peak else -1
+        who = _largest({name: sign * size for name, size in apart.items()})
+        names[f"scratch space and workspaces ({who})"] = asked - foreseen.peak
+    if found.peak != asked:
+        names["blocks larger than asked for: rounded up, or with a rest that was not split off"] = found.peak - asked
+    return names
+
+
+def times(
+    subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5, notes: list[str] | None = None
+) -> Iterator[Measurement]:
+    """Seconds of a pass and of its parts by kind, on fresh data each time, beside the roofline's floor and what was
+    expected of the accelerator's efficiency; on CUDA a decode step also as a graph that is replayed. `notes` is told
+    where none can be captured."""
+    net, remembered = build(subject.model, device=subject.device, dtype=subject.dtype), subject.remembered(load)
+    fresh = partial(subject.step, net, load, remembered)
+    costs = expected_times(subject, load, accelerator)
+    whole = costs[""]
+    taken = median(seconds(fresh, subject.device, repeats))
+    kinds = {path: entry.kind for entry in subject.model.ledger() for path in module_paths(entry, experts=True)}
+    parts = part_seconds(net, kinds, fresh, subject.device, repeats)
+    yield Measurement("time", str(load), "", "seconds", whole.floor, whole.achievable, taken)
+    if devices.is_cuda(subject.device) and load.kind == "decode":
+        alone = costs[CAPTURED]
+        try:
+            replayed = median(captured(fresh, subject.device, repeats))
+            yield Measurement("time", f"{load}, {CAPTURED}", "", "seconds", alone.floor, alone.achievable, replayed)
+        except RuntimeError as error:
+            if devices.ran_out(error) or notes is None:
+                raise
+            notes.append(f"not captured: {str(error).splitlines()[0]}")
+    for kind, found in parts.items():
+        cost = costs.get(kind, Cost())
+        yield Measurement("time", str(load), kind, "seconds", cost.floor, cost.achievable, found)
+
+
+def expected_times(subject: DeviceModel, load: Load, accelerator: Accelerator) -> dict[str, Cost]:
+    """What a pass costs by kind of part; under "" the whole, under `CAPTURED` the whole without the host."""
+    costs = rank(subject, accelerator).parts(workload(subject.model, load))
+    alone = rank(subject, accelerator, issued=False).cost(workload(subject.model, load))
+    return {"": total(costs.values()), CAPTURED: alone, **costs}
+
+
+def launches(subject: DeviceModel, load: Load) -> tuple[list[Measurement], dict[str, Any]]:
+    """Products and attentions that the ledger counts and that run in one pass, and which kernels these are."""
+    work = subject.prepare(load)(subject.device)
+    work()
+    found = kernels.ran(work, subject.device)
+    logits, training = ("all", True) if load.kind == "training" else ("last", False)
+    mla = "absorbed" if load.absorbed else "expanded"
+    ledger = subject.model.ledger(load.batch, load.tokens, load.past, logits=logits, mla=mla)
+    return list(kernels.figures(ledger, str(load), training, found)), found.described()
+
+
+def training_speed(
+    subject: DeviceModel, load: Load, accelerator: Accelerator, repeats: int = 5
+) -> Iterator[Measurement]:
+    """A step with cross-entropy of the next token and AdamW, all in the dtype of the weights, beside `train`: seconds,
+    tokens per second, bytes allocated and reserved."""
+    said = f"{load}, cross-entropy"
+    plan, step = expected_step(subject, load, accelerator)
+    prepare = partial(subject.learning, load)
+    found = measured(prepare, subject.device)
+    devices.tidy(subject.device)
+    work = prepare(subject.device)
+    taken = median(seconds(lambda: work, subject.device, repeats))
+    yield Measurement("time", said, "", "seconds", step.floor, step.seconds, taken)
+    speed = step.tokens / taken
+    yield Measurement("speed of training", said, "", "tokens/s", None, step.tokens / step.seconds, speed)
+    least = subject.least_bytes(load)
+    yield Measurement("memory of training", said, "", "bytes", least, plan.fullest.allocated, found.peak)
+    if found.reserved is not None:
+        yield Measurement(
+            "memory of training", f"{said}, reserved", "", "bytes", least, plan.fullest.reserved, found.reserved
+        )
+
+
+def expected_step(subject: DeviceModel, load: Load, accelerator: Accelerator) -> tuple[Ranks, Step]:
+    """What `train` says of a training step in the dtype of the weights: its memory, and its time if the experts of a
+    layer ran one after the other, as the reference's modules do."""
+    name = NAMES[subject.dtype]
+    recipe = Recipe(
+        ALONE, micro_batch=load.batch, tokens=load.tokens, recompute="blocks" if load.checkpoint else "none",
+        parameter=name, gradient=name, compute=name,
+    )  # fmt: skip
+    plan, machine = memory(subject.model, recipe), Machine.of(accelerator, products=name)
+    return plan, StepTimer(subject.model, recipe, machine, modules=True).step(plan)
+
+
+def rank(subject: DeviceModel, accelerator: Accelerator, issued: bool = True) -> RankTime:
+    """The whole model on one accelerator as its modules are called, its cache in their dtype; `issued`: by the host."""
+    form = replace(engine(subject.model, NAMES[subject.dtype], NAMES[subject.dtype]), kernels=PYTORCH)
+    return RankTime(PipelineStage(0, 1, subject.model.root), ALONE, accelerator, form, eager=True, issued=issued)
+
+
+def workload(model: Model, load: Load) -> Workload:
+    """The ledger's workload for a measured load."""
+    mla = "absorbed" if load.absorbed else "expanded"
+    return model.workload(load.batch, load.tokens, load.past, logits="last", mla=mla)
+
+
+def attention_share(seconds: Mapping[str, float]) -> float:
+    """Time of the attention core over that of the feed-forward, from the seconds of each kind of part."""
+    core, feed_forward = (sum(seconds.get(kind, 0.0) for kind in kinds) for kinds in (CORE, FEED_FORWARD))
+    return core / feed_forward
+
+
+def overtaking(subject: DeviceModel, tokens: Sequence[int], accelerator: Accelerator) -> Iterator[Measurement]:
+    """Times of the attention core and of the feed-forward at growing lengths of one sequence, and the length at which
+    the first outweighs the second: by FLOPs, as expected of this accelerator, and as measured between two lengths."""
+    expected, measured = list[float](), list[float]()
+    for length in tokens:
+        found = {figure.part: figure for figure in times(subject, Load("prefill", 1, length), accelerator, 3)}
+        yield from (found[kind] for kind in (*CORE, *FEED_FORWARD) if kind in found)
+        expected.append(attention_share({kind: figure.predicted or 0.0 for kind, figure in found.items()}))
+        measured.append(attention_share({kind: figure.measured for kind, figure in found.items()}))
+    met = crossing(tokens, measured)
+    if met is None:
+        return
+    rule = next(c for c in crossovers(lengths(subject.model)) if c.rule is RULES[0] and c.attention == "masked")
+    by_time = crossing(tokens, expected)
+    foreseen: list[tuple[str, float | None]] = [("masked FLOPs", rule.tokens), ("expected times", by_time)]
+    for how, where in foreseen:
+        if where is not None:
+            yield Measurement("attention outweighs the feed-forward", f"by {how}", "", "tokens", None, where, met)
+
+
+def common(model: Model, device: str) -> tuple[Load, ...]:
+    """What is measured of any model where nothing else is asked: sizes that suit the device and the model."""
+    cuda = devices.is_cuda(device)
+    rows = Modules(model).longest or 2048
+    long, batch = min(2048 if cuda else 256, model.context or 256, rows), 8 if cuda else 2
+    short = max(long // 4, 1)
+    passes = (Load("prefill", 1, short), Load("prefill", batch, short), Load("prefill", 1, long))
+    steps = (Load("decode", 1, 1, long - 1), Load("decode", batch, 1, long - 1))
+    training = Load("training", 1, short), Load("training", 1, short, checkpoint=True)
+    if model.fixed_length:
+        passes = Load("prefill", 1, 1), Load("prefill", batch, 1), Load("prefill", 2 * batch, 1)
+        training = Load("training", batch, 1), Load("training", batch, 1, checkpoint=True)
+    return passes + (() if long == 1 or not model.decodes else steps) + training
+
+
+def measure(verdict: Verdict, subject: DeviceModel, wanted: Sequence[str], accelerator: Accelerator | None) -> None:
+    """Adds the figures of `common` work to a verdict; what is foreseen not to fit is not run, and said.
+
+    Errors: `Refuted`, with the number of layers that would fit, where memory runs out all the same.
+    """
+    try:
+        for load in common(subject.model, subject.device):
+            needed, free = traced(subject.prepare(load), subject.device).peak, devices.free_bytes(subject.device)
+            if needed > free:
+                verdict.notes.append(f"{load}: not run, it needs {iec(needed)} of the {iec(free)} that are free")
+                continue
+            if "peak" in wanted:
+                verdict.figures.append(peak_memory(subject, load))
+            if "time" in wanted and accelerator is not None and load.kind != "training":
+                verdict.figures += times(subject, load, accelerator)
+            devices.tidy(subject.device)
+    except RuntimeError as error:
+        if not devices.ran_out(error):
+            raise
+        raise devices.exhausted(error, *subject) from None
+
+
+def crossing(tokens: Sequence[int], ratios: Sequence[float]) -> float | None:
+    """The length at which a ratio reaches 1, between two lengths on a line through their logarithms; None: at none."""
+    for (low, under), (high, over) in pairwise(zip(tokens, ratios, strict=True)):
+        if under < 1 <= over:
+            return float(low * (high / low) ** (math.log(1 / under) / math.log(over / under)))
+    return None

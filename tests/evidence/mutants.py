@@ -240,7 +240,7 @@ def same(mine: tuple[int | None, int], other: tuple[int, int]) -> bool:
 _OWN = """
 bigbird_pegasus big_bird longt5 falcon_mamba mamba mamba2 jamba bamba zamba zamba2 xlstm nemotron_h granitemoehybrid
 rwkv recurrent_gemma minimax falcon_h1 qwen3_next qwen3_5_text qwen3_5_moe_text kimi_linear olmo_hybrid bailing_hybrid
-lfm2 lfm2_moe lfm3 llama4_text fnet falcon inkling_text mra reformer zaya diffusion_gemma
+lfm2 lfm2_moe lfm3 llama4_text falcon inkling_text zaya diffusion_gemma
 """
 OWN_WAYS = frozenset(_OWN.split())
 # Modules whose own products are a scan in chunks, and the leaves that stand for them here: all around them is compared.

@@ -188,10 +188,6 @@ def chunked(net: Any, tower: Model, tokens: int) -> None:
     net.get_audio_features(filled(0, 1, a.num_mel_bins, frames), filled(1, 1, frames, whole=True))
 
 
-def words(net: Any, tower: Model, tokens: int) -> None:
-    net.enc_to_dec_proj(net.text_encoder(filled(0, 1, tokens, whole=True)).last_hidden_state)
-
-
 def waves(net: Any, tower: Model, tokens: int) -> None:
     """One of two codecs, and its part of the projector."""
     name = "acoustic" if "acoustic" in tower.name else "semantic"
@@ -210,7 +206,6 @@ OF: dict[Run, tuple[str, int, str]] = {
     spectrum: ("audio", 30, ""),
     chunked: ("audio", 65, ""),
     edged: ("vision", 18 * 30, ""),
-    words: ("text", 64, "text_encoder enc_to_dec_proj"),
     waves: ("acoustic", 64, "acoustic_"),
 }
 SMALL = json.loads((Path(__file__).parents[1] / "data" / "hf" / "towers.json").read_text())
@@ -305,7 +300,6 @@ CASES: dict[str, tuple[str, Mapping[str, Any], Run]] = {
     "qwen3_omni_moe, audio": ("Qwen3OmniMoeThinkerForConditionalGeneration",
         changed("qwen3_omni_moe_thinker qwen3_omni_moe_audio_encoder", "audio_config", n_window=50, n_window_infer=200),
         chunked),
-    "musicgen, T5": ("MusicgenForConditionalGeneration", SMALL["musicgen encodec"]["config"], words),
     "instructblip, Q-Former": ("InstructBlipForConditionalGeneration",
         SMALL["instructblip blip_2_vision_model"]["config"], prompted),
     "instructblipvideo": ("InstructBlipVideoForConditionalGeneration",

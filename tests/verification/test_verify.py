@@ -253,7 +253,7 @@ def test_weights_that_no_token_runs_through_are_compared_in_total(
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["FunnelForMaskedLM", "ProphetNet 3", "LongcatFlashForCausalLM"])
+@pytest.mark.parametrize("name", ["XLNetModel", "LongcatFlashForCausalLM"])
 def test_transformers_own_modules_of_what_is_listed_leaf_by_leaf(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -265,9 +265,8 @@ def test_transformers_own_modules_of_what_is_listed_leaf_by_leaf(
     model = load(place)
     verdict = verify_all(place, against="transformers", oracles=["transformers"] if name[0] == "L" else ())
     assert verdict.ok and any(row.quantity == "params" for row in verdict.rows)
-    if name.startswith("Funnel"):  # a difference of FLOPs fails, whatever its reader notes
-        assert model.notes and any(row.quantity == "flops" for row in verdict.rows)
-        assert any("only their total compared" in note for note in verify(model, ["transformers"]).notes)
+    if name.startswith("XLNet"):
+        assert any(row.quantity == "flops" for row in verdict.rows)
         with monkeypatch.context() as patched:
             patched.setattr("txcalc.verification.via.forward_flops", lambda *_, **__: ({"": 1}, ""))
             assert [row.quantity for row in verify(model, ["transformers"]).failures] == ["flops"]
@@ -294,16 +293,12 @@ def test_flops_are_compared_at_a_length_that_what_is_listed_holds_for(
 
     with monkeypatch.context() as patched:
         patched.setattr("txcalc.verification.via.forward_flops", untold)
-        assert against("FunnelForMaskedLM").ok and against("Reformer plain").ok
         configs["Wav2Vec2ForXVector"]["config"] |= {"tdnn_kernel": [5, 3], "tdnn_dilation": [2, 3], "tdnn_dim": [9, 8]}
         assert against("Wav2Vec2ForXVector").ok
-    assert asked == [7, 9, 15]  # Reformer's texts of 8 tokens and fewer have fewer keys
+    assert asked == [15]
     # A text and a sound in which similarities are of the batch, frames of a sound, and weights made outside of meta.
-    # Nor of chunks that are chosen by what is read: its code runs on a text drawn at random.
-    for name in ("clap", "Speech2TextModel", "XLNetModel", "ReformerModel"):
+    for name in ("Speech2TextModel", "XLNetModel"):
         assert any(row.quantity == "flops" and row.equal for row in against(name).rows), name
-    # Its attention would be compared with zeros.
-    assert any("its attention is a CUDA kernel" in note for note in against("MraModel").notes)
 
 
 @pytest.mark.slow

@@ -66,12 +66,6 @@ def test_what_transformers_refuses_is_said_where_no_size_depends_on_it() -> None
     assert describe(good("hand/llama") | {"torch_dtype": "relu"})[3] == (
         "its dtype is 'relu', of which transformers may make nothing: bf16 is counted",
     )
-    sound = {"model_type": "musicgen_melody", "architectures": ["MusicgenMelodyForConditionalGeneration"]}
-    towers = json.loads((HF / "towers.json").read_text())["musicgen_melody encodec"]["config"] | sound
-    notes = describe(towers | {"audio_encoder": {**towers["audio_encoder"], "upsampling_ratios": None}})[3]
-    assert [one for one in notes if "refuses" in one] == [
-        "transformers' musicgen_melody refuses, though no size depends on it: audio_encoder.upsampling_ratios = null"
-    ]
 
 
 def test_a_width_of_heads_that_its_class_derives_may_stand_beside() -> None:

@@ -34,7 +34,7 @@ LLAMA: Config = {
 # its card says so, its parameters; whose code that is; and FLOPs at "BxT", where no other test has them.
 CASES: dict[str, dict[str, Any]] = json.loads((HF / "custom.json").read_text())
 # Types whose small configs have other keys than Llama's.
-SPECIAL = ("bailing", "deepseek", "gpt_oss", "kimi", "mixtral", "musicgen", "minimax", "nemotron_h", "qwen3_5", "LLaVA")
+SPECIAL = ("bailing", "deepseek", "gpt_oss", "kimi", "mixtral", "minimax", "nemotron_h", "qwen3_5", "LLaVA")
 STEP3: Config = json.loads((HF / "hand.json").read_text())["step3"]
 MIXED = {"num_experts_per_tok": 2, "first_k_dense_replace": 1, "n_shared_experts": 2, "moe_intermediate_size": 24}
 

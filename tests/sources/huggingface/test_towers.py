@@ -141,9 +141,9 @@ def changed(**changes: Any) -> dict[str, Any]:
     return SMALL | {"vision_config": SMALL["vision_config"] | changes}
 
 
-def timm(name: str, architecture: str = "", **tower: Any) -> dict[str, Any]:
+def timm(architecture: str = "", **tower: Any) -> dict[str, Any]:
     """A model of this type whose tower timm builds."""
-    own = TRUTH["fast_vlm mci3" if name == "fast_vlm" else "perception_lm PE-Lang"]["config"]
+    own = TRUTH["perception_lm PE-Lang"]["config"]
     kept = {"architecture": architecture or own["vision_config"]["architecture"], "hidden_size": 3072}
     if architecture:
         del kept["hidden_size"]
@@ -163,16 +163,10 @@ def timm(name: str, architecture: str = "", **tower: Any) -> dict[str, Any]:
         ({key: SMALL[key] for key in SMALL if key != "vision_config"}, "vision_config is missing"),
         ({**SMALL, "model_type": "perception_lm", "text_config": CONFIGS["llama-7b"]},
          "vision_config.architecture is 'resnet50', expected one of vit_pe_core_tiny_patch16_384"),
-        (timm("fast_vlm", "fastvit_mci3"), "vision_config.hidden_size is missing, expected 3,072"),
-        (timm("fast_vlm", "fastvit_mci5", hidden_size=3072), "architecture is 'fastvit_mci5', expected"),
-        (timm("fast_vlm", model_args={"cls_ratio": 1.0}), "model_args.cls_ratio is 1.0, expected one of layers"),
-        (timm("fast_vlm", model_args={"embed_dims": [96, 200, 400, 800, 1600]}), "embed_dims is [96, 200, 400, 800"),
-        (timm("fast_vlm", model_args={"embed_dims": [3, 6, 12, 24, 48]}), "embed_dims is [3, 6, 12, 24, 48], expected"),
-        (timm("fast_vlm") | {"vision_feature_layer": -2}, "vision_feature_layer is -2, expected -1"),
-        (timm("perception_lm", "vit_pe_lang_large_patch14_448"), "model_args.embed_dim is missing"),
-        (timm("perception_lm", "vit_pe_core_large_patch14_336", model_args={"embed_dim": 1024}),
+        (timm("vit_pe_lang_large_patch14_448"), "model_args.embed_dim is missing"),
+        (timm("vit_pe_core_large_patch14_336", model_args={"embed_dim": 1024}),
          "global_pool is 'map', expected"),
-        (timm("perception_lm", "vit_pe_lang_large_patch14_448", model_args={"embed_dim": 1024, "img_size": [13, 13]}),
+        (timm("vit_pe_lang_large_patch14_448", model_args={"embed_dim": 1024, "img_size": [13, 13]}),
          "img_size is [13, 13], expected at least 14"),
     ],
 )  # fmt: skip

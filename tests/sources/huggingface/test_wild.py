@@ -17,6 +17,7 @@ from txcalc import load
 from txcalc.errors import InputError
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe, release
+from txcalc.sources.huggingface.families import REFUSED as NOT_READ
 
 judge = runpy.run_path(str(EVIDENCE / "configs.py"))["judge"]
 
@@ -149,7 +150,6 @@ def test_keys_of_other_peoples_code_pass_only_beside_what_makes_them_harmless() 
     ("keys", "like"),
     [("embedding_size", "albert"), ("embedding_size summary_use_proj", "electra"),
      ("embedding_size intra_bottleneck_size true_hidden_size", "mobilebert"),
-     ("embedding_size conv_kernel_size head_ratio", "convbert"),
      ("pos_att_type relative_attention type_vocab_size", "deberta"),
      ("pos_att_type relative_attention position_buckets type_vocab_size", "deberta-v2"),
      ("type_vocab_size", "bert"), ("", "")],
@@ -201,6 +201,14 @@ def test_a_text_config_holds_what_differs_from_its_class() -> None:
         describe({"model_type": "qwen2"})
 
 
+def test_types_of_transformers_that_are_not_read_name_the_way_to_measure_them() -> None:
+    known = [name for name in NOT_READ if release.knows(name)]
+    assert {"resnet", "detr", "sam2", "segformer", "musicgen", "moshi", "reformer", "owlvit"} <= {*known}
+    for name in known:
+        with pytest.raises(InputError, match=r"which is not read: .*; txcalc show … --via transformers"):
+            describe({"model_type": name})
+
+
 @pytest.mark.parametrize(
     ("model_type", "cls", "owner"),
     [
@@ -209,7 +217,6 @@ def test_a_text_config_holds_what_differs_from_its_class() -> None:
         ("llama", "MistralForCausalLM", "a class of mistral"),
         ("bert", "BertForEverything", "a class of other code"),
         ("t5", "MT5ForConditionalGeneration", "a class of mt5"),
-        ("focalnet", "ResNetModel", "such as FocalNetForImageClassification, FocalNetModel .that is a class of resnet"),
     ],
 )
 def test_class_and_type_agree(model_type: str, cls: str, owner: str) -> None:
@@ -331,7 +338,7 @@ def test_each_text_of_a_batch_is_multiplied_by_each_picture() -> None:
     assert verify(model, ["saved"]).ok  # each half's vectors alone are kept for it
 
 
-@pytest.mark.parametrize("name", ["metaclip_2", "owlv2", "owlvit"])
+@pytest.mark.parametrize("name", ["metaclip_2"])
 def test_recorded_words_see_those_before_them_alone(name: str) -> None:
     config = json.loads((HF / "small.json").read_text())[name]["config"]
     text, ledger = config["text_config"], build(*describe(config)).ledger(1, 6)
@@ -438,24 +445,6 @@ def test_of_a_model_of_other_code_its_language_model_is_read_alone_where_that_is
     assert build(*describe({**config, "model_type": []}, ignore=["model_type"])).params == alone.params
 
 
-def test_what_transformers_writes_of_a_backbone_by_name_changes_nothing() -> None:
-    config: dict[str, Any] = {"model_type": "detr", "architectures": ["DetrForObjectDetection"], "backbone": "resnet50"}
-    written: dict[str, Any] = {"in_chans": 3, "out_indices": [1, 2, 3, 4]}
-    for more in ({}, {"dilation": True}):
-        kwargs = written | ({"output_stride": 16} if more else {})
-        assert build(*describe(config | more | {"backbone_kwargs": kwargs})).params == build(*describe(config)).params
-    for other in ({**written, "out_indices": [1, 2]}, {**written, "output_stride": 16}, {"in_chans": 4}):
-        with pytest.raises(InputError, match=r"backbone_kwargs is .* which transformers itself writes"):
-            describe(config | {"backbone_kwargs": other})
-
-
-def test_no_layer_of_many_is_left_out() -> None:
-    """Mask2Former's decoder, whose layers take turns at three maps."""
-    config = json.loads((HF / "small.json").read_text())["mask2former"]["config"]
-    few, some, many = (build(*describe(config | {"decoder_layers": 1 + n})).params for n in (900, 1000, 1100))
-    assert many - some == some - few > 0
-
-
 def test_sizes_beside_a_text_that_nothing_reads() -> None:
     """PaliGemma's published files have a vocabulary there that is smaller than the model's."""
     config = json.loads((HF / "towers.json").read_text())["paligemma default"]["config"]
@@ -465,7 +454,7 @@ def test_sizes_beside_a_text_that_nothing_reads() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "least"), [("small", 400), ("towers", 150)])
+@pytest.mark.parametrize(("name", "least"), [("small", 250), ("towers", 150)])
 def test_what_transformers_saves_again_is_read_alike(name: str, least: int) -> None:
     transformers = pytest.importorskip("transformers")
     rows = json.loads((HF / f"{name}.json").read_text()).items()

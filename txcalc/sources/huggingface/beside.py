@@ -194,10 +194,6 @@ OTHERS = {
     "clip_vision_model": "clip",
     "siglip_vision_model": "siglip",
     "pixtral": "pixtral",
-    "encodec": "codecs.encodec",
-    "mimi": "codecs.mimi",
-    "moshi_depth": "codecs.depth",
-    "t5": "codecs.t5",
 }
 BESIDE = {
     name: tuple(_plan(**row) for row in rows) for names, rows in table("beside.json").items() for name in names.split()

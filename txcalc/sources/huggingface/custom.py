@@ -7,7 +7,6 @@ from txcalc.sources.huggingface.config import TOP, WIDTH, Config, Raw, layered, 
 from txcalc.sources.huggingface.decoders import decoder
 from txcalc.sources.huggingface.image_text import clip_vision_model, config_of
 from txcalc.sources.huggingface.leaves import listed
-from txcalc.sources.huggingface.speech import wav2vec2
 from txcalc.sources.spec import real, size
 
 
@@ -102,18 +101,6 @@ def qwen2_reward(c: Config) -> Raw:
     return raw | {
         "head": {"form": "classifier", "classes": c.labels() if process else 1, "every": True, "transform": "relu"}
     }
-
-
-def pooled_speech(c: Config) -> Raw:
-    """wav2vec 2.0 or HuBERT, the mean of its frames, and a layer with a tanh before the classes: a class that many
-    repositories share."""
-    c.model_type = "hubert" if c.named("HubertForSpeechClassification") else "wav2vec2"
-    c.only(c.model_type, "model_type", why="architectures[0] is a class of it")
-    c.ignore("pooling_mode")
-    c.data = {key: value for key, value in c.data.items() if key != "architectures"}
-    raw, d, once = wav2vec2(c), c.size("hidden_size"), {"kind": "head", "at": [0, 1, 1]}
-    made = [piece("dense", "linear", d, d, **once), piece("dense_tanh", "tanh", d, **once)]
-    return raw | {"around": [*raw["around"], *made, piece("classifier", "linear", d, c.labels(), **once)]}
 
 
 def hunyuan(c: Config) -> Raw:

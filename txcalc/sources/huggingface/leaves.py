@@ -7,13 +7,11 @@ from functools import partial
 from typing import Any
 
 from txcalc.sources.huggingface.config import GLOBAL, TOP, Config, Raw, layered, piece
-from txcalc.sources.huggingface.encoder import bert_like
 from txcalc.sources.huggingface.keys import any_of
 from txcalc.sources.huggingface.sparse import uncounted
 from txcalc.sources.spec import MAX_SIZE, size
 
 Pieces = list[Raw]
-MOST_STAGES = 30  # each twice as wide as the one before
 
 
 def listed(raw: Raw, kinds: dict[str, Pieces], order: list[str]) -> Raw:
@@ -171,10 +169,9 @@ def _answers_of_bert(c: Config, raw: Raw, rows: int, inner: int) -> tuple[Pieces
     return [one | {"kind": "head"} for one in made], head
 
 
-def swin(c: Config, second: bool = False, whole: bool = False) -> Raw:
+def swin(c: Config, second: bool = False) -> Raw:
     """Stages of layers that attend in windows of a picture's patches, four of which are merged between stages. The
-    `second` version norms what the parts and merges give, and makes its biases of distances by two matrices. Windows
-    are `whole` in a backbone, whatever the picture's size."""
+    `second` version norms what the parts and merges give, and makes its biases of distances by two matrices."""
     c.alone()
     patch, channels = c.size("patch_size", default=4), c.size("num_channels", default=3)
     sides = _sides(c, patch)
@@ -202,7 +199,7 @@ def swin(c: Config, second: bool = False, whole: bool = False) -> Raw:
         around.append(
             piece("positions", "table", sides[0] * sides[1], width, kind="embedding", bias=True, **places(sides))
         )
-    kinds, merges, sides = _stages(c, width, heads, window, sides, ratio, act, bias, second, whole)
+    kinds, merges, sides = _stages(c, width, heads, window, sides, ratio, act, bias, second)
     around += [*merges, piece("norm", "layer_norm", last, kind="norm", **places(sides))]
     if c.head_of("classifier", "none") == "classifier":
         around.append(piece("classifier", "linear", last, c.labels(), kind="head", at=[0, 1, 1]))
@@ -211,7 +208,7 @@ def swin(c: Config, second: bool = False, whole: bool = False) -> Raw:
 
 
 def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[int, int], ratio: float, act: str,
-            bias: bool, second: bool = False, whole: bool = False,
+            bias: bool, second: bool = False,
             ) -> tuple[dict[str, Pieces], Pieces, tuple[int, int]]:  # fmt: skip
     """A layer of each stage, what merges patches between them, and how many there are at the end."""
     kinds: dict[str, Pieces] = {}
@@ -220,7 +217,7 @@ def _stages(c: Config, width: int, heads: list[int], window: int, sides: tuple[i
     for i, several in enumerate(heads):
         d = width * 2**i
         c.divides(several, d, "num_heads", "the stage's width")
-        if min(sides) < window and not (second and even) and not whole:
+        if min(sides) < window and not (second and even):
             c.fault("window_size", window, f"at most {min(sides)}, the sides of stage {i + 1}")
         across = min(*sides, window) if second else window
         kinds[f"stage{i + 1}"] = windowed(d, several, across, sides, max(1, int(ratio * d)), act, bias, second)
@@ -317,60 +314,6 @@ def deit(c: Config) -> Raw:
     else:
         around += [piece("classifier", "linear", d, c.labels(), kind="head", times=1 + twice, **once)]
     return listed(raw | {"around": around, "head": {"form": "none"}, "length": seen}, {"layer": layer}, [])
-
-
-def clap(c: Config) -> Raw:
-    """RoBERTa's layers over words, Swin's over a spectrogram, and two matrices after each."""
-    c.head_of("none")
-    # Its class gives both halves its own.
-    shared, act = c.size("projection_dim", default=512), c.activation("projection_hidden_act", default="relu")
-    text, audio = c.nested("text_config", "clap_text_model"), c.nested("audio_config", "clap_audio_model")
-    for one in (text, audio):
-        one.ignore("projection_dim", "projection_hidden_act")
-    raw = bert_like(text, types=1, rows=514)
-    depths = audio.items("depths", of=size, length=None, default=[2, 2, 6, 2])
-    n = len(depths)
-    heads = audio.items("num_attention_heads", of=size, length=None, default=[4, 8, 16, 32])
-    if not depths or len(heads) != n or n > MOST_STAGES:
-        if not audio.faulty & {"depths", "num_attention_heads"}:
-            audio.fault("depths", depths, "a list with a number of layers per stage, as many as num_attention_heads")
-        depths, heads, n = [2, 2, 6, 2], [4, 8, 16, 32], 4
-    width, window = audio.size("patch_embeds_hidden_size", default=96), audio.size("window_size", default=8)
-    spec, mels = audio.size("spec_size", default=256), audio.size("num_mel_bins", default=64)
-    patch, channels = audio.size("patch_size", default=4), audio.size("patch_embed_input_channels", default=1)
-    stride = audio.data.get("patch_stride", [4, 4])
-    if stride not in (patch, [patch, patch]) or spec % patch:
-        audio.fault("patch_stride", stride, f"{patch}, the patch's own sides, which divide spec_size = {spec}")
-    audio.ignore("patch_stride", "num_classes", "fusion_type", "aff_block_r", "num_hidden_layers", "vocab_size")
-    fused = audio.flag("enable_fusion", default=False)
-    if fused and audio.data.get("fusion_type") == "channel_map":
-        audio.fault("fusion_type", "channel_map", "another: four channels in one are not read")
-    last = width * 2 ** (n - 1)
-    audio.equal("hidden_size", last, 768, "the last stage's width")
-    stages, merges, sides = _stages(
-        audio, width, heads, window, (spec // patch, spec // patch), audio.ratio("mlp_ratio", 4.0, width),
-        audio.activation("hidden_act", default="gelu"), audio.flag("qkv_bias", default=True),
-    )  # fmt: skip
-    start = places((spec // patch, spec // patch))
-    around = [piece("mels_norm", "layer_norm", mels, kind="norm", at=[0, spec * spec // mels or 1, 1])]
-    around += [piece("patches", "convolution", channels, width, patch * patch, patch * patch, **start)]
-    if audio.flag("enable_patch_layer_norm", default=True):
-        around.append(piece("patches_norm", "layer_norm", width, kind="norm", **start))
-    if fused:
-        inner = max(1, width // audio.size("aff_block_r", default=4))
-        block = 2 * (2 * width * inner + 3 * inner + 3 * width)
-        around.append(piece("fusion", "held", block + (3 * patch * patch * channels + 1) * width))
-        c.note("what fuses several crops of a long sound is held, and its FLOPs are not counted")
-    for name, number in zip(stages, depths, strict=True):
-        around += [one | {"name": f"{name}_{one['name']}", "times": number} for one in stages[name]]
-    around += [*merges, piece("audio_norm", "layer_norm", last, kind="norm", **places(sides))]
-    around.append(piece("scales", "held", 2))
-    for name, inputs in (("text", raw["d_model"]), ("audio", last)):
-        for form, *more in (("linear", inputs, shared), (act, shared), ("linear", shared, shared)):
-            around.append(piece(f"{name}_projection{len(around)}", form, *more, kind="projector", at=[0, 1, 1]))
-    around.append(piece("alike", "scores", 1, shared, kind="projector", keys="batch", runs=2))
-    c.note("a text of the tokens asked for and one spectrogram are read")
-    return raw | {"around": around, "head": {"form": "none", "pooler": True}}
 
 
 def minimax_m3_vl_text(c: Config) -> Raw:

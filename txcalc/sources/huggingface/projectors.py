@@ -76,13 +76,6 @@ def perception_lm(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     return Projection((*_two(raw["d_model"]), *pool), tower.first)
 
 
-def fast_vlm(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
-    """Two matrices on what the last of its convolutions makes."""
-    c.only("full", "vision_feature_select_strategy", why="its class takes no other")
-    c.only(-1, "vision_feature_layer", why="its class takes no other")
-    return Projection(_two(raw["d_model"], c.flag("multimodal_projector_bias", default=True)))
-
-
 def gemma3(c: Config, v: Config, tower: Tower, raw: Raw) -> Projection:
     """Means of squares of patches, one for each of `mm_tokens_per_image`; a norm, a matrix."""
     tokens = c.size("mm_tokens_per_image", default=256)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from txcalc.sources.huggingface import segment
+from collections.abc import Mapping
+
+from txcalc.errors import ABSENT
 from txcalc.sources.huggingface.config import Config, Raw, layered, piece
-from txcalc.sources.huggingface.leaves import attends, normed, places, preceded
+from txcalc.sources.huggingface.leaves import Pieces, attends, listed, normed, places, preceded
 from txcalc.sources.huggingface.reading import (
     Projection,
     Sizes,
@@ -13,8 +15,10 @@ from txcalc.sources.huggingface.reading import (
     alone,
     area,
     counted,
+    global_layers,
     grid_of,
     resampled,
+    side_of,
     widened,
 )
 from txcalc.sources.huggingface.towers import GELU, ragged, stack
@@ -38,9 +42,42 @@ def gemma4_unified(v: Config) -> Tower:
     return Tower(d, alone(d, [one | {"kind": "embedding"} for one in patches]), (wide,))
 
 
+def sam(v: Config, wide: int) -> tuple[Raw, int, int]:
+    """SAM's encoder, with feed-forwards of width `wide`; patches along a side, and the channels that it makes."""
+    raw: Raw = {"kind": "encoder", "d_model": v.size("hidden_size", default=768)}
+    raw["n_layers"] = n = v.size("num_hidden_layers", default=12)
+    d, heads = raw["d_model"], v.size("num_attention_heads", default=12)
+    act = v.activation("hidden_act", default="gelu")
+    v.divides(heads, d, "num_attention_heads", "hidden_size")
+    side, patch, channels = grid_of(v, 1024, 16)
+    grid, width = max(1, side), max(1, d // heads)
+    window, whole = v.size("window_size", default=14), global_layers(v, n)
+    bias, relative = v.flag("qkv_bias", default=True), v.flag("use_rel_pos", default=True)
+    here = places((grid, grid))
+
+    def layer(across: int, form: str, *sizes: int) -> Pieces:
+        inside = places((grid, grid), across)
+        own = {"keys": [0, across, 1], **inside}
+        core = [piece(name, "scores", heads, width, **own) for name in ("rows", "columns")] if relative else []
+        core += [piece("distances", "held", 2 * (2 * across - 1) * width)] if relative else []
+        core.append(piece("core", form, heads, width, width, *sizes, bias=relative, **inside))
+        return preceded(d, core, wide, act, bias, inside, here)
+
+    out = v.size("output_channels", default=256)
+    around = [piece("patches", "convolution", channels, d, patch**2, patch**2, kind="embedding", **here)]
+    if v.flag("use_abs_pos", default=True):
+        around.append(piece("positions", "table", grid**2, d, bias=True, kind="embedding", **here))
+    for i, made in enumerate((piece("", "linear", d, out, bias=False), piece("", "linear", 9 * out, out, bias=False))):
+        around += [made | {"name": f"neck{i + 1}", **here}, piece(f"neck{i + 1}_norm", "layer_norm", out, **here)]
+    kinds = {"windowed": layer(window, "windows", window**2), "whole": layer(grid, "attention")}
+    order = ["whole" if i in whole else "windowed" for i in range(n)]
+    raw |= {"around": around, "head": {"form": "none"}}
+    return listed(raw, {one: kinds[one] for one in sorted({*order})}, order), grid, out
+
+
 def got_ocr2(v: Config) -> Tower:
     """SAM's, and a neck of two convolutions."""
-    raw, grid, out = segment.pictures(v, v.size("mlp_dim", default=3072))
+    raw, grid, out = sam(v, v.size("mlp_dim", default=3072))
     return Tower(out, raw | {"length": grid**2}, steps=({"merge": 1, "to": out},))
 
 
@@ -183,3 +220,66 @@ def florence2_projector(c: Config, v: Config, tower: Tower, raw: Raw) -> Project
     mean = resampled([piece("mean", "sum", tower.width, groups=seen, at=[0, 1, 1])], seen, seen + 1, tower.width)
     matrix: Raw = {"linear": v.size("projection_dim", default=1024), "bias": False}
     return Projection((tables, mean, matrix, {"norm": "layer"}))
+
+
+def _named(v: Config, known: Mapping[str, object], *changes: str) -> tuple[str, Config]:
+    """The architecture, one of these, and the table that says what of it is otherwise, by some of these arguments."""
+    name = v.text("architecture", default="resnet50")
+    if name not in known:
+        v.fault("architecture", name, f"one of {', '.join(known)}", "no other of timm's towers is read")
+        name = next(iter(known))
+    v.ignore("model_type", "do_pooling", "label_names", "num_classes", "num_features", "pretrained_cfg", "global_pool")
+    told = v.table("model_args")
+    given = {key: value for key, value in told.data.items() if value is not None} if told else {}  # null is left out
+    (told or v).ignore(*(told.data if told else ()))
+    for key in given.keys() - set(changes):
+        (told or v).fault(key, given[key], f"one of {', '.join(changes)}", "no other argument of timm's class is read")
+    return name, Config({key: given[key] for key in changes if key in given}, v.model_type, f"{v.path}model_args.", v)
+
+
+# Perception Encoders: width, layers, heads, the feed-forward's width, sides of a patch and a picture; and whether they
+# have a class token, a norm after the layers, a scale on each branch.
+PERCEPTION = {
+    "vit_pe_core_tiny_patch16_384": (192, 12, 3, 768, 16, 384, True, True, False),
+    "vit_pe_core_small_patch16_384": (384, 12, 6, 1536, 16, 384, True, True, False),
+    "vit_pe_core_base_patch16_224": (768, 12, 12, 3072, 16, 224, True, True, False),
+    "vit_pe_core_large_patch14_336": (1024, 24, 16, 4096, 14, 336, True, True, False),
+    "vit_pe_core_gigantic_patch14_448": (1536, 50, 16, 8960, 14, 448, False, True, False),
+    "vit_pe_lang_large_patch14_448": (1024, 23, 16, 4096, 14, 448, True, False, True),
+    "vit_pe_lang_gigantic_patch14_448": (1536, 47, 16, 8960, 14, 448, False, False, True),
+    "vit_pe_spatial_tiny_patch16_512": (192, 12, 3, 768, 16, 512, True, False, False),
+    "vit_pe_spatial_small_patch16_512": (384, 12, 6, 1536, 16, 512, True, False, False),
+    "vit_pe_spatial_base_patch16_512": (768, 12, 12, 3072, 16, 512, True, False, False),
+    "vit_pe_spatial_large_patch14_448": (1024, 24, 16, 4096, 14, 448, True, False, False),
+    "vit_pe_spatial_gigantic_patch14_448": (1536, 50, 16, 8960, 14, 448, False, False, True),
+}
+_CHANGES = (
+    "embed_dim",
+    "depth",
+    "img_size",
+    "global_pool",
+    "use_post_transformer_norm",
+    "init_values",
+    "ref_feat_shape",
+)
+
+
+def perception(v: Config) -> Tower:
+    """CLIP's layers with rotary positions beside its table, without a pool."""
+    name, told = _named(v, PERCEPTION, *_CHANGES)
+    width, layers, heads, wide, patch, side, first, last, scaled = PERCEPTION[name]
+    d, last = told.size("embed_dim", default=width), told.flag("use_post_transformer_norm", default=last)
+    if "embed_dim" not in told:
+        told.fault("embed_dim", ABSENT, "the tower's width", "transformers makes its projector of this key")
+    told.multiple("embed_dim", d, 4 * heads)
+    pool = told.data.get("global_pool", "map" if PERCEPTION[name][7] else "")
+    if pool != "":
+        told.fault("global_pool", pool, '""', "its pool is not read")
+    told.ignore("global_pool", "init_values", "ref_feat_shape")
+    if (seen := side_of(told, "img_size", side) // patch) < 1:
+        told.fault("img_size", told.data.get("img_size"), f"at least {patch}, a patch's side")
+        seen = 1
+    vision = {"image": patch * seen, "patch": patch, "class_token": first, "patch_bias": False}
+    sizes = Sizes(d, int(d * (wide / width)), told.size("depth", default=layers), heads)
+    norm = {"layer_scale": scaled or "init_values" in told, "final": last}
+    return Tower(d, stack(sizes, "gelu", vision=vision, embedding={"norm": True}, norm=norm), first=int(first))

@@ -2,64 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from txcalc.sources.huggingface import towers
-from txcalc.sources.huggingface.beside import beside
 from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.deberta import distances
 from txcalc.sources.huggingface.keys import REQUIRED
-from txcalc.sources.huggingface.leaves import attends, conformer, fed, listed, normed
-from txcalc.sources.huggingface.seq2seq import crossing, half_of, joined, joined_head
+from txcalc.sources.huggingface.leaves import attends, conformer, listed, normed
+from txcalc.sources.huggingface.seq2seq import half_of, joined, joined_head
 from txcalc.sources.spec import size
-
-
-def moshi(c: Config) -> Raw:
-    """The decoder, and of the whole what stands beside it. Its table has a row more than its head; its gate and up are
-    one matrix."""
-    whole = c.named("MoshiForConditionalGeneration")
-    if not c.data.get("architectures") and "depth_decoder_config" in c:
-        c.note("no architectures: the decoder alone is read, without its codec and what writes a frame's codes")
-    raw = c.stack()
-    attention = c.heads(raw)
-    window = c.size("sliding_window", default=3000)
-    width = c.size("ffn_dim", default=22528)
-    c.multiple("ffn_dim", width, 2)
-    head = c.lm_head(False)
-    if head.get("tied"):
-        c.fault("tie_word_embeddings", True, "false", "the table has a row more than the head")
-    mlp = {"d_ff": max(1, width // 2), "gated": True, "activation": c.activation("hidden_act", default="silu")}
-    attention["window"] = window
-    raw = c.decoder(raw, attention, mlp=mlp, norm=c.rms(eps=1e-8), embedding={"extra": 1}, head=head)
-    return raw | beside(c, c, raw) if whole and not c.faults else raw
-
-
-def musicgen_decoder(c: Config) -> Raw:
-    """A table and a head for each codebook, whose rows are summed; without a text before it."""
-    head = c.head_of("lm", "none")
-    for key in ("scale_embedding", "is_decoder", "add_cross_attention", "tie_word_embeddings"):
-        c.flag(key, default=False)  # its class looks at none of them but the first, which is no size
-    c.size("audio_channels", default=1)
-    raw: Raw = {"kind": "decoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
-    d, rows, books = raw["d_model"], c.size("vocab_size"), c.size("num_codebooks", default=4)
-    attention = c.heads(raw, kv_names=(), width_names=(), whole=True)
-    more = [piece("further_heads", "linear", d, rows, bias=False, times=books - 1, kind="head")]
-    raw |= {
-        "vocab_size": rows,
-        "context": c.size("max_position_embeddings", default=2048),
-        "attention": attention,
-        "feed_forward": c.plain("ffn_dim", bias=False, act_names=("activation_function",)),
-        "norm": {"form": "layer"},
-        "positions": {"form": "sinusoidal"},
-        "embedding": {"extra": 1, "tables": [[rows + 1, 1]] * (books - 1)},
-        "around": more if books > 1 and head == "lm" else [],
-        "head": {"form": head, "tied": False},
-    }
-    if c.model_type == "musicgen_melody_decoder":
-        return raw  # reads the text as tokens before its own
-    idle = raw["n_layers"] * crossing(d, d, bias=0)
-    return c.held(raw, idle, "the decoder alone, without a text: its cross-attentions")
 
 
 def wav2vec2(c: Config) -> Raw:
@@ -118,42 +68,6 @@ def wav2vec2_conformer(c: Config) -> Raw:
     return listed(raw | {"around": around, "head": head}, {"layer": conformer(d, ff, act, mixed, taps, inner)}, [])
 
 
-def sew(c: Config, apart: bool = False) -> Raw:
-    """wav2vec 2.0 whose layers see a mean of several frames, each of which a matrix then makes again
-    (arXiv 2109.06870); SEW-D's are DeBERTa's, whose queries and keys meet distances (`apart`)."""
-    raw: Raw = {"kind": "encoder", "d_model": c.size("hidden_size"), "n_layers": c.layers("num_hidden_layers")}
-    d, rate = raw["d_model"], c.size("squeeze_factor", default=2)
-    attention = c.heads(raw, whole=True, kv_names=(), width_names=())
-    c.only(False, "use_weighted_layer_sum", why="its layers are of fewer positions than what follows them")
-    last, around = _samples(c, raw, rate, _SEW, direct=True)
-    around += [*_in_place(c, raw), *[piece("norm", "layer_norm", d, kind="norm")] * (not apart)]
-    around.append(piece("again", "linear", d, rate * d))
-    around.append(piece("again_activation", c.activation("feat_extract_activation", default="gelu"), rate * d))
-    read, head = _answers(c, raw, last)
-    if head["form"] == "classifier":
-        read.append(piece("classifier", "linear", d, head["classes"], kind="head"))
-    c.note(f"tokens are positions of its layers, of {rate} frames each")
-    return raw | {
-        "attention": attention | {"bias": True},
-        "feed_forward": c.plain(),
-        "norm": c.layer_norm("layer_norm_eps", place="post"),
-        "positions": distances(c) if apart else {"form": "none"},
-        "around": around + [{"at": [rate, 0, 1]} | one for one in read],
-        "head": {"form": "none"},
-    }
-
-
-def sew_d(c: Config) -> Raw:
-    return sew(c, True)
-
-
-_SEW = {
-    "dim": [64, 128, 128, 128, 128, 256, 256, 256, 256, 512, 512, 512, 512],
-    "kernel": [10, 3, 1, 3, 1, 3, 1, 3, 1, 2, 1, 2, 1],
-    "stride": [5, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1, 2, 1],
-}
-
-
 def whisper(c: Config) -> Raw:
     """Two convolutions over mel bands, an encoder of fixed length, k without a bias; or that encoder by itself, and a
     classifier of what it makes."""
@@ -198,15 +112,13 @@ def _adapters(c: Config, raw: Raw, known: bool) -> list[Raw]:
     return [one | {"times": raw["n_layers"]} for one in made]
 
 
-_CONVOLUTIONS = {"dim": [512] * 7, "kernel": [10, 3, 3, 3, 3, 2, 2], "stride": [5, 2, 2, 2, 2, 2, 2]}
+# What wav2vec 2.0's class takes for its convolutions.
+CONVOLUTIONS = {"dim": [512] * 7, "kernel": [10, 3, 3, 3, 3, 2, 2], "stride": [5, 2, 2, 2, 2, 2, 2]}
 
 
-def _samples(
-    c: Config, raw: Raw, rate: int = 1, usual: Mapping[str, list[int]] = _CONVOLUTIONS, direct: bool = False
-) -> tuple[int, list[Raw]]:
-    """The convolutions over samples and the projection of what they make, `rate` frames per position (with `direct`
-    none of what is as wide as the layers); how wide that is, and their pieces."""
-    lists = [c.items(f"conv_{key}", of=size, length=None, default=default) for key, default in usual.items()]
+def _samples(c: Config, raw: Raw) -> tuple[int, list[Raw]]:
+    """The width of what the convolutions over samples make, and their leaves with those of the projection behind."""
+    lists = [c.items(f"conv_{key}", of=size, length=None, default=default) for key, default in CONVOLUTIONS.items()]
     widths, taps, strides = lists
     if len({*map(len, lists)}) > 1 or not widths:
         c.fault("conv_dim", widths, "a list as long as conv_kernel and conv_stride")
@@ -215,7 +127,7 @@ def _samples(
     if form not in ("group", "layer"):
         c.fault("feat_extract_norm", form, "'group' or 'layer'")
     act, bias = c.activation("feat_extract_activation", default="gelu"), c.flag("conv_bias", default=False)
-    pieces, a, b, here = list[Raw](), rate, 0, {"at": [rate, 0, 1]}
+    pieces, a, b, here = list[Raw](), 1, 0, {"at": [1, 0, 1]}
     for i in reversed(range(len(widths))):
         at = {"at": [a, b, 1]}
         c_in = widths[i - 1] if i else 1
@@ -226,8 +138,7 @@ def _samples(
         a, b = a * strides[i], (b - 1) * strides[i] + taps[i]
     if c.flag("feat_proj_layer_norm", default=True) if c.model_type == "hubert" else True:
         pieces.append(piece("projection_norm", "layer_norm", widths[-1], kind="norm", **here))
-    if not direct or widths[-1] != raw["d_model"]:
-        pieces.append(piece("projection", "linear", widths[-1], raw["d_model"], **here))
+    pieces.append(piece("projection", "linear", widths[-1], raw["d_model"], **here))
     if max(c.real("mask_time_prob", default=0.05), c.real("mask_feature_prob", default=0.0)) > 0:
         pieces.append(piece("mask_token", "held", raw["d_model"]))
     return widths[-1], pieces
@@ -358,77 +269,3 @@ def wav2vec2_bert(c: Config) -> Raw:
         {"layer": conformer(d, ff, act, mixed, taps, [piece("conv_inner_norm", "layer_norm", d, kind="norm")])},
         [],
     )
-
-
-def speecht5(c: Config) -> Raw:
-    """Post-norm halves: an encoder of text or of sound, whose queries meet a table of distances too, and a decoder that
-    writes text or frames of mel bands (arXiv 2110.07205)."""
-    hears, speaks = c.named("ForSpeechToText", "ForSpeechToSpeech"), c.named("ForTextToSpeech", "ForSpeechToSpeech")
-    hears = hears or not c.data.get("architectures")
-    alone = not hears and not speaks
-    if alone and c.head_of("none"):
-        c.note("the halves alone, of states: this class reads no text and no sound")
-    joined(c)
-    c.count("decoder_start_token_id", default=2)
-    d, rows = c.size("hidden_size"), c.size("vocab_size")
-    raw: Raw = {"kind": "encoder-decoder", "d_model": d, "norm": {"form": "layer", "place": "post"}}
-    c.padding_within({"vocab_size": rows})
-    if d % 2 or d < 4:
-        c.fault("hidden_size", d, "an even number, at least 4")
-    act, sizes = c.activation("hidden_act", default="gelu"), dict[str, tuple[int, ...]]()
-    for half, other in (("encoder", True), ("decoder", False)):
-        heads = c.size(f"{half}_attention_heads", *["num_attention_heads"] * other)
-        c.divides(heads, d, f"{half}_attention_heads", "hidden_size")
-        layers = c.layers(f"{half}_layers", *["num_hidden_layers"] * other)
-        sizes[half] = heads, max(1, d // heads), c.size(f"{half}_ffn_dim"), layers
-    heads, width, ff, n = sizes["encoder"]
-    met = [piece("distance_scores", "scores", heads, width, keys=[1, 0, 1])]
-    layer = [*attends("", d, heads, width, before=met), normed("attention", d), *fed("fed", d, ff, act, norm="")]
-    distances = 2 * c.size("encoder_max_relative_position", default=160) * width
-    around = [normed("layers", d), piece("distances", "held", distances, kind="attention")]
-    text = [piece("tokens", "table", rows, d, kind="embedding"), piece("place_scale", "held", 1, kind="embedding")]
-    sound, frames = [*_samples(c, raw)[1], *_in_place(c, raw)], _frames(c, d)  # a config of one says those of all
-    around += [] if alone else sound if hears else text
-    stack: Raw = {"n_layers": n, "around": around, "embedding": {"shared": False}}
-    raw["encoder"] = listed(stack, {"layer": [*layer, normed("fed", d)]}, [])
-    heads, width, ff, n = sizes["decoder"]
-    raw["decoder"] = {
-        "n_layers": n,
-        "attention": {"n_heads": heads, "d_head": width, "bias": True},
-        "feed_forward": {"d_ff": ff, "activation": act, "bias": True},
-        "positions": {"form": "sinusoidal"},
-    }
-    tied = c.flag("tie_word_embeddings", default=True)
-    if not speaks and not alone:
-        raw["decoder"] |= {"vocab_size": rows}
-        return raw | {"head": {"tied": tied}}
-    raw["decoder"] |= {"positions": {"form": "none"}, "around": [] if alone else frames, "head": {"form": "none"}}
-    if speaks:
-        c.note(f"tokens are steps of the decoder, of {c.size('reduction_factor', default=2)} frames each")
-    return raw
-
-
-def _frames(c: Config, d: int) -> list[Raw]:
-    """What reads the last frame and the speaker's vector, and what writes the next frames."""
-    bands, several = c.size("num_mel_bins", default=80), c.size("reduction_factor", default=2)
-    inner, speaker = c.size("speech_decoder_prenet_units", default=256), c.size("speaker_embedding_dim", default=512)
-    made, further = list[Raw](), c.size("speech_decoder_prenet_layers", default=2) - 1
-    for name, read, times in (("first", bands, 1), ("more", inner, further)):
-        both = [piece(name, "linear", read, inner), piece(f"{name}_relu", "relu", inner)]
-        made += [one | {"times": times} for one in both if times]
-    made += [piece("read", "linear", inner, d), piece("place_scale", "held", 1)]
-    made += [piece("speaker", "linear", d + speaker, d), piece("speaker_relu", "relu", d)]
-    made = [one | {"kind": "embedding"} for one in made]
-    wide, taps = c.size("speech_decoder_postnet_units", default=256), c.size("speech_decoder_postnet_kernel", default=5)
-    layers, here = c.count("speech_decoder_postnet_layers", default=5), {"at": [several, 0, 1]}
-    if taps % 2 == 0:
-        c.fault("speech_decoder_postnet_kernel", taps, "an odd number")
-    last = [piece("frames", "linear", d, bands * several), piece("ends", "linear", d, several)]
-    rows = [("first", bands, wide, 1), ("more", wide, wide, layers - 2), ("last", wide, bands, 1)]
-    for name, read, to, times in rows if layers > 1 else [("last", bands, bands, layers)]:
-        both = [piece(f"write_{name}", "convolution", read, to, taps, 1, bias=False)]
-        both += [piece(f"write_{name}_{form}", form, to) for form in ("scale", "shift")]
-        both += [piece(f"write_{name}_tanh", "tanh", to)] * (name != "last")
-        last += [one | {"times": times, **here} for one in both if times]
-    last.append(piece("frames_sum", "sum", bands, **here))
-    return [*made, *(one | {"kind": "head"} for one in last)]

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from txcalc.sources.huggingface.config import Config, Raw, piece
-from txcalc.sources.huggingface.leaves import Pieces, attends, fed, listed, normed
-from txcalc.sources.huggingface.reading import counted
+from txcalc.sources.huggingface.config import Config, Raw
 
 
 def pictures(c: Config, patch: int = 16, side: int = 224) -> tuple[Raw, Raw]:
@@ -110,56 +106,3 @@ def beit(c: Config) -> Raw:
         "vision": vision,
         "head": head,
     }
-
-
-def vjepa2(c: Config) -> Raw:
-    """Patches of several frames, and layers that guess all of them again from as many narrower ones; or layers and a
-    query that pool them for a classifier, where nothing is guessed (arXiv 2506.09985)."""
-    c.alone()
-    form = c.head_of("none", "classifier")
-    d, n = c.size("hidden_size"), c.layers("num_hidden_layers")
-    patch, side = c.size("patch_size", default=16), c.size("crop_size", default=256)
-    deep, frames = c.size("tubelet_size", default=2), c.size("frames_per_clip", default=64)
-    if patch > side:
-        c.fault("patch_size", patch, f"at most crop_size = {side}")
-    number = (side // patch) ** 2 * (frames // deep or frames)  # fewer frames than a patch has are repeated
-    act, bias = c.activation("hidden_act", default="gelu"), "qkvo" if c.flag("qkv_bias", default=True) else "o"
-    here: Raw = {"at": [0, number, 1]}
-
-    def layer(width: int, heads: str, usual: int, ratio: str, **at: Any) -> Pieces:
-        several, wide = c.size(heads, default=usual), int(width * c.ratio(ratio, 4.0, width))
-        c.divides(several, width, heads, "the width")
-        made = attends("", width, several, max(1, width // several), bias=bias, **at)
-        return [normed("attention", width, **at), *made, *fed("fed", width, wide, act, **at)]
-
-    taps = patch * patch * deep
-    around = [piece("patches", "convolution", c.size("in_chans", default=3), d, taps, taps, kind="embedding", **here)]
-    around.append(normed("last", d, **here))
-    kinds = {"layer": layer(d, "num_attention_heads", 16, "mlp_ratio", **here)}
-    narrow, times = c.size("pred_hidden_size", default=384), c.layers("pred_num_hidden_layers")
-    masks, both = c.size("pred_num_mask_tokens", default=10), Raw({"at": [0, 2 * number, 1]})
-    kinds["guess"] = layer(narrow, "pred_num_attention_heads", 12, "pred_mlp_ratio", **both)
-    guessed = [piece("narrowed", "linear", d, narrow, **here), piece("masks", "held", masks * narrow)]
-    guessed += [normed("guess", narrow, **both), piece("guesses", "linear", narrow, d, **here)]
-    pooled = c.count("num_pooler_layers", default=3)
-    raw: Raw = {"kind": "encoder", "d_model": d, "head": {"form": "none"}}
-    if form == "none":
-        return listed(
-            raw | {"n_layers": n + times, "around": around + guessed}, kinds, [f"{n}*layer", f"{times}*guess"]
-        )
-    raw |= {
-        "n_layers": n + pooled,
-        "idle": counted([*guessed, *(one | {"times": times} for one in kinds.pop("guess"))]),
-    }
-    heads = c.size("num_attention_heads", default=16)
-    width, once = max(1, d // heads), Raw({"at": [0, 1, 1]})
-    asked = [piece("query", "held", d), normed("pooled", d, **here)]
-    asked += attends("pooling_", d, heads, width, keys=here["at"], **once)
-    asked = [one for one in asked if one["name"] != "pooling_o"]
-    asked += [*fed("pooled_fed", d, 4 * d, act, **once), piece("classifier", "linear", d, c.labels(), **once)]
-    around += [one | {"kind": "head"} for one in asked]
-    if not pooled:
-        return listed(raw | {"around": around}, kinds, [])
-    kinds["pooling"] = [normed("attention", d, **here), *attends("", d, heads, width, **here)]
-    kinds["pooling"] += fed("fed", d, 4 * d, act, **here)
-    return listed(raw | {"around": around}, kinds, [f"{n}*layer", f"{pooled}*pooling"])

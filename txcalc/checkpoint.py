@@ -131,7 +131,7 @@ class ExpectedWeights:
 
     def __init__(self, path: str, kind: str, shape: tuple[int, ...], copies: int) -> None:
         self.path, self.kind, self.shape, self.left = path, kind, shape, copies
-        self.form = _squeezed(shape)
+        self.form = squeezed(shape)
         self.words = frozenset(_words(path))
 
     @property
@@ -231,7 +231,7 @@ def check(held: Checkpoint, ledger: Ledger) -> CheckpointCheck:
         extra["buffer"] = buffers
     unexplained = []
     for tensor in left:
-        if _squeezed(tensor.shape) in tied:
+        if squeezed(tensor.shape) in tied:
             extra.setdefault("tied", []).append(tensor)
         else:
             unexplained.append(tensor)
@@ -295,14 +295,14 @@ def _exact(
     tensors: Iterable[StoredTensor], pieces: list[ExpectedWeights], by_kind: dict[str, int]
 ) -> list[StoredTensor]:
     by_form = dict(_grouped((piece for piece in pieces if piece.left), lambda piece: piece.form))
-    return [t for t in tensors if not _take(t, by_form.get(_squeezed(t.shape), ()), by_kind, t.shape)]
+    return [t for t in tensors if not _take(t, by_form.get(squeezed(t.shape), ()), by_kind, t.shape)]
 
 
 def _take(
     tensor: StoredTensor, pieces: Iterable[ExpectedWeights], by_kind: dict[str, int], shape: tuple[int, ...]
 ) -> bool:
     """One copy of a piece of this shape, the one whose path is most like the name."""
-    form = _squeezed(shape)
+    form = squeezed(shape)
     found = [piece for piece in pieces if piece.left and piece.form == form]
     if not found:
         return False
@@ -379,7 +379,7 @@ def _fits(shape: tuple[int, ...], run: list[ExpectedWeights]) -> bool:
     return bool(shared & set(shape))
 
 
-def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
+def squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
     """A shape without its sides of 1: (C, 1, K) and (C, K) hold the same."""
     return tuple(n for n in shape if n != 1)
 

@@ -15,30 +15,25 @@ from txcalc import InputError, Ledger, UnknownName
 from txcalc.errors import TxcalcError
 from txcalc.hardware import load as load_gpu
 from txcalc.ledger import KINDS, QUANTITIES
-from txcalc.parts.adapters import _same
 from txcalc.parts.cores import AttentionCore, DifferentialCore
 from txcalc.parts.disentangled import DisentangledCore
-from txcalc.parts.forms import _somewhere
 from txcalc.parts.latent import LatentAttention, LatentCore
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
-from txcalc.parts.options import MAX_SIZE, Wrong, every, numbered, up_to
+from txcalc.parts.options import Wrong, every, numbered, up_to
 from txcalc.parts.part import Composite, Workload
 from txcalc.parts.place import Mechanism
 from txcalc.parts.positions import Rotary
-from txcalc.parts.projectors import _resample, projector
+from txcalc.parts.projectors import projector
 from txcalc.parts.recurrence import Recurrence
 from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal, CausalUncached, Selected, Window, Windowed, WindowUncached
 from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import ProjectorStep
-from txcalc.planning.formats.weights import _GGUF
 from txcalc.planning.gradients import reached
 from txcalc.planning.memory import learning
-from txcalc.planning.scaling import _range
 from txcalc.planning.training.run import Terms
 from txcalc.sources import build
-from txcalc.units import short
 
 
 @pytest.fixture(scope="module")
@@ -399,14 +394,7 @@ def test_what_learns_and_what_a_loss_reaches() -> None:
     assert outside and all(".indexer." in path for path in outside)
 
 
-def test_ggml_types_are_named_by_their_bits() -> None:
-    """The digit is the bits of an element; scales are beside it in a block's bytes."""
-    for name, (elements, size, bits) in _GGUF.items():
-        assert int(next(letter for letter in name if letter.isdecimal())) == bits and 8 * size > bits * elements, name
-
-
-def test_a_range_of_two_numbers() -> None:
-    assert _range(0.0, 2e9) == f"up to {short(2e9)}" and _range(1e6, 2e9) == f"{short(1e6)} to {short(2e9)}"
+def test_terms_of_a_run_are_above_0() -> None:
     for term in ({"deadline": 0}, {"deadline": 1e15}, {"budget": 0, "price": 1}, {"price": 0}):
         with pytest.raises(InputError, match="a number above 0"):
             Terms(**term).checked()
@@ -491,16 +479,8 @@ def test_a_mean_stands_beside_the_first_position_where_both_are_read() -> None:
     assert [stack.head.joined for model in models for stack in model.root.stacks if stack.head] == [False, True, False]
 
 
-def test_widths_are_one_by_value_and_queries_make_one_vector_unless_it_is_said() -> None:
-    wide = 10**6
-    assert _same(wide, 10**6) and not _same(wide, 10**6 + 1) and not _same(wide, "wide")
-    assert [_resample(8, [], reads=4, **said).made for said in ({}, {"makes": 2})] == [1, 2]
-    assert projector(8, [{"linear": 6}]).prompt == 0  # only a resampler reads the prompt too
-
-
-def test_where_a_piece_works_is_within_all_sizes() -> None:
-    for at in ([1, -MAX_SIZE, 1], [MAX_SIZE, 0, 1], [1, 0, MAX_SIZE]):
-        assert _somewhere(at) and not _somewhere([number + (number > 1) - (number < 0) for number in at])
+def test_only_a_resampler_reads_the_prompt_too() -> None:
+    assert projector(8, [{"linear": 6}]).prompt == 0
 
 
 def test_what_of_a_leaf_is_as_its_operators_are() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable
 from fractions import Fraction
@@ -32,13 +33,12 @@ from txcalc.parts.spans import Causal, CentredWindow, SquareWindows
 from txcalc.parts.work import on_batch
 from txcalc.planning.activations import korthikanti
 from txcalc.planning.conventions import CONVENTIONS
-from txcalc.planning.crossover import _reaches_zero
-from txcalc.planning.differences import _letter
+from txcalc.planning.crossover import steps_to_zero
 from txcalc.planning.fitting import CardSet, FormatFits, checked_context
 from txcalc.planning.formats import modules
 from txcalc.planning.formats.mixtures import WHEN
 from txcalc.planning.formats.modules import Modules
-from txcalc.planning.formats.names import _agreed, covering, stored_narrow, weights_of
+from txcalc.planning.formats.names import covering, stored_narrow, weights_of
 from txcalc.planning.formats.quantised import READERS, configured, native
 from txcalc.planning.formats.weights import EXPERTS, FORMATS, LAYERS, Format
 from txcalc.planning.generation import FLOPS, generations
@@ -54,30 +54,27 @@ from txcalc.planning.serving.deployment import (
     Gpu,
     LayoutCapacity,
     Planner,
-    _notes,
-    _reasons,
     check,
+    notes_of_layout,
 )
 from txcalc.planning.serving.engine import EngineConfig, Reserve, engine, parse_reserve, reserve_of
 from txcalc.planning.serving.engine_memory import PCIE, EngineMemory, visible
 from txcalc.planning.serving.engine_profiles import data, profile, unsupported
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import HostMemory, Offload
-from txcalc.planning.serving.points import OperatingPoint, Request, Slo, request
+from txcalc.planning.serving.points import Request, Slo, request
 from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.serving.simulation import Server, simulate
-from txcalc.planning.serving.sizing import _Sizing, rentable
-from txcalc.planning.serving.speed import Serving, check_budget, sizes, within
+from txcalc.planning.serving.sizing import rentable
+from txcalc.planning.serving.speed import check_budget, sizes, within
 from txcalc.planning.serving.steady_state import open_
 from txcalc.planning.serving.traffic import Arrival, Lengths, Requests, arrivals, lengths
 from txcalc.planning.shapes import DecoderShape, DesignBudget, DesignFamily, Likeness, designs
 from txcalc.planning.training.activations import kept
-from txcalc.planning.training.answer import Training
 from txcalc.planning.training.collectives import collectives, local_kv_elements
 from txcalc.planning.training.frameworks import FRAMEWORKS
 from txcalc.planning.training.machine import Machine, ring
 from txcalc.planning.training.memory import memory
-from txcalc.planning.training.messages import Messages
 from txcalc.planning.training.parts import rules_of
 from txcalc.planning.training.recipe import LONGEST, MOST, Recipe
 from txcalc.planning.training.run import Terms, tokens_of
@@ -151,56 +148,6 @@ def test_the_largest_batch_within_limits(copies: int) -> None:
         assert sizes(most * copies, copies, 5) == [
             n * copies for n in sorted({2**i for i in range(17) if 2**i <= most} | {min(most, 2**16), 5}) if n
         ]
-
-
-def test_so_many_layouts_are_compared() -> None:
-    timer: Any = SimpleNamespace(
-        known=lambda layout: layout != 3, point=lambda layout, n: (layout, n), pace=lambda one: 0
-    )
-    every = [SimpleNamespace(layout=SimpleNamespace(dp=1), max_concurrency=1) for _ in range(30)]
-    served_: Any = SimpleNamespace(plan=SimpleNamespace(choices=every), timer=timer, _timed=lambda choice: [choice])
-    assert Serving.points.func(served_) == every[:24]  # type: ignore[attr-defined]
-
-
-class _Known(_Sizing):
-    """Counts of which those from `start` on fit, and those from `least` on are within limits."""
-
-    def __init__(self, start: int, least: int) -> None:
-        self.start, self.least, self.timed, self.limits = start, least, True, Slo(1.0)
-        self.tried = list[int]()
-
-    def _ranked(self, number: int, held: Any) -> Any:
-        self.tried.append(number)
-        return [SimpleNamespace(fits=True, number=number)] if number >= self.start else None
-
-    def _quiet(self, choice: Any) -> Steady | None:
-        if choice.number < self.least / 2:
-            return None  # it cannot be timed
-        return Steady(1.0 if choice.number >= self.least else 1.1, None, 1.0, 1.0, 0.5, 1.0)
-
-
-@pytest.mark.parametrize("start", [1, 3, 8, 20])
-def test_the_fewest_that_are_enough(start: int) -> None:
-    """Found by powers of two and then one by one; where none is, the first on which the load fits."""
-    counts = rentable(1, {})[:15]
-    for least in range(1, counts[-1] + 9):
-        known = _Known(start, least)
-        fitting = [n for n in counts if n >= start]
-        enough = next((n for n in fitting if n >= least), None)
-        within_powers = enough is not None and (enough == fitting[0] or any(
-            n >= enough and n.bit_count() == 1 for n in fitting[1:]
-        ))  # fmt: skip
-        found: Any = (known.first(counts, {}) or [None])[0]  # type: ignore[list-item]
-        assert found and found.number == (enough if within_powers else fitting[0]), (start, least)
-        assert len(known.tried) == len(set(known.tried))
-    assert _Known(10**6, 1).first(counts, {}) is None
-
-
-def test_seats_are_those_of_every_copy() -> None:
-    timer: Any = SimpleNamespace(seats=lambda layout: 7)
-    for copies in (1, 2, 3):
-        served: Any = SimpleNamespace(timer=timer, chosen=SimpleNamespace(layout=Layout(dp=copies)))
-        assert Serving.seats.fget(served) == 7 * copies  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("name", sorted(CONVENTIONS))
@@ -420,8 +367,7 @@ def test_an_adapter_of_layers_that_share_weights_is_one() -> None:
     found = []
     for model in (APART, ALIKE):
         how = engine(model, adapters=(3, 8))
-        (stage,) = Sharding(model, serving=True).stages(Layout())
-        (cost,) = RankTime(stage, Layout(), CARD, how)._adapters(model.workload(1, 1, 9))
+        cost = LayoutTime(model, Sharding(model, serving=True), Layout(), CARD, how).decode_parts(1, 9)["adapters"]
         (rank,) = Planner(model, CARD, how).ranks(Layout())
         found.append((cost.launch, rank.adapters_bytes))
     assert found[0] == (found[1][0], 4 * found[1][1]) and found[1][0] > 0
@@ -449,7 +395,7 @@ def test_layers_that_share_weights_are_trained_as_others(changes: dict[str, Any]
         timer = StepTimer(model, Recipe(**{"tokens": 32, **changes}), Machine.of(CARD))
         (piece,) = timer.pipeline.of_stage(0)
         work = timer.work(piece, timer.kernels)
-        found.append((work.forward, work.again, kept(piece, timer.recipe, 64), timer._arithmetic(piece)))
+        found.append((work.forward, work.again, kept(piece, timer.recipe, 64)))
     assert found[0] == found[1]
 
 
@@ -519,31 +465,6 @@ def test_a_request_that_cannot_be(asked: dict[str, Any], said: str) -> None:
     assert said in str(error.value)
 
 
-@pytest.mark.parametrize(
-    ("held", "said"),
-    [
-        ({"tp": 3}, "tp · pp · dp = 3 does not divide 8 GPUs"),
-        ({"tp": 2, "pp": 2, "dp": 1}, "tp · pp · dp = 4 is not 8 GPUs"),
-        ({"tp": 2, "pp": 2, "dp": 2}, "no layout of 8 GPUs that small allows"),
-        ({"pp": 2}, {"tp": 4, "pp": 2}), ({"tp": 2}, {"tp": 2, "dp": 4}),
-        ({"tp": 2, "dp": 2}, {"tp": 2, "dp": 2, "pp": 2}),
-    ],
-)  # fmt: skip
-def test_why_there_is_no_layout(held: dict[str, int], said: Any) -> None:
-    """The first axis that is not given takes what is left, and what is wrong with that is said."""
-    tried = list[Layout]()
-
-    def faults(layout: Layout) -> list[str]:
-        tried.append(layout)
-        return ["it is not allowed"] if isinstance(said, dict) else []
-
-    found = _reasons(SimpleNamespace(faults=faults, model=SimpleNamespace(name="small")), 8, held)  # type: ignore[arg-type]
-    if isinstance(said, dict):
-        assert (found, tried) == (["it is not allowed"], [Layout(**said)])
-    else:
-        assert found == [said] and all(layout == Layout(**held) for layout in tried)
-
-
 def test_where_nothing_is_left_no_number_of_cards_suffices() -> None:
     for left in (0, 1):
         reserve = Reserve(Fraction(0), CARD.memory - left)
@@ -577,17 +498,17 @@ def test_where_an_engine_holds_towers_is_said(name: str, tp: int, where: str) ->
     model, kept = load("qwen3.5-27b"), profile(name)
     assert kept
     planner = Planner(model, CARD, engine(model, memory=EngineMemory(kept, CARD, 4096)))
-    assert f"held {where}, " in " ".join(_notes(planner, Layout(tp=tp), 512, 512))
+    assert f"held {where}, " in " ".join(notes_of_layout(planner, Layout(tp=tp), 512, 512))
 
 
 def test_a_context_that_a_model_was_trained_for_is_none_of_memory_s() -> None:
     model = load("gpt2")
     planner = Planner(model, CARD, engine(model))
     for longest, said in ((1023, False), (1024, False), (1025, True), (None, True)):
-        notes = " ".join(_notes(planner, Layout(), 512, longest))
+        notes = " ".join(notes_of_layout(planner, Layout(), 512, longest))
         assert ("limited by memory alone" in notes) == said and "beyond" not in notes
-    assert "a context of 1,025 is beyond" in " ".join(_notes(planner, Layout(), 1025, 1025))
-    assert "beyond" not in " ".join(_notes(planner, Layout(), 1024, 1025))
+    assert "a context of 1,025 is beyond" in " ".join(notes_of_layout(planner, Layout(), 1025, 1025))
+    assert "beyond" not in " ".join(notes_of_layout(planner, Layout(), 1024, 1025))
 
 
 def test_what_an_engine_reserves_is_said() -> None:
@@ -620,7 +541,7 @@ def test_tokens_of_experts_are_gathered_among_few_ranks_of_a_node(ranks: int, lo
     (stage,) = Sharding(SMALL, serving=True).stages(Layout())
     rank = RankTime(stage, Layout(), CARD, engine(SMALL))
     rank.groups = {"ep": Group(ranks, local)}
-    least, cost = (rank._transfer("all_to_all", "ep", 1e9, sent) for sent in (1e6, 2e6))
+    least, cost = (rank.message_cost("all_to_all", "ep", 1e9, sent) for sent in (1e6, 2e6))
     assert (least.link == cost.link) == gathered and least.least_link < cost.least_link
 
 
@@ -677,11 +598,6 @@ def test_a_shape_that_leaves_nothing_fits() -> None:
         assert DecoderShape(1, 2, 3, 4, 5, 6, 7, 8, 9, spare).fits == (spare >= 0)
 
 
-def test_letters_are_those_of_all_stacks_and_kinds_of_layers() -> None:
-    for before in ("", "encoder.", "decoder.", "layer.near.", "encoder.layer.near."):
-        assert [_letter(before + key) for key in ("attention.n_heads", "d_model", "nothing")] == ["h", "D", ""]
-
-
 def test_an_axis_that_is_misspelt() -> None:
     with pytest.raises(InputError, match="did you mean dp"):
         parse_layout("dq=2")
@@ -697,7 +613,7 @@ def test_where_a_parabola_reaches_zero(most: int | None) -> None:
         if max(values[:4]) < 0:
             ends = values if most is None else values[: most + 1]
             expected = next((i for i, value in enumerate(ends) if value >= 0), None)
-            assert _reaches_zero(values[:4], most) == expected, (start, slope, bend)
+            assert steps_to_zero(values[:4], most) == expected, (start, slope, bend)
 
 
 @pytest.mark.parametrize("name", ["llama4", "gemma3", "mimo-v2-flash"])
@@ -897,31 +813,6 @@ def test_a_host_whose_arithmetic_is_not_known_is_said() -> None:
     assert not [*Offload(None, 3).notes()] and not [*Offload(HostMemory(10**12, 10**11)).notes()]
 
 
-def test_a_checkpoint_that_is_not_what_its_config_says() -> None:
-    """All of its matrices in formats of 16 and 32 bits, or bytes that differ by more than two in a hundred."""
-
-    def agreed(kinds: str, counted: int, stored: int, *, partial: bool = False) -> Any:
-        tensors = [SimpleNamespace(dtype=kind, shape=(2, 2)) for kind in kinds.split()]
-        held = SimpleNamespace(form="safetensors", tensors=tensors, partial=partial, size=SimpleNamespace(bytes=stored))
-        model: Any = SimpleNamespace(
-            checkpoint=SimpleNamespace(held=held, agrees=True, extra={}),
-            spec={"quantization": {"quant_method": "fp8"}},
-            entries=[None],
-        )
-        return _agreed(model, SimpleNamespace(bytes_of=lambda _: counted))  # type: ignore[arg-type]
-
-    for kinds in ("BF16", "F16 F32", "BF16 F16 F32"):
-        with pytest.raises(InputError, match="all matrices of its checkpoint are"):
-            agreed(kinds, 100, 100)
-    for counted, fits_ in ((102, True), (98, True), (103, False), (97, False)):
-        if fits_:
-            assert agreed("BF16 I8", counted, 100)
-        else:
-            with pytest.raises(InputError, match="which of them is right"):
-                agreed("F8_E4M3", counted, 100)
-            assert agreed("F8_E4M3", counted, 100, partial=True)
-
-
 # Training: stages, adapters, schedules.
 
 
@@ -952,7 +843,6 @@ def test_tied_tables_are_summed_by_the_first_stage_and_the_last() -> None:
 
 def test_states_add_up() -> None:
     assert State(1, 2, 3, 4) + State(10, 20, 30, 40) == State(11, 22, 33, 44)
-    assert Messages._alone(0.0, 0.0, 4) == 1.0 and Messages._alone(2.0, 10.0, 4) == (2 + 8 / 4) / 10
 
 
 def test_keys_of_a_core_that_caches_nothing_are_as_wide_as_the_stream() -> None:
@@ -966,9 +856,9 @@ def test_a_schedule_that_a_framework_has_not_is_another_s(name: str) -> None:
     if not FRAMEWORKS[name].schedules:
         return
     for schedule in {one for each in FRAMEWORKS.values() for one in each.schedules} - {*FRAMEWORKS[name].schedules}:
-        fault = Recipe(Layout(pp=2), framework=name, schedule=schedule)._unscheduled()
         having = [other for other, rules in FRAMEWORKS.items() if schedule in rules.schedules]
-        assert having and str(fault).endswith(f"({' or '.join(having)} has it)")
+        with pytest.raises(InputError, match=re.escape(f"({' or '.join(having)} has it)")):
+            Pipeline(SMALL, Recipe(Layout(pp=2), framework=name, schedule=schedule, accumulation=8))
 
 
 # Serving: what is not decoded, what a card does not multiply, designs.
@@ -979,15 +869,6 @@ def test_an_encoder_s_prompt_is_in_no_prefix_cache() -> None:
     for name, cached in (("t5-small", 0), ("llama-3.2-1b", 192)):
         model = load(name)
         assert asked.on(LayoutTime(model, Sharding(model), Layout(), CARD, engine(model)), 512) == (400, cached)
-
-
-def test_weights_that_a_card_does_not_multiply_are_read_by_their_bits() -> None:
-    card = hardware.load("a100-80gb-sxm")
-    (stage,) = Sharding(SMALL, serving=True).stages(Layout())
-    for weights, kernel in (("nvfp4", "w4"), ("fp8", "w8")):
-        how = engine(SMALL, weights)
-        dtype, found, _ = RankTime(stage, Layout(), card, how)._multiplied(how.weights.dtype)
-        assert (dtype, found) == (("bf16", kernel) if how.weights.dtype != "bf16" else (dtype, found))
 
 
 def test_a_design_that_is_not_one_round_deep() -> None:
@@ -1009,12 +890,6 @@ def test_a_mask_is_of_a_window_alone() -> None:
     cores = [leaf for leaf in build(TINY["compressed"], "x").root.leaves() if isinstance(leaf, CompressedCore)]
     assert {core.entries is None for core in cores} == {True, False}
     assert all(core.masked == (core.entries is None) for core in cores)
-
-
-def test_what_does_not_decode_gives_a_user_no_tokens() -> None:
-    user: Any = OperatingPoint.user
-    for tpot, rate in ((None, 0), (SimpleNamespace(achievable=0.5), 2)):
-        assert user.fget(SimpleNamespace(tpot=tpot)) == rate
 
 
 # At the very ends: what is just as much.
@@ -1147,15 +1022,6 @@ def test_the_widest_design_is_one_head_of_it() -> None:
         Likeness(load("D=32832 L=2 h=1 F=64 V=64")).widths()
 
 
-def test_all_of_the_peak_can_be_used() -> None:
-    headline: Any = Training.headline
-    for mfu, possible in ((0.5, True), (1.0, True), (1.01, False)):
-        used, state = SimpleNamespace(name="palm", mfu=mfu), SimpleNamespace(adapters=0)
-        plan = SimpleNamespace(fullest=SimpleNamespace(state=state))
-        found = headline.fget(SimpleNamespace(model=SMALL, used=[used], plan=plan))
-        assert found == (used if possible else None)
-
-
 def test_projected_positions_are_split_by_heads() -> None:
     """From the stream's width to that of all heads, which differ."""
     model = build({**TINY["chinchilla"], "attention": {"n_heads": 4, "d_head": 12}}, "wide heads")
@@ -1191,7 +1057,7 @@ def test_a_format_that_an_engine_lacks_is_named_once() -> None:
 def test_states_stay_as_wide_as_they_were() -> None:
     for name, kv, said in (("mamba-2.8b", "fp8", True), ("mamba-2.8b", "bf16", False), ("gpt2", "fp8", False)):
         model = load(name)
-        notes = " ".join(_notes(Planner(model, CARD, engine(model, kv=kv)), Layout(), 64, 64))
+        notes = " ".join(notes_of_layout(Planner(model, CARD, engine(model, kv=kv)), Layout(), 64, 64))
         assert ("recurrent states stay at 16 bits" in notes) == said, (name, kv)
 
 

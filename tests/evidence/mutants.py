@@ -192,12 +192,12 @@ def mutate(config: dict[str, Any], draw: random.Random) -> dict[str, Any]:
 def theirs(config: dict[str, Any]) -> tuple[int, int] | str:
     """The unique parameters of transformers' model, those of experts that do nothing left out, and of its language
     model, where there is more; or why there is none."""
-    from txcalc.verification.via import _language, instantiate
+    from txcalc.verification.via import instantiate, language_params
 
     try:
         net = instantiate(copy.deepcopy(config), "mutant")  # which writes into tables that it is given
         whole = sum(int(weight.numel()) for weight in net.parameters()) - idle_rows(describe(config)[0], net)
-        language = _language(net)
+        language = language_params(net)
         return whole, whole if language is None else language
     except TxcalcError as error:
         return str(error)

@@ -16,7 +16,7 @@ from txcalc.model import Model
 from txcalc.planning.gradients import Recompute
 from txcalc.planning.training import training_flops
 from txcalc.render.lines import as_lines
-from txcalc.render.measurements import _growth, folder, near, overview, read, report, shown
+from txcalc.render.measurements import folder, growth_table, near, overview, read, report, shown
 
 needs("torch")
 
@@ -148,7 +148,7 @@ def test_the_kernels_that_were_counted_on_ran(path: Path) -> None:
 @evidence
 def test_a_cache_grows_as_the_ledger_says(path: Path) -> None:
     """To the byte on the CPU; CUDA's blocks are rounded up."""
-    rows = _growth([(name, item) for name, item in items(path) if name == "the cache grows"]).rows
+    rows = growth_table([(name, item) for name, item in items(path) if name == "the cache grows"]).rows
     assert len(rows) == 3
     for _, _, ledger, measured in rows:
         assert measured.value == pytest.approx(ledger.value, rel=0.001)

@@ -128,7 +128,7 @@ def test_the_surer_of_two_proofs_is_said(monkeypatch: pytest.MonkeyPatch) -> Non
     assert how_known(mistral, "masked flops") == ("measured", "at 13 sizes")
     assert how_known(mistral, "cache").how == how_known(gpt3, "params").how == "proved"
     monkeypatch.setattr(theorems, "inheritance", lambda model: {})
-    monkeypatch.setattr(evidence, "_proofs", dict)
+    monkeypatch.setattr(evidence, "recorded_proofs", dict)
     assert how_known(gpt3, "params") == ("published", gpt3.spec["source"])
     assert how_known(mistral, "flops") == how_known(load(TOY), "params") == ("modelled", "")
 
@@ -143,7 +143,7 @@ def test_a_changed_formula_inherits_nothing(monkeypatch: pytest.MonkeyPatch) -> 
 def test_windows_that_are_taken_for_full_ones_have_lost_their_theorem(monkeypatch: pytest.MonkeyPatch) -> None:
     swin = config("swin-tiny")
     assert inherited(swin, "flops") is not None
-    monkeypatch.setattr(spans, "_cut", lambda n, width: ((ceil_div(n, width), width),))
+    monkeypatch.setattr(spans, "window_pieces", lambda n, width: ((ceil_div(n, width), width),))
     assert inherited(swin, "flops") is None
 
 
@@ -266,12 +266,12 @@ def shown(how: str, *domains: str) -> list[Shown]:
     ],
 )
 def test_several_proofs_hold_together_where_each_does(said: list[str], domain: str) -> None:
-    assert theorems._weakest(shown("proved", *said)) == ("proved", domain)
+    assert theorems.weakest(shown("proved", *said)) == ("proved", domain)
 
 
 def test_of_several_measurements_the_one_at_the_fewest_sizes_counts() -> None:
     measured = shown("measured", "at 73 sizes around windows of 2, 3, 5, 8", "at 11 sizes")
-    assert theorems._weakest([*shown("proved", "all B, T ≥ 1"), *measured]) == ("measured", "at 11 sizes")
+    assert theorems.weakest([*shown("proved", "all B, T ≥ 1"), *measured]) == ("measured", "at 11 sizes")
 
 
 # Structures that are the sum of smaller ones.
@@ -412,10 +412,10 @@ def prove(unit: Unit) -> Any:
 
 def unequal(unit: Unit) -> set[str]:
     """The parts that the first of a unit's cases, all lengths 2 or more, refutes; `prove` asks the others too."""
-    from txcalc.verification.prove import _at
+    from txcalc.verification.prove import prove_at
     from txcalc.verification.sizes import cases
 
-    rows, *_ = _at(unit, cases(unit)[0])
+    rows, *_ = prove_at(unit, cases(unit)[0])
     return {row.path for row in rows if not row.equal}
 
 
@@ -458,11 +458,11 @@ def without_window(self: Window, work: Any) -> Any:
 def test_a_window_off_by_one_is_refuted_by_name(
     method: str, wrong: Any, quantity: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from txcalc.verification.steps import _passed, orders
+    from txcalc.verification.steps import orders, prove_passes
 
     (unit,) = (unit for unit in units(load("mistral-7b")) if unit.name != "frame")
     monkeypatch.setattr(Window, method, wrong)
-    rows, _ = _passed(unit, orders(True, True)[0])
+    rows, _ = prove_passes(unit, orders(True, True)[0])
     unequal = {(row.path, row.quantity) for row in rows if not row.equal}
     assert ("layers.0.attention.core", quantity) in unequal
 
@@ -470,20 +470,20 @@ def test_a_window_off_by_one_is_refuted_by_name(
 @pytest.mark.slow
 def test_a_wrong_backward_is_refuted(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.planning import gradients
-    from txcalc.verification.steps import _training
+    from txcalc.verification.steps import prove_training
 
     monkeypatch.setitem(gradients.PASSES, "both", 2)
-    _, rows = _training(units(load(TOY))[0])
+    _, rows = prove_training(units(load(TOY))[0])
     assert any(not row.equal for row in rows)
 
 
 @pytest.mark.slow
 def test_one_tensor_more_that_is_kept_is_refuted_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from txcalc.verification.steps import _saved
+    from txcalc.verification.steps import prove_saved
 
     kept = Norm.saved
     monkeypatch.setattr(Norm, "saved", lambda self, work: 2 * kept(self, work))
-    said, rows = _saved(units(load(TOY))[1])
+    said, rows = prove_saved(units(load(TOY))[1])
     unequal = {(row.path, row.quantity) for row in rows if not row.equal}
     assert unequal >= {("layers.0.attention_norm", quantity) for quantity in said} and len(said) == 2
 
@@ -606,11 +606,11 @@ def test_bad_input() -> None:
 @pytest.mark.slow
 def test_the_cache_of_pooled_tokens_is_measured_around_the_ends_of_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     from txcalc.parts.mixers.compressed import Pool
-    from txcalc.verification.steps import _decoding
+    from txcalc.verification.steps import prove_decoding
 
     unit = next(u for u in theorems.units(build(TINY["compressed"], "tiny")) if u.name == "layer pooled")
-    said, rows = _decoding(unit)
+    said, rows = prove_decoding(unit)
     assert {shown.how for shown in said.values()} == {"measured"} and all(row.equal for row in rows)
     right = Pool.cache
     monkeypatch.setattr(Pool, "cache", lambda self, work: right(self, work._replace(past=work.past + 1)))
-    assert not all(row.equal for row in _decoding(unit)[1])
+    assert not all(row.equal for row in prove_decoding(unit)[1])

@@ -10,7 +10,7 @@ from tiny import TINY
 
 from txcalc import load
 from txcalc.errors import InputError
-from txcalc.parts.adapters import KeptInput, _kept, adaptable
+from txcalc.parts.adapters import KeptInput, adaptable, kept_input
 from txcalc.planning.gradients import PASSES, training_flops
 from txcalc.sources import build
 
@@ -123,10 +123,10 @@ def test_the_theorem_of_adapters_is_inherited() -> None:
 def test_an_adapter_keeps_the_first_input_of_its_width() -> None:
     """Of those that its own part read, then of those read before; none is kept twice."""
     narrow, wide, last = KeptInput(4, "yes"), KeptInput(8, "eager"), KeptInput(6, "yes")
-    assert _kept(8, [narrow, wide, last], ()) == ("eager", [narrow, last], ())
-    assert _kept(8, [wide, narrow, last], ()) == ("eager", [narrow, last], ())
-    assert _kept(8, [narrow], (last, wide, narrow)) == ("eager", [narrow], (last, narrow))
-    assert _kept(5, [narrow], (wide,)) == ("no", [narrow], (wide,))
+    assert kept_input(8, [narrow, wide, last], ()) == ("eager", [narrow, last], ())
+    assert kept_input(8, [wide, narrow, last], ()) == ("eager", [narrow, last], ())
+    assert kept_input(8, [narrow], (last, wide, narrow)) == ("eager", [narrow], (last, narrow))
+    assert kept_input(5, [narrow], (wide,)) == ("no", [narrow], (wide,))
 
 
 @pytest.mark.slow

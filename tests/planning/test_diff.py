@@ -11,8 +11,7 @@ from hypothesis import given, strategies as st
 from strategies import descriptions
 
 import txcalc
-from txcalc.model import Model
-from txcalc.planning.differences import KeyDifference, _counted, _exchanged, cost, differences
+from txcalc.planning.differences import KeyDifference, cost, differences
 from txcalc.sources import build
 from txcalc.sources.explicit import explicit
 from txcalc.sources.export import same_ledger
@@ -108,8 +107,6 @@ def test_a_pattern_that_does_not_repeat_brings_its_number_of_layers() -> None:
     found = diff("deepseek-v2", "deepseek-v3")
     assert (found["layers"].one, found["layers"].other) == ("dense, 59*sparse", "3*dense, 58*sparse")
     assert found["n_layers"].why == "counted with layers"
-    assert _counted({"pattern": ["a", "2*b"], "n_layers": 3}, {"n_layers": 9})
-    assert not _counted({"pattern": ["a", "2*b"], "n_layers": 4}, {"n_layers": 9})
 
 
 def test_layers_of_one_pattern_are_compared_key_by_key() -> None:
@@ -127,22 +124,6 @@ def test_layer_kinds_of_other_names_are_the_same_layers() -> None:
     assert [(d.key, d.letter, d.one, d.other) for d in found] == [("layer.local.attention.window", "W", 1024, 512)]
     assert found[0].cost is not None
     assert found[0].cost.constant == -52 * 2 * 16 * 128 * 512
-
-
-def test_positions_come_with_what_mixes_them() -> None:
-    """Of layers with positions of their own, the other's; those of a feed-forward alone stay."""
-    models = list[Model]()
-    for theta in (5, 7):
-        kinds = {
-            name: {"attention": {"n_heads": 2, "window": window}, "positions": {"theta": theta}}
-            for name, window in (("near", 4), ("far", 9))
-        }
-        shared = {"d_model": 16, "n_layers": 2, "feed_forward": {"d_ff": 32}}
-        models.append(build({**shared, "pattern": ["near", "far"], "layer": kinds}, "x"))
-    stacks, written = ([one.spec["stacks"][""] for one in models], [explicit(one.spec) for one in models])
-    for what, theta in (("mixer", 7), ("feed_forward", 5)):
-        layer = _exchanged(stacks[0], stacks[1], written[0], written[1], what)["layer"]
-        assert [kind["positions"].get("theta") for kind in layer.values()] == [theta, theta]
 
 
 def test_a_form_takes_the_keys_that_only_it_has() -> None:

@@ -33,7 +33,6 @@ from txcalc.planning.shapes import (
     DesignBudget,
     DesignFamily,
     Likeness,
-    _depths,
     designs,
     parse_ratio,
     trainable,
@@ -295,14 +294,6 @@ def test_a_model_is_like_itself(name: str) -> None:
     same = family.model(stack["n_layers"], stack["d_model"])
     assert same.ledger(tokens=64).by_kind("params") == model.ledger(tokens=64).by_kind("params")
     assert same.ledger(tokens=64).total("flops") == model.ledger(tokens=64).total("flops")
-
-
-def test_shapes_like_a_model_are_at_most_so_deep(monkeypatch: pytest.MonkeyPatch) -> None:
-    """In rounds of six layers: of up to 30 there are shapes of five rounds, and none of six."""
-    monkeypatch.setattr("txcalc.planning.shapes.MOST_LAYERS", 30)
-    model = load("gemma-3-12b")
-    budgets = (DesignBudget(Likeness(model), engine(model), params=10**9 * n) for n in range(1, 8))
-    assert max(layers for one in budgets for layers, _, _ in _depths(one)) == 30
 
 
 def test_a_design_s_widest_is_the_least_that_its_heads_allow(monkeypatch: pytest.MonkeyPatch) -> None:

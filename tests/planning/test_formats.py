@@ -23,7 +23,7 @@ from txcalc.parts.part import Weight
 from txcalc.planning.fitting import CardSet, FormatFits
 from txcalc.planning.formats.mixtures import FALLBACK, MIXTURES, TENSORS, WHEN, Layer, stored
 from txcalc.planning.formats.names import format_names, stored_narrow, weights_of
-from txcalc.planning.formats.quantised import READERS, _Config, configured, native
+from txcalc.planning.formats.quantised import READERS, configured, native
 from txcalc.planning.formats.weights import FORMATS, GGML, Mixed
 from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
@@ -434,13 +434,6 @@ def test_modules_of_auto_round_differ_by_name_or_expression(name: str, layers: i
         config = {"quant_method": "auto-round", "bits": 4, "group_size": 128, "extra_config": {name: own}}
         found = bits(config)["layers.0.feed_forward.down"]
         assert found == layers * held + (3 - layers) * packed(4, 128), own
-
-
-def test_numbers_of_a_config_at_their_bounds() -> None:
-    config = _Config({"one": 1, "none": 0, "many": [1, 128]}, 16)
-    assert (config.number("one"), config.tile("x", [1, 128]), config.tile("x", "128x1")) == (1, (1, 128), (128, 1))
-    assert not config.faults
-    assert config.number("none") == 1 and config.tile("x", [0, 128]) == (128, 128) and len(config.faults) == 2
 
 
 def test_every_stage_of_a_pipeline_holds_its_own_layers_formats() -> None:

@@ -137,7 +137,7 @@ def test_scores_that_kernels_do_not_fuse_go_through_memory() -> None:
     rank = LayoutTime(model, Sharding(model), Layout(), card, how).ranks[0]
     for tokens in (64, 65, 100):
         work = model.workload(1, tokens)
-        (core,) = (one for one in rank._loads_of(work, True) if one.kind == "attention_core")
+        (core,) = (one for one in rank.loads_of(work, True) if one.kind == "attention_core")
         (ask,) = (ask for ask in rank.work.loads(work) if ask.core)
         assert ask.core
         more = core.moved - ask.moved - ask.cache * core.curve.apart * ask.core.again

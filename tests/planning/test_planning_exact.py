@@ -8,7 +8,6 @@ from fractions import Fraction
 from itertools import product
 from math import exp
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +17,7 @@ from tiny import TINY
 from txcalc import hardware, load
 from txcalc.errors import InputError, UnknownName
 from txcalc.evidence.known import digest
-from txcalc.evidence.structures import Size, _Parameters, leaf, probe, units
+from txcalc.evidence.structures import Size, leaf, probe, units
 from txcalc.evidence.theorems import Condition, TheoremFiles
 from txcalc.ledger import walk
 from txcalc.num import ceil_div
@@ -26,35 +25,32 @@ from txcalc.parts.positions import RelativeBias
 from txcalc.parts.work import COST
 from txcalc.planning.crossover import elements_read, first_in_blocks, first_in_chunks, lengths
 from txcalc.planning.fitting import ModelFit, best
-from txcalc.planning.formats.modules import MOST_IN_ALL, MOST_TRIALS, PREFIXES, Modules, _short, _trials, listed, names
-from txcalc.planning.formats.names import format_of
+from txcalc.planning.formats.modules import Modules, listed, names
 from txcalc.planning.generation import FlopsLaw, generations, laws, summed
 from txcalc.planning.gradients import flops_per_score, scores as scored
 from txcalc.planning.layout import Layout, parse_layout, unserved
-from txcalc.planning.matching import Near, _Search, matched
+from txcalc.planning.matching import Near, matched
 from txcalc.planning.parallelism import Sharding, parted, piece, sizes
 from txcalc.planning.scaling import (
     LAWS,
     ScalingLaw,
     ScalingQuestion,
-    _decayed,
-    _range,
     ask,
     counted,
+    effective_amount,
     laws as scaling_laws,
 )
-from txcalc.planning.serving.deployment import Planner, check, largest
+from txcalc.planning.serving.deployment import check, largest
 from txcalc.planning.serving.durations import Cost, series
-from txcalc.planning.serving.engine import EngineConfig, engine
+from txcalc.planning.serving.engine import engine
 from txcalc.planning.serving.engine_profiles import offloading
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.offload import HostMemory, Offload
 from txcalc.planning.serving.points import grown, request
-from txcalc.planning.serving.rank_time import RankTime, _Leaf
-from txcalc.planning.serving.rank_work import LeafLoad, RankWork
+from txcalc.planning.serving.rank_work import RankWork
 from txcalc.planning.serving.speed import most_rate
 from txcalc.planning.serving.traffic import Lengths, Requests
-from txcalc.planning.shapes import DesignBudget, DesignFamily, Likeness, _depths
+from txcalc.planning.shapes import DesignFamily, Likeness
 from txcalc.planning.terms import by_product, parameters
 from txcalc.planning.training import Recipe
 from txcalc.planning.training.machine import Kernels, Machine
@@ -98,7 +94,7 @@ def test_a_law_by_hand() -> None:
     """1 + 8/N + 2/D: N is twice the square root of C/6, D half of it."""
     assert (PLAIN.ratio, PLAIN.loss(4, 8), PLAIN.optimum(6 * 100)) == (2, 1 + 2 + 0.25, (20, 5))
     assert (PLAIN.tokens_for(20), PLAIN.params_for(5)) == (5, 20)
-    assert _decayed(10, 30, 4) == 10 * (1 + 4 * (1 - exp(-0.5))) and _decayed(10, 5, 4) == 10
+    assert effective_amount(10, 30, 4) == 10 * (1 + 4 * (1 - exp(-0.5))) and effective_amount(10, 5, 4) == 10
     # 30 tokens of which 10 are different; of 100 parameters 40 are the best for these.
     seen, size = 10 * (1 + 4 * (1 - exp(-0.5))), 40 * (1 + 2 * (1 - exp(-0.75)))
     assert AGAIN.loss(100, 30, 10) == pytest.approx(1 + 8 / size + 2 / seen)
@@ -137,7 +133,6 @@ def test_what_is_asked_of_a_law(question: ScalingQuestion, asked: tuple[int, int
 def test_a_law_says_where_it_was_not_fitted(question: ScalingQuestion, law: ScalingLaw, words: list[str]) -> None:
     said = "; ".join(ask(law, question).warnings)
     assert all(word in said for word in words) and bool(words) == bool(said)
-    assert (_range(0, 2000), _range(1000, 2000)) == ("up to 2 K", "1 K to 2 K")
 
 
 @pytest.mark.parametrize(
@@ -404,32 +399,6 @@ def test_where_tensors_are(source: str, layout: Layout, rows: dict[str, tuple[An
 
 
 @pytest.mark.parametrize(
-    ("pattern", "trials"),
-    [
-        (r"model\.layers", 1), (r".*", 1), (r"a.*b", 64), (r"a.*b.*", 64), (r"a.*b.*c$", 64**2), (r"a\d+b", 1),
-        (r"a[0-9]*b", 1), (r"a[a-z]+b", 64), (r"(a|b)c", 2), (r"(a|b|c)(d|e)", 6), (r"(a|b).*c", 2 * 64), (r"a?b", 64),
-        (r"a{2,3}b", 64), (r"(?:a|b)c", 2), (r"(a)*b", MOST_TRIALS + 1), (r"(a){2}", MOST_TRIALS + 1),
-        (r"(?x)a", MOST_TRIALS + 1), ("a" * 4096, 1), ("a" * 4097, MOST_TRIALS + 1),
-    ],
-)  # fmt: skip
-def test_ways_to_try_an_expression(pattern: str, trials: int) -> None:
-    assert _trials(pattern) == trials
-    assert (MOST_TRIALS, MOST_IN_ALL) == (8 * 64 * 64 * 64, 2**33)
-
-
-@pytest.mark.parametrize(
-    ("name", "short"),
-    [
-        ("model.layers.3.self_attn.q_proj", "layers.3.self_attn.q_proj"),
-        ("transformer.h.0.attn.weight", "layers.0.attn"),
-        ("blocks.12.mlp", "layers.12.mlp"), ("model.lm_head", "lm_head"), ("layers.mlp", "layers.mlp"),
-    ],
-)  # fmt: skip
-def test_a_name_from_its_layer_on(name: str, short: str) -> None:
-    assert _short(name) == short
-
-
-@pytest.mark.parametrize(
     ("patterns", "named"),
     [
         (["q_proj"], {(0, "q"), (1, "q"), (2, "q"), (3, "q")}),
@@ -480,14 +449,6 @@ def test_a_size_that_may_be_no_larger_is_what_is_nearest() -> None:
     assert (found.best, found.below, found.above) == (Near(2, -1), Near(2, -1), None)
 
 
-def test_a_gap_of_so_many_sizes_ends_a_search() -> None:
-    """From 1 on: of 1,024 sizes that cannot be the next is still tried, of one more it is not."""
-    for first, found in ((1025, 1025), (1026, None)):
-        search = _Search(load(DENSE), "F", 0, lambda one: one.params, 1 << 20)
-        search._known = {size: None if size < first else 1 for size in range(1, 2048)}
-        assert search.next(1, 1 << 20, up=True) == found
-
-
 @pytest.mark.parametrize(("near", "most"), [(1, 1), (50, 1), (50, 49), (50, 50), (50, 64), (50, 101), (3, 400)])
 def test_the_largest_is_found_from_wherever_it_is_looked_for(near: int, most: int) -> None:
     assert largest(lambda n: n <= most, 500, near) == most and largest(lambda n: n <= 0, 500, near) == 0
@@ -497,14 +458,6 @@ def test_the_largest_is_found_from_wherever_it_is_looked_for(near: int, most: in
 @pytest.mark.parametrize(("room", "ram", "fits"), [(0, None, True), (0, 0, True), (-1, 0, False), (0, -1, False)])
 def test_what_leaves_nothing_fits(room: int, ram: int | None, fits: bool) -> None:
     assert ModelFit("", 1, "bf16", 1, 1, room, ram=ram).fits == fits
-
-
-def test_designs_are_no_deeper_than_512_layers() -> None:
-    """What 512 layers of the narrowest width have is a budget of these; what 513 have is one of wider models alone."""
-    family = DesignFamily(vocab=1000, d_head=64)
-    for layers, narrow in ((512, True), (513, False)):
-        budget = DesignBudget(family, EngineConfig(format_of("bf16")), params=family.model(layers, 256).params)
-        assert any(width == 256 for _, width, _ in _depths(budget)) == narrow
 
 
 def test_a_design_s_least_width_may_be_the_widest() -> None:
@@ -537,42 +490,6 @@ def test_the_context_of_lengths() -> None:
     assert [grown(Lengths(9, long), trained=(1024,)) for long in (900, 1024, 1025)] == [1024, 1024, 1025]
     assert [request(9, answer=answer).prompt for answer in (7, 8, 9)] == [2, 1, 1]
     assert [request(9, prompt).answer for prompt in (7, 8, 9)] == [2, 1, 1]
-
-
-@pytest.mark.parametrize(("ep", "experts", "over"), [(1, 64, 0), (4, 0, 0), (2, 25, 0.56 / 5), (4, 4, 0.28 * 2**0.82)])
-def test_the_fullest_of_ranks_that_experts_are_spread_over(ep: int, experts: int, over: float) -> None:
-    passes = SimpleNamespace(experts=experts)
-    rank = SimpleNamespace(layout=Layout(ep=ep), work=passes, efficiency=SimpleNamespace(spread=1.0))
-    assert RankTime._fullest(rank) == pytest.approx(1 + over)  # type: ignore[arg-type]
-
-
-def test_a_product_of_many_rows_widens_its_weights_first() -> None:
-    """30 · 20 weights in 16 bits are 1,200 bytes: narrower ones are read and the wide written, in two layers; what is
-    as wide is multiplied as it is."""
-    card, curve = hardware.load("rtx-4090"), SimpleNamespace(curve=lambda *_: "fp16", memory=0.8)
-    rank: Any = SimpleNamespace(
-        engine=SimpleNamespace(memory=SimpleNamespace(widened=32), kernels=""), accelerator=card
-    )
-    rank.efficiency = curve
-    ask: Any = SimpleNamespace(tokens=32, inputs=30, outputs=20, runs=2)
-    for held, seconds in ((300.0, 1500 * 2 / card.bandwidth / 0.8), (1200.0, 0.0)):
-        leaf: Any = _Leaf(None, held, 1.0, 0.0, None, 0.0)  # type: ignore[arg-type]
-        found = RankTime._widened(rank, leaf, ask)
-        assert (found.weights, found.curve) == (1200, "fp16") and found.start == pytest.approx(1 + seconds, rel=1e-12)
-        assert RankTime._widened(rank, leaf, SimpleNamespace(tokens=31)) is leaf  # type: ignore[arg-type]
-
-
-def test_packed_weights_of_one_row_are_multiplied_at_the_peak_at_most() -> None:
-    """At half of the peak a weight's two FLOPs cost four here: as if it cost one, they take no less than half's; of
-    sixteen the other twelve are for all rows together."""
-    rank: Any = SimpleNamespace(_widened=lambda leaf, ask: leaf, _starts=lambda work: 1.0, eager=False, issue=0.0)
-    rank.layout, ask = SimpleNamespace(sharing=1), LeafLoad("q", 0, 4, 4, 60.0, 0, 0, 0, 1, 1, 1, 1, False, None)
-    for unpack, unpacked in ((1.0, 0.0), (16.0, 60 / 100 * 6)):
-        curve = SimpleNamespace(unpack=unpack, compute=0.5)
-        work = SimpleNamespace(chance=None, entry=SimpleNamespace(leaf=None))
-        leaf: Any = SimpleNamespace(work=work, curve=curve, start=0.0, peak=100.0, narrowed=0.0)
-        load = RankTime._load(rank, ask, leaf)
-        assert (load.compute, load.unpacked) == pytest.approx((60 / 100 / 0.5, unpacked))
 
 
 @pytest.mark.parametrize("attention", ["dense", "masked"])
@@ -649,17 +566,6 @@ def test_chunks_beside_windows_of_another_length_have_no_crossover(windows: tupl
         assert said and said in str(error)
 
 
-@pytest.mark.parametrize(("experts", "each"), [(2, 2), (3, 3), (4, 3), (64, 3)])
-def test_an_expression_is_tried_on_three_experts(experts: int, each: int) -> None:
-    """The first, one of the middle and the last, of each name that the module may have: so much is taken off."""
-    one = Modules(["re:.*q_proj"])
-    ledger = load(f"{DENSE} E={experts} k=2").ledger()
-    (gate,) = (entry for entry in ledger if entry.routed and entry.steps[-1].name == "gate")
-    left, numbers = one.left, len(PREFIXES) * len(names(gate.name))
-    one.have(gate, 0)
-    assert left - one.left == _trials(".*q_proj") * numbers * each
-
-
 def test_lists_of_names() -> None:
     assert listed(["a", ["b", "c"]], "ignore") == ["a", "b", "c"] and listed(["a", " "], "ignore") == []
     assert listed("a,b", "ignore") == [] and listed([1], "ignore") == [] and listed([[]], "ignore") == []
@@ -675,14 +581,6 @@ def test_lists_of_names() -> None:
 def test_a_size_is_a_sum_of_products() -> None:
     one = Size(((2, ("r",)), (1, ("s", "t")), (5, ())))
     assert (one.over({"r": 3, "s": 5, "t": 7}), str(one)) == (2 * 3 + 35 + 5, "2·r + s·t + 5")
-
-
-def test_equal_sizes_are_one_parameter() -> None:
-    made = _Parameters()
-    assert [str(made.parameter("a", n)) for n in (5, 7, 5, 0, 2)] == ["a", "a2", "a", "0", "a3"]
-    assert made.parameter("a", 1) == Size(((1, ()),))
-    assert made.values == {"a": 5, "a2": 7, "a3": 2}
-    assert [str(made.rest("b", n)) for n in (3, 2, 4, 6)] == ["b", "b2", "2·b/2", "2·b/22"]
 
 
 def test_a_size_below_0_is_a_letter_taken_off() -> None:
@@ -1012,14 +910,6 @@ def test_weights_that_a_step_reads_are_read_once() -> None:
         assert sum(map(elements_read, gates)) == 4 * read * 64 * 96
 
 
-def test_a_size_that_costs_as_much_as_the_one_below_is_not_falling() -> None:
-    search = _Search(load(DENSE), "F", 0, lambda one: one.params, 1 << 20)
-    search._known = {4: -1, 5: -1, 6: 1, 7: 1, 8: -2}
-    assert [search._rising(size, 4, 7) for size in (5, 6)] == [-1, 1]
-    with pytest.raises(InputError, match="does not grow with F: 4, 8, 7"):
-        search._rising(8, 4, 7)
-
-
 def test_of_formats_beside_ram_the_one_that_leaves_most_of_it() -> None:
     first, second = (ModelFit("", 1, str(ram), 1, 1, 5, in_ram="experts", ram=ram) for ram in (0, 1))
     assert best([first, second]) == second and best([second, first]) == second
@@ -1043,27 +933,6 @@ def test_a_series_of_five_asks_for_four() -> None:
         return Cost(compute=1.0 + i * i)
 
     assert series(term, 5).compute == 5 + 30 and asked == [0, 1, 2, 4]
-
-
-@pytest.mark.parametrize(("flops", "spent"), [(8, (0.0, 4.0)), (16, (0.0, 4.0)), (32, (8.0, 0.0))])
-def test_a_host_computes_while_it_reads(flops: int, spent: tuple[float, float]) -> None:
-    """12 bytes and 4 of the cache at 4 bytes a second; FLOPs at 4 a second count where they take longer."""
-    rank = SimpleNamespace(
-        offload=SimpleNamespace(host=SimpleNamespace(bandwidth=4, peak=4, link=1)),
-        accelerator=SimpleNamespace(bandwidth=1),
-        efficiency=SimpleNamespace(memory=1.0),
-    )
-    load_ = SimpleNamespace(
-        kind="feed_forward", leaf=SimpleNamespace(weights=12), cache=0, moved=4, flops=flops, rows=True, least=3
-    )
-    found = RankTime._in_ram(rank, load_, 1, 1, 0.0, 1, 1)  # type: ignore[arg-type]
-    assert (found[0], found[4:6], found[-1]) == (3, spent, 3.0)
-
-
-def test_a_classifier_of_pictures_holds_no_logits_of_a_vocabulary() -> None:
-    model = load("vit-b")
-    (rank,) = Planner(model, hardware.load("h100-sxm"), engine(model)).ranks(Layout())
-    assert rank._logits == 0
 
 
 def test_the_first_token_of_a_cached_prompt_is_no_sooner_for_chunks() -> None:

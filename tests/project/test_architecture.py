@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 import textwrap
@@ -16,6 +17,7 @@ from types import ModuleType
 
 import pytest
 from msgspec import Struct
+from paths import TESTS
 from strategies import LEAVES
 
 import txcalc
@@ -186,6 +188,34 @@ def test_nothing_heavy_is_loaded_by_commands_that_do_not_need_it() -> None:
                 assert not done.code, command
     """
     assert loaded(textwrap.dedent(runs)) == set()
+
+
+def private_names(text: str) -> set[str]:
+    """Names with an underscore that a test imports, reads off another object, or patches by their text."""
+    names = set[str]()
+    for node in ast.walk(ast.parse(text)):
+        match node:
+            case ast.ImportFrom():
+                names |= {part for alias in node.names for part in (*(node.module or "").split("."), alias.name)}
+            case ast.Attribute(value=ast.Name(id="self" | "cls")):
+                pass
+            case ast.Attribute(attr=name):
+                names.add(name)
+            case ast.Call(func=ast.Attribute(attr="setattr"), args=args):
+                names |= {str(arg.value).rpartition(".")[2] for arg in args if isinstance(arg, ast.Constant)}
+    return {name for name in names if re.fullmatch(r"_[a-zA-Z]\w*", name)}
+
+
+def test_no_test_uses_a_private_name() -> None:
+    """What is worth a test is public: a function that is one is renamed, what it does inside is tested from outside."""
+    found = [node for path in PACKAGE.rglob("*.py") for node in nodes(path)]
+    private = {getattr(node, "name", "") for node in found if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    private |= {node.id for node in found if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    private -= {"_replace", "_asdict", "_repr_html_", "_repr_svg_"}
+    for path in [*TESTS.glob("*.py"), *TESTS.rglob("test_*.py")]:
+        assert private_names(path.read_text()) & private == set(), path
+    for planted in ("from txcalc.ledger import _find", "ledger._find()", 'monkeypatch.setattr(ledger, "_find", 1)'):
+        assert private_names(planted) & private
 
 
 # The language of formulas.

@@ -15,7 +15,7 @@ from paths import HF
 
 from txcalc import InputError, load
 from txcalc.planning.crossover import lengths
-from txcalc.planning.matching import _Search
+from txcalc.planning.matching import SizeSearch
 from txcalc.questions.compare import default_contexts, reaches
 from txcalc.render.compare import fold, ratio_text
 from txcalc.sources.presets import names
@@ -294,7 +294,7 @@ def test_neighbours_of_a_budget_are_what_trying_all_finds(allowed: Any) -> None:
     """Of sizes that can be, from every one of them up to 60, for every budget: the last below it and the first that is
     not."""
 
-    class Sizes(_Search):
+    class Sizes(SizeSearch):
         def __init__(self, budget: int) -> None:
             self.key, self.most, self.budget = "F", 60, budget
 

@@ -238,7 +238,8 @@ def test_a_mask_lets_through_as_many_pairs_as_the_span_counts(span: Any) -> None
         if past and isinstance(span, CentredWindow):
             continue
         work = Workload(1, tokens, past, None)
-        mask = core._mask(reference.run.Run(past, torch.arange(past, past + tokens)), span.keys(work), torch.float32)
+        run = reference.run.Run(past, torch.arange(past, past + tokens))
+        mask = core.additive_mask(run, span.keys(work), torch.float32)
         assert mask.shape == (tokens, span.keys(work))
         assert (mask == 0).sum() == span.visible(work), (past, tokens)
 
@@ -278,7 +279,7 @@ def test_alibi_slopes_are_the_published_ones() -> None:
     for heads, wanted in ((8, [2**-i for i in range(1, 9)]), (6, [2**-2, 2**-4, 2**-6, 2**-8, 2**-1, 2**-3])):
         attention = {"n_heads": heads, "d_head": 4}
         core = reference.build(tiny("bloom", attention=attention)).layers[0].attention.core
-        slopes = -core._slopes(run, 3, torch.float32, heads)[:, 2, 1]
+        slopes = -core.alibi_bias(run, 3, torch.float32, heads)[:, 2, 1]
         torch.testing.assert_close(slopes, torch.tensor(wanted, dtype=torch.float32))
 
 
@@ -287,7 +288,7 @@ def test_projected_distances_meet_the_queries_at_their_distance() -> None:
     core = made("chinchilla")[1].layers[0].attention.core
     run = reference.run.Run(3, torch.arange(3, 7))
     q, projected = torch.randn(2, 4, 4, 8), torch.randn(2, 7, 4, 8)
-    scores = core._distance_scores(q, projected, run)
+    scores = core.distance_scores(q, projected, run)
     for i, j in product(range(4), range(7)):
         if j <= 3 + i:
             expected = torch.einsum("bhd,bhd->bh", q[:, i], projected[:, 3 + i - j]) * 8**-0.5

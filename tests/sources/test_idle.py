@@ -75,9 +75,9 @@ def attempts(name: str) -> Iterator[tuple[str, Any]]:
 def test_every_changed_key_changes_the_tree_or_is_refused(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """`repr` compares trees apart from how txcalc does it. What all changes are compared with is made once."""
     raw, tree = TINY[name], repr(build(TINY[name], name).root)
-    base, make = spec.renamed(raw), idle._made
+    base, make = spec.renamed(raw), idle.build_tree
     unchanged, said = make(base), repr(base)
-    monkeypatch.setattr(idle, "_made", lambda tried: unchanged if repr(tried) == said else make(tried))
+    monkeypatch.setattr(idle, "build_tree", lambda tried: unchanged if repr(tried) == said else make(tried))
     changed = 0
     for path, value in attempts(name):
         try:
@@ -98,7 +98,7 @@ def test_every_written_key_changes_the_tree_or_is_refused(name: str) -> None:
     says is asked of each."""
     for path, value in attempts(name):
         line = written(TINY[name], path, value)
-        made = idle._made(line)
+        made = idle.build_tree(line)
         if made is None or idle.is_idle(line, tuple(path.split(".")), value, made):
             continue
         table, _, key = path.rpartition(".")

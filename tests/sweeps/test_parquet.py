@@ -61,7 +61,7 @@ def test_every_row_is_there_in_order_and_exact(tmp_path: Path) -> None:
 
 def test_a_wide_number_that_no_corner_has_widens_its_column(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     swept().to_parquet(tmp_path / "one.parquet")
-    monkeypatch.setattr(parquet, "_wide", lambda sweep: frozenset())
+    monkeypatch.setattr(parquet, "wide_columns", lambda sweep: frozenset())
     swept().to_parquet(tmp_path / "two.parquet")
     assert (tmp_path / "one.parquet").read_bytes() == (tmp_path / "two.parquet").read_bytes()
 

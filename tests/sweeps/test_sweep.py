@@ -157,21 +157,6 @@ def test_descriptions_of_any_size_are_exact(widths: list[int], rows_of_table: li
     assert swept(source, axes, every, tokens=10**5) == one_by_one(source, axes, every, tokens=10**5)
 
 
-@pytest.mark.parametrize("exact", [np.int64, object])
-def test_the_reserve_readings_are_reached(monkeypatch: pytest.MonkeyPatch, exact: type) -> None:
-    """Where a float64 could be wrong, another type of number is asked: the figures above do not test float64 thrice."""
-    asked = []
-    ledger = Sweep._ledger
-
-    def noted(self: Sweep, columns: Any, dtype: type) -> Any:
-        asked.append(dtype)
-        return ledger(self, columns, dtype)
-
-    monkeypatch.setattr(Sweep, "_ledger", noted)
-    swept("llama-3.1-8b", {"T": [1, 10**6 if exact is np.int64 else 10**11]}, ["flops"])
-    assert exact in asked
-
-
 def test_a_float_alone_would_be_wrong() -> None:
     """What the exact readings are for: (P + 1)(P + 2)/2 − P(P + 1)/2 of a long past, in float64, is not P + 1."""
     past = [10**9 + 7, 10**9 + 9]

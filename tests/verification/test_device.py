@@ -384,10 +384,10 @@ def test_on_cuda_the_host_is_measured_apart(monkeypatch: pytest.MonkeyPatch) -> 
 def test_what_nvidias_tool_says_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tool = tmp_path / "nvidia-smi"
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert device._settings("cuda")["driver"] is None and device.clocks("cuda") == {}
+    assert device.nvidia_settings("cuda")["driver"] is None and device.clocks("cuda") == {}
     tool.write_text("#!/bin/sh\necho '580.1, Enabled, 700.00, 1980, Disabled'\n")
     tool.chmod(0o755)
-    said = device._settings("cuda:0")
+    said = device.nvidia_settings("cuda:0")
     assert (said["driver"], said["ecc"], said["power_limit_w"]) == ("580.1", "Enabled", "700.00")
     assert said["tf32"] in ("on", "off") and said["attention"]
     assert device.clocks("cuda")["clocks.mem"] == "Enabled" and device.clocks("cpu") == {}
@@ -452,7 +452,7 @@ def test_memory_that_runs_out_is_a_refusal(argv: list[str], monkeypatch: pytest.
     def full(*_: Any, **__: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    monkeypatch.setattr("txcalc.verification.calibrate._kernels", full)
+    monkeypatch.setattr("txcalc.verification.calibrate.kernels_to_measure", full)
     monkeypatch.setattr("txcalc.verification.workloads.measured", full)
     code, out, err = run(*argv)
     assert code == 1 and out == "" and "free" in err and "Traceback" not in err
@@ -539,7 +539,7 @@ def test_a_batch_is_sized_by_the_memory(monkeypatch: pytest.MonkeyPatch) -> None
     assert needed == sorted(set(needed))
     asked = Load("decode", 16, 1, 64)
     item = Item("sized", ITEMS[0].source, None, "fp32", ("parameters",), (asked,))
-    monkeypatch.setattr("txcalc.verification.suite._fitting", lambda model, *_: model)
+    monkeypatch.setattr("txcalc.verification.suite.fitting_batch", lambda model, *_: model)
     for free, said in ((needed[1], "B = 4: 16 would not fit"), (needed[0] - 1, "")):
         monkeypatch.setattr(device, "free_bytes", lambda _, free=free: free + device.SPARE)
         step = suite(None, items=(item,)).run()["items"]["sized"]["steps"][f"memory: {asked}"]

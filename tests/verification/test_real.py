@@ -21,7 +21,7 @@ from txcalc.planning.layout import parse_layout
 from txcalc.planning.training.recipe import parse_recipe
 from txcalc.sources import build
 from txcalc.verification.branches import NoParallel
-from txcalc.verification.real import RankResult, _renamed, _rows, started, verify_real
+from txcalc.verification.real import RankResult, compared_rows, started, verify_real, whole_name
 
 pytestmark = pytest.mark.slow
 
@@ -161,11 +161,11 @@ def test_the_environment_of_torchrun_is_taken(tmp_path: Path) -> None:
 def test_a_wrong_value_is_seen() -> None:
     model, recipe = load(MODEL), parse_recipe("parameter=fp32", parse_layout("fsdp=2"))
     right = RankResult(0, 6.25, 6.25, {"final_norm.weight": 1e-7}, {})
-    assert [row.equal for row in _rows(model, recipe, right)][:2] == [True, True]
+    assert [row.equal for row in compared_rows(model, recipe, right)][:2] == [True, True]
     for wrong in (right._replace(loss=6.2505), right._replace(gradients={"final_norm.weight": 1e-3})):
-        assert not all(row.equal for row in list(_rows(model, recipe, wrong))[:2])
+        assert not all(row.equal for row in list(compared_rows(model, recipe, wrong))[:2])
 
 
 def test_names_of_a_piece() -> None:
-    assert _renamed("layers.1.attention.q.weight", "12") == "layers.13.attention.q.weight"
-    assert _renamed("head.projection.weight", "12") == "head.projection.weight"
+    assert whole_name("layers.1.attention.q.weight", "12") == "layers.13.attention.q.weight"
+    assert whole_name("head.projection.weight", "12") == "head.projection.weight"

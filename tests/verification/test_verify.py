@@ -24,7 +24,7 @@ from tiny import TINY
 
 from txcalc import load, verify as verify_all
 from txcalc.errors import InputError, Refuted, UnknownName
-from txcalc.evidence.known import MEANING, RECORDED, _proofs, how_known, proofs_file
+from txcalc.evidence.known import MEANING, RECORDED, how_known, proofs_file, recorded_proofs
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear, Unused
 from txcalc.parts.norm import Norm
@@ -792,10 +792,10 @@ def test_a_file_of_proofs_says_nothing_else(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("txcalc.evidence.known.proofs_file", lambda: path)
     for how, where in (("certain", ""), ("proved", 3)):
         path.write_text(json.dumps({"presets": {"gpt2": {"flops": {"how": how, "where": where, "digest": "0"}}}}))
-        _proofs.cache_clear()
+        recorded_proofs.cache_clear()
         with pytest.raises(InputError, match='how is "proved" or "measured"'):
             how_known(load("gpt2"), "flops")
-    _proofs.cache_clear()
+    recorded_proofs.cache_clear()
 
 
 def test_what_is_not_shown_again_is_taken_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,7 +136,7 @@ def proofs_file() -> Path:
 
 
 @cache
-def _proofs() -> dict[tuple[str, str], Evidence]:
+def recorded_proofs() -> dict[tuple[str, str], Evidence]:
     """By quantity and digest."""
     try:
         stored = json.loads(proofs_file().read_text())
@@ -174,7 +174,7 @@ def all_known(model: Model, quantities: Mapping[str, str]) -> dict[str, Evidence
     asks = {name: "params" if asked == "active" else asked for name, asked in quantities.items()}
     marks = digests(model, [asked for asked in asks.values() if asked in RECORDED])
     for name, quantity in asks.items():
-        known = _proofs().get((quantity, marks[quantity])) if quantity in marks else None
+        known = recorded_proofs().get((quantity, marks[quantity])) if quantity in marks else None
         if (known is None or known.how != "proved") and quantity.startswith(tuple(theorems.FIGURES)):
             inherited = theorems.inheritance(model) if inherited is None else inherited
             own = Evidence(*inherited[quantity]) if quantity in inherited else None

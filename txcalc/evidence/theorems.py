@@ -286,7 +286,7 @@ def inheritance(model: Model) -> dict[str, tuple[str, str]]:
                 own[formed(figure, *forms)] = own[same]
         said.append(own)
     shared = [quantity for quantity in said[0] if all(quantity in own for own in said)] if said else []
-    return {quantity: _weakest([own[quantity] for own in said]) for quantity in shared}
+    return {quantity: weakest([own[quantity] for own in said]) for quantity in shared}
 
 
 def _own(unit: Unit, quantities: Container[str] = PROVED) -> tuple[dict[str, Shown], str]:
@@ -315,7 +315,7 @@ def _borne(unit: Unit) -> dict[str, Shown]:
     return {q: Shown("", "proved", domain if q != "params" else "", ()) for q in PROVED if structures}
 
 
-def _weakest(said: list[Shown]) -> tuple[str, str]:
+def weakest(said: list[Shown]) -> tuple[str, str]:
     """The weakest of several pieces of evidence, and its domain: of measurements, that at the fewest sizes."""
     measured = [shown.where for shown in said if shown.how == "measured"]
     if measured:

@@ -108,7 +108,7 @@ def freeze(
             if part.keeps != "no":
                 own.append(KeptInput(part.d_in, part.keeps))
             if adapters is not None and adapters.at(child):
-                keeps, own, before = _kept(part.d_in, own, before)
+                keeps, own, before = kept_input(part.d_in, own, before)
                 base: Any = part.frozen
                 found.append(
                     child._replace(part=LowRank(base=base, rank=adapters.rank, keeps=keeps, data=data), gradient="both")
@@ -130,7 +130,7 @@ def around(children: Iterable[Child]) -> Iterator[Child]:
             yield child._replace(part=child.part.frozen, gradient="input")
 
 
-def _kept(
+def kept_input(
     width: Any, own: list[KeptInput], before: tuple[KeptInput, ...]
 ) -> tuple[str, list[KeptInput], tuple[KeptInput, ...]]:
     """How an adapter saves its input: as the first unsaved tensor of that width would be; and the others."""

@@ -265,7 +265,7 @@ class WindowUncached(UncachedWindow):
         return Window(window=self.window)._up_to(work.tokens)
 
 
-def _cut(n: Any, width: Any) -> tuple[tuple[Any, Any], ...]:
+def window_pieces(n: Any, width: Any) -> tuple[tuple[Any, Any], ...]:
     """(number, width) of the full pieces of n, and of the remainder, which may be 0 wide."""
     full = floor_div(n, width)
     return (full, width), (1, n - full * width)
@@ -288,7 +288,7 @@ class SeparateWindows(Uncached):
         return f", windows of {self.window:,}"
 
     def sequences(self, work: Workload) -> Iterable[Workload]:
-        for number, tokens in _cut(work.tokens, self.window):
+        for number, tokens in window_pieces(work.tokens, self.window):
             yield work._replace(batch=work.batch * number, tokens=tokens)
 
 
@@ -320,7 +320,7 @@ class SquareWindows(Uncached):
         return rows, exact_div(cells, rows)
 
     def sequences(self, work: Workload) -> Iterable[Workload]:
-        rows, columns = (_cut(cells * self.cell, self.side) for cells in self.grid(work))
+        rows, columns = (window_pieces(cells * self.cell, self.side) for cells in self.grid(work))
         for down, height in rows:
             for along, width in columns:
                 yield work._replace(batch=work.batch * down * along, tokens=height * width)

@@ -213,7 +213,7 @@ def first(excess: Callable[[int], int], ends: tuple[int, ...] = ()) -> int | Non
             if value >= 0:
                 return low + i
         if len(values) == 4:
-            steps = _reaches_zero(values, most)
+            steps = steps_to_zero(values, most)
             if steps is not None:
                 found = low + steps
                 if not excess(found) >= 0 > excess(found - 1):
@@ -256,7 +256,7 @@ def first_in_blocks(excess: Callable[[int], int], block: int, ends: tuple[int, .
     return min(filter(None, map(of, range(1, block + 1))), default=None)
 
 
-def _reaches_zero(values: list[int], most: int | None) -> int | None:
+def steps_to_zero(values: list[int], most: int | None) -> int | None:
     """The smallest i (at most `most`) at which the polynomial through (0 … 3, values), all below 0, is not."""
     slopes = [b - a for a, b in pairwise(values)]
     start, slope, bend = values[0], slopes[0], slopes[1] - slopes[0]

@@ -49,7 +49,7 @@ def matched(model: Model, key: str, budget: int, cost: Callable[[Model], int]) -
     if field is None:
         raise InputError("--by", [f"{path} is no size of a description"])
     start = size_of(model.raw, key)
-    search = _Search(model, key, budget, cost, MAX_LAYERS if field.check is layers else MAX_SIZE)
+    search = SizeSearch(model, key, budget, cost, MAX_LAYERS if field.check is layers else MAX_SIZE)
     below, above = search.around(start)
     near = [found for found in (below, above) if found is not None]
     best = min(near, key=lambda found: abs(found.difference))
@@ -58,7 +58,7 @@ def matched(model: Model, key: str, budget: int, cost: Callable[[Model], int]) -
     return MatchedModel(search.model(best.value), key, budget, best, below, above)
 
 
-class _Search:
+class SizeSearch:
     """Sizes of one key, each built once."""
 
     def __init__(self, base: Model, key: str, budget: int, cost: Callable[[Model], int], most: int) -> None:

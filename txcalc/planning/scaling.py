@@ -61,8 +61,8 @@ class ScalingLaw(NamedTuple):
             data, size = self.repeats
             unique = tokens if unique is None else min(unique, tokens)
             useful = min(params, self.params_for(unique))
-            tokens = _decayed(unique, tokens, data)
-            params = _decayed(useful, params, size)
+            tokens = effective_amount(unique, tokens, data)
+            params = effective_amount(useful, params, size)
         return float(self.E + self.A / params**self.alpha + self.B / tokens**self.beta)
 
     def optimum(self, compute: float) -> tuple[float, float]:
@@ -95,7 +95,7 @@ class ScalingLaw(NamedTuple):
         return self.loss(params, compute / FLOPS / params, unique)
 
 
-def _decayed(first: float, seen: float, decay: float) -> float:
+def effective_amount(first: float, seen: float, decay: float) -> float:
     """What `seen` is worth, of which everything beyond `first` is a repetition: first·(1 + R*·(1 − e^(−R/R*)))."""
     return first * (1 + decay * (1 - exp(-max(0.0, seen / first - 1) / decay)))
 

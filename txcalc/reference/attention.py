@@ -57,7 +57,7 @@ class Core(Cached):
             bias = bias.unflatten(-3, (groups, group)).flatten(-3, -2)
         if hides:
             key = "mask", self.window, self.chunked, group
-            mask = run.once(key, lambda: self._mask(run, k.shape[1], q.dtype).repeat(group, 1))
+            mask = run.once(key, lambda: self.additive_mask(run, k.shape[1], q.dtype).repeat(group, 1))
             bias = mask if bias is None else bias + mask
         if fused:
             q, k, v = (x.transpose(1, 2) for x in (q, k, v))
@@ -85,7 +85,7 @@ class Core(Cached):
         y = torch.bmm(shares.flatten(0, 1), v).unflatten(0, (-1, groups)).unflatten(2, (group, -1))
         return y.permute(0, 3, 1, 2, 4).flatten(2)
 
-    def _mask(self, run: Run, keys: int, dtype: torch.dtype) -> Tensor:
+    def additive_mask(self, run: Run, keys: int, dtype: torch.dtype) -> Tensor:
         """0 where query i sees key j, else −∞: (T, S)."""
         apart = distances(run, keys)
         if self.window is None:
@@ -123,15 +123,15 @@ class AttentionCore(Core):
         """`projected` (B, S, h, d) are the projected relative positions, from distance 0 up."""
         bias = None
         if projected is not None:
-            bias = self._distance_scores(q, projected, run)
+            bias = self.distance_scores(q, projected, run)
         elif self.biased and run.bias is None:
             slopes = ("alibi", self.n_heads, self.window)
-            bias = run.once(slopes, lambda: self._slopes(run, k.shape[1], q.dtype, q.shape[2]))
+            bias = run.once(slopes, lambda: self.alibi_bias(run, k.shape[1], q.dtype, q.shape[2]))
         elif self.biased:
             bias = run.bias
         return self.attend(q, k, v, run, bias, self.sinks)
 
-    def _distance_scores(self, q: Tensor, projected: Tensor, run: Run) -> Tensor:
+    def distance_scores(self, q: Tensor, projected: Tensor, run: Run) -> Tensor:
         farthest_first = projected.flip(1).permute(0, 2, 3, 1)
         scores = (q * self.scale).transpose(1, 2) @ farthest_first  # (B, h, T, S)
         # Row i moves left by T − 1 − i, one more per row, by a view that is one column wider (Transformer-XL, appendix
@@ -140,7 +140,7 @@ class AttentionCore(Core):
         wider = torch.cat((scores.new_zeros(*scores.shape[:3], 1), scores), 3)
         return wider.flatten(2)[..., tokens:].unflatten(2, (tokens, -1))
 
-    def _slopes(self, run: Run, keys: int, dtype: torch.dtype, heads: int) -> Tensor:
+    def alibi_bias(self, run: Run, keys: int, dtype: torch.dtype, heads: int) -> Tensor:
         """−slope·(i − j), one slope per head (h, T, S): Press et al. 2021 (arXiv 2108.12409), section 3."""
         if type(self.n_heads) is not int:  # a symbol: no values are computed
             return distances(run, keys).expand(self.n_heads, -1, -1).to(dtype)

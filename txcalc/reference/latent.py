@@ -45,7 +45,7 @@ class IndexCore(Core):
         scores = torch.bmm((weights * self.scale).flatten(0, 1).unsqueeze(1), met).view(*q.shape[:2], k.shape[1])
         if current().static:
             return (0 * scores).unsqueeze(1)
-        scores = scores + run.once("seen", lambda: self._mask(run, k.shape[1], q.dtype))
+        scores = scores + run.once("seen", lambda: self.additive_mask(run, k.shape[1], q.dtype))
         best = scores.sort(dim=-1, descending=True, stable=True).indices[..., :top_k]
         return torch.full_like(scores, -math.inf).scatter(-1, best, 0).unsqueeze(1)
 

@@ -267,7 +267,7 @@ def _plain(step: Found) -> bool:
 
 def forms(items: Items) -> list[Table]:
     """The non-empty tables."""
-    return [table for table in (_shared(items), _growth(items), _latent(items)) if table.rows]
+    return [table for table in (_shared(items), growth_table(items), _latent(items)) if table.rows]
 
 
 def _decodes(item: Found, quantity: str) -> list[Found]:
@@ -305,7 +305,7 @@ def _shared(items: Items) -> Table:
     return Table("Shared keys and values, over none shared", ("model", "cache", "time expected", "measured"), rows)
 
 
-def _growth(items: Items) -> Table:
+def growth_table(items: Items) -> Table:
     """Memory that each further token of the past adds to a decode step."""
     rows: list[list[Any]] = []
     for name, item in items:

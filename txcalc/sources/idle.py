@@ -31,9 +31,9 @@ ALREADY = "it is so already"
 def idle_keys(raw: Raw, after: Raw, spelling: Mapping[str, str]) -> list[str]:
     """A fault for every key of a description that changes nothing: of the one that was written, or, if that cannot be
     used without its changes, of the one after them."""
-    made = _made(raw)
+    made = build_tree(raw)
     if made is None:
-        raw, made = after, _made(after)
+        raw, made = after, build_tree(after)
         assert made is not None
     return [
         _fault(raw, path, value, spelling)
@@ -44,11 +44,11 @@ def idle_keys(raw: Raw, after: Raw, spelling: Mapping[str, str]) -> list[str]:
 
 def pruned(raw: Raw) -> dict[str, Any]:
     """A description without the keys that change nothing (a change has taken away what they said something of)."""
-    kept, made = dict(raw), _made(raw)
+    kept, made = dict(raw), build_tree(raw)
     for path, value in leaves(raw):
         if made and path[0] not in IDENTITY and is_idle(kept, path, value, made):
             kept = without(kept, path)
-            made = _made(kept)
+            made = build_tree(kept)
     return kept
 
 
@@ -58,24 +58,25 @@ def idle_changes(raw: Raw, changes: Raw, made: Made) -> tuple[list[str], list[st
 
     Tried on a description that can be used without them.
     """
-    base, faults, same = _made(raw), [], []
+    base, faults, same = build_tree(raw), [], []
     idle = not _differ(base, made)  # all of them together
     for key, value in changes.items() if base else ():
         if key in IDENTITY:
             same += [key] if base and base[0][key] == made[0][key] else []
             continue
         rest = {other: changes[other] for other in changes if other != key}
-        left = _made(changed(raw, rest)) if rest else base
-        alone = _made(changed(raw, {key: value})) if rest else made
+        left = build_tree(changed(raw, rest)) if rest else base
+        alone = build_tree(changed(raw, {key: value})) if rest else made
         if not idle and (_differ(left, made) or _differ(base, alone)):
             continue
-        path, unseen = tuple(letter_path(key, raw).split(".")), _made(changed(raw, {key: NONSENSE})) is not None
+        path, unseen = tuple(letter_path(key, raw).split(".")), build_tree(changed(raw, {key: NONSENSE})) is not None
         if base and alone and not unseen and _same(base[0]["stacks"], alone[0]["stacks"]):
             same.append(key)
             continue
         field = _field(path)
         derived = field and field.default is None and not unseen
-        tried = (_made(changed(raw, {key: other})) for other in (others(field, value) if field and derived else ()))
+        values = others(field, value) if field and derived else ()
+        tried = (build_tree(changed(raw, {key: other})) for other in values)
         follows = any(_differ(base, other) for other in tried if other)
         faults.append(changes_nothing(key, value, ALREADY if follows else reason(raw, path, unseen)))
     return faults, same
@@ -95,7 +96,7 @@ def _same(one: Any, other: Any) -> bool:
 
 def _fault(raw: Raw, path: Path, value: Any, spelling: Mapping[str, str]) -> str:
     dotted = ".".join(path)
-    seen = _made(_with(raw, path, NONSENSE)) is None
+    seen = build_tree(_with(raw, path, NONSENSE)) is None
     return changes_nothing(spelling.get(dotted, dotted), value, reason(raw, path, not seen))
 
 
@@ -161,7 +162,7 @@ def others(field: Field, value: Any) -> Iterator[Any]:
             yield from ([2 * item for item in value], [1] * len(value))
 
 
-def _made(raw: Raw) -> Made | None:
+def build_tree(raw: Raw) -> Made | None:
     """What a description says and the tree it makes; None where it is refused."""
     try:
         spec = resolve(raw, "")
@@ -172,11 +173,11 @@ def _made(raw: Raw) -> Made | None:
 
 def is_idle(raw: Raw, path: Path, value: Any, made: Made) -> bool:
     """Whether a key of a description changes nothing; `made` is what the description makes."""
-    bare, field = _made(without(raw, path)), _field(path)
+    bare, field = build_tree(without(raw, path)), _field(path)
     if bare:
         if _differ(bare, made):
             return False
-        if _made(_with(raw, path, NONSENSE)) is not None:  # nobody looks at it
+        if build_tree(_with(raw, path, NONSENSE)) is not None:  # nobody looks at it
             return True
         if value in OFF or _same(bare[0], made[0]):
             return False
@@ -184,7 +185,7 @@ def is_idle(raw: Raw, path: Path, value: Any, made: Made) -> bool:
             return True
     tried = False
     for other in others(field, value) if field else ():
-        instead = _made(_with(raw, path, other))
+        instead = build_tree(_with(raw, path, other))
         if instead and _differ(made, instead):
             return False
         tried = tried or bool(instead)

@@ -65,7 +65,7 @@ def write(
         raise InputError("--out", [Fault("--out", str(place), "a file named .parquet")])
     writable(path, force)
     part = path.with_name(f"{path.name}.part")
-    wide = _wide(sweep)
+    wide = wide_columns(sweep)
     try:
         while True:
             try:
@@ -106,7 +106,7 @@ def _schema(sweep: Sweep, wide: frozenset[str]) -> Any:
     return pa.schema(fields, metadata={"txcalc": json.dumps(said, sort_keys=True)})
 
 
-def _wide(sweep: Sweep) -> frozenset[str]:
+def wide_columns(sweep: Sweep) -> frozenset[str]:
     """The columns that need more than 64 bits at a corner of the grid."""
     ends = [sorted({min(axis.values), max(axis.values)}) for axis in sweep.axes]
     found: set[str] = set()

@@ -182,7 +182,7 @@ def _measured(
 ) -> Calibration:
     sizes = sizes or (CUDA if devices.is_cuda(device) else CPU)
     start = time.monotonic()
-    every = [(kernel, _refused(kernel)) for kernel in _kernels(device, sizes)]
+    every = [(kernel, _refused(kernel)) for kernel in kernels_to_measure(device, sizes)]
     kernels = [kernel for kernel, reason in every if not reason]
     absent = {f"{kernel.kind} in {kernel.dtype}: not on this device, {reason}" for kernel, reason in every if reason}
     wide = "bf16" if devices.is_cuda(device) else "fp32"
@@ -227,7 +227,7 @@ def expected(subject: DeviceModel, step: Load, accelerator: Accelerator) -> floa
     return rank(subject, accelerator).cost(workload(subject.model, step)).achievable
 
 
-def _kernels(device: str, sizes: MeasuredSizes) -> list[Kernel]:
+def kernels_to_measure(device: str, sizes: MeasuredSizes) -> list[Kernel]:
     found = []
     for dtype in sizes.dtypes:
         for rows, d_in, d_out in sizes.products:

@@ -107,7 +107,7 @@ def describe(device: str) -> dict[str, str | int | None]:
         found = torch.cuda.get_device_properties(device)
         capability = f"{found.major}.{found.minor}"
         facts |= {"name": found.name, "memory_bytes": found.total_memory, "capability": capability}
-        return {**facts, **_settings(device), "cuda": torch.version.cuda}
+        return {**facts, **nvidia_settings(device), "cuda": torch.version.cuda}
     name = next(iter(_said("/proc/cpuinfo", "model name")), "") or platform.processor() or platform.machine()
     size = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     instructions = torch.backends.cpu.get_cpu_capability()
@@ -124,7 +124,7 @@ def same_kind(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     return all(one.get(key) == other.get(key) for key in KIND)
 
 
-def _settings(device: str) -> dict[str, str | int | None]:
+def nvidia_settings(device: str) -> dict[str, str | int | None]:
     """What decides an NVIDIA device's speed beside its name: the driver's settings, and PyTorch's."""
     said = _asked(device, "driver_version,ecc.mode.current,power.limit,clocks.max.sm,mig.mode.current")
     names = ("driver", "ecc", "power_limit_w", "clock_max_mhz", "mig")

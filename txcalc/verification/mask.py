@@ -92,7 +92,7 @@ def _pairs(core: Core, entry: Entry | None) -> int:
     if not (core.causal or core.window is not None):
         return new * keys
     run = Run(keys - new, torch.arange(keys - new, keys))
-    return int((core._mask(run, keys, torch.float32) == 0).sum())
+    return int((core.additive_mask(run, keys, torch.float32) == 0).sum())
 
 
 def windows_of(leaves: Iterable[Leaf]) -> set[int]:

@@ -43,7 +43,7 @@ def _prove(unit: Unit, further: bool) -> tuple[Theorem, list[CheckedRow]]:
         rows, assumed = leaves.rows(unit)
         return Theorem(unit.name, digests, LISTED, tuple(assumed)), rows
     for case in cases(unit):
-        found, assumed, domain = _at(unit, case)
+        found, assumed, domain = prove_at(unit, case)
         conditions |= dict.fromkeys(assumed)
         domains.append(domain)
         rows += found
@@ -52,7 +52,7 @@ def _prove(unit: Unit, further: bool) -> tuple[Theorem, list[CheckedRow]]:
     return Theorem(unit.name, digests, domain, tuple(conditions), shown), [*rows, *more]
 
 
-def _at(unit: Unit, case: Case) -> tuple[list[CheckedRow], list[Condition], str]:
+def prove_at(unit: Unit, case: Case) -> tuple[list[CheckedRow], list[Condition], str]:
     """Rows for all lengths of a case, with PyTorch's assumptions about sizes and lengths."""
     symbols = SizeSymbols(unit.values, case.ones, made_of=case.made_of)
     root = unit.over({name: symbols.letters[name] for name in unit.values})

@@ -221,7 +221,7 @@ def _step(model: Model, recipe: Recipe, rank: int, device: torch.device) -> Rank
             if p.grad is not None:
                 given, want = _plain(p.grad), _value(net, name, truth, prefix)
                 size = max(float(want.abs().max()), least)  # of a key's bias, which softmax ignores, rounding is left
-                worst[_renamed(name, prefix)] = float((given - want).abs().max()) / size
+                worst[whole_name(name, prefix)] = float((given - want).abs().max()) / size
         optimizer.step()
         bytes_ += held(net, optimizer)
     if recipe.accumulation == 1:
@@ -278,12 +278,12 @@ def _value(net: nn.Module, name: str, values: Mapping[str, Tensor], first: str) 
     path, _, last = name.rpartition(".")
     owner: Any = net.get_submodule(path)
     if last not in getattr(owner, "stacked", {}):
-        return values[_renamed(name, first)]
+        return values[whole_name(name, first)]
     inner, numbers = owner.stacked[last], (number for number, _ in owner.routed.named_children())
-    return torch.stack([values[_renamed(f"{path}.routed.{number}.{inner}", first)] for number in numbers])
+    return torch.stack([values[whole_name(f"{path}.routed.{number}.{inner}", first)] for number in numbers])
 
 
-def _renamed(name: str, first: str) -> str:
+def whole_name(name: str, first: str) -> str:
     """A parameter's name in the whole model: the layers of a piece begin at number `first`."""
     kind, _, rest = name.partition(".")
     if kind != "layers" or not first:
@@ -328,7 +328,7 @@ def _pipelined(
 
 def _verdict(model: Model, recipe: Recipe, every: list[RankResult]) -> Verdict:
     verdict = Verdict(f"{model.name}, {recipe.layout}, {len(every)} processes")
-    verdict.rows += [row for found in every for row in _rows(model, recipe, found)]
+    verdict.rows += [row for found in every for row in compared_rows(model, recipe, found)]
     verdict.notes += [
         f"values: losses and gradients in fp32, equal to one process to {TOLERANCE:g} of the largest element",
         "every rank's step came to its end: no collective and no schedule waited for itself",
@@ -338,7 +338,7 @@ def _verdict(model: Model, recipe: Recipe, every: list[RankResult]) -> Verdict:
     return verdict
 
 
-def _rows(model: Model, recipe: Recipe, found: RankResult) -> Iterator[CheckedRow]:
+def compared_rows(model: Model, recipe: Recipe, found: RankResult) -> Iterator[CheckedRow]:
     where, path = f"{recipe.layout}", f"rank {found.rank}"
     oracle = "torch on real processes"
     if found.loss is not None:

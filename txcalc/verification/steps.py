@@ -45,14 +45,14 @@ def shown(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], li
     found: dict[str, Shown] = {}
     rows: list[CheckedRow] = []
     attempts: dict[Callable[[Unit], tuple[dict[str, Shown], list[CheckedRow]]], tuple[str, ...]] = {
-        _training: ("training flops",),
-        _saved: (theorems.KEPT, theorems.FUSED),
-        _decoding: ("cache", "flops with cache"),
+        prove_training: ("training flops",),
+        prove_saved: (theorems.KEPT, theorems.FUSED),
+        prove_decoding: ("cache", "flops with cache"),
         _masked: ("masked flops",),
     }
     for form in (form for form in theorems.FORMS if theorems.touched(unit, form)):
         attempts[partial(_prompt, form=form)] = (theorems.formed("flops", form),)
-        attempts[partial(_decoding, form=form)] = (theorems.formed("flops with cache", form),)
+        attempts[partial(prove_decoding, form=form)] = (theorems.formed("flops with cache", form),)
     for attempt, quantities in attempts.items():
         if set(quantities) <= set(known):
             continue
@@ -65,7 +65,7 @@ def shown(unit: Unit, known: Collection[str] = ()) -> tuple[dict[str, Shown], li
     return found, rows
 
 
-def _training(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def prove_training(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """FLOPs of forward and backward."""
     return _counted(unit, "training flops", step_flops, flops.forward_and_backward)
 
@@ -120,7 +120,7 @@ def _proved(unit: Unit, quantity: str, domain: str, conditions: dict[Condition, 
     return Shown(theorems.digest(unit, quantity), "proved", domain, tuple(conditions))
 
 
-def _saved(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
+def prove_saved(unit: Unit) -> tuple[dict[str, Shown], list[CheckedRow]]:
     """Saved activations with explicit and with fused attention, where the ledger claims all of them."""
     said: dict[str, Shown] = {}
     rows: list[CheckedRow] = []
@@ -186,7 +186,7 @@ def orders(one: bool, window: bool) -> tuple[Order, ...]:
     return tuple(found)
 
 
-def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[CheckedRow]]:
+def prove_decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[CheckedRow]]:
     """FLOPs of a pass with cached tokens, and the cache after it; in another form FLOPs alone."""
     root = unit.over(theorems.probe(unit))
     windows = [name for name in unit.values if name.startswith("attention.window")]
@@ -201,7 +201,7 @@ def _decoding(unit: Unit, form: str = "") -> tuple[dict[str, Shown], list[Checke
     for ones in (chosen for n in range(len(sides) + 1) for chosen in combinations(sides, n)):
         for one in (False, True):
             for order in orders(one, bool(windows)):
-                found, assumed = _passed(unit, order, ones, form)
+                found, assumed = prove_passes(unit, order, ones, form)
                 rows += found
                 conditions |= dict.fromkeys(assumed)
     domain = f"all {', '.join([*lengths_of(unit), 'past'])} ≥ 1"
@@ -241,7 +241,7 @@ def _held(entry: Entry) -> Any:
     return entry.cache
 
 
-def _passed(
+def prove_passes(
     unit: Unit, order: Order, ones: tuple[str, ...] = (), form: str = ""
 ) -> tuple[list[CheckedRow], list[Condition]]:
     """One order, with the given lengths 1; an encoder runs in the first pass."""

@@ -292,7 +292,7 @@ class Suite:
             return
         whole = load(item.source, dict(item.changes))
         dtype = devices.DTYPES[item.dtype]
-        model, most = _fitting(whole, item.layers, self.device, dtype), devices.n_layers(whole)
+        model, most = fitting_batch(whole, item.layers, self.device, dtype), devices.n_layers(whole)
         if model is None:
             entry["refused"] = str(devices.too_large(whole, self.device, dtype, devices.free_bytes(self.device)))
             return
@@ -351,7 +351,7 @@ class Suite:
             draft.replace(self.path)
 
 
-def _fitting(model: Model, layers: int | None, device: str, dtype: torch.dtype) -> Model | None:
+def fitting_batch(model: Model, layers: int | None, device: str, dtype: torch.dtype) -> Model | None:
     """The model, cut as the list says and to what fits beside as much again for the work; None: not one layer does."""
     free, most = devices.free_bytes(device), devices.n_layers(model)
     kept = min(layers or most, most)

@@ -364,7 +364,7 @@ def _summed(
         for path, module in net.named_modules()
         if params[path] or (at or {}).get(path, 0) or (traced.flops or {}).get(path, 0)
     ]
-    total, language = sum(params.values()), _language(net)
+    total, language = sum(params.values()), language_params(net)
     sizes = {letter: size for one in inputs if isinstance(one, ModelInput) for letter, size in _varying(one)}
     uncounted = sum(found.uncounted.values(), Counter[str]()) if found else Counter[str]()
     return TransformersCost(
@@ -390,7 +390,7 @@ def _varying(one: ModelInput) -> Iterator[tuple[Any, int]]:
     yield from ((x.letter, size // x.factor) for x, size in zip(one.sizes(), one.shape, strict=True) if x)
 
 
-def _language(net: Any) -> int | None:
+def language_params(net: Any) -> int | None:
     """Parameters of the decoder and the head of a model with further parts; None where there are none."""
     encoder = getattr(net.config, "encoder", None)  # an encoder may have its own towers (T5Gemma 2)
     inside = "text_config" in (getattr(encoder, "sub_configs", None) or {})

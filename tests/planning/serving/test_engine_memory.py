@@ -24,7 +24,13 @@ from txcalc.planning.layout import Layout
 from txcalc.planning.parallelism import Sharding
 from txcalc.planning.serving.deployment import Planner, plan
 from txcalc.planning.serving.engine import engine
-from txcalc.planning.serving.engine_memory import EngineMemory, _heads, _sizes, rotary_table, step_elements, visible
+from txcalc.planning.serving.engine_memory import (
+    EngineMemory,
+    captured_sizes,
+    rotary_table,
+    step_elements,
+    visible,
+)
 from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.sources import presets
@@ -539,11 +545,6 @@ def test_a_block_that_a_shard_ends_within_is_not_loaded(
     assert plan(bare, 4096, 1, gpus, held).best.layout.tp == held["tp"]
 
 
-def test_query_heads_of_a_stack() -> None:
-    found = [max(_heads(stack) for stack in load(name).root.stacks) for name in ("llama-3.1-8b", "mamba2-2.7b")]
-    assert found == [32, 0]
-
-
 def test_a_tile_that_tp_does_not_split_may_end_anywhere() -> None:
     """vLLM checks the sizes that it splits alone (fp8_utils.py, validate_fp8_block_shape): rows of 2,880 are whole."""
     model, card = load("D=2880 L=2 h=32 d_h=128 F=8192 V=64"), hardware.load("h200")
@@ -691,7 +692,7 @@ def test_batches_that_are_captured() -> None:
     for fine in (256, 512):
         for largest in (0, 1, 3, 4, 8, 17, 255, 256, 264, 272, 300, 512, 1024):
             sizes = {1, 2, 4, *range(8, fine + 1, 8), *range(fine + 16, 1025, 16)}
-            assert _sizes(largest, fine) == sum(size <= largest for size in sizes)
+            assert captured_sizes(largest, fine) == sum(size <= largest for size in sizes)
 
 
 def test_llama_cpps_scores_by_hand() -> None:

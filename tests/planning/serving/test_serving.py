@@ -32,7 +32,7 @@ from txcalc.planning.serving.engine_profiles import profile
 from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.points import SpeculativeDecoding, Timer, request
 from txcalc.planning.serving.rank_time import RankTime
-from txcalc.planning.serving.speed import Serving, _notes, serve, sizes
+from txcalc.planning.serving.speed import Serving, notes_of_plan, serve, sizes
 from txcalc.render.serving import parts as by_part
 from txcalc.sources import build
 from txcalc.sources.presets import names
@@ -361,8 +361,6 @@ def test_a_pipeline_is_a_way_through_all_stages() -> None:
     whole, cut = pace("llama-3.1-8b"), pace("llama-3.1-8b", layout=Layout(pp=2))
     assert cut.step(1, 2048).floor == pytest.approx(whole.step(1, 2048).floor, rel=1e-5)
     assert cut.step(2, 2048).floor < 1.1 * whole.step(1, 2048).floor
-    slowest = max(cut._stages(cut.decode(4, 2048), 1.0), key=lambda cost: cost.achievable)
-    assert cut.step(7, 2048).achievable == pytest.approx(2 * slowest.achievable)  # two groups, of four and three
     assert cut.prefill_rate(8192) > 1.6 * whole.prefill_rate(8192)
 
 
@@ -448,34 +446,11 @@ def test_more_sequences_and_longer_contexts_take_no_less(batch: int, context: in
 
 
 @pytest.mark.slow
-def test_chunks_are_added_up_one_by_one() -> None:
+def test_parts_of_chunks_add_up() -> None:
     for name in ("gemma-3-27b", "deepseek-v3", "jamba-v0.1", "gpt-oss-20b"):
         one = pace(name, "h200", Layout(tp=8), chunk=512)
-        work, number = one._chunks(100_000, 160, 1)
-        each = [max(one._stages(work(i), 1.0, i == number - 1), key=lambda c: c.achievable) for i in range(number)]
-        assert number == 195 and sum(work(i).tokens for i in range(number)) == 100_000 - 160
-        assert one._slowest(100_000, 160, 1, 1.0).achievable == pytest.approx(sum(c.achievable for c in each), rel=1e-5)
         parts = one.prefill_parts(100_000, 160).values()
         assert sum(part.achievable for part in parts) == pytest.approx(one.prefill(100_000, 160).achievable, rel=1e-9)
-
-
-def test_an_encoder_reads_all_at_once_and_its_decoder_one_token() -> None:
-    work, number = pace("t5-small")._chunks(300, 0, 2)
-    assert number == 1 and work(0) == Workload(2, 1, 0, 300, last_logits=True)
-
-
-@pytest.mark.parametrize("pp", [1, 2])
-def test_stages_wait_for_the_last_of_those_in_flight(pp: int) -> None:
-    """Of four chunks that a stage has two of at once, every second one; and all for the last."""
-    model, card, found = load("llama-3.1-8b"), hardware.load("h100-sxm"), profile("llama.cpp@b2816")
-    assert found
-    how = engine(model, "bf16", chunk=512, memory=EngineMemory(found, card, 8192))
-    one = LayoutTime(model, Sharding(model), Layout(pp=pp), card, how)
-    work, number = one._chunks(2000, 0, 1)
-    stages = [[cost.achievable for cost in one._stages(work(i), 1.0, i == number - 1)] for i in range(number)]
-    waits = [sum(times) - max(times) for times in stages]
-    assert number == 4 and one._waits(2000, 0, 1.0) == pytest.approx(sum(waits[:3]) / 2 + waits[3], rel=1e-9)
-    assert (one._waits(2000, 0, 1.0) > 0) == (pp > 1)
 
 
 @pytest.mark.parametrize(
@@ -494,7 +469,7 @@ def test_notes_on_the_link(layout: Layout, link: int | None, node: int | None, s
     found = plan(Planner(model, card, engine(model, "bf16")), 1024, 1, 1)
     timer = Timer(found.planner, request(1024), 1024)
     chosen = replace(timer.point(found.best.layout, 1, None, 1), layout=layout)
-    assert [note[: len(said)] for note in _notes(found, timer, chosen)] == [said] * bool(said)
+    assert [note[: len(said)] for note in notes_of_plan(found, timer, chosen)] == [said] * bool(said)
 
 
 @pytest.mark.parametrize(("context", "said"), [(1, False), (2, True)])
@@ -503,7 +478,7 @@ def test_a_prompt_that_fills_its_context_is_noted(context: int, said: bool) -> N
     model = load("gpt2")
     found = plan(Planner(model, hardware.load("h100-sxm"), engine(model, "bf16")), context, 1, 1)
     timer = Timer(found.planner, request(context, context), context)
-    notes = " ".join(_notes(found, timer, timer.point(found.best.layout, 1, None, 1)))
+    notes = " ".join(notes_of_plan(found, timer, timer.point(found.best.layout, 1, None, 1)))
     assert (f"prompts of {context} leave no room in a context of {context}" in notes) == said
 
 
@@ -598,7 +573,7 @@ def test_a_draft_on_ranks_that_share_experts_is_as_busy_as_they() -> None:
     step, drafted = (
         one.step(4, 8192, tokens, 0.5) for one, tokens in ((timer.pace(layout), 2), (timer.draft(layout), 1))
     )
-    found = timer._tpot(layout, 4, 0.5, 8192)
+    found = timer.token_time(layout, 4, 0.5, 8192)
     assert found.achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
     assert found.floor == pytest.approx((step.floor + drafted.floor) / 1.85)
     assert drafted.achievable != timer.draft(layout).step(4, 8192, 1, 1.0).achievable
@@ -613,7 +588,7 @@ def test_a_draft_that_shares_no_experts_has_all_its_sequences() -> None:
     held = Planner(model, hardware.load("h200"), engine(model, "fp8"), load("mixtral-8x7b"))
     timer = Timer(held, request(8192, 1024, acceptance=0.85, draft_tokens=1), 8192)
     step, drafted = timer.pace(layout).step(4, 8192, 2, 0.5), timer.draft(layout).step(4, 8192, 1, 1.0)
-    found = timer._tpot(layout, 4, 0.5, 8192)
+    found = timer.token_time(layout, 4, 0.5, 8192)
     assert found.achievable == pytest.approx((step.achievable + drafted.achievable) / 1.85)
 
 
@@ -962,8 +937,8 @@ def test_an_exchange_over_nodes_is_bound_by_a_card_of_each_rank() -> None:
 def test_stages_in_one_node_hand_on_over_its_link() -> None:
     """Four stages of two: all in one node; of four: of three hand-overs one leaves it."""
     size = 2048 * 8192 * 2
-    one = pace("llama-3.1-70b", "h100-sxm", Layout(tp=2, pp=4)).ranks[0]._transfer("send", "pp", size, size)
-    two = pace("llama-3.1-70b", "h100-sxm", Layout(tp=4, pp=4)).ranks[0]._transfer("send", "pp", size, size)
+    one = pace("llama-3.1-70b", "h100-sxm", Layout(tp=2, pp=4)).ranks[0].message_cost("send", "pp", size, size)
+    two = pace("llama-3.1-70b", "h100-sxm", Layout(tp=4, pp=4)).ranks[0].message_cost("send", "pp", size, size)
     assert one.least_link == pytest.approx(size / 450e9)
     assert two.least_link == pytest.approx(size * (2 / 450e9 + 1 / 50e9) / 3)
 

@@ -342,8 +342,6 @@ def test_products_in_8_bits_have_sizes_of_multiples_of_16() -> None:
     assert narrow.dtype((768, 50304)) == "fp8" and Floor(fp8).rate(False, (768, 50304)) == 1979e12
     model = load("gpt2")
     timer = StepTimer(model, recipe, fp8)
-    (head,) = (leaf for leaf in timer.pipeline.pieces[0].leaves if leaf.gives_logits)
-    assert timer._size(head) == StepTimer(model, recipe, H100)._size(head)
     assert timer.step(memory(model, recipe)).wide == ((768, 50257),)
     assert StepTimer(load("gpt2", {"V": 50304}), recipe, fp8).step(memory(model, recipe)).wide == ()
     out = run("train", "gpt2", "--gpu", "h100-sxm:8", "--layout", "fsdp=8", "--products", "fp8")[1:]

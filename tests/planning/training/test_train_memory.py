@@ -15,7 +15,7 @@ from txcalc.model import Model
 from txcalc.planning.training import Layout, Ranks, Recipe, in_flight, largest, memory, profiles
 from txcalc.planning.training.activations import leaf_bytes
 from txcalc.planning.training.collectives import Sent, collectives
-from txcalc.planning.training.inverse import _last
+from txcalc.planning.training.inverse import last_within
 from txcalc.planning.training.memory import RankPeak, rank_of
 from txcalc.planning.training.profiles import Moment
 from txcalc.planning.training.recipe import OFFLOAD
@@ -233,7 +233,7 @@ def test_the_last_that_holds_is_what_trying_all_finds() -> None:
     grown = [lambda n: 7 * n + 3, lambda n: n * n, lambda n: 50 * (n // 5) + n, lambda n: 10]
     for held, most, capacity in product(grown, (1, 2, 9, 50), range(400)):
         best = max((n for n in range(1, most + 1) if held(n) <= capacity), default=0)
-        assert _last(held, most, capacity) == best, (most, capacity)
+        assert last_within(held, most, capacity) == best, (most, capacity)
 
 
 def test_frozen_weights_by_format() -> None:

@@ -133,7 +133,7 @@ def test_layers_that_only_a_picture_runs() -> None:
     """Llama 3.2 Vision over a text: layers that attend to a picture are held and cost nothing."""
     pytest.importorskip("fvcore")
     pytest.importorskip("transformers")
-    from txcalc.verification.via import _language, instantiate
+    from txcalc.verification.via import instantiate, language_params
 
     text = {
         **LLAMA,
@@ -145,7 +145,7 @@ def test_layers_that_only_a_picture_runs() -> None:
     config = {"model_type": "mllama", "architectures": ["MllamaForConditionalGeneration"],
               "text_config": {**text, "cross_attention_layers": [1, 3]}}  # fmt: skip
     model = build(*describe(config))
-    assert model.params == _language(instantiate(config, "mllama"))
+    assert model.params == language_params(instantiate(config, "mllama"))
     fewer = build(*describe({**LLAMA, "num_key_value_heads": 2}))
     assert model.ledger(2, 9).total("flops") == fewer.ledger(2, 9).total("flops")
     assert model.ledger(2, 9).total("cache") == fewer.ledger(2, 9).total("cache")

@@ -18,7 +18,7 @@ from txcalc.ledger import walk
 from txcalc.model import Model
 from txcalc.parts.sharding import Ways
 from txcalc.planning.training.recipe import Recipe
-from txcalc.planning.training.stages import Pipeline, _numbers
+from txcalc.planning.training.stages import Pipeline, layer_numbers
 from txcalc.sources import build
 from txcalc.sources.huggingface import describe
 from txcalc.sources.huggingface.beside import BESIDE
@@ -430,7 +430,8 @@ def test_layers_of_towers_have_numbers_of_their_own() -> None:
     """Of two beside a decoder, which training keeps apart by them."""
     model = read(TRUTH["gemma4 gemma4_vision"]["config"])
     (piece,) = Pipeline(model, Recipe(tokens=64)).pieces
-    stacks = [{i for own in walk(root, piece.work) for i in _numbers(own)} for root in (model.root, *model.held_beside)]
+    roots = (model.root, *model.held_beside)
+    stacks = [{i for entry in walk(root, piece.work) for i in layer_numbers(entry)} for root in roots]
     assert len({i for held in (*piece.leaves, *piece.beside) for i in held.layers}) == sum(map(len, stacks)) > 6
 
 

@@ -381,7 +381,7 @@ def planned(
     """The plan whose best layout is the first of those found."""
     best = found[0].layout
     longest = planner.max_context(best, concurrency, context)
-    notes = tuple(_notes(planner, best, context, longest))
+    notes = tuple(notes_of_layout(planner, best, context, longest))
     return Plan(planner, context, concurrency, found, least, longest, notes, rule)
 
 
@@ -399,7 +399,7 @@ def _reasons(sharding: Sharding, gpus: int, held: Mapping[str, int]) -> list[Fau
     ]
 
 
-def _notes(planner: Planner, layout: Layout, context: int, longest: int | None) -> Iterable[str]:
+def notes_of_layout(planner: Planner, layout: Layout, context: int, longest: int | None) -> Iterable[str]:
     model, engine = planner.model, planner.engine
     yield from model.left_out
     if most := max(rank.towers_bytes for rank in planner.ranks(layout)):

@@ -257,7 +257,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
         most = table["largest"].get(model.spec["model_type"], table["largest"]["others"])
         most = min(most, 2 * self.most_sequences, self.most_tokens)
         largest = min(self.most_sequences, most) if rule["whole"] else 0
-        pieces, whole = (_sizes(each, rule["fine"]) for each in (most if rule["pieces"] else 0, largest))
+        pieces, whole = (captured_sizes(each, rule["fine"]) for each in (most if rule["pieces"] else 0, largest))
         three = self.hopper
         before: Entry | None = None
         products = cores = wide = 0
@@ -281,7 +281,7 @@ class EngineMemory(Struct, frozen=True, dict=True):
         return Fraction(str(self.profile.numbers.get("left_alone", self.profile.rules.share)))
 
 
-def _sizes(largest: int, fine: int) -> int:
+def captured_sizes(largest: int, fine: int) -> int:
     """Batch sizes up to the largest: 1, 2, 4, every eighth up to `fine`, and then every sixteenth."""
     return sum(n <= largest for n in (1, 2, 4)) + min(largest, fine) // 8 + max(0, largest - fine) // 16
 

@@ -334,7 +334,7 @@ class Timer:
     def alone(self, layout: Layout) -> tuple[BoundedTime, BoundedTime | None]:
         """A prompt alone, and a decode step of one sequence of its length; None: the model does not decode."""
         pace = self.pace(layout)
-        step = self._tpot(layout, 1, pace.busy(1), self.asked.prompt) if pace.caching else None
+        step = self.token_time(layout, 1, pace.busy(1), self.asked.prompt) if pace.caching else None
         return self._prefill(layout)[0], step
 
     def _prefill(self, layout: Layout) -> tuple[BoundedTime, float]:
@@ -352,7 +352,7 @@ class Timer:
 
     def step(self, layout: Layout, sequences: int) -> BoundedTime:
         """A decode step of `sequences` at the full context, divided by its expected tokens per sequence."""
-        return self._tpot(layout, ceil_div(sequences, layout.dp), self.pace(layout).busy(sequences))
+        return self.token_time(layout, ceil_div(sequences, layout.dp), self.pace(layout).busy(sequences))
 
     def demand(self, layout: Layout, sequences: int = MOST_SEQUENCES) -> Demand:
         """The demand on one replica if `sequences` are spread over all."""
@@ -368,7 +368,7 @@ class Timer:
             own = latency(self.planner.engine.kernels)
 
             def step(n: int) -> float:
-                return expected * self._tpot(layout, n, busy, length).achievable + own.step_s + own.sequence_s * n
+                return expected * self.token_time(layout, n, busy, length).achievable + own.step_s + own.sequence_s * n
 
             self._demands[layout, busy] = Demand(
                 StepCurve(step),
@@ -390,7 +390,7 @@ class Timer:
             )
         return self._demands[layout, busy]
 
-    def _tpot(self, layout: Layout, sequences: int, busy: float, context: int | None = None) -> BoundedTime:
+    def token_time(self, layout: Layout, sequences: int, busy: float, context: int | None = None) -> BoundedTime:
         """A decode step divided by its expected tokens per sequence."""
         pace, guess, context = self.pace(layout), self.asked.speculation, context or self.context
         if guess is None:

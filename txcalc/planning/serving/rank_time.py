@@ -152,7 +152,7 @@ class RankTime:
     def parts(self, work: Workload, head: bool = True, busy: float = 1.0) -> dict[str, Cost]:
         """Seconds of one pass by kind of part, and of adapters and collectives."""
         sums: dict[str, list[tuple[float, ...]]] = {}
-        kinds = [load.kind for load in self._loads_of(work, head)]
+        kinds = [load.kind for load in self.loads_of(work, head)]
         for kind, cost in zip(kinds, self._operations(work, head, busy), strict=True):
             sums.setdefault(kind, []).append(cost)
         if adapters := self._adapters(work):
@@ -161,7 +161,7 @@ class RankTime:
             sums[LINKS] = list(transfers)
         return {kind: total(costs) for kind, costs in sums.items()}
 
-    def _loads_of(self, work: Workload, head: bool) -> list[_Load]:
+    def loads_of(self, work: Workload, head: bool) -> list[_Load]:
         one = work._replace(batch=1)
         if one not in self._loads:
             asked = self.work.loads(one)
@@ -173,7 +173,7 @@ class RankTime:
     def _operations(self, work: Workload, head: bool, busy: float) -> Iterator[tuple[float, ...]]:
         """The fields of a `Cost` for every leaf, as tuples: this is the hot loop."""
         own, bandwidth, spread = float(work.batch), self.accelerator.bandwidth, self.efficiency.spread
-        loads = self._loads_of(work, head)
+        loads = self.loads_of(work, head)
         fullest, beside = self._fullest(), work.decoding and self.engine.streams
         for load in loads:
             leaf, chance, copies, curve = load.leaf, load.leaf.work.chance, load.copies, load.curve
@@ -376,9 +376,9 @@ class RankTime:
         batch = float(work.batch)
         for sent in self.work.sends(work._replace(batch=1)):
             if head or sent.within != "head":
-                yield self._transfer(sent.kind, sent.axis, sent.message * batch, sent.size * batch).times(sent.runs)
+                yield self.message_cost(sent.kind, sent.axis, sent.message * batch, sent.size * batch).times(sent.runs)
 
-    def _transfer(self, kind: str, axis: str, message: float, sent: float) -> Cost:
+    def message_cost(self, kind: str, axis: str, message: float, sent: float) -> Cost:
         """The cost of a collective over an axis, from the bytes of its message and the bytes that one rank sends."""
         group, reduces = self.groups[axis], kind == "all_reduce"
         least = seconds(self.accelerator, group, kind, message if reduces else sent, least=True)

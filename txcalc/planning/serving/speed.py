@@ -116,7 +116,7 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
 
     @property
     def notes(self) -> tuple[str, ...]:
-        found, run = [*_notes(self.plan, self.timer, self.chosen)], self.simulated
+        found, run = [*notes_of_plan(self.plan, self.timer, self.chosen)], self.simulated
         if run and run.varied:
             found.append(DIFFER)
         if run and run.told:
@@ -245,7 +245,7 @@ def within(timer: Timer, choice: LayoutCapacity, limits: Slo) -> int:
     return most if last is None else last
 
 
-def _notes(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[str]:
+def notes_of_plan(plan: Plan, timer: Timer, chosen: OperatingPoint) -> Iterator[str]:
     pace, request = timer.pace(chosen.layout), timer.asked
     if not pace.caching:
         yield f"{plan.planner.model.name} does not decode: its one latency is that of a pass"

@@ -34,9 +34,9 @@ def largest(model: Model, recipe: Recipe, what: str, capacity: int) -> int:
         return memory(model, changed).fullest.reserved
 
     if what == "micro_batch":
-        return _last(held, MOST, capacity)
+        return last_within(held, MOST, capacity)
     most = model.workload().tokens if model.fixed_length else max(model.context or LONGEST, recipe.tokens)
-    return step * _last(held, max(1, most // step), capacity)
+    return step * last_within(held, max(1, most // step), capacity)
 
 
 def fewest(model: Model, recipe: Recipe, capacity: int) -> Layout | None:
@@ -76,7 +76,7 @@ def _more(model: Model, recipe: Recipe, holds: Callable[[Layout], bool]) -> Layo
     return layouts[at] if at < len(layouts) else None
 
 
-def _last(held: Callable[[int], int], most: int, capacity: int) -> int:
+def last_within(held: Callable[[int], int], most: int, capacity: int) -> int:
     """The largest number up to `most` whose memory, which grows with it, is at most `capacity`; 0 if 1 is too many.
     Memory is nearly linear, so a few numbers suffice: each is where the line through the last two meets the
     capacity."""

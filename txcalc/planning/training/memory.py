@@ -153,7 +153,7 @@ def width_of(model: Model) -> int:
 def _stage(stage: int, pieces: list[StagePiece], saved: list[Kept], recipe: Recipe, width: int) -> list[RankPeak]:
     """The ranks of a stage: those of tp whose shards differ, and of each those that share them and differ."""
     layout = recipe.layout
-    ranks, cuts = list[RankPeak](), _columns(pieces, recipe)
+    ranks, cuts = list[RankPeak](), rank_columns(pieces, recipe)
     inner = layout.cp * layout.copies
     for first, after in zip(cuts, [*cuts[1:], layout.tp], strict=True):
         held = held_by(pieces, recipe, first)
@@ -178,7 +178,7 @@ def figures(model: Model, recipe: Recipe, pipeline: Pipeline, rank: RankPeak) ->
     return want
 
 
-def _columns(pieces: list[StagePiece], recipe: Recipe) -> list[int]:
+def rank_columns(pieces: list[StagePiece], recipe: Recipe) -> list[int]:
     """The first tp rank of every run of equal ones: all are equal, except where DTensor shards unevenly."""
     points, last = list[int](), list[list[RankTensor]]()
     for rank in range(recipe.layout.tp if recipe.rules.dtensor else 1):

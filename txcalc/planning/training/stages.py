@@ -272,7 +272,7 @@ class Pipeline:
         """The leaves of towers, which tp does not split."""
         for number, root in enumerate(self.model.held_beside):
             for own in walk(root, work):
-                layers = tuple(layer + (number + 2) * BEHIND for layer in _numbers(own))
+                layers = tuple(layer + (number + 2) * BEHIND for layer in layer_numbers(own))
                 yield RankLeaf(own, own.leaf, False, layers, beside=True)
 
     @property
@@ -358,7 +358,7 @@ def _held(
 ) -> Iterator[RankLeaf]:
     beside = {id(leaf) for leaf in between(rank)}
     held = [
-        RankLeaf(own, all_of_it.leaf, id(own.leaf) in beside, _numbers(own))
+        RankLeaf(own, all_of_it.leaf, id(own.leaf) in beside, layer_numbers(own))
         for own, all_of_it in zip(_entries(rank, work), walk(whole, work), strict=True)
     ]
     sending = {leaf.branch for leaf in held if leaf.entry.routed and leaf.entry.kind == "experts"} if sends else set()
@@ -407,9 +407,9 @@ def _joins(rank: Root, work: Workload, held: Sequence[RankLeaf], layout: Layout)
         again = own.duty not in ("logits", "shares")
         if before is not None and before.entry.leaf.row is not None and "all_gather" not in kinds:
             again = before.learns and "all_reduce" not in kinds
-        yield RankLeaf(own, own.leaf, False, _numbers(own), products=products, passes=(1, int(again)))
+        yield RankLeaf(own, own.leaf, False, layer_numbers(own), products=products, passes=(1, int(again)))
         if own.duty == "shares":
-            yield summed(own, own.leaf.width, _numbers(own))  # type: ignore[attr-defined]
+            yield summed(own, own.leaf.width, layer_numbers(own))  # type: ignore[attr-defined]
         if layout.sp > 1 and before is not None and before.summed_whole(own):
             yield summed(own, rank.stacks[-1].d_model, (), ReduceScatter)._replace(passes=(0, int(before.learns)))
     for head in held if layout.tp > layout.sp else ():
@@ -417,7 +417,7 @@ def _joins(rank: Root, work: Workload, held: Sequence[RankLeaf], layout: Layout)
             yield summed(head.entry, head.entry.leaf.matrix[0], ())._replace(products=(head,))  # type: ignore[index]
 
 
-def _numbers(entry: Entry) -> tuple[int, ...]:
+def layer_numbers(entry: Entry) -> tuple[int, ...]:
     """Numbers of the layers that a leaf is part of; a decoder's come after those of any encoder."""
     later = BEHIND if entry.steps[0].duty == "decoder" else 0
     return tuple(number + later for number in entry.numbers) if later else tuple(entry.numbers)

@@ -131,8 +131,8 @@ class StepTimer(Messages):
         for before, held in pairwise((None, *piece.leaves)):
             assert held is not None
             merged = same_input(before and before.entry, held.entry)
-            issued += 0.0 if merged else self._issued(held, numbers)
-            for kind, first, second, of_weights in self._leaf(held, kernels, merged):
+            issued += 0.0 if merged else self.kernels_issued(held, numbers)
+            for kind, first, second, of_weights in self.leaf_times(held, kernels, merged):
                 forward[kind] += first
                 backward[kind] += second
                 weights += of_weights
@@ -160,13 +160,13 @@ class StepTimer(Messages):
         send = sum(kernels.transfer(each) for each in self.sends(piece))
         return Work(forward, backward, weights, again, send, issued)
 
-    def _issued(self, held: RankLeaf, numbers: frozenset[int]) -> float:
+    def kernels_issued(self, held: RankLeaf, numbers: frozenset[int]) -> float:
         """Kernel launches of a leaf and its copies: forward, one per gradient, and recomputation."""
         if held.entry.work is None or not held.entry.operations or not held.entry.leaf.launched:
             return 0.0
         return self._size(held)[2] * (passes(held.entry) + self._again(held, numbers))
 
-    def _leaf(self, held: RankLeaf, kernels: Kernels, merged: bool) -> Iterator[tuple[str, float, float, float]]:
+    def leaf_times(self, held: RankLeaf, kernels: Kernels, merged: bool) -> Iterator[tuple[str, float, float, float]]:
         """The cause, and the seconds of forward, of backward, and of backward for weights, of a leaf and its copies.
         `merged`: frameworks fuse it with the product before, which has the same input."""
         entry, work = held.entry, held.entry.work

@@ -133,7 +133,7 @@ class CompressedCore(Core):
 
     def forward(self, q: Tensor, kv: Tensor, entries: Tensor | None, mask: Tensor | None, run: Run) -> Tensor:
         """`mask` (B, 1, T, E) is added to the scores of the entries."""
-        window = self._mask(run, kv.shape[1], q.dtype).expand(q.shape[0], 1, -1, -1)
+        window = self.additive_mask(run, kv.shape[1], q.dtype).expand(q.shape[0], 1, -1, -1)
         if entries is not None and mask is not None:
             kv = torch.cat((kv, entries.unsqueeze(2)), 1)
             window = torch.cat((window, mask), -1)

@@ -135,12 +135,16 @@ def test_imports_go_round_in_no_circle(tmp_path: Path) -> None:
 
 def test_no_module_shares_its_name_with_a_command() -> None:
     """An import of `txcalc.sweep` would put a module in place of the function."""
-    assert {path.stem for path in PACKAGE.iterdir()} & txcalc.COMMANDS.keys() == set()
+    assert modules() & txcalc.COMMANDS.keys() == set()
+
+
+def modules() -> set[str]:
+    """The modules and packages at the top; a folder of compiled files that a move left behind is none."""
+    return {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
 
 
 def test_every_module_is_there() -> None:
-    found = {path.stem for path in PACKAGE.iterdir() if path.suffix == ".py" or (path / "__init__.py").is_file()}
-    assert found - {"__init__", "__main__"} == set(LAYERS)
+    assert modules() - {"__init__", "__main__"} == set(LAYERS)
 
 
 def made_and_inherited_from(folder: Path) -> list[str]:

@@ -25,6 +25,7 @@ from txcalc.sources import load
 
 if TYPE_CHECKING:
     from txcalc.questions.caches import formula
+    from txcalc.questions.calibrate import calibrate
     from txcalc.questions.compare import compare
     from txcalc.questions.costs import show
     from txcalc.questions.crossover import crossover
@@ -35,11 +36,13 @@ if TYPE_CHECKING:
     from txcalc.questions.fits import fit
     from txcalc.questions.kv import kv
     from txcalc.questions.listings import export, measure, measurements, presets
-    from txcalc.questions.proofs import calibrate, prove, trace, verify
+    from txcalc.questions.prove import prove
     from txcalc.questions.reports import report
     from txcalc.questions.scale import scale
     from txcalc.questions.sweeps import sweep
+    from txcalc.questions.trace import trace
     from txcalc.questions.trainings import train
+    from txcalc.questions.verify import verify
 
 # The functions of `txcalc.questions`, and the module of each.
 COMMANDS = {
@@ -55,7 +58,7 @@ COMMANDS = {
     "entropy": "entropy",
     "scale": "scale",
     **dict.fromkeys(("export", "measure", "measurements", "presets"), "listings"),
-    **dict.fromkeys(("calibrate", "prove", "trace", "verify"), "proofs"),
+    **{name: name for name in ("calibrate", "prove", "trace", "verify")},
     "report": "reports",
     "sweep": "sweeps",
     "train": "trainings",

@@ -258,3 +258,11 @@ def _power(atom: Expression, power: int, style: Style, numbers: Numbers) -> str:
 def named_by_groups(heads: Any, groups: Any) -> str:
     """The name of attention by its key/value heads: MHA, MQA or GQA."""
     return "MHA" if groups == heads else "MQA" if groups == 1 else "GQA"
+
+
+def as_text(value: Any) -> str:
+    """A formula as text: 36,864·B·T² + 247,064,064·B·T."""
+    try:
+        return write(tidy(value))
+    except (AttributeError, TypeError, ValueError):  # measured expressions need not be polynomials
+        return str(value)

@@ -25,7 +25,7 @@ from txcalc.cli.output import printed, progress
 from txcalc.questions import options as o
 from txcalc.questions.changes import parse_changes
 
-ADAPTERS: tuple[str, ...] = ()  # commands with an adapter
+ADAPTERS: tuple[str, ...] = ("prove", "verify")  # commands with an adapter
 FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
 
 
@@ -77,27 +77,28 @@ def build(name: str) -> Any:
     """The command of a question."""
     function, question = function_of(name), question_of(name)
     adapter: Any = import_module(f"txcalc.cli.{name}").run if name in ADAPTERS else None
-    declared = [*o.keywords(function), *(o.keywords(adapter) if adapter else ()), *_common(question)]
-    declared.sort(key=_order)
+    adapted = o.keywords(adapter) if adapter else ()
+    declared = sorted([*adapted, *o.keywords(function), *_taken(question)], key=_order) + _printed(question)
     models = [each.name for each in declared if isinstance(each.option, o.Argument) and each.option.completes == MODELS]
     repeated = {each.name for each in declared if isinstance(each.option, o.Option) and each.option.repeats}
-    own = {each.name for each in o.keywords(adapter)} if adapter else set()
+    once = {each.name: flag_of(each) for each in declared if isinstance(each.option, o.Option) and each.option.once}
 
     def run(**values: Any) -> None:
         form = options.chosen(values.pop("format_"), values.pop("json_"))
         force = values.pop("force", None)
         place = options.plotted(values.pop("plot"), form, bool(force)) if question.draws else None
         values = {key: value for key, value in values.items() if value or key not in repeated}
-        ignore = values.pop("ignore", None)
-        changes = parse_changes(values.pop("set_", None)) | options.adapters(values.pop("lora", None))
+        values |= {key: options.once(flag, values[key]) for key, flag in once.items()}
+        taken = {flag: values.pop(key) for flag, key in TAKEN.items() if flag in question.takes}
+        changes = parse_changes(taken.get("--set")) | options.adapters(taken.get("--lora"))
         if "changes" in values:
             values["changes"] = parse_changes(values["changes"])
         typed = [values.pop(key) for key in models if key in values]
         sources = [item for value in typed if value is not None for item in _items(value)]
-        extra = {key: values.pop(key) for key in [*values] if key in own}
+        extra = {each.name: values.pop(each.name) for each in adapted if each.name in values}
         with progress() if "tell" in signature(function).parameters else nullcontext() as tell:
             asked = values | ({"tell": tell} if tell else {})
-            call = Call(name, sources, asked, changes, ignore, form, place)
+            call = Call(name, sources, asked, changes, taken.get("--ignore"), form, place)
             answer = adapter(call, **extra) if adapter else call.ask()
         printed(answer, form, place)
 
@@ -119,19 +120,25 @@ def _order(keyword: o.Keyword) -> int:
     """The order in the help: arguments, what may be given by place, what changes the model, then the others."""
     if isinstance(keyword.option, o.Argument):
         return 0
-    return 1 if keyword.positional else 2 if keyword.name in ("set_", "lora", "ignore") else 3
+    return 1 if keyword.positional else 2 if keyword.name in TAKEN.values() else 3
 
 
-def _common(question: o.Question) -> list[o.Keyword]:
-    """Options of every command: those that change a model, the formats, a plot."""
-    repeated = list[str] | None
-    taken = {
-        "--set": o.Keyword("set_", o.SET.more("Repeatable."), repeated, None),
+TAKEN = {"--set": "set_", "--lora": "lora", "--ignore": "ignore"}  # options that change a model, and their keywords
+
+
+def _taken(question: o.Question) -> list[o.Keyword]:
+    """The options that change a model while it is read."""
+    keywords = {
+        "--set": o.Keyword("set_", o.SET.more("Repeatable."), list[str] | None, None),
         "--lora": o.Keyword("lora", o.LORA, str | None, None),
-        "--ignore": o.Keyword("ignore", o.IGNORE.more("Repeatable."), repeated, None),
+        "--ignore": o.Keyword("ignore", o.IGNORE.more("Repeatable."), list[str] | None, None),
     }
-    found = [taken[flag] for flag in question.takes]
-    found += [o.Keyword("format_", o.FORMAT, FormatName, "table"), o.Keyword("json_", o.JSON, bool, False)]
+    return [keywords[flag] for flag in question.takes]
+
+
+def _printed(question: o.Question) -> list[o.Keyword]:
+    """The options of what is printed: format and plot."""
+    found = [o.Keyword("format_", o.FORMAT, FormatName, "table"), o.Keyword("json_", o.JSON, bool, False)]
     if question.draws:
         found += [o.Keyword("plot", o.PLOT, str | None, None), o.Keyword("force", o.FORCE, bool, False)]
     return found
@@ -157,7 +164,7 @@ def flag_of(keyword: o.Keyword) -> str:
 def _class(declared: Sequence[o.Keyword]) -> type[Command]:
     """A command class that knows the groups of the options and their earlier names."""
     flags = [(flag_of(each), each.option) for each in declared if isinstance(each.option, o.Option)]
-    groups = {flag: option.group for flag, option in flags} | {"--help": "Output"}
+    groups = {flag.partition("/")[0]: option.group for flag, option in flags} | {"--help": "Output"}
     renamed = {alias: flag for flag, option in flags for alias in option.aliases if alias.startswith("-")}
     return type("QuestionCommand", (Command,), {"groups": groups, "renamed": renamed})
 
@@ -166,12 +173,13 @@ def _parameter(keyword: o.Keyword) -> Parameter:
     """A parameter of the command's function, as typer reads it."""
     option, default = keyword.option, keyword.default
     complete = getattr(completion, option.completes) if option.completes else None
-    several = keyword.name == "sources" or (isinstance(option, o.Option) and option.repeats)
+    several = keyword.name == "sources" or (isinstance(option, o.Option) and (option.repeats or option.once))
     kind = _kind(keyword, several)
     info: Any
     if isinstance(option, o.Argument):
         info = typer.Argument(help=option.help, metavar=option.value, autocompletion=complete)
-        optional = default is not Parameter.empty
+        optional = option.optional or default is not Parameter.empty
+        default = None if option.optional else default
         default = None if default == "" else default
     else:
         flag, optional = flag_of(keyword), True
@@ -180,6 +188,7 @@ def _parameter(keyword: o.Keyword) -> Parameter:
         if isinstance(default, tuple | list):
             default = None if several or not default else ",".join(map(str, default))
         info = typer.Option(*flags, help=option.help, metavar=option.value, autocompletion=complete, parser=parser)
+        info.show_default = "/" not in flag
     if optional and default is None and kind is not bool and NoneType not in get_args(kind):
         kind = kind | None
     positional = Parameter.POSITIONAL_OR_KEYWORD if isinstance(option, o.Argument) else Parameter.KEYWORD_ONLY

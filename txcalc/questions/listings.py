@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from txcalc.errors import Fault, InputError, UnknownName
-from txcalc.questions.proofs import Tell, silent
 from txcalc.questions.results import Record, Result
+from txcalc.questions.verify import Progress as Tell, no_progress as silent
 from txcalc.sources import load
 from txcalc.sources.files import write
 

@@ -37,6 +37,7 @@ class Option(NamedTuple):
     aliases    earlier names, which are still read: flags, and as keywords without dashes
     parse      reads its text: `parse_tokens` (32k = 32,768) or `parse_count` (8B)
     repeats    may be given several times
+    once       given twice it is refused, where nobody means that
     """
 
     help: str = ""
@@ -47,6 +48,7 @@ class Option(NamedTuple):
     aliases: tuple[str, ...] = ()
     parse: Callable[..., int] | None = None
     repeats: bool = False
+    once: bool = False
 
     def more(self, help: str = "", **changes: Any) -> Option:
         """This option with a further sentence, which holds for one command; and with changed fields."""
@@ -54,11 +56,12 @@ class Option(NamedTuple):
 
 
 class Argument(NamedTuple):
-    """A positional argument of the command line: help, placeholder, completion."""
+    """A positional argument of the command line: help, placeholder, completion; `optional`: any number, also none."""
 
     help: str
     value: str | None = None
     completes: str = ""
+    optional: bool = False
 
 
 class Options(Struct, frozen=True, kw_only=True):
@@ -94,6 +97,7 @@ SOURCE_HELP = (
 )
 SourceArgument = Annotated["Source", Argument(SOURCE_HELP, "SOURCE", "source")]
 SourcesArgument = Annotated["Source", Argument(SOURCE_HELP, "SOURCE…", "source")]
+OptionalSources = Annotated["Source", Argument(SOURCE_HELP, "SOURCE…", "source", optional=True)]
 
 Length = int | str  # 2048 or "2k"
 Lengths = int | str | Sequence[int | str]

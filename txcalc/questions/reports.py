@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from txcalc.errors import Fault, InputError, TxcalcError
 from txcalc.questions.arguments import checked, length, lengths, maybe, names, several_texts
 from txcalc.questions.options import Length, Lengths, Names
-from txcalc.questions.proofs import Tell, silent
+from txcalc.questions.verify import Progress as Tell, no_progress as silent
 from txcalc.sources import load
 from txcalc.sources.files import write
 

@@ -338,15 +338,6 @@ def _latent(items: Items) -> Table:
 # A machine's ceilings, the shares that operations reach, and the resulting predictions.
 
 
-def calibrated(found: Mapping[str, Any], file: str | None) -> DataReport:
-    """A `Calibration` as tables."""
-    accelerator = found["accelerator"]
-    data = {"schema": "txcalc/calibrate/1", "file": file, **found}
-    said = f"written to {file}: txcalc deploy MODEL --gpu {file}" if file else "nothing was written (--out FILE.toml)"
-    header = [f"{accelerator['title']}: {found['rounds']} rounds, {_which(found)} of each counts"]
-    return DataReport(data, ceilings(found), header, [said, *accelerator.get("notes", ())])
-
-
 def ceilings(found: Mapping[str, Any]) -> list[Table]:
     """Rates by kernel, shares and the predicted steps of the reference model, before and after."""
     shares = found["accelerator"]["calibration"]
@@ -367,7 +358,7 @@ def ceilings(found: Mapping[str, Any]) -> list[Table]:
     headings = ("step", "measured ms", "before ms", "before", "after ms", "after")
     title = f"Steps of {found['model']} in {found['dtype']}, before and after calibration"
     return [
-        Table(f"{_which(found).capitalize()} of each kernel", ("kernel", "dtype", "size", "rate"),
+        Table(f"{chosen_runs(found).capitalize()} of each kernel", ("kernel", "dtype", "size", "rate"),
               [_rate(**rate) for rate in found["rates"]], frozenset({0, 1, 2})),
         Table("Shares of the ceilings", ("key", "share"), lines),
         Table(title, headings, [_check(**check) for check in found["checks"]]),
@@ -378,7 +369,8 @@ def _values(figures: Mapping[str, Any]) -> dict[str, float]:
     return {key: figure["value"] for key, figure in figures.items()}
 
 
-def _which(found: Mapping[str, Any]) -> str:
+def chosen_runs(found: Mapping[str, Any]) -> str:
+    """Which of the rounds counts."""
     return "the median" if found.get("clocks") else "the fastest"
 
 

@@ -1,83 +1,43 @@
-"""The report of `txcalc prove`."""
+"""The tables of `prove`."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NamedTuple
-
-from txcalc.evidence.theorems import Theorem, Unit
-from txcalc.render.report import DataReport, Table, TableCell
+from txcalc.questions.prove import Prove
+from txcalc.render.report import Report, Table, TableCell
 
 
-class ProofAnswer(NamedTuple):
-    """A structure of a model with its theorem, else the rows that refute it or the reason."""
-
-    model: str
-    unit: Unit
-    theorem: Theorem | None
-    unequal: Sequence[Any] = ()
-    refusal: str = ""
-    new: bool = False
-
-    @property
-    def how(self) -> str:
-        return "proved" if self.theorem else "REFUTED" if self.unequal else "not proved"
-
-
-def report(answers: Sequence[ProofAnswer], path: Path) -> DataReport:
+def report(answer: Prove, form: str) -> Report:
     """One row per structure, with the first model that has it."""
-    data: dict[str, Any] = {
-        "schema": "txcalc/prove/1",
-        "ok": all(answer.theorem for answer in answers),
-        "structures": [
-            {
-                "model": answer.model,
-                "structure": answer.unit.name,
-                "key": answer.unit.key,
-                "how": answer.how,
-                "where": answer.theorem.domain if answer.theorem else None,
-                "conditions": [str(condition) for condition in answer.theorem.conditions] if answer.theorem else [],
-                "sizes": answer.unit.values,
-                "further": {
-                    quantity: {"how": shown.how, "where": shown.where}
-                    for quantity, shown in (answer.theorem.further if answer.theorem else {}).items()
-                },
-                "new": answer.new,
-                "reason": answer.refusal or None,
-            }
-            for answer in answers
-        ],
-    }
-    good = [answer for answer in answers if answer.theorem]
     rows = []
-    for answer in answers:
-        style = "green" if answer.theorem else "red" if answer.unequal else "yellow"
-        where = [answer.theorem.domain, *map(str, answer.theorem.conditions)] if answer.theorem else []
-        rows.append([answer.model, answer.unit.name, TableCell(answer.how, answer.how, style), ", ".join(where)])
-    table = Table(
-        "", ("model", "structure", "parameters, FLOPs", "for"), rows, left=frozenset({0, 1, 2, 3}), name="structures"
-    )
-    more = [
-        [answer.model, answer.unit.name, quantity, shown.how, shown.where]
-        for answer in good
-        for quantity, shown in (answer.theorem.further if answer.theorem else {}).items()
+    for each in answer.structures:
+        how = TableCell(each.how, each.how, "green" if each.proved else "red" if each.unequal else "yellow")
+        where = ", ".join([each.where, *each.conditions]) if each.where is not None else ""
+        rows.append([each.model, each.structure, how, where])
+    tables = [
+        Table(
+            "",
+            ("model", "structure", "parameters, FLOPs", "for"),
+            rows,
+            left=frozenset({0, 1, 2, 3}),
+            name="structures",
+        )
     ]
-    beyond = Table(
-        "Further quantities",
-        ("model", "structure", "quantity", "evidence", "for"),
-        more,
-        left=frozenset(range(5)),
-        name="further",
-    )
-    verdict = f"{len(good)} of {len(answers)} structures proved for every size"
-    notes = [f"{a.model}, {a.unit.name}: {a.refusal}" for a in answers if a.refusal]
+    further = [
+        [each.model, each.structure, quantity, known.how, known.where]
+        for each in answer.structures
+        for quantity, known in each.further.items()
+    ]
+    if further:
+        headings = ("model", "structure", "quantity", "evidence", "for")
+        tables.append(Table("Further quantities", headings, further, left=frozenset(range(5)), name="further"))
+    proved = sum(each.proved for each in answer.structures)
+    verdict = f"{proved} of {len(answer.structures)} structures proved for every size"
+    notes = [f"{each.model}, {each.structure}: {each.reason}" for each in answer.structures if each.reason]
     notes += [
-        f"{a.model}, {a.unit.name}: {row.path or 'total'}, {row.quantity}: predicted {row.predicted}, "
+        f"{each.model}, {each.structure}: {row.path or 'total'}, {row.quantity}: predicted {row.predicted}, "
         f"measured {row.measured}"
-        for a in answers
-        for row in a.unequal
+        for each in answer.structures
+        for row in each.unequal
     ]
-    if any(answer.new and answer.theorem for answer in answers):
-        notes.append(f"written to {path}")
-    return DataReport(data, [table, *([beyond] if more else [])], [verdict], notes, good=bool(data["ok"]))
+    notes += [f"written to {answer.file}"] if answer.file else []
+    return Report(tables, [verdict], notes, good=answer.ok)

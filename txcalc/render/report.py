@@ -11,10 +11,12 @@ from fractions import Fraction
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import astuple
 
 from txcalc.units import short
 
 Part = TypeVar("Part", bound=tuple[Any, ...])
+Listed = TypeVar("Listed", bound=Struct)
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")
 
 
@@ -78,6 +80,15 @@ def starred(paths: Sequence[str]) -> str:
     """Joins paths of equal depth, with * for the segments that differ."""
     segments = zip(*(path.split(".") for path in paths), strict=True)
     return ".".join(names[0] if len(set(names)) == 1 else "*" for names in segments)
+
+
+def group_copies(parts: Iterable[Listed]) -> list[list[Listed]]:
+    """Groups of parts that differ only in the numbers of their path, their first field."""
+    groups: dict[Any, list[Listed]] = {}
+    for part in parts:
+        path, *figures = astuple(part)
+        groups.setdefault((_NUMBER.sub("*", path), *figures), []).append(part)
+    return list(groups.values())
 
 
 def folded(parts: Iterable[Part]) -> list[list[Part]]:

@@ -1,0 +1,98 @@
+"""`calibrate`: the measured rates of this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+from txcalc.errors import Fault, InputError
+from txcalc.questions import options as o
+from txcalc.questions.answers import Answer, Result
+from txcalc.questions.verify import Progress, no_progress
+
+
+class Rate(Answer):
+    """The measured rate of a kernel: FLOPs or bytes per second."""
+
+    kind: str
+    dtype: str
+    size: str
+    rate: float
+
+
+class StepCheck(Answer):
+    """Seconds of a step: predicted before and after calibration, and measured."""
+
+    load: str
+    before: float
+    after: float
+    measured: float
+
+
+class Calibrate(Result, tag_field="schema", tag="txcalc/calibrate/1", kw_only=True):
+    """Measured rates of a machine; `accelerator` is a hardware file for `deploy`."""
+
+    file: str | None
+    accelerator: dict[str, Any]
+    rates: tuple[Rate, ...]
+    model: str
+    dtype: str
+    checks: tuple[StepCheck, ...]
+    rounds: int
+    clocks: tuple[dict[str, str], ...]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [rate.to_dict() for rate in self.rates]
+
+
+@o.question("txcalc calibrate --device cpu --out mine.toml")
+def calibrate(
+    device: Annotated[str, o.DEVICE._replace(help="Device: cpu or cuda.")] = "cpu",
+    *,
+    out: Annotated[str | Path | None, o.OUT.more("a .toml for deploy --gpu FILE.")] = None,
+    force: Annotated[bool, o.FORCE] = False,
+    like: Annotated[
+        str | None,
+        o.Option(
+            "The accelerator whose datasheet applies, and whose servers' kernels stay as they are known: deploy keeps "
+            "them, train takes what is measured. Default: the best measured rates, for all.",
+            "NAME",
+            "Engine",
+            completes="accelerator",
+        ),
+    ] = None,
+    tell: Progress = no_progress,
+) -> Calibrate:
+    """Measure this machine in two minutes (matrix products, copies, attention, kernel launches), for deploy --gpu FILE.
+
+    Errors: `InputError`, `MissingExtra`.
+    """
+    from txcalc import hardware
+    from txcalc.sources.export import as_toml
+    from txcalc.sources.files import writable, write
+
+    if device.partition(":")[0] not in ("cpu", "cuda"):
+        raise InputError("calibrate", [Fault("--device", device, "cpu or cuda")])
+    path = None if out is None else Path(out)
+    if path is not None and path.suffix != ".toml":
+        expected = "a file that ends in .toml, as deploy --gpu reads it"
+        raise InputError("calibrate", [Fault("--out", str(path), expected)])
+    if path is not None:
+        writable(path, force)
+    as_toml({})  # fails now rather than after two minutes if TOML cannot be written
+    datasheet = hardware.load(like) if like else None
+
+    from txcalc.verification.calibrate import calibrate as measure
+
+    name = path.stem if path else "this-machine"
+    found = measure(device, name=name, like=datasheet, progress=lambda share: tell("measuring", share)).described()
+    if path is not None:
+        write(path, as_toml(found["accelerator"]), True)
+    return answer_of(found, str(path) if path else None)
+
+
+def answer_of(found: dict[str, Any], file: str | None) -> Calibrate:
+    """The answer of a calibration as it is described."""
+    lists = {"rates": tuple(Rate(**rate) for rate in found["rates"])}
+    checks = tuple(StepCheck(**check) for check in found["checks"])
+    return Calibrate(**{**found, **lists, "checks": checks, "clocks": tuple(found["clocks"])}, file=file)

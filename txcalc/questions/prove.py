@@ -1,0 +1,124 @@
+"""`prove`: theorems of the structures of models."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from txcalc.errors import InputError, Refuted
+from txcalc.questions import options as o
+from txcalc.questions.answers import Answer, Known, Result
+from txcalc.questions.verify import Progress, no_progress
+from txcalc.sources import load
+
+if TYPE_CHECKING:
+    from txcalc.evidence.theorems import Theorem, Unit
+
+
+class UnequalFigure(Answer):
+    """A figure that refutes a structure's formula."""
+
+    path: str
+    quantity: str
+    predicted: str
+    measured: str
+
+
+class Structure(Answer):
+    """A structure of a model with its sizes: whether it is proved, for which sizes and conditions, and how `further`
+    quantities are known; `unequal` has what refutes it, `reason` why there is no proof."""
+
+    model: str
+    structure: str
+    key: str
+    how: str
+    where: str | None
+    conditions: tuple[str, ...]
+    sizes: dict[str, int]
+    further: dict[str, Known]
+    new: bool
+    reason: str | None
+    unequal: tuple[UnequalFigure, ...] = ()
+
+    @property
+    def proved(self) -> bool:
+        return self.where is not None
+
+
+class Prove(Result, tag_field="schema", tag="txcalc/prove/1", kw_only=True):
+    """Theorems of the structures of models; `file`: where new ones were written."""
+
+    ok: bool
+    structures: tuple[Structure, ...]
+    file: str | None = None
+
+    @property
+    def failed(self) -> bool:
+        return not self.ok
+
+    def _rows(self) -> list[dict[str, Any]]:
+        return [structure.to_dict() for structure in self.structures]
+
+
+@o.question("txcalc prove my-model/config.json", takes=("--set", "--ignore"))
+def prove(
+    *sources: o.OptionalSources,
+    again: Annotated[bool, o.Option("Prove again structures that have a theorem.", group="Engine")] = False,
+    out: Annotated[str | Path | None, o.OUT.more("a .json for the theorems (default: in your data folder).")] = None,
+    tell: Progress = no_progress,
+) -> Prove:
+    """Prove a model's formulas for every size. Its structure is traced with symbolic widths, heads, experts, batch and
+    length; every model of that structure inherits the theorem.
+
+    In Python: structures that are the sum of smaller ones with theorems are skipped too. `failed`: one is not proved.
+    """
+    from txcalc.evidence import theorems
+
+    if not sources:
+        raise InputError("prove", ["expected models"])
+    wanted: dict[str, tuple[str, Unit]] = {}
+    for model in [load(source) for source in sources]:
+        for unit in theorems.units(model):
+            for part in [unit] if again else theorems.bearing(unit) or [unit]:
+                wanted.setdefault(part.key, (model.name, part))
+    from txcalc.verification.prove import made_with, prove as prove_unit
+
+    structures: list[Structure] = []
+    path = theorems.own_file() if out is None else Path(out)
+    for i, (name, unit) in enumerate(wanted.values()):
+        tell(f"{name}: {unit.name}", i / len(wanted))
+        if not again and not theorems.obstacle(unit):
+            structures.append(structure(name, unit, theorems.theorems()[unit.key]))
+            continue
+        try:
+            theorem, rows = prove_unit(unit)
+        except Refuted as refusal:
+            structures.append(structure(name, unit, None, reason=str(refusal)))
+            continue
+        unequal = [row for row in rows if not row.equal]
+        structures.append(structure(name, unit, None if unequal else theorem, unequal, new=True))
+        if not unequal:
+            theorems.write(path, {unit.key: theorem}, made_with())
+    written = any(each.new and each.proved for each in structures)
+    ok = all(each.proved for each in structures)
+    return Prove(ok=ok, structures=tuple(structures), file=str(path) if written else None)
+
+
+def structure(
+    model: str, unit: Unit, theorem: Theorem | None, unequal: Sequence[Any] = (), reason: str = "", new: bool = False
+) -> Structure:
+    """A structure with its theorem, else the figures that refute it or the reason."""
+    return Structure(
+        model=model,
+        structure=unit.name,
+        key=unit.key,
+        how="proved" if theorem else "REFUTED" if unequal else "not proved",
+        where=theorem.domain if theorem else None,
+        conditions=tuple(map(str, theorem.conditions)) if theorem else (),
+        sizes=dict(unit.values),
+        further={name: Known(each.how, each.where) for name, each in theorem.further.items()} if theorem else {},
+        new=new,
+        reason=reason or None,
+        unequal=tuple(UnequalFigure(row.path, row.quantity, str(row.predicted), str(row.measured)) for row in unequal),
+    )

@@ -1,0 +1,125 @@
+"""`trace`: parameters and FLOPs of any PyTorch module."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from txcalc.errors import Fault, InputError
+from txcalc.notation import as_text
+from txcalc.questions import options as o
+from txcalc.questions.answers import Answer, Result, json_key
+from txcalc.questions.arguments import length, maybe
+
+if TYPE_CHECKING:
+    from txcalc.sources import TorchModule
+    from txcalc.verification.trace import ModuleTrace
+
+SIZES = {"B": "batch", "T": "tokens", "T_src": "source_tokens"}
+ModuleArgument = Annotated[
+    "str | TorchModule",
+    o.Argument(
+        "FILE.py:factory or module:Class, called without arguments: returns a module that takes token ids.",
+        "FILE.py:NAME",
+    ),
+]
+
+
+class ModuleCost(Answer, kw_only=True):
+    """A module's parameters and FLOPs without its submodules': a formula in B and T; at the point also fvcore's count,
+    None where fvcore cannot trace the module."""
+
+    path: str
+    class_: str | None = json_key("class")
+    params: int
+    flops: str
+    flops_at_point: int
+    fvcore_at_point: int | None
+
+
+class Trace(Result, tag_field="schema", tag="txcalc/trace/1", kw_only=True):
+    """The cost of any module; not `complete`: an operator that may cost FLOPs has no count.
+
+    point         the sizes at which fvcore counts
+    not_counted   operators without a count, by counter, with how often they run
+    """
+
+    source: str
+    domain: str
+    complete: bool
+    point: dict[str, int]
+    total: ModuleCost
+    rows: tuple[ModuleCost, ...]
+    not_counted: dict[str, dict[str, int]]
+    zero_cost_operators: tuple[str, ...]
+    untraced: str = ""  # why fvcore cannot trace it
+
+    @property
+    def failed(self) -> bool:
+        return not self.complete
+
+
+@o.question("txcalc trace model.py:build")
+def trace(
+    source: ModuleArgument,
+    *,
+    inputs: Annotated[
+        str | Sequence[str],
+        o.Option(
+            "An input, if not token ids, with sizes B, T, T_src or numbers. Repeatable.",
+            "NAME=B,T:int64",
+            "Workload",
+            "--input",
+            repeats=True,
+        ),
+    ] = (),
+    batch: Annotated[o.Length | None, o.BATCH.more("Measure at this batch, where no formula holds for all.")] = None,
+    tokens: Annotated[o.Length | None, o.TOKENS.more("Measure at this length.")] = None,
+    source_tokens: Annotated[o.Length | None, o.SOURCE_TOKENS.more("Measure at this T_src.")] = None,
+    device: Annotated[str, o.DEVICE.more("cpu and cuda measure what depends on data.")] = "meta",
+) -> Trace:
+    """Parameters and FLOPs of any PyTorch module, part by part, as formulas in batch and length, with fvcore's count.
+
+    Exit code 1: an operator that may cost FLOPs has no count, so the FLOPs are a lower bound.
+
+    In Python: `source` may be the module itself, which is copied and not run; if it takes no token ids, vectors of its
+    width are tried too. Errors: `InputError`, `MissingExtra`, `Refuted` where sizes or data decide what is computed.
+    """
+    from txcalc.verification.trace import trace as trace_module
+
+    if not isinstance(source, str) and not callable(getattr(source, "named_modules", None)):
+        raise InputError("trace", [Fault("source", source, "a module, or FILE.py:factory or module:Class")])
+    sequences = maybe(batch, "--batch", length)
+    lengths = maybe(tokens, "--tokens", length), maybe(source_tokens, "--source-tokens", length)
+    module: Any = source
+    found = trace_module(module, [inputs] if isinstance(inputs, str) else inputs, sequences, *lengths, device)
+    params, flops, fvcore = (sum(getattr(part, name) for part in found.parts) for name in ("params", "flops", "fvcore"))
+    return Trace(
+        source=found.name,
+        domain=found.domain,
+        complete=found.complete,
+        point={SIZES[letter]: size for letter, size in found.point.items()},
+        total=module_cost("", "", params, flops, fvcore, found),
+        rows=tuple(module_cost(*part, found) for part in found.parts),
+        not_counted={counter: dict(names) for counter, names in found.skipped.items()},
+        zero_cost_operators=tuple(found.free),
+        untraced=found.untraced,
+    )
+
+
+def module_cost(path: str, kind: str, params: int, flops: Any, fvcore: int, found: ModuleTrace) -> ModuleCost:
+    """A module of the answer, with its FLOPs at the point."""
+    from txcalc.verification.trace import LETTERS
+
+    at_point = flops
+    if not isinstance(flops, int):
+        sizes = {str(LETTERS[letter]): size for letter, size in found.point.items()}
+        at_point = int(flops.subs({letter: sizes[str(letter)] for letter in flops.free_symbols}))
+    return ModuleCost(
+        path=path,
+        class_=kind or None,
+        params=params,
+        flops=as_text(flops),
+        flops_at_point=at_point,
+        fvcore_at_point=None if found.untraced else fvcore,
+    )

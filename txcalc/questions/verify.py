@@ -1,0 +1,273 @@
+"""`verify`: predictions against what PyTorch's module gives, part by part."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from functools import partial
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec.structs import asdict
+
+from txcalc.errors import Fault, InputError
+from txcalc.evidence.known import MEASURES, ORACLES, oracles_of
+from txcalc.notation import as_text
+from txcalc.questions import options as o
+from txcalc.questions.answers import Answer, Known, Result
+from txcalc.questions.arguments import names
+from txcalc.sources import load
+
+if TYPE_CHECKING:
+    from txcalc.hardware import Accelerator
+    from txcalc.verification import Verdict
+    from txcalc.verification.verdict import CheckedRow
+
+Progress = Callable[[str, float], None]  # the current step and the share done
+
+
+def no_progress(step: str, share: float) -> None:
+    """Reports nothing."""
+
+
+class VerifiedModel(Answer):
+    """A model: whether all measurements equal their predictions, and how each quantity is known then."""
+
+    model: str
+    ok: bool
+    figures: int
+    unequal: int
+    notes: tuple[str, ...]
+    known: dict[str, Known]
+
+
+class VerifiedFigure(Answer):
+    """A quantity of a part, predicted and measured by an oracle: integers or formulas. `where`: the sizes; `for_all`:
+    they are all sizes of a domain; `difference`: measured less predicted."""
+
+    model: str
+    path: str
+    quantity: str
+    predicted: int | str
+    measured: int | str
+    equal: bool
+    oracle: str
+    where: str
+    copies: int
+    for_all: bool
+    difference: int | str = 0
+
+
+class MeasuredFigure(Answer):
+    """A measured figure with its prediction, which need not be equal (`verify.verdict.Measurement`)."""
+
+    model: str
+    quantity: str
+    load: str
+    part: str
+    unit: str
+    floor: int | float | None
+    predicted: int | float | None
+    measured: int | float
+    gap: dict[str, int | float]
+    beside: dict[str, int | float]
+    planned: int | float | None
+    above: dict[str, int | float]
+
+
+class Verify(Result, tag_field="schema", tag="txcalc/verify/1", kw_only=True):
+    """Predicted and measured, part by part."""
+
+    ok: bool
+    models: tuple[VerifiedModel, ...]
+    rows: tuple[VerifiedFigure, ...]
+    figures: tuple[MeasuredFigure, ...] = ()
+    zero_cost_operators: tuple[str, ...] = ()
+
+    @property
+    def failed(self) -> bool:
+        return not self.ok
+
+
+@o.question("txcalc verify gpt2", takes=("--ignore",))
+def verify(
+    *sources: o.OptionalSources,
+    device: Annotated[str, o.DEVICE.more("On meta any model size works.")] = "meta",
+    layout: Annotated[
+        str | None,
+        o.LAYOUT._replace(
+            help="Parallel layout: tp=8,pp=16,dp=64. Verify training in this layout, against PyTorch's own sharding: "
+            "tp=8,sp=8,fsdp=4.",
+            once=True,
+        ),
+    ] = None,
+    recipe: Annotated[
+        str,
+        o.RECIPE.more(
+            "tokens=64,micro_batch=2,schedule=1f1b; also accumulation=, optimizer=, parameter=. With --layout."
+        ),
+    ] = "",
+    ranks: Annotated[int | None, o.Option("With --layout: at most N kinds of ranks per stage.", "N", "Engine")] = None,
+    workers: Annotated[int | None, o.WORKERS.more("(default: one, or one per core for many models).")] = None,
+    oracles: Annotated[
+        o.Names,
+        o.Option(
+            "parameters, fvcore, flops (the default), bytes, training, saved, cache, mask, traffic, other, memory, or "
+            "all; on a device also peak and time, and more by default. Repeatable.",
+            "NAME",
+            "Engine",
+            "--oracle",
+            "oracle",
+            repeats=True,
+        ),
+    ] = (),
+    symbolic: Annotated[
+        bool | None,
+        o.Option(
+            "Prove every layer for every batch and length, or refuse; or compare at points only. Default: one layer "
+            "of each kind for every batch and length, and all layers at a point.",
+            group="Engine",
+            flag="--symbolic/--points",
+        ),
+    ] = None,
+    layers: Annotated[int | None, o.Option("Only the first N layers, for small devices.", "N", "Model")] = None,
+    dtype: Annotated[Literal["fp32", "bf16"], o.DTYPE._replace(help="Dtype of the modules: fp32 or bf16.")] = "fp32",
+    against: Annotated[
+        Literal["transformers"] | None, o.AGAINST.more("transformers' module of the same config.json.")
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        o.GPU._replace(help="An accelerator or calibrate's file, for the floor times (default: measured)."),
+    ] = None,
+    zero_cost: Annotated[bool, o.Option("List the operators counted as free.")] = False,
+    record: Annotated[bool, o.Option("Store the results for presets, as evidence for show.")] = False,
+    tell: Progress = no_progress,
+) -> Verify:
+    """Build the PyTorch module and compare it with the calculator, part by part. Exit code 0 only if everything is
+    equal.
+
+    Errors: `InputError`, `UnknownName`, `MissingExtra`; `Refuted` where a device's memory does not suffice.
+
+    >>> import txcalc
+    >>> txcalc.verification("D=32 h=2 F=64 L=1 V=50", oracles="parameters").ok
+    True
+    """
+    wanted = oracles_of(names(oracles), (*ORACLES, *MEASURES, "all"))
+    workers = 1 if workers is None else workers
+    check_options(bool(sources), wanted, layers, record, bool(against), workers, layout, device, ranks)
+    models = [load(source) for source in sources]
+    if layout is not None:
+        from txcalc.planning.layout import parse_layout
+        from txcalc.planning.training.recipe import parse_recipe
+        from txcalc.verification.layouts import verify_layout
+
+        training = parse_recipe(recipe, parse_layout(layout))
+        return answer_of([verify_layout(model, training, ranks) for model in models])
+
+    from txcalc.sweeps.processes import processes
+    from txcalc.verification import DEFAULT, shortened, verify as compare
+    from txcalc.verification.coverage import ZERO_COST
+    from txcalc.verification.device import DTYPES
+    from txcalc.verification.record import proofs, store
+    from txcalc.verification.witness import of_pieces
+    from txcalc.verification.workloads import DeviceModel, measure
+
+    real = device != "meta"
+    default = [*DEFAULT, "bytes", "training", *MEASURES] if real else list(DEFAULT)
+    known = [*(name for name in ORACLES if name != "transformers"), *(MEASURES if real else ())]
+    chosen = known if "all" in wanted else wanted or default
+    measures = [name for name in MEASURES if name in chosen]
+    if measures and not real:
+        raise InputError("verify", [Fault("--device", device, f"cpu or cuda, for --oracle {measures[0]}")])
+    if gpu is not None and "time" not in measures:
+        raise InputError("verify", ["--gpu needs --oracle time, on --device cpu or cuda"])
+    chosen = [name for name in chosen if name not in MEASURES] + (["transformers"] if against else [])
+    lengths: Any = "auto" if symbolic is None else "symbolic" if symbolic else "points"
+    models = [shortened(model, layers) for model in models] if layers is not None else models
+    if "time" in measures:
+        tell("ceilings", 0.0)
+    accelerator = timed_accelerator(device, gpu) if "time" in measures else None
+    # Models that are lists of leaves have no reference module: unless other oracles are requested, only transformers'
+    # module is traced.
+    only_transformers = bool(against) and not (wanted or real)
+    oracles_by_model = [["transformers"] if only_transformers and of_pieces(model) else chosen for model in models]
+    verify_one = partial(compare, lengths=lengths, device=device, dtype=DTYPES[dtype])
+    verdicts = []
+    with ExitStack() as stack:
+        run = stack.enter_context(processes(min(workers, len(models)))).map if workers > 1 else map
+        results = run(verify_one, models, oracles_by_model)
+        for i, model in enumerate(models):
+            tell(model.name, i / len(models))
+            verdicts.append(next(results))
+            if measures:
+                measure(verdicts[-1], DeviceModel(model, device, DTYPES[dtype]), measures, accelerator)
+            if record:
+                store({model.name: proofs(model, verdicts[-1])})
+    return answer_of(verdicts, sorted(name for group in ZERO_COST.values() for name in group) if zero_cost else ())
+
+
+def check_options(
+    given: bool,
+    wanted: Sequence[str],
+    layers: int | None,
+    record: bool,
+    against: bool,
+    workers: int,
+    layout: str | None,
+    device: str,
+    ranks: int | None,
+) -> None:
+    """Refuses options that do not go together. Errors: `InputError`."""
+    if not given:
+        what = "models" if layout is None else "models whose --layout is verified"
+        raise InputError("verify", [f"expected {what}"])
+    if layers is not None and record:
+        raise InputError("options", ["--record needs whole models, without --layers"])
+    if layers is not None and (against or "transformers" in wanted):
+        raise InputError("options", ["--against transformers needs whole models, without --layers"])
+    if workers != 1 and (workers < 1 or layout is not None or device != "meta"):
+        expected = "1 or more" if workers < 1 else "1 with a layout, and on a device"
+        raise InputError("verify", [Fault("--workers", workers, expected)])
+    if ranks is not None and ranks < 1:
+        raise InputError("verify", [f"--ranks is {ranks}, expected 1 or more"])
+
+
+def timed_accelerator(device: str, gpu: str | None) -> Accelerator:
+    """The accelerator that times are compared with: a named one, or this machine, measured now."""
+    from txcalc import hardware
+    from txcalc.verification.calibrate import calibrate
+
+    return hardware.load(gpu) if gpu else calibrate(device, rounds=3, limit=30).accelerator
+
+
+def answer_of(verdicts: Sequence[Verdict], zero_cost: Sequence[str] = ()) -> Verify:
+    """The answer of verdicts, one per model."""
+    return Verify(
+        ok=all(verdict.ok for verdict in verdicts),
+        models=tuple(map(verified_model, verdicts)),
+        rows=tuple(verified_figure(verdict.model, row) for verdict in verdicts for row in verdict.rows),
+        figures=tuple(MeasuredFigure(v.model, **asdict(figure)) for v in verdicts for figure in v.figures),
+        zero_cost_operators=tuple(zero_cost),
+    )
+
+
+def verified_model(verdict: Verdict) -> VerifiedModel:
+    known = {quantity: Known(*evidence) for quantity, evidence in verdict.known.items()}
+    failures = len(verdict.failures)
+    return VerifiedModel(verdict.model, verdict.ok, len(verdict.rows), failures, tuple(verdict.notes), known)
+
+
+def verified_figure(model: str, row: CheckedRow) -> VerifiedFigure:
+    """A figure of the answer, with formulas as text."""
+    predicted, measured = number(row.predicted), number(row.measured)
+    difference: int | str = 0
+    if not row.equal:
+        difference = "differs" if isinstance(row.predicted, str) else number(row.measured - row.predicted)
+    return VerifiedFigure(
+        model, row.path, row.quantity, predicted, measured, row.equal, row.oracle, row.where, row.copies, row.for_all,
+        difference,
+    )  # fmt: skip
+
+
+def number(value: Any) -> int | str:
+    """A figure: an int, or a formula as text."""
+    return value if isinstance(value, int | str) else as_text(value)

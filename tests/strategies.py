@@ -94,7 +94,7 @@ LISTED = pieces(
 # Fields by their types.
 TYPES: dict[str, st.SearchStrategy[Any]] = {
     "None": st.none(),
-    "Any": sizes,
+    "Num": sizes,
     "bool": flags,
     "Span": spans,
     "Entries": entries,
@@ -264,7 +264,7 @@ workloads = st.builds(
 def renumbered(part: Any, number: Callable[[int, int], Any]) -> Any:
     """The same part (or workload) with `number(i, value)` for the value of its i-th size.
 
-    A size is an int in a field annotated `Any`; flags, strides and numbers of sums are structure.
+    A size is an int in a field annotated `Num`; flags, strides and numbers of sums are structure.
     """
     return _renumbered(part, number, count())
 
@@ -281,7 +281,7 @@ def _renumbered(part: Any, number: Callable[[int, int], Any], places: count[int]
     values = {}
     for name, kind in kinds.items():
         value = getattr(part, name)
-        is_size = kind == "Any" and type(value) is int
+        is_size = "Num" in kind.split(" | ") and type(value) is int
         values[name] = number(next(places), value) if is_size else _renumbered(value, number, places)
     return type(part)(**values)
 

@@ -31,7 +31,7 @@ class StoredTensor(NamedTuple):
     @property
     def elements(self) -> int:
         """Stored elements; a packed one holds several weights."""
-        return product(self.shape)  # type: ignore[no-any-return]
+        return product(self.shape)
 
 
 class StoredSize(NamedTuple):
@@ -136,7 +136,7 @@ class ExpectedWeights:
 
     @property
     def elements(self) -> int:
-        return product(self.shape)  # type: ignore[no-any-return]
+        return product(self.shape)
 
 
 class Missing(NamedTuple):
@@ -148,7 +148,7 @@ class Missing(NamedTuple):
 
     @property
     def elements(self) -> int:
-        return self.copies * product(self.shape)  # type: ignore[no-any-return]
+        return self.copies * product(self.shape)
 
 
 class CheckpointCheck(Struct, frozen=True, eq=False, dict=True):

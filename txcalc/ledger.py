@@ -280,7 +280,8 @@ class Ledger(Framed):
         From length `full_at` on every window is full. For caches that grow in steps, only what is held.
         """
         if any(entry.leaf.cache_kind == "steps" for entry in self.entries):
-            return Cache(None, None, self.cache_terms.held)
+            unknown: Any = None
+            return Cache(unknown, unknown, self.cache_terms.held)
         return _summed(entry.cache_now for entry in self.entries)
 
     @property

@@ -305,7 +305,7 @@ class Model(Struct, frozen=True, dict=True):
     @property
     def takes_source(self) -> bool:
         """Whether encoder positions are given apart from tokens."""
-        return self.spec["kind"] in ("encoder-decoder", "audio") or self.root.prompt
+        return self.spec["kind"] in ("encoder-decoder", "audio") or bool(self.root.prompt)
 
     @property
     def fixed_length(self) -> bool:

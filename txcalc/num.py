@@ -11,18 +11,12 @@ from collections.abc import Iterable
 from fractions import Fraction
 from functools import cache
 from math import isqrt, prod
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
-
-class Num(Protocol):
-    """Anything that adds, subtracts and multiplies: an int, a `sympy.Expr`, a `numpy.ndarray`, a `program.Recorded`."""
-
-    def __add__(self, other: Any, /) -> Any: ...
-    def __radd__(self, other: Any, /) -> Any: ...
-    def __sub__(self, other: Any, /) -> Any: ...
-    def __rsub__(self, other: Any, /) -> Any: ...
-    def __mul__(self, other: Any, /) -> Any: ...
-    def __rmul__(self, other: Any, /) -> Any: ...
+# A size or a quantity of a formula. The type checker sees an int, which nearly every caller has; SymPy expressions,
+# NumPy arrays and recorded numbers (`program.Recorded`) stand in for one. A protocol of `+ - *` alone would not do:
+# code that has whole numbers also compares, divides and passes them on as ints.
+Num: TypeAlias = int
 
 
 def whole(number: object) -> bool:
@@ -96,7 +90,7 @@ def each(number: Any, shape: tuple[int, ...]) -> list[Any]:
     return numpy.broadcast_to(number, shape).ravel().tolist() if numpy and shape else [number]
 
 
-def minimum(a: Any, b: Any) -> Any:
+def minimum(a: Num, b: Num) -> Num:
     """The smaller of two numbers, element by element."""
     kind = _kind(a, b)
     if kind == "symbol":
@@ -108,12 +102,12 @@ def minimum(a: Any, b: Any) -> Any:
     return a if a <= b else b
 
 
-def maximum(a: Any, b: Any) -> Any:
+def maximum(a: Num, b: Num) -> Num:
     """The larger of two numbers, element by element."""
     return a + b - minimum(a, b)
 
 
-def exact_div(a: Any, b: Any) -> Any:
+def exact_div(a: Num, b: Num) -> Num:
     """a / b where b divides a; else an error, not a rounding (symbols: the fraction; recorded numbers: an error when
     run)."""
     kind = _kind(a, b)
@@ -124,13 +118,13 @@ def exact_div(a: Any, b: Any) -> Any:
     numpy = sys.modules.get("numpy")
     floats = numpy is not None and kind == "array" and numpy.result_type(a, b) == numpy.float64
     quotient = sys.modules["numpy"].rint(a / b) if floats else a // b  # rint: ten times faster, and as whole
-    left_over = a - quotient * b
+    left_over: Any = a - quotient * b
     if left_over.any() if kind == "array" else left_over:
         raise ValueError(f"{b} does not divide {a}")
     return quotient
 
 
-def ratio(a: Any, b: Any) -> Any:
+def ratio(a: Num, b: Num) -> Any:
     """a / b: an int where b divides a, else a Fraction (symbols: the fraction itself; float64 arrays: rounded)."""
     kind = _kind(a, b)
     if kind == "symbol":
@@ -142,12 +136,12 @@ def ratio(a: Any, b: Any) -> Any:
     return exact.numerator if exact.denominator == 1 else exact
 
 
-def power(base: Any, exponent: Any) -> Any:
+def power(base: Any, exponent: Any) -> Num:
     """base^exponent."""
     return base**exponent
 
 
-def ceil_div(a: Any, b: Any) -> Any:
+def ceil_div(a: Num, b: Num) -> Num:
     """a / b rounded up to a whole number: bytes of a count of bits, chunks of a count of tokens."""
     if type(a) is int and type(b) is int:
         return -(-a // b)
@@ -160,12 +154,12 @@ def ceil_div(a: Any, b: Any) -> Any:
     return -(-a // b)
 
 
-def floor_div(a: Any, b: Any) -> Any:
+def floor_div(a: Num, b: Num) -> Num:
     """⌊a / b⌋ of whole numbers. Written with a ceiling, for SymPy does not recognise a floor as equal to one."""
     return ceil_div(a + 1, b) - 1
 
 
-def ceil_log2(n: Any) -> Any:
+def ceil_log2(n: Any) -> Num:
     """⌈log₂ n⌉ of whole numbers from 1 on: the stages of a fast Fourier transform."""
     kind = _kind(n)
     if kind == "int":
@@ -182,7 +176,7 @@ def ceil_log2(n: Any) -> Any:
     return stages.astype(n.dtype).view(type(n))
 
 
-def nearest_square(n: Any) -> Any:
+def nearest_square(n: Any) -> Num:
     """Rows of the most nearly square grid of n cells: the largest divisor up to √n."""
     kind = _kind(n)
     if kind == "int":
@@ -205,7 +199,7 @@ def _rows() -> Any:
     return type("rows", (sympy.Function,), {"is_integer": True, "is_positive": True, "eval": classmethod(known)})
 
 
-def divides(a: Any, b: Any) -> bool:
+def divides(a: Num, b: Num) -> bool:
     """False where a is known not to divide b, for ints or in any element of arrays; symbols pass, recorded numbers
     record a condition."""
     if tape := _tape(a, b):
@@ -219,7 +213,7 @@ def divides(a: Any, b: Any) -> bool:
     return True
 
 
-def exceeds(a: Any, b: Any) -> bool:
+def exceeds(a: Num, b: Num) -> bool:
     """True where a is known to exceed b, for ints or in any element of arrays; symbols pass, recorded numbers record a
     condition."""
     if tape := _tape(a, b):
@@ -242,16 +236,16 @@ def divisors(number: int) -> tuple[int, ...]:
     return tuple(n for n in range(1, number + 1) if number % n == 0)
 
 
-def triangle(n: Any) -> Any:
+def triangle(n: Num) -> Num:
     """1 + 2 + … + n = n(n + 1)/2."""
     return exact_div(n * (n + 1), 2)
 
 
-def total(numbers: Iterable[Any]) -> Any:
+def total(numbers: Iterable[Num]) -> Num:
     """The sum; 0 if empty."""
     return sum(numbers)
 
 
-def product(numbers: Iterable[Any]) -> Any:
+def product(numbers: Iterable[Num]) -> Num:
     """The product; 1 if empty."""
     return prod(numbers)

@@ -30,6 +30,7 @@ from txcalc.parts.sharding import Ways
 from txcalc.parts.spans import Causal, CausalUncached, Selected, Window, Windowed, WindowUncached
 from txcalc.parts.taps import Convolution
 from txcalc.parts.tower import ProjectorStep
+from txcalc.parts.work import NO_SOURCE
 from txcalc.planning.gradients import reached
 from txcalc.planning.memory import learning
 from txcalc.planning.training.run import Terms
@@ -313,9 +314,9 @@ def test_values_have_a_width_of_their_own() -> None:
 
 
 def test_pages_hold_what_is_past_too() -> None:
-    assert Causal().paged(Workload(1, 3, 5, None), 7, 4, 0) == 7 * 4 * 2  # 8 tokens in two pages of 4
+    assert Causal().paged(Workload(1, 3, 5, NO_SOURCE), 7, 4, 0) == 7 * 4 * 2  # 8 tokens in two pages of 4
     # Of a window of 98, 97 tokens and a chunk of 64: 161, in eleven pages of 16, and one more.
-    assert Window(window=98).paged(Workload(1, 1000, 0, None), 7, 16, 64) == 7 * 16 * 12
+    assert Window(window=98).paged(Workload(1, 1000, 0, NO_SOURCE), 7, 16, 64) == 7 * 16 * 12
 
 
 def test_what_is_alive_in_latent_attention() -> None:
@@ -337,7 +338,7 @@ def test_what_no_fused_kernel_computes_is_not_said_to_be_saved_so() -> None:
     """DeBERTa's scores of content and distance."""
     leaves = build(TINY["deberta"], "deberta").root.leaves()
     (core, *_) = (leaf for leaf in leaves if isinstance(leaf, DisentangledCore))
-    work = Workload(1, 8, 0, None)
+    work = Workload(1, 8, 0, NO_SOURCE)
     assert core.saved_differs(work._replace(keep_scores=True)) == "" and "fused" in core.saved_differs(work)
 
 
@@ -349,7 +350,7 @@ def test_a_query_is_scaled_with_its_turned_channels() -> None:
 
 def test_convolutions_are_unfolded_where_scores_are_kept() -> None:
     taps = Convolution(c_in=4, c_out=4, taps=3, bias=False, depthwise=True, causal=True)
-    work = Workload(1, 8, 0, None)
+    work = Workload(1, 8, 0, NO_SOURCE)
     assert taps.saved_differs(work) == "" and "unfolded" in taps.saved_differs(work._replace(keep_scores=True))
 
 
@@ -541,4 +542,5 @@ def test_a_text_read_at_once_sees_what_is_before() -> None:
 def test_copies_without_a_number_have_no_last() -> None:
     """Of a letter or an array, the numbers of copies go on."""
     assert [*every(3)] == [0, 1, 2] and numbered(1) is None and numbered(2) == range(2)
-    assert all(10**8 in numbers for numbers in (every(Fraction(3)), numbered(Fraction(1))) if numbers is not None)
+    letter: Any = Fraction(1)
+    assert 10**8 in every(letter) and 10**8 in (numbered(letter) or ())

@@ -14,7 +14,7 @@ from txcalc.evidence import theorems
 from txcalc.explorer import TOTALS, Explorer, explore
 from txcalc.model import Model
 from txcalc.num import ceil_div, divides, exact_div, exceeds, maximum, minimum, nearest_square, triangle
-from txcalc.program import OutOfDomain, Program, Recorded, Tape, written
+from txcalc.program import OutOfDomain, Program, Tape, written
 from txcalc.sources import build
 from txcalc.sources.assemble import assemble
 from txcalc.sources.resolve import resolve
@@ -32,6 +32,11 @@ KINDS = {
     "audio": "whisper-large-v3",
     "vision": "vit-b",
 }
+
+
+def recorded(tape: Tape) -> Any:
+    """The recorded numbers of a tape, as formulas take them."""
+    return tape.letters.values()
 
 
 def settings(explorer: Explorer, number: int, seed: int = 0) -> list[dict[str, int]]:
@@ -169,7 +174,7 @@ def test_what_is_recorded_is_what_is_computed(a: int, b: int, c: int) -> None:
 
 def test_a_division_that_leaves_a_rest_is_refused() -> None:
     tape = Tape("xy")
-    x, y = tape.letters.values()
+    x, y = recorded(tape)
     program = Program(("x", "y"), {"it": exact_div(x, y)})
     assert program.run({"x": 6, "y": 3}) == {"it": 2}
     with pytest.raises(OutOfDomain, match="4 does not divide 6"):
@@ -178,7 +183,7 @@ def test_a_division_that_leaves_a_rest_is_refused() -> None:
 
 def test_what_formulas_ask_becomes_a_condition() -> None:
     tape = Tape("xy")
-    x, y = tape.letters.values()
+    x, y = recorded(tape)
     assert divides(y, x) and not exceeds(y, x)
     assert [str(condition) for condition in tape.conditions] == ["y divides x", "y ≤ x"]
     program = Program(("x", "y"), {"it": x * y}, tuple(tape.conditions))
@@ -222,7 +227,7 @@ def test_a_formula_is_written(make: Any, text: str) -> None:
 
 
 def test_javascript_names_what_is_used_twice() -> None:
-    x, y = Tape(["x", "d_h"]).letters.values()
-    both: Recorded = x * y
+    x, y = recorded(Tape(["x", "d_h"]))
+    both: Any = x * y
     program = Program(("x", "d_h"), {"a": both * both, "b": minimum(both, 7), "c": exact_div(2 - (x - y), 1)})
     assert program.javascript() == "($x,$d_h)=>{const a=$x*$d_h;return[a*a,M(a,7n),2n-($x-$d_h)]}"

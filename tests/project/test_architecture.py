@@ -382,7 +382,7 @@ Fields = dict[str, dict[str, str]]
 
 @cache
 def fields() -> Fields:
-    """The annotations of every part, with its properties and what it inherits: {"Linear": {"d_in": "Any", …}, …}."""
+    """The annotations of every part, with its properties and what it inherits: {"Linear": {"d_in": "Num", …}, …}."""
     found: Fields = {}
     for module in (options, place, *MODULES):
         for node in ast.walk(ast.parse(inspect.getsource(module))):
@@ -499,7 +499,8 @@ class Reader(ast.NodeVisitor):
             return ast.unparse(test.func) in ASKS_STRUCTURE
         if isinstance(test, ast.Name):
             return test.id in self.structural or test.id == "TYPE_CHECKING"
-        return self.kind(test) not in (None, "Any", "Num", "int")
+        kind = self.kind(test)
+        return kind not in (None, "int") and not {"Any", "Num"} & {*(kind or "").split(" | ")}
 
     def compares_structure(self, left: ast.expr, how: ast.cmpop, right: ast.expr) -> bool:
         is_text = any(isinstance(side, ast.Constant) and isinstance(side.value, str) for side in (left, right))
@@ -546,6 +547,7 @@ def test_formulas_are_arithmetic(module: ModuleType) -> None:
         "return self.d_in if self.d_in > self.d_out else 1",
         "return self.d_in == 1",
         "return self.d_in or 1",
+        "return self.columns or 1",
         "return self.d_in and self.d_out",
         "if work.tokens: return 1",
         "if work.past == 0: return 1",

@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 from typing import Any
 
+from txcalc.num import Num
 from txcalc.parts.linear import Linear
 from txcalc.parts.options import letter
 from txcalc.parts.place import Mechanism, Place
@@ -34,8 +35,8 @@ from txcalc.parts.sharding import Ways
 class Narrow(Composite):
     """down and up."""
 
-    d_model: Any
-    width: Any
+    d_model: Num
+    width: Num
 
     def children(self) -> Iterator[Child]:
         yield Child("down", Linear(d_in=self.d_model, d_out=self.width, bias=False))
@@ -46,7 +47,7 @@ class Narrow(Composite):
 
 
 class NarrowOptions(Mechanism, section="narrow", kind="attention"):
-    width: Any = letter(16, "width between the two products")
+    width: Num = letter(16, "width between the two products")
 
     def build(self, place: Place) -> Narrow:
         return Narrow(d_model=place.d_model, width=self.width)
@@ -56,7 +57,7 @@ KEEPER = '''
 class Keeper(Leaf):
     """So many elements of every token, and five."""
 
-    width: Any
+    width: Num
 
     def cache(self, work: Workload) -> Cache:
         return Cache(self.width, 5, self.width * work.keys + 5)

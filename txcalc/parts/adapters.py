@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from txcalc.num import Num
 from txcalc.parts.linear import Linear, Sum
 from txcalc.parts.options import REQUIRED, Options, key, letter, texts
 from txcalc.parts.part import Child, Composite, Gradient, everywhere
@@ -14,7 +15,7 @@ from txcalc.parts.part import Child, Composite, Gradient, everywhere
 class Adapters(NamedTuple):
     """The rank of a block's adapters and the names of the linear layers that have one ("all": every one)."""
 
-    rank: Any
+    rank: Num
     modules: tuple[str, ...]
 
     def at(self, child: Child) -> bool:
@@ -27,7 +28,7 @@ class Adapters(NamedTuple):
 class KeptInput(NamedTuple):
     """The unsaved input of a frozen linear layer: its width, and `keeps` of the trainable layer."""
 
-    width: Any
+    width: Num
     keeps: str
 
 
@@ -54,7 +55,7 @@ class LowRank(Composite):
     """
 
     base: Linear
-    rank: Any
+    rank: Num
     keeps: str
     data: bool = False  # x is data without a gradient
 
@@ -109,9 +110,10 @@ def freeze(
                 own.append(KeptInput(part.d_in, part.keeps))
             if adapters is not None and adapters.at(child):
                 keeps, own, before = kept_input(part.d_in, own, before)
-                base: Any = part.frozen
                 found.append(
-                    child._replace(part=LowRank(base=base, rank=adapters.rank, keeps=keeps, data=data), gradient="both")
+                    child._replace(
+                        part=LowRank(base=part.frozen, rank=adapters.rank, keeps=keeps, data=data), gradient="both"
+                    )
                 )
                 continue
         gradient: Gradient = "none" if apart or data or child.gradient == "none" else "input"
@@ -131,7 +133,7 @@ def around(children: Iterable[Child]) -> Iterator[Child]:
 
 
 def kept_input(
-    width: Any, own: list[KeptInput], before: tuple[KeptInput, ...]
+    width: Num, own: list[KeptInput], before: tuple[KeptInput, ...]
 ) -> tuple[str, list[KeptInput], tuple[KeptInput, ...]]:
     """How an adapter saves its input: as the first unsaved tensor of that width would be; and the others."""
     for i, reading in enumerate(own):
@@ -143,13 +145,13 @@ def kept_input(
     return "no", own, before
 
 
-def _same(one: Any, other: Any) -> bool:
+def _same(one: Num, other: Num) -> bool:
     """Whether two widths are equal: ints by value, symbols and arrays by identity."""
     return one is other or (type(one) is int and type(other) is int and one == other)
 
 
 class LoraOptions(Options, section="lora"):
-    rank: Any = letter(REQUIRED, "LoRA rank of the adapters")
+    rank: Num = letter(REQUIRED, "LoRA rank of the adapters")
     modules: list[str] = key(texts, ["q", "v"], "linear layers of a block with an adapter, by name; ['all']: every one")
 
     def build(self) -> Adapters:

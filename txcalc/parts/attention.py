@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from txcalc.num import exact_div, product
+from txcalc.num import Num, exact_div, product
 from txcalc.parts.collectives import AllGather, AllReduce
 from txcalc.parts.cores import AttentionCore, DifferentialCore, DynamicMask, Gate, gate
 from txcalc.parts.linear import Linear, Sum, linear
@@ -72,10 +72,10 @@ class Attention(Composite):
     value_scale   multiplies the values, whose width (`core.d_v`) need not be a query's
     """
 
-    d_model: Any
-    n_heads: Any
-    n_kv_heads: Any
-    d_head: Any
+    d_model: Num
+    n_heads: Num
+    n_kv_heads: Num
+    d_head: Num
     span: Span
     biases: frozenset[str]
     query_norm: Norm | None
@@ -92,15 +92,15 @@ class Attention(Composite):
     inner_norm: Norm | None = None
     # A relative-bias table of this layer's own.
     relative_bias: RelativeBias | None = None
-    value_scale: Any = None
+    value_scale: float | None = None
     # A dynamic mask from the values; its projection has a bias where theirs has.
     mask: DynamicMask | None = None
     # Width of the encoder's output, where it differs from this stack's.
-    d_memory: Any = None
+    d_memory: Num | None = None
     # The concatenated heads are the result: no projection o.
     direct: bool = False
     # Groups of the grouped projections q, k, v and o (SqueezeBERT, arXiv 2006.11316).
-    groups: tuple[Any, ...] | None = None
+    groups: tuple[Num, ...] | None = None
     # On one rank: gather heads for norms over all of them; joins the statistics of `inner_norm`.
     query_gather: AllGather | None = None
     key_gather: AllGather | None = None
@@ -151,7 +151,7 @@ class Attention(Composite):
         read = self.n_heads * self.core.d_v
         yield Child("o", linear(read, self.d_model, bias="o" in self.biases, keeps=keeps, groups=of_o), duty="writes")
 
-    def peak_elements(self) -> Any:
+    def peak_elements(self) -> Num:
         """Queries, keys, values and the result."""
         return 2 * self.n_heads * self.core.d_qk + 2 * self.n_kv_heads * self.core.d_qk
 
@@ -197,9 +197,9 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
     """`[attention]`: softmax attention; one class per way to restrict the keys of a query."""
 
     masked: ClassVar[bool] = False  # whether a dynamic mask from the values selects keys
-    n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads", grows="heads")
-    n_kv_heads: Any = letter(lambda at: at["attention"]["n_heads"], "key/value heads", grows="heads")
-    d_head: Any = letter(per_head("attention"), "width per head", even=True, grows="head")
+    n_heads: Num = letter(REQUIRED, "query heads", of="n_kv_heads", grows="heads")
+    n_kv_heads: Num = letter(lambda at: at["attention"]["n_heads"], "key/value heads", grows="heads")
+    d_head: Num = letter(per_head("attention"), "width per head", even=True, grows="head")
     bias: list[str] = key(biases, [], "projections with a bias")
     qk_norm: str = key(
         one_of("none", "head", "width", "apart", "bare"),
@@ -207,17 +207,17 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         "Q/K norm: per head with shared weights, over all heads, per head with own weights, or without weights",
     )
     sinks: bool = key(flag, False, "one learned sink per head")
-    scale: Any = key(real, None, "multiplies the scores; 1/√d_head when absent")
-    softcap: Any = key(real, None, "scores are capped at ± this by a tanh")
+    scale: float | None = key(real, None, "multiplies the scores; 1/√d_head when absent")
+    softcap: float | None = key(real, None, "scores are capped at ± this by a tanh")
     gate: str = key(one_of("none", "element", "head"), "none", "output gate: per element or per head")
     gate_activation: str = key(one_of("sigmoid", "softplus"), "sigmoid", "activation of the output gate")
     inner_norm: bool = key(flag, False, "norm before o, over all heads")
-    d_v: Any = letter(None, "width of a value head; absent: d_head")
-    v_scale: Any = key(real, None, "multiplies the values")
+    d_v: Num | None = letter(None, "width of a value head; absent: d_head")
+    v_scale: float | None = key(real, None, "multiplies the values")
     v_norm: bool = key(flag, False, "norm of V per head, without weights")
     tied_kv: bool = key(flag, False, "one projection for K and V")
     direct: bool = key(flag, False, "no output projection: the concatenated heads are the result")
-    groups: list[Any] | None = key(groups_of(4), None, "groups of the grouped projections q, k, v and o")
+    groups: list[Num] | None = key(groups_of(4), None, "groups of the grouped projections q, k, v and o")
     kv_from: str | None = key(text, None, "shared KV: layer kind whose last layer provides keys and values")
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -242,7 +242,7 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         bias = place.positions.relative_bias(self.n_heads, place.role, own=True)
         return self._multi_head(place, self._span(place.role in ("encoder", "vision")), relative_bias=bias)
 
-    def across(self, place: Place, memory: Any) -> Attention:
+    def across(self, place: Place, memory: Num) -> Attention:
         """Cross-attention to an encoder's output of width `memory`."""
         return self._multi_head(place, Cross(), d_memory=memory)
 
@@ -291,10 +291,10 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
             **more,
         )
 
-    def _core(self, span: Span, places: PositionsOptions, value: Any) -> AttentionCore:
+    def _core(self, span: Span, places: PositionsOptions, value: Num) -> AttentionCore:
         cross = type(span) is Cross
         width = self.d_head
-        sizes = {"n_heads": self.n_heads, "n_kv_heads": self.n_kv_heads, "d_qk": width}
+        sizes: dict[str, Any] = {"n_heads": self.n_heads, "n_kv_heads": self.n_kv_heads, "d_qk": width}
         added = places.biased or self.masked
         return AttentionCore(
             **sizes,
@@ -323,7 +323,7 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
         bare = own.replace(weighted=False)
         return bare.over(width, heads), bare.over(width, groups)
 
-    def _inner_norm(self, norm: NormOptions, value: Any) -> Norm | None:
+    def _inner_norm(self, norm: NormOptions, value: Num) -> Norm | None:
         """Over all heads, before o."""
         if not self.inner_norm:
             return None
@@ -333,7 +333,7 @@ class AttentionOptions(Mechanism, section="attention", kind="attention", stands=
 class WindowedAttention(AttentionOptions, forms="window"):
     """All keys, or a window."""
 
-    window: Any = letter(None, "query i sees key j when 0 ≤ i − j < window; in an encoder when |i − j| < window")
+    window: Num | None = letter(None, "query i sees key j when 0 ≤ i − j < window; in an encoder when |i − j| < window")
     chunked: bool = key(
         flag, False, "chunked: query i sees key j ≤ i of its own chunk of `window`, or in a tower all of it"
     )
@@ -353,13 +353,13 @@ class WindowedAttention(AttentionOptions, forms="window"):
 class SquareAttention(AttentionOptions, forms="side"):
     """Square windows of a picture, in a vision tower."""
 
-    side: Any = key(
+    side: Num = key(
         size,
         None,
         "patches per side of a vision tower's square windows, in a picture as near to square as possible",
         "without attention.window",
     )
-    cell: Any = key(size, 1, "patches per side of the squares that the projector merges")
+    cell: Num = key(size, 1, "patches per side of the squares that the projector merges")
 
     def _span(self, both: bool) -> Span:
         return SquareWindows(side=self.side, cell=self.cell)
@@ -368,14 +368,14 @@ class SquareAttention(AttentionOptions, forms="side"):
 class BlockAttention(AttentionOptions, forms="block"):
     """BigBird's block-sparse attention, in an encoder."""
 
-    block: Any = key(
+    block: Num = key(
         size,
         None,
         "positions per block of an encoder's block-sparse attention: a block sees itself, its neighbours, the first, "
         "the last and random ones",
         "without attention.window",
     )
-    random_blocks: Any = key(count, 3, "random blocks per block")
+    random_blocks: Num = key(count, 3, "random blocks per block")
 
     def _span(self, both: bool) -> Span:
         return SparseBlocks(block=self.block, random=self.random_blocks)
@@ -385,7 +385,7 @@ class MaskedAttention(AttentionOptions, forms="keep"):
     """Doge's dynamic mask from the values, which is added to the scores and selects keys."""
 
     masked = True
-    keep: Any = key(
+    keep: Num = key(
         size, None, "keys that each query keeps, by a dynamic mask from the values (Doge)", "without attention.window"
     )
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import reduce
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from txcalc.num import maximum, total
+from txcalc.num import Num, maximum, total
 from txcalc.parts.adapters import Adapters, freeze
 from txcalc.parts.collectives import Collective
 from txcalc.parts.hyper import HyperConnection
@@ -52,8 +52,8 @@ class Laurel(Composite):
     Source   Menghani et al. 2024 (arXiv 2411.07501), section 3.2
     """
 
-    d_model: Any
-    rank: Any
+    d_model: Num
+    rank: Num
     norm: Norm
     on_stream = True
 
@@ -72,8 +72,8 @@ class Mix(Leaf):
     Source   Baykal et al. 2023 (arXiv 2301.13310), section 3
     """
 
-    width: Any
-    number: Any
+    width: Num
+    number: Num
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width * self.number
@@ -81,7 +81,7 @@ class Mix(Leaf):
         mixed = MatMul("mix", work.positions, self.width, self.number, self.number, moved)
         return mixed, elementwise("sum", elements, "add", 2 * elements, elements)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.number * (self.width + self.number)
 
 
@@ -94,8 +94,8 @@ class Streams(Composite):
     Source   Baykal et al. 2023 (arXiv 2301.13310), section 3; Gemma Team 2025, Gemma 3n
     """
 
-    width: Any
-    number: Any
+    width: Num
+    number: Num
     active: int
     norm: Norm
     on_stream = True
@@ -121,7 +121,7 @@ class Block(Composite):
     Source   Vaswani et al. 2017; Xiong et al. 2020 (arXiv 2002.04745) pre-norm; GPT-J, PaLM (arXiv 2204.02311) parallel
     """
 
-    d_model: Any
+    d_model: Num
     branches: tuple[Branch, ...]
     parallel: bool = False
     norm_after_sum: bool = False
@@ -130,7 +130,7 @@ class Block(Composite):
     joint_norm: Norm | None = None
     scaled: bool = False
     # Multiplies the result of each branch.
-    residual_scale: Any = None
+    residual_scale: float | None = None
     laurel: Laurel | None = None
     streams: Streams | None = None
     # Hyper-connections of every branch.
@@ -140,7 +140,7 @@ class Block(Composite):
     shared: SharedBlock | None = None
     on_stream = True
 
-    def peak_elements(self) -> Any:
+    def peak_elements(self) -> Num:
         """The peak of its widest branch."""
         return reduce(maximum, (branch.part.peak_elements() for branch in self.branches), 0)
 

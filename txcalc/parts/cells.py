@@ -7,8 +7,8 @@ step by step; both are headline FLOPs.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from txcalc.num import Num
 from txcalc.parts.linear import Linear
 from txcalc.parts.options import key, letter, one_of, up_to
 from txcalc.parts.part import (
@@ -51,7 +51,7 @@ class Cell(Recurrence):
 
     kept_in_fp32 = False
     form: str
-    width: Any
+    width: Num
     bias: bool
 
     def weights(self) -> tuple[Weight, ...]:
@@ -69,11 +69,11 @@ class Cell(Recurrence):
             return product, cell
         return product, elementwise("bias", rows * gates, "add", 0, 0, gates), cell
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * (GATES[self.form] + STATES[self.form]) * self.width
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         return (2, self.width) if self.form == "lstm" else (self.width,)
 
 
@@ -85,8 +85,8 @@ class RecurrentCell(Composite):
     `second_bias` that of the cell.
     """
 
-    d_model: Any
-    d_hidden: Any
+    d_model: Num
+    d_hidden: Num
     form: str
     bias: bool
     second_bias: bool
@@ -105,7 +105,7 @@ class RecurrentCell(Composite):
 
 class CellOptions(Mechanism, section="rnn"):
     form: str = key(one_of("lstm", "gru", "rnn"), "lstm", "the cell: LSTM, GRU or a plain RNN")
-    d_hidden: Any = letter(
+    d_hidden: Num | None = letter(
         None, "width of the state, then projected back; absent: d_model without a projection", grows="width"
     )
     biases: int = key(up_to(2), 2, "bias vectors of the gates: 2 as in PyTorch, 1 as in papers, or 0")

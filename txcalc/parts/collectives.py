@@ -7,9 +7,9 @@ Source   Thakur et al. 2005 (Optimization of collective communication operations
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from txcalc.num import power, ratio
+from txcalc.num import Num, power, ratio
 from txcalc.parts.leaf import Leaf
 from txcalc.parts.work import Axis, Transfer, Workload
 
@@ -19,7 +19,7 @@ class Ring(Leaf):
 
     role = "collective"
     passes: ClassVar[int] = 1
-    width: Any
+    width: Num
     axis: Axis
 
     def transfers(self, work: Workload) -> tuple[Transfer, ...]:
@@ -78,10 +78,10 @@ class AllToAll(Leaf):
 
     kind = "all_to_all"
     role = "collective"
-    width: Any
+    width: Num
     axis: Axis
-    sharers: Any
-    choices: Any
+    sharers: Num
+    choices: Num
     narrow: bool
     copies: bool = False
 
@@ -98,9 +98,9 @@ class Hop(Leaf):
 
     role = "collective"
     sends: ClassVar[int] = 0
-    width: Any
+    width: Num
     axis: Axis
-    sharers: Any
+    sharers: Num
 
     def transfers(self, work: Workload) -> tuple[Transfer, ...]:
         share = ratio(work.positions * self.width, self.sharers)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from txcalc.num import exact_div, product
+from txcalc.num import Num, exact_div, product
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.options import REQUIRED, Conflict, activation, biases, flag, key, letter, odd, size, ungated
@@ -21,8 +20,8 @@ class TimeConvolution(Composite):
     Source   He et al. 2020 (arXiv 2006.03654), v2: the layer beside the first block
     """
 
-    d_model: Any
-    taps: Any
+    d_model: Num
+    taps: Num
     activation: str
     # Whether its input is saved for backward; False: the block's first part saves it.
     keeps_input: bool = True
@@ -46,7 +45,7 @@ class TimeConvolution(Composite):
 class TimeConvolutionOptions(Mechanism, section="convolution", stands="encoder"):
     """`[convolution]` over the positions of an encoder."""
 
-    taps: Any = key(size, 3, "kernel width")
+    taps: Num = key(size, 3, "kernel width")
     activation: str = key(activation, "gelu", "activation")
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -65,14 +64,14 @@ class Product(Leaf):
     Source   LFM2 (arXiv 2511.23404), section 2
     """
 
-    width: Any
-    read: Any
+    width: Num
+    read: Num
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width
         return (elementwise("product", elements, "add", 2 * elements, elements),)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.read
 
 
@@ -85,8 +84,8 @@ class ShortConvolution(Composite):
     Source   LFM2 (arXiv 2511.23404), section 2
     """
 
-    d_model: Any
-    taps: Any
+    d_model: Num
+    taps: Num
     bias: bool
 
     def describe(self) -> str:
@@ -102,7 +101,7 @@ class ShortConvolution(Composite):
 
 
 class ShortConvolutionOptions(Mechanism, section="short_convolution"):
-    taps: Any = key(size, 3, "kernel width of the short convolution")
+    taps: Num = key(size, 3, "kernel width of the short convolution")
     bias: bool = key(flag, False, "biases on the convolution and the projections")
 
     def build(self, place: Place) -> ShortConvolution:
@@ -115,7 +114,7 @@ class Fourier(Composite):
     Source   Lee-Thorp et al. 2021 (arXiv 2105.03824), section 3.2
     """
 
-    d_model: Any
+    d_model: Num
 
     def describe(self) -> str:
         return "Fourier transforms"
@@ -140,7 +139,7 @@ class Transform(Leaf):
     Source   Cooley and Tukey 1965
     """
 
-    width: Any
+    width: Num
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width
@@ -156,13 +155,13 @@ class SpanProduct(Leaf):
     Source   Jiang et al. 2020 (arXiv 2008.02496), equation 6
     """
 
-    width: Any
+    width: Num
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width
         return (elementwise("product", elements, "add", 2 * elements, elements),)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         elements = work.positions * self.width
         return 2 * elements if work.keep_scores else elements
 
@@ -177,9 +176,9 @@ class SpanCore(Leaf):
     """
 
     kind = "attention_core"
-    n_heads: Any
-    d_head: Any
-    taps: Any
+    n_heads: Num
+    d_head: Num
+    taps: Num
 
     def describe(self) -> str:
         return f"convolutions of {self.n_heads} heads over {self.taps}, made by each position"
@@ -192,7 +191,7 @@ class SpanCore(Leaf):
             MatMul("span", heads, self.d_head, self.taps, 1, moved, "attention"),
         )
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.n_heads * self.taps * (self.d_head + 1)
 
 
@@ -207,10 +206,10 @@ class SpanAttention(Composite):
     Source   Jiang et al. 2020 (arXiv 2008.02496), section 3.3
     """
 
-    d_model: Any
-    n_heads: Any
-    d_head: Any
-    taps: Any
+    d_model: Num
+    n_heads: Num
+    d_head: Num
+    taps: Num
     biases: frozenset[str]
 
     def children(self) -> Iterator[Child]:
@@ -243,9 +242,9 @@ class SpanAttention(Composite):
 class SpanAttentionOptions(Mechanism, section="span_attention", kind="attention", stands="encoder"):
     """`[span_attention]`: heads that attend to all positions, and as many that convolve."""
 
-    n_heads: Any = letter(REQUIRED, "heads that attend, and as many that convolve")
-    d_head: Any = letter(REQUIRED, "width per head")
-    taps: Any = key(size, REQUIRED, "kernel width of the dynamic convolutions")
+    n_heads: Num = letter(REQUIRED, "heads that attend, and as many that convolve")
+    d_head: Num = letter(REQUIRED, "width per head")
+    taps: Num = key(size, REQUIRED, "kernel width of the dynamic convolutions")
     bias: list[str] = key(biases, [], "projections with a bias; those of the convolutions all have one")
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -267,11 +266,11 @@ class Filter(Leaf):
     """
 
     role = "product"
-    c_in: Any
-    c_out: Any
-    taps: Any
+    c_in: Num
+    c_out: Num
+    taps: Num
     groups: int
-    stride: Any
+    stride: Num
     bias: bool
 
     def weights(self) -> tuple[Weight, ...]:
@@ -285,5 +284,5 @@ class Filter(Leaf):
         found = MatMul("convolution", self.groups, rows, fan_in, made, moved, "convolution")
         return (found, elementwise("bias", rows * self.c_out, "add", 0, 0, self.c_out)) if self.bias else (found,)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.stride * self.c_in

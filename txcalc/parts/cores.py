@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from txcalc.notation import named_by_groups, pair
-from txcalc.num import exact_div, total
+from txcalc.num import Num, exact_div, total
 from txcalc.parts.linear import SAVES_RESULT
 from txcalc.parts.part import (
     NO_CACHE,
@@ -36,23 +36,23 @@ class CachedCore(Leaf):
 
     @property
     @abstractmethod
-    def token(self) -> Any:
+    def token(self) -> Num:
         """Cached elements per token."""
 
     @property
-    def max_keys(self) -> Any:
+    def max_keys(self) -> Num | None:
         return self.span.max_keys
 
     @property
-    def breakpoints(self) -> tuple[Any, ...]:
+    def breakpoints(self) -> tuple[Num, ...]:
         return () if self.max_keys is None else (self.max_keys,)
 
     @property
-    def period(self) -> Any:
+    def period(self) -> Num | None:
         return self.span.period
 
     @property
-    def length_multiple(self) -> Any:
+    def length_multiple(self) -> Num | None:
         return self.span.length_multiple
 
     @property
@@ -60,21 +60,21 @@ class CachedCore(Leaf):
         return self.span.cache_kind
 
     @property
-    def cache_limit(self) -> Any:
+    def cache_limit(self) -> Num | None:
         return self.span.cache_limit
 
     def cache(self, work: Workload) -> Cache:
         return self.span.cache(work, self.token)
 
-    def dense(self, work: Workload) -> Any:
+    def dense(self, work: Workload) -> Num:
         return self.span.dense(work, self.token)
 
-    def paged(self, work: Workload, block: Any, chunk: Any) -> Any:
+    def paged(self, work: Workload, block: Num, chunk: Num) -> Num:
         return self.span.paged(work, self.token, block, chunk)
 
 
 def attend(
-    heads: Any, tokens: Any, keys: Any, widths: tuple[Any, Any], pairs: Any, moved: tuple[Traffic, Traffic],
+    heads: Num, tokens: Num, keys: Num, widths: tuple[Num, Num], pairs: Num, moved: tuple[Traffic, Traffic],
     *between: Operation,
 ) -> tuple[Operation, ...]:  # fmt: skip
     """The operations of one softmax attention: scores, operations on them, softmax, weighted values.
@@ -97,7 +97,7 @@ class HeadsCore(CachedCore):
 
     @property
     @abstractmethod
-    def n_heads(self) -> Any:
+    def n_heads(self) -> Num:
         """Query heads."""
 
     @property
@@ -108,20 +108,20 @@ class HeadsCore(CachedCore):
     def masked(self) -> bool:
         return self.span.masked
 
-    def rows_kept(self, work: Workload) -> Any:
+    def rows_kept(self, work: Workload) -> Num:
         return 0 if work.keep_scores else self.n_heads
 
-    def statistics(self, work: Workload) -> Any:
+    def statistics(self, work: Workload) -> Num:
         return 0 if work.keep_scores else work.positions * self.n_heads
 
 
 class SoftmaxCore(HeadsCore):
     """A core that caches keys and values of every head."""
 
-    n_heads: Any
-    n_kv_heads: Any
-    d_qk: Any
-    d_v: Any
+    n_heads: Num
+    n_kv_heads: Num
+    d_qk: Num
+    d_v: Num
     span: Span
 
     @property
@@ -142,13 +142,13 @@ class SoftmaxCore(HeadsCore):
         return "" if fused else "biased, capped or sunk scores (PyTorch has no fused kernel for them)"
 
     @property
-    def token(self) -> Any:
+    def token(self) -> Num:
         return self.n_kv_heads * (self.d_qk + self.d_v)
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         return tuple(made for each in self.span.sequences(work) for made in self.products(each))
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return total(self.keeps(each) for each in self.span.sequences(work))
 
     @abstractmethod
@@ -156,7 +156,7 @@ class SoftmaxCore(HeadsCore):
         """The products of sequences that attend to themselves."""
 
     @abstractmethod
-    def keeps(self, work: Workload) -> Any:
+    def keeps(self, work: Workload) -> Num:
         """Elements saved for backward, of sequences that attend to themselves."""
 
     def describe_cache(self) -> str:
@@ -181,8 +181,8 @@ class AttentionCore(SoftmaxCore):
     sinks: bool = False
     biased: bool = False
     distances: bool = False
-    softcap: Any = None
-    scale: Any = None
+    softcap: float | None = None
+    scale: float | None = None
     borrowed: bool = False
     tied: bool = False
     reads_places = True
@@ -234,7 +234,7 @@ class AttentionCore(SoftmaxCore):
         )
         return attend(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved, *done)
 
-    def keeps(self, work: Workload) -> Any:
+    def keeps(self, work: Workload) -> Num:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
         width = self.d_qk if self.tied and not work.keep_scores else self.d_qk + self.d_v
         query, kv = tokens * self.n_heads * self.d_qk, 0 if self.borrowed else keys * self.n_kv_heads * width
@@ -245,7 +245,7 @@ class AttentionCore(SoftmaxCore):
         return query + kv + kept + distances
 
     @property
-    def token(self) -> Any:
+    def token(self) -> Num:
         """0 where the keys and values are another layer's."""
         return 0 if self.borrowed else super().token
 
@@ -272,16 +272,16 @@ class DifferentialCore(SoftmaxCore):
     """
 
     when_frozen: ClassVar[Mapping[str, Any]] = {"learns": False}
-    scale: Any = None
+    scale: float | None = None
     learns: bool = True
     extra_products = "two attentions with the same queries and keys"
     of_all = "heads of which one half is subtracted from the other"
 
-    def rows_kept(self, work: Workload) -> Any:
+    def rows_kept(self, work: Workload) -> Num:
         """One per pair of heads."""
         return exact_div(super().rows_kept(work), 2)
 
-    def statistics(self, work: Workload) -> Any:
+    def statistics(self, work: Workload) -> Num:
         """Each half of the heads attends twice."""
         return 2 * super().statistics(work)
 
@@ -297,7 +297,7 @@ class DifferentialCore(SoftmaxCore):
         difference = elementwise("difference", result, "add", result, result)
         return (*attend(heads, tokens, keys, (width, width), pairs, moved), difference, difference, difference)
 
-    def keeps(self, work: Workload) -> Any:
+    def keeps(self, work: Workload) -> Num:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
         query, kv = tokens * self.n_heads * self.d_qk, 2 * keys * self.n_kv_heads * self.d_qk
         scores = 2 * keys * work.tokens * self.n_heads
@@ -314,9 +314,9 @@ class Gate(Leaf):
     Source   Qiu et al. 2025 (arXiv 2505.06708), section 2.2
     """
 
-    n_heads: Any
-    d_v: Any
-    gates: Any
+    n_heads: Num
+    d_v: Num
+    gates: Num
     form: str = "sigmoid"
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
@@ -324,13 +324,13 @@ class Gate(Leaf):
         act = elementwise("activation", gates, self.form, gates, gates)
         return act, elementwise("gate", elements, "add", gates + elements, elements)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         gates, elements = (work.positions * self.n_heads * width for width in (self.gates, self.d_v))
         kept = gates if self.form in SAVES_RESULT else 2 * gates
         return kept + elements if work.keep_scores else kept
 
 
-def gate(form: str, heads: Any, d_v: Any, activation: str = "sigmoid") -> Gate | None:
+def gate(form: str, heads: Num, d_v: Num, activation: str = "sigmoid") -> Gate | None:
     """The output gate: one value per element, one per head, or none."""
     if form == "none":
         return None
@@ -348,7 +348,7 @@ class DynamicMask(Leaf):
     """
 
     kind = "attention"
-    n_kv_heads: Any
+    n_kv_heads: Num
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("rate", (self.n_kv_heads,)),)
@@ -360,7 +360,7 @@ class DynamicMask(Leaf):
             *(elementwise(name, elements, "add", elements, elements) for name in ("product", "exponential")),
         )
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return 3 * work.positions * self.n_kv_heads
 
 
@@ -368,11 +368,11 @@ class VectorCore(CachedCore):
     """A core that caches one vector per token."""
 
     vector: ClassVar[str]
-    width: Any
+    width: Num
     span: Span
 
     @property
-    def token(self) -> Any:
+    def token(self) -> Num:
         return self.width
 
     def describe_cache(self) -> str:
@@ -384,7 +384,7 @@ class SelectingCore(VectorCore):
 
     role = "selection"
     vector = "an index key"
-    n_heads: Any
+    n_heads: Num
 
 
 class Scores(SelectingCore):
@@ -416,16 +416,16 @@ class MatrixProduct(Leaf):
 
     role = "product"
     kind = "attention_core"
-    n_heads: Any
-    d_in: Any
-    d_out: Any
+    n_heads: Num
+    d_in: Num
+    d_out: Num | None
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         heads, made = work.batch * self.n_heads, work.source if self.d_out is None else self.d_out
         moved = Traffic(0, heads * (work.tokens * (self.d_in + made) + self.d_in * made))
         return (MatMul("product", heads, work.tokens, self.d_in, made, moved),)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.n_heads * self.d_in
 
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
+from txcalc.num import Num
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.options import REQUIRED, RMS_EPS, Conflict, flag, key, letter, one_of, real, size
@@ -33,12 +33,12 @@ class DeltaRule(Recurrence):
              Yang et al. 2024 (arXiv 2406.06484), section 2.2
     """
 
-    n_heads: Any
-    n_key_heads: Any
-    d_key: Any
-    d_value: Any
-    decays: Any
-    bound: Any = None
+    n_heads: Num
+    n_key_heads: Num
+    d_key: Num
+    d_value: Num
+    decays: Num | None
+    bound: Num | None = None
     signed: bool = False
 
     def weights(self) -> tuple[Weight, ...]:
@@ -65,13 +65,13 @@ class DeltaRule(Recurrence):
             "decay", rows * decays, gate, Traffic(self.n_heads + decays, rows * decays, 0), "scan"
         )
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         values, keys = self.n_heads * self.d_value, self.n_key_heads * self.d_key
         gates = self.n_heads if self.decays is None else self.n_heads * (1 + self.decays)
         return work.positions * (values * (1 + self.d_key) + 2 * keys + gates)
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         return self.n_heads, self.d_key, self.d_value
 
 
@@ -86,17 +86,17 @@ class DeltaNet(Composite):
              (arXiv 2406.06484), section 3.3
     """
 
-    d_model: Any
-    n_heads: Any
-    n_key_heads: Any
-    d_key: Any
-    d_value: Any
-    d_conv: Any
+    d_model: Num
+    n_heads: Num
+    n_key_heads: Num
+    d_key: Num
+    d_value: Num
+    d_conv: Num
     decay: str
-    bound: Any
-    rank: Any
+    bound: Num
+    rank: Num
     gate: str
-    norm_eps: Any
+    norm_eps: float
     signed: bool = False
     whole_gate: bool = False
 
@@ -121,7 +121,7 @@ class DeltaNet(Composite):
         yield Child("out_proj", Linear(d_in=values, d_out=self.d_model, bias=False), duty="writes")
 
     @property
-    def decays(self) -> Any:
+    def decays(self) -> Num | None:
         """Decays per head; None: none."""
         return {"head": 1, "channel": self.d_key, "none": None}[self.decay]
 
@@ -143,7 +143,7 @@ class DeltaNet(Composite):
         heads = ways.split("n_heads", self.n_heads)
         return replace(self, n_heads=heads, n_key_heads=ways.groups("n_key_heads", self.n_key_heads))
 
-    def _projected(self, name: str, width: Any, rank: Any) -> Iterator[Child]:
+    def _projected(self, name: str, width: Num, rank: Num | None) -> Iterator[Child]:
         """One projection, or two of low rank."""
         if rank is None:
             yield Child(f"{name}_proj", Linear(d_in=self.d_model, d_out=width, bias=False, keeps="no"))
@@ -153,16 +153,16 @@ class DeltaNet(Composite):
 
 
 class DeltaOptions(Mechanism, section="delta"):
-    n_heads: Any = letter(REQUIRED, "value heads", of="n_key_heads", grows="heads")
-    n_key_heads: Any = letter(lambda at: at["delta"]["n_heads"], "query/key heads", grows="heads")
-    d_key: Any = letter(128, "width per query/key head")
-    d_value: Any = letter(lambda at: at["delta"]["d_key"], "width per value head")
-    d_conv: Any = key(size, 4, "kernel width of the short convolution")
+    n_heads: Num = letter(REQUIRED, "value heads", of="n_key_heads", grows="heads")
+    n_key_heads: Num = letter(lambda at: at["delta"]["n_heads"], "query/key heads", grows="heads")
+    d_key: Num = letter(128, "width per query/key head")
+    d_value: Num = letter(lambda at: at["delta"]["d_key"], "width per value head")
+    d_conv: Num = key(size, 4, "kernel width of the short convolution")
     decay: str = key(
         one_of("head", "channel", "none"), "head", "one decay per head, one per channel of its keys, or none"
     )
-    bound: Any = key(real, None, "log decay = this times a sigmoid; absent: −A times a softplus")
-    rank: Any = key(size, None, "rank of the projections to decays and gate; absent: projected directly")
+    bound: float | None = key(real, None, "log decay = this times a sigmoid; absent: −A times a softplus")
+    rank: Num | None = key(size, None, "rank of the projections to decays and gate; absent: projected directly")
     gate: str = key(one_of("silu", "sigmoid", "none"), "silu", "activation of the output gate; none: there is no gate")
     signed: bool = key(flag, False, "β ranges from 0 to 2, so that eigenvalues may be negative")
     whole_gate: bool = key(flag, False, "the output gate is projected directly, whatever the rank of the decays")

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from txcalc.num import exact_div
+from txcalc.num import Num, exact_div
 from txcalc.parts.attention import Attention
 from txcalc.parts.cores import DifferentialCore
 from txcalc.parts.options import REQUIRED, Conflict, biases, even, key, letter, per_head, ungated
@@ -17,12 +16,12 @@ class DifferentialOptions(Mechanism, section="differential_attention", kind="att
     """`[differential_attention]`: with an RMSNorm without weights over each pair of heads; rotary positions rotate
     whole heads."""
 
-    n_heads: Any = letter(REQUIRED, "query heads of both halves", of="n_kv_heads", grows="heads")
-    n_kv_heads: Any = letter(
+    n_heads: Num = letter(REQUIRED, "query heads of both halves", of="n_kv_heads", grows="heads")
+    n_kv_heads: Num = letter(
         lambda at: at["differential_attention"]["n_heads"], "key/value heads of both halves", even=True, grows="heads"
     )
-    d_head: Any = letter(per_head("differential_attention"), "width per head", even=True, grows="head")
-    window: Any = letter(None, "query i sees key j when 0 ≤ i − j < window")
+    d_head: Num = letter(per_head("differential_attention"), "width per head", even=True, grows="head")
+    window: Num | None = letter(None, "query i sees key j when 0 ≤ i − j < window")
     bias: list[str] = key(biases, [], "projections with a bias")
 
     def conflicts(self) -> Iterator[Conflict]:

@@ -7,9 +7,8 @@ queries (position to content, p2c), once per layer whatever the batch.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from txcalc.num import minimum
+from txcalc.num import Num, minimum
 from txcalc.parts.linear import Linear, Lookup
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Workload, elementwise, optional
@@ -19,8 +18,8 @@ from txcalc.parts.spans import Attended
 class DistanceTable(Composite):
     """A vector per relative position: `rows`/2 per side, or as many buckets; optionally with a norm."""
 
-    rows: Any
-    width: Any
+    rows: Num
+    width: Num
     norm: Norm | None
 
     def children(self) -> Iterator[Child]:
@@ -45,14 +44,14 @@ class DisentangledCore(Leaf):
 
     kind = "attention_core"
     role = "attention"
-    n_heads: Any
-    d_head: Any
-    reach: Any
-    distance: Any  # the longest one; more than `reach` where the rows are buckets
+    n_heads: Num
+    d_head: Num
+    reach: Num
+    distance: Num  # the longest one; more than `reach` where the rows are buckets
     clipped: bool
     c2p: bool
     p2c: bool
-    scale: Any = None
+    scale: float | None = None
     extra_products = "the products with the distances too"
 
     @property
@@ -63,11 +62,11 @@ class DisentangledCore(Leaf):
         return "" if work.keep_scores else "disentangled scores (PyTorch has no fused kernel for them)"
 
     @property
-    def breakpoints(self) -> tuple[Any, ...]:
+    def breakpoints(self) -> tuple[Num, ...]:
         """Lengths below `reach` have fewer relative positions than the table."""
         return (self.reach,) if self.clipped else ()
 
-    def distances(self, work: Workload) -> Any:
+    def distances(self, work: Workload) -> Num:
         """R."""
         return 2 * (minimum(work.tokens, self.reach) if self.clipped else self.reach)
 
@@ -86,7 +85,7 @@ class DisentangledCore(Leaf):
             MatMul("values", heads, tokens, tokens, self.d_head, Traffic(0, 2 * own), "attention"),
         )
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         own = work.positions * self.n_heads * self.d_head
         term = own + work.positions * self.n_heads * self.distances(work)
         kept = work.positions * work.tokens * self.n_heads if work.keep_scores else own
@@ -100,9 +99,9 @@ class DisentangledAttention(Composite):
     (DeBERTa-v3).
     """
 
-    d_model: Any
-    n_heads: Any
-    d_head: Any
+    d_model: Num
+    n_heads: Num
+    d_head: Num
     biases: frozenset[str]
     distance_k: Linear | None
     distance_q: Linear | None

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
+from txcalc.num import Num
 from txcalc.parts.collectives import AllGather
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear
@@ -28,9 +28,9 @@ class Features(Composite):
              (arXiv 2412.19437), section 2.2
     """
 
-    d_model: Any
-    number: Any
-    width: Any
+    d_model: Num
+    number: Num
+    width: Num
     embedded: bool
     bias: bool
     norm: Norm | None
@@ -56,10 +56,10 @@ class DraftAttention(Composite):
     Source   EAGLE-3 (arXiv 2503.01840), section 3.1
     """
 
-    d_model: Any
-    n_heads: Any
-    n_kv_heads: Any
-    d_head: Any
+    d_model: Num
+    n_heads: Num
+    n_kv_heads: Num
+    d_head: Num
     norm: Norm
     rotary: Rotary | None
     core: AttentionCore
@@ -97,13 +97,13 @@ class DraftAttention(Composite):
 
 
 class FeaturesOptions(Options, section="features"):
-    number: Any = letter(REQUIRED, "hidden states of the target model, concatenated")
-    width: Any = letter(lambda at: at[""]["d_model"], "width of each")
+    number: Num = letter(REQUIRED, "hidden states of the target model, concatenated")
+    width: Num = letter(lambda at: at[""]["d_model"], "width of each")
     embedded: bool = key(flag, False, "concatenate the token embedding too")
     bias: bool = key(flag, False, "bias of the projection fc")
     norm: bool = key(flag, False, "norms of each and of the embedding")
 
-    def build(self, d_model: Any, norm: NormOptions) -> Features:
+    def build(self, d_model: Num, norm: NormOptions) -> Features:
         return Features(
             d_model=d_model,
             number=self.number,
@@ -116,9 +116,9 @@ class FeaturesOptions(Options, section="features"):
 
 
 class DraftAttentionOptions(Mechanism, section="draft_attention", kind="attention"):
-    n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads")
-    n_kv_heads: Any = letter(REQUIRED, "key/value heads")
-    d_head: Any = letter(REQUIRED, "width per head", even=True)
+    n_heads: Num = letter(REQUIRED, "query heads", of="n_kv_heads")
+    n_kv_heads: Num = letter(REQUIRED, "key/value heads")
+    d_head: Num = letter(REQUIRED, "width per head", even=True)
 
     def build(self, place: Place) -> DraftAttention:
         heads, groups, width = self.n_heads, self.n_kv_heads, self.d_head

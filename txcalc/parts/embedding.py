@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from txcalc.num import exact_div
+from txcalc.num import Num, exact_div
 from txcalc.parts.collectives import Collective
 from txcalc.parts.linear import Activation, Linear, Lookup, Sum, Vector
 from txcalc.parts.norm import Norm, NormOptions
@@ -41,9 +41,9 @@ class Patches(Leaf):
     """
 
     role = "product"
-    channels: Any
-    size: Any
-    width: Any
+    channels: Num
+    size: Num
+    width: Num
     bias: bool = True
 
     def weights(self) -> tuple[Weight, ...]:
@@ -56,7 +56,7 @@ class Patches(Leaf):
         product = MatMul("convolution", 1, rows, fan_in, self.width, moved, "convolution")
         return (product, elementwise("bias", rows * self.width, "add", 0, 0, self.width)) if self.bias else (product,)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.channels * self.size * self.size
 
 
@@ -70,7 +70,7 @@ class Embedding(Composite):
     hidden in training, and does nothing here.
     """
 
-    width: Any
+    width: Num
     tokens: Lookup | None = None
     patches: Patches | None = None
     class_token: Vector | None = None
@@ -81,7 +81,7 @@ class Embedding(Composite):
     types: Lookup | None = None
     norm: Norm | None = None
     projection: Linear | None = None
-    scale: Any = None
+    scale: float | None = None
     mask_token: Vector | None = None
     early: bool = False
     tables: tuple[tuple[Lookup, Any], ...] = ()
@@ -155,17 +155,17 @@ def _before_strides(later: tuple[Convolution, ...]) -> Stream:
 
 
 class VisionOptions(Options, section="vision"):
-    image: Any = letter(
+    image: Num | None = letter(
         None, "side of the picture, pixels; absent: any size, as many patches as the workload has tokens", of="patch"
     )
-    patch: Any = letter(REQUIRED, "side of a patch, pixels")
-    channels: Any = letter(3, "colour channels")
+    patch: Num = letter(REQUIRED, "side of a patch, pixels")
+    channels: Num = letter(3, "colour channels")
     class_token: bool = key(flag, True, "a class token before the patches")
     mask_token: bool = key(flag, False, "a learned vector for masked patches")
     patch_bias: bool = key(flag, True, "bias of the patch projection")
 
     @property
-    def positions(self) -> Any:
+    def positions(self) -> Num | None:
         """Positions of a picture: patches and class token; None: as the workload says."""
         if self.image is None:
             return None
@@ -174,30 +174,30 @@ class VisionOptions(Options, section="vision"):
 
 
 class AudioOptions(Options, section="audio"):
-    mels: Any = letter(REQUIRED, "mel bands")
-    kernel: Any = key(size, 3, "kernel width of both convolutions")
-    positions: Any = letter(REQUIRED, "encoder positions after the stride of 2")
+    mels: Num = letter(REQUIRED, "mel bands")
+    kernel: Num = key(size, 3, "kernel width of both convolutions")
+    positions: Num = letter(REQUIRED, "encoder positions after the stride of 2")
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from odd("kernel", self.kernel)
 
-    def convolutions(self, width: Any) -> tuple[Convolution, ...]:
+    def convolutions(self, width: Num) -> tuple[Convolution, ...]:
         """Mel bands to d_model, then a convolution with stride 2."""
         form: dict[str, Any] = {"c_out": width, "taps": self.kernel, "bias": True, "depthwise": False, "causal": False}
         return Convolution(c_in=self.mels, **form, stride=1), Convolution(c_in=width, **form, stride=2)
 
 
 class EmbeddingOptions(Options, section="embedding"):
-    types: Any = letter(None, "token types", "where there is an embedding")
-    extra: Any = letter(0, "rows of the token table beyond the head's", check=count)
-    tables: list[list[Any]] = key(
+    types: Num | None = letter(None, "token types", "where there is an embedding")
+    extra: Num = letter(0, "rows of the token table beyond the head's", check=count)
+    tables: list[list[Num]] = key(
         tables,
         [],
         "further tables added to the token embedding: pairs of rows and reads per token",
         "where tokens are read",
     )
     norm: bool = key(flag, False, "norm after the embedding", "where there is an embedding")
-    rank: Any = letter(
+    rank: Num | None = letter(
         None, "factorised: width of the table before a projection to d_model", "where there is an embedding"
     )
     early: bool = key(
@@ -206,13 +206,13 @@ class EmbeddingOptions(Options, section="embedding"):
     shared: bool = key(
         flag, True, "one table for encoder and decoder", "in an encoder-decoder whose encoder reads tokens"
     )
-    scale: Any = key(real, None, "multiplies the embedding", "where there is an embedding")
+    scale: float | None = key(real, None, "multiplies the embedding", "where there is an embedding")
 
     def build(
         self,
         *,
-        d_model: Any,
-        vocab: Any,
+        d_model: Num,
+        vocab: Num,
         norm: NormOptions,
         places: PositionsOptions,
         vision: VisionOptions | None,

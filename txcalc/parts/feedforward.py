@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from txcalc.num import exceeds, maximum
+from txcalc.num import Num, exceeds, maximum
 from txcalc.parts.collectives import AllReduce, Collective
 from txcalc.parts.linear import SAVES_RESULT, Activation, LearnedScale, Linear, Shift, Vector, linear
 from txcalc.parts.norm import Norm
@@ -40,8 +40,8 @@ class FeedForward(Composite):
     Source   Vaswani et al. 2017, equation 2; Shazeer 2020 (arXiv 2002.05202); Wang et al. 2022 (arXiv 2210.06423)
     """
 
-    d_model: Any
-    d_ff: Any
+    d_model: Num
+    d_ff: Num
     gated: bool
     activation: str
     bias: bool
@@ -53,7 +53,7 @@ class FeedForward(Composite):
     down_bias: bool | None = None
     inner_join: AllReduce | None = None
     # Groups of the grouped up (and gate) and down.
-    groups: tuple[Any, ...] | None = None
+    groups: tuple[Num, ...] | None = None
     # Its weights belong to another layer.
     borrowed: bool = False
 
@@ -88,7 +88,7 @@ class FeedForward(Composite):
     def describe(self) -> str:
         return f"{'gated ' if self.gated else ''}F = {self.d_ff:,}"
 
-    def peak_elements(self) -> Any:
+    def peak_elements(self) -> Num:
         """up, gate and their product."""
         return (3 if self.gated else 2) * self.d_ff
 
@@ -108,8 +108,8 @@ class LayerInput(Composite):
     Source   Gemma Team 2025, Gemma 3n: per-layer embeddings
     """
 
-    d_model: Any
-    width: Any
+    d_model: Num
+    width: Num
     activation: str
     complete = on_stream = True  # every rank has all of it
 
@@ -137,24 +137,24 @@ class Experts(Composite):
     Source   Shazeer et al. 2017 (arXiv 1701.06538); DeepSeekMoE (arXiv 2401.06066) for shared experts
     """
 
-    d_model: Any
-    n_experts: Any
-    top_k: Any
+    d_model: Num
+    n_experts: Num
+    top_k: Num
     expert: FeedForward
     router: Linear | None
     shared: FeedForward | None
     shared_gate: Linear | None = None
     # Number of shared experts, whose joint width is `shared.d_ff`: only described.
-    n_shared: Any = 0
+    n_shared: Num = 0
     # How scores become expert weights, and the groups that the choice is narrowed to: costs nothing.
     scoring: str = "softmax"
-    scale: Any = 1
-    n_groups: Any = 1
-    top_groups: Any = 1
+    scale: float = 1
+    n_groups: Num = 1
+    top_groups: Num = 1
     # Width of the latent of the routed experts; None: d_model.
-    latent: Any = None
+    latent: Num | None = None
     router_norm: Norm | None = None
-    router_scale: Any = None
+    router_scale: float | None = None
     scales: LearnedScale | None = None
     norm: Norm | None = None
     correction: Vector | None = None
@@ -211,7 +211,7 @@ class Experts(Composite):
         shared = f" + {maximum(self.n_shared, 1)} shared" if self.shared else ""
         return f"{self.top_k} of {self.n_experts} experts{shared}, F = {self.expert.d_ff:,}"
 
-    def peak_elements(self) -> Any:
+    def peak_elements(self) -> Num:
         """Results of the first product and of the activation, of k experts; the first buffer is reused for the second
         product, as in vLLM's fused_moe (2026-11)."""
         routed = self.top_k * (maximum(2 * self.expert.d_ff, self.d_model) + self.expert.d_ff)
@@ -228,7 +228,7 @@ class Experts(Composite):
         return self.router is not None and self.norm is None
 
     @property
-    def width(self) -> Any:
+    def width(self) -> Num:
         """Input width of the routed experts."""
         return self.d_model if self.latent is None else self.latent
 
@@ -253,7 +253,7 @@ class Experts(Composite):
 
 
 class FeedForwardOptions(Mechanism, section="feed_forward", kind="feed_forward", stands=""):
-    d_ff: Any = letter(REQUIRED, "width", grows="width")
+    d_ff: Num = letter(REQUIRED, "width", grows="width")
     gated: bool = key(flag, False, "gated: a second matrix parallel to up")
     activation: str = key(
         one_of(*ACTIVATIONS, "xielu"), lambda at: ("gelu", "silu")[at["feed_forward"]["gated"]], "activation"
@@ -261,8 +261,10 @@ class FeedForwardOptions(Mechanism, section="feed_forward", kind="feed_forward",
     bias: bool = key(flag, False, "biases")
     down_bias: bool = key(flag, lambda at: at["feed_forward"]["bias"], "bias of down")
     inner_norm: bool = key(flag, False, "norm before down")
-    groups: list[Any] | None = key(groups_of(2), None, "groups of the grouped up (and gate) and down")
-    sparsity: Any = key(real, None, "activation sparsity: share of the gate that is zeroed, by its mean and deviation")
+    groups: list[Num] | None = key(groups_of(2), None, "groups of the grouped up (and gate) and down")
+    sparsity: float | None = key(
+        real, None, "activation sparsity: share of the gate that is zeroed, by its mean and deviation"
+    )
 
     def build(self, place: Place) -> FeedForward:
         return self.into(
@@ -275,21 +277,21 @@ class FeedForwardOptions(Mechanism, section="feed_forward", kind="feed_forward",
 
 
 class LayerInputOptions(Mechanism, section="layer_input", kind="other", stands=""):
-    width: Any = key(size, REQUIRED, "width of the per-layer embedding of a token")
-    rows: Any = key(size, lambda at: at[""]["vocab_size"], "rows of their table")
+    width: Num = key(size, REQUIRED, "width of the per-layer embedding of a token")
+    rows: Num = key(size, lambda at: at[""]["vocab_size"], "rows of their table")
     activation: str = key(one_of(*ACTIVATIONS), "gelu_tanh", "activation of its gate")
 
     def build(self, place: Place) -> LayerInput:
         return self.into(LayerInput, d_model=place.d_model)
 
 
-def _shared_width(at: Mapping[str, Any]) -> Any:
+def _shared_width(at: Mapping[str, Any]) -> Num:
     """n_shared·F_e; a plain 0 without shared experts, whatever F_e is (0 × an array would be a part of width 0)."""
     width, number = at["experts"]["d_ff"], at["experts"]["n_shared"]
     return 0 if absent(number) else width * number
 
 
-def _if_shared(width: Any, at: Mapping[str, Any]) -> Any:
+def _if_shared(width: Num, at: Mapping[str, Any]) -> Num:
     """The joint width, unless n_shared = 0 is given."""
     number = at["experts"].written.get("n_shared")
     return 0 if absent(number) else width
@@ -298,30 +300,30 @@ def _if_shared(width: Any, at: Mapping[str, Any]) -> Any:
 class ExpertsOptions(Mechanism, section="experts", kind="experts", stands=""):
     """`[experts]`, in place of `[feed_forward]`."""
 
-    n_experts: Any = letter(REQUIRED, "routed experts", chosen="top_k")
-    top_k: Any = letter(REQUIRED, "top-k: experts per token")
-    d_ff: Any = letter(REQUIRED, "width of one expert", grows="width")
+    n_experts: Num = letter(REQUIRED, "routed experts", chosen="top_k")
+    top_k: Num = letter(REQUIRED, "top-k: experts per token")
+    d_ff: Num = letter(REQUIRED, "width of one expert", grows="width")
     gated: bool = key(flag, True, "gated: a second matrix parallel to up")
     activation: str = key(one_of(*ACTIVATIONS), "silu", "activation")
     bias: bool = key(flag, False, "biases in every expert")
     router: bool = key(flag, True, "a router, one row per expert")
     router_bias: bool = key(flag, False, "bias of the router")
-    n_idle: Any = key(count, 0, "further identity experts; a token that chooses none of them is counted")
+    n_idle: Num = key(count, 0, "further identity experts; a token that chooses none of them is counted")
     scoring: str = key(one_of("softmax", "sigmoid", "softmax_after"), "softmax", "how scores become expert weights")
-    scale: Any = key(real, 1, "multiplies the weights of the chosen experts")
-    n_groups: Any = key(size, 1, "groups of experts that the choice is first narrowed to")
-    top_groups: Any = key(size, 1, "groups that the experts are chosen from")
-    n_shared: Any = key(
+    scale: float = key(real, 1, "multiplies the weights of the chosen experts")
+    n_groups: Num = key(size, 1, "groups of experts that the choice is first narrowed to")
+    top_groups: Num = key(size, 1, "groups that the experts are chosen from")
+    n_shared: Num = key(
         count,
         0,
         "shared experts, used by every token; absent: as d_ff_shared implies",
         "where d_ff_shared, their joint width, is not given",
     )
-    d_ff_shared: Any = letter(_shared_width, "their joint width", check=count, adjust=_if_shared, grows="width")
+    d_ff_shared: Num = letter(_shared_width, "their joint width", check=count, adjust=_if_shared, grows="width")
     shared_gate: bool = key(flag, False, "a scalar gate on the shared experts", "with n_shared or d_ff_shared")
-    latent: Any = letter(None, "width of the routed experts' latent; absent: d_model", grows="width")
+    latent: Num | None = letter(None, "width of the routed experts' latent; absent: d_model", grows="width")
     router_norm: bool = key(flag, False, "the router has a norm of its own, parallel to the experts'")
-    router_scale: Any = key(real, None, "multiplies the router's scores")
+    router_scale: float | None = key(real, None, "multiplies the router's scores")
     expert_scales: bool = key(flag, False, "a learned factor per expert's weight")
     sum_bias: bool = key(flag, False, "a bias on the routed experts' sum")
     correction: bool = key(flag, False, "the bias that is added to sigmoid scores to choose experts is a parameter")

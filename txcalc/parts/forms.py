@@ -42,7 +42,7 @@ def _norm(form: str, borrowed: bool = False) -> Callable[..., Leaf]:
 
 def _attention(span: Span) -> Callable[..., Leaf]:
     def make(bias: bool, groups: int, heads: int, d_qk: int, d_v: int) -> Leaf:
-        sizes = {"n_heads": heads, "n_kv_heads": exact_div(heads, groups), "d_qk": d_qk, "d_v": d_v}
+        sizes: dict[str, Any] = {"n_heads": heads, "n_kv_heads": exact_div(heads, groups), "d_qk": d_qk, "d_v": d_v}
         return AttentionCore(**sizes, span=span, biased=bias)
 
     return make

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
+from txcalc.num import Num
 from txcalc.parts.collectives import Collective
 from txcalc.parts.embedding import EmbeddingOptions, without_class_token
 from txcalc.parts.linear import Activation, Linear, Sum
@@ -32,8 +33,8 @@ class Head(Composite):
     norm: Norm | None
     one: bool
     kind: str = "head"
-    scale: Any = None
-    softcap: Any = None
+    scale: float | None = None
+    softcap: float | None = None
     pool: Sum | None = None
     pool_norm: Norm | None = None
     joined: bool = False
@@ -89,8 +90,8 @@ class HeadInputs(NamedTuple):
     """The context of a head: width and role of its stack, vocabulary, norms and embedding; `usual`: the activation of
     the first layer's feed-forward; `reader`: its attention pool."""
 
-    d_model: Any
-    vocab: Any
+    d_model: Num
+    vocab: Num
     role: str
     norm: NormOptions
     embedding: EmbeddingOptions
@@ -109,7 +110,7 @@ class HeadOptions(Options, section="head"):
     )
     tied: bool = key(flag, False, "tied to the token embedding", "with a head over the vocabulary")
     pooler: bool = key(flag, False, "a D×D layer with tanh on the first position")
-    pairs: Any = key(size, None, "classes of a second head on the pooler (next-sentence prediction)")
+    pairs: Num | None = key(size, None, "classes of a second head on the pooler (next-sentence prediction)")
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.pairs is not None and not self.pooler:
@@ -136,14 +137,14 @@ class LmHead(HeadOptions, forms="lm"):
     """Logits over the vocabulary, in a decoder."""
 
     bias: bool = key(flag, False, "bias of the head", "with an lm head, a classifier, or a plain masked-lm head")
-    rank: Any = letter(
+    rank: Num = letter(
         lambda at: at["embedding"]["rank"],
         "width that a masked-lm head works at; absent: d_model",
         "with a masked-lm head or embedding.early",
         same="embedding.rank",
     )
-    softcap: Any = key(real, None, "logits are capped at ± this by a tanh")
-    scale: Any = key(real, None, "multiplies the logits")
+    softcap: float | None = key(real, None, "logits are capped at ± this by a tanh")
+    scale: float | None = key(real, None, "multiplies the logits")
 
     def build(self, at: HeadInputs) -> Head | None:
         if at.vocab is None or at.role == "encoder":
@@ -162,7 +163,7 @@ class MaskedHead(HeadOptions, forms="masked-lm"):
     """Logits over the vocabulary at every position, after a transform, as BERT's."""
 
     bias: bool = key(flag, False, "bias of the head")
-    rank: Any = letter(
+    rank: Num = letter(
         lambda at: at["embedding"]["rank"],
         "width that a masked-lm head works at; absent: d_model",
         same="embedding.rank",
@@ -228,7 +229,7 @@ class PooledHead(HeadOptions):
 class Classifier(PooledHead, forms="classifier"):
     """Logits over classes."""
 
-    classes: Any = letter(REQUIRED, "the number of classes")
+    classes: Num = letter(REQUIRED, "the number of classes")
     bias: bool = key(flag, True, "of a classifier true when absent")
     every: bool = key(flag, False, "token classifier: every position, not the first alone")
     transform: str | None = key(

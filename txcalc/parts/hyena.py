@@ -9,9 +9,8 @@ filters update a state of fixed size.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from txcalc.num import ceil_log2, triangle
+from txcalc.num import Num, ceil_log2, triangle
 from txcalc.parts.convolution import Product
 from txcalc.parts.linear import Linear
 from txcalc.parts.options import Conflict, absent, count, flag, key, letter, one_of, size, up_to
@@ -26,7 +25,7 @@ def on_filter(work: Workload) -> Workload:
     return work._replace(batch=1, tokens=work.keys, past=0)
 
 
-def by_transforms(work: Workload, width: Any, moved: Traffic) -> tuple[Operation, ...]:
+def by_transforms(work: Workload, width: Num, moved: Traffic) -> tuple[Operation, ...]:
     """The operations of a long convolution by Fourier transforms."""
     transforms = (2 * work.batch + 1) * width * work.keys * ceil_log2(2 * work.keys)
     return (
@@ -49,7 +48,7 @@ class LongConvolution(Leaf):
     """
 
     kept_in_fp32 = False
-    width: Any
+    width: Num
     fft: bool
     cache_kind = "tokens"
 
@@ -65,7 +64,7 @@ class LongConvolution(Leaf):
             return MatMul("convolution", channels, work.tokens, keys, 1, moved, "convolution", pairs), skip
         return *by_transforms(work, self.width, moved), skip
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         inputs, filters = work.batch * work.keys * self.width, work.keys * self.width
         if not self.fft or work.decoding:
             return inputs + filters
@@ -96,8 +95,8 @@ class ModalConvolution(Recurrence):
     Source   Massaroli et al. 2023 (arXiv 2310.18780), section 3; StripedHyena's published code
     """
 
-    width: Any
-    states: Any
+    width: Num
+    states: Num
     fft: bool
 
     def weights(self) -> tuple[Weight, ...]:
@@ -114,7 +113,7 @@ class ModalConvolution(Recurrence):
         filters = Elementwise("filters", poles * work.keys, 11, Traffic(0, 2 * self.width * work.keys), "scan")
         return filters, *by_transforms(work, self.width, Traffic()), skip
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         inputs = work.positions * self.width
         if not self.fft or work.decoding:
             return inputs + 2 * inputs * self.states
@@ -122,7 +121,7 @@ class ModalConvolution(Recurrence):
         return inputs + 2 * powers + 2 * frequencies
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         return self.width, 2, self.states
 
     def way(self) -> str:
@@ -138,7 +137,7 @@ class Sine(Leaf):
     Source   Romero et al. 2021 (arXiv 2102.02611), section 3.1, as Hyena's filters have it
     """
 
-    width: Any
+    width: Num
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("frequency", (self.width,)),)
@@ -147,7 +146,7 @@ class Sine(Leaf):
         elements = work.positions * self.width
         return (Elementwise("sine", elements, 2, Traffic(self.width, 2 * elements)),)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return 2 * work.positions * self.width
 
 
@@ -159,7 +158,7 @@ class Decay(Leaf):
     Source   Poli et al. 2023 (arXiv 2302.10866), section 3.3
     """
 
-    width: Any
+    width: Num
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width
@@ -173,10 +172,10 @@ class ImplicitFilter(Composite):
     Source   Poli et al. 2023 (arXiv 2302.10866), section 3.3; its code's order of layers
     """
 
-    features: Any
-    width: Any
+    features: Num
+    width: Num
     layers: int
-    channels: Any
+    channels: Num
 
     def children(self) -> Iterator[Child]:
         yield Child("first", Linear(d_in=self.features, d_out=self.width, bias=True), gradient="weights")
@@ -196,8 +195,8 @@ class Hyena(Composite):
     Source   Poli et al. 2023 (arXiv 2302.10866), definition 3.1; StripedHyena's published code for modal filters
     """
 
-    d_model: Any
-    taps: Any
+    d_model: Num
+    taps: Num
     bias: bool
     long: LongConvolution | ModalConvolution
     filter: ImplicitFilter | None
@@ -218,18 +217,18 @@ class Hyena(Composite):
 
 
 class HyenaOptions(Mechanism, section="hyena"):
-    taps: Any = key(size, 3, "kernel width of the short convolution")
+    taps: Num = key(size, 3, "kernel width of the short convolution")
     bias: bool = key(flag, True, "biases on the outer projections")
     form: str = key(
         one_of("fft", "direct", "recurrent"),
         "fft",
         "the long convolution by Fourier transforms, as a product, or (modal) token by token",
     )
-    states: Any = letter(
+    states: Num = letter(
         0, "complex poles per channel's modal filter (StripedHyena); 0: a network makes the filters", check=count
     )
-    features: Any = letter(3, "position features that the filter network reads", "states = 0")
-    width: Any = letter(64, "width of that network", "states = 0")
+    features: Num = letter(3, "position features that the filter network reads", "states = 0")
+    width: Num = letter(64, "width of that network", "states = 0")
     layers: int = key(up_to(64), 2, "its inner matrices", "states = 0")
 
     def conflicts(self) -> Iterator[Conflict]:

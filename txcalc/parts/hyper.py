@@ -4,8 +4,9 @@ coefficients per token."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from txcalc.num import Num
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
 from txcalc.parts.part import Child, Composite, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
@@ -24,13 +25,13 @@ class Shares(Leaf):
     """
 
     initial_values: ClassVar[Mapping[str, str]] = {"base": "zero", "scale": "one"}
-    number: Any
-    steps: Any
+    number: Num
+    steps: Num
     mixed: bool
     read: bool = False
 
     @property
-    def made(self) -> Any:
+    def made(self) -> Num:
         """Coefficients per token."""
         n = self.number
         return n if self.read else 2 * n + n * n if self.mixed else 2 * n
@@ -57,7 +58,7 @@ class Shares(Leaf):
             elementwise("norms", norms, "add", 0, mixed),
         )
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         tokens, n = work.positions, self.number
         if self.read:
             return tokens * (self.made + n)
@@ -74,8 +75,8 @@ class Collapse(Leaf):
     Source   Xie et al. 2026 (arXiv 2512.24880), equation 3
     """
 
-    width: Any
-    number: Any
+    width: Num
+    number: Num
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         elements = work.positions * self.width * self.number
@@ -85,7 +86,7 @@ class Collapse(Leaf):
             elementwise("sum", elements, "add", 0, work.positions * self.width),
         )
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.number
 
 
@@ -98,8 +99,8 @@ class StreamSpread(Leaf):
     Source   Xie et al. 2026 (arXiv 2512.24880), equation 3
     """
 
-    width: Any
-    number: Any
+    width: Num
+    number: Num
     mixed: bool
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
@@ -112,7 +113,7 @@ class StreamSpread(Leaf):
         moved = Traffic(0, elements + tokens * n * n)
         return (MatMul("mix", tokens, n, n, self.width, moved), *added) if self.mixed else added
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         n = self.number
         return work.positions * (self.width + n + (n * n if self.mixed else 0))
 
@@ -125,11 +126,11 @@ class HyperConnection(Composite):
     Source   Zhu et al. 2024 (arXiv 2409.19606); Xie et al. 2026 (arXiv 2512.24880)
     """
 
-    width: Any
-    number: Any
-    steps: Any
+    width: Num
+    number: Num
+    steps: Num
     mixed: bool
-    eps: Any
+    eps: float
     read: bool = False
     on_stream = True
 

@@ -5,8 +5,9 @@ Nothing here is a cost formula; those are in `leaf.Leaf`.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from typing import ClassVar
 
+from txcalc.num import Num
 from txcalc.parts.spans import Attended, Span
 from txcalc.parts.structs import FrozenStruct
 from txcalc.parts.work import Workload
@@ -35,7 +36,7 @@ class Executed(FrozenStruct):
         """Traffic of its unfused operations in fp32, as a multiple of one fused kernel's in 16 bits."""
         return 1
 
-    def on_chip(self, work: Workload) -> Any:
+    def on_chip(self, work: Workload) -> Num:
         """Elements that stay on chip if it runs as one kernel."""
         return 0
 
@@ -51,7 +52,7 @@ class Executed(FrozenStruct):
         return ""
 
     @property
-    def additions(self) -> Any:
+    def additions(self) -> Num | None:
         """Number of additions of whole vectors; None for other leaves."""
         return None
 
@@ -66,7 +67,7 @@ class Executed(FrozenStruct):
         return ""
 
     @property
-    def angles(self) -> tuple[Any, Any] | None:
+    def angles(self) -> tuple[Num, float | None] | None:
         """Dimensions and base of its rotary angles, which depend on the position alone; None: not rotary."""
         return None
 
@@ -81,12 +82,12 @@ class Executed(FrozenStruct):
         return False
 
     @property
-    def norm_shape(self) -> tuple[Any, Any] | None:
+    def norm_shape(self) -> tuple[Num, Num] | None:
         """(groups, width of each) of a norm; None for other leaves."""
         return None
 
     @property
-    def rotated_dims(self) -> tuple[Any, Any] | None:
+    def rotated_dims(self) -> tuple[Num, Num] | None:
         """(rotated dimensions of a head, all of them); None: not rotary."""
         return None
 
@@ -96,7 +97,7 @@ class Executed(FrozenStruct):
         "": nothing."""
         return ""
 
-    def rows_kept(self, work: Workload) -> Any:
+    def rows_kept(self, work: Workload) -> Num:
         """Statistics per position that its kernel saves for backward: a mean, a softmax's log-sum-exp."""
         return 0
 

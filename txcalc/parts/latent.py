@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from txcalc.num import exceeds, minimum
+from txcalc.num import Num, exceeds, minimum
 from txcalc.parts.cores import Gate, HeadsCore, SelectingCore, attend, gate
 from txcalc.parts.linear import Linear
 from txcalc.parts.norm import Norm
@@ -46,13 +46,13 @@ class LatentCore(HeadsCore):
     """
 
     kernels = "latent"
-    n_heads: Any
-    kv_rank: Any
-    d_nope: Any
-    d_rope: Any
-    d_v: Any
+    n_heads: Num
+    kv_rank: Num
+    d_nope: Num
+    d_rope: Num
+    d_v: Num
     span: Span
-    scale: Any = None
+    scale: float | None = None
     sinks: bool = False
 
     def weights(self) -> tuple[Weight, ...]:
@@ -78,7 +78,7 @@ class LatentCore(HeadsCore):
         fused = "latent attention (PyTorch's fused kernel on the CPU takes one head width only)"
         return "" if work.keep_scores else fused
 
-    def cache_read(self, work: Workload) -> Any:
+    def cache_read(self, work: Workload) -> Num:
         """Of selected keys, at most those that one query selects."""
         return self.span.read(work, self.token)
 
@@ -96,14 +96,14 @@ class LatentCore(HeadsCore):
         moved = self.span.moved(query + expanded, latents, self.params), self.span.moved(result, 0)
         return attend(heads, tokens, keys, (d_qk, d_v), pairs, moved)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         tokens, keys = work.batch * work.tokens * self.n_heads, work.batch * self.span.keys(work) * self.n_heads
         query, kv = tokens * (self.d_nope + self.d_rope), keys * (self.d_nope + self.d_rope + self.d_v)
         scores = keys * work.tokens + tokens if self.sinks else keys * work.tokens
         return query + kv + (scores if work.keep_scores else tokens * self.d_v)
 
     @property
-    def token(self) -> Any:
+    def token(self) -> Num:
         return self.kv_rank + self.d_rope
 
     def describe_cache(self) -> str:
@@ -154,8 +154,8 @@ class Temperature(Leaf):
     when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
     kind = "attention"
     initial_values: ClassVar[Mapping[str, str]] = {"scale": "zero", "bias": "one"}
-    n_heads: Any
-    width: Any
+    n_heads: Num
+    width: Num
     keeps: bool = True
 
     def weights(self) -> tuple[Weight, ...]:
@@ -165,7 +165,7 @@ class Temperature(Leaf):
         elements = work.positions * self.n_heads * self.width
         return (elementwise("scale", elements, "add", elements, elements, 2 * self.n_heads),)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.n_heads * self.width if self.keeps else 0
 
 
@@ -174,10 +174,10 @@ class Indexer(Composite):
     them, from the normed input, `q_norm`), one normed key per token, and a weight per head. It trains with a loss of
     its own, not the model's, and saves nothing for the model's backward."""
 
-    d_model: Any
-    d_query: Any
-    n_heads: Any
-    width: Any
+    d_model: Num
+    d_query: Num
+    n_heads: Num
+    width: Num
     key_norm: Norm
     rotary: Rotary | None
     core: IndexCore
@@ -206,15 +206,15 @@ class LatentAttention(Composite):
     `gate`: an output gate, as in `Attention`.
     """
 
-    d_model: Any
-    n_heads: Any
-    q_rank: Any
-    kv_rank: Any
-    d_nope: Any
-    d_rope: Any
-    d_v: Any
+    d_model: Num
+    n_heads: Num
+    q_rank: Num
+    kv_rank: Num
+    d_nope: Num
+    d_rope: Num
+    d_v: Num
     bias: bool
-    norm_eps: Any
+    norm_eps: float
     rotary: Rotary | None
     core: LatentCore
     indexer: Indexer | None = None
@@ -253,7 +253,7 @@ class LatentAttention(Composite):
         """All cached positions, whose latents are expanded again; new tokens only when absorbed."""
         return work if work.absorbed else work._replace(tokens=self.core.span.keys(work))
 
-    def peak_elements(self) -> Any:
+    def peak_elements(self) -> Num:
         """Queries, keys, values and the result, of all heads."""
         return self.n_heads * (2 * (self.core.d_nope + self.core.d_rope) + 2 * self.core.d_v)
 
@@ -277,22 +277,22 @@ class LatentAttention(Composite):
 class LatentOptions(Mechanism, section="latent", kind="attention", stands="", ordered=True):
     """`[latent]`, in place of `[attention]`."""
 
-    n_heads: Any = letter(REQUIRED, "query heads", grows="heads")
-    q_rank: Any = letter(None, "rank of the query projection; absent: projected directly")
-    kv_rank: Any = letter(REQUIRED, "width of the latent")
-    d_nope: Any = letter(REQUIRED, "unrotated width per query/key head")
-    d_rope: Any = letter(None, "rotated width per query/key head, shared by the keys; absent: none", even=True)
-    d_v: Any = letter(REQUIRED, "width per value head")
+    n_heads: Num = letter(REQUIRED, "query heads", grows="heads")
+    q_rank: Num | None = letter(None, "rank of the query projection; absent: projected directly")
+    kv_rank: Num = letter(REQUIRED, "width of the latent")
+    d_nope: Num = letter(REQUIRED, "unrotated width per query/key head")
+    d_rope: Num = letter(None, "rotated width per query/key head, shared by the keys; absent: none", even=True)
+    d_v: Num = letter(REQUIRED, "width per value head")
     bias: bool = key(flag, False, "biases on the down projections and o")
-    scale: Any = key(real, None, "multiplies the scores")
+    scale: float | None = key(real, None, "multiplies the scores")
     k_norm: bool = key(flag, False, "norm of the rotated part of the keys, which all heads share")
-    window: Any = letter(None, "sliding window: keys that a query sees, itself included")
+    window: Num | None = letter(None, "sliding window: keys that a query sees, itself included")
     gate: str = key(one_of("none", "element", "head"), "none", "output gate, as attention.gate")
-    index_heads: Any = letter(
+    index_heads: Num = letter(
         None, "heads of the index that selects keys (sparse attention); absent: all keys are used"
     )
-    index_width: Any = letter(None, "width per head of the index, and of its one key", even=True)
-    index_top_k: Any = letter(None, "keys that the index selects per query")
+    index_width: Num = letter(None, "width per head of the index, and of its one key", even=True)
+    index_top_k: Num = letter(None, "keys that the index selects per query")
     index_shared: bool = key(flag, False, "reuse the keys that an earlier layer's index selected: no index of its own")
     sinks: bool = key(flag, False, "one learned sink per head")
     tempered: bool = key(flag, False, "query temperature: a learned function of the log of the position, per head")

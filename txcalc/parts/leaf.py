@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 
 from msgspec.structs import replace
 
-from txcalc.num import total
+from txcalc.num import Num, total
 from txcalc.parts.kernel import Executed
 from txcalc.parts.work import NO_CACHE, Cache, Operation, Transfer, Weight, Workload
 
@@ -31,12 +31,12 @@ class Leaf(Executed):
         return ""
 
     @property
-    def cache_limit(self) -> Any:
+    def cache_limit(self) -> Num | None:
         """The window: the length at which its cache stops growing; None: no window."""
         return None
 
     @property
-    def max_keys(self) -> Any:
+    def max_keys(self) -> Num | None:
         """The most keys that one of its queries sees; None: all, or it has no queries."""
         return None
 
@@ -52,12 +52,12 @@ class Leaf(Executed):
         """The operations of one forward pass."""
         return ()
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         """Elements saved for backward that no earlier leaf saves: storages that grow with B or T, without masks, ids
         and statistics."""
         return 0
 
-    def statistics(self, work: Workload) -> Any:
+    def statistics(self, work: Workload) -> Num:
         """fp32 numbers that its kernel saves for backward: a norm's means and deviations, a softmax's log-sum-exp."""
         return 0
 
@@ -66,17 +66,17 @@ class Leaf(Executed):
         return NO_CACHE
 
     @property
-    def matrix(self) -> tuple[Any, Any] | None:
+    def matrix(self) -> tuple[Num, Num] | None:
         """(d_in, d_out) of the one matrix that multiplies every position; None for other leaves."""
         return None
 
     @property
-    def columns(self) -> Any:
+    def columns(self) -> Num | None:
         """Numbers per row of its result; None: it has no one width."""
         return getattr(self, "width", getattr(self, "d_out", None))
 
     @property
-    def row(self) -> Any:
+    def row(self) -> Num | None:
         """Elements of the table row that each position reads; None: all of its weights are read."""
         return None
 
@@ -95,27 +95,27 @@ class Leaf(Executed):
         return ""
 
     @property
-    def tied_shapes(self) -> tuple[tuple[Any, ...], ...]:
+    def tied_shapes(self) -> tuple[tuple[Num, ...], ...]:
         """Shapes of weights that it reads and another leaf owns (tied)."""
         return ()
 
     @property
-    def shared_by(self) -> Any:
+    def shared_by(self) -> Num:
         """Number of heads that share its weights, each with a gradient of its own."""
         return 1
 
     @property
-    def breakpoints(self) -> tuple[Any, ...]:
+    def breakpoints(self) -> tuple[Num, ...]:
         """Lengths at which its cost formula changes: the ends of a window, a selection or a table."""
         return ()
 
     @property
-    def period(self) -> Any:
+    def period(self) -> Num | None:
         """The period of its cost in tokens (chunked attention); None: not periodic."""
         return None
 
     @property
-    def length_multiple(self) -> Any:
+    def length_multiple(self) -> Num | None:
         """The multiple that lengths are padded to or cut by: cost is one polynomial over lengths with the same
         remainder. None: there is no such multiple."""
         return 1
@@ -140,19 +140,19 @@ class Leaf(Executed):
         """What it caches, in words, and how many elements."""
         return ""
 
-    def cache_read(self, work: Workload) -> Any:
+    def cache_read(self, work: Workload) -> Num:
         """Elements of the cache that one decode step reads."""
         return self.cache(work).held
 
-    def saved_fused(self, work: Workload) -> Any:
+    def saved_fused(self, work: Workload) -> Num:
         """Elements saved for backward if one fused kernel computes all of it."""
         return self.saved(work)
 
-    def dense(self, work: Workload) -> Any:
+    def dense(self, work: Workload) -> Num:
         """Elements it would cache without windows."""
         return self.cache(work).held
 
-    def paged(self, work: Workload, block: Any, chunk: Any) -> Any:
+    def paged(self, work: Workload, block: Num, chunk: Num) -> Num:
         """Elements in cache pages of `block` tokens, as engines allocate them, with prompts prefilled in chunks of
         `chunk`."""
         return self.cache(work).held
@@ -176,6 +176,6 @@ class Leaf(Executed):
         return self.weights()
 
     @cached_property
-    def params(self) -> Any:
+    def params(self) -> Num:
         """Number of parameters."""
         return total([weight.size for weight in self.tensors])

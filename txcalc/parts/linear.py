@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from txcalc.num import exact_div
+from txcalc.num import Num, exact_div
 from txcalc.parts.part import COST, Elementwise, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 
 
@@ -24,8 +24,8 @@ class Linear(Leaf):
 
     when_frozen: ClassVar[Mapping[str, Any]] = {"learns": False}
     role = "product"
-    d_in: Any
-    d_out: Any
+    d_in: Num
+    d_out: Num
     bias: bool
     # Whether its input is saved for backward: "yes"; "no": an earlier leaf saves the same tensor; "eager": only if the
     # attention probabilities are stored, for else the fused kernel has saved its own output.
@@ -51,7 +51,7 @@ class Linear(Leaf):
         return product, elementwise("bias", rows * self.d_out, "add", 0, 0, self.d_out)
 
     @property
-    def matrix(self) -> tuple[Any, Any]:
+    def matrix(self) -> tuple[Num, Num]:
         return self.d_in, self.d_out
 
     @property
@@ -59,7 +59,7 @@ class Linear(Leaf):
         return self.keeps
 
     @property
-    def tied_shapes(self) -> tuple[tuple[Any, ...], ...]:
+    def tied_shapes(self) -> tuple[tuple[Num, ...], ...]:
         return ((self.d_out, self.d_in), (self.d_out,)) if self.tied else ()
 
     @property
@@ -70,7 +70,7 @@ class Linear(Leaf):
     def owning(self) -> Linear:
         return replace(self, tied=False, borrowed=False) if self.tied or self.borrowed else self
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         kept = self.learns and (self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores))
         return work.positions * self.d_in if kept else 0
 
@@ -85,8 +85,8 @@ class BlockLinear(Leaf):
     """
 
     when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
-    n_heads: Any
-    width: Any
+    n_heads: Num
+    width: Num
     keeps: bool = True
 
     def weights(self) -> tuple[Weight, ...]:
@@ -98,7 +98,7 @@ class BlockLinear(Leaf):
         product = MatMul("product", self.n_heads, rows, self.width, self.width, moved)
         return product, elementwise("bias", rows * inner, "add", 0, 0, inner)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.n_heads * self.width if self.keeps else 0
 
 
@@ -112,9 +112,9 @@ class GroupedLinear(Leaf):
     """
 
     when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": "no"}
-    groups: Any
-    d_in: Any
-    d_out: Any
+    groups: Num
+    d_in: Num
+    d_out: Num
     bias: bool
     keeps: str = "yes"
     blocks: ClassVar[bool] = True
@@ -130,13 +130,13 @@ class GroupedLinear(Leaf):
         product = MatMul("product", self.groups, rows, self.d_in, self.d_out, moved)
         return (product, elementwise("bias", rows * outputs, "add", 0, 0, outputs)) if self.bias else (product,)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         kept = self.keeps == "yes" or (self.keeps == "eager" and work.keep_scores)
         return work.positions * self.groups * self.d_in if kept else 0
 
 
 def linear(
-    d_in: Any, d_out: Any, *, bias: bool, keeps: str = "yes", groups: int | None = None, borrowed: bool = False
+    d_in: Num, d_out: Num, *, bias: bool, keeps: str = "yes", groups: int | None = None, borrowed: bool = False
 ) -> Linear | GroupedLinear:
     """A linear layer, grouped if `groups` is given."""
     if groups is None:
@@ -154,13 +154,13 @@ class Lookup(Leaf):
     """
 
     role = "table"
-    rows: Any
-    width: Any
+    rows: Num
+    width: Num
     added: bool = False
     tied: bool = False
 
     @property
-    def row(self) -> Any:
+    def row(self) -> Num:
         return self.width
 
     @property
@@ -168,7 +168,7 @@ class Lookup(Leaf):
         return not self.added
 
     @property
-    def tied_shapes(self) -> tuple[tuple[Any, ...], ...]:
+    def tied_shapes(self) -> tuple[tuple[Num, ...], ...]:
         return ((self.rows, self.width),) if self.tied else ()
 
     def weights(self) -> tuple[Weight, ...]:
@@ -198,7 +198,7 @@ class Activation(Leaf):
     """
 
     role = "activation"
-    width: Any
+    width: Num
     form: str
     gated: bool
     sparsity: float | None = None
@@ -215,7 +215,7 @@ class Activation(Leaf):
     def of_all(self) -> str:
         return "" if self.sparsity is None else "gates that are cut by their mean and deviation"
 
-    def rows_kept(self, work: Workload) -> Any:
+    def rows_kept(self, work: Workload) -> Num:
         """The threshold of activation sparsity."""
         return 0 if self.sparsity is None else 1
 
@@ -232,11 +232,11 @@ class Activation(Leaf):
             *((elementwise("gate", elements, "add", 2 * elements, elements),) if self.gated else ()),
         )
 
-    def on_chip(self, work: Workload) -> Any:
+    def on_chip(self, work: Workload) -> Num:
         """act(gate), written and read again for the product."""
         return 2 * work.positions * self.width if self.gated else 0
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         elements = work.positions * self.width
         own = 0 if self.form == "none" or (self.form in SAVES_RESULT and self.gated) else elements
         # Sparsity saves the gate, and the thresholded gate unless the activation saves its input.
@@ -251,7 +251,7 @@ class Activation(Leaf):
         """Whether its result is saved for backward, so that the next leaf need not save it."""
         return self.form in SAVES_RESULT
 
-    def saved_fused(self, work: Workload) -> Any:
+    def saved_fused(self, work: Workload) -> Num:
         """A fused kernel of activation and product saves its operands."""
         elements = work.positions * self.width
         return 2 * elements if self.gated else elements
@@ -265,13 +265,13 @@ class Sum(Leaf):
     """
 
     launched = False
-    width: Any
+    width: Num
     sums: int
     traffic_exact = True
     operators_exact = "all"
 
     @property
-    def additions(self) -> Any:
+    def additions(self) -> Num:
         return self.sums
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
@@ -289,8 +289,8 @@ class LearnedScale(Leaf):
     """
 
     when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
-    rows: Any
-    used: Any
+    rows: Num
+    used: Num
     keeps: bool = True
 
     def weights(self) -> tuple[Weight, ...]:
@@ -300,7 +300,7 @@ class LearnedScale(Leaf):
         elements = work.positions * self.used
         return (elementwise("scale", elements, "add", elements, elements, self.rows),)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.used if self.keeps else 0
 
 
@@ -313,7 +313,7 @@ class Shift(Leaf):
     Source   JetMoE (arXiv 2404.07413): bias of the sum over the chosen experts
     """
 
-    width: Any
+    width: Num
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("weight", (self.width,)),)
@@ -331,7 +331,7 @@ class Vector(Leaf):
     Source   Dosovitskiy et al. 2020 (arXiv 2010.11929), section 3.1
     """
 
-    width: Any
+    width: Num
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("weight", (self.width,)),)
@@ -346,8 +346,8 @@ class Unused(Leaf):
     Source   Rao et al. 2021 (bioRxiv 2020.12.15.422761): ESM's contact regression, which is a separate call
     """
 
-    d_in: Any
-    d_out: Any
+    d_in: Num
+    d_out: Num
     bias: bool = True
     idle = True
 
@@ -368,7 +368,7 @@ class LayerScale(Leaf):
     when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
     kind = "other"
     initial_values: ClassVar[Mapping[str, str]] = {"weight": "one"}
-    width: Any
+    width: Num
     # Whether its input is saved for backward; False: an earlier leaf saves the same tensor.
     keeps: bool = True
 
@@ -379,5 +379,5 @@ class LayerScale(Leaf):
         elements = work.positions * self.width
         return (elementwise("scale", elements, "add", elements, elements, self.width),)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.width if self.keeps else 0

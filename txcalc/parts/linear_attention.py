@@ -7,10 +7,10 @@ Projections and convolutions are headline FLOPs; the scan, in sequential form, c
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
+from txcalc.num import Num
 from txcalc.parts.collectives import AllReduce
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.norm import Norm
@@ -30,19 +30,19 @@ class DecayScan(Recurrence):
     Source   Qin et al. 2024 (arXiv 2401.04658), equation 3
     """
 
-    n_heads: Any
-    d_head: Any
+    n_heads: Num
+    d_head: Num
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, width = work.positions, self.n_heads * self.d_head
         moved = Traffic(0, 4 * rows * width, self.state_traffic(work))
         return (Elementwise("scan", rows * width * self.d_head, 5, moved, "scan"),)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.n_heads * self.d_head * (3 + self.d_head)
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         return self.n_heads, self.d_head, self.d_head
 
 
@@ -56,9 +56,9 @@ class GatedScan(Recurrence):
     Source   Yang et al. 2023 (arXiv 2312.06635), equation 3; Qin et al. 2024 (arXiv 2404.07904), equation 5
     """
 
-    n_heads: Any
-    d_key: Any
-    d_value: Any
+    n_heads: Num
+    d_key: Num
+    d_value: Num
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, keys, values = work.positions, self.n_heads * self.d_key, self.n_heads * self.d_value
@@ -68,11 +68,11 @@ class GatedScan(Recurrence):
             Elementwise("decay", rows * keys, 3 + COST["softplus"], Traffic(), "scan"),
         )
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * (self.n_heads * (3 * self.d_key + self.d_value) + self.state)
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         return self.n_heads, self.d_key, self.d_value
 
 
@@ -87,10 +87,10 @@ class SlotScan(Recurrence):
     Source   Zhang et al. 2024 (arXiv 2409.07146), equations 9 to 11
     """
 
-    n_heads: Any
-    n_slots: Any
-    d_key: Any
-    d_value: Any
+    n_heads: Num
+    n_slots: Num
+    d_key: Num
+    d_value: Num
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, slots, keys = work.positions, self.n_heads * self.n_slots, self.n_heads * self.d_key
@@ -101,12 +101,12 @@ class SlotScan(Recurrence):
             Elementwise("scale", rows * keys, 1, Traffic(), "scan"),
         )
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         steps = self.n_heads * (2 * self.d_key + self.d_value + self.n_slots)
         return work.positions * (steps + self.state)
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         return self.n_heads, self.n_slots, self.d_key + self.d_value
 
 
@@ -123,9 +123,9 @@ class MatrixScan(Recurrence):
     Source   Beck et al. 2024 (arXiv 2405.04517), equations 19 to 27; Beck et al. 2025 (arXiv 2503.13427)
     """
 
-    n_heads: Any
-    d_key: Any
-    d_value: Any
+    n_heads: Num
+    d_key: Num
+    d_value: Num
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         rows, keys, values = work.positions, self.n_heads * self.d_key, self.n_heads * self.d_value
@@ -139,10 +139,10 @@ class MatrixScan(Recurrence):
         )
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         return self.n_heads, self.d_key * self.d_value + self.d_key + 1
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         steps = 2 * self.d_key + self.d_value + 2
         return work.positions * (self.n_heads * steps + self.state)
 
@@ -157,11 +157,11 @@ class LinearAttention(Composite):
     Source   Qin et al. 2024 (arXiv 2401.04658); MiniMax-01 (arXiv 2501.08313), section 2.2
     """
 
-    d_model: Any
-    n_heads: Any
-    d_head: Any
+    d_model: Num
+    n_heads: Num
+    d_head: Num
     activation: str
-    norm_eps: Any
+    norm_eps: float
     # On one rank: joins the mean square over all heads.
     join: AllReduce | None = None
 
@@ -185,8 +185,8 @@ class LinearAttention(Composite):
 
 
 class LinearAttentionOptions(Mechanism, section="linear_attention"):
-    n_heads: Any = letter(REQUIRED, "heads, each with a fixed decay", grows="heads")
-    d_head: Any = letter(per_head("linear_attention"), "width per head", grows="head")
+    n_heads: Num = letter(REQUIRED, "heads, each with a fixed decay", grows="heads")
+    d_head: Num = letter(per_head("linear_attention"), "width per head", grows="head")
     activation: str = key(activation, "silu", "activation of queries, keys and values")
 
     def build(self, place: Place) -> LinearAttention:
@@ -203,13 +203,13 @@ class MatrixMemory(Composite):
     Source   Beck et al. 2025 (arXiv 2503.13427), section 2.2
     """
 
-    d_model: Any
-    n_heads: Any
-    d_key: Any
-    d_value: Any
+    d_model: Num
+    n_heads: Num
+    d_key: Num
+    d_value: Num
     bias: bool
-    norm_eps: Any
-    cap: Any = None
+    norm_eps: float
+    cap: float | None = None
 
     def describe(self) -> str:
         return f"mLSTM {self.n_heads} × {self.d_key} × {self.d_value}"
@@ -239,11 +239,11 @@ class MatrixMemory(Composite):
 
 
 class MatrixMemoryOptions(Mechanism, section="matrix_memory"):
-    n_heads: Any = letter(REQUIRED, "heads")
-    d_key: Any = letter(REQUIRED, "width per query/key head")
-    d_value: Any = letter(REQUIRED, "width per value head")
+    n_heads: Num = letter(REQUIRED, "heads")
+    d_key: Num = letter(REQUIRED, "width per query/key head")
+    d_value: Num = letter(REQUIRED, "width per value head")
     bias: bool = key(flag, False, "biases on the wide projections and the norm")
-    cap: Any = key(real, None, "logits of the gates are capped at ± this by a tanh")
+    cap: float | None = key(real, None, "logits of the gates are capped at ± this by a tanh")
 
     def build(self, place: Place) -> MatrixMemory:
         eps = place.norm.epsilon_or(RMS_EPS)

@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, Self
 
 from msgspec.structs import replace
 
+from txcalc.num import Num
 from txcalc.parts.adapters import around
 from txcalc.parts.block import Block
 from txcalc.parts.collectives import Collective
@@ -60,21 +61,21 @@ class Root(Composite):
         """A copy with each stack changed."""
         return self
 
-    def at_length(self, positions: Any) -> Self:
+    def at_length(self, positions: Num) -> Self:
         """A copy with this number of positions, where it is fixed by the model."""
         return self
 
     @property
-    def fixed(self) -> Any:
+    def fixed(self) -> Num | None:
         """Number of positions fixed by the model, as of a picture; None: as the workload says."""
         return None
 
     @property
-    def prompt(self) -> Any:
+    def prompt(self) -> Num:
         """Tokens of the language model's prompt that a tower reads too, at most; 0: none."""
         return 0
 
-    def whole(self, tokens: Any) -> Any:
+    def whole(self, tokens: Num) -> Num:
         """The number of tokens produced where `tokens` are needed: a tower may produce several at once."""
         return tokens
 
@@ -91,7 +92,7 @@ class LayerInputs(Composite):
     Source   Gemma Team 2025, Gemma 3n: per-layer embeddings
     """
 
-    width: Any
+    width: Num
     count: Any
     tokens: Lookup
     projection: Linear
@@ -123,8 +124,8 @@ class StreamEnds(Composite):
     Source   Gemma Team 2025, Gemma 3n
     """
 
-    width: Any
-    number: Any
+    width: Num
+    number: Num
     first: bool
     on_stream = True
 
@@ -161,7 +162,7 @@ class Stack(Root):
     idle            parameters of layers that these inputs do not run
     """
 
-    d_model: Any
+    d_model: Num
     embedding: Embedding | None
     relative_bias: RelativeBias | None
     groups: tuple[LayerGroup, ...]
@@ -186,8 +187,8 @@ class Stack(Root):
     receive: Collective | None = None
     send: Collective | None = None
     # Their number: of interleaved stages one per piece.
-    receives: Any = 1
-    sends: Any = 1
+    receives: Num = 1
+    sends: Num = 1
     # Weights outside the layers are frozen: the layers have adapters. The input of the layers gets a gradient all the
     # same (PEFT's `enable_input_require_grads`), so that all layers cost the same.
     frozen: bool = False
@@ -269,9 +270,9 @@ class Memory(Leaf):
     Source   Vaswani et al. 2017 (arXiv 1706.03762), section 3.2.3
     """
 
-    width: Any
+    width: Num
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.width
 
 
@@ -286,7 +287,7 @@ class EncoderDecoder(Root):
     encoder: Stack
     projection: Linear | None
     decoder: Stack
-    positions: Any = None
+    positions: Num | None = None
     matched: MatrixProduct | None = None
     cuttable = False  # not supported yet: all decoder layers read the encoder's output
 
@@ -298,7 +299,7 @@ class EncoderDecoder(Root):
         return replace(self, encoder=change(self.encoder), decoder=change(self.decoder))
 
     @property
-    def fixed(self) -> Any:
+    def fixed(self) -> Num | None:
         return self.positions
 
     def children(self) -> Iterator[Child]:
@@ -322,7 +323,7 @@ class FixedLength(Root):
     """A stack with a fixed number of positions (a picture's patches): the workload's tokens are ignored."""
 
     stack: Stack
-    positions: Any
+    positions: Num
     cuttable = False
 
     @property
@@ -332,11 +333,11 @@ class FixedLength(Root):
     def with_stacks(self, change: Callable[[Stack], Stack]) -> FixedLength:
         return replace(self, stack=change(self.stack))
 
-    def at_length(self, positions: Any) -> FixedLength:
+    def at_length(self, positions: Num) -> FixedLength:
         return replace(self, positions=positions)
 
     @property
-    def fixed(self) -> Any:
+    def fixed(self) -> Num:
         return self.positions
 
     def children(self) -> Iterator[Child]:
@@ -344,5 +345,5 @@ class FixedLength(Root):
             yield child._replace(on=_fixed(child.on, self.positions))
 
 
-def _fixed(inner: Stream, positions: Any) -> Stream:
+def _fixed(inner: Stream, positions: Num) -> Stream:
     return lambda work: inner(work._replace(tokens=positions, past=0))

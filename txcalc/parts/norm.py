@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from txcalc.num import total
+from txcalc.num import Num, total
 from txcalc.parts.mechanisms import parts_of, side_by_side
 from txcalc.parts.options import LAYER_EPS, RMS_EPS, Conflict, Options, flag, key, one_of, real
 from txcalc.parts.part import Leaf, Operation, Weight, Workload, elementwise
@@ -25,11 +25,11 @@ class Norm(Leaf):
     kind = "norm"
     role = "norm"
     initial_values: ClassVar[Mapping[str, str]] = {"weight": "one", "bias": "zero"}
-    width: Any
+    width: Num
     form: str  # "layer", "rms"
     bias: bool
-    eps: Any
-    groups: Any = 1
+    eps: float | None
+    groups: Num = 1
     # Weights per group (Cohere's Q and K norms) instead of shared ones.
     apart: bool = False
     weighted: bool = True
@@ -46,11 +46,11 @@ class Norm(Leaf):
     def operators_exact(self) -> str:
         return "all" if self.weighted else ""
 
-    def rows_kept(self, work: Workload) -> Any:
+    def rows_kept(self, work: Workload) -> Num:
         return self.groups
 
     @property
-    def norm_shape(self) -> tuple[Any, Any]:
+    def norm_shape(self) -> tuple[Num, Num]:
         return self.groups, self.width
 
     @property
@@ -79,15 +79,15 @@ class Norm(Leaf):
         read = total([weight.size for weight in self.own])
         return (elementwise("norm", elements, cost, elements, elements, read),)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         kept = self.keeps and (work.keep_scores or not self.fused)
         return work.positions * self.groups * self.width if kept else 0
 
     @property
-    def shared_by(self) -> Any:
+    def shared_by(self) -> Num:
         return 1 if self.apart else self.groups
 
-    def statistics(self, work: Workload) -> Any:
+    def statistics(self, work: Workload) -> Num:
         """Of a LayerNorm with weights of each group a deviation alone: no kernel has such, and its centred input is
         kept."""
         rows = work.positions * self.groups
@@ -99,7 +99,7 @@ class NormOptions(Options, section="norm"):
 
     form: str = key(one_of("rms", "layer"), "rms", "RMSNorm or LayerNorm")
     bias: bool = key(flag, lambda at: at["norm"]["form"] == "layer", "LayerNorm with a bias")
-    eps: Any = key(real, None, "added to the variance; 1e-6 (rms) or 1e-5 (layer) when absent")
+    eps: float | None = key(real, None, "added to the variance; 1e-6 (rms) or 1e-5 (layer) when absent")
     place: str = key(
         one_of("pre", "post", "after", "sandwich"),
         "pre",
@@ -128,7 +128,7 @@ class NormOptions(Options, section="norm"):
         "of parts that a layer has",
     )
     joint: list[str] = key(parts_of, [], "parallel parts whose sum is normed before it is added")
-    residual: Any = key(real, None, "multiplies the result of every branch (Granite, MiniCPM)")
+    residual: float | None = key(real, None, "multiplies the result of every branch (Granite, MiniCPM)")
     scalar: bool = key(flag, False, "a stored number multiplies the layer's result; not a parameter")
 
     def conflicts(self) -> Iterator[Conflict]:
@@ -138,7 +138,7 @@ class NormOptions(Options, section="norm"):
         if self.after and self.place != "pre":
             yield Conflict("after", "none unless place = 'pre'", "the others have norms after every part")
 
-    def epsilon_or(self, usual: Any) -> Any:
+    def epsilon_or(self, usual: float) -> float:
         """The epsilon, or the given default."""
         return usual if self.eps is None else self.eps
 
@@ -152,15 +152,15 @@ class NormOptions(Options, section="norm"):
         """Whether all parts of the layer are parallel."""
         return self.parallel in ("shared", "separate")
 
-    def over(self, width: Any, groups: Any = 1, *, apart: bool = False) -> Norm:
+    def over(self, width: Num, groups: Num = 1, *, apart: bool = False) -> Norm:
         """The norm over `groups` of `width`."""
         return self._norm(self.bias, width, groups, apart)
 
-    def last(self, width: Any) -> Norm:
+    def last(self, width: Num) -> Norm:
         """The norm after the last layer."""
         return self._norm(self.final_bias, width)
 
-    def _norm(self, bias: bool, width: Any, groups: Any = 1, apart: bool = False) -> Norm:
+    def _norm(self, bias: bool, width: Num, groups: Num = 1, apart: bool = False) -> Norm:
         return Norm(
             width=width,
             form=self.form,

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from msgspec import Struct
 
-from txcalc.num import divides, exact_div, exceeds
+from txcalc.num import Num, divides, exact_div, exceeds
 
 MAX_SIZE = 10**9
 Made = TypeVar("Made", bound=Struct)
@@ -242,17 +242,17 @@ def letter(
     return key(check, default, meaning, when, adjust=adjust, letter=FreeSize(**known))
 
 
-def absent(number: Any) -> bool:
+def absent(number: Num) -> bool:
     """Whether a number is a plain 0, so that its part is left out (0 × an array would be a part of width 0)."""
     return type(number) is int and number == 0
 
 
-def every(number: Any) -> range:
+def every(number: Num) -> range:
     """The indices of `number` copies; of a symbol or an array, open-ended."""
     return range(number if type(number) is int else 10**9)
 
 
-def numbered(times: Any) -> range | None:
+def numbered(times: Num) -> range | None:
     """The indices of copies in a path; None for a single one."""
     return None if type(times) is int and times == 1 else every(times)
 
@@ -265,19 +265,19 @@ class Conflict(NamedTuple):
     fix: str = ""
 
 
-def divided(key: str, parts: Any, whole: str, number: Any) -> Iterator[Conflict]:
+def divided(key: str, parts: Num, whole: str, number: Num) -> Iterator[Conflict]:
     """A conflict unless `parts` divides `number`."""
     if not divides(parts, number):
         yield Conflict(key, f"a divisor of {whole} = {number}")
 
 
-def even(key: str, number: Any, why: str) -> Iterator[Conflict]:
+def even(key: str, number: Num, why: str) -> Iterator[Conflict]:
     """A conflict unless the number is even."""
     if not divides(2, number):
         yield Conflict(key, f"an even number: {why}")
 
 
-def odd(key: str, number: Any) -> Iterator[Conflict]:
+def odd(key: str, number: Num) -> Iterator[Conflict]:
     """A conflict unless a kernel width is odd."""
     if divides(2, number):
         yield Conflict(key, "an odd number: equally many on both sides")
@@ -290,7 +290,7 @@ def ungated(bias: list[str]) -> Iterator[Conflict]:
 
 
 class Options(ABC):
-    """The options of one table of a description. Subclasses declare its keys: `n_heads: Any = key(…)`.
+    """The options of one table of a description. Subclasses declare its keys: `n_heads: Num = key(…)`.
 
     A table whose `form`, or one of whose keys, decides which other keys exist is a union: a class per form, below one
     with the common keys. Class arguments name the `section`, the `forms` of the class, and the traits of a `Mechanism`.

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
+from txcalc.num import Num
 from txcalc.parts.leaf import Leaf, Role
 from txcalc.parts.sharding import Ways
 from txcalc.parts.structs import FrozenStruct
@@ -71,8 +72,8 @@ class Child(NamedTuple):
 
     name: str
     part: Part
-    times: Any = 1
-    runs: Any = None
+    times: Num = 1
+    runs: Num | None = None
     routed: bool = False
     indices: Sequence[int] | None = None
     on: Stream = everywhere
@@ -111,7 +112,7 @@ class Composite(FrozenStruct):
         for child in self.parts:
             yield from child.part.leaves()
 
-    def grouped(self) -> Iterator[tuple[Any, Any, Any]]:
+    def grouped(self) -> Iterator[tuple[Num, Num, Num]]:
         """(a, b, c) for each of its leaves that works on ⌈(a·T + b)/c⌉ positions, of which its cost is a polynomial."""
         for child in self.parts:
             if child.part.leaf is None:
@@ -121,7 +122,7 @@ class Composite(FrozenStruct):
         """A few words for the summary line of the model; "" where its leaves give them."""
         return ""
 
-    def peak_elements(self) -> Any:
+    def peak_elements(self) -> Num:
         """Peak of live activations in an inference step, in elements per token."""
         return 0
 

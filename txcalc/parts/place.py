@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
+from txcalc.num import Num
 from txcalc.parts.mechanisms import options, section_of
 from txcalc.parts.norm import Norm, NormOptions
 from txcalc.parts.options import Options
@@ -23,7 +24,7 @@ class Place(NamedTuple):
     keeps_input   False where an earlier part saves the input that both read
     """
 
-    d_model: Any
+    d_model: Num
     norm: NormOptions
     positions: PositionsOptions
     role: str

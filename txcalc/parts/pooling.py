@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
+from txcalc.num import Num
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.linear import Linear, Sum, Vector
@@ -24,7 +24,7 @@ class AttentionPool(Composite):
     Source   Zhai et al. 2022 (arXiv 2106.04560), section 3.4, with the feed-forward of SigLIP's head
     """
 
-    d_model: Any
+    d_model: Num
     probe: Vector
     core: AttentionCore
     norm: Norm

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from txcalc.num import divides, exact_div, exceeds, product
+from txcalc.num import Num, divides, exact_div, exceeds, product
 from txcalc.parts.disentangled import DisentangledAttention, DisentangledCore, DistanceTable
 from txcalc.parts.linear import Linear, Unused
 from txcalc.parts.norm import NormOptions
@@ -25,10 +25,10 @@ class Rotary(Leaf):
     Source   Su et al. 2021 (arXiv 2104.09864)
     """
 
-    heads: Any
-    dims: Any
-    theta: Any
-    width: Any
+    heads: Num
+    dims: Num
+    theta: float | None
+    width: Num
     interleaved: bool = False
     spread: bool = False
     reads_places = True
@@ -43,11 +43,11 @@ class Rotary(Leaf):
         return "" if self.spread else "all"
 
     @property
-    def rotated_dims(self) -> tuple[Any, Any]:
+    def rotated_dims(self) -> tuple[Num, Num]:
         return self.dims, self.width
 
     @property
-    def angles(self) -> tuple[Any, Any]:
+    def angles(self) -> tuple[Num, float | None]:
         return self.dims, self.theta
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
@@ -67,11 +67,11 @@ class RelativeBias(Leaf):
 
     kind = "attention"
     role = "table"
-    buckets: Any
-    n_heads: Any
-    distance: Any
+    buckets: Num
+    n_heads: Num
+    distance: Num
     bidirectional: bool
-    side: Any = None
+    side: Num | None = None
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("weight", (self.buckets, self.n_heads)),)
@@ -92,27 +92,29 @@ class PositionsOptions(Options, section="positions"):
         "with attention; 'learned' and 'sinusoidal' with an embedding",
     )
 
-    def table_of(self, positions: Any) -> Any:
+    def table_of(self, positions: Num | None) -> Num | None:
         """Rows of the learned position table for `positions` (None: as the workload says); None: no table."""
         return None
 
-    def rotary(self, heads: Any, width: Any, *, partly: bool = False, paired: bool = False) -> Rotary | None:
+    def rotary(self, heads: Num, width: Num, *, partly: bool = False, paired: bool = False) -> Rotary | None:
         """Rotary embedding of `heads`, or None; `partly`, `paired`: whether `rotary_dims` and `interleaved` apply."""
         return None
 
-    def angles(self, width: Any) -> Unused | None:
+    def angles(self, width: Num) -> Unused | None:
         """Stored rotary sinusoids, if any."""
         return None
 
-    def relative_bias(self, heads: Any, role: str, *, own: bool) -> RelativeBias | None:
+    def relative_bias(self, heads: Num, role: str, *, own: bool) -> RelativeBias | None:
         """The relative-bias table of a stack with this role, or of each layer (`own`), if any."""
         return None
 
-    def distances(self, norm: NormOptions, width: Any) -> DistanceTable | None:
+    def distances(self, norm: NormOptions, width: Num) -> DistanceTable | None:
         """The table of relative-position embeddings, if any."""
         return None
 
-    def attention(self, d_model: Any, heads: Any, width: Any, *, bias: list[str], scale: Any) -> Composite | None:
+    def attention(
+        self, d_model: Num, heads: Num, width: Num, *, bias: list[str], scale: float | None
+    ) -> Composite | None:
         """The attention of another kind that these positions need, if any."""
         return None
 
@@ -130,8 +132,8 @@ class Slopes(PositionsOptions, forms="relative-projection alibi"):
 class RotaryPositions(PositionsOptions, forms="rotary"):
     """Rotary positions."""
 
-    theta: Any = key(real, 10000, "base of the rotary frequencies")
-    rotary_dims: Any = letter(
+    theta: float = key(real, 10000, "base of the rotary frequencies")
+    rotary_dims: Num | None = letter(
         None, "rotated part of a head; absent: all of it", "with rotary positions of [attention]", even=True
     )
     interleaved: bool = key(
@@ -146,9 +148,9 @@ class RotaryPositions(PositionsOptions, forms="rotary"):
         "rotate the first part of both halves, at the whole head's frequencies",
         "with rotary positions of [attention]",
     )
-    rows: Any = letter(None, "in an encoder, rows of a stored table of sinusoids, not trained")
+    rows: Num | None = letter(None, "in an encoder, rows of a stored table of sinusoids, not trained")
 
-    def rotary(self, heads: Any, width: Any, *, partly: bool = False, paired: bool = False) -> Rotary:
+    def rotary(self, heads: Num, width: Num, *, partly: bool = False, paired: bool = False) -> Rotary:
         return Rotary(
             heads=heads,
             dims=self.rotary_dims if partly and self.rotary_dims is not None else width,
@@ -158,16 +160,16 @@ class RotaryPositions(PositionsOptions, forms="rotary"):
             spread=partly and self.spread,
         )
 
-    def angles(self, width: Any) -> Unused | None:
+    def angles(self, width: Num) -> Unused | None:
         return None if self.rows is None else Unused(d_in=width, d_out=self.rows, bias=False)
 
 
 class LearnedPositions(PositionsOptions, forms="learned"):
     """A learned vector for each position."""
 
-    rows: Any = letter(None, "rows of the learned table; absent: a picture's or sound's positions")
+    rows: Num | None = letter(None, "rows of the learned table; absent: a picture's or sound's positions")
 
-    def table_of(self, positions: Any) -> Any:
+    def table_of(self, positions: Num | None) -> Num | None:
         return positions if self.rows is None else self.rows
 
 
@@ -175,11 +177,11 @@ class RelativePositions(PositionsOptions, forms="relative"):
     """T5's relative bias."""
 
     biased = True
-    buckets: Any = key(size, 32, "buckets of the relative bias")
-    distance: Any = key(size, 128, "longest distance that buckets, or the position table, distinguish")
-    side: Any = key(size, None, "patches per side of a picture, whose pairs of distances have a bucket each")
+    buckets: Num = key(size, 32, "buckets of the relative bias")
+    distance: Num = key(size, 128, "longest distance that buckets, or the position table, distinguish")
+    side: Num | None = key(size, None, "patches per side of a picture, whose pairs of distances have a bucket each")
     apart: bool = key(flag, False, "a table per layer")
-    rows: Any = letter(None, "an encoder's learned position table, besides its relative bias")
+    rows: Num | None = letter(None, "an encoder's learned position table, besides its relative bias")
 
     def conflicts(self) -> Iterator[Conflict]:
         if self.side is not None:
@@ -187,10 +189,10 @@ class RelativePositions(PositionsOptions, forms="relative"):
                 if getattr(self, name) != usual:
                     yield Conflict(name, f"none with side = {self.side}, which implies it")
 
-    def table_of(self, positions: Any) -> Any:
+    def table_of(self, positions: Num | None) -> Num | None:
         return self.rows
 
-    def relative_bias(self, heads: Any, role: str, *, own: bool) -> RelativeBias | None:
+    def relative_bias(self, heads: Num, role: str, *, own: bool) -> RelativeBias | None:
         if (own and not self.apart) or (self.apart and not own):
             return None
         two = role == "encoder" or role == "vision"
@@ -201,8 +203,8 @@ class RelativePositions(PositionsOptions, forms="relative"):
 class DisentangledPositions(PositionsOptions, forms="disentangled"):
     """DeBERTa's relative-position embeddings."""
 
-    rows: Any = letter(REQUIRED, "disentangled: relative positions of both signs")
-    distance: Any = key(size, 128, "longest distance that buckets, or the position table, distinguish")
+    rows: Num = letter(REQUIRED, "disentangled: relative positions of both signs")
+    distance: Num = key(size, 128, "longest distance that buckets, or the position table, distinguish")
     terms: list[str] = key(some_of("c2p", "p2c"), ["c2p", "p2c"], "content to position, position to content")
     shared: bool = key(flag, False, "q and k project the relative positions too")
     bias: list[str] = key(some_of("q", "k"), [], "projections of relative positions with a bias")
@@ -223,13 +225,20 @@ class DisentangledPositions(PositionsOptions, forms="disentangled"):
         if self.shared and self.bias:
             yield Conflict("bias", "none where q and k project the distances, with the biases they have")
 
-    def distances(self, norm: NormOptions, width: Any) -> DistanceTable:
+    def distances(self, norm: NormOptions, width: Num) -> DistanceTable:
         own = replace(norm.over(width), keeps=False) if self.norm else None
         return DistanceTable(rows=self.rows, width=width, norm=own)
 
-    def attention(self, d_model: Any, heads: Any, width: Any, *, bias: list[str], scale: Any) -> DisentangledAttention:
+    def attention(
+        self, d_model: Num, heads: Num, width: Num, *, bias: list[str], scale: float | None
+    ) -> DisentangledAttention:
         biases = bias if self.shared else self.bias
-        form = {"d_in": d_model, "d_out": product((heads, width)), "keeps": "no", "borrowed": self.shared}
+        form: dict[str, Any] = {
+            "d_in": d_model,
+            "d_out": product((heads, width)),
+            "keeps": "no",
+            "borrowed": self.shared,
+        }
         return DisentangledAttention(
             d_model=d_model,
             n_heads=heads,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from txcalc.num import exact_div
+from txcalc.num import Num, exact_div
 from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.forms import pieces
 from txcalc.parts.linear import Activation, Linear, Sum, Vector
@@ -22,53 +22,53 @@ class StepResult(NamedTuple):
     many a copy of the part `takes` at once, and the most prompt tokens that it reads too."""
 
     part: Part | None
-    width: Any
-    merged: Any = 1
-    times: Any = 1
-    takes: Any = 1
-    made: Any = 1
-    prompt: Any = 0
+    width: Num
+    merged: Num = 1
+    times: Num = 1
+    takes: Num = 1
+    made: Num = 1
+    prompt: Num = 0
 
 
-def _norm(width: Any, form: str) -> StepResult:
+def _norm(width: Num, form: str) -> StepResult:
     return StepResult(Norm(width=width, form=form, bias=form == "layer", eps=EPS[form]), width)
 
 
-def _merge(width: Any, number: Any, to: Any = None) -> StepResult:
+def _merge(width: Num, number: Num, to: Num | None = None) -> StepResult:
     """Concatenates positions; with `to`, a strided convolution's output width."""
     return StepResult(None, width * number if to is None else to, number)
 
 
-def _pool(width: Any, number: Any) -> StepResult:
+def _pool(width: Num, number: Num) -> StepResult:
     return StepResult(Sum(width=width, sums=number), width, number)
 
 
-def _linear(width: Any, d_out: Any, bias: bool = True) -> StepResult:
+def _linear(width: Num, d_out: Num, bias: bool = True) -> StepResult:
     return StepResult(Linear(d_in=width, d_out=d_out, bias=bias), d_out)
 
 
-def _activation(width: Any, form: str, gated: bool = False) -> StepResult:
+def _activation(width: Num, form: str, gated: bool = False) -> StepResult:
     """Gated: of one half of the width, times the other."""
     out = exact_div(width, 2) if gated else width
     return StepResult(Activation(width=out, form=form, gated=gated), out)
 
 
-def _feed_forward(width: Any, d_ff: Any, activation: str = "silu", bias: bool = False) -> StepResult:
+def _feed_forward(width: Num, d_ff: Num, activation: str = "silu", bias: bool = False) -> StepResult:
     return StepResult(FeedForward(d_model=width, d_ff=d_ff, gated=True, activation=activation, bias=bias), width)
 
 
-def _vectors(width: Any, number: Any) -> StepResult:
+def _vectors(width: Num, number: Num) -> StepResult:
     return StepResult(Vector(width=width), width, times=number)
 
 
-def _branch(width: Any, steps: list[Mapping[str, Any]], times: Any = 1) -> StepResult:
+def _branch(width: Num, steps: list[Mapping[str, Any]], times: Num = 1) -> StepResult:
     """A parallel branch that reads the same input; the main path continues from that input."""
     made = projector(width, steps)
     return StepResult(made, width, times=times, takes=made.reads)
 
 
 def _resample(
-    width: Any, leaves: list[Mapping[str, Any]], reads: Any = 1, makes: Any = 1, to: Any = None, prompt: Any = 0
+    width: Num, leaves: list[Mapping[str, Any]], reads: Num = 1, makes: Num = 1, to: Num | None = None, prompt: Num = 0
 ) -> StepResult:
     """Learned queries over `reads` positions; `to` is the output width."""
     made = Resampler(pieces=Pieces(pieces=tuple(pieces(leaves))), reads=reads, makes=makes, prompt=prompt)
@@ -108,7 +108,7 @@ STEPS: Mapping[str, tuple[Check, Callable[..., StepResult], Mapping[str, Check]]
 }
 
 
-def projector(width: Any, steps: Sequence[Mapping[str, Any]]) -> Projector:
+def projector(width: Num, steps: Sequence[Mapping[str, Any]]) -> Projector:
     """The projector of these steps, on an input of this width. Errors: `ValueError` where a number does not divide."""
     made: list[tuple[str, StepResult]] = []
     for step in steps:
@@ -135,9 +135,9 @@ class ProjectorOptions(Options, section="projector"):
         "steps in order: norm, merge or pool (a number of positions), linear, activation, feed_forward (gated), "
         "vectors (learned ones), branch (parallel steps), resample (learned queries)",
     )
-    dropped: Any = key(count, 0, "positions that are not handed on")
+    dropped: Num = key(count, 0, "positions that are not handed on")
 
-    def build(self, stack: Stack, positions: Any) -> TowerStack:
+    def build(self, stack: Stack, positions: Num) -> TowerStack:
         """The tower of a stack with this number of positions (None: as the workload says)."""
         made = projector(stack.d_model, self.steps)
         tokens = None if positions is None else exact_div((positions - self.dropped) * made.makes, made.reads)

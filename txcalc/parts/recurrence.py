@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import Any
 
-from txcalc.num import product
+from txcalc.num import Num, product
 from txcalc.parts.part import Cache, Leaf, Workload
 
 
@@ -16,11 +15,11 @@ class Recurrence(Leaf):
 
     @property
     @abstractmethod
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         """The shape of one sequence's state."""
 
     @property
-    def state(self) -> Any:
+    def state(self) -> Num:
         """Elements of one sequence's state."""
         return product(self.shape)
 
@@ -30,7 +29,7 @@ class Recurrence(Leaf):
     def cache(self, work: Workload) -> Cache:
         return Cache(0, self.state, self.state)
 
-    def state_traffic(self, work: Workload) -> Any:
+    def state_traffic(self, work: Workload) -> Num:
         """Elements of state that a pass reads and writes."""
         return 2 * work.batch * self.state
 
@@ -42,8 +41,8 @@ class RecurrentState(Recurrence):
     Source   Peng et al. 2025 (arXiv 2503.14456), section 4: a matrix per head, and the last position
     """
 
-    elements: Any
+    elements: Num
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         return (self.elements,)

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from txcalc.num import ceil_div, exact_div
+from txcalc.num import Num, ceil_div, exact_div
 from txcalc.parts.collectives import AllReduce
 from txcalc.parts.linear import Activation, BlockLinear, Linear, linear
 from txcalc.parts.norm import Norm
@@ -46,9 +46,9 @@ class SelectiveScan(Recurrence):
     Source   Gu and Dao 2023 (arXiv 2312.00752), algorithm 2
     """
 
-    channels: Any
-    states: Any
-    heads: Any = 1
+    channels: Num
+    states: Num
+    heads: Num = 1
 
     def weights(self) -> tuple[Weight, ...]:
         return Weight("A_log", (self.channels, self.states)), Weight("D", (self.channels,))
@@ -62,11 +62,11 @@ class SelectiveScan(Recurrence):
             Elementwise("skip", rows * self.channels, 3 + COST["softplus"] + COST["silu"], moved, "scan"),
         )
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * (3 * self.channels + 2 * self.heads * self.states + self.channels * self.states)
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         return self.channels, self.states
 
 
@@ -80,10 +80,10 @@ class HeadScan(Recurrence):
     Source   Dao and Gu 2024 (arXiv 2405.21060), section 7
     """
 
-    heads: Any
-    width: Any
-    groups: Any
-    states: Any
+    heads: Num
+    width: Num
+    groups: Num
+    states: Num
 
     def weights(self) -> tuple[Weight, ...]:
         return Weight("A_log", (self.heads,)), Weight("D", (self.heads,)), Weight("dt_bias", (self.heads,))
@@ -98,12 +98,12 @@ class HeadScan(Recurrence):
             Elementwise("decay", rows * self.heads, 3 + COST["softplus"], Traffic(), "scan"),
         )
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         channels = self.heads * self.width
         return work.positions * (channels * (1 + self.states) + self.heads + 2 * self.groups * self.states)
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         return self.heads, self.width, self.states
 
 
@@ -116,7 +116,7 @@ class GatedRecurrence(Recurrence):
     Source   De et al. 2024 (arXiv 2402.19427), equations 1 to 4
     """
 
-    channels: Any
+    channels: Num
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("rate", (self.channels,)),)
@@ -129,11 +129,11 @@ class GatedRecurrence(Recurrence):
             Elementwise("gates", elements, 8 + 2 * COST["sigmoid"], Traffic(self.channels, 4 * elements, 0), "scan"),
         )
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return 5 * work.positions * self.channels
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         return (self.channels,)
 
 
@@ -144,14 +144,14 @@ class Mamba(Composite):
     Source   Gu and Dao 2023 (arXiv 2312.00752); Jamba (arXiv 2403.19887); Zamba (arXiv 2405.16712)
     """
 
-    d_model: Any
-    d_inner: Any
-    d_state: Any
-    d_conv: Any
-    dt_rank: Any
+    d_model: Num
+    d_inner: Num
+    d_state: Num
+    d_conv: Num
+    dt_rank: Num
     bias: bool
     conv_bias: bool
-    norm_eps: Any = None  # None: no norms
+    norm_eps: float | None = None  # None: no norms
     n_heads: int | None = None
     # On one rank: joins Δ, B and C, which are sums over all channels.
     join: AllReduce | None = None
@@ -184,14 +184,14 @@ class Mamba(Composite):
 class MambaOptions(Mechanism, section="mamba"):
     """`[mamba]`: by default 2·d_model channels and a step-size rank of d_model/16."""
 
-    d_inner: Any = letter(lambda at: 2 * at[""]["d_model"], "channels", cut="n_heads", grows="width")
-    d_state: Any = letter(16, "states per channel")
-    d_conv: Any = key(size, 4, "kernel width of the short convolution")
-    dt_rank: Any = letter(lambda at: ceil_div(at[""]["d_model"], 16), "rank of the step-size projection", grows="width")
+    d_inner: Num = letter(lambda at: 2 * at[""]["d_model"], "channels", cut="n_heads", grows="width")
+    d_state: Num = letter(16, "states per channel")
+    d_conv: Num = key(size, 4, "kernel width of the short convolution")
+    dt_rank: Num = letter(lambda at: ceil_div(at[""]["d_model"], 16), "rank of the step-size projection", grows="width")
     bias: bool = key(flag, False, "biases on the outer projections")
     conv_bias: bool = key(flag, True, "bias of the convolution")
     norms: bool = key(flag, False, "RMSNorms on the step size, B and C")
-    n_heads: Any = key(size, None, "groups of channels, each with its own step size, B and C; absent: one")
+    n_heads: Num | None = key(size, None, "groups of channels, each with its own step size, B and C; absent: one")
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -209,15 +209,15 @@ class Mamba2(Composite):
     Source   Dao and Gu 2024 (arXiv 2405.21060)
     """
 
-    d_model: Any
-    n_heads: Any
-    d_head: Any
-    n_groups: Any
-    d_state: Any
-    d_conv: Any
+    d_model: Num
+    n_heads: Num
+    d_head: Num
+    n_groups: Num
+    d_state: Num
+    d_conv: Num
     bias: bool
     conv_bias: bool
-    norm_eps: Any  # None: no norm
+    norm_eps: float | None  # None: no norm
     # On one rank: joins the mean square of each group of channels that several ranks share.
     join: AllReduce | None = None
 
@@ -241,7 +241,7 @@ class Mamba2(Composite):
         return replace(self, n_heads=heads, n_groups=groups, join=ways.group_statistics(self.n_groups))
 
 
-def _heads_of_twice(at: Mapping[str, Any]) -> Any:
+def _heads_of_twice(at: Mapping[str, Any]) -> Num:
     """2·D/d_head, where it is whole."""
     d_model, width = at[""]["d_model"], at["mamba2"]["d_head"]
     try:
@@ -253,11 +253,11 @@ def _heads_of_twice(at: Mapping[str, Any]) -> Any:
 class Mamba2Options(Mechanism, section="mamba2"):
     """`[mamba2]`: by default 2·d_model channels in all."""
 
-    d_head: Any = letter(64, "width per head", grows="head")
-    n_heads: Any = letter(_heads_of_twice, "heads", of="n_groups", grows="heads")
-    n_groups: Any = letter(1, "groups that share B and C")
-    d_state: Any = letter(128, "states per channel")
-    d_conv: Any = key(size, 4, "kernel width of the short convolution")
+    d_head: Num = letter(64, "width per head", grows="head")
+    n_heads: Num = letter(_heads_of_twice, "heads", of="n_groups", grows="heads")
+    n_groups: Num = letter(1, "groups that share B and C")
+    d_state: Num = letter(128, "states per channel")
+    d_conv: Num = key(size, 4, "kernel width of the short convolution")
     bias: bool = key(flag, False, "biases on the outer projections")
     conv_bias: bool = key(flag, True, "bias of the convolution")
     norm: bool = key(flag, True, "gated RMSNorm of the scan's output")
@@ -273,10 +273,10 @@ class Griffin(Composite):
     Source   De et al. 2024 (arXiv 2402.19427), section 2.3
     """
 
-    d_model: Any
-    n_heads: Any
-    d_head: Any
-    d_conv: Any
+    d_model: Num
+    n_heads: Num
+    d_head: Num
+    d_conv: Num
     bias: bool
     conv_bias: bool
     activation: str
@@ -301,9 +301,9 @@ class Griffin(Composite):
 
 
 class GriffinOptions(Mechanism, section="rg_lru"):
-    n_heads: Any = letter(REQUIRED, "heads: blocks of the block-diagonal gates", grows="heads")
-    d_head: Any = letter(per_head("rg_lru"), "channels per head", grows="head")
-    d_conv: Any = key(size, 4, "kernel width of the short convolution")
+    n_heads: Num = letter(REQUIRED, "heads: blocks of the block-diagonal gates", grows="heads")
+    d_head: Num = letter(per_head("rg_lru"), "channels per head", grows="head")
+    d_conv: Num = key(size, 4, "kernel width of the short convolution")
     bias: bool = key(flag, True, "biases on the outer projections")
     conv_bias: bool = key(flag, True, "bias of the convolution")
     activation: str = key(activation, "gelu_tanh", "activation of the output gate")

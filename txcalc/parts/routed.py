@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
-from txcalc.num import product
+from txcalc.num import Num, product
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.linear import Linear, Shift
 from txcalc.parts.options import REQUIRED, every, flag, key, letter
@@ -21,8 +20,8 @@ class ChosenExperts(Composite):
     Source   Shazeer et al. 2017 (arXiv 1701.06538)
     """
 
-    n_experts: Any
-    top_k: Any
+    n_experts: Num
+    top_k: Num
     expert: Linear
 
     def children(self) -> Iterator[Child]:
@@ -39,11 +38,11 @@ class RoutedAttention(Composite):
     Source   Zhang et al. 2022 (arXiv 2210.05144); JetMoE (arXiv 2404.07413), section 2.2
     """
 
-    d_model: Any
-    n_experts: Any
-    top_k: Any
-    n_kv_heads: Any
-    d_head: Any
+    d_model: Num
+    n_experts: Num
+    top_k: Num
+    n_kv_heads: Num
+    d_head: Num
     rotary: Rotary | None
     core: AttentionCore
     bias: Shift | None = None
@@ -67,10 +66,10 @@ class RoutedAttention(Composite):
 class ExpertAttentionOptions(Mechanism, section="expert_attention", kind="attention", ordered=True):
     """`[expert_attention]`: a token's query heads are the key/value heads times top_k."""
 
-    n_experts: Any = letter(REQUIRED, "experts of q and o, each over all key/value heads", chosen="top_k")
-    top_k: Any = letter(REQUIRED, "top-k: experts per token")
-    n_kv_heads: Any = letter(REQUIRED, "key/value heads, shared by the experts")
-    d_head: Any = letter(REQUIRED, "width per head", even=True)
+    n_experts: Num = letter(REQUIRED, "experts of q and o, each over all key/value heads", chosen="top_k")
+    top_k: Num = letter(REQUIRED, "top-k: experts per token")
+    n_kv_heads: Num = letter(REQUIRED, "key/value heads, shared by the experts")
+    d_head: Num = letter(REQUIRED, "width per head", even=True)
     bias: bool = key(flag, False, "a bias on the experts' sum")
 
     def build(self, place: Place) -> RoutedAttention:

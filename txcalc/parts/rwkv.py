@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
+from txcalc.num import Num
 from txcalc.parts.linear import Activation, Linear
 from txcalc.parts.options import REQUIRED, letter
 from txcalc.parts.part import Child, Composite, Elementwise, Operation, Traffic, Weight, Workload
@@ -26,7 +26,7 @@ class TokenShift(Recurrence):
     """
 
     kept_in_fp32 = False
-    width: Any
+    width: Num
     uses: tuple[str, ...]
 
     def weights(self) -> tuple[Weight, ...]:
@@ -37,11 +37,11 @@ class TokenShift(Recurrence):
         moved = Traffic(times * self.width, elements * (1 + times), self.state_traffic(work))
         return (Elementwise("shift", times * elements, 3, moved, "scan"),)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return 2 * work.positions * self.width
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         return (self.width,)
 
     def describe_cache(self) -> str:
@@ -58,7 +58,7 @@ class WeightedSum(Recurrence):
     Source   Peng et al. 2023 (arXiv 2305.13048), appendix D
     """
 
-    channels: Any
+    channels: Num
 
     def weights(self) -> tuple[Weight, ...]:
         return Weight("decay", (self.channels,)), Weight("bonus", (self.channels,))
@@ -68,11 +68,11 @@ class WeightedSum(Recurrence):
         moved = Traffic(2 * self.channels, 3 * elements, self.state_traffic(work))
         return (Elementwise("scan", elements, 23, moved, "scan"),)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return 6 * work.positions * self.channels
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[Num, ...]:
         return 3, self.channels
 
     def describe_cache(self) -> str:
@@ -85,8 +85,8 @@ class TimeMix(Composite):
     Source   Peng et al. 2023 (arXiv 2305.13048), section 3.1
     """
 
-    d_model: Any
-    d_inner: Any
+    d_model: Num
+    d_inner: Num
 
     def describe(self) -> str:
         return f"RWKV {self.d_inner:,}"
@@ -106,7 +106,7 @@ class TimeMix(Composite):
 
 
 class TimeMixOptions(Mechanism, section="time_mix"):
-    d_inner: Any = letter(lambda at: at[""]["d_model"], "channels", grows="width")
+    d_inner: Num = letter(lambda at: at[""]["d_model"], "channels", grows="width")
 
     def build(self, place: Place) -> TimeMix:
         return TimeMix(d_model=place.d_model, d_inner=self.d_inner)
@@ -118,8 +118,8 @@ class ChannelMix(Composite):
     Source   Peng et al. 2023 (arXiv 2305.13048), section 3.1
     """
 
-    d_model: Any
-    d_ff: Any
+    d_model: Num
+    d_ff: Num
 
     def describe(self) -> str:
         return f"gated F = {self.d_ff:,}"
@@ -140,7 +140,7 @@ class ChannelMix(Composite):
 class ChannelMixOptions(Mechanism, section="channel_mix", kind="feed_forward"):
     """`[channel_mix]`, in place of the feed-forward."""
 
-    d_ff: Any = letter(REQUIRED, "width", grows="width")
+    d_ff: Num = letter(REQUIRED, "width", grows="width")
 
     def build(self, place: Place) -> ChannelMix:
         return ChannelMix(d_model=place.d_model, d_ff=self.d_ff)

@@ -14,7 +14,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from txcalc.errors import Fault
-from txcalc.num import ceil_div, exact_div, power, ratio, whole
+from txcalc.num import Num, ceil_div, exact_div, power, ratio, whole
 from txcalc.parts.collectives import AllGather, AllReduce, AllToAll, Collective, ReduceScatter
 from txcalc.parts.work import Axis
 
@@ -36,9 +36,9 @@ class Ways:
 
     def __init__(
         self,
-        tp: Any = 1,
-        ep: Any = 1,
-        etp: Any = 1,
+        tp: Num = 1,
+        ep: Num = 1,
+        etp: Num = 1,
         *,
         sp: bool = False,
         value: Callable[[Any], int] = lambda size: size,
@@ -91,19 +91,19 @@ class Ways:
 
     # Sizes of a share.
 
-    def _divided(self, number: Any, ways: Any) -> Any:
+    def _divided(self, number: Num, ways: Num) -> Num:
         """number / ways; where that leaves a remainder, which is reported elsewhere, at least 1."""
         if whole(number) and whole(ways):
             return number // ways or 1
         return exact_div(number, ways)
 
-    def split(self, name: str, number: Any) -> Any:
+    def split(self, name: str, number: Num) -> Num:
         """number / tp of heads, columns or channels; it must divide."""
         if self.value(number) % self.ranks:
             self.fault(*self._said, f"a divisor of {name} = {self.value(number):,}")
         return self._divided(number, self.tp)
 
-    def groups(self, name: str, number: Any) -> Any:
+    def groups(self, name: str, number: Num) -> Num:
         """number / tp of groups; 1, replicated, where there are fewer groups than ranks."""
         there = self.value(number)
         if there % self.ranks == 0:
@@ -114,7 +114,7 @@ class Ways:
             self.fault("tp", self.ranks, f"a divisor of {name} = {there:,}, or a multiple of it")
         return 1
 
-    def rows(self, number: Any, classes: bool = False) -> Any:
+    def rows(self, number: Num, classes: bool = False) -> Num:
         """The rows of a vocabulary (or of classes, never padded beyond tp) on one rank, rounded up."""
         pads = min(1, self.pads) if classes else self.pads
         there, multiple = self.value(number), self.ranks * max(1, pads)
@@ -126,29 +126,29 @@ class Ways:
         self.note(f"{named} = {there:,} {told} {'' if pads > 1 else 'tp = '}{multiple:,}")
         return ceil_div(number, self.tp * max(1, pads)) * max(1, pads)
 
-    def experts(self, number: Any) -> Any:
+    def experts(self, number: Num) -> Num:
         """number / ep of the experts; it must divide."""
         if self.value(number) % self.value(self.ep):
             self.fault("ep", self.value(self.ep), f"a divisor of n_experts = {self.value(number):,}")
         return self._divided(number, self.ep)
 
-    def local_top_k(self, top_k: Any) -> Any:
+    def local_top_k(self, top_k: Num) -> Any:
         """Average number of a rank's own experts per local token: k·etp/tp, for tokens of other ranks arrive as its own
         leave. A Fraction where it does not divide."""
         return ratio(top_k * self.etp, self.tp)
 
-    def head_norm(self, norm: Any, number: Any, kept: Any) -> Any:
+    def head_norm(self, norm: Any, number: Num, kept: Num) -> Any:
         """A per-head norm of `number` heads with `kept` of them left; a norm over all heads stays whole."""
         return replace(norm, groups=kept) if norm and self._of_each(norm, number) else norm
 
-    def _of_each(self, norm: Any, number: Any) -> bool:
-        return self.value(norm.groups) == self.value(number)
+    def _of_each(self, norm: Any, number: Num) -> bool:
+        return bool(self.value(norm.groups) == self.value(number))
 
     def keeping(self, norm: Any) -> Any:
         """A norm of a branch's own input: where that is gathered for it, no norm of the stream has saved the same."""
         return replace(norm, keeps=True) if norm and self.gathers_each and not self.exchanges else norm
 
-    def inner_norm(self, norm: Any, width: Any) -> Any:
+    def inner_norm(self, norm: Any, width: Num) -> Any:
         """A rank's columns, or groups, of a norm over a split width."""
         if norm is None:
             return None
@@ -160,7 +160,7 @@ class Ways:
 
     # Collectives that join shares.
 
-    def all_reduce(self, width: Any) -> AllReduce | None:
+    def all_reduce(self, width: Num) -> AllReduce | None:
         """All-reduce of partial sums over tp."""
         return AllReduce(width=width, axis=Axis("tp", self.tp)) if self.ranks > 1 else None
 
@@ -170,27 +170,27 @@ class Ways:
             return None
         return self.all_reduce(1 if norm.form == "rms" else 2)
 
-    def group_statistics(self, number: Any) -> AllReduce | None:
+    def group_statistics(self, number: Num) -> AllReduce | None:
         """All-reduce of the mean squares of groups of channels, where several ranks share a group."""
         return None if self.value(number) % self.ranks == 0 else self.all_reduce(number)
 
-    def join_summands(self, width: Any) -> Collective | None:
+    def join_summands(self, width: Num) -> Collective | None:
         """Joins partial sums over tp: all-reduce, or reduce-scatter to each rank's positions with sp."""
         return ReduceScatter(width=width, axis=Axis("tp", self.tp)) if self.sp else self.all_reduce(width)
 
-    def gather_positions(self, width: Any) -> AllGather | None:
+    def gather_positions(self, width: Num) -> AllGather | None:
         """All-gather of the positions that sp splits."""
         return self.all_gather(width) if self.sp else None
 
-    def all_gather(self, width: Any) -> AllGather | None:
+    def all_gather(self, width: Num) -> AllGather | None:
         """All-gather of shares over tp."""
         return AllGather(width=width, axis=Axis("tp", self.tp)) if self.ranks > 1 else None
 
-    def norm_gather(self, norm: Any, number: Any, width: Any) -> AllGather | None:
+    def norm_gather(self, norm: Any, number: Num, width: Num) -> AllGather | None:
         """All-gather of `number` heads of a width, for a norm over all of them."""
         return self.all_gather(number * width) if norm and not self._of_each(norm, number) else None
 
-    def branches(self, branches: tuple[Any, ...], width: Any, parallel: bool) -> tuple[Any, ...]:
+    def branches(self, branches: tuple[Any, ...], width: Num, parallel: bool) -> tuple[Any, ...]:
         """A block's branches on one rank, each joined by itself; parallel ones are joined once."""
         shares = [branch._replace(part=branch.part.shard(self)) for branch in branches]
         found = []
@@ -226,17 +226,17 @@ class Ways:
         tokens."""
         return self.value(self.ep) * self.value(self.etp) != self.ranks
 
-    def dispatch(self, width: Any, top_k: Any) -> Named:
+    def dispatch(self, width: Num, top_k: Num) -> Named:
         """Collectives that send tokens to their experts."""
         return self._exchange("dispatch", width, top_k, True)
 
-    def combine(self, width: Any, top_k: Any) -> Named:
+    def combine(self, width: Num, top_k: Num) -> Named:
         """Collectives that return the experts' results, then gather the shares of the tp ranks."""
         back = self._exchange("combine", width, top_k, False)[::-1]
         gather = None if self.sp or not back else self.all_gather(width)
         return (*back, ("gather", gather)) if gather else back
 
-    def _exchange(self, name: str, width: Any, top_k: Any, there: bool) -> Named:
+    def _exchange(self, name: str, width: Num, top_k: Num, there: bool) -> Named:
         if not self.exchanges:
             return ()
         axis = Axis("ep", self.ep)
@@ -250,7 +250,7 @@ class Ways:
         every = AllGather(width=share, axis=axis) if there else ReduceScatter(width=share, axis=axis)
         return *moved, (f"{name}_{'gather' if there else 'scatter'}", every)
 
-    def shared_gather(self, width: Any) -> AllGather | None:
+    def shared_gather(self, width: Num) -> AllGather | None:
         """Gathers the input of the shared experts, where routed experts take each rank's positions as they are."""
         return self.gather_positions(width) if self.exchanges else None
 
@@ -265,7 +265,7 @@ class Ways:
         of them, the shared experts the gathered ones. `same`: unsplit, both read the same tensor."""
         return (self.exchanges and self.ranks > 1 and not self.slices) or not same
 
-    def shared_join(self, width: Any, apart: bool) -> Collective | None:
+    def shared_join(self, width: Num, apart: bool) -> Collective | None:
         """Joins the shared experts' partial sums over tp, where the routed experts' tokens are exchanged: to each
         rank's share of the tokens, or the whole sum (`apart`: the routed results are gathered before a projection)."""
         if not self.exchanges or self.ranks == 1:

@@ -7,6 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
+from txcalc.num import Num
 from txcalc.parts.cores import AttentionCore
 from txcalc.parts.feedforward import FeedForward
 from txcalc.parts.linear import Linear, Sum
@@ -27,14 +28,14 @@ class SharedBlock(Composite):
     Source   Zamba (arXiv 2405.16712), section 2; Zamba2 (arXiv 2411.15242), section 2
     """
 
-    d_model: Any
+    d_model: Num
     norm: Norm
     rotary: Rotary | None
     core: AttentionCore
     feed_forward_norm: Norm
     feed_forward: FeedForward
     lender: str | None = None
-    rank: Any = None
+    rank: Num | None = None
     adapted: bool = False
 
     def children(self) -> Iterator[Child]:
@@ -47,7 +48,7 @@ class SharedBlock(Composite):
             yield Child(name, part, kind="attention", duty="reads")
         if self.rank is not None and self.adapted:
             for name, width in widths.items():
-                yield from self._adapter(name, 2 * d, width, "attention")
+                yield from self._adapter(name, self.rank, 2 * d, width, "attention")
         if self.rotary:
             yield Child("rotary", self.rotary, kind="attention")
         yield Child("core", core)
@@ -56,25 +57,25 @@ class SharedBlock(Composite):
         yield Child("feed_forward_norm", self.feed_forward_norm)
         yield Child("feed_forward", self.feed_forward, kind="feed_forward")
         if self.rank is not None:
-            yield from self._adapter("gate_up", d, 2 * self.feed_forward.d_ff, "feed_forward")
+            yield from self._adapter("gate_up", self.rank, d, 2 * self.feed_forward.d_ff, "feed_forward")
         yield Child("out", Linear(d_in=d, d_out=d, bias=False))
 
-    def _adapter(self, name: str, d_in: Any, d_out: Any, kind: str) -> Iterator[Child]:
+    def _adapter(self, name: str, rank: Num, d_in: Num, d_out: Num, kind: str) -> Iterator[Child]:
         """A low-rank adapter on a projection."""
-        yield Child(f"{name}_down", Linear(d_in=d_in, d_out=self.rank, bias=False, keeps="no"), kind=kind)
-        yield Child(f"{name}_up", Linear(d_in=self.rank, d_out=d_out, bias=False), kind=kind)
+        yield Child(f"{name}_down", Linear(d_in=d_in, d_out=rank, bias=False, keeps="no"), kind=kind)
+        yield Child(f"{name}_up", Linear(d_in=rank, d_out=d_out, bias=False), kind=kind)
         yield Child(f"{name}_sum", Sum(width=d_out, sums=1), kind=kind)
 
 
 class SharedOptions(Mechanism, section="shared", kind="other", stands="", ordered=True):
-    n_heads: Any = letter(REQUIRED, "query heads", of="n_kv_heads")
-    n_kv_heads: Any = letter(lambda at: at["shared"]["n_heads"], "key/value heads")
-    d_head: Any = letter(REQUIRED, "width per head", even=True)
-    scale: Any = key(real, None, "multiplies the scores; 1/√d_head when absent")
-    d_ff: Any = letter(REQUIRED, "width of the feed-forward")
+    n_heads: Num = letter(REQUIRED, "query heads", of="n_kv_heads")
+    n_kv_heads: Num = letter(lambda at: at["shared"]["n_heads"], "key/value heads")
+    d_head: Num = letter(REQUIRED, "width per head", even=True)
+    scale: float | None = key(real, None, "multiplies the scores; 1/√d_head when absent")
+    d_ff: Num = letter(REQUIRED, "width of the feed-forward")
     activation: str = key(one_of(*ACTIVATIONS), "silu", "activation of the feed-forward, which is gated")
     bias: bool = key(flag, False, "biases of the feed-forward")
-    rank: Any = letter(None, "rank of per-layer adapters on up and gate; absent: none")
+    rank: Num | None = letter(None, "rank of per-layer adapters on up and gate; absent: none")
     adapted: bool = key(flag, False, "adapters on q, k and v too")
     from_: str | None = key(text, None, "layer kind that owns the weights; absent: this one")
 
@@ -85,7 +86,7 @@ class SharedOptions(Mechanism, section="shared", kind="other", stands="", ordere
 
     def build(self, place: Place) -> SharedBlock:
         d_model, heads, groups, width = place.d_model, self.n_heads, self.n_kv_heads, self.d_head
-        sizes = {"n_heads": heads, "n_kv_heads": groups, "d_qk": width, "d_v": width}
+        sizes: dict[str, Any] = {"n_heads": heads, "n_kv_heads": groups, "d_qk": width, "d_v": width}
         borrowed = self.from_ is not None
         return SharedBlock(
             d_model=d_model,

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable
-from typing import Any, ClassVar, NamedTuple
+from typing import ClassVar, NamedTuple
 
-from txcalc.num import ceil_div, exact_div, floor_div, maximum, minimum, nearest_square, triangle
+from txcalc.num import Num, ceil_div, exact_div, floor_div, maximum, minimum, nearest_square, triangle
 from txcalc.parts.structs import FrozenStruct
 from txcalc.parts.work import NO_CACHE, Cache, Traffic, Workload
 
@@ -19,13 +19,13 @@ class Attended(NamedTuple):
     """The heads of a softmax: query heads, key/value heads and the widths of both; `strided`: whether explicit products
     of a single head copy an operand depends on its memory layout."""
 
-    heads: Any
-    groups: Any
-    d_qk: Any
-    d_v: Any
+    heads: Num
+    groups: Num
+    d_qk: Num
+    d_v: Num
     strided: bool = False
 
-    def crossing(self, rows: Any) -> Any:
+    def crossing(self, rows: Num) -> Num:
         """Elements of queries, keys, values and results of `rows` tokens."""
         return rows * (self.heads + self.groups) * (self.d_qk + self.d_v)
 
@@ -41,22 +41,22 @@ class Span(FrozenStruct):
     masked: ClassVar[bool] = True
 
     @property
-    def max_keys(self) -> Any:
+    def max_keys(self) -> Num | None:
         """The most keys that one query sees (in a bidirectional window: to one side); None: all."""
         return None
 
     @property
-    def cache_limit(self) -> Any:
+    def cache_limit(self) -> Num | None:
         """The number of tokens after which the cache stops growing; None: it never does, or there is none."""
         return None
 
     @property
-    def period(self) -> Any:
+    def period(self) -> Num | None:
         """The period of the mask in tokens (chunks); None: not periodic."""
         return None
 
     @property
-    def length_multiple(self) -> Any:
+    def length_multiple(self) -> Num | None:
         """The multiple that lengths are padded to or cut by; None: there is none."""
         return 1
 
@@ -64,11 +64,11 @@ class Span(FrozenStruct):
         """Suffix of the heads in the summary line of a layer."""
         return ""
 
-    def read(self, work: Workload, width: Any) -> Any:
+    def read(self, work: Workload, width: Num) -> Num:
         """Elements of the cache that one step reads."""
         return self.cache(work, width).held
 
-    def keys(self, work: Workload) -> Any:
+    def keys(self, work: Workload) -> Num:
         """S, the keys of the dense product."""
         return work.keys
 
@@ -76,28 +76,28 @@ class Span(FrozenStruct):
         """The independent sequences that attention sees: the batch, or the windows it is cut into."""
         return (work,)
 
-    def grid(self, work: Workload) -> tuple[Any, Any] | None:
+    def grid(self, work: Workload) -> tuple[Num, Num] | None:
         """(rows, columns) of the picture that this many positions are taken for, in merged cells; None: it does not
         matter."""
         return None
 
-    def visible(self, work: Workload) -> Any:
+    def visible(self, work: Workload) -> Num:
         """Query-key pairs under the mask: Σ (i + 1) over i = past … past + T − 1."""
         return triangle(work.keys) - triangle(work.past)
 
-    def cache(self, work: Workload, width: Any) -> Cache:
+    def cache(self, work: Workload, width: Num) -> Cache:
         """The cache, at `width` elements per token."""
         return Cache(width, 0, width * work.keys)
 
-    def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
+    def moved(self, own: Num, kv: Num, weights: Num = 0) -> Traffic:
         """Traffic of a kernel: its own activations, and keys or values, which are read from the cache."""
         return Traffic(weights, own, kv)
 
-    def dense(self, work: Workload, width: Any) -> Any:
+    def dense(self, work: Workload, width: Num) -> Num:
         """Elements of all tokens, without windows."""
         return width * work.keys
 
-    def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
+    def paged(self, work: Workload, width: Num, block: Num, chunk: Num) -> Num:
         """Elements of whole pages, as vLLM's hybrid KV cache manager allocates them (v1/kv_cache_interface.py,
         2026-11)."""
         return width * block * ceil_div(work.keys, block)
@@ -114,33 +114,33 @@ class Causal(Span):
 class Windowed(Span):
     """At most the last W keys, of which at most W are cached."""
 
-    window: Any
+    window: Num
 
     @property
-    def max_keys(self) -> Any:
+    def max_keys(self) -> Num:
         return self.window
 
     @property
-    def cache_limit(self) -> Any:
+    def cache_limit(self) -> Num:
         return self.window
 
     def describe(self) -> str:
         return f", window {self.window:,}"
 
-    def keys(self, work: Workload) -> Any:
+    def keys(self, work: Workload) -> Num:
         return minimum(work.past, self.window - 1) + work.tokens
 
-    def visible(self, work: Workload) -> Any:
+    def visible(self, work: Workload) -> Num:
         return self._up_to(work.keys) - self._up_to(work.past)
 
     @abstractmethod
-    def _up_to(self, n: Any) -> Any:
+    def _up_to(self, n: Num) -> Num:
         """Visible pairs of the first n queries."""
 
-    def cache(self, work: Workload, width: Any) -> Cache:
+    def cache(self, work: Workload, width: Num) -> Cache:
         return Cache(0, width * self.window, width * minimum(work.keys, self.window))
 
-    def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
+    def paged(self, work: Workload, width: Num, block: Num, chunk: Num) -> Num:
         """W − 1 tokens and a chunk of prefill, and one more page."""
         return width * block * (ceil_div(minimum(self.window - 1 + chunk, work.keys), block) + 1)
 
@@ -148,7 +148,7 @@ class Windowed(Span):
 class Window(Windowed):
     """Query i attends to key j when 0 ≤ i − j < W."""
 
-    def _up_to(self, n: Any) -> Any:
+    def _up_to(self, n: Num) -> Num:
         """Σ min(i, W) over i = 1 … n."""
         growing = minimum(n, self.window)
         return triangle(growing) + (n - growing) * self.window
@@ -161,13 +161,13 @@ class Chunks(Windowed):
     """Chunked attention (Llama-4): query i attends to key j ≤ i of the same chunk; at most W keys are cached."""
 
     @property
-    def period(self) -> Any:
+    def period(self) -> Num:
         return self.window
 
     def describe(self) -> str:
         return f", chunks of {self.window:,}"
 
-    def _up_to(self, n: Any) -> Any:
+    def _up_to(self, n: Num) -> Num:
         """Σ (i mod W) + 1 over i = 0 … n − 1."""
         full = floor_div(n, self.window)
         return full * triangle(self.window) + triangle(n - full * self.window)
@@ -181,20 +181,20 @@ class Selected(Span):
     choose others. The dense product covers all keys; only the masked pairs are fewer."""
 
     masked: ClassVar[bool] = False
-    top_k: Any
+    top_k: Num
 
     @property
-    def max_keys(self) -> Any:
+    def max_keys(self) -> Num:
         return self.top_k
 
     def describe(self) -> str:
         return f", {self.top_k:,} keys per query"
 
-    def read(self, work: Workload, width: Any) -> Any:
+    def read(self, work: Workload, width: Num) -> Num:
         """At most the selected keys."""
         return Window(window=self.top_k).read(work, width)
 
-    def visible(self, work: Workload) -> Any:
+    def visible(self, work: Workload) -> Num:
         """Σ min(i + 1, top_k) over i = past … past + T − 1, as in a window of `top_k`."""
         return Window(window=self.top_k).visible(work)
 
@@ -205,22 +205,22 @@ class Uncached(Span):
     cache_kind: ClassVar[str] = "nothing"
     causal: ClassVar[bool] = False
 
-    def keys(self, work: Workload) -> Any:
+    def keys(self, work: Workload) -> Num:
         return work.tokens
 
-    def visible(self, work: Workload) -> Any:
+    def visible(self, work: Workload) -> Num:
         return work.tokens * work.tokens
 
-    def cache(self, work: Workload, width: Any) -> Cache:
+    def cache(self, work: Workload, width: Num) -> Cache:
         return NO_CACHE
 
-    def moved(self, own: Any, kv: Any, weights: Any = 0) -> Traffic:
+    def moved(self, own: Num, kv: Num, weights: Num = 0) -> Traffic:
         return Traffic(weights, own + kv)
 
-    def dense(self, work: Workload, width: Any) -> Any:
+    def dense(self, work: Workload, width: Num) -> Num:
         return 0
 
-    def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
+    def paged(self, work: Workload, width: Num, block: Num, chunk: Num) -> Num:
         return 0
 
     def describe_cache(self, what: str, width: str) -> str:
@@ -236,24 +236,24 @@ class CausalUncached(Uncached):
 
     causal: ClassVar[bool] = True
 
-    def visible(self, work: Workload) -> Any:
+    def visible(self, work: Workload) -> Num:
         return triangle(work.tokens)
 
 
 class UncachedWindow(Uncached):
     """Attention within a distance, of what is read once, as a whole: no cache."""
 
-    window: Any
+    window: Num
 
     @property
-    def max_keys(self) -> Any:
+    def max_keys(self) -> Num:
         return self.window
 
     def describe(self) -> str:
         return f", window {self.window:,}"
 
     @abstractmethod
-    def visible(self, work: Workload) -> Any: ...
+    def visible(self, work: Workload) -> Num: ...
 
 
 class WindowUncached(UncachedWindow):
@@ -261,11 +261,11 @@ class WindowUncached(UncachedWindow):
 
     causal: ClassVar[bool] = True
 
-    def visible(self, work: Workload) -> Any:
+    def visible(self, work: Workload) -> Num:
         return Window(window=self.window)._up_to(work.tokens)
 
 
-def window_pieces(n: Any, width: Any) -> tuple[tuple[Any, Any], ...]:
+def window_pieces(n: Num, width: Num) -> tuple[tuple[Num, Num], ...]:
     """(number, width) of the full pieces of n, and of the remainder, which may be 0 wide."""
     full = floor_div(n, width)
     return (full, width), (1, n - full * width)
@@ -274,14 +274,14 @@ def window_pieces(n: Any, width: Any) -> tuple[tuple[Any, Any], ...]:
 class SeparateWindows(Uncached):
     """Windows of a vision tower: each attends to itself; the last may be shorter."""
 
-    window: Any
+    window: Num
 
     @property
-    def max_keys(self) -> Any:
+    def max_keys(self) -> Num:
         return self.window
 
     @property
-    def length_multiple(self) -> Any:
+    def length_multiple(self) -> Num | None:
         return self.window
 
     def describe(self) -> str:
@@ -300,21 +300,21 @@ class SquareWindows(Uncached):
     Source   Bai et al. 2025 (arXiv 2502.13923), section 2.1.1
     """
 
-    side: Any
-    cell: Any
+    side: Num
+    cell: Num
 
     @property
-    def max_keys(self) -> Any:
+    def max_keys(self) -> Num:
         return self.side * self.side
 
     @property
-    def length_multiple(self) -> Any:
+    def length_multiple(self) -> Num | None:
         return None
 
     def describe(self) -> str:
         return f", windows of {self.side:,} × {self.side:,}"
 
-    def grid(self, work: Workload) -> tuple[Any, Any]:
+    def grid(self, work: Workload) -> tuple[Num, Num]:
         cells = ceil_div(work.tokens, self.cell * self.cell)
         rows = nearest_square(cells)
         return rows, exact_div(cells, rows)
@@ -329,17 +329,17 @@ class SquareWindows(Uncached):
 class CrossUncached(Uncached):
     """Cross-attention of queries that are not the sequence's, to every source position: no cache."""
 
-    def keys(self, work: Workload) -> Any:
+    def keys(self, work: Workload) -> Num:
         return work.source
 
-    def visible(self, work: Workload) -> Any:
+    def visible(self, work: Workload) -> Num:
         return work.tokens * work.source
 
 
 class CentredWindow(UncachedWindow):
     """A bidirectional window (encoders): query i attends to key j when |i − j| < W."""
 
-    def visible(self, work: Workload) -> Any:
+    def visible(self, work: Workload) -> Num:
         reach = minimum(work.tokens, self.window)
         return work.tokens * (2 * reach - 1) - 2 * triangle(reach - 1)
 
@@ -352,21 +352,21 @@ class SparseBlocks(Uncached):
     Source   Zaheer et al. 2020 (arXiv 2007.14062), section 2
     """
 
-    block: Any
-    random: Any
+    block: Num
+    random: Num
 
     @property
-    def max_keys(self) -> Any:
+    def max_keys(self) -> Num:
         return (5 + 2 * self.random) * self.block
 
     @property
-    def length_multiple(self) -> Any:
+    def length_multiple(self) -> Num | None:
         return self.block
 
     def describe(self) -> str:
         return f", blocks of {self.block}, {self.random} at random"
 
-    def visible(self, work: Workload) -> Any:
+    def visible(self, work: Workload) -> Num:
         """T²; beyond the length where blocks begin, the pairs of the 2 blocks that see all, of their 2 neighbours,
         which see 4 blocks and the random ones, and of the others, which see 5 and the random ones."""
         tokens, block, seen = work.tokens, self.block, 4 + self.random
@@ -382,19 +382,19 @@ class Cross(Span):
     cache_kind: ClassVar[str] = "source"
     causal: ClassVar[bool] = False
 
-    def keys(self, work: Workload) -> Any:
+    def keys(self, work: Workload) -> Num:
         return work.source
 
-    def visible(self, work: Workload) -> Any:
+    def visible(self, work: Workload) -> Num:
         return work.tokens * work.source
 
-    def cache(self, work: Workload, width: Any) -> Cache:
+    def cache(self, work: Workload, width: Num) -> Cache:
         return Cache(0, width * work.source, width * work.source)
 
-    def dense(self, work: Workload, width: Any) -> Any:
+    def dense(self, work: Workload, width: Num) -> Num:
         return width * work.source
 
-    def paged(self, work: Workload, width: Any, block: Any, chunk: Any) -> Any:
+    def paged(self, work: Workload, width: Num, block: Num, chunk: Num) -> Num:
         return width * block * ceil_div(work.source, block)
 
     def describe_cache(self, what: str, width: str) -> str:

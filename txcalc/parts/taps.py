@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+from txcalc.num import Num
 from txcalc.parts.part import NO_CACHE, Cache, Leaf, MatMul, Operation, Traffic, Weight, Workload, elementwise
 
 
@@ -21,9 +22,9 @@ class Convolution(Leaf):
     when_frozen: ClassVar[Mapping[str, Any]] = {"keeps": False}
     role = "product"
     initial_values: ClassVar[Mapping[str, str]] = {"bias": "zero"}
-    c_in: Any
-    c_out: Any
-    taps: Any
+    c_in: Num
+    c_out: Num
+    taps: Num
     bias: bool
     depthwise: bool
     causal: bool
@@ -49,7 +50,7 @@ class Convolution(Leaf):
             return (product,)
         return product, elementwise("bias", rows * self.c_out, "add", 0, 0, self.c_out)
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.stride * self.c_in if self.keeps else 0
 
     @property
@@ -59,11 +60,11 @@ class Convolution(Leaf):
     def describe_cache(self) -> str:
         return f"the last {self.taps} columns of a convolution: {self.c_in:,} · {self.taps} elements"
 
-    def cache(self, work: Workload) -> Any:
+    def cache(self, work: Workload) -> Cache:
         state = self.taps * self.c_in
         return Cache(0, state, state) if self.causal else NO_CACHE
 
 
-def short_memory(channels: Any, taps: Any, *, bias: bool) -> Convolution:
+def short_memory(channels: Num, taps: Num, *, bias: bool) -> Convolution:
     """The causal depthwise convolution of a recurrent mixer."""
     return Convolution(c_in=channels, c_out=channels, taps=taps, bias=bias, depthwise=True, causal=True)

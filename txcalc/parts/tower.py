@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from msgspec.structs import replace
 
-from txcalc.num import ceil_div, maximum, minimum
+from txcalc.num import Num, ceil_div, maximum, minimum
 from txcalc.parts.linear import Unused
 from txcalc.parts.mixers.pieces import Pieces
 from txcalc.parts.model import Root, Stack
@@ -21,12 +21,12 @@ class ProjectorStep(NamedTuple):
 
     name: str
     part: Part
-    rate: Any
-    times: Any = 1
-    makes: Any = 1
+    rate: Num
+    times: Num = 1
+    makes: Num = 1
 
 
-def _at(rate: Any, makes: Any, more: Any = 0) -> Stream:
+def _at(rate: Num, makes: Num, more: Num = 0) -> Stream:
     def on(work: Workload) -> Workload:
         return work._replace(tokens=ceil_div(work.tokens, makes) * rate + more, past=0)
 
@@ -41,9 +41,9 @@ class Resampler(Composite):
     """
 
     pieces: Pieces
-    reads: Any
-    makes: Any
-    prompt: Any = 0
+    reads: Num
+    makes: Num
+    prompt: Num = 0
     complete = True
 
     def children(self) -> Iterator[Child]:
@@ -68,10 +68,10 @@ class Projector(Composite):
 
     steps: tuple[ProjectorStep, ...]
     # `reads` positions of the tower become `makes` tokens of `width`.
-    reads: Any
-    makes: Any
-    width: Any
-    prompt: Any = 0
+    reads: Num
+    makes: Num
+    width: Num
+    prompt: Num = 0
     complete = True  # partial sums of its split matrices are joined within it
 
     def children(self) -> Iterator[Child]:
@@ -93,8 +93,8 @@ class TowerStack(Root):
 
     stack: Stack
     projector: Projector
-    dropped: Any
-    tokens: Any = None
+    dropped: Num
+    tokens: Num | None = None
     cuttable = False
 
     @property
@@ -102,14 +102,14 @@ class TowerStack(Root):
         return {"": self.stack}
 
     @property
-    def fixed(self) -> Any:
+    def fixed(self) -> Num | None:
         return self.tokens
 
     @property
-    def prompt(self) -> Any:
+    def prompt(self) -> Num:
         return self.projector.prompt
 
-    def whole(self, tokens: Any) -> Any:
+    def whole(self, tokens: Num) -> Num:
         return ceil_div(tokens, self.projector.makes) * self.projector.makes
 
     def children(self) -> Iterator[Child]:
@@ -126,7 +126,7 @@ class TowerStack(Root):
 class Counted(Composite):
     """Towers of which only the number of parameters is known."""
 
-    params: Any
+    params: Num
 
     def children(self) -> Iterator[Child]:
         yield Child("counted", Unused(d_in=1, d_out=self.params, bias=False), kind="other")

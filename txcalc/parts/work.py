@@ -27,25 +27,27 @@ class Workload(NamedTuple):
     keep_scores     backward reads stored attention probabilities (eager) instead of recomputing them (FlashAttention)
     """
 
-    batch: Any
-    tokens: Any
-    past: Any
-    source: Any
+    batch: Num
+    tokens: Num
+    past: Num
+    source: Num
     decoding: bool = False
     last_logits: bool = False
     absorbed: bool = False
     keep_scores: bool = False
 
     @property
-    def positions(self) -> Any:
+    def positions(self) -> Num:
         """B·T, the rows of every linear layer."""
         return self.batch * self.tokens
 
     @property
-    def keys(self) -> Any:
+    def keys(self) -> Num:
         """S = past + T."""
         return self.past + self.tokens
 
+
+NO_SOURCE: Any = None  # `source` of a workload without an encoder, whose parts never read it
 
 # A stream maps the parent's workload to a child's; None: the child does not run.
 Stream = Callable[[Workload], Workload | None]
@@ -80,45 +82,45 @@ class Weight(NamedTuple):
     """One parameter tensor."""
 
     name: str
-    shape: tuple[Any, ...]
+    shape: tuple[Num, ...]
 
     @property
-    def size(self) -> Any:
+    def size(self) -> Num:
         return product(self.shape)
 
 
 class Traffic(NamedTuple):
     """Elements that an operation reads and writes, each tensor once; weights and cache have dtypes of their own."""
 
-    weights: Any = 0
-    activations: Any = 0
-    cache: Any = 0
+    weights: Num = 0
+    activations: Num = 0
+    cache: Num = 0
 
 
 class MatMul(NamedTuple):
     """`count` products of an (m × k) by a (k × n) matrix; the mask leaves `visible` of each m × n (None: no mask)."""
 
     name: str
-    count: Any
-    m: Any
-    k: Any
-    n: Any
+    count: Num  # type: ignore[assignment]  # a tuple has a method `count`
+    m: Num
+    k: Num
+    n: Num
     traffic: Traffic
     kind: str = "matmul"
-    visible: Any = None
+    visible: Num | None = None
 
     @property
-    def flops(self) -> Any:
+    def flops(self) -> Num:
         """FLOPs of the dense product, two per multiply-add."""
         return 2 * self.count * self.m * self.k * self.n
 
     @property
-    def flops_masked(self) -> Any:
+    def flops_masked(self) -> Num:
         """FLOPs of the query-key pairs that the mask lets through."""
         return self.flops if self.visible is None else 2 * self.count * self.visible
 
     @property
-    def flops_other(self) -> Any:
+    def flops_other(self) -> Num:
         return 0
 
 
@@ -126,21 +128,21 @@ class Elementwise(NamedTuple):
     """`elements` results at `cost` FLOPs each (see `COST`); never part of the headline FLOPs."""
 
     name: str
-    elements: Any
+    elements: Num
     cost: int
     traffic: Traffic
     kind: str = "elementwise"
 
     @property
-    def flops_other(self) -> Any:
+    def flops_other(self) -> Num:
         return self.elements * self.cost
 
     @property
-    def flops(self) -> Any:
+    def flops(self) -> Num:
         return 0
 
     @property
-    def flops_masked(self) -> Any:
+    def flops_masked(self) -> Num:
         return 0
 
 
@@ -185,9 +187,9 @@ class Cache(NamedTuple):
     held       exactly what is cached after past + T tokens
     """
 
-    growth: Any = 0
-    constant: Any = 0
-    held: Any = 0
+    growth: Num = 0
+    constant: Num = 0
+    held: Num = 0
 
 
 NO_CACHE = Cache()
@@ -197,7 +199,7 @@ class Axis(NamedTuple):
     """One axis of a layout (tp, ep, …) and its number of ranks."""
 
     name: str
-    size: Any
+    size: Num
 
 
 class Transfer(NamedTuple):
@@ -213,8 +215,8 @@ class Transfer(NamedTuple):
 
     kind: str
     axis: Axis
-    message: Any
-    sent: Any
-    received: Any
+    message: Num
+    sent: Num
+    received: Num
     narrow: bool = False
-    choices: Any = 0
+    choices: Num = 0

@@ -88,7 +88,7 @@ def lengths(model: Model, source: int | None = None, logits: str = "all", mla: s
     multiples = {leaf.length_multiple for leaf in model.root.leaves()} | {c for _, _, c in groups}
     if None in multiples:
         raise InputError(model.name, ["attends in squares of a picture: its cost is no polynomial of the length"])
-    filled = lcm(*multiples)
+    filled = lcm(*filter(None, multiples))
     if chunks and filled != 1:
         raise InputError(model.name, [f"mixes chunks of attention with blocks of {filled}"])
     return Prefills(model, start, coupled, tuple(sorted({*windows})), next(iter(chunks), None), filled)
@@ -195,7 +195,7 @@ def elements_read(entry: Entry) -> int:
     if entry.work is None or entry.leaf.row is not None:
         return 0
     copies = minimum(entry.times, entry.runs * entry.work.positions) if entry.routed else entry.times
-    return entry.leaf.untied.params * copies  # type: ignore[no-any-return]
+    return entry.leaf.untied.params * copies
 
 
 def first(excess: Callable[[int], int], ends: tuple[int, ...] = ()) -> int | None:

@@ -38,5 +38,5 @@ def seconds(
         return max(inside * (1 - share), between * share)
     if kind == "send":
         hops = ceil_div(ranks, local) - 1
-        return (between * hops + inside * (ranks - 1 - hops)) / (ranks - 1)  # type: ignore[no-any-return]
+        return (between * hops + inside * (ranks - 1 - hops)) / (ranks - 1)
     return max(inside, between / local * (away if least and kind != "all_reduce" else 1))

@@ -38,24 +38,24 @@ def training_state(params: int, learning: int | None = None) -> list[StateShare]
 def learning(ledger: Ledger) -> int:
     """Parameters that a training step changes: all, or beside frozen ones the adapters'."""
     learnt = total(entry.params for entry in ledger if entry.kind == "adapters")
-    return learnt or ledger.total("params")  # type: ignore[no-any-return]
+    return learnt or ledger.total("params")
 
 
 def weights_bytes(ledger: Ledger, form: Format | None = None) -> int:
     """Unique parameters at the ledger's weight dtype, or in a format."""
     if form is not None:
         return sum(form.bytes_of(entry) for entry in ledger if entry.leaf.params)
-    return ceil_div(ledger.total("params") * ledger.bits[0], 8)  # type: ignore[no-any-return]
+    return ceil_div(ledger.total("params") * ledger.bits[0], 8)
 
 
 def cache_bytes(ledger: Ledger) -> int:
     """What one sequence's cache holds under this workload, at the ledger's cache dtype."""
-    return ceil_div(ledger.total("cache") * ledger.bits[2], 8)  # type: ignore[no-any-return]
+    return ceil_div(ledger.total("cache") * ledger.bits[2], 8)
 
 
 def saved_bytes(ledger: Ledger) -> int:
     """Activations kept for backward, at the ledger's activation dtype."""
-    return ceil_div(ledger.total("saved") * ledger.bits[1], 8)  # type: ignore[no-any-return]
+    return ceil_div(ledger.total("saved") * ledger.bits[1], 8)
 
 
 def dense_cache(ledger: Ledger) -> Any:

@@ -86,7 +86,7 @@ class DesignFamily(Struct, frozen=True):
         return self
 
     def d_ff(self, width: int) -> int:
-        return ceil_div(ceil_div(width * self.ratio.numerator, self.ratio.denominator), self.multiple) * self.multiple  # type: ignore[no-any-return]
+        return ceil_div(ceil_div(width * self.ratio.numerator, self.ratio.denominator), self.multiple) * self.multiple
 
     def text(self, layers: int, width: int) -> str:
         """The inline description of one of them."""

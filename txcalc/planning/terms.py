@@ -164,7 +164,7 @@ CORE = "scores and values"
 
 def widths(core: Attended) -> int:
     """h·(d_qk + d_v)."""
-    return core.heads * (core.d_qk + core.d_v)  # type: ignore[no-any-return]
+    return core.heads * (core.d_qk + core.d_v)
 
 
 def why_core(ledger: Ledger, attention: str) -> str:

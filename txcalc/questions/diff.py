@@ -129,4 +129,4 @@ def change(found: CostChange | None, bits: int) -> Change:
 
 def signed_bytes(elements: int, bits: int) -> int:
     """Bytes of a difference, rounded away from zero as the cache itself is."""
-    return ceil_div(elements * bits, 8) if elements >= 0 else -ceil_div(-elements * bits, 8)  # type: ignore[no-any-return]
+    return ceil_div(elements * bits, 8) if elements >= 0 else -ceil_div(-elements * bits, 8)

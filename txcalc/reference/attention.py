@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -185,7 +186,8 @@ class Rotary(nn.Module):
 
     def __init__(self, part: positions.Rotary) -> None:
         super().__init__()
-        self.dims, self.theta, self.interleaved = part.dims, part.theta, part.interleaved
+        self.dims, self.interleaved = part.dims, part.interleaved
+        self.theta: Any = part.theta  # None only in parts that are never built
         whole = part.width if part.spread else part.dims  # the width that defines frequencies and halves
         self.whole = whole - whole % 2
 
@@ -256,7 +258,9 @@ class RelativeBias(nn.Module):
 
     def forward(self, run: Run, keys: int) -> Tensor:
         if self.side is not None:
-            return F.embedding(self._pairs(run.positions.device)[run.positions], self.weight).permute(2, 0, 1)
+            return F.embedding(self._pairs(self.side, run.positions.device)[run.positions], self.weight).permute(
+                2, 0, 1
+            )
         back = distances(run, keys)
         buckets, offset = self.buckets, torch.zeros_like(back)
         if self.bidirectional:
@@ -268,13 +272,13 @@ class RelativeBias(nn.Module):
         far = (exact + growth.long()).clamp(max=buckets - 1)
         return F.embedding(offset + torch.where(back < exact, back, far), self.weight).permute(2, 0, 1)
 
-    def _pairs(self, device: torch.device) -> Tensor:
+    def _pairs(self, side: int, device: torch.device) -> Tensor:
         """The bucket of each pair of patches, row by row after the class token, which has the last three buckets."""
-        first = torch.arange(self.side**2 + 1, device=device) == 0
-        place = torch.arange(self.side**2 + 1, device=device) - 1
-        row, column = place // self.side, place % self.side
-        down, right = row[:, None] - row + self.side - 1, column[:, None] - column + self.side - 1
-        index = torch.where(first, self.buckets - 2, down * (2 * self.side - 1) + right)
+        first = torch.arange(side**2 + 1, device=device) == 0
+        place = torch.arange(side**2 + 1, device=device) - 1
+        row, column = place // side, place % side
+        down, right = row[:, None] - row + side - 1, column[:, None] - column + side - 1
+        index = torch.where(first, self.buckets - 2, down * (2 * side - 1) + right)
         index = torch.where(first[:, None], torch.where(first, self.buckets - 1, self.buckets - 3), index)
         return index
 

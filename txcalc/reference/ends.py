@@ -99,7 +99,8 @@ class Head(nn.Module):
         self.norm = Norm(part.norm, like) if part.norm else None
         self.projection = _linear(part.projection, like, tied)
         self.softcap = Activation("tanh") if part.softcap is not None else None
-        self.one, self.scale, self.cap = part.one, part.scale, part.softcap
+        self.one, self.scale = part.one, part.scale
+        self.cap = part.softcap or 0.0
         self.pool = Mean() if part.pool else None
         self.pool_norm = Norm(part.pool_norm, like) if part.pool_norm else None
         self.joined = part.joined

@@ -144,7 +144,8 @@ class Norm(nn.Module):
         shape = (part.groups, part.width) if part.apart else (part.width,)
         self.weight = like.parameter(*shape) if part.weighted else None
         self.bias = like.parameter(*shape) if part.bias else None
-        self.width, self.eps, self.apart = part.width, part.eps, part.apart
+        self.width, self.apart = part.width, part.apart
+        self.eps: Any = part.eps  # None only in parts that are never built
         self.rms, self.offset = part.form == "rms", part.offset
 
     def forward(self, x: Tensor) -> Tensor:

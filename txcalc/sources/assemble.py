@@ -79,7 +79,7 @@ def _stack(stack: Table) -> Stack:
     )
     embedding = EmbeddingOptions.of(stack["embedding"])
     first = next(iter(stack["layer"].values()))
-    heads: Table = next((layer["attention"] for layer in stack["layer"].values() if "attention" in layer), {})
+    heads: Any = next((layer["attention"] for layer in stack["layer"].values() if "attention" in layer), {})
     streams = stack["streams"]
     below = HeadInputs(
         d_model=d_model,

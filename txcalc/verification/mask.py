@@ -97,7 +97,8 @@ def _pairs(core: Core, entry: Entry | None) -> int:
 
 def windows_of(leaves: Iterable[Leaf]) -> set[int]:
     """The window lengths of the leaves."""
-    return {leaf.mask_span.cache_limit for leaf in leaves if leaf.mask_span} - {None}
+    limits = {leaf.mask_span.cache_limit for leaf in leaves if leaf.mask_span}
+    return {limit for limit in limits if limit is not None}
 
 
 def _sizes(subject: Subject, leaves: list[Leaf]) -> list[tuple[int, int]]:

@@ -21,6 +21,7 @@ from txcalc.evidence import theorems
 from txcalc.evidence.theorems import Condition, Shown, Unit
 from txcalc.ledger import Entry, walk
 from txcalc.parts.part import Workload
+from txcalc.parts.work import NO_SOURCE
 from txcalc.planning.gradients import step_flops
 from txcalc.reference import CacheTensors, mode, modules, tracing
 from txcalc.verification import flops, mask, saved
@@ -224,7 +225,7 @@ def _pooled(unit: Unit, form: str) -> tuple[dict[str, Shown], list[CheckedRow]]:
                 net(*inputs(unit, values, (2, past, 1), int), cache=cache)
                 given, *_ = inputs(unit, values, (2, tokens, 1), int)
                 counter = flops.count(net, partial(net, given, cache=cache))
-            ledger = walk(root, Workload(2, tokens, past, None, decoding=True, **_asked(form)))
+            ledger = walk(root, Workload(2, tokens, past, NO_SOURCE, decoding=True, **_asked(form)))
             where = f"{past} past, {tokens} new, groups of {rate}, a window of {window}"
             for quantity, figure, found, oracle in (
                 (theorems.formed("flops with cache", *([form] if form else [])), _forward, counter.by_module, ORACLE),
@@ -252,7 +253,7 @@ def prove_passes(
     symbols = SizeSymbols(sizes, ones, lengths=(*beside, *order.letters), made_of=made_of)
     root = unit.over({name: symbols.letters[name] for name in unit.values})
     batch, past, tokens = symbols.letters["B"], order.past, order.tokens
-    source = symbols.letters["T_src"] if apart else None
+    source = symbols.letters["T_src"] if apart else NO_SOURCE
     cache = CacheTensors()
     with refusing(), tracing(**MODES[form]), symbols.mode, torch.no_grad():
         net = modules(symbols.of(root), META, torch.float32)
@@ -301,7 +302,7 @@ def _summed(unit: Unit, values: Mapping[str, int], window: int) -> Iterator[Chec
     root = unit.over(values)
     if root.fixed is not None and len(root.stacks) == 1:
         raise NotForAll("a picture has one length")
-    source = 3 if len(root.stacks) > 1 else None
+    source = 3 if len(root.stacks) > 1 else NO_SOURCE
     net = modules(root, META, torch.float32)
     alone = walk(root, Workload(1, 1, 0, source and 1))
     cores = mask.counted(net, inputs(unit, values, (1, 1, 1), lambda size: size), mask.working(alone))

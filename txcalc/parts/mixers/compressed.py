@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from msgspec.structs import replace
 
-from txcalc.num import ceil_div, exact_div, floor_div, minimum, product, triangle
+from txcalc.num import Num, ceil_div, exact_div, floor_div, minimum, product, triangle
 from txcalc.parts.cores import SoftmaxCore, attend
 from txcalc.parts.linear import GroupedLinear, Linear
 from txcalc.parts.norm import Norm
@@ -40,31 +40,31 @@ class Entries(Uncached):
     """
 
     causal: ClassVar[bool] = True
-    rate: Any
-    top_k: Any = None
+    rate: Num
+    top_k: Num | None = None
 
     def describe(self) -> str:
         chosen = "" if self.top_k is None else f", {self.top_k:,} a query"
         return f" and one of every {self.rate:,} tokens{chosen}"
 
-    def number(self, tokens: Any) -> Any:
+    def number(self, tokens: Num) -> Num:
         """⌊tokens / rate⌋, the number of complete groups."""
         return floor_div(tokens, self.rate)
 
-    def keys(self, work: Workload) -> Any:
+    def keys(self, work: Workload) -> Num:
         return self.number(work.keys)
 
-    def visible(self, work: Workload) -> Any:
+    def visible(self, work: Workload) -> Num:
         return self._up_to(work.keys) - self._up_to(work.past)
 
-    def _up_to(self, n: Any) -> Any:
+    def _up_to(self, n: Num) -> Num:
         """Σ min(⌊i / rate⌋, top_k) over i = 1 … n."""
         growing = n if self.top_k is None else minimum(n, self.rate * self.top_k)
         full = self.number(growing)
         pairs = self.rate * triangle(full - 1) + full * (growing - self.rate * full + 1)
         return pairs if self.top_k is None else pairs + (n - growing) * self.top_k
 
-    def read(self, work: Workload, width: Any) -> Any:
+    def read(self, work: Workload, width: Num) -> Num:
         seen = self.number(work.keys)
         return width * (seen if self.top_k is None else minimum(seen, self.top_k))
 
@@ -84,20 +84,20 @@ class Pool(Leaf):
 
     initial_values: ClassVar[Mapping[str, str]] = {"bias": "zero"}
     kept_in_fp32 = False
-    width: Any
-    rate: Any
+    width: Num
+    rate: Num
     overlap: bool
     keeps: bool = True
     cache_kind = "steps"
 
     @property
-    def series(self) -> Any:
+    def series(self) -> Num:
         return 2 * self.width if self.overlap else self.width
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("bias", (self.rate, self.series)),)
 
-    def new_entries(self, work: Workload) -> Any:
+    def new_entries(self, work: Workload) -> Num:
         """Entries completed by the new tokens."""
         entries = Entries(rate=self.rate)
         return entries.number(work.keys) - entries.number(work.past)
@@ -112,7 +112,7 @@ class Pool(Leaf):
             elementwise("sum", pooled, "add", 0, new_entries * self.width),
         )
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         if not self.keeps:
             return 0
         pooled = work.batch * self.new_entries(work) * self.rate * self.series
@@ -125,10 +125,10 @@ class Pool(Leaf):
         held = self.width * entries + pending + before * minimum(1, entries)
         return Cache(ceil_div(self.width, self.rate), before, held)
 
-    def dense(self, work: Workload) -> Any:
+    def dense(self, work: Workload) -> Num:
         return self.cache(work).held
 
-    def cache_read(self, work: Workload) -> Any:
+    def cache_read(self, work: Workload) -> Num:
         """Tokens not yet pooled; the attention core reads the entries."""
         return self.cache(work).held - self.width * Entries(rate=self.rate).number(work.keys)
 
@@ -141,7 +141,7 @@ class Pool(Leaf):
 class Compressor(Composite):
     """The projections to kv and gates, the pooling, and the entries' norm and rotation."""
 
-    d_model: Any
+    d_model: Num
     pool: Pool
     norm: Norm
     rotary: Rotary
@@ -171,8 +171,8 @@ class SelectionCore(Leaf):
 
     kind = "attention_core"
     role = "selection"
-    n_heads: Any
-    width: Any
+    n_heads: Num
+    width: Num
     span: Entries
 
     def describe(self) -> str:
@@ -194,8 +194,8 @@ class SelectionCore(Leaf):
 class Selector(Composite):
     """The index: its own compressed entries, a few query heads from the low-rank queries, a weight per head."""
 
-    d_model: Any
-    q_rank: Any
+    d_model: Num
+    q_rank: Num
     compressor: Compressor
     rotary: Rotary
     core: SelectionCore
@@ -232,7 +232,7 @@ class CompressedCore(SoftmaxCore):
         return self.span.masked if self.entries is None else False
 
     @property
-    def token(self) -> Any:
+    def token(self) -> Num:
         return self.d_qk
 
     @property
@@ -242,18 +242,18 @@ class CompressedCore(SoftmaxCore):
             self.span.max_keys, self.entries.rate * chosen)  # fmt: skip
 
     @property
-    def period(self) -> Any:
+    def period(self) -> Num | None:
         return None if self.entries is None else self.entries.rate
 
     def weights(self) -> tuple[Weight, ...]:
         return (Weight("sinks", (self.n_heads,)),)
 
-    def all_keys(self, work: Workload) -> Any:
+    def all_keys(self, work: Workload) -> Num:
         """Keys of the dense product: window and entries."""
         window = self.span.keys(work)
         return window if self.entries is None else window + self.entries.keys(work)
 
-    def cache_read(self, work: Workload) -> Any:
+    def cache_read(self, work: Workload) -> Num:
         window = self.span.read(work, self.token)
         return window if self.entries is None else window + self.entries.read(work, self.token)
 
@@ -265,7 +265,7 @@ class CompressedCore(SoftmaxCore):
         moved = Traffic(self.params, query, work.batch * keys * self.d_qk), Traffic(0, query)
         return attend(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved)
 
-    def keeps(self, work: Workload) -> Any:
+    def keeps(self, work: Workload) -> Num:
         tokens, keys = work.positions * self.n_heads, self.all_keys(work)
         kept = tokens * (keys + 1) if work.keep_scores else tokens * self.d_v
         return tokens * self.d_qk + work.batch * keys * self.d_qk + kept
@@ -281,15 +281,15 @@ class CompressedAttention(Composite):
     Source   DeepSeek-AI 2026, DeepSeek-V4, section 2.3
     """
 
-    d_model: Any
-    n_heads: Any
-    d_head: Any
-    q_rank: Any
-    groups: Any
+    d_model: Num
+    n_heads: Num
+    d_head: Num
+    q_rank: Num
+    groups: Num
     # Per group: width of the input and of the low-rank projection.
-    d_group: Any
-    o_rank: Any
-    norm_eps: Any
+    d_group: Num
+    o_rank: Num
+    norm_eps: float
     rotary: Rotary
     core: CompressedCore
     compressor: Compressor | None = None
@@ -297,7 +297,7 @@ class CompressedAttention(Composite):
 
     def children(self) -> Iterator[Child]:
         width, heads = self.d_head, self.n_heads * self.d_head
-        rms = {"form": "rms", "bias": False, "eps": self.norm_eps}
+        rms: dict[str, Any] = {"form": "rms", "bias": False, "eps": self.norm_eps}
         yield Child("q_a", Linear(d_in=self.d_model, d_out=self.q_rank, bias=False))
         yield Child("q_norm", Norm(width=self.q_rank, **rms))
         yield Child("q_b", Linear(d_in=self.q_rank, d_out=heads, bias=False))
@@ -314,7 +314,7 @@ class CompressedAttention(Composite):
         yield Child("o_a", GroupedLinear(groups=self.groups, d_in=self.d_group, d_out=self.o_rank, bias=False))
         yield Child("o_b", Linear(d_in=self.groups * self.o_rank, d_out=self.d_model, bias=False))
 
-    def peak_elements(self) -> Any:
+    def peak_elements(self) -> Num:
         """Queries and the result."""
         return 2 * self.n_heads * self.d_head
 
@@ -322,18 +322,18 @@ class CompressedAttention(Composite):
 class CompressedOptions(Mechanism, section="compressed", kind="attention", ordered=True):
     """`[compressed]`, with rotary positions."""
 
-    n_heads: Any = letter(REQUIRED, "query heads, on one head of keys that are their own values", of="groups")
-    d_head: Any = letter(REQUIRED, "width per head", contains="d_rope")
-    d_rope: Any = letter(REQUIRED, "rotated part of a head, its last dimensions", even=True)
-    q_rank: Any = letter(REQUIRED, "rank of the query projection")
-    o_rank: Any = letter(REQUIRED, "rank of the output projection, per group of heads")
-    groups: Any = letter(REQUIRED, "groups of heads in the low-rank output projection")
-    window: Any = letter(REQUIRED, "query i sees token j when 0 ≤ i − j < window")
-    rate: Any = letter(None, "tokens pooled into one entry; absent: the window alone")
+    n_heads: Num = letter(REQUIRED, "query heads, on one head of keys that are their own values", of="groups")
+    d_head: Num = letter(REQUIRED, "width per head", contains="d_rope")
+    d_rope: Num = letter(REQUIRED, "rotated part of a head, its last dimensions", even=True)
+    q_rank: Num = letter(REQUIRED, "rank of the query projection")
+    o_rank: Num = letter(REQUIRED, "rank of the output projection, per group of heads")
+    groups: Num = letter(REQUIRED, "groups of heads in the low-rank output projection")
+    window: Num = letter(REQUIRED, "query i sees token j when 0 ≤ i − j < window")
+    rate: Num = letter(None, "tokens pooled into one entry; absent: the window alone")
     overlap: bool = key(flag, False, "an entry pools the group before its own too")
-    index_heads: Any = letter(None, "heads of the index that selects entries; absent: all entries are used")
-    index_width: Any = letter(None, "width per head of the index", contains="d_rope")
-    index_top_k: Any = letter(None, "entries that the index selects per query")
+    index_heads: Num = letter(None, "heads of the index that selects entries; absent: all entries are used")
+    index_width: Num = letter(None, "width per head of the index", contains="d_rope")
+    index_top_k: Num = letter(None, "entries that the index selects per query")
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from super().conflicts()
@@ -373,12 +373,12 @@ class CompressedOptions(Mechanism, section="compressed", kind="attention", order
             selector=selector,
         )
 
-    def _rotary(self, place: Place, heads: Any) -> Rotary:
+    def _rotary(self, place: Place, heads: Num) -> Rotary:
         rotary = place.positions.rotary(heads, self.d_rope, paired=True)
         assert rotary is not None  # `layer_rules` requires rotary positions
         return rotary
 
-    def _compressor(self, place: Place, width: Any, keeps: bool) -> Compressor:
+    def _compressor(self, place: Place, width: Num, keeps: bool) -> Compressor:
         return Compressor(
             d_model=place.d_model,
             pool=Pool(width=width, rate=self.rate, overlap=self.overlap, keeps=keeps),

@@ -7,11 +7,11 @@ per score, and is cached with k and v.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 from msgspec.structs import replace
 
 from txcalc.notation import pair
+from txcalc.num import Num
 from txcalc.parts.cores import SoftmaxCore, attend
 from txcalc.parts.linear import Linear
 from txcalc.parts.options import REQUIRED, Conflict, divided, key, per_head, size
@@ -30,7 +30,7 @@ class ForgetGate(Leaf):
     Source   Lin et al. 2025 (arXiv 2503.02130), section 3.1
     """
 
-    n_heads: Any
+    n_heads: Num
 
     def operations(self, work: Workload) -> tuple[Operation, ...]:
         gates = work.positions * self.n_heads
@@ -39,7 +39,7 @@ class ForgetGate(Leaf):
             elementwise("sum", gates, "add", gates, gates),
         )
 
-    def saved(self, work: Workload) -> Any:
+    def saved(self, work: Workload) -> Num:
         return work.positions * self.n_heads
 
 
@@ -58,7 +58,7 @@ class ForgettingCore(SoftmaxCore):
     plain = False
 
     @property
-    def token(self) -> Any:
+    def token(self) -> Num:
         return self.n_kv_heads * (self.d_qk + self.d_v) + self.n_heads
 
     def products(self, work: Workload) -> tuple[Operation, ...]:
@@ -70,7 +70,7 @@ class ForgettingCore(SoftmaxCore):
         done = (elementwise(name, scores, "add", 0, 0) for name in ("forgotten", "forget"))
         return attend(heads, tokens, keys, (self.d_qk, self.d_v), pairs, moved, *done)
 
-    def keeps(self, work: Workload) -> Any:
+    def keeps(self, work: Workload) -> Num:
         tokens, keys = work.batch * work.tokens, work.batch * self.span.keys(work)
         query, kv = tokens * self.n_heads * self.d_qk, keys * self.n_kv_heads * (self.d_qk + self.d_v)
         made = tokens * self.n_heads * self.d_v + keys * self.n_heads
@@ -88,10 +88,10 @@ class ForgettingAttention(Composite):
     Source   Lin et al. 2025 (arXiv 2503.02130), section 3.2: FoX as LLaMA has its blocks
     """
 
-    d_model: Any
-    n_heads: Any
-    n_kv_heads: Any
-    d_head: Any
+    d_model: Num
+    n_heads: Num
+    n_kv_heads: Num
+    d_head: Num
     core: ForgettingCore
 
     def children(self) -> Iterator[Child]:
@@ -104,7 +104,7 @@ class ForgettingAttention(Composite):
         yield Child("core", self.core)
         yield Child("o", Linear(d_in=queries, d_out=d, bias=False, keeps="eager"), duty="writes")
 
-    def peak_elements(self) -> Any:
+    def peak_elements(self) -> Num:
         """Queries, keys, values and the result."""
         return 2 * self.n_heads * self.d_head + 2 * self.n_kv_heads * self.d_head
 
@@ -116,9 +116,9 @@ class ForgettingAttention(Composite):
 
 
 class ForgettingOptions(Mechanism, section="forgetting", kind="attention"):
-    n_heads: Any = key(size, REQUIRED, "query heads, each with a forget gate")
-    n_kv_heads: Any = key(size, lambda at: at["forgetting"]["n_heads"], "key/value heads")
-    d_head: Any = key(size, per_head("forgetting"), "width per head")
+    n_heads: Num = key(size, REQUIRED, "query heads, each with a forget gate")
+    n_kv_heads: Num = key(size, lambda at: at["forgetting"]["n_heads"], "key/value heads")
+    d_head: Num = key(size, per_head("forgetting"), "width per head")
 
     def conflicts(self) -> Iterator[Conflict]:
         yield from divided("n_kv_heads", self.n_kv_heads, "n_heads", self.n_heads)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, ClassVar, Final
 
-from txcalc.num import ceil_div, maximum
+from txcalc.num import Num, ceil_div, maximum
 from txcalc.parts.forms import FORMS, pieces, steps
 from txcalc.parts.options import REQUIRED, key, numbered
 from txcalc.parts.part import Child, Composite, Duty, Stream, Workload, on_batch, on_source
@@ -16,7 +16,7 @@ from txcalc.parts.place import Mechanism, Place
 from txcalc.parts.sharding import Ways
 
 
-def _positions(tokens: Any, at: list[int]) -> Any:
+def _positions(tokens: Num, at: list[int]) -> Num:
     """m·⌈(a·T + b)/c⌉, 0 for texts that are too short."""
     a, b, c, m = (*at, 1)[:4]
     return ceil_div(maximum(0, tokens * a + b), c) * m
@@ -68,7 +68,7 @@ class Pieces(Composite):
             duty = DUTIES.get(piece["name"], "")
             yield Child(piece["name"], leaf, **copies, kind=piece["kind"], on=_stream(piece), duty=duty)
 
-    def grouped(self) -> Iterator[tuple[Any, Any, Any]]:
+    def grouped(self) -> Iterator[tuple[Num, Num, Num]]:
         found = [piece[key] for piece in self.pieces for key in ("at", "keys")]
         return ((at[0], at[1], at[2]) for at in found if type(at) is list)
 
@@ -79,7 +79,9 @@ class Pieces(Composite):
 
 
 class PiecesOptions(Mechanism, section="pieces", kind="other", stands="", sums=0):
-    leaves: Any = key(pieces, REQUIRED, "what it is made of, leaf by leaf: tables of name, form, sizes, …")
+    leaves: list[dict[str, Any]] = key(
+        pieces, REQUIRED, "what it is made of, leaf by leaf: tables of name, form, sizes, …"
+    )
 
     def build(self, place: Place) -> Pieces:
         return Pieces(pieces=tuple(self.leaves))

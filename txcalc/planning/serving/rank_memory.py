@@ -29,15 +29,15 @@ class Held(NamedTuple):
 
     def algorithmic(self, work: Workload) -> int:
         """Elements that later tokens need."""
-        return self.leaf.cache(work).held * self.copies  # type: ignore[no-any-return]
+        return self.leaf.cache(work).held * self.copies
 
     def dense(self, work: Workload) -> int:
         """Elements without sliding windows: an upper bound."""
-        return self.leaf.dense(work) * self.copies  # type: ignore[no-any-return]
+        return self.leaf.dense(work) * self.copies
 
     def paged(self, work: Workload, block: int, chunk: int) -> int:
         """Elements of the pages that hold them; a state is not paged."""
-        return self.leaf.paged(work, block, chunk) * self.copies  # type: ignore[no-any-return]
+        return self.leaf.paged(work, block, chunk) * self.copies
 
 
 class Caches(NamedTuple):
@@ -203,4 +203,4 @@ def towers_bytes(model: Model, engine: EngineConfig, tp: int, stage: int) -> int
 
 
 def _bytes(bits: int) -> int:
-    return ceil_div(bits, 8)  # type: ignore[no-any-return]
+    return ceil_div(bits, 8)

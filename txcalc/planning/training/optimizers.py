@@ -35,19 +35,19 @@ def _blockwise(number: int) -> Callable[..., int]:
     def size(shape: Shape, dtype: int, hidden: bool, small: bool) -> int:
         elements = product(shape)
         if small:
-            return number * 4 * elements  # type: ignore[no-any-return]
-        return number * (elements + 4 * ceil_div(elements, BLOCK))  # type: ignore[no-any-return]
+            return number * 4 * elements
+        return number * (elements + 4 * ceil_div(elements, BLOCK))
 
     return size
 
 
 def _muon(shape: Shape, dtype: int, hidden: bool) -> int:
-    return product(shape) * dtype * (1 if hidden else 2)  # type: ignore[no-any-return]
+    return product(shape) * dtype * (1 if hidden else 2)
 
 
 def _adafactor(shape: Shape, dtype: int, hidden: bool) -> int:
     if len(shape) < 2:
-        return dtype * product(shape)  # type: ignore[no-any-return]
+        return dtype * product(shape)
     *outer, rows, columns = shape
     return dtype * product(outer) * (rows + columns) if product(shape) else 0
 

@@ -61,11 +61,11 @@ class RankTensor(NamedTuple):
     @property
     def matrices(self) -> int:
         """How many matrices the copies are, each expert's of a stack."""
-        return self.copies * product(self.shape[:-2])  # type: ignore[no-any-return]
+        return self.copies * product(self.shape[:-2])
 
     @property
     def size(self) -> int:
-        return product(self.shape)  # type: ignore[no-any-return]
+        return product(self.shape)
 
 
 def tensors(piece: StagePiece, recipe: Recipe, rank: int = 0) -> Iterator[RankTensor]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from msgspec.structs import replace
@@ -146,7 +147,7 @@ class CompressedAttention(nn.Module):
     def __init__(self, part: parts.CompressedAttention, like: TensorOptions) -> None:
         super().__init__()
         d_model, width, heads = part.d_model, part.d_head, part.n_heads
-        rms = {"form": "rms", "bias": False, "eps": part.norm_eps}
+        rms: dict[str, Any] = {"form": "rms", "bias": False, "eps": part.norm_eps}
         self.q_a, self.q_b = Linear(d_model, part.q_rank, False, like), Linear(part.q_rank, heads * width, False, like)
         self.q_norm = Norm(NormPart(width=part.q_rank, **rms), like)
         self.q_head_norm = Norm(NormPart(width=width, **rms, weighted=False), like)

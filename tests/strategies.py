@@ -198,10 +198,8 @@ MIXERS_DRAWN = some(
     "RecurrentCell",
     "Hyena",
     "ForgettingAttention",
-    "Fourier",
     "MatrixMemory",
     "RoutedAttention",
-    "SpanAttention",
     "TimeConvolution",
 )
 

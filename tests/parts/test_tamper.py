@@ -101,7 +101,6 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
         {"n_experts": 5, "top_k": 2, "n_kv_heads": 3, "d_head": 7, "bias": True},
     ),
     "attention of a draft": ("draft_attention", {"n_heads": 6, "n_kv_heads": 3, "d_head": 7, "rotary": True}),
-    "attention beside spans": ("span_attention", HEADS | {"taps": 7, "bias": ["q"]}),
     "forgetting attention": ("forgetting", {"n_heads": 4, "n_kv_heads": 2, "d_head": 5}),
     "linear attention": ("linear_attention", HEADS | {"activation": "silu"}),
     "mLSTM": ("matrix_memory", {"n_heads": 3, "d_key": 5, "d_value": 7, "bias": False, "cap": None}),
@@ -127,7 +126,6 @@ SAID: dict[str, tuple[str, dict[str, Any]]] = {
     "channel mix": ("channel_mix", {"d_ff": 13}),
     "short convolution": ("short_convolution", {"taps": 5, "bias": True}),
     "convolution over time": ("convolution", {"taps": 5, "activation": "gelu"}),
-    "fourier": ("fourier", {}),
 }
 
 

@@ -135,8 +135,6 @@ def test_a_list_of_numbers_that_nobody_reads_is_refused() -> None:
         ("jetmoe", "top_k", "--set: top_k is a key of several tables (expert_attention.top_k or experts.top_k?)"),
         ("jetmoe", "h", "h is attention.n_heads: attention is a table that no layer uses (they have expert_attention, "
          "experts; expert_attention has n_experts, top_k, n_kv_heads, d_head, bias)"),
-        ("convbert", "h_kv", "h_kv is attention.n_kv_heads: attention is a table that no layer uses (they have "
-         "feed_forward, span_attention; span_attention has n_heads, d_head, taps, bias)"),
         ("jetmoe", "rotary_dims", "which changes nothing here: it counts with rotary positions of [attention]"),
         ("diffllama", "rotary_dims", "which changes nothing here: it counts with rotary positions of [attention]"),
     ],

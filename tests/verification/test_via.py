@@ -29,6 +29,9 @@ pytestmark = pytest.mark.slow
 
 CONFIGS: dict[str, dict[str, Any]] = json.loads((HF / "configs.json").read_text())
 TRUTH: dict[str, dict[str, Any]] = json.loads((HF / "truth.json").read_text())
+MEASURED = json.loads((HF / "measured.json").read_text())  # of types without a reader
+CONFIGS |= {name: row["config"] for name, row in MEASURED.items()}
+TRUTH |= {name: row["truth"] for name, row in MEASURED.items()}
 LAYERS = ("num_hidden_layers", "num_blocks")
 
 TINY = {

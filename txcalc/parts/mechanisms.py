@@ -27,13 +27,12 @@ MIXERS = {
     **{path.stem: f"mixers.{path.stem}" for path in sorted((Path(__file__).parent / "mixers").glob("[a-z]*.py"))},
 }
 # Parallel to it, or in place of the feed-forward.
-OTHERS = {"channel_mix": "rwkv", "convolution": "convolution", "fourier": "convolution"}
+OTHERS = {"channel_mix": "rwkv", "convolution": "convolution"}
 # Tables that describe a layer's attention in place of [attention].
 ATTENTIONS = {
     "latent": "latent",
     "differential_attention": "differential",
     "expert_attention": "routed",
-    "span_attention": "convolution",
 }
 # Tables of a Transformer, around and in its layers.
 TABLES = {

@@ -304,7 +304,7 @@ def _params(ledger: Ledger, known: Evidence) -> Table:
 
 def _flops(model: Model, ledger: Ledger, attention: str, known: Mapping[str, Evidence]) -> Table:
     dense, masked, other = (ledger.total(name) for name in ("flops", "flops_masked", "flops_other"))
-    scans: dict[str, int] = {}  # recurrent scans and Fourier transforms
+    scans: dict[str, int] = {}  # recurrent scans
     for entry in ledger:
         for operation in entry.operations:
             if operation.kind == "scan":

@@ -82,8 +82,6 @@ def _unbiased(layer: Tables, stack: Tables, fault: Told) -> None:
     for section, what in UNBIASED.items():
         if section in layer and form in ("relative-projection", "alibi"):
             fault("positions.form", form, f"another form: {what} adds no bias to its scores")
-    if "span_attention" in layer and form in ("rotary", "alibi"):
-        fault("positions.form", form, "'learned', 'sinusoidal' or 'none' with span_attention, which turns no heads")
 
 
 UNBIASED = {

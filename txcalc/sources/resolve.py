@@ -28,7 +28,6 @@ HINTS = {
     **dict.fromkeys(("attention.kind", "attention.type", "attention.form"), LATENT),
     "attention.differential": "it has a table of its own, [differential_attention]",
     "attention.experts": "it has a table of its own, [expert_attention]",
-    "attention.span_taps": "it has a table of its own, [span_attention]",
 }
 
 # The keys of a stack that are tables, and all of them.

@@ -111,7 +111,7 @@ def _extra(stack: Tables, fault: Told) -> None:
 
 
 # Parts whose adapters PyTorch has shown: what they cost, and what they keep.
-ADAPTED = {"attention", "feed_forward", "experts", "mamba", "fourier"}
+ADAPTED = {"attention", "feed_forward", "experts", "mamba"}
 
 
 def _lora(stack: Tables, fault: Told) -> None:

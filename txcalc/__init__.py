@@ -24,12 +24,13 @@ from txcalc.model import Model
 from txcalc.sources import load
 
 if TYPE_CHECKING:
+    from txcalc.hardware import Accelerator
     from txcalc.questions.caches import formula
     from txcalc.questions.calibrate import calibrate
     from txcalc.questions.compare import compare
     from txcalc.questions.costs import show
     from txcalc.questions.crossover import crossover
-    from txcalc.questions.deployments import deploy
+    from txcalc.questions.deploy import Engine, Limits, Load, Parallelism, Speculation, deploy
     from txcalc.questions.design import design
     from txcalc.questions.diff import diff
     from txcalc.questions.entropy import entropy
@@ -52,7 +53,7 @@ COMMANDS = {
     "crossover": "crossover",
     "formula": "caches",
     "kv": "kv",
-    "deploy": "deployments",
+    "deploy": "deploy",
     "design": "design",
     "fit": "fits",
     "entropy": "entropy",
@@ -63,13 +64,24 @@ COMMANDS = {
     "sweep": "sweeps",
     "train": "trainings",
 }
+# Classes of arguments, and the module of each.
+CLASSES = {
+    "Accelerator": "hardware",
+    **dict.fromkeys(("Engine", "Limits", "Load", "Parallelism", "Speculation"), "questions.deploy"),
+}
 
 __all__ = [
+    "Accelerator",
+    "Engine",
     "InputError",
     "Ledger",
+    "Limits",
+    "Load",
     "MissingExtra",
     "Model",
+    "Parallelism",
     "Refuted",
+    "Speculation",
     "TxcalcError",
     "UnknownName",
     "calibrate",
@@ -109,6 +121,8 @@ sources.measured = _measured
 
 
 def __getattr__(name: str) -> Any:
+    if name in CLASSES:
+        return getattr(import_module(f"txcalc.{CLASSES[name]}"), name)
     if name not in COMMANDS:
         raise AttributeError(f"module 'txcalc' has no attribute {name!r}")
     return _command(name)

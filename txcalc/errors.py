@@ -93,13 +93,14 @@ class WrongCall(InputError, TypeError):
     """Wrong arguments of a function; also a TypeError."""
 
     @classmethod
-    def unless(cls, name: str, taken: Signature, args: Any, kwargs: Any) -> BoundArguments:
-        """The arguments by name. Errors: this one, with the nearest names."""
+    def unless(cls, name: str, taken: Signature, args: Any, kwargs: Any, further: Iterable[str] = ()) -> BoundArguments:
+        """The arguments by name. Errors: this one, with the nearest names; `further` are known too."""
         try:
             return taken.bind(*args, **kwargs)
         except TypeError as error:
             known = [key for key in taken.parameters if key != "self"]
             unknown = next((key for key in kwargs if key not in known), None)
+            known = list(dict.fromkeys([*known, *further]))
             if unknown is None:
                 raise cls(name, [str(error)]) from None
             mend = " or ".join(nearest(unknown, known)) or ", ".join(known)

@@ -317,10 +317,10 @@ def predict(row: Row) -> Found:
     pace, point = timing.pace(layout), timing.point(layout, row.concurrency)
     each = -(-row.concurrency // row.dp)
     step = pace.step(each, row.prompt + row.answer // 2, busy=pace.busy(row.concurrency)).achievable
-    share = row.concurrency * row.prompt / (row.answer * point.input * layout.gpus)
+    share = row.concurrency * row.prompt / (row.answer * point.prompt_tokens_per_s_gpu * layout.gpus)
     steady = point.steady
     assert steady.tpot
-    return Found(row, step, step + share, point.ttft.achievable, steady.tpot, steady.ttft, point.served)
+    return Found(row, step, step + share, point.ttft.achievable, steady.tpot, steady.ttft, point.tokens_per_s_gpu)
 
 
 def twin(row: Row) -> tuple[object, ...]:

@@ -577,10 +577,10 @@ def test_a_leaf_says_its_unit_and_its_source(leaf: type) -> None:
 
 def test_the_front_door_lists_what_it_offers() -> None:
     public = {name for name, value in vars(txcalc).items() if name[0] != "_" and not inspect.ismodule(value)}
-    public -= {"COMMANDS", "TYPE_CHECKING", "Any", "ModuleType", "cache", "import_module"}
+    public -= {"CLASSES", "COMMANDS", "TYPE_CHECKING", "Any", "ModuleType", "cache", "import_module"}
     assert txcalc.__all__ == sorted(txcalc.__all__) == dir(txcalc)
-    assert set(txcalc.__all__) == public | set(txcalc.COMMANDS)
-    for name in txcalc.COMMANDS:
+    assert set(txcalc.__all__) == public | set(txcalc.COMMANDS) | set(txcalc.CLASSES)
+    for name in [*txcalc.COMMANDS, *txcalc.CLASSES]:
         assert callable(getattr(txcalc, name)), name
     with pytest.raises(AttributeError, match="no attribute 'shows'"):
         txcalc.shows  # noqa: B018

@@ -32,7 +32,7 @@ SMALL = {
     "vocab_size": 999,
 }
 BLOCK = {"d_model": 512, "n_layers": 6, "attention": {"n_heads": 8}, "feed_forward": {"d_ff": 2048}}
-QUESTIONS = ("answers", "kv", "costs", "caches", "sweeps")
+QUESTIONS = ("deploy", "answers", "kv", "costs", "caches", "sweeps")
 EXAMPLES = ("", ".ledger", ".model", ".sources", *(f".questions.{name}" for name in QUESTIONS))
 
 
@@ -172,6 +172,24 @@ def test_modules_without_a_config_are_measured() -> None:
     for ask in unknown:
         with pytest.raises(TxcalcError):
             ask()
+
+
+def test_options_are_classes_or_keywords() -> None:
+    """A class of options, its fields as keywords, and both: a keyword is what holds."""
+    load, limits = txcalc.Load(prompt="1k", concurrency=4), txcalc.Limits(ttft="1s")
+    typed = txcalc.deploy("gpt2", "h100", load=load, limits=limits, engine=txcalc.Engine(engine="vllm", block=32))
+    flat = txcalc.deploy("gpt2", "h100", prompt="1k", users=4, ttft="1s", engine="vllm", block=32)
+    both = txcalc.deploy("gpt2", "h100", load=txcalc.Load(prompt="1k"), concurrency=4, ttft=1, engine="vllm", block=32)
+    assert typed == flat == both and (typed.workload.concurrency, typed.engine.block) == (4, 32)
+    card = txcalc.Accelerator("mine", "My card", 16 * 10**9, 10**12, {"bf16": 10**14}, None, None, {})
+    assert txcalc.deploy("gpt2", card, tp=1).gpu.name == "mine"
+    assert [each.to_dict()["fits"] for each in txcalc.deploy("gpt2", [card, "h100"]).deployments] == [True, True]
+    with pytest.raises(InputError, match="prompt is \\[1\\], expected a whole number or a text"):
+        txcalc.deploy("gpt2", "h100", load=txcalc.Load(prompt=[1]))  # type: ignore[arg-type]
+    with pytest.raises(InputError, match="load is 5, expected a Load"):
+        txcalc.deploy("gpt2", "h100", load=5)  # type: ignore[arg-type]
+    with pytest.raises(txcalc.TxcalcError, match="no argument named 'promt' \\(did you mean prompt"):
+        txcalc.deploy("gpt2", "h100", promt=5)
 
 
 LLAMA: Any = txcalc.load("llama-3.1-8b")

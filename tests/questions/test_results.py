@@ -22,6 +22,7 @@ import txcalc
 from txcalc import InputError
 from txcalc.cli import app
 from txcalc.questions.answers import Answer
+from txcalc.questions.deploy import DeployComparison
 
 LLAMA = txcalc.load("llama-3.1-8b")
 SMALL = "D=32 h=2 F=64 L=1 V=50"
@@ -122,7 +123,10 @@ def test_a_result_is_its_commands_document_and_typed(call: Callable[[], Any], co
     said = CliRunner().invoke(app, [*shlex.split(command), "--json"])
     assert found.to_dict() == json.loads(said.stdout)
     assert found.failed == bool(said.exit_code)
-    if isinstance(found, Answer):  # what it holds is of the types that its class declares
+    if isinstance(found, DeployComparison):  # its rows are of two classes that JSON does not tell apart by a key
+        for row, each in zip(found.to_dict()["deployments"], found.deployments, strict=True):
+            assert convert(row, type(each)).to_dict() == each.to_dict()
+    elif isinstance(found, Answer):  # what it holds is of the types that its class declares
         assert convert(found.to_dict(), type(found)) == found
     else:
         assert list(faults(found.to_dict(), type(found), type(found).__name__, SEEN)) == []

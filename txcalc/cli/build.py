@@ -25,7 +25,7 @@ from txcalc.cli.output import printed, progress
 from txcalc.questions import options as o
 from txcalc.questions.changes import parse_changes
 
-ADAPTERS: tuple[str, ...] = ("prove", "verify")  # commands with an adapter
+ADAPTERS = ("deploy", "prove", "verify")  # commands with an adapter
 FormatName = Literal["table", "json", "csv", "markdown", "latex", "html"]
 
 
@@ -78,7 +78,9 @@ def build(name: str) -> Any:
     function, question = function_of(name), question_of(name)
     adapter: Any = import_module(f"txcalc.cli.{name}").run if name in ADAPTERS else None
     adapted = o.keywords(adapter) if adapter else ()
-    declared = sorted([*adapted, *o.keywords(function), *_taken(question)], key=_order) + _printed(question)
+    printing = [each for each in adapted if isinstance(each.option, o.Option) and each.option.group == "Output"]
+    further = [each for each in adapted if each not in printing]
+    declared = sorted([*further, *o.keywords(function), *_taken(question)], key=_order) + printing + _printed(question)
     models = [each.name for each in declared if isinstance(each.option, o.Argument) and each.option.completes == MODELS]
     repeated = {each.name for each in declared if isinstance(each.option, o.Option) and each.option.repeats}
     once = {each.name: flag_of(each) for each in declared if isinstance(each.option, o.Option) and each.option.once}

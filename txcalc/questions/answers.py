@@ -16,11 +16,12 @@ asked for, or does not apply.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from importlib import import_module
 from pathlib import Path
 from shutil import get_terminal_size
-from typing import TYPE_CHECKING, Any, dataclass_transform
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, dataclass_transform
 
 from msgspec import NODEFAULT, Struct, field, structs, to_builtins
 
@@ -32,6 +33,8 @@ from txcalc.sources.files import writable, write
 if TYPE_CHECKING:
     from txcalc.questions.pictures import Picture
     from txcalc.render.report import Report
+
+Value = TypeVar("Value")
 
 
 def json_key(key: str, default: Any = NODEFAULT) -> Any:
@@ -48,7 +51,10 @@ class Answer(Struct, frozen=True, omit_defaults=True):
         return json.loads(self._to_json(None))  # type: ignore[no-any-return]
 
     def _to_json(self, indent: int | None) -> str:
-        return json.dumps(to_builtins(self), indent=indent, ensure_ascii=False, allow_nan=False)
+        return json.dumps(self._document(), indent=indent, ensure_ascii=False, allow_nan=False)
+
+    def _document(self) -> dict[str, Any]:
+        return to_builtins(self, enc_hook=lambda deferred: deferred.value)  # type: ignore[no-any-return]
 
     def __hash__(self) -> int:
         return hash(self._to_json(None))
@@ -57,6 +63,17 @@ class Answer(Struct, frozen=True, omit_defaults=True):
         values = {name: getattr(self, name) for name in self.__struct_fields__}
         plain = (f"{name}={value!r}" for name, value in values.items() if isinstance(value, str | int | float))
         return f"{type(self).__name__}({', '.join(plain)})"
+
+
+class Deferred(Generic[Value]):
+    """A figure that takes long and that few tables show: it is computed when it is first read."""
+
+    def __init__(self, compute: Callable[[], Value]) -> None:
+        self.compute = compute
+
+    @cached_property
+    def value(self) -> Value:
+        return self.compute()
 
 
 class Known(Answer):
@@ -96,7 +113,8 @@ class Result(Answer, Framed, kw_only=True):
 
     def to_json(self) -> str:
         """The JSON document: exact integers, keys in the order of the schema."""
-        return structs.replace(self, draw=None)._to_json(2)
+        functions = [name for name in self.__struct_fields__ if callable(getattr(self, name))]
+        return structs.replace(self, **dict.fromkeys(functions))._to_json(2)
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON document as dicts, lists and plain values."""

@@ -16,7 +16,7 @@ from msgspec import structs
 from txcalc.errors import Fault, InputError, P, R, WrongCall
 from txcalc.model import Model
 from txcalc.num import counted, whole
-from txcalc.questions.options import Argument, Length, Lengths, Names, Option, declared, keywords
+from txcalc.questions.options import Argument, Length, Lengths, Names, Option, Options, declared, fields, keywords
 from txcalc.sources import load
 from txcalc.units import parse_count, parse_tokens
 
@@ -30,13 +30,17 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
     Reads earlier names of keywords, and fields of classes of options as keywords of the function.
     """
     taken = signature(function)
+    further: tuple[str, ...] = ()
+    named = [each for each in taken.parameters.values() if each.kind is not Parameter.VAR_KEYWORD]
+    if grouping := len(named) < len(taken.parameters):  # **options: for type checkers, the fields of its options
+        taken, further = taken.replace(parameters=named), tuple(each.name for each in keywords(function))
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         given: dict[str, Any] = dict(kwargs)
-        if not given.keys() <= taken.parameters.keys():
+        if grouping or not given.keys() <= taken.parameters.keys():
             given = grouped(function, given)
-        bound = WrongCall.unless(function.__name__, taken, args, given)
+        bound = WrongCall.unless(function.__name__, taken, args, given, further)
         faults = []
         for name, value in bound.arguments.items():
             several = taken.parameters[name].kind is Parameter.VAR_POSITIONAL
@@ -46,6 +50,7 @@ def checked(function: Callable[P, R]) -> Callable[P, R]:
             raise InputError(f"{function.__name__}", faults)
         return function(*bound.args, **bound.kwargs)
 
+    vars(call)["__signature__"] = taken
     return call
 
 
@@ -57,7 +62,7 @@ def grouped(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, An
     faults = []
     for name, value in given.items():
         keyword = known.get(name)
-        if keyword is None:
+        if keyword is None or isinstance(value, Options):
             values[name] = value
         elif not keyword.group:
             values[keyword.name] = value
@@ -66,9 +71,9 @@ def grouped(function: Callable[..., Any], given: dict[str, Any]) -> dict[str, An
             groups.setdefault(keyword.group, {})[keyword.name] = value
     if faults:
         raise InputError(function.__name__, faults)
-    for name, fields in groups.items():
+    for name, changes in groups.items():
         default = signature(function).parameters[name].default
-        values[name] = structs.replace(values.get(name, default), **fields)
+        values[name] = structs.replace(values.get(name, default), **changes)
     return values
 
 
@@ -85,9 +90,10 @@ def hint_of(function: Any, name: str) -> Any:
 
 
 def _faults(name: str, value: Any, hint: Any) -> list[Fault]:
-    """The fault of a value of another type."""
+    """The faults of a value of another type, or of such fields of a class of options."""
     if _fits(value, hint):
-        return []
+        options = fields(type(value)) if isinstance(value, Options) else ()
+        return [fault for each in options for fault in _faults(each.name, getattr(value, each.name), each.hint)]
     words = ", ".join(dict.fromkeys(_words(hint)))
     return [Fault(name, value, " or ".join(words.rsplit(", ", 1)))]
 
@@ -122,7 +128,7 @@ def _words(hint: Any) -> Iterator[str]:
     elif get_origin(hint) is Sequence:
         yield "a list of them" if inner[0] is Any else f"a list of {' or '.join(_words(inner[0]))}"
     elif hint not in (None, NoneType):
-        yield WORDS.get(get_origin(hint) or hint, "another kind")
+        yield WORDS.get(get_origin(hint) or hint) or f"{'an' if hint.__name__[0] in 'AEIOU' else 'a'} {hint.__name__}"
 
 
 WORDS = {

@@ -13,7 +13,17 @@ from collections.abc import Callable, Sequence
 from functools import cache
 from inspect import Parameter, signature
 from sys import modules
-from typing import TYPE_CHECKING, Annotated, Any, ForwardRef, Literal, NamedTuple, TypeVar
+from typing import (
+    TYPE_CHECKING,
+    Annotated,
+    Any,
+    ForwardRef,
+    Literal,
+    NamedTuple,
+    TypeVar,
+    dataclass_transform,
+    get_args,
+)
 
 from msgspec import Struct
 
@@ -64,8 +74,13 @@ class Argument(NamedTuple):
     optional: bool = False
 
 
+@dataclass_transform(frozen_default=True, kw_only_default=True)  # for type checkers alone
 class Options(Struct, frozen=True, kw_only=True):
-    """Options that belong together: one argument of the library, each field an option of the command line."""
+    """Options that belong together: one argument of the library, each field an option of the command line.
+
+    The library takes a field as a keyword too: `deploy(…, rate="5/s")` is `deploy(…, load=Load(rate="5/s"))`. A
+    function with such arguments ends with `**options: Any`, for type checkers alone.
+    """
 
 
 class Question(NamedTuple):
@@ -98,6 +113,7 @@ SOURCE_HELP = (
 SourceArgument = Annotated["Source", Argument(SOURCE_HELP, "SOURCE", "source")]
 SourcesArgument = Annotated["Source", Argument(SOURCE_HELP, "SOURCE…", "source")]
 OptionalSources = Annotated["Source", Argument(SOURCE_HELP, "SOURCE…", "source", optional=True)]
+SourceListArgument = Annotated["Source | Sequence[Source]", Argument(SOURCE_HELP, "SOURCE…", "source")]
 
 Length = int | str  # 2048 or "2k"
 Lengths = int | str | Sequence[int | str]
@@ -203,18 +219,35 @@ class Keyword(NamedTuple):
 
 @cache
 def keywords(function: Callable[..., Any]) -> tuple[Keyword, ...]:
-    """The declared parameters of a function, those of its classes of options one by one."""
-    found = []
+    """The declared parameters of a function, those of its classes of options field by field."""
+    found: list[Keyword] = []
     for name, parameter in signature(function).parameters.items():
         hint, option = declared(function.__annotations__.get(name, Any), function.__module__)
-        if isinstance(hint, type) and issubclass(hint, Options):
-            for key, annotation in hint.__annotations__.items():
-                inner, its = declared(annotation, hint.__module__)
-                if its is not None:
-                    found.append(Keyword(key, its, inner, getattr(parameter.default, key), name))
+        if group := options_class(hint):
+            found += [
+                each._replace(default=getattr(parameter.default, each.name), group=name) for each in fields(group)
+            ]
         elif option is not None:
             positional = parameter.kind is not Parameter.KEYWORD_ONLY
             found.append(Keyword(name, option, hint, parameter.default, positional=positional))
+    return tuple(found)
+
+
+def options_class(hint: Any) -> type[Options] | None:
+    """The class of options that an argument takes, be it one of several kinds: `Engine | str`."""
+    kinds = (each for each in (hint, *get_args(hint)) if isinstance(each, type))
+    return next((each for each in kinds if issubclass(each, Options)), None)
+
+
+@cache
+def fields(group: type[Options]) -> tuple[Keyword, ...]:
+    """The fields of a class of options."""
+    found = []
+    defaults = dict(zip(group.__struct_fields__, group.__struct_defaults__, strict=True))
+    for name, annotation in group.__annotations__.items():
+        hint, option = declared(annotation, group.__module__)
+        if option is not None:
+            found.append(Keyword(name, option, hint, defaults[name]))
     return tuple(found)
 
 

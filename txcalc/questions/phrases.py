@@ -117,8 +117,8 @@ def drafts(text: int | str | None) -> tuple[int | None, str | None]:
     return int(number), source if colon else None
 
 
-def ways(given: Mapping[str, int | str]) -> dict[str, int]:
-    """The degrees tp, pp, dp and ep that are numbers; `auto` ones are left out."""
+def degrees(given: Mapping[str, int | str]) -> dict[str, int]:
+    """The degrees of parallelism that are numbers; `auto` ones are left out."""
     written = {name: str(value) for name, value in given.items()}
     faults = [
         Fault(f"--{name}", text, "a whole number or auto")

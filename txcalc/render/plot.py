@@ -10,18 +10,11 @@ from math import prod
 from typing import Any
 
 from txcalc.errors import InputError
-from txcalc.hardware import peak
 from txcalc.ledger import KINDS, Ledger, walk
 from txcalc.model import MAX_TOKENS, Model
-from txcalc.num import ceil_div
-from txcalc.parts.part import Workload
-from txcalc.planning.serving.deployment import Plan
-from txcalc.planning.serving.layout_time import LayoutTime
-from txcalc.planning.serving.speed import Serving
 from txcalc.questions.pictures import (
     MAX_LINES,
     USUAL_CONTEXTS,
-    Mark,
     Panel,
     Picture,
     PlotAxis,
@@ -29,9 +22,7 @@ from txcalc.questions.pictures import (
     between,
     picture_convention,
 )
-from txcalc.render.deploy import SIGNS
 from txcalc.symbols import BY_LETTER
-from txcalc.units import iec, seconds, short, si_bytes
 
 MOST_POINTS = 20_000
 MOST_MODELS = 8
@@ -147,115 +138,3 @@ def _letter(axis: Mapping[str, Any]) -> PlotAxis:
 def _wide(values: Sequence[int]) -> bool:
     """Whether positive numbers span three octaves or more."""
     return min(values) > 0 and max(values) >= 8 * min(values)
-
-
-def deploy(plan: Plan, speed: Serving | None = None) -> Picture:
-    """Memory of the fullest accelerator against the context, stacked, with its capacity; and for a timed plan latency
-    against batch and number of GPUs, the Pareto front, and a roofline with the operations."""
-    from txcalc.render import loads
-
-    panels = [_memory(plan)]
-    if speed and speed.chosen.tpot:
-        panels += [_latency(speed), *loads.panels(speed)]
-    if speed:
-        panels.append(_roofline(speed))
-    planner, engine = plan.planner, plan.planner.engine
-    sequences = "1 sequence" if plan.concurrency == 1 else f"{plan.concurrency:,} sequences"
-    said = (
-        f"{sequences} of {plan.context:,} tokens; weights {engine.weights.name}, cache {engine.kv} in pages of "
-        f"{engine.block} tokens; reserve {engine.reserve}"
-    )
-    best = plan.best.layout
-    return Picture(f"{planner.model.name} on {best.gpus} × {planner.accelerator.title}, {best}", said, panels)
-
-
-def _memory(plan: Plan) -> Panel:
-    planner, best, asked = plan.planner, plan.best, plan.context
-    memory = planner.accelerator.memory
-    longest = plan.max_context
-    high = min(MAX_TOKENS, 2 * max(asked, longest or asked))
-    xs = between(min(1 << 10, asked), high, [asked, *([longest] if longest else [])])
-    gpus = [planner.fullest(best.layout, n, plan.concurrency) for n in xs]
-    parts: dict[str, list[int]] = {
-        "weights": [gpu.weights for gpu in gpus],
-        "reserve": [gpu.reserve for gpu in gpus],
-        "activations": [gpu.peak for gpu in gpus],
-        "cache": [gpu.cache for gpu in gpus],
-    }
-    series = [Series(name, xs, ys, list(SIGNS).index(name)) for name, ys in parts.items()]
-    marks = [Mark(f"memory: {iec(memory)}", y=memory), Mark(f"asked: {asked:,}", asked)]
-    if longest:
-        marks.append(Mark(f"longest that fits: {longest:,}", longest))
-    x, y = PlotAxis("context of every sequence (tokens)", "tokens", 2), PlotAxis("memory", "bytes")
-    return Panel("Memory of the fullest GPU", x, y, series, marks, "stack")
-
-
-def _latency(speed: Serving) -> Panel:
-    points = [point for point in speed.batches if point.tpot]
-    xs = [point.sequences for point in points]
-    figures = [point.tpot for point in points if point.tpot]
-    series = [
-        Series("achievable", xs, [figure.achievable for figure in figures], 0, marked=frozenset(xs)),
-        Series("floor: no server is faster", xs, [figure.floor for figure in figures], 0, True, frozenset(xs)),
-    ]
-    marks = [Mark(f"asked: {speed.chosen.sequences:,}", speed.chosen.sequences)]
-    for what, each in zip(("weights", "weights and cache"), speed.ridge or (), strict=False):
-        ridge = (each or 0) * speed.chosen.layout.dp
-        if 0 < ridge <= max(xs):
-            marks.append(Mark(f"computes as long as it reads {what}: {ridge:,}", ridge))
-    if speed.limits.tpot is not None:
-        marks.append(Mark(f"limit: {seconds(speed.limits.tpot)}", y=speed.limits.tpot))
-    x, y = PlotAxis("sequences at once", "sizes", 2), PlotAxis("time per output token", "seconds", 10)
-    return Panel(f"Latency of a decode step at {speed.plan.context:,} tokens", x, y, series, marks)
-
-
-def _roofline(speed: Serving) -> Panel:
-    """The roofline: the accelerator's ceiling and the estimated rate of each kind of operation against its arithmetic
-    intensity (FLOPs per byte of minimum traffic), for a decode step at the context and a prefill chunk."""
-    plan, pace = speed.plan, speed.pace
-    accelerator, engine = plan.planner.accelerator, plan.planner.engine
-    steps: list[tuple[str, Workload]] = []
-    if pace.caching:
-        each = ceil_div(plan.concurrency, pace.layout.dp)
-        work = pace.decode(ceil_div(each, min(pace.layout.pp, each)), plan.context)
-        steps.append((f"decode, batch {work.batch:,}", work))
-    if not pace.encodes:
-        tokens = min(speed.prompt, engine.chunk) if pace.caching else speed.prompt
-        work = pace.model.workload(1, tokens, logits="last")
-        steps.append((f"prefill of {tokens:,}" if pace.caching else f"a pass over {tokens:,}", work))
-    placed = [(what, kind, *point) for what, work in steps for kind, point in _placed(pace, work).items()]
-    kinds = sorted({kind for _, kind, *_ in placed}, key=KINDS.index)
-    series = [
-        Series(f"{kind.replace('_', ' ')}, {what}", [x], [y], kinds.index(kind), what != steps[0][0], frozenset([x]))
-        for what, kind, x, y in placed
-    ]
-    peaks = {dtype: peak(accelerator, dtype) for dtype in (engine.weights.dtype, pace.ranks[0].wide)}
-    ridges = {dtype: Fraction(most, accelerator.bandwidth) for dtype, most in peaks.items()}
-    low = min([*(x for _, _, x, _ in placed), *ridges.values()]) / 2
-    high = max([*(x for _, _, x, _ in placed), *ridges.values()]) * 2
-    for i, (dtype, most) in enumerate(peaks.items()):
-        xs = [low, ridges[dtype], high]
-        ys = [accelerator.bandwidth * Fraction(x) if x < ridges[dtype] else most for x in xs]
-        series.append(Series(f"roof: {short(most)}FLOP/s in {dtype}", xs, ys, -1 - i))
-    x, y = PlotAxis("FLOPs per byte of weights and cache", log=10), PlotAxis("FLOP/s per GPU, achievable", log=10)
-    return Panel(f"Roofline: {si_bytes(accelerator.bandwidth)}/s, and operations below it", x, y, series)
-
-
-def _placed(pace: LayoutTime, work: Workload) -> dict[str, tuple[Fraction, Fraction]]:
-    """Arithmetic intensity and FLOP/s of every kind of matrix product, over all stages."""
-    flops: dict[str, int] = {}
-    moved: dict[str, float] = {}
-    spent: dict[str, float] = {}
-    for rank in pace.ranks:
-        copies = rank.stage.copies
-        for kind, number in walk(rank.stage.root, work).by_kind("flops_masked").items():
-            flops[kind] = flops.get(kind, 0) + number * copies
-        for kind, cost in rank.parts(work).items():
-            held = (cost.least_weights + cost.least_cache) * rank.accelerator.bandwidth
-            moved[kind] = moved.get(kind, 0.0) + held * copies
-            spent[kind] = spent.get(kind, 0.0) + cost.achievable * copies
-    return {
-        kind: (Fraction(number) / Fraction(moved[kind]), Fraction(number) / Fraction(spent[kind]))
-        for kind, number in flops.items()
-        if number and moved.get(kind) and spent.get(kind)
-    }

@@ -145,6 +145,8 @@ class DataReport(Struct, frozen=True):
 
 
 AnyReport = Report | DataReport
+# Characters of memory by purpose, in bars and stacks.
+MEMORY_SIGNS = {"weights": "█", "cache": "▓", "activations": "▒", "reserve": "░", "free": "·"}
 
 
 def as_json(report: DataReport) -> str:

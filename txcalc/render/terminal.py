@@ -9,8 +9,8 @@ from itertools import pairwise
 from typing import Any
 
 from txcalc.questions.pictures import Panel, Picture, PlotAxis
-from txcalc.render.deploy import SIGNS
 from txcalc.render.draw import extent, folded, said, ticks, tracks
+from txcalc.render.report import MEMORY_SIGNS
 
 HEIGHT = 16  # rows of a panel
 
@@ -152,7 +152,7 @@ def _stacked(canvas: Any, panel: Panel, place: Any, columns: int) -> Iterator[st
     """Layers, drawn with the signs of the report's bars."""
     xs = [place(x, 1)[0] for x in panel.series[0].xs]
     below = [Fraction(0)] * len(xs)
-    signs = [SIGNS.get(line.label, LAYERS[line.of % len(LAYERS)]) for line in panel.series]
+    signs = [MEMORY_SIGNS.get(line.label, LAYERS[line.of % len(LAYERS)]) for line in panel.series]
     for line, sign in zip(panel.series, signs, strict=True):
         above = [base + Fraction(y) for base, y in zip(below, line.ys, strict=True)]
         for column in range(columns):

@@ -33,7 +33,7 @@ from txcalc.planning.serving.layout_time import LayoutTime
 from txcalc.planning.serving.points import SpeculativeDecoding, Timer, request
 from txcalc.planning.serving.rank_time import RankTime
 from txcalc.planning.serving.speed import Serving, notes_of_plan, serve, sizes
-from txcalc.render.serving import parts as by_part
+from txcalc.questions.deployment import part_costs as by_part
 from txcalc.sources import build
 from txcalc.sources.presets import names
 
@@ -486,7 +486,7 @@ def test_a_pass_without_answers_has_no_output() -> None:
     model = load("bert-base")
     timer = Timer(Planner(model, hardware.load("l4"), engine(model)), request(512), 512)
     point = timer.point(Layout(), 4)
-    assert (point.output, point.tpot, point.answer) == (0, None, 1)
+    assert (point.decode_tokens_per_s_gpu, point.tpot, point.answer) == (0, None, 1)
 
 
 @given(st.integers(0, 3000), st.lists(st.integers(0, 3000), max_size=3))
@@ -674,8 +674,8 @@ def test_no_point_beats_one_of_the_front() -> None:
     for best in found.front:
         for other in found.points:
             assert best.steady.tpot and other.steady.tpot
-            quicker, more = other.steady.tpot < best.steady.tpot, other.served > best.served
-            assert not (quicker and other.served >= best.served)
+            quicker, more = other.steady.tpot < best.steady.tpot, other.tokens_per_s_gpu > best.tokens_per_s_gpu
+            assert not (quicker and other.tokens_per_s_gpu >= best.tokens_per_s_gpu)
             assert not (more and other.steady.tpot <= best.steady.tpot)
     assert {p.sequences for p in found.batches} >= {1, 2, 4, 16, found.plan.best.max_concurrency}
     three, rate = serving("llama-3.1-8b", concurrency=3), serving("llama-3.1-8b", concurrency=3, rate=1.0)
@@ -688,7 +688,7 @@ def test_the_cheapest_point_is_the_largest_load_within_the_limit() -> None:
     assert point and point.steady.tpot and point.steady.tpot <= 0.012
     timer = Timer(found.plan.planner, found.request, 4096)
     assert (timer.steady(ONE, point.sequences + 1).tpot or 0) > 0.012
-    assert point.seconds == min(p.seconds for p in found.points if found.limits.met(p))
+    assert point.gpu_seconds == min(p.gpu_seconds for p in found.points if found.limits.met(p))
     assert point.last(2048) == pytest.approx(point.sequences * 2048 / found.pace.prefill_rate(2048))
     assert found.limits.met(point) and not found.unmet  # one user is within it, too
     assert serving("llama-3.1-8b", ttft=0.001).unmet and not serving("llama-3.1-8b", ttft=9.0).unmet
@@ -700,11 +700,11 @@ def test_costs_are_gpu_time() -> None:
     point = found.chosen
     assert point.layout.gpus == 4
     each = 1e-3 * 4 / point.steady.rate  # of a request
-    assert point.million_output(3.6) == pytest.approx(1e6 * each / 1024)
+    assert point.cost_per_million_output(3.6) == pytest.approx(1e6 * each / 1024)
     whole = found.pace.prefill_rate(1024)
-    assert point.million_input(3.6) == pytest.approx(1e6 * 1e-3 * 4 / whole)
-    assert point.million_input(3.6) == pytest.approx(1e6 * each * point.steady.utilisation / 1024)
-    assert point.joules(700) == pytest.approx(700 * 4 / point.steady.rate / 1024)
+    assert point.cost_per_million_input(3.6) == pytest.approx(1e6 * 1e-3 * 4 / whole)
+    assert point.cost_per_million_input(3.6) == pytest.approx(1e6 * each * point.steady.utilisation / 1024)
+    assert point.joules_per_token(700) == pytest.approx(700 * 4 / point.steady.rate / 1024)
 
 
 def test_a_cache_is_multiplied_in_its_own_dtype_at_best() -> None:
@@ -718,7 +718,7 @@ def test_copies_share_the_users() -> None:
     two = serving("llama-3.1-8b", gpus=2, concurrency=10)
     copies = next(p for p in two.points if p.layout == Layout(dp=2) and p.sequences == 8)
     assert copies.tpot == pace("llama-3.1-8b").step(4, 2048)
-    assert copies.output == pytest.approx(4 / copies.tpot.achievable)
+    assert copies.decode_tokens_per_s_gpu == pytest.approx(4 / copies.tpot.achievable)
     assert sizes(11, 2) == [2, 4, 8, 10] and sizes(1, 2) == [] and sizes(9, 1, 3) == [1, 2, 3, 4, 8, 9]
 
 

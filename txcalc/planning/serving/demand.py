@@ -91,7 +91,7 @@ def overload(utilisation: float, decoding: float, rate: float) -> Steady:
     return Steady(inf, None, inf, rate, utilisation, decoding, lasts=False)
 
 
-class Answered(FrozenStruct):
+class Throughput(FrozenStruct):
     """The throughput and cost of `gpus` accelerators at a load; `answer` in tokens."""
 
     steady: Steady
@@ -108,18 +108,18 @@ class Answered(FrozenStruct):
         return self.steady.rate
 
     @property
-    def served(self) -> float:
+    def tokens_per_s_gpu(self) -> float:
         """Answer tokens per second and GPU."""
         return self.rate * self.answer / self.gpus
 
     @property
-    def seconds(self) -> float:
+    def gpu_seconds(self) -> float:
         """GPU-seconds per request."""
         return self.gpus / self.rate
 
-    def million_output(self, price: float) -> float:
+    def cost_per_million_output(self, price: float) -> float:
         """Total cost, prompts included, per million answer tokens, at a price per GPU-hour."""
-        return price / 3600 * 1e6 / self.served
+        return price / 3600 * 1e6 / self.tokens_per_s_gpu
 
 
 class StepCurve:

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping
 from txcalc.errors import Fault, InputError
 from txcalc.planning.layout import Group, Layout
 from txcalc.planning.links import NODE, seconds
-from txcalc.planning.serving.demand import Answered, Steady
+from txcalc.planning.serving.demand import Steady, Throughput
 from txcalc.planning.serving.deployment import LayoutCapacity, Planner
 from txcalc.planning.serving.durations import BoundedTime
 from txcalc.planning.serving.points import Request, Slo, Timer
@@ -24,7 +24,7 @@ SPLITS = 16  # the most splits that are tried
 LAYOUTS = 12  # layouts of each pool that are combined
 
 
-class Pools(Answered):
+class Pools(Throughput):
     """Two pools with their layouts.
 
     handed    bytes of a prompt's cache, and the seconds of their way from rank to rank, all ranks at once

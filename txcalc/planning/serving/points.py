@@ -16,7 +16,7 @@ from msgspec import Struct
 from txcalc.errors import Fault, InputError
 from txcalc.num import ceil_div
 from txcalc.planning.layout import SERVING_ORDER, Layout
-from txcalc.planning.serving.demand import ROUNDS, Answered, Demand, Steady, StepCurve
+from txcalc.planning.serving.demand import ROUNDS, Demand, Steady, StepCurve, Throughput
 from txcalc.planning.serving.deployment import MOST_SEQUENCES, Planner
 from txcalc.planning.serving.durations import BoundedTime
 from txcalc.planning.serving.engine_profiles import latency
@@ -206,35 +206,35 @@ class Slo(NamedTuple):
         return steady.lasts and not slow and not late
 
 
-class OperatingPoint(Answered):
+class OperatingPoint(Throughput):
     """A layout at a number of concurrent sequences.
 
     ttft      a prompt alone
     tpot      a bare decode step at the full context, divided by the expected tokens of a step; None: the model does not
               decode
-    output    tokens per second and GPU of decode alone
-    input     prompt tokens per second and GPU of prefill alone
+    decode_tokens_per_s_gpu   tokens per second and GPU of decode alone
+    prompt_tokens_per_s_gpu   prompt tokens per second and GPU of prefill alone
     answer    tokens per answer
     steady    of all GPUs, prefill and decode interleaved
-    held      sequences in the decode step of `tpot`: as many as fit at the full context and the engine runs
+    running   sequences in the decode step of `tpot`: as many as fit at the full context and the engine runs
     """
 
     layout: Layout
     sequences: int
     ttft: BoundedTime
     tpot: BoundedTime | None
-    output: float
-    input: float
+    decode_tokens_per_s_gpu: float
+    prompt_tokens_per_s_gpu: float
     answer: int
     steady: Steady
-    held: int
+    running: int
 
     def last(self, prompt: int) -> float:
         """TTFT of the last sequence in seconds, if all prompts arrive at once."""
-        return self.sequences * prompt / self.input / self.layout.gpus
+        return self.sequences * prompt / self.prompt_tokens_per_s_gpu / self.layout.gpus
 
     @property
-    def user(self) -> float:
+    def tokens_per_s_user(self) -> float:
         """Tokens per second and sequence of a bare decode step."""
         return 1 / self.tpot.achievable if self.tpot else 0.0
 
@@ -242,13 +242,13 @@ class OperatingPoint(Answered):
     def gpus(self) -> int:
         return self.layout.gpus
 
-    def million_input(self, price: float) -> float:
+    def cost_per_million_input(self, price: float) -> float:
         """Cost of prefill per million prompt tokens, at a price per GPU-hour."""
-        return price / 3600 * 1e6 / self.input
+        return price / 3600 * 1e6 / self.prompt_tokens_per_s_gpu
 
-    def joules(self, watts: int) -> float:
+    def joules_per_token(self, watts: int) -> float:
         """Joules per answer token, prefill included, if every GPU draws `watts`."""
-        return watts / self.served
+        return watts / self.tokens_per_s_gpu
 
 
 class Timer:
@@ -293,15 +293,15 @@ class Timer:
         per_gpu, answer = prefill_rate * layout.dp / layout.gpus, self.asked.answer
         if not pace.caching:
             return OperatingPoint(
-                layout=layout, sequences=sequences, ttft=ttft, tpot=None, output=0.0, input=per_gpu, answer=1,
-                steady=steady, held=sequences,
+                layout=layout, sequences=sequences, ttft=ttft, tpot=None, decode_tokens_per_s_gpu=0.0,
+                prompt_tokens_per_s_gpu=per_gpu, answer=1, steady=steady, running=sequences,
             )  # fmt: skip
-        held = min(sequences, most, self.at_once * layout.dp)
-        tpot = self.step(layout, held)
-        output = held / tpot.achievable / layout.gpus
+        running = min(sequences, most, self.at_once * layout.dp)
+        tpot = self.step(layout, running)
+        decode = running / tpot.achievable / layout.gpus
         return OperatingPoint(
-            layout=layout, sequences=sequences, ttft=ttft, tpot=tpot, output=output, input=per_gpu, answer=answer,
-            steady=steady, held=held,
+            layout=layout, sequences=sequences, ttft=ttft, tpot=tpot, decode_tokens_per_s_gpu=decode,
+            prompt_tokens_per_s_gpu=per_gpu, answer=answer, steady=steady, running=running,
         )  # fmt: skip
 
     def steady(self, layout: Layout, clients: int) -> Steady:

@@ -95,10 +95,14 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
             found[self.chosen.sequences] = self.chosen
         return [found[n] for n in sorted(found)]
 
+    @property
+    def timed_choices(self) -> list[LayoutCapacity]:
+        """Layouts that can be timed, best first."""
+        return [choice for choice in self.plan.choices[:MOST_LAYOUTS] if self.timer.known(choice.layout)]
+
     @cached_property
     def points(self) -> list[OperatingPoint]:
-        choices = (choice for choice in self.plan.choices[:MOST_LAYOUTS] if self.timer.known(choice.layout))
-        return [point for choice in choices for point in self._timed(choice)]
+        return [point for choice in self.timed_choices for point in self._timed(choice)]
 
     def _timed(self, choice: LayoutCapacity) -> list[OperatingPoint]:
         also = within(self.timer, choice, self.limits)
@@ -138,17 +142,17 @@ class Serving(Struct, frozen=True, eq=False, dict=True):
         """The Pareto front of TPOT and tokens per second and GPU, quickest first."""
         found: list[OperatingPoint] = []
         for _, _, point in sorted(
-            ((p.steady.tpot, -p.served, p) for p in self.points if p.steady.tpot),
+            ((p.steady.tpot, -p.tokens_per_s_gpu, p) for p in self.points if p.steady.tpot),
             key=lambda timed: timed[:2],
         ):
-            if not found or point.served > found[-1].served:
+            if not found or point.tokens_per_s_gpu > found[-1].tokens_per_s_gpu:
                 found.append(point)
         return found
 
     @property
     def cheapest(self) -> OperatingPoint | None:
         within = [point for point in self.points if point.tpot and self.limits.met(point)]
-        return min(within, key=lambda p: p.seconds, default=None)
+        return min(within, key=lambda p: p.gpu_seconds, default=None)
 
     @cached_property
     def busiest(self) -> OperatingPoint | None:

@@ -15,11 +15,11 @@ from txcalc.hardware import Accelerator
 from txcalc.model import Model
 from txcalc.planning.serving.deployment import Gpu, Plan, Planner
 from txcalc.planning.serving.engine import engine
+from txcalc.planning.serving.launch import command
 from txcalc.planning.serving.points import OperatingPoint, request
 from txcalc.planning.serving.sizing import arrange
 from txcalc.planning.serving.speed import Serving, serve
 from txcalc.planning.training.answer import Training
-from txcalc.render.emit import command
 from txcalc.render.train import data as train_data
 
 CONTEXTS = (2048, 8192, 32768, 131072)
@@ -128,7 +128,7 @@ def _held(gpu: Gpu) -> dict[str, Any]:
 def _speed(point: OperatingPoint) -> dict[str, Any]:
     """The steady state of a point, or the fact that it has none."""
     steady = point.steady
-    found: dict[str, Any] = {"layout": str(point.layout), "users": point.sequences, "served": point.served}
+    found: dict[str, Any] = {"layout": str(point.layout), "users": point.sequences, "served": point.tokens_per_s_gpu}
     if steady.timed:
         found |= {"ttft": steady.ttft, "tpot": steady.tpot, "e2e": steady.e2e, "rate": steady.rate, "line": steady.line}
     return found

@@ -1,0 +1,646 @@
+"""`deploy`: does a model fit on accelerators, how fast is it, what does it cost?"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from txcalc.errors import Fault, InputError
+from txcalc.hardware import Accelerator, load as load_accelerator
+from txcalc.model import Model
+from txcalc.planning.serving import points, traffic
+from txcalc.planning.serving.deployment import Plan, Planner, beside
+from txcalc.planning.serving.engine import engine as engine_config, parse_reserve
+from txcalc.planning.serving.engine_memory import EngineMemory
+from txcalc.planning.serving.engine_profiles import EngineProfile, offloading, profile
+from txcalc.planning.serving.offload import OffloadRequest, parse_offload
+from txcalc.planning.serving.sizing import arrange, fewer_users, rentable
+from txcalc.planning.serving.speed import Serving, check_budget, serve
+from txcalc.questions import deployment, options as o, phrases
+from txcalc.questions.answers import Answer, Result
+from txcalc.questions.arguments import checked, length, maybe, models
+from txcalc.questions.deployment import (
+    AcceleratorInfo,
+    Degrees,
+    EngineInfo,
+    LayoutFit,
+    Point,
+    Speed,
+    StageMemory,
+    Workload,
+)
+from txcalc.questions.model_info import ModelInfo
+from txcalc.units import parse_rate, parse_seconds, three
+
+if TYPE_CHECKING:
+    from txcalc.planning.serving.points import Request, Slo
+
+CHUNK = 8192  # default tokens per prefill chunk
+LENGTHS = "N|N±M|N..M|@FILE"
+Time = float | str  # seconds, or "200ms"
+
+
+class Parallelism(o.Options):
+    """GPUs of each kind of parallelism, where they are not to be chosen; and how nodes are linked.
+
+    >>> import txcalc
+    >>> str(txcalc.deploy("llama-3.1-8b", "h100", layout=txcalc.Parallelism(tp=2, dp=2)).layout)
+    'tp=2 dp=2'
+    """
+
+    tp: Annotated[int | str, o.Option("Tensor parallel (a number, or auto).", "N|auto", "Engine")] = "auto"
+    pp: Annotated[int | str, o.Option("Pipeline parallel (a number, or auto).", "N|auto", "Engine")] = "auto"
+    dp: Annotated[int | str, o.Option("Data parallel (a number, or auto).", "N|auto", "Engine")] = "auto"
+    ep: Annotated[int | str, o.Option("Expert parallel (a number, or auto).", "N|auto", "Engine")] = "auto"
+    etp: Annotated[int | None, o.Option("Ranks that split each expert, across --dp replicas too.", "N", "Engine")] = (
+        None
+    )
+    node: Annotated[int | None, o.NODE] = None
+    network: Annotated[o.Length | None, o.NETWORK] = None
+
+    def given(self) -> dict[str, int]:
+        """The degrees that are numbers."""
+        return phrases.degrees({"tp": self.tp, "pp": self.pp, "dp": self.dp, "ep": self.ep, "etp": self.etp or "auto"})
+
+
+class Engine(o.Options):
+    """How the engine runs: steps, pages, the memory it takes, what it keeps in host RAM, pools and adapters."""
+
+    block: Annotated[o.Length, o.BLOCK] = 16
+    chunk: Annotated[o.Length | None, o.CHUNK.more("Default: 8192, or the engine's own.")] = None
+    engine: Annotated[str, o.ENGINE] = "none"
+    max_num_seqs: Annotated[
+        o.Length | None,
+        o.Option("Maximum sequences per step (default: the engine's).", "N", "Engine", parse=o.parse_tokens),
+    ] = None
+    poll: Annotated[int, o.Option("Decode steps between admissions of new requests (SGLang).", "N", "Engine")] = 1
+    gather: Annotated[
+        int | None,
+        o.Option(
+            "Expert-parallel replicas admit prompts together, after at most N steps (TensorRT-LLM).", "N", "Engine"
+        ),
+    ] = None
+    reserve: Annotated[str | None, o.RESERVE.more("Default: the engine's own, or 10%.")] = None
+    ram: Annotated[str | None, o.RAM] = None
+    gpu_layers: Annotated[int | None, o.GPU_LAYERS] = None
+    n_cpu_moe: Annotated[int | str | None, o.N_CPU_MOE] = None
+    pcie: Annotated[str | None, o.PCIE] = None
+    disaggregate: Annotated[
+        int | str | None,
+        o.Option("Disaggregated serving: N of the GPUs for prefill, the others for decode.", "N|auto", "Engine"),
+    ] = None
+    adapters: Annotated[int, o.Option("Loaded LoRA adapters, of which a request uses one.", "N", "Engine")] = 0
+    adapter_rank: Annotated[int, o.Option("Rank of each adapter.", "R", "Engine")] = 0
+
+    def offload(self) -> OffloadRequest | None:
+        """What the host's RAM is to hold."""
+        layers = None if self.n_cpu_moe is None else str(self.n_cpu_moe)
+        return parse_offload(self.ram, self.pcie, self.gpu_layers, layers)
+
+    def sequences(self, known: EngineProfile | None) -> int | None:
+        """The maximum sequences per step. Errors: `InputError` where no engine is named."""
+        number = maybe(self.max_num_seqs, "--max-num-seqs", length)
+        if number is not None and (known is None or not 1 <= number <= 1 << 20):
+            raise InputError("options", ["--max-num-seqs is a number from 1 to 2^20 and needs --engine"])
+        return number
+
+    def config(self, weights: str, kv: str, prefix: int) -> dict[str, Any]:
+        """The arguments of `planning.serving.engine.engine` that depend on neither model nor accelerator."""
+        if self.gather is not None and self.poll != 1:
+            raise InputError("options", ["--poll and --gather exclude each other: both say when requests are admitted"])
+        return dict(
+            weights=weights,
+            kv=kv,
+            block=length(self.block, "--block"),
+            prefix=prefix,
+            adapters=(self.adapters, self.adapter_rank),
+            reserve=None if self.reserve is None else parse_reserve(self.reserve),
+            interval=self.poll if self.gather is None else self.gather,
+            gathers=self.gather is not None,
+        )
+
+
+class Speculation(o.Options):
+    """Speculative decoding: `draft` is a number of tokens per step with a source ("4:llama-3.2-1b"), "mtp" the
+    model's own prediction layer, a bare number a draft without cost."""
+
+    draft: Annotated[
+        int | str | None,
+        o.Option(
+            "Speculative decoding: tokens proposed per step, and the draft model; mtp: the model's own prediction "
+            "layer.",
+            "N[:SOURCE]|mtp",
+            "Engine",
+        ),
+    ] = None
+    acceptance: Annotated[
+        float | str | None, o.Option("Probability that a proposed token is accepted.", "80%|0.8", "Engine")
+    ] = None
+
+
+class Load(o.Options):
+    """Requests: lengths (a number, a range such as "3k..5k" or "4k±1k", or "@FILE"), and when they arrive. Without a
+    rate each of `concurrency` users sends the next request when an answer ends."""
+
+    concurrency: Annotated[o.Length, o.CONCURRENCY] = 1
+    prompt: Annotated[
+        o.Length | None,
+        o.PROMPT.more(
+            "A number, a uniform range, or drawn from a file (default: half of the context).", value=LENGTHS, parse=None
+        ),
+    ] = None
+    answer: Annotated[
+        o.Length | None, o.Option("Tokens per answer (default: the context less the prompt).", LENGTHS, "Traffic")
+    ] = None
+    rate: Annotated[
+        float | str | None,
+        o.Option(
+            "Open loop: requests arrive at random at this rate, in place of --concurrency: 5/s, 300/min.",
+            "N/s",
+            "Traffic",
+        ),
+    ] = None
+    arrivals: Annotated[
+        str | None, o.Option("Open loop: arrival times from a file, in seconds, one per line.", "FILE", "Traffic")
+    ] = None
+    burstiness: Annotated[
+        float, o.Option("Burstiness of --rate: 1 is Poisson, below 1 bursts, above 1 more even.", "B", "Traffic")
+    ] = 1.0
+    simulate: Annotated[
+        bool,
+        o.Option("Also simulate the load request by request: percentiles, goodput, queue.", None, "Traffic"),
+    ] = False
+    requests: Annotated[
+        o.Length | None,
+        o.Option(
+            "Simulated requests (default: 10,000 at a rate, else ten per user).", "N", "Traffic", parse=o.parse_tokens
+        ),
+    ] = None
+    seed: Annotated[int, o.Option("Seed of the simulation.", "N", "Traffic")] = 0
+    prefix_hits: Annotated[
+        float | str, o.Option("Share of each prompt found in the prefix cache.", "30%|0.3", "Traffic")
+    ] = 0
+    shared_prefix: Annotated[
+        o.Length,
+        o.Option(
+            "Tokens of a common prefix (system prompt), cached and computed once.",
+            "N",
+            "Traffic",
+            parse=o.parse_tokens,
+        ),
+    ] = 0
+
+    def simulation(self) -> tuple[int, int | None] | None:
+        """Seed and number of the simulated requests; None: no simulation."""
+        number = maybe(self.requests, "--requests", length)
+        if not self.simulate and (number is not None or self.seed):
+            raise InputError("options", ["--requests and --seed need --simulate"])
+        if number is not None and not 1 <= number <= 10**6:
+            raise InputError("options", [Fault("requests", number, "a whole number from 1 to 1,000,000")])
+        return (self.seed, number) if self.simulate else None
+
+
+class Limits(o.Options):
+    """Limits of the mean latencies at the load, in seconds or as "200ms"."""
+
+    ttft: Annotated[
+        Time | None, o.Option("Limit of the mean time to first token at the load: 200ms, 0.5s.", "TIME", "Traffic")
+    ] = None
+    tpot: Annotated[
+        Time | None, o.Option("Limit of the mean time per output token at the load: 200ms, 0.5s.", "TIME", "Traffic")
+    ] = None
+
+    def slo(self) -> Slo:
+        ttft, tpot = (
+            parse_seconds(value, flag) if isinstance(value, str) else value
+            for flag, value in (("--ttft", self.ttft), ("--tpot", self.tpot))
+        )
+        return points.Slo(ttft, tpot)
+
+
+class Deploy(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
+    """A model deployed on one kind of accelerator.
+
+    cache_tokens   that the cache of one replica holds
+    limit          what does not fit, or would be the first not to
+    layouts        best first, by `rule`
+    memory         of each GPU of every distinct stage
+    largest        the largest load that fits or, if a rate is too high, is within the limits
+    notes          of the model and, with `plan_notes`, of the plan and its speed
+    detail         the printed table has everything
+    launch         a function that writes the command of an engine
+    """
+
+    model: ModelInfo
+    gpu: AcceleratorInfo
+    workload: Workload
+    engine: EngineInfo
+    cache_tokens: int | None
+    fits: bool
+    limit: str
+    headroom_bytes: int
+    max_concurrency: int
+    max_context: int | None
+    min_gpus: int | None
+    layout: Degrees
+    rule: str
+    layouts: tuple[LayoutFit, ...]
+    memory: tuple[StageMemory, ...]
+    speed: Speed | None
+    largest: Point | None
+    assumptions: tuple[str, ...]
+    notes: tuple[str, ...]
+    largest_that_fits: Point | None = None
+    plan_notes: tuple[str, ...] = ()
+    detail: bool = False
+    launch: Any = None
+
+    @property
+    def failed(self) -> bool:
+        """It does not fit, or misses a limit; users who wait count as a failure."""
+        return not self.fits or (self.speed is not None and not self.speed.meets_limits)
+
+    @property
+    def deployments(self) -> tuple[Deploy | Refusal, ...]:
+        """This deployment; of several models or accelerators all of them."""
+        return (self,)
+
+    @checked
+    def to_command(self, engine: str) -> str:
+        """The command that serves the plan with vllm, sglang, trtllm or dynamo. Errors: `InputError` with several
+        deployments."""
+        return self.launch(engine)  # type: ignore[no-any-return]
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """A row per load and layout."""
+        if not self.speed:
+            raise InputError("deploy", ["has no speed, whose loads would be the rows of a data frame"])
+        return [_row(at) for at in (*self.speed.batches, *self.speed.front)]
+
+
+class Refusal(Answer):
+    """A model that cannot run on a kind of accelerator, and why."""
+
+    model: str
+    gpu: str
+    refused: str
+
+
+class DeployComparison(Result, tag_field="schema", tag="txcalc/deploy/1", kw_only=True):
+    """Several models or kinds of accelerator."""
+
+    deployments: tuple[Deploy | Refusal, ...]
+
+    @property
+    def failed(self) -> bool:
+        """None of them serves the load within the limits."""
+        return all(isinstance(each, Refusal) or each.failed for each in self.deployments)
+
+    def _document(self) -> dict[str, Any]:
+        document = super()._document()
+        for row in document["deployments"]:
+            row.pop("schema", None)
+        return document
+
+    @checked
+    def to_command(self, engine: str) -> str:
+        """Errors: `InputError`."""
+        raise InputError("deploy", ["a serving command needs one model and one kind of accelerator"])
+
+    def _rows(self) -> list[dict[str, Any]]:
+        """A row per deployment, at the requested load."""
+        rows: list[dict[str, Any]] = []
+        for each in self.deployments:
+            if isinstance(each, Refusal):
+                rows.append({"model": each.model, "gpu": each.gpu, "fits": None, "refused": each.refused})
+            else:
+                first = {"model": each.model.name, "gpu": each.gpu.name, "fits": each.fits, "refused": None}
+                rows.append({**first, **(_row(each.speed) if each.speed else {})})
+        columns = dict.fromkeys(key for row in rows for key in row)
+        return [{key: row.get(key) for key in columns} for row in rows]
+
+
+def _row(at: Point) -> dict[str, Any]:
+    """A row of a data frame."""
+    return {
+        "layout": " ".join(f"{axis}={ways}" for axis, ways in at.layout.to_dict().items() if axis != "gpus"),
+        "gpus": at.layout.gpus,
+        "users": at.sequences,
+        "ttft_s": at.steady.ttft_s.mean,
+        "tpot_s": at.steady.tpot_s.mean,
+        "tokens_per_s_gpu": at.steady.tokens_per_s_gpu,
+        "cost_per_million_output": at.cost_per_million_output,
+    }
+
+
+@o.question(
+    "txcalc deploy llama-3.1-70b --gpu h100-sxm:8 --context 32k --weights fp8 --price 2.5 --tpot 20ms",
+    takes=("--set", "--ignore"),
+    draws=True,
+)
+def deploy(
+    sources: o.SourceListArgument,
+    gpu: Annotated[
+        str | Accelerator | Sequence[str | Accelerator],
+        o.GPU.more(
+            "Without N: the fewest that fit. With a price per GPU-hour: h100-sxm:8@2.5. Repeatable.",
+            value="NAME[:N][@PRICE]",
+            repeats=True,
+        ),
+    ],
+    *,
+    weights: Annotated[str, o.WEIGHTS] = "native",
+    kv: Annotated[str, o.KV] = "bf16",
+    text_only: Annotated[bool, o.TEXT_ONLY] = False,
+    context: Annotated[
+        o.Length | None, o.CONTEXT.more("Default: prompt and answer, or 8,192 (less if the model has less).")
+    ] = None,
+    layout: Parallelism = Parallelism(),
+    engine: Engine | str = Engine(),
+    speculation: Speculation = Speculation(),
+    load: Load = Load(),
+    limits: Limits = Limits(),
+    price: Annotated[float | None, o.Option("Price per GPU-hour, for the cost of tokens.", "X", "Money")] = None,
+    detail: Annotated[
+        bool, o.Option("Print every table: layouts, memory and time by part, the Pareto front, definitions.")
+    ] = False,
+    **options: Any,
+) -> Deploy:
+    """Plan serving: does it fit, how fast is it, what does it cost? Memory of each GPU, maximum concurrency, latency
+    and throughput.
+
+    Exit code 1: it does not fit, or a limit is missed; with more users than fit at once, some wait.
+
+    Several sources or GPUs are compared in one table.
+
+    In Python: a list of models or accelerators is compared (`deployments`). A field of `layout`, `engine`,
+    `speculation`, `load` and `limits` may be a keyword itself: `rate="5/s"` is `load=Load(rate="5/s")`. `failed`: exit
+    code 1. `detail`: the printed table has everything that `to_dict()` has.
+
+    Errors: `InputError`, `UnknownName`, `MissingExtra`.
+
+    >>> import txcalc
+    >>> plan = txcalc.deploy("llama-3.1-8b", "h100-sxm", context="8k", load=txcalc.Load(concurrency=16))
+    >>> plan.fits, plan.layout.gpus, plan.max_concurrency
+    (True, 1, 56)
+    """
+    assert isinstance(engine, Engine), "a name is a field of it (`arguments.grouped`)"
+    kinds = _accelerators(gpu, price)
+    offload = engine.offload()
+    known = profile(offloading(engine.engine) if offload else engine.engine)
+    max_num_seqs, simulation = engine.sequences(known), load.simulation()
+    prompts = None if load.prompt is None else traffic.lengths(str(load.prompt), "--prompt")
+    answers = None if load.answer is None else traffic.lengths(str(load.answer), "--answer")
+    proposed, drafter = phrases.drafts(speculation.draft)
+    draft = drafter if drafter is None or drafter == phrases.OWN else _draft(models([drafter], text_only)[0])
+    several = isinstance(sources, Sequence) and not isinstance(sources, str)
+    loaded = models(sources if several else [sources], text_only)  # type: ignore[arg-type, list-item]
+    if draft == phrases.OWN and loaded and not any(model.predictor for model in loaded):
+        raise _no_predictor(loaded[0])
+    rate, times = phrases.comes(load.rate, load.arrivals, load.burstiness)
+    prefix = length(load.shared_prefix, "--shared-prefix")
+    trained = [model.context for model in loaded if model.context and not model.fixed_length]
+    decodes = not loaded or any(model.decodes for model in loaded)
+    tokens = points.grown(prompts, answers, trained, decodes) if context is None else length(context, "--context")
+    acceptance = (
+        None if speculation.acceptance is None else float(phrases.share(speculation.acceptance, "--acceptance"))
+    )
+    hits = phrases.share(load.prefix_hits, "--prefix-hits")
+    request = points.request(tokens, prompts, hits, acceptance, proposed, answers, rate, load.burstiness, times, prefix)
+    slo = limits.slo()
+    for _, _, each in kinds:
+        check_budget(each, *slo)
+    scenario = Scenario(
+        request=request,
+        context=tokens,
+        concurrency=length(load.concurrency, "--concurrency"),
+        limits=slo,
+        engine=engine.config(weights, kv, prefix),
+        chunk=maybe(engine.chunk, "--chunk", length),
+        profile=known,
+        max_num_seqs=max_num_seqs,
+        offload=offload,
+        draft=draft,
+        fixed=layout.given(),
+        disaggregated=engine.disaggregate is not None,
+        prefill_gpus=phrases.degrees({"disaggregate": engine.disaggregate or "auto"}).get("disaggregate"),
+        simulation=simulation,
+        detail=detail,
+    )
+    network = None if layout.network is None else parse_rate(str(layout.network), "--network")
+    placed = [(kind.placed(layout.node, network), number, each) for kind, number, each in kinds]
+    pairs = [(model, *kind) for model in loaded for kind in placed]
+    if not pairs:
+        raise InputError("deploy", ["expected one or more models and accelerators"])
+    if scenario.disaggregated and len(pairs) > 1:
+        raise InputError("options", ["--disaggregate needs one source and one --gpu"])
+    if scenario.disaggregated and simulation:
+        raise InputError("options", ["--simulate does not support --disaggregate yet"])
+    if len(pairs) == 1:
+        return scenario.answer(*pairs[0], alone=True)
+    deployments: list[Deploy | Refusal] = []
+    for model, kind, number, each in pairs:
+        try:
+            deployments.append(scenario.answer(model, kind, number, each))
+        except InputError as error:
+            deployments.append(Refusal(model.name, kind.name, str(error)))
+    if all(isinstance(each, Refusal) for each in deployments):
+        raise InputError("deploy", dict.fromkeys(each.refused for each in deployments if isinstance(each, Refusal)))
+    # The type says one deployment: of several only `deployments` is there.
+    return cast(Deploy, DeployComparison(deployments=tuple(deployments)))
+
+
+Kind = tuple[Accelerator, int | None, float | None]  # how many, None: the fewest; and the price per GPU-hour
+
+
+def _accelerators(gpu: Any, price: float | None) -> list[Kind]:
+    """The kinds of accelerator. Errors: `InputError`, `UnknownName`."""
+    items = [gpu] if isinstance(gpu, str | Accelerator) else list(gpu)
+    if not items:
+        raise InputError("options", [Fault("gpu", gpu, "a text, or a list of them")])
+    parsed = [(item, None, None) if isinstance(item, Accelerator) else phrases.priced(item) for item in items]
+    kinds = [(load_accelerator(kind) if isinstance(kind, str) else kind, *rest) for kind, *rest in parsed]
+    prices = phrases.one_price([(kind.name, number, own) for kind, number, own in kinds], price)
+    return [(kind, number, prices[kind.name]) for kind, number, _ in kinds]
+
+
+def _draft(model: Model) -> Model:
+    """A draft model. Errors: `InputError` if the time of its passes is not known."""
+    if model.spec["drafting"] == "block":
+        mend = "--draft N --acceptance P counts drafting as free"
+        raise InputError(
+            "--draft", [f"the time of {model.name}'s passes, which draft a block at once, is not known ({mend})"]
+        )
+    return model
+
+
+def _no_predictor(model: Model) -> InputError:
+    """The refusal of a model without multi-token-prediction layers."""
+    mend = "--draft 4:SOURCE names a draft model; --set predictors=1, if its checkpoint has such a layer"
+    return InputError("--draft", [f"{model.name} has no multi-token-prediction layers ({mend})"])
+
+
+class Scenario(Struct, frozen=True, kw_only=True):
+    """What is asked of every model on every kind of accelerator.
+
+    engine        arguments of an engine that depend on neither model nor accelerator
+    fixed         degrees of parallelism that are given
+    prefill_gpus  of disaggregated pools; None: as many as are best
+    simulation    seed and number of requests; None: no simulation
+    """
+
+    request: Request
+    context: int
+    concurrency: int
+    limits: Slo
+    engine: Mapping[str, Any]
+    chunk: int | None
+    profile: EngineProfile | None
+    max_num_seqs: int | None
+    offload: OffloadRequest | None
+    draft: Model | str | None
+    fixed: Mapping[str, int]
+    disaggregated: bool
+    prefill_gpus: int | None
+    simulation: tuple[int, int | None] | None
+    detail: bool
+
+    def answer(
+        self, model: Model, kind: Accelerator, gpus: int | None, price: float | None, alone: bool = False
+    ) -> Deploy:
+        """A deployment. Errors: `InputError`; of one that is asked for `alone` also if only its speed is not known,
+        though a price or a limit needs it."""
+        context = int(model.workload().tokens) if model.fixed_length else self.context
+        memory = EngineMemory(self.profile, kind, context, self.max_num_seqs, self.chunk) if self.profile else None
+        chunk = self.chunk if self.chunk is not None else memory.most_tokens if memory else CHUNK
+        config = engine_config(model, chunk=chunk, memory=memory, **self.engine)
+        if self.offload:
+            config = beside(self.offload, model, kind, config, gpus or 1, context, self.concurrency)
+        planner = Planner(model, kind, config, self._drafter(model))
+        plan = arrange(planner, self.request, context, self.concurrency, gpus, self.fixed, self.limits)
+        serving, fewer, unknown = None, None, ""
+        try:
+            fewer = None if plan.best.fits else self._fewer_users(plan, price)
+            if plan.best.serves and (plan.best.fits or not self.disaggregated):
+                serving = self._serve(plan, gpus, price, memory)
+        except InputError as error:
+            if alone and (price is not None or self.limits or self.disaggregated):
+                raise
+            unknown = f"{error}{_single_stream(plan)}"
+        return self._deployment(plan, serving, fewer, unknown, alone)
+
+    def _serve(self, plan: Plan, gpus: int | None, price: float | None, memory: EngineMemory | None) -> Serving:
+        serving = serve(plan, self.request, price, *self.limits)
+        if self.disaggregated:
+            from txcalc.planning.serving.disaggregation import pools
+
+            counts = [gpus] if gpus else rentable(plan.best.layout.gpus, {}, plan.planner.accelerator.node)[:6]
+            load = self.request, plan.context, plan.concurrency
+            two = pools(plan.planner, *load, counts, self.prefill_gpus, self.limits, self.fixed)
+            serving = replace(serving, apart=two)
+        return self._simulate(serving, memory) if self.simulation else serving
+
+    def _fewer_users(self, plan: Plan, price: float | None) -> Serving | None:
+        """The largest load that fits; None: not even one sequence."""
+        smaller = fewer_users(plan, self.request, self.fixed, self.limits)
+        return serve(smaller, replace(self.request, rate=None), price, *self.limits) if smaller else None
+
+    def _drafter(self, model: Model) -> Model | None:
+        """The draft model, if any. Errors: `InputError` if the model lacks its own."""
+        if not isinstance(self.draft, str):
+            return self.draft
+        if model.predictor is None:
+            raise _no_predictor(model)
+        return model.predictor
+
+    def _simulate(self, serving: Serving, memory: EngineMemory | None) -> Serving:
+        """Adds a simulation, if the load is sustainable."""
+        from txcalc.planning.serving.simulation import SEQUENCES, simulated
+
+        if not serving.chosen.steady.lasts:
+            return serving
+        most = (memory.at_once if memory else SEQUENCES) or max(1, serving.chosen.sequences)
+        simulation = simulated(serving.timer, serving.chosen, serving.limits, most, *self.simulation or ())
+        if (steady := serving.chosen.steady).timed:
+            return replace(serving, simulated=simulation)
+        chosen = replace(serving.chosen, steady=simulation.means(steady))
+        return replace(serving, chosen=chosen, simulated=simulation._replace(told=True))
+
+    def _deployment(
+        self, plan: Plan, serving: Serving | None, fewer: Serving | None, unknown: str, alone: bool
+    ) -> Deploy:
+        """The answer; `fewer`: the largest load that fits. One that is asked for `alone` has a plot and a command."""
+        planner, best, model = plan.planner, plan.best, plan.planner.model
+        speed = deployment.speed(serving) if serving else None
+        notes = [*plan.notes, *([f"no speed: {unknown}"] if unknown else speed.notes if speed else ())]
+        fitting = None
+        if fewer:
+            fitting = deployment.point(fewer, (fewer.cheapest if fewer.limits else None) or fewer.chosen)
+        stages = planner.gpus(best.layout, plan.context, plan.concurrency)
+        return Deploy(
+            model=ModelInfo.of(model),
+            gpu=deployment.accelerator_info(plan),
+            workload=deployment.workload(plan, self.request),
+            engine=deployment.engine_info(plan),
+            cache_tokens=best.fullest.cache_tokens(plan.context),
+            fits=best.fits,
+            limit=best.limit,
+            headroom_bytes=best.fullest.free,
+            max_concurrency=best.max_concurrency,
+            max_context=plan.max_context,
+            min_gpus=plan.min_gpus,
+            layout=Degrees.of(best.layout),
+            rule=plan.rule,
+            layouts=deployment.layout_fits(plan),
+            memory=tuple(deployment.stage_memory(gpu, plan.context) for gpu in stages),
+            speed=speed,
+            largest=(speed.highest_rate if speed else None) or fitting,
+            assumptions=tuple(model.assumptions),
+            notes=(*model.notes, *notes),
+            largest_that_fits=fitting,
+            plan_notes=tuple(notes),
+            detail=self.detail,
+            draw=_picture(plan, serving) if alone else None,
+            launch=self._launch(plan, serving) if alone else None,
+        )
+
+    def _launch(self, plan: Plan, serving: Serving | None) -> Callable[[str], str]:
+        """A function that writes the command of an engine."""
+
+        def launch(engine: str) -> str:
+            from txcalc.planning.serving.launch import command
+            from txcalc.planning.serving.simulation import SEQUENCES
+
+            planned = plan
+            if self.request.rate is not None:  # bursts run more requests than the average
+                sequences = min(plan.best.max_concurrency, SEQUENCES)
+                planned = replace(plan, concurrency=max(plan.concurrency, sequences))
+            return command(planned, engine, serving.apart if serving else None, self.request.speculation)
+
+        return launch
+
+
+def _picture(plan: Plan, serving: Serving | None) -> Callable[[], Any]:
+    """A function that draws the plan."""
+
+    def draw() -> Any:
+        from txcalc.questions.deploy_plot import picture
+
+        return picture(plan, serving)
+
+    return draw
+
+
+def _single_stream(plan: Plan) -> str:
+    """What is known where the speed of a load is not: a step of one sequence; without a peak, by its reads alone."""
+    from txcalc.planning.fitting import step
+
+    planner, best = plan.planner, plan.best
+    if not planner.model.decodes or not best.fits:
+        return ""
+    seconds = step(planner.model, planner.sharding, best.layout, planner.accelerator, planner.engine, plan.context)
+    rule = "" if planner.accelerator.peaks else "by its bandwidth alone "
+    return f"; {rule}one sequence decodes {three(1 / seconds)} tokens/s" if seconds else ""

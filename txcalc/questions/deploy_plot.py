@@ -1,0 +1,176 @@
+"""The picture of `deploy`: memory, latency, the load over GPUs, the Pareto front, and a roofline."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from itertools import takewhile
+
+from txcalc.errors import InputError
+from txcalc.hardware import peak
+from txcalc.ledger import KINDS, walk
+from txcalc.model import MAX_TOKENS
+from txcalc.num import ceil_div
+from txcalc.parts.part import Workload
+from txcalc.planning.serving.demand import Steady
+from txcalc.planning.serving.deployment import Plan
+from txcalc.planning.serving.layout_time import LayoutTime
+from txcalc.planning.serving.sizing import arrange, rentable
+from txcalc.planning.serving.speed import Serving
+from txcalc.questions.pictures import Mark, Panel, Picture, PlotAxis, Series, between
+from txcalc.units import iec, seconds, short, si_bytes
+
+TIMES = 16  # as many GPUs as the fewest that fit, at most
+
+
+def picture(plan: Plan, serving: Serving | None = None) -> Picture:
+    """Memory of the fullest GPU against the context, stacked, with its capacity; and for a timed plan latency against
+    batch and number of GPUs, the Pareto front, and a roofline with the operations."""
+    panels = [_memory(plan)]
+    if serving and serving.chosen.tpot:
+        panels.append(_latency(serving))
+        panels += [panel for panel in (_load_by_gpus(serving), _front(serving)) if len(panel.series[0].xs) > 1]
+    if serving:
+        panels.append(_roofline(serving))
+    planner, engine = plan.planner, plan.planner.engine
+    sequences = "1 sequence" if plan.concurrency == 1 else f"{plan.concurrency:,} sequences"
+    convention = (
+        f"{sequences} of {plan.context:,} tokens; weights {engine.weights.name}, cache {engine.kv} in pages of "
+        f"{engine.block} tokens; reserve {engine.reserve}"
+    )
+    best = plan.best.layout
+    title = f"{planner.model.name} on {best.gpus} × {planner.accelerator.title}, {best}"
+    return Picture(title, convention, panels)
+
+
+def _memory(plan: Plan) -> Panel:
+    planner, best, context = plan.planner, plan.best, plan.context
+    memory = planner.accelerator.memory
+    longest = plan.max_context
+    high = min(MAX_TOKENS, 2 * max(context, longest or context))
+    xs = between(min(1 << 10, context), high, [context, *([longest] if longest else [])])
+    gpus = [planner.fullest(best.layout, n, plan.concurrency) for n in xs]
+    series = [
+        Series("weights", xs, [gpu.weights for gpu in gpus], 0),
+        Series("reserve", xs, [gpu.reserve for gpu in gpus], 3),
+        Series("activations", xs, [gpu.peak for gpu in gpus], 2),
+        Series("cache", xs, [gpu.cache for gpu in gpus], 1),
+    ]
+    marks = [Mark(f"memory: {iec(memory)}", y=memory), Mark(f"asked: {context:,}", context)]
+    if longest:
+        marks.append(Mark(f"longest that fits: {longest:,}", longest))
+    x, y = PlotAxis("context of every sequence (tokens)", "tokens", 2), PlotAxis("memory", "bytes")
+    return Panel("Memory of the fullest GPU", x, y, series, marks, "stack")
+
+
+def _latency(serving: Serving) -> Panel:
+    points = [point for point in serving.batches if point.tpot]
+    xs = [point.sequences for point in points]
+    figures = [point.tpot for point in points if point.tpot]
+    series = [
+        Series("achievable", xs, [figure.achievable for figure in figures], 0, marked=frozenset(xs)),
+        Series("floor: no server is faster", xs, [figure.floor for figure in figures], 0, True, frozenset(xs)),
+    ]
+    marks = [Mark(f"asked: {serving.chosen.sequences:,}", serving.chosen.sequences)]
+    for what, batch in zip(("weights", "weights and cache"), serving.ridge or (), strict=False):
+        ridge = (batch or 0) * serving.chosen.layout.dp
+        if 0 < ridge <= max(xs):
+            marks.append(Mark(f"computes as long as it reads {what}: {ridge:,}", ridge))
+    if serving.limits.tpot is not None:
+        marks.append(Mark(f"limit: {seconds(serving.limits.tpot)}", y=serving.limits.tpot))
+    x, y = PlotAxis("sequences at once", "sizes", 2), PlotAxis("time per output token", "seconds", 10)
+    return Panel(f"Latency of a decode step at {serving.plan.context:,} tokens", x, y, series, marks)
+
+
+def _roofline(serving: Serving) -> Panel:
+    """The roofline: the accelerator's ceiling and the estimated rate of each kind of operation against its arithmetic
+    intensity (FLOPs per byte of minimum traffic), for a decode step at the context and a prefill chunk."""
+    plan, pace = serving.plan, serving.pace
+    accelerator, engine = plan.planner.accelerator, plan.planner.engine
+    steps: list[tuple[str, Workload]] = []
+    if pace.caching:
+        sequences = ceil_div(plan.concurrency, pace.layout.dp)
+        work = pace.decode(ceil_div(sequences, min(pace.layout.pp, sequences)), plan.context)
+        steps.append((f"decode, batch {work.batch:,}", work))
+    if not pace.encodes:
+        tokens = min(serving.prompt, engine.chunk) if pace.caching else serving.prompt
+        work = pace.model.workload(1, tokens, logits="last")
+        steps.append((f"prefill of {tokens:,}" if pace.caching else f"a pass over {tokens:,}", work))
+    placed = [(what, kind, *point) for what, work in steps for kind, point in _placed(pace, work).items()]
+    kinds = sorted({kind for _, kind, *_ in placed}, key=KINDS.index)
+    series = [
+        Series(f"{kind.replace('_', ' ')}, {what}", [x], [y], kinds.index(kind), what != steps[0][0], frozenset([x]))
+        for what, kind, x, y in placed
+    ]
+    peaks = {dtype: peak(accelerator, dtype) for dtype in (engine.weights.dtype, pace.ranks[0].wide)}
+    ridges = {dtype: Fraction(most, accelerator.bandwidth) for dtype, most in peaks.items()}
+    low = min([*(x for _, _, x, _ in placed), *ridges.values()]) / 2
+    high = max([*(x for _, _, x, _ in placed), *ridges.values()]) * 2
+    for i, (dtype, most) in enumerate(peaks.items()):
+        xs = [low, ridges[dtype], high]
+        ys = [accelerator.bandwidth * Fraction(x) if x < ridges[dtype] else most for x in xs]
+        series.append(Series(f"roof: {short(most)}FLOP/s in {dtype}", xs, ys, -1 - i))
+    x, y = PlotAxis("FLOPs per byte of weights and cache", log=10), PlotAxis("FLOP/s per GPU, achievable", log=10)
+    return Panel(f"Roofline: {si_bytes(accelerator.bandwidth)}/s, and operations below it", x, y, series)
+
+
+def _placed(pace: LayoutTime, work: Workload) -> dict[str, tuple[Fraction, Fraction]]:
+    """Arithmetic intensity and FLOP/s of every kind of matrix product, over all stages."""
+    flops: dict[str, int] = {}
+    traffic: dict[str, float] = {}
+    times: dict[str, float] = {}
+    for rank in pace.ranks:
+        copies = rank.stage.copies
+        for kind, number in walk(rank.stage.root, work).by_kind("flops_masked").items():
+            flops[kind] = flops.get(kind, 0) + number * copies
+        for kind, cost in rank.parts(work).items():
+            read = (cost.least_weights + cost.least_cache) * rank.accelerator.bandwidth
+            traffic[kind] = traffic.get(kind, 0.0) + read * copies
+            times[kind] = times.get(kind, 0.0) + cost.achievable * copies
+    return {
+        kind: (Fraction(number) / Fraction(traffic[kind]), Fraction(number) / Fraction(times[kind]))
+        for kind, number in flops.items()
+        if number and traffic.get(kind) and times.get(kind)
+    }
+
+
+def _load_by_gpus(serving: Serving) -> Panel:
+    """TTFT and TPOT at the load for each number of GPUs, with its best layout."""
+    plan, limits = serving.plan, serving.limits
+    least, node = plan.min_gpus or 1, plan.planner.accelerator.node
+    states: dict[int, Steady] = {}
+    for number in takewhile(lambda n: n <= TIMES * least, rentable(least, plan.fixed, node)):
+        try:
+            best = arrange(
+                plan.planner, serving.request, plan.context, plan.concurrency, number, plan.fixed, limits
+            ).best
+        except InputError:  # this number has no layout
+            continue
+        if not best.fits or not serving.timer.known(best.layout):
+            continue
+        steady = serving.timer.point(best.layout, plan.concurrency, serving.request.rate, best.max_concurrency).steady
+        if steady.timed:
+            states[number] = steady
+    xs = list(states)
+    series = [
+        Series("TTFT", xs, [state.ttft for state in states.values()], 0, marked=frozenset(xs)),
+        Series("TPOT", xs, [state.tpot for state in states.values()], 1, marked=frozenset(xs)),
+    ]
+    marks = [Mark(f"asked: {serving.chosen.gpus}", serving.chosen.gpus)] if serving.chosen.gpus in states else []
+    for name, limit in (("TTFT", limits.ttft), ("TPOT", limits.tpot)):
+        if limit is not None:
+            marks.append(Mark(f"limit of {name}: {seconds(limit)}", y=limit))
+    return Panel(
+        "The load over GPUs, each number at its best layout",
+        PlotAxis("GPUs", "sizes", 2),
+        PlotAxis("seconds, on average", "seconds", 10),
+        series,
+        marks,
+    )
+
+
+def _front(serving: Serving) -> Panel:
+    """The Pareto front of tokens/s per user and tokens/s per GPU."""
+    front = [(1 / point.steady.tpot, point.tokens_per_s_gpu) for point in serving.front if point.steady.tpot]
+    xs, ys = [x for x, _ in front], [y for _, y in front]
+    x, y = PlotAxis("tokens/s per user", log=10), PlotAxis("tokens/s per GPU", log=10)
+    return Panel("What a user gets against what a GPU gives", x, y, [Series("front", xs, ys, 0, marked=frozenset(xs))])

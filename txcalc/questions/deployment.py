@@ -1,0 +1,729 @@
+"""What `deploy` answers: the memory, layouts, speed and cost of a model on accelerators.
+
+Each figure is computed here once, from the plan and its timing (`planning.serving`). A further column of `deploy` is a
+field here, and a column in `render.deploy` or `render.serving`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from txcalc.ledger import KINDS
+from txcalc.planning.layout import Layout
+from txcalc.planning.serving.engine_memory import visible
+from txcalc.planning.serving.rank_time import ADAPTERS, LINKS
+from txcalc.planning.serving.speed import DEFINITIONS
+from txcalc.questions.answers import Answer, Deferred, json_key
+
+if TYPE_CHECKING:
+    from txcalc.planning.serving.demand import Steady
+    from txcalc.planning.serving.deployment import Gpu, LayoutCapacity, Plan
+    from txcalc.planning.serving.disaggregation import Pools
+    from txcalc.planning.serving.durations import BoundedTime, Cost
+    from txcalc.planning.serving.points import OperatingPoint, Request
+    from txcalc.planning.serving.simulation import LatencyStats as Measured, Simulated
+    from txcalc.planning.serving.speed import Serving
+
+
+class Degrees(Answer, kw_only=True):
+    """A layout: GPUs of each kind of parallelism. `etp`: None where it follows from tp and ep."""
+
+    tp: int
+    pp: int
+    dp: int
+    ep: int
+    etp: int | None = None
+    gpus: int
+
+    @classmethod
+    def of(cls, layout: Layout, **more: Any) -> Any:
+        return cls(**layout.record(), gpus=layout.gpus, **more)
+
+    def __str__(self) -> str:
+        return str(Layout(tp=self.tp, pp=self.pp, dp=self.dp, ep=self.ep, etp=self.etp))
+
+
+class LayoutFit(Degrees, kw_only=True):
+    """What a layout holds: bytes on its fullest GPU, and the maximum concurrency."""
+
+    fits: bool
+    headroom_bytes: int
+    max_concurrency: int
+    weights_bytes: int
+    cache_bytes: int
+
+
+class AcceleratorInfo(Answer):
+    """The accelerator: its memory, the reserve of engine and driver, and the sources of its figures."""
+
+    name: str
+    memory_bytes: int
+    reserve_bytes: int
+    reserve_source: str
+    source: dict[str, str]
+    title: str
+    reserve: str  # as it was given: a share or bytes
+
+
+class Workload(Answer):
+    """The load: sequences at once and their length, and the mean lengths of requests in tokens."""
+
+    context: int
+    concurrency: int
+    shared_prefix: int
+    draft: str | None
+    prompt: int
+    answer: int
+    decoding_length: int  # of a sequence half way through its answer
+
+
+class MemoryProfile(Answer):
+    """What a named engine takes besides weights and cache."""
+
+    name: str
+    version: str
+    source: str
+    visible_bytes: int
+    graphs_bytes: int
+    max_num_seqs: int
+    max_num_batched_tokens: int
+
+
+class Host(Answer):
+    """The host: RAM in bytes, its bandwidth and peak FLOP/s if known, bytes per second of a link to a GPU."""
+
+    memory: int
+    bandwidth: int | None
+    peak: int | None
+    link: int
+
+
+class Offloaded(Answer):
+    """What is in host RAM: the first layers, experts of layers, the head; and the free bytes of RAM."""
+
+    layers: int
+    experts_of_layers: int
+    head: bool
+    free_bytes: int | None
+    host: Host | None
+    summary: str
+
+
+class EngineInfo(Answer, kw_only=True):
+    """The engine: formats of weights and cache, the dtype of matrix products, tokens per page and per prefill chunk.
+
+    poll     decode steps between admissions of new requests
+    gather   the most of them where expert-parallel replicas admit together
+    """
+
+    weights: str
+    weights_source: str
+    kv: str
+    block: int
+    chunk: int
+    poll: int | None
+    gather: int | None
+    profile: MemoryProfile | None = None
+    ram: Offloaded | None = None
+    compute_dtype: str
+
+
+class DraftMemory(Answer):
+    """Memory of a draft model on one GPU."""
+
+    weights_bytes: int
+    cache_a_sequence: int
+
+
+class CacheSizes(Answer):
+    """One sequence's cache on one GPU: what later tokens read, in whole pages, and without windows."""
+
+    algorithmic: int
+    pages: int
+    dense: int
+
+
+class PartBytes(Answer):
+    """Bytes of a part, and its number of copies."""
+
+    path: str
+    copies: int
+    bytes: int
+
+
+class StageMemory(Answer, kw_only=True):
+    """Memory of each GPU of a pipeline stage."""
+
+    stage: int
+    stages_alike: int
+    weights_bytes: int
+    weights_by_kind: dict[str, int]
+    towers_bytes: int = 0
+    adapters_bytes: int = 0
+    draft: DraftMemory | None
+    cache_bytes: int
+    cache_a_sequence: CacheSizes
+    activations_bytes: int
+    activations: dict[str, int]
+    rest_bytes: int
+    rest: dict[str, int]
+    free_bytes: int
+    weights: tuple[PartBytes, ...]
+    cache: tuple[PartBytes, ...]
+
+
+class Latency(Answer):
+    """Seconds of one prefill and one decode step alone, what bounds them, and the rates of decode alone."""
+
+    ttft_s: float
+    tpot_s: float | None
+    ttft_bound: str
+    tpot_bound: str | None
+    tokens_per_s_user: float | None
+    tokens_per_s_gpu: float | None
+
+
+class LatencyStats(Answer):
+    """Seconds: a mean, and percentiles from a simulation."""
+
+    mean: float | None
+    p50: float | None
+    p90: float | None
+    p99: float | None
+
+
+class SteadyState(Answer, kw_only=True):
+    """The steady state of a load.
+
+    lasts              the load is sustainable
+    utilisation        share of time spent on prefill
+    decoding           sequences that decode at once
+    line_s             the part of TTFT spent queueing for cache; None: the latencies have no known mean
+    requests_in_system on average, waiting or running
+    """
+
+    ttft_s: LatencyStats
+    tpot_s: LatencyStats
+    e2e_s: LatencyStats
+    lasts: bool
+    utilisation: float
+    decoding: float | None
+    line_s: float | None
+    requests_per_s: float
+    output_tokens_per_s: float | None
+    tokens_per_s_gpu: float | None = json_key("per_gpu")
+    prompt_tokens_per_s_gpu: float
+    tokens_per_s_user: float | None
+    requests_in_system: float | None
+
+    @property
+    def timed(self) -> bool:
+        """Whether the mean latencies are known."""
+        return self.line_s is not None
+
+
+class Point(Answer, kw_only=True):
+    """A layout at a concurrency: latencies alone and under load, throughput and cost.
+
+    tokens_per_s_user, decode_tokens_per_s_gpu, prompt_tokens_per_s_gpu   of decode alone and of prefill alone
+    within_limits   None: there are no limits
+    """
+
+    layout: Degrees
+    sequences: int
+    ttft_s: float
+    tpot_s: float | None
+    tpot_floor_s: float | None
+    bound: str
+    tokens_per_s_user: float | None
+    decode_tokens_per_s_gpu: float | None = json_key("tokens_per_s_gpu")
+    prompt_tokens_per_s_gpu: float
+    steady: SteadyState
+    cost_per_million_input: float | None
+    cost_per_million_output: float | None
+    cost_per_request: float | None
+    cost_per_hour: float | None
+    joules_per_token_at_most: float | None
+    cost_per_month: float | None = None
+    cost_per_thousand_requests: float | None = None
+    max_watts: int | None = None
+    within_limits: bool | None = None
+
+
+class PoolPlan(Answer):
+    """A prefill or decode pool."""
+
+    layout: Degrees
+    headroom_bytes: int
+    max_concurrency: int
+
+
+class CacheTransfer(Answer):
+    """Transfer of a prompt's cache from the prefill to the decode pool."""
+
+    bytes: int
+    seconds: float
+
+
+class Disaggregated(Answer):
+    """Disaggregated prefill and decode."""
+
+    prefill: PoolPlan
+    decode: PoolPlan
+    gpus: int
+    transfer: CacheTransfer
+    prompt_alone_s: float
+    step_s: float
+    steady: SteadyState
+    cost_per_million_output: float | None
+
+
+class Simulation(Answer):
+    """A discrete-event simulation of one replica's requests; rates are of all replicas."""
+
+    ttft_s: LatencyStats | None
+    tpot_s: LatencyStats | None
+    e2e_s: LatencyStats | None
+    requests: int
+    copies: int
+    seed: int
+    seconds: float
+    output_tokens_per_s: float
+    within_limits: float
+    goodput_requests_per_s: float
+    waiting: float
+    most_waiting: int
+    inside: float
+    busy: float
+    preempted: int
+    requests_per_s: float
+    tokens_per_s_gpu: float
+
+
+class Ridge(Answer):
+    """Batch size from which a decode step is bound by compute; None: never."""
+
+    weights: int | None
+    with_cache: int | None
+
+
+class SpeculationInfo(Answer):
+    """Speculative decoding: tokens proposed per step, acceptance probability, and expected tokens per step.
+
+    at_once   the draft model proposes all tokens of a step in one pass
+    """
+
+    tokens: int
+    acceptance: float
+    draft: str | None
+    expected_tokens_per_step: float
+    at_once: bool
+
+
+class FloorTime(Answer, kw_only=True):
+    """Lower bounds of a kind of part in seconds: compute, memory, links, and reads of host RAM."""
+
+    compute_s: float
+    memory_s: float
+    link_s: float
+    bound: str
+    ram_s: float | None = None
+
+
+class AchievableTime(Answer):
+    """Achievable seconds of a kind of part: compute, memory, links and kernel launches, and their sum."""
+
+    compute_s: float
+    memory_s: float
+    link_s: float
+    launch_s: float
+    time_s: float
+    bound: str
+
+
+class PartTime(Answer):
+    """The time of a kind of part."""
+
+    part: str
+    floor: FloorTime
+    achievable: AchievableTime
+
+
+class PartTimes(Answer):
+    """Times of prefill and of a decode step by kind of part, and their sums."""
+
+    prefill: tuple[PartTime, ...]
+    decode: tuple[PartTime, ...]
+    prefill_s: float
+    decode_s: float
+
+
+class LatencyLimits(Answer):
+    """Limits or lower bounds of the latencies in seconds."""
+
+    ttft_s: float | None
+    tpot_s: float | None
+
+    def __bool__(self) -> bool:
+        return self.ttft_s is not None or self.tpot_s is not None
+
+
+class KernelShare(Answer):
+    """The efficiency of kernels (or a launch time in seconds), and its source."""
+
+    value: float
+    source: str
+
+
+class _SpeedFirst(Point):
+    """The keys of `speed` that stand before those of a point."""
+
+    floor: Latency
+    achievable: Latency
+    prompt: int
+    prefix_cached: int
+    answer: int
+    rate: float | None
+    seats: int
+    ttft_last_s: float | None
+
+
+class Speed(_SpeedFirst, kw_only=True):
+    """The chosen point and its neighbourhood.
+
+    prompt          tokens, or positions of a pass; `prefix_cached` of them are in the prefix cache
+    rate            requests per second; None: `sequences` users each send the next request when an answer ends
+    seats           sequences of mean length that the cache holds; `seats_limit`: that is all that the cache holds, or
+                    all that the engine runs
+    ttft_last_s     TTFT of the last of all prompts that arrive at once
+    batches         the same layout from one sequence to as many as fit
+    front           the Pareto front of TPOT and tokens per second and GPU, over all layouts that fit
+    cheapest        of all points within the limits, that of the fewest GPU-seconds per request
+    highest_rate    if the rate is too high: the highest within the limits
+    floors          if a limit is missed: the lower bounds of one sequence on any layout of these GPUs
+    running         sequences in the decode step of `achievable`
+    layouts_compared   whose points `front` and `cheapest` are chosen from
+    meets_limits    the load is sustained within the limits, by the pools where there are two
+    """
+
+    disaggregated: Disaggregated | None
+    simulation: Simulation | None
+    ridge: Ridge | None
+    speculation: SpeculationInfo | None
+    parts: PartTimes
+    batches: tuple[Point, ...]
+    deferred_front: Any = json_key("front")
+    price_per_gpu_hour: float | None
+    limits: LatencyLimits
+    deferred_cheapest: Any = json_key("cheapest")
+    watts_at_most: int | None
+    efficiency: dict[str, KernelShare]
+    definitions: dict[str, str]
+    seats_limit: str
+    running: int
+    layouts_compared: int
+    meets_limits: bool
+    highest_rate: Point | None = None
+    floors: LatencyLimits | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def front(self) -> tuple[Point, ...]:
+        return self.deferred_front.value  # type: ignore[no-any-return]
+
+    @property
+    def cheapest(self) -> Point | None:
+        return self.deferred_cheapest.value  # type: ignore[no-any-return]
+
+
+def accelerator_info(plan: Plan) -> AcceleratorInfo:
+    kind, reserve = plan.planner.accelerator, plan.planner.engine.reserve
+    sources = dict(kind.sources)
+    return AcceleratorInfo(
+        kind.name, kind.memory, plan.planner.reserve, reserve.source, sources, kind.title, str(reserve)
+    )
+
+
+def workload(plan: Plan, request: Request) -> Workload:
+    draft, lengths = plan.planner.draft, (request.prompt, request.answer, request.mean_length)
+    return Workload(plan.context, plan.concurrency, plan.planner.engine.prefix, draft.name if draft else None, *lengths)
+
+
+def engine_info(plan: Plan) -> EngineInfo:
+    engine = plan.planner.engine
+    return EngineInfo(
+        weights=engine.weights.name,
+        weights_source=engine.weights.source,
+        kv=engine.kv,
+        block=engine.block,
+        chunk=engine.chunk,
+        poll=None if engine.gathers else engine.interval,
+        gather=engine.interval if engine.gathers else None,
+        profile=_profile(plan),
+        ram=_offloaded(plan),
+        compute_dtype=engine.weights.dtype,
+    )
+
+
+def _profile(plan: Plan) -> MemoryProfile | None:
+    memory = plan.planner.engine.memory
+    if memory is None:
+        return None
+    name, version, source = memory.profile.engine, memory.profile.version, memory.profile.source
+    graphs, steps = plan.best.fullest.rank.graphs, (memory.most_sequences, memory.most_tokens)
+    return MemoryProfile(name, version, source, visible(memory.accelerator), graphs, *steps)
+
+
+def _offloaded(plan: Plan) -> Offloaded | None:
+    offload = plan.planner.engine.offload
+    if offload is None:
+        return None
+    host = Host(*offload.host) if offload.host else None
+    return Offloaded(offload.layers, offload.experts, offload.head, plan.best.ram, host, str(offload))
+
+
+def layout_fits(plan: Plan) -> tuple[LayoutFit, ...]:
+    """The layouts, best first."""
+    return tuple(
+        LayoutFit.of(
+            choice.layout,
+            fits=choice.fits,
+            headroom_bytes=choice.fullest.free,
+            max_concurrency=choice.max_concurrency,
+            weights_bytes=choice.fullest.weights,
+            cache_bytes=choice.fullest.cache,
+        )
+        for choice in plan.choices
+    )
+
+
+def stage_memory(gpu: Gpu, context: int) -> StageMemory:
+    """Memory of each GPU of a stage."""
+    rank = gpu.rank
+    by_kind: dict[str, int] = {}
+    for entry, size in rank.weights:
+        kind = "attention" if entry.kind == "attention_core" else entry.kind
+        by_kind[kind] = by_kind.get(kind, 0) + size
+    return StageMemory(
+        stage=rank.stage.first,
+        stages_alike=rank.stage.copies,
+        weights_bytes=gpu.weights,
+        weights_by_kind={kind: by_kind[kind] for kind in KINDS if by_kind.get(kind)},
+        towers_bytes=rank.towers_bytes,
+        adapters_bytes=rank.adapters_bytes,
+        draft=DraftMemory(rank.draft.weights_bytes, rank.draft.pages_bytes(context)) if rank.draft else None,
+        cache_bytes=gpu.cache,
+        cache_a_sequence=CacheSizes(*rank.caches(context)),
+        activations_bytes=gpu.peak,
+        activations=gpu.activations,
+        rest_bytes=gpu.rest,
+        rest=rank.rest,
+        free_bytes=gpu.free,
+        weights=tuple(PartBytes(entry.path, entry.times, size) for entry, size in rank.weights),
+        cache=tuple(PartBytes(held.path, held.copies, size) for held, size in rank.pages(context)),
+    )
+
+
+def point(serving: Serving, at: OperatingPoint) -> Point:
+    """A point with its costs."""
+    return Point(**_point(serving, at))
+
+
+def _point(serving: Serving, at: OperatingPoint, simulated: Simulated | None = None) -> dict[str, Any]:
+    """The fields of a point; `simulated`: with its percentiles."""
+    price, watts, decodes = serving.price, serving.plan.planner.accelerator.power, at.tpot is not None
+    gpus = at.layout.gpus
+    costs: dict[str, float | None] = dict.fromkeys(COSTS)
+    if price is not None:
+        costs = {
+            "cost_per_million_input": at.cost_per_million_input(price),
+            "cost_per_million_output": at.cost_per_million_output(price) if decodes else None,
+            "cost_per_request": price / 3600 * at.gpu_seconds,
+            "cost_per_hour": price * gpus,
+            "cost_per_month": 730 * price * gpus,
+            "cost_per_thousand_requests": price / 3.6 * at.gpu_seconds,
+        }
+    return {
+        "layout": Degrees.of(at.layout),
+        "sequences": at.sequences,
+        "ttft_s": at.ttft.achievable,
+        "tpot_s": at.tpot.achievable if at.tpot else None,
+        "tpot_floor_s": at.tpot.floor if at.tpot else None,
+        "bound": at.tpot.bound if at.tpot else at.ttft.bound,
+        "tokens_per_s_user": at.tokens_per_s_user if decodes else None,
+        "decode_tokens_per_s_gpu": at.decode_tokens_per_s_gpu if decodes else None,
+        "prompt_tokens_per_s_gpu": at.prompt_tokens_per_s_gpu,
+        "steady": _steady(at, serving.prompt, at.steady, decodes, simulated),
+        "joules_per_token_at_most": None if watts is None or not decodes else at.joules_per_token(watts),
+        "max_watts": None if watts is None else gpus * watts,
+        "within_limits": serving.limits.met(at) if serving.limits else None,
+        **costs,
+    }
+
+
+COSTS = ("cost_per_million_input", "cost_per_million_output", "cost_per_request", "cost_per_hour")
+
+
+def _steady(
+    load: OperatingPoint | Pools, prompt: int, steady: Steady, decodes: bool = True, run: Simulated | None = None
+) -> SteadyState:
+    """The means of a load; None for those that only a simulation gives."""
+    ttft, tpot, e2e = (run.ttft, run.tpot, run.e2e) if run else (None, None, None)
+    timed = steady.timed
+    return SteadyState(
+        ttft_s=_stats(steady.ttft if timed else None, ttft),
+        tpot_s=_stats(steady.tpot if timed else None, tpot),
+        e2e_s=_stats(steady.e2e if timed and decodes else None, e2e),
+        lasts=steady.lasts,
+        utilisation=steady.utilisation,
+        decoding=steady.decoding if steady.decoding < inf else None,
+        line_s=steady.line if timed else None,
+        requests_per_s=load.rate,
+        output_tokens_per_s=load.rate * load.answer if decodes else None,
+        tokens_per_s_gpu=load.tokens_per_s_gpu if decodes else None,
+        prompt_tokens_per_s_gpu=load.rate * prompt / load.gpus,
+        tokens_per_s_user=1 / steady.tpot if timed and steady.tpot else None,
+        requests_in_system=steady.inside if timed else None,
+    )
+
+
+def _stats(mean: float | None, simulated: Measured | None) -> LatencyStats:
+    p50, p90, p99 = simulated[1:] if simulated else (None, None, None)
+    return LatencyStats(mean, p50, p90, p99)
+
+
+def speed(serving: Serving) -> Speed:
+    """The speed of a plan and its neighbourhood."""
+    chosen, limits, watts = serving.chosen, serving.limits, serving.plan.planner.accelerator.power
+    most, floors = serving.busiest, serving.floors if limits and serving.unmet else None
+    cheapest = Deferred(lambda: point(serving, serving.cheapest) if serving.cheapest else None)
+    return Speed(
+        floor=_latency(chosen, lambda time: (time.floor, time.floor_bound)),
+        achievable=_latency(chosen, lambda time: (time.achievable, time.bound)),
+        prompt=serving.prompt,
+        prefix_cached=serving.cached,
+        answer=chosen.answer,
+        rate=serving.request.rate,
+        seats=min(int(serving.seats), chosen.sequences),
+        ttft_last_s=chosen.last(serving.prompt) if chosen.tpot else None,
+        **_point(serving, chosen, serving.simulated),
+        disaggregated=_disaggregated(serving, serving.apart) if serving.apart else None,
+        simulation=_simulation(serving.simulated, chosen.gpus) if serving.simulated else None,
+        ridge=Ridge(*serving.ridge) if serving.ridge else None,
+        speculation=_speculation(serving),
+        parts=_part_times(serving),
+        batches=tuple(point(serving, at) for at in serving.batches if at.tpot),
+        deferred_front=Deferred(lambda: tuple(point(serving, at) for at in serving.front)),
+        price_per_gpu_hour=serving.price,
+        limits=LatencyLimits(limits.ttft, limits.tpot),
+        deferred_cheapest=cheapest,
+        watts_at_most=None if watts is None else watts * chosen.gpus,
+        efficiency=_efficiency(serving),
+        definitions=DEFINITIONS,
+        seats_limit=_seats_limit(serving),
+        running=chosen.running,
+        layouts_compared=sum(choice.serves for choice in serving.timed_choices),
+        meets_limits=not serving.unmet,
+        highest_rate=point(serving, most) if most else None,
+        floors=LatencyLimits(floors.ttft, floors.tpot) if floors else None,
+        notes=serving.notes,
+    )
+
+
+def _latency(at: OperatingPoint, figure: Callable[[BoundedTime], tuple[float, str]]) -> Latency:
+    """The latencies alone, by one figure of each time: seconds and what bounds them."""
+    prompt, prompt_bound = figure(at.ttft)
+    if at.tpot is None:
+        return Latency(prompt, None, prompt_bound, None, None, None)
+    step, step_bound = figure(at.tpot)
+    return Latency(prompt, step, prompt_bound, step_bound, 1 / step, at.running / step / at.gpus)
+
+
+def _seats_limit(serving: Serving) -> str:
+    memory = serving.plan.planner.engine.memory
+    at_once = memory.at_once if memory else None
+    full = at_once is not None and serving.seats >= at_once * serving.chosen.layout.dp
+    return "max_num_seqs" if full else "cache"
+
+
+def _speculation(serving: Serving) -> SpeculationInfo | None:
+    guess, draft = serving.request.speculation, serving.plan.planner.draft
+    if guess is None:
+        return None
+    at_once = draft is not None and draft.spec["drafting"] != "in-turn"
+    return SpeculationInfo(guess.tokens, guess.acceptance, draft.name if draft else None, guess.expected, at_once)
+
+
+def _efficiency(serving: Serving) -> dict[str, KernelShare]:
+    efficiency = serving.efficiency
+    sources = efficiency.sources
+    return {key: KernelShare(value, sources[key]) for key, value in efficiency.figures().items()}
+
+
+def part_costs(serving: Serving) -> tuple[Mapping[str, Cost], Mapping[str, Cost]]:
+    """A prefill and a decode step of the chosen point by kind of part, without speculation."""
+    pace, plan, at = serving.pace, serving.plan, serving.chosen
+    if at.tpot is None:
+        return pace.prefill_parts(serving.prompt), {}
+    sequences = -(-at.running // at.layout.dp)
+    decode = pace.decode_parts(sequences, plan.context, busy=pace.busy(at.running))
+    return pace.prefill_parts(serving.request.prompt, serving.cached), decode
+
+
+def _part_times(serving: Serving) -> PartTimes:
+    costs = part_costs(serving)
+    prefill, decode = (
+        tuple(_part_time(kind, of[kind]) for kind in (*KINDS, ADAPTERS, LINKS) if kind in of) for of in costs
+    )
+    sums = (sum(cost.achievable for cost in of.values()) for of in costs)
+    return PartTimes(prefill, decode, *sums)
+
+
+def _part_time(kind: str, cost: Cost) -> PartTime:
+    compute, memory, link = cost.least
+    floor = FloorTime(
+        compute_s=compute, memory_s=memory, link_s=link, bound=cost.floor_bound, ram_s=cost.least_ram or None
+    )
+    return PartTime(kind, floor, AchievableTime(*cost.spent, cost.achievable, cost.bound))
+
+
+def _disaggregated(serving: Serving, pools: Pools) -> Disaggregated:
+    return Disaggregated(
+        _pool(pools.prefill),
+        _pool(pools.decode),
+        pools.gpus,
+        CacheTransfer(pools.handed, pools.transfer),
+        pools.prompt.achievable,
+        pools.step.achievable,
+        _steady(pools, serving.prompt, pools.steady),
+        None if serving.price is None else pools.cost_per_million_output(serving.price),
+    )
+
+
+def _pool(pool: LayoutCapacity) -> PoolPlan:
+    return PoolPlan(Degrees.of(pool.layout), pool.fullest.free, pool.max_concurrency)
+
+
+def _simulation(simulated: Simulated, gpus: int) -> Simulation:
+    run, ttft, tpot, e2e = simulated.run, simulated.ttft, simulated.tpot, simulated.e2e
+    return Simulation(
+        ttft_s=LatencyStats(*ttft) if ttft else None,
+        tpot_s=LatencyStats(*tpot) if tpot else None,
+        e2e_s=LatencyStats(*e2e) if e2e else None,
+        requests=len(run.done),
+        copies=simulated.copies,
+        seed=simulated.seed,
+        seconds=run.seconds,
+        output_tokens_per_s=simulated.output,
+        within_limits=simulated.good,
+        goodput_requests_per_s=simulated.goodput,
+        waiting=run.waiting,
+        most_waiting=run.most_waiting,
+        inside=run.inside,
+        busy=run.busy,
+        preempted=run.preempted,
+        requests_per_s=len(run.done) / run.seconds * simulated.copies,
+        tokens_per_s_gpu=simulated.output / gpus,
+    )
